@@ -1,0 +1,116 @@
+//! The seam: everything the dashboard may ask of a server.
+//!
+//! A page never holds more power than the request it was made for. Each method that reads or changes anything takes the
+//! [`Me`] that [`Backend::authorize`] returned for that request, and `authorize` is the one place that looks at the
+//! session, the role and the request's origin. There is no other way to get a `Me` from a request, so a server function
+//! cannot forget to ask.
+
+use async_trait::async_trait;
+use http::request::Parts;
+use protocol::{
+    access::{Action, Role},
+    id::{JobId, OccurrenceId, UserId},
+    message::LogLine,
+    page::{JobFilter, OccurrenceFilter, Page},
+    request::{FieldError, JobForm},
+    view::{
+        FormContext, InviteInfo, JobRow, JobView, Me, OccurrenceRow, OccurrenceView, Overview, SchedulePreview, TeamView,
+        WorkerView,
+    },
+};
+use serde::{Deserialize, Serialize};
+
+use crate::error::AppError;
+
+/// What a plain form post leaves for the page it leads back to: kept with the session, read once.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Flash {
+    /// Which form left it.
+    pub form: String,
+    /// What went well.
+    pub notice: Option<String>,
+    /// What did not, when it belongs to no field.
+    pub error: Option<String>,
+    /// What did not, field by field.
+    pub fields: Vec<FieldError>,
+    /// What was typed, without secrets.
+    pub typed: serde_json::Value,
+}
+
+/// What a person asks when running a job now.
+#[derive(Clone, Debug, Default)]
+pub struct TriggerInput {
+    /// Another input for this occurrence only, as JSON text; empty means the job's own.
+    pub input_json: String,
+    /// Why; at most 500 characters.
+    pub reason: String,
+}
+
+/// Everything the dashboard may ask of a server. Implemented once by the server and once by a fake for page tests.
+#[async_trait]
+pub trait Backend: Send + Sync + 'static {
+    /// Who asks, if they may do `action` and, for a change, ask from our own pages.
+    async fn authorize(&self, parts: &Parts, action: Action) -> Result<Me, AppError>;
+    /// Who is signed in, if anybody.
+    async fn me(&self, parts: &Parts) -> Result<Option<Me>, AppError>;
+    /// Signs in; a new session id is made.
+    async fn sign_in(&self, parts: &Parts, email: &str, passphrase: &str) -> Result<Me, AppError>;
+    /// Ends the session.
+    async fn sign_out(&self, parts: &Parts) -> Result<(), AppError>;
+    /// Whether there is nobody yet, so that the setup link is the only way in.
+    async fn needs_setup(&self) -> Result<bool, AppError>;
+    /// What a one-time link is good for; `NotFound` when it is used up, too old or wrong.
+    async fn invite(&self, token: &str) -> Result<InviteInfo, AppError>;
+    /// Uses a one-time link up: makes the person and signs them in.
+    async fn accept_invite(
+        &self,
+        parts: &Parts,
+        token: &str,
+        name: &str,
+        email: &str,
+        passphrase: &str,
+    ) -> Result<Me, AppError>;
+
+    /// Leaves a message for the page a plain form post leads back to.
+    async fn put_flash(&self, parts: &Parts, flash: Flash) -> Result<(), AppError>;
+    /// Reads and forgets what `form` left.
+    async fn take_flash(&self, parts: &Parts, form: &str) -> Result<Option<Flash>, AppError>;
+
+    /// The overview page.
+    async fn overview(&self, me: &Me) -> Result<Overview, AppError>;
+    /// A page of jobs by name.
+    async fn jobs(&self, me: &Me, filter: JobFilter) -> Result<Page<JobRow>, AppError>;
+    /// One job; the preview also speaks `viewer_zone` when that is a zone.
+    async fn job(&self, me: &Me, id: JobId, viewer_zone: Option<&str>) -> Result<JobView, AppError>;
+    /// What the job form needs.
+    async fn form_context(&self, me: &Me, job: Option<JobId>) -> Result<FormContext, AppError>;
+    /// A schedule in words and dates, or what is wrong with it.
+    async fn preview(&self, me: &Me, form: &JobForm, viewer_zone: Option<&str>) -> Result<SchedulePreview, AppError>;
+    /// Checks the whole form without saving it.
+    async fn check_job(&self, me: &Me, form: &JobForm) -> Result<(), AppError>;
+    /// Creates or changes a job.
+    async fn save_job(&self, me: &Me, form: &JobForm) -> Result<JobId, AppError>;
+    /// Runs a job now.
+    async fn trigger_job(&self, me: &Me, id: JobId, input: TriggerInput) -> Result<OccurrenceId, AppError>;
+    /// Pauses or resumes a job.
+    async fn set_job_active(&self, me: &Me, id: JobId, active: bool, reason: &str) -> Result<(), AppError>;
+    /// Deletes a job; its occurrences stay until retention takes them. Returns its name.
+    async fn delete_job(&self, me: &Me, id: JobId) -> Result<String, AppError>;
+
+    /// A page of occurrences, newest first.
+    async fn occurrences(&self, me: &Me, filter: OccurrenceFilter) -> Result<Page<OccurrenceRow>, AppError>;
+    /// One occurrence with the newest lines of its log.
+    async fn occurrence(&self, me: &Me, id: OccurrenceId) -> Result<OccurrenceView, AppError>;
+    /// At most 500 lines before `before_seq`, oldest first.
+    async fn log_before(&self, me: &Me, id: OccurrenceId, before_seq: i64) -> Result<Vec<LogLine>, AppError>;
+    /// Every worker seen in the last day.
+    async fn workers(&self, me: &Me) -> Result<Vec<WorkerView>, AppError>;
+
+    /// The team page.
+    async fn team(&self, me: &Me) -> Result<TeamView, AppError>;
+    /// Invites somebody; returns the one-time link's path, shown once.
+    async fn invite_user(&self, me: &Me, name: &str, role: Role) -> Result<String, AppError>;
+    /// Takes an invitation back.
+    async fn revoke_invite(&self, me: &Me, id: UserId) -> Result<(), AppError>;
+}

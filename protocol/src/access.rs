@@ -1,0 +1,117 @@
+//! Who may do what: one table, asked by the server for every action and by pages to decide what to draw.
+
+use serde::{Deserialize, Serialize};
+
+/// What a person is to this installation. Each role may do all that the one before it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Sees everything that runs, changes nothing.
+    Viewer,
+    /// Defines jobs and runs them.
+    Operator,
+    /// Does everything, people included.
+    Admin,
+}
+
+impl Role {
+    /// The word in the database and in forms.
+    #[must_use]
+    pub const fn slug(self) -> &'static str {
+        match self {
+            Self::Viewer => "viewer",
+            Self::Operator => "operator",
+            Self::Admin => "admin",
+        }
+    }
+
+    /// The word people read.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Viewer => "Viewer",
+            Self::Operator => "Operator",
+            Self::Admin => "Admin",
+        }
+    }
+
+    /// The role behind a [`slug`](Self::slug).
+    #[must_use]
+    pub fn from_slug(slug: &str) -> Option<Self> {
+        [Self::Viewer, Self::Operator, Self::Admin].into_iter().find(|role| role.slug() == slug)
+    }
+
+    /// Whether this role may do `action`.
+    #[must_use]
+    pub fn may(self, action: Action) -> bool {
+        self >= action.needs()
+    }
+}
+
+/// Everything a person can ask of the server. A new server function must name one of these to get at the backend, so
+/// none can be forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Read jobs, occurrences, logs, workers, the overview.
+    Read,
+    /// Run a job now.
+    RunJob,
+    /// Create, edit, pause and resume jobs.
+    DefineJob,
+    /// Delete a job.
+    DeleteJob,
+    /// See the team.
+    ReadTeam,
+    /// Add people and change what they are.
+    ManageTeam,
+}
+
+/// Every action, for the tests that walk the whole table.
+pub const ALL_ACTIONS: [Action; 6] =
+    [Action::Read, Action::RunJob, Action::DefineJob, Action::DeleteJob, Action::ReadTeam, Action::ManageTeam];
+
+impl Action {
+    /// The least role that may do it.
+    #[must_use]
+    pub const fn needs(self) -> Role {
+        match self {
+            Self::Read => Role::Viewer,
+            Self::RunJob | Self::DefineJob => Role::Operator,
+            Self::DeleteJob | Self::ReadTeam | Self::ManageTeam => Role::Admin,
+        }
+    }
+
+    /// Whether it changes anything; such a request must come from our own pages.
+    #[must_use]
+    pub const fn mutates(self) -> bool {
+        !matches!(self, Self::Read | Self::ReadTeam)
+    }
+
+    /// The action in words, for "only an Operator may …".
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Read => "see this page",
+            Self::RunJob => "run jobs",
+            Self::DefineJob => "change jobs",
+            Self::DeleteJob => "delete jobs",
+            Self::ReadTeam => "see the team",
+            Self::ManageTeam => "change the team",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_viewer_only_reads_and_an_admin_may_all() {
+        for action in ALL_ACTIONS {
+            assert_eq!(Role::Viewer.may(action), action == Action::Read);
+            assert!(Role::Admin.may(action));
+        }
+        assert!(Role::Operator.may(Action::DefineJob));
+        assert!(!Role::Operator.may(Action::ReadTeam));
+    }
+}

@@ -1,0 +1,32 @@
+//! Words that cross a process boundary.
+//!
+//! Three kinds of reader meet in this crate: the server, the workers (in any language), and the browser. What is
+//! written here is therefore a promise to somebody else's program, and the rule of change is the usual one for
+//! promises: a field may be added with a default, a field is never repurposed, renamed or removed, and a number once
+//! given to a status stays that status for ever. `tests/wire.rs` pins the JSON of every message and event; a changed
+//! snapshot is a changed contract and must be meant.
+//!
+//! Nothing in this crate performs I/O or reads a clock. It compiles to wasm32, so that the form in the browser and the
+//! dispatcher on the server judge a schedule by the same code.
+//!
+//! Reading order: [`id`] and [`status`] name things, [`schedule`] says when, [`topology`] and [`message`] are the wire
+//! to workers, [`event`] is the wire to browsers, [`view`], [`request`] and [`page`] are what pages show and send,
+//! [`access`] says who may.
+
+pub mod id;
+pub mod status;
+
+pub mod cron;
+pub mod schedule;
+mod zone;
+
+pub mod message;
+pub mod topology;
+
+pub mod event;
+
+pub mod access;
+pub mod input;
+pub mod page;
+pub mod request;
+pub mod view;

@@ -1,0 +1,176 @@
+//! When a job is due.
+//!
+//! A schedule is a value: it knows no clock, and asked twice it answers the same. The preview beside the form, the words
+//! on the job's page and the dispatcher all come through here, which is why they agree.
+
+use std::str::FromStr;
+
+use chrono::{DateTime, Duration, Utc};
+use chrono_tz::Tz;
+use serde::{Deserialize, Serialize};
+
+use crate::cron::Cron;
+
+/// The longest pause between two fires of an `every` schedule: a year, in seconds.
+pub const MAX_EVERY_SECONDS: u64 = 366 * 24 * 3600;
+
+/// When a job is due.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "camelCase")]
+pub enum Schedule {
+    /// At the local times an expression matches.
+    Cron {
+        /// Five or six fields; see [`crate::cron`].
+        expression: String,
+        /// An IANA name.
+        zone: String,
+    },
+    /// In a fixed rhythm, counted from the last fire.
+    Every {
+        /// At least 1.
+        seconds: u64,
+    },
+    /// At one instant.
+    Once {
+        /// That instant.
+        at: DateTime<Utc>,
+    },
+    /// Only when somebody or something asks.
+    Manual,
+}
+
+impl Schedule {
+    /// Checks the parts that a type cannot: the expression, the zone, the bounds. Says the field at fault first.
+    ///
+    /// # Errors
+    ///
+    /// The field (`cron`, `zone`, `every`) and a sentence about it.
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
+        match self {
+            Self::Cron { expression, zone } => {
+                Cron::parse(expression).map_err(|error| ("cron", error.0))?;
+                parse_zone(zone).map_err(|message| ("zone", message))?;
+                Ok(())
+            }
+            Self::Every { seconds } if *seconds < 1 => Err(("every", "a rhythm takes at least 1 second".into())),
+            Self::Every { seconds } if *seconds > MAX_EVERY_SECONDS => {
+                Err(("every", "a rhythm takes at most 366 days: use a cron expression or a date".into()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The first instant strictly after `after`. For `Every`, `after` is the last fire (or the start).
+    ///
+    /// None when the schedule has nothing left, or holds an expression or zone that is no longer valid.
+    #[must_use]
+    pub fn next_after(&self, after: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        match self {
+            Self::Cron { expression, zone } => Cron::parse(expression).ok()?.next_after(parse_zone(zone).ok()?, after),
+            Self::Every { seconds } => after.checked_add_signed(Duration::seconds(i64::try_from(*seconds).ok()?)),
+            Self::Once { at } => Some(*at).filter(|at| *at > after),
+            Self::Manual => None,
+        }
+    }
+
+    /// The first fire after `now` that keeps the rhythm of `fired`: for `Every`, a whole number of steps later; for the
+    /// others, simply the next after `now`. This is what a scheduler that slept asks.
+    #[must_use]
+    pub fn next_from(&self, fired: DateTime<Utc>, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        match self {
+            Self::Every { seconds } => {
+                let step = i64::try_from(*seconds).ok()?.checked_mul(1000)?;
+                let late = (now - fired).num_milliseconds().max(0);
+                let steps = late / step + 1;
+                fired.checked_add_signed(Duration::milliseconds(steps.checked_mul(step)?))
+            }
+            _ => self.next_after(now.max(fired)),
+        }
+    }
+
+    /// The schedule as a sentence.
+    #[must_use]
+    pub fn words(&self) -> String {
+        match self {
+            Self::Cron { expression, zone } => match Cron::parse(expression) {
+                Ok(cron) => format!("{}, {zone}", cron.words().trim_end_matches('.')),
+                Err(error) => format!("Invalid: {error}"),
+            },
+            Self::Every { seconds } => format!("Every {}", span(*seconds)),
+            Self::Once { at } => format!("Once at {}", at.format("%Y-%m-%d %H:%M:%S UTC")),
+            Self::Manual => "Only when somebody runs it".into(),
+        }
+    }
+}
+
+/// The zone of an IANA name.
+///
+/// # Errors
+///
+/// A sentence with the remedy.
+pub fn parse_zone(name: &str) -> Result<Tz, String> {
+    Tz::from_str(name.trim()).map_err(|_| format!("{} is not a time zone: use an IANA name such as Europe/Warsaw or UTC", quote(name)))
+}
+
+/// Every zone name, sorted, for pickers.
+#[must_use]
+pub fn zone_names() -> Vec<&'static str> {
+    chrono_tz::TZ_VARIANTS.iter().map(|zone| zone.name()).collect()
+}
+
+fn quote(text: &str) -> String {
+    let short: String = text.chars().take(60).collect();
+    if short.is_empty() { "nothing".into() } else { short }
+}
+
+/// A number of seconds in the largest unit that divides it.
+fn span(seconds: u64) -> String {
+    let (n, unit) = match seconds {
+        s if s % 86_400 == 0 => (s / 86_400, "day"),
+        s if s % 3_600 == 0 => (s / 3_600, "hour"),
+        s if s % 60 == 0 => (s / 60, "minute"),
+        s => (s, "second"),
+    };
+    if n == 1 { unit.to_owned() } else { format!("{n} {unit}s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> DateTime<Utc> {
+        text.parse().expect("instant")
+    }
+
+    #[test]
+    fn every_keeps_its_rhythm_after_a_sleep() {
+        let schedule = Schedule::Every { seconds: 10 };
+        let fired = at("2026-01-01T00:00:03Z");
+        assert_eq!(schedule.next_from(fired, fired), Some(at("2026-01-01T00:00:13Z")));
+        assert_eq!(schedule.next_from(fired, at("2026-01-01T00:00:44Z")), Some(at("2026-01-01T00:00:53Z")));
+        assert_eq!(schedule.next_from(fired, at("2026-01-01T00:00:43Z")), Some(at("2026-01-01T00:00:53Z")));
+    }
+
+    #[test]
+    fn once_fires_once_and_manual_never() {
+        let once = Schedule::Once { at: at("2026-06-01T00:00:00Z") };
+        assert_eq!(once.next_after(at("2026-01-01T00:00:00Z")), Some(at("2026-06-01T00:00:00Z")));
+        assert_eq!(once.next_after(at("2026-06-01T00:00:00Z")), None);
+        assert_eq!(Schedule::Manual.next_after(at("2026-06-01T00:00:00Z")), None);
+    }
+
+    #[test]
+    fn a_wrong_part_is_named() {
+        let wrong = Schedule::Cron { expression: "* * * * *".into(), zone: "Europe/Nowhere".into() };
+        assert_eq!(wrong.check().map_err(|(field, _)| field), Err("zone"));
+        assert_eq!(Schedule::Every { seconds: 0 }.check().map_err(|(field, _)| field), Err("every"));
+    }
+
+    #[test]
+    fn words_are_for_people() {
+        assert_eq!(Schedule::Every { seconds: 120 }.words(), "Every 2 minutes");
+        assert_eq!(Schedule::Every { seconds: 1 }.words(), "Every second");
+        let daily = Schedule::Cron { expression: "0 9 * * *".into(), zone: "UTC".into() };
+        assert!(daily.words().ends_with(", UTC"), "{}", daily.words());
+    }
+}
