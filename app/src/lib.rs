@@ -9,7 +9,11 @@
 //! and a page can be rendered in a test without any service.
 //!
 //! Rooms: [`routes`] is the sitemap, [`pages`] has one file for each page, [`components`] what several pages share,
-//! [`api`] the server functions, [`live`] the stream, [`format`] numbers and times for people.
+//! [`api`] the server functions, [`live`] the stream, [`format`] numbers and times for people, [`browser`] the few things
+//! asked of a browser directly.
+
+// A view's type nests as deep as its markup; the default limit is meant for smaller types.
+#![recursion_limit = "512"]
 
 pub mod error;
 
@@ -17,6 +21,7 @@ pub mod error;
 pub mod backend;
 
 pub mod api;
+pub mod browser;
 pub mod components;
 pub mod format;
 pub mod live;
@@ -31,5 +36,6 @@ pub mod shell;
 #[wasm_bindgen::prelude::wasm_bindgen]
 pub fn hydrate() {
     console_error_panic_hook::set_once();
+    browser::mark_scripted();
     leptos::mount::hydrate_body(routes::App);
 }

@@ -1,1 +1,27 @@
+//! The scheduler.
+//!
+//! Rooms, in reading order. [`domain`] is what the product believes. [`store`], [`cache`] and [`broker`] are its three
+//! services and never call each other. [`background`] is what the server does by itself, [`intake`] what workers tell it,
+//! [`command`] what people ask of it, [`live`] what it tells people. [`http`] and [`ui`] are its doors. [`config`] is what
+//! can be set, [`embedded`] starts private services on one machine, [`lifecycle`] wires everything and takes it down
+//! again. Time and randomness come from [`clock`] alone.
 
+pub mod domain;
+
+pub mod broker;
+pub mod cache;
+pub mod store;
+
+pub mod background;
+pub mod command;
+pub mod intake;
+pub mod live;
+
+pub mod http;
+pub mod ui;
+
+pub mod clock;
+pub mod config;
+pub mod embedded;
+pub mod lifecycle;
+pub mod telemetry;

@@ -1,1 +1,26 @@
-fn main() {}
+//! `milvaion`: the server's command line.
+
+mod cli;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let arguments = cli::Arguments::parse();
+    server::telemetry::start();
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("milvaion: the machine gives no threads: {error}. Raise the limit on processes.");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(cli::carry_out(arguments)) {
+        Ok(code) => code,
+        Err(sentence) => {
+            eprintln!("milvaion: {sentence}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,1 +1,99 @@
+//! Write a job in Rust, and let it run whenever the schedule says.
+//!
+//! A job is a type with an input, an output and an `async fn`. A worker is a process that offers some job types under a
+//! worker id; start as many as you like. The server learns from them what can be run and draws a form for each input;
+//! people define in the dashboard when it runs.
+//!
+//! ```no_run
+//! use milvaion_worker::{Job, JobContext, JobError, Worker, WorkerConfig};
+//! use schemars::JsonSchema;
+//! use serde::Deserialize;
+//!
+//! struct Greet;
+//!
+//! #[derive(Deserialize, JsonSchema)]
+//! struct Whom {
+//!     /// Who is greeted.
+//!     name: String,
+//! }
+//!
+//! impl Job for Greet {
+//!     const TYPE: &'static str = "greet";
+//!     const DESCRIPTION: &'static str = "Writes a greeting into the log.";
+//!     type Input = Whom;
+//!     type Output = String;
+//!
+//!     async fn run(&self, ctx: &JobContext, input: Whom) -> Result<String, JobError> {
+//!         ctx.info(format!("attempt {} of {}", ctx.attempt(), ctx.job_name()));
+//!         Ok(format!("Hello, {}!", input.name))
+//!     }
+//! }
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), milvaion_worker::WorkerError> {
+//!     Worker::builder().config(WorkerConfig::from_env()?).job(Greet).build()?.run().await
+//! }
+//! ```
+//!
+//! # What a job may rely on
+//!
+//! - An attempt of an occurrence is started by one process only, however often the broker delivers its message.
+//! - A panic, an error, a timeout end the attempt and not the worker, and are reported with their text.
+//! - What it writes to its log is seen live, and is stored before its end is.
+//! - It is told when its time is up or the worker stops, and has a second to tidy up.
+//! - A broker or a Redis that is away disturbs no run: what is to be reported waits.
+//!
+//! That an *effect* happens exactly once is not promised, because nobody can: a process may die between the effect and
+//! its report. Key effects by [`JobContext::occurrence_id`].
+//!
+//! # How it is made
+//!
+//! ```text
+//!  jobs queue ─► consumer ─► claim ─► executor ─► your job
+//!                   ▲                    │  reports, log lines
+//!                   │ ack when confirmed ▼
+//!   ── your runtime ┴──────────────── reporter, heartbeat ── the lifeline: a thread of its own ─► status, logs, registration
+//! ```
+//!
+//! The reading order: [`job`](Job) and [`outcome`] are what users write; `executor` runs one attempt; `consumer`,
+//! `claim` and `running` see to it that it is one; `reporter`, `log` and `publisher` bring its words to the broker;
+//! `lifeline` and `heartbeat` keep the worker known; `shutdown` ends it. To test a job without any service, see
+//! [`testing`].
 
+mod job;
+pub mod outcome;
+
+mod executor;
+mod input;
+mod registry;
+mod sink;
+
+mod claim;
+mod consumer;
+mod running;
+
+mod log;
+mod publisher;
+mod reporter;
+
+mod heartbeat;
+mod lifeline;
+
+mod connection;
+mod topology;
+
+mod clock;
+mod config;
+mod error;
+mod shutdown;
+mod worker;
+
+pub mod testing;
+
+pub use config::WorkerConfig;
+pub use error::{Mistakes, WorkerError};
+pub use job::{Job, JobContext};
+pub use outcome::JobError;
+pub use protocol::message::LogLevel;
+pub use tokio_util::sync::CancellationToken;
+pub use worker::{Worker, WorkerBuilder};

@@ -1,0 +1,257 @@
+//! The few things asked of a browser directly.
+//!
+//! Each has a counterpart on the server that answers with nothing, so that pages need no conditional compilation: what
+//! they do with these answers happens in effects, and effects do not run on the server.
+
+#[cfg(feature = "hydrate")]
+pub use real::*;
+#[cfg(not(feature = "hydrate"))]
+pub use stub::*;
+
+/// An instant on the reader's own clock face.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalTime {
+    /// `2026-11-21`.
+    pub date: String,
+    /// `15:02:05`.
+    pub clock: String,
+    /// `UTC+1`, `UTC−3:30`: never a zone's short name, which half the world's zones share.
+    pub offset: String,
+}
+
+#[cfg(feature = "hydrate")]
+mod real {
+    use chrono::{DateTime, Utc};
+    use leptos::prelude::{document, window};
+    use wasm_bindgen::{JsCast, JsValue};
+    use web_sys::{HtmlDocument, HtmlElement, HtmlTextAreaElement};
+
+    use super::LocalTime;
+
+    /// The browser's clock, in milliseconds since 1970.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "a browser's clock fits into 53 bits")]
+    pub fn now_millis() -> i64 {
+        js_sys::Date::now() as i64
+    }
+
+    /// `at` on the reader's own clock face.
+    #[must_use]
+    pub fn local(at: DateTime<Utc>) -> Option<LocalTime> {
+        #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 fit into 53 bits")]
+        let date = js_sys::Date::new(&JsValue::from_f64(at.timestamp_millis() as f64));
+        #[expect(clippy::cast_possible_truncation, reason = "a zone is at most a day away from UTC")]
+        let minutes = -date.get_timezone_offset() as i32;
+        let (hours, rest) = (minutes.abs() / 60, minutes.abs() % 60);
+        let sign = if minutes < 0 { '−' } else { '+' };
+        let offset = match (hours, rest) {
+            (0, 0) => "UTC".to_owned(),
+            (_, 0) => format!("UTC{sign}{hours}"),
+            _ => format!("UTC{sign}{hours}:{rest:02}"),
+        };
+        Some(LocalTime {
+            date: format!("{:04}-{:02}-{:02}", date.get_full_year(), date.get_month() + 1, date.get_date()),
+            clock: format!("{:02}:{:02}:{:02}", date.get_hours(), date.get_minutes(), date.get_seconds()),
+            offset,
+        })
+    }
+
+    /// The reader's zone by its IANA name.
+    #[must_use]
+    pub fn zone_name() -> Option<String> {
+        let options = js_sys::Intl::DateTimeFormat::new(&js_sys::Array::new(), &js_sys::Object::new()).resolved_options();
+        js_sys::Reflect::get(&options, &JsValue::from_str("timeZone")).ok()?.as_string()
+    }
+
+    fn html_document() -> Option<HtmlDocument> {
+        document().dyn_into().ok()
+    }
+
+    /// One cookie's value.
+    #[must_use]
+    pub fn cookie(name: &str) -> Option<String> {
+        let all = html_document()?.cookie().ok()?;
+        all.split("; ").find_map(|pair| pair.strip_prefix(name)?.strip_prefix('=')).map(ToOwned::to_owned)
+    }
+
+    /// Keeps a preference for a year. It must be free of `;` and of anything secret.
+    pub fn set_cookie(name: &str, value: &str) {
+        if let Some(document) = html_document() {
+            // A browser that refuses cookies keeps the default; there is nothing to tell.
+            let _ = document.set_cookie(&format!("{name}={value}; Path=/; Max-Age=31536000; SameSite=Lax"));
+        }
+    }
+
+    /// Sets an attribute of the document's root element.
+    pub fn set_root_attribute(name: &str, value: &str) {
+        if let Some(root) = document().document_element() {
+            let _ = root.set_attribute(name, value);
+        }
+    }
+
+    /// Tells the style sheet that a script runs: what only a script can do is shown, what stands in for it is hidden.
+    pub fn mark_scripted() {
+        if let Some(root) = document().document_element() {
+            let _ = root.class_list().add_1("js");
+        }
+    }
+
+    /// Tells tests and assistive scripts that the page answers clicks.
+    pub fn mark_ready() {
+        set_root_attribute("data-ready", "true");
+    }
+
+    /// Whether the page is in a hidden tab.
+    #[must_use]
+    pub fn is_hidden() -> bool {
+        document().hidden()
+    }
+
+    /// Whether the browser believes to have a network.
+    #[must_use]
+    pub fn is_online() -> bool {
+        window().navigator().on_line()
+    }
+
+    /// The page's path and query, as `next` for the way back after signing in.
+    #[must_use]
+    pub fn here() -> String {
+        let location = window().location();
+        let path = location.pathname().unwrap_or_default();
+        format!("{path}{}", location.search().unwrap_or_default())
+    }
+
+    /// Copies `text`; `done` hears whether that went well. Browsers offer the modern way on secure pages only, so a plain
+    /// HTTP page falls back to a hidden text area.
+    pub fn copy(text: String, done: impl Fn(bool) + 'static) {
+        if window().is_secure_context() {
+            let promise = window().navigator().clipboard().write_text(&text);
+            leptos::task::spawn_local(async move {
+                done(wasm_bindgen_futures::JsFuture::from(promise).await.is_ok());
+            });
+        } else {
+            done(copy_by_selection(&text).unwrap_or(false));
+        }
+    }
+
+    fn copy_by_selection(text: &str) -> Option<bool> {
+        let document = html_document()?;
+        let area: HtmlTextAreaElement = document.create_element("textarea").ok()?.dyn_into().ok()?;
+        area.set_value(text);
+        area.set_class_name("sr-only");
+        let body = document.body()?;
+        let before = document.active_element();
+        body.append_child(&area).ok()?;
+        area.select();
+        let copied = document.exec_command("copy").unwrap_or(false);
+        area.remove();
+        if let Some(element) = before.and_then(|element| element.dyn_into::<HtmlElement>().ok()) {
+            let _ = element.focus();
+        }
+        Some(copied)
+    }
+
+    /// Focuses the element with this id, if it is there.
+    pub fn focus(id: &str) {
+        if let Some(element) = document().get_element_by_id(id).and_then(|element| element.dyn_into::<HtmlElement>().ok()) {
+            let _ = element.focus();
+        }
+    }
+
+    /// Whether the reader works inside the element with this id: the focus or a selection lies in it.
+    #[must_use]
+    pub fn is_busy_in(id: &str) -> bool {
+        let document = document();
+        let Some(element) = document.get_element_by_id(id) else { return false };
+        if document.active_element().is_some_and(|focused| element.contains(Some(&focused))) {
+            return true;
+        }
+        let Ok(Some(selection)) = window().get_selection() else { return false };
+        !selection.is_collapsed() && selection.anchor_node().is_some_and(|node| element.contains(Some(&node)))
+    }
+
+    /// How far the page is scrolled down, in CSS pixels.
+    #[must_use]
+    pub fn scrolled() -> f64 {
+        window().scroll_y().unwrap_or(0.0)
+    }
+}
+
+#[cfg(not(feature = "hydrate"))]
+mod stub {
+    use chrono::{DateTime, Utc};
+
+    use super::LocalTime;
+
+    /// The server never asks.
+    #[must_use]
+    pub const fn now_millis() -> i64 {
+        0
+    }
+
+    /// The server does not know the reader's clock.
+    #[must_use]
+    pub const fn local(_at: DateTime<Utc>) -> Option<LocalTime> {
+        None
+    }
+
+    /// The server reads the cookie `zone` instead.
+    #[must_use]
+    pub const fn zone_name() -> Option<String> {
+        None
+    }
+
+    /// The server reads the request instead.
+    #[must_use]
+    pub const fn cookie(_name: &str) -> Option<String> {
+        None
+    }
+
+    /// Nothing, on the server.
+    pub const fn set_cookie(_name: &str, _value: &str) {}
+
+    /// Nothing, on the server.
+    pub const fn set_root_attribute(_name: &str, _value: &str) {}
+
+    /// Nothing, on the server.
+    pub const fn mark_scripted() {}
+
+    /// Nothing, on the server.
+    pub const fn mark_ready() {}
+
+    /// A page being rendered is not hidden.
+    #[must_use]
+    pub const fn is_hidden() -> bool {
+        false
+    }
+
+    /// A server is where the network is.
+    #[must_use]
+    pub const fn is_online() -> bool {
+        true
+    }
+
+    /// The server knows the address from the request.
+    #[must_use]
+    pub const fn here() -> String {
+        String::new()
+    }
+
+    /// Nothing, on the server.
+    pub fn copy(_text: String, _done: impl Fn(bool) + 'static) {}
+
+    /// Nothing, on the server.
+    pub const fn focus(_id: &str) {}
+
+    /// Nobody works inside a page being rendered.
+    #[must_use]
+    pub const fn is_busy_in(_id: &str) -> bool {
+        false
+    }
+
+    /// A page being rendered is not scrolled.
+    #[must_use]
+    pub const fn scrolled() -> f64 {
+        0.0
+    }
+}

@@ -1,0 +1,51 @@
+//! Taking something along.
+
+use leptos::prelude::*;
+
+use crate::browser;
+
+/// A button that copies `text` and says so.
+#[component]
+pub fn CopyButton(
+    /// What is copied.
+    #[prop(into)]
+    text: Signal<String>,
+    /// What it is, for those who cannot see where the button stands: "occurrence id".
+    #[prop(into)]
+    what: String,
+) -> impl IntoView {
+    let copied = RwSignal::new(None::<bool>);
+    let label = {
+        let what = what.clone();
+        move || match copied.get() {
+            None => format!("Copy {what}"),
+            Some(true) => format!("Copied {what}"),
+            Some(false) => format!("Could not copy {what}: select it and copy it by keyboard"),
+        }
+    };
+    let said = label.clone();
+    let icon = move || match copied.get() {
+        None => "/pkg/icons.svg#copy",
+        Some(true) => "/pkg/icons.svg#check",
+        Some(false) => "/pkg/icons.svg#x",
+    };
+    let copy = move |_| {
+        browser::copy(text.get_untracked(), move |done| {
+            let _ = copied.try_set(Some(done));
+            set_timeout(
+                move || {
+                    let _ = copied.try_set(None);
+                },
+                std::time::Duration::from_secs(2),
+            );
+        });
+    };
+    view! {
+        <button type="button" class="icon-btn needs-js" aria-label=label.clone() title=label on:click=copy>
+            <svg class="icon" aria-hidden="true" focusable="false">
+                <use href=icon></use>
+            </svg>
+        </button>
+        <span class="sr-only" role="status">{move || if copied.get().is_some() { said() } else { String::new() }}</span>
+    }
+}

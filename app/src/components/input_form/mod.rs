@@ -1,0 +1,388 @@
+//! The input of a job: fields drawn from the type's JSON Schema, or the same as JSON.
+//!
+//! Both are always in the form, and the radio button `form[input_mode]` says which of them counts; that is all a page
+//! without scripts needs. With scripts only the one that counts is seen, and changing over carries the text along where
+//! the other side can hold it.
+
+mod state;
+
+use std::collections::BTreeMap;
+
+use leptos::{html, prelude::*};
+use protocol::{
+    input::{self, InputField, InputKind},
+    request::{FieldError, parse_json},
+};
+use serde_json::Value;
+
+pub use self::state::{FormState, as_inner, control_id, control_name, error_of, listed, problems};
+use crate::components::form::{Field, FieldError as FieldErrorLine, described_by};
+
+/// A field and what stands in it when it is drawn.
+#[derive(Clone, Debug, PartialEq)]
+struct Row {
+    field: InputField,
+    value: String,
+    /// Rises when the text is put there anew, so that the control is drawn anew and does not keep what was typed.
+    drawn: u32,
+}
+
+/// The text the fields of `schema` start with: what is in `typed`, and for a box that is ticked by default, the tick.
+#[must_use]
+pub fn with_defaults(schema: Option<&Value>, mut typed: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    for field in schema.map(input::fields).unwrap_or_default() {
+        if field.kind == InputKind::Boolean && field.default == "true" {
+            typed.entry(field.name).or_insert_with(|| "true".into());
+        }
+    }
+    typed
+}
+
+/// Whether the fields can hold all of `data`, so that nothing of it is lost in them.
+#[must_use]
+pub fn fits(schema: Option<&Value>, data: &Value) -> bool {
+    let Some(schema) = schema else { return false };
+    let kept = input::assemble(schema, &with_defaults(Some(schema), input::to_fields(data)));
+    match (kept, data) {
+        (Ok(Value::Object(kept)), Value::Object(data)) => data.iter().all(|(name, value)| {
+            // Empty text and null are what an empty field stands for.
+            kept.get(name) == Some(value) || value.is_null() || value.as_str() == Some("")
+        }),
+        // A required field that is still empty is no loss.
+        (Err(_), Value::Object(data)) => {
+            let known: Vec<String> = input::fields(schema).into_iter().map(|field| field.name).collect();
+            data.keys().all(|name| known.contains(name))
+        }
+        _ => false,
+    }
+}
+
+/// What stands in the fields, as JSON, without those that do not stand for anything yet.
+fn as_json(schema: &Value, typed: &BTreeMap<String, String>) -> Value {
+    let mut typed = typed.clone();
+    let mut lenient = schema.clone();
+    if let Some(map) = lenient.as_object_mut() {
+        map.remove("required");
+    }
+    for _ in 0..2 {
+        match input::assemble(&lenient, &typed) {
+            Ok(data) => return data,
+            Err(errors) => {
+                for error in errors {
+                    typed.remove(error.field.trim_start_matches("input."));
+                }
+            }
+        }
+    }
+    Value::Object(serde_json::Map::new())
+}
+
+/// The section of a job form that holds the input.
+#[component]
+pub fn InputForm(
+    /// The form it is in.
+    state: FormState,
+    /// The schema of the chosen type, if it has one.
+    #[prop(into)]
+    schema: Signal<Option<Value>>,
+    /// What the fields are drawn with; set anew to draw them anew.
+    values: RwSignal<BTreeMap<String, String>>,
+    /// What stands in the JSON tab at first.
+    json: String,
+    /// True to begin with the JSON tab.
+    starts_as_json: bool,
+    /// Called after a change of tab, which changes what counts.
+    #[prop(into)]
+    on_switch: Callback<()>,
+) -> impl IntoView {
+    let text = NodeRef::<html::Textarea>::new();
+    let json_radio = NodeRef::<html::Input>::new();
+    let is_json = RwSignal::new(starts_as_json);
+    let note = RwSignal::new(None::<String>);
+    // Nothing is hidden before there is a script that can show it again.
+    let has_script = RwSignal::new(false);
+    Effect::new(move |_| has_script.set(true));
+
+    let own_error = state.error("input_json");
+    // While the JSON counts, what is wrong with a part of it is said beside it: its field is not to be seen.
+    let json_error = Signal::derive(move || {
+        let part = || {
+            state.errors.with(|errors| errors.iter().find(|e| e.field.starts_with("input.")).map(|e| e.message.clone()))
+        };
+        own_error.get().or_else(|| if is_json.get() && state.shows_all.get() { part() } else { None })
+    });
+    let has_fields =
+        Memo::new(move |_| schema.with(|schema| schema.as_ref().is_some_and(|s| !input::fields(s).is_empty())));
+    let rows = Memo::new(move |before: Option<&Vec<Row>>| {
+        let drawn = before.and_then(|rows| rows.first()).map_or(0, |row| row.drawn + 1);
+        let fields = schema.with(|schema| schema.as_ref().map(input::fields).unwrap_or_default());
+        values.with(|values| {
+            let row =
+                |field: InputField| Row { value: values.get(&field.name).cloned().unwrap_or_default(), field, drawn };
+            fields.into_iter().map(row).collect::<Vec<_>>()
+        })
+    });
+
+    let to_json = move |_| {
+        let (Some(typed), Some(schema)) = (state.typed(), schema.get_untracked()) else { return };
+        if let (Some(text), false) = (text.get_untracked(), is_json.get_untracked()) {
+            text.set_value(&serde_json::to_string_pretty(&as_json(&schema, &typed.input)).unwrap_or_default());
+        }
+        note.set(None);
+        is_json.set(true);
+        on_switch.run(());
+    };
+    let to_form = move |_| {
+        let Some(typed) = state.typed() else { return };
+        let stay = |why: String| {
+            note.set(Some(why));
+            // The radio button has moved already; what counts has not.
+            if let Some(radio) = json_radio.get_untracked() {
+                radio.set_checked(true);
+            }
+        };
+        let schema = schema.get_untracked();
+        match parse_json(&typed.input_json) {
+            Ok(data) if fits(schema.as_ref(), &data) => {
+                values.set(with_defaults(schema.as_ref(), input::to_fields(&data)));
+                note.set(None);
+                is_json.set(false);
+                on_switch.run(());
+            }
+            Ok(_) => stay("The fields cannot hold all of this, so it stays as JSON.".into()),
+            Err(message) => {
+                stay("Put the JSON right first; then it can be shown as fields.".into());
+                state.shows_all.set(true);
+                state.errors.update(|errors| {
+                    errors.retain(|error| error.field != "input_json");
+                    errors.push(FieldError::new("input_json", message));
+                });
+            }
+        }
+    };
+
+    view! {
+        <fieldset class="form-section" id="f-input" tabindex="-1">
+            <legend>"Input"</legend>
+            <fieldset class="cluster" hidden=move || !has_fields.get()>
+                <legend class="sr-only">"Write the input as"</legend>
+                <label class="check">
+                    <input
+                        type="radio"
+                        name="form[input_mode]"
+                        value="form"
+                        checked=!starts_as_json
+                        on:change=to_form
+                    />
+                    <span>"Fields"</span>
+                </label>
+                <label class="check">
+                    <input
+                        type="radio"
+                        name="form[input_mode]"
+                        value="json"
+                        checked=starts_as_json
+                        on:change=to_json
+                        node_ref=json_radio
+                    />
+                    <span>"JSON"</span>
+                </label>
+            </fieldset>
+            <p class="hint" role="status">{move || note.get()}</p>
+            <div class="stack" hidden=move || !has_fields.get() || (has_script.get() && is_json.get())>
+                <For each=move || rows.get() key=|row| (row.drawn, row.field.name.clone()) let:row>
+                    <InputRow state row/>
+                </For>
+            </div>
+            <div hidden=move || has_fields.get() && has_script.get() && !is_json.get()>
+                <Field
+                    id=control_id("input_json")
+                    label="Input as JSON"
+                    hint="An object, as in {\"key\": \"value\"}; at most 64 KiB."
+                    error=json_error
+                >
+                    <textarea
+                        id=control_id("input_json")
+                        name="form[input_json]"
+                        class="input-mono"
+                        rows="8"
+                        spellcheck="false"
+                        autocapitalize="off"
+                        aria-describedby=described_by("f-input_json")
+                        aria-invalid=move || json_error.get().is_some().then_some("true")
+                        node_ref=text
+                        inner_html=as_inner(&json)
+                    ></textarea>
+                </Field>
+            </div>
+        </fieldset>
+    }
+}
+
+/// One generated field.
+#[component]
+fn InputRow(state: FormState, row: Row) -> impl IntoView {
+    let Row { field, value, .. } = row;
+    let path = format!("input.{}", field.name);
+    let (id, name) = (control_id(&path), control_name(&path));
+    let error = state.error(path);
+    let is_wrong = move || error.get().is_some().then_some("true");
+    let described = described_by(&id);
+    let hint = hint(&field);
+    let no_hint = hint.is_empty();
+    let required = field.required.then_some("true");
+    let placeholder = if field.example.is_empty() { String::new() } else { format!("e.g. {}", field.example) };
+
+    let control = match field.kind {
+        InputKind::Boolean => {
+            return view! {
+                <div class="field" class:has-error=move || error.get().is_some()>
+                    <label class="check">
+                        <input
+                            type="checkbox"
+                            id=id.clone()
+                            name=name
+                            value="true"
+                            checked=matches!(value.as_str(), "true" | "on")
+                            aria-describedby=described
+                            aria-invalid=is_wrong
+                        />
+                        <span>{field.label}</span>
+                    </label>
+                    <p class="hint" id=format!("{id}-hint") hidden=no_hint>{hint}</p>
+                    <FieldErrorLine id=format!("{id}-error") error/>
+                </div>
+            }
+            .into_any();
+        }
+        InputKind::Choice(choices) => {
+            let empty = (!field.required || value.is_empty()).then(|| {
+                let words = match (field.required, field.default.is_empty()) {
+                    (true, _) => "Choose…".to_owned(),
+                    (false, true) => "Left to the worker".to_owned(),
+                    (false, false) => format!("Default ({})", field.default),
+                };
+                view! { <option value="">{words}</option> }
+            });
+            let options: Vec<_> = choices
+                .into_iter()
+                .map(|choice| {
+                    let selected = choice == value;
+                    view! { <option value=choice.clone() selected=selected>{choice.clone()}</option> }
+                })
+                .collect();
+            view! {
+                <select id=id.clone() name=name aria-describedby=described aria-invalid=is_wrong aria-required=required>
+                    {empty}
+                    {options}
+                </select>
+            }
+            .into_any()
+        }
+        InputKind::Multiline | InputKind::Lines | InputKind::Json => {
+            let is_code = field.kind == InputKind::Json;
+            view! {
+                <textarea
+                    id=id.clone()
+                    name=name
+                    class=if is_code { "input-mono" } else { "" }
+                    rows="4"
+                    placeholder=placeholder
+                    spellcheck=if is_code { "false" } else { "true" }
+                    aria-describedby=described
+                    aria-invalid=is_wrong
+                    aria-required=required
+                    inner_html=as_inner(&value)
+                ></textarea>
+            }
+            .into_any()
+        }
+        InputKind::Text | InputKind::Integer | InputKind::Number => {
+            let inputmode = match field.kind {
+                InputKind::Integer => "numeric",
+                InputKind::Number => "decimal",
+                _ => "text",
+            };
+            view! {
+                <input
+                    type="text"
+                    id=id.clone()
+                    name=name
+                    value=value
+                    inputmode=inputmode
+                    placeholder=placeholder
+                    autocomplete="off"
+                    autocapitalize="off"
+                    aria-describedby=described
+                    aria-invalid=is_wrong
+                    aria-required=required
+                />
+            }
+            .into_any()
+        }
+    };
+    view! {
+        <Field id label=field.label hint optional=!field.required error>
+            {control}
+        </Field>
+    }
+    .into_any()
+}
+
+/// The schema's description, and what an empty field means.
+fn hint(field: &InputField) -> String {
+    let mut parts = Vec::new();
+    if !field.description.is_empty() {
+        parts.push(field.description.clone());
+    }
+    match field.kind {
+        InputKind::Lines => parts.push("One a line.".into()),
+        InputKind::Json => parts.push("As JSON.".into()),
+        _ => {}
+    }
+    if !field.default.is_empty() && field.kind != InputKind::Boolean {
+        parts.push(format!("Left empty: {}.", field.default));
+    }
+    parts.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn schema() -> Value {
+        json!({
+            "properties": {
+                "url": {"type": "string"},
+                "count": {"type": "integer"},
+                "follow": {"type": "boolean", "default": true},
+            },
+            "required": ["url"],
+        })
+    }
+
+    #[test]
+    fn what_the_fields_cannot_hold_stays_json() {
+        let schema = schema();
+        assert!(fits(Some(&schema), &json!({"url": "http://x", "count": 3})));
+        assert!(fits(Some(&schema), &json!({})));
+        assert!(!fits(Some(&schema), &json!({"url": "http://x", "other": 1})));
+        assert!(!fits(Some(&schema), &json!({"url": 5})));
+        assert!(!fits(None, &json!({})));
+    }
+
+    #[test]
+    fn half_filled_fields_become_the_json_of_the_filled_half() {
+        let typed = BTreeMap::from([("url".to_owned(), String::new()), ("count".to_owned(), "many".to_owned())]);
+        assert_eq!(as_json(&schema(), &typed), json!({"follow": false}));
+    }
+
+    #[test]
+    fn a_box_ticked_by_default_is_ticked_in_a_fresh_form_only() {
+        assert_eq!(with_defaults(Some(&schema()), BTreeMap::new()).get("follow").map(String::as_str), Some("true"));
+        let off = BTreeMap::from([("follow".to_owned(), "false".to_owned())]);
+        assert_eq!(with_defaults(Some(&schema()), off).get("follow").map(String::as_str), Some("false"));
+    }
+}

@@ -1,0 +1,191 @@
+//! The frame around every page: the bar at the top, the way around, and what a plain form left.
+
+use leptos::prelude::*;
+use leptos_router::components::A;
+use protocol::{access::Action, view::Me};
+
+use super::{
+    icon::Icon,
+    me::{Session, may},
+    preferences::{ThemeButton, ZoneButton},
+};
+use crate::{
+    api::session::{SignOut, take_flash},
+    live::{Live, LiveState},
+};
+
+/// The bar at the top.
+#[component]
+pub fn Topbar(session: Session) -> impl IntoView {
+    let user = move || {
+        Suspend::new(async move {
+            let me = session.known().await.ok().flatten();
+            untrack(|| me.map(|me| view! { <UserMenu me/> }))
+        })
+    };
+    view! {
+        <header class="topbar">
+            <a class="brand" href="/">
+                <Icon name="calendar-clock"/>
+                <span>"Milvaion"</span>
+            </a>
+            <span class="grow"></span>
+            <div class="topbar-actions">
+                <LivePill/>
+                <ZoneButton/>
+                <ThemeButton/>
+                <a class="icon-btn" href="/help" aria-label="Help" title="Help">
+                    <Icon name="circle-help"/>
+                </a>
+                <Transition>{user}</Transition>
+            </div>
+        </header>
+    }
+}
+
+/// Says whether what is shown is current; a click stops it and lets it go on.
+#[component]
+fn LivePill() -> impl IntoView {
+    let live = expect_context::<Live>();
+    let title = move || match live.state.get() {
+        LiveState::Live => "Pages change by themselves. Click to pause.",
+        LiveState::Paused => "Pages stand still. Click to go on.",
+        LiveState::Offline => "No connection: what is shown may be old.",
+        LiveState::Connecting | LiveState::Reconnecting => "The connection is being made.",
+    };
+    let icon = move || match live.state.get() {
+        LiveState::Live => "/pkg/icons.svg#circle-dot",
+        LiveState::Paused => "/pkg/icons.svg#circle-pause",
+        LiveState::Offline => "/pkg/icons.svg#wifi-off",
+        LiveState::Connecting | LiveState::Reconnecting => "/pkg/icons.svg#loader-circle",
+    };
+    view! {
+        <button
+            type="button"
+            class="live-pill needs-js"
+            data-state=move || live.state.get().slug()
+            aria-pressed=move || if live.paused.get() { "true" } else { "false" }
+            title=title
+            on:click=move |_| live.paused.update(|paused| *paused = !*paused)
+        >
+            <svg class="icon" aria-hidden="true" focusable="false">
+                <use href=icon></use>
+            </svg>
+            <span>{move || live.state.get().word()}</span>
+            <span class="sr-only">", pause live changes"</span>
+        </button>
+    }
+}
+
+#[component]
+fn UserMenu(me: Me) -> impl IntoView {
+    let sign_out = ServerAction::<SignOut>::new();
+    Effect::new(move |_| {
+        if matches!(sign_out.value().get(), Some(Ok(()))) {
+            // Everything on the page depended on who read; a full load forgets it all.
+            let _ = window().location().set_href("/login");
+        }
+    });
+    view! {
+        <details class="user-menu">
+            <summary>
+                <Icon name="users"/>
+                <span>{me.name}</span>
+                <Icon name="chevron-down"/>
+            </summary>
+            <div>
+                <p>
+                    <span class="muted">{me.email}</span>
+                    <br/>
+                    <span>{me.role.word()}</span>
+                </p>
+                <ActionForm action=sign_out>
+                    <button type="submit" class="btn btn-quiet">
+                        <Icon name="log-out"/>
+                        "Sign out"
+                    </button>
+                </ActionForm>
+            </div>
+        </details>
+    }
+}
+
+/// The way around, at the side.
+#[component]
+pub fn SideNav(session: Session) -> impl IntoView {
+    let govern = move || {
+        Suspend::new(async move {
+            let _ = session.known().await;
+            untrack(|| may(Action::ReadTeam)).then(|| {
+                view! {
+                    <div class="nav-group">
+                        <p class="nav-title">"Govern"</p>
+                        <NavLink href="/team" icon="users" word="Team"/>
+                    </div>
+                }
+            })
+        })
+    };
+    view! {
+        <nav class="sidenav" aria-label="Main">
+            <div class="nav-group">
+                <p class="nav-title">"Operate"</p>
+                <NavLink href="/" icon="layout-dashboard" word="Overview"/>
+                <NavLink href="/occurrences" icon="list-checks" word="Occurrences"/>
+            </div>
+            <div class="nav-group">
+                <p class="nav-title">"Define"</p>
+                <NavLink href="/jobs" icon="briefcase-business" word="Jobs"/>
+            </div>
+            <div class="nav-group">
+                <p class="nav-title">"Infrastructure"</p>
+                <NavLink href="/workers" icon="server" word="Workers"/>
+            </div>
+            <Transition>{govern}</Transition>
+        </nav>
+    }
+}
+
+/// The way around on a phone.
+#[component]
+pub fn BottomBar() -> impl IntoView {
+    view! {
+        <nav class="bottombar" aria-label="Main, short">
+            <NavLink href="/" icon="layout-dashboard" word="Overview"/>
+            <NavLink href="/occurrences" icon="list-checks" word="Occurrences"/>
+            <NavLink href="/jobs" icon="briefcase-business" word="Jobs"/>
+            <NavLink href="/workers" icon="server" word="Workers"/>
+            <NavLink href="/help" icon="menu" word="More"/>
+        </nav>
+    }
+}
+
+#[component]
+fn NavLink(href: &'static str, icon: &'static str, word: &'static str) -> impl IntoView {
+    view! {
+        <A href=href exact={href == "/"} attr:class="nav-link">
+            <Icon name=icon/>
+            <span>{word}</span>
+        </A>
+    }
+}
+
+/// What the last plain form post left to say.
+#[component]
+pub fn Notice() -> impl IntoView {
+    let left = Resource::new_blocking(|| (), |()| take_flash("notice".into()));
+    let said = move || {
+        Suspend::new(async move {
+            let text = left.await.ok().flatten().and_then(|left| left.notice);
+            text.map(|text| {
+                view! {
+                    <div class="notice" data-kind="success" role="status">
+                        <Icon name="circle-check"/>
+                        <p>{text}</p>
+                    </div>
+                }
+            })
+        })
+    };
+    view! { <Transition>{said}</Transition> }
+}

@@ -1,0 +1,327 @@
+//! A list of occurrences that stays true while events come in.
+//!
+//! Rows are patched in place by id, never replaced, and only by a version that is not older than the one shown, so that
+//! a late event cannot undo a newer one. New rows come in at the top; while the reader works in the list they wait until
+//! they are asked for, so that nothing moves under a pointer or a selection.
+
+use chrono::{DateTime, Utc};
+use leptos::prelude::*;
+use protocol::{
+    id::OccurrenceId,
+    page::{OccurrenceFilter, Page},
+    view::OccurrenceRow,
+};
+
+use crate::format;
+
+/// The most rows kept on the page: the newest. Older ones are a page away.
+pub const MOST_ROWS: usize = 200;
+
+/// One row as the page holds it.
+#[derive(Clone)]
+pub struct Entry {
+    /// Whose row.
+    pub id: OccurrenceId,
+    /// What it shows.
+    pub row: ArcRwSignal<OccurrenceRow>,
+    /// When the change it shows was committed, if an event brought it: ISO 8601 with milliseconds.
+    pub event_at: ArcRwSignal<Option<String>>,
+    /// Whether an event brought the row itself.
+    pub is_new: bool,
+}
+
+impl Entry {
+    fn new(row: OccurrenceRow, event_at: Option<DateTime<Utc>>) -> Self {
+        Self {
+            id: row.id,
+            is_new: event_at.is_some(),
+            row: ArcRwSignal::new(row),
+            event_at: ArcRwSignal::new(event_at.map(format::iso)),
+        }
+    }
+
+    fn patch(&self, row: &OccurrenceRow, event_at: Option<DateTime<Utc>>) {
+        let known = self.row.read_untracked();
+        // Progress changes a row without counting as a change of state, so an equal version is let through.
+        if row.version < known.version || *row == *known {
+            return;
+        }
+        drop(known);
+        self.event_at.set(event_at.map(format::iso));
+        self.row.set(row.clone());
+    }
+}
+
+/// The list.
+#[derive(Clone, Copy)]
+pub struct OccurrenceList {
+    filter: StoredValue<OccurrenceFilter>,
+    shown: RwSignal<Vec<Entry>>,
+    held: RwSignal<Vec<Entry>>,
+    next: RwSignal<Option<String>>,
+}
+
+impl OccurrenceList {
+    /// The list a page begins with.
+    #[must_use]
+    pub fn new(filter: OccurrenceFilter, page: Page<OccurrenceRow>) -> Self {
+        let shown = page.rows.into_iter().map(|row| Entry::new(row, None)).collect();
+        Self {
+            filter: StoredValue::new(filter),
+            shown: RwSignal::new(shown),
+            held: RwSignal::new(Vec::new()),
+            next: RwSignal::new(page.next),
+        }
+    }
+
+    /// The rows, newest first.
+    #[must_use]
+    pub fn shown(self) -> RwSignal<Vec<Entry>> {
+        self.shown
+    }
+
+    /// How many new rows wait to be asked for.
+    #[must_use]
+    pub fn waiting(self) -> usize {
+        self.held.with(Vec::len)
+    }
+
+    /// Where the next page starts.
+    #[must_use]
+    pub fn next(self) -> Option<String> {
+        self.next.get()
+    }
+
+    /// Takes in what an event brought. `hold` says whether the reader works in the list.
+    pub fn apply(self, rows: &[OccurrenceRow], at: DateTime<Utc>, hold: bool) {
+        let mut new = Vec::new();
+        for row in rows {
+            let known = self.find(row.id);
+            let fits = self.filter.with_value(|filter| fits(filter, row));
+            match (known, fits) {
+                (Some(entry), true) => entry.patch(row, Some(at)),
+                (Some(entry), false) => {
+                    if row.version >= entry.row.read_untracked().version {
+                        self.remove(row.id);
+                    }
+                }
+                (None, true) => new.push(Entry::new(row.clone(), Some(at))),
+                (None, false) => {}
+            }
+        }
+        // Only the first page has a top where new rows belong; an old row that comes into the filter belongs further
+        // down, where the next reading puts it.
+        if new.is_empty() || self.filter.with_value(|filter| filter.before.is_some()) {
+            return;
+        }
+        if hold {
+            self.held.update(|held| insert(held, new));
+        } else {
+            self.insert(new);
+        }
+    }
+
+    /// Shows the rows that wait.
+    pub fn show_waiting(self) {
+        let waiting = self.held.try_update(std::mem::take).unwrap_or_default();
+        if !waiting.is_empty() {
+            self.insert(waiting);
+        }
+    }
+
+    /// Takes in a whole new reading of the same page: patches what is known, adds what is not, drops what is gone.
+    pub fn reread(self, page: Page<OccurrenceRow>, hold: bool) {
+        let oldest_read = page.rows.last().map(|row| row.id);
+        let read_all = page.next.is_none();
+        let is_read = |id: OccurrenceId| page.rows.iter().any(|row| row.id == id);
+        // Rows below the reading's end were shown before and may well be there still.
+        let gone = |id: OccurrenceId| !is_read(id) && (read_all || oldest_read.is_none_or(|oldest| id >= oldest));
+        if self.shown.with_untracked(|shown| shown.iter().any(|entry| gone(entry.id))) {
+            self.shown.update(|shown| shown.retain(|entry| !gone(entry.id)));
+        }
+        let mut new = Vec::new();
+        for row in &page.rows {
+            match self.find(row.id) {
+                Some(entry) => entry.patch(row, None),
+                None => new.push(Entry::new(row.clone(), None)),
+            }
+        }
+        let extends_below = self.shown.with_untracked(|shown| {
+            shown.last().is_none_or(|last| oldest_read.is_none_or(|oldest| oldest <= last.id))
+        });
+        if extends_below {
+            self.next.set(page.next.clone());
+        }
+        if !new.is_empty() {
+            if hold {
+                self.held.update(|held| insert(held, new));
+            } else {
+                self.insert(new);
+            }
+        }
+    }
+
+    fn find(self, id: OccurrenceId) -> Option<Entry> {
+        let within = |entries: &Vec<Entry>| entries.iter().find(|entry| entry.id == id).cloned();
+        self.shown.with_untracked(within).or_else(|| self.held.with_untracked(within))
+    }
+
+    fn remove(self, id: OccurrenceId) {
+        for entries in [self.shown, self.held] {
+            if entries.with_untracked(|entries| entries.iter().any(|entry| entry.id == id)) {
+                entries.update(|entries| entries.retain(|entry| entry.id != id));
+            }
+        }
+    }
+
+    fn insert(self, new: Vec<Entry>) {
+        self.shown.update(|shown| {
+            insert(shown, new);
+            if shown.len() > MOST_ROWS {
+                shown.truncate(MOST_ROWS);
+                self.next.set(shown.last().map(|entry| entry.id.to_string()));
+            }
+        });
+    }
+}
+
+/// Puts `new` where their ids belong: ids sort by time, newest first.
+fn insert(entries: &mut Vec<Entry>, new: Vec<Entry>) {
+    for entry in new {
+        let place = entries.partition_point(|other| other.id > entry.id);
+        if entries.get(place).is_none_or(|other| other.id != entry.id) {
+            entries.insert(place, entry);
+        }
+    }
+}
+
+fn fits(filter: &OccurrenceFilter, row: &OccurrenceRow) -> bool {
+    filter.job_id.is_none_or(|id| id == row.job_id)
+        && filter.status.is_none_or(|status| status == row.status)
+        && filter.before.is_none_or(|before| row.id < before)
+        && filter.since.is_none_or(|since| row.id.created_at() >= since)
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::{status::OccurrenceStatus, view::Trigger};
+
+    use super::*;
+
+    fn at(second: i64) -> DateTime<Utc> {
+        DateTime::from_timestamp(1_795_000_000 + second, 0).expect("in range")
+    }
+
+    fn row(second: i64, status: OccurrenceStatus, version: i32) -> OccurrenceRow {
+        OccurrenceRow {
+            id: OccurrenceId::from_parts(at(second), [1; 10]),
+            job_id: protocol::id::JobId::default(),
+            job_name: "report".into(),
+            status,
+            version,
+            trigger: Trigger::Schedule,
+            attempt: 1,
+            scheduled_for: at(second),
+            started_at: None,
+            ended_at: None,
+            duration_ms: None,
+            instance_id: None,
+            progress: None,
+            note: None,
+        }
+    }
+
+    fn ids(list: OccurrenceList) -> Vec<OccurrenceId> {
+        list.shown.with_untracked(|shown| shown.iter().map(|entry| entry.id).collect())
+    }
+
+    fn status_at(list: OccurrenceList, index: usize) -> OccurrenceStatus {
+        list.shown.with_untracked(|shown| shown[index].row.read_untracked().status)
+    }
+
+    fn in_owner(check: impl FnOnce()) {
+        Owner::new().with(check);
+    }
+
+    use OccurrenceStatus::{Completed, Queued, Running};
+
+    #[test]
+    fn a_late_event_does_not_undo_a_newer_one() {
+        in_owner(|| {
+            let list = OccurrenceList::new(OccurrenceFilter::default(), Page { rows: vec![row(1, Queued, 1)], next: None });
+            list.apply(&[row(1, Completed, 3)], at(5), false);
+            list.apply(&[row(1, Running, 2)], at(6), false);
+            assert_eq!(status_at(list, 0), Completed);
+        });
+    }
+
+    #[test]
+    fn new_rows_come_in_by_time_whatever_order_they_arrive_in() {
+        in_owner(|| {
+            let list = OccurrenceList::new(OccurrenceFilter::default(), Page { rows: vec![row(1, Queued, 1)], next: None });
+            list.apply(&[row(3, Queued, 1)], at(5), false);
+            list.apply(&[row(2, Queued, 1), row(3, Running, 2)], at(6), false);
+            assert_eq!(ids(list), [row(3, Queued, 1).id, row(2, Queued, 1).id, row(1, Queued, 1).id]);
+            assert_eq!(status_at(list, 0), Running);
+        });
+    }
+
+    #[test]
+    fn held_rows_are_patched_while_they_wait() {
+        in_owner(|| {
+            let list = OccurrenceList::new(OccurrenceFilter::default(), Page { rows: vec![], next: None });
+            list.apply(&[row(1, Queued, 1)], at(5), true);
+            list.apply(&[row(1, Completed, 2)], at(6), true);
+            assert!(ids(list).is_empty());
+            assert_eq!(list.held.with_untracked(Vec::len), 1);
+            list.show_waiting();
+            assert_eq!(status_at(list, 0), Completed);
+        });
+    }
+
+    #[test]
+    fn a_row_that_leaves_the_filter_leaves_the_list() {
+        in_owner(|| {
+            let filter = OccurrenceFilter { status: Some(Running), ..OccurrenceFilter::default() };
+            let list = OccurrenceList::new(filter, Page { rows: vec![row(1, Running, 2)], next: None });
+            list.apply(&[row(1, Completed, 3), row(2, Queued, 1)], at(5), false);
+            assert!(ids(list).is_empty());
+        });
+    }
+
+    #[test]
+    fn a_later_page_takes_no_new_rows() {
+        in_owner(|| {
+            let filter = OccurrenceFilter { before: Some(row(9, Queued, 1).id), ..OccurrenceFilter::default() };
+            let list = OccurrenceList::new(filter, Page { rows: vec![row(1, Running, 2)], next: None });
+            list.apply(&[row(10, Queued, 1), row(2, Queued, 1)], at(11), false);
+            assert_eq!(ids(list).len(), 1);
+        });
+    }
+
+    #[test]
+    fn the_list_keeps_its_newest_rows_and_knows_where_to_go_on() {
+        in_owner(|| {
+            let rows: Vec<_> = (0..200).rev().map(|second| row(second, Queued, 1)).collect();
+            let list = OccurrenceList::new(OccurrenceFilter::default(), Page { rows, next: None });
+            list.apply(&[row(300, Queued, 1)], at(301), false);
+            assert_eq!(ids(list).len(), MOST_ROWS);
+            assert_eq!(list.next.get_untracked(), Some(row(1, Queued, 1).id.to_string()));
+        });
+    }
+
+    #[test]
+    fn a_new_reading_drops_what_is_gone_and_keeps_what_it_did_not_reach() {
+        in_owner(|| {
+            let rows: Vec<_> = (1..=4).rev().map(|second| row(second, Queued, 1)).collect();
+            let list = OccurrenceList::new(OccurrenceFilter::default(), Page { rows, next: None });
+            let read = vec![row(5, Queued, 1), row(4, Running, 2), row(2, Queued, 1)];
+            list.reread(Page { rows: read, next: Some("more".into()) }, false);
+            let seconds: Vec<i64> =
+                ids(list).into_iter().map(|id| id.created_at().timestamp() - at(0).timestamp()).collect();
+            assert_eq!(seconds, [5, 4, 2, 1]);
+            assert_eq!(status_at(list, 1), Running);
+            assert_eq!(list.next.get_untracked(), None);
+        });
+    }
+}

@@ -1,0 +1,192 @@
+//! Occurrences as a table: on their own page and on a job's.
+
+use std::time::Duration as StdDuration;
+
+use leptos::prelude::*;
+use protocol::{
+    event::Event,
+    page::{OccurrenceFilter, Page},
+    status::OccurrenceStatus,
+    view::{OccurrenceRow, Trigger},
+};
+
+use super::{
+    icon::Icon,
+    occurrence_list::{Entry, OccurrenceList},
+    status_badge::StatusBadge,
+    time::{Duration, MaybeTime, Time},
+};
+use crate::{
+    api::occurrences::list_occurrences,
+    browser, format,
+    live::{Live, is_resync, refresher, use_live},
+};
+
+/// The table's id, by which it is known whether the reader works in it.
+const TABLE: &str = "occurrences";
+/// Scrolled further than this, the reader is taken to be reading.
+const READING_BELOW: f64 = 400.0;
+
+/// The icon that stands for a trigger.
+#[must_use]
+pub const fn trigger_icon(trigger: Trigger) -> &'static str {
+    match trigger {
+        Trigger::Schedule => "calendar-clock",
+        Trigger::Manual => "hand",
+        Trigger::Api => "terminal",
+        Trigger::Retry => "rotate-cw",
+    }
+}
+
+/// A live table of occurrences. At most one on a page.
+#[component]
+pub fn OccurrenceTable(
+    /// What it shows; decides which events concern it.
+    filter: OccurrenceFilter,
+    /// What it begins with.
+    page: Page<OccurrenceRow>,
+    /// What it is a table of, for those who cannot see where it stands.
+    #[prop(into)]
+    caption: String,
+    /// Whether each row names its job. Not needed on a job's own page.
+    #[prop(default = true)]
+    names_job: bool,
+    /// What to show instead of an empty table.
+    #[prop(into)]
+    empty: ViewFn,
+    /// Gets the list, for whoever draws a pager.
+    #[prop(optional, into)]
+    on_list: Option<Callback<OccurrenceList>>,
+) -> impl IntoView {
+    let list = OccurrenceList::new(filter.clone(), page);
+    if let Some(on_list) = on_list {
+        on_list.run(list);
+    }
+    keep_current(list, filter);
+
+    let pill = move || {
+        let waiting = i64::try_from(list.waiting()).unwrap_or(i64::MAX);
+        (waiting > 0).then(|| {
+            view! {
+                <button type="button" class="pill" on:click=move |_| list.show_waiting()>
+                    <Icon name="chevron-down"/>
+                    {format!("{} · Show", format::plural(waiting, "new occurrence"))}
+                </button>
+            }
+        })
+    };
+    let is_empty = Memo::new(move |_| list.shown().with(Vec::is_empty));
+    view! {
+        <div role="status">{pill}</div>
+        <div id=TABLE hidden=move || is_empty.get()>
+            <div class="table-wrap">
+                <table class="table table-cards">
+                    <caption class="sr-only">{caption}</caption>
+                    <thead>
+                        <tr>
+                            <th scope="col">"Status"</th>
+                            <th scope="col">{if names_job { "Job" } else { "Occurrence" }}</th>
+                            <th scope="col">"Trigger"</th>
+                            <th scope="col">"Due"</th>
+                            <th scope="col">"Started"</th>
+                            <th scope="col" class="num">"Duration"</th>
+                            <th scope="col" class="num">"Attempt"</th>
+                            <th scope="col">"Worker instance"</th>
+                            <th scope="col">"Note"</th>
+                        </tr>
+                    </thead>
+                    <tbody>
+                        <For each=move || list.shown().get() key=|entry| entry.id let:entry>
+                            <Row entry names_job/>
+                        </For>
+                    </tbody>
+                </table>
+            </div>
+        </div>
+        <div hidden=move || !is_empty.get()>{empty.run()}</div>
+    }
+}
+
+fn is_held() -> bool {
+    browser::is_busy_in(TABLE) || browser::scrolled() > READING_BELOW
+}
+
+fn keep_current(list: OccurrenceList, filter: OccurrenceFilter) {
+    let read = move || {
+        let filter = filter.clone();
+        async move { list_occurrences(filter).await }
+    };
+    let refresh = refresher(StdDuration::from_millis(300), read, move |page| list.reread(page, is_held()));
+    if use_context::<Live>().is_some_and(Live::heard_lately) {
+        refresh.ask();
+    }
+    use_live(move |envelope| match &envelope.event {
+        Event::Occurrences { rows } => list.apply(rows, envelope.at, is_held()),
+        _ if is_resync(envelope) => refresh.ask(),
+        _ => {}
+    });
+}
+
+#[component]
+fn Row(entry: Entry, names_job: bool) -> impl IntoView {
+    let Entry { id, row, event_at, is_new } = entry;
+    let row = RwSignal::from(row);
+    let first = row.read_untracked();
+    let job_name = first.job_name.clone();
+    let job_href = format!("/jobs/{}", first.job_id);
+    let trigger = first.trigger;
+    let due = first.scheduled_for;
+    drop(first);
+
+    let status = Signal::derive(move || row.read().status);
+    let started = Signal::derive(move || row.read().started_at);
+    let millis = Signal::derive(move || row.read().duration_ms);
+    let running = Signal::derive(move || row.read().status == OccurrenceStatus::Running);
+    let note = move || {
+        let row = row.read();
+        match (&row.progress, &row.note) {
+            (Some(progress), _) if row.status == OccurrenceStatus::Running => {
+                Some(format!("{} % {}", progress.percent, progress.message).trim_end().to_owned())
+            }
+            (_, note) => note.clone(),
+        }
+    };
+    let id_text = id.to_string();
+    let href = format!("/occurrences/{id_text}");
+    let short = format::short_id(&id_text).to_owned();
+    let name_cell = if names_job {
+        view! {
+            <a href=job_href>{job_name.clone()}</a>
+            " "
+            <a class="row-link mono muted" href=href aria-label=format!("{short}, occurrence of {job_name}")>{short.clone()}</a>
+        }
+        .into_any()
+    } else {
+        view! { <a class="row-link mono" href=href>{short}</a> }.into_any()
+    };
+    view! {
+        <tr
+            class:is-new=is_new
+            data-id=id_text
+            data-status=move || status.get().slug()
+            data-event-at=move || event_at.get()
+        >
+            <td data-label="Status"><StatusBadge status/></td>
+            <td data-label=if names_job { "Job" } else { "Occurrence" }>{name_cell}</td>
+            <td data-label="Trigger">
+                <span class="cluster">
+                    <Icon name=trigger_icon(trigger)/>
+                    <span>{trigger.word()}</span>
+                </span>
+            </td>
+            <td data-label="Due"><Time at=due/></td>
+            <td data-label="Started"><MaybeTime at=started/></td>
+            <td data-label="Duration" class="num"><Duration started_at=started millis running/></td>
+            <td data-label="Attempt" class="num">{move || row.read().attempt}</td>
+            <td data-label="Worker instance" class="mono">
+                {move || row.read().instance_id.clone().unwrap_or_else(|| "–".into())}
+            </td>
+            <td data-label="Note" class="note-cell">{note}</td>
+        </tr>
+    }
+}

@@ -1,0 +1,106 @@
+//! What the reader prefers: theme and zone. Both live in cookies, so that the server's HTML is right from the first byte.
+
+use leptos::prelude::*;
+
+use super::{icon::Icon, time::use_clock};
+use crate::browser;
+
+/// The cookie that keeps the theme; the document's shell reads it.
+pub const THEME_COOKIE: &str = "theme";
+
+/// A theme.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Theme {
+    /// As the reader's computer has it.
+    #[default]
+    System,
+    /// Light.
+    Light,
+    /// Dark.
+    Dark,
+}
+
+impl Theme {
+    /// The word in the cookie and on the root element.
+    #[must_use]
+    pub const fn slug(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::Light => "light",
+            Self::Dark => "dark",
+        }
+    }
+
+    /// The theme behind a [`slug`](Self::slug); anything else is the computer's.
+    #[must_use]
+    pub fn from_slug(slug: &str) -> Self {
+        match slug {
+            "light" => Self::Light,
+            "dark" => Self::Dark,
+            _ => Self::System,
+        }
+    }
+
+    const fn next(self) -> Self {
+        match self {
+            Self::System => Self::Light,
+            Self::Light => Self::Dark,
+            Self::Dark => Self::System,
+        }
+    }
+
+    const fn icon(self) -> &'static str {
+        match self {
+            Self::System => "monitor",
+            Self::Light => "sun",
+            Self::Dark => "moon",
+        }
+    }
+}
+
+/// Goes through the themes: system, light, dark.
+#[component]
+pub fn ThemeButton() -> impl IntoView {
+    let theme = RwSignal::new(Theme::System);
+    Effect::new(move |_| {
+        if let Some(slug) = browser::cookie(THEME_COOKIE) {
+            theme.set(Theme::from_slug(&slug));
+        }
+    });
+    let label = move || format!("Theme: {}. Change to {}", theme.get().slug(), theme.get().next().slug());
+    let change = move |_| {
+        let next = theme.get_untracked().next();
+        theme.set(next);
+        browser::set_cookie(THEME_COOKIE, next.slug());
+        browser::set_root_attribute("data-theme", next.slug());
+    };
+    view! {
+        <button type="button" class="icon-btn needs-js" aria-label=label title=label on:click=change>
+            <svg class="icon" aria-hidden="true" focusable="false">
+                <use href=move || format!("/pkg/icons.svg#{}", theme.get().icon())></use>
+            </svg>
+        </button>
+    }
+}
+
+/// Switches all times between the reader's zone and UTC.
+#[component]
+pub fn ZoneButton() -> impl IntoView {
+    let clock = use_clock();
+    let word = move || if clock.is_utc() { "UTC" } else { "Local" };
+    let title = move || {
+        if clock.is_utc() { "Times are in UTC. Show them in your zone" } else { "Times are in your zone. Show them in UTC" }
+    };
+    view! {
+        <button
+            type="button"
+            class="btn btn-quiet btn-small needs-js"
+            title=title
+            on:click=move |_| clock.set_utc(!untrack(|| clock.is_utc()))
+        >
+            <Icon name="globe"/>
+            <span class="sr-only">"Time zone: "</span>
+            <span>{word}</span>
+        </button>
+    }
+}

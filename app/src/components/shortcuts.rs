@@ -1,0 +1,113 @@
+//! Keys: where they lead, and how to switch them off.
+//!
+//! Single keys get in the way of people who dictate, so they can be switched off, and they are dead while somebody types
+//! or a dialog is open.
+
+use leptos::{ev, prelude::*};
+use leptos_router::{NavigateOptions, hooks::use_navigate};
+
+use super::dialog::Dialog;
+use crate::browser;
+
+/// The cookie that keeps whether the keys are off.
+const COOKIE: &str = "shortcuts";
+/// How long after `g` the second key may come.
+const PAUSE_MILLIS: i64 = 1_500;
+
+/// Keys and what they do, for the dialog and the help page.
+pub const KEYS: [(&str, &str); 6] = [
+    ("g o", "Go to the overview"),
+    ("g j", "Go to the jobs"),
+    ("g r", "Go to the occurrences"),
+    ("g w", "Go to the workers"),
+    ("n", "New job, on the jobs page"),
+    ("?", "Show these keys"),
+];
+
+/// Listens to the keys and draws the dialog that explains them. Drawn once, by the layout.
+#[component]
+pub fn Shortcuts() -> impl IntoView {
+    let open = RwSignal::new(false);
+    let off = RwSignal::new(false);
+    let after_g = StoredValue::new(0_i64);
+    let navigate = use_navigate();
+    Effect::new(move |_| {
+        off.set(browser::cookie(COOKIE).is_some_and(|value| value == "off"));
+        let navigate = navigate.clone();
+        let listener = window_event_listener(ev::keydown, move |event| {
+            if off.get_untracked() || event.ctrl_key() || event.meta_key() || event.alt_key() || is_typing() {
+                return;
+            }
+            let go = |path: &str| navigate(path, NavigateOptions::default());
+            let now = browser::now_millis();
+            let is_second = now - after_g.get_value() < PAUSE_MILLIS;
+            after_g.set_value(0);
+            match event.key().as_str() {
+                "g" if !is_second => after_g.set_value(now),
+                "o" if is_second => go("/"),
+                "j" if is_second => go("/jobs"),
+                "r" if is_second => go("/occurrences"),
+                "w" if is_second => go("/workers"),
+                "n" if browser::here().split('?').next() == Some("/jobs") => {
+                    event.prevent_default();
+                    go("/jobs/new");
+                }
+                "?" => open.set(true),
+                _ => {}
+            }
+        });
+        on_cleanup(move || listener.remove());
+    });
+    let switch = move |event: ev::Event| {
+        let on = event_target_checked(&event);
+        off.set(!on);
+        browser::set_cookie(COOKIE, if on { "on" } else { "off" });
+    };
+    view! {
+        <Dialog open id="shortcuts-title" title="Keyboard shortcuts">
+            <KeyTable/>
+            <label class="check">
+                <input type="checkbox" prop:checked=move || !off.get() on:change=switch/>
+                <span>"Single-key shortcuts are on"</span>
+            </label>
+            <div class="dialog-actions">
+                <a class="btn btn-quiet" href="/help" on:click=move |_| open.set(false)>"All of the help"</a>
+                <button type="button" class="btn" autofocus on:click=move |_| open.set(false)>"Close"</button>
+            </div>
+        </Dialog>
+    }
+}
+
+/// The keys as a list.
+#[component]
+pub fn KeyTable() -> impl IntoView {
+    let rows = KEYS
+        .into_iter()
+        .map(|(keys, what)| {
+            let keys = keys.split(' ').map(|key| view! { <kbd class="kbd">{key}</kbd>" " }).collect::<Vec<_>>();
+            view! {
+                <dt>{keys}</dt>
+                <dd>{what}</dd>
+            }
+        })
+        .collect::<Vec<_>>();
+    view! { <dl class="kv">{rows}</dl> }
+}
+
+#[cfg(feature = "hydrate")]
+fn is_typing() -> bool {
+    use wasm_bindgen::JsCast;
+
+    let document = document();
+    if matches!(document.query_selector("dialog[open]"), Ok(Some(_))) {
+        return true;
+    }
+    let Some(element) = document.active_element() else { return false };
+    matches!(element.tag_name().as_str(), "INPUT" | "TEXTAREA" | "SELECT")
+        || element.dyn_ref::<web_sys::HtmlElement>().is_some_and(web_sys::HtmlElement::is_content_editable)
+}
+
+#[cfg(not(feature = "hydrate"))]
+const fn is_typing() -> bool {
+    false
+}

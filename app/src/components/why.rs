@@ -1,0 +1,121 @@
+//! Why an occurrence is as it is, in one sentence.
+
+use protocol::{status::OccurrenceStatus, view::OccurrenceView};
+
+use crate::format;
+
+/// The sentence. It never claims more than is recorded, and for one that waits it names what it waits for.
+#[must_use]
+pub fn why(view: &OccurrenceView) -> String {
+    let row = &view.row;
+    let target = format!("{}/{}", view.worker_id, view.job_type);
+    let instance = row.instance_id.as_deref().unwrap_or("a worker instance");
+    let on_attempt = if row.attempt > 1 { format!(" on attempt {}", row.attempt) } else { String::new() };
+    let because = |text: &Option<String>| {
+        text.as_deref().and_then(|text| text.lines().next()).filter(|line| !line.is_empty()).map(ToOwned::to_owned)
+    };
+    match row.status {
+        OccurrenceStatus::Queued if !view.worker_alive => {
+            format!("Queued: no live worker offers {target}. It starts as soon as one does.")
+        }
+        OccurrenceStatus::Queued if view.published_at.is_none() => {
+            "Queued: it is recorded, and its message is on the way to the broker.".to_owned()
+        }
+        OccurrenceStatus::Queued if row.attempt > 1 => {
+            format!("Queued: attempt {} waits for its turn on worker {}.", row.attempt, view.worker_id)
+        }
+        OccurrenceStatus::Queued => format!("Queued: it waits for a free place on worker {}.", view.worker_id),
+        OccurrenceStatus::Running => format!("Running on {instance}{on_attempt}."),
+        OccurrenceStatus::Completed => match row.duration_ms {
+            Some(millis) => format!("Completed in {}{on_attempt}.", format::duration(millis)),
+            None => format!("Completed{on_attempt}."),
+        },
+        OccurrenceStatus::Failed => match because(&view.exception).or_else(|| because(&row.note)) {
+            Some(cause) => format!("Failed{on_attempt}: {cause}"),
+            None => format!("Failed{on_attempt}. The worker gave no reason."),
+        },
+        OccurrenceStatus::Cancelled => match because(&row.note) {
+            Some(cause) => format!("Cancelled: {cause}"),
+            None => "Cancelled: somebody asked for it.".to_owned(),
+        },
+        OccurrenceStatus::TimedOut => match row.duration_ms {
+            Some(millis) => format!("Timed out after {}{on_attempt}.", format::duration(millis)),
+            None => format!("Timed out{on_attempt}."),
+        },
+        OccurrenceStatus::Unknown => {
+            format!("Unknown: the heartbeat of {instance} was lost. A late report may still settle it.")
+        }
+        OccurrenceStatus::Skipped => match because(&row.note) {
+            Some(cause) => format!("Skipped: {cause}"),
+            None => "Skipped: the job's policy said no.".to_owned(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::DateTime;
+    use protocol::{
+        id::{JobId, OccurrenceId},
+        view::{OccurrenceRow, Trigger},
+    };
+
+    use super::*;
+
+    fn view(status: OccurrenceStatus) -> OccurrenceView {
+        OccurrenceView {
+            row: OccurrenceRow {
+                id: OccurrenceId::default(),
+                job_id: JobId::default(),
+                job_name: "report".into(),
+                status,
+                version: 1,
+                trigger: Trigger::Schedule,
+                attempt: 1,
+                scheduled_for: DateTime::UNIX_EPOCH,
+                started_at: None,
+                ended_at: None,
+                duration_ms: Some(1_200),
+                instance_id: Some("local-1".into()),
+                progress: None,
+                note: None,
+            },
+            worker_id: "local".into(),
+            job_type: "http-request".into(),
+            job_version: 1,
+            job_data: serde_json::Value::Null,
+            triggered_by: None,
+            trigger_reason: None,
+            published_at: Some(DateTime::UNIX_EPOCH),
+            result: None,
+            exception: None,
+            changes: vec![],
+            log: vec![],
+            log_has_earlier: false,
+            job_exists: true,
+            worker_alive: true,
+        }
+    }
+
+    #[test]
+    fn an_occurrence_that_waits_says_for_what() {
+        let mut queued = view(OccurrenceStatus::Queued);
+        assert_eq!(why(&queued), "Queued: it waits for a free place on worker local.");
+        queued.published_at = None;
+        assert_eq!(why(&queued), "Queued: it is recorded, and its message is on the way to the broker.");
+        queued.worker_alive = false;
+        assert_eq!(why(&queued), "Queued: no live worker offers local/http-request. It starts as soon as one does.");
+    }
+
+    #[test]
+    fn an_end_says_how() {
+        assert_eq!(why(&view(OccurrenceStatus::Completed)), "Completed in 1.2 s.");
+        let mut failed = view(OccurrenceStatus::Failed);
+        failed.row.attempt = 3;
+        failed.exception = Some("status 500 instead of 200\nbody: …".into());
+        assert_eq!(why(&failed), "Failed on attempt 3: status 500 instead of 200");
+        let mut skipped = view(OccurrenceStatus::Skipped);
+        skipped.row.note = Some("the previous occurrence was still running".into());
+        assert_eq!(why(&skipped), "Skipped: the previous occurrence was still running");
+    }
+}

@@ -1,0 +1,185 @@
+//! Numbers and times for people.
+//!
+//! Everything here is pure and gives the same text on the server and in the browser: what a page says before its script
+//! runs must be what it says after. Only [`browser`](crate::browser) knows the reader's own zone.
+
+use chrono::{DateTime, Datelike, SecondsFormat, Timelike, Utc};
+
+/// An instant as a machine reads it, to the millisecond.
+#[must_use]
+pub fn iso(at: DateTime<Utc>) -> String {
+    at.to_rfc3339_opts(SecondsFormat::Millis, true)
+}
+
+/// An instant as a person reads it: `2026-11-21 14:02:05 UTC`.
+#[must_use]
+pub fn utc(at: DateTime<Utc>) -> String {
+    format!("{} {} UTC", date(at), clock(at))
+}
+
+/// The date alone, in UTC.
+#[must_use]
+pub fn date(at: DateTime<Utc>) -> String {
+    format!("{:04}-{:02}-{:02}", at.year(), at.month(), at.day())
+}
+
+/// The time of day alone, in UTC, to the second.
+#[must_use]
+pub fn clock(at: DateTime<Utc>) -> String {
+    format!("{:02}:{:02}:{:02}", at.hour(), at.minute(), at.second())
+}
+
+/// The time of day with milliseconds, in UTC: what a log line carries.
+#[must_use]
+pub fn clock_millis(at: DateTime<Utc>) -> String {
+    format!("{}.{:03}", clock(at), at.timestamp_subsec_millis())
+}
+
+/// The minute, in UTC: `14:02`.
+#[must_use]
+pub fn minute(at: DateTime<Utc>) -> String {
+    format!("{:02}:{:02}", at.hour(), at.minute())
+}
+
+/// A length of time in at most two units: `412 ms`, `4.2 s`, `1 min 04 s`, `2 h 05 min`, `3 d 04 h`. Negative ones, which
+/// only clocks that disagree can produce, count as nothing.
+#[must_use]
+pub fn duration(millis: i64) -> String {
+    let millis = millis.max(0);
+    let seconds = millis / 1_000;
+    match seconds {
+        0 => format!("{millis} ms"),
+        1..=9 => format!("{}.{} s", seconds, millis % 1_000 / 100),
+        10..=59 => format!("{seconds} s"),
+        60..=3_599 => format!("{} min {:02} s", seconds / 60, seconds % 60),
+        3_600..=86_399 => format!("{} h {:02} min", seconds / 3_600, seconds % 3_600 / 60),
+        _ => format!("{} d {:02} h", seconds / 86_400, seconds % 86_400 / 3_600),
+    }
+}
+
+/// A length of time in whole seconds: what a ticking text shows, so that its digits do not flicker.
+#[must_use]
+pub fn duration_whole(millis: i64) -> String {
+    let seconds = millis.max(0) / 1_000;
+    if seconds < 10 { format!("{seconds} s") } else { duration(seconds * 1_000) }
+}
+
+/// How far `at` is from `now`, in one unit: `in 4 s`, `2 min ago`, `now`.
+#[must_use]
+pub fn relative(now: DateTime<Utc>, at: DateTime<Utc>) -> String {
+    // Half a second is added so that "in 4 s" is said from 4.5 s down to 3.5 s before, as people round.
+    let seconds = (at - now).num_milliseconds().saturating_add(500).div_euclid(1_000);
+    let length = match seconds.unsigned_abs() {
+        0 => return "now".into(),
+        n @ 1..=59 => format!("{n} s"),
+        n @ 60..=3_599 => format!("{} min", n / 60),
+        n @ 3_600..=86_399 => format!("{} h", n / 3_600),
+        n => format!("{} d", n / 86_400),
+    };
+    if seconds > 0 { format!("in {length}") } else { format!("{length} ago") }
+}
+
+/// A number with separators: `12,345`.
+#[must_use]
+pub fn count(n: i64) -> String {
+    let digits = n.unsigned_abs().to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3 + 1);
+    if n < 0 {
+        text.push('-');
+    }
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A number and its noun: `1 job`, `2 jobs`.
+#[must_use]
+pub fn plural(n: i64, noun: &str) -> String {
+    format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
+}
+
+/// The end of an id: enough to tell the rows of one list apart, since ids made in the same moment begin alike.
+#[must_use]
+pub fn short_id(id: &str) -> &str {
+    id.get(id.len().saturating_sub(8)..).unwrap_or(id)
+}
+
+/// `text` laid out in lines if it is a JSON object or list.
+#[must_use]
+pub fn pretty_json(text: &str) -> Option<String> {
+    let value: serde_json::Value = serde_json::from_str(text).ok()?;
+    if value.is_object() || value.is_array() { serde_json::to_string_pretty(&value).ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> DateTime<Utc> {
+        text.parse().expect("an instant")
+    }
+
+    #[test]
+    fn a_duration_has_at_most_two_units() {
+        let table = [
+            (-5, "0 ms"),
+            (0, "0 ms"),
+            (412, "412 ms"),
+            (4_260, "4.2 s"),
+            (59_999, "59 s"),
+            (64_000, "1 min 04 s"),
+            (7_500_000, "2 h 05 min"),
+            (273_600_000, "3 d 04 h"),
+        ];
+        for (millis, text) in table {
+            assert_eq!(duration(millis), text);
+        }
+        assert_eq!(duration_whole(4_900), "4 s");
+        assert_eq!(duration_whole(64_900), "1 min 04 s");
+    }
+
+    #[test]
+    fn relative_text_rounds_as_people_do() {
+        let now = at("2026-11-21T14:00:00Z");
+        let table = [
+            ("2026-11-21T14:00:00.400Z", "now"),
+            ("2026-11-21T14:00:03.600Z", "in 4 s"),
+            ("2026-11-21T13:59:56Z", "4 s ago"),
+            ("2026-11-21T13:58:00Z", "2 min ago"),
+            ("2026-11-21T16:30:00Z", "in 2 h"),
+            ("2026-11-18T14:00:00Z", "3 d ago"),
+        ];
+        for (then, text) in table {
+            assert_eq!(relative(now, at(then)), text);
+        }
+    }
+
+    #[test]
+    fn times_say_their_zone() {
+        let instant = at("2026-11-21T14:02:05.007Z");
+        assert_eq!(utc(instant), "2026-11-21 14:02:05 UTC");
+        assert_eq!(iso(instant), "2026-11-21T14:02:05.007Z");
+        assert_eq!(clock_millis(instant), "14:02:05.007");
+    }
+
+    #[test]
+    fn numbers_are_grouped() {
+        let table = [(0, "0"), (999, "999"), (1_000, "1,000"), (1_234_567, "1,234,567"), (-12_345, "-12,345")];
+        for (n, text) in table {
+            assert_eq!(count(n), text);
+        }
+        assert_eq!(plural(1, "job"), "1 job");
+        assert_eq!(plural(2, "job"), "2 jobs");
+    }
+
+    #[test]
+    fn only_objects_and_lists_are_laid_out() {
+        assert_eq!(pretty_json("{\"a\":1}").as_deref(), Some("{\n  \"a\": 1\n}"));
+        assert_eq!(pretty_json("7"), None);
+        assert_eq!(pretty_json("done"), None);
+    }
+}

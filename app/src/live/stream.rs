@@ -1,0 +1,264 @@
+//! The browser's end of the stream: opening, losing and reopening it.
+//!
+//! The browser reconnects by itself after a network failure and tells the server where it stood; the server replays or
+//! says that it cannot. It gives up for good when the answer is not a stream at all (a proxy's error page, an ended
+//! session): then we reopen it, ever more patiently. A connection that died without a word is found by the pings the
+//! server sends.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use leptos::{prelude::*, task::spawn_local};
+use protocol::event::{Envelope, Event};
+use wasm_bindgen::{JsCast, closure::Closure};
+use web_sys::{EventSource, MessageEvent, PageTransitionEvent};
+
+use super::{Live, LiveState};
+use crate::{api::session::whoami, browser, components::time::use_clock};
+
+/// Where the server's stream is.
+const ADDRESS: &str = "/events";
+/// The server pings every 15 s; after two missed ones and some patience the connection counts as dead.
+const SILENCE_MILLIS: i64 = 40_000;
+/// A tab hidden for longer gives its connection back, and reads again when it is looked at.
+const HIDDEN_MILLIS: i64 = 300_000;
+/// Trying for longer than this is called being offline.
+const PATIENCE_MILLIS: i64 = 20_000;
+/// How often all of these are looked at.
+const WATCH: Duration = Duration::from_secs(5);
+/// The most events kept for one frame. A page that is this far behind is better off reading again.
+const MOST_WAITING: usize = 500;
+
+/// An open connection. Dropping it closes it.
+struct Connection {
+    source: EventSource,
+    _open: Closure<dyn FnMut()>,
+    _error: Closure<dyn FnMut()>,
+    _message: Closure<dyn FnMut(MessageEvent)>,
+    _ping: Closure<dyn FnMut(MessageEvent)>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.source.set_onopen(None);
+        self.source.set_onerror(None);
+        self.source.set_onmessage(None);
+        self.source.close();
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Stream {
+    live: Live,
+    connection: StoredValue<Option<Connection>, LocalStorage>,
+    waiting: StoredValue<Vec<Envelope>>,
+    last_frame: StoredValue<i64>,
+    lost_since: StoredValue<Option<i64>>,
+    hidden_since: StoredValue<Option<i64>>,
+    failures: StoredValue<u32>,
+    reopen_at: StoredValue<Option<i64>>,
+    learn: Callback<DateTime<Utc>>,
+    sign_in: Callback<()>,
+}
+
+/// Keeps the stream open while the current owner lives.
+pub(super) fn run(live: Live, sign_in: Callback<()>) {
+    let clock = use_clock();
+    let stream = Stream {
+        live,
+        connection: StoredValue::new_local(None),
+        waiting: StoredValue::new(Vec::new()),
+        last_frame: StoredValue::new(0),
+        lost_since: StoredValue::new(None),
+        hidden_since: StoredValue::new(None),
+        failures: StoredValue::new(0),
+        reopen_at: StoredValue::new(None),
+        learn: Callback::new(move |now| clock.learn(now)),
+        sign_in,
+    };
+    Effect::new(move |_| {
+        // Whose log is wished for is part of the address, so a new wish is a new connection.
+        live.log.track();
+        if live.paused.get() {
+            stream.close(LiveState::Paused);
+        } else {
+            stream.open();
+        }
+    });
+    Effect::new(move |_| {
+        let watch = set_interval_with_handle(move || stream.watch(), WATCH);
+        let hide = window_event_listener_untyped("pagehide", move |_| stream.close(LiveState::Reconnecting));
+        let show = window_event_listener_untyped("pageshow", move |event| {
+            if event.dyn_ref::<PageTransitionEvent>().is_some_and(PageTransitionEvent::persisted) {
+                stream.open();
+            }
+        });
+        let back = window_event_listener_untyped("online", move |_| stream.open());
+        let seen = window_event_listener_untyped("visibilitychange", move |_| stream.watch());
+        on_cleanup(move || {
+            if let Ok(watch) = watch {
+                watch.clear();
+            }
+            hide.remove();
+            show.remove();
+            back.remove();
+            seen.remove();
+        });
+    });
+    on_cleanup(move || {
+        let _ = stream.connection.try_update_value(Option::take);
+    });
+}
+
+impl Stream {
+    fn open(self) {
+        if self.live.paused.try_get_untracked() != Some(false) {
+            return;
+        }
+        let address = match self.live.log.get_untracked() {
+            Some(id) => format!("{ADDRESS}?log={id}"),
+            None => ADDRESS.to_owned(),
+        };
+        self.reopen_at.set_value(None);
+        self.last_frame.set_value(browser::now_millis());
+        self.connection.set_value(None);
+        let Ok(source) = EventSource::new(&address) else { return };
+        // What was read before this connection and what it will tell may have a gap between them. When the browser
+        // reconnects by itself there is none, for the server replays.
+        let fresh = StoredValue::new(true);
+        let open = Closure::<dyn FnMut()>::new(move || {
+            self.failures.set_value(0);
+            self.lost_since.set_value(None);
+            self.last_frame.set_value(browser::now_millis());
+            self.live.state.set(LiveState::Live);
+            if fresh.try_get_value() == Some(true) {
+                fresh.set_value(false);
+                self.resync();
+            }
+        });
+        let error = Closure::<dyn FnMut()>::new(move || self.lost());
+        let message = Closure::<dyn FnMut(MessageEvent)>::new(move |event: MessageEvent| self.message(&event));
+        let ping = Closure::<dyn FnMut(MessageEvent)>::new(move |event: MessageEvent| {
+            self.last_frame.set_value(browser::now_millis());
+            if let Some(now) = event.data().as_string().and_then(|text| text.parse().ok()) {
+                self.learn.run(now);
+            }
+        });
+        source.set_onopen(Some(open.as_ref().unchecked_ref()));
+        source.set_onerror(Some(error.as_ref().unchecked_ref()));
+        source.set_onmessage(Some(message.as_ref().unchecked_ref()));
+        // It fails only for a listener that is none.
+        let _ = source.add_event_listener_with_callback("ping", ping.as_ref().unchecked_ref());
+        let connection = Connection { source, _open: open, _error: error, _message: message, _ping: ping };
+        self.connection.set_value(Some(connection));
+    }
+
+    fn close(self, state: LiveState) {
+        let _ = self.connection.try_update_value(Option::take);
+        self.live.state.set(state);
+    }
+
+    fn message(self, event: &MessageEvent) {
+        self.last_frame.set_value(browser::now_millis());
+        let Some(text) = event.data().as_string() else { return };
+        // An event this build cannot read comes from a newer server; reading again shows what it was about.
+        let Ok(envelope) = serde_json::from_str::<Envelope>(&text) else { return self.resync() };
+        let first = self.waiting.try_update_value(|waiting| {
+            if waiting.len() >= MOST_WAITING {
+                waiting.clear();
+                waiting.push(resync_now());
+                return false;
+            }
+            waiting.push(envelope);
+            waiting.len() == 1
+        });
+        if first == Some(true) {
+            // A hidden page paints no frames.
+            if browser::is_hidden() {
+                set_timeout(move || self.flush(), Duration::from_millis(250));
+            } else {
+                request_animation_frame(move || self.flush());
+            }
+        }
+    }
+
+    fn flush(self) {
+        let Some(waiting) = self.waiting.try_update_value(std::mem::take) else { return };
+        for envelope in waiting {
+            self.live.deliver(&envelope);
+        }
+    }
+
+    fn resync(self) {
+        self.live.deliver(&resync_now());
+    }
+
+    /// Called on every failure; the browser has already begun to reconnect unless it gave up.
+    fn lost(self) {
+        let now = browser::now_millis();
+        if self.lost_since.get_value().is_none() {
+            self.lost_since.set_value(Some(now));
+        }
+        let online = browser::is_online();
+        self.live.state.set(if online { LiveState::Reconnecting } else { LiveState::Offline });
+        let gave_up = self.connection.with_value(|connection| {
+            connection.as_ref().is_none_or(|connection| connection.source.ready_state() == EventSource::CLOSED)
+        });
+        if gave_up {
+            let failures = self.failures.get_value();
+            self.failures.set_value(failures.saturating_add(1));
+            let wait = 1_000_i64 << failures.min(4);
+            self.reopen_at.set_value(Some(now + wait));
+            set_timeout(move || self.reopen_if_due(), Duration::from_millis(wait.unsigned_abs()));
+            spawn_local(async move {
+                if matches!(whoami().await, Ok(None)) && self.live.state.try_get_untracked().is_some() {
+                    self.sign_in.run(());
+                }
+            });
+        }
+    }
+
+    fn reopen_if_due(self) {
+        if self.reopen_at.try_get_value().flatten().is_some_and(|at| browser::now_millis() >= at) {
+            self.open();
+        }
+    }
+
+    /// Looks after everything no event tells of.
+    fn watch(self) {
+        let now = browser::now_millis();
+        let Some(state) = self.live.state.try_get_untracked() else { return };
+        if state == LiveState::Paused {
+            return;
+        }
+        if browser::is_hidden() {
+            let since = self.hidden_since.get_value().unwrap_or(now);
+            self.hidden_since.set_value(Some(since));
+            if now - since > HIDDEN_MILLIS && self.connection.with_value(Option::is_some) {
+                self.close(LiveState::Reconnecting);
+            }
+            return;
+        }
+        self.hidden_since.set_value(None);
+        let is_closed = self.connection.with_value(Option::is_none);
+        let is_silent = state == LiveState::Live && now - self.last_frame.get_value() > SILENCE_MILLIS;
+        if is_silent {
+            self.lost_since.set_value(Some(now));
+            self.live.state.set(LiveState::Reconnecting);
+        }
+        if is_closed || is_silent {
+            self.open();
+        } else if state == LiveState::Reconnecting
+            && self.lost_since.get_value().is_some_and(|since| now - since > PATIENCE_MILLIS)
+        {
+            self.live.state.set(LiveState::Offline);
+        } else {
+            self.reopen_if_due();
+        }
+    }
+}
+
+fn resync_now() -> Envelope {
+    let at = DateTime::from_timestamp_millis(browser::now_millis()).unwrap_or_default();
+    Envelope { id: String::new(), at, event: Event::Resync }
+}

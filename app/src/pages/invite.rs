@@ -1,0 +1,140 @@
+//! The way in for those who come for the first time: by the setup link the server printed, or by an Admin's invitation.
+
+use leptos::prelude::*;
+use leptos_router::hooks::use_query_map;
+use protocol::view::InviteInfo;
+
+use super::login::{Gate, PassphraseField, enter_when_done, problems_of};
+use crate::{
+    api::session::{AcceptInvite, Left, Link, invite, take_flash},
+    components::{
+        form::{ErrorSummary, Field, described_by},
+        icon::Icon,
+        input_form::{error_of, listed},
+        loading::page,
+    },
+    error::AppError,
+};
+
+/// `/setup?token=`.
+#[component]
+pub fn SetupPage() -> impl IntoView {
+    entrance(true)
+}
+
+/// `/invite?token=`.
+#[component]
+pub fn InvitePage() -> impl IntoView {
+    entrance(false)
+}
+
+fn entrance(is_setup: bool) -> AnyView {
+    let query = use_query_map();
+    let token = Memo::new(move |_| query.with(|query| query.get("token")).unwrap_or_default());
+    let data = Resource::new_blocking(
+        move || token.get(),
+        |token| async {
+            Ok::<_, AppError>((invite(token).await?, take_flash("invite".into()).await?.unwrap_or_default()))
+        },
+    );
+    page(data, move |(link, left): (Link, Left)| match link {
+        Link::Good(info) => view! { <AcceptForm is_setup token=token.get_untracked() info left/> }.into_any(),
+        Link::Spent => view! { <Spent is_setup/> }.into_any(),
+    })
+}
+
+/// A link that is not good, and how to get one that is.
+#[component]
+fn Spent(is_setup: bool) -> impl IntoView {
+    let (what, remedy) = if is_setup {
+        (
+            "A setup link works once, for fifteen minutes, and only while nobody has an account.",
+            "If nobody has one yet, restart the server: it prints a new link. Otherwise sign in, or ask an Admin to invite you.",
+        )
+    } else {
+        (
+            "An invitation works once, and only until its time is up or its sender takes it back.",
+            "Ask the Admin who sent it for a new one.",
+        )
+    };
+    view! {
+        <Gate title="This link no longer works">
+            <div class="notice" data-kind="warn">
+                <Icon name="clock"/>
+                <p>{what}</p>
+            </div>
+            <p>{remedy}</p>
+            <p>
+                <a class="btn" href="/login">"Go to the sign-in page"</a>
+            </p>
+        </Gate>
+    }
+}
+
+#[component]
+fn AcceptForm(is_setup: bool, token: String, info: InviteInfo, left: Left) -> impl IntoView {
+    let action = ServerAction::<AcceptInvite>::new();
+    let wrong = problems_of(action.value(), &left);
+    enter_when_done(action.value());
+    let (name_error, email_error) = (error_of(wrong, "name"), error_of(wrong, "email"));
+    let name = if left.typed("name").is_empty() { info.name } else { left.typed("name") };
+    let (title, intro, verb) = if info.is_setup {
+        (
+            "Set up Milvaion",
+            "You make the first account. It may do everything, and invite others.".to_owned(),
+            "Create the first Admin",
+        )
+    } else {
+        (
+            "Welcome to Milvaion",
+            format!("You were invited as {}. Choose how you sign in.", info.role.word()),
+            "Create my account",
+        )
+    };
+    view! {
+        <Gate title>
+            <p>{intro}</p>
+            <ActionForm action attr:class="form">
+                <ErrorSummary errors=Signal::derive(move || wrong.with(|wrong| listed(wrong)))/>
+                <input type="hidden" name="token" value=token/>
+                <input type="hidden" name="page" value=if is_setup { "setup" } else { "invite" }/>
+                <Field id="f-name" label="Name" hint="As the others see you." error=name_error>
+                    <input
+                        type="text"
+                        id="f-name"
+                        name="name"
+                        value=name
+                        autocomplete="name"
+                        required
+                        maxlength="100"
+                        aria-describedby=described_by("f-name")
+                        aria-invalid=move || name_error.get().is_some().then_some("true")
+                    />
+                </Field>
+                <Field id="f-email" label="E-mail" hint="You sign in with it." error=email_error>
+                    <input
+                        type="email"
+                        id="f-email"
+                        name="email"
+                        value=left.typed("email")
+                        autocomplete="username"
+                        autocapitalize="off"
+                        spellcheck="false"
+                        required
+                        aria-describedby=described_by("f-email")
+                        aria-invalid=move || email_error.get().is_some().then_some("true")
+                    />
+                </Field>
+                <PassphraseField
+                    label="Passphrase"
+                    hint="At least 12 characters. A few words that do not belong together do well."
+                    autocomplete="new-password"
+                    error=error_of(wrong, "passphrase")
+                />
+                <button type="submit" class="btn btn-primary" disabled=move || action.pending().get()>
+                    {move || if action.pending().get() { "Creating…" } else { verb }}
+                </button>
+            </ActionForm>
+        </Gate>
+    }
+}

@@ -1,0 +1,208 @@
+//! A job: what it is, when it runs, what became of it, and what can be done with it.
+
+pub mod actions;
+pub mod definition;
+
+use std::time::Duration;
+
+use leptos::prelude::*;
+use leptos_meta::Title;
+use leptos_router::hooks::{use_params_map, use_query_map};
+use protocol::{
+    access::Action,
+    event::Event,
+    id::JobId,
+    page::{OccurrenceFilter, Page},
+    view::{JobView, OccurrenceRow},
+};
+
+use self::{
+    actions::{Delete, DeleteSection, PauseOrResume, PauseWithReason, RunNow, RunWithInput},
+    definition::Definition,
+};
+use crate::{
+    api::{
+        jobs::job,
+        occurrences::list_occurrences,
+        session::{Left, take_flash},
+    },
+    components::{
+        empty::Empty,
+        form::ErrorSummary,
+        icon::Icon,
+        loading::page,
+        me::may,
+        occurrence_table::OccurrenceTable,
+        page_head::{Crumbs, PageHead},
+        schedule_field::Preview,
+    },
+    error::AppError,
+    live::{Live, is_resync, refresher, use_live},
+};
+
+/// How many of its occurrences the page begins with.
+const ROWS: u32 = 25;
+
+/// `/jobs/:id`.
+#[component]
+pub fn JobPage() -> impl IntoView {
+    let params = use_params_map();
+    let id = Memo::new(move |_| params.with(|params| params.get("id").and_then(|id| id.parse::<JobId>().ok())));
+    let data = Resource::new_blocking(
+        move || id.get(),
+        |id| async move {
+            let id = id.ok_or_else(no_such_job)?;
+            let job = job(id).await?;
+            let occurrences = list_occurrences(filter(id)).await?;
+            let left = take_flash("trigger".into()).await?.unwrap_or_default();
+            Ok((job, occurrences, left))
+        },
+    );
+    page(data, |(job, occurrences, left): (JobView, Page<OccurrenceRow>, Left)| {
+        view! { <Job job occurrences left/> }
+    })
+}
+
+/// What an address that cannot be a job's leads to.
+pub(super) fn no_such_job() -> AppError {
+    let error =
+        AppError::NotFound("There is no such job. It may have been deleted; its occurrences are still listed.".into());
+    #[cfg(feature = "ssr")]
+    let error = crate::api::failed(error);
+    error
+}
+
+fn filter(id: JobId) -> OccurrenceFilter {
+    OccurrenceFilter { job_id: Some(id), limit: ROWS, ..OccurrenceFilter::default() }
+}
+
+#[component]
+fn Job(job: JobView, occurrences: Page<OccurrenceRow>, left: Left) -> impl IntoView {
+    let id = job.row.id;
+    let asks_delete = use_query_map().with_untracked(|query| query.get("confirm").as_deref() == Some("delete"));
+    let input_json = serde_json::to_string_pretty(&job.definition.job_data).unwrap_or_default();
+    let first_name = job.row.display_name.clone();
+    let whole: Vec<_> = left.error.iter().map(|text| (String::new(), text.clone())).collect();
+    let view = RwSignal::new(job);
+    let is_deleted = RwSignal::new(false);
+    keep_current(id, view, is_deleted);
+
+    let name = Signal::derive(move || view.with(|job| job.row.display_name.clone()));
+    let is_active = Signal::derive(move || view.with(|job| job.row.is_active));
+    let preview = Signal::derive(move || view.with(|job| Some(job.preview.clone())));
+    let set_active = Callback::new(move |active| {
+        let _ = view.try_update(|job| job.row.is_active = active);
+    });
+    let may_run = may(Action::RunJob);
+    let may_define = may(Action::DefineJob);
+    let may_delete = may(Action::DeleteJob);
+    let pause_or_resume = move || {
+        if is_active.get() {
+            view! { <PauseWithReason id name on_change=set_active/> }.into_any()
+        } else {
+            view! { <PauseOrResume id name is_active on_change=set_active back=format!("/jobs/{id}")/> }.into_any()
+        }
+    };
+
+    view! {
+        <Title text=move || format!("{} · Jobs", name.get())/>
+        <Crumbs steps=vec![("/jobs".into(), "Jobs".into())] here=name/>
+        <PageHead title=name>
+            {may_run.then(|| view! { <RunNow id name class="btn btn-primary"/> })}
+            {may_define
+                .then(|| {
+                    view! {
+                        {pause_or_resume}
+                        <a class="btn" href=format!("/jobs/{id}/edit")>
+                            <Icon name="pencil"/>
+                            "Edit"
+                        </a>
+                    }
+                })}
+            {may_run.then(|| view! { <RunWithInput id name input_json left/> })}
+            {may_delete.then(|| view! { <Delete id name/> })}
+        </PageHead>
+        <ErrorSummary errors=whole/>
+        {(asks_delete && may_delete).then(|| view! { <DeleteSection id name=first_name/> })}
+        {move || is_deleted.get().then(deleted)}
+        {move || view.with(|job| (!job.row.is_active).then(|| paused(job.paused_reason.clone())))}
+        {move || view.with(|job| (!job.row.worker_alive).then(|| no_worker(&job.row.worker_id, &job.row.job_type)))}
+        <div class="form-grid">
+            <Definition view/>
+            <aside class="summary" aria-labelledby="schedule">
+                <h2 id="schedule">"Schedule"</h2>
+                <Preview preview otherwise="It has no further runs."/>
+            </aside>
+        </div>
+        <section class="stack" aria-labelledby="its-occurrences">
+            <h2 id="its-occurrences">"Occurrences"</h2>
+            <OccurrenceTable
+                filter=filter(id)
+                page=occurrences
+                caption="Occurrences of this job, newest first"
+                names_job=false
+                empty=|| {
+                    view! {
+                        <Empty
+                            icon="history"
+                            title="It has not run yet"
+                            text="Each time it runs, by its schedule or by hand, an occurrence appears here."
+                        />
+                    }
+                }
+            />
+        </section>
+    }
+}
+
+fn deleted() -> AnyView {
+    view! {
+        <div class="notice" data-kind="warn" role="status">
+            <Icon name="trash-2"/>
+            <p>
+                "This job has been deleted meanwhile. "
+                <a href="/jobs">"All jobs"</a>
+            </p>
+        </div>
+    }
+    .into_any()
+}
+
+fn paused(reason: Option<String>) -> AnyView {
+    let reason = reason.filter(|reason| !reason.is_empty()).map(|reason| format!(" Reason: {reason}"));
+    view! {
+        <div class="notice" data-kind="info">
+            <Icon name="circle-pause"/>
+            <p>"This job is paused: its schedule does not fire. It can still be run by hand." {reason}</p>
+        </div>
+    }
+    .into_any()
+}
+
+fn no_worker(worker_id: &str, job_type: &str) -> AnyView {
+    let text =
+        format!("No live worker {worker_id} offers {job_type}. What is due is recorded and waits until one comes.");
+    view! {
+        <div class="notice" data-kind="warn">
+            <Icon name="triangle-alert"/>
+            <p>{text}</p>
+        </div>
+    }
+    .into_any()
+}
+
+/// Reads the job again when it may have changed.
+fn keep_current(id: JobId, view: RwSignal<JobView>, is_deleted: RwSignal<bool>) {
+    let refresh = refresher(Duration::from_millis(300), move || job(id), move |read| view.set(read));
+    // Whatever was heard while the page was being read is not in it.
+    if use_context::<Live>().is_some_and(Live::heard_lately) {
+        refresh.ask();
+    }
+    use_live(move |envelope| match &envelope.event {
+        Event::Job { id: changed } if *changed == id => refresh.ask(),
+        Event::JobDeleted { id: gone } if *gone == id => is_deleted.set(true),
+        Event::Workers => refresh.ask(),
+        _ if is_resync(envelope) => refresh.ask(),
+        _ => {}
+    });
+}

@@ -1,0 +1,326 @@
+//! Defining a job: one page, four sections, and beside them what it will come to.
+//!
+//! The page is one plain form whose fields are named as [`JobForm`](protocol::request::JobForm) names them. A browser
+//! without scripts posts it, and is led back here with everything that was typed and what is wrong beside each field. A
+//! script posts the same fields to the same function, and asks the server for its judgement a moment after each change;
+//! the browser has no rules of its own that could differ.
+
+pub mod limits;
+pub mod what;
+
+use std::time::Duration;
+
+use leptos::{ev, leptos_dom::helpers::TimeoutHandle, prelude::*, server_fn::ServerFn, task::spawn_local};
+use leptos_meta::Title;
+use leptos_router::{
+    NavigateOptions,
+    hooks::{use_navigate, use_params_map, use_query_map},
+};
+use protocol::{id::JobId, view::SchedulePreview};
+use serde_json::Value;
+
+use self::{limits::Limits, what::What};
+use crate::{
+    api::{
+        jobs::{CheckJob, JobFormPage, SaveJob, check_job, load_job_form},
+        session::Left,
+    },
+    browser,
+    components::{
+        form::ErrorSummary,
+        icon::Icon,
+        input_form::{FormState, InputForm, fits, listed, problems, with_defaults},
+        loading::page,
+        page_head::{Crumbs, PageHead},
+        schedule_field::{Preview, ScheduleField},
+        toast::{ToastKind, toasts},
+    },
+};
+
+/// How long somebody has stopped typing before the server is asked.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// `/jobs/new?type=worker/type`.
+#[component]
+pub fn NewJobPage() -> impl IntoView {
+    let query = use_query_map();
+    let target = Memo::new(move |_| query.with(|query| query.get("type")));
+    let data = Resource::new_blocking(move || target.get(), |target| load_job_form(None, target));
+    page(data, |data: JobFormPage| view! { <JobForm id=None data/> })
+}
+
+/// `/jobs/:id/edit`.
+#[component]
+pub fn EditJobPage() -> impl IntoView {
+    let params = use_params_map();
+    let id = Memo::new(move |_| params.with(|params| params.get("id").and_then(|id| id.parse::<JobId>().ok())));
+    let data = Resource::new_blocking(
+        move || id.get(),
+        |id| async move {
+            let id = id.ok_or_else(super::job::no_such_job)?;
+            load_job_form(Some(id), None).await
+        },
+    );
+    page(data, move |data: JobFormPage| view! { <JobForm id=id.get_untracked() data/> })
+}
+
+#[component]
+fn JobForm(id: Option<JobId>, data: JobFormPage) -> impl IntoView {
+    let JobFormPage { context, form, left, preview } = data;
+    let left = left.unwrap_or_default();
+    let state = FormState::new(left.problems());
+    let preview = RwSignal::new(preview);
+    let target = RwSignal::new(form.target.clone());
+
+    // The schema of a type that is announced, or for an edit the one that was known when the job was last saved.
+    let types = StoredValue::new(context.job_types.clone());
+    let own =
+        context.job.as_ref().map(|job| (format!("{}/{}", job.row.worker_id, job.row.job_type), job.schema.clone()));
+    let own = StoredValue::new(own);
+    let schema_of = move |target: &str| -> Option<Value> {
+        let announced = types.with_value(|types| {
+            types
+                .iter()
+                .find(|known| what::target_of(known) == target)
+                .map(|known| known.info.schema.clone())
+                .filter(Value::is_object)
+        });
+        announced
+            .or_else(|| own.with_value(|own| own.clone().filter(|(known, _)| known == target).and_then(|(_, s)| s)))
+    };
+    let schema = Memo::new(move |_| target.with(|target| schema_of(target)));
+
+    // What came back from a refusal shows the tab it was sent from; else fields, where they can hold all of it.
+    let first_schema = schema.get_untracked();
+    let starts_as_json = if state.errors.with_untracked(Vec::is_empty) && left.typed.is_null() {
+        context.job.as_ref().is_some_and(|job| !fits(first_schema.as_ref(), &job.definition.job_data))
+    } else {
+        form.input_mode == "json"
+    };
+    let is_fresh = left.typed.is_null();
+    let typed_input = form.input.clone();
+    let values = RwSignal::new(if is_fresh { with_defaults(first_schema.as_ref(), typed_input) } else { typed_input });
+
+    let check = checker(state, preview);
+    let on_target = Callback::new(move |chosen: String| {
+        let typed = state.typed().map(|form| form.input).unwrap_or_default();
+        values.set(with_defaults(schema_of(&chosen).as_ref(), typed));
+        target.set(chosen);
+        check.run(());
+    });
+    let is_busy = RwSignal::new(false);
+    let save = saver(id, state, is_busy);
+    guard(state);
+    announce(state);
+
+    let noticed = move |event: ev::Event| {
+        if state.touch(&event) {
+            state.is_dirty.set(true);
+            check.run(());
+        }
+    };
+    let left_field = move |event: ev::FocusEvent| {
+        if state.touch(&event) {
+            check.run(());
+        }
+    };
+    let name = context.job.as_ref().map(|job| job.row.display_name.clone());
+    let (title, heading) = match &name {
+        Some(name) => (format!("Edit {name} · Jobs"), format!("Edit {name}")),
+        None => ("New job · Jobs".to_owned(), "New job".to_owned()),
+    };
+    let steps = match (&name, id) {
+        (Some(name), Some(id)) => {
+            vec![("/jobs".into(), "Jobs".into()), (format!("/jobs/{id}"), name.clone())]
+        }
+        _ => vec![("/jobs".into(), "Jobs".into())],
+    };
+    let here = if id.is_some() { "Edit" } else { "New" };
+    let cancel = id.map_or_else(|| "/jobs".to_owned(), |id| format!("/jobs/{id}"));
+    // The heading of the list is only drawn when all may be shown: before a try to save, what is wrong stands beside
+    // the fields that were visited.
+    let listed_errors =
+        Signal::derive(
+            move || {
+                if state.shows_all.get() { state.errors.with(|errors| listed(errors)) } else { Vec::new() }
+            },
+        );
+
+    view! {
+        <Title text=title/>
+        <Crumbs steps here=here.to_owned()/>
+        <PageHead title=heading/>
+        <Checked left/>
+        <form
+            id="job-form"
+            class="form"
+            method="post"
+            action=SaveJob::PATH
+            node_ref=state.node
+            novalidate
+            on:submit=move |event| save.run(event)
+            on:input=noticed
+            on:focusout=left_field
+        >
+            <ErrorSummary errors=listed_errors/>
+            <input type="hidden" name="form[id]" value=form.id.clone()/>
+            <input type="hidden" name="form[version]" value=form.version.clone()/>
+            <div class="form-grid">
+                <div class="form">
+                    <What state types=context.job_types own=own.get_value().map(|(target, _)| target) target on_target form=form.clone()/>
+                    <InputForm
+                        state
+                        schema
+                        values
+                        json=form.input_json.clone()
+                        starts_as_json
+                        on_switch=check
+                    />
+                    <ScheduleField state form=form.clone() zones=context.zones/>
+                    <Limits state form/>
+                </div>
+                <aside class="summary" aria-labelledby="outcome">
+                    <h2 id="outcome">"What will happen"</h2>
+                    <p>{move || sentence(&target.get())}</p>
+                    <Preview preview/>
+                </aside>
+            </div>
+            <div class="form-actions">
+                <button type="submit" class="btn btn-primary" aria-disabled=move || is_busy.get().then_some("true")>
+                    {if id.is_some() { "Save" } else { "Create" }}
+                </button>
+                {id
+                    .is_none()
+                    .then(|| {
+                        view! {
+                            <button
+                                type="submit"
+                                class="btn"
+                                name="then"
+                                value="run"
+                                aria-disabled=move || is_busy.get().then_some("true")
+                            >
+                                <Icon name="play"/>
+                                "Create and run now"
+                            </button>
+                        }
+                    })}
+                <button type="submit" class="btn hide-js" formaction=CheckJob::PATH>"Check"</button>
+                <a class="btn btn-quiet" href=cancel>"Cancel"</a>
+            </div>
+        </form>
+    }
+}
+
+/// What a plain form's check found when it found nothing wrong.
+#[component]
+fn Checked(left: Left) -> impl IntoView {
+    left.notice.map(|notice| {
+        view! {
+            <div class="notice" data-kind="success" role="status">
+                <Icon name="circle-check"/>
+                <p>{notice}</p>
+            </div>
+        }
+    })
+}
+
+fn sentence(target: &str) -> String {
+    match target.split_once('/') {
+        Some((worker, job_type)) => format!("Runs {job_type} on worker {worker}."),
+        None => "Choose what the job runs.".into(),
+    }
+}
+
+/// Asks the server, a moment after the last change, what it makes of the form. Only the newest answer counts.
+fn checker(state: FormState, preview: RwSignal<Option<SchedulePreview>>) -> Callback<()> {
+    let timer = StoredValue::new(None::<TimeoutHandle>);
+    let asked = StoredValue::new(0_u32);
+    let ask = move || {
+        let Some(form) = state.typed() else { return };
+        let number = asked.get_value() + 1;
+        asked.set_value(number);
+        spawn_local(async move {
+            let answer = check_job(form).await;
+            if asked.try_get_value() != Some(number) {
+                return;
+            }
+            // A check that fails says nothing about the form; saving will tell what is the matter.
+            if let Ok(check) = answer {
+                state.errors.set(check.errors);
+                preview.set(check.preview);
+            }
+        });
+    };
+    on_cleanup(move || {
+        if let Some(Some(timer)) = timer.try_get_value() {
+            timer.clear();
+        }
+    });
+    Callback::new(move |()| {
+        if let Some(timer) = timer.get_value() {
+            timer.clear();
+        }
+        timer.set_value(set_timeout_with_handle(ask, PAUSE).ok());
+    })
+}
+
+/// Sends the form and goes to the job's page, or shows what is wrong.
+fn saver(id: Option<JobId>, state: FormState, is_busy: RwSignal<bool>) -> Callback<ev::SubmitEvent> {
+    let toasts = toasts();
+    let navigate = use_navigate();
+    Callback::new(move |event: ev::SubmitEvent| {
+        event.prevent_default();
+        let Some(form) = state.typed() else { return };
+        if is_busy.get_untracked() {
+            return;
+        }
+        is_busy.set(true);
+        let is_run = event.submitter().is_some_and(|button| button.get_attribute("value").as_deref() == Some("run"));
+        let then = if is_run { "run" } else { "" };
+        let navigate = navigate.clone();
+        spawn_local(async move {
+            let answer = crate::api::jobs::save_job(form, then.into()).await;
+            let _ = is_busy.try_set(false);
+            match answer {
+                Ok(saved) => {
+                    let _ = state.is_dirty.try_set(false);
+                    let text = match (id, is_run) {
+                        (Some(_), _) => "The job is saved.",
+                        (None, false) => "The job is created.",
+                        (None, true) => "The job is created and queued to run now.",
+                    };
+                    toasts.show(ToastKind::Success, text);
+                    navigate(&format!("/jobs/{saved}"), NavigateOptions::default());
+                }
+                Err(error) => {
+                    let _ = state.errors.try_set(problems(&error));
+                    let _ = state.shows_all.try_set(true);
+                    // After the list has been drawn: a hidden element takes no focus.
+                    request_animation_frame(|| browser::focus("error-summary"));
+                }
+            }
+        });
+    })
+}
+
+/// Lets the browser ask before a page with unsaved changes is left.
+fn guard(state: FormState) {
+    Effect::new(move |_| {
+        let guard = window_event_listener(ev::beforeunload, move |event| {
+            if state.is_dirty.try_get_untracked() == Some(true) {
+                event.prevent_default();
+            }
+        });
+        on_cleanup(move || guard.remove());
+    });
+}
+
+/// Takes the reader to the list of errors a plain form came back with.
+fn announce(state: FormState) {
+    Effect::new(move |before: Option<()>| {
+        if before.is_none() && state.shows_all.get_untracked() && !state.errors.with_untracked(Vec::is_empty) {
+            browser::focus("error-summary");
+        }
+    });
+}

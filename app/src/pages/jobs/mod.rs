@@ -1,0 +1,307 @@
+//! Every job: what it runs, when it runs next, and how it went lately.
+
+mod list;
+
+use leptos::prelude::*;
+use leptos_meta::Title;
+use leptos_router::{components::Form, hooks::use_query_map};
+use protocol::{
+    access::Action,
+    id::{JobId, OccurrenceId},
+    page::{JobFilter, Page},
+    status::OccurrenceStatus,
+    view::JobRow,
+};
+
+use self::list::JobList;
+use super::job::{
+    actions::{PauseOrResume, RunNow},
+    definition::ActiveBadge,
+};
+use crate::{
+    api::{jobs::jobs, session::query_value},
+    components::{
+        empty::Empty, icon::Icon, loading::page, me::may, page_head::PageHead, status_badge::icon_of, time::Time,
+    },
+    format::plural,
+};
+
+/// How many jobs one page shows.
+const ROWS: u32 = 50;
+
+/// `/jobs?q=&state=&after=`.
+#[component]
+pub fn JobsPage() -> impl IntoView {
+    let query = use_query_map();
+    let asked = Memo::new(move |_| {
+        query.with(|query| {
+            let part = |name: &str| query.get(name).filter(|text| !text.is_empty());
+            JobFilter {
+                text: part("q"),
+                active: part("state").and_then(|state| match state.as_str() {
+                    "active" => Some(true),
+                    "paused" => Some(false),
+                    _ => None,
+                }),
+                after: part("after"),
+                limit: ROWS,
+            }
+        })
+    });
+    let data =
+        Resource::new_blocking(move || asked.get(), |filter| async move { Ok((filter.clone(), jobs(filter).await?)) });
+    page(data, |(filter, found): (JobFilter, Page<JobRow>)| view! { <Jobs filter found/> })
+}
+
+#[component]
+fn Jobs(filter: JobFilter, found: Page<JobRow>) -> impl IntoView {
+    let list = JobList::new(found);
+    list.keep_current(filter.clone());
+    let may_define = may(Action::DefineJob);
+    let may_run = may(Action::RunJob);
+    let is_filtered = filter.text.is_some() || filter.active.is_some();
+    let is_first = filter.after.is_none();
+    let more = {
+        let filter = filter.clone();
+        move || list.next.get().map(|next| address(&filter, Some(&next)))
+    };
+    let first = (!is_first).then(|| address(&filter, None));
+    let empty = if let Some(href) = first.clone() {
+        view! {
+            <Empty icon="briefcase-business" title="Nothing on this page" text="The jobs that stood here are gone or renamed.">
+                <a class="btn" href=href>"Back to the beginning"</a>
+            </Empty>
+        }
+        .into_any()
+    } else if is_filtered {
+        view! {
+            <Empty icon="search" title="No job matches" text="Words are looked for in names, descriptions and tags.">
+                <a class="btn" href="/jobs">"Show all jobs"</a>
+            </Empty>
+        }
+        .into_any()
+    } else {
+        view! {
+            <Empty icon="briefcase-business" title="No jobs yet" text="A job says what a worker runs, with which input, and when.">
+                {may_define.then(|| view! { <a class="btn btn-primary" href="/jobs/new">"Create the first job"</a> })}
+            </Empty>
+        }
+        .into_any()
+    };
+    let here = StoredValue::new(address(&filter, filter.after.as_deref()));
+    let is_empty = Memo::new(move |_| list.rows.with(Vec::is_empty));
+    let shown = move || plural(list.rows.with(|rows| i64::try_from(rows.len()).unwrap_or(i64::MAX)), "job");
+
+    view! {
+        <Title text="Jobs"/>
+        <PageHead title="Jobs">
+            {may_define
+                .then(|| {
+                    view! {
+                        <a class="btn btn-primary" href="/jobs/new">
+                            <Icon name="plus"/>
+                            "New job"
+                        </a>
+                    }
+                })}
+        </PageHead>
+        <div class="stack">
+            <Filter filter=filter.clone()/>
+            <div hidden=move || !is_empty.get()>{empty}</div>
+            <div class="table-wrap" hidden=move || is_empty.get()>
+                <table class="table table-cards">
+                    <caption class="sr-only">"Jobs by name"</caption>
+                    <thead>
+                        <tr>
+                            <th scope="col">"Job"</th>
+                            <th scope="col">"Runs"</th>
+                            <th scope="col">"Schedule"</th>
+                            <th scope="col">"Next run"</th>
+                            <th scope="col">"Last ten"</th>
+                            <th scope="col">"State"</th>
+                            {may_run
+                                .then(|| {
+                                    view! {
+                                        <th scope="col">
+                                            <span class="sr-only">"Actions"</span>
+                                        </th>
+                                    }
+                                })}
+                        </tr>
+                    </thead>
+                    <tbody>
+                        <For each=move || list.rows.get() key=|(id, _)| *id let:entry>
+                            <Row row=entry.1 back=here.get_value() may_run may_define/>
+                        </For>
+                    </tbody>
+                </table>
+            </div>
+            <nav class="pager" aria-label="Pages">
+                <span>{shown}</span>
+                {first.map(|href| view! { <a class="btn btn-small" href=href>"First page"</a> })}
+                {move || more().map(|href| view! { <a class="btn btn-small" rel="next" href=href>"Next page"</a> })}
+            </nav>
+        </div>
+    }
+}
+
+/// The address of this list, from `after` on.
+fn address(filter: &JobFilter, after: Option<&str>) -> String {
+    let state = filter.active.map(|active| if active { "active" } else { "paused" });
+    let parts = [("q", filter.text.as_deref()), ("state", state), ("after", after)];
+    let query: Vec<String> =
+        parts.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", query_value(value?)))).collect();
+    if query.is_empty() { "/jobs".into() } else { format!("/jobs?{}", query.join("&")) }
+}
+
+#[component]
+fn Filter(filter: JobFilter) -> impl IntoView {
+    let text = filter.text.clone().unwrap_or_default();
+    let chips: Vec<_> = [("All", None), ("Active", Some(true)), ("Paused", Some(false))]
+        .into_iter()
+        .map(|(word, active)| {
+            let href = address(&JobFilter { active, ..filter.clone() }, None);
+            let current = (filter.active == active).then_some("true");
+            view! { <a class="chip" href=href aria-current=current>{word}</a> }
+        })
+        .collect();
+    let state = filter.active.map(|active| {
+        view! { <input type="hidden" name="state" value=if active { "active" } else { "paused" }/> }
+    });
+    view! {
+        <div class="filterbar">
+            <Form method="get" action="/jobs" attr:class="cluster grow" attr:role="search">
+                <div class="field grow">
+                    <label class="sr-only" for="q">"Search jobs"</label>
+                    <input
+                        type="search"
+                        id="q"
+                        name="q"
+                        value=text.clone()
+                        prop:value=text
+                        placeholder="Name, description or tag"
+                        autocomplete="off"
+                        maxlength="200"
+                    />
+                </div>
+                {state}
+                <button type="submit" class="btn">
+                    <Icon name="search"/>
+                    "Search"
+                </button>
+            </Form>
+            <div class="chips" role="group" aria-label="State">{chips}</div>
+        </div>
+    }
+}
+
+#[component]
+fn Row(row: ArcRwSignal<JobRow>, back: String, may_run: bool, may_define: bool) -> impl IntoView {
+    let row = RwSignal::from(row);
+    let id = row.with_untracked(|row| row.id);
+    let name = Signal::derive(move || row.with(|row| row.display_name.clone()));
+    let is_active = Signal::derive(move || row.with(|row| row.is_active));
+    let tags = move || {
+        let tags = row.with(|row| row.tags.clone());
+        let chips: Vec<_> = tags.into_iter().map(|tag| view! { <li class="chip">{tag}</li> }).collect();
+        (!chips.is_empty()).then(|| view! { <ul class="chips" aria-label="Tags">{chips}</ul> })
+    };
+    let no_worker = move || {
+        (!row.with(|row| row.worker_alive)).then(|| {
+            view! {
+                <span class="badge" data-status="unknown">
+                    <Icon name="wifi-off"/>
+                    <span>"No live worker"</span>
+                </span>
+            }
+        })
+    };
+    let next = move || match row.with(|row| row.next_fire_at) {
+        Some(at) => view! {
+            <span class="cluster">
+                <Time at=at relative=true/>
+                <span class="muted"><Time at=at/></span>
+            </span>
+        }
+        .into_any(),
+        None => view! { <span class="muted">"None"</span> }.into_any(),
+    };
+    let strip = move || {
+        let recent = row.with(|row| row.recent.clone());
+        if recent.is_empty() {
+            return view! { <span class="muted">"Not run yet"</span> }.into_any();
+        }
+        let marks: Vec<_> = recent.into_iter().rev().map(mark).collect();
+        view! { <span class="strip" role="group" aria-label="Last occurrences, oldest first">{marks}</span> }.into_any()
+    };
+    let set_active = Callback::new(move |active| {
+        let _ = row.try_update(|row| row.is_active = active);
+    });
+    view! {
+        <tr data-id=id.to_string()>
+            <th scope="row" data-label="Job">
+                <a class="row-link" href=format!("/jobs/{id}")>{move || name.get()}</a>
+                {tags}
+            </th>
+            <td data-label="Runs">
+                <span class="mono">{move || row.with(|row| row.job_type.clone())}</span>
+                " on "
+                <span class="mono">{move || row.with(|row| row.worker_id.clone())}</span>
+                " "
+                {no_worker}
+            </td>
+            <td data-label="Schedule">{move || row.with(|row| row.schedule_words.clone())}</td>
+            <td data-label="Next run">{next}</td>
+            <td data-label="Last ten">{strip}</td>
+            <td data-label="State">
+                <ActiveBadge is_active/>
+            </td>
+            {may_run
+                .then(|| {
+                    view! {
+                        <td class="row-actions">
+                            <span class="cluster">
+                                <RunNow id name class="btn btn-small"/>
+                                {may_define
+                                    .then(|| {
+                                        view! {
+                                            <PauseOrResume
+                                                id
+                                                name
+                                                is_active
+                                                on_change=set_active
+                                                back=back
+                                                class="btn btn-small"
+                                            />
+                                        }
+                                    })}
+                            </span>
+                        </td>
+                    }
+                })}
+        </tr>
+    }
+}
+
+/// One of the last ten: an icon with a name, leading to the occurrence.
+fn mark((id, status): (OccurrenceId, OccurrenceStatus)) -> impl IntoView {
+    let created = crate::format::utc(id.created_at());
+    let words = format!("{status}, {created}");
+    view! {
+        <a href=format!("/occurrences/{id}") data-status=status.slug() aria-label=words.clone() title=words>
+            <Icon name=icon_of(status)/>
+        </a>
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_keeps_its_filter() {
+        let filter = JobFilter { text: Some("a&b".into()), active: Some(false), ..JobFilter::default() };
+        assert_eq!(address(&filter, Some("x/1")), "/jobs?q=a%26b&state=paused&after=x%2F1");
+        assert_eq!(address(&JobFilter::default(), None), "/jobs");
+    }
+}

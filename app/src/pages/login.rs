@@ -1,0 +1,178 @@
+//! The way in for those who have been here before.
+
+use leptos::prelude::*;
+use leptos_meta::Title;
+use leptos_router::{components::Redirect, hooks::use_query_map};
+use protocol::request::FieldError;
+
+use crate::{
+    api::session::{Door, Left, SignIn, doorway, local_path, take_flash},
+    browser,
+    components::{
+        form::{ErrorSummary, Field, described_by},
+        icon::Icon,
+        input_form::{error_of, listed, problems},
+        loading::page,
+    },
+    error::AppError,
+};
+
+/// `/login?next=`.
+#[component]
+pub fn LoginPage() -> impl IntoView {
+    let query = use_query_map();
+    let next = query.with_untracked(|query| query.get("next")).unwrap_or_default();
+    let next = local_path(&next).to_owned();
+    let data = Resource::new_blocking(
+        || (),
+        |()| async { Ok::<_, AppError>((doorway().await?, take_flash("login".into()).await?.unwrap_or_default())) },
+    );
+    page(data, move |(door, left): (Door, Left)| {
+        if door.signed_in {
+            return view! { <Redirect path=next.clone()/> }.into_any();
+        }
+        let next = next.clone();
+        view! {
+            <Gate title="Sign in">
+                {door
+                    .needs_setup
+                    .then(|| {
+                        view! {
+                            <div class="notice" data-kind="info">
+                                <Icon name="key-round"/>
+                                <p>
+                                    "Nobody has an account yet. The server prints a setup link where it was started: open that link to make the first Admin."
+                                </p>
+                            </div>
+                        }
+                    })}
+                <SignInForm next left/>
+            </Gate>
+        }
+        .into_any()
+    })
+}
+
+/// A page of its own in the middle of the window: what stands before the dashboard.
+#[component]
+pub(super) fn Gate(
+    /// The heading and the page's title.
+    title: &'static str,
+    /// What is on it.
+    children: Children,
+) -> impl IntoView {
+    view! {
+        <Title text=title/>
+        <main class="auth" id="content" tabindex="-1">
+            <p class="brand">
+                <Icon name="calendar-clock"/>
+                <span>"Milvaion"</span>
+            </p>
+            <div class="card stack">
+                <h1 id="page-title" tabindex="-1">{title}</h1>
+                {children()}
+            </div>
+        </main>
+    }
+}
+
+#[component]
+fn SignInForm(next: String, left: Left) -> impl IntoView {
+    let action = ServerAction::<SignIn>::new();
+    let wrong = problems_of(action.value(), &left);
+    enter_when_done(action.value());
+    let email_error = error_of(wrong, "email");
+    view! {
+        <ActionForm action attr:class="form">
+            <ErrorSummary errors=Signal::derive(move || wrong.with(|wrong| listed(wrong)))/>
+            <input type="hidden" name="next" value=next/>
+            <Field id="f-email" label="E-mail" error=email_error>
+                <input
+                    type="email"
+                    id="f-email"
+                    name="email"
+                    value=left.typed("email")
+                    autocomplete="username"
+                    autocapitalize="off"
+                    spellcheck="false"
+                    required
+                    aria-describedby=described_by("f-email")
+                    aria-invalid=move || email_error.get().is_some().then_some("true")
+                />
+            </Field>
+            <PassphraseField label="Passphrase" hint="" autocomplete="current-password" error=error_of(wrong, "passphrase")/>
+            <button type="submit" class="btn btn-primary" disabled=move || action.pending().get()>
+                {move || if action.pending().get() { "Signing in…" } else { "Sign in" }}
+            </button>
+        </ActionForm>
+        <p class="hint">
+            "No account, or the passphrase is forgotten? An Admin of this installation can send you a one-time link."
+        </p>
+    }
+}
+
+/// A passphrase, with a button that shows it.
+#[component]
+pub(super) fn PassphraseField(
+    /// Its label.
+    label: &'static str,
+    /// What makes a good one.
+    hint: &'static str,
+    /// What the reader's password manager should do with it.
+    autocomplete: &'static str,
+    /// What is wrong with it.
+    error: Signal<Option<String>>,
+) -> impl IntoView {
+    let shown = RwSignal::new(false);
+    view! {
+        <Field id="f-passphrase" label hint error>
+            <input
+                type=move || if shown.get() { "text" } else { "password" }
+                id="f-passphrase"
+                name="passphrase"
+                autocomplete=autocomplete
+                autocapitalize="off"
+                spellcheck="false"
+                required
+                aria-describedby=described_by("f-passphrase")
+                aria-invalid=move || error.get().is_some().then_some("true")
+            />
+            <label class="check needs-js">
+                <input type="checkbox" prop:checked=move || shown.get() on:change=move |_| shown.update(|shown| *shown = !*shown)/>
+                <span>"Show the passphrase"</span>
+            </label>
+        </Field>
+    }
+}
+
+/// What a call that was refused found wrong; before any call, what a plain form left.
+pub(super) fn problems_of<T>(value: MappedSignal<Option<Result<T, AppError>>>, left: &Left) -> Signal<Vec<FieldError>>
+where
+    T: Clone + Send + Sync + 'static,
+{
+    let before = left.problems();
+    let wrong = Signal::derive(move || {
+        value.with(|value| match value {
+            None => before.clone(),
+            Some(Ok(_)) => Vec::new(),
+            Some(Err(error)) => problems(error),
+        })
+    });
+    Effect::new(move |_| {
+        if wrong.with(|wrong| !wrong.is_empty()) {
+            // After the list has been drawn: a hidden element takes no focus.
+            request_animation_frame(|| browser::focus("error-summary"));
+        }
+    });
+    wrong
+}
+
+/// Loads the address a call answered with anew, because who reads has changed with it.
+pub(super) fn enter_when_done(value: MappedSignal<Option<Result<String, AppError>>>) {
+    Effect::new(move |_| {
+        if let Some(Ok(address)) = value.get() {
+            // It fails only for an address that is none, and ours was checked.
+            let _ = window().location().assign(&address);
+        }
+    });
+}

@@ -1,0 +1,337 @@
+//! One occurrence: what it is, why, what it did, and its log while it is written.
+
+use std::time::Duration as StdDuration;
+
+use leptos::prelude::*;
+use leptos_meta::Title;
+use leptos_router::hooks::{use_params_map, use_query_map};
+use protocol::{
+    access::Action,
+    event::{Envelope, Event},
+    id::OccurrenceId,
+    message::LogLine,
+    status::OccurrenceStatus,
+    view::{OccurrenceView, StatusChange},
+};
+
+use crate::{
+    api::occurrences::{get_occurrence, log_before},
+    components::{
+        copy::CopyButton,
+        icon::Icon,
+        loading::page,
+        log_lines::LogLines,
+        log_view::LogView,
+        me::may,
+        page_head::{Crumbs, PageHead},
+        status_badge::StatusBadge,
+        time::{Duration, MaybeTime, Time},
+        why::why,
+    },
+    error::AppError,
+    format,
+    live::{Live, is_resync, refresher, use_live, use_log_of},
+};
+
+/// A change is shown at once from the event; what the event leaves out is read this much later.
+const PAUSE: StdDuration = StdDuration::from_millis(150);
+
+/// The page. `log_before` in its address shows a part of the log further back.
+#[component]
+pub fn OccurrencePage() -> impl IntoView {
+    let params = use_params_map();
+    let query = use_query_map();
+    let asked = Memo::new(move |_| {
+        let id = params.with(|params| params.get_str("id").unwrap_or_default().to_owned());
+        let before = query.with(|query| query.get_str("log_before").and_then(|seq| seq.parse::<i64>().ok()));
+        (id, before)
+    });
+    let data = Resource::new_blocking(move || asked.get(), |(id, before)| read(id, before));
+    page(data, |(view, earlier)| view! { <Occurrence view earlier/> })
+}
+
+async fn read(id: String, before: Option<i64>) -> Result<(OccurrenceView, Option<Vec<LogLine>>), AppError> {
+    let Ok(id) = id.parse::<OccurrenceId>() else {
+        let error = AppError::NotFound("This address names no occurrence: its last part should be an id.".into());
+        #[cfg(feature = "ssr")]
+        let error = crate::api::failed(error);
+        return Err(error);
+    };
+    let view = get_occurrence(id).await?;
+    let earlier = match before {
+        Some(before) => Some(log_before(id, before).await?),
+        None => None,
+    };
+    Ok((view, earlier))
+}
+
+#[component]
+fn Occurrence(mut view: OccurrenceView, earlier: Option<Vec<LogLine>>) -> impl IntoView {
+    let id = view.row.id;
+    let is_earlier_page = earlier.is_some();
+    let lines = match earlier {
+        // The page before this one is reached from its first line; whether it has lines is seen there.
+        Some(earlier) => {
+            let has_earlier = earlier.len() >= 500;
+            LogLines::new(earlier, has_earlier)
+        }
+        None => LogLines::new(std::mem::take(&mut view.log), view.log_has_earlier),
+    };
+    let data = RwSignal::new(view);
+    let event_at = RwSignal::new(None::<String>);
+    keep_current(id, data, event_at, (!is_earlier_page).then_some(lines));
+
+    let name = Signal::derive(move || data.with(|data| data.row.job_name.clone()));
+    let status = Signal::derive(move || data.with(|data| data.row.status));
+    let open = Signal::derive(move || !status.get().is_final());
+    let title = move || format!("{} {} · Occurrence", status.get().word(), name.get());
+    let exists = data.with_untracked(|data| data.job_exists);
+    let job_id = data.with_untracked(|data| data.row.job_id);
+    let again = (exists && may(Action::RunJob)).then(|| {
+        view! {
+            <a class="btn" href=format!("/jobs/{job_id}")>
+                <Icon name="rotate-cw"/>
+                "Run job again…"
+            </a>
+        }
+    });
+    view! {
+        <Title text=title/>
+        <Crumbs steps=vec![("/occurrences".into(), "Occurrences".into())] here=name/>
+        <PageHead title=name>
+            <span
+                class="cluster"
+                id="occurrence-status"
+                data-id=id.to_string()
+                data-status=move || status.get().slug()
+                data-event-at=move || event_at.get()
+            >
+                <StatusBadge status/>
+            </span>
+            {again}
+        </PageHead>
+        <div class="stack">
+            <p class="page-sub" role="status">{move || data.with(why)}</p>
+            <ProgressBar data/>
+            <div class="cards">
+                <Facts data/>
+                <Timeline data/>
+            </div>
+            <Outcome data/>
+            <section aria-labelledby="log-title">
+                <h2 id="log-title">"Log"</h2>
+                <LogView id lines open is_earlier_page/>
+            </section>
+            <Input data/>
+        </div>
+    }
+}
+
+/// Follows the stream: the row at once, everything else by reading again a moment later.
+fn keep_current(
+    id: OccurrenceId,
+    data: RwSignal<OccurrenceView>,
+    event_at: RwSignal<Option<String>>,
+    lines: Option<LogLines>,
+) {
+    use_log_of(id);
+    let refresh = refresher(
+        PAUSE,
+        move || get_occurrence(id),
+        move |mut read: OccurrenceView| {
+            let log = std::mem::take(&mut read.log);
+            if let Some(lines) = lines {
+                lines.take_in(&log);
+            }
+            if read.row.version >= data.with_untracked(|data| data.row.version) {
+                data.set(read);
+            }
+        },
+    );
+    if use_context::<Live>().is_some_and(Live::heard_lately) {
+        refresh.ask();
+    }
+    use_live(move |envelope: &Envelope| match &envelope.event {
+        Event::Occurrences { rows } => {
+            let Some(row) = rows.iter().find(|row| row.id == id) else { return };
+            if row.version >= data.with_untracked(|data| data.row.version) {
+                event_at.set(Some(format::iso(envelope.at)));
+                data.update(|data| data.row = row.clone());
+            }
+            refresh.ask();
+        }
+        Event::Log { occurrence_id, lines: new } if *occurrence_id == id => {
+            if let Some(lines) = lines {
+                lines.take_in(new);
+            }
+        }
+        Event::Workers => {
+            // Whether somebody can run it is part of why it waits.
+            if data.with_untracked(|data| data.row.status) == OccurrenceStatus::Queued {
+                refresh.ask();
+            }
+        }
+        _ if is_resync(envelope) => refresh.ask(),
+        _ => {}
+    });
+}
+
+#[component]
+fn ProgressBar(data: RwSignal<OccurrenceView>) -> impl IntoView {
+    let progress = Memo::new(move |_| {
+        data.with(|data| data.row.progress.clone().filter(|_| data.row.status == OccurrenceStatus::Running))
+    });
+    move || {
+        progress.get().map(|progress| {
+            view! {
+                <div class="cluster">
+                    <progress class="progress" max="100" value=progress.percent.to_string() aria-label="Progress"></progress>
+                    <span>{format!("{} %", progress.percent)}</span>
+                    <span class="muted">{progress.message}</span>
+                </div>
+            }
+        })
+    }
+}
+
+/// Everything that is known about it, as a list.
+#[component]
+fn Facts(data: RwSignal<OccurrenceView>) -> impl IntoView {
+    let first = data.get_untracked();
+    let id = first.row.id.to_string();
+    let job_id = first.row.job_id.to_string();
+    let job = if first.job_exists {
+        view! { <a href=format!("/jobs/{job_id}")>{first.row.job_name.clone()}</a> }.into_any()
+    } else {
+        view! { <span>{first.row.job_name.clone()}</span> <span class="muted">" (deleted)"</span> }.into_any()
+    };
+    let by = match (&first.triggered_by, &first.trigger_reason) {
+        (Some(who), Some(reason)) if !reason.is_empty() => format!(" by {who}: {reason}"),
+        (Some(who), _) => format!(" by {who}"),
+        (None, Some(reason)) if !reason.is_empty() => format!(": {reason}"),
+        _ => String::new(),
+    };
+    let started = Signal::derive(move || data.with(|data| data.row.started_at));
+    let ended = Signal::derive(move || data.with(|data| data.row.ended_at));
+    let millis = Signal::derive(move || data.with(|data| data.row.duration_ms));
+    let running = Signal::derive(move || data.with(|data| data.row.status == OccurrenceStatus::Running));
+    let instance = move || data.with(|data| data.row.instance_id.clone().unwrap_or_else(|| "–".into()));
+    view! {
+        <section class="card" aria-labelledby="facts">
+            <h2 class="card-title" id="facts">"Context"</h2>
+            <dl class="kv">
+                <dt>"Job"</dt>
+                <dd>{job} <span class="muted">{format!(" version {}", first.job_version)}</span></dd>
+                <dt>"Runs"</dt>
+                <dd class="mono">{format!("{}/{}", first.worker_id, first.job_type)}</dd>
+                <dt>"Trigger"</dt>
+                <dd>{first.row.trigger.word()}{by}</dd>
+                <dt>"Due"</dt>
+                <dd><Time at=first.row.scheduled_for/></dd>
+                <dt>"Started"</dt>
+                <dd><MaybeTime at=started/></dd>
+                <dt>"Ended"</dt>
+                <dd><MaybeTime at=ended/></dd>
+                <dt>"Duration"</dt>
+                <dd><Duration started_at=started millis running/></dd>
+                <dt>"Attempt"</dt>
+                <dd>{move || data.with(|data| data.row.attempt)}</dd>
+                <dt>"Worker instance"</dt>
+                <dd class="mono">{instance}</dd>
+                <dt>"Occurrence id"</dt>
+                <dd class="cluster">
+                    <code class="mono">{id.clone()}</code>
+                    <CopyButton text=id what="occurrence id"/>
+                </dd>
+                <dt>"Job id"</dt>
+                <dd class="cluster">
+                    <code class="mono">{job_id.clone()}</code>
+                    <CopyButton text=job_id what="job id"/>
+                </dd>
+            </dl>
+        </section>
+    }
+}
+
+#[component]
+fn Timeline(data: RwSignal<OccurrenceView>) -> impl IntoView {
+    // The event that changes the row arrives before the reading that knows the step; until then the row says it.
+    let steps = move || {
+        data.with(|data| {
+            let mut steps: Vec<(usize, StatusChange)> = data.changes.iter().cloned().enumerate().collect();
+            let row = &data.row;
+            if steps.last().is_some_and(|(_, last)| last.status != row.status) {
+                let at = row.ended_at.or(row.started_at).unwrap_or(row.scheduled_for);
+                let step = StatusChange {
+                    status: row.status,
+                    at,
+                    attempt: row.attempt,
+                    by: row.instance_id.clone(),
+                    note: row.note.clone(),
+                };
+                steps.push((steps.len(), step));
+            }
+            steps
+        })
+    };
+    let step = |(_, change): (usize, StatusChange)| {
+        let attempt = (change.attempt > 1).then(|| format!("attempt {}", change.attempt));
+        view! {
+            <li data-status=change.status.slug()>
+                <strong>{change.status.word()}</strong>
+                <Time at=change.at/>
+                {attempt.map(|attempt| view! { <span class="muted">{attempt}</span> })}
+                {change.by.map(|by| view! { <span class="muted mono">{by}</span> })}
+                {change.note.map(|note| view! { <p>{note}</p> })}
+            </li>
+        }
+    };
+    view! {
+        <section class="card" aria-labelledby="timeline">
+            <h2 class="card-title" id="timeline">"Timeline"</h2>
+            <ol class="timeline">
+                <For each=steps key=|(index, change)| (*index, step_key(change)) children=step/>
+            </ol>
+        </section>
+    }
+}
+
+/// What makes a step another one than the step shown before at its place.
+fn step_key(change: &StatusChange) -> (i16, i64, i32, Option<String>, Option<String>) {
+    (change.status.code(), change.at.timestamp_millis(), change.attempt, change.by.clone(), change.note.clone())
+}
+
+/// What it returned, or what went wrong.
+#[component]
+fn Outcome(data: RwSignal<OccurrenceView>) -> impl IntoView {
+    let outcome = Memo::new(move |_| data.with(|data| (data.result.clone(), data.exception.clone())));
+    move || {
+        let (result, exception) = outcome.get();
+        let result = result.map(|text| {
+            let shown = format::pretty_json(&text).unwrap_or_else(|| text.clone());
+            block("result", "Result", shown, text, "result")
+        });
+        let exception = exception.map(|text| block("exception", "Exception", text.clone(), text, "exception"));
+        view! { {exception}{result} }
+    }
+}
+
+/// The input it was given.
+#[component]
+fn Input(data: RwSignal<OccurrenceView>) -> impl IntoView {
+    let json = data.with_untracked(|data| serde_json::to_string_pretty(&data.job_data).unwrap_or_default());
+    block("input", "Input", json.clone(), json, "input")
+}
+
+fn block(id: &'static str, title: &'static str, shown: String, whole: String, what: &'static str) -> impl IntoView {
+    let heading = format!("{id}-title");
+    view! {
+        <section id=id aria-labelledby=heading>
+            <div class="cluster">
+                <h2 id=heading.clone()>{title}</h2>
+                <CopyButton text=whole what=what/>
+            </div>
+            <pre class="code wrap" tabindex="0" role="region" aria-label=title>{shown}</pre>
+        </section>
+    }
+}

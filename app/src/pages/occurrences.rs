@@ -1,0 +1,161 @@
+//! What ran, runs and waits: newest first, one page at a time, live at the top.
+
+use leptos::prelude::*;
+use leptos_meta::Title;
+use leptos_router::hooks::use_query_map;
+use protocol::{
+    page::{OccurrenceFilter, Page},
+    status::{ALL, OccurrenceStatus},
+    view::OccurrenceRow,
+};
+
+use crate::{
+    api::occurrences::list_occurrences,
+    components::{
+        empty::Empty, icon::Icon, loading::page, occurrence_list::OccurrenceList, occurrence_table::OccurrenceTable,
+        page_head::PageHead, status_badge::icon_of,
+    },
+};
+
+/// The page. What it shows is in its address: `status`, `job` and `before`.
+#[component]
+pub fn OccurrencesPage() -> impl IntoView {
+    let query = use_query_map();
+    let filter = Memo::new(move |_| {
+        query.with(|query| OccurrenceFilter {
+            status: query.get_str("status").and_then(OccurrenceStatus::from_slug),
+            job_id: query.get_str("job").and_then(|id| id.parse().ok()),
+            before: query.get_str("before").and_then(|id| id.parse().ok()),
+            ..OccurrenceFilter::default()
+        })
+    });
+    let data = Resource::new_blocking(
+        move || filter.get(),
+        |filter| async move { list_occurrences(filter.clone()).await.map(|page| (filter, page)) },
+    );
+    view! {
+        <Title text="Occurrences"/>
+        <PageHead title="Occurrences" sub="Every execution of a job, newest first."/>
+        <StatusChips filter/>
+        {page(data, |(filter, page)| view! { <List filter page/> })}
+    }
+}
+
+/// The address of a filter.
+fn address(filter: &OccurrenceFilter) -> String {
+    let parts: Vec<String> = [
+        filter.status.map(|status| format!("status={}", status.slug())),
+        filter.job_id.map(|id| format!("job={id}")),
+        filter.before.map(|id| format!("before={id}")),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if parts.is_empty() { "/occurrences".into() } else { format!("/occurrences?{}", parts.join("&")) }
+}
+
+#[component]
+fn StatusChips(filter: Memo<OccurrenceFilter>) -> impl IntoView {
+    let chip = move |status: Option<OccurrenceStatus>| {
+        let href = move || {
+            let now = filter.get();
+            address(&OccurrenceFilter { status, before: None, ..now })
+        };
+        let is_current = move || filter.with(|filter| filter.status == status);
+        view! {
+            <a class="chip" href=href aria-current=move || is_current().then_some("true")>
+                {status.map(|status| view! { <Icon name=icon_of(status)/> })}
+                {status.map_or("All", OccurrenceStatus::word)}
+            </a>
+        }
+    };
+    let chips = ALL.into_iter().map(|status| chip(Some(status))).collect::<Vec<_>>();
+    let one_job = move || {
+        filter.get().job_id.map(|_| {
+            let href = move || {
+                let now = filter.get();
+                address(&OccurrenceFilter { job_id: None, before: None, ..now })
+            };
+            view! {
+                <a class="chip" href=href aria-current="true">
+                    "Of one job"
+                    <Icon name="x"/>
+                    <span class="sr-only">", show those of all jobs"</span>
+                </a>
+            }
+        })
+    };
+    view! {
+        <nav class="chips" aria-label="Filter by status">
+            {chip(None)}
+            {chips}
+            {one_job}
+        </nav>
+    }
+}
+
+#[component]
+fn List(filter: OccurrenceFilter, page: Page<OccurrenceRow>) -> impl IntoView {
+    let list = RwSignal::new(None::<OccurrenceList>);
+    let is_filtered = filter.status.is_some() || filter.job_id.is_some() || filter.before.is_some();
+    let is_later = filter.before.is_some();
+    let newest = address(&OccurrenceFilter { before: None, ..filter.clone() });
+    let without_page = filter.clone();
+    let older = move || {
+        let next = list.get()?.next()?;
+        let before = next.parse().ok()?;
+        Some(address(&OccurrenceFilter { before: Some(before), ..without_page.clone() }))
+    };
+    let older_link = move || {
+        older().map(|href| {
+            view! {
+                <a class="btn" href=href rel="next">
+                    "Older"
+                    <Icon name="chevron-right"/>
+                </a>
+            }
+        })
+    };
+    let newest_link = is_later.then(|| {
+        view! {
+            <a class="btn" href=newest rel="prev">
+                <Icon name="chevron-left"/>
+                "Newest"
+            </a>
+        }
+    });
+    let on_list = Callback::new(move |made| list.set(Some(made)));
+    let table = view! {
+        <OccurrenceTable filter page caption="Occurrences, newest first" empty=move || nothing(is_filtered) on_list/>
+    };
+    view! {
+        {table}
+        <nav class="pager" aria-label="Pages">{newest_link}{older_link}</nav>
+    }
+}
+
+fn nothing(is_filtered: bool) -> AnyView {
+    if is_filtered {
+        view! {
+            <Empty
+                icon="filter"
+                title="No occurrence fits this filter"
+                text="There may be others. New ones appear here by themselves as soon as they fit."
+            >
+                <a class="btn" href="/occurrences">"Show all"</a>
+            </Empty>
+        }
+        .into_any()
+    } else {
+        view! {
+            <Empty
+                icon="list-checks"
+                title="No occurrence yet"
+                text="An occurrence is one execution of a job. The first appears here as soon as a job is due or run by hand."
+            >
+                <a class="btn btn-primary" href="/jobs">"Go to the jobs"</a>
+            </Empty>
+        }
+        .into_any()
+    }
+}

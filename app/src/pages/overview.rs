@@ -1,0 +1,309 @@
+//! Is it normal, and if not, where? One look at everything, kept current.
+
+use std::time::Duration;
+
+use leptos::prelude::*;
+use leptos_meta::Title;
+use protocol::{
+    access::Action,
+    event::Event,
+    status::{ALL, OccurrenceStatus},
+    view::{Health, HealthItem, NextDue, OccurrenceRow, Overview},
+};
+
+use crate::{
+    api::overview::get_overview,
+    components::{
+        bars::MinuteBars,
+        icon::Icon,
+        loading::page,
+        me::may,
+        page_head::PageHead,
+        status_badge::{StatusBadge, icon_of},
+        time::{Countdown, MaybeTime, use_clock},
+    },
+    format,
+    live::{Live, refresher, use_live},
+};
+
+/// How often the page reads again at most while events come in.
+const PAUSE: Duration = Duration::from_millis(800);
+/// How often it reads again when nothing is heard: health and the roll-up's window change without an event.
+const QUIET: Duration = Duration::from_secs(30);
+
+/// The page.
+#[component]
+pub fn OverviewPage() -> impl IntoView {
+    let data = Resource::new_blocking(|| (), |()| get_overview());
+    view! {
+        <Title text="Overview"/>
+        <PageHead title="Overview"/>
+        {page(data, |overview| view! { <Content overview/> })}
+    }
+}
+
+#[component]
+fn Content(overview: Overview) -> impl IntoView {
+    let clock = use_clock();
+    clock.learn(overview.now);
+    let data = RwSignal::new(overview);
+    let refresh = refresher(PAUSE, get_overview, move |read: Overview| {
+        clock.learn(read.now);
+        data.set(read);
+    });
+    if use_context::<Live>().is_some_and(Live::heard_lately) {
+        refresh.ask();
+    }
+    use_live({
+        let refresh = refresh.clone();
+        move |envelope| {
+            // Log lines change nothing here.
+            if !matches!(envelope.event, Event::Log { .. }) {
+                refresh.ask();
+            }
+        }
+    });
+    Effect::new(move |_| {
+        let refresh = refresh.clone();
+        let timer = set_interval_with_handle(move || refresh.ask(), QUIET);
+        on_cleanup(move || {
+            if let Ok(timer) = timer {
+                timer.clear();
+            }
+        });
+    });
+    let is_new = Memo::new(move |_| data.with(|data| data.jobs_total == 0));
+    let may_define = may(Action::DefineJob);
+    let body = move || {
+        if is_new.get() {
+            view! { <FirstSteps data may_define/> }.into_any()
+        } else {
+            view! { <Numbers data/> }.into_any()
+        }
+    };
+    view! {
+        <div class="stack">
+            <HealthStrip data/>
+            {body}
+        </div>
+    }
+}
+
+#[component]
+fn HealthStrip(data: RwSignal<Overview>) -> impl IntoView {
+    let items = move || data.with(|data| data.health.iter().map(health_item).collect::<Vec<_>>());
+    view! {
+        <section aria-label="Health">
+            <ul class="health">{items}</ul>
+        </section>
+    }
+}
+
+fn health_item(item: &HealthItem) -> impl IntoView + use<> {
+    let (state, icon, word) = match item.state {
+        Health::Ok => ("ok", "circle-check", "OK"),
+        Health::Warn => ("warn", "triangle-alert", "Warning"),
+        Health::Down => ("down", "octagon-x", "Down"),
+    };
+    let (name, detail) = (item.name.clone(), item.detail.clone());
+    view! {
+        <li data-state=state>
+            <svg class="icon" aria-hidden="true" focusable="false">
+                <use href=format!("/pkg/icons.svg#{icon}")></use>
+            </svg>
+            <span>{name}</span>
+            <strong>{word}</strong>
+            <span class="muted">{detail}</span>
+        </li>
+    }
+}
+
+/// What a new installation still lacks.
+#[component]
+fn FirstSteps(data: RwSignal<Overview>, may_define: bool) -> impl IntoView {
+    let healthy = Memo::new(move |_| data.with(|data| data.health.iter().all(|item| item.state != Health::Down)));
+    let has_worker = Memo::new(move |_| data.with(|data| data.workers_alive > 0));
+    let mark = |done: Memo<bool>| {
+        view! {
+            <svg class="icon" aria-hidden="true" focusable="false">
+                <use href=move || {
+                    if done.get() { "/pkg/icons.svg#circle-check" } else { "/pkg/icons.svg#loader-circle" }
+                }></use>
+            </svg>
+            <span class="sr-only">{move || if done.get() { "Done: " } else { "Not yet: " }}</span>
+        }
+    };
+    let make = if may_define {
+        view! {
+            <a class="btn btn-primary" href="/jobs/new">
+                <Icon name="plus"/>
+                "Create your first job"
+            </a>
+        }
+        .into_any()
+    } else {
+        view! { <span class="muted">"An Operator or an Admin can create jobs."</span> }.into_any()
+    };
+    view! {
+        <section class="card" aria-labelledby="first-steps">
+            <h2 class="card-title" id="first-steps">"First steps"</h2>
+            <p class="muted">"There is no job yet. Three things, and the first one runs."</p>
+            <ol class="stack">
+                <li class="cluster">{mark(healthy)} "The services run"</li>
+                <li class="cluster">
+                    {mark(has_worker)}
+                    <span>{move || {
+                        if has_worker.get() { "A worker is connected" } else { "Start a worker: it shows up by itself" }
+                    }}</span>
+                    <a href="/workers">"Workers"</a>
+                </li>
+                <li class="cluster">
+                    <Icon name="circle-dot"/>
+                    <span class="sr-only">"Not yet: "</span>
+                    {make}
+                </li>
+            </ol>
+        </section>
+    }
+}
+
+#[component]
+fn Numbers(data: RwSignal<Overview>) -> impl IntoView {
+    let bars = move || {
+        let (minutes, now) = data.with(|data| (data.minutes.clone(), data.now));
+        view! { <MinuteBars minutes now/> }
+    };
+    view! {
+        <section class="stack" aria-labelledby="last-hour">
+            <h2 id="last-hour">"The last hour"</h2>
+            <OutcomeTiles data/>
+            <div class="card">{bars}</div>
+        </section>
+        <div class="cards">
+            <NextRuns data/>
+            <Failures data/>
+        </div>
+    }
+}
+
+#[component]
+fn OutcomeTiles(data: RwSignal<Overview>) -> impl IntoView {
+    let tile = move |status: OccurrenceStatus| {
+        let count = move || data.with(|data| data.last_hour.iter().filter(|(of, _)| *of == status).map(|(_, n)| n).sum::<i64>());
+        view! {
+            <a class="tile" data-status=status.slug() href=format!("/occurrences?status={}", status.slug())>
+                <span class="tile-label cluster">
+                    <Icon name=icon_of(status)/>
+                    <span>{status.word()}</span>
+                </span>
+                <span class="tile-value">{move || format::count(count())}</span>
+                <span class="tile-hint">"in the last hour"</span>
+            </a>
+        }
+    };
+    let tiles = ALL.into_iter().map(tile).collect::<Vec<_>>();
+    let workers = move || data.with(|data| format::count(data.workers_alive));
+    let workers_hint = move || data.with(|data| format!("of {} seen today", format::plural(data.workers_known, "instance")));
+    let jobs = move || data.with(|data| format::count(data.jobs_active));
+    let jobs_hint = move || data.with(|data| format!("of {}", format::plural(data.jobs_total, "job")));
+    view! {
+        <div class="tiles">
+            {tiles}
+            <a class="tile" href="/workers">
+                <span class="tile-label cluster">
+                    <Icon name="server"/>
+                    <span>"Workers alive"</span>
+                </span>
+                <span class="tile-value">{workers}</span>
+                <span class="tile-hint">{workers_hint}</span>
+            </a>
+            <a class="tile" href="/jobs">
+                <span class="tile-label cluster">
+                    <Icon name="briefcase-business"/>
+                    <span>"Active jobs"</span>
+                </span>
+                <span class="tile-value">{jobs}</span>
+                <span class="tile-hint">{jobs_hint}</span>
+            </a>
+        </div>
+    }
+}
+
+#[component]
+fn NextRuns(data: RwSignal<Overview>) -> impl IntoView {
+    let none = Memo::new(move |_| data.with(|data| data.next_due.is_empty()));
+    let each = move || data.with(|data| data.next_due.clone());
+    let row = |due: NextDue| {
+        view! {
+            <tr>
+                <td><a class="row-link" href=format!("/jobs/{}", due.job_id)>{due.job_name}</a></td>
+                <td class="num"><Countdown at=due.at/></td>
+            </tr>
+        }
+    };
+    view! {
+        <section class="card" aria-labelledby="next-due">
+            <div class="card-head">
+                <h2 class="card-title" id="next-due">"Due next"</h2>
+                <a href="/jobs">"All jobs"</a>
+            </div>
+            <p class="muted" hidden=move || !none.get()>"No active job has a time to come."</p>
+            <div class="table-wrap" hidden=move || none.get()>
+                <table class="table">
+                    <caption class="sr-only">"The next ten fires"</caption>
+                    <thead>
+                        <tr>
+                            <th scope="col">"Job"</th>
+                            <th scope="col" class="num">"Due"</th>
+                        </tr>
+                    </thead>
+                    <tbody>
+                        <For each=each key=|due| (due.job_id, due.at) children=row/>
+                    </tbody>
+                </table>
+            </div>
+        </section>
+    }
+}
+
+#[component]
+fn Failures(data: RwSignal<Overview>) -> impl IntoView {
+    let none = Memo::new(move |_| data.with(|data| data.failures.is_empty()));
+    let each = move || data.with(|data| data.failures.clone());
+    let row = |row: OccurrenceRow| {
+        view! {
+            <tr>
+                <td><StatusBadge status=row.status/></td>
+                <td>
+                    <a class="row-link" href=format!("/occurrences/{}", row.id)>{row.job_name}</a>
+                    <span class="muted">" " {row.note}</span>
+                </td>
+                <td class="num"><MaybeTime at=row.ended_at relative=true/></td>
+            </tr>
+        }
+    };
+    view! {
+        <section class="card" aria-labelledby="failures">
+            <div class="card-head">
+                <h2 class="card-title" id="failures">"Last failures"</h2>
+                <a href="/occurrences?status=failed">"All failed"</a>
+            </div>
+            <p class="muted" hidden=move || !none.get()>"Nothing has failed."</p>
+            <div class="table-wrap" hidden=move || none.get()>
+                <table class="table">
+                    <caption class="sr-only">"The last five failures"</caption>
+                    <thead>
+                        <tr>
+                            <th scope="col">"Status"</th>
+                            <th scope="col">"Occurrence"</th>
+                            <th scope="col" class="num">"Ended"</th>
+                        </tr>
+                    </thead>
+                    <tbody>
+                        <For each=each key=|row| (row.id, row.version) children=row/>
+                    </tbody>
+                </table>
+            </div>
+        </section>
+    }
+}

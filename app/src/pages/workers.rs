@@ -1,0 +1,169 @@
+//! Who runs the work, who is alive, and what each can run.
+
+use std::time::Duration;
+
+use leptos::prelude::*;
+use leptos_meta::Title;
+use protocol::{
+    access::Action,
+    event::Event,
+    view::{InstanceView, JobTypeView, WorkerView},
+};
+
+use crate::{
+    api::{session::query_value, workers::list_workers},
+    components::{empty::Empty, icon::Icon, loading::page, me::may, page_head::PageHead, time::Time},
+    format,
+    live::{refresher, use_live},
+};
+
+/// How often the page reads again at most; heartbeats come every few seconds.
+const PAUSE: Duration = Duration::from_millis(700);
+
+/// The page.
+#[component]
+pub fn WorkersPage() -> impl IntoView {
+    let data = Resource::new_blocking(|| (), |()| list_workers());
+    view! {
+        <Title text="Workers"/>
+        <PageHead title="Workers" sub="Programs that run jobs, seen in the last day."/>
+        {page(data, |workers| view! { <Workers workers/> })}
+    }
+}
+
+#[component]
+fn Workers(workers: Vec<WorkerView>) -> impl IntoView {
+    let workers = RwSignal::new(workers);
+    let refresh = refresher(PAUSE, list_workers, move |read| workers.set(read));
+    use_live(move |envelope| {
+        if matches!(envelope.event, Event::Workers | Event::Resync) {
+            refresh.ask();
+        }
+    });
+    let may_define = may(Action::DefineJob);
+    let cards = move || {
+        let workers = workers.get();
+        if workers.is_empty() {
+            return nothing().into_any();
+        }
+        let cards = workers.into_iter().map(|worker| card(worker, may_define)).collect::<Vec<_>>();
+        view! { <div class="stack">{cards}</div> }.into_any()
+    };
+    view! { {cards} }
+}
+
+fn nothing() -> impl IntoView {
+    view! {
+        <Empty
+            icon="server"
+            title="No worker has been seen"
+            text="A worker is a program that runs jobs. Start one that is connected to the same broker, and it appears here by itself; jobs wait for it until then."
+        >
+            <a class="btn" href="/help">"What the words mean"</a>
+        </Empty>
+    }
+}
+
+fn card(worker: WorkerView, may_define: bool) -> AnyView {
+    let heading = format!("worker-{}", worker.id);
+    let alive = worker.instances.iter().filter(|instance| instance.alive).count();
+    let summary = format!(
+        "{} of {} alive",
+        format::count(i64::try_from(alive).unwrap_or(i64::MAX)),
+        format::plural(i64::try_from(worker.instances.len()).unwrap_or(i64::MAX), "instance")
+    );
+    let caption = format!("Instances of worker {}", worker.id);
+    let rows = worker.instances.into_iter().map(instance_row).collect::<Vec<_>>();
+    let types = worker.job_types.into_iter().map(|job_type| type_card(job_type, may_define)).collect::<Vec<_>>();
+    view! {
+        <section class="card" aria-labelledby=heading>
+            <div class="card-head">
+                <h2 class="card-title" id=heading.clone()>{worker.id}</h2>
+                <span class="muted">{summary}</span>
+            </div>
+            <div class="table-wrap">
+                <table class="table table-cards">
+                    <caption class="sr-only">{caption}</caption>
+                    <thead>
+                        <tr>
+                            <th scope="col">"Instance"</th>
+                            <th scope="col">"State"</th>
+                            <th scope="col">"Last heartbeat"</th>
+                            <th scope="col" class="num">"Running"</th>
+                            <th scope="col">"Host"</th>
+                            <th scope="col">"Version"</th>
+                            <th scope="col">"Started"</th>
+                        </tr>
+                    </thead>
+                    <tbody>{rows}</tbody>
+                </table>
+            </div>
+            <h3>"Job types"</h3>
+            <div class="cards">{types}</div>
+        </section>
+    }
+    .into_any()
+}
+
+fn instance_row(instance: InstanceView) -> impl IntoView {
+    let (status, icon, word) = match (instance.alive, instance.stopped) {
+        (true, _) => ("active", "heart-pulse", "Alive"),
+        (false, true) => ("paused", "circle-pause", "Stopped"),
+        (false, false) => ("unknown", "wifi-off", "Lost"),
+    };
+    let id = instance.id.clone();
+    view! {
+        <tr data-instance=id>
+            <th scope="row" data-label="Instance" class="mono">{instance.id}</th>
+            <td data-label="State">
+                <span class="badge" data-status=status>
+                    <Icon name=icon/>
+                    <span>{word}</span>
+                </span>
+            </td>
+            <td data-label="Last heartbeat"><Time at=instance.last_heartbeat_at relative=true/></td>
+            <td data-label="Running" class="num">{format!("{} of {}", instance.running, instance.capacity)}</td>
+            <td data-label="Host">{instance.host}</td>
+            <td data-label="Version">{instance.version}</td>
+            <td data-label="Started"><Time at=instance.started_at/></td>
+        </tr>
+    }
+}
+
+fn type_card(job_type: JobTypeView, may_define: bool) -> impl IntoView {
+    let info = job_type.info;
+    let target = format!("{}/{}", job_type.worker_id, info.job_type);
+    let alive = match job_type.alive {
+        0 => "No live instance offers it.".to_owned(),
+        n => format!("Offered by {}.", format::plural(n, "live instance")),
+    };
+    let timeout = match info.timeout_seconds {
+        Some(seconds) => format!("Ended after {} unless a job says otherwise.", format::duration(i64::from(seconds) * 1_000)),
+        None => "No time limit of its own.".to_owned(),
+    };
+    let schema = serde_json::to_string_pretty(&info.schema).unwrap_or_default();
+    let schema_name = format!("Input schema of {}", info.job_type);
+    let new_job = may_define.then(|| {
+        view! {
+            <a class="btn btn-small" href=format!("/jobs/new?type={}", query_value(&target))>
+                <Icon name="plus"/>
+                "New job"
+                <span class="sr-only">{format!(" of type {}", info.job_type)}</span>
+            </a>
+        }
+    });
+    view! {
+        <div class="card">
+            <div class="card-head">
+                <h4 class="card-title mono">{info.job_type.clone()}</h4>
+                {new_job}
+            </div>
+            <p>{info.description}</p>
+            <p class="muted">{alive} " " {timeout}</p>
+            <details>
+                <summary>"Input schema"</summary>
+                <pre class="code" tabindex="0" role="region" aria-label=schema_name>{schema}</pre>
+            </details>
+        </div>
+    }
+}

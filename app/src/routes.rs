@@ -1,0 +1,123 @@
+//! The site map, and the frame every signed-in page stands in.
+
+use leptos::prelude::*;
+use leptos_meta::{Title, provide_meta_context};
+use leptos_router::{
+    SsrMode,
+    components::{Outlet, ParentRoute, Route, Router, Routes},
+    hooks::use_location,
+    path,
+};
+
+use crate::{
+    browser,
+    components::{
+        loading::Apology,
+        me::Session,
+        nav::{BottomBar, Notice, SideNav, Topbar},
+        page_head::FocusHeading,
+        shortcuts::Shortcuts,
+        time::Clock,
+        toast::{ToastRegion, Toasts},
+    },
+    live::Live,
+    pages::{
+        help::HelpPage,
+        invite::{InvitePage, SetupPage},
+        job::JobPage,
+        job_form::{EditJobPage, NewJobPage},
+        jobs::JobsPage,
+        login::LoginPage,
+        occurrence::OccurrencePage,
+        occurrences::OccurrencesPage,
+        overview::OverviewPage,
+        team::TeamPage,
+        workers::WorkersPage,
+    },
+};
+
+/// The whole dashboard.
+///
+/// Every page waits for its data before its first byte is sent: a reader without a script gets all of it, and the
+/// response's status can still say that there is nothing.
+#[component]
+pub fn App() -> impl IntoView {
+    provide_meta_context();
+    Clock::provide();
+    Toasts::provide();
+    let focus = FocusHeading::provide();
+    Effect::new(move |_| browser::mark_ready());
+    view! {
+        <Title formatter=|title: String| if title.is_empty() { "Milvaion".to_owned() } else { format!("{title} · Milvaion") }/>
+        <Router>
+            <FollowFocus focus/>
+            <Routes fallback=|| view! { <Lost/> }>
+                <Route path=path!("/setup") view=SetupPage ssr=SsrMode::Async/>
+                <Route path=path!("/invite") view=InvitePage ssr=SsrMode::Async/>
+                <Route path=path!("/login") view=LoginPage ssr=SsrMode::Async/>
+                <ParentRoute path=path!("") view=Layout ssr=SsrMode::Async>
+                    <Route path=path!("/") view=OverviewPage ssr=SsrMode::Async/>
+                    <Route path=path!("/jobs") view=JobsPage ssr=SsrMode::Async/>
+                    <Route path=path!("/jobs/new") view=NewJobPage ssr=SsrMode::Async/>
+                    <Route path=path!("/jobs/:id") view=JobPage ssr=SsrMode::Async/>
+                    <Route path=path!("/jobs/:id/edit") view=EditJobPage ssr=SsrMode::Async/>
+                    <Route path=path!("/occurrences") view=OccurrencesPage ssr=SsrMode::Async/>
+                    <Route path=path!("/occurrences/:id") view=OccurrencePage ssr=SsrMode::Async/>
+                    <Route path=path!("/workers") view=WorkersPage ssr=SsrMode::Async/>
+                    <Route path=path!("/team") view=TeamPage ssr=SsrMode::Async/>
+                    <Route path=path!("/help") view=HelpPage ssr=SsrMode::Async/>
+                </ParentRoute>
+            </Routes>
+            <ToastRegion/>
+        </Router>
+    }
+}
+
+/// The frame. It is drawn once and stays while pages change inside it.
+#[component]
+fn Layout() -> impl IntoView {
+    let session = Session::provide();
+    Live::provide();
+    view! {
+        <div class="app">
+            <a class="skip-link" href="#content" rel="external">"Skip to content"</a>
+            <Topbar session/>
+            <SideNav session/>
+            <main class="content" id="content" tabindex="-1">
+                <Notice/>
+                <Outlet/>
+            </main>
+            <BottomBar/>
+            <Shortcuts/>
+        </div>
+    }
+}
+
+/// An address that leads nowhere.
+#[component]
+fn Lost() -> impl IntoView {
+    #[cfg(feature = "ssr")]
+    if let Some(response) = use_context::<leptos_axum::ResponseOptions>() {
+        response.set_status(http::StatusCode::NOT_FOUND);
+    }
+    view! {
+        <main class="auth" id="content">
+            <div class="card">
+                <Apology title="Not found" text="There is no page at this address.".to_owned()/>
+            </div>
+        </main>
+    }
+}
+
+/// Moves the focus to the heading of a page the reader came to by a link of ours.
+#[component]
+fn FollowFocus(focus: FocusHeading) -> impl IntoView {
+    let pathname = use_location().pathname;
+    Effect::new(move |before: Option<String>| {
+        let here = pathname.get();
+        if before.is_some_and(|before| before != here) {
+            focus.ask();
+        }
+        here
+    });
+}

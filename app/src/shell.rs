@@ -1,0 +1,47 @@
+//! The document around the app.
+
+use leptos::{nonce::use_nonce, prelude::*};
+use leptos_meta::MetaTags;
+
+use crate::{
+    components::preferences::{THEME_COOKIE, Theme},
+    routes::App,
+};
+
+/// The whole document. The theme comes from the reader's cookie, so that no page flashes in the other one; everything is
+/// loaded from this server, and every script carries the response's nonce.
+pub fn shell(options: LeptosOptions) -> impl IntoView {
+    let nonce = use_nonce();
+    let csp_nonce = nonce.as_ref().map(ToString::to_string);
+    view! {
+        <!DOCTYPE html>
+        <html lang="en" data-theme=theme().slug()>
+            <head>
+                <meta charset="utf-8"/>
+                <meta name="viewport" content="width=device-width, initial-scale=1"/>
+                <meta name="color-scheme" content="light dark"/>
+                <meta name="robots" content="noindex"/>
+                <link rel="icon" href="/favicon.svg" type="image/svg+xml"/>
+                <link rel="stylesheet" href="/pkg/app.css" nonce=csp_nonce/>
+                <HydrationScripts options/>
+                <MetaTags/>
+            </head>
+            <body>
+                <App/>
+            </body>
+        </html>
+    }
+}
+
+/// The theme the reader chose, or their computer's.
+fn theme() -> Theme {
+    let Some(parts) = use_context::<http::request::Parts>() else { return Theme::System };
+    parts
+        .headers
+        .get_all(http::header::COOKIE)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|line| line.split(';'))
+        .find_map(|pair| pair.trim().strip_prefix(THEME_COOKIE)?.strip_prefix('='))
+        .map_or(Theme::System, Theme::from_slug)
+}

@@ -1,0 +1,253 @@
+//! A backend of plain values.
+
+use std::sync::{Arc, Mutex};
+
+use app::{
+    backend::{Backend, Flash, TriggerInput},
+    error::AppError,
+};
+use async_trait::async_trait;
+use axum::http::request::Parts;
+use protocol::{
+    access::{Action, Role},
+    id::{JobId, OccurrenceId, UserId},
+    message::{LogLevel, LogLine},
+    page::{JobFilter, OccurrenceFilter, Page},
+    request::JobForm,
+    status::OccurrenceStatus,
+    view::{
+        FormContext, InviteInfo, JobRow, JobView, Me, OccurrenceRow, OccurrenceView, Overview, SchedulePreview, TeamView,
+        UserView, WorkerView,
+    },
+};
+
+use super::samples;
+
+/// What the backend holds and what was asked of it.
+pub(crate) struct Fake {
+    /// Who asks; nobody when signed out.
+    pub(crate) me: Option<Me>,
+    /// Whether there is anything at all.
+    pub(crate) empty: bool,
+    /// The status of every occurrence.
+    pub(crate) status: OccurrenceStatus,
+    /// Whether a live worker can run it.
+    pub(crate) worker_alive: bool,
+    /// What plain forms left.
+    pub(crate) flashes: Mutex<Vec<Flash>>,
+    /// What was changed, one line for each change.
+    pub(crate) done: Mutex<Vec<String>>,
+}
+
+impl Fake {
+    /// Somebody with this role before a busy installation.
+    pub(crate) fn signed_in(role: Role) -> Self {
+        Self {
+            me: Some(samples::me(role)),
+            empty: false,
+            status: OccurrenceStatus::Completed,
+            worker_alive: true,
+            flashes: Mutex::default(),
+            done: Mutex::default(),
+        }
+    }
+
+    /// Nobody.
+    pub(crate) fn signed_out() -> Self {
+        Self { me: None, ..Self::signed_in(Role::Viewer) }
+    }
+
+    /// The same, before an installation that holds nothing yet.
+    pub(crate) fn empty(self) -> Self {
+        Self { empty: true, ..self }
+    }
+
+    /// The same, with every occurrence in this state.
+    pub(crate) fn with_status(self, status: OccurrenceStatus) -> Self {
+        Self { status, ..self }
+    }
+
+    /// The same, without a live worker.
+    pub(crate) fn without_worker(self) -> Self {
+        Self { worker_alive: false, ..self }
+    }
+
+    /// Ready to be asked.
+    pub(crate) fn ready(self) -> Arc<Self> {
+        Arc::new(self)
+    }
+
+    fn note(&self, what: impl Into<String>) {
+        self.done.lock().expect("no test panics inside").push(what.into());
+    }
+
+    fn known(&self, id: JobId) -> Result<(), AppError> {
+        if id == samples::job_id() { Ok(()) } else { Err(AppError::NotFound("There is no such job.".into())) }
+    }
+}
+
+#[async_trait]
+impl Backend for Fake {
+    async fn authorize(&self, _parts: &Parts, action: Action) -> Result<Me, AppError> {
+        let me = self.me.clone().ok_or(AppError::SignedOut)?;
+        if me.role.may(action) {
+            Ok(me)
+        } else {
+            let needed = action.needs().word();
+            Err(AppError::Denied(format!("You are {}. Only {needed} may {}.", me.role.word(), action.words())))
+        }
+    }
+
+    async fn me(&self, _parts: &Parts) -> Result<Option<Me>, AppError> {
+        Ok(self.me.clone())
+    }
+
+    async fn sign_in(&self, _parts: &Parts, email: &str, passphrase: &str) -> Result<Me, AppError> {
+        if passphrase == "correct horse battery" {
+            self.note(format!("sign in {email}"));
+            Ok(samples::me(Role::Admin))
+        } else {
+            Err(AppError::field("passphrase", "The e-mail address or the passphrase is wrong."))
+        }
+    }
+
+    async fn sign_out(&self, _parts: &Parts) -> Result<(), AppError> {
+        self.note("sign out");
+        Ok(())
+    }
+
+    async fn needs_setup(&self) -> Result<bool, AppError> {
+        Ok(self.empty)
+    }
+
+    async fn invite(&self, token: &str) -> Result<InviteInfo, AppError> {
+        match token {
+            "good" => Ok(InviteInfo { is_setup: false, name: "Grace".into(), role: Role::Operator }),
+            "setup" => Ok(InviteInfo { is_setup: true, name: String::new(), role: Role::Admin }),
+            _ => Err(AppError::NotFound("This link is no longer good.".into())),
+        }
+    }
+
+    async fn accept_invite(
+        &self,
+        _parts: &Parts,
+        _token: &str,
+        name: &str,
+        _email: &str,
+        passphrase: &str,
+    ) -> Result<Me, AppError> {
+        if passphrase.chars().count() < 12 {
+            return Err(AppError::field("passphrase", "Use at least 12 characters."));
+        }
+        self.note(format!("accept {name}"));
+        Ok(samples::me(Role::Operator))
+    }
+
+    async fn put_flash(&self, _parts: &Parts, flash: Flash) -> Result<(), AppError> {
+        self.flashes.lock().expect("no test panics inside").push(flash);
+        Ok(())
+    }
+
+    async fn take_flash(&self, _parts: &Parts, form: &str) -> Result<Option<Flash>, AppError> {
+        let mut flashes = self.flashes.lock().expect("no test panics inside");
+        let place = flashes.iter().position(|flash| flash.form == form);
+        Ok(place.map(|place| flashes.remove(place)))
+    }
+
+    async fn overview(&self, _me: &Me) -> Result<Overview, AppError> {
+        Ok(samples::overview(self.empty))
+    }
+
+    async fn jobs(&self, _me: &Me, _filter: JobFilter) -> Result<Page<JobRow>, AppError> {
+        let rows = if self.empty { vec![] } else { vec![samples::job_row()] };
+        Ok(Page { rows, next: None })
+    }
+
+    async fn job(&self, _me: &Me, id: JobId, _viewer_zone: Option<&str>) -> Result<JobView, AppError> {
+        self.known(id)?;
+        Ok(samples::job())
+    }
+
+    async fn form_context(&self, _me: &Me, job: Option<JobId>) -> Result<FormContext, AppError> {
+        if let Some(id) = job {
+            self.known(id)?;
+        }
+        let job_types = if self.empty { vec![] } else { vec![samples::job_type()] };
+        let zones = vec!["Europe/Warsaw".into(), "UTC".into()];
+        Ok(FormContext { job_types, zones, job: job.map(|_| samples::job()) })
+    }
+
+    async fn preview(&self, _me: &Me, form: &JobForm, _zone: Option<&str>) -> Result<SchedulePreview, AppError> {
+        form.schedule().map_err(AppError::Fields)?;
+        Ok(samples::preview())
+    }
+
+    async fn check_job(&self, _me: &Me, form: &JobForm) -> Result<(), AppError> {
+        form.check(Some(&samples::schema()), samples::at(0)).map(|_| ()).map_err(AppError::Fields)
+    }
+
+    async fn save_job(&self, me: &Me, form: &JobForm) -> Result<JobId, AppError> {
+        self.check_job(me, form).await?;
+        self.note(format!("save {}", form.display_name));
+        Ok(samples::job_id())
+    }
+
+    async fn trigger_job(&self, _me: &Me, id: JobId, input: TriggerInput) -> Result<OccurrenceId, AppError> {
+        self.known(id)?;
+        self.note(format!("trigger {}", input.reason));
+        Ok(samples::occurrence_id(0))
+    }
+
+    async fn set_job_active(&self, _me: &Me, id: JobId, active: bool, _reason: &str) -> Result<(), AppError> {
+        self.known(id)?;
+        self.note(if active { "resume" } else { "pause" });
+        Ok(())
+    }
+
+    async fn delete_job(&self, _me: &Me, id: JobId) -> Result<String, AppError> {
+        self.known(id)?;
+        self.note("delete");
+        Ok("nightly report".into())
+    }
+
+    async fn occurrences(&self, _me: &Me, filter: OccurrenceFilter) -> Result<Page<OccurrenceRow>, AppError> {
+        if self.empty || filter.status.is_some_and(|status| status != self.status) {
+            return Ok(Page { rows: vec![], next: None });
+        }
+        let rows = (0..3).rev().map(|second| samples::row(second, self.status)).collect();
+        let next = filter.before.is_none().then(|| samples::occurrence_id(0).to_string());
+        Ok(Page { rows, next })
+    }
+
+    async fn occurrence(&self, _me: &Me, id: OccurrenceId) -> Result<OccurrenceView, AppError> {
+        if id != samples::occurrence_id(0) {
+            return Err(AppError::NotFound("There is no such occurrence; they are kept for 30 days.".into()));
+        }
+        let mut view = samples::occurrence(self.status);
+        view.worker_alive = self.worker_alive;
+        Ok(view)
+    }
+
+    async fn log_before(&self, _me: &Me, _id: OccurrenceId, before_seq: i64) -> Result<Vec<LogLine>, AppError> {
+        Ok(vec![samples::log_line(before_seq - 1, LogLevel::Debug, "a line further back")])
+    }
+
+    async fn workers(&self, _me: &Me) -> Result<Vec<WorkerView>, AppError> {
+        Ok(if self.empty { vec![] } else { vec![samples::worker()] })
+    }
+
+    async fn team(&self, me: &Me) -> Result<TeamView, AppError> {
+        let user = UserView { me: me.clone(), created_at: samples::at(0), last_sign_in_at: None };
+        Ok(TeamView { users: vec![user], invites: vec![] })
+    }
+
+    async fn invite_user(&self, _me: &Me, name: &str, role: Role) -> Result<String, AppError> {
+        self.note(format!("invite {name} as {}", role.slug()));
+        Ok("/invite?token=good".into())
+    }
+
+    async fn revoke_invite(&self, _me: &Me, _id: UserId) -> Result<(), AppError> {
+        self.note("revoke");
+        Ok(())
+    }
+}

@@ -1,0 +1,97 @@
+//! What a page test gets in one line: the dashboard as the server serves it, over a backend made of plain values.
+//!
+//! Nothing is mocked between the request and the page: routes, redirects, statuses and server functions are the real
+//! ones. Only [`Fake`] stands where the server's backend would, and it judges roles by the same table.
+
+pub(crate) mod fake;
+pub(crate) mod samples;
+
+use std::sync::Arc;
+
+use app::{backend::Backend, routes::App, shell::shell};
+use axum::{
+    Router,
+    body::{Body, to_bytes},
+    http::{Method, Request, StatusCode, header},
+    routing::any,
+};
+use leptos::{config::LeptosOptions, prelude::provide_context};
+use leptos_axum::{LeptosRoutes, generate_route_list, handle_server_fns_with_context};
+use tower::ServiceExt;
+
+pub(crate) use fake::Fake;
+
+/// An answer, read whole.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// Its status.
+    pub(crate) status: StatusCode,
+    /// Where it leads, if it leads somewhere.
+    pub(crate) location: Option<String>,
+    /// Its body.
+    pub(crate) body: String,
+}
+
+impl Answer {
+    /// Panics unless the page says all of `words`.
+    #[track_caller]
+    pub(crate) fn says(&self, words: &[&str]) -> &Self {
+        for word in words {
+            assert!(self.body.contains(word), "the page does not say {word:?}:\n{}", self.body);
+        }
+        self
+    }
+
+    /// Panics if the page says one of `words`.
+    #[track_caller]
+    pub(crate) fn says_none_of(&self, words: &[&str]) -> &Self {
+        for word in words {
+            assert!(!self.body.contains(word), "the page says {word:?}:\n{}", self.body);
+        }
+        self
+    }
+}
+
+/// Sends `request` to a dashboard over `fake`.
+pub(crate) async fn send(fake: Arc<Fake>, request: Request<Body>) -> Answer {
+    let options = LeptosOptions::builder().output_name("app").build();
+    let routes = generate_route_list(App);
+    let provide = {
+        let fake = fake.clone();
+        move || provide_context::<Arc<dyn Backend>>(fake.clone())
+    };
+    let calls = {
+        let provide = provide.clone();
+        move |request: Request<Body>| handle_server_fns_with_context(provide.clone(), request)
+    };
+    let pages = {
+        let options = options.clone();
+        move || shell(options.clone())
+    };
+    let router: Router = Router::new()
+        .route("/api/{*call}", any(calls))
+        .leptos_routes_with_context(&options, routes, provide, pages)
+        .with_state(options);
+    let response = router.oneshot(request).await.expect("a router answers");
+    let status = response.status();
+    let location = response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok()).map(ToOwned::to_owned);
+    let bytes = to_bytes(response.into_body(), 4 << 20).await.expect("a body that ends");
+    Answer { status, location, body: String::from_utf8(bytes.to_vec()).expect("text") }
+}
+
+/// Opens a page as a browser does.
+pub(crate) async fn get(fake: &Arc<Fake>, path: &str) -> Answer {
+    let request = Request::builder().uri(path).header(header::ACCEPT, "text/html").body(Body::empty());
+    send(fake.clone(), request.expect("a request")).await
+}
+
+/// Sends a form as a browser without a script does.
+pub(crate) async fn post(fake: &Arc<Fake>, path: &str, form: &str) -> Answer {
+    let request = Request::builder()
+        .method(Method::POST)
+        .uri(path)
+        .header(header::ACCEPT, "text/html")
+        .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
+        .body(Body::from(form.to_owned()));
+    send(fake.clone(), request.expect("a request")).await
+}

@@ -1,0 +1,203 @@
+//! Values that pages show in tests. One clock, one job, one worker; everything else is a variation.
+
+use chrono::{DateTime, Utc};
+use protocol::{
+    access::Role,
+    id::{JobId, OccurrenceId, UserId},
+    message::{JobTypeInfo, LogLevel, LogLine},
+    request::JobInput,
+    schedule::Schedule,
+    status::OccurrenceStatus,
+    view::{
+        Health, HealthItem, InstanceView, JobRow, JobTypeView, JobView, Me, MinuteCount, NextDue, OccurrenceRow,
+        OccurrenceView, Overview, PreviewRun, SchedulePreview, StatusChange, Trigger, WorkerView,
+    },
+};
+use serde_json::json;
+
+/// The instant of every sample, `second` seconds on.
+pub(crate) fn at(second: i64) -> DateTime<Utc> {
+    DateTime::from_timestamp(1_795_269_720 + second, 0).expect("in range")
+}
+
+/// The sample job's id.
+pub(crate) fn job_id() -> JobId {
+    JobId::from_parts(at(0), [1; 10])
+}
+
+/// The id of the occurrence that was due at `second`.
+pub(crate) fn occurrence_id(second: i64) -> OccurrenceId {
+    OccurrenceId::from_parts(at(second), [2; 10])
+}
+
+/// Somebody with this role.
+pub(crate) fn me(role: Role) -> Me {
+    Me { id: UserId::from_parts(at(0), [3; 10]), name: "Ada".into(), email: "ada@example.org".into(), role }
+}
+
+/// An occurrence in a list.
+pub(crate) fn row(second: i64, status: OccurrenceStatus) -> OccurrenceRow {
+    let begun = !matches!(status, OccurrenceStatus::Queued | OccurrenceStatus::Skipped);
+    let ended = begun && status.is_final();
+    OccurrenceRow {
+        id: occurrence_id(second),
+        job_id: job_id(),
+        job_name: "nightly report".into(),
+        status,
+        version: 1,
+        trigger: Trigger::Schedule,
+        attempt: 1,
+        scheduled_for: at(second),
+        started_at: begun.then(|| at(second)),
+        ended_at: ended.then(|| at(second + 1)),
+        duration_ms: ended.then_some(1_234),
+        instance_id: begun.then(|| "local-1".into()),
+        progress: None,
+        note: (status == OccurrenceStatus::Failed).then(|| "status 500 instead of 200".into()),
+    }
+}
+
+/// An occurrence on its own page.
+pub(crate) fn occurrence(status: OccurrenceStatus) -> OccurrenceView {
+    OccurrenceView {
+        row: row(0, status),
+        worker_id: "local".into(),
+        job_type: "http-request".into(),
+        job_version: 2,
+        job_data: json!({ "url": "http://127.0.0.1:9/<report>" }),
+        triggered_by: None,
+        trigger_reason: None,
+        published_at: Some(at(0)),
+        result: (status == OccurrenceStatus::Completed).then(|| r#"{"status":200}"#.into()),
+        exception: (status == OccurrenceStatus::Failed).then(|| "status 500 instead of 200\nbody: oops".into()),
+        changes: vec![
+            StatusChange { status: OccurrenceStatus::Queued, at: at(0), attempt: 1, by: None, note: None },
+            StatusChange { status, at: at(1), attempt: 1, by: Some("local-1".into()), note: None },
+        ],
+        log: vec![log_line(1_000_000, LogLevel::Info, "asking"), log_line(1_000_001, LogLevel::Error, "<b>refused</b>")],
+        log_has_earlier: true,
+        job_exists: true,
+        worker_alive: true,
+    }
+}
+
+/// A log line.
+pub(crate) fn log_line(seq: i64, level: LogLevel, message: &str) -> LogLine {
+    LogLine { seq, at: at(0), level, message: message.into(), data: None }
+}
+
+/// The job in a list.
+pub(crate) fn job_row() -> JobRow {
+    JobRow {
+        id: job_id(),
+        display_name: "nightly report".into(),
+        worker_id: "local".into(),
+        job_type: "http-request".into(),
+        schedule_words: "At 09:00".into(),
+        next_fire_at: Some(at(3_600)),
+        is_active: true,
+        tags: vec!["billing".into()],
+        recent: vec![(occurrence_id(0), OccurrenceStatus::Completed)],
+        worker_alive: true,
+    }
+}
+
+/// A schedule in words and dates.
+pub(crate) fn preview() -> SchedulePreview {
+    SchedulePreview {
+        words: "At 09:00".into(),
+        zone: "Europe/Warsaw".into(),
+        viewer_zone: None,
+        runs: vec![PreviewRun { at: at(3_600), in_zone: "2026-11-22 09:00 CET".into(), in_viewer_zone: None }],
+        warnings: vec![],
+    }
+}
+
+/// The job on its own page.
+pub(crate) fn job() -> JobView {
+    JobView {
+        row: job_row(),
+        definition: JobInput {
+            display_name: "nightly report".into(),
+            description: "Asks for the report.".into(),
+            tags: vec!["billing".into()],
+            worker_id: "local".into(),
+            job_type: "http-request".into(),
+            job_data: json!({ "url": "http://127.0.0.1:9/report" }),
+            schedule: Schedule::Cron { expression: "0 9 * * *".into(), zone: "Europe/Warsaw".into() },
+            is_active: true,
+            priority: 3,
+            timeout_seconds: None,
+        },
+        version: 2,
+        paused_reason: None,
+        preview: preview(),
+        created_at: at(0),
+        created_by: "Ada".into(),
+        modified_at: at(0),
+        modified_by: "Ada".into(),
+        schema: Some(schema()),
+    }
+}
+
+/// The sample type's schema.
+pub(crate) fn schema() -> serde_json::Value {
+    json!({
+        "type": "object",
+        "required": ["url"],
+        "properties": { "url": { "type": "string", "description": "Whom to ask." } }
+    })
+}
+
+/// The sample type.
+pub(crate) fn job_type() -> JobTypeView {
+    JobTypeView {
+        worker_id: "local".into(),
+        info: JobTypeInfo {
+            job_type: "http-request".into(),
+            description: "Asks a web server.".into(),
+            schema: schema(),
+            concurrency: 4,
+            timeout_seconds: Some(60),
+        },
+        alive: 1,
+    }
+}
+
+/// The sample worker: one instance that lives and one that was lost.
+pub(crate) fn worker() -> WorkerView {
+    let instance = |id: &str, alive: bool| InstanceView {
+        id: id.into(),
+        host: "host-a".into(),
+        version: "0.1.0".into(),
+        capacity: 8,
+        running: 1,
+        started_at: at(0),
+        last_heartbeat_at: at(5),
+        alive,
+        stopped: false,
+    };
+    WorkerView {
+        id: "local".into(),
+        instances: vec![instance("local-1", true), instance("local-2", false)],
+        job_types: vec![job_type()],
+    }
+}
+
+/// The overview of a busy installation, or of one without a job.
+pub(crate) fn overview(empty: bool) -> Overview {
+    let health = |name: &str, state, detail: &str| HealthItem { name: name.into(), state, detail: detail.into() };
+    let counts = vec![(OccurrenceStatus::Completed, 1_234), (OccurrenceStatus::Failed, 1)];
+    Overview {
+        now: at(30),
+        health: vec![health("PostgreSQL", Health::Ok, "1 ms"), health("RabbitMQ", Health::Down, "refused")],
+        last_hour: if empty { vec![] } else { counts.clone() },
+        minutes: if empty { vec![] } else { vec![MinuteCount { minute: at(0), counts }] },
+        workers_alive: 1,
+        workers_known: 2,
+        jobs_active: i64::from(!empty),
+        jobs_total: i64::from(!empty),
+        next_due: vec![NextDue { job_id: job_id(), job_name: "nightly report".into(), at: at(3_600) }],
+        failures: vec![row(0, OccurrenceStatus::Failed)],
+    }
+}

@@ -1,0 +1,237 @@
+//! What a browser without a script can do: every form of the dashboard, sent as it is drawn.
+
+use axum::http::StatusCode;
+use protocol::{
+    access::{ALL_ACTIONS, Role},
+    id::UserId,
+};
+
+use crate::common::{Fake, get, post, samples};
+
+/// A job form that is right, as a browser writes it.
+const RIGHT: &str = "form%5Bid%5D=&form%5Bversion%5D=&form%5Bdisplay_name%5D=Hourly+check&form%5Btarget%5D=local%2Fhttp-request\
+                     &form%5Binput_mode%5D=form&form%5Binput%5D%5Burl%5D=http%3A%2F%2Flocalhost%2F&form%5Binput_json%5D=%7B%7D\
+                     &form%5Bkind%5D=cron&form%5Bcron%5D=0+*+*+*+*&form%5Bzone%5D=Europe%2FWarsaw&form%5Bevery%5D=10\
+                     &form%5Bevery_unit%5D=minutes&form%5Bonce%5D=&form%5Bis_active%5D=on&form%5Bpriority%5D=3\
+                     &form%5Btimeout_seconds%5D=&form%5Btags%5D=a%2C+b&form%5Bdescription%5D=";
+
+fn done(fake: &Fake) -> Vec<String> {
+    fake.done.lock().expect("no test panics inside").clone()
+}
+
+#[tokio::test]
+async fn signing_in_leads_to_where_one_was_going() {
+    let fake = Fake::signed_out().ready();
+    get(&fake, "/login?next=/jobs%3Fq%3Da").await.says(&[
+        "action=\"/api/sign_in\"",
+        "method=\"post\"",
+        "value=\"/jobs?q=a\"",
+        "autocomplete=\"current-password\"",
+    ]);
+    let form = "email=ada%40example.org&passphrase=correct+horse+battery&next=%2Fjobs%3Fq%3Da";
+    let answer = post(&fake, "/api/sign_in", form).await;
+    assert_eq!((answer.status, answer.location.as_deref()), (StatusCode::FOUND, Some("/jobs?q=a")));
+    let elsewhere =
+        post(&fake, "/api/sign_in", "email=a&passphrase=correct+horse+battery&next=%2F%2Fevil.example").await;
+    assert_eq!(elsewhere.location.as_deref(), Some("/"));
+}
+
+#[tokio::test]
+async fn a_wrong_passphrase_is_told_beside_the_form_and_is_not_kept() {
+    let fake = Fake::signed_out().ready();
+    let answer = post(&fake, "/api/sign_in", "email=ada%40example.org&passphrase=not-this-one&next=%2Fjobs").await;
+    assert_eq!(answer.location.as_deref(), Some("/login?next=%2Fjobs"));
+    let page = get(&fake, "/login?next=/jobs").await;
+    page.says(&[
+        "The e-mail address or the passphrase is wrong.",
+        "value=\"ada@example.org\"",
+        "aria-invalid=\"true\"",
+    ]);
+    page.says_none_of(&["not-this-one"]);
+    get(&fake, "/login?next=/jobs").await.says_none_of(&["passphrase is wrong"]);
+}
+
+#[tokio::test]
+async fn before_anybody_exists_the_sign_in_page_says_where_the_way_in_is() {
+    get(&Fake::signed_out().empty().ready(), "/login").await.says(&["prints a setup link"]);
+    get(&Fake::signed_out().ready(), "/login").await.says_none_of(&["prints a setup link"]);
+    let inside = get(&Fake::signed_in(Role::Viewer).ready(), "/login?next=/jobs").await;
+    assert_eq!((inside.status, inside.location.as_deref()), (StatusCode::FOUND, Some("/jobs")));
+}
+
+#[tokio::test]
+async fn a_one_time_link_makes_an_account_or_says_how_to_get_another() {
+    let fake = Fake::signed_out().ready();
+    get(&fake, "/setup?token=setup").await.says(&["Set up Milvaion", "value=\"setup\"", "At least 12 characters"]);
+    get(&fake, "/invite?token=good").await.says(&["You were invited as Operator", "value=\"Grace\""]);
+    let spent = get(&fake, "/setup?token=old").await;
+    assert_eq!(spent.status, StatusCode::NOT_FOUND);
+    spent.says(&["restart the server"]);
+    get(&fake, "/invite").await.says(&["Ask the Admin who sent it"]);
+
+    let short = "token=setup&page=setup&name=Ada&email=ada%40example.org&passphrase=short";
+    let answer = post(&fake, "/api/accept_invite", short).await;
+    assert_eq!(answer.location.as_deref(), Some("/setup?token=setup"));
+    let page = get(&fake, "/setup?token=setup").await;
+    page.says(&["Use at least 12 characters.", "value=\"Ada\"", "value=\"ada@example.org\""])
+        .says_none_of(&["value=\"short\""]);
+
+    let right = "token=good&page=invite&name=Grace&email=g%40example.org&passphrase=long+enough+this";
+    let answer = post(&fake, "/api/accept_invite", right).await;
+    assert_eq!((answer.status, answer.location.as_deref()), (StatusCode::FOUND, Some("/")));
+    assert_eq!(done(&fake), ["accept Grace"]);
+}
+
+#[tokio::test]
+async fn a_job_can_be_created_without_a_script() {
+    let fake = Fake::signed_in(Role::Operator).ready();
+    let page = get(&fake, "/jobs/new?type=local%2Fhttp-request").await;
+    page.says(&["name=\"form[input][url]\"", "name=\"form[input_json]\"", "name=\"form[kind]\"", "Whom to ask."]);
+    page.says(&["<option value=\"Europe/Warsaw\">", "name=\"then\"", "formaction=\"/api/check_job\""]);
+
+    let answer = post(&fake, "/api/save_job", RIGHT).await;
+    assert_eq!(answer.status, StatusCode::FOUND, "{}", answer.body);
+    assert_eq!(answer.location, Some(format!("/jobs/{}", samples::job_id())));
+    assert_eq!(done(&fake), ["save Hourly check"]);
+    get(&fake, &format!("/jobs/{}", samples::job_id())).await.says(&["The job is created."]);
+
+    post(&fake, "/api/save_job", &format!("{RIGHT}&then=run")).await;
+    assert_eq!(done(&fake)[1..], ["save Hourly check", "trigger "]);
+}
+
+#[tokio::test]
+async fn what_was_typed_survives_a_refusal_and_each_error_stands_beside_its_field() {
+    let fake = Fake::signed_in(Role::Operator).ready();
+    let wrong = RIGHT
+        .replace("=0+*+*+*+*", "=61+*+*+*+*")
+        .replace("=Hourly+check", "=")
+        .replace("%5Burl%5D=http%3A%2F%2Flocalhost%2F", "%5Burl%5D=");
+    let answer = post(&fake, "/api/save_job", &wrong).await;
+    assert_eq!(answer.location.as_deref(), Some("/jobs/new?type=local%2Fhttp-request"));
+    assert!(done(&fake).is_empty());
+    let page = get(&fake, "/jobs/new?type=local%2Fhttp-request").await;
+    page.says(&["3 things need another look", "href=\"#f-display_name\"", "href=\"#f-cron\"", "href=\"#f-input-url\""]);
+    page.says(&["give the job a name", "value=\"61 * * * *\"", "value=\"a, b\"", "aria-invalid=\"true\""]);
+    get(&fake, "/jobs/new").await.says_none_of(&["need another look"]);
+}
+
+#[tokio::test]
+async fn a_check_shows_the_next_runs_and_saves_nothing() {
+    let fake = Fake::signed_in(Role::Operator).ready();
+    let answer = post(&fake, "/api/check_job", RIGHT).await;
+    assert_eq!(answer.location.as_deref(), Some("/jobs/new?type=local%2Fhttp-request"));
+    let page = get(&fake, "/jobs/new?type=local%2Fhttp-request").await;
+    page.says(&[
+        "Nothing is saved yet.",
+        "2026-11-22 09:00 CET",
+        "value=\"Hourly check\"",
+        "value=\"http://localhost/\"",
+    ]);
+    assert!(done(&fake).is_empty());
+}
+
+#[tokio::test]
+async fn an_edit_begins_with_what_the_job_is() {
+    let fake = Fake::signed_in(Role::Operator).ready();
+    let page = get(&fake, &format!("/jobs/{}/edit", samples::job_id())).await;
+    page.says(&[
+        "value=\"nightly report\"",
+        "value=\"0 9 * * *\"",
+        "value=\"http://127.0.0.1:9/report\"",
+        "Asks for the report.",
+    ]);
+    page.says(&["name=\"form[version]\" value=\"2\""]).says_none_of(&["Create and run now"]);
+    assert_eq!(get(&fake, "/jobs/nonsense/edit").await.status, StatusCode::NOT_FOUND);
+    let viewer = Fake::signed_in(Role::Viewer).ready();
+    assert_eq!(get(&viewer, "/jobs/new").await.status, StatusCode::FORBIDDEN);
+}
+
+#[tokio::test]
+async fn a_form_without_any_worker_says_what_to_do() {
+    let fake = Fake::signed_in(Role::Operator).empty().ready();
+    get(&fake, "/jobs/new").await.says(&["No worker has announced what it can run"]);
+    get(&fake, "/jobs").await.says(&["No jobs yet", "Create the first job"]);
+    get(&fake, "/jobs?q=x").await.says(&["No job matches", "Show all jobs"]);
+}
+
+#[tokio::test]
+async fn a_job_shows_what_it_is_and_only_what_the_reader_may_do() {
+    let path = format!("/jobs/{}", samples::job_id());
+    let admin = get(&Fake::signed_in(Role::Admin).ready(), &path).await;
+    admin.says(&[
+        "Asks for the report.",
+        "At 09:00",
+        "2026-11-22 09:00 CET",
+        "Run now",
+        "Delete…",
+        "/edit\"",
+        "data-status=\"active\"",
+    ]);
+    let operator = get(&Fake::signed_in(Role::Operator).ready(), &format!("{path}?confirm=delete")).await;
+    operator.says(&["Run now", "Pause"]).says_none_of(&["Delete"]);
+    let viewer = get(&Fake::signed_in(Role::Viewer).ready(), &path).await;
+    viewer.says(&["Definition"]).says_none_of(&["Run now", "Pause", "/edit\"", "action=\"/api/trigger_job\""]);
+    let asked = get(&Fake::signed_in(Role::Admin).ready(), &format!("{path}?confirm=delete")).await;
+    asked.says(&["Delete job nightly report?", "action=\"/api/delete_job\""]);
+}
+
+#[tokio::test]
+async fn running_pausing_and_deleting_are_plain_forms() {
+    let fake = Fake::signed_in(Role::Admin).ready();
+    let id = samples::job_id();
+    let run = post(&fake, "/api/trigger_job", &format!("id={id}")).await;
+    assert_eq!(run.location, Some(format!("/occurrences/{}", samples::occurrence_id(0))));
+    let pause = post(&fake, "/api/set_job_active", &format!("id={id}&active=false&back=%2Fjobs%3Fq%3Da")).await;
+    assert_eq!(pause.location.as_deref(), Some("/jobs?q=a"));
+    let resume = post(&fake, "/api/set_job_active", &format!("id={id}&active=true")).await;
+    assert_eq!(resume.location, Some(format!("/jobs/{id}")));
+    let delete = post(&fake, "/api/delete_job", &format!("id={id}")).await;
+    assert_eq!(delete.location.as_deref(), Some("/jobs"));
+    assert_eq!(done(&fake), ["trigger ", "pause", "resume", "delete"]);
+    get(&fake, "/jobs").await.says(&["nightly report", "/occurrences/", "Completed, "]);
+}
+
+#[tokio::test]
+async fn a_person_is_invited_by_a_link_that_is_shown_once() {
+    let fake = Fake::signed_in(Role::Admin).ready();
+    get(&fake, "/team").await.says(&["Add a person", "name=\"role\"", "ada@example.org", "Nobody is invited"]);
+    let answer = post(&fake, "/api/invite_user", "name=Grace&role=operator").await;
+    assert_eq!(answer.location.as_deref(), Some("/team"));
+    get(&fake, "/team").await.says(&["Grace can now join as Operator", "/invite?token=good"]);
+    get(&fake, "/team").await.says_none_of(&["/invite?token=good"]);
+    post(&fake, "/api/revoke_invite", &format!("id={}", UserId::from_parts(samples::at(0), [4; 10]))).await;
+    assert_eq!(done(&fake), ["invite Grace as operator", "revoke"]);
+}
+
+#[tokio::test]
+async fn what_a_role_may_not_do_is_refused_by_the_server_whatever_page_asks() {
+    let id = samples::job_id();
+    let calls = [
+        ("/api/trigger_job", format!("id={id}"), Role::Operator),
+        ("/api/set_job_active", format!("id={id}&active=false"), Role::Operator),
+        ("/api/save_job", RIGHT.to_owned(), Role::Operator),
+        ("/api/check_job", RIGHT.to_owned(), Role::Operator),
+        ("/api/delete_job", format!("id={id}"), Role::Admin),
+        ("/api/invite_user", "name=Eve&role=admin".to_owned(), Role::Admin),
+        ("/api/revoke_invite", format!("id={id}"), Role::Admin),
+    ];
+    // Every action that changes something is needed by one of these at least.
+    assert!(
+        ALL_ACTIONS
+            .iter()
+            .filter(|action| action.mutates())
+            .all(|action| calls.iter().any(|call| call.2 == action.needs()))
+    );
+    for (path, form, needed) in &calls {
+        for role in [Role::Viewer, Role::Operator, Role::Admin] {
+            let fake = Fake::signed_in(role).ready();
+            let answer = post(&fake, path, form).await;
+            if role >= *needed {
+                assert_eq!(answer.status, StatusCode::FOUND, "{path} as {role:?}");
+            } else {
+                assert_eq!(answer.status, StatusCode::FORBIDDEN, "{path} as {role:?}");
+                assert!(done(&fake).is_empty(), "{path} as {role:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Every page as the server sends it: whole, with the right status, readable without a script.
+
+mod common;
+mod forms;
+
+use axum::http::StatusCode;
+use common::{Fake, get, samples};
+use protocol::{access::Role, status::OccurrenceStatus};
+
+/// What would break the content security policy.
+const FORBIDDEN: [&str; 3] = [" style=", " onclick=", "<style"];
+
+#[tokio::test]
+async fn every_page_is_whole_and_has_one_heading() {
+    let fake = Fake::signed_in(Role::Admin).ready();
+    let job = samples::job_id();
+    let occurrence = samples::occurrence_id(0);
+    let pages = [
+        ("/".to_owned(), "Overview"),
+        ("/jobs".to_owned(), "Jobs"),
+        ("/jobs/new".to_owned(), "New job"),
+        (format!("/jobs/{job}"), "nightly report"),
+        (format!("/jobs/{job}/edit"), "nightly report"),
+        ("/occurrences".to_owned(), "Occurrences"),
+        (format!("/occurrences/{occurrence}"), "nightly report"),
+        ("/workers".to_owned(), "Workers"),
+        ("/team".to_owned(), "Team"),
+        ("/help".to_owned(), "Help"),
+    ];
+    for (path, heading) in pages {
+        let page = get(&fake, &path).await;
+        assert_eq!(page.status, StatusCode::OK, "{path}");
+        page.says(&[heading, " · Milvaion</title>", "Skip to content"]).says_none_of(&FORBIDDEN);
+        assert_eq!(page.body.matches("<h1").count(), 1, "{path} has not exactly one h1");
+        page.says_none_of(&["Loading…"]);
+    }
+}
+
+#[tokio::test]
+async fn somebody_signed_out_is_led_to_the_sign_in_page_and_back() {
+    let fake = Fake::signed_out().ready();
+    let overview = get(&fake, "/").await;
+    assert_eq!((overview.status, overview.location.as_deref()), (StatusCode::FOUND, Some("/login")));
+    let list = get(&fake, "/occurrences?status=failed").await;
+    assert_eq!(list.status, StatusCode::FOUND);
+    assert_eq!(list.location.as_deref(), Some("/login?next=/occurrences%3Fstatus%3Dfailed"));
+    assert_eq!(get(&fake, "/login").await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_not_found_and_what_is_not_allowed_says_who_may() {
+    let viewer = Fake::signed_in(Role::Viewer).ready();
+    let lost = get(&viewer, &format!("/occurrences/{}", samples::occurrence_id(9))).await;
+    assert_eq!(lost.status, StatusCode::NOT_FOUND);
+    lost.says(&["kept for 30 days", "<h1"]);
+    assert_eq!(get(&viewer, "/occurrences/nonsense").await.status, StatusCode::NOT_FOUND);
+    let team = get(&viewer, "/team").await;
+    assert_eq!(team.status, StatusCode::FORBIDDEN);
+    team.says(&["Only Admin may see the team"]);
+}
+
+#[tokio::test]
+async fn the_overview_states_its_window_and_links_to_the_lists() {
+    let page = get(&Fake::signed_in(Role::Viewer).ready(), "/").await;
+    page.says(&["in the last hour", "1,234", "/occurrences?status=failed", "View as table", "RabbitMQ", "Down"]);
+    page.says(&["data-status=\"failed\"", "<rect", "Due next", "status 500 instead of 200"]);
+}
+
+#[tokio::test]
+async fn a_new_installation_is_told_its_first_steps() {
+    let operator = get(&Fake::signed_in(Role::Operator).empty().ready(), "/").await;
+    operator.says(&["First steps", "/jobs/new", "A worker is connected"]);
+    let viewer = get(&Fake::signed_in(Role::Viewer).empty().ready(), "/").await;
+    viewer.says(&["First steps", "An Operator or an Admin can create jobs"]).says_none_of(&["/jobs/new"]);
+}
+
+#[tokio::test]
+async fn the_list_can_be_filtered_and_paged_without_a_script() {
+    let fake = Fake::signed_in(Role::Viewer).ready();
+    let first = get(&fake, "/occurrences?status=completed").await;
+    let older = format!("/occurrences?status=completed&amp;before={}", samples::occurrence_id(0));
+    first.says(&[&older, "/occurrences?status=queued", "1.2 s", "local-1", "UTC"]);
+    let second = get(&fake, &format!("/occurrences?before={}", samples::occurrence_id(0))).await;
+    second.says(&["Newest"]).says_none_of(&["Older"]);
+    get(&fake, "/occurrences?status=failed").await.says(&["No occurrence fits this filter"]);
+    get(&Fake::signed_in(Role::Viewer).empty().ready(), "/occurrences").await.says(&["No occurrence yet"]);
+}
+
+#[tokio::test]
+async fn an_occurrence_tells_its_story_and_text_from_jobs_stays_text() {
+    let path = format!("/occurrences/{}", samples::occurrence_id(0));
+    let failed = get(&Fake::signed_in(Role::Operator).with_status(OccurrenceStatus::Failed).ready(), &path).await;
+    failed.says(&["Failed: status 500 instead of 200", "Timeline", "Run job again", "body: oops"]);
+    failed.says(&["&lt;b&gt;refused&lt;/b&gt;", "data-level=\"error\"", "?log_before=1000000"]);
+    failed.says_none_of(&["<b>refused</b>"]);
+    let viewer = get(&Fake::signed_in(Role::Viewer).ready(), &path).await;
+    viewer.says(&["Completed in 1.2 s", "\"status\": 200"]).says_none_of(&["Run job again"]);
+    let waits = Fake::signed_in(Role::Viewer).with_status(OccurrenceStatus::Queued).without_worker().ready();
+    get(&waits, &path).await.says(&["Queued: no live worker offers local/http-request."]);
+}
+
+#[tokio::test]
+async fn earlier_log_lines_have_an_address() {
+    let fake = Fake::signed_in(Role::Viewer).ready();
+    let page = get(&fake, &format!("/occurrences/{}?log_before=1000000", samples::occurrence_id(0))).await;
+    page.says(&["a line further back", "Newest lines"]).says_none_of(&["refused"]);
+}
+
+#[tokio::test]
+async fn workers_show_who_lives_and_what_they_can_run() {
+    let page = get(&Fake::signed_in(Role::Operator).ready(), "/workers").await;
+    page.says(&["1 of 2 instances alive", "local-2", "Lost", "http-request", "Whom to ask."]);
+    page.says(&["/jobs/new?type=local"]);
+    get(&Fake::signed_in(Role::Viewer).empty().ready(), "/workers").await.says(&["No worker has been seen"]);
+}
+
+#[tokio::test]
+async fn the_theme_of_the_cookie_is_in_the_first_byte() {
+    use axum::{body::Body, http::Request};
+
+    let request = Request::builder().uri("/help").header("cookie", "zone=UTC; theme=dark").header("accept", "text/html");
+    let page = common::send(Fake::signed_in(Role::Viewer).ready(), request.body(Body::empty()).expect("a request")).await;
+    page.says(&["data-theme=\"dark\""]);
+}
+
+#[tokio::test]
+async fn what_a_plain_form_left_is_said_once() {
+    let fake = Fake::signed_in(Role::Viewer).ready();
+    let flash = app::backend::Flash { form: "notice".into(), notice: Some("Job saved.".into()), ..Default::default() };
+    fake.flashes.lock().expect("no test panics inside").push(flash);
+    get(&fake, "/workers").await.says(&["Job saved."]);
+    get(&fake, "/workers").await.says_none_of(&["Job saved."]);
+}

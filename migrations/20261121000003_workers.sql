@@ -1,0 +1,65 @@
+-- Who can run what. Written from what workers say of themselves.
+
+CREATE TABLE workers (
+    id            text        PRIMARY KEY CHECK (id ~ '^[A-Za-z0-9._-]{1,100}$'),
+    first_seen_at timestamptz NOT NULL,
+    last_seen_at  timestamptz NOT NULL
+);
+COMMENT ON TABLE workers IS 'A group of processes that jobs are addressed to.';
+
+CREATE TABLE worker_instances (
+    id                text        PRIMARY KEY CHECK (char_length(id) BETWEEN 1 AND 200),
+    worker_id         text        NOT NULL REFERENCES workers (id) ON DELETE CASCADE,
+    host              text        NOT NULL DEFAULT '',
+    pid               integer     NOT NULL DEFAULT 0,
+    version           text        NOT NULL DEFAULT '',
+    capacity          integer     NOT NULL DEFAULT 0,
+    running           integer     NOT NULL DEFAULT 0,
+    started_at        timestamptz NOT NULL,
+    last_heartbeat_at timestamptz NOT NULL,
+    stopped_at        timestamptz
+);
+COMMENT ON TABLE  worker_instances IS 'One process of a worker.';
+COMMENT ON COLUMN worker_instances.running IS 'How many occurrences it had at its last heartbeat.';
+COMMENT ON COLUMN worker_instances.last_heartbeat_at IS 'Its last sign of life, by the server''s clock.';
+COMMENT ON COLUMN worker_instances.stopped_at IS 'When it said goodbye; null while it lives or when it was lost.';
+CREATE INDEX worker_instances_by_worker ON worker_instances (worker_id);
+CREATE INDEX worker_instances_by_heartbeat ON worker_instances (last_heartbeat_at);
+
+CREATE TABLE worker_job_types (
+    worker_id       text        NOT NULL REFERENCES workers (id) ON DELETE CASCADE,
+    job_type        text        NOT NULL CHECK (job_type ~ '^[A-Za-z0-9._-]{1,100}$'),
+    description     text        NOT NULL DEFAULT '',
+    schema          jsonb       NOT NULL DEFAULT '{}',
+    concurrency     integer     NOT NULL DEFAULT 0,
+    timeout_seconds integer,
+    announced_at    timestamptz NOT NULL,
+    PRIMARY KEY (worker_id, job_type)
+);
+COMMENT ON TABLE  worker_job_types IS 'What a worker can run, as it announced it last.';
+COMMENT ON COLUMN worker_job_types.schema IS 'JSON Schema of the input.';
+
+CREATE TABLE instance_job_types (
+    instance_id text NOT NULL REFERENCES worker_instances (id) ON DELETE CASCADE,
+    job_type    text NOT NULL,
+    PRIMARY KEY (instance_id, job_type)
+);
+COMMENT ON TABLE instance_job_types IS 'Which types each instance offers: two releases of a worker may differ.';
+
+CREATE TABLE buckets (
+    id          uuid        PRIMARY KEY,
+    instance_id text        NOT NULL,
+    priority    smallint    NOT NULL CHECK (priority BETWEEN 1 AND 5),
+    state       text        NOT NULL CHECK (state IN ('active', 'completing', 'lost', 'draining', 'ready_to_delete')),
+    epoch       bigint      NOT NULL DEFAULT 1,
+    changed_at  timestamptz NOT NULL
+);
+COMMENT ON TABLE buckets IS 'Work assigned ahead to a worker instance.';
+
+CREATE TABLE leases (
+    role       text        PRIMARY KEY,
+    epoch      bigint      NOT NULL DEFAULT 0,
+    holder     text,
+    changed_at timestamptz NOT NULL
+);
+COMMENT ON TABLE  leases IS 'Fencing epochs: a writer in a role checks that its epoch is still the newest.';

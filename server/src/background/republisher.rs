@@ -1,0 +1,110 @@
+//! Occurrences that are committed but not known to be at the broker are sent again.
+//!
+//! A row exists before its message does, so a server that dies between the two, a broker that is away and a confirm that
+//! is lost all leave the same trace: `published_at IS NULL`. Sending again is harmless, because a worker claims an
+//! occurrence before it runs it; the copy is marked, so that the worker looks twice.
+
+use std::{sync::Arc, time::Duration};
+
+use protocol::message::JobMessage;
+use tokio::sync::Notify;
+
+use super::Task;
+use crate::{
+    broker::publisher::{Outgoing, Publisher},
+    clock::Clock,
+    store::{Store, plan::Unpublished},
+};
+
+/// How many are sent at once.
+const BATCH: i64 = 500;
+
+/// The task.
+#[derive(Debug)]
+pub struct Republisher {
+    /// The truth.
+    pub store: Store,
+    /// The way to workers.
+    pub publisher: Publisher,
+    /// What time it is.
+    pub clock: Clock,
+    /// How often, and from which age on.
+    pub every: Duration,
+}
+
+/// What one tick did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Republished {
+    /// Found without a confirm.
+    pub found: usize,
+    /// Confirmed now.
+    pub sent: usize,
+}
+
+impl Task for Republisher {
+    const NAME: &'static str = "republisher";
+    type Report = Republished;
+
+    fn period(&self) -> Duration {
+        self.every
+    }
+
+    async fn tick(&mut self) -> anyhow::Result<Republished> {
+        let mut total = Republished::default();
+        // Younger ones are most likely on their way right now.
+        let age = chrono::Duration::from_std(self.every).unwrap_or_default();
+        while self.publisher.is_up() {
+            let now = self.clock.now();
+            let found = self.store.unpublished(now - age, BATCH).await?;
+            if found.is_empty() {
+                break;
+            }
+            let messages: Vec<Outgoing> = found.into_iter().map(|occurrence| message(occurrence, now)).collect();
+            let sent = self.publisher.publish(&messages).await;
+            self.store.mark_published(&sent, self.clock.now()).await?;
+            total.found += messages.len();
+            total.sent += sent.len();
+            if sent.len() < messages.len() {
+                break;
+            }
+        }
+        Ok(total)
+    }
+
+    fn is_news(report: &Republished) -> bool {
+        report.found > 0
+    }
+}
+
+/// Wakes the republisher whenever the broker comes back.
+pub async fn wake_when_up(publisher: Publisher, wake: Arc<Notify>) {
+    loop {
+        publisher.up().await;
+        wake.notify_one();
+        publisher.down().await;
+    }
+}
+
+fn message(occurrence: Unpublished, now: chrono::DateTime<chrono::Utc>) -> Outgoing {
+    let attempt = u32::try_from(occurrence.attempt).unwrap_or(1);
+    Outgoing {
+        worker_id: occurrence.worker_id,
+        republished: true,
+        message: JobMessage {
+            occurrence_id: occurrence.id,
+            job_id: occurrence.job_id,
+            job_name: occurrence.job_name,
+            job_type: occurrence.job_type,
+            job_data: occurrence.job_data,
+            correlation_id: occurrence.id,
+            scheduled_for: occurrence.scheduled_for,
+            timestamp: now,
+            attempt,
+            retry_count: attempt.saturating_sub(1),
+            max_retries: u32::try_from(occurrence.max_retries).unwrap_or(0),
+            timeout_seconds: occurrence.timeout_seconds.and_then(|s| u32::try_from(s).ok()),
+            priority: u8::try_from(occurrence.priority).unwrap_or(3),
+            traceparent: None,
+        },
+    }
+}

@@ -1,0 +1,133 @@
+//! Consuming what workers say, in batches.
+//!
+//! A batch is handed to a [`Handler`], which commits it; only then is it acknowledged, all at once. If the handler fails
+//! because a service is away, nothing is acknowledged and the batch is tried again: the broker keeps it for us. A body
+//! that cannot be read is logged and acknowledged, for it would never become readable.
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use futures::StreamExt;
+use lapin::{
+    Channel, Consumer,
+    message::Delivery,
+    options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions},
+    types::FieldTable,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{Backoff, Broker, topology};
+
+/// The most messages in one batch.
+const BATCH: usize = 500;
+
+/// Does something with bodies.
+pub trait Handler: Send + Sync + 'static {
+    /// What it is called in logs.
+    const NAME: &'static str;
+
+    /// Handles bodies in order. `Err` means that nothing was done and all must come again.
+    fn handle(&self, bodies: Vec<Vec<u8>>) -> impl Future<Output = anyhow::Result<()>> + Send;
+}
+
+/// Consumes `queue` for ever, until `stop`.
+pub async fn consume<H: Handler>(broker: Broker, queue: String, handler: H, stop: CancellationToken) {
+    let mut backoff = Backoff::default();
+    while !stop.is_cancelled() {
+        let connection = tokio::select! {
+            connection = broker.connect_forever(H::NAME) => connection,
+            () = stop.cancelled() => return,
+        };
+        match open(&connection, &broker, &queue, H::NAME).await {
+            Ok((channel, consumer)) => {
+                broker.consuming.store(true, Ordering::Relaxed);
+                backoff = Backoff::default();
+                deliver(&channel, consumer, &handler, &stop).await;
+                broker.consuming.store(false, Ordering::Relaxed);
+            }
+            Err(error) => tracing::warn!(queue.name = queue, error = %error, "cannot consume"),
+        }
+        let _ = tokio::time::timeout(Duration::from_secs(2), connection.close(200, "closing".into())).await;
+        if !stop.is_cancelled() {
+            tokio::time::sleep(backoff.pause()).await;
+        }
+    }
+}
+
+async fn open(
+    connection: &lapin::Connection,
+    broker: &Broker,
+    queue: &str,
+    tag: &str,
+) -> Result<(Channel, Consumer), lapin::Error> {
+    let channel = connection.create_channel().await?;
+    topology::declare(&channel, broker.topology()).await?;
+    channel.basic_qos(broker.prefetch, BasicQosOptions::default()).await?;
+    let consumer = channel
+        .basic_consume(queue.into(), tag.into(), BasicConsumeOptions::default(), FieldTable::default())
+        .await?;
+    Ok((channel, consumer))
+}
+
+async fn deliver<H: Handler>(channel: &Channel, mut consumer: Consumer, handler: &H, stop: &CancellationToken) {
+    loop {
+        let first = tokio::select! {
+            next = consumer.next() => match next {
+                Some(Ok(delivery)) => delivery,
+                Some(Err(error)) => {
+                    tracing::warn!(consumer = H::NAME, error = %error, "the broker stopped delivering");
+                    return;
+                }
+                None => return,
+            },
+            () = stop.cancelled() => return,
+        };
+        // Whatever has already arrived belongs to this batch; nothing is waited for, so a lone message is not delayed and
+        // a flood is taken in large bites.
+        let mut batch = vec![first];
+        while batch.len() < BATCH {
+            match futures::FutureExt::now_or_never(consumer.next()) {
+                Some(Some(Ok(delivery))) => batch.push(delivery),
+                _ => break,
+            }
+        }
+        if !settle(channel, batch, handler, stop).await {
+            return;
+        }
+    }
+}
+
+/// Handles a batch until it is done, then acknowledges it. False when the channel is of no more use.
+async fn settle<H: Handler>(channel: &Channel, batch: Vec<Delivery>, handler: &H, stop: &CancellationToken) -> bool {
+    let mut backoff = Backoff::default();
+    let Some(last) = batch.last().map(|delivery| delivery.delivery_tag) else { return true };
+    let bodies: Vec<Vec<u8>> = batch.into_iter().map(|delivery| delivery.data).collect();
+    loop {
+        match handler.handle(bodies.clone()).await {
+            Ok(()) => break,
+            Err(error) => {
+                let pause = backoff.pause();
+                tracing::warn!(
+                    consumer = H::NAME,
+                    batch.size = bodies.len(),
+                    error = %crate::store::error::chain(error.as_ref()),
+                    retry_ms = pause.as_millis() as u64,
+                    "a batch could not be stored; the broker keeps it until it can"
+                );
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    () = stop.cancelled() => return false,
+                }
+                if !channel.status().connected() {
+                    return false;
+                }
+            }
+        }
+    }
+    match channel.basic_ack(last, BasicAckOptions { multiple: true }).await {
+        Ok(_) => true,
+        Err(error) => {
+            tracing::warn!(consumer = H::NAME, error = %error, "a batch is stored but could not be acknowledged; its copy will change nothing");
+            false
+        }
+    }
+}

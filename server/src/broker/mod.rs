@@ -1,0 +1,141 @@
+//! RabbitMQ: carries the work.
+//!
+//! Two connections, because a broker short of memory or disk blocks whole connections that publish, and consuming must
+//! go on then. Each is opened again for ever, with a jittered backoff; whoever needs a channel waits for it or is told at
+//! once that there is none. A broker that is away never fails an occurrence: it waits in PostgreSQL, unpublished.
+
+pub mod consumer;
+pub mod publisher;
+pub mod topology;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use lapin::{Connection, ConnectionProperties, uri::AMQPUri};
+use protocol::topology::Topology;
+
+use crate::config::broker::BrokerConfig;
+
+/// How often the two ends assure each other that they are there, in seconds; a dead line is noticed after twice that.
+const AMQP_HEARTBEAT: u16 = 10;
+/// How long opening a connection may take.
+const OPENING: Duration = Duration::from_secs(10);
+const SHORTEST: Duration = Duration::from_millis(200);
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// Where the broker is and what things are called there.
+#[derive(Clone, Debug)]
+pub struct Broker {
+    uri: AMQPUri,
+    topology: Topology,
+    prefetch: u16,
+    consuming: Arc<AtomicBool>,
+}
+
+impl Broker {
+    /// Reads the address.
+    ///
+    /// # Errors
+    ///
+    /// When it is none, in a sentence.
+    pub fn new(config: &BrokerConfig) -> Result<Self, String> {
+        let mut uri: AMQPUri = config.url.parse().map_err(|error| format!("AMQP_URL cannot be read: {error}"))?;
+        uri.query.heartbeat.get_or_insert(AMQP_HEARTBEAT);
+        Ok(Self {
+            uri,
+            topology: Topology::new(config.prefix.clone()),
+            prefetch: config.prefetch,
+            consuming: Arc::default(),
+        })
+    }
+
+    /// What things are called.
+    #[must_use]
+    pub const fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// Whether the consuming connection is up.
+    #[must_use]
+    pub fn is_consuming(&self) -> bool {
+        self.consuming.load(Ordering::Relaxed)
+    }
+
+    /// Opens a connection once.
+    ///
+    /// # Errors
+    ///
+    /// The broker's reason, or that it did not answer.
+    pub async fn connect(&self, name: &str) -> Result<Connection, String> {
+        let properties = ConnectionProperties::default().with_connection_name(name.into());
+        match tokio::time::timeout(OPENING, Connection::connect_uri(self.uri.clone(), properties)).await {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err(format!("no answer within {} s", OPENING.as_secs())),
+        }
+    }
+
+    /// Opens a connection, however often it takes.
+    async fn connect_forever(&self, name: &str) -> Connection {
+        let mut backoff = Backoff::default();
+        loop {
+            match self.connect(name).await {
+                Ok(connection) => {
+                    tracing::info!(connection.name = name, "connected to the broker");
+                    return connection;
+                }
+                Err(reason) => {
+                    let pause = backoff.pause();
+                    tracing::warn!(
+                        connection.name = name,
+                        broker.host = self.uri.authority.host,
+                        broker.port = self.uri.authority.port,
+                        error = reason,
+                        retry_ms = pause.as_millis() as u64,
+                        "cannot connect to the broker; occurrences are recorded and wait"
+                    );
+                    tokio::time::sleep(pause).await;
+                }
+            }
+        }
+    }
+}
+
+/// Pauses between attempts: doubling up to ten seconds, jittered so that servers do not come back in step.
+#[derive(Debug)]
+pub(crate) struct Backoff {
+    next: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { next: SHORTEST }
+    }
+}
+
+impl Backoff {
+    /// How long to wait now.
+    pub(crate) fn pause(&mut self) -> Duration {
+        let pause = self.next;
+        self.next = (pause * 2).min(LONGEST);
+        pause.mul_f64(0.5 + 0.5 * rand::random::<f64>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_bound() {
+        let mut backoff = Backoff::default();
+        let pauses: Vec<Duration> = (0..12).map(|_| backoff.pause()).collect();
+        assert!(pauses[0] <= SHORTEST && pauses[0] >= SHORTEST / 2);
+        assert!(pauses[11] <= LONGEST && pauses[11] >= LONGEST / 2);
+    }
+}

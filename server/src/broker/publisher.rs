@@ -1,0 +1,250 @@
+//! Publishing job messages: one connection, one channel with confirms, many messages in flight.
+//!
+//! Persistent and mandatory, always. A message counts as sent when the broker has confirmed it without handing it back:
+//! an unroutable one is confirmed *and* returned, and would be gone if the confirmation alone were believed. Whatever does
+//! not count as sent stays unpublished in PostgreSQL and is published again later.
+
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use futures::{StreamExt, future::join_all};
+use lapin::{
+    BasicProperties, Channel, Confirmation,
+    options::{BasicPublishOptions, ConfirmSelectOptions},
+    types::{AMQPValue, FieldTable},
+};
+use protocol::{
+    id::OccurrenceId,
+    message::JobMessage,
+    topology::{HEADER_CORRELATION_ID, HEADER_MAX_RETRIES, HEADER_REPUBLISH, HEADER_RETRY_COUNT, Topology},
+};
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::{Backoff, Broker, topology};
+
+/// How long the broker may take to confirm.
+const CONFIRM: Duration = Duration::from_secs(10);
+/// AMQP's number for a message that survives a restart of the broker.
+const PERSISTENT: u8 = 2;
+
+/// One message and whom it is for.
+#[derive(Clone, Debug)]
+pub struct Outgoing {
+    /// The worker it is addressed to.
+    pub worker_id: String,
+    /// What it says.
+    pub message: JobMessage,
+    /// True when an earlier copy may have arrived.
+    pub republished: bool,
+}
+
+/// The publisher. Cloning gives the same one.
+#[derive(Clone, Debug)]
+pub struct Publisher {
+    names: Topology,
+    channel: watch::Receiver<Option<Channel>>,
+    broken: Arc<Notify>,
+    /// Queues declared on the present channel's broker.
+    declared: Arc<Mutex<HashSet<(String, String)>>>,
+}
+
+impl Publisher {
+    /// The publisher and the task that keeps its channel open until `stop`.
+    #[must_use]
+    pub fn new(broker: &Broker, stop: CancellationToken) -> (Self, impl Future<Output = ()> + use<>) {
+        let (sender, channel) = watch::channel(None);
+        let publisher =
+            Self { names: broker.topology().clone(), channel, broken: Arc::default(), declared: Arc::default() };
+        let keep = keep_open(broker.clone(), sender, publisher.broken.clone(), publisher.declared.clone(), stop);
+        (publisher, keep)
+    }
+
+    /// Whether messages can be sent right now.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.channel.borrow().is_some()
+    }
+
+    /// Waits until there is a channel.
+    pub async fn up(&self) {
+        // The keeper only goes when the server does.
+        let _ = self.channel.clone().wait_for(Option::is_some).await;
+    }
+
+    /// Waits until there is none.
+    pub async fn down(&self) {
+        let _ = self.channel.clone().wait_for(Option::is_none).await;
+    }
+
+    /// Makes sure that the queue of a worker's job type exists. Without a channel nothing is done: the queue is declared
+    /// before the first message to it in any case.
+    pub async fn ensure_queue(&self, worker_id: &str, job_type: &str) {
+        let Some(channel) = self.channel.borrow().clone() else { return };
+        self.declare(&channel, worker_id, job_type).await;
+    }
+
+    async fn declare(&self, channel: &Channel, worker_id: &str, job_type: &str) {
+        let key = (worker_id.to_owned(), job_type.to_owned());
+        if self.declared.lock().is_ok_and(|declared| declared.contains(&key)) {
+            return;
+        }
+        match topology::declare_job_queue(channel, &self.names, worker_id, job_type).await {
+            Ok(()) => {
+                if let Ok(mut declared) = self.declared.lock() {
+                    declared.insert(key);
+                }
+            }
+            Err(error) => {
+                tracing::warn!(worker.id = worker_id, job.type = job_type, error = %error, "cannot declare a job queue");
+                self.broken.notify_one();
+            }
+        }
+    }
+
+    /// Sends messages, all in flight at once, and tells which the broker has for certain.
+    pub async fn publish(&self, messages: &[Outgoing]) -> Vec<OccurrenceId> {
+        let Some(channel) = self.channel.borrow().clone() else { return Vec::new() };
+        let queues: HashSet<(&str, &str)> =
+            messages.iter().map(|out| (out.worker_id.as_str(), out.message.job_type.as_str())).collect();
+        for (worker_id, job_type) in queues {
+            self.declare(&channel, worker_id, job_type).await;
+        }
+        let mut sent = Vec::with_capacity(messages.len());
+        // Handed over one after another, so that they leave in the order of the batch; confirmed together.
+        let mut waiting = Vec::with_capacity(messages.len());
+        for out in messages {
+            match self.hand_over(&channel, out).await {
+                Ok(confirm) => waiting.push((out, confirm)),
+                Err(error) => {
+                    tracing::warn!(occurrence.id = %out.message.occurrence_id, error = %error, "a message could not be handed to the broker");
+                    self.broken.notify_one();
+                    break;
+                }
+            }
+        }
+        let verdicts = join_all(waiting.into_iter().map(async |(out, confirm)| {
+            (out, tokio::time::timeout(CONFIRM, confirm).await)
+        }))
+        .await;
+        for (out, verdict) in verdicts {
+            let reason = match verdict {
+                Ok(Ok(Confirmation::Ack(None))) => {
+                    sent.push(out.message.occurrence_id);
+                    continue;
+                }
+                Ok(Ok(Confirmation::Ack(Some(_)))) => {
+                    // The queue was deleted under us: declare it again before the next try.
+                    self.forget(out);
+                    "no queue takes the message".to_owned()
+                }
+                Ok(Ok(Confirmation::Nack(_))) => "the broker refused the message".to_owned(),
+                Ok(Ok(Confirmation::NotRequested)) => "confirms are not on".to_owned(),
+                Ok(Err(error)) => {
+                    self.broken.notify_one();
+                    error.to_string()
+                }
+                Err(_) => {
+                    self.broken.notify_one();
+                    format!("no confirmation within {} s", CONFIRM.as_secs())
+                }
+            };
+            tracing::warn!(occurrence.id = %out.message.occurrence_id, error = reason, "a message was not taken; it will be sent again");
+        }
+        sent
+    }
+
+    fn forget(&self, out: &Outgoing) {
+        if let Ok(mut declared) = self.declared.lock() {
+            declared.remove(&(out.worker_id.clone(), out.message.job_type.clone()));
+        }
+    }
+
+    async fn hand_over(&self, channel: &Channel, out: &Outgoing) -> Result<lapin::PublisherConfirm, lapin::Error> {
+        let message = &out.message;
+        let id = message.occurrence_id.to_string();
+        let mut headers = FieldTable::default();
+        headers.insert(HEADER_RETRY_COUNT.into(), AMQPValue::LongUInt(message.retry_count));
+        headers.insert(HEADER_MAX_RETRIES.into(), AMQPValue::LongUInt(message.max_retries));
+        headers.insert(HEADER_CORRELATION_ID.into(), AMQPValue::LongString(id.as_str().into()));
+        if out.republished {
+            headers.insert(HEADER_REPUBLISH.into(), AMQPValue::LongUInt(1));
+        }
+        let properties = BasicProperties::default()
+            .with_content_type("application/json".into())
+            .with_delivery_mode(PERSISTENT)
+            .with_priority(message.priority)
+            .with_message_id(id.as_str().into())
+            .with_correlation_id(id.as_str().into())
+            .with_timestamp(message.timestamp.timestamp().unsigned_abs())
+            .with_headers(headers);
+        let body = serde_json::to_vec(message).unwrap_or_default();
+        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+        let key = Topology::routing_key(&out.worker_id, &message.job_type, message.occurrence_id);
+        channel.basic_publish(self.names.jobs_exchange().into(), key.into(), options, &body, properties).await
+    }
+}
+
+async fn keep_open(
+    broker: Broker,
+    sender: watch::Sender<Option<Channel>>,
+    broken: Arc<Notify>,
+    declared: Arc<Mutex<HashSet<(String, String)>>>,
+    stop: CancellationToken,
+) {
+    let mut backoff = Backoff::default();
+    loop {
+        let connection = tokio::select! {
+            connection = broker.connect_forever("milvaion server publish") => connection,
+            () = stop.cancelled() => return,
+        };
+        let mut events = Box::pin(connection.events_listener());
+        match open_channel(&connection, broker.topology()).await {
+            Ok(channel) => {
+                if let Ok(mut declared) = declared.lock() {
+                    declared.clear();
+                }
+                // A complaint about the channel before is no complaint about this one.
+                let _ = futures::FutureExt::now_or_never(broken.notified());
+                sender.send_replace(Some(channel));
+                backoff = Backoff::default();
+                tokio::select! {
+                    () = trouble(&mut events) => {}
+                    () = broken.notified() => {}
+                    () = stop.cancelled() => {}
+                }
+                sender.send_replace(None);
+            }
+            Err(error) => tracing::warn!(error = %error, "cannot prepare the publishing channel; is another version's topology there?"),
+        }
+        let _ = tokio::time::timeout(Duration::from_secs(2), connection.close(200, "closing".into())).await;
+        if stop.is_cancelled() {
+            return;
+        }
+        tokio::time::sleep(backoff.pause()).await;
+    }
+}
+
+async fn open_channel(connection: &lapin::Connection, names: &Topology) -> Result<Channel, lapin::Error> {
+    let channel = connection.create_channel().await?;
+    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    topology::declare(&channel, names).await?;
+    Ok(channel)
+}
+
+/// Waits for the connection or its channel to fail; tells when the broker takes no messages for a while.
+async fn trouble(events: &mut (impl futures::Stream<Item = lapin::Event> + Unpin)) {
+    while let Some(event) = events.next().await {
+        match event {
+            lapin::Event::Error(_) => return,
+            lapin::Event::ConnectionBlocked(reason) => {
+                tracing::warn!(reason, "the broker takes no messages for now; occurrences wait");
+            }
+            lapin::Event::ConnectionUnblocked => tracing::info!("the broker takes messages again"),
+            _ => {}
+        }
+    }
+}

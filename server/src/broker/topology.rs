@@ -1,0 +1,62 @@
+//! Declares what `protocol::topology` names. Declaring again is free; declaring with other arguments than a worker did is
+//! refused by the broker, so both sides keep to the same table:
+//!
+//! | Thing | Kind | Arguments |
+//! |---|---|---|
+//! | jobs exchange | topic, durable | none |
+//! | dead letter exchange and queue | fanout, durable | none |
+//! | status, logs, registration | direct exchange and queue, durable | none |
+//! | job queue | durable | `x-max-priority`, so that a critical occurrence overtakes; `x-dead-letter-exchange`, so that a rejected message is kept |
+
+use lapin::{
+    Channel, ExchangeKind, Result,
+    options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions},
+    types::{AMQPValue, FieldTable},
+};
+use protocol::topology::{MAX_PRIORITY, Topology};
+
+/// Declares everything that does not depend on a worker.
+///
+/// # Errors
+///
+/// The broker's refusal; the channel is closed then.
+pub async fn declare(channel: &Channel, names: &Topology) -> Result<()> {
+    exchange(channel, &names.jobs_exchange(), ExchangeKind::Topic).await?;
+    exchange(channel, &names.dead_letter_exchange(), ExchangeKind::Fanout).await?;
+    queue(channel, &names.dead_letter_queue(), FieldTable::default()).await?;
+    bind(channel, &names.dead_letter_queue(), &names.dead_letter_exchange(), "").await?;
+    for name in [names.status(), names.logs(), names.registration()] {
+        exchange(channel, &name, ExchangeKind::Direct).await?;
+        queue(channel, &name, FieldTable::default()).await?;
+        bind(channel, &name, &name, &name).await?;
+    }
+    Ok(())
+}
+
+/// Declares the queue of one worker's job type, so that its messages wait there even before the worker ever came.
+///
+/// # Errors
+///
+/// The broker's refusal; the channel is closed then.
+pub async fn declare_job_queue(channel: &Channel, names: &Topology, worker_id: &str, job_type: &str) -> Result<()> {
+    let name = names.job_queue(worker_id, job_type);
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-max-priority".into(), AMQPValue::LongInt(MAX_PRIORITY.into()));
+    arguments.insert("x-dead-letter-exchange".into(), AMQPValue::LongString(names.dead_letter_exchange().into()));
+    queue(channel, &name, arguments).await?;
+    bind(channel, &name, &names.jobs_exchange(), &Topology::job_binding(worker_id, job_type)).await
+}
+
+async fn exchange(channel: &Channel, name: &str, kind: ExchangeKind) -> Result<()> {
+    let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+    channel.exchange_declare(name.into(), kind, options, FieldTable::default()).await
+}
+
+async fn queue(channel: &Channel, name: &str, arguments: FieldTable) -> Result<()> {
+    let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+    channel.queue_declare(name.into(), options, arguments).await.map(drop)
+}
+
+async fn bind(channel: &Channel, queue: &str, exchange: &str, key: &str) -> Result<()> {
+    channel.queue_bind(queue.into(), exchange.into(), key.into(), QueueBindOptions::default(), FieldTable::default()).await
+}

@@ -1,0 +1,339 @@
+//! Jobs: save, run now, pause, resume, delete.
+
+use std::sync::Arc;
+
+use app::{backend::TriggerInput, error::AppError};
+use chrono::{DateTime, Utc};
+use protocol::{
+    event::Event,
+    id::{JobId, OccurrenceId},
+    message::{JobMessage, MAX_JOB_DATA},
+    request::{FieldError, JobForm, JobInput, parse_json},
+    view::Me,
+};
+use serde_json::Value;
+use tokio::sync::Notify;
+
+use crate::{
+    broker::publisher::{Outgoing, Publisher},
+    cache::Cache,
+    clock::Clock,
+    domain::due,
+    live::Hub,
+    store::{
+        Store,
+        jobs::{Edit, StoredJob},
+        occurrences::Asked,
+    },
+};
+
+/// What changing a job needs.
+#[derive(Clone, Debug)]
+pub struct Jobs {
+    /// The truth.
+    pub store: Store,
+    /// The fast clock.
+    pub cache: Cache,
+    /// The way to workers.
+    pub publisher: Publisher,
+    /// The way to browsers.
+    pub hub: Hub,
+    /// What time it is.
+    pub clock: Clock,
+    /// Wakes this server's dispatcher.
+    pub wake: Arc<Notify>,
+    /// Wakes this server's republisher.
+    pub republish: Arc<Notify>,
+}
+
+impl Jobs {
+    /// Checks the whole form: its own rules, and the input against the schema its job type announced.
+    ///
+    /// # Errors
+    ///
+    /// The wrong fields.
+    pub async fn check(&self, form: &JobForm) -> Result<JobInput, AppError> {
+        let schema = match form.target.split_once('/') {
+            Some((worker, job_type)) => self.store.schema(worker, job_type).await?,
+            None => None,
+        };
+        let mut job = form.check(schema.as_ref(), self.clock.now()).map_err(AppError::Fields)?;
+        if let Some(schema) = &schema {
+            let as_json = form.input_mode == "json";
+            check_input(schema, &job.job_data, as_json).map_err(AppError::Fields)?;
+        }
+        strip_nul(&mut job);
+        Ok(job)
+    }
+
+    /// Creates or changes a job.
+    ///
+    /// # Errors
+    ///
+    /// `Fields`, `NotFound`, or `Conflict` when somebody else changed it since the form was drawn.
+    pub async fn save(&self, me: &Me, form: &JobForm) -> Result<JobId, AppError> {
+        let job = self.check(form).await?;
+        let now = self.clock.now();
+        let edit = Edit { by: &me.email, at: now };
+        let (id, next) = if form.id.is_empty() {
+            let id = self.clock.job_id();
+            let next = if job.is_active { due::first(&job.schedule, None, None, now) } else { None };
+            self.store.insert_job(id, &job, next, edit).await?;
+            (id, next)
+        } else {
+            let id: JobId = form.id.parse().map_err(|_| gone())?;
+            let version: i32 = form.version.parse().map_err(|_| conflict())?;
+            let before = self.store.job(id).await?.ok_or_else(gone)?;
+            let next = next_after_edit(&before, &job, now);
+            if self.store.update_job(id, version, &job, next, edit).await?.is_none() {
+                return Err(conflict());
+            }
+            (id, next)
+        };
+        self.publisher.ensure_queue(&job.worker_id, &job.job_type).await;
+        self.told(id, next, Event::Job { id }).await;
+        Ok(id)
+    }
+
+    /// Runs a job now: an occurrence beside its schedule.
+    ///
+    /// # Errors
+    ///
+    /// `Fields` for `input_json` and `reason`, `NotFound`.
+    pub async fn trigger(&self, me: &Me, id: JobId, input: TriggerInput) -> Result<OccurrenceId, AppError> {
+        let job = self.store.job(id).await?.ok_or_else(gone)?;
+        let reason = input.reason.trim().replace('\0', "");
+        if reason.chars().count() > 500 {
+            return Err(AppError::field("reason", "at most 500 characters"));
+        }
+        let job_data = if input.input_json.trim().is_empty() {
+            None
+        } else {
+            Some(self.other_input(&job, &input.input_json).await?)
+        };
+        let now = self.clock.now();
+        let asked = Asked {
+            id: self.clock.occurrence_id(),
+            job_id: id,
+            job_data: job_data.clone(),
+            by: me.email.clone(),
+            reason: Some(reason).filter(|reason| !reason.is_empty()),
+        };
+        let row = self.store.make_asked(&asked, now).await?.ok_or_else(gone)?;
+        self.hub.publish(now, vec![Event::Occurrences { rows: vec![row] }]);
+        self.send(&job, &asked, job_data, now);
+        Ok(asked.id)
+    }
+
+    async fn other_input(&self, job: &StoredJob, text: &str) -> Result<Value, AppError> {
+        let data = parse_json(text).map_err(|message| AppError::field("input_json", message))?;
+        if data.to_string().len() > MAX_JOB_DATA {
+            return Err(AppError::field("input_json", "the input has more than 64 KiB: keep large data elsewhere"));
+        }
+        let schema = self.store.schema(&job.definition.worker_id, &job.definition.job_type).await?;
+        if let Some(schema) = schema {
+            check_input(&schema, &data, true).map_err(AppError::Fields)?;
+        }
+        Ok(data)
+    }
+
+    /// Publishes without making the person wait for the broker.
+    fn send(&self, job: &StoredJob, asked: &Asked, job_data: Option<Value>, now: DateTime<Utc>) {
+        let definition = &job.definition;
+        let outgoing = Outgoing {
+            worker_id: definition.worker_id.clone(),
+            republished: false,
+            message: JobMessage {
+                occurrence_id: asked.id,
+                job_id: job.id,
+                job_name: definition.display_name.clone(),
+                job_type: definition.job_type.clone(),
+                job_data: job_data.unwrap_or_else(|| definition.job_data.clone()),
+                correlation_id: asked.id,
+                scheduled_for: now,
+                timestamp: now,
+                attempt: 1,
+                retry_count: 0,
+                max_retries: 0,
+                timeout_seconds: definition.timeout_seconds,
+                priority: definition.priority,
+                traceparent: None,
+            },
+        };
+        let this = self.clone();
+        tokio::spawn(async move {
+            let sent = this.publisher.publish(&[outgoing]).await;
+            if sent.is_empty() {
+                this.republish.notify_one();
+            } else if let Err(error) = this.store.mark_published(&sent, this.clock.now()).await {
+                tracing::warn!(error = %error, "a published occurrence could not be marked; it will be sent once more and dropped by the worker");
+            }
+        });
+    }
+
+    /// Pauses or resumes a job. What it is already is no mistake.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, `Conflict`, or `Fields` for `reason`.
+    pub async fn set_active(&self, me: &Me, id: JobId, active: bool, reason: &str) -> Result<(), AppError> {
+        let reason = reason.trim().replace('\0', "");
+        if reason.chars().count() > 500 {
+            return Err(AppError::field("reason", "at most 500 characters"));
+        }
+        let job = self.store.job(id).await?.ok_or_else(gone)?;
+        if job.definition.is_active == active {
+            return Ok(());
+        }
+        let now = self.clock.now();
+        let next = if active { due::first(&job.definition.schedule, job.start_at, job.end_at, now) } else { None };
+        let reason = Some(reason.as_str()).filter(|reason| !reason.is_empty());
+        if !self.store.set_active(&job, active, next, reason, Edit { by: &me.email, at: now }).await? {
+            return Err(conflict());
+        }
+        self.told(id, next, Event::Job { id }).await;
+        Ok(())
+    }
+
+    /// Deletes a job. Returns its name.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`.
+    pub async fn delete(&self, me: &Me, id: JobId) -> Result<String, AppError> {
+        let name =
+            self.store.delete_job(id, Edit { by: &me.email, at: self.clock.now() }).await?.ok_or_else(gone)?;
+        self.told(id, None, Event::JobDeleted { id }).await;
+        Ok(name)
+    }
+
+    /// Tells Redis, the dispatchers and the browsers.
+    async fn told(&self, id: JobId, next: Option<DateTime<Utc>>, event: Event) {
+        let noted = self.cache.note_due(&[(id, next)]).await;
+        if let Err(error) = noted {
+            tracing::debug!(error = %error, "Redis did not hear of a changed job");
+        }
+        self.wake.notify_one();
+        if let Err(error) = self.cache.wake().await {
+            tracing::debug!(error = %error, "other servers did not hear of a changed job");
+        }
+        self.hub.publish(self.clock.now(), vec![event]);
+    }
+}
+
+/// An edit that leaves the schedule alone leaves the rhythm alone too; any other starts it anew.
+fn next_after_edit(before: &StoredJob, job: &JobInput, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
+    if !job.is_active {
+        return None;
+    }
+    if before.definition.is_active && before.definition.schedule == job.schedule && before.next_fire_at.is_some() {
+        return before.next_fire_at;
+    }
+    due::first(&job.schedule, before.start_at, before.end_at, now)
+}
+
+/// Judges an input by its schema: at most ten complaints, each beside its field.
+fn check_input(schema: &Value, data: &Value, as_json: bool) -> Result<(), Vec<FieldError>> {
+    let Ok(validator) = jsonschema::validator_for(schema) else {
+        // A worker announced something that is no schema; its own decoding stays the judge.
+        return Ok(());
+    };
+    let errors: Vec<FieldError> = validator
+        .iter_errors(data)
+        .take(10)
+        .map(|error| {
+            let path = error.instance_path().to_string();
+            let first = path.trim_start_matches('/').split('/').next().unwrap_or_default().to_owned();
+            let message = error.to_string();
+            match (as_json, first.is_empty()) {
+                (false, false) => FieldError::new(format!("input.{first}"), message),
+                (_, true) => FieldError::new("input_json", message),
+                (true, false) => FieldError::new("input_json", format!("{path}: {message}")),
+            }
+        })
+        .collect();
+    if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+/// PostgreSQL's text and jsonb cannot hold NUL.
+fn strip_nul(job: &mut JobInput) {
+    for text in [&mut job.display_name, &mut job.description] {
+        if text.contains('\0') {
+            *text = text.replace('\0', "");
+        }
+    }
+    for tag in &mut job.tags {
+        *tag = tag.replace('\0', "");
+    }
+    strip_json(&mut job.job_data);
+}
+
+fn strip_json(value: &mut Value) {
+    match value {
+        Value::String(text) if text.contains('\0') => *text = text.replace('\0', ""),
+        Value::Array(items) => items.iter_mut().for_each(strip_json),
+        Value::Object(map) => map.values_mut().for_each(strip_json),
+        _ => {}
+    }
+}
+
+fn gone() -> AppError {
+    AppError::NotFound("This job does not exist, or no longer.".into())
+}
+
+fn conflict() -> AppError {
+    AppError::Conflict("Somebody else changed this job meanwhile. Load the page again and repeat your change.".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_schema_complains_beside_the_field() {
+        let schema = json!({"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}, "required": ["n"]});
+        let errors = check_input(&schema, &json!({"n": 0}), false).expect_err("wrong");
+        assert_eq!(errors[0].field, "input.n");
+        let errors = check_input(&schema, &json!({"n": 0}), true).expect_err("wrong");
+        assert_eq!(errors[0].field, "input_json");
+        let errors = check_input(&schema, &json!({}), false).expect_err("wrong");
+        assert_eq!(errors[0].field, "input_json");
+        assert!(check_input(&schema, &json!({"n": 1}), false).is_ok());
+    }
+
+    #[test]
+    fn an_edit_keeps_the_rhythm_unless_it_changes_it() {
+        let now = DateTime::UNIX_EPOCH + chrono::Duration::days(1);
+        let job = |seconds| JobInput {
+            display_name: "x".into(),
+            description: String::new(),
+            tags: Vec::new(),
+            worker_id: "w".into(),
+            job_type: "t".into(),
+            job_data: Value::Null,
+            schedule: protocol::schedule::Schedule::Every { seconds },
+            is_active: true,
+            priority: 3,
+            timeout_seconds: None,
+        };
+        let next = now + chrono::Duration::seconds(3);
+        let before = StoredJob {
+            id: JobId::default(),
+            definition: job(10),
+            next_fire_at: Some(next),
+            start_at: None,
+            end_at: None,
+            paused_reason: None,
+            version: 1,
+            created_at: now,
+            created_by: String::new(),
+            modified_at: now,
+            modified_by: String::new(),
+        };
+        assert_eq!(next_after_edit(&before, &job(10), now), Some(next));
+        assert_eq!(next_after_edit(&before, &job(20), now), Some(now + chrono::Duration::seconds(20)));
+        assert_eq!(next_after_edit(&before, &JobInput { is_active: false, ..job(10) }, now), None);
+    }
+}

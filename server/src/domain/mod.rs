@@ -1,0 +1,9 @@
+//! What the product believes, as functions.
+//!
+//! A decision takes values and the time, and returns a value. There is no I/O here, no clock, no randomness and no
+//! logging: whoever calls does what the answer says. That is why each decision has a table of cases at its foot, and why
+//! a reader who wants to know *what* happens need not read *how*.
+
+pub mod due;
+pub mod liveness;
+pub mod transition;

@@ -1,0 +1,206 @@
+//! What a batch of reports means for each occurrence.
+//!
+//! Reports arrive at least once, in batches, and sometimes out of order. Before the database is asked, all reports about
+//! one attempt are folded into one [`Change`]: the furthest state they reach and the steps on the way. The database then
+//! applies it only where the row's present state allows it, so a duplicate, a late or a forged report changes nothing.
+
+use std::collections::HashMap;
+
+use chrono::{DateTime, Utc};
+use protocol::{
+    id::OccurrenceId,
+    message::{MAX_RESULT, Progress, StatusReport, cut},
+    status::OccurrenceStatus,
+    view::StatusChange,
+};
+
+/// The longest note, in bytes: one line in a list.
+const MAX_NOTE: usize = 300;
+
+/// Everything one batch says about one attempt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// Of which occurrence.
+    pub occurrence_id: OccurrenceId,
+    /// Of which attempt.
+    pub attempt: i32,
+    /// Where it ends up.
+    pub status: OccurrenceStatus,
+    /// Who says so.
+    pub instance_id: String,
+    /// When the run began, if the batch says.
+    pub started_at: Option<DateTime<Utc>>,
+    /// When it ended, if it did.
+    pub ended_at: Option<DateTime<Utc>>,
+    /// How long it ran.
+    pub duration_ms: Option<i64>,
+    /// What it returned.
+    pub result: Option<String>,
+    /// What went wrong.
+    pub exception: Option<String>,
+    /// The exception's first line.
+    pub note: Option<String>,
+    /// How far it is.
+    pub progress: Option<Progress>,
+    /// The steps, oldest first; the first one is Running exactly when `started_at` is known.
+    pub steps: Vec<StatusChange>,
+}
+
+/// Folds reports, in the order they came, into one change for each attempt. Reports a worker may not make (Queued,
+/// Skipped) and those after a final one are dropped.
+#[must_use]
+pub fn fold(reports: Vec<StatusReport>) -> Vec<Change> {
+    let mut changes: Vec<Change> = Vec::with_capacity(reports.len());
+    let mut place: HashMap<(OccurrenceId, u32), usize> = HashMap::with_capacity(reports.len());
+    for report in reports {
+        if matches!(report.status, OccurrenceStatus::Queued | OccurrenceStatus::Skipped) {
+            continue;
+        }
+        match place.get(&(report.occurrence_id, report.attempt)) {
+            Some(&at) => add(&mut changes[at], report),
+            None => {
+                place.insert((report.occurrence_id, report.attempt), changes.len());
+                changes.push(begin(report));
+            }
+        }
+    }
+    changes
+}
+
+fn begin(report: StatusReport) -> Change {
+    let mut change = Change {
+        occurrence_id: report.occurrence_id,
+        attempt: i32::try_from(report.attempt).unwrap_or(i32::MAX),
+        status: OccurrenceStatus::Queued,
+        instance_id: report.instance_id.clone(),
+        started_at: None,
+        ended_at: None,
+        duration_ms: None,
+        result: None,
+        exception: None,
+        note: None,
+        progress: None,
+        steps: Vec::with_capacity(2),
+    };
+    add(&mut change, report);
+    change
+}
+
+fn add(change: &mut Change, report: StatusReport) {
+    if change.status.is_final() && report.status == OccurrenceStatus::Running && change.started_at.is_none() {
+        // The two came in the wrong order: what is new is only when it began.
+        change.started_at = Some(report.timestamp);
+        change.steps.insert(0, step(&report, None));
+        return;
+    }
+    if change.status.is_final() {
+        return;
+    }
+    if report.progress.is_some() {
+        change.progress = report.progress.clone();
+    }
+    if change.status == report.status {
+        return;
+    }
+    if report.status == OccurrenceStatus::Running {
+        change.started_at.get_or_insert(report.timestamp);
+    }
+    if report.status.is_final() {
+        change.ended_at = Some(report.timestamp);
+        change.duration_ms = report.duration_ms.and_then(|ms| i64::try_from(ms).ok());
+        change.note = report.exception.as_deref().map(first_line);
+    }
+    change.steps.push(step(&report, change.note.clone()));
+    change.status = report.status;
+    change.instance_id = report.instance_id;
+    change.result = report.result.map(|text| clean(cut(text, MAX_RESULT)));
+    change.exception = report.exception.map(|text| clean(cut(text, MAX_RESULT)));
+}
+
+fn step(report: &StatusReport, note: Option<String>) -> StatusChange {
+    StatusChange {
+        status: report.status,
+        at: report.timestamp,
+        attempt: i32::try_from(report.attempt).unwrap_or(i32::MAX),
+        by: Some(report.instance_id.clone()),
+        note,
+    }
+}
+
+/// The first line of an exception, short enough for a list.
+#[must_use]
+pub fn first_line(text: &str) -> String {
+    let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
+    clean(cut(line.to_owned(), MAX_NOTE))
+}
+
+/// PostgreSQL's text cannot hold NUL; everything else is kept as it is.
+#[must_use]
+pub fn clean(text: String) -> String {
+    if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::Duration;
+
+    use super::*;
+
+    fn report(attempt: u32, status: OccurrenceStatus, second: i64) -> StatusReport {
+        StatusReport {
+            occurrence_id: OccurrenceId::default(),
+            attempt,
+            instance_id: "w-1".into(),
+            status,
+            timestamp: DateTime::UNIX_EPOCH + Duration::seconds(second),
+            result: None,
+            exception: (status == OccurrenceStatus::Failed).then(|| "boom\nat line 3".into()),
+            duration_ms: status.is_final().then_some(5),
+            progress: None,
+        }
+    }
+
+    #[test]
+    fn a_short_run_in_one_batch_is_one_change_with_two_steps() {
+        let changes = fold(vec![report(1, OccurrenceStatus::Running, 1), report(1, OccurrenceStatus::Failed, 2)]);
+        assert_eq!(changes.len(), 1);
+        let change = &changes[0];
+        assert_eq!(change.status, OccurrenceStatus::Failed);
+        assert_eq!(change.steps.len(), 2);
+        assert_eq!(change.note.as_deref(), Some("boom"));
+        assert_eq!(change.duration_ms, Some(5));
+        assert!(change.started_at < change.ended_at);
+    }
+
+    #[test]
+    fn order_and_copies_do_not_matter() {
+        let running = report(1, OccurrenceStatus::Running, 1);
+        let done = report(1, OccurrenceStatus::Completed, 2);
+        let straight = fold(vec![running.clone(), done.clone()]);
+        assert_eq!(fold(vec![done.clone(), running.clone()]), straight);
+        assert_eq!(fold(vec![running.clone(), running, done.clone(), done]), straight);
+    }
+
+    #[test]
+    fn the_first_final_report_wins() {
+        let changes = fold(vec![report(1, OccurrenceStatus::Completed, 2), report(1, OccurrenceStatus::Failed, 3)]);
+        assert_eq!(changes[0].status, OccurrenceStatus::Completed);
+    }
+
+    #[test]
+    fn attempts_are_kept_apart_and_workers_cannot_queue_or_skip() {
+        let changes = fold(vec![
+            report(1, OccurrenceStatus::Running, 1),
+            report(2, OccurrenceStatus::Running, 2),
+            report(2, OccurrenceStatus::Skipped, 3),
+            report(2, OccurrenceStatus::Queued, 3),
+        ]);
+        assert_eq!(changes.iter().map(|change| change.attempt).collect::<Vec<_>>(), [1, 2]);
+        assert!(changes.iter().all(|change| change.status == OccurrenceStatus::Running));
+    }
+
+    #[test]
+    fn text_the_database_cannot_hold_is_made_holdable() {
+        assert_eq!(first_line("\n  a\0b  \nc"), "a\u{fffd}b");
+    }
+}

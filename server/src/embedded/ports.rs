@@ -1,0 +1,115 @@
+//! Free loopback ports, remembered from one start to the next so that a bookmark or a `psql` history stays right.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Range;
+use std::path::Path;
+
+use super::EmbeddedError;
+
+/// Ports are drawn from here: above the well-known services, below Linux' range for outgoing connections (32768 up),
+/// where any browser tab could sit on a remembered port.
+const RANGE: Range<u16> = 20_000..32_000;
+
+/// The ports of one data folder.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Ports {
+    pub(super) postgres: u16,
+    pub(super) redis: u16,
+    pub(super) rabbitmq: u16,
+    /// Where Erlang's own distribution listens; nobody connects to it.
+    pub(super) distribution: u16,
+}
+
+/// Takes each port remembered in `file` that is still free, draws the others, and remembers the outcome.
+pub(super) fn choose(file: &Path) -> Result<Ports, EmbeddedError> {
+    let before = std::fs::read_to_string(file).unwrap_or_default();
+    let ports = assign(&parse(&before), is_free, || rand::random_range(RANGE));
+    let after = render(&ports);
+    if after != before {
+        std::fs::write(file, after).map_err(EmbeddedError::folder(file, "written"))?;
+    }
+    Ok(ports)
+}
+
+/// Whether a listener can be opened on the loopback address right now.
+fn is_free(port: u16) -> bool {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+}
+
+fn assign(remembered: &BTreeMap<&str, u16>, free: impl Fn(u16) -> bool, draw: impl Fn() -> u16) -> Ports {
+    let mut taken = Vec::new();
+    let mut pick = |name: &str| {
+        let mut port = remembered.get(name).copied().unwrap_or_else(&draw);
+        while taken.contains(&port) || !free(port) {
+            port = draw();
+        }
+        taken.push(port);
+        port
+    };
+    Ports {
+        postgres: pick("postgres"),
+        redis: pick("redis"),
+        rabbitmq: pick("rabbitmq"),
+        distribution: pick("distribution"),
+    }
+}
+
+/// Lines `name port`; what cannot be read is forgotten, which costs no more than a new port.
+fn parse(text: &str) -> BTreeMap<&str, u16> {
+    text.lines()
+        .filter_map(|line| line.split_once(' '))
+        .filter_map(|(name, port)| Some((name, port.trim().parse().ok().filter(|&port: &u16| port >= 1024)?)))
+        .collect()
+}
+
+fn render(ports: &Ports) -> String {
+    let Ports { postgres, redis, rabbitmq, distribution } = ports;
+    format!("postgres {postgres}\nredis {redis}\nrabbitmq {rabbitmq}\ndistribution {distribution}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    fn counting_from(first: u16) -> impl Fn() -> u16 {
+        let next = Cell::new(first);
+        move || next.replace(next.get() + 1)
+    }
+
+    #[test]
+    fn remembered_ports_are_taken_again_while_free() {
+        let text = render(&assign(&BTreeMap::new(), |_| true, counting_from(20_100)));
+        let again = assign(&parse(&text), |_| true, counting_from(30_000));
+        assert_eq!(again, Ports { postgres: 20_100, redis: 20_101, rabbitmq: 20_102, distribution: 20_103 });
+    }
+
+    #[test]
+    fn only_the_port_somebody_took_is_replaced() {
+        let text = "postgres 20100\nredis 20101\nrabbitmq 20102\ndistribution 20103\n";
+        let ports = assign(&parse(text), |port| port != 20_101, counting_from(30_000));
+        assert_eq!(ports, Ports { postgres: 20_100, redis: 30_000, rabbitmq: 20_102, distribution: 20_103 });
+    }
+
+    #[test]
+    fn no_two_services_share_a_port_even_if_the_file_says_so() {
+        let ports = assign(&parse("postgres 20100\nredis 20100\n"), |_| true, counting_from(20_100));
+        assert_eq!(ports, Ports { postgres: 20_100, redis: 20_101, rabbitmq: 20_102, distribution: 20_103 });
+    }
+
+    #[test]
+    fn a_spoilt_file_is_forgotten() {
+        assert!(parse("postgres\nredis 99999\nrabbitmq 80\n\0\0").is_empty());
+    }
+
+    #[test]
+    fn a_port_with_a_listener_is_not_free() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(!is_free(port));
+        drop(listener);
+        assert!(is_free(port));
+    }
+}

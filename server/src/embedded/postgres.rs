@@ -1,0 +1,222 @@
+//! A private PostgreSQL: made by `initdb` once, TCP on loopback only, SCRAM password, synced writes.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use sqlx::{Connection, PgConnection};
+
+use super::child::{Child, Launch};
+use super::place::Home;
+use super::{EmbeddedError, Probe, Start, programs, until_healthy};
+
+pub(super) const FOLDER: &str = "postgres";
+pub(super) const PROCESS: &str = "postgres";
+pub(super) const USER: &str = "postgres";
+pub(super) const PACKAGE: &str = "postgresql";
+
+/// "Fast": ends sessions, writes a checkpoint, goes. SIGTERM would wait for clients.
+pub(super) const FAREWELL: Signal = Signal::SIGINT;
+
+/// Role and database.
+const NAME: &str = "milvaion";
+
+/// Ready within half a second as a rule; the rest is for replaying the log after a crash.
+const HEALTHY_WITHIN: Duration = Duration::from_secs(90);
+
+/// `initdb` writes and syncs some 40 MB.
+const INITDB_WITHIN: Duration = Duration::from_secs(120);
+
+/// Starts PostgreSQL on `port`, with its database, and returns its URL when it answers.
+pub(super) async fn start(start: &Start<'_>, port: u16) -> Result<String, EmbeddedError> {
+    let home = start.place.home(FOLDER, USER, PACKAGE)?;
+    let data = home.folder.join("data");
+    let programs = choose(installed(), &data)?;
+    let password = start.place.secret(FOLDER)?;
+    let log = start.place.log(FOLDER);
+
+    if !data.exists() {
+        start.say("Preparing an empty PostgreSQL database");
+        initialise(&home, &programs, &password, &data, &log).await?;
+    }
+    // A pid file that outlived its server. In a container another process may bear that number by now, and
+    // PostgreSQL would wait for it; we hold the folder's lock and have just seen that no server is left.
+    let _ = fs::remove_file(data.join("postmaster.pid"));
+
+    let launch = Launch::new(programs.join("postgres"))
+        .arg("-D")
+        .arg(&data)
+        .args(settings(port).iter().flat_map(|setting| ["-c", setting]))
+        .bare()
+        .folder(&home.folder)
+        .account(home.account)
+        .farewell(FAREWELL);
+    let child = start.adopt(Child::spawn("PostgreSQL", launch, &log).await?);
+    let url = |database: &str| {
+        format!("postgres://{NAME}:{password}@{}:{port}/{database}?sslmode=disable", Ipv4Addr::LOCALHOST)
+    };
+    let admin = url("postgres");
+    let took = until_healthy(&child, port, HEALTHY_WITHIN, async || probe(start, &admin).await).await?;
+    create_database(&admin).await.map_err(|error| EmbeddedError::Prepare {
+        service: "PostgreSQL",
+        reason: error.to_string(),
+        log,
+    })?;
+    start.say(&format!("PostgreSQL is ready on port {port} ({} ms)", took.as_millis()));
+    Ok(url(NAME))
+}
+
+/// What differs from PostgreSQL's own defaults, and only that.
+fn settings(port: u16) -> [String; 8] {
+    [
+        format!("port={port}"),
+        "listen_addresses=127.0.0.1".to_owned(),
+        // A socket's path may have 107 bytes, which a clone's path can exceed; and TCP is needed for a URL anyway.
+        "unix_socket_directories=".to_owned(),
+        "timezone=UTC".to_owned(),
+        "log_timezone=UTC".to_owned(),
+        // Two replicas and a test run in parallel each bring a pool.
+        "max_connections=200".to_owned(),
+        // Our statements are short: compiling one costs more than running it.
+        "jit=off".to_owned(),
+        "log_line_prefix=%m [%p] ".to_owned(),
+    ]
+}
+
+/// Makes the data folder beside its place and renames it when it is complete, so that half a one is never used.
+async fn initialise(
+    home: &Home,
+    programs: &Path,
+    password: &str,
+    data: &Path,
+    log: &Path,
+) -> Result<(), EmbeddedError> {
+    let fresh = home.folder.join("data.new");
+    if fresh.exists() {
+        fs::remove_dir_all(&fresh).map_err(EmbeddedError::folder(&fresh, "deleted"))?;
+    }
+    let password_file = home.file("password", password)?;
+    let launch = Launch::new(programs.join("initdb"))
+        .arg("--pgdata")
+        .arg(&fresh)
+        .arg("--pwfile")
+        .arg(&password_file)
+        .arg(format!("--username={NAME}"))
+        .args(["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--data-checksums", "--no-instructions"])
+        .bare()
+        .folder(&home.folder)
+        .account(home.account);
+    let child = Child::spawn("PostgreSQL's initdb", launch, log).await?;
+    let exit = tokio::time::timeout(INITDB_WITHIN, child.wait()).await;
+    let _ = fs::remove_file(&password_file);
+    match exit {
+        Err(_) => return Err(EmbeddedError::slow(&child, INITDB_WITHIN)),
+        Ok(exit) if !exit.success() => return Err(EmbeddedError::ended(&child, exit)),
+        Ok(_) => {}
+    }
+    fs::rename(&fresh, data).map_err(EmbeddedError::folder(data, "created"))
+}
+
+async fn probe(start: &Start<'_>, url: &str) -> Probe {
+    match PgConnection::connect(url).await {
+        Ok(connection) => {
+            let _ = connection.close().await;
+            Probe::Healthy
+        }
+        // 28P01: wrong password.
+        Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("28P01") => {
+            Probe::Hopeless(EmbeddedError::Password {
+                service: "PostgreSQL",
+                secret: start.place.secret_file(FOLDER),
+                folder: start.place.services().join(FOLDER),
+            })
+        }
+        // Not listening yet, or "the database system is starting up".
+        Err(_) => Probe::NotYet,
+    }
+}
+
+async fn create_database(admin: &str) -> Result<(), sqlx::Error> {
+    let mut connection = PgConnection::connect(admin).await?;
+    let names =
+        sqlx::raw_sql("SELECT 1 FROM pg_database WHERE datname = 'milvaion'").fetch_all(&mut connection).await?;
+    if names.is_empty() {
+        // Plain text, because a database's name cannot be a parameter; it is a constant.
+        sqlx::raw_sql("CREATE DATABASE milvaion").execute(&mut connection).await?;
+    }
+    connection.close().await
+}
+
+/// The installed versions: Debian's folders by number, newest last, and whatever `PATH` offers under no number.
+fn installed() -> Vec<(String, PathBuf)> {
+    let mut found: Vec<_> = programs::versioned(Path::new("/usr/lib/postgresql"), "bin")
+        .into_iter()
+        .filter(|(_, folder)| {
+            programs::find("initdb", std::slice::from_ref(folder)).is_some()
+                && programs::find("postgres", std::slice::from_ref(folder)).is_some()
+        })
+        .collect();
+    found.sort_by_key(|(version, _)| version.parse::<u32>().unwrap_or(0));
+    found
+}
+
+/// The folder of the programs that fit the data: the version that wrote it, or the newest for new data.
+fn choose(mut installed: Vec<(String, PathBuf)>, data: &Path) -> Result<PathBuf, EmbeddedError> {
+    let Some((_, newest)) = installed.last() else {
+        return Err(EmbeddedError::Missing { what: "PostgreSQL (initdb, postgres)".into(), package: PACKAGE });
+    };
+    if !data.exists() {
+        return Ok(newest.clone());
+    }
+    let file = data.join("PG_VERSION");
+    let written_by = fs::read_to_string(&file).map_err(EmbeddedError::folder(&file, "read"))?.trim().to_owned();
+    match installed.iter().position(|(version, _)| *version == written_by) {
+        Some(fitting) => Ok(installed.swap_remove(fitting).1),
+        None => {
+            let versions: Vec<_> = installed.into_iter().map(|(version, _)| version).collect();
+            Err(EmbeddedError::Version { folder: data.to_owned(), written_by, installed: versions.join(", ") })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn versions(numbers: &[&str]) -> Vec<(String, PathBuf)> {
+        numbers.iter().map(|&number| (number.to_owned(), PathBuf::from(format!("/pg/{number}")))).collect()
+    }
+
+    fn data_of(version: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("milvaion-pg-{}-{version}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        fs::write(path.join("PG_VERSION"), format!("{version}\n")).unwrap();
+        path
+    }
+
+    #[test]
+    fn new_data_takes_the_newest_and_old_data_its_own_version() {
+        let chosen = choose(versions(&["13", "15"]), Path::new("/no/such/data")).unwrap();
+        assert_eq!(chosen, Path::new("/pg/15"));
+        let data = data_of("13");
+        assert_eq!(choose(versions(&["13", "15"]), &data).unwrap(), Path::new("/pg/13"));
+        fs::remove_dir_all(data).unwrap();
+    }
+
+    #[test]
+    fn data_of_another_version_is_refused_with_the_remedy() {
+        let data = data_of("12");
+        let refused = choose(versions(&["13", "15"]), &data).unwrap_err().to_string();
+        assert!(refused.contains("written by PostgreSQL 12, which is not installed here (found: 13, 15)"), "{refused}");
+        assert!(refused.contains("install postgresql-12"), "{refused}");
+        fs::remove_dir_all(data).unwrap();
+    }
+
+    #[test]
+    fn without_any_version_the_package_is_named() {
+        let refused = choose(Vec::new(), Path::new("/no/such/data")).unwrap_err().to_string();
+        assert!(refused.contains("apt-get install postgresql"), "{refused}");
+    }
+}

@@ -1,0 +1,133 @@
+//! The worker that comes with a one-machine start: the same program a separate machine would run, kept alive.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::EmbeddedError;
+use super::child::{Child, Launch};
+
+/// How long running jobs may take to wind up when the server stops; the worker is killed after that.
+const GRACE: Duration = Duration::from_secs(8);
+
+/// Pause before the first restart; doubled each time up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// A worker that ran this long was well: its next crash counts as the first again.
+const STEADY_AFTER: Duration = Duration::from_secs(60);
+
+/// A worker process that is started again whenever it ends. Call [`LocalWorker::stop`] before the services stop.
+#[derive(Debug)]
+pub struct LocalWorker {
+    stop: CancellationToken,
+    watch: JoinHandle<()>,
+}
+
+impl LocalWorker {
+    /// Starts `program` (the `milvaion-worker` binary) with the two URLs as `AMQP_URL` and `REDIS_URL` and the
+    /// worker id `local`; its output goes to `log`. It inherits our environment (so `MILVAION_SHELL` reaches it)
+    /// except `DATABASE_URL`: a worker never sees the scheduler's PostgreSQL.
+    ///
+    /// # Errors
+    /// When the first start fails, for instance because the program is not there.
+    pub async fn start(program: &Path, amqp_url: &str, redis_url: &str, log: &Path) -> Result<Self, EmbeddedError> {
+        if !program.is_file() {
+            return Err(EmbeddedError::Spawn {
+                service: "The local worker".into(),
+                program: program.to_owned(),
+                source: std::io::ErrorKind::NotFound.into(),
+            });
+        }
+        let launch = Launch::new(program)
+            .env("AMQP_URL", amqp_url)
+            .env("REDIS_URL", redis_url)
+            .env("MILVAION_WORKER_ID", "local")
+            .without_env("DATABASE_URL");
+        let first = spawn(&launch, log).await?;
+        let stop = CancellationToken::new();
+        let watch = tokio::spawn(keep_alive(first, launch, log.to_owned(), stop.clone()));
+        Ok(Self { stop, watch })
+    }
+
+    /// Asks the worker to finish (SIGTERM), waits up to 8 s, then kills it.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        // A panic in the watcher has already been reported, and dropping it has asked the worker to stop.
+        let _ = self.watch.await;
+    }
+}
+
+async fn keep_alive(mut worker: Child, launch: Launch, log: PathBuf, stop: CancellationToken) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let began = Instant::now();
+        let exit = tokio::select! {
+            exit = worker.wait() => exit,
+            () = stop.cancelled() => {
+                worker.stop(GRACE).await;
+                return;
+            }
+        };
+        if began.elapsed() >= STEADY_AFTER {
+            pause = FIRST_PAUSE;
+        }
+        tracing::warn!(
+            child.name = worker.name(), child.exit = %exit, child.log = %log.display(), pause_ms = pause.as_millis(),
+            "The local worker ended ({exit}) and is started again in {} s; its log is {}", pause.as_secs(), log.display()
+        );
+        worker = loop {
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = stop.cancelled() => return,
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+            match spawn(&launch, &log).await {
+                Ok(again) => break again,
+                Err(error) => tracing::warn!(error = %error, "The local worker could not be started again: {error}"),
+            }
+        };
+    }
+}
+
+async fn spawn(launch: &Launch, log: &Path) -> Result<Child, EmbeddedError> {
+    Child::spawn("The local worker", launch.clone(), log).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_worker_that_ends_is_started_again_and_sees_no_database() {
+        let folder = std::env::temp_dir().join(format!("milvaion-worker-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (program, log) = (folder.join("worker"), folder.join("worker.log"));
+        let script = "#!/bin/sh\necho \"run $AMQP_URL $REDIS_URL $MILVAION_WORKER_ID ${DATABASE_URL-none}\"\n\
+                      [ -e again ] && exec sleep 60\ntouch again\nexit 1\n";
+        fs::write(&program, script.replace("again", folder.join("again").to_str().unwrap())).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+
+        let worker = LocalWorker::start(&program, "amqp://a", "redis://r", &log).await.unwrap();
+        let said = || fs::read_to_string(&log).unwrap_or_default();
+        while said().lines().count() < 2 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        worker.stop().await;
+        assert_eq!(said(), "run amqp://a redis://r local none\n".repeat(2));
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_missing_program_is_told_at_once() {
+        let log = std::env::temp_dir().join("milvaion-no-worker.log");
+        let refused = LocalWorker::start(Path::new("/no/such/worker"), "a", "r", &log).await.unwrap_err();
+        assert!(refused.to_string().contains("/no/such/worker"), "{refused}");
+        assert!(!log.exists());
+    }
+}

@@ -1,0 +1,174 @@
+//! What every answer tells the browser to refuse.
+//!
+//! One layer around everything, so that a missing page, a failure, a file and a stream carry the same headers as a page.
+//! Only a page that is drawn with a nonce says what scripts it has; everything else runs none at all.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Request, State},
+    middleware::Next,
+    response::Response,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+
+use crate::config::http::HttpConfig;
+
+/// Headers whose value is always the same.
+const ALWAYS: [(HeaderName, &str); 6] = [
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::REFERRER_POLICY, "same-origin"),
+    (header::X_FRAME_OPTIONS, "DENY"),
+    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    (
+        HeaderName::from_static("permissions-policy"),
+        "camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()",
+    ),
+];
+
+/// Two years, as preload lists ask; browsers read it over TLS only.
+const HSTS: &str = "max-age=63072000; includeSubDomains";
+
+/// Middleware: adds the headers to every answer. Use with [`axum::middleware::from_fn_with_state`], outermost.
+pub async fn headers_layer(State(config): State<Arc<HttpConfig>>, request: Request, next: Next) -> Response {
+    let is_file = request.uri().path().starts_with("/pkg/");
+    let mut response = next.run(request).await;
+    let status = response.status();
+    protect(response.headers_mut(), status, is_file, config.is_secure());
+    response
+}
+
+fn protect(headers: &mut HeaderMap, status: StatusCode, is_file: bool, is_secure: bool) {
+    for (name, value) in ALWAYS {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    if is_secure {
+        headers.insert(header::STRICT_TRANSPORT_SECURITY, HeaderValue::from_static(HSTS));
+        secure_cookies(headers);
+    }
+    headers.entry(header::CONTENT_SECURITY_POLICY).or_insert_with(|| csp(None));
+    name_charset(headers);
+
+    let is_answered = status.is_success() || status == StatusCode::NOT_MODIFIED;
+    if is_file && is_answered {
+        // The names of the files do not change with what is in them: ask each time, most often for a 304.
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    } else if is_page(headers) {
+        // What one person saw must not be shown to the next one at the same machine.
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    } else {
+        headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    }
+}
+
+/// Marks every cookie `Secure`. The session layer leaves that out when it takes its cookie back, and a browser then
+/// keeps it, because its name begins with `__Host-`.
+fn secure_cookies(headers: &mut HeaderMap) {
+    let header::Entry::Occupied(mut cookies) = headers.entry(header::SET_COOKIE) else { return };
+    for cookie in cookies.iter_mut() {
+        if let Ok(text) = cookie.to_str()
+            && !text.split(';').any(|part| part.trim().eq_ignore_ascii_case("secure"))
+            && let Ok(marked) = HeaderValue::from_str(&format!("{text}; Secure"))
+        {
+            *cookie = marked;
+        }
+    }
+}
+
+fn content_type(headers: &HeaderMap) -> &str {
+    headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default()
+}
+
+fn is_page(headers: &HeaderMap) -> bool {
+    content_type(headers).starts_with("text/html")
+}
+
+/// All our text is UTF-8; where that is not said, a browser may guess otherwise.
+fn name_charset(headers: &mut HeaderMap) {
+    let kind = content_type(headers);
+    if kind.starts_with("text/")
+        && !kind.contains("charset")
+        && let Ok(value) = HeaderValue::from_str(&format!("{kind}; charset=utf-8"))
+    {
+        headers.insert(header::CONTENT_TYPE, value);
+    }
+}
+
+/// The content security policy of a page whose scripts carry `nonce`, or of an answer without scripts. A nonce with
+/// anything but base64 in it counts as none.
+#[must_use]
+pub fn csp(nonce: Option<&str>) -> HeaderValue {
+    const REST: &str = "style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; object-src 'none'; \
+                        base-uri 'none'; frame-ancestors 'none'; form-action 'self'";
+    let is_base64 = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'+' | b'/' | b'-' | b'_' | b'=');
+    let scripts = match nonce {
+        // The browser side is WebAssembly, loaded by a script that carries the nonce.
+        Some(nonce) if !nonce.is_empty() && nonce.bytes().all(is_base64) => {
+            format!("'nonce-{nonce}' 'strict-dynamic' 'wasm-unsafe-eval'")
+        }
+        _ => "'none'".to_owned(),
+    };
+    HeaderValue::try_from(format!("default-src 'self'; script-src {scripts}; {REST}"))
+        .unwrap_or(HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn protected(content_type: Option<&'static str>, status: StatusCode, is_file: bool, is_secure: bool) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        if let Some(content_type) = content_type {
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        }
+        protect(&mut headers, status, is_file, is_secure);
+        headers
+    }
+
+    #[test]
+    fn every_answer_is_protected_and_only_files_are_kept() {
+        for (kind, status, is_file, cache) in [
+            (Some("text/html; charset=utf-8"), StatusCode::OK, false, "no-store"),
+            (Some("text/html"), StatusCode::NOT_FOUND, true, "no-store"),
+            (Some("application/json"), StatusCode::INTERNAL_SERVER_ERROR, false, "no-store"),
+            (Some("text/event-stream"), StatusCode::OK, false, "no-store"),
+            (Some("application/wasm"), StatusCode::OK, true, "no-cache"),
+            (None, StatusCode::NOT_MODIFIED, true, "no-cache"),
+            (None, StatusCode::FOUND, false, "no-store"),
+        ] {
+            let headers = protected(kind, status, is_file, false);
+            for (name, value) in ALWAYS {
+                assert_eq!(headers[&name], value, "{kind:?}");
+            }
+            assert_eq!(headers[header::CACHE_CONTROL], cache, "{kind:?} {status}");
+            assert_eq!(headers[header::CONTENT_SECURITY_POLICY], csp(None));
+            assert!(!headers.contains_key(header::STRICT_TRANSPORT_SECURITY));
+        }
+        assert!(protected(None, StatusCode::OK, false, true).contains_key(header::STRICT_TRANSPORT_SECURITY));
+    }
+
+    #[test]
+    fn text_says_that_it_is_utf_8() {
+        let kind = |kind| protected(Some(kind), StatusCode::OK, true, false)[header::CONTENT_TYPE].clone();
+        assert_eq!(kind("text/css"), "text/css; charset=utf-8");
+        assert_eq!(kind("text/html; charset=utf-8"), "text/html; charset=utf-8");
+        assert_eq!(kind("application/wasm"), "application/wasm");
+    }
+
+    #[test]
+    fn a_page_keeps_its_own_policy() {
+        let mut headers = HeaderMap::from_iter([(header::CONTENT_SECURITY_POLICY, csp(Some("c2VjcmV0")))]);
+        protect(&mut headers, StatusCode::OK, false, false);
+        let policy = headers[header::CONTENT_SECURITY_POLICY].to_str().expect("ASCII").to_owned();
+        assert!(policy.contains("script-src 'nonce-c2VjcmV0' 'strict-dynamic' 'wasm-unsafe-eval';"), "{policy}");
+    }
+
+    #[test]
+    fn a_nonce_cannot_end_its_directive() {
+        for nonce in ["", "a'; script-src *", "a b", "ä", "a\r\nb"] {
+            assert_eq!(csp(Some(nonce)), csp(None), "{nonce:?}");
+        }
+        assert!(csp(None).to_str().expect("ASCII").contains("script-src 'none';"));
+    }
+}

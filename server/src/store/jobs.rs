@@ -1,0 +1,391 @@
+//! Jobs: definitions and their versions.
+
+use chrono::{DateTime, Utc};
+use protocol::{
+    id::{JobId, OccurrenceId},
+    page::{self, JobFilter, Page},
+    request::JobInput,
+    schedule::Schedule,
+    view::JobRow,
+};
+use serde_json::Value;
+use sqlx::{Postgres, QueryBuilder};
+use uuid::Uuid;
+
+use super::{Result, Store, StoreError, occurrences::status};
+
+/// A job as it is stored.
+#[derive(Clone, Debug)]
+pub struct StoredJob {
+    /// Its id.
+    pub id: JobId,
+    /// Its definition.
+    pub definition: JobInput,
+    /// When it is due next.
+    pub next_fire_at: Option<DateTime<Utc>>,
+    /// Not due before.
+    pub start_at: Option<DateTime<Utc>>,
+    /// Not due from here on.
+    pub end_at: Option<DateTime<Utc>>,
+    /// Why it is paused.
+    pub paused_reason: Option<String>,
+    /// Counts edits.
+    pub version: i32,
+    /// When it was made, by whom; when it was changed, by whom.
+    pub created_at: DateTime<Utc>,
+    /// See `created_at`.
+    pub created_by: String,
+    /// See `created_at`.
+    pub modified_at: DateTime<Utc>,
+    /// See `created_at`.
+    pub modified_by: String,
+}
+
+/// Who changes a job, and when.
+#[derive(Clone, Copy, Debug)]
+pub struct Edit<'a> {
+    /// Who.
+    pub by: &'a str,
+    /// When.
+    pub at: DateTime<Utc>,
+}
+
+fn schedule(value: Value) -> Result<Schedule> {
+    serde_json::from_value(value).map_err(|error| StoreError::Corrupt {
+        table: "jobs",
+        column: "schedule",
+        detail: error.to_string(),
+    })
+}
+
+fn json(value: &impl serde::Serialize) -> Value {
+    serde_json::to_value(value).unwrap_or_default()
+}
+
+impl Store {
+    /// Makes a job.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer or a constraint refuses.
+    pub async fn insert_job(
+        &self,
+        id: JobId,
+        job: &JobInput,
+        next_fire_at: Option<DateTime<Utc>>,
+        edit: Edit<'_>,
+    ) -> Result<()> {
+        sqlx::query!(
+            "WITH made AS (
+                INSERT INTO jobs (id, display_name, description, tags, worker_id, job_type, job_data, schedule, next_fire_at,
+                                  is_active, priority, timeout_seconds, created_at, created_by, modified_at, modified_by)
+                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $13, $14)
+                RETURNING id, version
+             ),
+             kept AS (
+                INSERT INTO job_versions (job_id, version, definition, changed_at, changed_by)
+                SELECT id, version, $15, $13, $14 FROM made
+             )
+             INSERT INTO audit_log (at, who, action, object, after) VALUES ($13, $14, 'job.create', 'job:' || $1::text, $15)",
+            id.0,
+            job.display_name,
+            job.description,
+            &job.tags,
+            job.worker_id,
+            job.job_type,
+            job.job_data,
+            json(&job.schedule),
+            next_fire_at.filter(|_| job.is_active),
+            job.is_active,
+            i16::from(job.priority),
+            job.timeout_seconds.map(|s| s as i32),
+            edit.at,
+            edit.by,
+            json(job)
+        )
+        .execute(self.pool())
+        .await?;
+        Ok(())
+    }
+
+    /// Replaces a job's definition if it is still at `version`. Returns the new version; none when somebody else was
+    /// faster or the job is gone.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer or a constraint refuses.
+    pub async fn update_job(
+        &self,
+        id: JobId,
+        version: i32,
+        job: &JobInput,
+        next_fire_at: Option<DateTime<Utc>>,
+        edit: Edit<'_>,
+    ) -> Result<Option<i32>> {
+        Ok(sqlx::query_scalar!(
+            r#"WITH before AS (SELECT definition FROM job_versions WHERE job_id = $1 AND version = $2),
+             changed AS (
+                UPDATE jobs SET display_name = $3, description = $4, tags = $5, worker_id = $6, job_type = $7, job_data = $8,
+                       schedule = $9, next_fire_at = $10, is_active = $11, priority = $12, timeout_seconds = $13,
+                       modified_at = $14, modified_by = $15, version = version + 1,
+                       paused_reason = CASE WHEN $11 THEN NULL ELSE paused_reason END
+                 WHERE id = $1 AND version = $2
+                RETURNING id, version
+             ),
+             kept AS (
+                INSERT INTO job_versions (job_id, version, definition, changed_at, changed_by)
+                SELECT id, version, $16, $14, $15 FROM changed
+             ),
+             noted AS (
+                INSERT INTO audit_log (at, who, action, object, before, after)
+                SELECT $14, $15, 'job.update', 'job:' || id::text, (SELECT definition FROM before), $16 FROM changed
+             )
+             SELECT version AS "version!" FROM changed"#,
+            id.0,
+            version,
+            job.display_name,
+            job.description,
+            &job.tags,
+            job.worker_id,
+            job.job_type,
+            job.job_data,
+            json(&job.schedule),
+            next_fire_at.filter(|_| job.is_active),
+            job.is_active,
+            i16::from(job.priority),
+            job.timeout_seconds.map(|s| s as i32),
+            edit.at,
+            edit.by,
+            json(job)
+        )
+        .fetch_optional(self.pool())
+        .await?)
+    }
+
+    /// Pauses a job, or resumes it with a new due instant, if it is still at `version`. False when it is not.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn set_active(
+        &self,
+        job: &StoredJob,
+        active: bool,
+        next_fire_at: Option<DateTime<Utc>>,
+        reason: Option<&str>,
+        edit: Edit<'_>,
+    ) -> Result<bool> {
+        let definition = JobInput { is_active: active, ..job.definition.clone() };
+        let done = sqlx::query!(
+            "WITH changed AS (
+                UPDATE jobs SET is_active = $3, next_fire_at = $4, paused_reason = $5, modified_at = $6, modified_by = $7,
+                       version = version + 1
+                 WHERE id = $1 AND version = $2
+                RETURNING id, version
+             ),
+             kept AS (
+                INSERT INTO job_versions (job_id, version, definition, changed_at, changed_by)
+                SELECT id, version, $8, $6, $7 FROM changed
+             )
+             INSERT INTO audit_log (at, who, action, object, after)
+             SELECT $6, $7, CASE WHEN $3 THEN 'job.resume' ELSE 'job.pause' END, 'job:' || id::text,
+                    jsonb_build_object('reason', $5::text)
+               FROM changed",
+            job.id.0,
+            job.version,
+            active,
+            next_fire_at.filter(|_| active),
+            reason.filter(|_| !active),
+            edit.at,
+            edit.by,
+            json(&definition)
+        )
+        .execute(self.pool())
+        .await?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    /// Deletes a job; its occurrences and versions stay. Returns its name; none when it is gone already.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn delete_job(&self, id: JobId, edit: Edit<'_>) -> Result<Option<String>> {
+        Ok(sqlx::query_scalar!(
+            r#"WITH gone AS (DELETE FROM jobs WHERE id = $1 RETURNING id, display_name, version),
+             noted AS (
+                INSERT INTO audit_log (at, who, action, object, before)
+                SELECT $2, $3, 'job.delete', 'job:' || g.id::text, v.definition
+                  FROM gone g LEFT JOIN job_versions v ON v.job_id = g.id AND v.version = g.version
+             )
+             SELECT display_name AS "name!" FROM gone"#,
+            id.0,
+            edit.at,
+            edit.by
+        )
+        .fetch_optional(self.pool())
+        .await?)
+    }
+
+    /// One job.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer, or the row cannot be read.
+    pub async fn job(&self, id: JobId) -> Result<Option<StoredJob>> {
+        let Some(row) = sqlx::query!("SELECT * FROM jobs WHERE id = $1", id.0).fetch_optional(self.pool()).await? else {
+            return Ok(None);
+        };
+        Ok(Some(StoredJob {
+            id,
+            definition: JobInput {
+                display_name: row.display_name,
+                description: row.description,
+                tags: row.tags,
+                worker_id: row.worker_id,
+                job_type: row.job_type,
+                job_data: row.job_data,
+                schedule: schedule(row.schedule)?,
+                is_active: row.is_active,
+                priority: u8::try_from(row.priority).unwrap_or(3),
+                timeout_seconds: row.timeout_seconds.and_then(|s| u32::try_from(s).ok()),
+            },
+            next_fire_at: row.next_fire_at,
+            start_at: row.start_at,
+            end_at: row.end_at,
+            paused_reason: row.paused_reason,
+            version: row.version,
+            created_at: row.created_at,
+            created_by: row.created_by,
+            modified_at: row.modified_at,
+            modified_by: row.modified_by,
+        }))
+    }
+
+    /// A page of jobs by name.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn jobs(&self, filter: &JobFilter, alive_since: DateTime<Utc>) -> Result<Page<JobRow>> {
+        let limit = page::rows(filter.limit);
+        let mut query = QueryBuilder::<Postgres>::new(
+            "SELECT id, display_name, worker_id, job_type, schedule, next_fire_at, is_active, tags,
+                    lower(display_name) AS sort_name FROM jobs WHERE true",
+        );
+        if let Some(active) = filter.active {
+            query.push(" AND is_active = ").push_bind(active);
+        }
+        if let Some(text) = filter.text.as_deref().map(str::trim).filter(|text| !text.is_empty()) {
+            for word in text.split_whitespace().take(8) {
+                let pattern = format!("%{}%", like(&word.to_lowercase()));
+                query
+                    .push(" AND (lower(display_name) LIKE ")
+                    .push_bind(pattern.clone())
+                    .push(" OR lower(description) LIKE ")
+                    .push_bind(pattern.clone())
+                    .push(" OR lower(job_type) LIKE ")
+                    .push_bind(pattern.clone())
+                    .push(" OR lower(array_to_string(tags, ' ')) LIKE ")
+                    .push_bind(pattern)
+                    .push(")");
+            }
+        }
+        if let Some((name, id)) = filter.after.as_deref().and_then(parse_cursor) {
+            query.push(" AND (lower(display_name), id) > (").push_bind(name).push(", ").push_bind(id).push(")");
+        }
+        query.push(" ORDER BY lower(display_name), id LIMIT ").push_bind(i64::from(limit) + 1);
+        let mut rows: Vec<RawJobRow> = query.build_query_as().fetch_all(self.pool()).await?;
+        let more = rows.len() > limit as usize;
+        rows.truncate(limit as usize);
+        let next = rows.last().filter(|_| more).map(|row| format!("{}~{}", row.id, row.sort_name));
+        let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
+        let mut recent = self.recent(&ids).await?;
+        let alive = self.alive_types(alive_since).await?;
+        let rows = rows
+            .into_iter()
+            .map(|row| JobRow {
+                id: JobId(row.id),
+                schedule_words: schedule(row.schedule)
+                    .map_or_else(|_| "Unreadable: edit the job".into(), |schedule| schedule.words()),
+                next_fire_at: row.next_fire_at,
+                is_active: row.is_active,
+                tags: row.tags,
+                recent: recent.remove(&row.id).unwrap_or_default(),
+                worker_alive: alive.contains(&(row.worker_id.clone(), row.job_type.clone())),
+                display_name: row.display_name,
+                worker_id: row.worker_id,
+                job_type: row.job_type,
+            })
+            .collect();
+        Ok(Page { rows, next })
+    }
+
+    /// The last ten occurrences of each job: their ids and states, newest first.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn recent(
+        &self,
+        jobs: &[Uuid],
+    ) -> Result<std::collections::HashMap<Uuid, Vec<(OccurrenceId, protocol::status::OccurrenceStatus)>>> {
+        let rows = sqlx::query!(
+            r#"SELECT j.id AS "job_id!", o.id AS "id!", o.status AS "status!"
+                 FROM unnest($1::uuid[]) AS j (id)
+                 CROSS JOIN LATERAL (SELECT id, status FROM occurrences WHERE job_id = j.id ORDER BY id DESC LIMIT 10) o"#,
+            jobs
+        )
+        .fetch_all(self.pool())
+        .await?;
+        let mut recent: std::collections::HashMap<Uuid, Vec<_>> = std::collections::HashMap::new();
+        for row in rows {
+            recent.entry(row.job_id).or_default().push((OccurrenceId(row.id), status(row.status)?));
+        }
+        for list in recent.values_mut() {
+            list.sort_by(|a, b| b.0.cmp(&a.0));
+        }
+        Ok(recent)
+    }
+}
+
+#[derive(sqlx::FromRow)]
+struct RawJobRow {
+    id: Uuid,
+    display_name: String,
+    worker_id: String,
+    job_type: String,
+    schedule: Value,
+    next_fire_at: Option<DateTime<Utc>>,
+    is_active: bool,
+    tags: Vec<String>,
+    sort_name: String,
+}
+
+/// `id~name`: the name comes last because it may hold anything.
+fn parse_cursor(cursor: &str) -> Option<(String, Uuid)> {
+    let (id, name) = cursor.split_once('~')?;
+    Some((name.to_owned(), Uuid::parse_str(id).ok()?))
+}
+
+/// A word with LIKE's own signs taken literally.
+fn like(word: &str) -> String {
+    word.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_word_is_taken_literally() {
+        assert_eq!(like("50%_a\\"), "50\\%\\_a\\\\");
+    }
+
+    #[test]
+    fn a_cursor_survives_any_name() {
+        let id = Uuid::nil();
+        assert_eq!(parse_cursor(&format!("{id}~a~b c")), Some(("a~b c".into(), id)));
+        assert_eq!(parse_cursor("nonsense"), None);
+    }
+}

@@ -1,0 +1,77 @@
+//! What occurrences wrote.
+
+use chrono::{DateTime, Utc};
+use protocol::{
+    id::OccurrenceId,
+    message::{LogLevel, LogLine},
+};
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::{Result, Store};
+
+impl Store {
+    /// Appends lines. A line that is already there, and lines of an occurrence nobody knows, are left out. Returns how
+    /// many were new.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer; then none was appended.
+    pub async fn append_logs(&self, lines: &[(OccurrenceId, LogLine)]) -> Result<u64> {
+        let ids: Vec<Uuid> = lines.iter().map(|(id, _)| id.0).collect();
+        let created: Vec<DateTime<Utc>> = lines.iter().map(|(id, _)| id.created_at()).collect();
+        let seqs: Vec<i64> = lines.iter().map(|(_, line)| line.seq).collect();
+        let ats: Vec<DateTime<Utc>> = lines.iter().map(|(_, line)| line.at).collect();
+        let levels: Vec<i16> = lines.iter().map(|(_, line)| line.level.code()).collect();
+        let messages: Vec<&str> = lines.iter().map(|(_, line)| line.message.as_str()).collect();
+        let data: Vec<Option<&Value>> = lines.iter().map(|(_, line)| line.data.as_ref()).collect();
+        let done = sqlx::query!(
+            "INSERT INTO occurrence_logs (occurrence_id, created_at, seq, at, level, message, data)
+             SELECT l.* FROM unnest($1::uuid[], $2::timestamptz[], $3::bigint[], $4::timestamptz[], $5::smallint[],
+                                    $6::text[], $7::jsonb[]) AS l (id, created_at, seq, at, level, message, data)
+              -- Also keeps out what has no partition any more, or never had one.
+              WHERE EXISTS (SELECT 1 FROM occurrences o WHERE o.id = l.id AND o.created_at = l.created_at)
+             ON CONFLICT DO NOTHING",
+            &ids,
+            &created,
+            &seqs,
+            &ats,
+            &levels,
+            &messages as &[&str],
+            &data as &[Option<&Value>]
+        )
+        .execute(self.pool())
+        .await?;
+        Ok(done.rows_affected())
+    }
+
+    /// At most `limit` lines before `before`, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn log_before(&self, id: OccurrenceId, before: i64, limit: i64) -> Result<Vec<LogLine>> {
+        let rows = sqlx::query!(
+            "SELECT seq, at, level, message, data FROM occurrence_logs
+              WHERE occurrence_id = $1 AND created_at = $2 AND seq < $3
+              ORDER BY seq DESC LIMIT $4",
+            id.0,
+            id.created_at(),
+            before,
+            limit
+        )
+        .fetch_all(self.pool())
+        .await?;
+        Ok(rows
+            .into_iter()
+            .rev()
+            .map(|row| LogLine {
+                seq: row.seq,
+                at: row.at,
+                level: LogLevel::from_code(row.level),
+                message: row.message,
+                data: row.data,
+            })
+            .collect())
+    }
+}

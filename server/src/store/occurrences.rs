@@ -1,0 +1,249 @@
+//! Occurrences: making single ones, listing and reading them.
+
+use chrono::{DateTime, Utc};
+use protocol::{
+    id::{JobId, OccurrenceId},
+    page::{self, OccurrenceFilter, Page},
+    status::OccurrenceStatus,
+    view::{OccurrenceRow, OccurrenceView, StatusChange, Trigger},
+};
+use serde_json::Value;
+use sqlx::{Postgres, QueryBuilder};
+use uuid::Uuid;
+
+use super::{Result, Store, StoreError};
+
+/// A list row as the database has it.
+#[derive(Debug, sqlx::FromRow)]
+pub struct RawRow {
+    pub(super) id: Uuid,
+    pub(super) job_id: Uuid,
+    pub(super) job_name: String,
+    pub(super) status: i16,
+    pub(super) version: i32,
+    pub(super) trigger: String,
+    pub(super) attempt: i32,
+    pub(super) scheduled_for: DateTime<Utc>,
+    pub(super) started_at: Option<DateTime<Utc>>,
+    pub(super) ended_at: Option<DateTime<Utc>>,
+    pub(super) duration_ms: Option<i64>,
+    pub(super) instance_id: Option<String>,
+    pub(super) progress: Option<Value>,
+    pub(super) note: Option<String>,
+}
+
+impl TryFrom<RawRow> for OccurrenceRow {
+    type Error = StoreError;
+
+    fn try_from(row: RawRow) -> Result<Self> {
+        let corrupt = |column: &'static str, detail: String| StoreError::Corrupt { table: "occurrences", column, detail };
+        Ok(Self {
+            id: OccurrenceId(row.id),
+            job_id: JobId(row.job_id),
+            job_name: row.job_name,
+            status: status(row.status)?,
+            version: row.version,
+            trigger: Trigger::from_word(&row.trigger).ok_or_else(|| corrupt("trigger", row.trigger))?,
+            attempt: row.attempt,
+            scheduled_for: row.scheduled_for,
+            started_at: row.started_at,
+            ended_at: row.ended_at,
+            duration_ms: row.duration_ms,
+            instance_id: row.instance_id,
+            progress: row.progress.and_then(|value| serde_json::from_value(value).ok()),
+            note: row.note,
+        })
+    }
+}
+
+/// The status behind a number in the database.
+pub(super) fn status(code: i16) -> Result<OccurrenceStatus> {
+    OccurrenceStatus::from_code(code).ok_or_else(|| StoreError::Corrupt {
+        table: "occurrences",
+        column: "status",
+        detail: code.to_string(),
+    })
+}
+
+/// The columns of a list row, for statements that are put together.
+const ROW: &str = "id, job_id, job_name, status, version, trigger, attempt, scheduled_for, started_at, ended_at, \
+                   duration_ms, instance_id, progress, note";
+
+/// An occurrence somebody asked for.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// Its id.
+    pub id: OccurrenceId,
+    /// Of which job.
+    pub job_id: JobId,
+    /// Its input; none means the job's.
+    pub job_data: Option<Value>,
+    /// Who asked.
+    pub by: String,
+    /// Why.
+    pub reason: Option<String>,
+}
+
+impl Store {
+    /// Makes an occurrence that somebody asked for. None when the job does not exist.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn make_asked(&self, asked: &Asked, now: DateTime<Utc>) -> Result<Option<OccurrenceRow>> {
+        let row = sqlx::query_as!(
+            RawRow,
+            r#"
+            WITH made AS (
+                INSERT INTO occurrences (id, created_at, job_id, job_name, job_version, worker_id, job_type, job_data,
+                                         scheduled_for, trigger, triggered_by, trigger_reason, status, priority,
+                                         max_retries, timeout_seconds, status_changes)
+                SELECT $1, $2, id, display_name, version, worker_id, job_type, coalesce($4, job_data),
+                       $7, 'manual', $5, $6, 0, priority, max_retries, timeout_seconds,
+                       jsonb_build_array(jsonb_build_object('status', 0, 'at', $7::timestamptz, 'attempt', 1, 'by', $5::text))
+                  FROM jobs WHERE id = $3
+                RETURNING *
+            ),
+            counted AS (
+                INSERT INTO stats_minute AS s (minute, status, shard, count)
+                SELECT date_trunc('minute', $7::timestamptz), 0, $8, count(*) FROM made HAVING count(*) > 0
+                ON CONFLICT (minute, status, shard) DO UPDATE SET count = s.count + excluded.count
+            )
+            SELECT id AS "id!", job_id AS "job_id!", job_name AS "job_name!", status AS "status!", version AS "version!",
+                   trigger AS "trigger!", attempt AS "attempt!", scheduled_for AS "scheduled_for!", started_at, ended_at,
+                   duration_ms, instance_id, progress, note
+              FROM made
+            "#,
+            asked.id.0,
+            asked.id.created_at(),
+            asked.job_id.0,
+            asked.job_data,
+            asked.by,
+            asked.reason,
+            now,
+            self.shard()
+        )
+        .fetch_optional(self.pool())
+        .await?;
+        row.map(OccurrenceRow::try_from).transpose()
+    }
+
+    /// The rows of some occurrences, for telling browsers about them.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn occurrence_rows(&self, ids: &[OccurrenceId]) -> Result<Vec<OccurrenceRow>> {
+        let created: Vec<DateTime<Utc>> = ids.iter().map(|id| id.created_at()).collect();
+        let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+        let rows = sqlx::query_as!(
+            RawRow,
+            "SELECT o.id, job_id, job_name, status, version, trigger, attempt, scheduled_for, started_at, ended_at,
+                    duration_ms, instance_id, progress, note
+               FROM occurrences o JOIN unnest($1::uuid[], $2::timestamptz[]) AS w (id, created_at)
+                 ON o.id = w.id AND o.created_at = w.created_at",
+            &ids,
+            &created
+        )
+        .fetch_all(self.pool())
+        .await?;
+        rows.into_iter().map(OccurrenceRow::try_from).collect()
+    }
+
+    /// A page of occurrences, newest first.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn occurrences(&self, filter: &OccurrenceFilter) -> Result<Page<OccurrenceRow>> {
+        let limit = page::rows(filter.limit);
+        let mut query = QueryBuilder::<Postgres>::new(format!("SELECT {ROW} FROM occurrences WHERE true"));
+        if let Some(job) = filter.job_id {
+            query.push(" AND job_id = ").push_bind(job.0);
+        }
+        if let Some(status) = filter.status {
+            query.push(" AND status = ").push_bind(status.code());
+        }
+        if let Some(before) = filter.before {
+            // The id alone orders; the second condition only spares the partitions that are younger.
+            query.push(" AND id < ").push_bind(before.0);
+            query.push(" AND created_at <= ").push_bind(before.created_at());
+        }
+        if let Some(since) = filter.since {
+            query.push(" AND created_at >= ").push_bind(since);
+        }
+        query.push(" ORDER BY id DESC LIMIT ").push_bind(i64::from(limit) + 1);
+        let mut rows: Vec<RawRow> = query.build_query_as().fetch_all(self.pool()).await?;
+        let more = rows.len() > limit as usize;
+        rows.truncate(limit as usize);
+        let next = if more { rows.last().map(|row| row.id.to_string()) } else { None };
+        let rows = rows.into_iter().map(OccurrenceRow::try_from).collect::<Result<_>>()?;
+        Ok(Page { rows, next })
+    }
+
+    /// One occurrence for its page, with the newest `lines` of its log.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn occurrence(&self, id: OccurrenceId, lines: i64, alive_since: DateTime<Utc>) -> Result<Option<OccurrenceView>> {
+        let Some(row) = sqlx::query!(
+            r#"SELECT o.*,
+                      EXISTS (SELECT 1 FROM jobs j WHERE j.id = o.job_id) AS "job_exists!",
+                      EXISTS (SELECT 1 FROM worker_instances i JOIN instance_job_types t ON t.instance_id = i.id
+                               WHERE i.worker_id = o.worker_id AND t.job_type = o.job_type
+                                 AND i.stopped_at IS NULL AND i.last_heartbeat_at >= $3) AS "worker_alive!"
+                 FROM occurrences o WHERE o.id = $1 AND o.created_at = $2"#,
+            id.0,
+            id.created_at(),
+            alive_since
+        )
+        .fetch_optional(self.pool())
+        .await?
+        else {
+            return Ok(None);
+        };
+        let mut log = self.log_before(id, i64::MAX, lines + 1).await?;
+        let log_has_earlier = log.len() as i64 > lines;
+        if log_has_earlier {
+            log.remove(0);
+        }
+        let changes: Vec<StatusChange> = serde_json::from_value(row.status_changes).map_err(|error| StoreError::Corrupt {
+            table: "occurrences",
+            column: "status_changes",
+            detail: error.to_string(),
+        })?;
+        Ok(Some(OccurrenceView {
+            row: OccurrenceRow::try_from(RawRow {
+                id: row.id,
+                job_id: row.job_id,
+                job_name: row.job_name,
+                status: row.status,
+                version: row.version,
+                trigger: row.trigger,
+                attempt: row.attempt,
+                scheduled_for: row.scheduled_for,
+                started_at: row.started_at,
+                ended_at: row.ended_at,
+                duration_ms: row.duration_ms,
+                instance_id: row.instance_id,
+                progress: row.progress,
+                note: row.note,
+            })?,
+            worker_id: row.worker_id,
+            job_type: row.job_type,
+            job_version: row.job_version,
+            job_data: row.job_data,
+            triggered_by: row.triggered_by,
+            trigger_reason: row.trigger_reason,
+            published_at: row.published_at,
+            result: row.result,
+            exception: row.exception,
+            changes,
+            log,
+            log_has_earlier,
+            job_exists: row.job_exists,
+            worker_alive: row.worker_alive,
+        }))
+    }
+}

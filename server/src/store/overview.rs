@@ -1,0 +1,99 @@
+//! The numbers of the overview page. Nothing here counts the big table: states come from the roll-up.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Duration, Utc};
+use protocol::{
+    id::JobId,
+    page::OccurrenceFilter,
+    status::OccurrenceStatus,
+    view::{MinuteCount, NextDue, OccurrenceRow},
+};
+
+use super::{Result, Store, occurrences::status};
+
+/// What PostgreSQL knows for the overview.
+#[derive(Clone, Debug)]
+pub struct Numbers {
+    /// By minute, oldest first.
+    pub minutes: Vec<MinuteCount>,
+    /// The sum of the minutes.
+    pub last_hour: Vec<(OccurrenceStatus, i64)>,
+    /// Live instances.
+    pub workers_alive: i64,
+    /// Instances seen in the last day.
+    pub workers_known: i64,
+    /// Jobs that are active.
+    pub jobs_active: i64,
+    /// All jobs.
+    pub jobs_total: i64,
+    /// The next ten.
+    pub next_due: Vec<NextDue>,
+    /// The last failures.
+    pub failures: Vec<OccurrenceRow>,
+}
+
+impl Store {
+    /// The numbers at `now`.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn numbers(&self, now: DateTime<Utc>, alive_since: DateTime<Utc>) -> Result<Numbers> {
+        let counts = sqlx::query!(
+            r#"SELECT minute, status, sum(count)::bigint AS "count!" FROM stats_minute
+                WHERE minute > $1 GROUP BY minute, status ORDER BY minute, status"#,
+            now - Duration::hours(1)
+        )
+        .fetch_all(self.pool())
+        .await?;
+        let mut minutes: Vec<MinuteCount> = Vec::new();
+        let mut sum: BTreeMap<OccurrenceStatus, i64> = BTreeMap::new();
+        for row in counts {
+            let status = status(row.status)?;
+            *sum.entry(status).or_default() += row.count;
+            match minutes.last_mut().filter(|last| last.minute == row.minute) {
+                Some(last) => last.counts.push((status, row.count)),
+                None => minutes.push(MinuteCount { minute: row.minute, counts: vec![(status, row.count)] }),
+            }
+        }
+        let totals = sqlx::query!(
+            r#"SELECT (SELECT count(*) FROM worker_instances WHERE stopped_at IS NULL AND last_heartbeat_at >= $1) AS "alive!",
+                      (SELECT count(*) FROM worker_instances WHERE last_heartbeat_at >= $2) AS "known!",
+                      (SELECT count(*) FROM jobs WHERE is_active) AS "active!",
+                      (SELECT count(*) FROM jobs) AS "total!""#,
+            alive_since,
+            now - Duration::days(1)
+        )
+        .fetch_one(self.pool())
+        .await?;
+        let next_due = sqlx::query!(
+            r#"SELECT id, display_name, next_fire_at AS "at!" FROM jobs WHERE next_fire_at IS NOT NULL
+                ORDER BY next_fire_at LIMIT 10"#
+        )
+        .fetch_all(self.pool())
+        .await?
+        .into_iter()
+        .map(|row| NextDue { job_id: JobId(row.id), job_name: row.display_name, at: row.at })
+        .collect();
+        let failures = self
+            .occurrences(&OccurrenceFilter {
+                status: Some(OccurrenceStatus::Failed),
+                since: Some(now - Duration::days(7)),
+                limit: 5,
+                ..OccurrenceFilter::default()
+            })
+            .await?
+            .rows;
+        Ok(Numbers {
+            minutes,
+            last_hour: sum.into_iter().collect(),
+            workers_alive: totals.alive,
+            workers_known: totals.known,
+            jobs_active: totals.active,
+            jobs_total: totals.total,
+            next_due,
+            failures,
+        })
+    }
+}

@@ -1,0 +1,215 @@
+//! Workers, their instances and what they can run.
+
+use std::collections::{BTreeMap, HashSet};
+
+use chrono::{DateTime, Utc};
+use protocol::{
+    message::{Heartbeat, Hello, JobTypeInfo},
+    view::{InstanceView, JobTypeView, WorkerView},
+};
+use serde_json::Value;
+
+use super::{Result, Store};
+use crate::domain::{liveness, transition::clean};
+
+impl Store {
+    /// Stores what an instance says of itself. Saying it again changes nothing but the times.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn hello(&self, hello: &Hello, now: DateTime<Utc>) -> Result<()> {
+        let mut tx = self.pool().begin().await?;
+        sqlx::query!(
+            "INSERT INTO workers (id, first_seen_at, last_seen_at) VALUES ($1, $2, $2)
+             ON CONFLICT (id) DO UPDATE SET last_seen_at = excluded.last_seen_at",
+            hello.worker_id,
+            now
+        )
+        .execute(&mut *tx)
+        .await?;
+        sqlx::query!(
+            "INSERT INTO worker_instances (id, worker_id, host, pid, version, capacity, started_at, last_heartbeat_at)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $7)
+             ON CONFLICT (id) DO UPDATE SET last_heartbeat_at = excluded.last_heartbeat_at, stopped_at = NULL,
+                    version = excluded.version, capacity = excluded.capacity",
+            hello.instance_id,
+            hello.worker_id,
+            clean(hello.host.clone()),
+            i32::try_from(hello.pid).unwrap_or(0),
+            clean(hello.version.clone()),
+            i32::try_from(hello.capacity).unwrap_or(i32::MAX),
+            now
+        )
+        .execute(&mut *tx)
+        .await?;
+        sqlx::query!("DELETE FROM instance_job_types WHERE instance_id = $1", hello.instance_id).execute(&mut *tx).await?;
+        for info in &hello.job_types {
+            sqlx::query!(
+                "INSERT INTO worker_job_types (worker_id, job_type, description, schema, concurrency, timeout_seconds, announced_at)
+                 VALUES ($1, $2, $3, $4, $5, $6, $7)
+                 ON CONFLICT (worker_id, job_type) DO UPDATE SET description = excluded.description, schema = excluded.schema,
+                        concurrency = excluded.concurrency, timeout_seconds = excluded.timeout_seconds,
+                        announced_at = excluded.announced_at",
+                hello.worker_id,
+                info.job_type,
+                clean(info.description.clone()),
+                info.schema,
+                i32::try_from(info.concurrency).unwrap_or(i32::MAX),
+                info.timeout_seconds.and_then(|s| i32::try_from(s).ok()),
+                now
+            )
+            .execute(&mut *tx)
+            .await?;
+            sqlx::query!(
+                "INSERT INTO instance_job_types (instance_id, job_type) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+                hello.instance_id,
+                info.job_type
+            )
+            .execute(&mut *tx)
+            .await?;
+        }
+        tx.commit().await?;
+        Ok(())
+    }
+
+    /// Stores a sign of life. False when the instance never said hello, or not to this database.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn heartbeat(&self, beat: &Heartbeat, now: DateTime<Utc>) -> Result<bool> {
+        let done = sqlx::query!(
+            "UPDATE worker_instances SET last_heartbeat_at = $2, running = $3, stopped_at = NULL WHERE id = $1",
+            beat.instance_id,
+            now,
+            i32::try_from(beat.running.len()).unwrap_or(i32::MAX)
+        )
+        .execute(self.pool())
+        .await?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    /// Stores a goodbye.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn goodbye(&self, instance_id: &str, now: DateTime<Utc>) -> Result<()> {
+        sqlx::query!("UPDATE worker_instances SET stopped_at = $2, running = 0 WHERE id = $1", instance_id, now)
+            .execute(self.pool())
+            .await?;
+        Ok(())
+    }
+
+    /// The schema a worker announced for a job type.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn schema(&self, worker_id: &str, job_type: &str) -> Result<Option<Value>> {
+        Ok(sqlx::query_scalar!(
+            "SELECT schema FROM worker_job_types WHERE worker_id = $1 AND job_type = $2",
+            worker_id,
+            job_type
+        )
+        .fetch_optional(self.pool())
+        .await?)
+    }
+
+    /// Every (worker, job type) that a live instance offers.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn alive_types(&self, alive_since: DateTime<Utc>) -> Result<HashSet<(String, String)>> {
+        let rows = sqlx::query!(
+            "SELECT DISTINCT i.worker_id, t.job_type FROM worker_instances i JOIN instance_job_types t ON t.instance_id = i.id
+              WHERE i.stopped_at IS NULL AND i.last_heartbeat_at >= $1",
+            alive_since
+        )
+        .fetch_all(self.pool())
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.worker_id, row.job_type)).collect())
+    }
+
+    /// Every known job type with the number of live instances that offer it, live ones first.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn job_types(&self, alive_since: DateTime<Utc>) -> Result<Vec<JobTypeView>> {
+        let rows = sqlx::query!(
+            r#"SELECT w.worker_id, w.job_type, w.description, w.schema, w.concurrency, w.timeout_seconds,
+                      (SELECT count(*) FROM worker_instances i JOIN instance_job_types t ON t.instance_id = i.id
+                        WHERE i.worker_id = w.worker_id AND t.job_type = w.job_type AND i.stopped_at IS NULL
+                          AND i.last_heartbeat_at >= $1) AS "alive!"
+                 FROM worker_job_types w ORDER BY 7 DESC, 1, 2 LIMIT 500"#,
+            alive_since
+        )
+        .fetch_all(self.pool())
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| JobTypeView {
+                worker_id: row.worker_id,
+                info: JobTypeInfo {
+                    job_type: row.job_type,
+                    description: row.description,
+                    schema: row.schema,
+                    concurrency: u32::try_from(row.concurrency).unwrap_or(0),
+                    timeout_seconds: row.timeout_seconds.and_then(|s| u32::try_from(s).ok()),
+                },
+                alive: row.alive,
+            })
+            .collect())
+    }
+
+    /// Workers with the instances seen since `since`, live ones first.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn workers(&self, since: DateTime<Utc>, now: DateTime<Utc>) -> Result<Vec<WorkerView>> {
+        let instances = sqlx::query!(
+            "SELECT * FROM worker_instances WHERE last_heartbeat_at >= $1 ORDER BY started_at DESC LIMIT 500",
+            since
+        )
+        .fetch_all(self.pool())
+        .await?;
+        let mut workers: BTreeMap<String, WorkerView> = BTreeMap::new();
+        let worker = |workers: &mut BTreeMap<String, WorkerView>, id: &str| {
+            if !workers.contains_key(id) {
+                workers.insert(
+                    id.to_owned(),
+                    WorkerView { id: id.to_owned(), instances: Vec::new(), job_types: Vec::new() },
+                );
+            }
+        };
+        for row in instances {
+            worker(&mut workers, &row.worker_id);
+            let Some(view) = workers.get_mut(&row.worker_id) else { continue };
+            view.instances.push(InstanceView {
+                alive: liveness::is_alive(row.last_heartbeat_at, row.stopped_at.is_some(), now),
+                stopped: row.stopped_at.is_some(),
+                id: row.id,
+                host: row.host,
+                version: row.version,
+                capacity: row.capacity,
+                running: row.running,
+                started_at: row.started_at,
+                last_heartbeat_at: row.last_heartbeat_at,
+            });
+        }
+        for job_type in self.job_types(liveness::alive_since(now)).await? {
+            if let Some(view) = workers.get_mut(&job_type.worker_id) {
+                view.job_types.push(job_type);
+            }
+        }
+        let mut workers: Vec<WorkerView> = workers.into_values().collect();
+        for view in &mut workers {
+            view.instances.sort_by_key(|instance| (!instance.alive, instance.stopped));
+        }
+        Ok(workers)
+    }
+}

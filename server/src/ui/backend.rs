@@ -1,0 +1,262 @@
+//! What the dashboard may ask, answered by the rooms that know.
+
+use std::sync::Arc;
+
+use app::{
+    backend::{Backend, Flash, TriggerInput},
+    error::AppError,
+};
+use async_trait::async_trait;
+use http::request::Parts;
+use protocol::{
+    access::{Action, Role},
+    id::{JobId, OccurrenceId, UserId},
+    message::LogLine,
+    page::{JobFilter, OccurrenceFilter, Page},
+    request::JobForm,
+    schedule,
+    view::{
+        FormContext, InviteInfo, JobRow, JobView, Me, OccurrenceRow, OccurrenceView, Overview, SchedulePreview, TeamView,
+        WorkerView,
+    },
+};
+
+use super::preview::preview;
+use crate::{
+    clock::Clock,
+    command::{
+        invite,
+        jobs::Jobs,
+        sign_in::{self, Hasher},
+    },
+    config::http::HttpConfig,
+    domain::liveness,
+    http::{guard, health::HealthCheck, session},
+    store::{Store, audit::AuditEntry, jobs::StoredJob},
+};
+
+/// How many log lines a page opens with.
+const LOG_LINES: i64 = 500;
+
+/// The server behind the dashboard.
+#[derive(Debug)]
+pub struct ServerBackend {
+    /// The truth.
+    pub store: Store,
+    /// What time it is.
+    pub clock: Clock,
+    /// Changing jobs.
+    pub jobs: Jobs,
+    /// Hashing passphrases.
+    pub hasher: Hasher,
+    /// How every part is.
+    pub health: HealthCheck,
+    /// Who reaches us how.
+    pub config: Arc<HttpConfig>,
+}
+
+impl ServerBackend {
+    /// Where a request came from. Behind a proxy everybody has the proxy's address, which tells nothing about anybody and
+    /// must not make them share one brake.
+    fn address(&self, parts: &Parts) -> Option<std::net::IpAddr> {
+        guard::address(parts).filter(|_| self.config.public_url.is_none())
+    }
+
+    async fn view(&self, job: StoredJob, viewer_zone: Option<&str>) -> Result<JobView, AppError> {
+        let now = self.clock.now();
+        let alive = self.store.alive_types(liveness::alive_since(now)).await?;
+        let mut recent = self.store.recent(&[job.id.0]).await?;
+        let definition = job.definition;
+        let schema = self.store.schema(&definition.worker_id, &definition.job_type).await?;
+        Ok(JobView {
+            row: JobRow {
+                id: job.id,
+                display_name: definition.display_name.clone(),
+                worker_id: definition.worker_id.clone(),
+                job_type: definition.job_type.clone(),
+                schedule_words: definition.schedule.words(),
+                next_fire_at: job.next_fire_at,
+                is_active: definition.is_active,
+                tags: definition.tags.clone(),
+                recent: recent.remove(&job.id.0).unwrap_or_default(),
+                worker_alive: alive.contains(&(definition.worker_id.clone(), definition.job_type.clone())),
+            },
+            preview: preview(&definition.schedule, job.next_fire_at, viewer_zone, now),
+            version: job.version,
+            paused_reason: job.paused_reason,
+            created_at: job.created_at,
+            created_by: job.created_by,
+            modified_at: job.modified_at,
+            modified_by: job.modified_by,
+            schema,
+            definition,
+        })
+    }
+}
+
+fn no_job() -> AppError {
+    AppError::NotFound("This job does not exist, or no longer.".into())
+}
+
+#[async_trait]
+impl Backend for ServerBackend {
+    async fn authorize(&self, parts: &Parts, action: Action) -> Result<Me, AppError> {
+        guard::authorize(&self.store, &self.clock, &self.config, parts, action).await
+    }
+
+    async fn me(&self, parts: &Parts) -> Result<Option<Me>, AppError> {
+        guard::me(&self.store, &self.clock, parts).await
+    }
+
+    async fn sign_in(&self, parts: &Parts, email: &str, passphrase: &str) -> Result<Me, AppError> {
+        let address = self.address(parts);
+        let me = sign_in::sign_in(&self.store, &self.clock, &self.hasher, address, email, passphrase).await?;
+        session::sign_in_session(guard::session(parts)?, &me, self.clock.now()).await?;
+        Ok(me)
+    }
+
+    async fn sign_out(&self, parts: &Parts) -> Result<(), AppError> {
+        if let Some(me) = self.me(parts).await? {
+            let entry = AuditEntry::new(self.clock.now(), &me.email, "sign-out", format!("user:{}", me.id));
+            self.store.audit(&entry.from(self.address(parts).map(|address| address.to_string()))).await?;
+        }
+        session::sign_out_session(guard::session(parts)?).await
+    }
+
+    async fn needs_setup(&self) -> Result<bool, AppError> {
+        Ok(self.store.count_users().await? == 0)
+    }
+
+    async fn invite(&self, token: &str) -> Result<InviteInfo, AppError> {
+        invite::info(&self.store, &self.clock, token).await
+    }
+
+    async fn accept_invite(
+        &self,
+        parts: &Parts,
+        token: &str,
+        name: &str,
+        email: &str,
+        passphrase: &str,
+    ) -> Result<Me, AppError> {
+        let address = self.address(parts);
+        let me =
+            invite::accept(&self.store, &self.clock, &self.hasher, address, token, name, email, passphrase).await?;
+        session::sign_in_session(guard::session(parts)?, &me, self.clock.now()).await?;
+        Ok(me)
+    }
+
+    async fn put_flash(&self, parts: &Parts, flash: Flash) -> Result<(), AppError> {
+        session::put_flash(guard::session(parts)?, flash).await
+    }
+
+    async fn take_flash(&self, parts: &Parts, form: &str) -> Result<Option<Flash>, AppError> {
+        session::take_flash(guard::session(parts)?, form).await
+    }
+
+    async fn overview(&self, _me: &Me) -> Result<Overview, AppError> {
+        let now = self.clock.now();
+        let (numbers, health) =
+            tokio::join!(self.store.numbers(now, liveness::alive_since(now)), self.health.items());
+        let numbers = numbers?;
+        Ok(Overview {
+            now,
+            health,
+            last_hour: numbers.last_hour,
+            minutes: numbers.minutes,
+            workers_alive: numbers.workers_alive,
+            workers_known: numbers.workers_known,
+            jobs_active: numbers.jobs_active,
+            jobs_total: numbers.jobs_total,
+            next_due: numbers.next_due,
+            failures: numbers.failures,
+        })
+    }
+
+    async fn jobs(&self, _me: &Me, filter: JobFilter) -> Result<Page<JobRow>, AppError> {
+        Ok(self.store.jobs(&filter, liveness::alive_since(self.clock.now())).await?)
+    }
+
+    async fn job(&self, _me: &Me, id: JobId, viewer_zone: Option<&str>) -> Result<JobView, AppError> {
+        let job = self.store.job(id).await?.ok_or_else(no_job)?;
+        self.view(job, viewer_zone).await
+    }
+
+    async fn form_context(&self, _me: &Me, job: Option<JobId>) -> Result<FormContext, AppError> {
+        let job = match job {
+            Some(id) => {
+                let stored = self.store.job(id).await?.ok_or_else(no_job)?;
+                Some(self.view(stored, None).await?)
+            }
+            None => None,
+        };
+        Ok(FormContext {
+            job_types: self.store.job_types(liveness::alive_since(self.clock.now())).await?,
+            zones: schedule::zone_names().into_iter().map(str::to_owned).collect(),
+            job,
+        })
+    }
+
+    async fn preview(&self, _me: &Me, form: &JobForm, viewer_zone: Option<&str>) -> Result<SchedulePreview, AppError> {
+        let schedule = form.schedule().map_err(AppError::Fields)?;
+        Ok(preview(&schedule, None, viewer_zone, self.clock.now()))
+    }
+
+    async fn check_job(&self, _me: &Me, form: &JobForm) -> Result<(), AppError> {
+        self.jobs.check(form).await.map(drop)
+    }
+
+    async fn save_job(&self, me: &Me, form: &JobForm) -> Result<JobId, AppError> {
+        self.jobs.save(me, form).await
+    }
+
+    async fn trigger_job(&self, me: &Me, id: JobId, input: TriggerInput) -> Result<OccurrenceId, AppError> {
+        self.jobs.trigger(me, id, input).await
+    }
+
+    async fn set_job_active(&self, me: &Me, id: JobId, active: bool, reason: &str) -> Result<(), AppError> {
+        self.jobs.set_active(me, id, active, reason).await
+    }
+
+    async fn delete_job(&self, me: &Me, id: JobId) -> Result<String, AppError> {
+        self.jobs.delete(me, id).await
+    }
+
+    async fn occurrences(&self, _me: &Me, filter: OccurrenceFilter) -> Result<Page<OccurrenceRow>, AppError> {
+        Ok(self.store.occurrences(&filter).await?)
+    }
+
+    async fn occurrence(&self, _me: &Me, id: OccurrenceId) -> Result<OccurrenceView, AppError> {
+        let alive_since = liveness::alive_since(self.clock.now());
+        self.store
+            .occurrence(id, LOG_LINES, alive_since)
+            .await?
+            .ok_or_else(|| AppError::NotFound("This occurrence does not exist, or is no longer kept.".into()))
+    }
+
+    async fn log_before(&self, _me: &Me, id: OccurrenceId, before_seq: i64) -> Result<Vec<LogLine>, AppError> {
+        Ok(self.store.log_before(id, before_seq, LOG_LINES).await?)
+    }
+
+    async fn workers(&self, _me: &Me) -> Result<Vec<WorkerView>, AppError> {
+        let now = self.clock.now();
+        Ok(self.store.workers(now - chrono::Duration::days(1), now).await?)
+    }
+
+    async fn team(&self, _me: &Me) -> Result<TeamView, AppError> {
+        let users = self.store.list_users().await?;
+        let invites = self.store.list_invites(self.clock.now()).await?;
+        Ok(TeamView {
+            users: users.iter().map(crate::store::users::UserRow::view).collect(),
+            invites: invites.iter().map(crate::store::users::InviteRow::view).collect(),
+        })
+    }
+
+    async fn invite_user(&self, me: &Me, name: &str, role: Role) -> Result<String, AppError> {
+        invite::create(&self.store, &self.clock, me, name, role).await
+    }
+
+    async fn revoke_invite(&self, me: &Me, id: UserId) -> Result<(), AppError> {
+        invite::revoke(&self.store, &self.clock, me, id).await
+    }
+}

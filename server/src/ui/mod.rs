@@ -1,0 +1,52 @@
+//! Mounts the dashboard: pages, server functions, files.
+
+pub mod backend;
+pub mod preview;
+
+use std::sync::Arc;
+
+use app::{backend::Backend, routes::App, shell::shell};
+use axum::{Router, body::Body, extract::Request, response::IntoResponse, routing::any};
+use http::header::CONTENT_SECURITY_POLICY;
+use leptos::{config::LeptosOptions, nonce::use_nonce, prelude::*};
+use leptos_axum::{LeptosRoutes, ResponseOptions, file_and_error_handler_with_context, generate_route_list};
+
+use crate::{config::http::HttpConfig, http::headers::csp};
+use backend::ServerBackend;
+
+/// Pages, server functions and files.
+pub fn router(config: &HttpConfig, backend: Arc<ServerBackend>) -> Router {
+    let options = LeptosOptions::builder()
+        .output_name("app")
+        .site_root(config.site_root.to_string_lossy().into_owned())
+        .site_pkg_dir("pkg")
+        .build();
+    let backend: Arc<dyn Backend> = backend;
+    let provide = move || provide_context(backend.clone());
+    let provide_page = {
+        let provide = provide.clone();
+        move || {
+            provide();
+            // The nonce was made for this response; the header must name the same one.
+            if let (Some(nonce), Some(response)) = (use_nonce(), use_context::<ResponseOptions>()) {
+                response.insert_header(CONTENT_SECURITY_POLICY, csp(Some(&nonce)));
+            }
+        }
+    };
+    let routes = generate_route_list(App);
+    let document = {
+        let options = options.clone();
+        move || shell(options.clone())
+    };
+    Router::new()
+        .route(
+            "/api/{*function}",
+            any(move |request: Request<Body>| {
+                let provide = provide.clone();
+                async move { leptos_axum::handle_server_fns_with_context(provide, request).await.into_response() }
+            }),
+        )
+        .leptos_routes_with_context(&options, routes, provide_page.clone(), document)
+        .fallback(file_and_error_handler_with_context::<LeptosOptions, _>(provide_page, shell))
+        .with_state(options)
+}

@@ -1,0 +1,198 @@
+//! What a worker can be told from outside, with its defaults and bounds.
+
+use std::time::Duration;
+
+use lapin::uri::AMQPUri;
+use protocol::topology::{DEFAULT_KEY_PREFIX, DEFAULT_PREFIX};
+
+use crate::error::{Mistakes, WorkerError};
+
+/// How a worker finds its services and how much it takes on.
+///
+/// [`from_env`](Self::from_env) reads the variables named below; [`default`](Self::default) is what holds when none is
+/// set. Both are checked by [`WorkerBuilder::build`](crate::WorkerBuilder::build), so a value set in code obeys the same
+/// bounds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerConfig {
+    /// `AMQP_URL`: the broker, `amqp://` or `amqps://`; the virtual host `/` is written `%2f`.
+    /// Default `amqp://127.0.0.1:5672/%2f`.
+    pub amqp_url: String,
+    /// `REDIS_URL`: Redis, `redis://` or `rediss://`. Default `redis://127.0.0.1:6379/0`.
+    pub redis_url: String,
+    /// `MILVAION_WORKER_ID`: the group this process belongs to, which jobs are addressed to: 1 to 100 letters, digits,
+    /// `-`, `_` and `.`. Default `default`.
+    pub worker_id: String,
+    /// `MILVAION_PREFIX`: what the names of exchanges and queues begin with, 1 to 50 letters, digits, `-`, `_` and `.`;
+    /// the server's must be equal. Default `milvaion`.
+    pub prefix: String,
+    /// `MILVAION_KEY_PREFIX`: what keys in Redis begin with, 1 to 100 characters without blanks; the server's must be
+    /// equal. Default `Milvaion:JobScheduler:`.
+    pub key_prefix: String,
+    /// `MILVAION_CAPACITY`: how many occurrences run at once over all job types, 1 to 10,000. Default 50.
+    pub capacity: u32,
+    /// `MILVAION_SHUTDOWN_GRACE_SECONDS`: how long runs may go on after SIGTERM before they are interrupted, 0 to 3600
+    /// whole seconds. Default 30.
+    pub shutdown_grace: Duration,
+    /// After how long a run is ended when neither the job nor its type says, 1 second to 7 days. Default one hour; no
+    /// variable.
+    pub default_timeout: Duration,
+}
+
+/// The most occurrences one process may be told to run at once.
+const MAX_CAPACITY: u32 = 10_000;
+/// The longest wait for runs at shutdown; whoever wants more wants a longer `TimeoutStopSec` first.
+const MAX_GRACE: Duration = Duration::from_secs(3600);
+/// The longest timeout, also of a single job.
+pub(crate) const MAX_TIMEOUT: Duration = Duration::from_secs(7 * 24 * 3600);
+
+impl Default for WorkerConfig {
+    fn default() -> Self {
+        Self {
+            amqp_url: "amqp://127.0.0.1:5672/%2f".to_owned(),
+            redis_url: "redis://127.0.0.1:6379/0".to_owned(),
+            worker_id: "default".to_owned(),
+            prefix: DEFAULT_PREFIX.to_owned(),
+            key_prefix: DEFAULT_KEY_PREFIX.to_owned(),
+            capacity: 50,
+            shutdown_grace: Duration::from_secs(30),
+            default_timeout: Duration::from_secs(3600),
+        }
+    }
+}
+
+impl WorkerConfig {
+    /// Reads the environment. A variable that is unset or empty leaves the default.
+    ///
+    /// # Errors
+    /// [`WorkerError::Config`] with one sentence for each variable that is wrong.
+    pub fn from_env() -> Result<Self, WorkerError> {
+        Self::from_lookup(|name| std::env::var(name).ok())
+    }
+
+    fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, WorkerError> {
+        let mut mistakes = Mistakes::default();
+        let mut config = Self::default();
+        let read = |name: &str| lookup(name).filter(|value| !value.is_empty());
+        for (name, field) in [
+            ("AMQP_URL", &mut config.amqp_url),
+            ("REDIS_URL", &mut config.redis_url),
+            ("MILVAION_WORKER_ID", &mut config.worker_id),
+            ("MILVAION_PREFIX", &mut config.prefix),
+            ("MILVAION_KEY_PREFIX", &mut config.key_prefix),
+        ] {
+            if let Some(value) = read(name) {
+                *field = value;
+            }
+        }
+        if let Some(text) = read("MILVAION_CAPACITY") {
+            match text.parse() {
+                Ok(capacity) => config.capacity = capacity,
+                Err(_) => mistakes
+                    .add(format!("MILVAION_CAPACITY is {text:?}: give a whole number from 1 to {MAX_CAPACITY}.")),
+            }
+        }
+        if let Some(text) = read("MILVAION_SHUTDOWN_GRACE_SECONDS") {
+            match text.parse() {
+                Ok(seconds) => config.shutdown_grace = Duration::from_secs(seconds),
+                Err(_) => mistakes.add(format!(
+                    "MILVAION_SHUTDOWN_GRACE_SECONDS is {text:?}: give a whole number of seconds from 0 to {}.",
+                    MAX_GRACE.as_secs()
+                )),
+            }
+        }
+        config.check(&mut mistakes);
+        mistakes.or(config)
+    }
+
+    /// Notes every setting that is out of its bounds.
+    pub(crate) fn check(&self, mistakes: &mut Mistakes) {
+        // The addresses carry passwords and are therefore not repeated.
+        if let Err(reason) = self.amqp_url.parse::<AMQPUri>() {
+            mistakes.add(format!("AMQP_URL cannot be read ({reason}): write amqp://user:password@host:5672/%2f."));
+        }
+        if let Err(reason) = redis::Client::open(self.redis_url.as_str()) {
+            mistakes.add(format!("REDIS_URL cannot be read ({reason}): write redis://:password@host:6379/0."));
+        }
+        if !is_name(&self.worker_id, 100) {
+            mistakes.add(format!(
+                "MILVAION_WORKER_ID is {:?}: give 1 to 100 letters, digits, '-', '_' and '.'.",
+                self.worker_id
+            ));
+        }
+        if !is_name(&self.prefix, 50) {
+            mistakes
+                .add(format!("MILVAION_PREFIX is {:?}: give 1 to 50 letters, digits, '-', '_' and '.'.", self.prefix));
+        }
+        if !(1..=100).contains(&self.key_prefix.len()) || self.key_prefix.contains(char::is_whitespace) {
+            mistakes
+                .add(format!("MILVAION_KEY_PREFIX is {:?}: give 1 to 100 characters without blanks.", self.key_prefix));
+        }
+        if !(1..=MAX_CAPACITY).contains(&self.capacity) {
+            mistakes
+                .add(format!("MILVAION_CAPACITY is {}: give a whole number from 1 to {MAX_CAPACITY}.", self.capacity));
+        }
+        if self.shutdown_grace > MAX_GRACE {
+            mistakes.add(format!(
+                "MILVAION_SHUTDOWN_GRACE_SECONDS is {}: give a whole number of seconds from 0 to {}.",
+                self.shutdown_grace.as_secs(),
+                MAX_GRACE.as_secs()
+            ));
+        }
+        if !(Duration::from_secs(1)..=MAX_TIMEOUT).contains(&self.default_timeout) {
+            mistakes.add(format!("the default timeout is {:?}: give 1 second to 7 days.", self.default_timeout));
+        }
+    }
+}
+
+/// Whether `name` is 1 to `max` letters, digits, `-`, `_` and `.`: what worker ids and job types are made of.
+pub(crate) fn is_name(name: &str, max: usize) -> bool {
+    (1..=max).contains(&name.len()) && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(pairs: &[(&str, &str)]) -> Result<WorkerConfig, WorkerError> {
+        WorkerConfig::from_lookup(|name| {
+            pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn an_empty_environment_gives_the_defaults() {
+        assert_eq!(from(&[]).expect("valid"), WorkerConfig::default());
+        assert_eq!(from(&[("MILVAION_CAPACITY", "")]).expect("valid"), WorkerConfig::default());
+    }
+
+    #[test]
+    fn values_are_taken() {
+        let config =
+            from(&[("MILVAION_WORKER_ID", "mail.eu"), ("MILVAION_SHUTDOWN_GRACE_SECONDS", "8")]).expect("valid");
+        assert_eq!(config.worker_id, "mail.eu");
+        assert_eq!(config.shutdown_grace, Duration::from_secs(8));
+    }
+
+    #[test]
+    fn all_mistakes_are_told_at_once_and_name_their_variable() {
+        let wrong = [
+            ("AMQP_URL", "http://x"),
+            ("REDIS_URL", "nonsense"),
+            ("MILVAION_WORKER_ID", "a b"),
+            ("MILVAION_PREFIX", "ü"),
+            ("MILVAION_KEY_PREFIX", "a b"),
+            ("MILVAION_CAPACITY", "0"),
+            ("MILVAION_SHUTDOWN_GRACE_SECONDS", "soon"),
+        ];
+        let Err(WorkerError::Config(mistakes)) = from(&wrong) else { panic!("must be refused") };
+        for (name, _) in wrong {
+            assert_eq!(mistakes.sentences().iter().filter(|sentence| sentence.starts_with(name)).count(), 1, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_refused_address_does_not_show_its_password() {
+        let Err(error) = from(&[("REDIS_URL", "nonsense://:hunter2@host")]) else { panic!("must be refused") };
+        assert!(!error.to_string().contains("hunter2"), "{error}");
+    }
+}

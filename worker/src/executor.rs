@@ -1,0 +1,155 @@
+//! One attempt, from its message to its final report.
+//!
+//! ```text
+//!  message ─► report Running ─► decode input ─► run ──┬─ returned ─┐
+//!                │                                    ├─ panicked ─┤
+//!                ▼                                    ├─ too long ─┼─► outcome ─► settle ─► report the end
+//!          confirmed ─► ack                           └─ stopping ─┘
+//! ```
+//!
+//! The run begins at once, beside the confirmation of its *Running* report; only the acknowledgement of the delivery
+//! waits for that. The executor knows neither broker nor Redis: reports and lines go to a [`Sink`].
+
+use std::{any::Any, future::Future, sync::Arc, time::Duration};
+
+use protocol::{
+    message::{JobMessage, StatusReport},
+    status::OccurrenceStatus,
+};
+use tokio::{
+    task::{JoinError, JoinHandle},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    clock,
+    config::MAX_TIMEOUT,
+    job::JobContext,
+    outcome::{JobError, Outcome},
+    registry::Registered,
+    sink::{Confirmed, Sink},
+};
+
+/// How long a run may tidy up after it was told to end, before it is dropped where it stands.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+type Returned = Result<Option<String>, JobError>;
+
+/// Runs attempts.
+#[derive(Clone)]
+pub(crate) struct Executor {
+    pub(crate) sink: Arc<dyn Sink>,
+    pub(crate) instance_id: String,
+    pub(crate) default_timeout: Duration,
+    /// Fires when running attempts must end because the worker does.
+    pub(crate) interrupt: CancellationToken,
+}
+
+impl Executor {
+    /// Starts an attempt. The job is running when this returns; the second future must be awaited for it to be timed
+    /// and its end to be reported.
+    pub(crate) fn start(
+        &self,
+        job: &Registered,
+        mut message: JobMessage,
+    ) -> (Confirmed, impl Future<Output = ()> + Send + use<>) {
+        let data = message.job_data.take();
+        let timeout = self.timeout(job, &message);
+        let blank = StatusReport {
+            occurrence_id: message.occurrence_id,
+            attempt: message.attempt,
+            instance_id: self.instance_id.clone(),
+            status: OccurrenceStatus::Running,
+            timestamp: clock::now(),
+            result: None,
+            exception: None,
+            duration_ms: None,
+            progress: None,
+        };
+        let started = Instant::now();
+        let confirmed = self.sink.report(blank.clone());
+
+        let cancelled = self.interrupt.child_token();
+        let ctx = JobContext::new(message, self.instance_id.clone(), self.sink.clone(), cancelled.clone());
+        // A task of its own: a panic ends there, and `abort` reaches it wherever it waits.
+        let task = tokio::spawn(job.run(ctx, data));
+
+        let (sink, interrupt) = (self.sink.clone(), self.interrupt.clone());
+        let end = async move {
+            let outcome = watch(task, timeout, &cancelled, &interrupt).await;
+            let duration = started.elapsed();
+            let settled = outcome.settle();
+            tracing::info!(
+                occurrence.id = %blank.occurrence_id,
+                occurrence.attempt = blank.attempt,
+                occurrence.status = settled.status.word(),
+                duration_ms = duration.as_millis() as u64,
+                "occurrence ended"
+            );
+            // Not waited for: the reporter keeps it until the broker has it.
+            drop(sink.report(StatusReport {
+                status: settled.status,
+                timestamp: clock::now(),
+                result: settled.result,
+                exception: settled.exception,
+                duration_ms: Some(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)),
+                ..blank
+            }));
+        };
+        (confirmed, end)
+    }
+
+    fn timeout(&self, job: &Registered, message: &JobMessage) -> Duration {
+        let asked =
+            message.timeout_seconds.filter(|seconds| *seconds > 0).map(|seconds| Duration::from_secs(seconds.into()));
+        asked.or(job.timeout).unwrap_or(self.default_timeout).min(MAX_TIMEOUT)
+    }
+}
+
+/// Waits for a run's end, or brings it about.
+async fn watch(
+    mut task: JoinHandle<Returned>,
+    timeout: Duration,
+    cancelled: &CancellationToken,
+    interrupt: &CancellationToken,
+) -> Outcome {
+    let cut_short = tokio::select! {
+        biased;
+        joined = &mut task => return judge(joined),
+        () = interrupt.cancelled() => Outcome::Interrupted,
+        () = tokio::time::sleep(timeout) => Outcome::TimedOut { seconds: timeout.as_secs() },
+    };
+    cancelled.cancel();
+    let last_words = tokio::time::timeout(LAST_WORDS, &mut task).await;
+    match (last_words, &cut_short) {
+        // It was told to stop and had finished its work nevertheless.
+        (Ok(Ok(Ok(result))), Outcome::Interrupted) => Outcome::Done { result },
+        (Ok(_), _) => cut_short,
+        (Err(_), _) => {
+            task.abort();
+            cut_short
+        }
+    }
+}
+
+fn judge(joined: Result<Returned, JoinError>) -> Outcome {
+    match joined {
+        Ok(returned) => returned.into(),
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => Outcome::Failed { permanent: false, exception: format!("panicked: {}", panic_text(&*panic)) },
+            // Nobody else aborts the task; only a runtime on its way down does.
+            Err(_) => Outcome::Interrupted,
+        },
+    }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    if let Some(text) = panic.downcast_ref::<&str>() {
+        text
+    } else if let Some(text) = panic.downcast_ref::<String>() {
+        text
+    } else {
+        "with a value that is no text"
+    }
+}

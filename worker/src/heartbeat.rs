@@ -1,0 +1,123 @@
+//! Who I am, that I am alive, and that I go.
+//!
+//! A beat is two things: the keys in Redis (sign of life and claims), which other instances see, and the message to the
+//! server, which sees what runs. Neither waits for the other, so one service being away does not silence the other.
+
+use std::{future::Future, time::Duration};
+
+use protocol::{
+    message::{Heartbeat, Hello, RegistrationMessage},
+    topology::Topology,
+};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    claim::{BEAT, Claims},
+    clock,
+    publisher::Publisher,
+    running::Running,
+};
+
+/// How long a beat may take; the next one comes soon.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Gives signs of life until told to say goodbye.
+pub(crate) struct Pulse {
+    pub(crate) hello: Hello,
+    pub(crate) claims: Claims,
+    pub(crate) running: Running,
+    pub(crate) publisher: Publisher,
+    pub(crate) exchange: String,
+}
+
+impl Pulse {
+    pub(crate) fn new(
+        hello: Hello,
+        claims: Claims,
+        running: Running,
+        publisher: Publisher,
+        topology: &Topology,
+    ) -> Self {
+        Self { hello, claims, running, publisher, exchange: topology.registration() }
+    }
+
+    /// Beats until `leave` fires, then says goodbye.
+    pub(crate) async fn run(mut self, leave: CancellationToken) {
+        let mut ticks = interval(BEAT);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // The first connection counts as a change too, so this is where the worker introduces itself.
+        let mut introduced = false;
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = self.publisher.changed() => introduced = false,
+                () = leave.cancelled() => break,
+            }
+            let beat = async {
+                let ((), heard) = tokio::join!(self.beat_redis(), self.beat_server(introduced));
+                heard
+            };
+            tokio::select! {
+                heard = beat => introduced = heard,
+                () = leave.cancelled() => break,
+            }
+        }
+        let goodbye = RegistrationMessage::Goodbye { instance_id: self.hello.instance_id.clone() };
+        let _ = timeout(PATIENCE, async { tokio::join!(self.send(&goodbye), self.claims.leave()) }).await;
+    }
+
+    async fn beat_redis(&self) {
+        match self.claims.beat(&self.running.begun()).await {
+            Ok(lost) => {
+                for occurrence in lost {
+                    // What to do about it (end the run) comes with the handling of lost instances.
+                    tracing::warn!(occurrence.id = %occurrence, "a run of this instance was claimed by another one");
+                }
+            }
+            Err(error) => tracing::warn!(error = %error, "no sign of life to Redis"),
+        }
+    }
+
+    /// Introduces the worker if the server may not know it, else beats. Answers whether it counts as introduced.
+    async fn beat_server(&self, introduced: bool) -> bool {
+        if !self.publisher.is_up() {
+            return introduced;
+        }
+        let message = if introduced {
+            RegistrationMessage::Heartbeat(Heartbeat {
+                worker_id: self.hello.worker_id.clone(),
+                instance_id: self.hello.instance_id.clone(),
+                running: self.running.begun().into_iter().map(|(occurrence, _)| occurrence).collect(),
+                timestamp: clock::now(),
+            })
+        } else {
+            RegistrationMessage::Hello(Hello { timestamp: clock::now(), ..self.hello.clone() })
+        };
+        self.send(&message).await || introduced
+    }
+
+    fn send(&self, message: &RegistrationMessage) -> impl Future<Output = bool> + use<> {
+        let body = serde_json::to_string(message).expect("a registration is plain data");
+        let sending = self.publisher.publish(&self.exchange, body);
+        async move {
+            match timeout(PATIENCE, sending).await {
+                Ok(Ok(())) => true,
+                Ok(Err(error)) => {
+                    tracing::warn!(error = %error, "no sign of life to the server");
+                    false
+                }
+                Err(_) => false,
+            }
+        }
+    }
+}
+
+/// What this process announces about itself.
+pub(crate) fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .ok()
+        .or_else(|| std::env::var("HOSTNAME").ok())
+        .map(|name| name.trim().to_owned())
+        .unwrap_or_default()
+}

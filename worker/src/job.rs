@@ -1,0 +1,192 @@
+//! What a user writes: a job type, and what it is given while it runs.
+
+use std::{
+    fmt,
+    future::Future,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use chrono::{DateTime, Utc};
+use protocol::{
+    id::{JobId, OccurrenceId},
+    message::{JobMessage, LogLevel, Progress, StatusReport},
+    status::OccurrenceStatus,
+};
+use schemars::JsonSchema;
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::{clock, log::Pen, outcome::JobError, sink::Sink};
+
+/// Something a worker can do.
+///
+/// One value serves all runs at once, so what runs share (a connection pool, a client) is kept in `self`.
+pub trait Job: Send + Sync + 'static {
+    /// The name jobs choose it by: 1 to 100 letters, digits, `-`, `_` and `.`.
+    const TYPE: &'static str;
+    /// What it does, in a sentence for whoever defines a job.
+    const DESCRIPTION: &'static str;
+    /// How many runs at once in one process, 1 to 1000; the worker's capacity bounds all types together.
+    const CONCURRENCY: u16 = 10;
+    /// After how long a run is ended unless the job says otherwise; none means the worker's default.
+    const TIMEOUT: Option<Duration> = None;
+
+    /// What it needs to know. Its JSON Schema is announced to the server, which draws a form from it: doc comments
+    /// become the descriptions of the fields.
+    type Input: DeserializeOwned + JsonSchema + Send + 'static;
+    /// What it returns, kept with the occurrence as JSON: a string as it is, `()` as nothing, everything else as JSON
+    /// text; at most 64 KiB, longer ones are cut.
+    type Output: Serialize + Send + 'static;
+
+    /// Does the work. Write it as an `async fn`.
+    ///
+    /// The same occurrence may run again after a failure, with a higher [`attempt`](JobContext::attempt): effects
+    /// outside should be keyed by [`occurrence_id`](JobContext::occurrence_id). The future is dropped when its time is
+    /// up or the worker stops, one second after [`cancelled`](JobContext::cancelled) said so.
+    ///
+    /// # Errors
+    /// Any error ends the attempt as a failure; see [`JobError`].
+    fn run(&self, ctx: &JobContext, input: Self::Input) -> impl Future<Output = Result<Self::Output, JobError>> + Send;
+}
+
+/// How often at most a run's progress is reported; what comes sooner is thinned out.
+const PROGRESS_EVERY: Duration = Duration::from_millis(250);
+
+/// What a run knows and can say. Cloning is cheap and gives the same context.
+#[derive(Clone)]
+pub struct JobContext {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    message: JobMessage,
+    instance_id: String,
+    sink: Arc<dyn Sink>,
+    pen: Pen,
+    cancelled: CancellationToken,
+    progressed: Mutex<Option<(Instant, u8)>>,
+}
+
+impl JobContext {
+    pub(crate) fn new(
+        message: JobMessage,
+        instance_id: String,
+        sink: Arc<dyn Sink>,
+        cancelled: CancellationToken,
+    ) -> Self {
+        let pen = Pen::new(message.attempt);
+        Self { inner: Arc::new(Inner { message, instance_id, sink, pen, cancelled, progressed: Mutex::new(None) }) }
+    }
+
+    /// The occurrence this run belongs to: the same for all its attempts.
+    #[must_use]
+    pub fn occurrence_id(&self) -> OccurrenceId {
+        self.inner.message.occurrence_id
+    }
+
+    /// The job it belongs to.
+    #[must_use]
+    pub fn job_id(&self) -> JobId {
+        self.inner.message.job_id
+    }
+
+    /// The job's name.
+    #[must_use]
+    pub fn job_name(&self) -> &str {
+        &self.inner.message.job_name
+    }
+
+    /// Which attempt this is, from 1.
+    #[must_use]
+    pub fn attempt(&self) -> u32 {
+        self.inner.message.attempt
+    }
+
+    /// When it was due.
+    #[must_use]
+    pub fn scheduled_for(&self) -> DateTime<Utc> {
+        self.inner.message.scheduled_for
+    }
+
+    /// Writes a line into the occurrence's log, seen live on its page. Never waits. A line has at most 8 KiB, an attempt
+    /// at most 10,000 lines; what is more is cut, with a mark.
+    pub fn log(&self, level: LogLevel, message: impl Into<String>) {
+        self.write(level, message.into(), None);
+    }
+
+    /// As [`log`](Self::log), with fields beside the text; fields of more than 8 KiB of JSON are left out.
+    pub fn log_with(&self, level: LogLevel, message: impl Into<String>, data: Value) {
+        self.write(level, message.into(), Some(data));
+    }
+
+    /// A line for whoever debugs the job.
+    pub fn debug(&self, message: impl Into<String>) {
+        self.log(LogLevel::Debug, message);
+    }
+
+    /// A line that says what happens.
+    pub fn info(&self, message: impl Into<String>) {
+        self.log(LogLevel::Info, message);
+    }
+
+    /// A line about something that should not be so, yet does not stop the run.
+    pub fn warn(&self, message: impl Into<String>) {
+        self.log(LogLevel::Warn, message);
+    }
+
+    /// A line about what went wrong.
+    pub fn error(&self, message: impl Into<String>) {
+        self.log(LogLevel::Error, message);
+    }
+
+    /// Fires when the run should end: its time is up, or the worker stops. `ctx.cancelled().cancelled().await` waits for
+    /// it, `ctx.cancelled().is_cancelled()` looks. One second later the run is dropped where it stands.
+    #[must_use]
+    pub fn cancelled(&self) -> &CancellationToken {
+        &self.inner.cancelled
+    }
+
+    /// Tells how far the run is: `percent` from 0 to 100 (more counts as 100), `message` what it is doing, cut at 200
+    /// bytes. Never waits; more than four in a second are thinned out, the one that says 100 never is.
+    pub fn progress(&self, percent: u8, message: impl Into<String>) {
+        let percent = percent.min(100);
+        {
+            let mut progressed = self.inner.progressed.lock().unwrap_or_else(PoisonError::into_inner);
+            let soon =
+                progressed.is_some_and(|(at, last)| at.elapsed() < PROGRESS_EVERY && (percent < 100 || last == 100));
+            if soon {
+                return;
+            }
+            *progressed = Some((Instant::now(), percent));
+        }
+        // Nobody waits for the confirmation: a lost one is replaced by the next.
+        drop(self.inner.sink.report(StatusReport {
+            occurrence_id: self.occurrence_id(),
+            attempt: self.attempt(),
+            instance_id: self.inner.instance_id.clone(),
+            status: OccurrenceStatus::Running,
+            timestamp: clock::now(),
+            result: None,
+            exception: None,
+            duration_ms: None,
+            progress: Some(Progress { percent, message: protocol::message::cut(message.into(), 200) }),
+        }));
+    }
+
+    fn write(&self, level: LogLevel, message: String, data: Option<Value>) {
+        if let Some(line) = self.inner.pen.line(level, message, data) {
+            self.inner.sink.log(self.occurrence_id(), line);
+        }
+    }
+}
+
+impl fmt::Debug for JobContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JobContext")
+            .field("occurrence_id", &self.occurrence_id())
+            .field("attempt", &self.attempt())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,82 @@
+//! The thread that keeps a worker alive in the eyes of others.
+//!
+//! Jobs are other people's code: one that never yields holds up every task beside it. Heartbeats, the renewal of claims
+//! and the reports therefore have an operating system thread and a runtime of their own, with their own connections.
+//! A worker whose jobs block is slow; it is not taken for dead, and nothing it runs is started a second time.
+
+use std::thread;
+
+use lapin::uri::AMQPUri;
+use protocol::{
+    message::Hello,
+    topology::{Keys, Topology},
+};
+use tokio::{runtime, sync::oneshot};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    claim::Claims, error::WorkerError, heartbeat::Pulse, publisher::Publisher, reporter, reporter::Inbox,
+    running::Running,
+};
+
+/// What the thread needs to begin.
+pub(crate) struct Needs {
+    pub(crate) amqp: AMQPUri,
+    pub(crate) redis_url: String,
+    pub(crate) topology: Topology,
+    pub(crate) keys: Keys,
+    pub(crate) hello: Hello,
+    pub(crate) running: Running,
+    pub(crate) inbox: Inbox,
+}
+
+/// The running thread.
+pub(crate) struct Lifeline {
+    leave: CancellationToken,
+    ended: oneshot::Receiver<()>,
+}
+
+impl Lifeline {
+    /// Starts the thread.
+    pub(crate) fn start(needs: Needs) -> Result<Self, WorkerError> {
+        let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(WorkerError::Lifeline)?;
+        let leave = CancellationToken::new();
+        let (end, ended) = oneshot::channel();
+        let theirs = leave.clone();
+        thread::Builder::new()
+            .name("milvaion-lifeline".to_owned())
+            .spawn(move || {
+                if let Err(error) = runtime.block_on(live(needs, theirs)) {
+                    tracing::error!(error = %error, "the lifeline cannot be held");
+                }
+                drop(end);
+            })
+            .map_err(WorkerError::Lifeline)?;
+        Ok(Self { leave, ended })
+    }
+
+    /// Ends when the thread does, which it should not before [`leave`](Self::leave).
+    pub(crate) async fn lost(&mut self) {
+        let _ = (&mut self.ended).await;
+    }
+
+    /// Says goodbye and closes what the thread has open. Reports must have been flushed.
+    pub(crate) async fn leave(self) {
+        self.leave.cancel();
+        let _ = self.ended.await;
+    }
+}
+
+async fn live(needs: Needs, leave: CancellationToken) -> redis::RedisResult<()> {
+    let Needs { amqp, redis_url, topology, keys, hello, running, inbox } = needs;
+    let claims = Claims::new(&redis_url, keys, &hello.instance_id)?;
+    let close = CancellationToken::new();
+    let (publisher, keep_open) = Publisher::new(amqp, topology.clone(), hello.instance_id.clone(), close.clone());
+    let keeper = tokio::spawn(keep_open);
+    let desk = tokio::spawn(reporter::run(inbox, publisher.clone(), topology.clone()));
+    Pulse::new(hello, claims, running, publisher, &topology).run(leave).await;
+    close.cancel();
+    let _ = keeper.await;
+    desk.abort();
+    Ok(())
+}

@@ -1,0 +1,187 @@
+//! The job types of one worker.
+//!
+//! Here, and only here, a typed [`Job`] becomes something that takes JSON and gives text: everything behind this file
+//! treats all job types alike.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use futures::future::BoxFuture;
+use protocol::message::JobTypeInfo;
+use schemars::generate::SchemaSettings;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{
+    config::{MAX_TIMEOUT, is_name},
+    error::Mistakes,
+    input,
+    job::{Job, JobContext},
+    outcome::JobError,
+};
+
+/// The most runs of one type at once.
+const MAX_CONCURRENCY: u16 = 1000;
+
+/// One job type.
+pub(crate) struct Registered {
+    pub(crate) job_type: &'static str,
+    pub(crate) concurrency: u16,
+    pub(crate) timeout: Option<Duration>,
+    description: &'static str,
+    schema: Value,
+    handler: Arc<dyn Handler>,
+}
+
+/// A job without its types.
+trait Handler: Send + Sync {
+    fn run(self: Arc<Self>, ctx: JobContext, data: Value) -> BoxFuture<'static, Result<Option<String>, JobError>>;
+}
+
+struct Typed<J>(J);
+
+impl<J: Job> Handler for Typed<J> {
+    fn run(self: Arc<Self>, ctx: JobContext, data: Value) -> BoxFuture<'static, Result<Option<String>, JobError>> {
+        Box::pin(async move {
+            let input = input::read::<J::Input>(&data)?;
+            drop(data);
+            let output = self.0.run(&ctx, input).await?;
+            text(&output)
+                .map_err(|error| JobError::permanent(format!("the job's result cannot be written as JSON: {error}")))
+        })
+    }
+}
+
+/// JSON text, its fields in the order of the type; a string without its quotes, and nothing for null.
+fn text(output: &impl Serialize) -> serde_json::Result<Option<String>> {
+    let json = serde_json::to_string(output)?;
+    match json.as_bytes().first() {
+        Some(b'"') => serde_json::from_str(&json).map(Some),
+        _ if json == "null" => Ok(None),
+        _ => Ok(Some(json)),
+    }
+}
+
+impl Registered {
+    pub(crate) fn new<J: Job>(job: J) -> Self {
+        // A form is drawn from the schema, and a form has no use for references.
+        let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
+        Self {
+            job_type: J::TYPE,
+            concurrency: J::CONCURRENCY,
+            timeout: J::TIMEOUT,
+            description: J::DESCRIPTION,
+            schema: settings.into_generator().into_root_schema_for::<J::Input>().to_value(),
+            handler: Arc::new(Typed(job)),
+        }
+    }
+
+    /// Runs it once.
+    pub(crate) fn run(&self, ctx: JobContext, data: Value) -> BoxFuture<'static, Result<Option<String>, JobError>> {
+        self.handler.clone().run(ctx, data)
+    }
+
+    fn info(&self) -> JobTypeInfo {
+        JobTypeInfo {
+            job_type: self.job_type.to_owned(),
+            description: self.description.to_owned(),
+            schema: self.schema.clone(),
+            concurrency: self.concurrency.into(),
+            timeout_seconds: self.timeout.and_then(|timeout| timeout.as_secs().try_into().ok()),
+        }
+    }
+
+    fn check(&self, mistakes: &mut Mistakes) {
+        let name = self.job_type;
+        if !is_name(name, 100) {
+            mistakes
+                .add(format!("the job type {name:?} cannot be used: give 1 to 100 letters, digits, '-', '_' and '.'."));
+        }
+        if !(1..=MAX_CONCURRENCY).contains(&self.concurrency) {
+            mistakes.add(format!(
+                "the job type {name:?} has CONCURRENCY {}: give a number from 1 to {MAX_CONCURRENCY}.",
+                self.concurrency
+            ));
+        }
+        if self.timeout.is_some_and(|timeout| !(Duration::from_secs(1)..=MAX_TIMEOUT).contains(&timeout)) {
+            mistakes.add(format!("the job type {name:?} has a TIMEOUT outside its bounds: give 1 second to 7 days."));
+        }
+    }
+}
+
+/// All job types, by name.
+#[derive(Default)]
+pub(crate) struct Registry {
+    jobs: BTreeMap<String, Arc<Registered>>,
+    mistakes: Mistakes,
+}
+
+impl Registry {
+    pub(crate) fn add(&mut self, registered: Registered) {
+        registered.check(&mut self.mistakes);
+        // Queues are named in lower case, so two types that differ in case alone would share one.
+        let key = registered.job_type.to_lowercase();
+        if let Some(twin) = self.jobs.insert(key, Arc::new(registered)) {
+            self.mistakes
+                .add(format!("the job type {:?} is registered twice: give each job a TYPE of its own.", twin.job_type));
+        }
+    }
+
+    /// The types in order of their names, and what is wrong with them.
+    pub(crate) fn finish(mut self) -> (Vec<Arc<Registered>>, Mistakes) {
+        if self.jobs.is_empty() {
+            self.mistakes.add("the worker has no job type: add one with .job(…) before .build().");
+        }
+        (self.jobs.into_values().collect(), self.mistakes)
+    }
+}
+
+/// What the worker announces.
+pub(crate) fn announce(jobs: &[Arc<Registered>]) -> Vec<JobTypeInfo> {
+    jobs.iter().map(|job| job.info()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Named;
+
+    #[derive(serde::Deserialize, schemars::JsonSchema)]
+    struct Input {
+        /// Whom to greet.
+        _name: Option<Nested>,
+    }
+
+    #[derive(serde::Deserialize, schemars::JsonSchema)]
+    struct Nested {
+        _first: String,
+    }
+
+    impl Job for Named {
+        const TYPE: &'static str = "not a name";
+        const DESCRIPTION: &'static str = "";
+        const CONCURRENCY: u16 = 0;
+        type Input = Input;
+        type Output = ();
+
+        async fn run(&self, _: &JobContext, _: Input) -> Result<(), JobError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn mistakes_are_gathered() {
+        assert_eq!(Registry::default().finish().1.sentences().len(), 1);
+        let mut registry = Registry::default();
+        registry.add(Registered::new(Named));
+        registry.add(Registered::new(Named));
+        assert_eq!(registry.finish().1.sentences().len(), 5);
+    }
+
+    #[test]
+    fn a_schema_needs_no_references() {
+        let info = Registered::new(Named).info();
+        assert!(!info.schema.to_string().contains("$ref"), "{}", info.schema);
+        assert!(info.schema.to_string().contains("Whom to greet."), "{}", info.schema);
+    }
+}

@@ -1,0 +1,312 @@
+//! Brings reports and log lines to the broker.
+//!
+//! Runs hand over and go on; the reporter gathers what comes and sends it in batches. For statuses it is a group commit:
+//! one batch is under way at a time, what comes meanwhile makes the next. That keeps their order, costs an idle worker
+//! no delay at all and a busy one a single message per confirmation, a millisecond or so. Log batches carry their
+//! own numbers, so many may be under way.
+//!
+//! While the broker is away both wait in memory. Statuses are never given up: without a broker no new work arrives,
+//! so there are as many as there were runs. Log lines are, oldest first, beyond a bound, and that is said in the log.
+//! A store on disk, for reports that must outlive the process, belongs between the inbox and the desk.
+
+use std::{collections::VecDeque, future::Future, task::Poll};
+
+use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use protocol::{
+    id::OccurrenceId,
+    message::{LogLine, StatusReport},
+    topology::Topology,
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{Instant, sleep_until},
+};
+
+use crate::{
+    connection::Backoff,
+    log::{Backlog, Batch},
+    publisher::{PublishError, Publisher},
+    sink::{Confirmed, Sink},
+};
+
+/// The most reports in one message.
+const BATCH_REPORTS: usize = 200;
+/// The most bytes of reports in one message, below what a message may have by more than the largest report.
+const BATCH_BYTES: usize = 512 * 1024;
+/// The most log messages under way.
+const LOG_WINDOW: usize = 64;
+
+enum Entry {
+    Status { report: Box<StatusReport>, confirmed: oneshot::Sender<()> },
+    Line { occurrence: OccurrenceId, line: LogLine },
+    Flush(oneshot::Sender<()>),
+}
+
+/// The end that runs see.
+#[derive(Clone)]
+pub(crate) struct Reporter(mpsc::UnboundedSender<Entry>);
+
+/// The other end, until the desk takes it.
+pub(crate) struct Inbox(mpsc::UnboundedReceiver<Entry>);
+
+impl Reporter {
+    pub(crate) fn new() -> (Self, Inbox) {
+        // Unbounded, because a run must never wait for the broker; the desk empties it at once and keeps the bounds.
+        let (sender, receiver) = mpsc::unbounded_channel();
+        (Self(sender), Inbox(receiver))
+    }
+
+    /// Waits until everything handed over so far is with the broker.
+    pub(crate) async fn flush(&self) {
+        let (done, wait) = oneshot::channel();
+        if self.0.send(Entry::Flush(done)).is_ok() {
+            let _ = wait.await;
+        }
+    }
+}
+
+impl Sink for Reporter {
+    fn report(&self, report: StatusReport) -> Confirmed {
+        let (confirmed, wait) = oneshot::channel();
+        let sent = self.0.send(Entry::Status { report: Box::new(report), confirmed });
+        async move {
+            // Without a reporter nothing is ever confirmed; a delivery that waits for it goes back to its queue.
+            if sent.is_err() || wait.await.is_err() {
+                futures::future::pending::<()>().await;
+            }
+        }
+        .boxed()
+    }
+
+    fn log(&self, occurrence: OccurrenceId, line: LogLine) {
+        let _ = self.0.send(Entry::Line { occurrence, line });
+    }
+}
+
+/// A report on its way.
+struct Pending {
+    occurrence: OccurrenceId,
+    /// Progress alone: the next one of the same occurrence replaces it.
+    is_progress: bool,
+    is_final: bool,
+    text: String,
+    confirmed: oneshot::Sender<()>,
+}
+
+enum Landing {
+    Statuses(Vec<Pending>, Result<(), PublishError>),
+    Log(Batch, Result<(), PublishError>),
+}
+
+/// Works through the inbox until every [`Reporter`] is gone.
+pub(crate) async fn run(Inbox(mut inbox): Inbox, mut publisher: Publisher, topology: Topology) {
+    let mut desk = Desk {
+        publisher: publisher.clone(),
+        status_exchange: topology.status(),
+        log_exchange: topology.logs(),
+        statuses: VecDeque::new(),
+        statuses_under_way: false,
+        backlog: Backlog::default(),
+        under_way: FuturesUnordered::new(),
+        flushes: Vec::new(),
+        backoff: Backoff::new(),
+        resume: Instant::now(),
+    };
+    loop {
+        desk.send();
+        let wake = desk.wake();
+        tokio::select! {
+            entry = inbox.recv() => {
+                let Some(entry) = entry else { return };
+                desk.accept(entry);
+                while let Ok(entry) = inbox.try_recv() {
+                    desk.accept(entry);
+                }
+            }
+            Some(landing) = desk.under_way.next() => desk.land(landing),
+            () = publisher.changed() => desk.resume = Instant::now(),
+            () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {}
+        }
+    }
+}
+
+struct Desk {
+    publisher: Publisher,
+    status_exchange: String,
+    log_exchange: String,
+    statuses: VecDeque<Pending>,
+    statuses_under_way: bool,
+    backlog: Backlog,
+    under_way: FuturesUnordered<BoxFuture<'static, Landing>>,
+    flushes: Vec<oneshot::Sender<()>>,
+    backoff: Backoff,
+    /// Nothing is sent before this moment.
+    resume: Instant,
+}
+
+impl Desk {
+    fn accept(&mut self, entry: Entry) {
+        match entry {
+            Entry::Status { report, confirmed } => {
+                let pending = Pending {
+                    occurrence: report.occurrence_id,
+                    is_progress: report.progress.is_some(),
+                    is_final: report.status.is_final(),
+                    text: serde_json::to_string(&report).expect("a report is plain data"),
+                    confirmed,
+                };
+                if pending.is_progress
+                    && let Some(earlier) = self
+                        .statuses
+                        .iter_mut()
+                        .find(|earlier| earlier.is_progress && earlier.occurrence == pending.occurrence)
+                {
+                    *earlier = pending;
+                } else {
+                    self.statuses.push_back(pending);
+                }
+            }
+            Entry::Line { occurrence, line } => self.backlog.push(occurrence, &line, Instant::now()),
+            Entry::Flush(done) => self.flushes.push(done),
+        }
+    }
+
+    /// Sends what can be sent now.
+    fn send(&mut self) {
+        let now = Instant::now();
+        if self.publisher.is_up() && now >= self.resume {
+            while self.under_way.len() < LOG_WINDOW
+                && let Some(batch) = self.backlog.take_due(now)
+            {
+                self.send_log(batch);
+            }
+            if !self.statuses_under_way && !self.statuses.is_empty() {
+                self.send_statuses();
+            }
+        }
+        if self.statuses.is_empty() && self.under_way.is_empty() && self.backlog.is_empty() {
+            for done in self.flushes.drain(..) {
+                let _ = done.send(());
+            }
+        }
+    }
+
+    fn send_statuses(&mut self) {
+        let mut batch = Vec::new();
+        let mut bytes = 0;
+        while let Some(next) = self.statuses.front()
+            && batch.len() < BATCH_REPORTS
+            && (batch.is_empty() || bytes + next.text.len() <= BATCH_BYTES)
+            && let Some(next) = self.statuses.pop_front()
+        {
+            bytes += next.text.len() + 1;
+            batch.push(next);
+        }
+        // Whoever sees an end must be able to read the lines before it: they go first, on the same channel.
+        for end in batch.iter().filter(|pending| pending.is_final) {
+            for lines in self.backlog.take_all_of(end.occurrence) {
+                self.send_log(lines);
+            }
+        }
+        let mut body = String::with_capacity(bytes + 20);
+        body.push_str(r#"{"reports":["#);
+        for (index, pending) in batch.iter().enumerate() {
+            if index > 0 {
+                body.push(',');
+            }
+            body.push_str(&pending.text);
+        }
+        body.push_str("]}");
+        self.statuses_under_way = true;
+        let sending = self.publisher.publish(&self.status_exchange, body);
+        self.launch(sending.map(|verdict| Landing::Statuses(batch, verdict)));
+    }
+
+    fn send_log(&mut self, batch: Batch) {
+        let sending = self.publisher.publish(&self.log_exchange, batch.body());
+        self.launch(sending.map(|verdict| Landing::Log(batch, verdict)));
+    }
+
+    /// Polls a sending once, which hands its message over, so that messages leave in the order of the calls.
+    fn launch(&mut self, sending: impl Future<Output = Landing> + Send + 'static) {
+        let mut sending = sending.boxed();
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        // The waker of this first poll is forgotten; the set polls again, with its own, as soon as it is looked at.
+        self.under_way.push(match sending.as_mut().poll(&mut context) {
+            Poll::Ready(landing) => futures::future::ready(landing).boxed(),
+            Poll::Pending => sending,
+        });
+    }
+
+    fn land(&mut self, landing: Landing) {
+        let error = match landing {
+            Landing::Statuses(batch, verdict) => {
+                self.statuses_under_way = false;
+                match verdict {
+                    Ok(()) => {
+                        for pending in batch {
+                            // Nobody may be waiting any more, and need not.
+                            let _ = pending.confirmed.send(());
+                        }
+                        self.backoff.reset();
+                        return;
+                    }
+                    Err(error) => {
+                        batch.into_iter().rev().for_each(|pending| self.statuses.push_front(pending));
+                        error
+                    }
+                }
+            }
+            Landing::Log(_, Ok(())) => return,
+            Landing::Log(batch, Err(error)) => {
+                self.backlog.put_back(batch);
+                error
+            }
+        };
+        let now = Instant::now();
+        if now >= self.resume {
+            let pause = self.backoff.next();
+            self.resume = now + pause;
+            tracing::warn!(error = %error, retry_ms = pause.as_millis() as u64, "reports could not be sent; they are kept and sent again");
+        }
+    }
+
+    /// When to look again though nothing happens.
+    fn wake(&self) -> Option<Instant> {
+        if !self.publisher.is_up() {
+            return None;
+        }
+        let now = Instant::now();
+        if now < self.resume {
+            return Some(self.resume);
+        }
+        // With the window full, the next landing wakes.
+        if self.under_way.len() >= LOG_WINDOW { None } else { self.backlog.next_due() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::{message::StatusMessage, status::OccurrenceStatus};
+
+    use super::*;
+
+    #[test]
+    fn a_joined_body_is_a_batch() {
+        let report = StatusReport {
+            occurrence_id: OccurrenceId::from_parts(chrono::DateTime::UNIX_EPOCH, [1; 10]),
+            attempt: 1,
+            instance_id: "w-1".to_owned(),
+            status: OccurrenceStatus::Completed,
+            timestamp: chrono::DateTime::UNIX_EPOCH,
+            result: Some("\"}]".to_owned()),
+            exception: None,
+            duration_ms: Some(5),
+            progress: None,
+        };
+        let text = serde_json::to_string(&report).expect("plain data");
+        let body = format!(r#"{{"reports":[{text},{text}]}}"#);
+        let message: StatusMessage = serde_json::from_str(&body).expect("a batch");
+        assert_eq!(message.into_reports(), [report.clone(), report]);
+    }
+}

@@ -1,0 +1,95 @@
+//! How a worker ends.
+//!
+//! 1. Stop taking work: consumers are cancelled, deliveries that have not started go back to their queues.
+//! 2. Wait for the runs, as long as the grace lasts.
+//! 3. Interrupt the rest: their tokens fire, a second later they are dropped and reported as interrupted.
+//! 4. Flush the reports, say goodbye, close the connections. The consuming one goes last: closing it earlier would send
+//!    every unacknowledged delivery round again.
+//!
+//! A second signal makes the grace zero.
+
+use std::time::Duration;
+
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::timeout,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{error::WorkerError, reporter::Reporter};
+
+/// How long interrupted runs may take to be reported: their last second, and some.
+const AFTER_INTERRUPT: Duration = Duration::from_secs(3);
+/// How long the broker may take to confirm the last reports.
+const FLUSH: Duration = Duration::from_secs(5);
+/// How long the last deliveries may take to be answered once their reports are confirmed.
+const ANSWERS: Duration = Duration::from_secs(1);
+
+/// The two wishes of whoever ends the process.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wishes {
+    /// Stop, in good order.
+    pub(crate) stop: CancellationToken,
+    /// Stop, and do not wait for runs.
+    pub(crate) hurry: CancellationToken,
+}
+
+impl Wishes {
+    /// Listens for SIGTERM and SIGINT: the first asks to stop, the second to hurry.
+    pub(crate) fn from_signals() -> Result<Self, WorkerError> {
+        let mut terminate = signal(SignalKind::terminate()).map_err(WorkerError::Signals)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(WorkerError::Signals)?;
+        let wishes = Self::default();
+        let theirs = wishes.clone();
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                }
+                if theirs.stop.is_cancelled() {
+                    tracing::info!("second signal: running occurrences are interrupted");
+                    theirs.hurry.cancel();
+                    return;
+                }
+                tracing::info!("stopping; a second signal interrupts what still runs");
+                theirs.stop.cancel();
+            }
+        });
+        Ok(wishes)
+    }
+}
+
+/// Steps 2 to 4 up to the flush: when this returns, nothing runs, and what could be told has been told.
+pub(crate) async fn drain(runs: &TaskTracker, deliveries: &TaskTracker, end: &End<'_>) {
+    runs.close();
+    deliveries.close();
+    if !runs.is_empty() {
+        tracing::info!(running = runs.len(), grace_s = end.grace.as_secs(), "waiting for running occurrences");
+    }
+    tokio::select! {
+        () = runs.wait() => {}
+        () = tokio::time::sleep(end.grace) => tracing::warn!(running = runs.len(), "the grace is over: running occurrences are interrupted"),
+        () = end.hurry.cancelled() => {}
+    }
+    end.interrupt.cancel();
+    let _ = timeout(AFTER_INTERRUPT, runs.wait()).await;
+    if timeout(FLUSH, end.reporter.flush()).await.is_err() {
+        tracing::error!(
+            "the broker did not confirm the last reports; the server will notice by the missing heartbeats"
+        );
+    }
+    let _ = timeout(ANSWERS, deliveries.wait()).await;
+}
+
+/// What the end of a worker goes by.
+pub(crate) struct End<'a> {
+    /// How long runs may go on.
+    pub(crate) grace: Duration,
+    /// Makes the grace zero.
+    pub(crate) hurry: &'a CancellationToken,
+    /// Interrupts the runs.
+    pub(crate) interrupt: &'a CancellationToken,
+    /// Holds the last reports.
+    pub(crate) reporter: &'a Reporter,
+}

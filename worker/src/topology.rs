@@ -1,0 +1,73 @@
+//! Declares the exchanges and queues a worker needs.
+//!
+//! Server and worker declare the same things with the same arguments, so that either may come first: declaring again is
+//! free, and declaring differently is refused by the broker. The names are in `protocol::topology`; what is binding
+//! beside them:
+//!
+//! | Thing | Kind | Arguments |
+//! |---|---|---|
+//! | jobs exchange | topic, durable | none |
+//! | dead letter exchange | fanout, durable | none |
+//! | dead letter queue | durable | none; bound with an empty key |
+//! | status, logs, registration exchange | direct, durable | none |
+//! | status, logs, registration queue | durable | none; bound with its own name as key |
+//! | job queue | durable | `x-max-priority` 5 (long int), `x-dead-letter-exchange` (long string); bound with `job_binding` |
+
+use lapin::{
+    Channel, ExchangeKind, Result,
+    options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions},
+    types::{AMQPValue, FieldTable},
+};
+use protocol::topology::{MAX_PRIORITY, Topology};
+
+/// Declares what all workers and the server share.
+///
+/// # Errors
+/// The broker's refusal, after which the channel is closed.
+pub(crate) async fn declare_shared(channel: &Channel, topology: &Topology) -> Result<()> {
+    exchange(channel, &topology.jobs_exchange(), ExchangeKind::Topic).await?;
+    exchange(channel, &topology.dead_letter_exchange(), ExchangeKind::Fanout).await?;
+    queue(channel, &topology.dead_letter_queue(), FieldTable::default()).await?;
+    bind(channel, &topology.dead_letter_queue(), &topology.dead_letter_exchange(), "").await?;
+    for name in [topology.status(), topology.logs(), topology.registration()] {
+        exchange(channel, &name, ExchangeKind::Direct).await?;
+        queue(channel, &name, FieldTable::default()).await?;
+        bind(channel, &name, &name, &name).await?;
+    }
+    Ok(())
+}
+
+/// Declares the queue of one job type and answers its name.
+///
+/// # Errors
+/// The broker's refusal, after which the channel is closed.
+pub(crate) async fn declare_job_queue(
+    channel: &Channel,
+    topology: &Topology,
+    worker_id: &str,
+    job_type: &str,
+) -> Result<String> {
+    let name = topology.job_queue(worker_id, job_type);
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-max-priority".into(), AMQPValue::LongInt(MAX_PRIORITY.into()));
+    arguments.insert("x-dead-letter-exchange".into(), AMQPValue::LongString(topology.dead_letter_exchange().into()));
+    queue(channel, &name, arguments).await?;
+    bind(channel, &name, &topology.jobs_exchange(), &Topology::job_binding(worker_id, job_type)).await?;
+    Ok(name)
+}
+
+async fn exchange(channel: &Channel, name: &str, kind: ExchangeKind) -> Result<()> {
+    let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+    channel.exchange_declare(name.into(), kind, options, FieldTable::default()).await
+}
+
+async fn queue(channel: &Channel, name: &str, arguments: FieldTable) -> Result<()> {
+    let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+    channel.queue_declare(name.into(), options, arguments).await.map(drop)
+}
+
+async fn bind(channel: &Channel, queue: &str, exchange: &str, key: &str) -> Result<()> {
+    channel
+        .queue_bind(queue.into(), exchange.into(), key.into(), QueueBindOptions::default(), FieldTable::default())
+        .await
+}

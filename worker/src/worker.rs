@@ -1,0 +1,242 @@
+//! Puts a worker together, runs it, and takes it down.
+
+use std::{sync::Arc, time::Duration};
+
+use lapin::uri::AMQPUri;
+use protocol::{
+    message::Hello,
+    topology::{Keys, Topology},
+};
+use tokio::sync::Semaphore;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    claim::Claims,
+    clock,
+    config::WorkerConfig,
+    consumer::{Consumer, Line},
+    error::WorkerError,
+    executor::Executor,
+    heartbeat,
+    job::Job,
+    lifeline::{Lifeline, Needs},
+    registry::{self, Registered, Registry},
+    reporter::Reporter,
+    running::Running,
+    shutdown::{self, End, Wishes},
+};
+
+/// The longest name AMQP has for a queue, in bytes.
+const MAX_QUEUE_NAME: usize = 255;
+
+/// A worker, ready to run.
+pub struct Worker {
+    config: WorkerConfig,
+    jobs: Vec<Arc<Registered>>,
+    amqp: AMQPUri,
+    instance_id: String,
+}
+
+/// Gathers what a worker is made of.
+#[derive(Default)]
+pub struct WorkerBuilder {
+    config: WorkerConfig,
+    registry: Registry,
+}
+
+impl Worker {
+    /// Begins with the default configuration and no job.
+    #[must_use]
+    pub fn builder() -> WorkerBuilder {
+        WorkerBuilder::default()
+    }
+
+    /// The name of this process among its group: the worker id and eight random hex digits.
+    #[must_use]
+    pub fn instance_id(&self) -> &str {
+        &self.instance_id
+    }
+
+    /// Runs until SIGTERM or SIGINT, then ends in good order: nothing new is taken, runs may go on for the grace, what
+    /// still runs then is interrupted, everything is reported. A second signal ends the grace.
+    ///
+    /// # Errors
+    /// When signals cannot be listened to, or the thread of the reports cannot be kept. Services that are away are no
+    /// error; they are waited for.
+    pub async fn run(self) -> Result<(), WorkerError> {
+        let wishes = Wishes::from_signals()?;
+        self.serve(wishes).await
+    }
+
+    /// As [`run`](Self::run), until `stop` fires instead of a signal.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub async fn run_until(self, stop: CancellationToken) -> Result<(), WorkerError> {
+        self.serve(Wishes { stop, ..Wishes::default() }).await
+    }
+
+    async fn serve(self, wishes: Wishes) -> Result<(), WorkerError> {
+        let Self { config, jobs, amqp, instance_id } = self;
+        let (topology, keys) = (Topology::new(config.prefix.as_str()), Keys::new(config.key_prefix.as_str()));
+        let (running, interrupt) = (Running::default(), CancellationToken::new());
+        let (reporter, inbox) = Reporter::new();
+        tracing::info!(worker.id = config.worker_id, worker.instance = instance_id, "worker starts");
+
+        let hello = Hello {
+            worker_id: config.worker_id.clone(),
+            instance_id: instance_id.clone(),
+            host: heartbeat::host_name(),
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            capacity: config.capacity,
+            job_types: registry::announce(&jobs),
+            timestamp: clock::now(),
+        };
+        let mut lifeline = Lifeline::start(Needs {
+            amqp: amqp.clone(),
+            redis_url: config.redis_url.clone(),
+            topology: topology.clone(),
+            keys: keys.clone(),
+            hello,
+            running: running.clone(),
+            inbox,
+        })?;
+        let claims = Claims::new(&config.redis_url, keys, &instance_id).map_err(WorkerError::Redis)?;
+        claims.warm_up().await;
+        // A child, so that a lost lifeline can end this worker without cancelling a token that belongs to the caller.
+        let stop = wishes.stop.child_token();
+        let consumer = Arc::new(Consumer {
+            worker_id: config.worker_id,
+            instance_id: instance_id.clone(),
+            topology,
+            lines: jobs.into_iter().map(Line::new).collect(),
+            capacity: Semaphore::new(config.capacity as usize),
+            claims,
+            running,
+            executor: Executor {
+                sink: Arc::new(reporter.clone()),
+                instance_id,
+                default_timeout: config.default_timeout,
+                interrupt: interrupt.clone(),
+            },
+            deliveries: TaskTracker::new(),
+            runs: TaskTracker::new(),
+            stop: stop.clone(),
+        });
+        let consuming = consumer.clone().run(amqp);
+        tokio::pin!(consuming);
+        let (still_open, lost) = tokio::select! {
+            still_open = &mut consuming => (still_open, false),
+            () = lifeline.lost() => {
+                stop.cancel();
+                (consuming.await, true)
+            }
+        };
+
+        let end =
+            End { grace: config.shutdown_grace, hurry: &wishes.hurry, interrupt: &interrupt, reporter: &reporter };
+        shutdown::drain(&consumer.runs, &consumer.deliveries, &end).await;
+        if !lost {
+            lifeline.leave().await;
+        }
+        if let Some(still_open) = still_open {
+            still_open.close().await;
+        }
+        if lost {
+            return Err(WorkerError::LifelineLost);
+        }
+        tracing::info!("worker has stopped");
+        Ok(())
+    }
+}
+
+impl WorkerBuilder {
+    /// Takes a whole configuration, such as [`WorkerConfig::from_env`] gives.
+    #[must_use]
+    pub fn config(mut self, config: WorkerConfig) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Adds a job type.
+    #[must_use]
+    pub fn job<J: Job>(mut self, job: J) -> Self {
+        self.registry.add(Registered::new(job));
+        self
+    }
+
+    /// The group this process belongs to; see [`WorkerConfig::worker_id`].
+    #[must_use]
+    pub fn worker_id(mut self, worker_id: impl Into<String>) -> Self {
+        self.config.worker_id = worker_id.into();
+        self
+    }
+
+    /// The broker; see [`WorkerConfig::amqp_url`].
+    #[must_use]
+    pub fn amqp_url(mut self, url: impl Into<String>) -> Self {
+        self.config.amqp_url = url.into();
+        self
+    }
+
+    /// Redis; see [`WorkerConfig::redis_url`].
+    #[must_use]
+    pub fn redis_url(mut self, url: impl Into<String>) -> Self {
+        self.config.redis_url = url.into();
+        self
+    }
+
+    /// What exchanges and queues begin with; see [`WorkerConfig::prefix`].
+    #[must_use]
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.config.prefix = prefix.into();
+        self
+    }
+
+    /// What keys in Redis begin with; see [`WorkerConfig::key_prefix`].
+    #[must_use]
+    pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.config.key_prefix = prefix.into();
+        self
+    }
+
+    /// How many occurrences run at once; see [`WorkerConfig::capacity`].
+    #[must_use]
+    pub fn capacity(mut self, capacity: u32) -> Self {
+        self.config.capacity = capacity;
+        self
+    }
+
+    /// How long runs may go on at the end; see [`WorkerConfig::shutdown_grace`].
+    #[must_use]
+    pub fn shutdown_grace(mut self, grace: Duration) -> Self {
+        self.config.shutdown_grace = grace;
+        self
+    }
+
+    /// Checks everything.
+    ///
+    /// # Errors
+    /// [`WorkerError::Config`] with one sentence for each mistake.
+    pub fn build(self) -> Result<Worker, WorkerError> {
+        let Self { config, registry } = self;
+        let (jobs, mut mistakes) = registry.finish();
+        config.check(&mut mistakes);
+        let topology = Topology::new(config.prefix.as_str());
+        for job in &jobs {
+            let name = topology.job_queue(&config.worker_id, job.job_type);
+            if name.len() > MAX_QUEUE_NAME {
+                mistakes.add(format!(
+                    "the queue of job type {:?} would have a name of {} bytes, {MAX_QUEUE_NAME} are the most: shorten MILVAION_PREFIX, MILVAION_WORKER_ID or the type.",
+                    job.job_type,
+                    name.len()
+                ));
+            }
+        }
+        // What cannot be read has been noted above.
+        let amqp = config.amqp_url.parse().unwrap_or_default();
+        let instance_id = clock::instance_id(&config.worker_id);
+        mistakes.or(Worker { config, jobs, amqp, instance_id })
+    }
+}

@@ -1,0 +1,270 @@
+//! What holds between a worker and a real broker.
+//!
+//! Needs `AMQP_URL` and `REDIS_URL`; each test uses names of its own on them.
+
+mod common;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use common::{Stack, eventually, nothing, now, tell_of_one_run};
+use milvaion_worker::{Job, JobContext, JobError};
+use protocol::{message::RegistrationMessage, status::OccurrenceStatus};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+use tokio::sync::Semaphore;
+
+/// Counts its runs; each takes as long as its gate is shut.
+#[derive(Clone)]
+struct Counter {
+    runs: Arc<AtomicU32>,
+    gate: Arc<Semaphore>,
+}
+
+impl Counter {
+    fn new(open: bool) -> Self {
+        Self { runs: Arc::default(), gate: Arc::new(Semaphore::new(if open { Semaphore::MAX_PERMITS } else { 0 })) }
+    }
+
+    fn runs(&self) -> u32 {
+        self.runs.load(Ordering::SeqCst)
+    }
+
+    fn open(&self) {
+        self.gate.add_permits(Semaphore::MAX_PERMITS / 2);
+    }
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Nothing {}
+
+impl Job for Counter {
+    const TYPE: &'static str = "count";
+    const DESCRIPTION: &'static str = "Counts its runs.";
+    const CONCURRENCY: u16 = 1;
+    type Input = Nothing;
+    type Output = ();
+
+    async fn run(&self, ctx: &JobContext, _: Nothing) -> Result<(), JobError> {
+        self.runs.fetch_add(1, Ordering::SeqCst);
+        ctx.info("counted");
+        let _pass = self.gate.acquire().await?;
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_published_twice_runs_once() {
+    let stack = Stack::new().await;
+    let counter = Counter::new(true);
+    let workers = [
+        stack.start(stack.worker().job(counter.clone()), "count").await,
+        stack.start(stack.worker().job(counter.clone()), "count").await,
+    ];
+    let messages: Vec<_> = (0..20).map(|_| stack.message("count", nothing())).collect();
+    for message in &messages {
+        stack.publish(message).await;
+        stack.publish(message).await;
+    }
+    for message in &messages {
+        let reports = stack.ended(message.occurrence_id).await;
+        assert!(tell_of_one_run(&reports), "{reports:?}");
+    }
+    // Late copies come after the end, and are dropped too.
+    stack.publish(&messages[0]).await;
+    let queue = stack.topology.job_queue("w", "count");
+    eventually("the queue is empty", async || stack.queue(&queue).await.is_some_and(|(waiting, _)| waiting == 0)).await;
+    for worker in workers {
+        worker.stop().await;
+    }
+    assert_eq!(counter.runs(), 20);
+    // Whatever had not been acknowledged would be back by now.
+    assert_eq!(stack.queue(&queue).await, Some((0, 0)));
+    stack.clean(&["count"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_higher_attempt_of_the_same_occurrence_runs() {
+    let stack = Stack::new().await;
+    let counter = Counter::new(true);
+    let worker = stack.start(stack.worker().job(counter.clone()), "count").await;
+    let mut message = stack.message("count", nothing());
+    stack.publish(&message).await;
+    stack.ended(message.occurrence_id).await;
+    message.attempt = 2;
+    stack.publish(&message).await;
+    eventually("the second attempt runs", async || counter.runs() == 2).await;
+    message.attempt = 1;
+    stack.publish(&message).await;
+    worker.stop().await;
+    assert_eq!(counter.runs(), 2, "an older attempt does not run after a newer one");
+    stack.clean(&["count"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_is_dropped_when_its_holder_lives_and_runs_when_it_has_died() {
+    let stack = Stack::new().await;
+    let counter = Counter::new(true);
+    let worker = stack.start(stack.worker().job(counter.clone()), "count").await;
+    let (orphan, twin, plain) =
+        (stack.message("count", nothing()), stack.message("count", nothing()), stack.message("count", nothing()));
+    stack.claim(plain.occurrence_id, "w-living", 5_000).await;
+    stack.publish(&plain).await;
+    stack.claim(orphan.occurrence_id, "w-dead", 1_500).await;
+    stack.republish(&orphan).await;
+    assert!(tell_of_one_run(&stack.ended(orphan.occurrence_id).await));
+
+    stack.claim(twin.occurrence_id, "w-living", 5_000).await;
+    stack.republish(&twin).await;
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    stack.claim(twin.occurrence_id, "w-living", 15_000).await;
+    let queue = stack.topology.job_queue("w", "count");
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    worker.stop().await;
+    assert_eq!(stack.queue(&queue).await, Some((0, 0)), "both copies of what others run were dropped");
+    assert_eq!(counter.runs(), 1);
+    stack.clean(&["count"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_delivery_is_acknowledged_only_after_its_start_is_confirmed() {
+    let mut stack = Stack::new().await;
+    let hold = stack.hold_confirmations().await;
+    let counter = Counter::new(true);
+    let worker = stack.start(stack.worker().job(counter.clone()), "count").await;
+    hold.set(true);
+    let messages = [stack.message("count", nothing()), stack.message("count", nothing())];
+    stack.publish(&messages[0]).await;
+    stack.publish(&messages[1]).await;
+    eventually("the first one runs", async || counter.runs() == 1).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    // The type takes one delivery at a time, so the second stays where it is until the first is acknowledged.
+    let queue = stack.topology.job_queue("w", "count");
+    assert_eq!(stack.queue(&queue).await, Some((1, 1)));
+    assert_eq!(counter.runs(), 1, "the run began without waiting, but nothing was acknowledged");
+    hold.set(false);
+    for message in &messages {
+        let reports = stack.ended(message.occurrence_id).await;
+        assert!(tell_of_one_run(&reports), "{reports:?}");
+    }
+    worker.stop().await;
+    assert_eq!(stack.queue(&queue).await, Some((0, 0)));
+    stack.clean(&["count"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_run_goes_to_the_dead_letters() {
+    let stack = Stack::new().await;
+    let counter = Counter::new(true);
+    let worker = stack.start(stack.worker().job(counter.clone()), "count").await;
+    let mut stranger = stack.message("other", nothing());
+    stack.publish_raw("w.count.x", b"not JSON").await;
+    stack.publish_raw("w.count.x", &serde_json::to_vec(&stranger).expect("plain data")).await;
+    stranger.attempt = 0;
+    stranger.job_type = "count".to_owned();
+    stack.publish(&stranger).await;
+    let letters = stack.topology.dead_letter_queue();
+    eventually("three dead letters", async || stack.queue(&letters).await == Some((3, 0))).await;
+    worker.stop().await;
+    assert_eq!(counter.runs(), 0);
+    stack.clean(&["count"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stopping_worker_ends_what_runs_and_hands_back_the_rest() {
+    let stack = Stack::new().await;
+    let counter = Counter::new(false);
+    let worker = stack.start(stack.worker().job(counter.clone()), "count").await;
+    let messages: Vec<_> = (0..3).map(|_| stack.message("count", nothing())).collect();
+    for message in &messages {
+        stack.publish(message).await;
+    }
+    eventually("the first one runs", async || counter.runs() == 1).await;
+    worker.ask();
+    let queue = stack.topology.job_queue("w", "count");
+    eventually("two are back", async || stack.queue(&queue).await == Some((2, 0))).await;
+    counter.open();
+    worker.stop().await;
+    assert_eq!(counter.runs(), 1);
+    assert!(tell_of_one_run(&stack.ended(messages[0].occurrence_id).await));
+    let said = stack.registrations().await;
+    assert!(matches!(said.last(), Some(RegistrationMessage::Goodbye { .. })), "{said:?}");
+
+    // The next worker takes what was handed back, though the broker marks it as delivered before.
+    let worker = stack.start(stack.worker().job(counter.clone()), "count").await;
+    for message in &messages[1..] {
+        assert!(tell_of_one_run(&stack.ended(message.occurrence_id).await));
+    }
+    worker.stop().await;
+    stack.clean(&["count"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_outlives_the_grace_is_interrupted_and_reported() {
+    let stack = Stack::new().await;
+    let counter = Counter::new(false);
+    let worker = stack.start(stack.worker().job(counter.clone()).shutdown_grace(Duration::ZERO), "count").await;
+    let message = stack.message("count", nothing());
+    stack.publish(&message).await;
+    eventually("it runs", async || counter.runs() == 1).await;
+    worker.stop().await;
+    let reports = stack.ended(message.occurrence_id).await;
+    let end = reports.last().expect("an end");
+    assert_eq!(end.status, OccurrenceStatus::Failed);
+    assert_eq!(end.exception.as_deref(), Some("interrupted: the worker stopped"));
+    stack.clean(&["count"]).await;
+}
+
+/// Holds up its thread, as a job must not.
+struct Blocking;
+
+#[derive(Deserialize, JsonSchema)]
+struct HowLong {
+    seconds: u64,
+}
+
+impl Job for Blocking {
+    const TYPE: &'static str = "block";
+    const DESCRIPTION: &'static str = "Holds up its thread.";
+    type Input = HowLong;
+    type Output = ();
+
+    async fn run(&self, ctx: &JobContext, input: HowLong) -> Result<(), JobError> {
+        ctx.info("now");
+        std::thread::sleep(Duration::from_secs(input.seconds));
+        Ok(())
+    }
+}
+
+// One thread for everything, so that the job holds up the test as well.
+#[tokio::test]
+async fn a_job_that_blocks_the_runtime_does_not_silence_the_worker() {
+    let stack = Stack::new().await;
+    let worker = stack.start(stack.worker().job(Blocking), "block").await;
+    let began = now();
+    let message = stack.message("block", json!({"seconds": 6}));
+    stack.publish(&message).await;
+    let reports = stack.ended(message.occurrence_id).await;
+    assert!(
+        reports[0].timestamp - began < chrono::TimeDelta::seconds(1),
+        "the start was not seen at once: {reports:?}"
+    );
+    let ended = reports.last().expect("an end").timestamp;
+    let beats = stack.registrations().await.into_iter().filter(
+        |said| matches!(said, RegistrationMessage::Heartbeat(beat) if beat.timestamp < ended && beat.running.contains(&message.occurrence_id)),
+    );
+    assert!(beats.count() >= 1, "no heartbeat while the thread was held up");
+    let logs = stack.logs().await;
+    assert_eq!(
+        logs.iter().flat_map(|message| &message.lines).map(|line| line.message.as_str()).collect::<Vec<_>>(),
+        ["now"]
+    );
+    worker.stop().await;
+    stack.clean(&["block"]).await;
+}

@@ -1,0 +1,97 @@
+#!/bin/sh
+# Installs what is missing, and says so. Each step is skipped when it is done.
+#   install.sh run    what `make run` needs
+#   install.sh test   that, and a browser for the tests
+set -eu
+cd "$(dirname "$0")/.."
+purpose=${1:-run}
+
+say() { printf '==> %s\n' "$*"; }
+die() { printf 'make: %s\n' "$*" >&2; exit 1; }
+has() { command -v "$1" >/dev/null 2>&1; }
+
+# --- Debian packages: each is named when the thing it is for is missing. ---
+missing=
+need() { missing="$missing $1"; }
+ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || need postgresql
+has redis-server || need redis-server
+[ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || has rabbitmq-server || need rabbitmq-server
+has setpriv || need util-linux
+has cc || need build-essential
+has pkg-config || need pkg-config
+if has pkg-config && pkg-config --exists openssl; then :; else need libssl-dev; fi
+has node || need nodejs
+has npm || need npm
+if [ "$purpose" = test ]; then has chromium || need chromium; fi
+
+if [ -n "$missing" ]; then
+    has apt-get || die "these Debian packages are missing and there is no apt-get here: install what corresponds to$missing, then run make again"
+    if [ "$(id -u)" = 0 ]; then
+        root=
+    elif has sudo; then
+        root=sudo
+    else
+        die "these packages are missing and you are neither root nor have sudo: ask an administrator to run apt-get install$missing"
+    fi
+    say "Installing Debian packages:$missing"
+
+    # Debian starts a service as soon as it is installed. Ours are private: the system's own copies stay off.
+    policy=/usr/sbin/policy-rc.d
+    if [ ! -e "$policy" ]; then
+        printf '#!/bin/sh\nexit 101\n' | $root tee "$policy" >/dev/null
+        $root chmod 755 "$policy"
+        trap '$root rm -f "$policy"' EXIT
+        trap 'exit 130' INT
+        trap 'exit 143' TERM
+    fi
+    clusters=/etc/postgresql-common/createcluster.conf
+    if [ ! -e "$clusters" ]; then
+        $root mkdir -p "${clusters%/*}"
+        echo 'create_main_cluster = false' | $root tee "$clusters" >/dev/null
+    fi
+
+    $root env DEBIAN_FRONTEND=noninteractive apt-get update -q
+    # shellcheck disable=SC2086  # A list of words on purpose.
+    $root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing ||
+        die "apt-get could not install$missing: read its message above"
+
+    # And they stay off after the next boot. Only what was installed just now is touched.
+    if [ -d /run/systemd/system ]; then
+        for service in postgresql redis-server rabbitmq-server; do
+            case " $missing " in
+                *" $service "*) $root systemctl --quiet disable "$service" || true ;;
+            esac
+        done
+    fi
+fi
+
+# --- Rust. ---
+has cargo || die "Rust is not installed: install it with rustup, then run make again"
+wasm=wasm32-unknown-unknown
+if ! [ -d "$(rustc --print sysroot)/lib/rustlib/$wasm" ]; then
+    has rustup || die "Rust's target $wasm is missing and there is no rustup to add it: install Rust with rustup, then run make again"
+    say "Adding Rust's target $wasm"
+    rustup target add "$wasm"
+fi
+if [ "$purpose" = test ]; then
+    for component in rustfmt clippy; do
+        has "cargo-${component#rust}" && cargo "${component#rust}" --version >/dev/null 2>&1 && continue
+        has rustup || die "Rust's $component is missing and there is no rustup to add it: install it, then run make again"
+        say "Adding Rust's $component"
+        rustup component add "$component"
+    done
+fi
+
+# --- npm packages: style/ for the browser side, end2end/ for its tests. ---
+packages() {
+    [ -f "$1/package-lock.json" ] || return 0
+    # npm writes this file last, so an interrupted installation counts as none.
+    stamp="$1/node_modules/.package-lock.json"
+    if [ -f "$stamp" ] && [ -z "$(find "$1/package-lock.json" -newer "$stamp")" ]; then return 0; fi
+    say "Installing npm packages in $1/"
+    # The tests use Debian's Chromium.
+    (cd "$1" && PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD=1 npm ci --no-audit --no-fund) ||
+        die "npm could not install the packages of $1/: read its message above"
+}
+packages style
+if [ "$purpose" = test ]; then packages end2end; fi

@@ -1,0 +1,172 @@
+//! The record of the server's queries in `server/.sqlx`.
+//!
+//! Each `query!` of the server is checked against a database while it compiles. So that a build needs none, the answers
+//! are kept in the repository: one JSON file per query. The macros write the files themselves when they run against a
+//! live database and are told a folder; this task gives them both, and makes cargo run them again.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::{cargo, files, run_command, scratch_database::ScratchDatabase, target_dir};
+
+/// Replaces the record by a new one.
+///
+/// # Errors
+/// If `DATABASE_URL` is not set or not usable, a migration fails, or the server does not compile.
+pub(crate) fn write(root: &Path) -> Result<()> {
+    let fresh = record(root)?;
+    let place = place(root);
+    let old = read(&place)?;
+    files::fresh_dir(&place)?;
+    for (name, content) in &fresh {
+        files::write(&place.join(name), content)?;
+    }
+    println!("prepare: {} queries recorded, {} files changed", fresh.len(), differences(&old, &fresh).len());
+    Ok(())
+}
+
+/// Makes a new record and compares it with the one in the repository.
+///
+/// # Errors
+/// As [`write`], and if the two differ; the message lists the files.
+pub(crate) fn check(root: &Path) -> Result<()> {
+    let fresh = record(root)?;
+    let different = differences(&read(&place(root))?, &fresh);
+    if different.is_empty() {
+        println!("prepare: the record of {} queries is up to date", fresh.len());
+        return Ok(());
+    }
+    bail!("server/.sqlx is out of date: run `make prepare` and commit the result\n  {}", different.join("\n  "))
+}
+
+fn place(root: &Path) -> PathBuf {
+    root.join("server/.sqlx")
+}
+
+/// A record: file name → content.
+type Record = BTreeMap<String, Vec<u8>>;
+
+/// Lets the macros describe every query against a database that has exactly the migrations of the repository.
+fn record(root: &Path) -> Result<Record> {
+    let server = std::env::var("DATABASE_URL").unwrap_or_default();
+    ensure!(
+        !server.is_empty(),
+        "DATABASE_URL is not set: it names the PostgreSQL to ask; `make prepare` starts a private one"
+    );
+    let database = ScratchDatabase::create(&server)?;
+    database.migrate(&root.join("migrations"))?;
+
+    let folder = target_dir(root).join("xtask/sqlx");
+    files::fresh_dir(&folder)?;
+    let touched = Touched::new(&root.join("server/src/lib.rs"))?;
+    let checked = run_command(
+        cargo(root)
+            .args(["check", "--package", "server", "--all-targets"])
+            .env("DATABASE_URL", database.url())
+            .env("SQLX_OFFLINE", "false")
+            .env("SQLX_OFFLINE_DIR", &folder),
+        "see the compiler's messages above",
+    );
+    drop(touched);
+    checked?;
+    let record = read(&folder)?;
+    ensure!(!record.is_empty(), "the server compiled without writing a query: is sqlx's `macros` feature still on?");
+    Ok(record)
+}
+
+/// A source file that looks as if it was changed just now, and gets its old time back in the end. The first makes cargo
+/// compile the crate and what depends on it again; the second keeps the other builds of it fresh.
+struct Touched {
+    path: PathBuf,
+    before: SystemTime,
+}
+
+impl Touched {
+    fn new(path: &Path) -> Result<Self> {
+        let before = fs::metadata(path).and_then(|about| about.modified());
+        let before = before.with_context(|| format!("cannot find {}", path.display()))?;
+        set_time(path, SystemTime::now())?;
+        Ok(Self { path: path.to_path_buf(), before })
+    }
+}
+
+impl Drop for Touched {
+    fn drop(&mut self) {
+        if let Err(error) = set_time(&self.path, self.before) {
+            eprintln!("xtask: {error:#}; the server will be compiled once more than needed");
+        }
+    }
+}
+
+fn set_time(path: &Path, time: SystemTime) -> Result<()> {
+    let file = fs::File::options().append(true).open(path);
+    file.and_then(|file| file.set_modified(time)).with_context(|| format!("cannot set the time of {}", path.display()))
+}
+
+/// Reads the query files of a folder; a folder that is not there holds none.
+fn read(folder: &Path) -> Result<Record> {
+    let mut record = Record::new();
+    if !folder.is_dir() {
+        return Ok(record);
+    }
+    for path in files::list(folder)? {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name.starts_with("query-") && name.ends_with(".json") {
+            let content = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            record.insert(name, content);
+        }
+    }
+    Ok(record)
+}
+
+/// One line for each file that is not the same in both.
+fn differences(old: &Record, fresh: &Record) -> Vec<String> {
+    let gone =
+        old.keys().filter(|name| !fresh.contains_key(*name)).map(|name| format!("{name}: no query has it any more"));
+    let new = fresh.iter().filter_map(|(name, content)| match old.get(name) {
+        None => Some(format!("{name}: missing")),
+        Some(found) if found != content => Some(format!("{name}: the database answers differently now")),
+        Some(_) => None,
+    });
+    gone.chain(new).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(entries: &[(&str, &str)]) -> Record {
+        entries.iter().map(|(name, content)| ((*name).to_owned(), content.as_bytes().to_vec())).collect()
+    }
+
+    #[test]
+    fn added_changed_and_removed_queries_are_each_named() {
+        let old = of(&[("query-a.json", "1"), ("query-b.json", "1"), ("query-c.json", "1")]);
+        let fresh = of(&[("query-a.json", "1"), ("query-b.json", "2"), ("query-d.json", "1")]);
+        let lines = differences(&old, &fresh);
+        assert_eq!(lines.len(), 3);
+        for (line, start) in lines.iter().zip(["query-c.json: no", "query-b.json: the", "query-d.json: missing"]) {
+            assert!(line.starts_with(start), "{line}");
+        }
+        assert!(differences(&old, &old).is_empty());
+    }
+
+    #[test]
+    fn a_touched_file_gets_its_time_back() {
+        let path = std::env::temp_dir().join(format!("milvaion-touch-{}", std::process::id()));
+        files::write(&path, "x").unwrap();
+        let before = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000);
+        set_time(&path, before).unwrap();
+        let touched = Touched::new(&path).unwrap();
+        assert!(fs::metadata(&path).unwrap().modified().unwrap() > before);
+        drop(touched);
+        assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), before);
+        fs::remove_file(&path).unwrap();
+    }
+}

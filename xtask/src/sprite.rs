@@ -1,0 +1,101 @@
+//! One SVG file with every icon of the dashboard.
+//!
+//! A page shows an icon with `<use href="/pkg/icons.svg#name">`: the browser loads all of them once, they cost the
+//! WebAssembly file nothing, and no rule of the content security policy has to be loosened. Icons are picked by
+//! `style/icons.txt`, so an icon that nobody listed is not sent to anybody.
+
+use std::{collections::BTreeSet, path::Path};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::files;
+
+/// Lucide draws every icon on this grid and with these lines; a symbol repeats them because a page's style sheet does
+/// not reach into the file.
+const SYMBOL: &str = r#"viewBox="0 0 24 24" fill="none" stroke="currentColor" stroke-width="2" stroke-linecap="round" stroke-linejoin="round""#;
+
+/// Builds the sprite from a list of names (one a line, `#` starts a comment) and the folder of the SVG files.
+///
+/// # Errors
+/// If a name stands twice, has no file, or its file is not drawn the way the others are.
+pub(crate) fn build(names: &str, folder: &Path) -> Result<String> {
+    let mut sprite = String::from(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\">\n<!-- Lucide icons, ISC licence: see licences/lucide.txt -->\n",
+    );
+    let mut seen = BTreeSet::new();
+    for name in
+        names.lines().map(|line| line.split('#').next().unwrap_or_default().trim()).filter(|name| !name.is_empty())
+    {
+        ensure!(seen.insert(name), "style/icons.txt lists {name} twice: remove one");
+        let path = folder.join(name).with_extension("svg");
+        ensure!(path.is_file(), "style/icons.txt lists {name}, which Lucide does not have: check the name");
+        let shapes = shapes(&files::read(&path)?).with_context(|| path.display().to_string())?;
+        sprite.push_str(&format!("<symbol id=\"{name}\" {SYMBOL}>{shapes}</symbol>\n"));
+    }
+    ensure!(!seen.is_empty(), "style/icons.txt lists no icon");
+    sprite.push_str("</svg>\n");
+    Ok(sprite)
+}
+
+/// What stands between the outer tags, on one line.
+fn shapes(svg: &str) -> Result<String> {
+    let inside = svg
+        .split_once("<svg")
+        .and_then(|(_, rest)| rest.split_once('>'))
+        .and_then(|(head, rest)| rest.rsplit_once("</svg>").map(|(inside, _)| (head, inside)));
+    let Some((head, inside)) = inside else {
+        bail!("is not an SVG file");
+    };
+    for expected in ["viewBox=\"0 0 24 24\"", "stroke-width=\"2\"", "fill=\"none\""] {
+        ensure!(head.contains(expected), "is drawn differently: {expected} is missing");
+    }
+    let shapes: Vec<&str> = inside.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    Ok(shapes.join("").replace(" />", "/>"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ICON: &str = "<!-- licence -->\n<svg\n  viewBox=\"0 0 24 24\"\n  fill=\"none\"\n  stroke-width=\"2\"\n>\n  <path d=\"M0 0\" />\n  <circle r=\"1\" />\n</svg>\n";
+
+    #[test]
+    fn a_symbol_keeps_the_shapes_and_nothing_else() {
+        assert_eq!(shapes(ICON).unwrap(), "<path d=\"M0 0\"/><circle r=\"1\"/>");
+        assert!(shapes("<p>no</p>").is_err());
+        assert!(shapes(&ICON.replace("0 0 24 24", "0 0 32 32")).is_err());
+    }
+
+    /// A name that is missing shows as nothing at all: no error, no box, only a button without a picture.
+    #[test]
+    fn every_icon_that_the_pages_name_is_in_the_list() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let list = files::read(&root.join("style/icons.txt")).unwrap();
+        let listed: BTreeSet<&str> = list.lines().map(str::trim).collect();
+        let mut missing = BTreeSet::new();
+        for path in files::list(&root.join("app/src")).unwrap() {
+            let source = files::read(&path).unwrap();
+            for before in ["Icon name=\"", " icon=\"", "icons.svg#"] {
+                for rest in source.split(before).skip(1) {
+                    let name = rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').next().unwrap_or_default();
+                    if !name.is_empty() && !listed.contains(name) {
+                        missing.insert(format!("{name} ({})", path.display()));
+                    }
+                }
+            }
+        }
+        assert!(missing.is_empty(), "not in style/icons.txt: {missing:?}");
+    }
+
+    #[test]
+    fn a_wrong_list_is_refused_by_name() {
+        let folder = std::env::temp_dir().join(format!("milvaion-sprite-{}", std::process::id()));
+        files::write(&folder.join("dot.svg"), ICON).unwrap();
+        let sprite = build("# all\ndot # one\n\n", &folder).unwrap();
+        assert!(sprite.contains("<symbol id=\"dot\""));
+        assert!(build("dot\ndot", &folder).unwrap_err().to_string().contains("dot twice"));
+        assert!(build("dash", &folder).unwrap_err().to_string().contains("lists dash"));
+        assert!(build("# none", &folder).is_err());
+        files::remove_dir(&folder).unwrap();
+    }
+}

@@ -1,0 +1,167 @@
+//! The palette of `style/tokens.css` held to its figures.
+//!
+//! A colour is changed in one line and in good faith; that it no longer can be read, or no longer told from its
+//! neighbour by one reader in twelve, nobody sees. These tests do.
+
+use std::{collections::BTreeMap, path::Path};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{
+    colour::{Colour, Vision},
+    files,
+};
+
+/// Least contrast of text (WCAG 2.2, 1.4.3).
+const TEXT: f64 = 4.5;
+/// Least contrast of lines and shapes that carry meaning (WCAG 2.2, 1.4.11).
+const SHAPE: f64 = 3.0;
+/// Least distance of two status colours: what is told apart at a glance.
+const APART: f64 = 10.0;
+
+/// The families of statuses. Each has three tokens: `-fg`, `-tint` and `-solid`.
+const FAMILIES: [&str; 7] = ["success", "failed", "running", "waiting", "retrying", "stopped", "dead"];
+
+/// Ink, ground, least contrast: every pair the components put together.
+const PAIRS: [(&str, &str, f64); 34] = [
+    ("text", "bg", TEXT),
+    ("text", "panel", TEXT),
+    ("text", "raised", TEXT),
+    ("text", "row-hover", TEXT),
+    ("text", "row-selected", TEXT),
+    ("text-muted", "bg", TEXT),
+    ("text-muted", "panel", TEXT),
+    ("text-muted", "raised", TEXT),
+    ("text-muted", "row-hover", TEXT),
+    ("text-muted-selected", "row-selected", TEXT),
+    ("accent", "bg", TEXT),
+    ("accent", "panel", TEXT),
+    ("accent", "raised", TEXT),
+    ("accent", "row-hover", TEXT),
+    ("accent", "row-selected", TEXT),
+    ("on-accent", "accent-fill", TEXT),
+    ("on-accent", "accent-fill-hover", TEXT),
+    ("on-danger", "danger-fill", TEXT),
+    ("on-danger", "danger-fill-hover", TEXT),
+    ("accent", "card", TEXT),
+    ("text", "card", TEXT),
+    ("text-muted", "card", TEXT),
+    ("border-control", "bg", SHAPE),
+    ("border-control", "panel", SHAPE),
+    ("border-control", "card", SHAPE),
+    ("border-control", "raised", SHAPE),
+    ("border-control", "row-hover", SHAPE),
+    ("accent-fill", "bg", SHAPE),
+    ("accent-fill", "panel", SHAPE),
+    ("danger-fill", "bg", SHAPE),
+    ("danger-fill", "panel", SHAPE),
+    ("focus", "bg", SHAPE),
+    ("focus", "panel", SHAPE),
+    ("focus", "row-selected", SHAPE),
+];
+
+/// Both themes: token → colour.
+struct Palette {
+    light: BTreeMap<String, Colour>,
+    dark: BTreeMap<String, Colour>,
+}
+
+impl Palette {
+    /// Reads the colours of a sheet: every `--name: light-dark(#rrggbb, #rrggbb);`.
+    fn parse(sheet: &str) -> Result<Self> {
+        let mut palette = Self { light: BTreeMap::new(), dark: BTreeMap::new() };
+        for line in sheet.lines().map(str::trim) {
+            let Some((name, value)) = line.strip_prefix("--").and_then(|line| line.split_once(": light-dark(")) else {
+                continue;
+            };
+            let pair = value.strip_suffix(");").and_then(|pair| pair.split_once(", "));
+            let (light, dark) = pair.with_context(|| format!("--{name}: write light-dark(#rrggbb, #rrggbb);"))?;
+            ensure!(palette.light.insert(name.to_owned(), Colour::parse(light)?).is_none(), "--{name} stands twice");
+            palette.dark.insert(name.to_owned(), Colour::parse(dark)?);
+        }
+        Ok(palette)
+    }
+
+    fn of_the_dashboard() -> Self {
+        let sheet = Path::new(env!("CARGO_MANIFEST_DIR")).join("../style/tokens.css");
+        Self::parse(&files::read(&sheet).unwrap()).unwrap()
+    }
+
+    fn themes(&self) -> [(&str, &BTreeMap<String, Colour>); 2] {
+        [("light", &self.light), ("dark", &self.dark)]
+    }
+}
+
+fn get(theme: &BTreeMap<String, Colour>, token: &str) -> Colour {
+    *theme.get(token).unwrap_or_else(|| panic!("style/tokens.css has no colour --{token}"))
+}
+
+#[test]
+fn text_and_lines_have_enough_contrast_in_both_themes() {
+    let palette = Palette::of_the_dashboard();
+    let mut failures = Vec::new();
+    for (name, theme) in palette.themes() {
+        for (ink, ground, least) in PAIRS {
+            let found = get(theme, ink).contrast(get(theme, ground));
+            if found < least {
+                failures.push(format!("{name}: --{ink} on --{ground} is {found:.2}, less than {least}"));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[test]
+fn every_status_can_be_read_on_its_tint_and_seen_on_every_surface() {
+    let palette = Palette::of_the_dashboard();
+    let mut failures = Vec::new();
+    for (name, theme) in palette.themes() {
+        for family in FAMILIES {
+            let [ink, tint, solid] = ["fg", "tint", "solid"].map(|part| get(theme, &format!("{family}-{part}")));
+            if ink.contrast(tint) < TEXT {
+                failures.push(format!("{name}: --{family}-fg on its tint is {:.2}", ink.contrast(tint)));
+            }
+            // What floats carries the words of a status, but no chart.
+            for (surface, has_shapes) in [("bg", true), ("panel", true), ("card", true), ("raised", false)] {
+                let ground = get(theme, surface);
+                if ink.contrast(ground) < TEXT {
+                    failures.push(format!("{name}: --{family}-fg on --{surface} is {:.2}", ink.contrast(ground)));
+                }
+                if has_shapes && solid.contrast(ground) < SHAPE {
+                    failures.push(format!("{name}: --{family}-solid on --{surface} is {:.2}", solid.contrast(ground)));
+                }
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[test]
+fn no_two_statuses_look_alike_to_anybody() {
+    let palette = Palette::of_the_dashboard();
+    for (name, theme) in palette.themes() {
+        for vision in Vision::ALL {
+            let mut nearest = (f64::INFINITY, "", "");
+            for (at, first) in FAMILIES.iter().enumerate() {
+                for second in &FAMILIES[at + 1..] {
+                    let [a, b] = [first, second].map(|family| get(theme, &format!("{family}-solid")).seen_by(vision));
+                    let found = a.difference(b);
+                    if found < nearest.0 {
+                        nearest = (found, first, second);
+                    }
+                }
+            }
+            let (found, first, second) = nearest;
+            println!("{name}, {vision:?}: nearest are {first} and {second}, {found:.1} apart");
+            assert!(found >= APART, "{name}, {vision:?}: {first} and {second} are only {found:.1} apart");
+        }
+    }
+}
+
+#[test]
+fn a_token_that_is_written_otherwise_is_refused() {
+    assert!(Palette::parse("--a: light-dark(#fff, #000000);").is_err());
+    assert!(Palette::parse("--a: light-dark(#ffffff);").is_err());
+    assert!(Palette::parse("--a: light-dark(#ffffff, #000000);\n--a: light-dark(#ffffff, #000000);").is_err());
+    assert_eq!(Palette::parse("--gap: 4px;\n--a: light-dark(#ffffff, #000000);").unwrap().light.len(), 1);
+}

@@ -1,0 +1,128 @@
+//! `app` as WebAssembly, with the script that loads it.
+//!
+//! cargo compiles the crate, wasm-bindgen writes the script and the bindings, and wasm-opt makes the file smaller. The
+//! last two and the compression take most of a build's time and depend on cargo's output alone. Their result is kept in
+//! `target/xtask` and reused while that output and this tool are the same.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, ensure};
+use wasm_bindgen_cli_support::Bindgen;
+
+use crate::{cargo, compress, files, front::step, run_command, stamp, target_dir};
+
+const TARGET: &str = "wasm32-unknown-unknown";
+
+/// The instruction sets beyond the first WebAssembly that rustc emits today and that every current browser runs.
+const FEATURES: [&str; 6] = [
+    "--enable-bulk-memory",
+    "--enable-multivalue",
+    "--enable-mutable-globals",
+    "--enable-nontrapping-float-to-int",
+    "--enable-reference-types",
+    "--enable-sign-ext",
+];
+
+/// How much is done for the size of the result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Profile {
+    /// Quick to build, with names in stack traces, not compressed.
+    Dev,
+    /// Small: optimised for size twice, pre-compressed.
+    Release,
+}
+
+impl Profile {
+    /// The word in messages and stamps.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Dev => "dev",
+            Self::Release => "release",
+        }
+    }
+
+    /// cargo's profile and the folder it writes to.
+    const fn cargo(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Dev => ("dev", "debug"),
+            Self::Release => ("wasm-release", "wasm-release"),
+        }
+    }
+}
+
+/// Builds the script and the WebAssembly file; returns the folder that holds them.
+///
+/// # Errors
+/// If the target is not installed, `app` does not compile, or one of the tools refuses the result.
+pub(crate) fn bundle(root: &Path, profile: Profile, packages: &Path) -> Result<PathBuf> {
+    let compiled = step("cargo", || compile(root, profile))?;
+    let folder = target_dir(root).join("xtask").join(profile.name());
+    let tool = std::env::current_exe().context("cannot find this program's own file")?;
+    let key = format!("{}\n{}\n", stamp::of_file(&compiled)?, stamp::of_file(&tool)?);
+    let key_file = folder.with_extension("key");
+    if folder.is_dir() && fs::read_to_string(&key_file).is_ok_and(|found| found == key) {
+        println!("front: WebAssembly unchanged");
+        return Ok(folder);
+    }
+    // The key goes first and comes back last: a build that was broken off is not taken for a finished one.
+    if key_file.exists() {
+        fs::remove_file(&key_file).with_context(|| format!("cannot remove {}", key_file.display()))?;
+    }
+    files::fresh_dir(&folder)?;
+    let module = step("wasm-bindgen", || bind(&compiled, &folder, profile))?;
+    if profile == Profile::Release {
+        step("wasm-opt", || optimise(&module, packages))?;
+        step("compression of script and wasm", || compress::all_below(&folder))?;
+    }
+    files::write(&key_file, key)?;
+    Ok(folder)
+}
+
+/// Compiles `app` for the browser and returns cargo's output.
+fn compile(root: &Path, profile: Profile) -> Result<PathBuf> {
+    let (name, folder) = profile.cargo();
+    run_command(
+        cargo(root)
+            .args(["build", "--package", "app", "--lib", "--no-default-features", "--features", "hydrate"])
+            .args(["--target", TARGET, "--profile", name]),
+        "see the compiler's messages above; if the target is missing, run `make install`",
+    )?;
+    let output = target_dir(root).join(TARGET).join(folder).join("app.wasm");
+    ensure!(output.is_file(), "cargo wrote no {}: is `app` still a cdylib?", output.display());
+    Ok(output)
+}
+
+/// Writes the script and the bound module, and returns the module's path. The page passes the module's address to the
+/// script and expects it under the name of the script, without the suffix that wasm-bindgen gives it.
+fn bind(compiled: &Path, folder: &Path, profile: Profile) -> Result<PathBuf> {
+    let dev = profile == Profile::Dev;
+    Bindgen::new()
+        .web(true)?
+        .typescript(false)
+        .omit_default_module_path(true)
+        .debug(dev)
+        .keep_debug(dev)
+        .remove_name_section(!dev)
+        .remove_producers_section(!dev)
+        .input_path(compiled)
+        .out_name("app")
+        .generate(folder)?;
+    let module = folder.join("app.wasm");
+    fs::rename(folder.join("app_bg.wasm"), &module).context("wasm-bindgen wrote no app_bg.wasm")?;
+    Ok(module)
+}
+
+/// Makes the module smaller, in place.
+fn optimise(module: &Path, packages: &Path) -> Result<()> {
+    let small = module.with_extension("small");
+    run_command(
+        Command::new(packages.join(".bin/wasm-opt")).arg("-Oz").args(FEATURES).arg("-o").arg(&small).arg(module),
+        "it comes with the npm packages and needs node: run `make install`",
+    )?;
+    fs::rename(&small, module).context("wasm-opt wrote no file")?;
+    Ok(())
+}

@@ -1,0 +1,35 @@
+#!/bin/sh
+# The tests, on the services named by DATABASE_URL, REDIS_URL and AMQP_URL. `make test` starts them and calls this.
+#   test.sh all       everything
+#   test.sh browser   only the browser tests
+set -eu
+cd "$(dirname "$0")/.."
+part=${1:-all}
+: "${DATABASE_URL:?is not set: run this through make test}"
+: "${REDIS_URL:?is not set: run this through make test}"
+: "${AMQP_URL:?is not set: run this through make test}"
+
+if [ "$part" = all ]; then
+    echo "==> Checking that the queries are recorded"
+    cargo xtask prepare --check
+fi
+
+echo "==> Building the browser side"
+cargo xtask front --release
+
+if [ "$part" = all ]; then
+    echo "==> Running the Rust tests"
+    if cargo nextest --version >/dev/null 2>&1; then
+        cargo nextest run --workspace --exclude xtask
+        # nextest leaves out the examples in the documentation.
+        cargo test --workspace --exclude xtask --doc
+    else
+        cargo test --workspace --exclude xtask
+    fi
+    # In the profile the build tool was just built with.
+    cargo test --profile xtask --package xtask
+fi
+
+echo "==> Running the browser tests"
+cd end2end
+exec npx --no-install playwright test
