@@ -203,7 +203,7 @@ pub fn query_value(text: &str) -> String {
     const HEX: [u8; 16] = *b"0123456789ABCDEF";
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~' | b'/') {
             out.push(char::from(byte));
         } else {
             out.extend(['%', char::from(HEX[usize::from(byte >> 4)]), char::from(HEX[usize::from(byte & 15)])]);
@@ -238,6 +238,6 @@ mod tests {
 
     #[test]
     fn a_query_value_cannot_end_its_own_value() {
-        assert_eq!(query_value("/jobs?q=a&b#c d"), "%2Fjobs%3Fq%3Da%26b%23c%20d");
+        assert_eq!(query_value("/jobs?q=a&b#c d"), "/jobs%3Fq%3Da%26b%23c%20d");
     }
 }

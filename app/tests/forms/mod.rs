@@ -40,7 +40,7 @@ async fn signing_in_leads_to_where_one_was_going() {
 async fn a_wrong_passphrase_is_told_beside_the_form_and_is_not_kept() {
     let fake = Fake::signed_out().ready();
     let answer = post(&fake, "/api/sign_in", "email=ada%40example.org&passphrase=not-this-one&next=%2Fjobs").await;
-    assert_eq!(answer.location.as_deref(), Some("/login?next=%2Fjobs"));
+    assert_eq!(answer.location.as_deref(), Some("/login?next=/jobs"));
     let page = get(&fake, "/login?next=/jobs").await;
     page.says(&[
         "The e-mail address or the passphrase is wrong.",
@@ -107,19 +107,19 @@ async fn what_was_typed_survives_a_refusal_and_each_error_stands_beside_its_fiel
         .replace("=Hourly+check", "=")
         .replace("%5Burl%5D=http%3A%2F%2Flocalhost%2F", "%5Burl%5D=");
     let answer = post(&fake, "/api/save_job", &wrong).await;
-    assert_eq!(answer.location.as_deref(), Some("/jobs/new?type=local%2Fhttp-request"));
+    assert_eq!(answer.location.as_deref(), Some("/jobs/new?type=local/http-request"));
     assert!(done(&fake).is_empty());
     let page = get(&fake, "/jobs/new?type=local%2Fhttp-request").await;
     page.says(&["3 things need another look", "href=\"#f-display_name\"", "href=\"#f-cron\"", "href=\"#f-input-url\""]);
     page.says(&["give the job a name", "value=\"61 * * * *\"", "value=\"a, b\"", "aria-invalid=\"true\""]);
-    get(&fake, "/jobs/new").await.says_none_of(&["need another look"]);
+    get(&fake, "/jobs/new").await.says_none_of(&["give the job a name"]);
 }
 
 #[tokio::test]
 async fn a_check_shows_the_next_runs_and_saves_nothing() {
     let fake = Fake::signed_in(Role::Operator).ready();
     let answer = post(&fake, "/api/check_job", RIGHT).await;
-    assert_eq!(answer.location.as_deref(), Some("/jobs/new?type=local%2Fhttp-request"));
+    assert_eq!(answer.location.as_deref(), Some("/jobs/new?type=local/http-request"));
     let page = get(&fake, "/jobs/new?type=local%2Fhttp-request").await;
     page.says(&[
         "Nothing is saved yet.",

@@ -1,0 +1,172 @@
+//! A server in this process, and a worker beside it.
+
+use std::{net::IpAddr, path::PathBuf, time::Duration};
+
+use milvaion_worker::{Job, JobContext, JobError, Worker, WorkerConfig};
+use protocol::{
+    access::Role,
+    id::{OccurrenceId, UserId},
+    page::OccurrenceFilter,
+    request::JobForm,
+    status::OccurrenceStatus,
+    view::{Me, OccurrenceView},
+};
+use server::{
+    clock::Clock,
+    config::{
+        Config, background::BackgroundConfig, broker::BrokerConfig, cache::CacheConfig, database::DatabaseConfig,
+        http::HttpConfig,
+    },
+    domain::liveness,
+    lifecycle::Server,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{database_url, unique, url};
+
+/// How long something may take before a test gives up on it. Generous: the machine may be busy.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A configuration on fresh names.
+pub async fn config() -> Config {
+    let prefix = unique("t");
+    Config {
+        database_url: None,
+        redis_url: None,
+        amqp_url: None,
+        data_dir: PathBuf::from("target/test-data"),
+        database: DatabaseConfig { url: database_url().await, max_connections: 8 },
+        cache: CacheConfig { url: url("REDIS_URL"), key_prefix: format!("{prefix}:") },
+        broker: BrokerConfig { url: url("AMQP_URL"), prefix, prefetch: 2_000 },
+        http: HttpConfig {
+            host: IpAddr::from([127, 0, 0, 1]),
+            port: None,
+            public_url: None,
+            site_root: PathBuf::from("../target/site"),
+        },
+        background: BackgroundConfig {
+            dispatch_batch: 500,
+            sweep: Duration::from_millis(200),
+            rebuild: Duration::from_secs(60),
+            republish: Duration::from_secs(1),
+        },
+    }
+}
+
+/// A server on a configuration.
+pub async fn server(config: &Config) -> Server {
+    Server::start(config, Clock::system()).await.expect("the server starts")
+}
+
+/// A job that does what its input says.
+pub struct Echo;
+
+/// What it is told.
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+pub struct EchoInput {
+    /// What to answer; `fail` fails.
+    pub say: String,
+}
+
+impl Job for Echo {
+    const TYPE: &'static str = "echo";
+    const DESCRIPTION: &'static str = "Answers what it is told.";
+    type Input = EchoInput;
+    type Output = String;
+
+    async fn run(&self, ctx: &JobContext, input: EchoInput) -> Result<String, JobError> {
+        ctx.info(format!("told: {}", input.say));
+        if input.say == "fail" { Err(JobError::permanent("told to fail\nand so it did")) } else { Ok(input.say) }
+    }
+}
+
+/// A running worker; dropping it leaves it to the end of the test's runtime.
+pub struct RunningWorker {
+    stop: CancellationToken,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl RunningWorker {
+    /// Stops it in an orderly way.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        self.task.await.expect("the worker stops");
+    }
+}
+
+/// A worker called `w` that can echo.
+pub fn worker(config: &Config) -> RunningWorker {
+    let worker = Worker::builder()
+        .config(WorkerConfig::default())
+        .worker_id("w")
+        .amqp_url(&config.broker.url)
+        .redis_url(&config.cache.url)
+        .prefix(&config.broker.prefix)
+        .key_prefix(&config.cache.key_prefix)
+        .job(Echo)
+        .build()
+        .expect("the worker is well configured");
+    let stop = CancellationToken::new();
+    let until = stop.clone();
+    let task = tokio::spawn(async move {
+        worker.run_until(until).await.expect("the worker runs");
+    });
+    RunningWorker { stop, task }
+}
+
+/// Somebody who may do everything.
+pub fn admin() -> Me {
+    Me { id: UserId::default(), name: "Ana".into(), email: "ana@example.org".into(), role: Role::Admin }
+}
+
+/// A job form for worker `w`'s echo.
+pub fn form(name: &str) -> JobForm {
+    JobForm {
+        display_name: name.into(),
+        target: "w/echo".into(),
+        input_mode: "json".into(),
+        input_json: r#"{"say": "hello"}"#.into(),
+        kind: "manual".into(),
+        is_active: "on".into(),
+        ..JobForm::default()
+    }
+}
+
+/// Waits for the thing itself: looks until `look` finds it.
+///
+/// # Panics
+///
+/// When it does not come within [`PATIENCE`].
+pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
+    let begun = tokio::time::Instant::now();
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{what} did not come within {} s", PATIENCE.as_secs());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Waits until an occurrence has ended.
+pub async fn ended(server: &Server, id: OccurrenceId) -> OccurrenceView {
+    eventually("the end of the occurrence", || async {
+        let view = server.store.occurrence(id, 100, liveness::alive_since(server.clock.now())).await.ok()??;
+        view.row.status.is_final().then_some(view)
+    })
+    .await
+}
+
+/// Every occurrence there is, newest first.
+pub async fn all(server: &Server, status: Option<OccurrenceStatus>) -> Vec<protocol::view::OccurrenceRow> {
+    let mut rows = Vec::new();
+    let mut filter = OccurrenceFilter { status, limit: 200, ..OccurrenceFilter::default() };
+    loop {
+        let page = server.store.occurrences(&filter).await.expect("the list can be read");
+        rows.extend(page.rows);
+        match page.next {
+            Some(next) => filter.before = Some(next.parse().expect("an id")),
+            None => return rows,
+        }
+    }
+}
