@@ -131,3 +131,21 @@ async fn what_a_plain_form_left_is_said_once() {
     get(&fake, "/workers").await.says(&["Job saved."]);
     get(&fake, "/workers").await.says_none_of(&["Job saved."]);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_readers_at_once_each_get_a_whole_page() {
+    let readers: Vec<_> = (0..8)
+        .map(|_| {
+            tokio::spawn(async {
+                let fake = Fake::signed_in(Role::Admin).ready();
+                for path in ["/", "/jobs", "/occurrences", "/workers", "/team"].repeat(8) {
+                    let answer = tokio::time::timeout(std::time::Duration::from_secs(10), get(&fake, path)).await;
+                    assert_eq!(answer.unwrap_or_else(|_| panic!("{path} hangs")).status, StatusCode::OK, "{path}");
+                }
+            })
+        })
+        .collect();
+    for reader in readers {
+        reader.await.expect("no reader fails");
+    }
+}

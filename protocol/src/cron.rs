@@ -195,20 +195,16 @@ impl Cron {
         let offset = fields.len() - 5;
         let interval = fields[..2 + offset].iter().any(|field| field.contains(['*', '-', '/']));
         let restricted = |text: &str| !matches!(text, "*" | "?");
-        let cron = Self {
-            matcher,
-            interval,
-            both_days: restricted(fields[2 + offset]) && restricted(fields[4 + offset]),
-        };
+        let cron =
+            Self { matcher, interval, both_days: restricted(fields[2 + offset]) && restricted(fields[4 + offset]) };
         cron.must_fire()?;
         Ok(cron)
     }
 
     /// Refuses what can never fire. Eight years hold every weekday on a 29 February that the century allows.
     fn must_fire(&self) -> Result<(), CronError> {
-        let never = || {
-            CronError("the expression never fires: no date matches its day-of-month, month and day-of-week".into())
-        };
+        let never =
+            || CronError("the expression never fires: no date matches its day-of-month, month and day-of-week".into());
         let start = NaiveDate::from_ymd_opt(2024, 1, 1).and_then(|d| d.and_hms_opt(0, 0, 0)).ok_or_else(never)?;
         self.matcher.find_next_occurrence(&start, true).map(|_| ()).map_err(|_| never())
     }
@@ -250,9 +246,7 @@ fn expand_macro(expression: &str) -> Result<&str, CronError> {
         "@weekly" => Ok("0 0 * * 0"),
         "@monthly" => Ok("0 0 1 * *"),
         "@yearly" | "@annually" => Ok("0 0 1 1 *"),
-        other => Err(CronError(format!(
-            "{other} is not a macro: @hourly, @daily, @weekly, @monthly and @yearly are"
-        ))),
+        other => Err(CronError(format!("{other} is not a macro: @hourly, @daily, @weekly, @monthly and @yearly are"))),
     }
 }
 
@@ -291,9 +285,17 @@ mod tests {
 
     #[test]
     fn what_people_write_is_accepted() {
-        for expression in
-            ["* * * * *", "*/15 9-17 * * MON-FRI", "0 0 9 * * 0", "0 0 L * *", "0 0 15W * *", "0 9 * * 5#2", "0 9 * * 5L", "@daily", "0 0 ? * 1"]
-        {
+        for expression in [
+            "* * * * *",
+            "*/15 9-17 * * MON-FRI",
+            "0 0 9 * * 0",
+            "0 0 L * *",
+            "0 0 15W * *",
+            "0 9 * * 5#2",
+            "0 9 * * 5L",
+            "@daily",
+            "0 0 ? * 1",
+        ] {
             Cron::parse(expression).expect(expression);
         }
     }
@@ -362,7 +364,14 @@ mod tests {
 
     #[test]
     fn runs_are_strictly_increasing_around_every_change() {
-        for zone in ["Europe/Warsaw", "America/St_Johns", "Australia/Lord_Howe", "Africa/Casablanca", "Pacific/Apia", "Antarctica/Troll"] {
+        for zone in [
+            "Europe/Warsaw",
+            "America/St_Johns",
+            "Australia/Lord_Howe",
+            "Africa/Casablanca",
+            "Pacific/Apia",
+            "Antarctica/Troll",
+        ] {
             for expression in ["*/20 * * * *", "30 2 * * *", "0 */2 * * *", "15,45 0-3 * * *"] {
                 let cron = Cron::parse(expression).expect(expression);
                 let zone: Tz = zone.parse().expect("zone");

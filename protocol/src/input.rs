@@ -239,8 +239,12 @@ fn value(field: &InputField, raw: &str) -> Result<Option<Value>, String> {
             }
         }
         InputKind::Lines => {
-            let lines: Vec<Value> =
-                raw.lines().map(|line| line.trim_end_matches('\r')).filter(|line| !line.is_empty()).map(Value::from).collect();
+            let lines: Vec<Value> = raw
+                .lines()
+                .map(|line| line.trim_end_matches('\r'))
+                .filter(|line| !line.is_empty())
+                .map(Value::from)
+                .collect();
             Ok(Some(lines.into()))
         }
         InputKind::Json => {
@@ -293,11 +297,19 @@ mod tests {
     fn text_becomes_what_the_schema_asks_for() {
         let data = assemble(
             &schema(),
-            &typed(&[("url", " http://x "), ("timeoutSeconds", "5"), ("headers", "{\"a\":\"b\"}"), ("argv", "ls\n-l\n"), ("verify", "on")]),
+            &typed(&[
+                ("url", " http://x "),
+                ("timeoutSeconds", "5"),
+                ("headers", "{\"a\":\"b\"}"),
+                ("argv", "ls\n-l\n"),
+                ("verify", "on"),
+            ]),
         );
         assert_eq!(
             data,
-            Ok(json!({"url": "http://x", "timeoutSeconds": 5, "headers": {"a": "b"}, "argv": ["ls", "-l"], "verify": true}))
+            Ok(
+                json!({"url": "http://x", "timeoutSeconds": 5, "headers": {"a": "b"}, "argv": ["ls", "-l"], "verify": true})
+            )
         );
     }
 

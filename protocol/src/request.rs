@@ -282,7 +282,9 @@ impl JobForm {
 
     fn target(&self, errors: &mut Vec<FieldError>) -> (String, String) {
         match self.target.split_once('/') {
-            Some((worker, job_type)) if is_name(worker) && is_name(job_type) => (worker.to_owned(), job_type.to_owned()),
+            Some((worker, job_type)) if is_name(worker) && is_name(job_type) => {
+                (worker.to_owned(), job_type.to_owned())
+            }
             _ => {
                 errors.push(FieldError::new("target", "choose what the job runs"));
                 (String::new(), String::new())
@@ -301,7 +303,10 @@ impl JobForm {
             _ => parse_json(&self.input_json).map_err(|message| vec![FieldError::new("input_json", message)])?,
         };
         if data.to_string().len() > MAX_JOB_DATA {
-            return Err(vec![FieldError::new("input_json", "the input has more than 64 KiB: keep large data elsewhere")]);
+            return Err(vec![FieldError::new(
+                "input_json",
+                "the input has more than 64 KiB: keep large data elsewhere",
+            )]);
         }
         Ok(data)
     }
@@ -344,13 +349,18 @@ pub fn parse_json(text: &str) -> Result<Value, String> {
         return Err("the input has more than 64 KiB: keep large data elsewhere".into());
     }
     let value: Value = serde_json::from_str(text).map_err(|error| format!("this is not JSON: {error}"))?;
-    if value.is_object() { Ok(value) } else { Err("the input must be a JSON object, as in {\"key\": \"value\"}".into()) }
+    if value.is_object() {
+        Ok(value)
+    } else {
+        Err("the input must be a JSON object, as in {\"key\": \"value\"}".into())
+    }
 }
 
 /// Whether a worker or job type may be called so: 1 to 100 letters, digits, `-`, `_`, `.`.
 #[must_use]
 pub fn is_name(text: &str) -> bool {
-    (1..=100).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+    (1..=100).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
 }
 
 /// Checks a passphrase: 12 to 1,024 characters.

@@ -109,7 +109,8 @@ impl Schedule {
 ///
 /// A sentence with the remedy.
 pub fn parse_zone(name: &str) -> Result<Tz, String> {
-    Tz::from_str(name.trim()).map_err(|_| format!("{} is not a time zone: use an IANA name such as Europe/Warsaw or UTC", quote(name)))
+    Tz::from_str(name.trim())
+        .map_err(|_| format!("{} is not a time zone: use an IANA name such as Europe/Warsaw or UTC", quote(name)))
 }
 
 /// Every zone name, sorted, for pickers.

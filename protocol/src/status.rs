@@ -73,12 +73,13 @@ impl OccurrenceStatus {
     #[must_use]
     pub const fn can_become(self, next: Self) -> bool {
         use OccurrenceStatus as S;
-        match (self, next) {
-            (S::Queued, S::Running) => true,
-            (S::Running, S::Unknown | S::Queued) | (S::Unknown, S::Running | S::Queued) => true,
-            (S::Queued | S::Running | S::Unknown, S::Completed | S::Failed | S::Cancelled | S::TimedOut) => true,
-            _ => false,
-        }
+        matches!(
+            (self, next),
+            (S::Queued, S::Running)
+                | (S::Running, S::Unknown | S::Queued)
+                | (S::Unknown, S::Running | S::Queued)
+                | (S::Queued | S::Running | S::Unknown, S::Completed | S::Failed | S::Cancelled | S::TimedOut)
+        )
     }
 
     /// The word people read.

@@ -4,7 +4,7 @@
 //! services and never call each other. [`background`] is what the server does by itself, [`intake`] what workers tell it,
 //! [`command`] what people ask of it, [`live`] what it tells people. [`http`] and [`ui`] are its doors. [`config`] is what
 //! can be set, [`embedded`] starts private services on one machine, [`lifecycle`] wires everything and takes it down
-//! again. Time and randomness come from [`clock`] alone.
+//! again. Time, ids and tokens come from [`clock`] alone; [`error`] and [`telemetry`] are how things are told in the log.
 
 pub mod domain;
 
@@ -23,5 +23,6 @@ pub mod ui;
 pub mod clock;
 pub mod config;
 pub mod embedded;
+pub mod error;
 pub mod lifecycle;
 pub mod telemetry;

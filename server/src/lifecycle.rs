@@ -30,10 +30,11 @@ use crate::{
     clock::Clock,
     command::{jobs::Jobs, sign_in::Hasher},
     config::Config,
+    error::chain,
     http::{WebState, health::HealthCheck},
     intake::{logs::LogIntake, registration::RegistrationIntake, status::StatusIntake},
     live::{Hub, bridge::Bridge},
-    store::{Store, error::chain},
+    store::Store,
     ui::backend::ServerBackend,
 };
 
@@ -88,7 +89,9 @@ impl Server {
         if config.amqp_url.is_some() {
             // An address that never worked is a mistake, not an outage.
             let connection = broker.connect("milvaion server check").await.map_err(|reason| {
-                format!("RabbitMQ cannot be reached at AMQP_URL: {reason}. Check the address, the user and that it runs.")
+                format!(
+                    "RabbitMQ cannot be reached at AMQP_URL: {reason}. Check the address, the user and that it runs."
+                )
             })?;
             let _ = connection.close(200, "checked".into()).await;
         }
@@ -122,7 +125,12 @@ impl Server {
         loops.spawn(dispatcher.clone().run(board.clone(), stop_loops.clone()));
         let task = |wake: Arc<Notify>| (wake, board.clone(), stop_loops.clone());
         let (wake_index, board_index, stop_index) = task(rebuild);
-        let index = DueIndex { store: store.clone(), cache: cache.clone(), clock: clock.clone(), every: config.background.rebuild };
+        let index = DueIndex {
+            store: store.clone(),
+            cache: cache.clone(),
+            clock: clock.clone(),
+            every: config.background.rebuild,
+        };
         loops.spawn(drive(index, wake_index, board_index, stop_index));
         let (wake_republish, board_republish, stop_republish) = task(republish.clone());
         let republisher = Republisher {
@@ -135,7 +143,8 @@ impl Server {
         let watch = republisher::wake_when_up(publisher.clone(), republish.clone());
         let stop_watch = stop_loops.clone();
         loops.spawn(async move { stop_watch.run_until_cancelled(watch).await });
-        let presence = Presence { store: store.clone(), hub: hub.clone(), clock: clock.clone(), known: Default::default() };
+        let presence =
+            Presence { store: store.clone(), hub: hub.clone(), clock: clock.clone(), known: Default::default() };
         loops.spawn(drive(presence, Arc::default(), board.clone(), stop_loops.clone()));
         let upkeep = Upkeep { store: store.clone(), clock: clock.clone() };
         loops.spawn(drive(upkeep, Arc::default(), board.clone(), stop_loops.clone()));
@@ -220,7 +229,10 @@ impl Server {
             let _ = tokio::time::timeout(Duration::from_secs(1), self.doors.wait()).await;
         };
         if tokio::time::timeout(STOP, stages).await.is_err() {
-            tracing::warn!(limit_s = STOP.as_secs(), "something did not stop in time and is left behind; nothing is lost");
+            tracing::warn!(
+                limit_s = STOP.as_secs(),
+                "something did not stop in time and is left behind; nothing is lost"
+            );
         }
         let _ = tokio::time::timeout(Duration::from_secs(1), self.store.close()).await;
     }
@@ -241,7 +253,10 @@ async fn warn_of_eviction(cache: &Cache) {
     if let Ok(policy) = cache.eviction_policy().await
         && policy != "noeviction"
     {
-        tracing::warn!(redis.policy = policy, "Redis may drop keys when it is full; set maxmemory-policy to noeviction");
+        tracing::warn!(
+            redis.policy = policy,
+            "Redis may drop keys when it is full; set maxmemory-policy to noeviction"
+        );
     }
 }
 

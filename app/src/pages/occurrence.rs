@@ -57,12 +57,12 @@ async fn read(id: String, before: Option<i64>) -> Result<(OccurrenceView, Option
         let error = crate::api::failed(error);
         return Err(error);
     };
-    let view = get_occurrence(id).await?;
-    let earlier = match before {
-        Some(before) => Some(log_before(id, before).await?),
-        None => None,
-    };
-    Ok((view, earlier))
+    let mut view = get_occurrence(id).await?;
+    let Some(before) = before else { return Ok((view, None)) };
+    // The newest lines are not shown then; sending them along would only make the page heavier.
+    view.log.clear();
+    let earlier = log_before(id, before).await?;
+    Ok((view, Some(earlier)))
 }
 
 #[component]

@@ -1,6 +1,9 @@
 //! A backend of plain values.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use app::{
     backend::{Backend, Flash, TriggerInput},
@@ -86,9 +89,16 @@ impl Fake {
     }
 }
 
+/// Lets the page's other parts go on, as a real answer would: what only works when every answer is there at once would
+/// pass unseen otherwise.
+async fn as_slow_as_a_database() {
+    tokio::time::sleep(Duration::from_micros(300)).await;
+}
+
 #[async_trait]
 impl Backend for Fake {
     async fn authorize(&self, _parts: &Parts, action: Action) -> Result<Me, AppError> {
+        as_slow_as_a_database().await;
         let me = self.me.clone().ok_or(AppError::SignedOut)?;
         if me.role.may(action) {
             Ok(me)
@@ -99,6 +109,7 @@ impl Backend for Fake {
     }
 
     async fn me(&self, _parts: &Parts) -> Result<Option<Me>, AppError> {
+        as_slow_as_a_database().await;
         Ok(self.me.clone())
     }
 

@@ -6,7 +6,7 @@
 pub(crate) mod fake;
 pub(crate) mod samples;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use app::{backend::Backend, routes::App, shell::shell};
 use axum::{
@@ -16,7 +16,7 @@ use axum::{
     routing::any,
 };
 use leptos::{config::LeptosOptions, prelude::provide_context};
-use leptos_axum::{LeptosRoutes, generate_route_list, handle_server_fns_with_context};
+use leptos_axum::{AxumRouteListing, LeptosRoutes, generate_route_list, handle_server_fns_with_context};
 use tower::ServiceExt;
 
 pub(crate) use fake::Fake;
@@ -52,10 +52,13 @@ impl Answer {
     }
 }
 
+/// The site map, read once: while it is read, no page may be drawn, for resources stand still then.
+static ROUTES: OnceLock<Vec<AxumRouteListing>> = OnceLock::new();
+
 /// Sends `request` to a dashboard over `fake`.
 pub(crate) async fn send(fake: Arc<Fake>, request: Request<Body>) -> Answer {
     let options = LeptosOptions::builder().output_name("app").build();
-    let routes = generate_route_list(App);
+    let routes = ROUTES.get_or_init(|| generate_route_list(App)).clone();
     let provide = {
         let fake = fake.clone();
         move || provide_context::<Arc<dyn Backend>>(fake.clone())

@@ -111,8 +111,8 @@ async fn what_was_typed_survives_a_refusal_and_each_error_stands_beside_its_fiel
     assert!(done(&fake).is_empty());
     let page = get(&fake, "/jobs/new?type=local%2Fhttp-request").await;
     page.says(&["3 things need another look", "href=\"#f-display_name\"", "href=\"#f-cron\"", "href=\"#f-input-url\""]);
-    page.says(&["give the job a name", "value=\"61 * * * *\"", "value=\"a, b\"", "aria-invalid=\"true\""]);
-    get(&fake, "/jobs/new").await.says_none_of(&["give the job a name"]);
+    page.says(&["Give the job a name", "value=\"61 * * * *\"", "value=\"a, b\"", "aria-invalid=\"true\""]);
+    get(&fake, "/jobs/new").await.says_none_of(&["Give the job a name"]);
 }
 
 #[tokio::test]

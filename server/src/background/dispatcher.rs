@@ -7,7 +7,7 @@
 //! Any number of servers may dispatch at once. The compare-and-swap in the store lets one of them fire a given (job, due
 //! instant), so there is nothing to agree on beforehand; a leader would save effort, not errors.
 //!
-//! Publishing does not hold up the next tick: up to [`IN_FLIGHT`] batches wait for their confirms at the same time. What
+//! Publishing does not hold up the next tick: up to `IN_FLIGHT` batches wait for their confirms at the same time. What
 //! is not confirmed stays unpublished in PostgreSQL and belongs to the republisher.
 
 use std::{sync::Arc, time::Duration};
@@ -180,7 +180,7 @@ impl Dispatcher {
                     }
                 }
                 Err(error) => {
-                    let reason = crate::store::error::chain(error.as_ref());
+                    let reason = crate::error::chain(error.as_ref());
                     tracing::warn!(error = reason, "nothing could be fired; the database is asked again in a second");
                     board.beat(NAME, LONGEST_SLEEP, Some(reason));
                     Duration::from_secs(1)

@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::{Task, board::Board};
-use crate::store::error::chain;
+use crate::error::chain;
 
 /// Runs `task` until `stop`. The first tick comes at once; later ones when `wake` says so or the period is over.
 pub async fn drive<T: Task>(mut task: T, wake: Arc<Notify>, board: Board, stop: CancellationToken) {

@@ -48,7 +48,10 @@ impl Task for DueIndex {
     async fn tick(&mut self) -> anyhow::Result<Rebuilt> {
         let apart = self.store.align(&self.clock).await?;
         if apart.abs() > chrono::Duration::seconds(2) {
-            tracing::warn!(difference_ms = apart.num_milliseconds(), "this machine's clock differs from PostgreSQL's, which is the one that counts");
+            tracing::warn!(
+                difference_ms = apart.num_milliseconds(),
+                "this machine's clock differs from PostgreSQL's, which is the one that counts"
+            );
         }
         let mut found: HashMap<String, f64> = self.cache.scheduled().await?.into_iter().collect();
         let mut rebuilt = Rebuilt::default();

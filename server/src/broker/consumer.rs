@@ -62,9 +62,8 @@ async fn open(
     let channel = connection.create_channel().await?;
     topology::declare(&channel, broker.topology()).await?;
     channel.basic_qos(broker.prefetch, BasicQosOptions::default()).await?;
-    let consumer = channel
-        .basic_consume(queue.into(), tag.into(), BasicConsumeOptions::default(), FieldTable::default())
-        .await?;
+    let consumer =
+        channel.basic_consume(queue.into(), tag.into(), BasicConsumeOptions::default(), FieldTable::default()).await?;
     Ok((channel, consumer))
 }
 
@@ -109,7 +108,7 @@ async fn settle<H: Handler>(channel: &Channel, batch: Vec<Delivery>, handler: &H
                 tracing::warn!(
                     consumer = H::NAME,
                     batch.size = bodies.len(),
-                    error = %crate::store::error::chain(error.as_ref()),
+                    error = %crate::error::chain(error.as_ref()),
                     retry_ms = pause.as_millis() as u64,
                     "a batch could not be stored; the broker keeps it until it can"
                 );

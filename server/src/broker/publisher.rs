@@ -54,7 +54,6 @@ pub struct Publisher {
 
 impl Publisher {
     /// The publisher and the task that keeps its channel open until `stop`.
-    #[must_use]
     pub fn new(broker: &Broker, stop: CancellationToken) -> (Self, impl Future<Output = ()> + use<>) {
         let (sender, channel) = watch::channel(None);
         let publisher =
@@ -126,9 +125,9 @@ impl Publisher {
                 }
             }
         }
-        let verdicts = join_all(waiting.into_iter().map(async |(out, confirm)| {
-            (out, tokio::time::timeout(CONFIRM, confirm).await)
-        }))
+        let verdicts = join_all(
+            waiting.into_iter().map(async |(out, confirm)| (out, tokio::time::timeout(CONFIRM, confirm).await)),
+        )
         .await;
         for (out, verdict) in verdicts {
             let reason = match verdict {
@@ -218,7 +217,9 @@ async fn keep_open(
                 }
                 sender.send_replace(None);
             }
-            Err(error) => tracing::warn!(error = %error, "cannot prepare the publishing channel; is another version's topology there?"),
+            Err(error) => {
+                tracing::warn!(error = %error, "cannot prepare the publishing channel; is another version's topology there?")
+            }
         }
         let _ = tokio::time::timeout(Duration::from_secs(2), connection.close(200, "closing".into())).await;
         if stop.is_cancelled() {

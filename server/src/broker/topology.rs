@@ -58,5 +58,7 @@ async fn queue(channel: &Channel, name: &str, arguments: FieldTable) -> Result<(
 }
 
 async fn bind(channel: &Channel, queue: &str, exchange: &str, key: &str) -> Result<()> {
-    channel.queue_bind(queue.into(), exchange.into(), key.into(), QueueBindOptions::default(), FieldTable::default()).await
+    channel
+        .queue_bind(queue.into(), exchange.into(), key.into(), QueueBindOptions::default(), FieldTable::default())
+        .await
 }

@@ -10,8 +10,8 @@ use server::{
     command::invite,
     config::Config,
     embedded::{self, Embedded, Wanted, worker::LocalWorker},
+    error::chain,
     lifecycle::Server,
-    store::error::chain,
 };
 
 /// Runs until asked to stop, or until a private service crashes.
@@ -86,7 +86,8 @@ async fn serve(
 /// Says where everything is.
 async fn greet(config: &Config, services: &Embedded, server: &Server) {
     let base = config.http.public_url.clone().unwrap_or_else(|| {
-        let host = if server.address.ip().is_unspecified() { "127.0.0.1".to_owned() } else { server.address.ip().to_string() };
+        let host =
+            if server.address.ip().is_unspecified() { "127.0.0.1".to_owned() } else { server.address.ip().to_string() };
         let host = if host.contains(':') { format!("[{host}]") } else { host };
         format!("http://{host}:{}", server.address.port())
     });
@@ -94,7 +95,9 @@ async fn greet(config: &Config, services: &Embedded, server: &Server) {
     match invite::setup_link(&server.store, &server.clock).await {
         Ok(Some(path)) => {
             eprintln!("  Set it up at     {base}{path}");
-            eprintln!("                   (good once, for 15 minutes; a restart prints a new one while there is nobody)");
+            eprintln!(
+                "                   (good once, for 15 minutes; a restart prints a new one while there is nobody)"
+            );
         }
         Ok(None) => {}
         Err(error) => tracing::error!(error = %chain(&error), "no setup link could be made"),

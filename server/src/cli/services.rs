@@ -14,7 +14,8 @@ pub(super) async fn services(data: &Path, command: &[String]) -> Result<ExitCode
         return Err("Say which command to run, after `--`.".into());
     };
     embedded::erase(data).await.map_err(|error| error.to_string())?;
-    let mut services = embedded::start(data, Wanted::ALL, |line| eprintln!("  {line}")).await.map_err(|error| error.to_string())?;
+    let mut services =
+        embedded::start(data, Wanted::ALL, |line| eprintln!("  {line}")).await.map_err(|error| error.to_string())?;
     let spawned = Command::new(program)
         .args(arguments)
         .env("DATABASE_URL", services.database_url.as_deref().unwrap_or_default())

@@ -201,8 +201,7 @@ impl Jobs {
     ///
     /// `NotFound`.
     pub async fn delete(&self, me: &Me, id: JobId) -> Result<String, AppError> {
-        let name =
-            self.store.delete_job(id, Edit { by: &me.email, at: self.clock.now() }).await?.ok_or_else(gone)?;
+        let name = self.store.delete_job(id, Edit { by: &me.email, at: self.clock.now() }).await?.ok_or_else(gone)?;
         self.told(id, None, Event::JobDeleted { id }).await;
         Ok(name)
     }
@@ -293,7 +292,8 @@ mod tests {
 
     #[test]
     fn a_schema_complains_beside_the_field() {
-        let schema = json!({"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}, "required": ["n"]});
+        let schema =
+            json!({"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}, "required": ["n"]});
         let errors = check_input(&schema, &json!({"n": 0}), false).expect_err("wrong");
         assert_eq!(errors[0].field, "input.n");
         let errors = check_input(&schema, &json!({"n": 0}), true).expect_err("wrong");

@@ -21,10 +21,10 @@ pub use passphrase::Hasher;
 
 use crate::{
     clock::Clock,
+    error::chain,
     store::{
         Store,
         audit::AuditEntry,
-        error::chain,
         users::{Credentials, Try},
     },
 };

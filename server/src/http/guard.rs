@@ -31,7 +31,8 @@ use super::session::user_of;
 use crate::{
     clock::Clock,
     config::http::HttpConfig,
-    store::{Store, audit::AuditEntry, error::chain},
+    error::chain,
+    store::{Store, audit::AuditEntry},
 };
 
 /// Who asks, if they may do `action` and, for a change, ask from our own pages. A refusal by role is written to the

@@ -52,7 +52,11 @@ impl HealthCheck {
             },
             match redis {
                 Ok(Ok(())) => item("Redis", Health::Ok, "answers"),
-                _ => item("Redis", Health::Warn, "does not answer: the schedule is read from PostgreSQL, up to a second late"),
+                _ => item(
+                    "Redis",
+                    Health::Warn,
+                    "does not answer: the schedule is read from PostgreSQL, up to a second late",
+                ),
             },
             match (self.publisher.is_up(), self.broker.is_consuming()) {
                 (true, true) => item("RabbitMQ", Health::Ok, "publishes and consumes"),
@@ -61,7 +65,9 @@ impl HealthCheck {
             },
             match self.board.pulse(dispatcher::NAME) {
                 Pulse::Beating => item("Dispatcher", Health::Ok, "is on time"),
-                Pulse::Failing(_) => item("Dispatcher", Health::Warn, "tries again: the last look at the database failed"),
+                Pulse::Failing(_) => {
+                    item("Dispatcher", Health::Warn, "tries again: the last look at the database failed")
+                }
                 Pulse::Silent => item("Dispatcher", Health::Down, "has not been heard of: restart this server"),
             },
         ]

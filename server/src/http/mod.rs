@@ -40,7 +40,6 @@ pub struct WebState {
 }
 
 /// Every route.
-#[must_use]
 pub fn router(state: &WebState, backend: Arc<ServerBackend>) -> Router {
     let pages = crate::ui::router(&state.config, backend)
         .layer(tower_http::timeout::TimeoutLayer::with_status_code(http::StatusCode::GATEWAY_TIMEOUT, MAX_TIME));

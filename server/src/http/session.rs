@@ -25,7 +25,8 @@ use tower_sessions::{
 use crate::{
     clock::Clock,
     config::http::HttpConfig,
-    store::{Store, StoreError, error::chain, sessions::SessionRow},
+    error::chain,
+    store::{Store, StoreError, sessions::SessionRow},
 };
 
 /// A session ends when it rests for so long.

@@ -50,13 +50,16 @@ pub async fn events(State(state): State<WebState>, Query(wishes): Query<Wishes>,
         return (status, error.to_string()).into_response();
     }
     if state.hub.listeners() >= MAX_LISTENERS {
-        return (StatusCode::SERVICE_UNAVAILABLE, "Too many people listen to this server; pages still load.").into_response();
+        return (StatusCode::SERVICE_UNAVAILABLE, "Too many people listen to this server; pages still load.")
+            .into_response();
     }
     let last = parts.headers.get("last-event-id").and_then(|value| value.to_str().ok());
     let (start, receiver) = state.hub.listen(last);
     let mut first = VecDeque::new();
     match start {
-        Start::Replay(frames) => first.extend(frames.iter().filter(|frame| wanted(frame, wishes.log)).map(|frame| encode(frame))),
+        Start::Replay(frames) => {
+            first.extend(frames.iter().filter(|frame| wanted(frame, wishes.log)).map(|frame| encode(frame)))
+        }
         Start::Resync => first.push_back(resync()),
     }
     // Something is sent at once, so that a browser knows the stream is open.

@@ -28,7 +28,16 @@ impl Handler for LogIntake {
         let lines: Vec<(OccurrenceId, LogLine)> = super::read::<LogMessage>(Self::NAME, bodies)
             .into_iter()
             .flat_map(|message| message.lines.into_iter().map(move |line| (message.occurrence_id, line)))
-            .map(|(id, line)| (id, LogLine { message: clean(cut(line.message, MAX_LOG_LINE)), data: line.data.filter(is_storable), ..line }))
+            .map(|(id, line)| {
+                (
+                    id,
+                    LogLine {
+                        message: clean(cut(line.message, MAX_LOG_LINE)),
+                        data: line.data.filter(is_storable),
+                        ..line
+                    },
+                )
+            })
             .collect();
         if lines.is_empty() {
             return Ok(());

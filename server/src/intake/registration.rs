@@ -49,7 +49,12 @@ impl RegistrationIntake {
                 for info in &hello.job_types {
                     self.publisher.ensure_queue(&hello.worker_id, &info.job_type).await;
                 }
-                tracing::info!(worker.id = hello.worker_id, worker.instance = hello.instance_id, job_types = hello.job_types.len(), "a worker is there");
+                tracing::info!(
+                    worker.id = hello.worker_id,
+                    worker.instance = hello.instance_id,
+                    job_types = hello.job_types.len(),
+                    "a worker is there"
+                );
                 self.hub.publish(now, vec![Event::Workers]);
             }
             RegistrationMessage::Heartbeat(beat) => {
@@ -82,7 +87,10 @@ fn check(hello: &Hello) -> Result<(), String> {
     if !is_name(&hello.worker_id) {
         return Err("its worker id must have 1 to 100 letters, digits, -, _ or .".into());
     }
-    if hello.instance_id.is_empty() || hello.instance_id.chars().count() > 200 || hello.instance_id.contains(char::is_control) {
+    if hello.instance_id.is_empty()
+        || hello.instance_id.chars().count() > 200
+        || hello.instance_id.contains(char::is_control)
+    {
         return Err("its instance id must have 1 to 200 printable characters".into());
     }
     if hello.job_types.len() > MAX_TYPES {

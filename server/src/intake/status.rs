@@ -33,7 +33,11 @@ impl StatusIntake {
             self.hub.publish(now, vec![Event::Occurrences { rows }]);
         }
         if changed < changes.len() {
-            tracing::debug!(reports = changes.len(), changed, "some reports were late, repeated or about something unknown");
+            tracing::debug!(
+                reports = changes.len(),
+                changed,
+                "some reports were late, repeated or about something unknown"
+            );
         }
         Ok(changed)
     }
@@ -43,8 +47,10 @@ impl Handler for StatusIntake {
     const NAME: &'static str = "milvaion server status";
 
     async fn handle(&self, bodies: Vec<Vec<u8>>) -> anyhow::Result<()> {
-        let reports =
-            super::read::<StatusMessage>(Self::NAME, bodies).into_iter().flat_map(StatusMessage::into_reports).collect();
+        let reports = super::read::<StatusMessage>(Self::NAME, bodies)
+            .into_iter()
+            .flat_map(StatusMessage::into_reports)
+            .collect();
         self.apply(reports).await.map(drop)
     }
 }

@@ -61,14 +61,18 @@ impl Bridge {
                         match message {
                             Some((true, text)) => match serde_json::from_str::<Envelope>(&text) {
                                 Ok(envelope) => self.hub.deliver(envelope),
-                                Err(error) => tracing::debug!(error = %error, "another server said something unreadable"),
+                                Err(error) => {
+                                    tracing::debug!(error = %error, "another server said something unreadable")
+                                }
                             },
                             Some((false, _)) => self.wake.notify_one(),
                             None => break,
                         }
                     }
                     self.listening.store(false, Ordering::Release);
-                    tracing::warn!("lost the channel to the other servers; browsers here only hear of this server's doings");
+                    tracing::warn!(
+                        "lost the channel to the other servers; browsers here only hear of this server's doings"
+                    );
                 }
                 Err(error) => tracing::debug!(error = %error, "cannot listen to the other servers yet"),
             }

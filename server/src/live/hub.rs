@@ -57,7 +57,12 @@ impl Hub {
     #[must_use]
     pub fn new() -> (Self, mpsc::Receiver<Vec<Envelope>>) {
         let (outbox, queue) = mpsc::channel(OUTBOX);
-        let inner = Inner { ring: Mutex::default(), listeners: broadcast::channel(LAG).0, outbox, lost: AtomicBool::new(false) };
+        let inner = Inner {
+            ring: Mutex::default(),
+            listeners: broadcast::channel(LAG).0,
+            outbox,
+            lost: AtomicBool::new(false),
+        };
         (Self { inner: Arc::new(inner) }, queue)
     }
 

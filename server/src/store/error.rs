@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use crate::error::chain;
+
 /// A failure of PostgreSQL or of what it holds.
 #[derive(Debug, Error)]
 pub enum StoreError {
@@ -37,9 +39,9 @@ impl StoreError {
     #[must_use]
     pub fn is_outage(&self) -> bool {
         match self {
-            Self::Driver(sqlx::Error::Database(error)) => {
-                error.code().is_some_and(|code| code.starts_with("57P") || code.starts_with("08") || code.starts_with("53"))
-            }
+            Self::Driver(sqlx::Error::Database(error)) => error
+                .code()
+                .is_some_and(|code| code.starts_with("57P") || code.starts_with("08") || code.starts_with("53")),
             Self::Driver(
                 sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::Tls(_),
             ) => true,
@@ -57,17 +59,4 @@ impl From<StoreError> for app::error::AppError {
             Self::Failed("Something went wrong in the database. The server's log has the details.".into())
         }
     }
-}
-
-/// An error with everything that caused it, on one line.
-#[must_use]
-pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut at = error.source();
-    while let Some(source) = at {
-        text.push_str(": ");
-        text.push_str(&source.to_string());
-        at = source.source();
-    }
-    text.replace('\n', " ")
 }

@@ -233,7 +233,8 @@ impl Store {
     ///
     /// When the database does not answer, or the row cannot be read.
     pub async fn job(&self, id: JobId) -> Result<Option<StoredJob>> {
-        let Some(row) = sqlx::query!("SELECT * FROM jobs WHERE id = $1", id.0).fetch_optional(self.pool()).await? else {
+        let Some(row) = sqlx::query!("SELECT * FROM jobs WHERE id = $1", id.0).fetch_optional(self.pool()).await?
+        else {
             return Ok(None);
         };
         Ok(Some(StoredJob {
@@ -343,7 +344,7 @@ impl Store {
             recent.entry(row.job_id).or_default().push((OccurrenceId(row.id), status(row.status)?));
         }
         for list in recent.values_mut() {
-            list.sort_by(|a, b| b.0.cmp(&a.0));
+            list.sort_by_key(|(id, _)| std::cmp::Reverse(*id));
         }
         Ok(recent)
     }

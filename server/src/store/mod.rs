@@ -56,7 +56,11 @@ impl Store {
         let options = options
             .application_name("milvaion")
             // A statement that takes longer is a mistake; a transaction left open would block the others.
-            .options([("statement_timeout", "15s"), ("idle_in_transaction_session_timeout", "5s"), ("timezone", "UTC")]);
+            .options([
+                ("statement_timeout", "15s"),
+                ("idle_in_transaction_session_timeout", "5s"),
+                ("timezone", "UTC"),
+            ]);
         let pool = PgPoolOptions::new()
             .max_connections(config.max_connections)
             .acquire_timeout(Duration::from_secs(10))

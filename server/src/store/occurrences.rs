@@ -36,7 +36,8 @@ impl TryFrom<RawRow> for OccurrenceRow {
     type Error = StoreError;
 
     fn try_from(row: RawRow) -> Result<Self> {
-        let corrupt = |column: &'static str, detail: String| StoreError::Corrupt { table: "occurrences", column, detail };
+        let corrupt =
+            |column: &'static str, detail: String| StoreError::Corrupt { table: "occurrences", column, detail };
         Ok(Self {
             id: OccurrenceId(row.id),
             job_id: JobId(row.job_id),
@@ -186,7 +187,12 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn occurrence(&self, id: OccurrenceId, lines: i64, alive_since: DateTime<Utc>) -> Result<Option<OccurrenceView>> {
+    pub async fn occurrence(
+        &self,
+        id: OccurrenceId,
+        lines: i64,
+        alive_since: DateTime<Utc>,
+    ) -> Result<Option<OccurrenceView>> {
         let Some(row) = sqlx::query!(
             r#"SELECT o.*,
                       EXISTS (SELECT 1 FROM jobs j WHERE j.id = o.job_id) AS "job_exists!",
@@ -208,10 +214,8 @@ impl Store {
         if log_has_earlier {
             log.remove(0);
         }
-        let changes: Vec<StatusChange> = serde_json::from_value(row.status_changes).map_err(|error| StoreError::Corrupt {
-            table: "occurrences",
-            column: "status_changes",
-            detail: error.to_string(),
+        let changes: Vec<StatusChange> = serde_json::from_value(row.status_changes).map_err(|error| {
+            StoreError::Corrupt { table: "occurrences", column: "status_changes", detail: error.to_string() }
         })?;
         Ok(Some(OccurrenceView {
             row: OccurrenceRow::try_from(RawRow {

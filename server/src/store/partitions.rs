@@ -16,7 +16,9 @@ impl Store {
     pub async fn ensure_partitions(&self, now: DateTime<Utc>) -> Result<i32> {
         let from = (now - Duration::days(1)).date_naive();
         let upto = (now + Duration::days(DAYS_AHEAD)).date_naive();
-        Ok(sqlx::query_scalar!(r#"SELECT ensure_partitions($1, $2) AS "made!""#, from, upto).fetch_one(self.pool()).await?)
+        Ok(sqlx::query_scalar!(r#"SELECT ensure_partitions($1, $2) AS "made!""#, from, upto)
+            .fetch_one(self.pool())
+            .await?)
     }
 
     /// Deletes counts older than `before`.
@@ -25,6 +27,9 @@ impl Store {
     ///
     /// When the database does not answer.
     pub async fn forget_stats(&self, before: DateTime<Utc>) -> Result<u64> {
-        Ok(sqlx::query!("DELETE FROM stats_minute WHERE minute < $1", before).execute(self.pool()).await?.rows_affected())
+        Ok(sqlx::query!("DELETE FROM stats_minute WHERE minute < $1", before)
+            .execute(self.pool())
+            .await?
+            .rows_affected())
     }
 }

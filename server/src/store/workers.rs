@@ -43,7 +43,9 @@ impl Store {
         )
         .execute(&mut *tx)
         .await?;
-        sqlx::query!("DELETE FROM instance_job_types WHERE instance_id = $1", hello.instance_id).execute(&mut *tx).await?;
+        sqlx::query!("DELETE FROM instance_job_types WHERE instance_id = $1", hello.instance_id)
+            .execute(&mut *tx)
+            .await?;
         for info in &hello.job_types {
             sqlx::query!(
                 "INSERT INTO worker_job_types (worker_id, job_type, description, schema, concurrency, timeout_seconds, announced_at)

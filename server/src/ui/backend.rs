@@ -16,8 +16,8 @@ use protocol::{
     request::JobForm,
     schedule,
     view::{
-        FormContext, InviteInfo, JobRow, JobView, Me, OccurrenceRow, OccurrenceView, Overview, SchedulePreview, TeamView,
-        WorkerView,
+        FormContext, InviteInfo, JobRow, JobView, Me, OccurrenceRow, OccurrenceView, Overview, SchedulePreview,
+        TeamView, WorkerView,
     },
 };
 
@@ -156,8 +156,7 @@ impl Backend for ServerBackend {
 
     async fn overview(&self, _me: &Me) -> Result<Overview, AppError> {
         let now = self.clock.now();
-        let (numbers, health) =
-            tokio::join!(self.store.numbers(now, liveness::alive_since(now)), self.health.items());
+        let (numbers, health) = tokio::join!(self.store.numbers(now, liveness::alive_since(now)), self.health.items());
         let numbers = numbers?;
         Ok(Overview {
             now,

@@ -4,10 +4,17 @@
 //! leaves nothing that another could trip over.
 
 #![expect(dead_code, reason = "each test binary uses its own part of this")]
+#![expect(unreachable_pub, reason = "a test binary has no outside; `pub` says what the other files may use")]
 
 pub mod stack;
 
-use server::{config::database::DatabaseConfig, store::Store};
+use chrono::{DateTime, Utc};
+use protocol::{id::JobId, request::JobInput, schedule::Schedule};
+use server::{
+    clock::Clock,
+    config::database::DatabaseConfig,
+    store::{Store, jobs::Edit},
+};
 use sqlx::{Connection, Executor, PgConnection};
 
 /// The URL of a service.
@@ -49,4 +56,28 @@ pub async fn open(url: &str) -> Store {
     let store = Store::connect(&config).await.expect("the database can be used");
     store.ensure_partitions(server::clock::machine_now()).await.expect("partitions can be made");
     store
+}
+
+/// A job of worker `w` that says hello.
+#[must_use]
+pub fn job(schedule: Schedule) -> JobInput {
+    JobInput {
+        display_name: "Hello".into(),
+        description: String::new(),
+        tags: Vec::new(),
+        worker_id: "w".into(),
+        job_type: "echo".into(),
+        job_data: serde_json::json!({"say": "hello"}),
+        schedule,
+        is_active: true,
+        priority: 3,
+        timeout_seconds: None,
+    }
+}
+
+/// Stores a job that is due at `due`.
+pub async fn insert(store: &Store, clock: &Clock, schedule: Schedule, due: Option<DateTime<Utc>>) -> JobId {
+    let id = clock.job_id();
+    store.insert_job(id, &job(schedule), due, Edit { by: "test", at: clock.now() }).await.expect("the job is stored");
+    id
 }

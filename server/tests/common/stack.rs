@@ -1,6 +1,11 @@
 //! A server in this process, and a worker beside it.
 
-use std::{net::IpAddr, path::PathBuf, time::Duration};
+use std::{
+    net::IpAddr,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use milvaion_worker::{Job, JobContext, JobError, Worker, WorkerConfig};
 use protocol::{
@@ -58,8 +63,11 @@ pub async fn server(config: &Config) -> Server {
     Server::start(config, Clock::system()).await.expect("the server starts")
 }
 
-/// A job that does what its input says.
-pub struct Echo;
+/// A job that does what its input says, and remembers which occurrences it started.
+#[derive(Clone, Default)]
+pub struct Echo {
+    started: Arc<Mutex<Vec<OccurrenceId>>>,
+}
 
 /// What it is told.
 #[derive(serde::Deserialize, schemars::JsonSchema)]
@@ -75,6 +83,7 @@ impl Job for Echo {
     type Output = String;
 
     async fn run(&self, ctx: &JobContext, input: EchoInput) -> Result<String, JobError> {
+        self.started.lock().expect("nobody panicked").push(ctx.occurrence_id());
         ctx.info(format!("told: {}", input.say));
         if input.say == "fail" { Err(JobError::permanent("told to fail\nand so it did")) } else { Ok(input.say) }
     }
@@ -82,11 +91,17 @@ impl Job for Echo {
 
 /// A running worker; dropping it leaves it to the end of the test's runtime.
 pub struct RunningWorker {
+    echo: Echo,
     stop: CancellationToken,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl RunningWorker {
+    /// Which occurrences it started, in order; one that was started twice is there twice.
+    pub fn started(&self) -> Vec<OccurrenceId> {
+        self.echo.started.lock().expect("nobody panicked").clone()
+    }
+
     /// Stops it in an orderly way.
     pub async fn stop(self) {
         self.stop.cancel();
@@ -96,6 +111,7 @@ impl RunningWorker {
 
 /// A worker called `w` that can echo.
 pub fn worker(config: &Config) -> RunningWorker {
+    let echo = Echo::default();
     let worker = Worker::builder()
         .config(WorkerConfig::default())
         .worker_id("w")
@@ -103,7 +119,7 @@ pub fn worker(config: &Config) -> RunningWorker {
         .redis_url(&config.cache.url)
         .prefix(&config.broker.prefix)
         .key_prefix(&config.cache.key_prefix)
-        .job(Echo)
+        .job(echo.clone())
         .build()
         .expect("the worker is well configured");
     let stop = CancellationToken::new();
@@ -111,7 +127,7 @@ pub fn worker(config: &Config) -> RunningWorker {
     let task = tokio::spawn(async move {
         worker.run_until(until).await.expect("the worker runs");
     });
-    RunningWorker { stop, task }
+    RunningWorker { echo, stop, task }
 }
 
 /// Somebody who may do everything.

@@ -15,7 +15,7 @@ use protocol::{
 };
 use serde_json::Value;
 
-pub use self::state::{FormState, as_inner, control_id, control_name, error_of, listed, problems};
+pub use self::state::{FormState, as_inner, control_id, control_name, error_of, listed, problems, said};
 use crate::components::form::{Field, FieldError as FieldErrorLine, described_by};
 
 /// A field and what stands in it when it is drawn.
@@ -107,7 +107,7 @@ pub fn InputForm(
     // While the JSON counts, what is wrong with a part of it is said beside it: its field is not to be seen.
     let json_error = Signal::derive(move || {
         let part = || {
-            state.errors.with(|errors| errors.iter().find(|e| e.field.starts_with("input.")).map(|e| e.message.clone()))
+            state.errors.with(|errors| errors.iter().find(|e| e.field.starts_with("input.")).map(|e| said(&e.message)))
         };
         own_error.get().or_else(|| if is_json.get() && state.shows_all.get() { part() } else { None })
     });
@@ -187,8 +187,8 @@ pub fn InputForm(
                     />
                     <span>"JSON"</span>
                 </label>
+                <span class="hint" role="status">{move || note.get()}</span>
             </fieldset>
-            <p class="hint" role="status">{move || note.get()}</p>
             <div class="stack" hidden=move || !has_fields.get() || (has_script.get() && is_json.get())>
                 <For each=move || rows.get() key=|row| (row.drawn, row.field.name.clone()) let:row>
                     <InputRow state row/>

@@ -54,7 +54,8 @@ impl FormState {
             if !is_shown {
                 return None;
             }
-            self.errors.with(|errors| errors.iter().find(|error| error.field == field).map(|e| e.message.clone()))
+            self.errors
+                .with(|errors| errors.iter().find(|error| error.field == field).map(|error| said(&error.message)))
         })
     }
 
@@ -95,7 +96,7 @@ pub fn problems(error: &AppError) -> Vec<FieldError> {
 #[must_use]
 pub fn error_of(problems: Signal<Vec<FieldError>>, field: &'static str) -> Signal<Option<String>> {
     Signal::derive(move || {
-        problems.with(|problems| problems.iter().find(|error| error.field == field).map(|error| error.message.clone()))
+        problems.with(|problems| problems.iter().find(|error| error.field == field).map(|error| said(&error.message)))
     })
 }
 
@@ -103,7 +104,14 @@ pub fn error_of(problems: Signal<Vec<FieldError>>, field: &'static str) -> Signa
 #[must_use]
 pub fn listed(problems: &[FieldError]) -> Vec<(String, String)> {
     let id = |field: &str| if field.is_empty() { String::new() } else { control_id(field) };
-    problems.iter().map(|error| (id(&error.field), error.message.clone())).collect()
+    problems.iter().map(|error| (id(&error.field), said(&error.message))).collect()
+}
+
+/// A message as it stands by itself: with a capital at its beginning.
+#[must_use]
+pub fn said(message: &str) -> String {
+    let mut letters = message.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }
 
 /// The id of the control of `field`: `input.url` → `f-input-url`.

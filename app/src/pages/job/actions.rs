@@ -22,6 +22,9 @@ use crate::{
     },
 };
 
+/// A button that is only an icon, for where there are many; its words are its name and its title.
+pub const BARE: &str = "icon-btn";
+
 /// Runs a job now, with its own input.
 #[component]
 pub fn RunNow(
@@ -35,6 +38,7 @@ pub fn RunNow(
     class: &'static str,
 ) -> impl IntoView {
     let toasts = toasts();
+    let is_bare = class == BARE;
     let is_busy = RwSignal::new(false);
     let run = move |event: ev::SubmitEvent| {
         event.prevent_default();
@@ -59,10 +63,11 @@ pub fn RunNow(
                 type="submit"
                 class=class
                 aria-label=move || format!("Run now: {}", name.get())
+                title=is_bare.then_some("Run now")
                 aria-disabled=move || is_busy.get().then_some("true")
             >
                 <Icon name="play"/>
-                "Run now"
+                {(!is_bare).then_some("Run now")}
             </button>
         </form>
     }
@@ -94,17 +99,23 @@ pub fn PauseOrResume(
         event.prevent_default();
         change.run((!is_active.get_untracked(), String::new()));
     };
+    let is_bare = class == BARE;
     let verb = move || if is_active.get() { "Pause" } else { "Resume" };
     view! {
         <form method="post" action=SetJobActive::PATH on:submit=toggle>
             <input type="hidden" name="id" value=id.to_string()/>
             <input type="hidden" name="active" value=move || (!is_active.get()).to_string()/>
             <input type="hidden" name="back" value=back/>
-            <button type="submit" class=class aria-label=move || format!("{}: {}", verb(), name.get())>
+            <button
+                type="submit"
+                class=class
+                aria-label=move || format!("{}: {}", verb(), name.get())
+                title=move || is_bare.then(verb)
+            >
                 <svg class="icon" aria-hidden="true" focusable="false">
                     <use href=move || format!("/pkg/icons.svg#{}", if is_active.get() { "pause" } else { "play" })></use>
                 </svg>
-                {verb}
+                {move || (!is_bare).then(verb)}
             </button>
         </form>
     }

@@ -2,12 +2,15 @@
 
 mod list;
 
-use leptos::prelude::*;
+use leptos::{ev, html, prelude::*};
 use leptos_meta::Title;
-use leptos_router::{components::Form, hooks::use_query_map};
+use leptos_router::{
+    NavigateOptions,
+    hooks::{use_navigate, use_query_map},
+};
 use protocol::{
     access::Action,
-    id::{JobId, OccurrenceId},
+    id::OccurrenceId,
     page::{JobFilter, Page},
     status::OccurrenceStatus,
     view::JobRow,
@@ -15,7 +18,7 @@ use protocol::{
 
 use self::list::JobList;
 use super::job::{
-    actions::{PauseOrResume, RunNow},
+    actions::{BARE, PauseOrResume, RunNow},
     definition::ActiveBadge,
 };
 use crate::{
@@ -168,9 +171,16 @@ fn Filter(filter: JobFilter) -> impl IntoView {
     let state = filter.active.map(|active| {
         view! { <input type="hidden" name="state" value=if active { "active" } else { "paused" }/> }
     });
+    let field = NodeRef::<html::Input>::new();
+    let navigate = use_navigate();
+    let search = move |event: ev::SubmitEvent| {
+        event.prevent_default();
+        let text = field.get_untracked().map(|field| field.value().trim().to_owned()).filter(|text| !text.is_empty());
+        navigate(&address(&JobFilter { text, ..filter.clone() }, None), NavigateOptions::default());
+    };
     view! {
         <div class="filterbar">
-            <Form method="get" action="/jobs" attr:class="cluster grow" attr:role="search">
+            <form method="get" action="/jobs" class="cluster grow" role="search" on:submit=search>
                 <div class="field grow">
                     <label class="sr-only" for="q">"Search jobs"</label>
                     <input
@@ -182,6 +192,7 @@ fn Filter(filter: JobFilter) -> impl IntoView {
                         placeholder="Name, description or tag"
                         autocomplete="off"
                         maxlength="200"
+                        node_ref=field
                     />
                 </div>
                 {state}
@@ -189,7 +200,7 @@ fn Filter(filter: JobFilter) -> impl IntoView {
                     <Icon name="search"/>
                     "Search"
                 </button>
-            </Form>
+            </form>
             <div class="chips" role="group" aria-label="State">{chips}</div>
         </div>
     }
@@ -218,10 +229,10 @@ fn Row(row: ArcRwSignal<JobRow>, back: String, may_run: bool, may_define: bool) 
     };
     let next = move || match row.with(|row| row.next_fire_at) {
         Some(at) => view! {
-            <span class="cluster">
-                <Time at=at relative=true/>
-                <span class="muted"><Time at=at/></span>
-            </span>
+            <div>
+                <div><Time at=at relative=true/></div>
+                <div class="muted"><Time at=at/></div>
+            </div>
         }
         .into_any(),
         None => view! { <span class="muted">"None"</span> }.into_any(),
@@ -261,7 +272,7 @@ fn Row(row: ArcRwSignal<JobRow>, back: String, may_run: bool, may_define: bool) 
                     view! {
                         <td class="row-actions">
                             <span class="cluster">
-                                <RunNow id name class="btn btn-small"/>
+                                <RunNow id name class=BARE/>
                                 {may_define
                                     .then(|| {
                                         view! {
@@ -271,7 +282,7 @@ fn Row(row: ArcRwSignal<JobRow>, back: String, may_run: bool, may_define: bool) 
                                                 is_active
                                                 on_change=set_active
                                                 back=back
-                                                class="btn btn-small"
+                                                class=BARE
                                             />
                                         }
                                     })}
