@@ -12,7 +12,7 @@ TEST_SERVICES := target/debug/milvaion services --data target/test-services --
 # What tests compile, in one feature set: building the binaries alone would compile dependencies a second time.
 TESTED := --workspace --exclude xtask
 
-.PHONY: help install install-run run test e2e lint prepare clean
+.PHONY: help install install-run run test e2e lint prepare lateness clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,10 @@ prepare: install-run ## Record what PostgreSQL says about the server's queries (
 		[ -x target/debug/milvaion ] || cargo build --package server; \
 		$(TEST_SERVICES) cargo xtask prepare; \
 	fi
+
+lateness: install-run ## Measure how late runs start, at a hundred a second for a minute (release build)
+	@cargo build --release --package server --example lateness --bin milvaion
+	@target/release/milvaion services --data target/test-services -- target/release/examples/lateness
 
 clean: ## Delete what was built; data in .milvaion stays
 	@cargo clean

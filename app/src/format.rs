@@ -102,6 +102,15 @@ pub fn plural(n: i64, noun: &str) -> String {
     format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
+/// The beginning of a text, at most `most` characters of it: what a cell has room for.
+#[must_use]
+pub fn clip(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", text[..end].trim_end()),
+        None => text.to_owned(),
+    }
+}
+
 /// The end of an id: enough to tell the rows of one list apart, since ids made in the same moment begin alike.
 #[must_use]
 pub fn short_id(id: &str) -> &str {
@@ -174,6 +183,12 @@ mod tests {
         }
         assert_eq!(plural(1, "job"), "1 job");
         assert_eq!(plural(2, "job"), "2 jobs");
+    }
+
+    #[test]
+    fn a_clipped_text_says_so_and_a_short_one_stays() {
+        assert_eq!(clip("größer als erlaubt", 6), "größer…");
+        assert_eq!(clip("kurz", 6), "kurz");
     }
 
     #[test]

@@ -36,6 +36,9 @@ use crate::{
     },
 };
 
+/// The product's name: a page's title on its own until the page has one.
+const NAME: &str = "Milvaion";
+
 /// The whole dashboard.
 ///
 /// Every page waits for its data before its first byte is sent: a reader without a script gets all of it, and the
@@ -48,7 +51,7 @@ pub fn App() -> impl IntoView {
     let focus = FocusHeading::provide();
     Effect::new(move |_| browser::mark_ready());
     view! {
-        <Title formatter=|title: String| if title.is_empty() { "Milvaion".to_owned() } else { format!("{title} · Milvaion") }/>
+        <Title text=NAME formatter=|title: String| if title == NAME { title } else { format!("{title} · {NAME}") }/>
         <Router>
             <FollowFocus focus/>
             <Routes fallback=|| view! { <Lost/> }>

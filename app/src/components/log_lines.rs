@@ -9,7 +9,7 @@ use leptos::prelude::*;
 use protocol::message::LogLine;
 
 /// How many lines lie in one block.
-const BLOCK: usize = 200;
+pub const BLOCK: usize = 200;
 /// The most lines kept on the page. Following a log for hours drops its oldest lines from the page, not from the store.
 const MOST_LINES: usize = 20_000;
 

@@ -10,7 +10,7 @@ use protocol::{
     message::{LogLevel, LogLine},
 };
 
-use super::{icon::Icon, log_lines::LogLines, time::use_clock};
+use super::{icon::Icon, log_lines::{BLOCK, LogLines}, time::use_clock};
 use crate::{api::occurrences::log_before, format};
 
 /// How many lines one earlier page holds at most; a shorter one was the first.
@@ -179,8 +179,11 @@ fn BlockView(lines: RwSignal<Vec<LogLine>>, hidden_levels: RwSignal<[bool; LEVEL
         let lines = lines.read();
         lines.iter().filter(|line| !hidden[line.level as usize]).cloned().collect::<Vec<_>>()
     };
+    // The browser may skip a block that is out of sight because it knows a full one's height; one that still grows is
+    // not yet that high.
+    let class = move || if lines.read().len() < BLOCK { "log-tail" } else { "log-block" };
     view! {
-        <ol class="log-block">
+        <ol class=class>
             <For each=shown key=|line| line.seq let:line>
                 <LineView line/>
             </For>
@@ -196,8 +199,8 @@ fn LineView(line: LogLine) -> impl IntoView {
     let number = number(line.seq);
     let data = line.data.map(|data| view! { <span class="muted">{format!(" {data}")}</span> });
     view! {
-        <li class="log-line" data-level=line.level.word() id=anchor.clone()>
-            <a class="log-no" href=format!("#{anchor}") rel="external">{number}</a>
+        <li class="log-line" data-level=line.level.word() id=anchor>
+            <span class="log-no">{number}</span>
             <time class="log-at" datetime=format::iso(at)>{move || clock.millis_text(at)}</time>
             <span class="log-level">{line.level.word()}</span>
             <span class="log-text">{line.message}{data}</span>

@@ -27,6 +27,9 @@ const TABLE: &str = "occurrences";
 /// Scrolled further than this, the reader is taken to be reading.
 const READING_BELOW: f64 = 400.0;
 
+/// How much of a note is shown in its cell; all of it is the cell's title and stands on the occurrence's own page.
+const NOTE_LENGTH: usize = 80;
+
 /// The icon that stands for a trigger.
 #[must_use]
 pub const fn trigger_icon(trigger: Trigger) -> &'static str {
@@ -180,13 +183,13 @@ fn Row(entry: Entry, names_job: bool) -> impl IntoView {
                 </span>
             </td>
             <td data-label="Due"><Time at=due/></td>
-            <td data-label="Started"><MaybeTime at=started/></td>
+            <td data-label="Started"><MaybeTime at=started relative=true/></td>
             <td data-label="Duration" class="num"><Duration started_at=started millis running/></td>
             <td data-label="Attempt" class="num">{move || row.read().attempt}</td>
             <td data-label="Worker instance" class="mono">
                 {move || row.read().instance_id.clone().unwrap_or_else(|| "–".into())}
             </td>
-            <td data-label="Note" class="note-cell">{note}</td>
+            <td data-label="Note" title=note>{move || note().map(|note| format::clip(&note, NOTE_LENGTH))}</td>
         </tr>
     }
 }

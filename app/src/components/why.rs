@@ -4,6 +4,9 @@ use protocol::{status::OccurrenceStatus, view::OccurrenceView};
 
 use crate::format;
 
+/// How much of a cause the sentence quotes; all of it stands below as the exception.
+const CAUSE_LENGTH: usize = 160;
+
 /// The sentence. It never claims more than is recorded, and for one that waits it names what it waits for.
 #[must_use]
 pub fn why(view: &OccurrenceView) -> String {
@@ -12,7 +15,7 @@ pub fn why(view: &OccurrenceView) -> String {
     let instance = row.instance_id.as_deref().unwrap_or("a worker instance");
     let on_attempt = if row.attempt > 1 { format!(" on attempt {}", row.attempt) } else { String::new() };
     let because = |text: &Option<String>| {
-        text.as_deref().and_then(|text| text.lines().next()).filter(|line| !line.is_empty()).map(ToOwned::to_owned)
+        text.as_deref().and_then(|text| text.lines().next()).filter(|line| !line.is_empty()).map(|line| format::clip(line, CAUSE_LENGTH))
     };
     match row.status {
         OccurrenceStatus::Queued if !view.worker_alive => {

@@ -325,13 +325,14 @@ fn Input(data: RwSignal<OccurrenceView>) -> impl IntoView {
 
 fn block(id: &'static str, title: &'static str, shown: String, whole: String, what: &'static str) -> impl IntoView {
     let heading = format!("{id}-title");
+    let label = format!("{title}, the whole text");
     view! {
         <section id=id aria-labelledby=heading>
             <div class="cluster">
                 <h2 id=heading.clone()>{title}</h2>
                 <CopyButton text=whole what=what/>
             </div>
-            <pre class="code wrap" tabindex="0" role="region" aria-label=title>{shown}</pre>
+            <pre class="code wrap" tabindex="0" role="region" aria-label=label>{shown}</pre>
         </section>
     }
 }

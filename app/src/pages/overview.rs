@@ -276,7 +276,7 @@ fn Failures(data: RwSignal<Overview>) -> impl IntoView {
                 <td><StatusBadge status=row.status/></td>
                 <td>
                     <a class="row-link" href=format!("/occurrences/{}", row.id)>{row.job_name}</a>
-                    <span class="muted">" " {row.note}</span>
+                    <span class="muted">" " {row.note.map(|note| format::clip(&note, 120))}</span>
                 </td>
                 <td class="num"><MaybeTime at=row.ended_at relative=true/></td>
             </tr>

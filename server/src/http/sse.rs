@@ -63,7 +63,7 @@ pub async fn events(State(state): State<WebState>, Query(wishes): Query<Wishes>,
         Start::Resync => first.push_back(resync()),
     }
     // Something is sent at once, so that a browser knows the stream is open.
-    first.push_front(Frame::default().event("ping").data("").retry(Duration::from_secs(1)));
+    first.push_front(ping_frame(&state).retry(Duration::from_secs(1)));
     let mut ping = tokio::time::interval_at(tokio::time::Instant::now() + PING, PING);
     ping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let listener = Listener { state, parts, log: wishes.log, first, receiver, ping };
@@ -96,12 +96,17 @@ impl Listener {
                     if matches!(allowed, Err(app::error::AppError::SignedOut | app::error::AppError::Denied(_))) {
                         return None;
                     }
-                    return Some(Frame::default().event("ping").data(""));
+                    return Some(ping_frame(&self.state));
                 }
                 () = self.state.stop.cancelled() => return None,
             }
         }
     }
+}
+
+/// Shows that the line is alive, and what time it is here: countdowns run on the server's clock.
+fn ping_frame(state: &WebState) -> Frame {
+    Frame::default().event("ping").data(state.clock.now().to_rfc3339())
 }
 
 fn wanted(frame: &hub::Frame, log: Option<OccurrenceId>) -> bool {

@@ -1,20 +1,19 @@
-//! What can be done with a job: run it, pause it, delete it.
+//! What can be done with a job and taken back: run it, pause it, resume it.
 //!
 //! Each is a plain form that works by itself. A script takes the form's place: it calls the same function, keeps the page,
 //! and tells the outcome in a notice.
 
 use leptos::{ev, html, prelude::*, server_fn::ServerFn, task::spawn_local};
-use leptos_router::hooks::use_navigate;
 use protocol::{id::JobId, request::FieldError};
 
 use crate::{
     api::{
-        jobs::{DeleteJob, SetJobActive, TriggerJob, delete_job, set_job_active, trigger_job},
+        jobs::{SetJobActive, TriggerJob, set_job_active, trigger_job},
         session::Left,
     },
     browser,
     components::{
-        dialog::{ConfirmDialog, Dialog},
+        dialog::Dialog,
         form::{ErrorSummary, Field, described_by},
         icon::Icon,
         input_form::{as_inner, error_of, problems},
@@ -338,72 +337,5 @@ fn RunForm(
                 </button>
             </div>
         </form>
-    }
-}
-
-/// Deletes a job after asking; without scripts the question is a section of the page, reached by a link.
-#[component]
-pub fn Delete(
-    /// Which.
-    id: JobId,
-    /// Its name.
-    #[prop(into)]
-    name: Signal<String>,
-) -> impl IntoView {
-    let toasts = toasts();
-    let navigate = use_navigate();
-    let open = RwSignal::new(false);
-    let delete = Callback::new(move |()| {
-        let navigate = navigate.clone();
-        spawn_local(async move {
-            match delete_job(id).await {
-                Ok(name) => {
-                    toasts.show(ToastKind::Success, format!("The job {name} is deleted."));
-                    navigate("/jobs", leptos_router::NavigateOptions::default());
-                }
-                Err(error) => toasts.show(ToastKind::Error, error.to_string()),
-            }
-        });
-    });
-    view! {
-        <button type="button" class="btn needs-js" on:click=move |_| open.set(true)>
-            <Icon name="trash-2"/>
-            "Delete…"
-        </button>
-        <a class="btn hide-js" href=format!("/jobs/{id}?confirm=delete#delete")>"Delete…"</a>
-        <ConfirmDialog
-            open
-            id="delete-title"
-            title=Signal::derive(move || format!("Delete job {}?", name.get()))
-            verb="Delete job"
-            on_confirm=delete
-        >
-            <p>{CONSEQUENCE}</p>
-        </ConfirmDialog>
-    }
-}
-
-/// What deleting does.
-const CONSEQUENCE: &str = "Its schedule ends, and it cannot be brought back. Occurrences that wait or run already go on, and its history stays \
-     until its time is up. To stop it for a while only, pause it instead.";
-
-/// The question before deleting, as a section of the page.
-#[component]
-pub fn DeleteSection(
-    /// Which.
-    id: JobId,
-    /// Its name.
-    name: String,
-) -> impl IntoView {
-    view! {
-        <section class="card stack hide-js" id="delete" aria-labelledby="delete-heading">
-            <h2 id="delete-heading">{format!("Delete job {name}?")}</h2>
-            <p>{CONSEQUENCE}</p>
-            <form class="form-actions" method="post" action=DeleteJob::PATH>
-                <input type="hidden" name="id" value=id.to_string()/>
-                <a class="btn" href=format!("/jobs/{id}")>"Cancel"</a>
-                <button type="submit" class="btn btn-danger">"Delete job"</button>
-            </form>
-        </section>
     }
 }

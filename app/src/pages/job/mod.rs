@@ -2,6 +2,7 @@
 
 pub mod actions;
 pub mod definition;
+pub mod delete;
 
 use std::time::Duration;
 
@@ -17,8 +18,9 @@ use protocol::{
 };
 
 use self::{
-    actions::{Delete, DeleteSection, PauseOrResume, PauseWithReason, RunNow, RunWithInput},
+    actions::{PauseOrResume, PauseWithReason, RunNow, RunWithInput},
     definition::Definition,
+    delete::{Delete, DeleteSection},
 };
 use crate::{
     api::{

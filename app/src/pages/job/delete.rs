@@ -1,0 +1,81 @@
+//! Deleting a job: the one thing on its page that cannot be taken back.
+
+use leptos::{prelude::*, server_fn::ServerFn, task::spawn_local};
+use leptos_router::{NavigateOptions, hooks::use_navigate};
+use protocol::id::JobId;
+
+use crate::{
+    api::jobs::{DeleteJob, delete_job},
+    components::{
+        dialog::ConfirmDialog,
+        icon::Icon,
+        toast::{ToastKind, toasts},
+    },
+};
+
+/// Deletes a job after asking; without scripts the question is a section of the page, reached by a link.
+#[component]
+pub fn Delete(
+    /// Which.
+    id: JobId,
+    /// Its name.
+    #[prop(into)]
+    name: Signal<String>,
+) -> impl IntoView {
+    let toasts = toasts();
+    let navigate = use_navigate();
+    let open = RwSignal::new(false);
+    let delete = Callback::new(move |()| {
+        let navigate = navigate.clone();
+        spawn_local(async move {
+            match delete_job(id).await {
+                Ok(name) => {
+                    toasts.show(ToastKind::Success, format!("The job {name} is deleted."));
+                    navigate("/jobs", NavigateOptions::default());
+                }
+                Err(error) => toasts.show(ToastKind::Error, error.to_string()),
+            }
+        });
+    });
+    view! {
+        <button type="button" class="btn needs-js" on:click=move |_| open.set(true)>
+            <Icon name="trash-2"/>
+            "Delete…"
+        </button>
+        <a class="btn hide-js" href=format!("/jobs/{id}?confirm=delete#delete")>"Delete…"</a>
+        <ConfirmDialog
+            open
+            id="delete-title"
+            title=Signal::derive(move || format!("Delete job {}?", name.get()))
+            verb="Delete job"
+            on_confirm=delete
+        >
+            <p>{CONSEQUENCE}</p>
+        </ConfirmDialog>
+    }
+}
+
+/// What deleting does.
+const CONSEQUENCE: &str = "Its schedule ends, and it cannot be brought back. Occurrences that wait or run already go on, and its history stays \
+     until its time is up. To stop it for a while only, pause it instead.";
+
+/// The question before deleting, as a section of the page.
+#[component]
+pub fn DeleteSection(
+    /// Which.
+    id: JobId,
+    /// Its name.
+    name: String,
+) -> impl IntoView {
+    view! {
+        <section class="card stack hide-js" id="delete" aria-labelledby="delete-heading">
+            <h2 id="delete-heading">{format!("Delete job {name}?")}</h2>
+            <p>{CONSEQUENCE}</p>
+            <form class="form-actions" method="post" action=DeleteJob::PATH>
+                <input type="hidden" name="id" value=id.to_string()/>
+                <a class="btn" href=format!("/jobs/{id}")>"Cancel"</a>
+                <button type="submit" class="btn btn-danger">"Delete job"</button>
+            </form>
+        </section>
+    }
+}

@@ -1,0 +1,35 @@
+import { defineConfig } from "@playwright/test";
+
+// One browser, one test after the other: each file starts a server, a worker and, where no URLs are given, their
+// services, and what is measured must not be shared with another file's load.
+export default defineConfig({
+  testDir: "tests",
+  outputDir: "test-results",
+  fullyParallel: false,
+  workers: 1,
+  retries: 0,
+  forbidOnly: true,
+  reporter: [["list"]],
+  timeout: 60_000,
+  expect: { timeout: 10_000 },
+  use: {
+    // Neither UTC nor the zone of any schedule in these tests, so that the three can be told apart.
+    timezoneId: "America/New_York",
+    locale: "en-GB",
+    viewport: { width: 1280, height: 900 },
+    actionTimeout: 10_000,
+    trace: "retain-on-failure",
+    launchOptions: {
+      executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+      args: [
+        "--no-sandbox",
+        "--disable-dev-shm-usage",
+        "--disable-gpu",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--no-first-run",
+      ],
+    },
+  },
+});

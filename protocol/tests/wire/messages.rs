@@ -1,0 +1,261 @@
+//! What travels over the broker.
+
+use protocol::{
+    message::{
+        Heartbeat, Hello, JobMessage, JobTypeInfo, LogLevel, LogLine, LogMessage, Progress, RegistrationMessage,
+        StatusMessage, StatusReport,
+    },
+    status::OccurrenceStatus,
+};
+use serde_json::{Value, json};
+
+use crate::{DUE, JOB, LATER, OCCURRENCE, at, golden, job, least, occurrence};
+
+// --- Server to worker. ---
+
+#[test]
+fn job_message() {
+    let message = JobMessage {
+        occurrence_id: occurrence(),
+        job_id: job(),
+        job_name: "Nightly report".into(),
+        job_type: "http-request".into(),
+        job_data: json!({ "url": "https://example.org", "headers": {} }),
+        correlation_id: occurrence(),
+        scheduled_for: at(DUE),
+        timestamp: at(LATER),
+        attempt: 2,
+        retry_count: 1,
+        max_retries: 3,
+        timeout_seconds: Some(90),
+        priority: 5,
+        traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into()),
+    };
+    let json = json!({
+        "occurrenceId": OCCURRENCE,
+        "jobId": JOB,
+        "jobName": "Nightly report",
+        "jobType": "http-request",
+        "jobData": { "url": "https://example.org", "headers": {} },
+        "correlationId": OCCURRENCE,
+        "scheduledFor": DUE,
+        "timestamp": LATER,
+        "attempt": 2,
+        "retryCount": 1,
+        "maxRetries": 3,
+        "timeoutSeconds": 90,
+        "priority": 5,
+        "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    });
+    golden(&message, json.clone());
+
+    // No limit is told as null; no trace is not told at all.
+    let plain = JobMessage { timeout_seconds: None, traceparent: None, ..message.clone() };
+    let mut plain_json = json;
+    plain_json["timeoutSeconds"] = Value::Null;
+    plain_json.as_object_mut().expect("an object").remove("traceparent");
+    golden(&plain, plain_json);
+
+    least(
+        json!({
+            "occurrenceId": OCCURRENCE, "jobId": JOB, "jobType": "http-request", "correlationId": OCCURRENCE,
+            "scheduledFor": DUE, "timestamp": LATER,
+        }),
+        &JobMessage {
+            job_name: String::new(),
+            job_data: Value::Null,
+            attempt: 1,
+            retry_count: 0,
+            max_retries: 0,
+            timeout_seconds: None,
+            priority: 3,
+            traceparent: None,
+            ..message
+        },
+    );
+}
+
+// --- Worker to server. ---
+
+fn report() -> StatusReport {
+    StatusReport {
+        occurrence_id: occurrence(),
+        attempt: 2,
+        instance_id: "mail-0a1b2c3d".into(),
+        status: OccurrenceStatus::Failed,
+        timestamp: at(LATER),
+        result: Some("{\"sent\":3}".into()),
+        exception: Some("the mailbox is full".into()),
+        duration_ms: Some(1_250),
+        progress: Some(Progress { percent: 40, message: "2 of 5".into() }),
+    }
+}
+
+fn report_json() -> Value {
+    json!({
+        "occurrenceId": OCCURRENCE,
+        "attempt": 2,
+        "instanceId": "mail-0a1b2c3d",
+        "status": 3,
+        "timestamp": LATER,
+        "result": "{\"sent\":3}",
+        "exception": "the mailbox is full",
+        "durationMs": 1250,
+        "progress": { "percent": 40, "message": "2 of 5" },
+    })
+}
+
+#[test]
+fn status_report() {
+    golden(&report(), report_json());
+    let least_json =
+        json!({ "occurrenceId": OCCURRENCE, "instanceId": "mail-0a1b2c3d", "status": 1, "timestamp": LATER });
+    let running = StatusReport {
+        attempt: 1,
+        status: OccurrenceStatus::Running,
+        result: None,
+        exception: None,
+        duration_ms: None,
+        progress: None,
+        ..report()
+    };
+    least(least_json, &running);
+    // What is not there is not written either.
+    golden(
+        &running,
+        json!({
+            "occurrenceId": OCCURRENCE, "attempt": 1, "instanceId": "mail-0a1b2c3d", "status": 1, "timestamp": LATER,
+        }),
+    );
+    least(json!({ "percent": 7 }), &Progress { percent: 7, message: String::new() });
+}
+
+#[test]
+fn status_message_batched_and_alone() {
+    golden(
+        &StatusMessage::Batch { reports: vec![report(), report()] },
+        json!({ "reports": [report_json(), report_json()] }),
+    );
+    golden(&StatusMessage::Batch { reports: Vec::new() }, json!({ "reports": [] }));
+    golden(&StatusMessage::One(report()), report_json());
+}
+
+/// A line with everything in it.
+pub(crate) fn line() -> LogLine {
+    LogLine {
+        seq: 2_000_017,
+        at: at(LATER),
+        level: LogLevel::Warn,
+        message: "slow answer\nfrom the mailbox".into(),
+        data: Some(json!({ "elapsedMs": 900 })),
+    }
+}
+
+/// Its golden.
+pub(crate) fn line_json() -> Value {
+    json!({
+        "seq": 2_000_017,
+        "at": LATER,
+        "level": "warn",
+        "message": "slow answer\nfrom the mailbox",
+        "data": { "elapsedMs": 900 },
+    })
+}
+
+#[test]
+fn log_message() {
+    let lean = LogLine { level: LogLevel::Info, data: None, ..line() };
+    golden(
+        &LogMessage { occurrence_id: occurrence(), lines: vec![line(), lean.clone()] },
+        json!({
+            "occurrenceId": OCCURRENCE,
+            "lines": [
+                line_json(),
+                { "seq": 2_000_017, "at": LATER, "level": "info", "message": "slow answer\nfrom the mailbox" },
+            ],
+        }),
+    );
+    least(json!({ "seq": 2_000_017, "at": LATER, "message": "slow answer\nfrom the mailbox" }), &lean);
+}
+
+#[test]
+fn registration_hello() {
+    let info = JobTypeInfo {
+        job_type: "send".into(),
+        description: "Sends a letter.".into(),
+        schema: json!({ "type": "object", "properties": { "to": { "type": "string" } } }),
+        concurrency: 10,
+        timeout_seconds: Some(60),
+    };
+    let hello = Hello {
+        worker_id: "mail".into(),
+        instance_id: "mail-0a1b2c3d".into(),
+        host: "post-office".into(),
+        pid: 4_711,
+        version: "1.2.3".into(),
+        capacity: 50,
+        job_types: vec![info.clone()],
+        timestamp: at(LATER),
+    };
+    golden(
+        &RegistrationMessage::Hello(hello.clone()),
+        json!({
+            "kind": "hello",
+            "workerId": "mail",
+            "instanceId": "mail-0a1b2c3d",
+            "host": "post-office",
+            "pid": 4711,
+            "version": "1.2.3",
+            "capacity": 50,
+            "jobTypes": [{
+                "jobType": "send",
+                "description": "Sends a letter.",
+                "schema": { "type": "object", "properties": { "to": { "type": "string" } } },
+                "concurrency": 10,
+                "timeoutSeconds": 60,
+            }],
+            "timestamp": LATER,
+        }),
+    );
+    let bare =
+        JobTypeInfo { description: String::new(), schema: Value::Null, concurrency: 0, timeout_seconds: None, ..info };
+    least(
+        json!({
+            "kind": "hello", "workerId": "mail", "instanceId": "mail-0a1b2c3d", "jobTypes": [{ "jobType": "send" }],
+            "timestamp": LATER,
+        }),
+        &RegistrationMessage::Hello(Hello {
+            host: String::new(),
+            pid: 0,
+            version: String::new(),
+            capacity: 0,
+            job_types: vec![bare],
+            ..hello
+        }),
+    );
+}
+
+#[test]
+fn registration_heartbeat_and_goodbye() {
+    let beat = Heartbeat {
+        worker_id: "mail".into(),
+        instance_id: "mail-0a1b2c3d".into(),
+        running: vec![occurrence()],
+        timestamp: at(LATER),
+    };
+    golden(
+        &RegistrationMessage::Heartbeat(beat.clone()),
+        json!({
+            "kind": "heartbeat", "workerId": "mail", "instanceId": "mail-0a1b2c3d", "running": [OCCURRENCE],
+            "timestamp": LATER,
+        }),
+    );
+    least(
+        json!({ "kind": "heartbeat", "workerId": "mail", "instanceId": "mail-0a1b2c3d", "timestamp": LATER }),
+        &RegistrationMessage::Heartbeat(Heartbeat { running: Vec::new(), ..beat }),
+    );
+    golden(
+        &RegistrationMessage::Goodbye { instance_id: "mail-0a1b2c3d".into() },
+        json!({ "kind": "goodbye", "instanceId": "mail-0a1b2c3d" }),
+    );
+}

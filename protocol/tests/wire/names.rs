@@ -1,0 +1,127 @@
+//! Numbers, words, names and limits.
+
+use protocol::{
+    access::Role,
+    message::{self, LogLevel},
+    status::{ALL, OccurrenceStatus},
+    topology::{self, Keys, Topology},
+    view::Trigger,
+};
+use serde_json::json;
+
+use crate::{RULE, golden, occurrence};
+
+#[test]
+fn every_status_has_its_number_for_ever() {
+    let numbers = [
+        (OccurrenceStatus::Queued, 0),
+        (OccurrenceStatus::Running, 1),
+        (OccurrenceStatus::Completed, 2),
+        (OccurrenceStatus::Failed, 3),
+        (OccurrenceStatus::Cancelled, 4),
+        (OccurrenceStatus::TimedOut, 5),
+        (OccurrenceStatus::Unknown, 6),
+        (OccurrenceStatus::Skipped, 7),
+    ];
+    assert_eq!(numbers.map(|(status, _)| status), ALL, "every status stands in this table");
+    for (status, number) in numbers {
+        golden(&status, json!(number));
+        assert_eq!(status.code(), number, "the database holds the same number; {RULE}");
+    }
+    for wrong in [json!(8), json!(-1), json!("Completed"), json!(null), json!(70_000)] {
+        assert!(serde_json::from_value::<OccurrenceStatus>(wrong.clone()).is_err(), "{wrong} is no status");
+    }
+}
+
+#[test]
+fn words_for_levels_triggers_and_roles() {
+    for (level, word, code) in [
+        (LogLevel::Debug, "debug", 0),
+        (LogLevel::Info, "info", 1),
+        (LogLevel::Warn, "warn", 2),
+        (LogLevel::Error, "error", 3),
+    ] {
+        golden(&level, json!(word));
+        assert_eq!((level.code(), LogLevel::from_code(code)), (code, level), "{RULE}");
+    }
+    for (trigger, word) in
+        [(Trigger::Schedule, "schedule"), (Trigger::Manual, "manual"), (Trigger::Api, "api"), (Trigger::Retry, "retry")]
+    {
+        golden(&trigger, json!(word));
+        assert_eq!(trigger.word(), word, "the database holds the same word; {RULE}");
+    }
+    for (role, word) in [(Role::Viewer, "viewer"), (Role::Operator, "operator"), (Role::Admin, "admin")] {
+        golden(&role, json!(word));
+        assert_eq!(role.slug(), word, "the database holds the same word; {RULE}");
+    }
+}
+
+#[test]
+fn names_on_the_broker_and_in_redis() {
+    let names = Topology::default();
+    assert_eq!(
+        [
+            names.jobs_exchange(),
+            names.dead_letter_exchange(),
+            names.dead_letter_queue(),
+            names.status(),
+            names.logs(),
+            names.registration(),
+            names.job_queue("Mail.EU", "send_letter"),
+            Topology::job_binding("Mail.EU", "send_letter"),
+            Topology::routing_key("Mail.EU", "send_letter", occurrence()),
+        ],
+        [
+            "milvaion.jobs",
+            "milvaion.dlx",
+            "milvaion.dlq",
+            "milvaion.status",
+            "milvaion.logs",
+            "milvaion.registration",
+            "milvaion.jobs.mail_deu.send__letter",
+            "mail_deu.send__letter.*",
+            "mail_deu.send__letter.019a9b3f-7c00-7abc-8def-0123456789ab",
+        ],
+        "{RULE}"
+    );
+    assert_eq!(
+        [
+            topology::HEADER_RETRY_COUNT,
+            topology::HEADER_MAX_RETRIES,
+            topology::HEADER_CORRELATION_ID,
+            topology::HEADER_REPUBLISH,
+        ],
+        ["x-retry-count", "x-max-retries", "x-original-correlation-id", "x-republish"],
+        "{RULE}"
+    );
+    let keys = Keys::default();
+    assert_eq!(
+        [
+            keys.schedule(),
+            keys.wake_channel(),
+            keys.events_channel(),
+            keys.cancellation_channel(),
+            keys.heartbeat("w-1"),
+            keys.running(occurrence()),
+        ],
+        [
+            "Milvaion:JobScheduler:schedule",
+            "Milvaion:JobScheduler:wake",
+            "Milvaion:JobScheduler:events",
+            "Milvaion:JobScheduler:cancellation_channel",
+            "Milvaion:JobScheduler:heartbeat:w-1",
+            "Milvaion:JobScheduler:running:019a9b3f-7c00-7abc-8def-0123456789ab",
+        ],
+        "{RULE}"
+    );
+}
+
+#[test]
+fn limits_that_the_other_side_counts_on() {
+    // A queue is declared with its number of priorities; another number is refused by the broker that has the first.
+    assert_eq!(topology::MAX_PRIORITY, 5, "{RULE}");
+    assert_eq!((message::MAX_MESSAGE, message::MAX_JOB_DATA), (1_048_576, 65_536), "{RULE}");
+    assert_eq!((message::MAX_RESULT, message::MAX_LOG_LINE), (65_536, 8_192), "{RULE}");
+    assert_eq!((message::HEARTBEAT_SECONDS, message::LOST_AFTER_SECONDS), (5, 15), "{RULE}");
+    assert_eq!([message::first_seq(1), message::first_seq(3)], [1_000_000, 3_000_000], "{RULE}");
+}

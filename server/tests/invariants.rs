@@ -1,0 +1,248 @@
+//! The absences this house rests on, checked by reading its files.
+//!
+//! docs/ARCHITECTURE.md lists the seven invariants and why each is worth having. Most say that something does *not*
+//! occur somewhere; a compiler does not notice such a thing, a reader of a long change easily misses it, and a search
+//! finds it at once. No service is needed here. A test that fails names the file: move what is there to the room it
+//! belongs to, rather than weakening the rule.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// A file of ours: where it is, seen from the top of the tree, and what it says without its comments.
+struct Source {
+    path: String,
+    code: String,
+}
+
+fn top() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the workspace").to_owned()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(top().join(path)).unwrap_or_else(|error| panic!("{path} cannot be read: {error}"))
+}
+
+/// Every Rust file below a folder, or one file.
+fn sources(path: &str) -> Vec<Source> {
+    let (mut found, mut open) = (Vec::new(), vec![top().join(path)]);
+    while let Some(next) = open.pop() {
+        if next.is_dir() {
+            let entries = fs::read_dir(&next).expect("a folder of ours can be listed");
+            open.extend(entries.map(|entry| entry.expect("a folder of ours can be listed").path()));
+        } else if next.extension().is_some_and(|extension| extension == "rs") {
+            let path = next.strip_prefix(top()).expect("it lies below the top").to_string_lossy().into_owned();
+            let code = without_comments(&read(&path));
+            found.push(Source { path, code });
+        }
+    }
+    assert!(!found.is_empty(), "{path} holds no Rust file: has it been moved? Then move its rule too");
+    found
+}
+
+/// Comments may name what code may not. A `//` after anything but a blank is part of an address.
+fn without_comments(text: &str) -> String {
+    let bare =
+        |line: &str| match line.match_indices("//").find(|(at, _)| *at == 0 || line[..*at].ends_with([' ', '\t'])) {
+            Some((at, _)) => line[..at].to_owned(),
+            None => line.to_owned(),
+        };
+    text.lines().map(bare).collect::<Vec<_>>().join("\n")
+}
+
+/// Whether `word` occurs on its own, not as a part of a longer name.
+fn has(code: &str, word: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    code.match_indices(word).any(|(at, _)| {
+        !(word.starts_with(is_part) && code[..at].ends_with(is_part))
+            && !(word.ends_with(is_part) && code[at + word.len()..].starts_with(is_part))
+    })
+}
+
+/// Checks that no file below `path` says any of `words`, and says which does.
+#[track_caller]
+fn knows_nothing_of(path: &str, words: &[&str]) {
+    let broken: Vec<String> = sources(path)
+        .iter()
+        .flat_map(|file| {
+            words.iter().filter(|word| has(&file.code, word)).map(move |word| format!("{} says {word}", file.path))
+        })
+        .collect();
+    assert!(broken.is_empty(), "{path} must know nothing of {words:?}:\n{}", broken.join("\n"));
+}
+
+/// Checks that below `path` only these files say `word`.
+#[track_caller]
+fn only_in(path: &str, word: &str, allowed: &[&str]) {
+    let broken: Vec<String> = sources(path)
+        .into_iter()
+        .filter(|file| has(&file.code, word) && !allowed.iter().any(|place| file.path.starts_with(place)))
+        .map(|file| file.path)
+        .collect();
+    assert!(broken.is_empty(), "only {allowed:?} may say {word}; so do {broken:?}");
+}
+
+/// The crates a manifest depends on to be built, without those of its tests.
+fn dependencies(manifest: &str) -> Vec<String> {
+    let text = read(manifest);
+    let mut names = Vec::new();
+    let mut counts = false;
+    for line in text.lines().map(str::trim) {
+        if let Some(table) = line.strip_prefix('[') {
+            let table = table.trim_end_matches(']');
+            counts = table.ends_with("dependencies") && !table.contains("dev-dependencies");
+        } else if counts && !line.starts_with('#') {
+            let name: String =
+                line.chars().take_while(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_')).collect();
+            if !name.is_empty() {
+                names.push(name);
+            }
+        }
+    }
+    assert!(!names.is_empty(), "{manifest} names no dependency: is it still written as one for each line?");
+    names
+}
+
+#[track_caller]
+fn depends_on_none_of(manifest: &str, banned: &[&str]) {
+    let broken: Vec<String> =
+        dependencies(manifest).into_iter().filter(|name| banned.contains(&name.as_str())).collect();
+    assert!(broken.is_empty(), "{manifest} must not depend on {broken:?}");
+}
+
+/// The drivers of the three services and the web server, which only the server has all of.
+const DRIVERS: [&str; 3] = ["sqlx", "redis", "lapin"];
+
+#[test]
+fn one_arrows_between_crates_go_one_way() {
+    let io = ["sqlx", "redis", "lapin", "tokio", "axum", "reqwest", "leptos", "tracing"];
+    depends_on_none_of("protocol/Cargo.toml", &io);
+    depends_on_none_of("protocol/Cargo.toml", &["app", "server", "milvaion-worker", "rand"]);
+    depends_on_none_of("app/Cargo.toml", &DRIVERS);
+    depends_on_none_of("app/Cargo.toml", &["server", "milvaion-worker", "tokio", "axum"]);
+    depends_on_none_of("worker/Cargo.toml", &["server", "app", "sqlx", "leptos", "axum"]);
+    // The server's tests run a worker; the server does not.
+    depends_on_none_of("server/Cargo.toml", &["milvaion-worker"]);
+}
+
+#[test]
+fn two_the_domain_decides_and_does_nothing() {
+    let deeds = [".await", "async", "Utc::now", "Instant::now", "SystemTime", "rand", "tracing", "tokio", "std::env"];
+    knows_nothing_of("server/src/domain", &deeds);
+    knows_nothing_of("server/src/domain", &DRIVERS);
+    // Nor anything of ours but the words of `protocol`.
+    knows_nothing_of("server/src/domain", &["crate::store", "crate::cache", "crate::broker", "crate::clock", "app"]);
+    knows_nothing_of(
+        "protocol/src",
+        &[".await", "async", "Utc::now", "Instant::now", "std::fs", "std::net", "std::env"],
+    );
+}
+
+#[test]
+fn two_only_the_clocks_read_the_time_of_day() {
+    let clocks = ["server/src/clock.rs", "worker/src/clock.rs"];
+    for room in ["protocol/src", "app/src", "server/src", "worker/src"] {
+        for word in ["Utc::now", "Local::now", "Uuid::now_v7", "Uuid::new_v4"] {
+            only_in(room, word, &clocks);
+        }
+    }
+}
+
+#[test]
+fn three_the_services_never_call_each_other() {
+    let rooms = ["store", "cache", "broker"];
+    for room in rooms {
+        for other in rooms.iter().filter(|other| **other != room) {
+            let path = format!("server/src/{room}");
+            knows_nothing_of(&path, &[&format!("crate::{other}"), &format!("super::{other}")]);
+            // A group such as `use crate::{store::Store, …}` names the room without its crate.
+            let in_group = [format!("{{{other}::"), format!(" {other}::")];
+            knows_nothing_of(&path, &in_group.each_ref().map(String::as_str));
+        }
+        let others = ["background", "intake", "command", "live", "http", "ui", "lifecycle", "embedded"];
+        for other in others {
+            knows_nothing_of(&format!("server/src/{room}"), &[&format!("crate::{other}")]);
+        }
+    }
+    // And each driver is known in one room, beside the one that starts private services and asks whether they answer.
+    for (room, driver) in [("store", "sqlx::"), ("cache", "redis::"), ("broker", "lapin::")] {
+        let room = format!("server/src/{room}/");
+        only_in("server/src", driver, &[&room, "server/src/embedded/", "server/src/telemetry.rs"]);
+    }
+}
+
+#[test]
+fn four_a_row_exists_before_a_message_does() {
+    // One place publishes, and three hand to it: each after the row it speaks of is committed.
+    only_in("server/src", "basic_publish", &["server/src/broker/publisher.rs"]);
+    for (file, row, message) in [
+        ("server/src/background/dispatcher.rs", "self.store.fire(", "self.send("),
+        ("server/src/background/republisher.rs", "self.store.unpublished(", "self.publisher.publish("),
+        ("server/src/command/jobs.rs", "self.store.make_asked(", "self.send("),
+    ] {
+        let code = without_comments(&read(file));
+        let place =
+            |what: &str| code.find(what).unwrap_or_else(|| panic!("{file} no longer says {what}: mend this rule"));
+        assert!(place(row) < place(message), "{file} sends before the row is committed");
+    }
+    only_in(
+        "server/src",
+        "Outgoing {",
+        &[
+            "server/src/broker/",
+            "server/src/background/dispatcher.rs",
+            "server/src/background/republisher.rs",
+            "server/src/command/jobs.rs",
+        ],
+    );
+}
+
+#[test]
+fn five_losing_redis_loses_speed_only() {
+    // What a worker reports, what the domain decides and what a page shows never waits for Redis.
+    for room in ["server/src/intake", "server/src/domain", "server/src/store", "server/src/ui"] {
+        knows_nothing_of(room, &["cache", "Cache", "redis"]);
+    }
+}
+
+#[test]
+fn six_one_statement_writes_a_status() {
+    for file in sources("server/src") {
+        for (at, _) in file.code.match_indices("UPDATE occurrences") {
+            let statement = &file.code[at..];
+            let columns = &statement[..statement.find("WHERE").unwrap_or(statement.len())];
+            let writes = columns.contains("SET status =") || columns.contains(", status =");
+            assert!(!writes || file.path == "server/src/store/reports.rs", "{} writes a status of its own", file.path);
+        }
+    }
+    let guarded = without_comments(&read("server/src/store/reports.rs"));
+    assert_eq!(guarded.matches("SET status =").count(), 1, "one statement, so that there is one guard");
+    assert!(guarded.contains("o.status IN (0, 1, 6)"), "the guard names the states it allows");
+    // Occurrences are born in two ways: by the schedule and by a person.
+    only_in("server/src", "INSERT INTO occurrences", &["server/src/store/plan.rs", "server/src/store/occurrences.rs"]);
+}
+
+#[test]
+fn seven_a_loop_separates_waiting_from_working() {
+    let drivers = ["server/src/background/driver.rs", "server/src/background/dispatcher.rs"];
+    for wait in ["sleep", "interval", "notified", "select!"] {
+        only_in("server/src/background", wait, &drivers);
+    }
+    for file in sources("server/src/background") {
+        for (at, _) in file.code.match_indices("async fn tick(") {
+            let inputs = &file.code[at..][..file.code[at..].find(')').expect("it closes")];
+            assert!(inputs.ends_with("self"), "{}: a tick takes no input", file.path);
+        }
+    }
+}
+
+#[test]
+fn the_reader_of_files_sees_what_it_should() {
+    let code = without_comments("//! sqlx\nlet a = \"amqp://x\"; // redis\n    /// lapin\nuse crate::cache;");
+    assert!(has(&code, "amqp://x") && has(&code, "crate::cache"));
+    assert!(!has(&code, "sqlx") && !has(&code, "redis") && !has(&code, "lapin"));
+    assert!(!has("brand", "rand") && !has("rand_core", "rand") && has("rand::random", "rand"));
+    assert!(dependencies("server/Cargo.toml").contains(&"sqlx".to_owned()));
+    assert!(!dependencies("server/Cargo.toml").contains(&"schemars".to_owned()), "tests' dependencies do not count");
+}
