@@ -14,8 +14,8 @@ use protocol::{
     page::{JobFilter, OccurrenceFilter, Page},
     request::{FieldError, JobForm},
     view::{
-        FormContext, InviteInfo, JobRow, JobView, Me, OccurrenceRow, OccurrenceView, Overview, SchedulePreview, TeamView,
-        WorkerView,
+        FormContext, InviteInfo, JobRow, JobView, Me, OccurrenceRow, OccurrenceView, Overview, SchedulePreview,
+        TeamView, WorkerView,
     },
 };
 use serde::{Deserialize, Serialize};

@@ -59,7 +59,8 @@ mod real {
     /// The reader's zone by its IANA name.
     #[must_use]
     pub fn zone_name() -> Option<String> {
-        let options = js_sys::Intl::DateTimeFormat::new(&js_sys::Array::new(), &js_sys::Object::new()).resolved_options();
+        let options =
+            js_sys::Intl::DateTimeFormat::new(&js_sys::Array::new(), &js_sys::Object::new()).resolved_options();
         js_sys::Reflect::get(&options, &JsValue::from_str("timeZone")).ok()?.as_string()
     }
 
@@ -153,7 +154,9 @@ mod real {
 
     /// Focuses the element with this id, if it is there.
     pub fn focus(id: &str) {
-        if let Some(element) = document().get_element_by_id(id).and_then(|element| element.dyn_into::<HtmlElement>().ok()) {
+        if let Some(element) =
+            document().get_element_by_id(id).and_then(|element| element.dyn_into::<HtmlElement>().ok())
+        {
             let _ = element.focus();
         }
     }

@@ -118,8 +118,10 @@ async fn workers_show_who_lives_and_what_they_can_run() {
 async fn the_theme_of_the_cookie_is_in_the_first_byte() {
     use axum::{body::Body, http::Request};
 
-    let request = Request::builder().uri("/help").header("cookie", "zone=UTC; theme=dark").header("accept", "text/html");
-    let page = common::send(Fake::signed_in(Role::Viewer).ready(), request.body(Body::empty()).expect("a request")).await;
+    let request =
+        Request::builder().uri("/help").header("cookie", "zone=UTC; theme=dark").header("accept", "text/html");
+    let page =
+        common::send(Fake::signed_in(Role::Viewer).ready(), request.body(Body::empty()).expect("a request")).await;
     page.says(&["data-theme=\"dark\""]);
 }
 

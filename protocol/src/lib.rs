@@ -4,7 +4,7 @@
 //! written here is therefore a promise to somebody else's program, and the rule of change is the usual one for
 //! promises: a field may be added with a default, a field is never repurposed, renamed or removed, and a number once
 //! given to a status stays that status for ever. `tests/wire.rs` pins the JSON of every message and event; a changed
-//! snapshot is a changed contract and must be meant.
+//! golden is a changed contract and must be meant.
 //!
 //! Nothing in this crate performs I/O or reads a clock. It compiles to wasm32, so that the form in the browser and the
 //! dispatcher on the server judge a schedule by the same code.

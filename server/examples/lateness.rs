@@ -59,5 +59,11 @@ async fn main() {
 fn print(name: &str, values: &mut [f64]) {
     values.sort_by(f64::total_cmp);
     let at = |share: f64| values[((values.len() - 1) as f64 * share) as usize];
-    println!("{name:<16} p50 {:.2} ms   p90 {:.2} ms   p99 {:.2} ms   max {:.2} ms", at(0.5), at(0.9), at(0.99), at(1.0));
+    println!(
+        "{name:<16} p50 {:.2} ms   p90 {:.2} ms   p99 {:.2} ms   max {:.2} ms",
+        at(0.5),
+        at(0.9),
+        at(0.99),
+        at(1.0)
+    );
 }

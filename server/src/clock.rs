@@ -1,4 +1,5 @@
-//! The only place that reads the clock or makes randomness. Everything else is given both.
+//! The only place that reads the clock or makes ids and tokens. Everything else is given them. Jitter, ports and the
+//! passwords of private services are drawn where they are used: nothing is decided by them.
 //!
 //! Due-ness is judged by PostgreSQL's clock: the server measures how far its own clock is from the database's and adds
 //! the difference, so that several servers agree on what is due even when their clocks do not.
@@ -41,12 +42,6 @@ impl Clock {
             None => machine_now().timestamp_micros() + self.offset.load(Ordering::Relaxed),
         };
         DateTime::from_timestamp_micros(micros).unwrap_or_default()
-    }
-
-    /// True when time only moves by hand.
-    #[must_use]
-    pub const fn is_manual(&self) -> bool {
-        self.frozen.is_some()
     }
 
     /// Moves a manual clock forward; a system clock is left alone.

@@ -20,6 +20,7 @@ pub mod live;
 pub mod http;
 pub mod ui;
 
+mod backoff;
 pub mod clock;
 pub mod config;
 pub mod embedded;

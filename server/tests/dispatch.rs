@@ -6,13 +6,7 @@ use std::collections::HashSet;
 
 use chrono::{DateTime, Duration, Utc};
 use common::stack;
-use protocol::{
-    id::JobId,
-    page::OccurrenceFilter,
-    request::JobForm,
-    schedule::Schedule,
-    status::OccurrenceStatus,
-};
+use protocol::{id::JobId, page::OccurrenceFilter, request::JobForm, schedule::Schedule, status::OccurrenceStatus};
 use server::{
     background::{Task, due_index::DueIndex},
     cache::Cache,
@@ -139,12 +133,7 @@ async fn the_index_in_redis_is_rebuilt_from_the_truth() {
     cache.note_due(&[(id, Some(due + Duration::hours(5))), (ghost, Some(due))]).await.expect("Redis answers");
     assert!(!cache.earliest().await.expect("Redis answers").1, "an index nobody rebuilt must not be believed");
 
-    let mut index = DueIndex {
-        store,
-        cache: cache.clone(),
-        clock,
-        every: std::time::Duration::from_secs(60),
-    };
+    let mut index = DueIndex { store, cache: cache.clone(), clock, every: std::time::Duration::from_secs(60) };
     let rebuilt = index.tick().await.expect("rebuilt");
     assert_eq!((rebuilt.jobs, rebuilt.noted, rebuilt.removed), (1, 1, 1));
     let (earliest, complete) = cache.earliest().await.expect("Redis answers");

@@ -3,13 +3,7 @@
 mod common;
 
 use common::stack;
-use protocol::{
-    event::Event,
-    id::OccurrenceId,
-    message::LogLine,
-    request::JobForm,
-    status::OccurrenceStatus,
-};
+use protocol::{event::Event, id::OccurrenceId, message::LogLine, request::JobForm, status::OccurrenceStatus};
 use server::live::hub::Start;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -19,7 +13,12 @@ async fn a_due_job_runs_and_everybody_hears_of_it() {
     let worker = stack::worker(&config);
     let (start, mut events) = server.hub.listen(None);
     assert!(matches!(start, Start::Replay(none) if none.is_empty()));
-    let form = JobForm { kind: "cron".into(), cron: "* * * * * *".into(), zone: "Europe/Warsaw".into(), ..stack::form("Every second") };
+    let form = JobForm {
+        kind: "cron".into(),
+        cron: "* * * * * *".into(),
+        zone: "Europe/Warsaw".into(),
+        ..stack::form("Every second")
+    };
     server.jobs.save(&stack::admin(), &form).await.expect("saved");
 
     // The first occurrence's states, as a browser hears them.

@@ -13,12 +13,7 @@ use std::{
 use chrono::{DateTime, Duration, Utc};
 use common::stack;
 use protocol::{id::JobId, schedule::Schedule, status::OccurrenceStatus};
-use server::{
-    cache::Cache,
-    clock::Clock,
-    config::Config,
-    store::Store,
-};
+use server::{cache::Cache, clock::Clock, config::Config, store::Store};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -163,8 +158,11 @@ async fn an_emptied_redis_delays_nothing() {
     // Everything this server keeps in Redis goes, as after a flush.
     let client = redis::Client::open(config.cache.url.as_str()).expect("a URL");
     let mut connection = client.get_multiplexed_async_connection().await.expect("Redis answers");
-    let keys: Vec<String> =
-        redis::cmd("KEYS").arg(format!("{}*", config.cache.key_prefix)).query_async(&mut connection).await.expect("keys");
+    let keys: Vec<String> = redis::cmd("KEYS")
+        .arg(format!("{}*", config.cache.key_prefix))
+        .query_async(&mut connection)
+        .await
+        .expect("keys");
     let _: () = redis::cmd("DEL").arg(keys).query_async(&mut connection).await.expect("deleted");
     let row = stack::eventually("the occurrence", || async {
         server.store.occurrences(&Default::default()).await.ok()?.rows.into_iter().next()

@@ -81,7 +81,8 @@ async fn a_late_start_never_reopens_what_has_ended() {
 async fn another_attempt_and_an_unknown_occurrence_change_nothing() {
     let bench = Bench::new().await;
     let other_attempt = StatusReport { attempt: 2, ..bench.report(OccurrenceStatus::Completed) };
-    let nobody = StatusReport { occurrence_id: bench.clock.occurrence_id(), ..bench.report(OccurrenceStatus::Completed) };
+    let nobody =
+        StatusReport { occurrence_id: bench.clock.occurrence_id(), ..bench.report(OccurrenceStatus::Completed) };
     let ancient = StatusReport {
         occurrence_id: OccurrenceId::from_parts(bench.clock.now() - Duration::days(4_000), [1; 10]),
         ..bench.report(OccurrenceStatus::Completed)

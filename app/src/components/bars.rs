@@ -92,10 +92,8 @@ pub fn MinuteBars(
             }
         })
         .collect::<Vec<_>>();
-    let legend = statuses
-        .iter()
-        .map(|status| view! { <li data-status=status.slug()>{status.word()}</li> })
-        .collect::<Vec<_>>();
+    let legend =
+        statuses.iter().map(|status| view! { <li data-status=status.slug()>{status.word()}</li> }).collect::<Vec<_>>();
     view! {
         <svg
             class="bars"
@@ -178,10 +176,8 @@ mod tests {
 
     #[test]
     fn minutes_before_the_window_are_not_drawn() {
-        let minutes = [MinuteCount {
-            minute: at("2026-11-21T12:59:00Z"),
-            counts: vec![(OccurrenceStatus::Completed, 1)],
-        }];
+        let minutes =
+            [MinuteCount { minute: at("2026-11-21T12:59:00Z"), counts: vec![(OccurrenceStatus::Completed, 1)] }];
         assert!(pieces(&minutes, at("2026-11-21T14:00:30Z")).is_empty());
     }
 }

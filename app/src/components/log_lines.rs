@@ -47,11 +47,7 @@ impl LogLines {
     pub fn new(lines: Vec<LogLine>, has_earlier: bool) -> Self {
         let count = lines.len();
         let blocks = in_blocks(lines);
-        Self {
-            blocks: RwSignal::new(blocks),
-            has_earlier: RwSignal::new(has_earlier),
-            count: RwSignal::new(count),
-        }
+        Self { blocks: RwSignal::new(blocks), has_earlier: RwSignal::new(has_earlier), count: RwSignal::new(count) }
     }
 
     /// The blocks, in order.

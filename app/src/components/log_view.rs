@@ -10,7 +10,11 @@ use protocol::{
     message::{LogLevel, LogLine},
 };
 
-use super::{icon::Icon, log_lines::{BLOCK, LogLines}, time::use_clock};
+use super::{
+    icon::Icon,
+    log_lines::{BLOCK, LogLines},
+    time::use_clock,
+};
 use crate::{api::occurrences::log_before, format};
 
 /// How many lines one earlier page holds at most; a shorter one was the first.

@@ -86,6 +86,15 @@ fn UserMenu(me: Me) -> impl IntoView {
             let _ = window().location().set_href("/login");
         }
     });
+    // The short way around on a phone has no room for these.
+    let team = me.role.may(Action::ReadTeam).then(|| {
+        view! {
+            <a class="btn btn-quiet" href="/team">
+                <Icon name="users"/>
+                "Team"
+            </a>
+        }
+    });
     view! {
         <details class="user-menu">
             <summary>
@@ -99,6 +108,7 @@ fn UserMenu(me: Me) -> impl IntoView {
                     <br/>
                     <span>{me.role.word()}</span>
                 </p>
+                {team}
                 <ActionForm action=sign_out>
                     <button type="submit" class="btn btn-quiet">
                         <Icon name="log-out"/>

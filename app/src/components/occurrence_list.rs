@@ -146,9 +146,9 @@ impl OccurrenceList {
                 None => new.push(Entry::new(row.clone(), None)),
             }
         }
-        let extends_below = self.shown.with_untracked(|shown| {
-            shown.last().is_none_or(|last| oldest_read.is_none_or(|oldest| oldest <= last.id))
-        });
+        let extends_below = self
+            .shown
+            .with_untracked(|shown| shown.last().is_none_or(|last| oldest_read.is_none_or(|oldest| oldest <= last.id)));
         if extends_below {
             self.next.set(page.next.clone());
         }
@@ -248,7 +248,8 @@ mod tests {
     #[test]
     fn a_late_event_does_not_undo_a_newer_one() {
         in_owner(|| {
-            let list = OccurrenceList::new(OccurrenceFilter::default(), Page { rows: vec![row(1, Queued, 1)], next: None });
+            let list =
+                OccurrenceList::new(OccurrenceFilter::default(), Page { rows: vec![row(1, Queued, 1)], next: None });
             list.apply(&[row(1, Completed, 3)], at(5), false);
             list.apply(&[row(1, Running, 2)], at(6), false);
             assert_eq!(status_at(list, 0), Completed);
@@ -258,7 +259,8 @@ mod tests {
     #[test]
     fn new_rows_come_in_by_time_whatever_order_they_arrive_in() {
         in_owner(|| {
-            let list = OccurrenceList::new(OccurrenceFilter::default(), Page { rows: vec![row(1, Queued, 1)], next: None });
+            let list =
+                OccurrenceList::new(OccurrenceFilter::default(), Page { rows: vec![row(1, Queued, 1)], next: None });
             list.apply(&[row(3, Queued, 1)], at(5), false);
             list.apply(&[row(2, Queued, 1), row(3, Running, 2)], at(6), false);
             assert_eq!(ids(list), [row(3, Queued, 1).id, row(2, Queued, 1).id, row(1, Queued, 1).id]);

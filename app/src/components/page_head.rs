@@ -67,10 +67,7 @@ pub fn Crumbs(
     #[prop(into)]
     here: Signal<String>,
 ) -> impl IntoView {
-    let steps = steps
-        .into_iter()
-        .map(|(href, name)| view! { <li><a href=href>{name}</a></li> })
-        .collect::<Vec<_>>();
+    let steps = steps.into_iter().map(|(href, name)| view! { <li><a href=href>{name}</a></li> }).collect::<Vec<_>>();
     view! {
         <nav class="crumbs" aria-label="Breadcrumb">
             <ol>

@@ -89,7 +89,11 @@ pub fn ZoneButton() -> impl IntoView {
     let clock = use_clock();
     let word = move || if clock.is_utc() { "UTC" } else { "Local" };
     let title = move || {
-        if clock.is_utc() { "Times are in UTC. Show them in your zone" } else { "Times are in your zone. Show them in UTC" }
+        if clock.is_utc() {
+            "Times are in UTC. Show them in your zone"
+        } else {
+            "Times are in your zone. Show them in UTC"
+        }
     };
     view! {
         <button

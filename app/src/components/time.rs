@@ -87,7 +87,8 @@ impl Clock {
     /// An instant in the zone that is shown: `2026-11-21 14:02:05 UTC`.
     #[must_use]
     pub fn text(self, at: DateTime<Utc>) -> String {
-        self.local(at).map_or_else(|| format::utc(at), |local| format!("{} {} {}", local.date, local.clock, local.offset))
+        self.local(at)
+            .map_or_else(|| format::utc(at), |local| format!("{} {} {}", local.date, local.clock, local.offset))
     }
 
     /// The time of day with milliseconds in the zone that is shown, for log lines.

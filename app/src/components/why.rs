@@ -15,7 +15,10 @@ pub fn why(view: &OccurrenceView) -> String {
     let instance = row.instance_id.as_deref().unwrap_or("a worker instance");
     let on_attempt = if row.attempt > 1 { format!(" on attempt {}", row.attempt) } else { String::new() };
     let because = |text: &Option<String>| {
-        text.as_deref().and_then(|text| text.lines().next()).filter(|line| !line.is_empty()).map(|line| format::clip(line, CAUSE_LENGTH))
+        text.as_deref()
+            .and_then(|text| text.lines().next())
+            .filter(|line| !line.is_empty())
+            .map(|line| format::clip(line, CAUSE_LENGTH))
     };
     match row.status {
         OccurrenceStatus::Queued if !view.worker_alive => {

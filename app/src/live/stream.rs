@@ -93,6 +93,13 @@ pub(super) fn run(live: Live, sign_in: Callback<()>) {
                 stream.open();
             }
         });
+        // A network that is gone is known at once; waiting for the silence to be noticed would leave "Live" standing.
+        let gone = window_event_listener_untyped("offline", move |_| {
+            if stream.live.paused.try_get_untracked() == Some(false) {
+                stream.lost_since.set_value(Some(browser::now_millis()));
+                stream.close(LiveState::Offline);
+            }
+        });
         let back = window_event_listener_untyped("online", move |_| stream.open());
         let seen = window_event_listener_untyped("visibilitychange", move |_| stream.watch());
         on_cleanup(move || {
@@ -101,6 +108,7 @@ pub(super) fn run(live: Live, sign_in: Callback<()>) {
             }
             hide.remove();
             show.remove();
+            gone.remove();
             back.remove();
             seen.remove();
         });
@@ -184,6 +192,10 @@ impl Stream {
 
     fn flush(self) {
         let Some(waiting) = self.waiting.try_update_value(std::mem::take) else { return };
+        // What came in before the reader stopped the page is read again when it goes on.
+        if self.live.paused.get_untracked() {
+            return;
+        }
         for envelope in waiting {
             self.live.deliver(&envelope);
         }
@@ -246,7 +258,7 @@ impl Stream {
             self.lost_since.set_value(Some(now));
             self.live.state.set(LiveState::Reconnecting);
         }
-        if is_closed || is_silent {
+        if (is_closed && browser::is_online()) || is_silent {
             self.open();
         } else if state == LiveState::Reconnecting
             && self.lost_since.get_value().is_some_and(|since| now - since > PATIENCE_MILLIS)

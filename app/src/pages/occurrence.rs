@@ -165,12 +165,8 @@ fn keep_current(
                 lines.take_in(new);
             }
         }
-        Event::Workers => {
-            // Whether somebody can run it is part of why it waits.
-            if data.with_untracked(|data| data.row.status) == OccurrenceStatus::Queued {
-                refresh.ask();
-            }
-        }
+        // Whether somebody can run it is part of why it waits.
+        Event::Workers if data.with_untracked(|data| data.row.status) == OccurrenceStatus::Queued => refresh.ask(),
         _ if is_resync(envelope) => refresh.ask(),
         _ => {}
     });

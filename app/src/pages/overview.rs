@@ -189,7 +189,9 @@ fn Numbers(data: RwSignal<Overview>) -> impl IntoView {
 #[component]
 fn OutcomeTiles(data: RwSignal<Overview>) -> impl IntoView {
     let tile = move |status: OccurrenceStatus| {
-        let count = move || data.with(|data| data.last_hour.iter().filter(|(of, _)| *of == status).map(|(_, n)| n).sum::<i64>());
+        let count = move || {
+            data.with(|data| data.last_hour.iter().filter(|(of, _)| *of == status).map(|(_, n)| n).sum::<i64>())
+        };
         view! {
             <a class="tile" data-status=status.slug() href=format!("/occurrences?status={}", status.slug())>
                 <span class="tile-label cluster">
@@ -203,7 +205,8 @@ fn OutcomeTiles(data: RwSignal<Overview>) -> impl IntoView {
     };
     let tiles = ALL.into_iter().map(tile).collect::<Vec<_>>();
     let workers = move || data.with(|data| format::count(data.workers_alive));
-    let workers_hint = move || data.with(|data| format!("of {} seen today", format::plural(data.workers_known, "instance")));
+    let workers_hint =
+        move || data.with(|data| format!("of {} seen today", format::plural(data.workers_known, "instance")));
     let jobs = move || data.with(|data| format::count(data.jobs_active));
     let jobs_hint = move || data.with(|data| format!("of {}", format::plural(data.jobs_total, "job")));
     view! {

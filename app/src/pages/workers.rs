@@ -138,7 +138,9 @@ fn type_card(job_type: JobTypeView, may_define: bool) -> impl IntoView {
         n => format!("Offered by {}.", format::plural(n, "live instance")),
     };
     let timeout = match info.timeout_seconds {
-        Some(seconds) => format!("Ended after {} unless a job says otherwise.", format::duration(i64::from(seconds) * 1_000)),
+        Some(seconds) => {
+            format!("Ended after {} unless a job says otherwise.", format::duration(i64::from(seconds) * 1_000))
+        }
         None => "No time limit of its own.".to_owned(),
     };
     let schema = serde_json::to_string_pretty(&info.schema).unwrap_or_default();

@@ -19,8 +19,8 @@ use protocol::{
     request::JobForm,
     status::OccurrenceStatus,
     view::{
-        FormContext, InviteInfo, JobRow, JobView, Me, OccurrenceRow, OccurrenceView, Overview, SchedulePreview, TeamView,
-        UserView, WorkerView,
+        FormContext, InviteInfo, JobRow, JobView, Me, OccurrenceRow, OccurrenceView, Overview, SchedulePreview,
+        TeamView, UserView, WorkerView,
     },
 };
 

@@ -77,7 +77,8 @@ pub(crate) async fn send(fake: Arc<Fake>, request: Request<Body>) -> Answer {
         .with_state(options);
     let response = router.oneshot(request).await.expect("a router answers");
     let status = response.status();
-    let location = response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok()).map(ToOwned::to_owned);
+    let location =
+        response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok()).map(ToOwned::to_owned);
     let bytes = to_bytes(response.into_body(), 4 << 20).await.expect("a body that ends");
     Answer { status, location, body: String::from_utf8(bytes.to_vec()).expect("text") }
 }

@@ -74,7 +74,10 @@ pub(crate) fn occurrence(status: OccurrenceStatus) -> OccurrenceView {
             StatusChange { status: OccurrenceStatus::Queued, at: at(0), attempt: 1, by: None, note: None },
             StatusChange { status, at: at(1), attempt: 1, by: Some("local-1".into()), note: None },
         ],
-        log: vec![log_line(1_000_000, LogLevel::Info, "asking"), log_line(1_000_001, LogLevel::Error, "<b>refused</b>")],
+        log: vec![
+            log_line(1_000_000, LogLevel::Info, "asking"),
+            log_line(1_000_001, LogLevel::Error, "<b>refused</b>"),
+        ],
         log_has_earlier: true,
         job_exists: true,
         worker_alive: true,

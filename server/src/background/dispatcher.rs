@@ -16,7 +16,6 @@ use chrono::{DateTime, Utc};
 use protocol::{
     event::Event,
     id::{JobId, OccurrenceId},
-    message::JobMessage,
     status::OccurrenceStatus,
     view::{OccurrenceRow, Trigger},
 };
@@ -30,7 +29,10 @@ use crate::{
     cache::Cache,
     clock::Clock,
     config::background::BackgroundConfig,
-    domain::due,
+    domain::{
+        due,
+        message::{Queued, message},
+    },
     live::Hub,
     store::{
         Store,
@@ -127,12 +129,12 @@ impl Dispatcher {
         let mut messages = Vec::with_capacity(made.len());
         let mut rows = Vec::with_capacity(made.len());
         let mut due_again = Vec::with_capacity(made.len());
-        let by_id: std::collections::HashMap<JobId, DueJob> = jobs.into_iter().map(|job| (job.id, job)).collect();
+        let mut by_id: std::collections::HashMap<JobId, DueJob> = jobs.into_iter().map(|job| (job.id, job)).collect();
         for fire in fires.iter().filter(|fire| made.contains(&fire.occurrence_id)) {
-            let Some(job) = by_id.get(&fire.job_id) else { continue };
+            let Some(job) = by_id.remove(&fire.job_id) else { continue };
             due_again.push((fire.job_id, fire.next_fire_at));
-            rows.push(row(job, fire));
-            messages.push(message(job, fire, now));
+            rows.push(row(&job, fire));
+            messages.push(outgoing(job, fire, now));
         }
         self.send(messages).await;
         self.hub.publish(now, vec![Event::Occurrences { rows }]);
@@ -263,25 +265,19 @@ fn row(job: &DueJob, fire: &Fire) -> OccurrenceRow {
     }
 }
 
-fn message(job: &DueJob, fire: &Fire, now: DateTime<Utc>) -> Outgoing {
-    Outgoing {
+fn outgoing(job: DueJob, fire: &Fire, now: DateTime<Utc>) -> Outgoing {
+    let queued = Queued {
+        id: fire.occurrence_id,
+        job_id: job.id,
+        job_name: job.display_name,
         worker_id: job.worker_id.clone(),
-        republished: false,
-        message: JobMessage {
-            occurrence_id: fire.occurrence_id,
-            job_id: job.id,
-            job_name: job.display_name.clone(),
-            job_type: job.job_type.clone(),
-            job_data: job.job_data.clone(),
-            correlation_id: fire.occurrence_id,
-            scheduled_for: fire.due,
-            timestamp: now,
-            attempt: 1,
-            retry_count: 0,
-            max_retries: u32::try_from(job.max_retries).unwrap_or(0),
-            timeout_seconds: job.timeout_seconds.and_then(|s| u32::try_from(s).ok()),
-            priority: u8::try_from(job.priority).unwrap_or(3),
-            traceparent: None,
-        },
-    }
+        job_type: job.job_type,
+        job_data: job.job_data,
+        scheduled_for: fire.due,
+        attempt: 1,
+        max_retries: job.max_retries,
+        priority: job.priority,
+        timeout_seconds: job.timeout_seconds,
+    };
+    Outgoing { worker_id: job.worker_id, message: message(queued, now), republished: false }
 }

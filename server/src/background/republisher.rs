@@ -6,14 +6,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use protocol::message::JobMessage;
 use tokio::sync::Notify;
 
 use super::Task;
 use crate::{
     broker::publisher::{Outgoing, Publisher},
     clock::Clock,
-    store::{Store, plan::Unpublished},
+    domain::message::message,
+    store::Store,
 };
 
 /// How many are sent at once.
@@ -59,7 +59,14 @@ impl Task for Republisher {
             if found.is_empty() {
                 break;
             }
-            let messages: Vec<Outgoing> = found.into_iter().map(|occurrence| message(occurrence, now)).collect();
+            let messages: Vec<Outgoing> = found
+                .into_iter()
+                .map(|queued| Outgoing {
+                    worker_id: queued.worker_id.clone(),
+                    message: message(queued, now),
+                    republished: true,
+                })
+                .collect();
             let sent = self.publisher.publish(&messages).await;
             self.store.mark_published(&sent, self.clock.now()).await?;
             total.found += messages.len();
@@ -82,29 +89,5 @@ pub async fn wake_when_up(publisher: Publisher, wake: Arc<Notify>) {
         publisher.up().await;
         wake.notify_one();
         publisher.down().await;
-    }
-}
-
-fn message(occurrence: Unpublished, now: chrono::DateTime<chrono::Utc>) -> Outgoing {
-    let attempt = u32::try_from(occurrence.attempt).unwrap_or(1);
-    Outgoing {
-        worker_id: occurrence.worker_id,
-        republished: true,
-        message: JobMessage {
-            occurrence_id: occurrence.id,
-            job_id: occurrence.job_id,
-            job_name: occurrence.job_name,
-            job_type: occurrence.job_type,
-            job_data: occurrence.job_data,
-            correlation_id: occurrence.id,
-            scheduled_for: occurrence.scheduled_for,
-            timestamp: now,
-            attempt,
-            retry_count: attempt.saturating_sub(1),
-            max_retries: u32::try_from(occurrence.max_retries).unwrap_or(0),
-            timeout_seconds: occurrence.timeout_seconds.and_then(|s| u32::try_from(s).ok()),
-            priority: u8::try_from(occurrence.priority).unwrap_or(3),
-            traceparent: None,
-        },
     }
 }

@@ -15,7 +15,8 @@ use lapin::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Backoff, Broker, topology};
+use super::{Broker, topology};
+use crate::backoff::Backoff;
 
 /// The most messages in one batch.
 const BATCH: usize = 500;

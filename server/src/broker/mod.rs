@@ -19,14 +19,12 @@ use std::{
 use lapin::{Connection, ConnectionProperties, uri::AMQPUri};
 use protocol::topology::Topology;
 
-use crate::config::broker::BrokerConfig;
+use crate::{backoff::Backoff, config::broker::BrokerConfig};
 
 /// How often the two ends assure each other that they are there, in seconds; a dead line is noticed after twice that.
 const AMQP_HEARTBEAT: u16 = 10;
 /// How long opening a connection may take.
 const OPENING: Duration = Duration::from_secs(10);
-const SHORTEST: Duration = Duration::from_millis(200);
-const LONGEST: Duration = Duration::from_secs(10);
 
 /// Where the broker is and what things are called there.
 #[derive(Clone, Debug)]
@@ -103,39 +101,5 @@ impl Broker {
                 }
             }
         }
-    }
-}
-
-/// Pauses between attempts: doubling up to ten seconds, jittered so that servers do not come back in step.
-#[derive(Debug)]
-pub(crate) struct Backoff {
-    next: Duration,
-}
-
-impl Default for Backoff {
-    fn default() -> Self {
-        Self { next: SHORTEST }
-    }
-}
-
-impl Backoff {
-    /// How long to wait now.
-    pub(crate) fn pause(&mut self) -> Duration {
-        let pause = self.next;
-        self.next = (pause * 2).min(LONGEST);
-        pause.mul_f64(0.5 + 0.5 * rand::random::<f64>())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_grow_to_a_bound() {
-        let mut backoff = Backoff::default();
-        let pauses: Vec<Duration> = (0..12).map(|_| backoff.pause()).collect();
-        assert!(pauses[0] <= SHORTEST && pauses[0] >= SHORTEST / 2);
-        assert!(pauses[11] <= LONGEST && pauses[11] >= LONGEST / 2);
     }
 }

@@ -24,7 +24,8 @@ use protocol::{
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::{Backoff, Broker, topology};
+use super::{Broker, topology};
+use crate::backoff::Backoff;
 
 /// How long the broker may take to confirm.
 const CONFIRM: Duration = Duration::from_secs(10);

@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use protocol::{
     event::Event,
     id::{JobId, OccurrenceId},
-    message::{JobMessage, MAX_JOB_DATA},
+    message::MAX_JOB_DATA,
     request::{FieldError, JobForm, JobInput, parse_json},
     view::Me,
 };
@@ -18,7 +18,10 @@ use crate::{
     broker::publisher::{Outgoing, Publisher},
     cache::Cache,
     clock::Clock,
-    domain::due,
+    domain::{
+        due,
+        message::{Queued, message},
+    },
     live::Hub,
     store::{
         Store,
@@ -140,26 +143,21 @@ impl Jobs {
     /// Publishes without making the person wait for the broker.
     fn send(&self, job: &StoredJob, asked: &Asked, job_data: Option<Value>, now: DateTime<Utc>) {
         let definition = &job.definition;
-        let outgoing = Outgoing {
+        let queued = Queued {
+            id: asked.id,
+            job_id: job.id,
+            job_name: definition.display_name.clone(),
             worker_id: definition.worker_id.clone(),
-            republished: false,
-            message: JobMessage {
-                occurrence_id: asked.id,
-                job_id: job.id,
-                job_name: definition.display_name.clone(),
-                job_type: definition.job_type.clone(),
-                job_data: job_data.unwrap_or_else(|| definition.job_data.clone()),
-                correlation_id: asked.id,
-                scheduled_for: now,
-                timestamp: now,
-                attempt: 1,
-                retry_count: 0,
-                max_retries: 0,
-                timeout_seconds: definition.timeout_seconds,
-                priority: definition.priority,
-                traceparent: None,
-            },
+            job_type: definition.job_type.clone(),
+            job_data: job_data.unwrap_or_else(|| definition.job_data.clone()),
+            scheduled_for: now,
+            attempt: 1,
+            max_retries: job.max_retries,
+            priority: definition.priority.into(),
+            timeout_seconds: definition.timeout_seconds.and_then(|s| i32::try_from(s).ok()),
         };
+        let outgoing =
+            Outgoing { worker_id: definition.worker_id.clone(), message: message(queued, now), republished: false };
         let this = self.clone();
         tokio::spawn(async move {
             let sent = this.publisher.publish(&[outgoing]).await;
@@ -326,6 +324,7 @@ mod tests {
             start_at: None,
             end_at: None,
             paused_reason: None,
+            max_retries: 0,
             version: 1,
             created_at: now,
             created_by: String::new(),

@@ -6,4 +6,5 @@
 
 pub mod due;
 pub mod liveness;
+pub mod message;
 pub mod transition;

@@ -15,7 +15,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::Hub;
-use crate::{broker::Backoff, cache::Cache, clock::Clock};
+use crate::{backoff::Backoff, cache::Cache, clock::Clock};
 
 /// Carries events between the hub and Redis, and wakes the dispatcher when another server changed the schedule.
 #[derive(Clone, Debug)]

@@ -29,6 +29,8 @@ pub struct StoredJob {
     pub end_at: Option<DateTime<Utc>>,
     /// Why it is paused.
     pub paused_reason: Option<String>,
+    /// Attempts after the first.
+    pub max_retries: i16,
     /// Counts edits.
     pub version: i32,
     /// When it was made, by whom; when it was changed, by whom.
@@ -255,6 +257,7 @@ impl Store {
             start_at: row.start_at,
             end_at: row.end_at,
             paused_reason: row.paused_reason,
+            max_retries: row.max_retries,
             version: row.version,
             created_at: row.created_at,
             created_by: row.created_by,

@@ -129,28 +129,6 @@ impl Store {
         row.map(OccurrenceRow::try_from).transpose()
     }
 
-    /// The rows of some occurrences, for telling browsers about them.
-    ///
-    /// # Errors
-    ///
-    /// When the database does not answer.
-    pub async fn occurrence_rows(&self, ids: &[OccurrenceId]) -> Result<Vec<OccurrenceRow>> {
-        let created: Vec<DateTime<Utc>> = ids.iter().map(|id| id.created_at()).collect();
-        let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
-        let rows = sqlx::query_as!(
-            RawRow,
-            "SELECT o.id, job_id, job_name, status, version, trigger, attempt, scheduled_for, started_at, ended_at,
-                    duration_ms, instance_id, progress, note
-               FROM occurrences o JOIN unnest($1::uuid[], $2::timestamptz[]) AS w (id, created_at)
-                 ON o.id = w.id AND o.created_at = w.created_at",
-            &ids,
-            &created
-        )
-        .fetch_all(self.pool())
-        .await?;
-        rows.into_iter().map(OccurrenceRow::try_from).collect()
-    }
-
     /// A page of occurrences, newest first.
     ///
     /// # Errors

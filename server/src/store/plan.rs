@@ -9,6 +9,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::{Result, Store, StoreError};
+use crate::domain::message::Queued;
 
 /// A job that is due, with what its message needs.
 #[derive(Clone, Debug)]
@@ -182,7 +183,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn unpublished(&self, before: DateTime<Utc>, limit: i64) -> Result<Vec<Unpublished>> {
+    pub async fn unpublished(&self, before: DateTime<Utc>, limit: i64) -> Result<Vec<Queued>> {
         let rows = sqlx::query!(
             "SELECT id, job_id, job_name, worker_id, job_type, job_data, scheduled_for, attempt, max_retries, priority,
                     timeout_seconds
@@ -197,7 +198,7 @@ impl Store {
         .await?;
         Ok(rows
             .into_iter()
-            .map(|row| Unpublished {
+            .map(|row| Queued {
                 id: OccurrenceId(row.id),
                 job_id: JobId(row.job_id),
                 job_name: row.job_name,
@@ -271,31 +272,4 @@ impl Store {
         .map_err(StoreError::from)?;
         Ok(())
     }
-}
-
-/// A queued occurrence whose message may be missing.
-#[derive(Clone, Debug)]
-pub struct Unpublished {
-    /// Which.
-    pub id: OccurrenceId,
-    /// Of which job.
-    pub job_id: JobId,
-    /// That job's name.
-    pub job_name: String,
-    /// Whom it is addressed to.
-    pub worker_id: String,
-    /// What it runs.
-    pub job_type: String,
-    /// Its input.
-    pub job_data: Value,
-    /// When it was due.
-    pub scheduled_for: DateTime<Utc>,
-    /// The attempt in force.
-    pub attempt: i32,
-    /// Attempts after the first.
-    pub max_retries: i16,
-    /// 1 to 5.
-    pub priority: i16,
-    /// When a run is ended.
-    pub timeout_seconds: Option<i32>,
 }
