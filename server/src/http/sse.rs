@@ -57,6 +57,8 @@ pub async fn events(State(state): State<WebState>, Query(wishes): Query<Wishes>,
     let (start, receiver) = state.hub.listen(last);
     let mut first = VecDeque::new();
     match start {
+        // Who cannot say where it stood has heard no event yet, perhaps on a line that was lost meanwhile.
+        _ if last.is_none() => first.push_back(resync()),
         Start::Replay(frames) => {
             first.extend(frames.iter().filter(|frame| wanted(frame, wishes.log)).map(|frame| encode(frame)))
         }
