@@ -22,6 +22,13 @@ pub fn shell(options: LeptosOptions) -> impl IntoView {
                 <meta name="color-scheme" content="light dark"/>
                 <meta name="robots" content="noindex"/>
                 <link rel="icon" href="/favicon.svg" type="image/svg+xml"/>
+                <link
+                    rel="preload"
+                    href="/pkg/fonts/inter-latin.woff2"
+                    r#as="font"
+                    type="font/woff2"
+                    crossorigin="anonymous"
+                />
                 <link rel="stylesheet" href="/pkg/app.css" nonce=csp_nonce/>
                 <HydrationScripts options/>
                 <MetaTags/>

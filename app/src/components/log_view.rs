@@ -19,8 +19,8 @@ use crate::{api::occurrences::log_before, format};
 
 /// How many lines one earlier page holds at most; a shorter one was the first.
 const PAGE: usize = 500;
-/// How near its end the reader must be for following to go on, in CSS pixels.
-const NEAR_END: i32 = 40;
+/// How near its end the reader must come for following to begin again, in CSS pixels.
+const NEAR_END: i32 = 24;
 
 const LEVELS: [LogLevel; 4] = [LogLevel::Debug, LogLevel::Info, LogLevel::Warn, LogLevel::Error];
 
@@ -51,16 +51,27 @@ pub fn LogView(
     Effect::new(move |_| {
         let _ = lines.count();
         if follow.get_untracked() && open.get_untracked() && !is_earlier_page {
-            request_animation_frame(to_end);
+            // The reader may scroll away before the frame comes.
+            request_animation_frame(move || {
+                if follow.try_get_untracked() == Some(true) {
+                    to_end();
+                }
+            });
         }
     });
+    // Any move upwards is the reader's, for following only ever moves down: it stops at once, however short the move, or
+    // lines that come quickly would pull a slow wheel back to the end.
+    let last_top = StoredValue::new(0);
     let scrolled = move |_: ev::Event| {
-        if let Some(element) = scroller.get_untracked() {
-            let rest = element.scroll_height() - element.scroll_top() - element.client_height();
-            let near = rest <= NEAR_END;
-            if follow.get_untracked() != near {
-                follow.set(near);
-            }
+        let Some(element) = scroller.get_untracked() else { return };
+        let top = element.scroll_top();
+        let rest = element.scroll_height() - top - element.client_height();
+        let went_up = top < last_top.get_value();
+        last_top.set_value(top);
+        if went_up && rest > 1 {
+            follow.set(false);
+        } else if !went_up && rest <= NEAR_END {
+            follow.set(true);
         }
     };
     let jump = move |_| {
@@ -185,7 +196,8 @@ fn BlockView(lines: RwSignal<Vec<LogLine>>, hidden_levels: RwSignal<[bool; LEVEL
     };
     // The browser may skip a block that is out of sight because it knows a full one's height; one that still grows is
     // not yet that high.
-    let class = move || if lines.read().len() < BLOCK { "log-tail" } else { "log-block" };
+    let is_full = move || lines.read().len() >= BLOCK && !hidden_levels.read().contains(&true);
+    let class = move || if is_full() { "log-block" } else { "log-tail" };
     view! {
         <ol class=class>
             <For each=shown key=|line| line.seq let:line>

@@ -3,13 +3,15 @@
 pub mod backend;
 pub mod preview;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use app::{backend::Backend, routes::App, shell::shell};
 use axum::{Router, body::Body, extract::Request, response::IntoResponse, routing::any};
 use http::header::CONTENT_SECURITY_POLICY;
 use leptos::{config::LeptosOptions, nonce::use_nonce, prelude::*};
-use leptos_axum::{LeptosRoutes, ResponseOptions, file_and_error_handler_with_context, generate_route_list};
+use leptos_axum::{
+    AxumRouteListing, LeptosRoutes, ResponseOptions, file_and_error_handler_with_context, generate_route_list,
+};
 
 use crate::{config::http::HttpConfig, http::headers::csp};
 use backend::ServerBackend;
@@ -33,7 +35,10 @@ pub fn router(config: &HttpConfig, backend: Arc<ServerBackend>) -> Router {
             }
         }
     };
-    let routes = generate_route_list(App);
+    // Listing the routes runs the app once and holds up every page that is being rendered meanwhile, so it is done once for
+    // all servers of this process.
+    static ROUTES: OnceLock<Vec<AxumRouteListing>> = OnceLock::new();
+    let routes = ROUTES.get_or_init(|| generate_route_list(App)).clone();
     let document = {
         let options = options.clone();
         move || shell(options.clone())
