@@ -4,7 +4,7 @@
 import { AxeBuilder } from "@axe-core/playwright";
 import type { Page } from "@playwright/test";
 
-import { makeJob, pauseJob, runJob, shell } from "../fixtures/jobs";
+import { makeJob, pauseJob, reached, runJob, shell } from "../fixtures/jobs";
 import { call } from "../fixtures/people";
 import { expect, live, open, row, shot, test } from "../fixtures/test";
 
@@ -30,8 +30,8 @@ test("the setup page", async ({ page, stack }) => {
 });
 
 test.describe("with things to see", () => {
-  test.beforeEach(async ({ stack, person }) => {
-    seen ??= await scenery(stack.url, person);
+  test.beforeAll(async ({ stack, person }) => {
+    seen = await scenery(stack.url, person);
   });
 
   test("the overview", async ({ admin }) => {
@@ -208,14 +208,8 @@ async function scenery(url: string, person: Parameters<typeof makeJob>[1]): Prom
   const completed = await runJob(url, person, job);
   const failed = await runJob(url, person, broken);
   const running = await runJob(url, person, slow);
-  const status = async (id: string) => {
-    const response = await fetch(`${url}/api/occurrence?id=${id}`, {
-      headers: { cookie: `milvaion_session=${person.session}`, accept: "application/json" },
-    });
-    return ((await response.json()) as { row: { status: string } }).row.status;
-  };
-  for (const [id, wanted] of [[completed, /completed/i], [failed, /failed/i], [running, /running/i]] as const) {
-    await expect.poll(() => status(id), { timeout: 20_000 }).toMatch(wanted);
-  }
+  await reached(url, person, completed, "completed");
+  await reached(url, person, failed, "failed");
+  await reached(url, person, running, "running");
   return { job, paused, completed, failed, running };
 }

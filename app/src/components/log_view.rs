@@ -224,9 +224,9 @@ fn LineView(line: LogLine) -> impl IntoView {
     }
 }
 
-/// A line's number for people: counted within its attempt, which is named from the second one on.
+/// A line's number for people: counted from 1 within its attempt, which is named from the second one on.
 fn number(seq: i64) -> String {
-    let (attempt, line) = (seq / 1_000_000, seq % 1_000_000);
+    let (attempt, line) = (seq / 1_000_000, seq % 1_000_000 + 1);
     if attempt > 1 { format!("{attempt}:{line}") } else { line.to_string() }
 }
 
@@ -238,8 +238,8 @@ mod tests {
 
     #[test]
     fn a_line_is_numbered_within_its_attempt() {
-        assert_eq!(number(first_seq(1) + 7), "7");
-        assert_eq!(number(first_seq(2) + 7), "2:7");
+        assert_eq!(number(first_seq(1)), "1");
+        assert_eq!(number(first_seq(2) + 6), "2:7");
     }
 
     #[test]

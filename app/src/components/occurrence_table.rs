@@ -95,7 +95,6 @@ pub fn OccurrenceTable(
                             <th scope="col" class="num">"Duration"</th>
                             <th scope="col" class="num">"Attempt"</th>
                             <th scope="col">"Worker instance"</th>
-                            <th scope="col">"Note"</th>
                         </tr>
                     </thead>
                     <tbody>
@@ -175,7 +174,10 @@ fn Row(entry: Entry, names_job: bool) -> impl IntoView {
             data-event-at=move || event_at.get()
         >
             <td data-label="Status"><StatusBadge status/></td>
-            <td data-label=if names_job { "Job" } else { "Occurrence" }>{name_cell}</td>
+            <td data-label=if names_job { "Job" } else { "Occurrence" }>
+                {name_cell}
+                <div class="row-note" title=note>{move || note().map(|note| format::clip(&note, NOTE_LENGTH))}</div>
+            </td>
             <td data-label="Trigger">
                 <span class="cluster">
                     <Icon name=trigger_icon(trigger)/>
@@ -189,7 +191,6 @@ fn Row(entry: Entry, names_job: bool) -> impl IntoView {
             <td data-label="Worker instance" class="mono">
                 {move || row.read().instance_id.clone().unwrap_or_else(|| "–".into())}
             </td>
-            <td data-label="Note" title=note>{move || note().map(|note| format::clip(&note, NOTE_LENGTH))}</td>
         </tr>
     }
 }

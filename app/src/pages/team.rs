@@ -283,14 +283,16 @@ fn NewLink(inviting: ServerAction<InviteUser>) -> impl IntoView {
                                 <div class="stack grow">
                                     <p>"Pass this link on. It works once and is shown only now."</p>
                                     <div class="cluster">
-                                        <input
-                                            type="text"
-                                            class="input-mono grow"
-                                            readonly
-                                            aria-label="One-time link"
-                                            id="one-time-link"
-                                            value=link
-                                        />
+                                        <div class="field grow">
+                                            <input
+                                                type="text"
+                                                class="input-mono"
+                                                readonly
+                                                aria-label="One-time link"
+                                                id="one-time-link"
+                                                value=link
+                                            />
+                                        </div>
                                         <CopyButton text what="one-time link"/>
                                     </div>
                                 </div>
