@@ -90,6 +90,30 @@ test("files, missing pages, refusals and the stream are protected alike", async 
   expect(stream.text).toContain("event: ping");
 });
 
+test("what is asked for at once is answered each for itself", async ({ stack, person }) => {
+  const context = await client(stack.url, person.session);
+  const asked = ["/", "/favicon.svg", "/jobs/00000000-0000-7000-8000-000000000000", "/pkg/app.css", "/jobs", "/robots.txt"] as const;
+  const nonces = new Set<string>();
+  for (let round = 0; round < 10; round += 1) {
+    const answers = await Promise.all([...asked, ...asked, ...asked].map((path) => context.get(path)));
+    for (const answer of answers) {
+      const path = new URL(answer.url()).pathname;
+      const nonce = nonceOf(answer.headers()["content-security-policy"]);
+      expect(answer.status(), path).toBe(path.startsWith("/jobs/") ? 404 : 200);
+      const isPage = answer.headers()["content-type"]?.startsWith("text/html");
+      expect(isPage, path).toBe(!/\.[a-z]+$/.test(path));
+      if (isPage) {
+        expect(await answer.text(), path).toContain(`nonce="${nonce}"`);
+        expect(nonces.has(nonce), path).toBe(false);
+        nonces.add(nonce);
+      } else {
+        expect(nonce, path).toBe("");
+      }
+    }
+  }
+  await context.dispose();
+});
+
 test("the session cookie is out of reach for scripts and other sites, and new after each sign-in", async ({ stack, person }) => {
   // A session from before signing in: a refused form leaves one.
   const refused = await call(stack.url, undefined, "sign_in", { email: person.email, passphrase: "not this one" }, {

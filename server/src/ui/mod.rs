@@ -6,9 +6,16 @@ pub mod preview;
 use std::sync::{Arc, OnceLock};
 
 use app::{backend::Backend, routes::App, shell::shell};
-use axum::{Router, body::Body, extract::Request, response::IntoResponse, routing::any};
+use axum::{
+    Router,
+    body::Body,
+    extract::Request,
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+    routing::any,
+};
 use http::header::CONTENT_SECURITY_POLICY;
-use leptos::{config::LeptosOptions, nonce::use_nonce, prelude::*};
+use leptos::{config::LeptosOptions, nonce::use_nonce, prelude::*, reactive::computed::ScopedFuture};
 use leptos_axum::{
     AxumRouteListing, LeptosRoutes, ResponseOptions, file_and_error_handler_with_context, generate_route_list,
 };
@@ -54,4 +61,13 @@ pub fn router(config: &HttpConfig, backend: Arc<ServerBackend>) -> Router {
         .leptos_routes_with_context(&options, routes, provide_page.clone(), document)
         .fallback(file_and_error_handler_with_context::<LeptosOptions, _>(provide_page, shell))
         .with_state(options)
+        .layer(middleware::from_fn(apart))
+}
+
+/// Keeps what one request provides out of every other. Leptos leaves the page it began last on a thread as that thread's
+/// current owner; a file or a server function that is asked for meanwhile would become a part of it and take its status
+/// and headers away. Here each request runs below an owner of its own whenever it runs.
+async fn apart(request: Request, next: Next) -> Response {
+    let owner = Owner::new_root(None);
+    owner.with(|| ScopedFuture::new_untracked(next.run(request))).await
 }
