@@ -183,7 +183,7 @@ async function inEveryLight(page: Page, name: string): Promise<void> {
     await page.locator("html").evaluate((root, value) => root.setAttribute("data-theme", value), theme);
     await shot(page, where);
     const { violations } = await new AxeBuilder({ page }).withTags(TAGS).analyze();
-    const found = violations.map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.target.join(" ")).join(", ")}`);
+    const found = violations.flatMap(({ id, nodes }) => nodes.map((node) => `${id}: ${node.target.join(" ")}: ${node.failureSummary}`));
     expect.soft(found, where).toEqual([]);
     const sideways = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
     expect.soft(sideways, `${where} scrolls sideways`).toBeLessThanOrEqual(0);

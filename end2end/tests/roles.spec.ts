@@ -123,6 +123,33 @@ test("a Viewer's forged requests are refused and change nothing", async ({ conte
   expect(await everything(stack.url, person)).toEqual(before);
 });
 
+test("people who read at the same time each get their own page", async ({ stack, person }) => {
+  const run = await runJob(stack.url, person, job);
+  const paths = ["/", "/jobs", `/jobs/${job}`, `/occurrences/${run}`, "/workers"];
+  const readers = [
+    { person, may: true, context: await client(stack.url, person.session) },
+    { person: viewer, may: false, context: await client(stack.url, viewer.session) },
+  ];
+  for (let round = 0; round < 8; round += 1) {
+    await Promise.all(
+      readers.flatMap(({ person: reader, may, context }) =>
+        paths.map(async (path) => {
+          const response = await context.get(path);
+          const html = await response.text();
+          expect(response.status(), path).toBe(200);
+          expect(html, path).toContain(reader.email);
+          expect(html.includes('href="/team"'), `${path} as ${reader.name}`).toBe(may);
+          expect(html.includes("/api/trigger_job"), `${path} as ${reader.name}`).toBe(may && path.startsWith("/jobs"));
+          if (path === `/jobs/${job}`) {
+            expect(html.includes("Pause job"), `${path} as ${reader.name}`).toBe(may);
+          }
+        }),
+      ),
+    );
+  }
+  await Promise.all(readers.map(({ context }) => context.dispose()));
+});
+
 test("an Operator defines and runs jobs, and the rest is refused", async ({ context, page, stack, watch }) => {
   watch.expect(/status of 403/);
   await signIn(context, stack.url, operator);

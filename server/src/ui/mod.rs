@@ -3,7 +3,11 @@
 pub mod backend;
 pub mod preview;
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    future::poll_fn,
+    pin::pin,
+    sync::{Arc, OnceLock},
+};
 
 use app::{backend::Backend, routes::App, shell::shell};
 use axum::{
@@ -15,7 +19,7 @@ use axum::{
     routing::any,
 };
 use http::header::CONTENT_SECURITY_POLICY;
-use leptos::{config::LeptosOptions, nonce::use_nonce, prelude::*, reactive::computed::ScopedFuture};
+use leptos::{config::LeptosOptions, nonce::use_nonce, prelude::*};
 use leptos_axum::{
     AxumRouteListing, LeptosRoutes, ResponseOptions, file_and_error_handler_with_context, generate_route_list,
 };
@@ -64,10 +68,29 @@ pub fn router(config: &HttpConfig, backend: Arc<ServerBackend>) -> Router {
         .layer(middleware::from_fn(apart))
 }
 
-/// Keeps what one request provides out of every other. Leptos leaves the page it began last on a thread as that thread's
-/// current owner; a file or a server function that is asked for meanwhile would become a part of it and take its status
-/// and headers away. Here each request runs below an owner of its own whenever it runs.
+/// Keeps what one request provides out of every other.
+///
+/// Leptos leaves the page it began last on a thread as that thread's current owner. Whatever else runs there meanwhile
+/// would become a part of that page: a file took its status and its headers away, and a page that goes on later, on
+/// another thread, saw another person's. With this, an owner is left to the request instead of the thread.
 async fn apart(request: Request, next: Next) -> Response {
-    let owner = Owner::new_root(None);
-    owner.with(|| ScopedFuture::new_untracked(next.run(request))).await
+    let mut next = pin!(next.run(request));
+    let mut own = None;
+    poll_fn(move |context| {
+        let outer = Owner::current();
+        make_current(own.take());
+        let polled = next.as_mut().poll(context);
+        own = Owner::current();
+        make_current(outer);
+        polled
+    })
+    .await
+}
+
+fn make_current(owner: Option<Owner>) {
+    match (owner, Owner::current()) {
+        (Some(owner), _) => owner.set(),
+        (None, Some(current)) => current.unset(),
+        (None, None) => {}
+    }
 }
