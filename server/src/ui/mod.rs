@@ -65,7 +65,7 @@ pub fn router(config: &HttpConfig, backend: Arc<ServerBackend>) -> Router {
         .leptos_routes_with_context(&options, routes, provide_page.clone(), document)
         .fallback(file_and_error_handler_with_context::<LeptosOptions, _>(provide_page, shell))
         .with_state(options)
-        .layer(middleware::from_fn(|r: Request, n: Next| async move { let _ = apart; n.run(r).await }))
+        .layer(middleware::from_fn(apart))
 }
 
 /// Keeps what one request provides out of every other.
