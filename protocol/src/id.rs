@@ -55,6 +55,10 @@ uuid_id!(
     JobId
 );
 uuid_id!(
+    /// Names a calendar: a set of blackouts that jobs keep to.
+    CalendarId
+);
+uuid_id!(
     /// Names an occurrence: one execution of a job, with all its attempts.
     OccurrenceId
 );

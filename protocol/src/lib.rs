@@ -9,14 +9,18 @@
 //! Nothing in this crate performs I/O or reads a clock. It compiles to wasm32, so that the form in the browser and the
 //! dispatcher on the server judge a schedule by the same code.
 //!
-//! Reading order: [`id`] and [`status`] name things, [`schedule`] says when, [`topology`] and [`message`] are the wire
+//! Reading order: [`id`] and [`status`] name things, [`schedule`] says when, [`calendar`] when not,
+//! [`rules`] what to do about missed, overlapping and failing occurrences, [`topology`] and [`message`] are the wire
 //! to workers, [`event`] is the wire to browsers, [`view`], [`request`] and [`page`] are what pages show and send,
 //! [`access`] says who may.
 
 pub mod id;
 pub mod status;
 
+pub mod calendar;
 pub mod cron;
+pub mod rules;
+pub mod rules_form;
 pub mod schedule;
 mod zone;
 

@@ -13,7 +13,9 @@ use crate::{
     id::JobId,
     input,
     message::MAX_JOB_DATA,
-    schedule::{self, Schedule},
+    rules::Rules,
+    rules_form,
+    schedule::{self, Rhythm, Schedule},
 };
 
 /// What is wrong with one field.
@@ -62,6 +64,9 @@ pub struct JobInput {
     /// 1 second to 24 hours; none means the worker's default.
     #[serde(default)]
     pub timeout_seconds: Option<u32>,
+    /// Everything else it wants; each has a default that does.
+    #[serde(default)]
+    pub rules: Rules,
 }
 
 const fn yes() -> bool {
@@ -104,6 +109,8 @@ pub struct JobForm {
     pub every: String,
     /// `seconds`, `minutes`, `hours` or `days`.
     pub every_unit: String,
+    /// What it is counted from: `fire` (also when empty) or `end`.
+    pub every_from: String,
     /// Local date and time in `zone`, as a browser writes it: `2026-11-21T09:00`.
     pub once: String,
     /// `on` when the job is to be active. Absent means paused, as browsers leave out an unticked box.
@@ -112,6 +119,8 @@ pub struct JobForm {
     pub priority: String,
     /// Seconds; empty means the worker's default.
     pub timeout_seconds: String,
+    /// The rules by field name; see [`rules_form`].
+    pub rules: BTreeMap<String, String>,
 }
 
 impl JobForm {
@@ -133,6 +142,7 @@ impl JobForm {
             is_active: if job.is_active { "on".into() } else { String::new() },
             priority: job.priority.to_string(),
             timeout_seconds: job.timeout_seconds.map(|s| s.to_string()).unwrap_or_default(),
+            rules: rules_form::write(&job.rules),
             ..Self::default()
         };
         match &job.schedule {
@@ -141,8 +151,9 @@ impl JobForm {
                 form.cron.clone_from(expression);
                 form.zone.clone_from(zone);
             }
-            Schedule::Every { seconds } => {
+            Schedule::Every { seconds, from } => {
                 form.kind = "every".into();
+                form.every_from = from.word().into();
                 let (n, unit) = match *seconds {
                     s if s % 86_400 == 0 => (s / 86_400, "days"),
                     s if s % 3_600 == 0 => (s / 3_600, "hours"),
@@ -169,7 +180,7 @@ impl JobForm {
     pub fn schedule(&self) -> Result<Schedule, Vec<FieldError>> {
         let schedule = match self.kind.as_str() {
             "cron" => Schedule::Cron { expression: self.cron.trim().to_owned(), zone: self.zone_or_utc() },
-            "every" => Schedule::Every { seconds: self.every_seconds()? },
+            "every" => Schedule::Every { seconds: self.every_seconds()?, from: self.every_from()? },
             "once" => Schedule::Once { at: self.once_at()? },
             "manual" => Schedule::Manual,
             _ => return Err(vec![FieldError::new("kind", "choose when it runs: cron, every, once or manual only")]),
@@ -181,6 +192,14 @@ impl JobForm {
     fn zone_or_utc(&self) -> String {
         let zone = self.zone.trim();
         if zone.is_empty() { "UTC".into() } else { zone.to_owned() }
+    }
+
+    fn every_from(&self) -> Result<Rhythm, Vec<FieldError>> {
+        match self.every_from.as_str() {
+            "" => Ok(Rhythm::default()),
+            word => Rhythm::from_word(word)
+                .ok_or_else(|| vec![FieldError::new("every_from", "choose the last fire or the end of the last run")]),
+        }
     }
 
     fn every_seconds(&self) -> Result<u64, Vec<FieldError>> {
@@ -247,6 +266,10 @@ impl JobForm {
         } else {
             Some(self.number("timeout_seconds", &self.timeout_seconds, 0, 1..=86_400, &mut errors))
         };
+        let rules = rules_form::read(&self.rules).unwrap_or_else(|wrong| {
+            errors.extend(wrong);
+            Rules::default()
+        });
         if !errors.is_empty() {
             return Err(errors);
         }
@@ -261,6 +284,7 @@ impl JobForm {
             is_active: !self.is_active.is_empty(),
             priority: u8::try_from(priority).unwrap_or(3),
             timeout_seconds,
+            rules,
         })
     }
 
@@ -448,7 +472,7 @@ mod tests {
         let schema = serde_json::json!({"properties": {"url": {"type": "string"}}, "required": ["url"]});
         for schedule in [
             Schedule::Cron { expression: "0 3 * * *".into(), zone: "Europe/Warsaw".into() },
-            Schedule::Every { seconds: 7_200 },
+            Schedule::every(7_200),
             Schedule::Once { at: "2026-06-01T09:00:05Z".parse().expect("instant") },
             Schedule::Manual,
         ] {

@@ -25,10 +25,13 @@ pub enum Schedule {
         /// An IANA name.
         zone: String,
     },
-    /// In a fixed rhythm, counted from the last fire.
+    /// In a fixed rhythm.
     Every {
         /// At least 1.
         seconds: u64,
+        /// What the seconds are counted from.
+        #[serde(default, skip_serializing_if = "Rhythm::is_from_fire")]
+        from: Rhythm,
     },
     /// At one instant.
     Once {
@@ -39,7 +42,55 @@ pub enum Schedule {
     Manual,
 }
 
+/// What an `every` schedule counts from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Rhythm {
+    /// The last fire: the rhythm is kept however long a run takes.
+    #[default]
+    Fire,
+    /// The end of the last run: there is always that long a pause, and never two runs at once.
+    End,
+}
+
+impl Rhythm {
+    /// The word in definitions and forms.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Fire => "fire",
+            Self::End => "end",
+        }
+    }
+
+    /// The one behind a [`word`](Self::word).
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Self::Fire, Self::End].into_iter().find(|rhythm| rhythm.word() == word)
+    }
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
+    fn is_from_fire(&self) -> bool {
+        *self == Self::Fire
+    }
+}
+
 impl Schedule {
+    /// Every so many seconds, counted from the last fire.
+    #[must_use]
+    pub const fn every(seconds: u64) -> Self {
+        Self::Every { seconds, from: Rhythm::Fire }
+    }
+
+    /// The pause after the end of a run, for a rhythm that is counted from there.
+    #[must_use]
+    pub const fn pause_after_end(&self) -> Option<u64> {
+        match self {
+            Self::Every { seconds, from: Rhythm::End } => Some(*seconds),
+            _ => None,
+        }
+    }
+
     /// Checks the parts that a type cannot: the expression, the zone, the bounds. Says the field at fault first.
     ///
     /// # Errors
@@ -52,8 +103,8 @@ impl Schedule {
                 parse_zone(zone).map_err(|message| ("zone", message))?;
                 Ok(())
             }
-            Self::Every { seconds } if *seconds < 1 => Err(("every", "a rhythm takes at least 1 second".into())),
-            Self::Every { seconds } if *seconds > MAX_EVERY_SECONDS => {
+            Self::Every { seconds, .. } if *seconds < 1 => Err(("every", "a rhythm takes at least 1 second".into())),
+            Self::Every { seconds, .. } if *seconds > MAX_EVERY_SECONDS => {
                 Err(("every", "a rhythm takes at most 366 days: use a cron expression or a date".into()))
             }
             _ => Ok(()),
@@ -67,7 +118,7 @@ impl Schedule {
     pub fn next_after(&self, after: DateTime<Utc>) -> Option<DateTime<Utc>> {
         match self {
             Self::Cron { expression, zone } => Cron::parse(expression).ok()?.next_after(parse_zone(zone).ok()?, after),
-            Self::Every { seconds } => after.checked_add_signed(Duration::seconds(i64::try_from(*seconds).ok()?)),
+            Self::Every { seconds, .. } => after.checked_add_signed(Duration::seconds(i64::try_from(*seconds).ok()?)),
             Self::Once { at } => Some(*at).filter(|at| *at > after),
             Self::Manual => None,
         }
@@ -78,7 +129,7 @@ impl Schedule {
     #[must_use]
     pub fn next_from(&self, fired: DateTime<Utc>, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
         match self {
-            Self::Every { seconds } => {
+            Self::Every { seconds, .. } => {
                 let step = i64::try_from(*seconds).ok()?.checked_mul(1000)?;
                 let late = (now - fired).num_milliseconds().max(0);
                 let steps = late / step + 1;
@@ -96,7 +147,10 @@ impl Schedule {
                 Ok(cron) => format!("{}, {zone}", cron.words().trim_end_matches('.')),
                 Err(error) => format!("Invalid: {error}"),
             },
-            Self::Every { seconds } => format!("Every {}", span(*seconds)),
+            Self::Every { seconds, from: Rhythm::Fire } => format!("Every {}", span(*seconds)),
+            Self::Every { seconds, from: Rhythm::End } => {
+                format!("{} after the end of the last run", count(*seconds))
+            }
             Self::Once { at } => format!("Once at {}", at.format("%Y-%m-%d %H:%M:%S UTC")),
             Self::Manual => "Only when somebody runs it".into(),
         }
@@ -125,14 +179,25 @@ fn quote(text: &str) -> String {
 }
 
 /// A number of seconds in the largest unit that divides it.
-fn span(seconds: u64) -> String {
-    let (n, unit) = match seconds {
+const fn unit(seconds: u64) -> (u64, &'static str) {
+    match seconds {
         s if s % 86_400 == 0 => (s / 86_400, "day"),
         s if s % 3_600 == 0 => (s / 3_600, "hour"),
         s if s % 60 == 0 => (s / 60, "minute"),
         s => (s, "second"),
-    };
+    }
+}
+
+/// `second`, `2 minutes`: what follows "every".
+fn span(seconds: u64) -> String {
+    let (n, unit) = unit(seconds);
     if n == 1 { unit.to_owned() } else { format!("{n} {unit}s") }
+}
+
+/// `1 second`, `2 minutes`.
+fn count(seconds: u64) -> String {
+    let (n, unit) = unit(seconds);
+    format!("{n} {unit}{}", if n == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]
@@ -145,7 +210,7 @@ mod tests {
 
     #[test]
     fn every_keeps_its_rhythm_after_a_sleep() {
-        let schedule = Schedule::Every { seconds: 10 };
+        let schedule = Schedule::every(10);
         let fired = at("2026-01-01T00:00:03Z");
         assert_eq!(schedule.next_from(fired, fired), Some(at("2026-01-01T00:00:13Z")));
         assert_eq!(schedule.next_from(fired, at("2026-01-01T00:00:44Z")), Some(at("2026-01-01T00:00:53Z")));
@@ -164,13 +229,15 @@ mod tests {
     fn a_wrong_part_is_named() {
         let wrong = Schedule::Cron { expression: "* * * * *".into(), zone: "Europe/Nowhere".into() };
         assert_eq!(wrong.check().map_err(|(field, _)| field), Err("zone"));
-        assert_eq!(Schedule::Every { seconds: 0 }.check().map_err(|(field, _)| field), Err("every"));
+        assert_eq!(Schedule::every(0).check().map_err(|(field, _)| field), Err("every"));
     }
 
     #[test]
     fn words_are_for_people() {
-        assert_eq!(Schedule::Every { seconds: 120 }.words(), "Every 2 minutes");
-        assert_eq!(Schedule::Every { seconds: 1 }.words(), "Every second");
+        assert_eq!(Schedule::every(120).words(), "Every 2 minutes");
+        assert_eq!(Schedule::every(1).words(), "Every second");
+        let pausing = Schedule::Every { seconds: 90, from: Rhythm::End };
+        assert_eq!(pausing.words(), "90 seconds after the end of the last run");
         let daily = Schedule::Cron { expression: "0 9 * * *".into(), zone: "UTC".into() };
         assert!(daily.words().ends_with(", UTC"), "{}", daily.words());
     }

@@ -28,7 +28,7 @@ async fn main() {
     let mut due = Vec::new();
     for n in 0..JOBS {
         let at = begin + Duration::milliseconds(n * 1_000 / JOBS);
-        let id = common::insert(&server.store, &server.clock, Schedule::Every { seconds: 1 }, Some(at)).await;
+        let id = common::insert(&server.store, &server.clock, Schedule::every(1), Some(at)).await;
         due.push((id, Some(at)));
     }
     server.cache.note_due(&due).await.expect("Redis answers");

@@ -16,7 +16,7 @@ use server::{
 };
 
 async fn insert(store: &Store, clock: &Clock, due: DateTime<Utc>) -> JobId {
-    common::insert(store, clock, Schedule::Every { seconds: 3_600 }, Some(due)).await
+    common::insert(store, clock, Schedule::every(3_600), Some(due)).await
 }
 
 /// What a dispatcher does between reading and committing, for as long as there is something due.
@@ -78,7 +78,7 @@ async fn a_fire_that_was_read_before_an_edit_makes_nothing() {
     let now = clock.now();
     let id = insert(&store, &clock, now - Duration::seconds(1)).await;
     let read = store.due(now, 10).await.expect("due jobs can be read").remove(0);
-    let edited = common::job(Schedule::Every { seconds: 60 });
+    let edited = common::job(Schedule::every(60));
     let edit = Edit { by: "test", at: now };
     store.update_job(id, 1, &edited, Some(now - Duration::seconds(1)), edit).await.expect("stored").expect("not raced");
     let fire = Fire {

@@ -131,6 +131,7 @@ pub(crate) fn job() -> JobView {
             is_active: true,
             priority: 3,
             timeout_seconds: None,
+            rules: Rules::default(),
         },
         version: 2,
         paused_reason: None,

@@ -3,7 +3,7 @@
 use protocol::{
     event::{Envelope, Event},
     message::Progress,
-    schedule::Schedule,
+    schedule::{Rhythm, Schedule},
     status::OccurrenceStatus,
     view::{OccurrenceRow, StatusChange, Trigger},
 };
@@ -115,7 +115,11 @@ fn schedules() {
         &Schedule::Cron { expression: "0 9 * * MON-FRI".into(), zone: "Europe/Warsaw".into() },
         json!({ "kind": "cron", "expression": "0 9 * * MON-FRI", "zone": "Europe/Warsaw" }),
     );
-    golden(&Schedule::Every { seconds: 30 }, json!({ "kind": "every", "seconds": 30 }));
+    golden(&Schedule::every(30), json!({ "kind": "every", "seconds": 30 }));
+    golden(
+        &Schedule::Every { seconds: 30, from: Rhythm::End },
+        json!({ "kind": "every", "seconds": 30, "from": "end" }),
+    );
     golden(&Schedule::Once { at: at(DUE) }, json!({ "kind": "once", "at": DUE }));
     golden(&Schedule::Manual, json!({ "kind": "manual" }));
 }

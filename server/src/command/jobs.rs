@@ -80,7 +80,8 @@ impl Jobs {
         let edit = Edit { by: &me.email, at: now };
         let (id, next) = if form.id.is_empty() {
             let id = self.clock.job_id();
-            let next = if job.is_active { due::first(&job.schedule, None, None, now) } else { None };
+            let next =
+                if job.is_active { due::first(&job.schedule, job.rules.start_at, job.rules.end_at, now) } else { None };
             self.store.insert_job(id, &job, next, edit).await?;
             (id, next)
         } else {
@@ -152,7 +153,7 @@ impl Jobs {
             job_data: job_data.unwrap_or_else(|| definition.job_data.clone()),
             scheduled_for: now,
             attempt: 1,
-            max_retries: job.max_retries,
+            max_retries: i16::try_from(definition.rules.max_retries).unwrap_or(0),
             priority: definition.priority.into(),
             timeout_seconds: definition.timeout_seconds.and_then(|s| i32::try_from(s).ok()),
         };
@@ -184,7 +185,11 @@ impl Jobs {
             return Ok(());
         }
         let now = self.clock.now();
-        let next = if active { due::first(&job.definition.schedule, job.start_at, job.end_at, now) } else { None };
+        let next = if active {
+            due::first(&job.definition.schedule, job.definition.rules.start_at, job.definition.rules.end_at, now)
+        } else {
+            None
+        };
         let reason = Some(reason.as_str()).filter(|reason| !reason.is_empty());
         if !self.store.set_active(&job, active, next, reason, Edit { by: &me.email, at: now }).await? {
             return Err(conflict());
@@ -226,7 +231,7 @@ fn next_after_edit(before: &StoredJob, job: &JobInput, now: DateTime<Utc>) -> Op
     if before.definition.is_active && before.definition.schedule == job.schedule && before.next_fire_at.is_some() {
         return before.next_fire_at;
     }
-    due::first(&job.schedule, before.start_at, before.end_at, now)
+    due::first(&job.schedule, job.rules.start_at, job.rules.end_at, now)
 }
 
 /// Judges an input by its schema: at most ten complaints, each beside its field.
@@ -284,6 +289,7 @@ fn conflict() -> AppError {
 
 #[cfg(test)]
 mod tests {
+    use protocol::rules::Rules;
     use serde_json::json;
 
     use super::*;
@@ -311,20 +317,19 @@ mod tests {
             worker_id: "w".into(),
             job_type: "t".into(),
             job_data: Value::Null,
-            schedule: protocol::schedule::Schedule::Every { seconds },
+            schedule: protocol::schedule::Schedule::every(seconds),
             is_active: true,
             priority: 3,
             timeout_seconds: None,
+            rules: Rules::default(),
         };
         let next = now + chrono::Duration::seconds(3);
         let before = StoredJob {
             id: JobId::default(),
             definition: job(10),
             next_fire_at: Some(next),
-            start_at: None,
-            end_at: None,
             paused_reason: None,
-            max_retries: 0,
+            auto_disabled_at: None,
             version: 1,
             created_at: now,
             created_by: String::new(),

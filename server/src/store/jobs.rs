@@ -12,7 +12,7 @@ use serde_json::Value;
 use sqlx::{Postgres, QueryBuilder};
 use uuid::Uuid;
 
-use super::{Result, Store, StoreError, occurrences::status};
+use super::{Result, Store, StoreError, occurrences::status, rules::RuleColumns};
 
 /// A job as it is stored.
 #[derive(Clone, Debug)]
@@ -23,14 +23,10 @@ pub struct StoredJob {
     pub definition: JobInput,
     /// When it is due next.
     pub next_fire_at: Option<DateTime<Utc>>,
-    /// Not due before.
-    pub start_at: Option<DateTime<Utc>>,
-    /// Not due from here on.
-    pub end_at: Option<DateTime<Utc>>,
     /// Why it is paused.
     pub paused_reason: Option<String>,
-    /// Attempts after the first.
-    pub max_retries: i16,
+    /// When the breaker disabled it.
+    pub auto_disabled_at: Option<DateTime<Utc>>,
     /// Counts edits.
     pub version: i32,
     /// When it was made, by whom; when it was changed, by whom.
@@ -77,11 +73,17 @@ impl Store {
         next_fire_at: Option<DateTime<Utc>>,
         edit: Edit<'_>,
     ) -> Result<()> {
+        let rules = RuleColumns::of(&job.rules);
         sqlx::query!(
             "WITH made AS (
                 INSERT INTO jobs (id, display_name, description, tags, worker_id, job_type, job_data, schedule, next_fire_at,
-                                  is_active, priority, timeout_seconds, created_at, created_by, modified_at, modified_by)
-                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $13, $14)
+                                  is_active, priority, timeout_seconds, created_at, created_by, modified_at, modified_by,
+                                  start_at, end_at, jitter_seconds, calendars, blackout, misfire_policy, catch_up_limit,
+                                  catch_up_window_seconds, overlap_policy, max_concurrent, concurrency_key,
+                                  concurrency_key_limit, max_retries, base_retry_delay_seconds, zombie_timeout_seconds,
+                                  on_lost, auto_disable)
+                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $13, $14,
+                        $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32)
                 RETURNING id, version
              ),
              kept AS (
@@ -103,7 +105,24 @@ impl Store {
             job.timeout_seconds.map(|s| s as i32),
             edit.at,
             edit.by,
-            json(job)
+            json(job),
+            rules.start_at,
+            rules.end_at,
+            rules.jitter_seconds,
+            &rules.calendars,
+            rules.blackout,
+            rules.misfire,
+            rules.catch_up_limit,
+            rules.catch_up_window_seconds,
+            rules.overlap,
+            rules.max_concurrent,
+            rules.key,
+            rules.key_limit,
+            rules.max_retries,
+            rules.base_retry_delay_seconds,
+            rules.zombie_timeout_seconds,
+            rules.on_lost,
+            rules.auto_disable
         )
         .execute(self.pool())
         .await?;
@@ -124,13 +143,21 @@ impl Store {
         next_fire_at: Option<DateTime<Utc>>,
         edit: Edit<'_>,
     ) -> Result<Option<i32>> {
+        let rules = RuleColumns::of(&job.rules);
         Ok(sqlx::query_scalar!(
             r#"WITH before AS (SELECT definition FROM job_versions WHERE job_id = $1 AND version = $2),
              changed AS (
                 UPDATE jobs SET display_name = $3, description = $4, tags = $5, worker_id = $6, job_type = $7, job_data = $8,
                        schedule = $9, next_fire_at = $10, is_active = $11, priority = $12, timeout_seconds = $13,
                        modified_at = $14, modified_by = $15, version = version + 1,
-                       paused_reason = CASE WHEN $11 THEN NULL ELSE paused_reason END
+                       paused_reason = CASE WHEN $11 THEN NULL ELSE paused_reason END,
+                       auto_disabled_at = CASE WHEN $11 THEN NULL ELSE auto_disabled_at END,
+                       enable_again_at = CASE WHEN $11 THEN NULL ELSE enable_again_at END,
+                       failures_since = CASE WHEN $11 AND NOT is_active THEN $14 ELSE failures_since END,
+                       start_at = $17, end_at = $18, jitter_seconds = $19, calendars = $20, blackout = $21,
+                       misfire_policy = $22, catch_up_limit = $23, catch_up_window_seconds = $24, overlap_policy = $25,
+                       max_concurrent = $26, concurrency_key = $27, concurrency_key_limit = $28, max_retries = $29,
+                       base_retry_delay_seconds = $30, zombie_timeout_seconds = $31, on_lost = $32, auto_disable = $33
                  WHERE id = $1 AND version = $2
                 RETURNING id, version
              ),
@@ -158,7 +185,24 @@ impl Store {
             job.timeout_seconds.map(|s| s as i32),
             edit.at,
             edit.by,
-            json(job)
+            json(job),
+            rules.start_at,
+            rules.end_at,
+            rules.jitter_seconds,
+            &rules.calendars,
+            rules.blackout,
+            rules.misfire,
+            rules.catch_up_limit,
+            rules.catch_up_window_seconds,
+            rules.overlap,
+            rules.max_concurrent,
+            rules.key,
+            rules.key_limit,
+            rules.max_retries,
+            rules.base_retry_delay_seconds,
+            rules.zombie_timeout_seconds,
+            rules.on_lost,
+            rules.auto_disable
         )
         .fetch_optional(self.pool())
         .await?)
@@ -181,7 +225,8 @@ impl Store {
         let done = sqlx::query!(
             "WITH changed AS (
                 UPDATE jobs SET is_active = $3, next_fire_at = $4, paused_reason = $5, modified_at = $6, modified_by = $7,
-                       version = version + 1
+                       version = version + 1, auto_disabled_at = NULL, enable_again_at = NULL,
+                       failures_since = CASE WHEN $3 THEN $6 ELSE failures_since END
                  WHERE id = $1 AND version = $2
                 RETURNING id, version
              ),
@@ -239,6 +284,26 @@ impl Store {
         else {
             return Ok(None);
         };
+        let rules = RuleColumns {
+            start_at: row.start_at,
+            end_at: row.end_at,
+            jitter_seconds: row.jitter_seconds,
+            calendars: row.calendars,
+            blackout: row.blackout,
+            misfire: row.misfire_policy,
+            catch_up_limit: row.catch_up_limit,
+            catch_up_window_seconds: row.catch_up_window_seconds,
+            overlap: row.overlap_policy,
+            max_concurrent: row.max_concurrent,
+            key: row.concurrency_key,
+            key_limit: row.concurrency_key_limit,
+            max_retries: row.max_retries,
+            base_retry_delay_seconds: row.base_retry_delay_seconds,
+            zombie_timeout_seconds: row.zombie_timeout_seconds,
+            on_lost: row.on_lost,
+            auto_disable: row.auto_disable,
+        }
+        .into_rules();
         Ok(Some(StoredJob {
             id,
             definition: JobInput {
@@ -252,12 +317,11 @@ impl Store {
                 is_active: row.is_active,
                 priority: u8::try_from(row.priority).unwrap_or(3),
                 timeout_seconds: row.timeout_seconds.and_then(|s| u32::try_from(s).ok()),
+                rules,
             },
             next_fire_at: row.next_fire_at,
-            start_at: row.start_at,
-            end_at: row.end_at,
             paused_reason: row.paused_reason,
-            max_retries: row.max_retries,
+            auto_disabled_at: row.auto_disabled_at,
             version: row.version,
             created_at: row.created_at,
             created_by: row.created_by,

@@ -12,6 +12,7 @@ pub mod jobs;
 pub mod occurrences;
 pub mod plan;
 pub mod reports;
+pub mod rules;
 
 pub mod logs;
 pub mod overview;

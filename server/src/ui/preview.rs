@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn one_zone_is_enough_when_they_are_the_same_or_unknown() {
-        let schedule = Schedule::Every { seconds: 60 };
+        let schedule = Schedule::every(60);
         let now = "2026-11-21T12:00:00Z".parse().expect("instant");
         assert_eq!(preview(&schedule, None, Some("UTC"), now).viewer_zone, None);
         assert_eq!(preview(&schedule, None, Some("nonsense"), now).viewer_zone, None);

@@ -9,7 +9,7 @@
 pub mod stack;
 
 use chrono::{DateTime, Utc};
-use protocol::{id::JobId, request::JobInput, schedule::Schedule};
+use protocol::{id::JobId, request::JobInput, rules::Rules, schedule::Schedule};
 use server::{
     clock::Clock,
     config::database::DatabaseConfig,
@@ -72,6 +72,7 @@ pub fn job(schedule: Schedule) -> JobInput {
         is_active: true,
         priority: 3,
         timeout_seconds: None,
+        rules: Rules::default(),
     }
 }
 

@@ -1,0 +1,107 @@
+//! A job's rules as columns: the one place that knows which rule lies where.
+
+use chrono::{DateTime, Utc};
+use protocol::{
+    id::CalendarId,
+    rules::{Blackout, KeyLimit, Misfire, OnLost, Overlap, Rules},
+};
+use serde_json::Value;
+use uuid::Uuid;
+
+/// The columns.
+#[derive(Clone, Debug)]
+pub(crate) struct RuleColumns {
+    pub(crate) start_at: Option<DateTime<Utc>>,
+    pub(crate) end_at: Option<DateTime<Utc>>,
+    pub(crate) jitter_seconds: i32,
+    pub(crate) calendars: Vec<Uuid>,
+    pub(crate) blackout: String,
+    pub(crate) misfire: String,
+    pub(crate) catch_up_limit: i32,
+    pub(crate) catch_up_window_seconds: i32,
+    pub(crate) overlap: i16,
+    pub(crate) max_concurrent: Option<i16>,
+    pub(crate) key: Option<String>,
+    pub(crate) key_limit: Option<i16>,
+    pub(crate) max_retries: i16,
+    pub(crate) base_retry_delay_seconds: i32,
+    pub(crate) zombie_timeout_seconds: Option<i32>,
+    pub(crate) on_lost: String,
+    pub(crate) auto_disable: Value,
+}
+
+impl RuleColumns {
+    /// What to store. The rules' own check keeps every number within its column.
+    pub(crate) fn of(rules: &Rules) -> Self {
+        let int = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
+        let small = |n: u16| i16::try_from(n).unwrap_or(i16::MAX);
+        Self {
+            start_at: rules.start_at,
+            end_at: rules.end_at,
+            jitter_seconds: int(rules.jitter_seconds),
+            calendars: rules.calendars.iter().map(|id| id.0).collect(),
+            blackout: rules.blackout.word().to_owned(),
+            misfire: rules.misfire.word().to_owned(),
+            catch_up_limit: int(rules.catch_up_limit),
+            catch_up_window_seconds: int(rules.catch_up_window_seconds),
+            overlap: rules.overlap.code(),
+            max_concurrent: rules.max_concurrent.map(small),
+            key: rules.key_limit.as_ref().map(|key| key.key.clone()),
+            key_limit: rules.key_limit.as_ref().map(|key| small(key.limit)),
+            max_retries: small(rules.max_retries),
+            base_retry_delay_seconds: int(rules.base_retry_delay_seconds),
+            zombie_timeout_seconds: rules.zombie_timeout_seconds.map(int),
+            on_lost: rules.on_lost.word().to_owned(),
+            auto_disable: rules
+                .auto_disable
+                .and_then(|breaker| serde_json::to_value(breaker).ok())
+                .unwrap_or_else(|| Value::Object(serde_json::Map::new())),
+        }
+    }
+
+    /// What was stored. A word this version does not know means what is usual.
+    pub(crate) fn into_rules(self) -> Rules {
+        let usual = Rules::default();
+        let number = |n: i32, usual: u32| u32::try_from(n).unwrap_or(usual);
+        let small = |n: Option<i16>| n.and_then(|n| u16::try_from(n).ok());
+        Rules {
+            start_at: self.start_at,
+            end_at: self.end_at,
+            jitter_seconds: number(self.jitter_seconds, 0),
+            calendars: self.calendars.into_iter().map(CalendarId).collect(),
+            blackout: Blackout::from_word(&self.blackout).unwrap_or_default(),
+            misfire: Misfire::from_word(&self.misfire).unwrap_or_default(),
+            catch_up_limit: number(self.catch_up_limit, usual.catch_up_limit),
+            catch_up_window_seconds: number(self.catch_up_window_seconds, usual.catch_up_window_seconds),
+            overlap: Overlap::from_code(self.overlap),
+            max_concurrent: small(self.max_concurrent),
+            key_limit: self.key.zip(small(self.key_limit)).map(|(key, limit)| KeyLimit { key, limit }),
+            max_retries: u16::try_from(self.max_retries).unwrap_or(0),
+            base_retry_delay_seconds: number(self.base_retry_delay_seconds, usual.base_retry_delay_seconds),
+            zombie_timeout_seconds: self.zombie_timeout_seconds.and_then(|n| u32::try_from(n).ok()),
+            on_lost: OnLost::from_word(&self.on_lost).unwrap_or_default(),
+            auto_disable: serde_json::from_value(self.auto_disable).ok(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::rules::AutoDisable;
+
+    use super::*;
+
+    #[test]
+    fn what_goes_in_comes_out() {
+        let rules = Rules {
+            jitter_seconds: 9,
+            overlap: Overlap::Queue,
+            key_limit: Some(KeyLimit { key: "db".into(), limit: 3 }),
+            on_lost: OnLost::Fail,
+            auto_disable: Some(AutoDisable { threshold: 3, window_seconds: 60, cool_down_seconds: None }),
+            ..Rules::default()
+        };
+        assert_eq!(RuleColumns::of(&rules).into_rules(), rules);
+        assert_eq!(RuleColumns::of(&Rules::default()).into_rules(), Rules::default());
+    }
+}
