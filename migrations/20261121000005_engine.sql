@@ -98,17 +98,20 @@ CREATE INDEX occurrences_by_job_status ON occurrences (job_id, status, id DESC) 
 -- such rules never touch this one.
 CREATE TABLE slots (
     occurrence_id uuid     PRIMARY KEY,
+    created_at    timestamptz NOT NULL,
     job_id        uuid     NOT NULL,
     priority      smallint NOT NULL,
     is_taken      boolean  NOT NULL,
     job_limit     smallint,
     key           text,
-    key_limit     smallint
+    key_limit     smallint,
+    replaces      boolean  NOT NULL DEFAULT false
 );
 COMMENT ON TABLE  slots IS 'Open occurrences that count against a limit: taken ones and waiting ones.';
 COMMENT ON COLUMN slots.is_taken IS 'False while the occurrence waits.';
 COMMENT ON COLUMN slots.job_limit IS 'At most so many of this job are taken.';
 COMMENT ON COLUMN slots.key_limit IS 'At most so many with this key are taken.';
+COMMENT ON COLUMN slots.replaces IS 'While it waits, the job''s earlier occurrences are cancelled.';
 CREATE INDEX slots_by_job ON slots (job_id);
 CREATE INDEX slots_by_key ON slots (key) WHERE key IS NOT NULL;
 

@@ -69,6 +69,26 @@ pub struct JobInput {
     pub rules: Rules,
 }
 
+impl JobInput {
+    /// As much of a job as says when it is due.
+    #[must_use]
+    pub fn sketch(schedule: Schedule, rules: Rules) -> Self {
+        Self {
+            display_name: String::new(),
+            description: String::new(),
+            tags: Vec::new(),
+            worker_id: String::new(),
+            job_type: String::new(),
+            job_data: Value::Null,
+            schedule,
+            is_active: true,
+            priority: 3,
+            timeout_seconds: None,
+            rules,
+        }
+    }
+}
+
 const fn yes() -> bool {
     true
 }
@@ -189,6 +209,15 @@ impl JobForm {
         Ok(schedule)
     }
 
+    /// The rules part alone.
+    ///
+    /// # Errors
+    ///
+    /// The wrong fields, named `rules.NAME`.
+    pub fn rules(&self) -> Result<Rules, Vec<FieldError>> {
+        rules_form::read(&self.rules)
+    }
+
     fn zone_or_utc(&self) -> String {
         let zone = self.zone.trim();
         if zone.is_empty() { "UTC".into() } else { zone.to_owned() }
@@ -266,7 +295,7 @@ impl JobForm {
         } else {
             Some(self.number("timeout_seconds", &self.timeout_seconds, 0, 1..=86_400, &mut errors))
         };
-        let rules = rules_form::read(&self.rules).unwrap_or_else(|wrong| {
+        let rules = self.rules().unwrap_or_else(|wrong| {
             errors.extend(wrong);
             Rules::default()
         });

@@ -10,7 +10,7 @@ use std::sync::{
 };
 
 use chrono::{DateTime, Duration, Utc};
-use protocol::id::{JobId, OccurrenceId, UserId};
+use protocol::id::{CalendarId, JobId, OccurrenceId, UserId};
 
 /// Where time comes from.
 #[derive(Clone, Debug, Default)]
@@ -66,6 +66,12 @@ impl Clock {
     #[must_use]
     pub fn job_id(&self) -> JobId {
         JobId::from_parts(self.now(), rand::random())
+    }
+
+    /// A new calendar id.
+    #[must_use]
+    pub fn calendar_id(&self) -> CalendarId {
+        CalendarId::from_parts(self.now(), rand::random())
     }
 
     /// A new occurrence id.

@@ -22,8 +22,11 @@ use crate::{
         driver::drive,
         due_index::DueIndex,
         presence::Presence,
+        releaser::Releaser,
         republisher::{self, Republisher},
+        sender::Sender,
         upkeep::Upkeep,
+        wakes::Wakes,
     },
     broker::{Broker, consumer::consume, publisher::Publisher},
     cache::Cache,
@@ -100,31 +103,31 @@ impl Server {
             (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
         let (doors, loops, pipes) = (TaskTracker::new(), TaskTracker::new(), TaskTracker::new());
         let board = Board::default();
-        let (wake, rebuild, republish) = (Arc::new(Notify::new()), Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let wakes = Wakes::default();
 
         let (hub, outbox) = Hub::new();
-        let bridge = Bridge::new(cache.clone(), hub.clone(), clock.clone(), wake.clone());
+        let bridge = Bridge::new(cache.clone(), hub.clone(), clock.clone(), wakes.dispatch.clone());
         pipes.spawn(bridge.clone().send(outbox, stop_pipes.clone()));
         pipes.spawn(bridge.listen(stop_pipes.clone()));
         let (publisher, keep_open) = Publisher::new(&broker, stop_pipes.clone());
         pipes.spawn(keep_open);
 
+        let sender = Sender::new(store.clone(), publisher.clone(), clock.clone(), wakes.republish.clone());
+        loops.spawn(sender.clone().run(stop_loops.clone()));
         let dispatcher = Dispatcher {
             store: store.clone(),
             cache: cache.clone(),
-            publisher: publisher.clone(),
+            sender: sender.clone(),
             hub: hub.clone(),
             clock: clock.clone(),
-            wake: wake.clone(),
-            rebuild: rebuild.clone(),
-            republish: republish.clone(),
+            wake: wakes.dispatch.clone(),
+            rebuild: wakes.rebuild.clone(),
+            release: wakes.release.clone(),
             config: config.background.clone(),
-            flights: TaskTracker::new(),
-            gate: Dispatcher::gate(),
         };
         loops.spawn(dispatcher.clone().run(board.clone(), stop_loops.clone()));
         let task = |wake: Arc<Notify>| (wake, board.clone(), stop_loops.clone());
-        let (wake_index, board_index, stop_index) = task(rebuild);
+        let (wake_index, board_index, stop_index) = task(wakes.rebuild.clone());
         let index = DueIndex {
             store: store.clone(),
             cache: cache.clone(),
@@ -132,7 +135,7 @@ impl Server {
             every: config.background.rebuild,
         };
         loops.spawn(drive(index, wake_index, board_index, stop_index));
-        let (wake_republish, board_republish, stop_republish) = task(republish.clone());
+        let (wake_republish, board_republish, stop_republish) = task(wakes.republish.clone());
         let republisher = Republisher {
             store: store.clone(),
             publisher: publisher.clone(),
@@ -140,17 +143,31 @@ impl Server {
             every: config.background.republish,
         };
         loops.spawn(drive(republisher, wake_republish, board_republish, stop_republish));
-        let watch = republisher::wake_when_up(publisher.clone(), republish.clone());
+        let watch = republisher::wake_when_up(publisher.clone(), wakes.republish.clone());
         let stop_watch = stop_loops.clone();
         loops.spawn(async move { stop_watch.run_until_cancelled(watch).await });
         let presence =
             Presence { store: store.clone(), hub: hub.clone(), clock: clock.clone(), known: Default::default() };
         loops.spawn(drive(presence, Arc::default(), board.clone(), stop_loops.clone()));
+        let releaser = Releaser {
+            store: store.clone(),
+            cache: cache.clone(),
+            sender: sender.clone(),
+            clock: clock.clone(),
+            wake: wakes.dispatch.clone(),
+        };
+        loops.spawn(drive(releaser, wakes.release.clone(), board.clone(), stop_loops.clone()));
         let upkeep = Upkeep { store: store.clone(), clock: clock.clone() };
         loops.spawn(drive(upkeep, Arc::default(), board.clone(), stop_loops.clone()));
 
         let names = broker.topology().clone();
-        let status = StatusIntake { store: store.clone(), hub: hub.clone(), clock: clock.clone() };
+        let status = StatusIntake {
+            store: store.clone(),
+            cache: cache.clone(),
+            wakes: wakes.clone(),
+            hub: hub.clone(),
+            clock: clock.clone(),
+        };
         loops.spawn(consume(broker.clone(), names.status(), status, stop_loops.clone()));
         let logs = LogIntake { store: store.clone(), hub: hub.clone(), clock: clock.clone() };
         loops.spawn(consume(broker.clone(), names.logs(), logs, stop_loops.clone()));
@@ -168,8 +185,8 @@ impl Server {
             publisher: publisher.clone(),
             hub: hub.clone(),
             clock: clock.clone(),
-            wake,
-            republish,
+            wake: wakes.dispatch.clone(),
+            republish: wakes.republish.clone(),
         };
         let health = HealthCheck { store: store.clone(), cache: cache.clone(), broker, publisher, board };
         let http_config = Arc::new(config.http.clone());

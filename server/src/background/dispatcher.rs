@@ -7,45 +7,49 @@
 //! Any number of servers may dispatch at once. The compare-and-swap in the store lets one of them fire a given (job, due
 //! instant), so there is nothing to agree on beforehand; a leader would save effort, not errors.
 //!
-//! Publishing does not hold up the next tick: up to `IN_FLIGHT` batches wait for their confirms at the same time. What
-//! is not confirmed stays unpublished in PostgreSQL and belongs to the republisher.
+//! Publishing does not hold up the next tick; see [`super::sender`].
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use chrono::{DateTime, Utc};
 use protocol::{
+    calendar::Calendar,
     event::Event,
-    id::{JobId, OccurrenceId},
+    id::{CalendarId, JobId, OccurrenceId},
     status::OccurrenceStatus,
     view::{OccurrenceRow, Trigger},
 };
-use tokio::sync::{Notify, Semaphore};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::board::Board;
+use super::{board::Board, sender::Sender};
 use crate::{
-    broker::publisher::{Outgoing, Publisher},
+    broker::publisher::Outgoing,
     cache::Cache,
     clock::Clock,
     config::background::BackgroundConfig,
     domain::{
-        due,
+        due::Timetable,
         message::{Queued, message},
     },
     live::Hub,
     store::{
         Store,
-        plan::{DueJob, Fire},
+        plan::{DueJob, Fire, Made},
     },
 };
 
 /// What it is called on the board.
 pub const NAME: &str = "dispatcher";
-/// How many batches may wait for confirms.
-const IN_FLIGHT: usize = 8;
 /// The longest sleep: the board must hear from the loop even when nothing is due for a year.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
+/// How often a paused cluster is looked at, should the wake-up of whoever resumes it get lost.
+const PAUSED: Duration = Duration::from_secs(1);
 /// The pause when everything due is being fired by another server.
 const BUSY_ELSEWHERE: Duration = Duration::from_millis(20);
 
@@ -57,7 +61,7 @@ pub struct Dispatcher {
     /// The fast clock.
     pub cache: Cache,
     /// The way to workers.
-    pub publisher: Publisher,
+    pub sender: Sender,
     /// The way to browsers.
     pub hub: Hub,
     /// What time it is.
@@ -66,14 +70,10 @@ pub struct Dispatcher {
     pub wake: Arc<Notify>,
     /// Woken when the index in Redis is not to be believed.
     pub rebuild: Arc<Notify>,
-    /// Woken when a message did not get through.
-    pub republish: Arc<Notify>,
+    /// Woken when something was made that waits for a slot.
+    pub release: Arc<Notify>,
     /// Batch size and sweep.
     pub config: BackgroundConfig,
-    /// Batches on the way to the broker.
-    pub flights: TaskTracker,
-    /// Bounds them.
-    pub gate: Arc<Semaphore>,
 }
 
 /// What one tick did.
@@ -85,15 +85,11 @@ pub struct Ticked {
     pub fired: Vec<OccurrenceId>,
     /// Jobs taken out because their schedule cannot be read.
     pub parked: usize,
+    /// Nothing was made because the cluster is paused.
+    pub is_paused: bool,
 }
 
 impl Dispatcher {
-    /// A gate of the right size.
-    #[must_use]
-    pub fn gate() -> Arc<Semaphore> {
-        Arc::new(Semaphore::new(IN_FLIGHT))
-    }
-
     /// Fires one batch of what is due now.
     ///
     /// # Errors
@@ -103,40 +99,36 @@ impl Dispatcher {
         let now = self.clock.now();
         let jobs = self.store.due(now, self.config.dispatch_batch).await?;
         let mut ticked = Ticked { due: jobs.len(), ..Ticked::default() };
-        let mut fires = Vec::with_capacity(jobs.len());
-        for job in &jobs {
-            // One unreadable row must not stop the others.
-            let Some(schedule) = &job.schedule else {
-                tracing::error!(job.id = %job.id, job.name = job.display_name, "a job's schedule cannot be read; the job is paused");
-                self.store.park(job.id, "Its schedule cannot be read by this version: edit the job.").await?;
-                ticked.parked += 1;
-                continue;
-            };
-            let firing = due::fire(schedule, job.next_fire_at, job.end_at, now);
-            fires.push(Fire {
-                job_id: job.id,
-                version: job.version,
-                due: firing.scheduled_for,
-                next_fire_at: firing.next_fire_at,
-                occurrence_id: self.clock.occurrence_id(),
-            });
-        }
+        let fires = self.judge(&jobs, now, &mut ticked).await?;
         if fires.is_empty() {
             return Ok(ticked);
         }
-        ticked.fired = self.store.fire(&fires, now).await?;
-        let made: std::collections::HashSet<OccurrenceId> = ticked.fired.iter().copied().collect();
+        let made: HashMap<OccurrenceId, Made> =
+            self.store.fire(&fires, None, now).await?.into_iter().map(|made| (made.id, made)).collect();
+        if made.is_empty() {
+            ticked.is_paused = self.store.is_paused().await?;
+            return Ok(ticked);
+        }
         let mut messages = Vec::with_capacity(made.len());
         let mut rows = Vec::with_capacity(made.len());
         let mut due_again = Vec::with_capacity(made.len());
-        let mut by_id: std::collections::HashMap<JobId, DueJob> = jobs.into_iter().map(|job| (job.id, job)).collect();
-        for fire in fires.iter().filter(|fire| made.contains(&fire.occurrence_id)) {
+        let mut by_id: HashMap<JobId, DueJob> = jobs.into_iter().map(|job| (job.id, job)).collect();
+        let mut is_held = false;
+        for fire in &fires {
+            let Some(made) = made.get(&fire.occurrence_id) else { continue };
             let Some(job) = by_id.remove(&fire.job_id) else { continue };
+            ticked.fired.push(made.id);
             due_again.push((fire.job_id, fire.next_fire_at));
-            rows.push(row(&job, fire));
-            messages.push(outgoing(job, fire, now));
+            rows.push(row(&job, fire, made));
+            is_held |= made.is_held;
+            if made.status == OccurrenceStatus::Queued && !made.is_held {
+                messages.push(outgoing(job, fire, now));
+            }
         }
-        self.send(messages).await;
+        self.sender.send(messages).await;
+        if is_held {
+            self.release.notify_one();
+        }
         self.hub.publish(now, vec![Event::Occurrences { rows }]);
         if let Err(error) = self.cache.note_due(&due_again).await {
             tracing::debug!(error = %error, "Redis did not hear when jobs are due again");
@@ -144,24 +136,32 @@ impl Dispatcher {
         Ok(ticked)
     }
 
-    /// Publishes a batch and marks what the broker has, without waiting for it.
-    async fn send(&self, messages: Vec<Outgoing>) {
-        if messages.is_empty() {
-            return;
+    /// What each due job's timetable says about this fire.
+    async fn judge(&self, jobs: &[DueJob], now: DateTime<Utc>, ticked: &mut Ticked) -> anyhow::Result<Vec<Fire>> {
+        let named: HashSet<CalendarId> = jobs.iter().flat_map(|job| job.rules.calendars.iter().copied()).collect();
+        let calendars = if named.is_empty() { HashMap::new() } else { self.store.calendars_by_id(&named).await? };
+        let mut fires = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            // One unreadable row must not stop the others.
+            let Some(schedule) = job.schedule.as_ref().filter(|schedule| schedule.check().is_ok()) else {
+                tracing::error!(job.id = %job.id, job.name = job.display_name, "a job's schedule cannot be read; the job is paused");
+                self.store.park(job.id, "Its schedule cannot be read by this version: edit the job.").await?;
+                ticked.parked += 1;
+                continue;
+            };
+            let kept: Vec<&Calendar> = job.rules.calendars.iter().filter_map(|id| calendars.get(id)).collect();
+            let firing = Timetable::new(job.id, schedule, &job.rules, &kept).fire(job.next_fire_at, now);
+            fires.push(Fire {
+                job_id: job.id,
+                version: job.version,
+                due: job.next_fire_at,
+                next_fire_at: firing.next_fire_at,
+                occurrence_id: self.clock.occurrence_id(),
+                verdict: firing.verdict,
+                note: firing.note,
+            });
         }
-        let this = self.clone();
-        // Closed only when the process ends.
-        let Ok(permit) = self.gate.clone().acquire_owned().await else { return };
-        self.flights.spawn(async move {
-            let _permit = permit;
-            let sent = this.publisher.publish(&messages).await;
-            if sent.len() < messages.len() {
-                this.republish.notify_one();
-            }
-            if let Err(error) = this.store.mark_published(&sent, this.clock.now()).await {
-                tracing::warn!(error = %error, "published occurrences could not be marked; they will be sent once more and dropped by the worker");
-            }
-        });
+        Ok(fires)
     }
 
     /// Ticks for ever, until `stop`.
@@ -173,7 +173,9 @@ impl Dispatcher {
                         tracing::debug!(jobs.due = ticked.due, occurrences.fired = ticked.fired.len(), "dispatched");
                     }
                     board.beat(NAME, LONGEST_SLEEP, None);
-                    if ticked.fired.is_empty() && ticked.due > ticked.parked {
+                    if ticked.is_paused {
+                        PAUSED
+                    } else if ticked.fired.is_empty() && ticked.due > ticked.parked {
                         BUSY_ELSEWHERE
                     } else if ticked.due > 0 {
                         continue;
@@ -194,8 +196,6 @@ impl Dispatcher {
                 () = stop.cancelled() => {}
             }
         }
-        self.flights.close();
-        self.flights.wait().await;
     }
 
     /// How long there is nothing to do.
@@ -246,22 +246,22 @@ fn until(at: DateTime<Utc>, now: DateTime<Utc>) -> Duration {
     (at - now).to_std().unwrap_or(Duration::ZERO)
 }
 
-fn row(job: &DueJob, fire: &Fire) -> OccurrenceRow {
+fn row(job: &DueJob, fire: &Fire, made: &Made) -> OccurrenceRow {
     OccurrenceRow {
         id: fire.occurrence_id,
         job_id: job.id,
         job_name: job.display_name.clone(),
-        status: OccurrenceStatus::Queued,
+        status: made.status,
         version: 1,
         trigger: Trigger::Schedule,
         attempt: 1,
         scheduled_for: fire.due,
         started_at: None,
-        ended_at: None,
+        ended_at: (made.status == OccurrenceStatus::Skipped).then(|| made.id.created_at()),
         duration_ms: None,
         instance_id: None,
         progress: None,
-        note: None,
+        note: made.note.clone(),
     }
 }
 
@@ -275,7 +275,7 @@ fn outgoing(job: DueJob, fire: &Fire, now: DateTime<Utc>) -> Outgoing {
         job_data: job.job_data,
         scheduled_for: fire.due,
         attempt: 1,
-        max_retries: job.max_retries,
+        max_retries: i16::try_from(job.rules.max_retries).unwrap_or(0),
         priority: job.priority,
         timeout_seconds: job.timeout_seconds,
     };

@@ -18,8 +18,11 @@ pub mod dispatcher;
 pub mod driver;
 pub mod due_index;
 pub mod presence;
+pub mod releaser;
 pub mod republisher;
+pub mod sender;
 pub mod upkeep;
+pub mod wakes;
 
 use std::{fmt::Debug, time::Duration};
 

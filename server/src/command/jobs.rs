@@ -1,12 +1,16 @@
 //! Jobs: save, run now, pause, resume, delete.
 
-use std::sync::Arc;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use app::{backend::TriggerInput, error::AppError};
 use chrono::{DateTime, Utc};
 use protocol::{
+    calendar::Calendar,
     event::Event,
-    id::{JobId, OccurrenceId},
+    id::{CalendarId, JobId, OccurrenceId},
     message::MAX_JOB_DATA,
     request::{FieldError, JobForm, JobInput, parse_json},
     view::Me,
@@ -19,7 +23,7 @@ use crate::{
     cache::Cache,
     clock::Clock,
     domain::{
-        due,
+        due::Timetable,
         message::{Queued, message},
     },
     live::Hub,
@@ -65,6 +69,13 @@ impl Jobs {
             let as_json = form.input_mode == "json";
             check_input(schema, &job.job_data, as_json).map_err(AppError::Fields)?;
         }
+        let calendars = self.calendars_of(&job).await?;
+        if job.rules.calendars.iter().any(|id| !calendars.contains_key(id)) {
+            return Err(AppError::field(
+                "rules.calendars",
+                "a chosen calendar does not exist, or no longer: choose again",
+            ));
+        }
         strip_nul(&mut job);
         Ok(job)
     }
@@ -80,15 +91,14 @@ impl Jobs {
         let edit = Edit { by: &me.email, at: now };
         let (id, next) = if form.id.is_empty() {
             let id = self.clock.job_id();
-            let next =
-                if job.is_active { due::first(&job.schedule, job.rules.start_at, job.rules.end_at, now) } else { None };
+            let next = if job.is_active { self.first(id, &job, now).await? } else { None };
             self.store.insert_job(id, &job, next, edit).await?;
             (id, next)
         } else {
             let id: JobId = form.id.parse().map_err(|_| gone())?;
             let version: i32 = form.version.parse().map_err(|_| conflict())?;
             let before = self.store.job(id).await?.ok_or_else(gone)?;
-            let next = next_after_edit(&before, &job, now);
+            let next = self.next_after_edit(&before, &job, now).await?;
             if self.store.update_job(id, version, &job, next, edit).await?.is_none() {
                 return Err(conflict());
             }
@@ -185,11 +195,7 @@ impl Jobs {
             return Ok(());
         }
         let now = self.clock.now();
-        let next = if active {
-            due::first(&job.definition.schedule, job.definition.rules.start_at, job.definition.rules.end_at, now)
-        } else {
-            None
-        };
+        let next = if active { self.first(id, &job.definition, now).await? } else { None };
         let reason = Some(reason.as_str()).filter(|reason| !reason.is_empty());
         if !self.store.set_active(&job, active, next, reason, Edit { by: &me.email, at: now }).await? {
             return Err(conflict());
@@ -209,8 +215,51 @@ impl Jobs {
         Ok(name)
     }
 
+    /// When a job is due first.
+    pub(super) async fn first(
+        &self,
+        id: JobId,
+        job: &JobInput,
+        now: DateTime<Utc>,
+    ) -> Result<Option<DateTime<Utc>>, AppError> {
+        let calendars = self.calendars_of(job).await?;
+        let kept: Vec<&Calendar> = calendars.values().collect();
+        Ok(Timetable::new(id, &job.schedule, &job.rules, &kept).first(now))
+    }
+
+    /// The calendars a job keeps to.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn calendars_of(&self, job: &JobInput) -> Result<HashMap<CalendarId, Calendar>, AppError> {
+        let named = job.rules.calendars.iter().copied().collect::<HashSet<_>>();
+        if named.is_empty() {
+            return Ok(HashMap::new());
+        }
+        Ok(self.store.calendars_by_id(&named).await?)
+    }
+
+    /// An edit that leaves the schedule alone leaves the rhythm alone too; any other starts it anew.
+    pub(super) async fn next_after_edit(
+        &self,
+        before: &StoredJob,
+        job: &JobInput,
+        now: DateTime<Utc>,
+    ) -> Result<Option<DateTime<Utc>>, AppError> {
+        if !job.is_active {
+            return Ok(None);
+        }
+        // A pause that waits for the end of a run is kept too, though nothing is due then.
+        let waits_for_end = job.schedule.pause_after_end().is_some();
+        if is_due_alike(&before.definition, job) && (before.next_fire_at.is_some() || waits_for_end) {
+            return Ok(before.next_fire_at);
+        }
+        self.first(before.id, job, now).await
+    }
+
     /// Tells Redis, the dispatchers and the browsers.
-    async fn told(&self, id: JobId, next: Option<DateTime<Utc>>, event: Event) {
+    pub(super) async fn told(&self, id: JobId, next: Option<DateTime<Utc>>, event: Event) {
         let noted = self.cache.note_due(&[(id, next)]).await;
         if let Err(error) = noted {
             tracing::debug!(error = %error, "Redis did not hear of a changed job");
@@ -223,15 +272,13 @@ impl Jobs {
     }
 }
 
-/// An edit that leaves the schedule alone leaves the rhythm alone too; any other starts it anew.
-fn next_after_edit(before: &StoredJob, job: &JobInput, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
-    if !job.is_active {
-        return None;
-    }
-    if before.definition.is_active && before.definition.schedule == job.schedule && before.next_fire_at.is_some() {
-        return before.next_fire_at;
-    }
-    due::first(&job.schedule, job.rules.start_at, job.rules.end_at, now)
+/// Whether two definitions are due at the same instants, so that an edit need not start the rhythm anew.
+fn is_due_alike(before: &JobInput, after: &JobInput) -> bool {
+    let when = |job: &JobInput| {
+        let rules = &job.rules;
+        (rules.start_at, rules.end_at, rules.jitter_seconds, rules.calendars.clone(), rules.blackout)
+    };
+    before.is_active && before.schedule == after.schedule && when(before) == when(after)
 }
 
 /// Judges an input by its schema: at most ten complaints, each beside its field.
@@ -323,21 +370,10 @@ mod tests {
             timeout_seconds: None,
             rules: Rules::default(),
         };
-        let next = now + chrono::Duration::seconds(3);
-        let before = StoredJob {
-            id: JobId::default(),
-            definition: job(10),
-            next_fire_at: Some(next),
-            paused_reason: None,
-            auto_disabled_at: None,
-            version: 1,
-            created_at: now,
-            created_by: String::new(),
-            modified_at: now,
-            modified_by: String::new(),
-        };
-        assert_eq!(next_after_edit(&before, &job(10), now), Some(next));
-        assert_eq!(next_after_edit(&before, &job(20), now), Some(now + chrono::Duration::seconds(20)));
-        assert_eq!(next_after_edit(&before, &JobInput { is_active: false, ..job(10) }, now), None);
+        assert!(is_due_alike(&job(10), &JobInput { display_name: "y".into(), ..job(10) }));
+        assert!(!is_due_alike(&job(10), &job(20)));
+        assert!(!is_due_alike(&JobInput { is_active: false, ..job(10) }, &job(10)));
+        let later = Rules { start_at: Some(now), ..Rules::default() };
+        assert!(!is_due_alike(&job(10), &JobInput { rules: later, ..job(10) }));
     }
 }

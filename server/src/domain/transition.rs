@@ -40,6 +40,8 @@ pub struct Change {
     pub exception: Option<String>,
     /// The exception's first line.
     pub note: Option<String>,
+    /// Equal for failures with the same cause.
+    pub fingerprint: Option<String>,
     /// How far it is.
     pub progress: Option<Progress>,
     /// The steps, oldest first; the first one is Running exactly when `started_at` is known.
@@ -79,6 +81,7 @@ fn begin(report: StatusReport) -> Change {
         result: None,
         exception: None,
         note: None,
+        fingerprint: None,
         progress: None,
         steps: Vec::with_capacity(2),
     };

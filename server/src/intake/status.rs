@@ -5,13 +5,25 @@ use protocol::{
     message::{StatusMessage, StatusReport},
 };
 
-use crate::{broker::consumer::Handler, clock::Clock, domain::transition, live::Hub, store::Store};
+use crate::{
+    background::wakes::Wakes,
+    broker::consumer::Handler,
+    cache::Cache,
+    clock::Clock,
+    domain::transition,
+    live::Hub,
+    store::{Store, reports::Applied},
+};
 
 /// The consumer of the status queue.
 #[derive(Clone, Debug)]
 pub struct StatusIntake {
     /// The truth.
     pub store: Store,
+    /// The fast clock.
+    pub cache: Cache,
+    /// Who is to look when a slot is free, a job failed or is due again.
+    pub wakes: Wakes,
     /// The way to browsers.
     pub hub: Hub,
     /// What time it is.
@@ -27,8 +39,23 @@ impl StatusIntake {
     pub async fn apply(&self, reports: Vec<StatusReport>) -> anyhow::Result<usize> {
         let changes = transition::fold(reports);
         let now = self.clock.now();
-        let rows = self.store.apply(&changes, now).await?;
+        let Applied { rows, freed, failed, due_again } = self.store.apply(&changes, now).await?;
         let changed = rows.len();
+        if freed {
+            self.wakes.release.notify_one();
+        }
+        if failed {
+            self.wakes.breaker.notify_one();
+        }
+        if !due_again.is_empty() {
+            let due_again: Vec<_> = due_again.into_iter().map(|(id, at)| (id, Some(at))).collect();
+            if let Err(error) = self.cache.note_due(&due_again).await {
+                tracing::debug!(error = %error, "Redis did not hear when jobs are due again");
+            }
+            // The one who sleeps may be another server's dispatcher.
+            let _ = self.cache.wake().await;
+            self.wakes.dispatch.notify_one();
+        }
         if changed > 0 {
             self.hub.publish(now, vec![Event::Occurrences { rows }]);
         }

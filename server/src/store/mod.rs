@@ -8,11 +8,13 @@
 
 pub mod error;
 
+pub mod calendars;
 pub mod jobs;
 pub mod occurrences;
 pub mod plan;
 pub mod reports;
 pub mod rules;
+pub mod slots;
 
 pub mod logs;
 pub mod overview;

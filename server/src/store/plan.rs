@@ -3,13 +3,15 @@
 use chrono::{DateTime, Utc};
 use protocol::{
     id::{JobId, OccurrenceId},
+    rules::Rules,
     schedule::Schedule,
+    status::OccurrenceStatus,
 };
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Result, Store, StoreError};
-use crate::domain::message::Queued;
+use super::{Result, Store, StoreError, occurrences::status, rules::RuleColumns};
+use crate::domain::{due::Verdict, message::Queued};
 
 /// A job that is due, with what its message needs.
 #[derive(Clone, Debug)]
@@ -28,20 +30,18 @@ pub struct DueJob {
     pub schedule: Option<Schedule>,
     /// The due instant that was read: the compare of the compare-and-swap.
     pub next_fire_at: DateTime<Utc>,
-    /// Not due from here on.
-    pub end_at: Option<DateTime<Utc>>,
+    /// Everything else it wants.
+    pub rules: Rules,
     /// The definition's version that was read.
     pub version: i32,
     /// 1 to 5.
     pub priority: i16,
-    /// Attempts after the first.
-    pub max_retries: i16,
     /// When a run is ended.
     pub timeout_seconds: Option<i32>,
 }
 
 /// One fire that is wanted.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Fire {
     /// Of which job.
     pub job_id: JobId,
@@ -53,21 +53,45 @@ pub struct Fire {
     pub next_fire_at: Option<DateTime<Utc>>,
     /// The occurrence to make.
     pub occurrence_id: OccurrenceId,
+    /// Whether it is to run.
+    pub verdict: Verdict,
+    /// Why it does not, or what else it stands for.
+    pub note: Option<String>,
+}
+
+/// An occurrence that was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Made {
+    /// Which.
+    pub id: OccurrenceId,
+    /// Queued, or Skipped.
+    pub status: OccurrenceStatus,
+    /// Queued, but it waits for a slot.
+    pub is_held: bool,
+    /// Why it was skipped.
+    pub note: Option<String>,
 }
 
 impl Store {
-    /// Jobs due at `now`, longest due first, at most `limit`.
+    /// Jobs due at `now`, most urgent first and among those longest due first, at most `limit`.
     ///
     /// # Errors
     ///
     /// When the database does not answer.
     pub async fn due(&self, now: DateTime<Utc>, limit: i64) -> Result<Vec<DueJob>> {
+        // One probe of the index for each priority, and only as many as it takes to fill the batch: sorting all that is
+        // due would make a backlog slower the longer it is.
         let rows = sqlx::query!(
-            r#"SELECT id, display_name, worker_id, job_type, job_data, schedule, next_fire_at AS "next_fire_at!", end_at,
-                      version, priority, max_retries, timeout_seconds
-                 FROM jobs
-                WHERE next_fire_at IS NOT NULL AND next_fire_at <= $1
-                ORDER BY next_fire_at
+            r#"SELECT j.id, j.display_name, j.worker_id, j.job_type, j.job_data, j.schedule, j.next_fire_at AS "next_fire_at!",
+                      j.version, j.priority, j.timeout_seconds, j.start_at, j.end_at, j.jitter_seconds, j.calendars,
+                      j.blackout, j.misfire_policy, j.catch_up_limit, j.catch_up_window_seconds, j.overlap_policy,
+                      j.max_concurrent, j.concurrency_key, j.concurrency_key_limit, j.max_retries,
+                      j.base_retry_delay_seconds, j.zombie_timeout_seconds, j.on_lost, j.auto_disable
+                 FROM (VALUES (5::smallint), (4), (3), (2), (1)) AS p (priority)
+                CROSS JOIN LATERAL (
+                      SELECT * FROM jobs
+                       WHERE priority = p.priority AND next_fire_at IS NOT NULL AND next_fire_at <= $1
+                       ORDER BY next_fire_at LIMIT $2) j
                 LIMIT $2"#,
             now,
             limit
@@ -84,77 +108,70 @@ impl Store {
                 job_data: row.job_data,
                 schedule: serde_json::from_value(row.schedule).ok(),
                 next_fire_at: row.next_fire_at,
-                end_at: row.end_at,
                 version: row.version,
                 priority: row.priority,
-                max_retries: row.max_retries,
                 timeout_seconds: row.timeout_seconds,
+                rules: RuleColumns {
+                    start_at: row.start_at,
+                    end_at: row.end_at,
+                    jitter_seconds: row.jitter_seconds,
+                    calendars: row.calendars,
+                    blackout: row.blackout,
+                    misfire: row.misfire_policy,
+                    catch_up_limit: row.catch_up_limit,
+                    catch_up_window_seconds: row.catch_up_window_seconds,
+                    overlap: row.overlap_policy,
+                    max_concurrent: row.max_concurrent,
+                    key: row.concurrency_key,
+                    key_limit: row.concurrency_key_limit,
+                    max_retries: row.max_retries,
+                    base_retry_delay_seconds: row.base_retry_delay_seconds,
+                    zombie_timeout_seconds: row.zombie_timeout_seconds,
+                    on_lost: row.on_lost,
+                    auto_disable: row.auto_disable,
+                }
+                .into_rules(),
             })
             .collect())
     }
 
     /// Fires: moves each job's due instant by compare-and-swap and makes its occurrence, all or nothing. Returns the
-    /// occurrences that were made; a job that somebody else fired, edited or paused meanwhile is not among them.
+    /// occurrences that were made; a job that somebody else fired, edited or paused meanwhile is not among them. Nothing
+    /// is made while the cluster is paused, nor for a leader whose `epoch` is no longer the newest.
     ///
     /// # Errors
     ///
     /// When the database does not answer; then nothing was fired.
-    pub async fn fire(&self, fires: &[Fire], now: DateTime<Utc>) -> Result<Vec<OccurrenceId>> {
+    pub async fn fire(&self, fires: &[Fire], epoch: Option<i64>, now: DateTime<Utc>) -> Result<Vec<Made>> {
         let jobs: Vec<Uuid> = fires.iter().map(|fire| fire.job_id.0).collect();
         let versions: Vec<i32> = fires.iter().map(|fire| fire.version).collect();
         let due: Vec<DateTime<Utc>> = fires.iter().map(|fire| fire.due).collect();
         let next: Vec<Option<DateTime<Utc>>> = fires.iter().map(|fire| fire.next_fire_at).collect();
         let ids: Vec<Uuid> = fires.iter().map(|fire| fire.occurrence_id.0).collect();
         let created: Vec<DateTime<Utc>> = fires.iter().map(|fire| fire.occurrence_id.created_at()).collect();
-        let made = sqlx::query_scalar!(
-            r#"
-            WITH wanted AS (
-                SELECT * FROM unnest($1::uuid[], $2::int[], $3::timestamptz[], $4::timestamptz[], $5::uuid[], $6::timestamptz[])
-                           AS w (job_id, version, due, next_fire_at, occurrence_id, created_at)
-            ),
-            -- The compare. SKIP LOCKED: a job that another server fires right now is that server's; waiting for it
-            -- could only end in a deadlock or in finding it already fired.
-            locked AS (
-                SELECT j.id FROM jobs j JOIN wanted w ON w.job_id = j.id
-                 WHERE j.next_fire_at = w.due AND j.version = w.version
-                   FOR UPDATE OF j SKIP LOCKED
-            ),
-            -- The swap.
-            moved AS (
-                UPDATE jobs j SET next_fire_at = w.next_fire_at, last_fire_at = w.due
-                  FROM wanted w JOIN locked l ON l.id = w.job_id
-                 WHERE j.id = w.job_id AND j.next_fire_at = w.due
-                RETURNING w.occurrence_id, w.created_at, w.due, j.id, j.display_name, j.version, j.worker_id, j.job_type,
-                          j.job_data, j.priority, j.max_retries, j.timeout_seconds
-            ),
-            made AS (
-                INSERT INTO occurrences (id, created_at, job_id, job_name, job_version, worker_id, job_type, job_data,
-                                         scheduled_for, trigger, status, priority, max_retries, timeout_seconds, status_changes)
-                SELECT occurrence_id, created_at, id, display_name, version, worker_id, job_type, job_data,
-                       due, 'schedule', 0, priority, max_retries, timeout_seconds,
-                       jsonb_build_array(jsonb_build_object('status', 0, 'at', $7::timestamptz, 'attempt', 1))
-                  FROM moved
-                RETURNING id
-            ),
-            counted AS (
-                INSERT INTO stats_minute AS s (minute, status, shard, count)
-                SELECT date_trunc('minute', $7::timestamptz), 0, $8, count(*) FROM made HAVING count(*) > 0
-                ON CONFLICT (minute, status, shard) DO UPDATE SET count = s.count + excluded.count
-            )
-            SELECT id AS "id!" FROM made
-            "#,
+        let skipped: Vec<bool> = fires.iter().map(|fire| fire.verdict == Verdict::Skip).collect();
+        let notes: Vec<Option<String>> = fires.iter().map(|fire| fire.note.clone()).collect();
+        let rows = sqlx::query_file!(
+            "src/store/fire.sql",
             &jobs,
             &versions,
             &due,
             &next as &[Option<DateTime<Utc>>],
             &ids,
             &created,
+            &skipped,
+            &notes as &[Option<String>],
             now,
-            self.shard()
+            self.shard(),
+            epoch
         )
         .fetch_all(self.pool())
         .await?;
-        Ok(made.into_iter().map(OccurrenceId).collect())
+        rows.into_iter()
+            .map(|row| {
+                Ok(Made { id: OccurrenceId(row.id), status: status(row.status)?, is_held: row.is_held, note: row.note })
+            })
+            .collect()
     }
 
     /// Marks occurrences as confirmed by the broker.
@@ -188,7 +205,7 @@ impl Store {
             "SELECT id, job_id, job_name, worker_id, job_type, job_data, scheduled_for, attempt, max_retries, priority,
                     timeout_seconds
                FROM occurrences
-              WHERE published_at IS NULL AND status = 0 AND created_at < $1
+              WHERE published_at IS NULL AND status = 0 AND NOT is_held AND created_at < $1
               ORDER BY created_at
               LIMIT $2",
             before,
@@ -251,7 +268,23 @@ impl Store {
     ///
     /// When the database does not answer.
     pub async fn earliest_due(&self) -> Result<Option<DateTime<Utc>>> {
-        Ok(sqlx::query_scalar!("SELECT min(next_fire_at) FROM jobs WHERE next_fire_at IS NOT NULL")
+        Ok(sqlx::query_scalar!(
+            "SELECT min(e.next_fire_at)
+               FROM (VALUES (5::smallint), (4), (3), (2), (1)) AS p (priority)
+              CROSS JOIN LATERAL (SELECT next_fire_at FROM jobs WHERE priority = p.priority AND next_fire_at IS NOT NULL
+                                   ORDER BY next_fire_at LIMIT 1) e"
+        )
+        .fetch_one(self.pool())
+        .await?)
+    }
+
+    /// Whether the switch that stops every dispatcher is thrown.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn is_paused(&self) -> Result<bool> {
+        Ok(sqlx::query_scalar!(r#"SELECT EXISTS (SELECT 1 FROM cluster_pause) AS "is_paused!""#)
             .fetch_one(self.pool())
             .await?)
     }

@@ -7,13 +7,15 @@ use app::{
     error::AppError,
 };
 use async_trait::async_trait;
+use chrono::{DateTime, Utc};
 use http::request::Parts;
 use protocol::{
     access::{Action, Role},
+    calendar::Calendar,
     id::{JobId, OccurrenceId, UserId},
     message::LogLine,
     page::{JobFilter, OccurrenceFilter, Page},
-    request::JobForm,
+    request::{JobForm, JobInput},
     schedule,
     view::{
         FormContext, InviteInfo, JobRow, JobView, Me, OccurrenceRow, OccurrenceView, Overview, SchedulePreview,
@@ -30,7 +32,7 @@ use crate::{
         sign_in::{self, Hasher},
     },
     config::http::HttpConfig,
-    domain::liveness,
+    domain::{due::Timetable, liveness},
     http::{guard, health::HealthCheck, session},
     store::{Store, audit::AuditEntry, jobs::StoredJob},
 };
@@ -63,8 +65,7 @@ impl ServerBackend {
     }
 
     async fn view(&self, job: StoredJob, viewer_zone: Option<&str>) -> Result<JobView, AppError> {
-        let now = self.clock.now();
-        let alive = self.store.alive_types(liveness::alive_since(now)).await?;
+        let alive = self.store.alive_types(liveness::alive_since(self.clock.now())).await?;
         let mut recent = self.store.recent(&[job.id.0]).await?;
         let definition = job.definition;
         let schema = self.store.schema(&definition.worker_id, &definition.job_type).await?;
@@ -81,7 +82,7 @@ impl ServerBackend {
                 recent: recent.remove(&job.id.0).unwrap_or_default(),
                 worker_alive: alive.contains(&(definition.worker_id.clone(), definition.job_type.clone())),
             },
-            preview: preview(&definition.schedule, job.next_fire_at, viewer_zone, now),
+            preview: self.preview_of(job.id, &definition, job.next_fire_at, viewer_zone).await?,
             version: job.version,
             paused_reason: job.paused_reason,
             created_at: job.created_at,
@@ -91,6 +92,27 @@ impl ServerBackend {
             schema,
             definition,
         })
+    }
+}
+
+impl ServerBackend {
+    /// What the schedule and the rules of a job come to.
+    async fn preview_of(
+        &self,
+        id: JobId,
+        job: &JobInput,
+        next: Option<DateTime<Utc>>,
+        viewer_zone: Option<&str>,
+    ) -> Result<SchedulePreview, AppError> {
+        let calendars = self.jobs.calendars_of(job).await?;
+        let kept: Vec<&Calendar> = calendars.values().collect();
+        let table = Timetable::new(id, &job.schedule, &job.rules, &kept);
+        let mut preview = preview(&table, &job.schedule, next, viewer_zone, self.clock.now());
+        if job.rules.jitter_seconds > 0 && id == JobId::default() {
+            let at_most = job.rules.jitter_seconds;
+            preview.warnings.push(format!("Each fire will come up to {at_most} s later: the job's own jitter."));
+        }
+        Ok(preview)
     }
 }
 
@@ -198,7 +220,10 @@ impl Backend for ServerBackend {
 
     async fn preview(&self, _me: &Me, form: &JobForm, viewer_zone: Option<&str>) -> Result<SchedulePreview, AppError> {
         let schedule = form.schedule().map_err(AppError::Fields)?;
-        Ok(preview(&schedule, None, viewer_zone, self.clock.now()))
+        // A wrong rule has its message beside its own field; the schedule can be shown without it.
+        let rules = form.rules().unwrap_or_default();
+        let id = form.id.parse().unwrap_or_default();
+        self.preview_of(id, &JobInput::sketch(schedule, rules), None, viewer_zone).await
     }
 
     async fn check_job(&self, _me: &Me, form: &JobForm) -> Result<(), AppError> {

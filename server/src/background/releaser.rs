@@ -1,0 +1,84 @@
+//! Lets go what waits for a slot.
+//!
+//! Jobs that take turns, jobs with a limit and jobs that share a key make their occurrences *held*. Whenever one is made
+//! or one ends, this looks at all that wait and gives out what is free: most urgent first, then oldest. Jobs that
+//! *replace* have their earlier occurrences cancelled here, and start when those have ended: never two at once.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::Notify;
+
+use super::{Task, sender::Sender};
+use crate::{broker::publisher::Outgoing, cache::Cache, clock::Clock, domain::message::message, store::Store};
+
+/// How many are let go at once.
+const BATCH: i64 = 500;
+
+/// The task.
+#[derive(Debug)]
+pub struct Releaser {
+    /// The truth.
+    pub store: Store,
+    /// The fast clock.
+    pub cache: Cache,
+    /// The way to workers.
+    pub sender: Sender,
+    /// What time it is.
+    pub clock: Clock,
+    /// Wakes the dispatcher.
+    pub wake: Arc<Notify>,
+}
+
+/// What one tick did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Released {
+    /// Let go.
+    pub released: usize,
+    /// Cancelled, or asked to end, because a younger one takes their place.
+    pub replaced: usize,
+    /// Jobs whose pause after a run had been forgotten.
+    pub mended: usize,
+}
+
+impl Task for Releaser {
+    const NAME: &'static str = "releaser";
+    type Report = Released;
+
+    fn period(&self) -> Duration {
+        Duration::from_secs(10)
+    }
+
+    async fn tick(&mut self) -> anyhow::Result<Released> {
+        let mut report = Released::default();
+        loop {
+            let now = self.clock.now();
+            let queued = self.store.release(BATCH).await?;
+            let count = queued.len();
+            let messages = queued
+                .into_iter()
+                .map(|queued| Outgoing {
+                    worker_id: queued.worker_id.clone(),
+                    message: message(queued, now),
+                    republished: false,
+                })
+                .collect();
+            self.sender.send(messages).await;
+            report.released += count;
+            if count == 0 {
+                break;
+            }
+        }
+        let mended: Vec<_> = self.store.mend_pauses(self.clock.now()).await?;
+        report.mended = mended.len();
+        if !mended.is_empty() {
+            let mended: Vec<_> = mended.into_iter().map(|(id, at)| (id, Some(at))).collect();
+            self.cache.note_due(&mended).await?;
+            self.wake.notify_one();
+        }
+        Ok(report)
+    }
+
+    fn is_news(report: &Released) -> bool {
+        report.mended > 0
+    }
+}

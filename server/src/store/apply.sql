@@ -1,0 +1,90 @@
+-- The one guarded transition of what workers report. See reports.rs for the parameters.
+WITH r AS (
+    SELECT * FROM unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::smallint[], $5::text[], $6::timestamptz[],
+                         $7::timestamptz[], $8::bigint[], $9::text[], $10::text[], $11::text[], $12::jsonb[],
+                         $13::jsonb[], $18::text[])
+               AS r (id, created_at, attempt, status, instance_id, started_at, ended_at, duration_ms, result,
+                     exception, note, progress, steps, fingerprint)
+),
+-- Locked in the order of ids, so that two servers with overlapping batches cannot wait for each other.
+-- The guard: only these states may become those. Running may be told again, for progress.
+locked AS (
+    SELECT o.id, o.created_at, o.status AS was
+      FROM occurrences o JOIN r ON r.id = o.id AND r.created_at = o.created_at AND r.attempt = o.attempt
+     WHERE o.created_at BETWEEN $14 AND $15
+       AND CASE WHEN r.status IN (2, 3, 4, 5) THEN o.status IN (0, 1, 6)
+                WHEN r.status = 1 THEN o.status IN (0, 6) OR (o.status = 1 AND r.progress IS NOT NULL)
+                WHEN r.status = 6 THEN o.status = 1
+                ELSE false END
+     ORDER BY o.id
+       FOR UPDATE OF o
+),
+changed AS (
+    UPDATE occurrences o
+       SET status = r.status,
+           version = o.version + 1,
+           instance_id = r.instance_id,
+           started_at = coalesce(r.started_at, o.started_at),
+           ended_at = r.ended_at,
+           duration_ms = coalesce(r.duration_ms, o.duration_ms),
+           result = coalesce(r.result, o.result),
+           exception = coalesce(r.exception, o.exception),
+           note = coalesce(r.note, o.note),
+           progress = coalesce(r.progress, o.progress),
+           last_heartbeat = $16,
+           published_at = coalesce(o.published_at, $16),
+           -- A step that is already there is not told twice.
+           status_changes = o.status_changes ||
+               CASE WHEN l.was = 1 AND r.started_at IS NOT NULL THEN r.steps - 0 ELSE r.steps END
+      FROM r JOIN locked l ON l.id = r.id AND l.created_at = r.created_at
+     WHERE o.id = r.id AND o.created_at = r.created_at AND o.attempt = r.attempt
+    RETURNING o.id, o.job_id, o.job_name, o.status, o.version, o.trigger, o.attempt, o.scheduled_for,
+              o.started_at, o.ended_at, o.duration_ms, o.instance_id, o.progress, o.note, l.was,
+              r.started_at AS told_start, o.job_version, o.worker_id, o.job_type, o.job_data, o.exception,
+              o.pause_after_seconds, r.fingerprint
+),
+ended AS (
+    SELECT * FROM changed WHERE status IN (2, 3, 4, 5)
+),
+-- Whoever waits for this one's slot may go on.
+freed AS (
+    DELETE FROM slots s USING ended e WHERE s.occurrence_id = e.id RETURNING s.occurrence_id
+),
+-- A rhythm that is counted from the end of the run goes on from now.
+again AS (
+    UPDATE jobs j SET next_fire_at = $16::timestamptz + make_interval(secs => e.pause_after_seconds)
+      FROM ended e
+     WHERE e.pause_after_seconds IS NOT NULL AND j.id = e.job_id AND j.is_active AND j.next_fire_at IS NULL
+       AND j.schedule ->> 'from' = 'end'
+       AND (j.end_at IS NULL OR j.end_at > $16::timestamptz + make_interval(secs => e.pause_after_seconds))
+    RETURNING j.id, j.next_fire_at
+),
+-- A failure is kept until somebody settles it, longer than the occurrence itself.
+failed AS (
+    INSERT INTO failed_occurrences (occurrence_id, job_id, job_name, failed_at, cause, exception, fingerprint, job_data,
+                                    job_version, worker_id, job_type, attempt)
+    SELECT id, job_id, job_name, ended_at, CASE status WHEN 5 THEN 'timed_out' ELSE 'failed' END, exception,
+           coalesce(fingerprint, ''), job_data, job_version, worker_id, job_type, attempt
+      FROM ended WHERE status IN (3, 5)
+    ON CONFLICT (occurrence_id) DO NOTHING
+    RETURNING occurrence_id
+),
+reached AS (
+    SELECT status, coalesce(duration_ms, 0) AS duration FROM changed WHERE status <> was
+    UNION ALL
+    SELECT 1, 0 FROM changed WHERE was <> 1 AND status <> 1 AND told_start IS NOT NULL
+),
+counted AS (
+    INSERT INTO stats_minute AS s (minute, status, shard, count, duration_ms)
+    SELECT date_trunc('minute', $16::timestamptz), status, $17, count(*), sum(duration)
+      FROM reached GROUP BY status ORDER BY status
+    ON CONFLICT (minute, status, shard) DO UPDATE
+       SET count = s.count + excluded.count, duration_ms = s.duration_ms + excluded.duration_ms
+)
+SELECT id AS "id!", job_id AS "job_id!", job_name AS "job_name!", status AS "status!", version AS "version!",
+       trigger AS "trigger!", attempt AS "attempt!", scheduled_for AS "scheduled_for!", started_at, ended_at,
+       duration_ms, instance_id, progress, note,
+       id IN (SELECT occurrence_id FROM freed) AS "freed!",
+       id IN (SELECT occurrence_id FROM failed) AS "failed!",
+       (SELECT next_fire_at FROM again WHERE again.id = changed.job_id LIMIT 1) AS due_again
+  FROM changed

@@ -1,0 +1,87 @@
+//! Slots: open occurrences that are counted against each other.
+//!
+//! A job with a limit, or one that shares a key, makes its occurrences *held*; here they are let go. All of them are
+//! looked at together, by one server at a time, so that a limit is never exceeded and the claim of due jobs, which is
+//! the hot statement, never counts anything.
+
+use chrono::{DateTime, Utc};
+use protocol::id::{JobId, OccurrenceId};
+
+use super::{Result, Store};
+use crate::domain::message::Queued;
+
+impl Store {
+    /// Lets go what may run now, at most `limit`. Nothing while the cluster is paused.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer; then nothing was let go.
+    pub async fn release(&self, limit: i64) -> Result<Vec<Queued>> {
+        let waits = sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT 1 FROM slots WHERE NOT is_taken) AND NOT EXISTS (SELECT 1 FROM cluster_pause) AS "waits!""#
+        )
+        .fetch_one(self.pool())
+        .await?;
+        if !waits {
+            return Ok(Vec::new());
+        }
+        let mut tx = self.pool().begin().await?;
+        // A statement of its own: the next one must see what whoever held the lock has done.
+        sqlx::query!("SELECT pg_advisory_xact_lock(hashtext('milvaion.slots'))").execute(&mut *tx).await?;
+        let rows = sqlx::query_file!("src/store/release.sql", limit).fetch_all(&mut *tx).await?;
+        tx.commit().await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| Queued {
+                id: OccurrenceId(row.id),
+                job_id: JobId(row.job_id),
+                job_name: row.job_name,
+                worker_id: row.worker_id,
+                job_type: row.job_type,
+                job_data: row.job_data,
+                scheduled_for: row.scheduled_for,
+                attempt: row.attempt,
+                max_retries: row.max_retries,
+                priority: row.priority,
+                timeout_seconds: row.timeout_seconds,
+            })
+            .collect())
+    }
+
+    /// Open occurrences whose job has a younger one waiting that is to replace them, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn replaced(&self, limit: i64) -> Result<Vec<(OccurrenceId, OccurrenceId)>> {
+        let rows = sqlx::query!(
+            r#"SELECT s.occurrence_id AS "old!", max(w.occurrence_id::text) AS "new!"
+                 FROM slots s
+                 JOIN slots w ON w.job_id = s.job_id AND w.replaces AND NOT w.is_taken AND w.occurrence_id > s.occurrence_id
+                GROUP BY s.occurrence_id ORDER BY s.occurrence_id LIMIT $1"#,
+            limit
+        )
+        .fetch_all(self.pool())
+        .await?;
+        Ok(rows.into_iter().filter_map(|row| Some((OccurrenceId(row.old), row.new.parse().ok()?))).collect())
+    }
+
+    /// Makes jobs due whose pause counts from the end of a run when no run of theirs is open: the end was missed.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn mend_pauses(&self, now: DateTime<Utc>) -> Result<Vec<(JobId, DateTime<Utc>)>> {
+        let rows = sqlx::query!(
+            r#"UPDATE jobs j SET next_fire_at = $1::timestamptz + make_interval(secs => (j.schedule ->> 'seconds')::bigint)
+                WHERE j.is_active AND j.next_fire_at IS NULL AND j.schedule ->> 'from' = 'end'
+                  AND (j.end_at IS NULL OR j.end_at > $1)
+                  AND NOT EXISTS (SELECT 1 FROM occurrences o WHERE o.job_id = j.id AND o.status IN (0, 1, 6))
+            RETURNING j.id, j.next_fire_at AS "at!""#,
+            now
+        )
+        .fetch_all(self.pool())
+        .await?;
+        Ok(rows.into_iter().map(|row| (JobId(row.id), row.at)).collect())
+    }
+}
