@@ -21,10 +21,11 @@ use crate::{
         dispatcher::Dispatcher,
         driver::drive,
         due_index::DueIndex,
+        herald::{Herald, News},
         presence::Presence,
         releaser::Releaser,
         republisher::{self, Republisher},
-        sender::Sender,
+        sender::{Marker, Sender},
         upkeep::Upkeep,
         wakes::Wakes,
     },
@@ -65,6 +66,7 @@ pub struct Server {
     pub hub: Hub,
     /// What time it is.
     pub clock: Clock,
+    sender: Sender,
     stop_doors: CancellationToken,
     stop_loops: CancellationToken,
     stop_pipes: CancellationToken,
@@ -113,7 +115,11 @@ impl Server {
         pipes.spawn(keep_open);
 
         let sender = Sender::new(store.clone(), publisher.clone(), clock.clone(), wakes.republish.clone());
-        loops.spawn(sender.clone().run(stop_loops.clone()));
+        let marker = Marker { sender: sender.clone() };
+        loops.spawn(drive(marker, Arc::default(), board.clone(), stop_loops.clone()));
+        let news = News::default();
+        let herald = Herald { news: news.clone(), cache: cache.clone(), dispatch: wakes.dispatch.clone() };
+        loops.spawn(drive(herald, news.bell(), board.clone(), stop_loops.clone()));
         let dispatcher = Dispatcher {
             store: store.clone(),
             cache: cache.clone(),
@@ -163,8 +169,8 @@ impl Server {
         let names = broker.topology().clone();
         let status = StatusIntake {
             store: store.clone(),
-            cache: cache.clone(),
             wakes: wakes.clone(),
+            news: news.clone(),
             hub: hub.clone(),
             clock: clock.clone(),
         };
@@ -222,6 +228,7 @@ impl Server {
             jobs,
             hub,
             clock,
+            sender,
             stop_doors,
             stop_loops,
             stop_pipes,
@@ -239,6 +246,7 @@ impl Server {
         self.loops.close();
         let stages = async {
             self.loops.wait().await;
+            self.sender.finish().await;
             self.stop_pipes.cancel();
             self.pipes.close();
             self.pipes.wait().await;

@@ -11,7 +11,7 @@ use server::{
     background::{Task, due_index::DueIndex},
     cache::Cache,
     clock::Clock,
-    domain::due,
+    domain::due::{Timetable, Verdict},
     store::{Store, jobs::Edit, plan::Fire},
 };
 
@@ -31,17 +31,19 @@ async fn fire_everything(store: &Store, clock: &Clock, now: DateTime<Utc>) -> us
             .iter()
             .map(|job| {
                 let schedule = job.schedule.as_ref().expect("a schedule");
-                let firing = due::fire(schedule, job.next_fire_at, job.end_at, now);
+                let firing = Timetable::new(job.id, schedule, &job.rules, &[]).fire(job.next_fire_at, now);
                 Fire {
                     job_id: job.id,
                     version: job.version,
-                    due: firing.scheduled_for,
+                    due: job.next_fire_at,
                     next_fire_at: firing.next_fire_at,
                     occurrence_id: clock.occurrence_id(),
+                    verdict: firing.verdict,
+                    note: firing.note,
                 }
             })
             .collect();
-        fired += store.fire(&fires, now).await.expect("the batch is fired").len();
+        fired += store.fire(&fires, None, now).await.expect("the batch is fired").len();
     }
 }
 
@@ -87,8 +89,10 @@ async fn a_fire_that_was_read_before_an_edit_makes_nothing() {
         due: read.next_fire_at,
         next_fire_at: None,
         occurrence_id: clock.occurrence_id(),
+        verdict: Verdict::Run,
+        note: None,
     };
-    assert_eq!(store.fire(&[fire], now).await.expect("answered"), []);
+    assert_eq!(store.fire(&[fire], None, now).await.expect("answered"), []);
 }
 
 #[tokio::test]

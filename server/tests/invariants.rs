@@ -183,7 +183,7 @@ fn four_a_row_exists_before_a_message_does() {
     // One place publishes, and three hand to it: each after the row it speaks of is committed.
     only_in("server/src", "basic_publish", &["server/src/broker/publisher.rs"]);
     for (file, row, message) in [
-        ("server/src/background/dispatcher.rs", "self.store.fire(", "self.send("),
+        ("server/src/background/dispatcher.rs", "self.store.fire(", "self.sender.send("),
         ("server/src/background/republisher.rs", "self.store.unpublished(", "self.publisher.publish("),
         ("server/src/command/jobs.rs", "self.store.make_asked(", "self.send("),
     ] {

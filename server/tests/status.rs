@@ -47,7 +47,7 @@ impl Bench {
     }
 
     async fn tell(&self, reports: Vec<StatusReport>) -> usize {
-        self.store.apply(&fold(reports), self.clock.now()).await.expect("answered").len()
+        self.store.apply(&fold(reports), self.clock.now()).await.expect("answered").rows.len()
     }
 
     async fn status(&self) -> (OccurrenceStatus, usize) {

@@ -17,6 +17,7 @@ pub mod board;
 pub mod dispatcher;
 pub mod driver;
 pub mod due_index;
+pub mod herald;
 pub mod presence;
 pub mod releaser;
 pub mod republisher;

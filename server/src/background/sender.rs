@@ -14,8 +14,9 @@ use std::{
 
 use protocol::id::OccurrenceId;
 use tokio::sync::{Notify, Semaphore};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::task::TaskTracker;
 
+use super::Task;
 use crate::{
     broker::publisher::{Outgoing, Publisher},
     clock::Clock,
@@ -39,7 +40,6 @@ pub struct Sender {
     gate: Arc<Semaphore>,
     flights: TaskTracker,
     confirmed: Arc<Mutex<Vec<OccurrenceId>>>,
-    marks: Arc<Notify>,
 }
 
 impl Sender {
@@ -54,7 +54,6 @@ impl Sender {
             gate: Arc::new(Semaphore::new(IN_FLIGHT)),
             flights: TaskTracker::new(),
             confirmed: Arc::default(),
-            marks: Arc::default(),
         }
     }
 
@@ -75,35 +74,56 @@ impl Sender {
             if let Ok(mut confirmed) = this.confirmed.lock() {
                 confirmed.extend(sent);
             }
-            this.marks.notify_one();
         });
     }
 
-    /// Marks what was confirmed, until `stop`; then waits for what is on its way and marks the rest.
-    pub async fn run(self, stop: CancellationToken) {
-        loop {
-            tokio::select! {
-                () = self.marks.notified() => {}
-                () = stop.cancelled() => break,
-            }
-            tokio::select! {
-                () = tokio::time::sleep(LINGER) => {}
-                () = stop.cancelled() => break,
-            }
-            self.mark().await;
-        }
+    /// Waits for what is on its way and marks it. For an orderly stop, after whoever sends has stopped.
+    pub async fn finish(&self) {
         self.flights.close();
         self.flights.wait().await;
-        self.mark().await;
+        if let Err(error) = self.mark().await {
+            tracing::warn!(error = %error, "published occurrences could not be marked; they will be sent once more and dropped by the worker");
+        }
     }
 
-    /// Marks what was confirmed so far.
-    pub async fn mark(&self) {
+    /// Marks what was confirmed so far. Returns how many rows that changed.
+    async fn mark(&self) -> crate::store::Result<u64> {
         let confirmed = self.confirmed.lock().map(|mut ids| std::mem::take(&mut *ids)).unwrap_or_default();
+        let mut marked = 0;
         for some in confirmed.chunks(MARK) {
-            if let Err(error) = self.store.mark_published(some, self.clock.now()).await {
-                tracing::warn!(error = %error, "published occurrences could not be marked; they will be sent once more and dropped by the worker");
-            }
+            marked += self.store.mark_published(some, self.clock.now()).await?;
         }
+        Ok(marked)
+    }
+}
+
+/// The task that marks.
+#[derive(Debug)]
+pub struct Marker {
+    /// Whose messages.
+    pub sender: Sender,
+}
+
+/// What one tick did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marked {
+    /// Rows that no report had marked in passing.
+    pub rows: u64,
+}
+
+impl Task for Marker {
+    const NAME: &'static str = "marker";
+    type Report = Marked;
+
+    fn period(&self) -> Duration {
+        LINGER
+    }
+
+    async fn tick(&mut self) -> anyhow::Result<Marked> {
+        Ok(Marked { rows: self.sender.mark().await? })
+    }
+
+    fn is_news(_: &Marked) -> bool {
+        false
     }
 }

@@ -6,9 +6,8 @@ use protocol::{
 };
 
 use crate::{
-    background::wakes::Wakes,
+    background::{herald::News, wakes::Wakes},
     broker::consumer::Handler,
-    cache::Cache,
     clock::Clock,
     domain::transition,
     live::Hub,
@@ -20,10 +19,10 @@ use crate::{
 pub struct StatusIntake {
     /// The truth.
     pub store: Store,
-    /// The fast clock.
-    pub cache: Cache,
-    /// Who is to look when a slot is free, a job failed or is due again.
+    /// Who is to look when a slot is free or a job failed.
     pub wakes: Wakes,
+    /// Where it is left that a job is due again.
+    pub news: News,
     /// The way to browsers.
     pub hub: Hub,
     /// What time it is.
@@ -48,13 +47,7 @@ impl StatusIntake {
             self.wakes.breaker.notify_one();
         }
         if !due_again.is_empty() {
-            let due_again: Vec<_> = due_again.into_iter().map(|(id, at)| (id, Some(at))).collect();
-            if let Err(error) = self.cache.note_due(&due_again).await {
-                tracing::debug!(error = %error, "Redis did not hear when jobs are due again");
-            }
-            // The one who sleeps may be another server's dispatcher.
-            let _ = self.cache.wake().await;
-            self.wakes.dispatch.notify_one();
+            self.news.due_again(due_again);
         }
         if changed > 0 {
             self.hub.publish(now, vec![Event::Occurrences { rows }]);
