@@ -17,6 +17,7 @@ the peers live in target/bench/venv and node_modules, where install.sh puts them
 """
 
 import argparse
+import contextlib
 import dataclasses
 import glob
 import json
@@ -41,6 +42,7 @@ PACED_JOBS = 500
 WARM_UP_JOBS = 50
 # All times in seconds. A whole run is bounded by their sum.
 CLEAN_WITHIN = 60
+GONE_WITHIN = 20
 SENT_WITHIN = 120
 RECORDED_WITHIN = 120
 ENDED_WITHIN = 15
@@ -54,7 +56,7 @@ class Peer:
     package: str
     script: str
     services: tuple
-    # So that a slow peer does not take most of the time. The rate does not depend on it, after the first second.
+    # So that a peer that is slow at sending does not take most of the time.
     most_jobs: int = 1_000_000
 
 
@@ -76,6 +78,8 @@ class Run:
 
     def __init__(self, peer):
         self.peer = peer
+        self.processes = []
+        self.worker = None
 
     def __enter__(self):
         # A tmpfs, so that recording does not compete for the disk that the services sync to.
@@ -90,19 +94,28 @@ class Run:
             "PYTHONDONTWRITEBYTECODE": "1",
             "NODE_ENV": "production",
         }
-        self.processes = []
         return self
 
     def __exit__(self, *_):
         try:
-            for process, _ in self.processes:
-                end(process)
+            self.end()
+            # What is left behind is in the way of nobody but the next run, which makes everything anew.
+            with contextlib.suppress(Failed):
+                self.call(GONE_WITHIN, "gone")
         finally:
+            self.end()
             shutil.rmtree(self.folder, ignore_errors=True)
 
+    def end(self):
+        """Ends all processes of this run."""
+        self.worker = None
+        while self.processes:
+            end(self.processes[-1])
+            self.processes.pop()
+
     def start(self, *mode):
-        """Starts the peer's script in this mode, as the leader of a process group."""
-        said = os.path.join(self.folder, f"said-{len(self.processes)}")
+        """Starts the peer's script in this mode, leader of a group of its own. Returns it and the file it speaks to."""
+        said = os.path.join(self.folder, mode[0])
         command = [*interpreter(self.peer), os.path.join(HERE, "peers", self.peer.script), *mode]
         if os.path.exists("/usr/bin/setpriv"):
             # When this program is killed, its workers are not to go on measuring by themselves.
@@ -117,26 +130,38 @@ class Run:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self.processes.append((process, said))
+        self.processes.append(process)
         return process, said
+
+    def work(self):
+        self.worker, self.worker_said = self.start("work")
+
+    def check_worker(self):
+        if self.worker is not None and self.worker.poll() is not None:
+            said = last_line(self.worker_said)
+            raise Failed(f"the worker ended by itself after {self.count()} jobs; it said: {said}")
 
     def call(self, within, *mode):
         """Runs the peer's script in this mode to its end."""
         process, said = self.start(*mode)
-        try:
-            code = process.wait(within)
-        except subprocess.TimeoutExpired:
-            raise Failed(f"`{' '.join(mode)}` was not done within {within} s; it said: {last_line(said)}") from None
+        deadline = time.monotonic() + within
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = process.wait(0.5)
+                break
+            self.check_worker()
+            if time.monotonic() > deadline:
+                raise Failed(f"`{' '.join(mode)}` was not done within {within} s; it said: {last_line(said)}")
         if code != 0:
-            raise Failed(f"`{' '.join(mode)}` failed: {last_line(said)}")
+            raise Failed(f"`{' '.join(mode)}` failed; it said: {last_line(said)}")
 
-    def await_records(self, count, worker, said):
+    def await_records(self, count):
         deadline = time.monotonic() + RECORDED_WITHIN
         while (seen := self.count()) < count:
-            if worker.poll() is not None:
-                raise Failed(f"the worker ended after {seen} of {count} jobs; it said: {last_line(said)}")
+            self.check_worker()
             if time.monotonic() > deadline:
-                raise Failed(f"{seen} of {count} jobs ran within {RECORDED_WITHIN} s; it said: {last_line(said)}")
+                said = last_line(self.worker_said)
+                raise Failed(f"{seen} of {count} jobs ran within {RECORDED_WITHIN} s; the worker said: {said}")
             time.sleep(LOOK_EACH)
 
     def count(self):
@@ -195,19 +220,16 @@ def measure(peer, figure, jobs):
 
     with Run(peer) as run:
         run.call(CLEAN_WITHIN, "clean")
-        try:
-            if figure == "drain":
-                run.call(SENT_WITHIN, "burst", str(jobs))
-                worker, said = run.start("work")
-                run.await_records(jobs, worker, said)
-            else:
-                worker, said = run.start("work")
-                run.call(SENT_WITHIN, "pace", str(jobs))
-                run.await_records(WARM_UP_JOBS + jobs, worker, said)
-            end(worker)
-            records = run.read()
-        finally:
-            run.call(CLEAN_WITHIN, "gone")
+        if figure == "drain":
+            run.call(SENT_WITHIN, "burst", str(jobs))
+            run.work()
+            run.await_records(jobs)
+        else:
+            run.work()
+            run.call(SENT_WITHIN, "pace", str(jobs))
+            run.await_records(WARM_UP_JOBS + jobs)
+        run.end()
+        records = run.read()
 
     references = {reference for reference, _ in records}
     if len(references) != jobs or len(records) != jobs:
