@@ -61,6 +61,7 @@ impl Field {
         }
         let (base, step) = split_step(item);
         let (low, high) = match base.split_once('-') {
+            Some(("", _) | (_, "")) => return Err(self.refuse(item)),
             Some((low, high)) => (self.value(low)?, self.value(high)?),
             // A step after a single value goes on to the field's end; without one, the value is all.
             None => {
