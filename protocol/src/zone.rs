@@ -1,131 +1,149 @@
 //! From wall clocks to instants, and what a day with 23 or 25 hours does to a schedule.
 //!
-//! The matcher underneath knows nothing of zones: it is asked about *naive local time*, and this layer decides what a
-//! local time means on the days when the clock is moved.
+//! The matcher knows nothing of zones: it is asked about *local time*, and this layer decides what a local time means on
+//! the days when the clock is moved.
 //!
 //! * A local time that does not exist (the gap in spring) fires at the first instant after the gap, once, however many
-//!   matches fell into the gap.
+//!   matches fell into the gap; a match at that very instant is the same run.
 //! * A local time that exists twice (the fold in autumn) fires once, on its first pass, for a *fixed* pattern, and on
 //!   both passes for an *interval* pattern: one whose second, minute or hour has `*`, `-` or `/`. "At 02:30" is an
 //!   appointment; "every 15 minutes" is a rhythm, and a rhythm must not pause for an hour.
+//!
+//! Both rules are one once the wall clock is seen as a hand with a *high mark*, the latest local time it has shown so
+//! far. A fixed pattern fires whenever the mark reaches or passes a match; an interval pattern fires whenever the hand
+//! shows a match, and when the hand jumps over one. So the answer depends on the instant only, never on where the search
+//! began, and the width of a change, its hour, a date line or two changes close together need no case of their own.
+//!
+//! The zone database does not list its changes to us; it only answers which offset holds at an instant. Changes are
+//! therefore found by asking every [`STRIDE`] and halving where two answers differ.
 
-use chrono::{DateTime, Duration, LocalResult, NaiveDateTime, Offset, TimeZone, Utc};
+use chrono::{DateTime, Offset, TimeZone, Utc};
 use chrono_tz::Tz;
-use croner::Cron;
 
-/// How many candidates are tried before a pattern counts as exhausted. Only a pathological zone could need more than a
-/// handful.
-const TRIES: usize = 10_000;
+use crate::cron::matcher::{FIRST, LAST, Matcher};
 
-/// The first instant strictly after `after` at which `cron` fires in `zone`; none when it never fires again.
-pub(crate) fn next_after(cron: &Cron, interval: bool, zone: Tz, after: DateTime<Utc>) -> Option<DateTime<Utc>> {
-    let local = after.with_timezone(&zone);
-    // Inside a fold, an interval pattern must first finish the pass it is in and then run the second one; both look the
-    // same to the matcher, so each pass is searched with its own offset.
-    if interval && let Some(hit) = next_in_fold(cron, zone, after) {
-        return Some(hit);
+/// Seconds between two looks at a zone's offset. The two changes closest to each other in the whole database are
+/// 95 hours apart (Freetown, 1939), so none hides between two looks.
+const STRIDE: i64 = 24 * 3600;
+
+/// No zone's offset is further from UTC than this, in seconds (Manila once had nearly 16 hours).
+const WIDEST: i64 = 24 * 3600;
+
+/// How far before the search the clock's movements are looked at, in seconds: after the widest fold (a day, Alaska in
+/// 1867) the high mark is reached again.
+const BEHIND: i64 = 2 * 24 * 3600;
+
+/// How far from the search's start one look reaches, in seconds.
+const AHEAD: i64 = 3 * 24 * 3600;
+
+/// The most windows one search may need: the one it starts in, and one more for each time its match turns out to lie in
+/// a second pass.
+const WINDOWS: usize = 16;
+
+/// A stretch of time with one offset.
+#[derive(Clone, Copy)]
+struct Span {
+    /// First and one past the last second, UTC.
+    start: i64,
+    end: i64,
+    offset: i64,
+}
+
+/// The first instant strictly after `after` at which the pattern fires in `zone`; none when it never fires again.
+pub(crate) fn next_after(matcher: &Matcher, interval: bool, zone: Tz, after: DateTime<Utc>) -> Option<DateTime<Utc>> {
+    // Fires are whole seconds.
+    next(matcher, interval, zone, after.timestamp() + 1, true)
+}
+
+/// The first instant at or after `from`. At `from` itself only the wall clock counts: a fire that stands in there for
+/// times the clock has just jumped over belongs to who asked before the jump.
+pub(crate) fn next_from(matcher: &Matcher, interval: bool, zone: Tz, from: DateTime<Utc>) -> Option<DateTime<Utc>> {
+    if from.timestamp_subsec_nanos() > 0 {
+        return next_after(matcher, interval, zone, from);
     }
-    let mut from = local.naive_local();
-    let mut inclusive = false;
-    if let LocalResult::Ambiguous(first, second) = zone.from_local_datetime(&from)
-        && after.with_timezone(&zone) == second
-        && first != second
-    {
-        // Second pass of a fold, fixed pattern: everything inside the fold has had its chance. Interval patterns that
-        // come here have no hit left in it either.
-        from = end_of_fold(zone, after)?;
-        inclusive = true;
-    }
-    for _ in 0..TRIES {
-        let hit = cron.find_next_occurrence(&from, inclusive).ok()?;
-        let instant = match zone.from_local_datetime(&hit) {
-            LocalResult::Single(at) => at.with_timezone(&Utc),
-            LocalResult::Ambiguous(first, second) => {
-                let first = first.with_timezone(&Utc);
-                let second = second.with_timezone(&Utc);
-                if first > after || !interval { first } else { second }
-            }
-            LocalResult::None => end_of_gap(zone, hit)?,
-        };
-        if instant > after {
-            return Some(instant);
+    next(matcher, interval, zone, from.timestamp(), false)
+}
+
+/// The first fire at or after the second `from`; `jumped` says whether one counts that stands in for a gap ending there.
+fn next(matcher: &Matcher, interval: bool, zone: Tz, from: i64, mut jumped: bool) -> Option<DateTime<Utc>> {
+    // Offsets of absurd instants are nobody's business: nothing fires before the calendar begins or after it ends.
+    let mut from = from.max(FIRST);
+    for _ in 0..WINDOWS {
+        if from > LAST {
+            return None;
         }
-        from = hit;
-        inclusive = false;
+        let mut spans = spans(zone, from - BEHIND, from + AHEAD);
+        // Nothing fires before the hand reaches the first match above the lowest local time still to come.
+        let lowest = spans.iter().map(|span| span.offset).min().unwrap_or(0);
+        let earliest = matcher.next(from - 1 + lowest)? - WIDEST;
+        if earliest > from {
+            (from, jumped) = (earliest, true);
+            spans = self::spans(zone, from - BEHIND, from + AHEAD);
+        }
+        if let Some(at) = first_in(matcher, interval, &spans, from, jumped) {
+            return DateTime::from_timestamp(at, 0).filter(|_| at <= LAST);
+        }
+        (from, jumped) = (from + AHEAD, true);
     }
     None
 }
 
-/// The next hit of an interval pattern when `after` lies inside a fold (or just before its second pass).
-fn next_in_fold(cron: &Cron, zone: Tz, after: DateTime<Utc>) -> Option<DateTime<Utc>> {
-    let local = after.with_timezone(&zone);
-    let naive = local.naive_local();
-    let (first, second) = match zone.from_local_datetime(&naive) {
-        LocalResult::Ambiguous(first, second) => (first, second),
-        _ => return None,
-    };
-    let change = transition_between(zone, first.with_timezone(&Utc), second.with_timezone(&Utc))?;
-    if local.offset().fix() == first.offset().fix() {
-        // First pass: is there another hit before the clock is put back?
-        let hit = cron.find_next_occurrence(&naive, false).ok()?;
-        let instant = to_utc(hit, first.offset().fix().local_minus_utc());
-        if instant < change {
-            return Some(instant);
+/// The first second at or after `from` within `spans` at which the pattern fires.
+fn first_in(matcher: &Matcher, interval: bool, spans: &[Span], from: i64, jumped: bool) -> Option<i64> {
+    let mut mark = i64::MIN;
+    for span in spans {
+        let shown = span.start + span.offset;
+        let within = span.start > from || (span.start == from && jumped);
+        if within && mark > i64::MIN && shown > mark && matcher.next(mark).is_some_and(|hit| hit < shown) {
+            return Some(span.start);
         }
-        // None left: the second pass starts at the local time the clock is put back to.
-        let start = change.with_timezone(&zone).naive_local();
-        let hit = cron.find_next_occurrence(&start, true).ok()?;
-        return Some(to_utc(hit, second.offset().fix().local_minus_utc())).filter(|at| still_local(zone, *at, hit));
+        let mut local = span.start.max(from) + span.offset;
+        if !interval {
+            local = local.max(mark);
+        }
+        let end = span.end + span.offset;
+        if span.end > from
+            && local < end
+            && let Some(hit) = matcher.next(local).filter(|hit| *hit < end)
+        {
+            return Some(hit - span.offset);
+        }
+        mark = mark.max(end);
     }
-    let hit = cron.find_next_occurrence(&naive, false).ok()?;
-    Some(to_utc(hit, second.offset().fix().local_minus_utc())).filter(|at| still_local(zone, *at, hit))
+    None
 }
 
-fn to_utc(local: NaiveDateTime, offset_seconds: i32) -> DateTime<Utc> {
-    (local - Duration::seconds(i64::from(offset_seconds))).and_utc()
-}
-
-fn still_local(zone: Tz, at: DateTime<Utc>, local: NaiveDateTime) -> bool {
-    at.with_timezone(&zone).naive_local() == local
-}
-
-/// The first instant in `(low, high]` whose offset differs from `low`'s, to the second.
-fn transition_between(zone: Tz, low: DateTime<Utc>, high: DateTime<Utc>) -> Option<DateTime<Utc>> {
-    let offset = |at: DateTime<Utc>| at.with_timezone(&zone).offset().fix().local_minus_utc();
-    let before = offset(low);
-    let (mut low, mut high) = (low.timestamp(), high.timestamp());
-    if offset(DateTime::from_timestamp(high, 0)?) == before {
-        return None;
+/// The stretches of one offset that `[low, high)` falls into.
+fn spans(zone: Tz, low: i64, high: i64) -> Vec<Span> {
+    let mut spans = Vec::with_capacity(2);
+    let mut start = low;
+    let mut held = offset(zone, low);
+    let mut looked = low;
+    while looked < high {
+        let next = (looked + STRIDE).min(high);
+        let found = offset(zone, next);
+        if found != held {
+            let change = change(zone, looked, next, held);
+            spans.push(Span { start, end: change, offset: held });
+            (start, held) = (change, found);
+        }
+        looked = next;
     }
+    spans.push(Span { start, end: high, offset: held });
+    spans
+}
+
+/// The first second in `(low, high]` whose offset is not `held`.
+fn change(zone: Tz, mut low: i64, mut high: i64, held: i64) -> i64 {
     while high - low > 1 {
         let middle = low + (high - low) / 2;
-        if offset(DateTime::from_timestamp(middle, 0)?) == before { low = middle } else { high = middle }
+        if offset(zone, middle) == held { low = middle } else { high = middle }
     }
-    DateTime::from_timestamp(high, 0)
+    high
 }
 
-/// The local time right after the fold that `after` lies in.
-fn end_of_fold(zone: Tz, after: DateTime<Utc>) -> Option<NaiveDateTime> {
-    let naive = after.with_timezone(&zone).naive_local();
-    let LocalResult::Ambiguous(first, second) = zone.from_local_datetime(&naive) else { return None };
-    let change = transition_between(zone, first.with_timezone(&Utc), second.with_timezone(&Utc))?;
-    let width = first.offset().fix().local_minus_utc() - second.offset().fix().local_minus_utc();
-    Some(change.with_timezone(&zone).naive_local() + Duration::seconds(i64::from(width)))
-}
-
-/// The first instant after the gap in which the local time `missing` would have been.
-fn end_of_gap(zone: Tz, missing: NaiveDateTime) -> Option<DateTime<Utc>> {
-    // No gap known is wider than a day (Samoa skipped one in 2011).
-    let low = (missing - Duration::days(2)).and_utc();
-    let high = (missing + Duration::days(2)).and_utc();
-    let mut low = low;
-    loop {
-        let change = transition_between(zone, low, high)?;
-        let before = (change - Duration::seconds(1)).with_timezone(&zone).naive_local();
-        let after = change.with_timezone(&zone).naive_local();
-        if before < missing && missing < after {
-            return Some(change);
-        }
-        low = change;
-    }
+/// Seconds to add to UTC at a second of UTC.
+fn offset(zone: Tz, at: i64) -> i64 {
+    let at = DateTime::from_timestamp(at, 0).unwrap_or_default().naive_utc();
+    i64::from(zone.offset_from_utc_datetime(&at).fix().local_minus_utc())
 }

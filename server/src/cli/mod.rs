@@ -1,5 +1,6 @@
 //! What the command line can ask for.
 
+mod cron;
 mod run;
 mod services;
 
@@ -36,12 +37,16 @@ enum Command {
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
+    /// Say when a cron expression fires and what it means.
+    #[command(subcommand)]
+    Cron(cron::Question),
 }
 
 /// Does what was asked. An error is a sentence for people.
 pub(crate) async fn carry_out(arguments: Arguments) -> Result<ExitCode, String> {
     match arguments.command.unwrap_or(Command::Run { with_worker: None, data: None }) {
         Command::Run { with_worker, data } => run::run(with_worker, data).await,
+        Command::Cron(question) => cron::cron(question),
         Command::Services { data, command } => services::services(&data, &command).await,
     }
 }

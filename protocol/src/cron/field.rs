@@ -1,0 +1,213 @@
+//! One field of an expression: what it may hold, and the bits it stands for.
+//!
+//! Every refusal begins with the field's name and ends with what was written, so that it can stand below the input as
+//! it is. Nothing is accepted because it happens to parse: a form that is not named here is refused.
+
+use super::{
+    CronError,
+    matcher::{MonthDays, WeekDays},
+};
+
+/// What a field may hold.
+pub(super) struct Field {
+    pub(super) name: &'static str,
+    low: u32,
+    high: u32,
+    names: &'static [&'static str],
+    /// Whether `?` may stand for `*` here.
+    question: bool,
+}
+
+const MONTHS: &[&str] = &["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];
+const DAYS: &[&str] = &["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
+
+pub(super) const SECOND: Field = Field { name: "second", low: 0, high: 59, names: &[], question: false };
+pub(super) const MINUTE: Field = Field { name: "minute", low: 0, high: 59, names: &[], question: false };
+pub(super) const HOUR: Field = Field { name: "hour", low: 0, high: 23, names: &[], question: false };
+pub(super) const MONTH_DAY: Field = Field { name: "day-of-month", low: 1, high: 31, names: &[], question: true };
+pub(super) const MONTH: Field = Field { name: "month", low: 1, high: 12, names: MONTHS, question: false };
+pub(super) const WEEK_DAY: Field = Field { name: "day-of-week", low: 0, high: 7, names: DAYS, question: true };
+
+/// The names of the fields, in their order.
+pub(super) const NAMES: [&str; 6] = [SECOND.name, MINUTE.name, HOUR.name, MONTH_DAY.name, MONTH.name, WEEK_DAY.name];
+
+impl Field {
+    /// The bits of a field of numbers, names, lists, ranges and steps.
+    pub(super) fn bits(&self, text: &str) -> Result<u64, CronError> {
+        let (base, step) = split_step(text);
+        if base == "*" || (base == "?" && self.question) {
+            return Ok(spread(self.low, self.high, self.step(step)?));
+        }
+        let mut bits = 0;
+        for item in text.split(',') {
+            bits |= self.item(item, text)?;
+        }
+        Ok(bits)
+    }
+
+    fn item(&self, item: &str, whole: &str) -> Result<u64, CronError> {
+        if item.is_empty() {
+            let name = self.name;
+            return Err(CronError(match whole {
+                "" => format!("{name} takes {}: got nothing", self.range()),
+                _ => format!("{name} has an empty place in its list: remove the extra comma from {whole}"),
+            }));
+        }
+        if item.starts_with(['*', '?']) && whole != item {
+            return Err(CronError(format!(
+                "{} has a list with {item}: write {item} alone, or values and ranges only: got {whole}",
+                self.name
+            )));
+        }
+        let (base, step) = split_step(item);
+        let (low, high) = match base.split_once('-') {
+            Some(("", _) | (_, "")) => return Err(self.refuse(item)),
+            Some((low, high)) => (self.value(low)?, self.value(high)?),
+            // A step after a single value goes on to the field's end; without one, the value is all.
+            None => {
+                let value = self.value(base)?;
+                (value, if step.is_some() { self.high } else { value })
+            }
+        };
+        let step = self.step(step)?;
+        if low <= high {
+            return Ok(spread(low, high, step));
+        }
+        // Round the end: count on as if the field went on, then bring the values back. Sunday counts once, as 0.
+        let low = if self.high == 7 { low % 7 } else { low };
+        let width = if self.high == 7 { 7 } else { self.high + 1 - self.low };
+        if low <= high {
+            return Ok(spread(low, high, step));
+        }
+        Ok((low..=high + width).step_by(step as usize).map(|n| 1 << (self.low + (n - self.low) % width)).sum())
+    }
+
+    /// A number of one or two digits, or a name.
+    fn value(&self, text: &str) -> Result<u32, CronError> {
+        if let Some(at) = self.names.iter().position(|name| name.eq_ignore_ascii_case(text)) {
+            return Ok(at as u32 + self.low);
+        }
+        number(text).filter(|n| (self.low..=self.high).contains(n)).ok_or_else(|| self.refuse(text))
+    }
+
+    fn step(&self, text: Option<&str>) -> Result<u32, CronError> {
+        let Some(text) = text else { return Ok(1) };
+        number(text)
+            .filter(|n| (1..=self.high).contains(n))
+            .ok_or_else(|| CronError(format!("the step of {} takes 1–{}: got {}", self.name, self.high, shown(text))))
+    }
+
+    fn range(&self) -> String {
+        match self.names {
+            [] => format!("{}–{}", self.low, self.high),
+            names => format!("{}–{} or {}–{}", self.low, self.high, names[0], names[names.len() - 1]),
+        }
+    }
+
+    fn refuse(&self, got: &str) -> CronError {
+        CronError(format!("{} takes {}: got {}", self.name, self.range(), shown(got)))
+    }
+}
+
+/// The day-of-month field: also `L`, `L-n`, `LW`, `L-nW` and `nW`, each alone in its field.
+pub(super) fn month_days(text: &str) -> Result<MonthDays, CronError> {
+    let bytes = text.as_bytes();
+    let near = bytes.last().is_some_and(|last| last.eq_ignore_ascii_case(&b'W'));
+    if bytes.first().is_some_and(|first| first.eq_ignore_ascii_case(&b'L')) {
+        let rest = if near { &text[1..text.len() - 1] } else { &text[1..] };
+        let before = match rest.strip_prefix('-') {
+            Some(digits) => number(digits).filter(|n| *n <= 30).ok_or_else(|| {
+                CronError(format!("day-of-month takes L-0 to L-30, days before the last: got {}", shown(text)))
+            })?,
+            None if rest.is_empty() => 0,
+            None => return Err(alone(text)),
+        };
+        return Ok(if near { MonthDays::WeekdayNearLast(before) } else { MonthDays::Last(before) });
+    }
+    if near {
+        let day = &text[..text.len() - 1];
+        if day.contains([',', '-', '/', '*', '?']) {
+            return Err(alone(text));
+        }
+        return MONTH_DAY.value(day).map(MonthDays::WeekdayNear).map_err(|_| {
+            CronError(format!("day-of-month takes 1W–31W, the weekday nearest to that day: got {}", shown(text)))
+        });
+    }
+    // A name in the wrong field has letters too, but others.
+    let special =
+        |item: &str| item.contains(['L', 'l', 'W', 'w']) && item.bytes().all(|b| b"LlWw-/0123456789".contains(&b));
+    if text.split(',').any(special) {
+        return Err(alone(text));
+    }
+    MONTH_DAY.bits(text).map(|bits| MonthDays::Listed(bits as u32))
+}
+
+fn alone(text: &str) -> CronError {
+    CronError(format!(
+        "day-of-month takes L, L-3, LW, L-3W or 15W alone, not in a list, range or step: got {}",
+        shown(text)
+    ))
+}
+
+/// The day-of-week field: also `5L` and `5#2`, each alone in its field.
+pub(super) fn week_days(text: &str) -> Result<WeekDays, CronError> {
+    let combined = |part: &str| part.contains([',', '-', '/', '*', '?']);
+    let trouble = || {
+        CronError(format!(
+            "day-of-week takes 5L or 5#2 with one day, alone, not in a list, range or step: got {}",
+            shown(text)
+        ))
+    };
+    if let Some((day, nth)) = text.split_once('#') {
+        if combined(day) || combined(nth) {
+            return Err(trouble());
+        }
+        let day = WEEK_DAY.value(day)? % 7;
+        return match number(nth) {
+            Some(nth @ 1..=5) => Ok(WeekDays::Nth(day, nth)),
+            _ => Err(CronError(format!("day-of-week takes 1–5 after #: got {}", shown(nth)))),
+        };
+    }
+    if let Some(day) = text.strip_suffix(['L', 'l']) {
+        if day.is_empty() {
+            return Err(CronError(
+                "day-of-week takes L only after a day, such as 5L or FRIL for the last Friday: got L".into(),
+            ));
+        }
+        if combined(day) {
+            return Err(trouble());
+        }
+        return WEEK_DAY.value(day).map(|day| WeekDays::Last(day % 7)).map_err(|_| WEEK_DAY.refuse(text));
+    }
+    let bits = WEEK_DAY.bits(text)?;
+    // 7 is Sunday too.
+    Ok(WeekDays::Listed(((bits | bits >> 7) & 0x7f) as u32))
+}
+
+fn split_step(text: &str) -> (&str, Option<&str>) {
+    match text.split_once('/') {
+        Some((base, step)) => (base, Some(step)),
+        None => (text, None),
+    }
+}
+
+fn spread(low: u32, high: u32, step: u32) -> u64 {
+    (low..=high).step_by(step as usize).fold(0, |bits, n| bits | 1 << n)
+}
+
+/// One or two digits.
+fn number(text: &str) -> Option<u32> {
+    match text.as_bytes() {
+        [one @ b'0'..=b'9'] => Some(u32::from(one - b'0')),
+        [ten @ b'0'..=b'9', one @ b'0'..=b'9'] => Some(u32::from(ten - b'0') * 10 + u32::from(one - b'0')),
+        _ => None,
+    }
+}
+
+/// What was written, short enough for a sentence.
+fn shown(text: &str) -> &str {
+    match text {
+        "" => "nothing",
+        _ => text.char_indices().nth(40).map_or(text, |(end, _)| &text[..end]),
+    }
+}
