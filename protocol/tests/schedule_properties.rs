@@ -106,6 +106,8 @@ enum Day {
 #[derive(Clone, Debug)]
 struct Pattern {
     text: String,
+    /// The last three fields.
+    days: String,
     seconds: BTreeSet<u32>,
     minutes: BTreeSet<u32>,
     hours: BTreeSet<u32>,
@@ -205,8 +207,10 @@ fn pattern() -> impl Strategy<Value = Pattern> {
             let second = if six { second } else { zero };
             let month = month.unwrap_or_else(|| Values { text: "*".into(), set: (1..=12).collect() });
             let lead = if six { format!("{} ", second.text) } else { String::new() };
+            let days = format!("{day_text} {} {week_text}", month.text);
             Pattern {
-                text: format!("{lead}{} {} {day_text} {} {week_text}", minute.text, hour.text, month.text),
+                text: format!("{lead}{} {} {days}", minute.text, hour.text),
+                days,
                 rhythm: [&second, &minute, &hour].iter().any(|field| field.text.contains(['*', '-', '/'])),
                 seconds: second.set,
                 minutes: minute.set,
@@ -404,6 +408,29 @@ fn no_match_is_skipped_and_none_invented_around_any_change() {
         count += 1;
     }
     assert!(count > 400, "only {count} changes of the clock were found");
+}
+
+#[test]
+fn every_date_that_matches_is_found_and_no_other() {
+    let from = NaiveDate::from_ymd_opt(1890, 1, 1).expect("date");
+    runner(8_000)
+        .run(&(pattern(), 0..110_000_i64), |(pattern, days)| {
+            let Ok(cron) = Cron::parse(&format!("0 0 {}", pattern.days)) else { return Ok(()) };
+            let start = from + Duration::days(days);
+            let expected: Vec<NaiveDate> =
+                start.iter_days().take(500).filter(|date| pattern.date_matches(*date)).take(3).collect();
+            let mut at = start.and_time(NaiveTime::MIN).and_utc() - Duration::seconds(1);
+            for date in &expected {
+                at = cron.next_after(Tz::UTC, at).expect("fires");
+                prop_assert_eq!(at, date.and_time(NaiveTime::MIN).and_utc(), "{} from {}", pattern.days, start);
+            }
+            if expected.len() < 3 {
+                let next = cron.next_after(Tz::UTC, at);
+                prop_assert!(next.is_none_or(|next| next.date_naive() >= start + Duration::days(500)));
+            }
+            Ok(())
+        })
+        .unwrap_or_else(|error| panic!("{error}"));
 }
 
 #[test]
