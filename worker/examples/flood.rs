@@ -2,7 +2,7 @@
 //!
 //! Fills the queue of a job that does nothing, lets a worker empty it, and tells occurrences per second and the
 //! processor time this process took for a thousand of them. The number of messages is the first argument (20,000 unless
-//! given), the job's concurrency the second (100). Names on broker and Redis are the run's own, and are taken away again.
+//! given), how many run at once the second (100). Names on broker and Redis are the run's own, and are taken away again.
 
 use std::{
     sync::{
@@ -33,7 +33,6 @@ struct NoInput {}
 impl Job for Nothing {
     const TYPE: &'static str = "nothing";
     const DESCRIPTION: &'static str = "Does nothing.";
-    const CONCURRENCY: u16 = 100;
     type Input = NoInput;
     type Output = ();
 
@@ -48,13 +47,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     tracing_subscriber::fmt().with_env_filter("info").with_writer(std::io::stderr).init();
     let mut arguments = std::env::args().skip(1);
     let count: usize = arguments.next().map_or(Ok(20_000), |text| text.parse())?;
-    let concurrency: u32 = arguments.next().map_or(Ok(100), |text| text.parse())?;
+    let concurrency: u16 = arguments.next().map_or(Ok(100), |text| text.parse())?;
     let name = format!("flood{:08x}", rand::random::<u32>());
     let config = WorkerConfig {
         worker_id: "flood".to_owned(),
         prefix: name.clone(),
         key_prefix: format!("{name}:"),
-        capacity: concurrency,
+        capacity: concurrency.into(),
+        concurrency: [("nothing".to_owned(), concurrency)].into(),
         ..WorkerConfig::from_env()?
     };
     let topology = Topology::new(name.as_str());

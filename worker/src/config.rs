@@ -34,7 +34,8 @@ pub struct WorkerConfig {
     /// `MILVAION_CAPACITY`: how many occurrences run at once over all job types, 1 to 10,000. Default 50.
     pub capacity: u32,
     /// `MILVAION_CONCURRENCY`: how many occurrences of a job type run at once, where it is not to be what the type says
-    /// itself: `http-request=200,send-mail=5`, each from 1 to 1000. Default: none.
+    /// itself: `http-request=200,send-mail=5`, each from 1 to 1000. A type of runs that last only milliseconds wants many:
+    /// it starts at most as many as this in the few milliseconds the broker takes to confirm. Default: none.
     pub concurrency: BTreeMap<String, u16>,
     /// `MILVAION_SHUTDOWN_GRACE_SECONDS`: how long runs may go on after SIGTERM before they are interrupted, 0 to 3600
     /// whole seconds. Default 30.

@@ -143,8 +143,7 @@ impl Consumer {
             let job_type = job.job_type;
             let queue = topology::declare_job_queue(&channel, &self.topology, &self.worker_id, job_type).await?;
             let own = connection.create_channel().await?;
-            // As many as there are places: see the essay of `places`.
-            own.basic_qos(job.concurrency, BasicQosOptions::default()).await?;
+            own.basic_qos(self.places.window(line), BasicQosOptions::default()).await?;
             let consumer = own
                 .basic_consume(
                     queue.as_str().into(),
