@@ -78,7 +78,7 @@ impl Job for Puppet {
             Act::Fire => {
                 ctx.cancelled().cancel();
                 tokio::time::sleep(Duration::from_millis(20)).await;
-                Ok(Answer::Text("fired".to_owned()))
+                Err(JobError::new("fired"))
             }
             Act::Write => {
                 ctx.progress(50, "half");
@@ -177,8 +177,8 @@ async fn a_cancelled_run_may_tidy_up_is_dropped_otherwise_and_says_why() {
 #[tokio::test]
 async fn a_job_that_fires_its_own_token_is_neither_cancelled_nor_interrupted() {
     let record = run(json!({"act": "fire"})).await;
-    assert_eq!(record.status(), OccurrenceStatus::Completed);
-    assert_eq!(record.end().result.as_deref(), Some("fired"));
+    assert_eq!(record.status(), OccurrenceStatus::Failed);
+    assert_eq!(record.end().exception.as_deref(), Some("fired"));
 }
 
 #[tokio::test]
