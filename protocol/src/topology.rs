@@ -162,6 +162,12 @@ impl Keys {
     pub fn running(&self, occurrence: crate::id::OccurrenceId) -> String {
         format!("{}running:{occurrence}", self.prefix)
     }
+
+    /// The wish that an occurrence be cancelled, which stays when nobody heard it on the channel.
+    #[must_use]
+    pub fn cancel_request(&self, occurrence: crate::id::OccurrenceId) -> String {
+        format!("{}cancel:{occurrence}", self.prefix)
+    }
 }
 
 #[cfg(test)]
