@@ -142,7 +142,6 @@ impl JobForm {
             is_active: if job.is_active { "on".into() } else { String::new() },
             priority: job.priority.to_string(),
             timeout_seconds: job.timeout_seconds.map(|s| s.to_string()).unwrap_or_default(),
-            rules: rules_form::write(&job.rules),
             ..Self::default()
         };
         match &job.schedule {
@@ -169,6 +168,7 @@ impl JobForm {
             }
             Schedule::Manual => form.kind = "manual".into(),
         }
+        form.rules = rules_form::write(&job.rules, &form.zone);
         form
     }
 
@@ -266,8 +266,10 @@ impl JobForm {
         } else {
             Some(self.number("timeout_seconds", &self.timeout_seconds, 0, 1..=86_400, &mut errors))
         };
-        let rules = rules_form::read(&self.rules).unwrap_or_else(|wrong| {
-            errors.extend(wrong);
+        let rules = rules_form::read(&self.rules, &self.zone_or_utc()).unwrap_or_else(|wrong| {
+            // The schedule may have said the same about the zone.
+            let new: Vec<_> = wrong.into_iter().filter(|error| !errors.contains(error)).collect();
+            errors.extend(new);
             Rules::default()
         });
         if !errors.is_empty() {
