@@ -260,18 +260,18 @@ impl JobForm {
         {
             errors.push(FieldError::new("once", "that moment is past: choose one to come"));
         }
-        let priority = self.number("priority", &self.priority, 3, 1..=5, &mut errors);
-        let timeout_seconds = if self.timeout_seconds.trim().is_empty() {
-            None
-        } else {
-            Some(self.number("timeout_seconds", &self.timeout_seconds, 0, 1..=86_400, &mut errors))
-        };
         let rules = rules_form::read(&self.rules, &self.zone_or_utc()).unwrap_or_else(|wrong| {
             // The schedule may have said the same about the zone.
             let new: Vec<_> = wrong.into_iter().filter(|error| !errors.contains(error)).collect();
             errors.extend(new);
             Rules::default()
         });
+        let priority = self.number("priority", &self.priority, 3, 1..=5, &mut errors);
+        let timeout_seconds = if self.timeout_seconds.trim().is_empty() {
+            None
+        } else {
+            Some(self.number("timeout_seconds", &self.timeout_seconds, 0, 1..=86_400, &mut errors))
+        };
         if !errors.is_empty() {
             return Err(errors);
         }

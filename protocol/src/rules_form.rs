@@ -10,7 +10,8 @@ use chrono::{DateTime, NaiveDateTime, TimeZone, Utc};
 use chrono_tz::Tz;
 
 use crate::{
-    request::FieldError,
+    id::CalendarId,
+    request::{FieldError, JobForm},
     rules::{AutoDisable, Blackout, KeyLimit, Misfire, OnLost, Overlap, Rules},
     schedule::parse_zone,
 };
@@ -21,6 +22,27 @@ use crate::{
 pub fn write(rules: &Rules, zone: &str) -> BTreeMap<String, String> {
     let zone = parse_zone(zone).ok();
     fields(rules, |at| zone.map_or_else(|| at.to_rfc3339(), |zone| local(zone, at)))
+}
+
+impl JobForm {
+    /// What stands in the field of a rule, named without `rules.`; what was never there is as usual.
+    #[must_use]
+    pub fn rule(&self, field: &str) -> String {
+        self.rules.get(field).cloned().unwrap_or_else(|| usual().remove(field).unwrap_or_default())
+    }
+
+    /// Whether one of these fields, named with `rules.`, is not as usual.
+    #[must_use]
+    pub fn differs(&self, fields: &[&str]) -> bool {
+        let mut usual = usual();
+        let names = fields.iter().filter_map(|field| field.strip_prefix("rules."));
+        names.into_iter().any(|name| {
+            self.rules.get(name).is_some_and(|text| {
+                let text = text.trim();
+                !text.is_empty() && Some(text) != usual.remove(name).as_deref()
+            })
+        })
+    }
 }
 
 /// The fields of a job whose rules are all as usual.
@@ -87,59 +109,24 @@ fn moment(text: &str, zone: Tz) -> Option<Result<DateTime<Utc>, ()>> {
 pub fn read(fields: &BTreeMap<String, String>, zone: &str) -> Result<Rules, Vec<FieldError>> {
     let mut form = Reader { fields, zone: parse_zone(zone), errors: Vec::new() };
     let usual = Rules::default();
-    let key = form.text("concurrency_key").map(ToOwned::to_owned);
-    let key_limit = form.number("concurrency_key_limit");
-    let key_limit = match (key, key_limit) {
-        (Some(key), Some(limit)) => Some(KeyLimit { key, limit }),
-        (Some(key), None) => Some(KeyLimit { key, limit: 1 }),
-        (None, Some(_)) => {
-            form.wrong("concurrency_key", "name the key that the limit is for, or leave the limit empty");
-            None
-        }
-        (None, None) => None,
-    };
-    let failures = form.errors.len();
-    let threshold = form.number("auto_disable_threshold");
-    let is_readable = form.errors.len() == failures;
-    let window_seconds = form.number("auto_disable_window_seconds").unwrap_or(3_600);
-    let cool_down_seconds = form.number("auto_disable_cool_down_seconds");
-    let others = ["auto_disable_window_seconds", "auto_disable_cool_down_seconds"];
-    if threshold.is_none() && is_readable && others.into_iter().any(|field| form.text(field).is_some()) {
-        form.wrong(
-            "auto_disable_threshold",
-            "say after how many failures, or leave the time they fall into and the pause empty",
-        );
-    }
-    let calendars = form.text("calendars").unwrap_or_default().to_owned();
-    let calendars = calendars
-        .split(',')
-        .map(str::trim)
-        .filter(|id| !id.is_empty())
-        .filter_map(|id| match id.parse() {
-            Ok(id) => Some(id),
-            Err(_) => {
-                form.wrong("calendars", "choose calendars from the list");
-                None
-            }
-        })
-        .collect();
+    // In the order of the form, so that what is wrong is listed in it too.
     let rules = Rules {
         start_at: form.instant("start_at"),
         end_at: form.instant("end_at"),
         jitter_seconds: form.number("jitter_seconds").unwrap_or(usual.jitter_seconds),
-        calendars,
+        calendars: form.calendars(),
         blackout: form.word("blackout", Blackout::from_word, Blackout::ALL.iter().map(|b| b.word())),
+        overlap: form.word("overlap", Overlap::from_word, Overlap::ALL.iter().map(|o| o.word())),
         misfire: form.word("misfire", Misfire::from_word, Misfire::ALL.iter().map(|m| m.word())),
         catch_up_limit: form.number("catch_up_limit").unwrap_or(usual.catch_up_limit),
         catch_up_window_seconds: form.number("catch_up_window_seconds").unwrap_or(usual.catch_up_window_seconds),
-        overlap: form.word("overlap", Overlap::from_word, Overlap::ALL.iter().map(|o| o.word())),
         max_concurrent: form.number("max_concurrent"),
-        key_limit,
+        key_limit: form.key_limit(),
         max_retries: form.number("max_retries").unwrap_or(usual.max_retries),
         base_retry_delay_seconds: form.number("base_retry_delay_seconds").unwrap_or(usual.base_retry_delay_seconds),
         zombie_timeout_seconds: form.number("zombie_timeout_seconds"),
         on_lost: form.word("on_lost", OnLost::from_word, OnLost::ALL.iter().map(|o| o.word())),
-        auto_disable: threshold.map(|threshold| AutoDisable { threshold, window_seconds, cool_down_seconds }),
+        auto_disable: form.auto_disable(),
     };
     if form.errors.is_empty()
         && let Err(wrong) = rules.check()
@@ -204,6 +191,46 @@ impl<'a> Reader<'a> {
             },
         }
         None
+    }
+
+    fn calendars(&mut self) -> Vec<CalendarId> {
+        let text = self.text("calendars").unwrap_or_default();
+        let mut ids = Vec::new();
+        for id in text.split(',').map(str::trim).filter(|id| !id.is_empty()) {
+            match id.parse() {
+                Ok(id) => ids.push(id),
+                Err(_) => {
+                    self.wrong("calendars", "choose calendars from the list");
+                    break;
+                }
+            }
+        }
+        ids
+    }
+
+    fn key_limit(&mut self) -> Option<KeyLimit> {
+        let key = self.text("concurrency_key");
+        let is_limited = self.text("concurrency_key_limit").is_some();
+        let limit = self.number("concurrency_key_limit");
+        if key.is_none() && is_limited {
+            self.wrong("concurrency_key", "name the key that the limit is for, or leave the limit empty");
+        }
+        Some(KeyLimit { key: key?.to_owned(), limit: limit.unwrap_or(1) })
+    }
+
+    fn auto_disable(&mut self) -> Option<AutoDisable> {
+        let others = ["auto_disable_window_seconds", "auto_disable_cool_down_seconds"];
+        let is_wanted = others.into_iter().any(|field| self.text(field).is_some());
+        if is_wanted && self.text("auto_disable_threshold").is_none() {
+            self.wrong(
+                "auto_disable_threshold",
+                "say after how many failures, or leave the time they fall into and the pause empty",
+            );
+        }
+        let threshold = self.number("auto_disable_threshold");
+        let window_seconds = self.number("auto_disable_window_seconds").unwrap_or(3_600);
+        let cool_down_seconds = self.number("auto_disable_cool_down_seconds");
+        threshold.map(|threshold| AutoDisable { threshold, window_seconds, cool_down_seconds })
     }
 
     fn word<T: Default>(
@@ -311,7 +338,7 @@ mod tests {
         ]);
         let errors = read(&fields, "UTC").expect_err("wrong");
         let names: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
-        assert_eq!(names, ["rules.concurrency_key", "rules.overlap", "rules.max_concurrent"]);
-        assert!(errors[1].message.contains("allow, skip, queue, replace"));
+        assert_eq!(names, ["rules.overlap", "rules.max_concurrent", "rules.concurrency_key"]);
+        assert!(errors[0].message.contains("allow, skip, queue, replace"));
     }
 }
