@@ -107,6 +107,7 @@ fn fresh(zone: Option<String>, context: &FormContext) -> JobForm {
         every_unit: "minutes".into(),
         is_active: "on".into(),
         priority: "3".into(),
+        rules: protocol::rules_form::usual(),
         ..JobForm::default()
     }
 }

@@ -3,6 +3,7 @@
 pub mod actions;
 pub mod definition;
 pub mod delete;
+pub mod rules;
 
 use std::time::Duration;
 
