@@ -12,15 +12,19 @@ use std::{
     time::Duration,
 };
 
-use tokio::{net::TcpListener, sync::Notify};
+use tokio::{
+    net::TcpListener,
+    sync::{Notify, watch},
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     background::{
         board::Board,
         dispatcher::Dispatcher,
-        driver::drive,
+        driver::{drive, drive_led},
         due_index::DueIndex,
+        lease::{self, LEADER, Lease, Leadership},
         presence::Presence,
         republisher::{self, Republisher},
         upkeep::Upkeep,
@@ -62,6 +66,8 @@ pub struct Server {
     pub hub: Hub,
     /// What time it is.
     pub clock: Clock,
+    /// Whether this server leads.
+    pub leadership: watch::Receiver<Leadership>,
     stop_doors: CancellationToken,
     stop_loops: CancellationToken,
     stop_pipes: CancellationToken,
@@ -109,6 +115,11 @@ impl Server {
         let (publisher, keep_open) = Publisher::new(&broker, stop_pipes.clone());
         pipes.spawn(keep_open);
 
+        let holder = lease::holder_name();
+        let lease = Lease::new(LEADER, holder, cache.clone(), store.clone(), clock.clone(), rebuild.clone());
+        let leadership = lease.leadership();
+        loops.spawn(lease.run(stop_loops.clone()));
+
         let dispatcher = Dispatcher {
             store: store.clone(),
             cache: cache.clone(),
@@ -131,7 +142,7 @@ impl Server {
             clock: clock.clone(),
             every: config.background.rebuild,
         };
-        loops.spawn(drive(index, wake_index, board_index, stop_index));
+        loops.spawn(drive_led(index, wake_index, board_index, leadership.clone(), stop_index));
         let (wake_republish, board_republish, stop_republish) = task(republish.clone());
         let republisher = Republisher {
             store: store.clone(),
@@ -147,7 +158,7 @@ impl Server {
             Presence { store: store.clone(), hub: hub.clone(), clock: clock.clone(), known: Default::default() };
         loops.spawn(drive(presence, Arc::default(), board.clone(), stop_loops.clone()));
         let upkeep = Upkeep { store: store.clone(), clock: clock.clone() };
-        loops.spawn(drive(upkeep, Arc::default(), board.clone(), stop_loops.clone()));
+        loops.spawn(drive_led(upkeep, Arc::default(), board.clone(), leadership.clone(), stop_loops.clone()));
 
         let names = broker.topology().clone();
         let status = StatusIntake { store: store.clone(), hub: hub.clone(), clock: clock.clone() };
@@ -205,6 +216,7 @@ impl Server {
             jobs,
             hub,
             clock,
+            leadership,
             stop_doors,
             stop_loops,
             stop_pipes,

@@ -17,6 +17,7 @@ pub mod board;
 pub mod dispatcher;
 pub mod driver;
 pub mod due_index;
+pub mod lease;
 pub mod presence;
 pub mod republisher;
 pub mod upkeep;

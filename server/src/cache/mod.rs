@@ -5,6 +5,7 @@
 //! plain error, and why nothing in this room is ever awaited without one.
 
 pub mod channel;
+pub mod lease;
 pub mod schedule;
 
 use std::time::Duration;
