@@ -4,6 +4,7 @@
 //! and only then tells Redis, the broker and the browsers, any of which may be away without the command failing: what
 //! they missed is found again by the background.
 
+pub mod cluster;
 pub mod invite;
 pub mod jobs;
 pub mod sign_in;

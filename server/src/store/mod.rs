@@ -14,6 +14,7 @@ pub mod plan;
 pub mod reports;
 pub mod rules;
 
+pub mod cluster;
 pub mod leases;
 pub mod logs;
 pub mod overview;
