@@ -174,6 +174,13 @@ impl Keys {
     pub fn running(&self, occurrence: crate::id::OccurrenceId) -> String {
         format!("{}running:{occurrence}", self.prefix)
     }
+
+    /// The wish that a running occurrence should end, as long as it is one; what the channel said, for those who missed
+    /// it.
+    #[must_use]
+    pub fn cancel(&self, occurrence: crate::id::OccurrenceId) -> String {
+        format!("{}cancel:{occurrence}", self.prefix)
+    }
 }
 
 #[cfg(test)]

@@ -21,10 +21,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     background::{
         board::Board,
+        cancellations::Cancellations,
         dispatcher::Dispatcher,
         driver::{drive, drive_led},
         due_index::DueIndex,
-        lease::{self, LEADER, Lease, Leadership},
+        lease::{self, LEADER, Leadership, Lease},
         presence::Presence,
         republisher::{self, Republisher},
         upkeep::Upkeep,
@@ -181,7 +182,12 @@ impl Server {
             clock: clock.clone(),
             wake,
             republish,
+            release: Arc::default(),
+            cancellations: Arc::default(),
+            flights: TaskTracker::new(),
         };
+        let cancellations = Cancellations { jobs: jobs.clone(), open: 0 };
+        loops.spawn(drive(cancellations, jobs.cancellations.clone(), board.clone(), stop_loops.clone()));
         let health = HealthCheck { store: store.clone(), cache: cache.clone(), broker, publisher, board };
         let http_config = Arc::new(config.http.clone());
         let backend = Arc::new(ServerBackend {
@@ -234,6 +240,8 @@ impl Server {
         self.loops.close();
         let stages = async {
             self.loops.wait().await;
+            self.jobs.flights.close();
+            self.jobs.flights.wait().await;
             self.stop_pipes.cancel();
             self.pipes.close();
             self.pipes.wait().await;

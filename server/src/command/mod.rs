@@ -7,4 +7,6 @@
 pub mod cluster;
 pub mod invite;
 pub mod jobs;
+pub mod occurrences;
 pub mod sign_in;
+pub mod trigger;

@@ -8,6 +8,8 @@
 
 pub mod error;
 
+pub mod asked;
+pub mod cancel;
 pub mod jobs;
 pub mod occurrences;
 pub mod plan;
