@@ -26,11 +26,13 @@ use crate::{
         driver::{drive, drive_led},
         due_index::DueIndex,
         lease::{self, LEADER, Leadership, Lease},
+        lost_messages::LostMessages,
         presence::Presence,
         republisher::{self, Republisher},
         upkeep::Upkeep,
+        zombies::{Ears, Zombies},
     },
-    broker::{Broker, consumer::consume, publisher::Publisher},
+    broker::{Broker, consumer::consume, depth::QueueProbe, publisher::Publisher},
     cache::Cache,
     clock::Clock,
     command::{jobs::Jobs, sign_in::Hasher},
@@ -188,6 +190,30 @@ impl Server {
         };
         let cancellations = Cancellations { jobs: jobs.clone(), open: 0 };
         loops.spawn(drive(cancellations, jobs.cancellations.clone(), board.clone(), stop_loops.clone()));
+        let zombies = Zombies {
+            store: store.clone(),
+            cache: cache.clone(),
+            hub: hub.clone(),
+            clock: clock.clone(),
+            ears: Ears::new(broker.clone()),
+            leadership: leadership.clone(),
+            limit: config.lost.zombie,
+            wake: jobs.wake.clone(),
+            republish: jobs.republish.clone(),
+            release: jobs.release.clone(),
+            watch: Zombies::watch(),
+        };
+        loops.spawn(drive_led(zombies, Arc::default(), board.clone(), leadership.clone(), stop_loops.clone()));
+        let lost_messages = LostMessages {
+            store: store.clone(),
+            broker: broker.clone(),
+            probe: QueueProbe::new(broker.clone()),
+            clock: clock.clone(),
+            leadership: leadership.clone(),
+            after: config.lost.requeue_after,
+            republish: jobs.republish.clone(),
+        };
+        loops.spawn(drive_led(lost_messages, Arc::default(), board.clone(), leadership.clone(), stop_loops.clone()));
         let health = HealthCheck { store: store.clone(), cache: cache.clone(), broker, publisher, board };
         let http_config = Arc::new(config.http.clone());
         let backend = Arc::new(ServerBackend {

@@ -39,8 +39,9 @@ use crate::{
     store::{Store, leases::Fence},
 };
 
-/// The role of the server that dispatches, releases, repairs and cleans up.
-pub const LEADER: &str = "leader";
+/// The role of the server that dispatches; it also releases, repairs and cleans up. Statements name it as it is written
+/// here.
+pub const LEADER: &str = "dispatcher";
 /// How long PostgreSQL may take to answer a question of one row.
 const DATABASE: Duration = Duration::from_secs(1);
 /// The longest a server that does not hold the role waits before it looks again.

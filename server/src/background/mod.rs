@@ -19,9 +19,11 @@ pub mod dispatcher;
 pub mod driver;
 pub mod due_index;
 pub mod lease;
+pub mod lost_messages;
 pub mod presence;
 pub mod republisher;
 pub mod upkeep;
+pub mod zombies;
 
 use std::{fmt::Debug, time::Duration};
 

@@ -19,6 +19,7 @@ pub mod rules;
 pub mod cluster;
 pub mod leases;
 pub mod logs;
+pub mod lost;
 pub mod overview;
 pub mod partitions;
 pub mod workers;
