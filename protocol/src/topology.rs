@@ -151,6 +151,18 @@ impl Keys {
         format!("{}cancellation_channel", self.prefix)
     }
 
+    /// Who holds a role that only one server has at a time.
+    #[must_use]
+    pub fn lease(&self, role: &str) -> String {
+        format!("{}locks:{role}", self.prefix)
+    }
+
+    /// Channel on which a server says that it has given such a role back.
+    #[must_use]
+    pub fn lease_channel(&self, role: &str) -> String {
+        format!("{}locks:{role}:free", self.prefix)
+    }
+
     /// A worker instance's sign of life.
     #[must_use]
     pub fn heartbeat(&self, instance_id: &str) -> String {

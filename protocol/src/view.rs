@@ -397,6 +397,18 @@ pub struct InviteInfo {
     pub role: Role,
 }
 
+/// Everything stands still: nothing is fired or released until somebody resumes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterPause {
+    /// Since when.
+    pub since: DateTime<Utc>,
+    /// Who threw the switch.
+    pub by: String,
+    /// Why, in their words.
+    pub reason: String,
+}
+
 /// What the job form needs beside the job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -4,7 +4,7 @@
 //! because a service is away, nothing is acknowledged and the batch is tried again: the broker keeps it for us. A body
 //! that cannot be read is logged and acknowledged, for it would never become readable.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::time::Duration;
 
 use futures::StreamExt;
 use lapin::{
@@ -33,6 +33,7 @@ pub trait Handler: Send + Sync + 'static {
 /// Consumes `queue` for ever, until `stop`.
 pub async fn consume<H: Handler>(broker: Broker, queue: String, handler: H, stop: CancellationToken) {
     let mut backoff = Backoff::default();
+    broker.note_consuming(&queue, false);
     while !stop.is_cancelled() {
         let connection = tokio::select! {
             connection = broker.connect_forever(H::NAME) => connection,
@@ -40,10 +41,10 @@ pub async fn consume<H: Handler>(broker: Broker, queue: String, handler: H, stop
         };
         match open(&connection, &broker, &queue, H::NAME).await {
             Ok((channel, consumer)) => {
-                broker.consuming.store(true, Ordering::Relaxed);
+                broker.note_consuming(&queue, true);
                 backoff = Backoff::default();
                 deliver(&channel, consumer, &handler, &stop).await;
-                broker.consuming.store(false, Ordering::Relaxed);
+                broker.note_consuming(&queue, false);
             }
             Err(error) => tracing::warn!(queue.name = queue, error = %error, "cannot consume"),
         }

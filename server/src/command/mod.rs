@@ -5,6 +5,9 @@
 //! they missed is found again by the background.
 
 pub mod calendars;
+pub mod cluster;
 pub mod invite;
 pub mod jobs;
+pub mod occurrences;
 pub mod sign_in;
+pub mod trigger;

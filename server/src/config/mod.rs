@@ -8,6 +8,8 @@ pub mod broker;
 pub mod cache;
 pub mod database;
 pub mod http;
+pub mod lost;
+pub mod retention;
 
 use std::{env, fmt::Display, path::PathBuf, str::FromStr};
 
@@ -32,6 +34,10 @@ pub struct Config {
     pub http: http::HttpConfig,
     /// See [`background::BackgroundConfig`].
     pub background: background::BackgroundConfig,
+    /// See [`lost::LostConfig`].
+    pub lost: lost::LostConfig,
+    /// See [`retention::RetentionConfig`].
+    pub retention: retention::RetentionConfig,
 }
 
 impl Config {
@@ -60,6 +66,8 @@ impl Config {
             broker: broker::BrokerConfig::read(&mut read),
             http: http::HttpConfig::read(&mut read),
             background: background::BackgroundConfig::read(&mut read),
+            lost: lost::LostConfig::read(&mut read),
+            retention: retention::RetentionConfig::read(&mut read),
         };
         if read.mistakes.is_empty() { Ok(config) } else { Err(read.mistakes) }
     }

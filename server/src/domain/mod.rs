@@ -8,3 +8,4 @@ pub mod due;
 pub mod liveness;
 pub mod message;
 pub mod transition;
+pub mod zombie;

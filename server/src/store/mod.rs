@@ -8,7 +8,9 @@
 
 pub mod error;
 
+pub mod asked;
 pub mod calendars;
+pub mod cancel;
 pub mod jobs;
 pub mod occurrences;
 pub mod plan;
@@ -16,7 +18,10 @@ pub mod reports;
 pub mod rules;
 pub mod slots;
 
+pub mod cluster;
+pub mod leases;
 pub mod logs;
+pub mod lost;
 pub mod overview;
 pub mod partitions;
 pub mod workers;

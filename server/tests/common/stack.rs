@@ -55,6 +55,8 @@ pub async fn config() -> Config {
             rebuild: Duration::from_secs(60),
             republish: Duration::from_secs(1),
         },
+        lost: Default::default(),
+        retention: Default::default(),
     }
 }
 
