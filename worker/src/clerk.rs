@@ -5,17 +5,24 @@
 //! commits do: one round trip is under way at a time, and what comes meanwhile makes the next. A claim that comes alone
 //! goes out at once; one that comes among thousands waits for the round trip under way, less than a millisecond.
 //!
-//! When Redis is silent, the round trip under way is given up after a second, with all in it; what came meanwhile has a
-//! second of its own. A claim is thus answered within two.
+//! A round trip that takes long is not waited for by those behind it: when Redis is away, each claim must have its
+//! answer, that there is none, after the same second, and not after a second for every batch before its own.
 
-use std::future::Future;
+use std::{future::Future, time::Duration};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinSet,
+    time::timeout,
+};
 
 use crate::claim::{Answer, Attempt, Claims, Unreachable};
 
 /// The most deliveries in one round trip; more would hold up Redis for everybody else.
 const BATCH: usize = 256;
+
+/// How long a round trip may take before the next one begins beside it.
+const SLOW: Duration = Duration::from_millis(20);
 
 enum Ask {
     Claim(Attempt, oneshot::Sender<Result<Answer, Unreachable>>),
@@ -61,6 +68,7 @@ impl Clerk {
 
 async fn work(claims: Claims, mut asks: mpsc::UnboundedReceiver<Ask>) {
     let mut batch = Vec::with_capacity(BATCH);
+    let mut slow = JoinSet::new();
     while asks.recv_many(&mut batch, BATCH).await > 0 {
         let (mut wanted, mut ended, mut waiting, mut flushes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for ask in batch.drain(..) {
@@ -74,9 +82,16 @@ async fn work(claims: Claims, mut asks: mpsc::UnboundedReceiver<Ask>) {
             }
         }
         if !wanted.is_empty() || !ended.is_empty() {
-            settle(&claims, &wanted, &ended, waiting).await;
+            let mut settling = Box::pin(settle(claims.clone(), wanted, ended, waiting));
+            if timeout(SLOW, &mut settling).await.is_err() {
+                slow.spawn(settling);
+            }
         }
-        // All that came before a flush is in its batch or in an earlier one. Nobody may be waiting any more.
+        while slow.try_join_next().is_some() {}
+        // All that came before a flush is in its batch or in an earlier one.
+        if !flushes.is_empty() {
+            while slow.join_next().await.is_some() {}
+        }
         for done in flushes {
             let _ = done.send(());
         }
@@ -84,12 +99,12 @@ async fn work(claims: Claims, mut asks: mpsc::UnboundedReceiver<Ask>) {
 }
 
 async fn settle(
-    claims: &Claims,
-    wanted: &[Attempt],
-    ended: &[Attempt],
+    claims: Claims,
+    wanted: Vec<Attempt>,
+    ended: Vec<Attempt>,
     waiting: Vec<oneshot::Sender<Result<Answer, Unreachable>>>,
 ) {
-    match claims.settle(wanted, ended).await {
+    match claims.settle(&wanted, &ended).await {
         Ok(answers) => {
             for (answer, waiting) in answers.into_iter().zip(waiting) {
                 let _ = waiting.send(Ok(answer));
@@ -103,5 +118,31 @@ async fn settle(
                 let _ = waiting.send(Err(error.clone()));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::{id::OccurrenceId, topology::Keys};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn behind_a_silent_redis_nobody_waits_for_those_before() {
+        // Nothing listens there.
+        let claims = Claims::new("redis://127.0.0.1:1/0", Keys::default(), "w-1").expect("a valid address");
+        let (clerk, at_work) = Clerk::new(claims);
+        tokio::spawn(at_work);
+        let attempt = (OccurrenceId::from_parts(chrono::DateTime::UNIX_EPOCH, [1; 10]), 1);
+        let since = Instant::now();
+        // Four round trips' worth of others; each is given up after a second.
+        for _ in 0..4 * BATCH {
+            clerk.end(attempt);
+        }
+        assert!(clerk.claim(attempt).await.is_err());
+        assert!(since.elapsed() < Duration::from_secs(3), "answered after {:?}", since.elapsed());
+        clerk.flush().await;
+        assert!(since.elapsed() < Duration::from_secs(3), "flushed after {:?}", since.elapsed());
     }
 }
