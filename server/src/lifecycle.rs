@@ -189,6 +189,13 @@ impl Server {
         };
         let cancellations = Cancellations { jobs: jobs.clone(), open: 0 };
         loops.spawn(drive(cancellations, jobs.cancellations.clone(), board.clone(), stop_loops.clone()));
+        let upkeep = Upkeep {
+            store: store.clone(),
+            clock: clock.clone(),
+            retention: config.retention.clone(),
+            release: jobs.release.clone(),
+        };
+        loops.spawn(drive_led(upkeep, Arc::default(), board.clone(), leadership.clone(), stop_loops.clone()));
         let watch = ClockWatch { store: store.clone(), clock: clock.clone(), measured: None };
         loops.spawn(drive(watch, Arc::default(), board.clone(), stop_loops.clone()));
         let zombies = Zombies {
