@@ -22,6 +22,7 @@ use crate::{
     background::{
         board::Board,
         cancellations::Cancellations,
+        clock_watch::ClockWatch,
         dispatcher::Dispatcher,
         driver::{drive, drive_led},
         due_index::DueIndex,
@@ -170,8 +171,6 @@ impl Server {
         let presence =
             Presence { store: store.clone(), hub: hub.clone(), clock: clock.clone(), known: Default::default() };
         loops.spawn(drive(presence, Arc::default(), board.clone(), stop_loops.clone()));
-        let upkeep = Upkeep { store: store.clone(), clock: clock.clone() };
-        loops.spawn(drive_led(upkeep, Arc::default(), board.clone(), leadership.clone(), stop_loops.clone()));
 
         let names = broker.topology().clone();
         let status = StatusIntake {
@@ -215,6 +214,15 @@ impl Server {
             wake: wakes.dispatch.clone(),
         };
         loops.spawn(drive(releaser, wakes.release.clone(), board.clone(), stop_loops.clone()));
+        let upkeep = Upkeep {
+            store: store.clone(),
+            clock: clock.clone(),
+            retention: config.retention.clone(),
+            release: jobs.release.clone(),
+        };
+        loops.spawn(drive_led(upkeep, Arc::default(), board.clone(), leadership.clone(), stop_loops.clone()));
+        let watch = ClockWatch { store: store.clone(), clock: clock.clone(), measured: None };
+        loops.spawn(drive(watch, Arc::default(), board.clone(), stop_loops.clone()));
         let zombies = Zombies {
             store: store.clone(),
             cache: cache.clone(),

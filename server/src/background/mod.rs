@@ -15,6 +15,7 @@
 
 pub mod board;
 pub mod cancellations;
+pub mod clock_watch;
 pub mod dispatcher;
 pub mod driver;
 pub mod due_index;

@@ -1,8 +1,13 @@
 //! How many messages wait in a queue.
 
+use std::time::Duration;
+
 use lapin::{Connection, ErrorKind, options::QueueDeclareOptions, protocol::AMQPErrorKind, types::FieldTable};
 
 use super::Broker;
+
+/// How long the broker may take to answer.
+const ANSWER: Duration = Duration::from_secs(5);
 
 /// Asks the broker, over a connection of its own: a question about a queue that is not there costs the channel it was
 /// asked on, and must cost nobody else theirs.
@@ -29,16 +34,20 @@ impl QueueProbe {
             Some(connection) if connection.status().connected() => connection,
             _ => self.broker.connect("milvaion server probe").await?,
         };
-        let waiting = ask(&connection, queue).await;
+        let waiting = tokio::time::timeout(ANSWER, ask(&connection, queue))
+            .await
+            .map_err(|_| format!("no answer within {} s", ANSWER.as_secs()))?
+            .map_err(|error| error.to_string());
+        // One that did not answer is not asked again.
         self.connection = Some(connection);
-        waiting.map_err(|error| error.to_string())
+        waiting
     }
 
     /// Closes the connection; the next question opens another.
     pub async fn close(&mut self) {
         if let Some(connection) = self.connection.take() {
             let closing = connection.close(200, "asked".into());
-            let _ = tokio::time::timeout(std::time::Duration::from_secs(2), closing).await;
+            let _ = tokio::time::timeout(Duration::from_secs(2), closing).await;
         }
     }
 }

@@ -15,8 +15,6 @@ pub struct RetentionConfig {
     pub failed: Duration,
     /// `KEEP_DEAD_LETTERS_DAYS`: messages nobody understood, 1 to 3,650. Default 180.
     pub dead_letters: Duration,
-    /// `KEEP_TRIGGER_KEYS_DAYS`: for how long a second run with the same key is the first one, 1 to 365. Default 7.
-    pub trigger_keys: Duration,
 }
 
 impl Default for RetentionConfig {
@@ -26,7 +24,6 @@ impl Default for RetentionConfig {
             logs: Duration::days(14),
             failed: Duration::days(180),
             dead_letters: Duration::days(180),
-            trigger_keys: Duration::days(7),
         }
     }
 }
@@ -34,14 +31,12 @@ impl Default for RetentionConfig {
 impl RetentionConfig {
     pub(super) fn read(read: &mut Reader) -> Self {
         let default = Self::default();
-        let mut days =
-            |name: &str, default: Duration, most: i64| Duration::days(read.number(name, default.num_days(), 1, most));
+        let mut days = |name: &str, default: Duration| Duration::days(read.number(name, default.num_days(), 1, 3_650));
         Self {
-            occurrences: days("KEEP_OCCURRENCES_DAYS", default.occurrences, 3_650),
-            logs: days("KEEP_LOGS_DAYS", default.logs, 3_650),
-            failed: days("KEEP_FAILED_DAYS", default.failed, 3_650),
-            dead_letters: days("KEEP_DEAD_LETTERS_DAYS", default.dead_letters, 3_650),
-            trigger_keys: days("KEEP_TRIGGER_KEYS_DAYS", default.trigger_keys, 365),
+            occurrences: days("KEEP_OCCURRENCES_DAYS", default.occurrences),
+            logs: days("KEEP_LOGS_DAYS", default.logs),
+            failed: days("KEEP_FAILED_DAYS", default.failed),
+            dead_letters: days("KEEP_DEAD_LETTERS_DAYS", default.dead_letters),
         }
     }
 }

@@ -300,10 +300,10 @@ mod tests {
 
     #[test]
     fn a_jobs_own_limit_is_kept_and_never_below_the_shortest() {
-        let mut watch = seeing(100);
-        assert!(watch.judge(vec![Silent { limit: secs(60), ..silent(30) }]).is_empty());
-        assert!(watch.judge(vec![Silent { limit: secs(1), ..silent(14) }]).is_empty());
-        assert_eq!(watch.judge(vec![Silent { limit: secs(60), ..silent(60) }]).len(), 1);
+        for (limit, age, expected) in [(60, 58, 0), (60, 60, 1), (1, 14, 0), (1, 15, 1)] {
+            let lost = seeing(100).judge(vec![Silent { limit: secs(limit), ..silent(age) }]);
+            assert_eq!(lost.len(), expected, "limit {limit}, age {age}");
+        }
     }
 
     #[test]
