@@ -63,7 +63,7 @@ fn report(clock: &Clock, id: OccurrenceId, status: OccurrenceStatus) -> StatusRe
 
 /// Tells what a worker would tell; returns how many rows changed.
 async fn tell(store: &Store, clock: &Clock, id: OccurrenceId, status: OccurrenceStatus) -> usize {
-    store.apply(&fold(vec![report(clock, id, status)]), clock.now()).await.expect("answered").len()
+    store.apply(&fold(vec![report(clock, id, status)]), clock.now()).await.expect("answered").rows.len()
 }
 
 /// A database with a connection beside the store, for what no function shows.
@@ -153,7 +153,7 @@ async fn marks(server: &Server, redis: &str, id: OccurrenceId) -> (Option<String
     let client = redis::Client::open(redis).expect("a URL");
     let mut connection = client.get_multiplexed_async_connection().await.expect("Redis answers");
     let keys = server.cache.keys();
-    redis::pipe().get(keys.running(id)).get(keys.cancel(id)).query_async(&mut connection).await.expect("Redis answers")
+    redis::pipe().get(keys.running(id)).get(keys.cancel_request(id)).query_async(&mut connection).await.expect("Redis answers")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
