@@ -117,6 +117,9 @@ pub struct OccurrenceView {
     pub trigger_reason: Option<String>,
     /// When its message was confirmed by the broker.
     pub published_at: Option<DateTime<Utc>>,
+    /// Queued, but waiting for its turn: a limit or an earlier occurrence holds it back.
+    #[serde(default)]
+    pub is_held: bool,
     /// What the job returned.
     pub result: Option<String>,
     /// What went wrong.

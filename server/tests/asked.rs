@@ -153,7 +153,12 @@ async fn marks(server: &Server, redis: &str, id: OccurrenceId) -> (Option<String
     let client = redis::Client::open(redis).expect("a URL");
     let mut connection = client.get_multiplexed_async_connection().await.expect("Redis answers");
     let keys = server.cache.keys();
-    redis::pipe().get(keys.running(id)).get(keys.cancel_request(id)).query_async(&mut connection).await.expect("Redis answers")
+    redis::pipe()
+        .get(keys.running(id))
+        .get(keys.cancel_request(id))
+        .query_async(&mut connection)
+        .await
+        .expect("Redis answers")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -24,6 +24,9 @@ pub fn why(view: &OccurrenceView) -> String {
         OccurrenceStatus::Queued if !view.worker_alive => {
             format!("Queued: no live worker offers {target}. It starts as soon as one does.")
         }
+        OccurrenceStatus::Queued if view.is_held => {
+            "Queued: it waits its turn, until a limit or an earlier occurrence of the job lets it go.".to_owned()
+        }
         OccurrenceStatus::Queued if view.published_at.is_none() => {
             "Queued: it is recorded, and its message is on the way to the broker.".to_owned()
         }
@@ -103,6 +106,7 @@ mod tests {
             triggered_by: None,
             trigger_reason: None,
             published_at: Some(DateTime::UNIX_EPOCH),
+            is_held: false,
             result: None,
             exception: None,
             changes: vec![],
@@ -118,6 +122,9 @@ mod tests {
         let mut queued = view(OccurrenceStatus::Queued);
         assert_eq!(why(&queued), "Queued: it waits for a free place on worker local.");
         queued.published_at = None;
+        queued.is_held = true;
+        assert!(why(&queued).contains("it waits its turn"));
+        queued.is_held = false;
         assert_eq!(why(&queued), "Queued: it is recorded, and its message is on the way to the broker.");
         queued.worker_alive = false;
         assert_eq!(why(&queued), "Queued: no live worker offers local/http-request. It starts as soon as one does.");

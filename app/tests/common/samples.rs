@@ -73,6 +73,7 @@ pub(crate) fn occurrence(status: OccurrenceStatus) -> OccurrenceView {
         triggered_by: None,
         trigger_reason: None,
         published_at: Some(at(0)),
+        is_held: false,
         result: (status == OccurrenceStatus::Completed).then(|| r#"{"status":200}"#.into()),
         exception: (status == OccurrenceStatus::Failed).then(|| "status 500 instead of 200\nbody: oops".into()),
         changes: vec![

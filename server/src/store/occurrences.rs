@@ -83,7 +83,8 @@ impl Store {
             query.push(" AND job_id = ").push_bind(job.0);
         }
         if let Some(status) = filter.status {
-            query.push(" AND status = ").push_bind(status.code());
+            // As a literal: the planner uses an index over some states only when it can see the state.
+            query.push(format!(" AND status = {}", status.code()));
         }
         if let Some(before) = filter.before {
             // The id alone orders; the second condition only spares the partitions that are younger.
@@ -161,6 +162,7 @@ impl Store {
             triggered_by: row.triggered_by,
             trigger_reason: row.trigger_reason,
             published_at: row.published_at,
+            is_held: row.is_held,
             result: row.result,
             exception: row.exception,
             changes,
