@@ -8,6 +8,8 @@
 //! A clock that jumps, PostgreSQL's or this machine's, makes everything look due or nothing. Whoever notices holds
 //! dispatching for a while, in which people and time servers may mend what they have broken; see [`Clock::held_for`].
 
+use chrono::{DateTime, Duration, Utc};
+use protocol::id::{DeadLetterId, JobId, OccurrenceId, UserId};
 use std::{
     sync::{
         Arc,
@@ -15,8 +17,6 @@ use std::{
     },
     time::Instant,
 };
-use chrono::{DateTime, Duration, Utc};
-use protocol::id::{JobId, OccurrenceId, UserId};
 
 /// A difference between what PostgreSQL says and what we expected it to say that is no drift but a step.
 const STEP: Duration = Duration::seconds(2);
@@ -173,6 +173,12 @@ impl Clock {
     #[must_use]
     pub fn occurrence_id(&self) -> OccurrenceId {
         OccurrenceId::from_parts(self.now(), rand::random())
+    }
+
+    /// A new dead letter's id.
+    #[must_use]
+    pub fn dead_letter_id(&self) -> DeadLetterId {
+        DeadLetterId::from_parts(self.now(), rand::random())
     }
 
     /// A new person's id.

@@ -21,6 +21,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     background::{
         board::Board,
+        breaker::Breaker,
         cancellations::Cancellations,
         clock_watch::ClockWatch,
         dispatcher::Dispatcher,
@@ -40,8 +41,8 @@ use crate::{
     config::Config,
     error::chain,
     http::{WebState, health::HealthCheck},
-    intake::{logs::LogIntake, registration::RegistrationIntake, status::StatusIntake},
-    live::{Hub, bridge::Bridge},
+    intake::{dead_letters::DeadLetterIntake, logs::LogIntake, registration::RegistrationIntake, status::StatusIntake},
+    live::{Hub, alerts::Alerts, bridge::Bridge},
     store::Store,
     ui::backend::ServerBackend,
 };
@@ -163,7 +164,9 @@ impl Server {
         loops.spawn(drive(presence, Arc::default(), board.clone(), stop_loops.clone()));
 
         let names = broker.topology().clone();
-        let status = StatusIntake { store: store.clone(), hub: hub.clone(), clock: clock.clone() };
+        let failed = Arc::new(Notify::new());
+        let status =
+            StatusIntake { store: store.clone(), hub: hub.clone(), clock: clock.clone(), failed: failed.clone() };
         loops.spawn(consume(broker.clone(), names.status(), status, stop_loops.clone()));
         let logs = LogIntake { store: store.clone(), hub: hub.clone(), clock: clock.clone() };
         loops.spawn(consume(broker.clone(), names.logs(), logs, stop_loops.clone()));
@@ -189,6 +192,21 @@ impl Server {
         };
         let cancellations = Cancellations { jobs: jobs.clone(), open: 0 };
         loops.spawn(drive(cancellations, jobs.cancellations.clone(), board.clone(), stop_loops.clone()));
+        let letters = DeadLetterIntake {
+            store: store.clone(),
+            cache: cache.clone(),
+            hub: hub.clone(),
+            clock: clock.clone(),
+            wake: jobs.wake.clone(),
+            release: jobs.release.clone(),
+            failed: failed.clone(),
+        };
+        loops.spawn(consume(broker.clone(), names.dead_letter_queue(), letters, stop_loops.clone()));
+        let (alerts, sending) = Alerts::new(config.alerts.webhook_url.clone());
+        let stop_alerts = stop_pipes.clone();
+        pipes.spawn(async move { stop_alerts.run_until_cancelled(sending).await });
+        let breaker = Breaker { jobs: jobs.clone(), alerts, usual: config.alerts.auto_disable };
+        loops.spawn(drive(breaker, failed, board.clone(), stop_loops.clone()));
         let upkeep = Upkeep {
             store: store.clone(),
             clock: clock.clone(),

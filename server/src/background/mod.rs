@@ -15,6 +15,7 @@
 
 pub mod board;
 pub mod clock_watch;
+pub mod breaker;
 pub mod cancellations;
 pub mod dispatcher;
 pub mod driver;

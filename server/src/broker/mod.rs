@@ -5,6 +5,7 @@
 //! once that there is none. A broker that is away never fails an occurrence: it waits in PostgreSQL, unpublished.
 
 pub mod consumer;
+pub mod letter;
 pub mod depth;
 pub mod publisher;
 pub mod topology;

@@ -141,7 +141,7 @@ impl Jobs {
     }
 
     /// Tells Redis, the dispatchers and the browsers.
-    pub(super) async fn told(&self, id: JobId, next: Option<DateTime<Utc>>, event: Event) {
+    pub(crate) async fn told(&self, id: JobId, next: Option<DateTime<Utc>>, event: Event) {
         let noted = self.cache.note_due(&[(id, next)]).await;
         if let Err(error) = noted {
             tracing::debug!(error = %error, "Redis did not hear of a changed job");

@@ -5,8 +5,10 @@
 //! they missed is found again by the background.
 
 pub mod cluster;
+pub mod failures;
 pub mod invite;
 pub mod jobs;
 pub mod occurrences;
 pub mod sign_in;
 pub mod trigger;
+pub mod versions;

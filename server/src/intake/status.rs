@@ -1,9 +1,13 @@
 //! Status reports: folded, applied in one transaction, told to browsers after the commit.
 
+use std::sync::Arc;
+
 use protocol::{
     event::Event,
     message::{StatusMessage, StatusReport},
+    status::OccurrenceStatus,
 };
+use tokio::sync::Notify;
 
 use crate::{broker::consumer::Handler, clock::Clock, domain::transition, live::Hub, store::Store};
 
@@ -16,6 +20,8 @@ pub struct StatusIntake {
     pub hub: Hub,
     /// What time it is.
     pub clock: Clock,
+    /// Wakes the breaker.
+    pub failed: Arc<Notify>,
 }
 
 impl StatusIntake {
@@ -29,6 +35,9 @@ impl StatusIntake {
         let now = self.clock.now();
         let rows = self.store.apply(&changes, now).await?;
         let changed = rows.len();
+        if rows.iter().any(|row| matches!(row.status, OccurrenceStatus::Failed | OccurrenceStatus::TimedOut)) {
+            self.failed.notify_one();
+        }
         if changed > 0 {
             self.hub.publish(now, vec![Event::Occurrences { rows }]);
         }

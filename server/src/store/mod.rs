@@ -9,12 +9,16 @@
 pub mod error;
 
 pub mod asked;
+pub mod breaker;
 pub mod cancel;
+pub mod dead_letters;
+pub mod failures;
 pub mod jobs;
 pub mod occurrences;
 pub mod plan;
 pub mod reports;
 pub mod rules;
+pub mod versions;
 
 pub mod cluster;
 pub mod leases;
