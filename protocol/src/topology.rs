@@ -28,6 +28,10 @@ pub const HEADER_CORRELATION_ID: &str = "x-original-correlation-id";
 /// Header: set to 1 when the server could not know whether an earlier copy arrived.
 pub const HEADER_REPUBLISH: &str = "x-republish";
 
+/// Header: why a worker dead-letters an occurrence's message itself: `permanent`, `exhausted` or `poison`. Without it, a
+/// dead letter was rejected: no worker could make anything of it.
+pub const HEADER_CAUSE: &str = "x-milvaion-cause";
+
 /// The names on the broker under one prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {

@@ -9,7 +9,7 @@
 //! dispatching for a while, in which people and time servers may mend what they have broken; see [`Clock::held_for`].
 
 use chrono::{DateTime, Duration, Utc};
-use protocol::id::{CalendarId, JobId, OccurrenceId, UserId};
+use protocol::id::{CalendarId, DeadLetterId, JobId, OccurrenceId, UserId};
 use std::{
     sync::{
         Arc,
@@ -179,6 +179,12 @@ impl Clock {
     #[must_use]
     pub fn occurrence_id(&self) -> OccurrenceId {
         OccurrenceId::from_parts(self.now(), rand::random())
+    }
+
+    /// A new dead letter's id.
+    #[must_use]
+    pub fn dead_letter_id(&self) -> DeadLetterId {
+        DeadLetterId::from_parts(self.now(), rand::random())
     }
 
     /// A new person's id.

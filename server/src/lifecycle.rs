@@ -21,6 +21,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     background::{
         board::Board,
+        breaker::Breaker,
         cancellations::Cancellations,
         clock_watch::ClockWatch,
         dispatcher::Dispatcher,
@@ -44,8 +45,8 @@ use crate::{
     config::Config,
     error::chain,
     http::{WebState, health::HealthCheck},
-    intake::{logs::LogIntake, registration::RegistrationIntake, status::StatusIntake},
-    live::{Hub, bridge::Bridge},
+    intake::{dead_letters::DeadLetterIntake, logs::LogIntake, registration::RegistrationIntake, status::StatusIntake},
+    live::{Hub, alerts::Alerts, bridge::Bridge},
     store::Store,
     ui::backend::ServerBackend,
 };
@@ -214,6 +215,21 @@ impl Server {
             wake: wakes.dispatch.clone(),
         };
         loops.spawn(drive(releaser, wakes.release.clone(), board.clone(), stop_loops.clone()));
+        let letters = DeadLetterIntake {
+            store: store.clone(),
+            cache: cache.clone(),
+            hub: hub.clone(),
+            clock: clock.clone(),
+            wake: jobs.wake.clone(),
+            release: jobs.release.clone(),
+            failed: wakes.breaker.clone(),
+        };
+        loops.spawn(consume(broker.clone(), names.dead_letter_queue(), letters, stop_loops.clone()));
+        let (alerts, sending) = Alerts::new(config.alerts.webhook_url.clone());
+        let stop_alerts = stop_pipes.clone();
+        pipes.spawn(async move { stop_alerts.run_until_cancelled(sending).await });
+        let breaker = Breaker { jobs: jobs.clone(), alerts, usual: config.alerts.auto_disable };
+        loops.spawn(drive(breaker, wakes.breaker.clone(), board.clone(), stop_loops.clone()));
         let upkeep = Upkeep {
             store: store.clone(),
             clock: clock.clone(),

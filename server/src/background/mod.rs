@@ -14,6 +14,7 @@
 //! `lifecycle`, and nothing else: the driver logs it, watches over it and shows it in the health of the server.
 
 pub mod board;
+pub mod breaker;
 pub mod cancellations;
 pub mod clock_watch;
 pub mod dispatcher;

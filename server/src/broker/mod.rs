@@ -6,6 +6,7 @@
 
 pub mod consumer;
 pub mod depth;
+pub mod letter;
 pub mod publisher;
 pub mod topology;
 

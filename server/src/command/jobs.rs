@@ -147,7 +147,7 @@ impl Jobs {
     }
 
     /// When a job is due first.
-    pub(super) async fn first(
+    pub(crate) async fn first(
         &self,
         id: JobId,
         job: &JobInput,
@@ -190,7 +190,7 @@ impl Jobs {
     }
 
     /// Tells Redis, the dispatchers and the browsers.
-    pub(super) async fn told(&self, id: JobId, next: Option<DateTime<Utc>>, event: Event) {
+    pub(crate) async fn told(&self, id: JobId, next: Option<DateTime<Utc>>, event: Event) {
         let noted = self.cache.note_due(&[(id, next)]).await;
         if let Err(error) = noted {
             tracing::debug!(error = %error, "Redis did not hear of a changed job");

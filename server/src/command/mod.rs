@@ -6,8 +6,10 @@
 
 pub mod calendars;
 pub mod cluster;
+pub mod failures;
 pub mod invite;
 pub mod jobs;
 pub mod occurrences;
 pub mod sign_in;
 pub mod trigger;
+pub mod versions;

@@ -3,6 +3,7 @@
 //! One struct for each concern, every setting with its environment variable, unit, default and bound beside it. All are
 //! read once, at start, and every mistake is told at once, in a sentence that names the variable and the remedy.
 
+pub mod alerts;
 pub mod background;
 pub mod broker;
 pub mod cache;
@@ -32,6 +33,8 @@ pub struct Config {
     pub broker: broker::BrokerConfig,
     /// See [`http::HttpConfig`].
     pub http: http::HttpConfig,
+    /// See [`alerts::AlertsConfig`].
+    pub alerts: alerts::AlertsConfig,
     /// See [`background::BackgroundConfig`].
     pub background: background::BackgroundConfig,
     /// See [`lost::LostConfig`].
@@ -65,6 +68,7 @@ impl Config {
             cache: cache::CacheConfig::read(&mut read),
             broker: broker::BrokerConfig::read(&mut read),
             http: http::HttpConfig::read(&mut read),
+            alerts: alerts::AlertsConfig::read(&mut read),
             background: background::BackgroundConfig::read(&mut read),
             lost: lost::LostConfig::read(&mut read),
             retention: retention::RetentionConfig::read(&mut read),

@@ -9,14 +9,18 @@
 pub mod error;
 
 pub mod asked;
+pub mod breaker;
 pub mod calendars;
 pub mod cancel;
+pub mod dead_letters;
+pub mod failures;
 pub mod jobs;
 pub mod occurrences;
 pub mod plan;
 pub mod reports;
 pub mod rules;
 pub mod slots;
+pub mod versions;
 
 pub mod cluster;
 pub mod leases;

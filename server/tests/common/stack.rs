@@ -19,8 +19,8 @@ use protocol::{
 use server::{
     clock::Clock,
     config::{
-        Config, background::BackgroundConfig, broker::BrokerConfig, cache::CacheConfig, database::DatabaseConfig,
-        http::HttpConfig,
+        Config, alerts::AlertsConfig, background::BackgroundConfig, broker::BrokerConfig, cache::CacheConfig,
+        database::DatabaseConfig, http::HttpConfig,
     },
     domain::liveness,
     lifecycle::Server,
@@ -49,6 +49,7 @@ pub async fn config() -> Config {
             public_url: None,
             site_root: PathBuf::from("../target/site"),
         },
+        alerts: AlertsConfig::default(),
         background: BackgroundConfig {
             dispatch_batch: 500,
             sweep: Duration::from_millis(200),
