@@ -10,7 +10,7 @@ use crate::{
     private::{self, Private},
 };
 
-const JOBS: usize = 10;
+const JOBS: usize = 20;
 
 async fn open(rabbitmq: &Private) -> Load {
     let mut config = stack::config().await;
@@ -48,11 +48,14 @@ async fn a_killed_broker_is_waited_for(rabbitmq: &mut Private) {
 
 async fn a_broker_that_takes_nothing_is_waited_for(rabbitmq: &Private) {
     let load = open(rabbitmq).await;
-    rabbitmq.rabbitmqctl(&["set_vm_memory_high_watermark", "0.0001"]).await;
+    rabbitmq.memory_limit(0.0001).await;
     let full = load.server.clock.now();
-    load.records(6 * JOBS).await;
+    load.records(2 * JOBS).await;
+    let started = load.worker.started().len();
+    load.records(10 * JOBS).await;
     let until = load.server.clock.now();
-    rabbitmq.rabbitmqctl(&["set_vm_memory_high_watermark", "0.4"]).await;
+    assert_eq!(load.worker.started().len(), started, "the broker took something");
+    rabbitmq.memory_limit(0.4).await;
     load.runs(3 * JOBS).await;
     let verdict = load.settle().await;
     verdict.nothing_double_nothing_failed();

@@ -36,15 +36,17 @@ impl Load {
         Self { config, server, worker, jobs: Vec::new() }
     }
 
-    /// Makes `count` jobs that are due each second from the next one on, beside each other if need be. The policy says
-    /// what becomes of instants that pass while nothing fires; `CatchUp` makes every single one of them owed.
+    /// Makes `count` jobs that are due each second, one after the other. The policy says what becomes of instants that
+    /// pass while nothing fires; `CatchUp` makes every single one of them owed.
     pub(crate) async fn every_second(&mut self, count: usize, misfire: Misfire) -> Vec<JobId> {
         let now = self.server.clock.now();
         let first = DateTime::from_timestamp(now.timestamp() + 2, 0).expect("an instant");
         let rules = Rules { misfire, overlap: Overlap::Allow, catch_up_limit: 1_000, ..Rules::default() };
+        let step = Duration::seconds(1) / i32::try_from(count).expect("a small number");
         let mut made = Vec::with_capacity(count);
-        for _ in 0..count {
-            made.push(self.insert(Schedule::every(1), rules.clone(), first).await);
+        for n in 0..count {
+            let due = first + step * i32::try_from(n).expect("a small number");
+            made.push(self.insert(Schedule::every(1), rules.clone(), due).await);
         }
         self.jobs.extend(&made);
         made

@@ -111,24 +111,24 @@ impl Private {
         fs::remove_dir_all(self.folder().join(below)).expect("the folder is ours");
     }
 
-    /// Gives RabbitMQ an order through its own tool.
-    pub(crate) async fn rabbitmqctl(&self, order: &[&str]) {
-        let port = fs::read_to_string(self.data_dir.join("ports")).expect("the ports are remembered");
-        let port = port.lines().find_map(|line| line.strip_prefix("distribution ")).expect("it has one").to_owned();
-        let home = self.folder();
-        let cookie = fs::read_to_string(home.join(".erlang.cookie")).expect("the cookie is there");
-        let output = tokio::process::Command::new("/usr/lib/rabbitmq/bin/rabbitmqctl")
-            .args(["--node", "milvaion@localhost", "--erlang-cookie", cookie.trim()])
-            .args(order)
-            .env("HOME", &home)
-            .env("ERL_INETRC", home.join("inetrc"))
-            .env("RABBITMQ_CONF_ENV_FILE", home.join("rabbitmq-env.conf"))
-            // It must ask the node itself, as the node was started without the daemon that knows ports.
-            .env("ERL_FLAGS", format!("-start_epmd false -erl_epmd_port {port}"))
+    /// Tells RabbitMQ from which share of the machine's memory on it takes no messages. By a call from an Erlang node beside
+    /// it, because its own tool wants the daemon that tells ports, which a private broker does without.
+    pub(crate) async fn memory_limit(&self, share: f64) {
+        let ports = fs::read_to_string(self.data_dir.join("ports")).expect("the ports are remembered");
+        let port = ports.lines().find_map(|line| line.strip_prefix("distribution ")).expect("it has one");
+        let call = format!(
+            "ok = rpc:call(milvaion@localhost, vm_memory_monitor, set_vm_memory_high_watermark, [{share}]), halt()."
+        );
+        let output = tokio::process::Command::new("erl")
+            .args(["-noshell", "-sname", "outage@localhost", "-start_epmd", "false", "-dist_listen", "false"])
+            .args(["-erl_epmd_port", port, "-eval", &call])
+            .env("HOME", self.folder())
+            .env("ERL_INETRC", self.folder().join("inetrc"))
+            .env("ERL_CRASH_DUMP_SECONDS", "0")
             .output()
             .await
-            .expect("rabbitmqctl is installed");
-        assert!(output.status.success(), "rabbitmqctl {order:?}: {}", String::from_utf8_lossy(&output.stderr));
+            .expect("Erlang is there, for RabbitMQ is");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     }
 
     /// Stops it and deletes everything it left.
