@@ -12,7 +12,7 @@ TEST_SERVICES := target/debug/milvaion services --data target/test-services --
 # What tests compile, in one feature set: building the binaries alone would compile dependencies a second time.
 TESTED := --workspace --exclude xtask
 
-.PHONY: help install install-run run test e2e lint prepare lateness clean
+.PHONY: help install install-run run test e2e lint prepare bench seed-10m clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,9 +51,24 @@ prepare: install-run ## Record what PostgreSQL says about the server's queries (
 		$(TEST_SERVICES) cargo xtask prepare; \
 	fi
 
-lateness: install-run ## Measure how late runs start, at a hundred a second for a minute (release build)
-	@cargo build --release --package server --example lateness --bin milvaion
-	@target/release/milvaion services --data target/test-services -- target/release/examples/lateness
+# The services of a measurement: with synced writes, empty at its beginning, gone at its end.
+BENCH_SERVICES := target/release/milvaion services --data target/bench-services --
+BENCH_PROGRAMS := cargo build --release --package server --package milvaion-worker --bin milvaion --example bench --example bench_worker
+
+bench: install-run ## Measure everything in docs/PERFORMANCE.md, peers included (release build; FIGURE=name for one)
+	@$(BENCH_PROGRAMS)
+	@if [ -z "$(FIGURE)$(filter 0,$(BENCH_PEERS))" ] || [ "$(FIGURE)" = peers ]; then sh end2end/bench/install.sh; fi
+	@FIGURE="$(FIGURE)" $(BENCH_SERVICES) target/release/examples/bench
+
+# With DATABASE_URL: fills that database and ends. Without: fills a private one, then runs a server on it until Ctrl-C.
+seed-10m: install-run ## Look at the dashboard over ten million occurrences (release build; SEED_ROWS=… for other numbers)
+	@$(BENCH_PROGRAMS)
+	@if [ -n "$$DATABASE_URL" ]; then \
+		target/release/examples/bench seed; \
+	else \
+		cargo xtask front --release && \
+		$(BENCH_SERVICES) sh -c 'target/release/examples/bench seed && exec target/release/milvaion run'; \
+	fi
 
 clean: ## Delete what was built; data in .milvaion stays
 	@cargo clean

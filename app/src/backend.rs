@@ -45,6 +45,11 @@ pub struct TriggerInput {
     pub input_json: String,
     /// Why; at most 500 characters.
     pub reason: String,
+    /// Whether to run it although the job or the whole cluster is paused, or its previous run is still open.
+    pub force: bool,
+    /// The same key again within a week is the same wish again, and leads to the occurrence it made; at most 200
+    /// printable characters. Empty means none.
+    pub idempotency_key: Option<String>,
 }
 
 /// Everything the dashboard may ask of a server. Implemented once by the server and once by a fake for page tests.

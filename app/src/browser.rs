@@ -64,6 +64,17 @@ mod real {
         js_sys::Reflect::get(&options, &JsValue::from_str("timeZone")).ok()?.as_string()
     }
 
+    /// A name nobody else uses, for a wish that may be sent twice but is meant once.
+    #[must_use]
+    pub fn fresh_key() -> String {
+        format!(
+            "{:x}-{:016x}-{:016x}",
+            now_millis(),
+            js_sys::Math::random().to_bits(),
+            js_sys::Math::random().to_bits()
+        )
+    }
+
     fn html_document() -> Option<HtmlDocument> {
         document().dyn_into().ok()
     }
@@ -208,6 +219,12 @@ mod stub {
     #[must_use]
     pub const fn cookie(_name: &str) -> Option<String> {
         None
+    }
+
+    /// A plain form is sent once by the browser itself.
+    #[must_use]
+    pub const fn fresh_key() -> String {
+        String::new()
     }
 
     /// Nothing, on the server.

@@ -102,6 +102,18 @@ pub fn plural(n: i64, noun: &str) -> String {
     format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
+/// A number of seconds in the largest unit that divides it: `90 seconds`, `1 hour`.
+#[must_use]
+pub fn span(seconds: u32) -> String {
+    match seconds {
+        0 => plural(0, "second"),
+        s if s % 86_400 == 0 => plural((s / 86_400).into(), "day"),
+        s if s % 3_600 == 0 => plural((s / 3_600).into(), "hour"),
+        s if s % 60 == 0 => plural((s / 60).into(), "minute"),
+        s => plural(s.into(), "second"),
+    }
+}
+
 /// The beginning of a text, at most `most` characters of it: what a cell has room for.
 #[must_use]
 pub fn clip(text: &str, most: usize) -> String {
@@ -130,6 +142,15 @@ mod tests {
 
     fn at(text: &str) -> DateTime<Utc> {
         text.parse().expect("an instant")
+    }
+
+    #[test]
+    fn a_span_is_said_in_the_unit_it_was_meant_in() {
+        for (seconds, text) in
+            [(0, "0 seconds"), (1, "1 second"), (90, "90 seconds"), (3_600, "1 hour"), (86_400, "1 day")]
+        {
+            assert_eq!(span(seconds), text);
+        }
     }
 
     #[test]

@@ -100,6 +100,16 @@ async fn an_occurrence_tells_its_story_and_text_from_jobs_stays_text() {
 }
 
 #[tokio::test]
+async fn what_was_skipped_says_why_in_the_list_and_on_its_page() {
+    let fake = Fake::signed_in(Role::Viewer).with_status(OccurrenceStatus::Skipped).ready();
+    for path in ["/occurrences".to_owned(), format!("/jobs/{}", samples::job_id())] {
+        get(&fake, &path).await.says(&["Skipped", "a calendar blacks this time out."]);
+    }
+    let page = get(&fake, &format!("/occurrences/{}", samples::occurrence_id(0))).await;
+    page.says(&["Skipped: a calendar blacks this time out."]).says_none_of(&["Skipped: Skipped"]);
+}
+
+#[tokio::test]
 async fn earlier_log_lines_have_an_address() {
     let fake = Fake::signed_in(Role::Viewer).ready();
     let page = get(&fake, &format!("/occurrences/{}?log_before=1000000", samples::occurrence_id(0))).await;

@@ -58,6 +58,8 @@ pub enum Action {
     RunJob,
     /// Create, edit, pause and resume jobs.
     DefineJob,
+    /// Stop everything from being fired, and let it go on.
+    PauseCluster,
     /// Delete a job.
     DeleteJob,
     /// See the team.
@@ -67,8 +69,15 @@ pub enum Action {
 }
 
 /// Every action, for the tests that walk the whole table.
-pub const ALL_ACTIONS: [Action; 6] =
-    [Action::Read, Action::RunJob, Action::DefineJob, Action::DeleteJob, Action::ReadTeam, Action::ManageTeam];
+pub const ALL_ACTIONS: [Action; 7] = [
+    Action::Read,
+    Action::RunJob,
+    Action::DefineJob,
+    Action::PauseCluster,
+    Action::DeleteJob,
+    Action::ReadTeam,
+    Action::ManageTeam,
+];
 
 impl Action {
     /// The least role that may do it.
@@ -76,7 +85,7 @@ impl Action {
     pub const fn needs(self) -> Role {
         match self {
             Self::Read => Role::Viewer,
-            Self::RunJob | Self::DefineJob => Role::Operator,
+            Self::RunJob | Self::DefineJob | Self::PauseCluster => Role::Operator,
             Self::DeleteJob | Self::ReadTeam | Self::ManageTeam => Role::Admin,
         }
     }
@@ -94,6 +103,7 @@ impl Action {
             Self::Read => "see this page",
             Self::RunJob => "run jobs",
             Self::DefineJob => "change jobs",
+            Self::PauseCluster => "pause or resume everything",
             Self::DeleteJob => "delete jobs",
             Self::ReadTeam => "see the team",
             Self::ManageTeam => "change the team",

@@ -54,6 +54,8 @@ pub enum Event {
     },
     /// Workers came or went.
     Workers,
+    /// Everything was paused or resumed.
+    Cluster,
     /// Something may have been missed: read again what is on the page.
     Resync,
 }

@@ -63,6 +63,10 @@ uuid_id!(
     OccurrenceId
 );
 uuid_id!(
+    /// Names a dead letter: a message that belongs to no occurrence.
+    DeadLetterId
+);
+uuid_id!(
     /// Names a person.
     UserId
 );

@@ -12,7 +12,7 @@
 //! Reading order: [`id`] and [`status`] name things, [`schedule`] says when, [`calendar`] when not,
 //! [`rules`] what to do about missed, overlapping and failing occurrences, [`topology`] and [`message`] are the wire
 //! to workers, [`event`] is the wire to browsers, [`view`], [`request`] and [`page`] are what pages show and send,
-//! [`access`] says who may.
+//! [`access`] says who may, [`failure`] is what waits to be settled.
 
 pub mod id;
 pub mod status;
@@ -30,7 +30,9 @@ pub mod topology;
 pub mod event;
 
 pub mod access;
+pub mod failure;
 pub mod input;
 pub mod page;
 pub mod request;
+pub mod versions;
 pub mod view;

@@ -297,6 +297,21 @@ pub struct Heartbeat {
     pub timestamp: DateTime<Utc>,
 }
 
+/// Server → workers, on the cancellation channel and in the key of the occurrence: end this attempt. It is repeated until
+/// the occurrence has ended, so a worker hears it more than once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CancelMessage {
+    /// The occurrence to end.
+    pub occurrence_id: OccurrenceId,
+    /// Which attempt; a later one is not meant.
+    #[serde(default = "one")]
+    pub attempt: u32,
+    /// Who wishes it and why, for people.
+    #[serde(default)]
+    pub reason: String,
+}
+
 /// Cuts a text to at most `max` bytes at a character boundary and says how much is missing.
 #[must_use]
 pub fn cut(text: String, max: usize) -> String {

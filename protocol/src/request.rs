@@ -162,7 +162,6 @@ impl JobForm {
             is_active: if job.is_active { "on".into() } else { String::new() },
             priority: job.priority.to_string(),
             timeout_seconds: job.timeout_seconds.map(|s| s.to_string()).unwrap_or_default(),
-            rules: rules_form::write(&job.rules),
             ..Self::default()
         };
         match &job.schedule {
@@ -189,6 +188,7 @@ impl JobForm {
             }
             Schedule::Manual => form.kind = "manual".into(),
         }
+        form.rules = rules_form::write(&job.rules, &form.zone);
         form
     }
 
@@ -215,7 +215,7 @@ impl JobForm {
     ///
     /// The wrong fields, named `rules.NAME`.
     pub fn rules(&self) -> Result<Rules, Vec<FieldError>> {
-        rules_form::read(&self.rules)
+        rules_form::read(&self.rules, &self.zone_or_utc())
     }
 
     fn zone_or_utc(&self) -> String {
@@ -289,16 +289,18 @@ impl JobForm {
         {
             errors.push(FieldError::new("once", "that moment is past: choose one to come"));
         }
+        let rules = self.rules().unwrap_or_else(|wrong| {
+            // The schedule may have said the same about the zone.
+            let new: Vec<_> = wrong.into_iter().filter(|error| !errors.contains(error)).collect();
+            errors.extend(new);
+            Rules::default()
+        });
         let priority = self.number("priority", &self.priority, 3, 1..=5, &mut errors);
         let timeout_seconds = if self.timeout_seconds.trim().is_empty() {
             None
         } else {
             Some(self.number("timeout_seconds", &self.timeout_seconds, 0, 1..=86_400, &mut errors))
         };
-        let rules = self.rules().unwrap_or_else(|wrong| {
-            errors.extend(wrong);
-            Rules::default()
-        });
         if !errors.is_empty() {
             return Err(errors);
         }

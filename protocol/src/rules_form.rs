@@ -1,21 +1,64 @@
 //! The rules as a form has them: text by field name, and back.
+//!
+//! Start and end are typed as people read them off a clock, in the zone of the schedule. An instant that no local time
+//! leads back to (the second pass of an autumn hour, a fraction of a second) is written with its offset instead, so that
+//! an edit which does not touch it does not move it.
 
 use std::{collections::BTreeMap, str::FromStr};
 
+use chrono::{DateTime, NaiveDateTime, TimeZone, Utc};
+use chrono_tz::Tz;
+
 use crate::{
-    request::FieldError,
+    id::CalendarId,
+    request::{FieldError, JobForm},
     rules::{AutoDisable, Blackout, KeyLimit, Misfire, OnLost, Overlap, Rules},
+    schedule::parse_zone,
 };
 
-/// The fields that show `rules`.
+/// The fields that show `rules`, start and end as local times in `zone`. In a zone that is not known they carry their
+/// offset.
 #[must_use]
-pub fn write(rules: &Rules) -> BTreeMap<String, String> {
+pub fn write(rules: &Rules, zone: &str) -> BTreeMap<String, String> {
+    let zone = parse_zone(zone).ok();
+    fields(rules, |at| zone.map_or_else(|| at.to_rfc3339(), |zone| local(zone, at)))
+}
+
+impl JobForm {
+    /// What stands in the field of a rule, named without `rules.`; what was never there is as usual.
+    #[must_use]
+    pub fn rule(&self, field: &str) -> String {
+        self.rules.get(field).cloned().unwrap_or_else(|| usual().remove(field).unwrap_or_default())
+    }
+
+    /// Whether one of these fields, named with `rules.`, is not as usual.
+    #[must_use]
+    pub fn differs(&self, fields: &[&str]) -> bool {
+        let mut usual = usual();
+        let names = fields.iter().filter_map(|field| field.strip_prefix("rules."));
+        names.into_iter().any(|name| {
+            self.rules.get(name).is_some_and(|text| {
+                let text = text.trim();
+                !text.is_empty() && Some(text) != usual.remove(name).as_deref()
+            })
+        })
+    }
+}
+
+/// The fields of a job whose rules are all as usual.
+#[must_use]
+pub fn usual() -> BTreeMap<String, String> {
+    // Without a zone, so that a browser which asks for this need not carry the zones of the world.
+    fields(&Rules::default(), |_| String::new())
+}
+
+fn fields(rules: &Rules, moment: impl Fn(DateTime<Utc>) -> String) -> BTreeMap<String, String> {
     let mut fields = BTreeMap::new();
     let mut put = |name: &str, value: String| {
         fields.insert(name.to_owned(), value);
     };
-    put("start_at", rules.start_at.map(|at| at.to_rfc3339()).unwrap_or_default());
-    put("end_at", rules.end_at.map(|at| at.to_rfc3339()).unwrap_or_default());
+    put("start_at", rules.start_at.map(&moment).unwrap_or_default());
+    put("end_at", rules.end_at.map(&moment).unwrap_or_default());
     put("jitter_seconds", rules.jitter_seconds.to_string());
     put("calendars", rules.calendars.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
     put("blackout", rules.blackout.word().into());
@@ -38,58 +81,52 @@ pub fn write(rules: &Rules) -> BTreeMap<String, String> {
     fields
 }
 
-/// Reads the fields; what is absent or empty is as usual.
+/// `at` on the clock of `zone`, as a browser writes it, if that leads back to `at`; else with its offset.
+fn local(zone: Tz, at: DateTime<Utc>) -> String {
+    let there = at.with_timezone(&zone);
+    let text = there.format("%Y-%m-%dT%H:%M:%S").to_string();
+    match moment(&text, zone) {
+        Some(Ok(back)) if back == at => text,
+        _ => there.to_rfc3339(),
+    }
+}
+
+/// What a local date and time means in `zone`: of an hour that comes twice the first. None when it is not one; `Err`
+/// when the clock of `zone` never shows it.
+fn moment(text: &str, zone: Tz) -> Option<Result<DateTime<Utc>, ()>> {
+    let local = NaiveDateTime::parse_from_str(text, "%Y-%m-%dT%H:%M:%S")
+        .or_else(|_| NaiveDateTime::parse_from_str(text, "%Y-%m-%dT%H:%M"))
+        .ok()?;
+    Some(zone.from_local_datetime(&local).earliest().map(|at| at.with_timezone(&Utc)).ok_or(()))
+}
+
+/// Reads the fields; what is absent or empty is as usual. Start and end are local times in `zone`, or instants with
+/// their offset.
 ///
 /// # Errors
 ///
-/// The wrong fields, named `rules.NAME`.
-pub fn read(fields: &BTreeMap<String, String>) -> Result<Rules, Vec<FieldError>> {
-    let mut form = Reader { fields, errors: Vec::new() };
+/// The wrong fields, named `rules.NAME`, and `zone` when a local time needs one that is not known.
+pub fn read(fields: &BTreeMap<String, String>, zone: &str) -> Result<Rules, Vec<FieldError>> {
+    let mut form = Reader { fields, zone: parse_zone(zone), errors: Vec::new() };
     let usual = Rules::default();
-    let key = form.text("concurrency_key").map(ToOwned::to_owned);
-    let key_limit = form.number("concurrency_key_limit");
-    let key_limit = match (key, key_limit) {
-        (Some(key), Some(limit)) => Some(KeyLimit { key, limit }),
-        (Some(key), None) => Some(KeyLimit { key, limit: 1 }),
-        (None, Some(_)) => {
-            form.wrong("concurrency_key", "name the key that the limit is for, or leave the limit empty");
-            None
-        }
-        (None, None) => None,
-    };
-    let threshold = form.number("auto_disable_threshold");
-    let window_seconds = form.number("auto_disable_window_seconds").unwrap_or(3_600);
-    let cool_down_seconds = form.number("auto_disable_cool_down_seconds");
-    let calendars = form.text("calendars").unwrap_or_default().to_owned();
-    let calendars = calendars
-        .split(',')
-        .map(str::trim)
-        .filter(|id| !id.is_empty())
-        .filter_map(|id| match id.parse() {
-            Ok(id) => Some(id),
-            Err(_) => {
-                form.wrong("calendars", "choose calendars from the list");
-                None
-            }
-        })
-        .collect();
+    // In the order of the form, so that what is wrong is listed in it too.
     let rules = Rules {
         start_at: form.instant("start_at"),
         end_at: form.instant("end_at"),
         jitter_seconds: form.number("jitter_seconds").unwrap_or(usual.jitter_seconds),
-        calendars,
+        calendars: form.calendars(),
         blackout: form.word("blackout", Blackout::from_word, Blackout::ALL.iter().map(|b| b.word())),
+        overlap: form.word("overlap", Overlap::from_word, Overlap::ALL.iter().map(|o| o.word())),
         misfire: form.word("misfire", Misfire::from_word, Misfire::ALL.iter().map(|m| m.word())),
         catch_up_limit: form.number("catch_up_limit").unwrap_or(usual.catch_up_limit),
         catch_up_window_seconds: form.number("catch_up_window_seconds").unwrap_or(usual.catch_up_window_seconds),
-        overlap: form.word("overlap", Overlap::from_word, Overlap::ALL.iter().map(|o| o.word())),
         max_concurrent: form.number("max_concurrent"),
-        key_limit,
+        key_limit: form.key_limit(),
         max_retries: form.number("max_retries").unwrap_or(usual.max_retries),
         base_retry_delay_seconds: form.number("base_retry_delay_seconds").unwrap_or(usual.base_retry_delay_seconds),
         zombie_timeout_seconds: form.number("zombie_timeout_seconds"),
         on_lost: form.word("on_lost", OnLost::from_word, OnLost::ALL.iter().map(|o| o.word())),
-        auto_disable: threshold.map(|threshold| AutoDisable { threshold, window_seconds, cool_down_seconds }),
+        auto_disable: form.auto_disable(),
     };
     if form.errors.is_empty()
         && let Err(wrong) = rules.check()
@@ -103,6 +140,8 @@ pub fn read(fields: &BTreeMap<String, String>) -> Result<Rules, Vec<FieldError>>
 
 struct Reader<'a> {
     fields: &'a BTreeMap<String, String>,
+    /// The zone of local times, or what is wrong with its name.
+    zone: Result<Tz, String>,
     errors: Vec<FieldError>,
 }
 
@@ -127,15 +166,71 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn instant(&mut self, field: &str) -> Option<chrono::DateTime<chrono::Utc>> {
+    fn instant(&mut self, field: &str) -> Option<DateTime<Utc>> {
         let text = self.text(field)?;
-        match text.parse() {
-            Ok(at) => Some(at),
-            Err(_) => {
-                self.wrong(field, "write a date and time with its offset, as in 2026-11-21T09:00:00Z");
-                None
+        if let Ok(at) = text.parse() {
+            return Some(at);
+        }
+        // Whether it is a local time at all does not depend on the zone.
+        match moment(text, *self.zone.as_ref().unwrap_or(&Tz::UTC)) {
+            None => self.wrong(field, "choose a date and a time, as in 2026-11-21T09:00"),
+            Some(read) => match (&self.zone, read) {
+                (Ok(_), Ok(at)) => return Some(at),
+                (Ok(zone), Err(())) => {
+                    let message = format!(
+                        "{text} does not exist in {zone}, where the clock is put forward then: choose a moment before or after"
+                    );
+                    self.wrong(field, &message);
+                }
+                (Err(message), _) => {
+                    let error = FieldError::new("zone", message.clone());
+                    if !self.errors.contains(&error) {
+                        self.errors.push(error);
+                    }
+                }
+            },
+        }
+        None
+    }
+
+    fn calendars(&mut self) -> Vec<CalendarId> {
+        let text = self.text("calendars").unwrap_or_default();
+        let mut ids = Vec::new();
+        for id in text.split(',').map(str::trim).filter(|id| !id.is_empty()) {
+            match id.parse() {
+                Ok(id) => ids.push(id),
+                Err(_) => {
+                    self.wrong("calendars", "choose calendars from the list");
+                    break;
+                }
             }
         }
+        ids
+    }
+
+    fn key_limit(&mut self) -> Option<KeyLimit> {
+        let key = self.text("concurrency_key");
+        let is_limited = self.text("concurrency_key_limit").is_some();
+        let limit = self.number("concurrency_key_limit");
+        if key.is_none() && is_limited {
+            self.wrong("concurrency_key", "name the key that the limit is for, or leave the limit empty");
+        }
+        Some(KeyLimit { key: key?.to_owned(), limit: limit.unwrap_or(1) })
+    }
+
+    fn auto_disable(&mut self) -> Option<AutoDisable> {
+        let others = ["auto_disable_window_seconds", "auto_disable_cool_down_seconds"];
+        let is_wanted = others.into_iter().any(|field| self.text(field).is_some());
+        if is_wanted && self.text("auto_disable_threshold").is_none() {
+            self.wrong(
+                "auto_disable_threshold",
+                "say after how many failures, or leave the time they fall into and the pause empty",
+            );
+        }
+        let threshold = self.number("auto_disable_threshold");
+        let window_seconds = self.number("auto_disable_window_seconds").unwrap_or(3_600);
+        let cool_down_seconds = self.number("auto_disable_cool_down_seconds");
+        threshold.map(|threshold| AutoDisable { threshold, window_seconds, cool_down_seconds })
     }
 
     fn word<T: Default>(
@@ -169,8 +264,69 @@ mod tests {
             auto_disable: Some(AutoDisable { threshold: 5, window_seconds: 60, cool_down_seconds: Some(9) }),
             ..Rules::default()
         };
-        assert_eq!(read(&write(&rules)), Ok(rules));
-        assert_eq!(read(&BTreeMap::new()), Ok(Rules::default()));
+        for zone in ["UTC", "Europe/Warsaw", "America/New_York"] {
+            assert_eq!(read(&write(&rules, zone), zone).as_ref(), Ok(&rules));
+        }
+        assert_eq!(read(&BTreeMap::new(), "UTC"), Ok(Rules::default()));
+        assert_eq!(usual(), write(&Rules::default(), "Europe/Warsaw"));
+    }
+
+    fn starting(text: &str) -> BTreeMap<String, String> {
+        BTreeMap::from([("start_at".to_owned(), text.to_owned())])
+    }
+
+    fn start(at: &str) -> Result<Rules, Vec<FieldError>> {
+        Ok(Rules { start_at: Some(at.parse().expect("instant")), ..Rules::default() })
+    }
+
+    #[test]
+    fn a_start_is_local_in_the_zone_or_carries_its_offset() {
+        assert_eq!(read(&starting("2026-07-01T09:00"), "Europe/Warsaw"), start("2026-07-01T07:00:00Z"));
+        assert_eq!(read(&starting("2026-07-01T09:00:30"), "UTC"), start("2026-07-01T09:00:30Z"));
+        assert_eq!(read(&starting("2026-07-01T09:00:00+05:00"), "Europe/Warsaw"), start("2026-07-01T04:00:00Z"));
+        let rules = start("2026-07-01T07:00:00Z").expect("valid");
+        assert_eq!(write(&rules, "Europe/Warsaw")["start_at"], "2026-07-01T09:00:00");
+    }
+
+    #[test]
+    fn an_hour_that_comes_twice_is_not_moved_by_an_edit() {
+        // On 25 October 2026 the clock of Warsaw shows 02:30 at 00:30 and at 01:30 UTC.
+        for at in ["2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z", "2026-10-25T05:00:00.25Z"] {
+            let rules = start(at).expect("valid");
+            assert_eq!(read(&write(&rules, "Europe/Warsaw"), "Europe/Warsaw"), Ok(rules));
+        }
+    }
+
+    #[test]
+    fn a_moment_that_no_clock_shows_is_refused_with_the_reason() {
+        let errors = read(&starting("2027-03-28T02:30"), "Europe/Warsaw").expect_err("wrong");
+        assert_eq!(errors[0].field, "rules.start_at");
+        assert!(errors[0].message.starts_with("2027-03-28T02:30 does not exist in Europe/Warsaw"), "{errors:?}");
+        let errors = read(&starting("tomorrow"), "Mars/Olympus").expect_err("wrong");
+        assert_eq!(errors[0].field, "rules.start_at");
+    }
+
+    #[test]
+    fn a_local_time_needs_a_zone_that_is_known() {
+        let both = BTreeMap::from([
+            ("start_at".to_owned(), "2026-07-01T09:00".to_owned()),
+            ("end_at".to_owned(), "2026-07-02T09:00".to_owned()),
+        ]);
+        let errors = read(&both, "Mars/Olympus").expect_err("wrong");
+        assert_eq!(errors.len(), 1);
+        assert_eq!(errors[0].field, "zone");
+        assert_eq!(read(&starting("2026-07-01T09:00:00Z"), "Mars/Olympus"), start("2026-07-01T09:00:00Z"));
+    }
+
+    #[test]
+    fn a_window_without_a_number_of_failures_is_not_dropped_in_silence() {
+        let fields = BTreeMap::from([("auto_disable_window_seconds".to_owned(), "60".to_owned())]);
+        assert_eq!(read(&fields, "UTC").expect_err("wrong")[0].field, "rules.auto_disable_threshold");
+        let fields = BTreeMap::from([
+            ("auto_disable_threshold".to_owned(), "few".to_owned()),
+            ("auto_disable_window_seconds".to_owned(), "60".to_owned()),
+        ]);
+        assert_eq!(read(&fields, "UTC").expect_err("wrong").len(), 1);
     }
 
     #[test]
@@ -180,9 +336,9 @@ mod tests {
             ("max_concurrent".to_owned(), "many".to_owned()),
             ("concurrency_key_limit".to_owned(), "2".to_owned()),
         ]);
-        let errors = read(&fields).expect_err("wrong");
+        let errors = read(&fields, "UTC").expect_err("wrong");
         let names: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
-        assert_eq!(names, ["rules.concurrency_key", "rules.overlap", "rules.max_concurrent"]);
-        assert!(errors[1].message.contains("allow, skip, queue, replace"));
+        assert_eq!(names, ["rules.overlap", "rules.max_concurrent", "rules.concurrency_key"]);
+        assert!(errors[0].message.contains("allow, skip, queue, replace"));
     }
 }

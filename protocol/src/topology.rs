@@ -28,6 +28,10 @@ pub const HEADER_CORRELATION_ID: &str = "x-original-correlation-id";
 /// Header: set to 1 when the server could not know whether an earlier copy arrived.
 pub const HEADER_REPUBLISH: &str = "x-republish";
 
+/// Header: why a worker dead-letters an occurrence's message itself: `permanent`, `exhausted` or `poison`. Without it, a
+/// dead letter was rejected: no worker could make anything of it.
+pub const HEADER_CAUSE: &str = "x-milvaion-cause";
+
 /// The names on the broker under one prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
@@ -151,6 +155,18 @@ impl Keys {
         format!("{}cancellation_channel", self.prefix)
     }
 
+    /// Who holds a role that only one server has at a time.
+    #[must_use]
+    pub fn lease(&self, role: &str) -> String {
+        format!("{}locks:{role}", self.prefix)
+    }
+
+    /// Channel on which a server says that it has given such a role back.
+    #[must_use]
+    pub fn lease_channel(&self, role: &str) -> String {
+        format!("{}locks:{role}:free", self.prefix)
+    }
+
     /// A worker instance's sign of life.
     #[must_use]
     pub fn heartbeat(&self, instance_id: &str) -> String {
@@ -161,6 +177,12 @@ impl Keys {
     #[must_use]
     pub fn running(&self, occurrence: crate::id::OccurrenceId) -> String {
         format!("{}running:{occurrence}", self.prefix)
+    }
+
+    /// The wish that an occurrence be cancelled, which stays when nobody heard it on the channel.
+    #[must_use]
+    pub fn cancel_request(&self, occurrence: crate::id::OccurrenceId) -> String {
+        format!("{}cancel:{occurrence}", self.prefix)
     }
 }
 

@@ -117,6 +117,9 @@ pub struct OccurrenceView {
     pub trigger_reason: Option<String>,
     /// When its message was confirmed by the broker.
     pub published_at: Option<DateTime<Utc>>,
+    /// Queued, but waiting for its turn: a limit or an earlier occurrence holds it back.
+    #[serde(default)]
+    pub is_held: bool,
     /// What the job returned.
     pub result: Option<String>,
     /// What went wrong.
@@ -395,6 +398,18 @@ pub struct InviteInfo {
     pub name: String,
     /// The role it gives.
     pub role: Role,
+}
+
+/// Everything stands still: nothing is fired or released until somebody resumes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterPause {
+    /// Since when.
+    pub since: DateTime<Utc>,
+    /// Who threw the switch.
+    pub by: String,
+    /// Why, in their words.
+    pub reason: String,
 }
 
 /// What the job form needs beside the job.

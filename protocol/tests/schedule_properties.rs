@@ -5,9 +5,14 @@
 //! comes twice fires on its first pass unless the pattern is a rhythm. Sets of values are counted out one by one. None of
 //! this shares a line with the product.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+#[path = "schedule_properties/clock.rs"]
+mod clock;
+#[path = "schedule_properties/pattern.rs"]
+mod pattern;
 
-use chrono::{DateTime, Datelike, Duration, NaiveDate, NaiveDateTime, NaiveTime, Offset, TimeZone, Timelike, Utc};
+use std::collections::{BTreeMap, BTreeSet};
+
+use chrono::{DateTime, Datelike, Duration, NaiveDate, NaiveTime, Timelike, Utc};
 use chrono_tz::Tz;
 use proptest::{
     prelude::*,
@@ -16,346 +21,12 @@ use proptest::{
 };
 use protocol::cron::Cron;
 
-/// Half hours, quarter hours, midnight changes, Ramadan, two hours, missing days, abolished and doubled summer times.
-const ZONES: [&str; 52] = [
-    "Africa/Cairo",
-    "Africa/Casablanca",
-    "Africa/El_Aaiun",
-    "Africa/Juba",
-    "America/Adak",
-    "America/Asuncion",
-    "America/Caracas",
-    "America/Godthab",
-    "America/Havana",
-    "America/Los_Angeles",
-    "America/Miquelon",
-    "America/New_York",
-    "America/Nuuk",
-    "America/Port-au-Prince",
-    "America/Santiago",
-    "America/Sao_Paulo",
-    "America/Scoresbysund",
-    "America/St_Johns",
-    "Antarctica/Casey",
-    "Antarctica/Macquarie",
-    "Antarctica/Troll",
-    "Asia/Amman",
-    "Asia/Beirut",
-    "Asia/Famagusta",
-    "Asia/Gaza",
-    "Asia/Hebron",
-    "Asia/Istanbul",
-    "Asia/Jerusalem",
-    "Asia/Kathmandu",
-    "Asia/Pyongyang",
-    "Asia/Tehran",
-    "Atlantic/Azores",
-    "Australia/Adelaide",
-    "Australia/Eucla",
-    "Australia/Lord_Howe",
-    "Australia/Sydney",
-    "Europe/Chisinau",
-    "Europe/Dublin",
-    "Europe/Istanbul",
-    "Europe/London",
-    "Europe/Volgograd",
-    "Europe/Warsaw",
-    "Pacific/Apia",
-    "Pacific/Auckland",
-    "Pacific/Chatham",
-    "Pacific/Easter",
-    "Pacific/Fakaofo",
-    "Pacific/Fiji",
-    "Pacific/Kwajalein",
-    "Pacific/Norfolk",
-    "Pacific/Tongatapu",
-    "UTC",
-];
-
-fn zone(name: &str) -> Tz {
-    name.parse().expect(name)
-}
-
-fn offset(zone: Tz, at: DateTime<Utc>) -> i32 {
-    zone.offset_from_utc_datetime(&at.naive_utc()).fix().local_minus_utc()
-}
+use clock::{ZONES, all_changes, offset, window, zone};
+use pattern::pattern;
 
 fn runner(cases: u32) -> TestRunner {
     TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() })
 }
-
-// ---- expressions with a meaning of their own ------------------------------------------------------------------------
-
-/// A field's text and the values it stands for, counted out.
-#[derive(Clone, Debug)]
-struct Values {
-    text: String,
-    set: BTreeSet<u32>,
-}
-
-#[derive(Clone, Debug)]
-enum Day {
-    Of(Values),
-    LastOfMonth(u32),
-    WeekdayNear(u32),
-    WeekdayNearLast(u32),
-    LastInMonth(u32),
-    Nth(u32, u32),
-}
-
-#[derive(Clone, Debug)]
-struct Pattern {
-    text: String,
-    seconds: BTreeSet<u32>,
-    minutes: BTreeSet<u32>,
-    hours: BTreeSet<u32>,
-    month_day: Day,
-    months: BTreeSet<u32>,
-    week_day: Day,
-    rhythm: bool,
-}
-
-/// From `from` to `to`, round the end if need be, taking each `step`-th.
-fn counted(low: u32, high: u32, from: u32, to: u32, step: u32) -> BTreeSet<u32> {
-    let (mut value, mut n, mut set) = (from, 0, BTreeSet::new());
-    loop {
-        if n % step == 0 {
-            set.insert(value);
-        }
-        if value == to {
-            return set;
-        }
-        value = if value == high { low } else { value + 1 };
-        n += 1;
-    }
-}
-
-/// `top` is what a step may be and where `a/b` ends; `high` is where a range goes round (they differ for weekdays).
-fn values(low: u32, high: u32, top: u32) -> impl Strategy<Value = Values> {
-    let one = low..=high;
-    let item = prop_oneof![
-        4 => one.clone().prop_map(|n| (n.to_string(), BTreeSet::from([n]))),
-        2 => (one.clone(), one.clone()).prop_map(move |(a, b)| (format!("{a}-{b}"), counted(low, high, a, b, 1))),
-        1 => (one.clone(), one.clone(), 1..=top)
-            .prop_map(move |(a, b, c)| (format!("{a}-{b}/{c}"), counted(low, high, a, b, c))),
-        1 => (one, 1..=top).prop_map(move |(a, c)| (format!("{a}/{c}"), counted(low, top, a, top, c))),
-    ];
-    prop_oneof![
-        4 => Just(("*".to_owned(), counted(low, high, low, high, 1))),
-        2 => (1..=top).prop_map(move |c| (format!("*/{c}"), counted(low, top, low, top, c))),
-        6 => prop::collection::vec(item, 1..4).prop_map(|items| {
-            let text: Vec<String> = items.iter().map(|(text, _)| text.clone()).collect();
-            (text.join(","), items.into_iter().flat_map(|(_, set)| set).collect())
-        }),
-    ]
-    .prop_map(|(text, set)| Values { text, set })
-}
-
-fn fixed(low: u32, high: u32) -> impl Strategy<Value = Values> {
-    prop::collection::btree_set(low..=high, 1..4).prop_map(|set| {
-        let text: Vec<String> = set.iter().map(ToString::to_string).collect();
-        Values { text: text.join(","), set }
-    })
-}
-
-fn month_day() -> impl Strategy<Value = (String, Day)> {
-    let any = || Just(("*".to_owned(), Day::Of(Values { text: "*".into(), set: (1..=31).collect() })));
-    prop_oneof![
-        8 => any(),
-        1 => Just(("?".to_owned(), Day::Of(Values { text: "?".into(), set: (1..=31).collect() }))),
-        4 => values(1, 31, 31).prop_map(|v| (v.text.clone(), Day::Of(v))),
-        1 => Just(("L".to_owned(), Day::LastOfMonth(0))),
-        1 => (0..=30_u32).prop_map(|n| (format!("L-{n}"), Day::LastOfMonth(n))),
-        1 => Just(("LW".to_owned(), Day::WeekdayNearLast(0))),
-        1 => (0..=30_u32).prop_map(|n| (format!("L-{n}W"), Day::WeekdayNearLast(n))),
-        1 => (1..=31_u32).prop_map(|n| (format!("{n}W"), Day::WeekdayNear(n))),
-    ]
-}
-
-fn week_day() -> impl Strategy<Value = (String, Day)> {
-    let names = ["SUN", "mon", "Tue", "WED", "THU", "FRI", "sat"];
-    prop_oneof![
-        8 => Just(("*".to_owned(), Day::Of(Values { text: "*".into(), set: (0..=6).collect() }))),
-        3 => values(0, 6, 7).prop_map(|v| {
-            let set = v.set.iter().map(|n| n % 7).collect();
-            (v.text.clone(), Day::Of(Values { set, ..v }))
-        }),
-        2 => (0..7_usize, 0..7_usize).prop_map(move |(a, b)| {
-            let set = counted(0, 6, a as u32, b as u32, 1);
-            (format!("{}-{}", names[a], names[b]), Day::Of(Values { text: String::new(), set }))
-        }),
-        1 => (0..=7_u32).prop_map(|n| (format!("{n}L"), Day::LastInMonth(n % 7))),
-        1 => (0..=7_u32, 1..=5_u32).prop_map(|(n, k)| (format!("{n}#{k}"), Day::Nth(n % 7, k))),
-    ]
-}
-
-/// Any pattern: half of them appointments, half of them with seconds.
-fn pattern() -> impl Strategy<Value = Pattern> {
-    let month = prop_oneof![3 => Just(None), 1 => values(1, 12, 12).prop_map(Some)];
-    let time = |rhythm: bool| {
-        if rhythm {
-            (values(0, 59, 59).boxed(), values(0, 59, 59).boxed(), values(0, 23, 23).boxed())
-        } else {
-            (fixed(0, 59).boxed(), fixed(0, 59).boxed(), fixed(0, 23).boxed())
-        }
-    };
-    (any::<bool>().prop_flat_map(time), any::<bool>(), month_day(), month, week_day()).prop_map(
-        |((second, minute, hour), six, (day_text, month_day), month, (week_text, week_day))| {
-            let zero = Values { text: "0".into(), set: BTreeSet::from([0]) };
-            let second = if six { second } else { zero };
-            let month = month.unwrap_or_else(|| Values { text: "*".into(), set: (1..=12).collect() });
-            let lead = if six { format!("{} ", second.text) } else { String::new() };
-            Pattern {
-                text: format!("{lead}{} {} {day_text} {} {week_text}", minute.text, hour.text, month.text),
-                rhythm: [&second, &minute, &hour].iter().any(|field| field.text.contains(['*', '-', '/'])),
-                seconds: second.set,
-                minutes: minute.set,
-                hours: hour.set,
-                month_day,
-                months: month.set,
-                week_day,
-            }
-        },
-    )
-}
-
-fn length(date: NaiveDate) -> u32 {
-    (28..=31).rev().find(|day| date.with_day(*day).is_some()).expect("a month has days")
-}
-
-fn nearest_weekday(date: NaiveDate, target: u32) -> Option<u32> {
-    let target = date.with_day(target)?;
-    // The nearest Monday to Friday of the same month; of two equally near ones there are none.
-    [0, -1, 1, -2, 2]
-        .iter()
-        .map(|days| target + Duration::days(*days))
-        .find(|day| day.month() == target.month() && day.weekday().num_days_from_monday() < 5)
-        .map(|day| day.day())
-}
-
-fn day_matches(day: &Day, date: NaiveDate) -> bool {
-    let (number, weekday, last) = (date.day(), date.weekday().num_days_from_sunday(), length(date));
-    match day {
-        Day::Of(values) => values.set.contains(&number),
-        Day::LastOfMonth(n) => number + n == last,
-        Day::WeekdayNear(n) => nearest_weekday(date, *n) == Some(number),
-        Day::WeekdayNearLast(n) => *n < last && nearest_weekday(date, last - n) == Some(number),
-        Day::LastInMonth(day) => weekday == *day && number + 7 > last,
-        Day::Nth(day, k) => weekday == *day && number.div_ceil(7) == *k,
-    }
-}
-
-impl Pattern {
-    fn date_matches(&self, date: NaiveDate) -> bool {
-        let week = match &self.week_day {
-            Day::Of(values) => values.set.contains(&date.weekday().num_days_from_sunday()),
-            other => day_matches(other, date),
-        };
-        self.months.contains(&date.month()) && week && day_matches(&self.month_day, date)
-    }
-}
-
-// ---- days around a change of the clock ------------------------------------------------------------------------------
-
-/// One minute of UTC.
-struct Minute {
-    at: DateTime<Utc>,
-    shows: NaiveDateTime,
-    first_pass: bool,
-    /// The local minutes that the clock jumped over to get here.
-    skipped: Vec<NaiveDateTime>,
-}
-
-struct Window {
-    zone: Tz,
-    change: DateTime<Utc>,
-    minutes: Vec<Minute>,
-}
-
-/// Six days, minute by minute, with the change in their middle.
-fn window(zone: Tz, change: DateTime<Utc>) -> Window {
-    let mut seen = HashSet::new();
-    let mut minutes: Vec<Minute> = Vec::with_capacity(6 * 1440);
-    for n in 0..6 * 1440 {
-        let at = change - Duration::days(3) + Duration::minutes(n);
-        let shows = at.naive_utc() + Duration::seconds(i64::from(offset(zone, at)));
-        let mut skipped = Vec::new();
-        if let Some(before) = minutes.last() {
-            let mut missing = before.shows + Duration::minutes(1);
-            while missing < shows {
-                skipped.push(missing);
-                missing += Duration::minutes(1);
-            }
-        }
-        minutes.push(Minute { at, shows, first_pass: seen.insert(shows), skipped });
-    }
-    Window { zone, change, minutes }
-}
-
-impl Window {
-    /// The first `count` fires at or after the `start`-th minute plus `seconds`; there itself a fire that only stands in
-    /// for skipped minutes counts when `stand_in` says so.
-    fn fires(&self, pattern: &Pattern, start: usize, seconds: u32, count: usize, stand_in: bool) -> Vec<DateTime<Utc>> {
-        let from = self.minutes[start].at + Duration::seconds(i64::from(seconds));
-        let table = |set: &BTreeSet<u32>| (0..60).map(|n| set.contains(&n)).collect::<Vec<bool>>();
-        let (minutes, hours) = (table(&pattern.minutes), table(&pattern.hours));
-        let mut dates = BTreeMap::new();
-        let mut matches = |shown: NaiveDateTime| {
-            minutes[shown.minute() as usize]
-                && hours[shown.hour() as usize]
-                && *dates.entry(shown.date()).or_insert_with(|| pattern.date_matches(shown.date()))
-        };
-        let mut fires = Vec::new();
-        for minute in &self.minutes[start..] {
-            let mut here = BTreeSet::new();
-            if (stand_in || minute.at > from) && minute.skipped.iter().any(|shown| matches(*shown)) {
-                here.insert(minute.at);
-            }
-            if (pattern.rhythm || minute.first_pass) && matches(minute.shows) {
-                here.extend(pattern.seconds.iter().map(|second| minute.at + Duration::seconds(i64::from(*second))));
-            }
-            fires.extend(here.into_iter().filter(|at| *at >= from));
-            if fires.len() >= count {
-                break;
-            }
-        }
-        fires.truncate(count);
-        fires
-    }
-}
-
-/// The changes of a zone's clock between two years.
-fn changes(zone: Tz, years: std::ops::Range<i32>) -> Vec<DateTime<Utc>> {
-    let year = |year| NaiveDate::from_ymd_opt(year, 1, 1).expect("date").and_time(NaiveTime::MIN).and_utc();
-    let (mut at, end, mut found) = (year(years.start), year(years.end), Vec::new());
-    while at < end {
-        let next = at + Duration::hours(12);
-        if offset(zone, next) != offset(zone, at) {
-            let change = (0..=720).map(|n| at + Duration::minutes(n)).find(|m| offset(zone, *m) != offset(zone, at));
-            found.extend(change);
-        }
-        at = next;
-    }
-    found
-}
-
-/// Every change from 2024 to 2030; for zones that have none then, their last four before; and three lost days.
-fn all_changes() -> Vec<(Tz, DateTime<Utc>)> {
-    let of = |name: &&str| {
-        let zone = zone(name);
-        let mut found = changes(zone, 2024..2031);
-        if found.is_empty() {
-            found = changes(zone, 1985..2024).into_iter().rev().take(4).collect();
-        }
-        if matches!(*name, "Pacific/Apia" | "Pacific/Fakaofo" | "Pacific/Kwajalein") {
-            found.extend(changes(zone, 1993..2012));
-        }
-        found.into_iter().map(move |change| (zone, change)).collect::<Vec<_>>()
-    };
-    ZONES.iter().flat_map(of).collect()
-}
-
-// ---- the properties -------------------------------------------------------------------------------------------------
 
 #[test]
 fn no_match_is_skipped_and_none_invented_around_any_change() {
@@ -404,6 +75,29 @@ fn no_match_is_skipped_and_none_invented_around_any_change() {
         count += 1;
     }
     assert!(count > 400, "only {count} changes of the clock were found");
+}
+
+#[test]
+fn every_date_that_matches_is_found_and_no_other() {
+    let from = NaiveDate::from_ymd_opt(1890, 1, 1).expect("date");
+    runner(8_000)
+        .run(&(pattern(), 0..110_000_i64), |(pattern, days)| {
+            let Ok(cron) = Cron::parse(&format!("0 0 {}", pattern.days)) else { return Ok(()) };
+            let start = from + Duration::days(days);
+            let expected: Vec<NaiveDate> =
+                start.iter_days().take(500).filter(|date| pattern.date_matches(*date)).take(3).collect();
+            let mut at = start.and_time(NaiveTime::MIN).and_utc() - Duration::seconds(1);
+            for date in &expected {
+                at = cron.next_after(Tz::UTC, at).expect("fires");
+                prop_assert_eq!(at, date.and_time(NaiveTime::MIN).and_utc(), "{} from {}", pattern.days, start);
+            }
+            if expected.len() < 3 {
+                let next = cron.next_after(Tz::UTC, at);
+                prop_assert!(next.is_none_or(|next| next.date_naive() >= start + Duration::days(500)));
+            }
+            Ok(())
+        })
+        .unwrap_or_else(|error| panic!("{error}"));
 }
 
 #[test]

@@ -12,32 +12,41 @@ use std::{
     time::Duration,
 };
 
-use tokio::{net::TcpListener, sync::Notify};
+use tokio::{
+    net::TcpListener,
+    sync::{Notify, watch},
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     background::{
         board::Board,
+        breaker::Breaker,
+        cancellations::Cancellations,
+        clock_watch::ClockWatch,
         dispatcher::Dispatcher,
-        driver::drive,
+        driver::{drive, drive_led},
         due_index::DueIndex,
         herald::{Herald, News},
+        lease::{self, LEADER, Leadership, Lease},
+        lost_messages::LostMessages,
         presence::Presence,
         releaser::Releaser,
         republisher::{self, Republisher},
         sender::{Marker, Sender},
         upkeep::Upkeep,
         wakes::Wakes,
+        zombies::{Ears, Zombies},
     },
-    broker::{Broker, consumer::consume, publisher::Publisher},
+    broker::{Broker, consumer::consume, depth::QueueProbe, publisher::Publisher},
     cache::Cache,
     clock::Clock,
     command::{jobs::Jobs, sign_in::Hasher},
     config::Config,
     error::chain,
     http::{WebState, health::HealthCheck},
-    intake::{logs::LogIntake, registration::RegistrationIntake, status::StatusIntake},
-    live::{Hub, bridge::Bridge},
+    intake::{dead_letters::DeadLetterIntake, logs::LogIntake, registration::RegistrationIntake, status::StatusIntake},
+    live::{Hub, alerts::Alerts, bridge::Bridge},
     store::Store,
     ui::backend::ServerBackend,
 };
@@ -67,6 +76,8 @@ pub struct Server {
     /// What time it is.
     pub clock: Clock,
     sender: Sender,
+    /// Whether this server leads.
+    pub leadership: watch::Receiver<Leadership>,
     stop_doors: CancellationToken,
     stop_loops: CancellationToken,
     stop_pipes: CancellationToken,
@@ -120,12 +131,18 @@ impl Server {
         let news = News::default();
         let herald = Herald { news: news.clone(), cache: cache.clone(), dispatch: wakes.dispatch.clone() };
         loops.spawn(drive(herald, news.bell(), board.clone(), stop_loops.clone()));
+        let holder = lease::holder_name();
+        let lease = Lease::new(LEADER, holder, cache.clone(), store.clone(), clock.clone(), wakes.rebuild.clone());
+        let leadership = lease.leadership();
+        loops.spawn(lease.run(stop_loops.clone()));
+
         let dispatcher = Dispatcher {
             store: store.clone(),
             cache: cache.clone(),
             sender: sender.clone(),
             hub: hub.clone(),
             clock: clock.clone(),
+            leadership: leadership.clone(),
             wake: wakes.dispatch.clone(),
             rebuild: wakes.rebuild.clone(),
             release: wakes.release.clone(),
@@ -140,7 +157,7 @@ impl Server {
             clock: clock.clone(),
             every: config.background.rebuild,
         };
-        loops.spawn(drive(index, wake_index, board_index, stop_index));
+        loops.spawn(drive_led(index, wake_index, board_index, leadership.clone(), stop_index));
         let (wake_republish, board_republish, stop_republish) = task(wakes.republish.clone());
         let republisher = Republisher {
             store: store.clone(),
@@ -155,16 +172,6 @@ impl Server {
         let presence =
             Presence { store: store.clone(), hub: hub.clone(), clock: clock.clone(), known: Default::default() };
         loops.spawn(drive(presence, Arc::default(), board.clone(), stop_loops.clone()));
-        let releaser = Releaser {
-            store: store.clone(),
-            cache: cache.clone(),
-            sender: sender.clone(),
-            clock: clock.clone(),
-            wake: wakes.dispatch.clone(),
-        };
-        loops.spawn(drive(releaser, wakes.release.clone(), board.clone(), stop_loops.clone()));
-        let upkeep = Upkeep { store: store.clone(), clock: clock.clone() };
-        loops.spawn(drive(upkeep, Arc::default(), board.clone(), stop_loops.clone()));
 
         let names = broker.topology().clone();
         let status = StatusIntake {
@@ -193,7 +200,69 @@ impl Server {
             clock: clock.clone(),
             wake: wakes.dispatch.clone(),
             republish: wakes.republish.clone(),
+            release: wakes.release.clone(),
+            cancellations: Arc::default(),
+            flights: TaskTracker::new(),
         };
+        let cancellations = Cancellations { jobs: jobs.clone(), open: 0 };
+        loops.spawn(drive(cancellations, jobs.cancellations.clone(), board.clone(), stop_loops.clone()));
+        let releaser = Releaser {
+            store: store.clone(),
+            cache: cache.clone(),
+            sender: sender.clone(),
+            jobs: jobs.clone(),
+            clock: clock.clone(),
+            wake: wakes.dispatch.clone(),
+        };
+        loops.spawn(drive(releaser, wakes.release.clone(), board.clone(), stop_loops.clone()));
+        let letters = DeadLetterIntake {
+            store: store.clone(),
+            cache: cache.clone(),
+            hub: hub.clone(),
+            clock: clock.clone(),
+            wake: jobs.wake.clone(),
+            release: jobs.release.clone(),
+            failed: wakes.breaker.clone(),
+        };
+        loops.spawn(consume(broker.clone(), names.dead_letter_queue(), letters, stop_loops.clone()));
+        let (alerts, sending) = Alerts::new(config.alerts.webhook_url.clone());
+        let stop_alerts = stop_pipes.clone();
+        pipes.spawn(async move { stop_alerts.run_until_cancelled(sending).await });
+        let breaker = Breaker { jobs: jobs.clone(), alerts, usual: config.alerts.auto_disable };
+        loops.spawn(drive(breaker, wakes.breaker.clone(), board.clone(), stop_loops.clone()));
+        let upkeep = Upkeep {
+            store: store.clone(),
+            clock: clock.clone(),
+            retention: config.retention.clone(),
+            release: jobs.release.clone(),
+        };
+        loops.spawn(drive_led(upkeep, Arc::default(), board.clone(), leadership.clone(), stop_loops.clone()));
+        let watch = ClockWatch { store: store.clone(), clock: clock.clone(), measured: None };
+        loops.spawn(drive(watch, Arc::default(), board.clone(), stop_loops.clone()));
+        let zombies = Zombies {
+            store: store.clone(),
+            cache: cache.clone(),
+            hub: hub.clone(),
+            clock: clock.clone(),
+            ears: Ears::new(broker.clone()),
+            leadership: leadership.clone(),
+            limit: config.lost.zombie,
+            wake: jobs.wake.clone(),
+            republish: jobs.republish.clone(),
+            release: jobs.release.clone(),
+            watch: Zombies::watch(),
+        };
+        loops.spawn(drive_led(zombies, Arc::default(), board.clone(), leadership.clone(), stop_loops.clone()));
+        let lost_messages = LostMessages {
+            store: store.clone(),
+            broker: broker.clone(),
+            probe: QueueProbe::new(broker.clone()),
+            clock: clock.clone(),
+            leadership: leadership.clone(),
+            after: config.lost.requeue_after,
+            republish: jobs.republish.clone(),
+        };
+        loops.spawn(drive_led(lost_messages, Arc::default(), board.clone(), leadership.clone(), stop_loops.clone()));
         let health = HealthCheck { store: store.clone(), cache: cache.clone(), broker, publisher, board };
         let http_config = Arc::new(config.http.clone());
         let backend = Arc::new(ServerBackend {
@@ -229,6 +298,7 @@ impl Server {
             hub,
             clock,
             sender,
+            leadership,
             stop_doors,
             stop_loops,
             stop_pipes,
@@ -247,6 +317,8 @@ impl Server {
         let stages = async {
             self.loops.wait().await;
             self.sender.finish().await;
+            self.jobs.flights.close();
+            self.jobs.flights.wait().await;
             self.stop_pipes.cancel();
             self.pipes.close();
             self.pipes.wait().await;

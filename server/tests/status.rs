@@ -12,7 +12,7 @@ use protocol::{
 use server::{
     clock::Clock,
     domain::transition::fold,
-    store::{Store, occurrences::Asked},
+    store::{Store, asked::Asked},
 };
 
 struct Bench {
@@ -27,8 +27,8 @@ impl Bench {
         let (store, _) = common::database().await;
         let clock = Clock::system();
         let job_id = common::insert(&store, &clock, Schedule::Manual, None).await;
-        let asked = Asked { id: clock.occurrence_id(), job_id, job_data: None, by: "test".into(), reason: None };
-        store.make_asked(&asked, clock.now()).await.expect("answered").expect("made");
+        let asked = Asked { id: clock.occurrence_id(), job_id, by: "test".into(), ..Asked::default() };
+        store.make_asked(&asked, clock.now()).await.expect("answered").new_row().expect("made");
         Self { store, clock, id: asked.id }
     }
 

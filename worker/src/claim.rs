@@ -7,8 +7,10 @@
 //!   heartbeat, so that it outlives its holder by seconds only;
 //! - `done:{attempt}` for a day afterwards, for copies that come late.
 //!
-//! A claim is one round trip, on the way of every start. A higher attempt takes over from a lower one: the server sends
-//! it only after it has given the lower one up.
+//! Deliveries do not ask one by one: the [`clerk`](crate::clerk) gathers claims and ends, and one script settles them
+//! all. A higher attempt takes over from a lower one: the server sends it only after it has given the lower one up. With
+//! a granted claim comes what stands at the occurrence's `cancel:` key, so that what was cancelled while it waited in the
+//! queue is not started, at no round trip of its own.
 //!
 //! Losing Redis costs no run: a first copy starts without a claim, and only a copy that may be a second one waits. A
 //! copy of that kind will also be checked with the server, which answers from PostgreSQL; that question belongs between
@@ -34,7 +36,7 @@ const LEASE_MS: i64 = LOST_AFTER_SECONDS * 1000;
 const REMEMBER_MS: i64 = 24 * 3600 * 1000;
 
 /// Why there is no answer.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum Unreachable {
     #[error("Redis did not answer within {} s", PATIENCE.as_secs())]
     Silent,
@@ -42,11 +44,17 @@ pub(crate) enum Unreachable {
     Failed(#[from] redis::RedisError),
 }
 
+/// An occurrence and which try it is.
+pub(crate) type Attempt = (OccurrenceId, u32);
+
 /// The answer to a claim.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// It is ours.
-    Granted,
+    Granted {
+        /// What stands at the occurrence's `cancel:` key, if anything does.
+        cancel: Option<String>,
+    },
     /// This attempt, or a later one, has ended already.
     Ended,
     /// Somebody else has it.
@@ -66,19 +74,36 @@ pub(crate) struct Claims {
     instance_id: String,
 }
 
-// Grants unless an attempt at least as high is there already; answers what is there.
-static CLAIM: LazyLock<Script> = LazyLock::new(|| {
+// Settles claims, then ends. KEYS: for each claim its claim and its cancel key, then for each end its claim.
+// ARGV: the instance, the lease, how long ends are remembered, the number of claims, then an attempt for each.
+// A claim is granted unless an attempt at least as high is there already. Each claim is answered with three words: what
+// is there (empty when granted), how long it lasts, and what stands at the cancel key. An end is marked unless a later
+// attempt has taken over.
+static SETTLE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
-        local held = redis.call('GET', KEYS[1])
-        if held and held ~= ARGV[1] then
-            local attempt = tonumber(string.match(held, ':(%d+)$'))
-            if attempt and attempt >= tonumber(ARGV[2]) then
-                return {held, redis.call('PTTL', KEYS[1])}
+        local claims = tonumber(ARGV[4])
+        local answer = {}
+        for i = 1, claims do
+            local key, attempt = KEYS[2 * i - 1], ARGV[4 + i]
+            local mark = ARGV[1] .. ':' .. attempt
+            local held = redis.call('GET', key)
+            local other = held and held ~= mark and tonumber(string.match(held, ':(%d+)$'))
+            if other and other >= tonumber(attempt) then
+                answer[3 * i - 2], answer[3 * i - 1], answer[3 * i] = held, tostring(redis.call('PTTL', key)), ''
+            else
+                redis.call('SET', key, mark, 'PX', ARGV[2])
+                answer[3 * i - 2], answer[3 * i - 1], answer[3 * i] = '', '0', redis.call('GET', KEYS[2 * i]) or ''
             end
         end
-        redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
-        return {'', 0}
+        for i = claims + 1, #ARGV - 4 do
+            local key, attempt = KEYS[claims + i], ARGV[4 + i]
+            local held = redis.call('GET', key)
+            if held == ARGV[1] .. ':' .. attempt or not held then
+                redis.call('SET', key, 'done:' .. attempt, 'PX', ARGV[3])
+            end
+        end
+        return answer
         ",
     )
 });
@@ -97,19 +122,6 @@ static RENEW: LazyLock<Script> = LazyLock::new(|| {
             end
         end
         return lost
-        ",
-    )
-});
-
-// Marks the end, unless a later attempt has taken over.
-static FINISH: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        r"
-        local held = redis.call('GET', KEYS[1])
-        if held == ARGV[1] or not held then
-            redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
-        end
-        return 0
         ",
     )
 });
@@ -135,48 +147,56 @@ impl Claims {
         }
     }
 
-    /// Claims an attempt.
+    /// Claims some attempts and marks others as ended, so that a late copy is dropped: one round trip. Answers the claims
+    /// in their order.
     ///
     /// # Errors
-    /// When Redis does not answer. The claim may then be ours or not.
-    pub(crate) async fn claim(&self, occurrence: OccurrenceId, attempt: u32) -> Result<Answer, Unreachable> {
+    /// When Redis does not answer. The claims may then be ours or not, the ends marked or not.
+    pub(crate) async fn settle(&self, claims: &[Attempt], ends: &[Attempt]) -> Result<Vec<Answer>, Unreachable> {
         let mut redis = self.redis.clone();
-        let (held, lease): (String, i64) = within(
-            CLAIM
-                .key(self.keys.running(occurrence))
-                .arg(self.mark(attempt))
-                .arg(attempt)
-                .arg(LEASE_MS)
-                .invoke_async(&mut redis),
-        )
-        .await?;
-        if held.is_empty() {
-            return Ok(Answer::Granted);
+        let mut settle = SETTLE.prepare_invoke();
+        settle.arg(&self.instance_id).arg(LEASE_MS).arg(REMEMBER_MS).arg(claims.len());
+        for &(occurrence, attempt) in claims {
+            settle.key(self.keys.running(occurrence)).key(self.keys.cancel_request(occurrence)).arg(attempt);
         }
-        let by = held.rsplit_once(':').map_or(held.as_str(), |(holder, _)| holder);
-        if by == "done" {
-            return Ok(Answer::Ended);
+        for &(occurrence, attempt) in ends {
+            settle.key(self.keys.running(occurrence)).arg(attempt);
         }
-        Ok(Answer::Held { by: by.to_owned(), lease: Duration::from_millis(lease.max(0).unsigned_abs()) })
+        let words: Vec<String> = within(settle.invoke_async(&mut redis)).await?;
+        Ok(words
+            .chunks_exact(3)
+            .map(|words| match words {
+                [held, lease, _] if !held.is_empty() => held_by(held, lease),
+                [.., cancel] => Answer::Granted { cancel: Some(cancel.clone()).filter(|text| !text.is_empty()) },
+                [] => Answer::Granted { cancel: None },
+            })
+            .collect())
     }
 
-    /// Marks an attempt as ended, so that a late copy is dropped.
-    pub(crate) async fn finish(&self, occurrence: OccurrenceId, attempt: u32) -> Result<(), Unreachable> {
+    /// What stands at the `cancel:` keys of these occurrences, where anything does.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub(crate) async fn cancellations(
+        &self,
+        occurrences: &[OccurrenceId],
+    ) -> Result<Vec<(OccurrenceId, String)>, Unreachable> {
         let mut redis = self.redis.clone();
-        within(
-            FINISH
-                .key(self.keys.running(occurrence))
-                .arg(self.mark(attempt))
-                .arg(format!("done:{attempt}"))
-                .arg(REMEMBER_MS)
-                .invoke_async(&mut redis),
-        )
-        .await
+        let mut found = Vec::new();
+        for some in occurrences.chunks(500) {
+            let mut get = redis::cmd("MGET");
+            for occurrence in some {
+                get.arg(self.keys.cancel_request(*occurrence));
+            }
+            let texts: Vec<Option<String>> = within(get.query_async(&mut redis)).await?;
+            found.extend(some.iter().zip(texts).filter_map(|(occurrence, text)| Some((*occurrence, text?))));
+        }
+        Ok(found)
     }
 
     /// Gives the instance's sign of life and renews its claims. Answers which runs were claimed by somebody else in the
     /// meantime.
-    pub(crate) async fn beat(&self, running: &[(OccurrenceId, u32)]) -> Result<Vec<OccurrenceId>, Unreachable> {
+    pub(crate) async fn beat(&self, running: &[Attempt]) -> Result<Vec<OccurrenceId>, Unreachable> {
         let mut redis = self.redis.clone();
         let mut sign = redis::cmd("SET");
         sign.arg(self.keys.heartbeat(&self.instance_id))
@@ -213,11 +233,20 @@ impl Claims {
     }
 }
 
+fn held_by(held: &str, lease: &str) -> Answer {
+    let by = held.rsplit_once(':').map_or(held, |(holder, _)| holder);
+    if by == "done" {
+        return Answer::Ended;
+    }
+    // A key without an end has a negative one.
+    Answer::Held { by: by.to_owned(), lease: Duration::from_millis(lease.parse().unwrap_or(0)) }
+}
+
 /// How often the sign of life and the claims are renewed.
 pub(crate) const BEAT: Duration = Duration::from_secs(HEARTBEAT_SECONDS);
 
 // The connection's own timeouts do not cover the wait for a reconnect under way.
-async fn within<T>(answer: impl Future<Output = RedisResult<T>>) -> Result<T, Unreachable> {
+pub(crate) async fn within<T>(answer: impl Future<Output = RedisResult<T>>) -> Result<T, Unreachable> {
     match tokio::time::timeout(PATIENCE, answer).await {
         Ok(answer) => Ok(answer?),
         Err(_) => Err(Unreachable::Silent),

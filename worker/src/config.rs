@@ -1,11 +1,14 @@
 //! What a worker can be told from outside, with its defaults and bounds.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use lapin::uri::AMQPUri;
 use protocol::topology::{DEFAULT_KEY_PREFIX, DEFAULT_PREFIX};
 
-use crate::error::{Mistakes, WorkerError};
+use crate::{
+    error::{Mistakes, WorkerError},
+    registry::MAX_CONCURRENCY,
+};
 
 /// How a worker finds its services and how much it takes on.
 ///
@@ -30,6 +33,10 @@ pub struct WorkerConfig {
     pub key_prefix: String,
     /// `MILVAION_CAPACITY`: how many occurrences run at once over all job types, 1 to 10,000. Default 50.
     pub capacity: u32,
+    /// `MILVAION_CONCURRENCY`: how many occurrences of a job type run at once, where it is not to be what the type says
+    /// itself: `http-request=200,send-mail=5`, each from 1 to 1000. A type of runs that last only milliseconds wants many:
+    /// it starts at most as many as this in the few milliseconds the broker takes to confirm. Default: none.
+    pub concurrency: BTreeMap<String, u16>,
     /// `MILVAION_SHUTDOWN_GRACE_SECONDS`: how long runs may go on after SIGTERM before they are interrupted, 0 to 3600
     /// whole seconds. Default 30.
     pub shutdown_grace: Duration,
@@ -54,6 +61,7 @@ impl Default for WorkerConfig {
             prefix: DEFAULT_PREFIX.to_owned(),
             key_prefix: DEFAULT_KEY_PREFIX.to_owned(),
             capacity: 50,
+            concurrency: BTreeMap::new(),
             shutdown_grace: Duration::from_secs(30),
             default_timeout: Duration::from_secs(3600),
         }
@@ -89,6 +97,14 @@ impl WorkerConfig {
                 Ok(capacity) => config.capacity = capacity,
                 Err(_) => mistakes
                     .add(format!("MILVAION_CAPACITY is {text:?}: give a whole number from 1 to {MAX_CAPACITY}.")),
+            }
+        }
+        for part in read("MILVAION_CONCURRENCY").iter().flat_map(|text| text.split(',')) {
+            match part.split_once('=').map(|(name, number)| (name.trim(), number.trim().parse())) {
+                Some((name, Ok(concurrency))) => drop(config.concurrency.insert(name.to_owned(), concurrency)),
+                _ => mistakes.add(format!(
+                    "MILVAION_CONCURRENCY has {part:?}: give a job type and a number from 1 to {MAX_CONCURRENCY}, such as http-request=200."
+                )),
             }
         }
         if let Some(text) = read("MILVAION_SHUTDOWN_GRACE_SECONDS") {
@@ -131,6 +147,13 @@ impl WorkerConfig {
             mistakes
                 .add(format!("MILVAION_CAPACITY is {}: give a whole number from 1 to {MAX_CAPACITY}.", self.capacity));
         }
+        for (job_type, concurrency) in &self.concurrency {
+            if !(1..=MAX_CONCURRENCY).contains(concurrency) {
+                mistakes.add(format!(
+                    "MILVAION_CONCURRENCY gives {job_type:?} {concurrency}: give a number from 1 to {MAX_CONCURRENCY}."
+                ));
+            }
+        }
         if self.shutdown_grace > MAX_GRACE {
             mistakes.add(format!(
                 "MILVAION_SHUTDOWN_GRACE_SECONDS is {}: give a whole number of seconds from 0 to {}.",
@@ -167,8 +190,13 @@ mod tests {
 
     #[test]
     fn values_are_taken() {
-        let config =
-            from(&[("MILVAION_WORKER_ID", "mail.eu"), ("MILVAION_SHUTDOWN_GRACE_SECONDS", "8")]).expect("valid");
+        let config = from(&[
+            ("MILVAION_WORKER_ID", "mail.eu"),
+            ("MILVAION_SHUTDOWN_GRACE_SECONDS", "8"),
+            ("MILVAION_CONCURRENCY", "http-request=200, send=5"),
+        ])
+        .expect("valid");
+        assert_eq!(config.concurrency, BTreeMap::from([("http-request".to_owned(), 200), ("send".to_owned(), 5)]));
         assert_eq!(config.worker_id, "mail.eu");
         assert_eq!(config.shutdown_grace, Duration::from_secs(8));
     }
@@ -182,6 +210,7 @@ mod tests {
             ("MILVAION_PREFIX", "ü"),
             ("MILVAION_KEY_PREFIX", "a b"),
             ("MILVAION_CAPACITY", "0"),
+            ("MILVAION_CONCURRENCY", "send=0"),
             ("MILVAION_SHUTDOWN_GRACE_SECONDS", "soon"),
         ];
         let Err(WorkerError::Config(mistakes)) = from(&wrong) else { panic!("must be refused") };

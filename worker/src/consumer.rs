@@ -9,6 +9,7 @@
 //! | copy of what runs here, or ran a moment ago | acknowledged, once the first one needs no copy any more |
 //! | copy of what ended, or what a living instance runs | acknowledged |
 //! | has not started when the worker stops | handed back |
+//! | was cancelled before it started | acknowledged when the broker has confirmed the report that says so |
 //! | perhaps a copy, and Redis does not answer | handed back after a pause |
 //! | runs | acknowledged when the broker has confirmed the report that says so |
 //!
@@ -19,28 +20,29 @@ use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
 use lapin::{
-    Channel, Connection,
+    Connection,
     message::Delivery,
-    options::{BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions},
+    options::{BasicCancelOptions, BasicConsumeOptions, BasicQosOptions},
     types::FieldTable,
     uri::AMQPUri,
 };
 use protocol::{
     message::{JobMessage, MAX_MESSAGE},
-    topology::{HEADER_REPUBLISH, Topology},
+    topology::{HEADER_REPUBLISH, MAX_PRIORITY, Topology},
 };
-use tokio::{
-    sync::{Semaphore, SemaphorePermit},
-    time::{sleep, timeout},
-};
+use tokio::time::{sleep, timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    claim::{Answer, Claims},
+    cancel::Wish,
+    claim::Answer,
+    clerk::Clerk,
     connection::{self, Backoff},
     executor::Executor,
+    places::{Place, Places},
+    receipts::{Receipt, Receipts},
     registry::Registered,
-    running::{Place, Running},
+    running::{Place as Seat, Running},
     topology,
 };
 
@@ -56,9 +58,11 @@ pub(crate) struct Consumer {
     pub(crate) worker_id: String,
     pub(crate) instance_id: String,
     pub(crate) topology: Topology,
-    pub(crate) lines: Vec<Line>,
-    pub(crate) capacity: Semaphore,
-    pub(crate) claims: Claims,
+    /// The job types, each with a queue of its own.
+    pub(crate) lines: Vec<Arc<Registered>>,
+    /// In the order of the lines.
+    pub(crate) places: Places,
+    pub(crate) clerk: Clerk,
     pub(crate) running: Running,
     pub(crate) executor: Executor,
     /// Deliveries that are not answered yet.
@@ -68,26 +72,21 @@ pub(crate) struct Consumer {
     pub(crate) stop: CancellationToken,
 }
 
-/// One job type and its places.
-pub(crate) struct Line {
-    job: Arc<Registered>,
-    places: Semaphore,
-}
-
-impl Line {
-    pub(crate) fn new(job: Arc<Registered>) -> Self {
-        Self { places: Semaphore::new(job.concurrency.into()), job }
-    }
-}
-
-/// A place of the job type and one of the worker.
-type Permits<'a> = (Option<SemaphorePermit<'a>>, Option<SemaphorePermit<'a>>);
-
 /// The consuming connection after its consumers were cancelled. A channel closes when its last handle is dropped, and
 /// takes the unacknowledged deliveries with it; so the handles are kept.
 pub(crate) struct StillOpen {
     connection: Connection,
-    _channels: Vec<Channel>,
+    _channels: Vec<Receipts>,
+}
+
+/// What becomes of a delivery whose turn has come.
+enum Turn {
+    /// It runs.
+    Begins(Place),
+    /// It is reported as cancelled instead.
+    Cancelled(String),
+    /// It does not run here; what to tell the broker.
+    Elsewhere(Verdict),
 }
 
 impl StillOpen {
@@ -106,11 +105,10 @@ enum Lost {
     Consumer,
 }
 
-/// What to tell the broker about a delivery.
+/// What to tell the broker about a delivery that does not run here.
 enum Verdict {
     Ack,
     HandBack,
-    DeadLetter,
 }
 
 impl Consumer {
@@ -136,16 +134,16 @@ impl Consumer {
     }
 
     /// Consumes on one connection. `Ok` means that the worker stops; it holds the channels deliveries came by.
-    async fn consume(self: &Arc<Self>, connection: &Connection) -> Result<Vec<Channel>, Lost> {
+    async fn consume(self: &Arc<Self>, connection: &Connection) -> Result<Vec<Receipts>, Lost> {
         let channel = connection.create_channel().await?;
         topology::declare_shared(&channel, &self.topology).await?;
         let mut channels = Vec::new();
         let mut streams = Vec::new();
-        for (place, line) in self.lines.iter().enumerate() {
-            let job_type = line.job.job_type;
+        for (line, job) in self.lines.iter().enumerate() {
+            let job_type = job.job_type;
             let queue = topology::declare_job_queue(&channel, &self.topology, &self.worker_id, job_type).await?;
             let own = connection.create_channel().await?;
-            own.basic_qos(line.job.concurrency, BasicQosOptions::default()).await?;
+            own.basic_qos(self.places.window(line), BasicQosOptions::default()).await?;
             let consumer = own
                 .basic_consume(
                     queue.as_str().into(),
@@ -154,9 +152,9 @@ impl Consumer {
                     FieldTable::default(),
                 )
                 .await?;
-            channels.push(own);
+            channels.push(Receipts::new(own));
             // A consumer that ends by itself (its queue was deleted) must be noticed, so its end is an item too.
-            streams.push(consumer.map(Some).chain(stream::iter([None])).map(move |delivery| (place, delivery)));
+            streams.push(consumer.map(Some).chain(stream::iter([None])).map(move |delivery| (line, delivery)));
         }
         tracing::info!(worker.id = self.worker_id, job_types = self.lines.len(), "waiting for work");
         let mut deliveries = stream::select_all(streams);
@@ -170,8 +168,9 @@ impl Consumer {
                 next = deliveries.next() => next,
             };
             match next {
-                Some((place, Some(Ok(delivery)))) => {
-                    self.deliveries.spawn(self.clone().handle(place, delivery));
+                Some((line, Some(Ok(delivery)))) => {
+                    let receipt = channels[line].open(delivery.delivery_tag);
+                    self.deliveries.spawn(self.clone().handle(line, delivery, receipt));
                 }
                 Some((_, Some(Err(error)))) => return Err(error.into()),
                 Some((_, None)) | None => return Err(Lost::Consumer),
@@ -179,144 +178,158 @@ impl Consumer {
         }
     }
 
-    async fn hand_back_the_rest<S>(&self, channels: &[Channel], mut deliveries: S)
+    async fn hand_back_the_rest<S>(&self, channels: &[Receipts], mut deliveries: S)
     where
         S: futures::Stream<Item = (usize, Option<lapin::Result<Delivery>>)> + Unpin,
     {
         let cancelling = async {
-            for channel in channels {
-                if channel.basic_cancel(self.instance_id.as_str().into(), BasicCancelOptions::default()).await.is_err()
-                {
+            for receipts in channels {
+                let (name, options) = (self.instance_id.as_str().into(), BasicCancelOptions::default());
+                if receipts.channel().basic_cancel(name, options).await.is_err() {
                     return;
                 }
             }
-            while let Some((_, delivery)) = deliveries.next().await {
+            while let Some((line, delivery)) = deliveries.next().await {
                 if let Some(Ok(delivery)) = delivery {
-                    answer(&delivery, Verdict::HandBack).await;
+                    channels[line].open(delivery.delivery_tag).hand_back().await;
                 }
             }
         };
         let _ = timeout(CANCEL, cancelling).await;
     }
 
-    async fn handle(self: Arc<Self>, place: usize, delivery: Delivery) {
-        let line = &self.lines[place];
+    async fn handle(self: Arc<Self>, line: usize, delivery: Delivery, receipt: Receipt) {
+        let job = &self.lines[line];
         let run = self.runs.token();
-        let message = match read(&delivery, line.job.job_type) {
+        let message = match read(&delivery, job.job_type) {
             Ok(message) => message,
             Err(reason) => {
                 tracing::warn!(
-                    job.r#type = line.job.job_type,
+                    job.r#type = job.job_type,
                     error = reason,
                     "a message cannot be run; it goes to the dead letters"
                 );
-                return answer(&delivery, Verdict::DeadLetter).await;
+                return receipt.dead_letter().await;
             }
         };
-        let (occurrence, attempt) = (message.occurrence_id, message.attempt);
-        let slot = match self.running.take(occurrence, attempt) {
-            Place::Free(slot) => slot,
-            Place::Ended => return self.drop_copy(&delivery, &message, "it ended here a moment ago").await,
-            Place::Taken(mut safe) => {
+        let may_be_a_copy = may_be_a_copy(&delivery);
+        drop(delivery);
+        let attempt = (message.occurrence_id, message.attempt);
+        let slot = match self.running.take(attempt.0, attempt.1) {
+            Seat::Free(slot) => slot,
+            Seat::Ended => {
+                tell_of_copy(&message, "it ended here a moment ago");
+                return receipt.ack().await;
+            }
+            Seat::Taken(mut safe) => {
                 // Until its start is confirmed, this copy may be the only trace of the run outside this process.
                 let is_safe = tokio::select! {
                     safe = safe.wait_for(|safe| *safe) => safe.is_ok(),
                     () = self.stop.cancelled() => false,
                 };
                 if is_safe {
-                    return self.drop_copy(&delivery, &message, "it runs here already").await;
+                    tell_of_copy(&message, "it runs here already");
+                    return receipt.ack().await;
                 }
-                return answer(&delivery, Verdict::HandBack).await;
+                return receipt.hand_back().await;
             }
         };
 
-        let Some(permits) = self.admit(line, &message, &delivery).await else {
-            drop(slot);
-            return;
+        let place = match self.admit(line, &message, may_be_a_copy).await {
+            Turn::Begins(place) => place,
+            Turn::Cancelled(reason) => {
+                slot.end();
+                drop(run);
+                self.executor.decline(&message, &reason).await;
+                self.clerk.end(attempt);
+                return receipt.ack().await;
+            }
+            Turn::Elsewhere(verdict) => {
+                drop((slot, run));
+                return match verdict {
+                    Verdict::Ack => receipt.ack().await,
+                    Verdict::HandBack => receipt.hand_back().await,
+                };
+            }
         };
-        slot.begin();
-        tracing::info!(
-            occurrence.id = %occurrence,
-            occurrence.attempt = attempt,
+        let stop = self.executor.stop_sign();
+        slot.begin(stop.clone());
+        tracing::debug!(
+            occurrence.id = %message.occurrence_id,
+            occurrence.attempt = message.attempt,
             job.name = message.job_name,
-            job.r#type = line.job.job_type,
+            job.r#type = job.job_type,
             "occurrence starts"
         );
-        let (confirmed, end) = self.executor.start(&line.job, message);
+        let (confirmed, end) = self.executor.start(job, message, stop);
         let end = async {
             end.await;
             slot.end();
-            drop((permits, run));
-            if let Err(error) = self.claims.finish(occurrence, attempt).await {
-                tracing::warn!(occurrence.id = %occurrence, error = %error, "the end could not be noted in Redis");
-            }
+            self.clerk.end(attempt);
+            drop((place, run));
         };
         let acknowledge = async {
             confirmed.await;
             slot.safe();
-            answer(&delivery, Verdict::Ack).await;
+            receipt.ack().await;
         };
         tokio::join!(end, acknowledge);
     }
 
-    /// Waits for a delivery's moment and claims it. None means that it does not run here and was answered.
-    async fn admit<'a>(&'a self, line: &'a Line, message: &JobMessage, delivery: &Delivery) -> Option<Permits<'a>> {
-        let (occurrence, attempt) = (message.occurrence_id, message.attempt);
-        let may_be_a_copy = may_be_a_copy(delivery);
+    /// Waits for a delivery's turn and claims it.
+    async fn admit(&self, line: usize, message: &JobMessage, may_be_a_copy: bool) -> Turn {
+        let priority = message.priority.min(MAX_PRIORITY);
         let mut last_lease = None;
         loop {
-            // A delivery waits here, and nowhere else: for a place of its type and for one of the worker's.
-            let permits = tokio::select! {
+            // A delivery waits here, and nowhere else.
+            let place = tokio::select! {
                 biased;
+                place = self.places.take(line, priority) => Some(place),
                 () = self.stop.cancelled() => None,
-                permits = async { (line.places.acquire().await.ok(), self.capacity.acquire().await.ok()) } => Some(permits),
             };
-            let Some(permits) = permits else {
-                answer(delivery, Verdict::HandBack).await;
-                return None;
+            // A worker that stops starts nothing, whatever became free.
+            let Some(place) = place.filter(|_| !self.stop.is_cancelled()) else {
+                return Turn::Elsewhere(Verdict::HandBack);
             };
             // What may be a second copy is to be checked with the server as well, once the server answers claims.
-            match self.claims.claim(occurrence, attempt).await {
-                Ok(Answer::Granted) => return Some(permits),
+            match self.clerk.claim((message.occurrence_id, message.attempt)).await {
+                Ok(Answer::Granted { cancel: None }) => return Turn::Begins(place),
+                Ok(Answer::Granted { cancel: Some(text) }) => {
+                    let wish = Wish::read(&text);
+                    return if wish.means(message.attempt) {
+                        Turn::Cancelled(wish.reason().to_owned())
+                    } else {
+                        Turn::Begins(place)
+                    };
+                }
                 Ok(Answer::Ended) => {
-                    self.drop_copy(delivery, message, "it has ended").await;
-                    return None;
+                    tell_of_copy(message, "it has ended");
+                    return Turn::Elsewhere(Verdict::Ack);
                 }
                 Ok(Answer::Held { by, lease }) => {
                     // A copy that came because its holder died must not be dropped: only a renewed lease is a sign of
                     // life, and an unrenewed one ends.
                     let renewed = last_lease.is_some_and(|last| lease > last);
                     if renewed || !may_be_a_copy {
-                        self.drop_copy(delivery, message, &format!("{by} runs it")).await;
-                        return None;
+                        tell_of_copy(message, &format!("{by} runs it"));
+                        return Turn::Elsewhere(Verdict::Ack);
                     }
                     last_lease = Some(lease);
-                    drop(permits);
+                    drop(place);
                     self.pause(LOOK_AGAIN).await;
                 }
                 Err(error) if may_be_a_copy => {
-                    tracing::warn!(occurrence.id = %occurrence, error = %error, "perhaps a copy, and nobody to ask: handed back");
-                    drop(permits);
+                    tracing::warn!(occurrence.id = %message.occurrence_id, error = %error, "perhaps a copy, and nobody to ask: handed back");
+                    drop(place);
                     self.pause(REDIS_PAUSE).await;
-                    answer(delivery, Verdict::HandBack).await;
-                    return None;
+                    return Turn::Elsewhere(Verdict::HandBack);
                 }
                 Err(error) => {
-                    tracing::warn!(occurrence.id = %occurrence, error = %error, "starts without a claim");
-                    return Some(permits);
+                    tracing::warn!(occurrence.id = %message.occurrence_id, error = %error, "starts without a claim");
+                    return Turn::Begins(place);
                 }
             }
         }
-    }
-
-    async fn drop_copy(&self, delivery: &Delivery, message: &JobMessage, reason: &str) {
-        tracing::info!(
-            occurrence.id = %message.occurrence_id,
-            occurrence.attempt = message.attempt,
-            reason,
-            "a copy of a message is dropped"
-        );
-        answer(delivery, Verdict::Ack).await;
     }
 
     async fn pause(&self, time: Duration) {
@@ -325,6 +338,15 @@ impl Consumer {
             () = self.stop.cancelled() => {}
         }
     }
+}
+
+fn tell_of_copy(message: &JobMessage, reason: &str) {
+    tracing::info!(
+        occurrence.id = %message.occurrence_id,
+        occurrence.attempt = message.attempt,
+        reason,
+        "a copy of a message is dropped"
+    );
 }
 
 /// Reads a delivery's message.
@@ -348,16 +370,4 @@ fn may_be_a_copy(delivery: &Delivery) -> bool {
     let republished =
         delivery.properties.headers().as_ref().is_some_and(|headers| headers.inner().contains_key(HEADER_REPUBLISH));
     delivery.redelivered || republished
-}
-
-async fn answer(delivery: &Delivery, verdict: Verdict) {
-    let told = match verdict {
-        Verdict::Ack => delivery.ack(BasicAckOptions::default()).await,
-        Verdict::HandBack => delivery.nack(BasicNackOptions { requeue: true, ..BasicNackOptions::default() }).await,
-        Verdict::DeadLetter => delivery.nack(BasicNackOptions { requeue: false, ..BasicNackOptions::default() }).await,
-    };
-    if !matches!(told, Ok(true)) {
-        // The broker delivers it again, and the claim recognises it.
-        tracing::debug!(delivery.tag = delivery.delivery_tag, "a delivery could not be answered: its channel is gone");
-    }
 }

@@ -4,7 +4,8 @@
 //!  message ─► report Running ─► decode input ─► run ──┬─ returned ─┐
 //!                │                                    ├─ panicked ─┤
 //!                ▼                                    ├─ too long ─┼─► outcome ─► settle ─► report the end
-//!          confirmed ─► ack                           └─ stopping ─┘
+//!          confirmed ─► ack                           ├─ cancelled ┤
+//!                                                     └─ stopping ─┘
 //! ```
 //!
 //! The run begins at once, beside the confirmation of its *Running* report; only the acknowledgement of the delivery
@@ -28,6 +29,7 @@ use crate::{
     job::JobContext,
     outcome::{JobError, Outcome},
     registry::Registered,
+    running::StopSign,
     sink::{Confirmed, Sink},
 };
 
@@ -47,16 +49,64 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    /// Starts an attempt. The job is running when this returns; the second future must be awaited for it to be timed
-    /// and its end to be reported.
+    /// What ends one attempt: an interruption of all, or somebody's wish.
+    pub(crate) fn stop_sign(&self) -> StopSign {
+        StopSign::below(&self.interrupt)
+    }
+
+    /// Starts an attempt. The job is running when this returns; the second future must be awaited for it to be timed,
+    /// to end when `stop` is raised, and for its end to be reported.
     pub(crate) fn start(
         &self,
         job: &Registered,
         mut message: JobMessage,
+        stop: StopSign,
     ) -> (Confirmed, impl Future<Output = ()> + Send + use<>) {
         let data = message.job_data.take();
         let timeout = self.timeout(job, &message);
-        let blank = StatusReport {
+        let blank = self.blank(&message);
+        let started = Instant::now();
+        let confirmed = self.sink.report(blank.clone());
+
+        // The job's own: a job that fires it must not look like somebody who wants it to end.
+        let cancelled = stop.token().child_token();
+        let ctx = JobContext::new(message, self.instance_id.clone(), self.sink.clone(), cancelled);
+        // A task of its own: a panic ends there, and `abort` reaches it wherever it waits.
+        let task = tokio::spawn(job.run(ctx, data));
+
+        let sink = self.sink.clone();
+        let end = async move {
+            let outcome = watch(task, timeout, &stop).await;
+            let duration = started.elapsed();
+            let settled = outcome.settle();
+            tracing::debug!(
+                occurrence.id = %blank.occurrence_id,
+                occurrence.attempt = blank.attempt,
+                occurrence.status = settled.status.word(),
+                duration_ms = duration.as_millis() as u64,
+                "occurrence ended"
+            );
+            // Not waited for: the reporter keeps it until the broker has it.
+            sink.tell(StatusReport {
+                status: settled.status,
+                timestamp: clock::now(),
+                result: settled.result,
+                exception: settled.exception,
+                duration_ms: Some(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)),
+                ..blank
+            });
+        };
+        (confirmed, end)
+    }
+
+    /// Reports an attempt as cancelled that is not to start any more.
+    pub(crate) fn decline(&self, message: &JobMessage, reason: &str) -> Confirmed {
+        let settled = Outcome::Cancelled { reason: reason.to_owned() }.settle();
+        self.sink.report(StatusReport { status: settled.status, exception: settled.exception, ..self.blank(message) })
+    }
+
+    fn blank(&self, message: &JobMessage) -> StatusReport {
+        StatusReport {
             occurrence_id: message.occurrence_id,
             attempt: message.attempt,
             instance_id: self.instance_id.clone(),
@@ -66,38 +116,7 @@ impl Executor {
             exception: None,
             duration_ms: None,
             progress: None,
-        };
-        let started = Instant::now();
-        let confirmed = self.sink.report(blank.clone());
-
-        let cancelled = self.interrupt.child_token();
-        let ctx = JobContext::new(message, self.instance_id.clone(), self.sink.clone(), cancelled.clone());
-        // A task of its own: a panic ends there, and `abort` reaches it wherever it waits.
-        let task = tokio::spawn(job.run(ctx, data));
-
-        let (sink, interrupt) = (self.sink.clone(), self.interrupt.clone());
-        let end = async move {
-            let outcome = watch(task, timeout, &cancelled, &interrupt).await;
-            let duration = started.elapsed();
-            let settled = outcome.settle();
-            tracing::info!(
-                occurrence.id = %blank.occurrence_id,
-                occurrence.attempt = blank.attempt,
-                occurrence.status = settled.status.word(),
-                duration_ms = duration.as_millis() as u64,
-                "occurrence ended"
-            );
-            // Not waited for: the reporter keeps it until the broker has it.
-            drop(sink.report(StatusReport {
-                status: settled.status,
-                timestamp: clock::now(),
-                result: settled.result,
-                exception: settled.exception,
-                duration_ms: Some(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)),
-                ..blank
-            }));
-        };
-        (confirmed, end)
+        }
     }
 
     fn timeout(&self, job: &Registered, message: &JobMessage) -> Duration {
@@ -108,19 +127,17 @@ impl Executor {
 }
 
 /// Waits for a run's end, or brings it about.
-async fn watch(
-    mut task: JoinHandle<Returned>,
-    timeout: Duration,
-    cancelled: &CancellationToken,
-    interrupt: &CancellationToken,
-) -> Outcome {
+async fn watch(mut task: JoinHandle<Returned>, timeout: Duration, stop: &StopSign) -> Outcome {
     let cut_short = tokio::select! {
         biased;
         joined = &mut task => return judge(joined),
-        () = interrupt.cancelled() => Outcome::Interrupted,
+        () = stop.token().cancelled() => match stop.reason() {
+            Some(reason) => Outcome::Cancelled { reason: reason.to_owned() },
+            None => Outcome::Interrupted,
+        },
         () = tokio::time::sleep(timeout) => Outcome::TimedOut { seconds: timeout.as_secs() },
     };
-    cancelled.cancel();
+    stop.token().cancel();
     let last_words = tokio::time::timeout(LAST_WORDS, &mut task).await;
     match (last_words, &cut_short) {
         // It was told to stop and had finished its work nevertheless.

@@ -2,6 +2,7 @@
 //!
 //! A beat is two things: the keys in Redis (sign of life and claims), which other instances see, and the message to the
 //! server, which sees what runs. Neither waits for the other, so one service being away does not silence the other.
+//! With each beat the wishes to cancel are read again, in case one was not heard when it was told.
 
 use std::{future::Future, time::Duration};
 
@@ -13,6 +14,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    cancel,
     claim::{BEAT, Claims},
     clock,
     publisher::Publisher,
@@ -75,7 +77,13 @@ impl Pulse {
                     tracing::warn!(occurrence.id = %occurrence, "a run of this instance was claimed by another one");
                 }
             }
-            Err(error) => tracing::warn!(error = %error, "no sign of life to Redis"),
+            Err(error) => {
+                tracing::warn!(error = %error, "no sign of life to Redis");
+                return;
+            }
+        }
+        if let Err(error) = cancel::catch_up(&self.claims, &self.running).await {
+            tracing::warn!(error = %error, "cancellations could not be read");
         }
     }
 

@@ -13,6 +13,12 @@ use crate::outcome::JobError;
 /// # Errors
 /// A permanent failure whose sentence names the field: another attempt would bring the same input.
 pub(crate) fn read<T: DeserializeOwned>(data: &Value) -> Result<T, JobError> {
+    // What fits is read as it is; only to say where something does not fit, the text is needed.
+    if !data.is_null()
+        && let Ok(input) = T::deserialize(data)
+    {
+        return Ok(input);
+    }
     // A job without input is often stored as null; an empty object suits every struct whose fields are optional.
     let text = if data.is_null() { "{}".to_owned() } else { data.to_string() };
     serde_json::from_str(&text).or_else(|error| {

@@ -28,7 +28,8 @@ pub trait Job: Send + Sync + 'static {
     const TYPE: &'static str;
     /// What it does, in a sentence for whoever defines a job.
     const DESCRIPTION: &'static str;
-    /// How many runs at once in one process, 1 to 1000; the worker's capacity bounds all types together.
+    /// How many runs at once in one process, 1 to 1000, unless the worker's configuration says otherwise for the type; the
+    /// worker's capacity bounds all types together.
     const CONCURRENCY: u16 = 10;
     /// After how long a run is ended unless the job says otherwise; none means the worker's default.
     const TIMEOUT: Option<Duration> = None;
@@ -44,7 +45,7 @@ pub trait Job: Send + Sync + 'static {
     ///
     /// The same occurrence may run again after a failure, with a higher [`attempt`](JobContext::attempt): effects
     /// outside should be keyed by [`occurrence_id`](JobContext::occurrence_id). The future is dropped when its time is
-    /// up or the worker stops, one second after [`cancelled`](JobContext::cancelled) said so.
+    /// up, it is cancelled or the worker stops, one second after [`cancelled`](JobContext::cancelled) said so.
     ///
     /// # Errors
     /// Any error ends the attempt as a failure; see [`JobError`].
@@ -141,7 +142,7 @@ impl JobContext {
         self.log(LogLevel::Error, message);
     }
 
-    /// Fires when the run should end: its time is up, or the worker stops. `ctx.cancelled().cancelled().await` waits for
+    /// Fires when the run should end: its time is up, somebody has cancelled it, or the worker stops. `ctx.cancelled().cancelled().await` waits for
     /// it, `ctx.cancelled().is_cancelled()` looks. One second later the run is dropped where it stands.
     #[must_use]
     pub fn cancelled(&self) -> &CancellationToken {
@@ -162,7 +163,7 @@ impl JobContext {
             *progressed = Some((Instant::now(), percent));
         }
         // Nobody waits for the confirmation: a lost one is replaced by the next.
-        drop(self.inner.sink.report(StatusReport {
+        self.inner.sink.tell(StatusReport {
             occurrence_id: self.occurrence_id(),
             attempt: self.attempt(),
             instance_id: self.inner.instance_id.clone(),
@@ -172,7 +173,7 @@ impl JobContext {
             exception: None,
             duration_ms: None,
             progress: Some(Progress { percent, message: protocol::message::cut(message.into(), 200) }),
-        }));
+        });
     }
 
     fn write(&self, level: LogLevel, message: String, data: Option<Value>) {

@@ -40,7 +40,8 @@
 //! - An attempt of an occurrence is started by one process only, however often the broker delivers its message.
 //! - A panic, an error, a timeout end the attempt and not the worker, and are reported with their text.
 //! - What it writes to its log is seen live, and is stored before its end is.
-//! - It is told when its time is up or the worker stops, and has a second to tidy up.
+//! - It is told when its time is up, somebody cancels it or the worker stops, and has a second to tidy up.
+//! - When more is to run than there are places, the highest priority runs first.
 //! - A broker or a Redis that is away disturbs no run: what is to be reported waits.
 //!
 //! That an *effect* happens exactly once is not promised, because nobody can: a process may die between the effect and
@@ -49,14 +50,15 @@
 //! # How it is made
 //!
 //! ```text
-//!  jobs queue ─► consumer ─► claim ─► executor ─► your job
+//!  jobs queue ─► consumer ─► places ─► clerk ─► executor ─► your job
 //!                   ▲                    │  reports, log lines
 //!                   │ ack when confirmed ▼
 //!   ── your runtime ┴──────────────── reporter, heartbeat ── the lifeline: a thread of its own ─► status, logs, registration
 //! ```
 //!
 //! The reading order: [`job`](Job) and [`outcome`] are what users write; `executor` runs one attempt; `consumer`,
-//! `claim` and `running` see to it that it is one; `reporter`, `log` and `publisher` bring its words to the broker;
+//! `claim` and `running` see to it that it is one, `places` decides whose turn it is, `clerk` and `receipts` make one
+//! round trip of many; `cancel` hears who is to end; `reporter`, `log` and `publisher` bring a run's words to the broker;
 //! `lifeline` and `heartbeat` keep the worker known; `shutdown` ends it. To test a job without any service, see
 //! [`testing`].
 
@@ -68,8 +70,12 @@ mod input;
 mod registry;
 mod sink;
 
+mod cancel;
 mod claim;
+mod clerk;
 mod consumer;
+mod places;
+mod receipts;
 mod running;
 
 mod log;

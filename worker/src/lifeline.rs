@@ -2,7 +2,8 @@
 //!
 //! Jobs are other people's code: one that never yields holds up every task beside it. Heartbeats, the renewal of claims
 //! and the reports therefore have an operating system thread and a runtime of their own, with their own connections.
-//! A worker whose jobs block is slow; it is not taken for dead, and nothing it runs is started a second time.
+//! A worker whose jobs block is slow; it is not taken for dead, and nothing it runs is started a second time. Here it
+//! also listens for cancellations.
 
 use std::thread;
 
@@ -15,7 +16,7 @@ use tokio::{runtime, sync::oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    claim::Claims, error::WorkerError, heartbeat::Pulse, publisher::Publisher, reporter, reporter::Inbox,
+    cancel, claim::Claims, error::WorkerError, heartbeat::Pulse, publisher::Publisher, reporter, reporter::Inbox,
     running::Running,
 };
 
@@ -69,12 +70,14 @@ impl Lifeline {
 
 async fn live(needs: Needs, leave: CancellationToken) -> redis::RedisResult<()> {
     let Needs { amqp, redis_url, topology, keys, hello, running, inbox } = needs;
-    let claims = Claims::new(&redis_url, keys, &hello.instance_id)?;
+    let claims = Claims::new(&redis_url, keys.clone(), &hello.instance_id)?;
+    let listener = tokio::spawn(cancel::listen(redis::Client::open(redis_url)?, keys, claims.clone(), running.clone()));
     let close = CancellationToken::new();
     let (publisher, keep_open) = Publisher::new(amqp, topology.clone(), hello.instance_id.clone(), close.clone());
     let keeper = tokio::spawn(keep_open);
     let desk = tokio::spawn(reporter::run(inbox, publisher.clone(), topology.clone()));
     Pulse::new(hello, claims, running, publisher, &topology).run(leave).await;
+    listener.abort();
     close.cancel();
     let _ = keeper.await;
     desk.abort();

@@ -147,15 +147,20 @@ impl Backlog {
 
     /// All of one occurrence's lines, due or not: its end is about to be reported.
     pub(crate) fn take_all_of(&mut self, occurrence: OccurrenceId) -> Vec<Batch> {
-        self.close(occurrence);
         let mut taken = Vec::new();
-        for batch in std::mem::take(&mut self.ready) {
-            if batch.occurrence == occurrence {
-                let batch = self.hand_out(batch);
-                taken.push(batch);
-            } else {
-                self.ready.push_back(batch);
+        if self.ready.iter().any(|batch| batch.occurrence == occurrence) {
+            for batch in std::mem::take(&mut self.ready) {
+                if batch.occurrence == occurrence {
+                    let batch = self.hand_out(batch);
+                    taken.push(batch);
+                } else {
+                    self.ready.push_back(batch);
+                }
             }
+        }
+        if let Some(batch) = self.open.remove(&occurrence) {
+            let batch = self.hand_out(batch);
+            taken.push(batch);
         }
         taken
     }

@@ -88,7 +88,10 @@ pub enum Outcome {
         exception: String,
     },
     /// Somebody asked for it to end.
-    Cancelled,
+    Cancelled {
+        /// Why, for people.
+        reason: String,
+    },
     /// Its time was up.
     TimedOut {
         /// How many seconds it had.
@@ -117,7 +120,7 @@ impl Outcome {
         let (status, result, exception) = match self {
             Self::Done { result } => (OccurrenceStatus::Completed, result, None),
             Self::Failed { exception, .. } => (OccurrenceStatus::Failed, None, Some(exception)),
-            Self::Cancelled => (OccurrenceStatus::Cancelled, None, None),
+            Self::Cancelled { reason } => (OccurrenceStatus::Cancelled, None, Some(reason)),
             Self::TimedOut { seconds } => {
                 let exception = format!(
                     "timed out: the run was ended after {seconds} s; give the job a longer timeout if it needs one"

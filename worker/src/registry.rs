@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// The most runs of one type at once.
-const MAX_CONCURRENCY: u16 = 1000;
+pub(crate) const MAX_CONCURRENCY: u16 = 1000;
 
 /// One job type.
 pub(crate) struct Registered {
@@ -111,18 +111,30 @@ impl Registered {
 /// All job types, by name.
 #[derive(Default)]
 pub(crate) struct Registry {
-    jobs: BTreeMap<String, Arc<Registered>>,
+    jobs: BTreeMap<String, Registered>,
     mistakes: Mistakes,
 }
 
 impl Registry {
     pub(crate) fn add(&mut self, registered: Registered) {
-        registered.check(&mut self.mistakes);
         // Queues are named in lower case, so two types that differ in case alone would share one.
         let key = registered.job_type.to_lowercase();
-        if let Some(twin) = self.jobs.insert(key, Arc::new(registered)) {
+        if let Some(twin) = self.jobs.insert(key, registered) {
             self.mistakes
                 .add(format!("the job type {:?} is registered twice: give each job a TYPE of its own.", twin.job_type));
+        }
+    }
+
+    /// Lets the configuration have its way about how many runs of a type there may be at once.
+    pub(crate) fn set_concurrency(&mut self, wanted: &BTreeMap<String, u16>) {
+        for (job_type, concurrency) in wanted {
+            match self.jobs.get_mut(&job_type.to_lowercase()) {
+                Some(job) => job.concurrency = *concurrency,
+                None => self.mistakes.add(format!(
+                    "MILVAION_CONCURRENCY names {job_type:?}, which this worker does not have: give one of its job types ({}).",
+                    self.jobs.values().map(|job| job.job_type).collect::<Vec<_>>().join(", ")
+                )),
+            }
         }
     }
 
@@ -131,7 +143,10 @@ impl Registry {
         if self.jobs.is_empty() {
             self.mistakes.add("the worker has no job type: add one with .job(…) before .build().");
         }
-        (self.jobs.into_values().collect(), self.mistakes)
+        for job in self.jobs.values() {
+            job.check(&mut self.mistakes);
+        }
+        (self.jobs.into_values().map(Arc::new).collect(), self.mistakes)
     }
 }
 
@@ -175,7 +190,19 @@ mod tests {
         let mut registry = Registry::default();
         registry.add(Registered::new(Named));
         registry.add(Registered::new(Named));
-        assert_eq!(registry.finish().1.sentences().len(), 5);
+        // Its name, its concurrency, and that it is there twice.
+        assert_eq!(registry.finish().1.sentences().len(), 3);
+    }
+
+    #[test]
+    fn the_configuration_has_the_last_word_on_concurrency() {
+        let mut registry = Registry::default();
+        registry.add(Registered::new(Named));
+        registry.set_concurrency(&BTreeMap::from([("Not A Name".to_owned(), 1000), ("other".to_owned(), 1)]));
+        let (jobs, mistakes) = registry.finish();
+        assert_eq!(jobs[0].concurrency, 1000);
+        assert_eq!(mistakes.sentences().len(), 2, "{mistakes}");
+        assert!(mistakes.sentences()[0].contains("\"other\""), "{mistakes}");
     }
 
     #[test]

@@ -37,7 +37,7 @@ const BATCH_BYTES: usize = 512 * 1024;
 const LOG_WINDOW: usize = 64;
 
 enum Entry {
-    Status { report: Box<StatusReport>, confirmed: oneshot::Sender<()> },
+    Status { report: Box<StatusReport>, confirmed: Option<oneshot::Sender<()>> },
     Line { occurrence: OccurrenceId, line: LogLine },
     Flush(oneshot::Sender<()>),
 }
@@ -68,7 +68,7 @@ impl Reporter {
 impl Sink for Reporter {
     fn report(&self, report: StatusReport) -> Confirmed {
         let (confirmed, wait) = oneshot::channel();
-        let sent = self.0.send(Entry::Status { report: Box::new(report), confirmed });
+        let sent = self.0.send(Entry::Status { report: Box::new(report), confirmed: Some(confirmed) });
         async move {
             // Without a reporter nothing is ever confirmed; a delivery that waits for it goes back to its queue.
             if sent.is_err() || wait.await.is_err() {
@@ -76,6 +76,10 @@ impl Sink for Reporter {
             }
         }
         .boxed()
+    }
+
+    fn tell(&self, report: StatusReport) {
+        let _ = self.0.send(Entry::Status { report: Box::new(report), confirmed: None });
     }
 
     fn log(&self, occurrence: OccurrenceId, line: LogLine) {
@@ -90,7 +94,7 @@ struct Pending {
     is_progress: bool,
     is_final: bool,
     text: String,
-    confirmed: oneshot::Sender<()>,
+    confirmed: Option<oneshot::Sender<()>>,
 }
 
 enum Landing {
@@ -244,9 +248,9 @@ impl Desk {
                 self.statuses_under_way = false;
                 match verdict {
                     Ok(()) => {
-                        for pending in batch {
+                        for confirmed in batch.into_iter().filter_map(|pending| pending.confirmed) {
                             // Nobody may be waiting any more, and need not.
-                            let _ = pending.confirmed.send(());
+                            let _ = confirmed.send(());
                         }
                         self.backoff.reset();
                         return;

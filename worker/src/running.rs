@@ -1,20 +1,21 @@
 //! What this process runs right now, and what it ran a moment ago.
 //!
 //! The claim in Redis keeps two processes apart; this table keeps two copies in one process apart, also while Redis is
-//! away, and tells the heartbeat whose claims to renew.
+//! away, tells the heartbeat whose claims to renew, and leads a cancellation to the run it means.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 use protocol::id::OccurrenceId;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::{cancel::Wish, claim::Attempt};
 
 /// How many ended attempts are remembered.
 const REMEMBERED: usize = 10_000;
-
-type Key = (OccurrenceId, u32);
 
 /// The table. Cloning gives the same one.
 #[derive(Clone, Default)]
@@ -22,24 +23,55 @@ pub(crate) struct Running(Arc<Mutex<Table>>);
 
 #[derive(Default)]
 struct Table {
-    now: HashMap<Key, Entry>,
-    ended: HashSet<Key>,
-    ended_order: VecDeque<Key>,
+    now: HashMap<Attempt, Entry>,
+    ended: HashSet<Attempt>,
+    ended_order: VecDeque<Attempt>,
 }
 
 struct Entry {
     state: State,
-    safe: watch::Sender<bool>,
+    is_safe: bool,
+    /// Made when the first twin comes, for hardly any delivery ever has one.
+    twins: Option<watch::Sender<bool>>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// A delivery that waits for its turn.
-    Waiting,
+    /// A delivery that waits for its turn; and why it is to end at once when its turn comes, if it is.
+    Waiting(Option<String>),
     /// A run.
-    Begun,
+    Begun(StopSign),
     /// A run that is over, and whose delivery waits for the broker.
     Over,
+}
+
+/// Ends one run from outside.
+#[derive(Clone, Default)]
+pub(crate) struct StopSign {
+    token: CancellationToken,
+    reason: Arc<OnceLock<String>>,
+}
+
+impl StopSign {
+    /// A sign that is also raised when `interrupt` fires, without a reason then.
+    pub(crate) fn below(interrupt: &CancellationToken) -> Self {
+        Self { token: interrupt.child_token(), reason: Arc::default() }
+    }
+
+    /// Asks the run to end. The first reason counts.
+    pub(crate) fn cancel(&self, reason: &str) {
+        let _ = self.reason.set(reason.to_owned());
+        self.token.cancel();
+    }
+
+    /// Fires when the run is to end.
+    pub(crate) fn token(&self) -> &CancellationToken {
+        &self.token
+    }
+
+    /// Why somebody asked for it, if somebody did.
+    pub(crate) fn reason(&self) -> Option<&str> {
+        self.reason.get().map(String::as_str)
+    }
 }
 
 /// What the table says to a delivery.
@@ -58,19 +90,48 @@ impl Running {
     pub(crate) fn take(&self, occurrence: OccurrenceId, attempt: u32) -> Place {
         let key = (occurrence, attempt);
         let mut table = self.lock();
-        if let Some(entry) = table.now.get(&key) {
-            return Place::Taken(entry.safe.subscribe());
+        if let Some(entry) = table.now.get_mut(&key) {
+            let is_safe = entry.is_safe;
+            return Place::Taken(entry.twins.get_or_insert_with(|| watch::Sender::new(is_safe)).subscribe());
         }
         if table.ended.contains(&key) {
             return Place::Ended;
         }
-        table.now.insert(key, Entry { state: State::Waiting, safe: watch::Sender::new(false) });
+        table.now.insert(key, Entry { state: State::Waiting(None), is_safe: false, twins: None });
         Place::Free(Slot { running: self.clone(), key })
     }
 
     /// The attempts that have begun and not ended.
-    pub(crate) fn begun(&self) -> Vec<(OccurrenceId, u32)> {
-        self.lock().now.iter().filter(|(_, entry)| entry.state == State::Begun).map(|(key, _)| *key).collect()
+    pub(crate) fn begun(&self) -> Vec<Attempt> {
+        self.lock()
+            .now
+            .iter()
+            .filter(|(_, entry)| matches!(entry.state, State::Begun(_)))
+            .map(|(key, _)| *key)
+            .collect()
+    }
+
+    /// Ends what the wish means among an occurrence's attempts; one that waits ends when its turn comes.
+    pub(crate) fn cancel(&self, occurrence: OccurrenceId, wish: &Wish) {
+        let mut table = self.lock();
+        for ((_, attempt), entry) in table.now.iter_mut().filter(|((id, _), _)| *id == occurrence) {
+            match &mut entry.state {
+                _ if !wish.means(*attempt) => {}
+                State::Begun(stop) => {
+                    if stop.reason().is_none() {
+                        tracing::info!(
+                            occurrence.id = %occurrence,
+                            occurrence.attempt = attempt,
+                            reason = wish.reason(),
+                            "a running occurrence is cancelled"
+                        );
+                    }
+                    stop.cancel(wish.reason());
+                }
+                State::Waiting(reason) => *reason = Some(wish.reason().to_owned()),
+                State::Over => {}
+            }
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
@@ -81,13 +142,15 @@ impl Running {
 /// A place in the table, held by the one delivery it belongs to.
 pub(crate) struct Slot {
     running: Running,
-    key: Key,
+    key: Attempt,
 }
 
 impl Slot {
-    /// From now on the attempt runs.
-    pub(crate) fn begin(&self) {
-        self.set(State::Begun);
+    /// From now on the attempt runs, and `stop` ends it.
+    pub(crate) fn begin(&self, stop: StopSign) {
+        if let State::Waiting(Some(reason)) = self.set(State::Begun(stop.clone())) {
+            stop.cancel(&reason);
+        }
     }
 
     /// It runs no more.
@@ -97,14 +160,20 @@ impl Slot {
 
     /// The broker has confirmed that it runs: copies may be dropped.
     pub(crate) fn safe(&self) {
-        if let Some(entry) = self.running.lock().now.get(&self.key) {
-            entry.safe.send_replace(true);
+        if let Some(entry) = self.running.lock().now.get_mut(&self.key) {
+            entry.is_safe = true;
+            if let Some(twins) = &entry.twins {
+                twins.send_replace(true);
+            }
         }
     }
 
-    fn set(&self, state: State) {
-        if let Some(entry) = self.running.lock().now.get_mut(&self.key) {
-            entry.state = state;
+    /// Answers what it was before.
+    fn set(&self, state: State) -> State {
+        match self.running.lock().now.get_mut(&self.key) {
+            Some(entry) => std::mem::replace(&mut entry.state, state),
+            // A slot has its entry as long as it lives.
+            None => State::Over,
         }
     }
 }
@@ -112,7 +181,7 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         let mut table = self.running.lock();
-        if table.now.remove(&self.key).is_some_and(|entry| entry.state != State::Waiting) {
+        if table.now.remove(&self.key).is_some_and(|entry| !matches!(entry.state, State::Waiting(_))) {
             table.ended.insert(self.key);
             table.ended_order.push_back(self.key);
             if table.ended_order.len() > REMEMBERED
@@ -136,13 +205,49 @@ mod tests {
         assert!(matches!(running.take(id, 1), Place::Taken(_)));
         assert!(matches!(running.take(id, 2), Place::Free(_)));
         assert!(running.begun().is_empty());
-        slot.begin();
+        slot.begin(StopSign::default());
         assert_eq!(running.begun(), [(id, 1)]);
         slot.end();
         assert!(running.begun().is_empty());
         assert!(matches!(running.take(id, 1), Place::Taken(_)));
         drop(slot);
         assert!(matches!(running.take(id, 1), Place::Ended));
+    }
+
+    #[test]
+    fn a_wish_reaches_the_attempts_it_means_and_also_one_that_has_not_begun() {
+        let running = Running::default();
+        let id = OccurrenceId::from_parts(chrono::DateTime::UNIX_EPOCH, [1; 10]);
+        let take = |attempt| match running.take(id, attempt) {
+            Place::Free(slot) => slot,
+            Place::Taken(_) | Place::Ended => panic!("nobody was here"),
+        };
+        let (slots, signs) = ([take(1), take(2), take(3)], [(); 3].map(|()| StopSign::default()));
+        slots[0].begin(signs[0].clone());
+        slots[2].begin(signs[2].clone());
+        running.cancel(id, &Wish::read(r#"{"attempt": 2, "reason": "by ann"}"#));
+        running.cancel(id, &Wish::read(r#"{"attempt": 2, "reason": "once more"}"#));
+        slots[1].begin(signs[1].clone());
+        assert_eq!(signs.each_ref().map(StopSign::reason), [Some("by ann"), Some("once more"), None]);
+        assert_eq!(signs.map(|sign| sign.token().is_cancelled()), [true, true, false]);
+    }
+
+    #[test]
+    fn a_twin_hears_that_its_sibling_is_safe_whenever_it_comes() {
+        let running = Running::default();
+        for n in 1..=2 {
+            let id = OccurrenceId::from_parts(chrono::DateTime::UNIX_EPOCH, [n; 10]);
+            let Place::Free(slot) = running.take(id, 1) else { panic!("nobody was here") };
+            let twin = || match running.take(id, 1) {
+                Place::Taken(safe) => safe,
+                Place::Free(_) | Place::Ended => panic!("somebody is here"),
+            };
+            // The first time one comes before it is safe, the second time none.
+            let early = (n == 1).then(twin);
+            assert!(early.as_ref().is_none_or(|safe| !*safe.borrow()));
+            slot.safe();
+            assert!(early.is_none_or(|safe| *safe.borrow()) && *twin().borrow());
+        }
     }
 
     #[test]

@@ -16,13 +16,13 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{error::WorkerError, reporter::Reporter};
+use crate::{clerk::Clerk, error::WorkerError, reporter::Reporter};
 
 /// How long interrupted runs may take to be reported: their last second, and some.
 const AFTER_INTERRUPT: Duration = Duration::from_secs(3);
 /// How long the broker may take to confirm the last reports.
 const FLUSH: Duration = Duration::from_secs(5);
-/// How long the last deliveries may take to be answered once their reports are confirmed.
+/// How long the last deliveries may take to be answered, and their ends to be noted, once their reports are confirmed.
 const ANSWERS: Duration = Duration::from_secs(1);
 
 /// The two wishes of whoever ends the process.
@@ -79,7 +79,11 @@ pub(crate) async fn drain(runs: &TaskTracker, deliveries: &TaskTracker, end: &En
             "the broker did not confirm the last reports; the server will notice by the missing heartbeats"
         );
     }
-    let _ = timeout(ANSWERS, deliveries.wait()).await;
+    let _ = timeout(ANSWERS, async {
+        deliveries.wait().await;
+        end.clerk.flush().await;
+    })
+    .await;
 }
 
 /// What the end of a worker goes by.
@@ -92,4 +96,6 @@ pub(crate) struct End<'a> {
     pub(crate) interrupt: &'a CancellationToken,
     /// Holds the last reports.
     pub(crate) reporter: &'a Reporter,
+    /// Holds the last ends.
+    pub(crate) clerk: &'a Clerk,
 }

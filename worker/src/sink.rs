@@ -18,6 +18,9 @@ pub(crate) trait Sink: Send + Sync + 'static {
     /// before it.
     fn report(&self, report: StatusReport) -> Confirmed;
 
+    /// Takes a report as [`report`](Self::report) does, for somebody who does not wait until it is safe.
+    fn tell(&self, report: StatusReport);
+
     /// Takes a line.
     fn log(&self, occurrence: OccurrenceId, line: LogLine);
 }

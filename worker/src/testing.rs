@@ -30,6 +30,7 @@ pub struct Trial {
     job: Registered,
     message: JobMessage,
     interrupt: CancellationToken,
+    cancel: Option<(CancellationToken, String)>,
 }
 
 /// What a run has left behind.
@@ -80,7 +81,7 @@ impl Trial {
             priority: 3,
             traceparent: None,
         };
-        Self { job: Registered::new(job), message, interrupt: CancellationToken::new() }
+        Self { job: Registered::new(job), message, interrupt: CancellationToken::new(), cancel: None }
     }
 
     /// Makes it another attempt than the first.
@@ -104,6 +105,13 @@ impl Trial {
         self
     }
 
+    /// Cancels the run for `reason` when `token` fires, as somebody does in the dashboard.
+    #[must_use]
+    pub fn cancelled_by(mut self, token: CancellationToken, reason: impl Into<String>) -> Self {
+        self.cancel = Some((token, reason.into()));
+        self
+    }
+
     /// Runs it to its end.
     pub async fn run(self) -> Record {
         let record = Arc::new(Notebook::default());
@@ -113,8 +121,19 @@ impl Trial {
             default_timeout: Duration::from_secs(60),
             interrupt: self.interrupt,
         };
-        let (_, end) = executor.start(&self.job, self.message);
-        end.await;
+        let stop = executor.stop_sign();
+        let (_, end) = executor.start(&self.job, self.message, stop.clone());
+        let cancelling = async {
+            if let Some((token, reason)) = self.cancel {
+                token.cancelled().await;
+                stop.cancel(&reason);
+            }
+        };
+        tokio::pin!(end);
+        tokio::select! {
+            () = &mut end => {}
+            () = cancelling => end.await,
+        }
         record.lock().clone()
     }
 }
@@ -130,8 +149,12 @@ impl Notebook {
 
 impl Sink for Notebook {
     fn report(&self, report: StatusReport) -> Confirmed {
-        self.lock().reports.push(report);
+        self.tell(report);
         futures::future::ready(()).boxed()
+    }
+
+    fn tell(&self, report: StatusReport) {
+        self.lock().reports.push(report);
     }
 
     fn log(&self, _: OccurrenceId, line: LogLine) {

@@ -7,19 +7,20 @@ use protocol::{
     message::Hello,
     topology::{Keys, Topology},
 };
-use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     claim::Claims,
+    clerk::Clerk,
     clock,
     config::WorkerConfig,
-    consumer::{Consumer, Line},
+    consumer::Consumer,
     error::WorkerError,
     executor::Executor,
     heartbeat,
     job::Job,
     lifeline::{Lifeline, Needs},
+    places::Places,
     registry::{self, Registered, Registry},
     reporter::Reporter,
     running::Running,
@@ -104,15 +105,18 @@ impl Worker {
         })?;
         let claims = Claims::new(&config.redis_url, keys, &instance_id).map_err(WorkerError::Redis)?;
         claims.warm_up().await;
+        let (clerk, at_work) = Clerk::new(claims);
+        tokio::spawn(at_work);
+        let places = Places::new(config.capacity as usize, jobs.iter().map(|job| job.concurrency.into()));
         // A child, so that a lost lifeline can end this worker without cancelling a token that belongs to the caller.
         let stop = wishes.stop.child_token();
         let consumer = Arc::new(Consumer {
             worker_id: config.worker_id,
             instance_id: instance_id.clone(),
             topology,
-            lines: jobs.into_iter().map(Line::new).collect(),
-            capacity: Semaphore::new(config.capacity as usize),
-            claims,
+            lines: jobs,
+            places,
+            clerk,
             running,
             executor: Executor {
                 sink: Arc::new(reporter.clone()),
@@ -134,8 +138,13 @@ impl Worker {
             }
         };
 
-        let end =
-            End { grace: config.shutdown_grace, hurry: &wishes.hurry, interrupt: &interrupt, reporter: &reporter };
+        let end = End {
+            grace: config.shutdown_grace,
+            hurry: &wishes.hurry,
+            interrupt: &interrupt,
+            reporter: &reporter,
+            clerk: &consumer.clerk,
+        };
         shutdown::drain(&consumer.runs, &consumer.deliveries, &end).await;
         if !lost {
             lifeline.leave().await;
@@ -208,6 +217,13 @@ impl WorkerBuilder {
         self
     }
 
+    /// How many occurrences of one job type run at once; see [`WorkerConfig::concurrency`].
+    #[must_use]
+    pub fn concurrency(mut self, job_type: impl Into<String>, concurrency: u16) -> Self {
+        self.config.concurrency.insert(job_type.into(), concurrency);
+        self
+    }
+
     /// How long runs may go on at the end; see [`WorkerConfig::shutdown_grace`].
     #[must_use]
     pub fn shutdown_grace(mut self, grace: Duration) -> Self {
@@ -220,7 +236,8 @@ impl WorkerBuilder {
     /// # Errors
     /// [`WorkerError::Config`] with one sentence for each mistake.
     pub fn build(self) -> Result<Worker, WorkerError> {
-        let Self { config, registry } = self;
+        let Self { config, mut registry } = self;
+        registry.set_concurrency(&config.concurrency);
         let (jobs, mut mistakes) = registry.finish();
         config.check(&mut mistakes);
         let topology = Topology::new(config.prefix.as_str());

@@ -6,7 +6,7 @@ mod common;
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
@@ -14,7 +14,7 @@ use std::{
 
 use common::{Stack, eventually, nothing, now, tell_of_one_run};
 use milvaion_worker::{Job, JobContext, JobError};
-use protocol::{message::RegistrationMessage, status::OccurrenceStatus};
+use protocol::{id::OccurrenceId, message::RegistrationMessage, status::OccurrenceStatus};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
@@ -218,6 +218,102 @@ async fn what_outlives_the_grace_is_interrupted_and_reported() {
     let end = reports.last().expect("an end");
     assert_eq!(end.status, OccurrenceStatus::Failed);
     assert_eq!(end.exception.as_deref(), Some("interrupted: the worker stopped"));
+    stack.clean(&["count"]).await;
+}
+
+/// Takes a while, and writes down who began.
+#[derive(Clone, Default)]
+struct Diary(Arc<Mutex<Vec<OccurrenceId>>>);
+
+impl Diary {
+    fn began(&self) -> Vec<OccurrenceId> {
+        self.0.lock().expect("no test thread panicked").clone()
+    }
+}
+
+impl Job for Diary {
+    const TYPE: &'static str = "diary";
+    const DESCRIPTION: &'static str = "Writes down who began.";
+    const CONCURRENCY: u16 = 4;
+    type Input = Nothing;
+    type Output = ();
+
+    async fn run(&self, ctx: &JobContext, _: Nothing) -> Result<(), JobError> {
+        self.0.lock().expect("no test thread panicked").push(ctx.occurrence_id());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_critical_message_overtakes_what_waits() {
+    let stack = Stack::new().await;
+    let diary = Diary::default();
+    let builder = stack.worker().job(diary.clone());
+    let worker = stack.start(builder, "diary").await;
+    let (low, window) = (500, usize::from(Diary::CONCURRENCY));
+    for _ in 0..low {
+        let mut message = stack.message("diary", nothing());
+        message.priority = 1;
+        stack.publish(&message).await;
+    }
+    let mut critical = stack.message("diary", nothing());
+    critical.priority = 5;
+    stack.publish(&critical).await;
+    let before = diary.began().len();
+    assert!(before + 4 * window < low, "too few are left to be overtaken: {before} began before");
+    let place = async || diary.began().iter().position(|occurrence| *occurrence == critical.occurrence_id);
+    eventually("the critical one begins", async || place().await.is_some()).await;
+    let place = place().await.expect("it has begun");
+    // Those that wait in the worker, and those that were on their way to it.
+    assert!(place <= before + 2 * window, "{} others began first", place - before);
+    worker.stop().await;
+    stack.clean(&["diary"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_is_cancelled_by_a_message_and_by_one_that_nobody_heard() {
+    let stack = Stack::new().await;
+    let counter = Counter::new(false);
+    let worker = stack.start(stack.worker().job(counter.clone()).concurrency("count", 2), "count").await;
+    let (told, written) = (stack.message("count", nothing()), stack.message("count", nothing()));
+    stack.publish(&told).await;
+    stack.publish(&written).await;
+    eventually("both run", async || counter.runs() == 2).await;
+    // The connection breaks, and comes back by itself.
+    stack.break_listeners().await;
+    eventually("the worker listens", async || stack.tell_cancellation(told.occurrence_id, "by ann").await == 1).await;
+    stack.write_cancellation(written.occurrence_id, "by bob").await;
+    for (message, reason) in [(&told, "by ann"), (&written, "by bob")] {
+        let reports = stack.ended(message.occurrence_id).await;
+        let statuses: Vec<_> = reports.iter().map(|report| report.status).collect();
+        assert_eq!(statuses, [OccurrenceStatus::Running, OccurrenceStatus::Cancelled]);
+        assert_eq!(reports[1].exception.as_deref(), Some(reason));
+    }
+    worker.stop().await;
+    stack.clean(&["count"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_cancelled_in_its_queue_is_not_started() {
+    let stack = Stack::new().await;
+    let counter = Counter::new(true);
+    let worker = stack.start(stack.worker().job(counter.clone()), "count").await;
+    let (cancelled, other) = (stack.message("count", nothing()), stack.message("count", nothing()));
+    stack.write_cancellation(cancelled.occurrence_id, "by ann").await;
+    stack.publish(&cancelled).await;
+    stack.publish(&other).await;
+    let reports = stack.ended(cancelled.occurrence_id).await;
+    assert_eq!(reports.len(), 1, "{reports:?}");
+    assert_eq!(reports[0].status, OccurrenceStatus::Cancelled);
+    assert_eq!(reports[0].exception.as_deref(), Some("by ann"));
+    assert!(tell_of_one_run(&stack.ended(other.occurrence_id).await));
+    // A late copy brings no second report.
+    stack.publish(&cancelled).await;
+    worker.stop().await;
+    assert_eq!(counter.runs(), 1);
+    assert_eq!(stack.ended(cancelled.occurrence_id).await.len(), 1);
+    assert_eq!(stack.queue(&stack.topology.job_queue("w", "count")).await, Some((0, 0)));
     stack.clean(&["count"]).await;
 }
 

@@ -36,6 +36,7 @@ enum Act {
     Panic,
     Hang,
     Tidy,
+    Fire,
     Write,
     Long,
 }
@@ -73,6 +74,11 @@ impl Job for Puppet {
                 ctx.cancelled().cancelled().await;
                 ctx.info("tidied up");
                 Ok(Answer::Text("finished after all".to_owned()))
+            }
+            Act::Fire => {
+                ctx.cancelled().cancel();
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                Err(JobError::new("fired"))
             }
             Act::Write => {
                 ctx.progress(50, "half");
@@ -152,6 +158,27 @@ async fn a_stopping_worker_interrupts_what_does_not_end_by_itself() {
         assert_eq!(record.status(), status);
         assert_eq!(record.end().exception.as_deref().or(record.end().result.as_deref()), Some(text));
     }
+}
+
+#[tokio::test]
+async fn a_cancelled_run_may_tidy_up_is_dropped_otherwise_and_says_why() {
+    for (act, line) in [("hang", None), ("tidy", Some("tidied up"))] {
+        let cancel = CancellationToken::new();
+        let trial = Trial::new(Puppet, json!({"act": act})).cancelled_by(cancel.clone(), "by ann: wrong customer");
+        cancel.cancel();
+        let record = trial.run().await;
+        assert_eq!(record.status(), OccurrenceStatus::Cancelled, "{act}");
+        assert_eq!(record.end().exception.as_deref(), Some("by ann: wrong customer"), "{act}");
+        assert_eq!(record.end().result, None, "{act}");
+        assert_eq!(record.lines.first().map(|line| line.message.as_str()), line, "{act}");
+    }
+}
+
+#[tokio::test]
+async fn a_job_that_fires_its_own_token_is_neither_cancelled_nor_interrupted() {
+    let record = run(json!({"act": "fire"})).await;
+    assert_eq!(record.status(), OccurrenceStatus::Failed);
+    assert_eq!(record.end().exception.as_deref(), Some("fired"));
 }
 
 #[tokio::test]

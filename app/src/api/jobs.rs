@@ -107,6 +107,7 @@ fn fresh(zone: Option<String>, context: &FormContext) -> JobForm {
         every_unit: "minutes".into(),
         is_active: "on".into(),
         priority: "3".into(),
+        rules: protocol::rules_form::usual(),
         ..JobForm::default()
     }
 }
@@ -175,20 +176,25 @@ fn form_address(form: &JobForm) -> String {
     }
 }
 
-/// Runs a job now; with `input_json`, this once with that input. `reason` is kept with the occurrence.
+/// Runs a job now; with `input_json`, this once with that input. `reason` is kept with the occurrence. The same
+/// `idempotency_key` again is the same run again.
 ///
 /// # Errors
 ///
-/// A wrong `input_json` or `reason`; `NotFound`; `Denied` below Operator.
+/// A wrong `input_json` or `reason`; `Conflict` when the job is paused or must not overlap, unless `force`; `NotFound`;
+/// `Denied` below Operator.
 #[server(endpoint = "trigger_job")]
 pub async fn trigger_job(
     id: JobId,
     #[server(default)] input_json: String,
     #[server(default)] reason: String,
+    #[server(default)] idempotency_key: String,
+    #[server(default)] force: bool,
 ) -> Result<OccurrenceId, AppError> {
     let (backend, me) = super::allowed(protocol::access::Action::RunJob).await?;
     let typed = serde_json::json!({ "input_json": &input_json, "reason": &reason });
-    let result = backend.trigger_job(&me, id, crate::backend::TriggerInput { input_json, reason }).await;
+    let input = crate::backend::TriggerInput { input_json, reason, force, idempotency_key: Some(idempotency_key) };
+    let result = backend.trigger_job(&me, id, input).await;
     let back = format!("/jobs/{id}");
     super::answer("trigger", result, |run| format!("/occurrences/{run}"), "The job is queued to run now.", &back, typed)
         .await

@@ -5,9 +5,11 @@
 //! the content security policy forbids both, and it is the same for everybody.
 
 pub mod bars;
+pub mod choice;
 pub mod copy;
 pub mod dialog;
 pub mod empty;
+pub mod folded;
 pub mod form;
 pub mod icon;
 pub mod input_form;
@@ -20,6 +22,7 @@ pub mod occurrence_list;
 pub mod occurrence_table;
 pub mod page_head;
 pub mod preferences;
+pub mod schedule_bounds;
 pub mod schedule_field;
 pub mod shortcuts;
 pub mod status_badge;

@@ -4,21 +4,26 @@
 //! from the server, which asks the same code the dispatcher asks: the browser has no second opinion about time zones.
 
 use leptos::prelude::*;
-use protocol::{request::JobForm, view::SchedulePreview};
+use protocol::{request::JobForm, schedule::Rhythm, view::SchedulePreview};
 
 use crate::components::{
+    choice::Choice,
     form::{Field, FieldError, described_by},
     icon::Icon,
     input_form::{FormState, control_id, control_name},
+    schedule_bounds::{BOUNDS, ScheduleBounds},
 };
 
 /// The ways, in the order of the form: the value, the name, and what it is for.
 const KINDS: [(&str, &str, &str); 4] = [
     ("cron", "Cron expression", "At local times: every weekday at nine, on the first of the month."),
-    ("every", "Every so often", "In a fixed rhythm, counted from the last time."),
+    ("every", "Every so often", "In a fixed rhythm, or with a pause after each run."),
     ("once", "Once", "At one date and time."),
     ("manual", "Only by hand", "When somebody runs it."),
 ];
+
+/// Those that make a job due by themselves, and so need a clock.
+const SCHEDULED: [&str; 3] = ["cron", "every", "once"];
 
 /// The section of a job form that says when.
 #[component]
@@ -65,6 +70,7 @@ pub fn ScheduleField(
         .map(|unit| view! { <option value=unit selected=form.every_unit == unit>{unit}</option> })
         .collect();
     let zone_error = state.error("zone");
+    let zone = form.zone.clone();
 
     view! {
         <fieldset class="form-section">
@@ -81,12 +87,13 @@ pub fn ScheduleField(
                     label="Cron expression"
                     hint="Minute, hour, day of month, month, day of week: 0 9 * * 1-5 is weekdays at 9:00, */15 * * * * every quarter \
                           of an hour. Six fields begin with the second: */10 * * * * * is every ten seconds."
-                    value=form.cron
+                    value=form.cron.clone()
                     placeholder="0 9 * * 1-5"
                 />
             </div>
-            <div class="field-row" hidden=move || is_off(&["every"])>
-                <TextField state field="every" label="Every" hint="A whole number." value=form.every inputmode="numeric"/>
+            <div class="stack" hidden=move || is_off(&["every"])>
+                <div class="field-row">
+                <TextField state field="every" label="Every" hint="A whole number." value=form.every.clone() inputmode="numeric"/>
                 <Field id=control_id("every_unit") label="Unit" error=unit_error>
                     <select
                         id=control_id("every_unit")
@@ -97,22 +104,34 @@ pub fn ScheduleField(
                         {units}
                     </select>
                 </Field>
+                </div>
+                <Choice
+                    state
+                    field="every_from"
+                    label="Counted from"
+                    options=vec![
+                        (Rhythm::Fire.word(), "The last fire, however long a run takes"),
+                        (Rhythm::End.word(), "The end of the last run, so that two never overlap"),
+                    ]
+                    chosen=RwSignal::new(form.every_from.clone())
+                />
             </div>
             <div hidden=move || is_off(&["once"])>
-                <TextField state field="once" label="Date and time" hint="On the clock of the zone below." value=form.once kind="datetime-local"/>
+                <TextField state field="once" label="Date and time" hint="On the clock of the zone below." value=form.once.clone() kind="datetime-local"/>
             </div>
-            <div hidden=move || is_off(&["cron", "once"])>
+            <div hidden=move || is_off(&SCHEDULED) && !state.is_wrong(&["zone"])>
                 <Field
                     id=control_id("zone")
                     label="Time zone"
-                    hint="An IANA name such as Europe/Warsaw; the schedule follows its clock changes."
+                    hint="An IANA name such as Europe/Warsaw; the schedule follows its clock changes, and start and \
+                          end are on its clock."
                     error=zone_error
                 >
                     <input
                         type="text"
                         id=control_id("zone")
                         name=control_name("zone")
-                        value=form.zone
+                        value=zone
                         list="zones"
                         autocomplete="off"
                         spellcheck="false"
@@ -122,6 +141,9 @@ pub fn ScheduleField(
                 </Field>
                 // Six hundred options as one piece of HTML: as nodes of ours they would each be walked at the start.
                 <datalist id="zones" inner_html=options(&zones)></datalist>
+            </div>
+            <div hidden=move || is_off(&SCHEDULED) && !state.is_wrong(&BOUNDS)>
+                <ScheduleBounds state form/>
             </div>
         </fieldset>
     }

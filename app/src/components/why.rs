@@ -24,6 +24,9 @@ pub fn why(view: &OccurrenceView) -> String {
         OccurrenceStatus::Queued if !view.worker_alive => {
             format!("Queued: no live worker offers {target}. It starts as soon as one does.")
         }
+        OccurrenceStatus::Queued if view.is_held => {
+            "Queued: it waits its turn, until a limit or an earlier occurrence of the job lets it go.".to_owned()
+        }
         OccurrenceStatus::Queued if view.published_at.is_none() => {
             "Queued: it is recorded, and its message is on the way to the broker.".to_owned()
         }
@@ -51,11 +54,21 @@ pub fn why(view: &OccurrenceView) -> String {
         OccurrenceStatus::Unknown => {
             format!("Unknown: the heartbeat of {instance} was lost. A late report may still settle it.")
         }
-        OccurrenceStatus::Skipped => match because(&row.note) {
-            Some(cause) => format!("Skipped: {cause}"),
-            None => "Skipped: the job's policy said no.".to_owned(),
-        },
+        // Nothing else on the page says why it did not run, so this is not clipped.
+        OccurrenceStatus::Skipped => {
+            match row.note.as_deref().map(|note| note.strip_prefix("Skipped: ").unwrap_or(note)) {
+                Some(cause) if !cause.trim().is_empty() => format!("Skipped: {cause}"),
+                _ => "Skipped: the job's policy said no.".to_owned(),
+            }
+        }
     }
+}
+
+/// The note of the occurrence, where the sentence does not say all of it already.
+#[must_use]
+pub fn unsaid(view: &OccurrenceView) -> Option<String> {
+    let note = view.row.note.as_deref().map(str::trim).filter(|note| !note.is_empty())?;
+    (!why(view).contains(note)).then(|| note.to_owned())
 }
 
 #[cfg(test)]
@@ -93,6 +106,7 @@ mod tests {
             triggered_by: None,
             trigger_reason: None,
             published_at: Some(DateTime::UNIX_EPOCH),
+            is_held: false,
             result: None,
             exception: None,
             changes: vec![],
@@ -108,6 +122,9 @@ mod tests {
         let mut queued = view(OccurrenceStatus::Queued);
         assert_eq!(why(&queued), "Queued: it waits for a free place on worker local.");
         queued.published_at = None;
+        queued.is_held = true;
+        assert!(why(&queued).contains("it waits its turn"));
+        queued.is_held = false;
         assert_eq!(why(&queued), "Queued: it is recorded, and its message is on the way to the broker.");
         queued.worker_alive = false;
         assert_eq!(why(&queued), "Queued: no live worker offers local/http-request. It starts as soon as one does.");
@@ -123,5 +140,11 @@ mod tests {
         let mut skipped = view(OccurrenceStatus::Skipped);
         skipped.row.note = Some("the previous occurrence was still running".into());
         assert_eq!(why(&skipped), "Skipped: the previous occurrence was still running");
+        skipped.row.note = Some(format!("Skipped: {}", "three fires were missed ".repeat(10).trim_end()));
+        assert_eq!(why(&skipped), skipped.row.note.clone().unwrap_or_default(), "said once, and whole");
+        assert_eq!(unsaid(&skipped), None);
+        let mut completed = view(OccurrenceStatus::Completed);
+        completed.row.note = Some("stands for 3 missed fires".into());
+        assert_eq!(unsaid(&completed).as_deref(), Some("stands for 3 missed fires"));
     }
 }

@@ -26,7 +26,7 @@ use crate::{
         page_head::{Crumbs, PageHead},
         status_badge::StatusBadge,
         time::{Duration, MaybeTime, Time},
-        why::why,
+        why::{unsaid, why},
     },
     error::AppError,
     format,
@@ -211,6 +211,15 @@ fn Facts(data: RwSignal<OccurrenceView>) -> impl IntoView {
     let ended = Signal::derive(move || data.with(|data| data.row.ended_at));
     let millis = Signal::derive(move || data.with(|data| data.row.duration_ms));
     let running = Signal::derive(move || data.with(|data| data.row.status == OccurrenceStatus::Running));
+    let note = Memo::new(move |_| data.with(unsaid));
+    let note = move || {
+        note.get().map(|note| {
+            view! {
+                <dt>"Note"</dt>
+                <dd>{note}</dd>
+            }
+        })
+    };
     let instance = move || data.with(|data| data.row.instance_id.clone().unwrap_or_else(|| "–".into()));
     view! {
         <section class="card" aria-labelledby="facts">
@@ -234,6 +243,7 @@ fn Facts(data: RwSignal<OccurrenceView>) -> impl IntoView {
                 <dd>{move || data.with(|data| data.row.attempt)}</dd>
                 <dt>"Worker instance"</dt>
                 <dd class="mono">{instance}</dd>
+                {note}
                 <dt>"Occurrence id"</dt>
                 <dd class="cluster">
                     <code class="mono">{id.clone()}</code>

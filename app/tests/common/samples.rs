@@ -6,6 +6,7 @@ use protocol::{
     id::{JobId, OccurrenceId, UserId},
     message::{JobTypeInfo, LogLevel, LogLine},
     request::JobInput,
+    rules::{Overlap, Rules},
     schedule::Schedule,
     status::OccurrenceStatus,
     view::{
@@ -53,7 +54,11 @@ pub(crate) fn row(second: i64, status: OccurrenceStatus) -> OccurrenceRow {
         duration_ms: ended.then_some(1_234),
         instance_id: begun.then(|| "local-1".into()),
         progress: None,
-        note: (status == OccurrenceStatus::Failed).then(|| "status 500 instead of 200".into()),
+        note: match status {
+            OccurrenceStatus::Failed => Some("status 500 instead of 200".into()),
+            OccurrenceStatus::Skipped => Some("Skipped: a calendar blacks this time out.".into()),
+            _ => None,
+        },
     }
 }
 
@@ -68,6 +73,7 @@ pub(crate) fn occurrence(status: OccurrenceStatus) -> OccurrenceView {
         triggered_by: None,
         trigger_reason: None,
         published_at: Some(at(0)),
+        is_held: false,
         result: (status == OccurrenceStatus::Completed).then(|| r#"{"status":200}"#.into()),
         exception: (status == OccurrenceStatus::Failed).then(|| "status 500 instead of 200\nbody: oops".into()),
         changes: vec![
@@ -131,7 +137,13 @@ pub(crate) fn job() -> JobView {
             is_active: true,
             priority: 3,
             timeout_seconds: None,
-            rules: Rules::default(),
+            rules: Rules {
+                start_at: Some(at(86_400)),
+                jitter_seconds: 30,
+                overlap: Overlap::Queue,
+                max_retries: 4,
+                ..Rules::default()
+            },
         },
         version: 2,
         paused_reason: None,

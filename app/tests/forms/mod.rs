@@ -116,6 +116,65 @@ async fn what_was_typed_survives_a_refusal_and_each_error_stands_beside_its_fiel
 }
 
 #[tokio::test]
+async fn rules_are_chosen_in_words_and_what_is_usual_is_folded_away() {
+    let fake = Fake::signed_in(Role::Operator).ready();
+    let fresh = get(&fake, "/jobs/new").await;
+    fresh.says(&[
+        "name=\"form[rules][overlap]\" value=\"allow\" checked",
+        "Wait for it to end",
+        "Run each missed fire",
+    ]);
+    fresh.says(&["name=\"form[every_from]\" value=\"fire\" checked", "The end of the last run"]);
+    fresh.says(&["id=\"f-rules-jitter_seconds\"", "id=\"f-rules-start_at\"", "type=\"datetime-local\""]);
+    // What the form does not ask for rides along.
+    fresh.says(&[
+        "type=\"hidden\" name=\"form[rules][calendars]\"",
+        "type=\"hidden\" name=\"form[rules][max_retries]\"",
+    ]);
+    assert_eq!(opened(&fresh.body), [false; 4], "start, overlap, failing, limits");
+
+    let edit = get(&fake, &format!("/jobs/{}/edit", samples::job_id())).await;
+    assert_eq!(opened(&edit.body), [true, true, false, false], "what differs stands open");
+    // The sample starts at 14:02 UTC, and its schedule is in Warsaw.
+    edit.says(&["value=\"2026-11-22T15:02:00\"", "name=\"form[rules][overlap]\" value=\"queue\" checked"]);
+    edit.says(&["name=\"form[rules][max_retries]\" value=\"4\""]);
+}
+
+#[tokio::test]
+async fn rules_that_are_wrong_come_back_as_they_were_typed() {
+    let fake = Fake::signed_in(Role::Operator).ready();
+    let rules = "&form%5Brules%5D%5Bstart_at%5D=2027-03-28T02%3A30&form%5Brules%5D%5Boverlap%5D=replace\
+                 &form%5Brules%5D%5Bmisfire%5D=catch_up&form%5Brules%5D%5Bcatch_up_limit%5D=lots\
+                 &form%5Brules%5D%5Bconcurrency_key%5D=tenant-7&form%5Brules%5D%5Bend_at%5D=tomorrow\
+                 &form%5Brules%5D%5Bauto_disable_window_seconds%5D=60&form%5Brules%5D%5Bmax_retries%5D=7";
+    let answer = post(&fake, "/api/save_job", &format!("{RIGHT}{rules}")).await;
+    assert_eq!(answer.location.as_deref(), Some("/jobs/new?type=local/http-request"));
+    assert!(done(&fake).is_empty());
+    let page = get(&fake, "/jobs/new?type=local%2Fhttp-request").await;
+    page.says(&["4 things need another look", "href=\"#f-rules-start_at\"", "href=\"#f-rules-catch_up_limit\""]);
+    page.says(&["does not exist in Europe/Warsaw", "got lots", "Say after how many failures"]);
+    page.says(&["value=\"2027-03-28T02:30\"", "value=\"lots\"", "value=\"tomorrow\"", "value=\"tenant-7\""]);
+    page.says(&[
+        "value=\"replace\" checked",
+        "value=\"catch_up\" checked",
+        "name=\"form[rules][max_retries]\" value=\"7\"",
+    ]);
+    assert_eq!(opened(&page.body), [true, true, true, false], "what is wrong stands open");
+
+    let right = rules.replace("2027-03-28T02%3A30", "2027-03-28T03%3A30").replace("lots", "5");
+    let right = right.replace("tomorrow", "").replace("window_seconds%5D=60", "window_seconds%5D=");
+    let answer = post(&fake, "/api/save_job", &format!("{RIGHT}{right}")).await;
+    assert_eq!(answer.location, Some(format!("/jobs/{}", samples::job_id())), "{}", answer.body);
+}
+
+/// Whether each folded part of the job form stands open, in their order.
+fn opened(body: &str) -> Vec<bool> {
+    let form = body.split("id=\"job-form\"").nth(1).and_then(|rest| rest.split("</form>").next());
+    let folds = form.expect("a job form").split("<details").skip(1);
+    folds.map(|fold| fold.split('>').next().is_some_and(|tag| tag.contains("open"))).collect()
+}
+
+#[tokio::test]
 async fn a_check_shows_the_next_runs_and_saves_nothing() {
     let fake = Fake::signed_in(Role::Operator).ready();
     let answer = post(&fake, "/api/check_job", RIGHT).await;
@@ -167,6 +226,9 @@ async fn a_job_shows_what_it_is_and_only_what_the_reader_may_do() {
         "/edit\"",
         "data-status=\"active\"",
     ]);
+    // Its rules, as far as they are not the usual ones; no worker makes further attempts, so none are promised.
+    admin.says(&["<dt>Overlap", "Wait for it to end", "<dt>Starts", "2026-11-22 14:02:00 UTC"]);
+    admin.says(&["up to 30 seconds later"]).says_none_of(&["<dt>Missed fires", "<dt>Retr", "<dt>Attempts"]);
     let operator = get(&Fake::signed_in(Role::Operator).ready(), &format!("{path}?confirm=delete")).await;
     operator.says(&["Run now", "Pause"]).says_none_of(&["Delete"]);
     let viewer = get(&Fake::signed_in(Role::Viewer).ready(), &path).await;

@@ -14,19 +14,17 @@ pub(super) struct Field {
     low: u32,
     high: u32,
     names: &'static [&'static str],
-    /// Whether `?` may stand for `*` here.
-    question: bool,
 }
 
 const MONTHS: &[&str] = &["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];
 const DAYS: &[&str] = &["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
 
-pub(super) const SECOND: Field = Field { name: "second", low: 0, high: 59, names: &[], question: false };
-pub(super) const MINUTE: Field = Field { name: "minute", low: 0, high: 59, names: &[], question: false };
-pub(super) const HOUR: Field = Field { name: "hour", low: 0, high: 23, names: &[], question: false };
-pub(super) const MONTH_DAY: Field = Field { name: "day-of-month", low: 1, high: 31, names: &[], question: true };
-pub(super) const MONTH: Field = Field { name: "month", low: 1, high: 12, names: MONTHS, question: false };
-pub(super) const WEEK_DAY: Field = Field { name: "day-of-week", low: 0, high: 7, names: DAYS, question: true };
+pub(super) const SECOND: Field = Field { name: "second", low: 0, high: 59, names: &[] };
+pub(super) const MINUTE: Field = Field { name: "minute", low: 0, high: 59, names: &[] };
+pub(super) const HOUR: Field = Field { name: "hour", low: 0, high: 23, names: &[] };
+pub(super) const MONTH_DAY: Field = Field { name: "day-of-month", low: 1, high: 31, names: &[] };
+pub(super) const MONTH: Field = Field { name: "month", low: 1, high: 12, names: MONTHS };
+pub(super) const WEEK_DAY: Field = Field { name: "day-of-week", low: 0, high: 7, names: DAYS };
 
 /// The names of the fields, in their order.
 pub(super) const NAMES: [&str; 6] = [SECOND.name, MINUTE.name, HOUR.name, MONTH_DAY.name, MONTH.name, WEEK_DAY.name];
@@ -35,7 +33,7 @@ impl Field {
     /// The bits of a field of numbers, names, lists, ranges and steps.
     pub(super) fn bits(&self, text: &str) -> Result<u64, CronError> {
         let (base, step) = split_step(text);
-        if base == "*" || (base == "?" && self.question) {
+        if matches!(base, "*" | "?") {
             return Ok(spread(self.low, self.high, self.step(step)?));
         }
         let mut bits = 0;

@@ -57,8 +57,9 @@ fn time(matcher: &Matcher) -> String {
 
 /// A field of the time as text: everything, an even step, or its values.
 fn part(bits: u64, size: u32) -> String {
-    let even =
-        |step: &u32| size % step == 0 && (0..size).step_by(*step as usize).fold(0, |all, n| all | 1 << n) == bits;
+    let even = |step: &u32| {
+        size.is_multiple_of(*step) && (0..size).step_by(*step as usize).fold(0, |all, n| all | 1 << n) == bits
+    };
     match (1..=size / 2).find(even) {
         Some(1) => "*".into(),
         Some(step) => format!("*/{step}"),

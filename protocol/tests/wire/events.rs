@@ -97,6 +97,7 @@ fn every_event() {
         json!({ "kind": "log", "occurrenceId": OCCURRENCE, "lines": [line_json()] }),
     );
     enveloped(Event::Workers, json!({ "kind": "workers" }));
+    enveloped(Event::Cluster, json!({ "kind": "cluster" }));
     enveloped(Event::Resync, json!({ "kind": "resync" }));
 }
 

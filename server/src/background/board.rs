@@ -13,6 +13,7 @@ struct Entry {
     at: Instant,
     due: Instant,
     failure: Option<String>,
+    stands_by: bool,
 }
 
 /// The state of every loop. Cloning gives the same one.
@@ -28,6 +29,8 @@ pub enum Pulse {
     Beating,
     /// Its last tick failed.
     Failing(String),
+    /// Another server does its work; this one is ready to.
+    StandingBy,
     /// It has not ticked for three periods, or never.
     Silent,
 }
@@ -37,7 +40,15 @@ impl Board {
     pub fn beat(&self, name: &'static str, period: Duration, failure: Option<String>) {
         if let Ok(mut entries) = self.entries.lock() {
             let at = Instant::now();
-            entries.insert(name, Entry { at, due: at + 3 * period, failure });
+            entries.insert(name, Entry { at, due: at + 3 * period, failure, stands_by: false });
+        }
+    }
+
+    /// A loop waits because another server does its work, and will say so again within `period`.
+    pub fn stand_by(&self, name: &'static str, period: Duration) {
+        if let Ok(mut entries) = self.entries.lock() {
+            let at = Instant::now();
+            entries.insert(name, Entry { at, due: at + 3 * period, failure: None, stands_by: true });
         }
     }
 
@@ -49,6 +60,7 @@ impl Board {
             None => Pulse::Silent,
             Some(entry) if Instant::now() > entry.due => Pulse::Silent,
             Some(Entry { failure: Some(failure), .. }) => Pulse::Failing(failure.clone()),
+            Some(Entry { stands_by: true, .. }) => Pulse::StandingBy,
             Some(_) => Pulse::Beating,
         }
     }
@@ -72,6 +84,15 @@ mod tests {
         tokio::time::advance(Duration::from_millis(2_900)).await;
         assert_eq!(board.pulse("x"), Pulse::Beating);
         tokio::time::advance(Duration::from_millis(200)).await;
+        assert_eq!(board.pulse("x"), Pulse::Silent);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_stands_by_is_not_silent_but_must_say_so() {
+        let board = Board::default();
+        board.stand_by("x", Duration::from_secs(1));
+        assert_eq!(board.pulse("x"), Pulse::StandingBy);
+        tokio::time::advance(Duration::from_millis(3_100)).await;
         assert_eq!(board.pulse("x"), Pulse::Silent);
     }
 }

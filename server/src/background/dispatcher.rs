@@ -4,8 +4,9 @@
 //! changed. It never polls while Redis is there. When Redis is away, or holds less than everything, PostgreSQL itself is
 //! asked for the earliest instant, and at least once a second, for another server's change cannot reach us then.
 //!
-//! Any number of servers may dispatch at once. The compare-and-swap in the store lets one of them fire a given (job, due
-//! instant), so there is nothing to agree on beforehand; a leader would save effort, not errors.
+//! One server dispatches, the one that leads; its fencing epoch is checked in the statement that fires. Correctness does
+//! not hang on that: the compare-and-swap in the store lets one server fire a given (job, due instant), however many try,
+//! which is why all of them dispatch while Redis is away and nobody can lead.
 //!
 //! Publishing does not hold up the next tick; see [`super::sender`].
 
@@ -23,11 +24,11 @@ use protocol::{
     status::OccurrenceStatus,
     view::{OccurrenceRow, Trigger},
 };
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::{board::Board, sender::Sender};
+use super::{board::Board, lease::Leadership, sender::Sender};
 use crate::{
     broker::publisher::Outgoing,
     cache::Cache,
@@ -66,6 +67,8 @@ pub struct Dispatcher {
     pub hub: Hub,
     /// What time it is.
     pub clock: Clock,
+    /// Whether this server is to dispatch.
+    pub leadership: watch::Receiver<Leadership>,
     /// Woken when the schedule changed.
     pub wake: Arc<Notify>,
     /// Woken when the index in Redis is not to be believed.
@@ -96,6 +99,12 @@ impl Dispatcher {
     ///
     /// When the database does not answer; then nothing was fired.
     pub async fn tick(&self) -> anyhow::Result<Ticked> {
+        // An old leader that was frozen stops here, or at the latest at the fence in the statement.
+        let epoch = match &*self.leadership.borrow() {
+            Leadership::Leader(term) if term.holds() => Some(term.epoch()),
+            Leadership::Nobody => None,
+            Leadership::Leader(_) | Leadership::Follower => return Ok(Ticked::default()),
+        };
         let now = self.clock.now();
         let jobs = self.store.due(now, self.config.dispatch_batch).await?;
         let mut ticked = Ticked { due: jobs.len(), ..Ticked::default() };
@@ -104,7 +113,7 @@ impl Dispatcher {
             return Ok(ticked);
         }
         let made: HashMap<OccurrenceId, Made> =
-            self.store.fire(&fires, None, now).await?.into_iter().map(|made| (made.id, made)).collect();
+            self.store.fire(&fires, epoch, now).await?.into_iter().map(|made| (made.id, made)).collect();
         if made.is_empty() {
             ticked.is_paused = self.store.is_paused().await?;
             return Ok(ticked);
@@ -164,9 +173,18 @@ impl Dispatcher {
         Ok(fires)
     }
 
-    /// Ticks for ever, until `stop`.
-    pub async fn run(self, board: Board, stop: CancellationToken) {
+    /// Ticks for ever while this server leads, or while nobody can; until `stop`.
+    pub async fn run(mut self, board: Board, stop: CancellationToken) {
         while !stop.is_cancelled() {
+            let works = self.leadership.borrow_and_update().works();
+            if !works {
+                board.stand_by(NAME, LONGEST_SLEEP);
+                tokio::select! {
+                    _ = tokio::time::timeout(LONGEST_SLEEP, self.leadership.changed()) => {}
+                    () = stop.cancelled() => {}
+                }
+                continue;
+            }
             let pause = match self.tick().await {
                 Ok(ticked) => {
                     if !ticked.fired.is_empty() {
@@ -193,6 +211,7 @@ impl Dispatcher {
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = self.wake.notified() => {}
+                _ = self.leadership.changed() => {}
                 () = stop.cancelled() => {}
             }
         }

@@ -1,42 +1,103 @@
 //! Runs a [`Task`] for ever: waits, ticks, logs once, notes it on the board. A tick that fails or panics is tried again.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures::FutureExt;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::{Task, board::Board};
+use super::{Task, board::Board, lease::Leadership};
 use crate::error::chain;
+
+/// How often a task that stands by says so.
+const STANDING_BY: Duration = Duration::from_secs(10);
 
 /// Runs `task` until `stop`. The first tick comes at once; later ones when `wake` says so or the period is over.
 pub async fn drive<T: Task>(mut task: T, wake: Arc<Notify>, board: Board, stop: CancellationToken) {
     loop {
-        let failure = match std::panic::AssertUnwindSafe(task.tick()).catch_unwind().await {
-            Ok(Ok(report)) => {
-                if T::is_news(&report) {
-                    tracing::info!(task = T::NAME, report = ?report, "{} did something", T::NAME);
-                } else {
-                    tracing::debug!(task = T::NAME, report = ?report, "{} had nothing to do", T::NAME);
-                }
-                None
-            }
-            Ok(Err(error)) => {
-                let reason = chain(error.as_ref());
-                tracing::warn!(task = T::NAME, error = reason, "{} failed; it will be tried again", T::NAME);
-                Some(reason)
-            }
-            Err(_) => {
-                tracing::error!(task = T::NAME, "{} panicked; it will be tried again", T::NAME);
-                Some("it panicked".to_owned())
-            }
-        };
-        board.beat(T::NAME, task.period(), failure);
-        let pause = task.period().mul_f64(0.9 + 0.2 * rand::random::<f64>());
+        tick(&mut task, &board).await;
         tokio::select! {
-            () = tokio::time::sleep(pause) => {}
+            () = tokio::time::sleep(pause(&task)) => {}
             () = wake.notified() => {}
             () = stop.cancelled() => return,
         }
     }
+}
+
+/// Runs `task` until `stop`, but only while this server leads, or while nobody can. The first tick comes as soon as it
+/// leads; a tick that runs when the term ends is dropped where it stands, as if the process had died there.
+pub async fn drive_led<T: Task>(
+    mut task: T,
+    wake: Arc<Notify>,
+    board: Board,
+    mut leadership: watch::Receiver<Leadership>,
+    stop: CancellationToken,
+) {
+    while !stop.is_cancelled() {
+        let state = leadership.borrow_and_update().clone();
+        if !state.works() {
+            board.stand_by(T::NAME, STANDING_BY);
+            tokio::select! {
+                _ = tokio::time::timeout(STANDING_BY, changed(&mut leadership)) => {}
+                () = stop.cancelled() => {}
+            }
+            continue;
+        }
+        // What was asked for while another led has been done by it; the first tick looks at everything anyway.
+        let term = state.term().map(|term| term.over().clone());
+        let over = async {
+            match &term {
+                Some(term) => term.cancelled().await,
+                None => changed(&mut leadership).await,
+            }
+        };
+        let working = async {
+            loop {
+                tick(&mut task, &board).await;
+                tokio::select! {
+                    () = tokio::time::sleep(pause(&task)) => {}
+                    () = wake.notified() => {}
+                }
+            }
+        };
+        tokio::select! {
+            () = working => {}
+            () = over => {}
+            () = stop.cancelled() => {}
+        }
+    }
+}
+
+async fn changed(leadership: &mut watch::Receiver<Leadership>) {
+    if leadership.changed().await.is_err() {
+        // The lease's loop is gone, which only happens when the server stops.
+        std::future::pending().await
+    }
+}
+
+fn pause<T: Task>(task: &T) -> Duration {
+    task.period().mul_f64(0.9 + 0.2 * rand::random::<f64>())
+}
+
+async fn tick<T: Task>(task: &mut T, board: &Board) {
+    let failure = match std::panic::AssertUnwindSafe(task.tick()).catch_unwind().await {
+        Ok(Ok(report)) => {
+            if T::is_news(&report) {
+                tracing::info!(task = T::NAME, report = ?report, "{} did something", T::NAME);
+            } else {
+                tracing::debug!(task = T::NAME, report = ?report, "{} had nothing to do", T::NAME);
+            }
+            None
+        }
+        Ok(Err(error)) => {
+            let reason = chain(error.as_ref());
+            tracing::warn!(task = T::NAME, error = reason, "{} failed; it will be tried again", T::NAME);
+            Some(reason)
+        }
+        Err(_) => {
+            tracing::error!(task = T::NAME, "{} panicked; it will be tried again", T::NAME);
+            Some("it panicked".to_owned())
+        }
+    };
+    board.beat(T::NAME, task.period(), failure);
 }

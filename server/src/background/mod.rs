@@ -14,16 +14,22 @@
 //! `lifecycle`, and nothing else: the driver logs it, watches over it and shows it in the health of the server.
 
 pub mod board;
+pub mod breaker;
+pub mod cancellations;
+pub mod clock_watch;
 pub mod dispatcher;
 pub mod driver;
 pub mod due_index;
 pub mod herald;
+pub mod lease;
+pub mod lost_messages;
 pub mod presence;
 pub mod releaser;
 pub mod republisher;
 pub mod sender;
 pub mod upkeep;
 pub mod wakes;
+pub mod zombies;
 
 use std::{fmt::Debug, time::Duration};
 

@@ -3,13 +3,23 @@
 //! Jobs that take turns, jobs with a limit and jobs that share a key make their occurrences *held*. Whenever one is made
 //! or one ends, this looks at all that wait and gives out what is free: most urgent first, then oldest. Jobs that
 //! *replace* have their earlier occurrences cancelled here, and start when those have ended: never two at once.
+//!
+//! It runs on every server, leader or not, for it is woken where something ended; the lock around the statement that
+//! gives out slots makes that safe.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::sync::Notify;
 
 use super::{Task, sender::Sender};
-use crate::{broker::publisher::Outgoing, cache::Cache, clock::Clock, domain::message::message, store::Store};
+use crate::{
+    broker::publisher::Outgoing,
+    cache::Cache,
+    clock::Clock,
+    command::jobs::Jobs,
+    domain::message::message,
+    store::{Store, jobs::Edit},
+};
 
 /// How many are let go at once.
 const BATCH: i64 = 500;
@@ -23,6 +33,8 @@ pub struct Releaser {
     pub cache: Cache,
     /// The way to workers.
     pub sender: Sender,
+    /// Cancels what is replaced.
+    pub jobs: Jobs,
     /// What time it is.
     pub clock: Clock,
     /// Wakes the dispatcher.
@@ -50,6 +62,12 @@ impl Task for Releaser {
 
     async fn tick(&mut self) -> anyhow::Result<Released> {
         let mut report = Released::default();
+        let replaced: Vec<_> = self.store.replaced(BATCH).await?.into_iter().map(|(old, _)| old).collect();
+        if !replaced.is_empty() {
+            let edit = Edit { by: "system", at: self.clock.now() };
+            let why = Some("A newer occurrence of its job takes its place.");
+            report.replaced = self.jobs.cancel_all(&replaced, why, edit).await?.len();
+        }
         loop {
             let now = self.clock.now();
             let queued = self.store.release(BATCH).await?;

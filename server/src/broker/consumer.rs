@@ -4,7 +4,7 @@
 //! because a service is away, nothing is acknowledged and the batch is tried again: the broker keeps it for us. A body
 //! that cannot be read is logged and acknowledged, for it would never become readable.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::time::Duration;
 
 use futures::StreamExt;
 use lapin::{
@@ -21,18 +21,25 @@ use crate::backoff::Backoff;
 /// The most messages in one batch.
 const BATCH: usize = 500;
 
-/// Does something with bodies.
+/// Does something with what a queue holds.
 pub trait Handler: Send + Sync + 'static {
     /// What it is called in logs.
     const NAME: &'static str;
 
     /// Handles bodies in order. `Err` means that nothing was done and all must come again.
     fn handle(&self, bodies: Vec<Vec<u8>>) -> impl Future<Output = anyhow::Result<()>> + Send;
+
+    /// Handles whole deliveries in order, for those who must know what is written on the envelope; by itself it hands
+    /// over the bodies alone. `Err` means the same.
+    fn handle_whole(&self, batch: &[Delivery]) -> impl Future<Output = anyhow::Result<()>> + Send {
+        self.handle(batch.iter().map(|delivery| delivery.data.clone()).collect())
+    }
 }
 
 /// Consumes `queue` for ever, until `stop`.
 pub async fn consume<H: Handler>(broker: Broker, queue: String, handler: H, stop: CancellationToken) {
     let mut backoff = Backoff::default();
+    broker.note_consuming(&queue, false);
     while !stop.is_cancelled() {
         let connection = tokio::select! {
             connection = broker.connect_forever(H::NAME) => connection,
@@ -40,10 +47,10 @@ pub async fn consume<H: Handler>(broker: Broker, queue: String, handler: H, stop
         };
         match open(&connection, &broker, &queue, H::NAME).await {
             Ok((channel, consumer)) => {
-                broker.consuming.store(true, Ordering::Relaxed);
+                broker.note_consuming(&queue, true);
                 backoff = Backoff::default();
                 deliver(&channel, consumer, &handler, &stop).await;
-                broker.consuming.store(false, Ordering::Relaxed);
+                broker.note_consuming(&queue, false);
             }
             Err(error) => tracing::warn!(queue.name = queue, error = %error, "cannot consume"),
         }
@@ -100,15 +107,14 @@ async fn deliver<H: Handler>(channel: &Channel, mut consumer: Consumer, handler:
 async fn settle<H: Handler>(channel: &Channel, batch: Vec<Delivery>, handler: &H, stop: &CancellationToken) -> bool {
     let mut backoff = Backoff::default();
     let Some(last) = batch.last().map(|delivery| delivery.delivery_tag) else { return true };
-    let bodies: Vec<Vec<u8>> = batch.into_iter().map(|delivery| delivery.data).collect();
     loop {
-        match handler.handle(bodies.clone()).await {
+        match handler.handle_whole(&batch).await {
             Ok(()) => break,
             Err(error) => {
                 let pause = backoff.pause();
                 tracing::warn!(
                     consumer = H::NAME,
-                    batch.size = bodies.len(),
+                    batch.size = batch.len(),
                     error = %crate::error::chain(error.as_ref()),
                     retry_ms = pause.as_millis() as u64,
                     "a batch could not be stored; the broker keeps it until it can"

@@ -5,14 +5,14 @@
 //! once that there is none. A broker that is away never fails an occurrence: it waits in PostgreSQL, unpublished.
 
 pub mod consumer;
+pub mod depth;
+pub mod letter;
 pub mod publisher;
 pub mod topology;
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -32,7 +32,8 @@ pub struct Broker {
     uri: AMQPUri,
     topology: Topology,
     prefetch: u16,
-    consuming: Arc<AtomicBool>,
+    /// Which queues are consumed from here, and whether that works at the moment.
+    consuming: Arc<Mutex<BTreeMap<String, bool>>>,
 }
 
 impl Broker {
@@ -58,10 +59,22 @@ impl Broker {
         &self.topology
     }
 
-    /// Whether the consuming connection is up.
+    /// Whether every queue that is consumed from here delivers.
     #[must_use]
     pub fn is_consuming(&self) -> bool {
-        self.consuming.load(Ordering::Relaxed)
+        self.consuming.lock().is_ok_and(|queues| !queues.is_empty() && queues.values().all(|delivers| *delivers))
+    }
+
+    /// Whether `queue` delivers to this server.
+    #[must_use]
+    pub fn is_consuming_from(&self, queue: &str) -> bool {
+        self.consuming.lock().is_ok_and(|queues| queues.get(queue).copied().unwrap_or(false))
+    }
+
+    fn note_consuming(&self, queue: &str, delivers: bool) {
+        if let Ok(mut queues) = self.consuming.lock() {
+            queues.insert(queue.to_owned(), delivers);
+        }
     }
 
     /// Opens a connection once.

@@ -4,7 +4,9 @@
 //! here is answered by doing the same thing more slowly. That is why every call has a short time limit and returns a
 //! plain error, and why nothing in this room is ever awaited without one.
 
+pub mod cancellation;
 pub mod channel;
+pub mod lease;
 pub mod schedule;
 
 use std::time::Duration;

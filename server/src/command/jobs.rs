@@ -5,32 +5,28 @@ use std::{
     sync::Arc,
 };
 
-use app::{backend::TriggerInput, error::AppError};
+use app::error::AppError;
 use chrono::{DateTime, Utc};
 use protocol::{
     calendar::Calendar,
     event::Event,
-    id::{CalendarId, JobId, OccurrenceId},
-    message::MAX_JOB_DATA,
-    request::{FieldError, JobForm, JobInput, parse_json},
+    id::{CalendarId, JobId},
+    request::{FieldError, JobForm, JobInput},
     view::Me,
 };
 use serde_json::Value;
 use tokio::sync::Notify;
+use tokio_util::task::TaskTracker;
 
 use crate::{
-    broker::publisher::{Outgoing, Publisher},
+    broker::publisher::Publisher,
     cache::Cache,
     clock::Clock,
-    domain::{
-        due::Timetable,
-        message::{Queued, message},
-    },
+    domain::due::Timetable,
     live::Hub,
     store::{
         Store,
         jobs::{Edit, StoredJob},
-        occurrences::Asked,
     },
 };
 
@@ -51,6 +47,12 @@ pub struct Jobs {
     pub wake: Arc<Notify>,
     /// Wakes this server's republisher.
     pub republish: Arc<Notify>,
+    /// Wakes whoever hands out slots.
+    pub release: Arc<Notify>,
+    /// Wakes whoever repeats cancellations.
+    pub cancellations: Arc<Notify>,
+    /// What is on its way to the broker; waited for when the server stops.
+    pub flights: TaskTracker,
 }
 
 impl Jobs {
@@ -109,77 +111,6 @@ impl Jobs {
         Ok(id)
     }
 
-    /// Runs a job now: an occurrence beside its schedule.
-    ///
-    /// # Errors
-    ///
-    /// `Fields` for `input_json` and `reason`, `NotFound`.
-    pub async fn trigger(&self, me: &Me, id: JobId, input: TriggerInput) -> Result<OccurrenceId, AppError> {
-        let job = self.store.job(id).await?.ok_or_else(gone)?;
-        let reason = input.reason.trim().replace('\0', "");
-        if reason.chars().count() > 500 {
-            return Err(AppError::field("reason", "at most 500 characters"));
-        }
-        let job_data = if input.input_json.trim().is_empty() {
-            None
-        } else {
-            Some(self.other_input(&job, &input.input_json).await?)
-        };
-        let now = self.clock.now();
-        let asked = Asked {
-            id: self.clock.occurrence_id(),
-            job_id: id,
-            job_data: job_data.clone(),
-            by: me.email.clone(),
-            reason: Some(reason).filter(|reason| !reason.is_empty()),
-        };
-        let row = self.store.make_asked(&asked, now).await?.ok_or_else(gone)?;
-        self.hub.publish(now, vec![Event::Occurrences { rows: vec![row] }]);
-        self.send(&job, &asked, job_data, now);
-        Ok(asked.id)
-    }
-
-    async fn other_input(&self, job: &StoredJob, text: &str) -> Result<Value, AppError> {
-        let data = parse_json(text).map_err(|message| AppError::field("input_json", message))?;
-        if data.to_string().len() > MAX_JOB_DATA {
-            return Err(AppError::field("input_json", "the input has more than 64 KiB: keep large data elsewhere"));
-        }
-        let schema = self.store.schema(&job.definition.worker_id, &job.definition.job_type).await?;
-        if let Some(schema) = schema {
-            check_input(&schema, &data, true).map_err(AppError::Fields)?;
-        }
-        Ok(data)
-    }
-
-    /// Publishes without making the person wait for the broker.
-    fn send(&self, job: &StoredJob, asked: &Asked, job_data: Option<Value>, now: DateTime<Utc>) {
-        let definition = &job.definition;
-        let queued = Queued {
-            id: asked.id,
-            job_id: job.id,
-            job_name: definition.display_name.clone(),
-            worker_id: definition.worker_id.clone(),
-            job_type: definition.job_type.clone(),
-            job_data: job_data.unwrap_or_else(|| definition.job_data.clone()),
-            scheduled_for: now,
-            attempt: 1,
-            max_retries: i16::try_from(definition.rules.max_retries).unwrap_or(0),
-            priority: definition.priority.into(),
-            timeout_seconds: definition.timeout_seconds.and_then(|s| i32::try_from(s).ok()),
-        };
-        let outgoing =
-            Outgoing { worker_id: definition.worker_id.clone(), message: message(queued, now), republished: false };
-        let this = self.clone();
-        tokio::spawn(async move {
-            let sent = this.publisher.publish(&[outgoing]).await;
-            if sent.is_empty() {
-                this.republish.notify_one();
-            } else if let Err(error) = this.store.mark_published(&sent, this.clock.now()).await {
-                tracing::warn!(error = %error, "a published occurrence could not be marked; it will be sent once more and dropped by the worker");
-            }
-        });
-    }
-
     /// Pauses or resumes a job. What it is already is no mistake.
     ///
     /// # Errors
@@ -216,7 +147,7 @@ impl Jobs {
     }
 
     /// When a job is due first.
-    pub(super) async fn first(
+    pub(crate) async fn first(
         &self,
         id: JobId,
         job: &JobInput,
@@ -259,7 +190,7 @@ impl Jobs {
     }
 
     /// Tells Redis, the dispatchers and the browsers.
-    pub(super) async fn told(&self, id: JobId, next: Option<DateTime<Utc>>, event: Event) {
+    pub(crate) async fn told(&self, id: JobId, next: Option<DateTime<Utc>>, event: Event) {
         let noted = self.cache.note_due(&[(id, next)]).await;
         if let Err(error) = noted {
             tracing::debug!(error = %error, "Redis did not hear of a changed job");
@@ -282,7 +213,7 @@ fn is_due_alike(before: &JobInput, after: &JobInput) -> bool {
 }
 
 /// Judges an input by its schema: at most ten complaints, each beside its field.
-fn check_input(schema: &Value, data: &Value, as_json: bool) -> Result<(), Vec<FieldError>> {
+pub(super) fn check_input(schema: &Value, data: &Value, as_json: bool) -> Result<(), Vec<FieldError>> {
     let Ok(validator) = jsonschema::validator_for(schema) else {
         // A worker announced something that is no schema; its own decoding stays the judge.
         return Ok(());
@@ -326,11 +257,11 @@ fn strip_json(value: &mut Value) {
     }
 }
 
-fn gone() -> AppError {
+pub(super) fn gone() -> AppError {
     AppError::NotFound("This job does not exist, or no longer.".into())
 }
 
-fn conflict() -> AppError {
+pub(super) fn conflict() -> AppError {
     AppError::Conflict("Somebody else changed this job meanwhile. Load the page again and repeat your change.".into())
 }
 

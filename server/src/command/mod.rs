@@ -5,6 +5,11 @@
 //! they missed is found again by the background.
 
 pub mod calendars;
+pub mod cluster;
+pub mod failures;
 pub mod invite;
 pub mod jobs;
+pub mod occurrences;
 pub mod sign_in;
+pub mod trigger;
+pub mod versions;

@@ -3,11 +3,14 @@
 //! One struct for each concern, every setting with its environment variable, unit, default and bound beside it. All are
 //! read once, at start, and every mistake is told at once, in a sentence that names the variable and the remedy.
 
+pub mod alerts;
 pub mod background;
 pub mod broker;
 pub mod cache;
 pub mod database;
 pub mod http;
+pub mod lost;
+pub mod retention;
 
 use std::{env, fmt::Display, path::PathBuf, str::FromStr};
 
@@ -30,8 +33,14 @@ pub struct Config {
     pub broker: broker::BrokerConfig,
     /// See [`http::HttpConfig`].
     pub http: http::HttpConfig,
+    /// See [`alerts::AlertsConfig`].
+    pub alerts: alerts::AlertsConfig,
     /// See [`background::BackgroundConfig`].
     pub background: background::BackgroundConfig,
+    /// See [`lost::LostConfig`].
+    pub lost: lost::LostConfig,
+    /// See [`retention::RetentionConfig`].
+    pub retention: retention::RetentionConfig,
 }
 
 impl Config {
@@ -59,7 +68,10 @@ impl Config {
             cache: cache::CacheConfig::read(&mut read),
             broker: broker::BrokerConfig::read(&mut read),
             http: http::HttpConfig::read(&mut read),
+            alerts: alerts::AlertsConfig::read(&mut read),
             background: background::BackgroundConfig::read(&mut read),
+            lost: lost::LostConfig::read(&mut read),
+            retention: retention::RetentionConfig::read(&mut read),
         };
         if read.mistakes.is_empty() { Ok(config) } else { Err(read.mistakes) }
     }

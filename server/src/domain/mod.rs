@@ -4,7 +4,11 @@
 //! logging: whoever calls does what the answer says. That is why each decision has a table of cases at its foot, and why
 //! a reader who wants to know *what* happens need not read *how*.
 
+pub mod breaker;
+pub mod diff;
 pub mod due;
+pub mod fingerprint;
 pub mod liveness;
 pub mod message;
 pub mod transition;
+pub mod zombie;

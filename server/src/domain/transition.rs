@@ -14,6 +14,8 @@ use protocol::{
     view::StatusChange,
 };
 
+use super::fingerprint::fingerprint;
+
 /// The longest note, in bytes: one line in a list.
 const MAX_NOTE: usize = 300;
 
@@ -112,6 +114,8 @@ fn add(change: &mut Change, report: StatusReport) {
         change.ended_at = Some(report.timestamp);
         change.duration_ms = report.duration_ms.and_then(|ms| i64::try_from(ms).ok());
         change.note = report.exception.as_deref().map(first_line);
+        let failed = matches!(report.status, OccurrenceStatus::Failed | OccurrenceStatus::TimedOut);
+        change.fingerprint = failed.then(|| fingerprint(report.exception.as_deref().unwrap_or_default()));
     }
     change.steps.push(step(&report, change.note.clone()));
     change.status = report.status;

@@ -68,6 +68,7 @@ impl HealthCheck {
                 Pulse::Failing(_) => {
                     item("Dispatcher", Health::Warn, "tries again: the last look at the database failed")
                 }
+                Pulse::StandingBy => item("Dispatcher", Health::Ok, "stands by: another server leads"),
                 Pulse::Silent => item("Dispatcher", Health::Down, "has not been heard of: restart this server"),
             },
         ]

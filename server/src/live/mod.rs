@@ -4,6 +4,7 @@
 //! to the browsers. Nothing depends on it arriving. A browser that fell behind, or a server that lost Redis for a moment,
 //! says `resync`, and the page reads again; that is the only recovery there is, and it is always right.
 
+pub mod alerts;
 pub mod bridge;
 pub mod hub;
 

@@ -437,7 +437,7 @@ fn parse_cursor(cursor: &str) -> Option<(String, Uuid)> {
 }
 
 /// A word with LIKE's own signs taken literally.
-fn like(word: &str) -> String {
+pub(super) fn like(word: &str) -> String {
     word.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_")
 }
 

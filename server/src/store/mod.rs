@@ -8,15 +8,24 @@
 
 pub mod error;
 
+pub mod asked;
+pub mod breaker;
 pub mod calendars;
+pub mod cancel;
+pub mod dead_letters;
+pub mod failures;
 pub mod jobs;
 pub mod occurrences;
 pub mod plan;
 pub mod reports;
 pub mod rules;
 pub mod slots;
+pub mod versions;
 
+pub mod cluster;
+pub mod leases;
 pub mod logs;
+pub mod lost;
 pub mod overview;
 pub mod partitions;
 pub mod workers;

@@ -1,11 +1,51 @@
-//! Daily partitions, made ahead.
+//! Daily partitions, made ahead and dropped when they are old.
 
-use chrono::{DateTime, Duration, Utc};
+use chrono::{DateTime, Days, Duration, NaiveDate, NaiveTime, Utc};
+use sqlx::{AssertSqlSafe, Executor};
 
 use super::{Result, Store};
 
 /// How many days ahead partitions are made. A server that is down longer than that makes them when it starts.
 const DAYS_AHEAD: i64 = 7;
+/// How many rows one statement deletes, so that none holds its locks for long.
+const BATCH: i64 = 1_000;
+/// How many such statements one call runs at most; the rest follows the next time.
+const BATCHES: usize = 500;
+
+/// The tables that are partitioned by day.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Daily {
+    /// What ran.
+    Occurrences,
+    /// What it wrote.
+    Logs,
+}
+
+impl Daily {
+    const fn table(self) -> &'static str {
+        match self {
+            Self::Occurrences => "occurrences",
+            Self::Logs => "occurrence_logs",
+        }
+    }
+
+    /// The name of a day's partition.
+    #[must_use]
+    pub fn partition(self, day: NaiveDate) -> String {
+        format!("{}_{}", self.table(), day.format("%Y%m%d"))
+    }
+}
+
+/// What became of a partition that is old enough to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dropped {
+    /// It is gone.
+    Gone,
+    /// Something in it is still open.
+    HasOpen,
+    /// Somebody reads it; it goes the next time.
+    Busy,
+}
 
 impl Store {
     /// Makes the partitions from yesterday to a week ahead that are missing. Returns how many were made.
@@ -21,6 +61,67 @@ impl Store {
             .await?)
     }
 
+    /// The days of a table's partitions that ended before or at `before`, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn days_before(&self, daily: Daily, before: DateTime<Utc>) -> Result<Vec<NaiveDate>> {
+        let names = sqlx::query_scalar!(
+            r#"SELECT c.relname AS "name!" FROM pg_inherits i
+                 JOIN pg_class c ON c.oid = i.inhrelid
+                 JOIN pg_class p ON p.oid = i.inhparent
+                WHERE p.relname = $1 AND p.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+                ORDER BY c.relname"#,
+            daily.table()
+        )
+        .fetch_all(self.pool())
+        .await?;
+        let day = |name: String| {
+            let digits = name.strip_prefix(daily.table())?.strip_prefix('_')?;
+            NaiveDate::parse_from_str(digits, "%Y%m%d").ok()
+        };
+        // A day is over at the next one's midnight.
+        Ok(names.into_iter().filter_map(day).filter(|day| midnight(*day + Days::new(1)) <= before).collect())
+    }
+
+    /// Drops one day's partition, unless an occurrence of that day is still open. Waits at most two seconds for those who
+    /// read the table, so that nobody waits long behind this.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn drop_day(&self, daily: Daily, day: NaiveDate) -> Result<Dropped> {
+        let mut tx = self.pool().begin().await?;
+        tx.execute("SET LOCAL lock_timeout = '2s'").await?;
+        let has_open = sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT 1 FROM occurrences WHERE created_at >= $1 AND created_at < $2 AND status IN (0, 1, 6))
+                      AS "open!""#,
+            midnight(day),
+            midnight(day + Days::new(1))
+        )
+        .fetch_one(&mut *tx)
+        .await?;
+        if has_open {
+            return Ok(Dropped::HasOpen);
+        }
+        // A name that was put together from a date here, never from outside.
+        let (table, partition) = (daily.table(), daily.partition(day));
+        for statement in
+            [format!("ALTER TABLE {table} DETACH PARTITION {partition}"), format!("DROP TABLE {partition}")]
+        {
+            if let Err(error) = tx.execute(AssertSqlSafe(statement)).await {
+                // 55P03: the lock did not come in time.
+                if error.as_database_error().and_then(|error| error.code()).is_some_and(|code| code == "55P03") {
+                    return Ok(Dropped::Busy);
+                }
+                return Err(error.into());
+            }
+        }
+        tx.commit().await?;
+        Ok(Dropped::Gone)
+    }
+
     /// Deletes counts older than `before`.
     ///
     /// # Errors
@@ -32,4 +133,75 @@ impl Store {
             .await?
             .rows_affected())
     }
+
+    /// Deletes failures from before `before`, a thousand at a time. Returns how many.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn forget_failures(&self, before: DateTime<Utc>) -> Result<u64> {
+        let mut all = 0;
+        for _ in 0..BATCHES {
+            let deleted = sqlx::query!(
+                "DELETE FROM failed_occurrences WHERE occurrence_id IN
+                    (SELECT occurrence_id FROM failed_occurrences WHERE failed_at < $1 ORDER BY failed_at LIMIT $2)",
+                before,
+                BATCH
+            )
+            .execute(self.pool())
+            .await?
+            .rows_affected();
+            all += deleted;
+            if deleted < BATCH.unsigned_abs() {
+                break;
+            }
+        }
+        Ok(all)
+    }
+
+    /// Deletes dead letters from before `before`, a thousand at a time. Returns how many.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn forget_dead_letters(&self, before: DateTime<Utc>) -> Result<u64> {
+        let mut all = 0;
+        for _ in 0..BATCHES {
+            let deleted = sqlx::query!(
+                "DELETE FROM dead_letters WHERE id IN
+                    (SELECT id FROM dead_letters WHERE received_at < $1 ORDER BY received_at LIMIT $2)",
+                before,
+                BATCH
+            )
+            .execute(self.pool())
+            .await?
+            .rows_affected();
+            all += deleted;
+            if deleted < BATCH.unsigned_abs() {
+                break;
+            }
+        }
+        Ok(all)
+    }
+
+    /// Gives back the slots of occurrences that have ended or are gone. There are none, unless something went wrong: each
+    /// statement that ends an occurrence deletes its slot with it. Returns how many.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn repair_slots(&self) -> Result<u64> {
+        Ok(sqlx::query!(
+            "DELETE FROM slots s WHERE NOT EXISTS
+                (SELECT 1 FROM occurrences o
+                  WHERE o.id = s.occurrence_id AND o.created_at = s.created_at AND o.status IN (0, 1, 6))"
+        )
+        .execute(self.pool())
+        .await?
+        .rows_affected())
+    }
+}
+
+fn midnight(day: NaiveDate) -> DateTime<Utc> {
+    day.and_time(NaiveTime::MIN).and_utc()
 }

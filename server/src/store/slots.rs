@@ -76,7 +76,9 @@ impl Store {
             r#"UPDATE jobs j SET next_fire_at = $1::timestamptz + make_interval(secs => (j.schedule ->> 'seconds')::bigint)
                 WHERE j.is_active AND j.next_fire_at IS NULL AND j.schedule ->> 'from' = 'end'
                   AND (j.end_at IS NULL OR j.end_at > $1)
-                  AND NOT EXISTS (SELECT 1 FROM occurrences o WHERE o.job_id = j.id AND o.status IN (0, 1, 6))
+                  AND NOT EXISTS (
+                      SELECT 1 FROM (SELECT status FROM occurrences o WHERE o.job_id = j.id ORDER BY id DESC LIMIT 100) o
+                       WHERE o.status IN (0, 1, 6))
             RETURNING j.id, j.next_fire_at AS "at!""#,
             now
         )

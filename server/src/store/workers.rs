@@ -8,6 +8,7 @@ use protocol::{
     view::{InstanceView, JobTypeView, WorkerView},
 };
 use serde_json::Value;
+use uuid::Uuid;
 
 use super::{Result, Store};
 use crate::domain::{liveness, transition::clean};
@@ -81,11 +82,14 @@ impl Store {
     ///
     /// When the database does not answer.
     pub async fn heartbeat(&self, beat: &Heartbeat, now: DateTime<Utc>) -> Result<bool> {
+        let running: Vec<Uuid> = beat.running.iter().map(|id| id.0).collect();
         let done = sqlx::query!(
-            "UPDATE worker_instances SET last_heartbeat_at = $2, running = $3, stopped_at = NULL WHERE id = $1",
+            "UPDATE worker_instances SET last_heartbeat_at = $2, running = $3, running_ids = $4, stopped_at = NULL
+              WHERE id = $1",
             beat.instance_id,
             now,
-            i32::try_from(beat.running.len()).unwrap_or(i32::MAX)
+            i32::try_from(running.len()).unwrap_or(i32::MAX),
+            &running
         )
         .execute(self.pool())
         .await?;
@@ -98,9 +102,13 @@ impl Store {
     ///
     /// When the database does not answer.
     pub async fn goodbye(&self, instance_id: &str, now: DateTime<Utc>) -> Result<()> {
-        sqlx::query!("UPDATE worker_instances SET stopped_at = $2, running = 0 WHERE id = $1", instance_id, now)
-            .execute(self.pool())
-            .await?;
+        sqlx::query!(
+            "UPDATE worker_instances SET stopped_at = $2, running = 0, running_ids = '{}' WHERE id = $1",
+            instance_id,
+            now
+        )
+        .execute(self.pool())
+        .await?;
         Ok(())
     }
 

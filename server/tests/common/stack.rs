@@ -19,8 +19,8 @@ use protocol::{
 use server::{
     clock::Clock,
     config::{
-        Config, background::BackgroundConfig, broker::BrokerConfig, cache::CacheConfig, database::DatabaseConfig,
-        http::HttpConfig,
+        Config, alerts::AlertsConfig, background::BackgroundConfig, broker::BrokerConfig, cache::CacheConfig,
+        database::DatabaseConfig, http::HttpConfig,
     },
     domain::liveness,
     lifecycle::Server,
@@ -49,12 +49,15 @@ pub async fn config() -> Config {
             public_url: None,
             site_root: PathBuf::from("../target/site"),
         },
+        alerts: AlertsConfig::default(),
         background: BackgroundConfig {
             dispatch_batch: 500,
             sweep: Duration::from_millis(200),
             rebuild: Duration::from_secs(60),
             republish: Duration::from_secs(1),
         },
+        lost: Default::default(),
+        retention: Default::default(),
     }
 }
 

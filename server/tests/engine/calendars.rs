@@ -55,11 +55,10 @@ async fn a_postponed_fire_runs_when_the_blackout_ends() {
     let form = JobForm {
         kind: "cron".into(),
         cron: "* * * * *".into(),
-        rules: protocol::rules_form::write(&Rules {
-            calendars: vec![id],
-            blackout: Blackout::Postpone,
-            ..Rules::default()
-        }),
+        rules: protocol::rules_form::write(
+            &Rules { calendars: vec![id], blackout: Blackout::Postpone, ..Rules::default() },
+            "UTC",
+        ),
         ..stack::form("Postponed")
     };
     let job = house.server.jobs.save(&me, &form).await.expect("saved");

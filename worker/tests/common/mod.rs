@@ -122,7 +122,8 @@ impl Stack {
 
     pub(crate) async fn publish(&self, message: &JobMessage) {
         let key = Topology::routing_key(&self.worker_id, &message.job_type, message.occurrence_id);
-        self.publish_raw(&key, &serde_json::to_vec(message).expect("plain data")).await;
+        let body = serde_json::to_vec(message).expect("plain data");
+        self.send(&key, &body, FieldTable::default(), message.priority).await;
     }
 
     /// Publishes it as the server does when it could not know whether an earlier copy arrived.
@@ -130,17 +131,17 @@ impl Stack {
         let key = Topology::routing_key(&self.worker_id, &message.job_type, message.occurrence_id);
         let mut headers = FieldTable::default();
         headers.insert(HEADER_REPUBLISH.into(), AMQPValue::LongInt(1));
-        self.send(&key, &serde_json::to_vec(message).expect("plain data"), headers).await;
+        self.send(&key, &serde_json::to_vec(message).expect("plain data"), headers, message.priority).await;
     }
 
     pub(crate) async fn publish_raw(&self, key: &str, body: &[u8]) {
-        self.send(key, body, FieldTable::default()).await;
+        self.send(key, body, FieldTable::default(), 3).await;
     }
 
-    async fn send(&self, key: &str, body: &[u8], headers: FieldTable) {
+    async fn send(&self, key: &str, body: &[u8], headers: FieldTable, priority: u8) {
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let exchange = self.topology.jobs_exchange();
-        let properties = BasicProperties::default().with_delivery_mode(2).with_headers(headers);
+        let properties = BasicProperties::default().with_delivery_mode(2).with_headers(headers).with_priority(priority);
         let confirm = self
             .channel
             .basic_publish(exchange.as_str().into(), key.into(), options, body, properties)
@@ -151,12 +152,35 @@ impl Stack {
 
     /// Claims an attempt in the name of another instance, for so many milliseconds.
     pub(crate) async fn claim(&self, occurrence: OccurrenceId, by: &str, lease_ms: u32) {
+        let key = self.keys().running(occurrence);
+        self.redis::<()>(redis::cmd("SET").arg(key).arg(format!("{by}:1")).arg("PX").arg(lease_ms)).await;
+    }
+
+    /// Leaves the wish that an occurrence be cancelled where it can be read.
+    pub(crate) async fn write_cancellation(&self, occurrence: OccurrenceId, reason: &str) {
+        let (key, wish) = (self.keys().cancel_request(occurrence), cancellation(occurrence, reason));
+        self.redis::<()>(redis::cmd("SET").arg(key).arg(wish).arg("EX").arg(60)).await;
+    }
+
+    /// Tells everybody who listens that an occurrence is to be cancelled; answers how many that are.
+    pub(crate) async fn tell_cancellation(&self, occurrence: OccurrenceId, reason: &str) -> u32 {
+        let (channel, wish) = (self.keys().cancellation_channel(), cancellation(occurrence, reason));
+        self.redis(redis::cmd("PUBLISH").arg(channel).arg(wish)).await
+    }
+
+    /// Breaks the connection of everybody who listens to a channel of Redis.
+    pub(crate) async fn break_listeners(&self) {
+        self.redis::<()>(redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("pubsub")).await;
+    }
+
+    fn keys(&self) -> Keys {
+        Keys::new(self.key_prefix.as_str())
+    }
+
+    async fn redis<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> T {
         let client = redis::Client::open(self.redis_url.as_str()).expect("a valid address");
         let mut redis = client.get_multiplexed_async_connection().await.expect("Redis at REDIS_URL answers");
-        let key = Keys::new(self.key_prefix.as_str()).running(occurrence);
-        let set: redis::RedisResult<()> =
-            redis::cmd("SET").arg(key).arg(format!("{by}:1")).arg("PX").arg(lease_ms).query_async(&mut redis).await;
-        set.expect("claimed");
+        command.query_async(&mut redis).await.expect("done")
     }
 
     /// How many messages wait in a queue and how many consumers it has; none if there is no such queue.
@@ -338,6 +362,10 @@ pub(crate) fn now() -> DateTime<Utc> {
 
 pub(crate) fn nothing() -> Value {
     json!({})
+}
+
+fn cancellation(occurrence: OccurrenceId, reason: &str) -> String {
+    json!({"occurrenceId": occurrence, "attempt": 1, "reason": reason}).to_string()
 }
 
 fn service(name: &str, example: &str) -> String {

@@ -59,6 +59,12 @@ impl FormState {
         })
     }
 
+    /// Whether one of `fields` is wrong as far as the server has looked.
+    #[must_use]
+    pub fn is_wrong(self, fields: &[&str]) -> bool {
+        self.errors.with(|errors| errors.iter().any(|error| fields.contains(&error.field.as_str())))
+    }
+
     /// Notes that the field an event came from was visited. Answers whether it was one of ours.
     pub fn touch(self, event: &Event) -> bool {
         let name = event

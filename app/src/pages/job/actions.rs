@@ -46,7 +46,7 @@ pub fn RunNow(
         }
         is_busy.set(true);
         spawn_local(async move {
-            let answer = trigger_job(id, String::new(), String::new()).await;
+            let answer = trigger_job(id, String::new(), String::new(), browser::fresh_key(), false).await;
             let _ = is_busy.try_set(false);
             let name = name.try_get_untracked().unwrap_or_default();
             match answer {
@@ -196,7 +196,7 @@ fn PauseForm(
     };
     view! {
         <form method="post" action=SetJobActive::PATH class="stack" on:submit=pause>
-            <p>"Its schedule stops until somebody resumes it. What runs already goes on, and it can still be run by hand."</p>
+            <p>"Its schedule stops until somebody resumes it. What runs already goes on. Running it by hand then takes “Run anyway”."</p>
             <input type="hidden" name="id" value=id.to_string()/>
             <input type="hidden" name="active" value="false"/>
             <Field id=field label="Reason" optional=true error=Signal::stored(None::<String>)>
@@ -270,7 +270,15 @@ fn RunForm(
     });
     let input = NodeRef::<html::Textarea>::new();
     let why = NodeRef::<html::Input>::new();
+    let force = NodeRef::<html::Input>::new();
     let is_busy = RwSignal::new(false);
+    // One wish for as long as the dialog is open: sent again after a lost answer, it must not run twice.
+    let key = StoredValue::new(String::new());
+    Effect::new(move || {
+        if open.get() {
+            key.set_value(browser::fresh_key());
+        }
+    });
     let (input_id, reason_id) = (format!("{prefix}-input"), format!("{prefix}-reason"));
     let focus_id = input_id.clone();
     let run = move |event: ev::SubmitEvent| {
@@ -281,8 +289,10 @@ fn RunForm(
         }
         is_busy.set(true);
         let focus_id = focus_id.clone();
+        let force = force.get_untracked().is_some_and(|force| force.checked());
         spawn_local(async move {
-            let answer = trigger_job(id, input.value(), why.value()).await;
+            let key = key.try_get_value().unwrap_or_default();
+            let answer = trigger_job(id, input.value(), why.value(), key, force).await;
             let _ = is_busy.try_set(false);
             match answer {
                 Ok(_) => {
@@ -329,6 +339,10 @@ fn RunForm(
                     node_ref=why
                 />
             </Field>
+            <label>
+                <input type="checkbox" name="force" value="true" node_ref=force/>
+                " Run anyway: even if the job is paused or its previous run is still open"
+            </label>
             <div class="dialog-actions">
                 <button type="button" class="btn needs-js" on:click=move |_| open.set(false)>"Cancel"</button>
                 <button type="submit" class="btn btn-primary" aria-disabled=move || is_busy.get().then_some("true")>

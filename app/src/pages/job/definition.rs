@@ -3,6 +3,7 @@
 use leptos::prelude::*;
 use protocol::view::JobView;
 
+use super::rules::RuleEntries;
 use crate::components::{icon::Icon, time::Time};
 
 /// The words for the five priorities, lowest first.
@@ -29,6 +30,8 @@ pub fn Definition(
     });
     let created_by = of(|job| job.created_by.clone());
     let modified_by = of(|job| job.modified_by.clone());
+    // Read by itself, so that what changes every minute does not draw the rules anew.
+    let rules = Memo::new(move |_| view.with(|job| job.definition.rules.clone()));
     let version = Signal::derive(move || view.with(|job| job.version));
     let is_active = Signal::derive(move || view.with(|job| job.row.is_active));
     let tags = move || {
@@ -56,6 +59,7 @@ pub fn Definition(
                 </dd>
                 <dt>"When"</dt>
                 <dd>{move || schedule.get()}</dd>
+                <RuleEntries rules/>
                 <dt>"Timeout"</dt>
                 <dd>{move || timeout.get()}</dd>
                 <dt>"Priority"</dt>

@@ -3,6 +3,7 @@
 pub mod actions;
 pub mod definition;
 pub mod delete;
+pub mod rules;
 
 use std::time::Duration;
 
@@ -175,7 +176,7 @@ fn paused(reason: Option<String>) -> AnyView {
     view! {
         <div class="notice" data-kind="info">
             <Icon name="circle-pause"/>
-            <p>"This job is paused: its schedule does not fire. It can still be run by hand." {reason}</p>
+            <p>"This job is paused: its schedule does not fire. To run it by hand, choose “Run anyway”." {reason}</p>
         </div>
     }
     .into_any()

@@ -5,6 +5,7 @@ use protocol::request::JobForm;
 
 use crate::{
     components::{
+        folded::Folded,
         form::{Field, described_by},
         input_form::{FormState, as_inner},
         schedule_field::TextField,
@@ -35,17 +36,6 @@ pub fn Limits(
             view! { <option value=value selected=selected>{words}</option> }
         })
         .collect();
-    let is_wrong =
-        state.errors.with_untracked(|errors| errors.iter().any(|error| FIELDS.contains(&error.field.as_str())));
-    let folded = NodeRef::<leptos::html::Details>::new();
-    // An error that is folded away cannot be found.
-    Effect::new(move |_| {
-        let hidden = state.shows_all.get()
-            && state.errors.with(|errors| errors.iter().any(|error| FIELDS.contains(&error.field.as_str())));
-        if hidden && let Some(details) = folded.get() {
-            details.set_open(true);
-        }
-    });
     view! {
         <fieldset class="form-section">
             <legend>"Limits and notes"</legend>
@@ -53,8 +43,7 @@ pub fn Limits(
                 <input type="checkbox" id="f-is_active" name="form[is_active]" value="on" checked=!form.is_active.is_empty()/>
                 <span>"Active: its schedule fires"</span>
             </label>
-            <details open=is_wrong node_ref=folded>
-                <summary>"Timeout, priority, tags, description"</summary>
+            <Folded state fields=&FIELDS summary="Timeout, priority, tags, description">
                 <div class="field-row">
                     <TextField
                         state
@@ -94,7 +83,7 @@ pub fn Limits(
                         inner_html=as_inner(&form.description)
                     ></textarea>
                 </Field>
-            </details>
+            </Folded>
         </fieldset>
     }
 }

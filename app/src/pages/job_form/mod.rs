@@ -1,4 +1,4 @@
-//! Defining a job: one page, four sections, and beside them what it will come to.
+//! Defining a job: one page, six sections, and beside them what it will come to.
 //!
 //! The page is one plain form whose fields are named as [`JobForm`](protocol::request::JobForm) names them. A browser
 //! without scripts posts it, and is led back here with everything that was typed and what is wrong beside each field. A
@@ -6,6 +6,7 @@
 //! the browser has no rules of its own that could differ.
 
 pub mod limits;
+pub mod rules;
 pub mod what;
 
 use std::time::Duration;
@@ -19,7 +20,11 @@ use leptos_router::{
 use protocol::{id::JobId, view::SchedulePreview};
 use serde_json::Value;
 
-use self::{limits::Limits, what::What};
+use self::{
+    limits::Limits,
+    rules::{Clashes, Failures},
+    what::What,
+};
 use crate::{
     api::{
         jobs::{CheckJob, JobFormPage, SaveJob, check_job, load_job_form},
@@ -177,6 +182,8 @@ fn JobForm(id: Option<JobId>, data: JobFormPage) -> impl IntoView {
                         on_switch=check
                     />
                     <ScheduleField state form=form.clone() zones=context.zones/>
+                    <Clashes state form=form.clone()/>
+                    <Failures state form=form.clone()/>
                     <Limits state form/>
                 </div>
                 <aside class="summary" aria-labelledby="outcome">

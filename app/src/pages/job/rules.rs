@@ -1,0 +1,146 @@
+//! What a job's rules say, as far as they are not the usual ones.
+
+use chrono::{DateTime, Utc};
+use leptos::prelude::*;
+use protocol::rules::{Blackout, Misfire, OnLost, Overlap, Rules};
+
+use crate::{
+    components::time::Time,
+    format::{plural, span},
+};
+
+/// What stands beside a rule's name.
+#[derive(Clone, Debug, PartialEq)]
+enum Said {
+    At(DateTime<Utc>),
+    Words(String),
+}
+
+/// Every rule that differs from the usual, in the order of the form.
+///
+/// Attempts after the first are not among them: no worker makes any yet, and a page that names them would promise them.
+fn said(rules: &Rules) -> Vec<(&'static str, Said)> {
+    let mut all = Vec::new();
+    let mut say = |name, words: String| all.push((name, Said::Words(words)));
+    if rules.jitter_seconds > 0 {
+        let most = span(rules.jitter_seconds);
+        say("Jitter", format!("Each fire comes up to {most} later, the same for this job every time"));
+    }
+    if !rules.calendars.is_empty() {
+        let calendars = plural(i64::try_from(rules.calendars.len()).unwrap_or(i64::MAX), "calendar");
+        let fire = match rules.blackout {
+            Blackout::Skip => "a fire in a blackout is left out",
+            Blackout::Postpone => "a fire in a blackout runs when that ends",
+        };
+        say("Blackouts", format!("Keeps to {calendars}; {fire}"));
+    }
+    if rules.overlap != Overlap::default() {
+        say("Overlap", rules.overlap.says().into());
+    }
+    if rules.misfire == Misfire::CatchUp {
+        let (limit, back) = (rules.catch_up_limit, span(rules.catch_up_window_seconds));
+        say("Missed fires", format!("{}: at most {limit}, and none older than {back}", rules.misfire.says()));
+    } else if rules.misfire != Misfire::default() {
+        say("Missed fires", rules.misfire.says().into());
+    }
+    if let Some(limit) = rules.max_concurrent {
+        say("At once", format!("At most {limit}"));
+    }
+    if let Some(shared) = &rules.key_limit {
+        say("Shared limit", format!("At most {} at once among all jobs that share {}", shared.limit, shared.key));
+    }
+    if let Some(seconds) = rules.zombie_timeout_seconds {
+        say("Lost", format!("After {} without a heartbeat", span(seconds)));
+    }
+    if rules.on_lost != OnLost::default() {
+        say("When lost", rules.on_lost.says().into());
+    }
+    if let Some(breaker) = rules.auto_disable {
+        let again = match breaker.cool_down_seconds {
+            Some(seconds) => format!("enabled again after {}", span(seconds)),
+            None => "enabled again by hand".into(),
+        };
+        let failures = plural(breaker.threshold.into(), "failure");
+        let window = span(breaker.window_seconds);
+        say("Disabled", format!("After {failures} in a row within {window}; {again}"));
+    }
+    let bounds = [("Starts", rules.start_at), ("Ends", rules.end_at)];
+    let bounds = bounds.into_iter().filter_map(|(name, at)| at.map(|at| (name, Said::At(at))));
+    bounds.chain(all).collect()
+}
+
+/// The rules as entries of a definition's list.
+#[component]
+pub fn RuleEntries(
+    /// The rules.
+    #[prop(into)]
+    rules: Signal<Rules>,
+) -> impl IntoView {
+    move || {
+        let entry = |(name, said)| {
+            let value = match said {
+                Said::At(at) => view! { <Time at/> }.into_any(),
+                Said::Words(words) => words.into_any(),
+            };
+            view! {
+                <dt>{name}</dt>
+                <dd>{value}</dd>
+            }
+        };
+        rules.with(|rules| said(rules).into_iter().map(entry).collect::<Vec<_>>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::rules::{AutoDisable, KeyLimit};
+
+    use super::*;
+
+    #[test]
+    fn the_usual_goes_without_saying() {
+        assert_eq!(said(&Rules::default()), []);
+    }
+
+    #[test]
+    fn every_rule_that_differs_is_said_in_words() {
+        let rules = Rules {
+            start_at: Some(DateTime::UNIX_EPOCH),
+            end_at: Some(DateTime::UNIX_EPOCH),
+            jitter_seconds: 90,
+            calendars: vec![protocol::id::CalendarId::from_parts(DateTime::UNIX_EPOCH, [1; 10])],
+            blackout: Blackout::Postpone,
+            overlap: Overlap::Queue,
+            misfire: Misfire::CatchUp,
+            max_concurrent: Some(3),
+            key_limit: Some(KeyLimit { key: "tenant-7".into(), limit: 2 }),
+            zombie_timeout_seconds: Some(60),
+            on_lost: OnLost::Fail,
+            auto_disable: Some(AutoDisable { threshold: 5, window_seconds: 3_600, cool_down_seconds: None }),
+            ..Rules::default()
+        };
+        let words: Vec<_> = said(&rules)
+            .into_iter()
+            .map(|(name, said)| match said {
+                Said::At(at) => format!("{name}: {at}"),
+                Said::Words(words) => format!("{name}: {words}"),
+            })
+            .collect();
+        assert_eq!(
+            words,
+            [
+                "Starts: 1970-01-01 00:00:00 UTC",
+                "Ends: 1970-01-01 00:00:00 UTC",
+                "Jitter: Each fire comes up to 90 seconds later, the same for this job every time",
+                "Blackouts: Keeps to 1 calendar; a fire in a blackout runs when that ends",
+                "Overlap: Wait for it to end",
+                "Missed fires: Run each missed fire: at most 100, and none older than 1 hour",
+                "At once: At most 3",
+                "Shared limit: At most 2 at once among all jobs that share tenant-7",
+                "Lost: After 1 minute without a heartbeat",
+                "When lost: Do not run it again",
+                "Disabled: After 5 failures in a row within 1 hour; enabled again by hand",
+            ]
+        );
+    }
+}

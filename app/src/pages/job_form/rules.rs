@@ -1,0 +1,208 @@
+//! What a job does about itself still running, about missed fires, about others of its kind, and about failing.
+//!
+//! Every rule has a default that does; both sections are folded until one of theirs differs from it or is wrong.
+
+use leptos::prelude::*;
+use protocol::{
+    request::JobForm,
+    rules::{Misfire, OnLost, Overlap},
+};
+
+use crate::components::{
+    choice::Choice,
+    folded::Folded,
+    input_form::{FormState, control_name},
+    schedule_field::TextField,
+};
+
+/// The fields of the first section, by their names in the form.
+const CLASHES: [&str; 7] = [
+    "rules.overlap",
+    "rules.misfire",
+    "rules.catch_up_limit",
+    "rules.catch_up_window_seconds",
+    "rules.max_concurrent",
+    "rules.concurrency_key",
+    "rules.concurrency_key_limit",
+];
+/// Those that count only while missed fires are caught up.
+const CATCH_UP: [&str; 2] = ["rules.catch_up_limit", "rules.catch_up_window_seconds"];
+/// The fields of the second section.
+const FAILURES: [&str; 5] = [
+    "rules.zombie_timeout_seconds",
+    "rules.on_lost",
+    "rules.auto_disable_threshold",
+    "rules.auto_disable_window_seconds",
+    "rules.auto_disable_cool_down_seconds",
+];
+/// Rules that a job may have and that this form does not ask for yet. They ride along, so that an edit keeps them.
+const CARRIED: [&str; 4] = ["calendars", "blackout", "max_retries", "base_retry_delay_seconds"];
+
+/// What happens when the job is due while it runs, or was due while nobody could run it.
+#[component]
+pub fn Clashes(
+    /// The form it is in.
+    state: FormState,
+    /// What stands in the fields at first.
+    form: JobForm,
+) -> impl IntoView {
+    let misfire = RwSignal::new(form.rule("misfire"));
+    // Nothing is hidden before there is a script that can show it again.
+    let has_script = RwSignal::new(false);
+    Effect::new(move |_| has_script.set(true));
+    let catches_up = move || {
+        !has_script.get() || misfire.with(|misfire| misfire == Misfire::CatchUp.word()) || state.is_wrong(&CATCH_UP)
+    };
+    let carried: Vec<_> = CARRIED
+        .into_iter()
+        .map(|field| {
+            let name = control_name(&format!("rules.{field}"));
+            view! { <input type="hidden" name=name value=form.rule(field)/> }
+        })
+        .collect();
+    view! {
+        <fieldset class="form-section">
+            <legend>"When things overlap or are missed"</legend>
+            {carried}
+            <Folded
+                state
+                fields=&CLASHES
+                is_open=form.differs(&CLASHES)
+                summary="Overlap, missed fires, how many at once"
+            >
+                <Choice
+                    state
+                    field="rules.overlap"
+                    label="When it is due while the run before goes on"
+                    options=Overlap::ALL.iter().map(|overlap| (overlap.word(), overlap.says())).collect()
+                    chosen=RwSignal::new(form.rule("overlap"))
+                />
+                <Choice
+                    state
+                    field="rules.misfire"
+                    label="When fires were missed, because no scheduler was there"
+                    options=Misfire::ALL.iter().map(|misfire| (misfire.word(), misfire.says())).collect()
+                    chosen=misfire
+                />
+                <div class="field-row" hidden=move || !catches_up()>
+                    <TextField
+                        state
+                        field="rules.catch_up_limit"
+                        label="Missed fires to run at most"
+                        hint="1 to 10,000. Counts only when each missed fire is run."
+                        value=form.rule("catch_up_limit")
+                        inputmode="numeric"
+                        is_required=false
+                    />
+                    <TextField
+                        state
+                        field="rules.catch_up_window_seconds"
+                        label="How far back, in seconds"
+                        hint="3,600 is an hour; at most 2,592,000, thirty days. Older ones are left out."
+                        value=form.rule("catch_up_window_seconds")
+                        inputmode="numeric"
+                        is_required=false
+                    />
+                </div>
+                <TextField
+                    state
+                    field="rules.max_concurrent"
+                    label="At most so many at once"
+                    hint="How many of its runs may be open at the same time, 1 to 10,000; the others wait. Left empty, any number. \
+                          A job that waits for its last run or takes its place has one anyway."
+                    value=form.rule("max_concurrent")
+                    inputmode="numeric"
+                    is_required=false
+                />
+                <div class="field-row">
+                    <TextField
+                        state
+                        field="rules.concurrency_key"
+                        label="Shared with"
+                        hint="A name for what several jobs share, such as a database or a customer. Jobs with the same name are \
+                              counted together. At most 100 characters."
+                        value=form.rule("concurrency_key")
+                        is_required=false
+                    />
+                    <TextField
+                        state
+                        field="rules.concurrency_key_limit"
+                        label="At most so many at once of those"
+                        hint="1 to 10,000. Left empty with a name beside it, one."
+                        value=form.rule("concurrency_key_limit")
+                        inputmode="numeric"
+                        is_required=false
+                    />
+                </div>
+            </Folded>
+        </fieldset>
+    }
+}
+
+/// What happens when a worker falls silent, or the job fails again and again.
+#[component]
+pub fn Failures(
+    /// The form it is in.
+    state: FormState,
+    /// What stands in the fields at first.
+    form: JobForm,
+) -> impl IntoView {
+    view! {
+        <fieldset class="form-section">
+            <legend>"When it fails"</legend>
+            <Folded
+                state
+                fields=&FAILURES
+                is_open=form.differs(&FAILURES)
+                summary="Lost runs, disabling a job that keeps failing"
+            >
+                <TextField
+                    state
+                    field="rules.zombie_timeout_seconds"
+                    label="Silence that means lost, in seconds"
+                    hint="A run whose worker has not been heard of for so long counts as lost: 15 to 86,400. Left empty, 15."
+                    value=form.rule("zombie_timeout_seconds")
+                    inputmode="numeric"
+                    is_required=false
+                />
+                <Choice
+                    state
+                    field="rules.on_lost"
+                    label="When a run is lost"
+                    hint="The lost run may have done its work, all or in part. Do not run it again if doing it twice does harm."
+                    options=OnLost::ALL.iter().map(|lost| (lost.word(), lost.says())).collect()
+                    chosen=RwSignal::new(form.rule("on_lost"))
+                />
+                <TextField
+                    state
+                    field="rules.auto_disable_threshold"
+                    label="Disable it after so many failures in a row"
+                    hint="1 to 100. Left empty, the rule of this installation holds."
+                    value=form.rule("auto_disable_threshold")
+                    inputmode="numeric"
+                    is_required=false
+                />
+                <div class="field-row">
+                    <TextField
+                        state
+                        field="rules.auto_disable_window_seconds"
+                        label="All of them within, in seconds"
+                        hint="1 to 2,592,000, thirty days. Left empty, 3,600: an hour."
+                        value=form.rule("auto_disable_window_seconds")
+                        inputmode="numeric"
+                        is_required=false
+                    />
+                    <TextField
+                        state
+                        field="rules.auto_disable_cool_down_seconds"
+                        label="Enable it again after, in seconds"
+                        hint="1 to 2,592,000, thirty days. Left empty, only by hand."
+                        value=form.rule("auto_disable_cool_down_seconds")
+                        inputmode="numeric"
+                        is_required=false
+                    />
+                </div>
+            </Folded>
+        </fieldset>
+    }
+}

@@ -1,0 +1,179 @@
+//! Expressions with a meaning of their own: the text, and the values it stands for, counted out one by one.
+
+use std::collections::BTreeSet;
+
+use chrono::{Datelike, Duration, NaiveDate};
+use proptest::prelude::*;
+
+/// A field's text and the values it stands for, counted out.
+#[derive(Clone, Debug)]
+pub(crate) struct Values {
+    pub(crate) text: String,
+    pub(crate) set: BTreeSet<u32>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Day {
+    Of(Values),
+    LastOfMonth(u32),
+    WeekdayNear(u32),
+    WeekdayNearLast(u32),
+    LastInMonth(u32),
+    Nth(u32, u32),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Pattern {
+    pub(crate) text: String,
+    /// The last three fields.
+    pub(crate) days: String,
+    pub(crate) seconds: BTreeSet<u32>,
+    pub(crate) minutes: BTreeSet<u32>,
+    pub(crate) hours: BTreeSet<u32>,
+    pub(crate) month_day: Day,
+    pub(crate) months: BTreeSet<u32>,
+    pub(crate) week_day: Day,
+    pub(crate) rhythm: bool,
+}
+
+/// From `from` to `to`, round the end if need be, taking each `step`-th.
+fn counted(low: u32, high: u32, from: u32, to: u32, step: u32) -> BTreeSet<u32> {
+    let (mut value, mut n, mut set) = (from, 0, BTreeSet::new());
+    loop {
+        if n % step == 0 {
+            set.insert(value);
+        }
+        if value == to {
+            return set;
+        }
+        value = if value == high { low } else { value + 1 };
+        n += 1;
+    }
+}
+
+/// `top` is what a step may be and where `a/b` ends; `high` is where a range goes round (they differ for weekdays).
+fn values(low: u32, high: u32, top: u32) -> impl Strategy<Value = Values> {
+    let one = low..=high;
+    let item = prop_oneof![
+        4 => one.clone().prop_map(|n| (n.to_string(), BTreeSet::from([n]))),
+        2 => (one.clone(), one.clone()).prop_map(move |(a, b)| (format!("{a}-{b}"), counted(low, high, a, b, 1))),
+        1 => (one.clone(), one.clone(), 1..=top)
+            .prop_map(move |(a, b, c)| (format!("{a}-{b}/{c}"), counted(low, high, a, b, c))),
+        1 => (one, 1..=top).prop_map(move |(a, c)| (format!("{a}/{c}"), counted(low, top, a, top, c))),
+    ];
+    prop_oneof![
+        4 => Just(("*".to_owned(), counted(low, high, low, high, 1))),
+        2 => (1..=top).prop_map(move |c| (format!("*/{c}"), counted(low, top, low, top, c))),
+        6 => prop::collection::vec(item, 1..4).prop_map(|items| {
+            let text: Vec<String> = items.iter().map(|(text, _)| text.clone()).collect();
+            (text.join(","), items.into_iter().flat_map(|(_, set)| set).collect())
+        }),
+    ]
+    .prop_map(|(text, set)| Values { text, set })
+}
+
+fn fixed(low: u32, high: u32) -> impl Strategy<Value = Values> {
+    prop::collection::btree_set(low..=high, 1..4).prop_map(|set| {
+        let text: Vec<String> = set.iter().map(ToString::to_string).collect();
+        Values { text: text.join(","), set }
+    })
+}
+
+fn month_day() -> impl Strategy<Value = (String, Day)> {
+    let any = || Just(("*".to_owned(), Day::Of(Values { text: "*".into(), set: (1..=31).collect() })));
+    prop_oneof![
+        8 => any(),
+        1 => Just(("?".to_owned(), Day::Of(Values { text: "?".into(), set: (1..=31).collect() }))),
+        4 => values(1, 31, 31).prop_map(|v| (v.text.clone(), Day::Of(v))),
+        1 => Just(("L".to_owned(), Day::LastOfMonth(0))),
+        1 => (0..=30_u32).prop_map(|n| (format!("L-{n}"), Day::LastOfMonth(n))),
+        1 => Just(("LW".to_owned(), Day::WeekdayNearLast(0))),
+        1 => (0..=30_u32).prop_map(|n| (format!("L-{n}W"), Day::WeekdayNearLast(n))),
+        1 => (1..=31_u32).prop_map(|n| (format!("{n}W"), Day::WeekdayNear(n))),
+    ]
+}
+
+fn week_day() -> impl Strategy<Value = (String, Day)> {
+    let names = ["SUN", "mon", "Tue", "WED", "THU", "FRI", "sat"];
+    prop_oneof![
+        8 => Just(("*".to_owned(), Day::Of(Values { text: "*".into(), set: (0..=6).collect() }))),
+        3 => values(0, 6, 7).prop_map(|v| {
+            let set = v.set.iter().map(|n| n % 7).collect();
+            (v.text.clone(), Day::Of(Values { set, ..v }))
+        }),
+        2 => (0..7_usize, 0..7_usize).prop_map(move |(a, b)| {
+            let set = counted(0, 6, a as u32, b as u32, 1);
+            (format!("{}-{}", names[a], names[b]), Day::Of(Values { text: String::new(), set }))
+        }),
+        1 => (0..=7_u32).prop_map(|n| (format!("{n}L"), Day::LastInMonth(n % 7))),
+        1 => (0..=7_u32, 1..=5_u32).prop_map(|(n, k)| (format!("{n}#{k}"), Day::Nth(n % 7, k))),
+    ]
+}
+
+/// Any pattern: half of them appointments, half of them with seconds.
+pub(crate) fn pattern() -> impl Strategy<Value = Pattern> {
+    let month = prop_oneof![3 => Just(None), 1 => values(1, 12, 12).prop_map(Some)];
+    let time = |rhythm: bool| {
+        if rhythm {
+            (values(0, 59, 59).boxed(), values(0, 59, 59).boxed(), values(0, 23, 23).boxed())
+        } else {
+            (fixed(0, 59).boxed(), fixed(0, 59).boxed(), fixed(0, 23).boxed())
+        }
+    };
+    (any::<bool>().prop_flat_map(time), any::<bool>(), month_day(), month, week_day()).prop_map(
+        |((second, minute, hour), six, (day_text, month_day), month, (week_text, week_day))| {
+            let zero = Values { text: "0".into(), set: BTreeSet::from([0]) };
+            let second = if six { second } else { zero };
+            let month = month.unwrap_or_else(|| Values { text: "*".into(), set: (1..=12).collect() });
+            let lead = if six { format!("{} ", second.text) } else { String::new() };
+            let days = format!("{day_text} {} {week_text}", month.text);
+            Pattern {
+                text: format!("{lead}{} {} {days}", minute.text, hour.text),
+                days,
+                rhythm: [&second, &minute, &hour].iter().any(|field| field.text.contains(['*', '-', '/'])),
+                seconds: second.set,
+                minutes: minute.set,
+                hours: hour.set,
+                month_day,
+                months: month.set,
+                week_day,
+            }
+        },
+    )
+}
+
+fn length(date: NaiveDate) -> u32 {
+    (28..=31).rev().find(|day| date.with_day(*day).is_some()).expect("a month has days")
+}
+
+fn nearest_weekday(date: NaiveDate, target: u32) -> Option<u32> {
+    let target = date.with_day(target)?;
+    // The nearest Monday to Friday of the same month; of two equally near ones there are none.
+    [0, -1, 1, -2, 2]
+        .iter()
+        .map(|days| target + Duration::days(*days))
+        .find(|day| day.month() == target.month() && day.weekday().num_days_from_monday() < 5)
+        .map(|day| day.day())
+}
+
+pub(crate) fn day_matches(day: &Day, date: NaiveDate) -> bool {
+    let (number, weekday, last) = (date.day(), date.weekday().num_days_from_sunday(), length(date));
+    match day {
+        Day::Of(values) => values.set.contains(&number),
+        Day::LastOfMonth(n) => number + n == last,
+        Day::WeekdayNear(n) => nearest_weekday(date, *n) == Some(number),
+        Day::WeekdayNearLast(n) => *n < last && nearest_weekday(date, last - n) == Some(number),
+        Day::LastInMonth(day) => weekday == *day && number + 7 > last,
+        Day::Nth(day, k) => weekday == *day && number.div_ceil(7) == *k,
+    }
+}
+
+impl Pattern {
+    pub(crate) fn date_matches(&self, date: NaiveDate) -> bool {
+        let week = match &self.week_day {
+            Day::Of(values) => values.set.contains(&date.weekday().num_days_from_sunday()),
+            other => day_matches(other, date),
+        };
+        self.months.contains(&date.month()) && week && day_matches(&self.month_day, date)
+    }
+}

@@ -1,0 +1,67 @@
+//! Where the time goes: how long occurrences spent in each stage, and what processor time a thousand of them cost each
+//! process.
+
+use chrono::{DateTime, Utc};
+use sqlx::PgPool;
+
+use crate::cpu::Party;
+
+/// The stages of an occurrence, each with the difference that measures it. `last_heartbeat` is when the server stored
+/// the last report; `published_at` is when it noted that the broker has confirmed, which a quick worker may be ahead of.
+const STAGES: [(&str, &str); 6] = [
+    ("due to created", "created_at - scheduled_for"),
+    ("created to confirmed", "published_at - created_at"),
+    ("created to started", "started_at - created_at"),
+    ("started to ended", "ended_at - started_at"),
+    ("ended to stored", "last_heartbeat - ended_at"),
+    ("due to stored", "last_heartbeat - scheduled_for"),
+];
+
+/// Between two instants.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    pub(crate) from: DateTime<Utc>,
+    pub(crate) upto: DateTime<Utc>,
+}
+
+impl Window {
+    /// How many occurrences were stored as Completed in it.
+    pub(crate) async fn completed(self, pool: &PgPool) -> anyhow::Result<i64> {
+        let statement =
+            "SELECT count(*) FROM occurrences WHERE status = 2 AND last_heartbeat >= $1 AND last_heartbeat < $2";
+        Ok(sqlx::query_scalar(statement).bind(self.from).bind(self.upto).fetch_one(pool).await?)
+    }
+
+    /// Prints how long they spent where.
+    pub(crate) async fn print_stages(self, pool: &PgPool) -> anyhow::Result<()> {
+        for (name, difference) in STAGES {
+            let statement = format!(
+                "SELECT coalesce(percentile_disc(ARRAY[0.5, 0.99]) WITHIN GROUP \
+                        (ORDER BY extract(epoch FROM {difference})::float8 * 1000), '{{0, 0}}') \
+                   FROM occurrences WHERE status = 2 AND last_heartbeat >= $1 AND last_heartbeat < $2"
+            );
+            let found: Vec<f64> = sqlx::query_scalar(sqlx::AssertSqlSafe(statement))
+                .bind(self.from)
+                .bind(self.upto)
+                .fetch_one(pool)
+                .await?;
+            if let [p50, p99] = found[..] {
+                println!("    {name:<22} p50 {p50:>8.1} ms   p99 {p99:>8.1} ms");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Prints what processor time a thousand occurrences took.
+pub(crate) fn print_cpu(parties: &[Party], before: &[f64], after: &[f64], occurrences: i64) {
+    let thousands = (occurrences as f64 / 1e3).max(0.001);
+    let mut total = 0.0;
+    let mut parts = Vec::new();
+    for ((party, before), after) in parties.iter().zip(before).zip(after) {
+        let cost = (after - before) / thousands;
+        total += cost;
+        parts.push(format!("{} {cost:.3}", party.name));
+    }
+    println!("    processor seconds for 1,000: {}; together {total:.3}", parts.join(", "));
+}

@@ -1,0 +1,93 @@
+//! Telling what was found: a table for people, a file for whoever compares, and how we stand beside the ceiling and the
+//! peers.
+
+use std::{collections::BTreeMap, fs, path::PathBuf};
+
+use anyhow::Context;
+use serde_json::{Value, json};
+
+use crate::{
+    figures::{Figure, GROUPS, Named},
+    lab::Lab,
+};
+
+/// Which of our figures is held beside which of every peer's, and whether more is better.
+const BESIDE: [(&str, &str, bool); 3] =
+    [("drain", "-drain", true), ("throughput", "-drain", true), ("trigger-p50", "-latency-p50", false)];
+/// Our throughput as a share of what the services could do.
+const SHARE: Named = Named { name: "share-of-ceiling", unit: "%", meaning: "throughput as a share of ceiling-both" };
+
+/// Everything found so far, in this run and earlier ones.
+pub(crate) struct Report {
+    path: PathBuf,
+    figures: BTreeMap<String, Value>,
+}
+
+impl Report {
+    /// Reads what earlier runs have left.
+    pub(crate) fn open(lab: &Lab) -> Self {
+        let path = lab.folder.join("latest.json");
+        let figures =
+            fs::read_to_string(&path).ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+        Self { path, figures }
+    }
+
+    /// Adds figures, replaces older ones of the same names, and writes the file.
+    pub(crate) fn merge(&mut self, found: impl IntoIterator<Item = (String, Value)>) -> anyhow::Result<()> {
+        self.figures.extend(found);
+        if let (Some(ours), Some(ceiling)) = (self.figure("throughput"), self.figure("ceiling-both")) {
+            let share = |ours: f64, ceiling: f64| ours / ceiling.max(1.0) * 100.0;
+            let (median, min, max) =
+                (share(ours.median, ceiling.median), share(ours.min, ceiling.max), share(ours.max, ceiling.min));
+            let share = json!({"median": median, "min": min, "max": max, "unit": SHARE.unit});
+            self.figures.insert(SHARE.name.to_owned(), share);
+        }
+        let text = serde_json::to_string_pretty(&self.figures)?;
+        fs::write(&self.path, text + "\n").with_context(|| format!("{} cannot be written", self.path.display()))
+    }
+
+    fn figure(&self, name: &str) -> Option<Figure> {
+        self.figures.get(name).and_then(|value| serde_json::from_value(value.clone()).ok())
+    }
+
+    /// Prints our figures, the ones that are known.
+    pub(crate) fn print(&self) {
+        println!("\n{:<26} {:>10} {:>10} {:>10}  {:<11} what", "figure", "median", "min", "max", "unit");
+        for it in GROUPS.iter().flat_map(|group| group.figures).chain([&SHARE]) {
+            if let Some(Figure { median, min, max, unit }) = self.figure(it.name) {
+                let (median, min, max) = (show(median), show(min), show(max));
+                println!("{:<26} {median:>10} {min:>10} {max:>10}  {unit:<11} {}", it.name, it.meaning);
+            }
+        }
+        self.print_peers();
+        println!("\nKept in {}", self.path.display());
+    }
+
+    fn print_peers(&self) {
+        let mut is_first = true;
+        for (ours, suffix, more_is_better) in BESIDE {
+            let Some(own) = self.figure(ours) else { continue };
+            for name in self.figures.keys().filter(|name| name.ends_with(suffix)) {
+                let Some(peer) = self.figure(name).filter(|peer| peer.median > 0.0) else {
+                    println!("{name:<26} has no figure");
+                    continue;
+                };
+                if std::mem::take(&mut is_first) {
+                    println!("\n{:<14} {:>10}   {:<24} {:>10}  {:>12}", "ours", "", "peer", "", "ours / peer");
+                }
+                let (a, b, ratio) = (show(own.median), show(peer.median), own.median / peer.median);
+                let better = if more_is_better { "more is better" } else { "less is better" };
+                println!("{ours:<14} {a:>10}   {name:<24} {b:>10}  {ratio:>12.2}  {better}");
+            }
+        }
+    }
+}
+
+/// A number with as many places as tell something.
+pub(crate) fn show(value: f64) -> String {
+    match value.abs() {
+        100.0.. => format!("{value:.0}"),
+        10.0.. => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}

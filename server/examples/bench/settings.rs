@@ -1,0 +1,61 @@
+//! What a measurement can be told from outside.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+/// Numbers that make a measurement longer or shorter. Each is an environment variable with a bound.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// `BENCH_RUNS`: how often each figure is measured, 1 to 20. Default 3; fewer is for trying out only.
+    pub(crate) runs: usize,
+    /// `BENCH_SECONDS`: how long the throughput is sustained, 5 to 3,600. Default 60.
+    pub(crate) seconds: Duration,
+    /// `BENCH_CAPACITY`: how many occurrences the worker runs at once, 1 to 1,000. Default 500.
+    pub(crate) capacity: u32,
+    /// `BENCH_JOBS`: how many jobs a million are, 10,000 to 10,000,000. Default 1,000,000.
+    pub(crate) jobs: i64,
+    /// `SEED_ROWS`: how many occurrences the lists are read from, 10,000 to 100,000,000. Default 10,000,000.
+    pub(crate) rows: i64,
+    /// `BENCH_LISTS=1`: also measure the lists in a full run. They take minutes to fill.
+    pub(crate) lists: bool,
+    /// `BENCH_PEERS=0`: leave the other job systems out of a full run.
+    pub(crate) peers: bool,
+    /// `FIGURE`: names of figures or of groups, separated by commas; none means all.
+    pub(crate) wanted: Vec<String>,
+}
+
+impl Settings {
+    /// Reads the environment.
+    pub(crate) fn from_env() -> anyhow::Result<Self> {
+        let wanted = text("FIGURE").unwrap_or_default();
+        Ok(Self {
+            runs: usize::try_from(number("BENCH_RUNS", 3, 1, 20)?)?,
+            seconds: Duration::from_secs(number("BENCH_SECONDS", 60, 5, 3_600)?.unsigned_abs()),
+            capacity: u32::try_from(number("BENCH_CAPACITY", 500, 1, 1_000)?)?,
+            jobs: number("BENCH_JOBS", 1_000_000, 10_000, 10_000_000)?,
+            rows: number("SEED_ROWS", 10_000_000, 10_000, 100_000_000)?,
+            lists: text("BENCH_LISTS").is_some_and(|value| value == "1"),
+            peers: text("BENCH_PEERS").is_none_or(|value| value != "0"),
+            wanted: wanted.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect(),
+        })
+    }
+}
+
+/// A variable that is set and not empty.
+pub(crate) fn text(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.trim().is_empty())
+}
+
+/// The address of a service.
+pub(crate) fn url(name: &str) -> anyhow::Result<String> {
+    text(name).with_context(|| format!("{name} is not set: run this through `make bench`"))
+}
+
+fn number(name: &str, default: i64, low: i64, high: i64) -> anyhow::Result<i64> {
+    let Some(text) = text(name) else { return Ok(default) };
+    match text.trim().parse() {
+        Ok(value) if (low..=high).contains(&value) => Ok(value),
+        _ => bail!("{name} takes a whole number from {low} to {high}: got {text}"),
+    }
+}

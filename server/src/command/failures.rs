@@ -1,0 +1,149 @@
+//! Failures and dead letters: settle them, run them again.
+
+use app::error::AppError;
+use protocol::{
+    failure::{FailureFilter, MAX_AT_ONCE, MAX_NOTE, Retried, Which},
+    id::{DeadLetterId, OccurrenceId},
+    view::Me,
+};
+
+use super::{jobs::Jobs, occurrences::reason};
+use crate::{
+    domain::transition::clean,
+    store::{asked::MadeRow, jobs::Edit},
+};
+
+/// How a retry is wanted.
+#[derive(Clone, Debug, Default)]
+pub struct RetryInput {
+    /// Another input, as JSON text; empty means the one that failed. For a single failure only.
+    pub input_json: String,
+    /// Why; at most 500 characters.
+    pub reason: String,
+    /// Whether one that was retried before is retried again. For a single failure only.
+    pub force: bool,
+}
+
+impl Jobs {
+    /// Settles open failures with a note. Returns how many, and whether a filter finds more than could be taken at once.
+    ///
+    /// # Errors
+    ///
+    /// `Fields` for `note` and `ids`.
+    pub async fn resolve_failures(&self, me: &Me, which: &Which, text: &str) -> Result<(usize, bool), AppError> {
+        let note = note(text)?;
+        let (ids, more) = self.pick(which).await?;
+        let edit = Edit { by: &me.email, at: self.clock.now() };
+        Ok((self.store.resolve_failures(&ids, note.as_deref(), edit).await?, more))
+    }
+
+    /// Runs failures again, each as a new occurrence by its job's present definition. One that was retried already is
+    /// left alone, so that asking twice runs nothing twice.
+    ///
+    /// # Errors
+    ///
+    /// `Fields` for `ids`, `reason` and `input_json`; `NotFound` for a single failure that there is none of; `Conflict`
+    /// for one that was retried already, one whose job is deleted, and while the cluster is paused.
+    pub async fn retry_failures(&self, me: &Me, which: &Which, input: &RetryInput) -> Result<Retried, AppError> {
+        let reason = reason(&input.reason)?;
+        let single = match which {
+            Which::Ids(ids) => ids.first().copied().filter(|_| ids.len() == 1),
+            Which::Filter(_) => None,
+        };
+        let has_input = !input.input_json.trim().is_empty();
+        if single.is_none() && (has_input || input.force) {
+            let field = if has_input { "input_json" } else { "force" };
+            return Err(AppError::field(field, "is for a single failure only: retry them one by one"));
+        }
+        if let Some(pause) = self.store.cluster_pause().await? {
+            return Err(AppError::Conflict(format!(
+                "The whole cluster is paused ({}). Wait until it goes on, then retry.",
+                pause.reason
+            )));
+        }
+        let data = match single {
+            None => None,
+            Some(id) => {
+                let failure = self.store.failure(id).await?.ok_or_else(no_failure)?;
+                let job = self.store.job(failure.job_id).await?.ok_or_else(|| {
+                    AppError::Conflict("The job of this failure is deleted, so nothing can be run again.".into())
+                })?;
+                if let Some(again) = failure.retried_as.filter(|_| !input.force) {
+                    return Err(AppError::Conflict(format!("This failure was retried already, as {again}.")));
+                }
+                let definition = &job.definition;
+                if has_input {
+                    Some(self.other_input(&definition.worker_id, &definition.job_type, &input.input_json).await?)
+                } else {
+                    None
+                }
+            }
+        };
+        let (ids, more) = self.pick(which).await?;
+        let wanted: Vec<(OccurrenceId, OccurrenceId)> =
+            ids.into_iter().map(|id| (id, self.clock.occurrence_id())).collect();
+        let edit = Edit { by: &me.email, at: self.clock.now() };
+        let made = self.store.retry_failures(&wanted, data.as_ref(), reason.as_deref(), input.force, edit).await?;
+        let retried = Retried {
+            made: made.iter().map(|(failed, made)| (*failed, made.row.id)).collect(),
+            left: wanted.len() - made.len(),
+            more,
+        };
+        let rows: Vec<MadeRow> = made.into_iter().map(|(_, made)| made).collect();
+        if !rows.is_empty() {
+            self.go(rows);
+        }
+        Ok(retried)
+    }
+
+    /// Settles open dead letters with a note. Returns how many.
+    ///
+    /// # Errors
+    ///
+    /// `Fields` for `note` and `ids`.
+    pub async fn resolve_dead_letters(&self, me: &Me, ids: &[DeadLetterId], text: &str) -> Result<usize, AppError> {
+        let note = note(text)?;
+        if ids.len() > MAX_AT_ONCE {
+            return Err(too_many());
+        }
+        let edit = Edit { by: &me.email, at: self.clock.now() };
+        Ok(self.store.resolve_dead_letters(ids, note.as_deref(), edit).await?)
+    }
+
+    /// Which failures are meant, each once, and whether there are more. A filter finds open ones.
+    async fn pick(&self, which: &Which) -> Result<(Vec<OccurrenceId>, bool), AppError> {
+        match which {
+            Which::Ids(ids) if ids.len() > MAX_AT_ONCE => Err(too_many()),
+            Which::Ids(ids) => {
+                let mut ids = ids.clone();
+                ids.sort_unstable();
+                ids.dedup();
+                Ok((ids, false))
+            }
+            Which::Filter(filter) => {
+                let filter = FailureFilter { resolved: Some(false), ..filter.clone() };
+                let limit = i64::try_from(MAX_AT_ONCE).unwrap_or(i64::MAX);
+                let mut ids = self.store.failure_ids(&filter, limit + 1).await?;
+                let more = ids.len() > MAX_AT_ONCE;
+                ids.truncate(MAX_AT_ONCE);
+                Ok((ids, more))
+            }
+        }
+    }
+}
+
+fn note(text: &str) -> Result<Option<String>, AppError> {
+    let text = clean(text.trim().to_owned());
+    if text.chars().count() > MAX_NOTE {
+        return Err(AppError::field("note", "at most 2,000 characters"));
+    }
+    Ok(Some(text).filter(|text| !text.is_empty()))
+}
+
+fn too_many() -> AppError {
+    AppError::field("ids", "at most 1,000 at a time: take fewer, or use a filter several times")
+}
+
+fn no_failure() -> AppError {
+    AppError::NotFound("This failure does not exist, or is no longer kept.".into())
+}

@@ -1,0 +1,70 @@
+//! A job's earlier definitions: compare them, go back to one.
+
+use app::error::AppError;
+use protocol::{
+    event::Event,
+    id::JobId,
+    request::JobInput,
+    versions::{Difference, Restored, VersionView},
+    view::Me,
+};
+
+use super::jobs::{Jobs, conflict, gone};
+use crate::{domain::diff, store::jobs::Edit};
+
+impl Jobs {
+    /// One version of a job, which may be deleted.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`.
+    pub async fn version(&self, id: JobId, version: i32) -> Result<VersionView, AppError> {
+        self.store.version(id, version).await?.ok_or_else(|| no_version(version))
+    }
+
+    /// What differs between two versions of a job, which may be deleted.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`.
+    pub async fn compare_versions(&self, id: JobId, before: i32, after: i32) -> Result<Difference, AppError> {
+        let (before, after) = (self.version(id, before).await?, self.version(id, after).await?);
+        Ok(diff::diff(&before.definition, &after.definition))
+    }
+
+    /// Gives a job the definition of an earlier version: an edit like any other, made from the version `expected`.
+    /// Whether it is paused stays as it is now; calendars that no longer exist are left out and named.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` for the job and the version; `Conflict` when somebody else changed the job meanwhile, or when the old
+    /// definition cannot be used any more.
+    pub async fn restore(&self, me: &Me, id: JobId, version: i32, expected: i32) -> Result<Restored, AppError> {
+        let before = self.store.job(id).await?.ok_or_else(gone)?;
+        if before.version != expected {
+            return Err(conflict());
+        }
+        let old = self.version(id, version).await?;
+        let mut job: JobInput = serde_json::from_value(old.definition)
+            .map_err(|error| AppError::Conflict(format!("Version {version} cannot be used any more: {error}.")))?;
+        if let Err((field, message)) = job.schedule.check() {
+            return Err(AppError::Conflict(format!(
+                "Version {version} cannot be used any more: {field} {message}. Edit the job instead."
+            )));
+        }
+        let missing_calendars = self.store.missing_calendars(&job.rules.calendars).await?;
+        job.rules.calendars.retain(|calendar| !missing_calendars.contains(calendar));
+        job.is_active = before.definition.is_active;
+        let now = self.clock.now();
+        let next = self.next_after_edit(&before, &job, now).await?;
+        let edit = Edit { by: &me.email, at: now };
+        let version = self.store.update_job(id, expected, &job, next, edit).await?.ok_or_else(conflict)?;
+        self.publisher.ensure_queue(&job.worker_id, &job.job_type).await;
+        self.told(id, next, Event::Job { id }).await;
+        Ok(Restored { version, missing_calendars })
+    }
+}
+
+fn no_version(version: i32) -> AppError {
+    AppError::NotFound(format!("This job has no version {version}."))
+}

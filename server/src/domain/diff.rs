@@ -1,0 +1,90 @@
+//! What differs between two definitions of a job.
+
+use std::collections::BTreeSet;
+
+use protocol::versions::{Change, Difference};
+use serde_json::Value;
+
+/// The most changes that are told.
+const MOST: usize = 200;
+/// How deep it looks; what lies deeper is compared as a whole.
+const DEPTH: usize = 8;
+
+/// Compares two definitions field by field. Lists are compared as a whole: an element that moved would otherwise look
+/// like a change of everything behind it.
+#[must_use]
+pub fn diff(before: &Value, after: &Value) -> Difference {
+    let mut difference = Difference::default();
+    compare("", Some(before), Some(after), 0, &mut difference);
+    difference
+}
+
+fn compare(field: &str, before: Option<&Value>, after: Option<&Value>, depth: usize, found: &mut Difference) {
+    if before == after || found.more {
+        return;
+    }
+    if let (Some(Value::Object(before)), Some(Value::Object(after))) = (before, after)
+        && depth < DEPTH
+    {
+        let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+        for name in names {
+            let path = if field.is_empty() { name.clone() } else { format!("{field}.{name}") };
+            compare(&path, before.get(name), after.get(name), depth + 1, found);
+        }
+        return;
+    }
+    if found.changes.len() == MOST {
+        found.more = true;
+        return;
+    }
+    found.changes.push(Change { field: field.to_owned(), before: before.cloned(), after: after.cloned() });
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn told(before: Value, after: Value) -> Vec<(String, Option<Value>, Option<Value>)> {
+        diff(&before, &after).changes.into_iter().map(|change| (change.field, change.before, change.after)).collect()
+    }
+
+    #[test]
+    fn fields_are_told_one_by_one() {
+        let before = json!({"a": 1, "same": [1], "rules": {"overlap": "skip", "jitter": 3}, "tags": ["x"]});
+        let after = json!({"b": null, "same": [1], "rules": {"overlap": "queue", "jitter": 3}, "tags": ["x", "y"]});
+        assert_eq!(
+            told(before, after),
+            [
+                ("a".to_owned(), Some(json!(1)), None),
+                ("b".to_owned(), None, Some(json!(null))),
+                ("rules.overlap".to_owned(), Some(json!("skip")), Some(json!("queue"))),
+                ("tags".to_owned(), Some(json!(["x"])), Some(json!(["x", "y"]))),
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_alike_differs_in_nothing() {
+        let same = json!({"a": {"b": [1, {"c": null}]}});
+        assert_eq!(diff(&same, &same.clone()), Difference::default());
+    }
+
+    #[test]
+    fn another_kind_of_value_is_one_change() {
+        assert_eq!(
+            told(json!({"a": {"b": 1}}), json!({"a": 1})),
+            [("a".into(), Some(json!({"b": 1})), Some(json!(1)))]
+        );
+    }
+
+    #[test]
+    fn very_many_changes_and_great_depth_are_bounded() {
+        let many: serde_json::Map<String, Value> = (0..MOST + 1).map(|n| (n.to_string(), json!(n))).collect();
+        let difference = diff(&json!({}), &Value::Object(many));
+        assert_eq!((difference.changes.len(), difference.more), (MOST, true));
+        let deep = |end: i32| (0..50).fold(json!(end), |inner, _| json!({ "x": inner }));
+        assert_eq!(diff(&deep(1), &deep(2)).changes[0].field, ["x"; DEPTH].join("."));
+    }
+}

@@ -1,0 +1,300 @@
+//! Dead letters: settling the occurrence one belongs to, and keeping those that belong to none.
+
+use chrono::{DateTime, Utc};
+use protocol::{
+    failure::{Cause, DeadLetterFilter, DeadLetterRow},
+    id::{DeadLetterId, OccurrenceId},
+    page::{self, Page},
+    status::OccurrenceStatus,
+    view::OccurrenceRow,
+};
+use serde_json::Value;
+use sqlx::{Postgres, QueryBuilder};
+use uuid::Uuid;
+
+use super::{
+    Result, Store,
+    jobs::Edit,
+    occurrences::{RawRow, status},
+};
+
+/// How many bytes of a body are kept.
+pub const KEEP_BYTES: usize = 64 * 1024;
+
+/// An occurrence whose message was given up.
+#[derive(Clone, Debug)]
+pub struct GivenUp {
+    /// Which.
+    pub id: OccurrenceId,
+    /// The attempt the message was for.
+    pub attempt: i32,
+    /// Why.
+    pub cause: Cause,
+    /// The same in a sentence.
+    pub reason: String,
+    /// Its fingerprint.
+    pub fingerprint: String,
+    /// Whether a worker said so itself. What was merely rejected may be a copy of what another worker runs well.
+    pub by_worker: bool,
+}
+
+/// What became of that.
+#[derive(Clone, Debug)]
+pub enum Settled {
+    /// It is Failed now; with the job's next fire where the end of a run decides it.
+    Failed(Box<OccurrenceRow>, Option<DateTime<Utc>>),
+    /// It had failed before; its failure is on record.
+    OnRecord,
+    /// It was this and was left alone.
+    LeftAlone(OccurrenceStatus),
+    /// There is no such occurrence.
+    Unknown,
+}
+
+/// A message to keep.
+#[derive(Clone, Debug)]
+pub struct NewDeadLetter {
+    /// Its id, unless a copy is there already.
+    pub id: DeadLetterId,
+    /// Equal for copies.
+    pub digest: String,
+    /// Why it is kept.
+    pub reason: String,
+    /// From where.
+    pub source: String,
+    /// Its headers.
+    pub headers: Value,
+    /// At most [`KEEP_BYTES`] of it.
+    pub body: Vec<u8>,
+    /// How long it was.
+    pub body_bytes: i64,
+}
+
+impl Store {
+    /// Fails an open occurrence whose message was given up, with its failure on record; an occurrence that has failed
+    /// already only gets the record if it has none. A later attempt than the message's is not meant.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer; then nothing changed.
+    pub async fn give_up(&self, letter: &GivenUp, now: DateTime<Utc>) -> Result<Settled> {
+        let row = sqlx::query!(
+            r#"
+            WITH locked AS (
+                SELECT id, created_at, status AS was, attempt AS had
+                  FROM occurrences WHERE id = $1 AND created_at = $2 FOR UPDATE
+            ),
+            -- The guard.
+            changed AS (
+                UPDATE occurrences o
+                   SET status = 3,
+                       version = o.version + 1,
+                       attempt = greatest(o.attempt, $3),
+                       ended_at = $4,
+                       is_held = false,
+                       note = $5,
+                       exception = coalesce(o.exception, $5),
+                       published_at = coalesce(o.published_at, $4),
+                       status_changes = o.status_changes || jsonb_build_array(jsonb_build_object(
+                           'status', 3, 'at', $4::timestamptz, 'attempt', greatest(o.attempt, $3), 'note', $5::text))
+                  FROM locked l
+                 WHERE o.id = l.id AND o.created_at = l.created_at
+                   AND (l.was IN (0, 6) OR (l.was = 1 AND $6)) AND l.had <= $3
+                RETURNING o.*
+            ),
+            record AS (
+                INSERT INTO failed_occurrences (occurrence_id, job_id, job_name, failed_at, cause, exception, fingerprint,
+                                                job_data, job_version, worker_id, job_type, attempt)
+                SELECT id, job_id, job_name, ended_at, $7, exception, $8, job_data, job_version, worker_id, job_type, attempt
+                  FROM changed
+                UNION ALL
+                SELECT o.id, o.job_id, o.job_name, o.ended_at, $7, coalesce(o.exception, $5), $8, o.job_data, o.job_version,
+                       o.worker_id, o.job_type, o.attempt
+                  FROM occurrences o JOIN locked l ON l.id = o.id AND l.created_at = o.created_at
+                 WHERE l.was IN (3, 5)
+                ON CONFLICT (occurrence_id) DO NOTHING
+            ),
+            freed AS (DELETE FROM slots s USING changed c WHERE s.occurrence_id = c.id),
+            again AS (
+                UPDATE jobs j SET next_fire_at = $4 + make_interval(secs => c.pause_after_seconds)
+                  FROM changed c
+                 WHERE c.pause_after_seconds IS NOT NULL AND j.id = c.job_id
+                   AND j.is_active AND j.next_fire_at IS NULL AND j.schedule ->> 'from' = 'end'
+                RETURNING j.next_fire_at
+            ),
+            counted AS (
+                INSERT INTO stats_minute AS s (minute, status, shard, count)
+                SELECT date_trunc('minute', $4::timestamptz), 3, $9, count(*) FROM changed HAVING count(*) > 0
+                ON CONFLICT (minute, status, shard) DO UPDATE SET count = s.count + excluded.count
+            )
+            SELECT l.was AS "was!", c.id AS "id?", c.job_id AS "job_id?", c.job_name AS "job_name?",
+                   c.status AS "status?", c.version AS "version?", c.trigger AS "trigger?", c.attempt AS "attempt?",
+                   c.scheduled_for AS "scheduled_for?", c.started_at AS "started_at?", c.ended_at AS "ended_at?",
+                   c.duration_ms AS "duration_ms?", c.instance_id AS "instance_id?", c.progress AS "progress?",
+                   c.note AS "note?", (SELECT next_fire_at FROM again) AS due_again
+              FROM locked l LEFT JOIN changed c ON true
+            "#,
+            letter.id.0,
+            letter.id.created_at(),
+            letter.attempt,
+            now,
+            letter.reason,
+            letter.by_worker,
+            letter.cause.word(),
+            letter.fingerprint,
+            self.shard()
+        )
+        .fetch_optional(self.pool())
+        .await?;
+        let Some(row) = row else { return Ok(Settled::Unknown) };
+        let was = status(row.was)?;
+        let changed =
+            (row.id, row.job_id, row.job_name, row.status, row.version, row.trigger, row.attempt, row.scheduled_for);
+        let (
+            Some(id),
+            Some(job_id),
+            Some(job_name),
+            Some(status),
+            Some(version),
+            Some(trigger),
+            Some(attempt),
+            Some(scheduled_for),
+        ) = changed
+        else {
+            let on_record = matches!(was, OccurrenceStatus::Failed | OccurrenceStatus::TimedOut);
+            return Ok(if on_record { Settled::OnRecord } else { Settled::LeftAlone(was) });
+        };
+        let changed = OccurrenceRow::try_from(RawRow {
+            id,
+            job_id,
+            job_name,
+            status,
+            version,
+            trigger,
+            attempt,
+            scheduled_for,
+            started_at: row.started_at,
+            ended_at: row.ended_at,
+            duration_ms: row.duration_ms,
+            instance_id: row.instance_id,
+            progress: row.progress,
+            note: row.note,
+        })?;
+        Ok(Settled::Failed(Box::new(changed), row.due_again))
+    }
+
+    /// Keeps a message; one that is there already is only counted.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer, or cannot hold it.
+    pub async fn keep_dead_letter(&self, letter: &NewDeadLetter, now: DateTime<Utc>) -> Result<()> {
+        sqlx::query!(
+            "INSERT INTO dead_letters AS d (id, received_at, digest, reason, source, headers, body, body_bytes)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+             ON CONFLICT (digest) DO UPDATE SET copies = d.copies + 1",
+            letter.id.0,
+            now,
+            letter.digest,
+            letter.reason,
+            letter.source,
+            letter.headers,
+            letter.body,
+            letter.body_bytes
+        )
+        .execute(self.pool())
+        .await?;
+        Ok(())
+    }
+
+    /// A page of dead letters, newest first.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<Page<DeadLetterRow>> {
+        let limit = page::rows(filter.limit);
+        let mut query = QueryBuilder::<Postgres>::new("SELECT * FROM dead_letters WHERE true");
+        match filter.resolved {
+            Some(true) => query.push(" AND resolved_at IS NOT NULL"),
+            Some(false) => query.push(" AND resolved_at IS NULL"),
+            None => &mut query,
+        };
+        if let Some(before) = filter.before {
+            query.push(" AND id < ").push_bind(before.0);
+        }
+        query.push(" ORDER BY id DESC LIMIT ").push_bind(i64::from(limit) + 1);
+        let mut rows: Vec<RawLetter> = query.build_query_as().fetch_all(self.pool()).await?;
+        let more = rows.len() > limit as usize;
+        rows.truncate(limit as usize);
+        let next = rows.last().filter(|_| more).map(|row| row.id.to_string());
+        Ok(Page { rows: rows.into_iter().map(RawLetter::row).collect(), next })
+    }
+
+    /// Settles open dead letters, with an audit row each. Returns how many.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn resolve_dead_letters(
+        &self,
+        ids: &[DeadLetterId],
+        note: Option<&str>,
+        edit: Edit<'_>,
+    ) -> Result<usize> {
+        let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+        let done = sqlx::query!(
+            "WITH locked AS (
+                SELECT id FROM dead_letters WHERE id = ANY($1) AND resolved_at IS NULL ORDER BY id FOR UPDATE
+             ),
+             changed AS (
+                UPDATE dead_letters d SET resolved_at = $2, resolved_by = $3, resolution_note = $4
+                  FROM locked l WHERE d.id = l.id
+                RETURNING d.id
+             )
+             INSERT INTO audit_log (at, who, action, object, after)
+             SELECT $2, $3, 'dead_letter.resolve', 'dead_letter:' || id::text, jsonb_build_object('note', $4::text)
+               FROM changed",
+            &ids,
+            edit.at,
+            edit.by,
+            note
+        )
+        .execute(self.pool())
+        .await?;
+        Ok(usize::try_from(done.rows_affected()).unwrap_or(usize::MAX))
+    }
+}
+
+#[derive(Debug, sqlx::FromRow)]
+struct RawLetter {
+    id: Uuid,
+    received_at: DateTime<Utc>,
+    reason: String,
+    source: String,
+    headers: Value,
+    body: Vec<u8>,
+    body_bytes: i64,
+    copies: i32,
+    resolved_at: Option<DateTime<Utc>>,
+    resolved_by: Option<String>,
+    resolution_note: Option<String>,
+}
+
+impl RawLetter {
+    fn row(self) -> DeadLetterRow {
+        DeadLetterRow {
+            id: DeadLetterId(self.id),
+            received_at: self.received_at,
+            reason: self.reason,
+            source: self.source,
+            headers: self.headers,
+            body: String::from_utf8_lossy(&self.body).into_owned(),
+            body_bytes: self.body_bytes,
+            copies: self.copies,
+            resolved_at: self.resolved_at,
+            resolved_by: self.resolved_by,
+            resolution_note: self.resolution_note,
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! Failures: what waits for somebody to settle it.
+
+use chrono::{DateTime, Utc};
+use protocol::{
+    failure::{Cause, FailureFilter, FailureGroup, FailureRow},
+    id::{JobId, OccurrenceId},
+    page::{self, Page},
+};
+use serde_json::Value;
+use sqlx::{Postgres, QueryBuilder};
+use uuid::Uuid;
+
+use super::{
+    Result, Store, StoreError,
+    asked::{MadeRow, RawMade},
+    jobs::{Edit, like},
+};
+use crate::domain::transition::first_line;
+
+/// How many failures a look at groups counts at most, the newest.
+const GROUPED: i64 = 20_000;
+
+/// A failure to put on record.
+#[derive(Clone, Debug)]
+pub struct NewFailure {
+    /// Which occurrence; the rest is taken from its row.
+    pub occurrence_id: OccurrenceId,
+    /// When it failed.
+    pub failed_at: DateTime<Utc>,
+    /// Why.
+    pub cause: Cause,
+    /// What went wrong.
+    pub exception: Option<String>,
+    /// Its fingerprint.
+    pub fingerprint: String,
+}
+
+impl Store {
+    /// Puts a failure on record unless it is there. False when it is, or when there is no such occurrence.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn record_failure(&self, failure: &NewFailure) -> Result<bool> {
+        let done = sqlx::query!(
+            "INSERT INTO failed_occurrences (occurrence_id, job_id, job_name, failed_at, cause, exception, fingerprint,
+                                             job_data, job_version, worker_id, job_type, attempt)
+             SELECT id, job_id, job_name, $3, $4, $5, $6, job_data, job_version, worker_id, job_type, attempt
+               FROM occurrences WHERE id = $1 AND created_at = $2
+             ON CONFLICT (occurrence_id) DO NOTHING",
+            failure.occurrence_id.0,
+            failure.occurrence_id.created_at(),
+            failure.failed_at,
+            failure.cause.word(),
+            failure.exception,
+            failure.fingerprint
+        )
+        .execute(self.pool())
+        .await?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    /// A page of failures, newest first.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn failures(&self, filter: &FailureFilter) -> Result<Page<FailureRow>> {
+        let limit = page::rows(filter.limit);
+        let mut query = QueryBuilder::<Postgres>::new("SELECT * FROM failed_occurrences WHERE true");
+        narrow(&mut query, filter);
+        if let Some((at, id)) = filter.cursor() {
+            // The id breaks ties upwards, as the index has it.
+            query.push(" AND (failed_at < ").push_bind(at);
+            query.push(" OR (failed_at = ").push_bind(at).push(" AND occurrence_id > ").push_bind(id.0).push("))");
+        }
+        query.push(" ORDER BY failed_at DESC, occurrence_id LIMIT ").push_bind(i64::from(limit) + 1);
+        let rows: Vec<RawFailure> = query.build_query_as().fetch_all(self.pool()).await?;
+        let more = rows.len() > limit as usize;
+        let rows: Vec<FailureRow> =
+            rows.into_iter().take(limit as usize).map(FailureRow::try_from).collect::<Result<_>>()?;
+        let next = rows.last().filter(|_| more).map(FailureRow::cursor);
+        Ok(Page { rows, next })
+    }
+
+    /// One failure.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn failure(&self, id: OccurrenceId) -> Result<Option<FailureRow>> {
+        let row: Option<RawFailure> = sqlx::query_as("SELECT * FROM failed_occurrences WHERE occurrence_id = $1")
+            .bind(id.0)
+            .fetch_optional(self.pool())
+            .await?;
+        row.map(FailureRow::try_from).transpose()
+    }
+
+    /// Which failures a filter finds, newest first, at most `limit`. Its own limit and place do not count.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn failure_ids(&self, filter: &FailureFilter, limit: i64) -> Result<Vec<OccurrenceId>> {
+        let mut query = QueryBuilder::<Postgres>::new("SELECT occurrence_id FROM failed_occurrences WHERE true");
+        narrow(&mut query, filter);
+        query.push(" ORDER BY failed_at DESC, occurrence_id LIMIT ").push_bind(limit);
+        let ids: Vec<(Uuid,)> = query.build_query_as().fetch_all(self.pool()).await?;
+        Ok(ids.into_iter().map(|(id,)| OccurrenceId(id)).collect())
+    }
+
+    /// The failures a filter finds since `since`, by cause, most numerous first, at most `limit` groups. Of very many
+    /// only the newest are counted.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn failure_groups(
+        &self,
+        filter: &FailureFilter,
+        since: DateTime<Utc>,
+        limit: u32,
+    ) -> Result<Vec<FailureGroup>> {
+        let mut query = QueryBuilder::<Postgres>::new(
+            "SELECT fingerprint, count(*) AS count, count(*) FILTER (WHERE resolved_at IS NULL) AS open,
+                    count(DISTINCT job_id) AS jobs, min(failed_at) AS first_at, max(failed_at) AS last_at,
+                    (array_agg(occurrence_id ORDER BY failed_at DESC, occurrence_id))[1] AS occurrence_id,
+                    (array_agg(job_id ORDER BY failed_at DESC, occurrence_id))[1] AS job_id,
+                    (array_agg(job_name ORDER BY failed_at DESC, occurrence_id))[1] AS job_name,
+                    (array_agg(cause ORDER BY failed_at DESC, occurrence_id))[1] AS cause,
+                    (array_agg(left(exception, 1000) ORDER BY failed_at DESC, occurrence_id))[1] AS exception
+               FROM (SELECT * FROM failed_occurrences WHERE failed_at >= ",
+        );
+        query.push_bind(since);
+        narrow(&mut query, filter);
+        query.push(" ORDER BY failed_at DESC LIMIT ").push_bind(GROUPED);
+        query.push(") f GROUP BY fingerprint ORDER BY count(*) DESC, max(failed_at) DESC LIMIT ");
+        query.push_bind(i64::from(page::rows(limit)));
+        let rows: Vec<RawGroup> = query.build_query_as().fetch_all(self.pool()).await?;
+        rows.into_iter()
+            .map(|row| {
+                Ok(FailureGroup {
+                    fingerprint: row.fingerprint,
+                    count: row.count,
+                    open: row.open,
+                    jobs: row.jobs,
+                    first_at: row.first_at,
+                    last_at: row.last_at,
+                    occurrence_id: OccurrenceId(row.occurrence_id),
+                    job_id: JobId(row.job_id),
+                    job_name: row.job_name,
+                    cause: cause(row.cause)?,
+                    note: row.exception.as_deref().map(first_line).unwrap_or_default(),
+                })
+            })
+            .collect()
+    }
+
+    /// Settles open failures, with an audit row each. Returns how many.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn resolve_failures(&self, ids: &[OccurrenceId], note: Option<&str>, edit: Edit<'_>) -> Result<usize> {
+        let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+        let done = sqlx::query!(
+            "WITH locked AS (
+                SELECT occurrence_id FROM failed_occurrences
+                 WHERE occurrence_id = ANY($1) AND resolved_at IS NULL ORDER BY occurrence_id FOR UPDATE
+             ),
+             changed AS (
+                UPDATE failed_occurrences f
+                   SET resolved_at = $2, resolved_by = $3, resolution_note = $4, resolution_action = 'resolve'
+                  FROM locked l WHERE f.occurrence_id = l.occurrence_id
+                RETURNING f.occurrence_id
+             )
+             INSERT INTO audit_log (at, who, action, object, after)
+             SELECT $2, $3, 'failure.resolve', 'occurrence:' || occurrence_id::text, jsonb_build_object('note', $4::text)
+               FROM changed",
+            &ids,
+            edit.at,
+            edit.by,
+            note
+        )
+        .execute(self.pool())
+        .await?;
+        Ok(usize::try_from(done.rows_affected()).unwrap_or(usize::MAX))
+    }
+
+    /// Makes a new occurrence for each failure, by its job's present definition and with the input it failed with, or
+    /// `input`; the failure is settled by it. What was retried before is left alone unless `force`; so is what has no
+    /// job any more. Returns the failure and what was made for it.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer; then nothing was made.
+    pub async fn retry_failures(
+        &self,
+        wanted: &[(OccurrenceId, OccurrenceId)],
+        input: Option<&Value>,
+        reason: Option<&str>,
+        force: bool,
+        edit: Edit<'_>,
+    ) -> Result<Vec<(OccurrenceId, MadeRow)>> {
+        let old: Vec<Uuid> = wanted.iter().map(|(old, _)| old.0).collect();
+        let new: Vec<Uuid> = wanted.iter().map(|(_, new)| new.0).collect();
+        let created: Vec<DateTime<Utc>> = wanted.iter().map(|(_, new)| new.created_at()).collect();
+        let rows = sqlx::query!(
+            r#"
+            WITH wanted AS (SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::timestamptz[]) AS w (old, new, created_at)),
+            -- Of two who retry the same failure, the later one waits here and then finds it retried.
+            locked AS (
+                SELECT f.occurrence_id AS old, f.job_id, f.job_data AS failed_with, w.new, w.created_at
+                  FROM failed_occurrences f JOIN wanted w ON w.old = f.occurrence_id
+                 WHERE f.retried_as IS NULL OR $4
+                 ORDER BY f.occurrence_id
+                   FOR UPDATE OF f
+            ),
+            -- Which rules need a slot is said by `Rules` too; a test keeps both together.
+            job AS (
+                SELECT j.*, j.overlap_policy <> 2 OR j.max_concurrent IS NOT NULL OR j.concurrency_key IS NOT NULL AS needs_slot
+                  FROM jobs j WHERE j.id IN (SELECT job_id FROM locked)
+            ),
+            made AS (
+                INSERT INTO occurrences (id, created_at, job_id, job_name, job_version, worker_id, job_type, job_data,
+                                         scheduled_for, trigger, triggered_by, trigger_reason, status, priority,
+                                         max_retries, timeout_seconds, status_changes, is_held, pause_after_seconds,
+                                         on_lost, zombie_timeout_seconds, retry_of)
+                SELECT l.new, l.created_at, j.id, j.display_name, j.version, j.worker_id, j.job_type,
+                       coalesce($5, l.failed_with), $6, 'retry', $7, $8, 0, j.priority, j.max_retries, j.timeout_seconds,
+                       jsonb_build_array(jsonb_build_object('status', 0, 'at', $6::timestamptz, 'attempt', 1, 'by', $7::text)),
+                       j.needs_slot,
+                       CASE WHEN j.schedule ->> 'from' = 'end' THEN (j.schedule ->> 'seconds')::bigint END,
+                       j.on_lost, j.zombie_timeout_seconds, l.old
+                  FROM locked l JOIN job j ON j.id = l.job_id
+                RETURNING *
+            ),
+            slotted AS (
+                INSERT INTO slots (occurrence_id, created_at, job_id, priority, is_taken, replaces, job_limit, key, key_limit)
+                SELECT m.id, m.created_at, j.id, j.priority, false, j.overlap_policy = 3,
+                       CASE WHEN j.overlap_policy IN (1, 3) THEN 1 ELSE j.max_concurrent END,
+                       j.concurrency_key, j.concurrency_key_limit
+                  FROM made m JOIN job j ON j.id = m.job_id WHERE j.needs_slot
+            ),
+            settled AS (
+                UPDATE failed_occurrences f
+                   SET retried_as = m.id, resolved_at = $6, resolved_by = $7, resolution_action = 'retry',
+                       resolution_note = coalesce($8, f.resolution_note)
+                  FROM made m WHERE f.occurrence_id = m.retry_of
+            ),
+            counted AS (
+                INSERT INTO stats_minute AS s (minute, status, shard, count)
+                SELECT date_trunc('minute', $6::timestamptz), 0, $9, count(*) FROM made HAVING count(*) > 0
+                ON CONFLICT (minute, status, shard) DO UPDATE SET count = s.count + excluded.count
+            ),
+            noted AS (
+                INSERT INTO audit_log (at, who, action, object, after)
+                SELECT $6, $7, 'failure.retry', 'occurrence:' || retry_of::text,
+                       jsonb_build_object('occurrence', id, 'reason', $8::text, 'edited', $5::jsonb IS NOT NULL)
+                  FROM made
+            )
+            SELECT id AS "id!", job_id AS "job_id!", job_name AS "job_name!", worker_id AS "worker_id!",
+                   job_type AS "job_type!", job_data AS "job_data!", scheduled_for AS "scheduled_for!",
+                   trigger AS "trigger!", priority AS "priority!", max_retries AS "max_retries!", timeout_seconds,
+                   is_held AS "is_held!", retry_of AS "retry_of!"
+              FROM made
+            "#,
+            &old,
+            &new,
+            &created,
+            force,
+            input,
+            edit.at,
+            edit.by,
+            reason,
+            self.shard()
+        )
+        .fetch_all(self.pool())
+        .await?;
+        rows.into_iter()
+            .map(|row| {
+                let made = RawMade {
+                    id: row.id,
+                    job_id: row.job_id,
+                    job_name: row.job_name,
+                    worker_id: row.worker_id,
+                    job_type: row.job_type,
+                    job_data: row.job_data,
+                    scheduled_for: row.scheduled_for,
+                    trigger: row.trigger,
+                    priority: row.priority,
+                    max_retries: row.max_retries,
+                    timeout_seconds: row.timeout_seconds,
+                    is_held: row.is_held,
+                };
+                Ok((OccurrenceId(row.retry_of), MadeRow::try_from(made)?))
+            })
+            .collect()
+    }
+}
+
+/// Adds a filter's conditions, but for its place and limit.
+fn narrow(query: &mut QueryBuilder<Postgres>, filter: &FailureFilter) {
+    match filter.resolved {
+        Some(true) => query.push(" AND resolved_at IS NOT NULL"),
+        Some(false) => query.push(" AND resolved_at IS NULL"),
+        None => query,
+    };
+    if let Some(job) = filter.job_id {
+        query.push(" AND job_id = ").push_bind(job.0);
+    }
+    if let Some(fingerprint) = &filter.fingerprint {
+        query.push(" AND fingerprint = ").push_bind(fingerprint.clone());
+    }
+    if let Some(cause) = filter.cause {
+        query.push(" AND cause = ").push_bind(cause.word());
+    }
+    if let Some(since) = filter.since {
+        query.push(" AND failed_at >= ").push_bind(since);
+    }
+    for word in filter.text.as_deref().unwrap_or_default().split_whitespace().take(8) {
+        let pattern = format!("%{}%", like(&word.replace('\0', "").to_lowercase()));
+        query.push(" AND (lower(job_name) LIKE ").push_bind(pattern.clone());
+        query.push(" OR lower(exception) LIKE ").push_bind(pattern).push(")");
+    }
+}
+
+fn cause(word: String) -> Result<Cause> {
+    Cause::from_word(&word).ok_or(StoreError::Corrupt { table: "failed_occurrences", column: "cause", detail: word })
+}
+
+#[derive(Debug, sqlx::FromRow)]
+struct RawFailure {
+    occurrence_id: Uuid,
+    job_id: Uuid,
+    job_name: String,
+    job_version: i32,
+    worker_id: String,
+    job_type: String,
+    attempt: i32,
+    failed_at: DateTime<Utc>,
+    cause: String,
+    exception: Option<String>,
+    fingerprint: String,
+    job_data: Value,
+    resolved_at: Option<DateTime<Utc>>,
+    resolved_by: Option<String>,
+    resolution_note: Option<String>,
+    resolution_action: Option<String>,
+    retried_as: Option<Uuid>,
+}
+
+impl TryFrom<RawFailure> for FailureRow {
+    type Error = StoreError;
+
+    fn try_from(row: RawFailure) -> Result<Self> {
+        Ok(Self {
+            occurrence_id: OccurrenceId(row.occurrence_id),
+            job_id: JobId(row.job_id),
+            job_name: row.job_name,
+            job_version: row.job_version,
+            worker_id: row.worker_id,
+            job_type: row.job_type,
+            attempt: row.attempt,
+            failed_at: row.failed_at,
+            cause: cause(row.cause)?,
+            exception: row.exception,
+            fingerprint: row.fingerprint,
+            job_data: row.job_data,
+            resolved_at: row.resolved_at,
+            resolved_by: row.resolved_by,
+            resolution_note: row.resolution_note,
+            resolution_action: row.resolution_action,
+            retried_as: row.retried_as.map(OccurrenceId),
+        })
+    }
+}
+
+#[derive(Debug, sqlx::FromRow)]
+struct RawGroup {
+    fingerprint: String,
+    count: i64,
+    open: i64,
+    jobs: i64,
+    first_at: DateTime<Utc>,
+    last_at: DateTime<Utc>,
+    occurrence_id: Uuid,
+    job_id: Uuid,
+    job_name: String,
+    cause: String,
+    exception: Option<String>,
+}

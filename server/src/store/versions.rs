@@ -1,0 +1,66 @@
+//! The definitions a job has had. They outlive the job.
+
+use protocol::{
+    id::{CalendarId, JobId},
+    page::{self, Page},
+    versions::{VersionRow, VersionView},
+};
+use uuid::Uuid;
+
+use super::{Result, Store};
+
+impl Store {
+    /// A page of a job's versions, newest first, those before `before`.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn versions(&self, id: JobId, before: Option<i32>, limit: u32) -> Result<Page<VersionRow>> {
+        let limit = page::rows(limit);
+        let mut rows = sqlx::query_as!(
+            VersionRow,
+            "SELECT version, changed_at, changed_by FROM job_versions
+              WHERE job_id = $1 AND ($2::int IS NULL OR version < $2) ORDER BY version DESC LIMIT $3",
+            id.0,
+            before,
+            i64::from(limit) + 1
+        )
+        .fetch_all(self.pool())
+        .await?;
+        let more = rows.len() > limit as usize;
+        rows.truncate(limit as usize);
+        let next = rows.last().filter(|_| more).map(|row| row.version.to_string());
+        Ok(Page { rows, next })
+    }
+
+    /// One version of a job's definition, also when the job is deleted.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn version(&self, id: JobId, version: i32) -> Result<Option<VersionView>> {
+        let row = sqlx::query!(
+            "SELECT version, changed_at, changed_by, definition FROM job_versions WHERE job_id = $1 AND version = $2",
+            id.0,
+            version
+        )
+        .fetch_optional(self.pool())
+        .await?;
+        Ok(row.map(|row| VersionView {
+            row: VersionRow { version: row.version, changed_at: row.changed_at, changed_by: row.changed_by },
+            definition: row.definition,
+        }))
+    }
+
+    /// Which of these calendars do not exist, in the same order.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn missing_calendars(&self, ids: &[CalendarId]) -> Result<Vec<CalendarId>> {
+        let wanted: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+        let there: Vec<Uuid> =
+            sqlx::query_scalar!("SELECT id FROM calendars WHERE id = ANY($1)", &wanted).fetch_all(self.pool()).await?;
+        Ok(ids.iter().copied().filter(|id| !there.contains(&id.0)).collect())
+    }
+}

@@ -1,0 +1,46 @@
+//! The worker that `make bench` measures with: one job type that does nothing, as often at once as it is let.
+//!
+//! At its end it prints how many runs it started, `runs 12345`: with every occurrence completed and as many runs as
+//! occurrences, none ran twice. `MILVAION_CAPACITY` is its concurrency; everything else as for any worker.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use milvaion_worker::{Job, JobContext, JobError, Worker, WorkerConfig, WorkerError};
+
+#[derive(Clone, Default)]
+struct Noop {
+    runs: Arc<AtomicU64>,
+}
+
+/// Nothing is asked.
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+struct Nothing {}
+
+impl Job for Noop {
+    const TYPE: &'static str = "noop";
+    const DESCRIPTION: &'static str = "Does nothing.";
+    // The most there is: the worker's capacity is the bound.
+    const CONCURRENCY: u16 = 1000;
+    type Input = Nothing;
+    type Output = ();
+
+    async fn run(&self, _: &JobContext, _: Nothing) -> Result<(), JobError> {
+        self.runs.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), WorkerError> {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,lapin=error,redis=error"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(std::io::stderr).init();
+    let noop = Noop::default();
+    let worker = Worker::builder().config(WorkerConfig::from_env()?).job(noop.clone()).build()?;
+    worker.run().await?;
+    println!("runs {}", noop.runs.load(Ordering::Relaxed));
+    Ok(())
+}
