@@ -27,6 +27,9 @@ use crate::{
 const IN_FLIGHT: usize = 16;
 /// How long a confirmed message waits to be marked.
 const LINGER: Duration = Duration::from_millis(500);
+/// How long a batch waits for its turn. A broker that is well confirms sooner; behind one that is not, due jobs would wait
+/// for a message that cannot go anywhere.
+const TURN: Duration = Duration::from_secs(1);
 /// How many rows one statement marks.
 const MARK: usize = 2_000;
 
@@ -57,13 +60,16 @@ impl Sender {
         }
     }
 
-    /// Publishes a batch without waiting for it; waits only while too many are on their way.
+    /// Publishes a batch without waiting for it; waits a little while too many are on their way. What cannot be sent now
+    /// is left to the republisher, which is woken when the broker is back: whoever sends has more to do than wait for it.
     pub async fn send(&self, messages: Vec<Outgoing>) {
-        if messages.is_empty() {
+        if messages.is_empty() || !self.publisher.is_up() {
             return;
         }
-        // Closed only when the process ends.
-        let Ok(permit) = self.gate.clone().acquire_owned().await else { return };
+        let Ok(Ok(permit)) = tokio::time::timeout(TURN, self.gate.clone().acquire_owned()).await else {
+            self.republish.notify_one();
+            return;
+        };
         let this = self.clone();
         self.flights.spawn(async move {
             let _permit = permit;

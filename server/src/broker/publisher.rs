@@ -209,12 +209,29 @@ async fn keep_open(
                 }
                 // A complaint about the channel before is no complaint about this one.
                 let _ = futures::FutureExt::now_or_never(broken.notified());
-                sender.send_replace(Some(channel));
+                sender.send_replace(Some(channel.clone()));
                 backoff = Backoff::default();
-                tokio::select! {
-                    () = trouble(&mut events) => {}
-                    () = broken.notified() => {}
-                    () = stop.cancelled() => {}
+                let mut is_blocked = false;
+                loop {
+                    tokio::select! {
+                        news = news(&mut events) => match news {
+                            News::Broken => break,
+                            // A new connection would be blocked as well, and what was handed to this one would arrive
+                            // twice; so this one is kept, and nobody is given it.
+                            News::Blocked => {
+                                is_blocked = true;
+                                sender.send_replace(None);
+                            }
+                            News::Unblocked => {
+                                is_blocked = false;
+                                // Confirms that were late meanwhile are no fault of the channel's.
+                                let _ = futures::FutureExt::now_or_never(broken.notified());
+                                sender.send_replace(Some(channel.clone()));
+                            }
+                        },
+                        () = broken.notified(), if !is_blocked => break,
+                        () = stop.cancelled() => break,
+                    }
                 }
                 sender.send_replace(None);
             }
@@ -237,16 +254,31 @@ async fn open_channel(connection: &lapin::Connection, names: &Topology) -> Resul
     Ok(channel)
 }
 
-/// Waits for the connection or its channel to fail; tells when the broker takes no messages for a while.
-async fn trouble(events: &mut (impl futures::Stream<Item = lapin::Event> + Unpin)) {
+/// What a connection says about itself.
+enum News {
+    /// It, or its channel, has failed.
+    Broken,
+    /// The broker is short of memory or disk and takes no messages.
+    Blocked,
+    /// It takes them again.
+    Unblocked,
+}
+
+/// Waits for news.
+async fn news(events: &mut (impl futures::Stream<Item = lapin::Event> + Unpin)) -> News {
     while let Some(event) = events.next().await {
         match event {
-            lapin::Event::Error(_) => return,
+            lapin::Event::Error(_) => return News::Broken,
             lapin::Event::ConnectionBlocked(reason) => {
                 tracing::warn!(reason, "the broker takes no messages for now; occurrences wait");
+                return News::Blocked;
             }
-            lapin::Event::ConnectionUnblocked => tracing::info!("the broker takes messages again"),
+            lapin::Event::ConnectionUnblocked => {
+                tracing::info!("the broker takes messages again");
+                return News::Unblocked;
+            }
             _ => {}
         }
     }
+    News::Broken
 }
