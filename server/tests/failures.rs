@@ -59,7 +59,7 @@ async fn tell(server: &Server, id: OccurrenceId, status: OccurrenceStatus) {
         duration_ms: None,
         progress: None,
     };
-    assert_eq!(server.store.apply(&fold(vec![report]), server.clock.now()).await.expect("answered").len(), 1);
+    assert_eq!(server.store.apply(&fold(vec![report]), server.clock.now()).await.expect("answered").rows.len(), 1);
 }
 
 /// An occurrence that failed like this, on record.
