@@ -2,6 +2,8 @@
 //!
 //! One broker for all, because it boots for ten seconds: the outages come one after the other.
 
+use std::time::Duration;
+
 use protocol::{rules::Misfire, status::OccurrenceStatus};
 
 use crate::{
@@ -81,11 +83,11 @@ async fn a_wiped_broker_is_given_again_what_waits(rabbitmq: &mut Private) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "what a broker has confirmed and then lost is not noticed yet"]
 async fn what_a_wiped_broker_had_confirmed_runs_all_the_same() {
     let mut rabbitmq = Private::rabbitmq().await;
     let mut config = stack::config().await;
     config.broker.url.clone_from(&rabbitmq.url);
+    config.lost.requeue_after = Duration::from_secs(3);
     let server = stack::server(&config).await;
     let mut waiting = Vec::new();
     for n in 0..JOBS {

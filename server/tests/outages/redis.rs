@@ -108,7 +108,6 @@ async fn a_redis_set_back_to_an_old_copy_fires_nothing_a_second_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a copy that calls itself complete is believed until the next rebuild, up to a minute"]
 async fn a_job_made_since_the_copy_was_taken_fires_although_nothing_else_is_due() {
     let mut redis = Private::redis().await;
     let load = Load::open(config(&redis).await).await;
