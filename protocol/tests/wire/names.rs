@@ -103,7 +103,7 @@ fn names_on_the_broker_and_in_redis() {
             keys.cancellation_channel(),
             keys.heartbeat("w-1"),
             keys.running(occurrence()),
-            keys.cancel(occurrence()),
+            keys.cancel_request(occurrence()),
         ],
         [
             "Milvaion:JobScheduler:schedule",
