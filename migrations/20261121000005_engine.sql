@@ -36,6 +36,11 @@ COMMENT ON COLUMN jobs.failures_since IS 'Failures before this instant no longer
 -- The dispatcher takes the most urgent first, whatever waits longer: one probe of this index for each priority.
 DROP INDEX jobs_due;
 CREATE INDEX jobs_due ON jobs (priority, next_fire_at) WHERE next_fire_at IS NOT NULL;
+-- Jobs that wait for the end of a run of theirs, from which their pause is counted.
+CREATE INDEX jobs_pausing ON jobs (id) WHERE is_active AND next_fire_at IS NULL AND schedule ->> 'from' = 'end';
+-- Hardly any job has a key, and an entry for those that have none would be written at every fire.
+ALTER TABLE jobs DROP CONSTRAINT jobs_key_key;
+CREATE UNIQUE INDEX jobs_key_key ON jobs (key) WHERE key IS NOT NULL;
 -- The breaker's own clock.
 CREATE INDEX jobs_enable_again ON jobs (enable_again_at) WHERE enable_again_at IS NOT NULL;
 -- Which jobs a changed calendar concerns.

@@ -205,7 +205,7 @@ pub struct Rules {
     pub max_retries: u16,
     /// Seconds before the second attempt; doubled for each further one. 1 to 86,400.
     pub base_retry_delay_seconds: u32,
-    /// After how many seconds without a heartbeat a run counts as lost, 15 to 86,400; none means 15.
+    /// After how many seconds without a heartbeat a run counts as lost, 15 to 86,400; none means the installation's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zombie_timeout_seconds: Option<u32>,
     /// What becomes of a run that is lost.

@@ -27,7 +27,6 @@ use crate::{
         dispatcher::Dispatcher,
         driver::{drive, drive_led},
         due_index::DueIndex,
-        herald::{Herald, News},
         lease::{self, LEADER, Leadership, Lease},
         lost_messages::LostMessages,
         presence::Presence,
@@ -129,9 +128,6 @@ impl Server {
         let sender = Sender::new(store.clone(), publisher.clone(), clock.clone(), wakes.republish.clone());
         let marker = Marker { sender: sender.clone() };
         loops.spawn(drive(marker, Arc::default(), board.clone(), stop_loops.clone()));
-        let news = News::default();
-        let herald = Herald { news: news.clone(), cache: cache.clone(), dispatch: wakes.dispatch.clone() };
-        loops.spawn(drive(herald, news.bell(), board.clone(), stop_loops.clone()));
         let holder = lease::holder_name();
         let lease = Lease::new(LEADER, holder, cache.clone(), store.clone(), clock.clone(), wakes.rebuild.clone());
         let leadership = lease.leadership();
@@ -175,13 +171,8 @@ impl Server {
         loops.spawn(drive(presence, Arc::default(), board.clone(), stop_loops.clone()));
 
         let names = broker.topology().clone();
-        let status = StatusIntake {
-            store: store.clone(),
-            wakes: wakes.clone(),
-            news: news.clone(),
-            hub: hub.clone(),
-            clock: clock.clone(),
-        };
+        let status =
+            StatusIntake { store: store.clone(), wakes: wakes.clone(), hub: hub.clone(), clock: clock.clone() };
         loops.spawn(consume(broker.clone(), names.status(), status, stop_loops.clone()));
         let logs = LogIntake { store: store.clone(), hub: hub.clone(), clock: clock.clone() };
         loops.spawn(consume(broker.clone(), names.logs(), logs, stop_loops.clone()));
@@ -218,10 +209,8 @@ impl Server {
         loops.spawn(drive(releaser, wakes.release.clone(), board.clone(), stop_loops.clone()));
         let letters = DeadLetterIntake {
             store: store.clone(),
-            cache: cache.clone(),
             hub: hub.clone(),
             clock: clock.clone(),
-            wake: jobs.wake.clone(),
             release: jobs.release.clone(),
             failed: wakes.breaker.clone(),
         };

@@ -22,7 +22,6 @@ use server::{
     live::alerts::{Alert, Alerts},
     store::{
         asked::Asked,
-        failures::NewFailure,
         jobs::{Edit, StoredJob},
     },
 };
@@ -70,16 +69,6 @@ async fn run(server: &Server, job_id: JobId, status: OccurrenceStatus, copies: u
     };
     for _ in 0..copies {
         server.store.apply(&fold(vec![report.clone()]), server.clock.now()).await.expect("answered");
-        if matches!(status, OccurrenceStatus::Failed | OccurrenceStatus::TimedOut) {
-            let failure = NewFailure {
-                occurrence_id: asked.id,
-                failed_at: report.timestamp,
-                cause: protocol::failure::Cause::Failed,
-                exception: Some("boom".into()),
-                fingerprint: "f".into(),
-            };
-            server.store.record_failure(&failure).await.expect("answered");
-        }
     }
     asked.id
 }

@@ -31,7 +31,6 @@ use server::{
     },
     intake::dead_letters::DeadLetterIntake,
     lifecycle::Server,
-    store::failures::NewFailure,
 };
 
 /// A server with a job nobody runs.
@@ -48,14 +47,19 @@ async fn queued(server: &Server, job: JobId) -> OccurrenceId {
 
 /// Tells what a worker would tell.
 async fn tell(server: &Server, id: OccurrenceId, status: OccurrenceStatus) {
+    report(server, id, status, None, 0).await;
+}
+
+/// A worker reports `status`, as of `age` minutes ago.
+async fn report(server: &Server, id: OccurrenceId, status: OccurrenceStatus, exception: Option<&str>, age: i64) {
     let report = protocol::message::StatusReport {
         occurrence_id: id,
         attempt: 1,
         instance_id: "w-1".into(),
         status,
-        timestamp: server.clock.now(),
+        timestamp: server.clock.now() - Duration::minutes(age),
         result: None,
-        exception: None,
+        exception: exception.map(str::to_owned),
         duration_ms: None,
         progress: None,
     };
@@ -65,15 +69,7 @@ async fn tell(server: &Server, id: OccurrenceId, status: OccurrenceStatus) {
 /// An occurrence that failed like this, on record.
 async fn failed(server: &Server, job: JobId, exception: &str, age: i64) -> OccurrenceId {
     let id = queued(server, job).await;
-    tell(server, id, OccurrenceStatus::Failed).await;
-    let failure = NewFailure {
-        occurrence_id: id,
-        failed_at: server.clock.now() - Duration::minutes(age),
-        cause: Cause::Failed,
-        exception: Some(exception.into()),
-        fingerprint: fingerprint(exception),
-    };
-    server.store.record_failure(&failure).await.expect("answered");
+    report(server, id, OccurrenceStatus::Failed, Some(exception), age).await;
     id
 }
 
@@ -105,10 +101,8 @@ fn about(server: &Server, id: OccurrenceId, headers: Value) -> Letter {
 fn intake(server: &Server) -> DeadLetterIntake {
     DeadLetterIntake {
         store: server.store.clone(),
-        cache: server.cache.clone(),
         hub: server.hub.clone(),
         clock: server.clock.clone(),
-        wake: Default::default(),
         release: Default::default(),
         failed: Default::default(),
     }
@@ -192,7 +186,7 @@ async fn a_letter_settles_what_is_open_and_leaves_the_rest_alone() {
     assert_eq!(view.row.note.as_deref(), Some("no worker could take the message: rejected in q.jobs"));
     assert_eq!(server.store.failure(rejected).await.expect("answered").map(|one| one.cause), Some(Cause::Rejected));
 
-    // Failed by its report, without a record yet: only the record is added, and never a second one.
+    // Failed by its report: the letter adds why it was not tried again, the first one for good.
     let reported = queued(&server, job).await;
     tell(&server, reported, OccurrenceStatus::TimedOut).await;
     intake.take(&about(&server, reported, headers("exhausted"))).await.expect("stored");

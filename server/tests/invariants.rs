@@ -216,11 +216,13 @@ fn five_losing_redis_loses_speed_only() {
 
 #[test]
 fn six_a_status_is_written_by_guarded_statements_only() {
-    // One for each who may speak: workers, people, and the server itself when a worker has fallen silent.
+    // One for each who may speak: workers, people, the server itself when a worker has fallen
+    // silent, and the dead letter queue.
     let guarded = [
         ("server/src/store/apply.sql", "o.status IN (0, 1, 6)"),
         ("server/src/store/cancel.rs", "o.status IN (0, 6)"),
         ("server/src/store/lost.rs", "o.status = r.was"),
+        ("server/src/store/dead_letters.rs", "l.was IN (0, 6)"),
     ];
     for file in sources("server/src") {
         for (at, _) in file.code.match_indices("UPDATE occurrences") {
@@ -237,8 +239,9 @@ fn six_a_status_is_written_by_guarded_statements_only() {
         assert_eq!(code.matches("SET status =").count(), 1, "{path}: one statement, so that there is one guard");
         assert!(code.contains(guard), "{path}: the guard names the states it allows");
     }
-    // Occurrences are born in two ways: by the schedule and by a person.
-    only_in("server/src", "INSERT INTO occurrences", &["server/src/store/fire.sql", "server/src/store/asked.rs"]);
+    // Occurrences are born in three ways: by the schedule, by a person, and as the retry of a failed one.
+    let births = ["server/src/store/fire.sql", "server/src/store/asked.rs", "server/src/store/failures.rs"];
+    only_in("server/src", "INSERT INTO occurrences", &births);
 }
 
 #[test]

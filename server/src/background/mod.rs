@@ -20,7 +20,6 @@ pub mod clock_watch;
 pub mod dispatcher;
 pub mod driver;
 pub mod due_index;
-pub mod herald;
 pub mod lease;
 pub mod lost_messages;
 pub mod presence;

@@ -48,8 +48,8 @@ pub struct Released {
     pub released: usize,
     /// Cancelled, or asked to end, because a younger one takes their place.
     pub replaced: usize,
-    /// Jobs whose pause after a run had been forgotten.
-    pub mended: usize,
+    /// Jobs whose pause after a run begins.
+    pub paused: usize,
 }
 
 impl Task for Releaser {
@@ -86,17 +86,19 @@ impl Task for Releaser {
                 break;
             }
         }
-        let mended: Vec<_> = self.store.mend_pauses(self.clock.now()).await?;
-        report.mended = mended.len();
-        if !mended.is_empty() {
-            let mended: Vec<_> = mended.into_iter().map(|(id, at)| (id, Some(at))).collect();
-            self.cache.note_due(&mended).await?;
+        let paused: Vec<_> = self.store.begin_pauses(self.clock.now()).await?;
+        report.paused = paused.len();
+        if !paused.is_empty() {
+            let paused: Vec<_> = paused.into_iter().map(|(id, at)| (id, Some(at))).collect();
             self.wake.notify_one();
+            // The dispatcher may be another server's. What Redis does not hear is found again by the rebuild.
+            self.cache.note_due(&paused).await?;
+            self.cache.wake().await?;
         }
         Ok(report)
     }
 
     fn is_news(report: &Released) -> bool {
-        report.mended > 0
+        report.replaced > 0
     }
 }

@@ -175,15 +175,6 @@ impl Zombies {
         if judged.ended > 0 {
             self.release.notify_one();
         }
-        if !done.due_again.is_empty() {
-            let due: Vec<_> = done.due_again.iter().map(|(id, at)| (*id, Some(*at))).collect();
-            if let Err(error) = self.cache.note_due(&due).await {
-                tracing::debug!(error = %error, "Redis did not hear when jobs are due again");
-            }
-            self.wake.notify_one();
-            // The dispatcher may be another server's by now.
-            let _ = self.cache.wake().await;
-        }
         if !done.rows.is_empty() {
             self.hub.publish(self.clock.now(), vec![Event::Occurrences { rows: done.rows }]);
         }

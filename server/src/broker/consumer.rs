@@ -7,9 +7,9 @@
 use std::time::Duration;
 
 use futures::StreamExt;
+pub use lapin::message::Delivery;
 use lapin::{
     Channel, Consumer,
-    message::Delivery,
     options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions},
     types::FieldTable,
 };

@@ -66,14 +66,11 @@ impl Jobs {
         if changed.is_empty() {
             return Ok(changed);
         }
-        let (mut ended, mut due, mut wishes) = (Vec::new(), Vec::new(), Vec::new());
-        for Cancelled { row, due_again, .. } in &changed {
+        let (mut ended, mut wishes) = (Vec::new(), Vec::new());
+        for Cancelled { row, .. } in &changed {
             let attempt = u32::try_from(row.attempt).unwrap_or(1);
             if row.status.is_final() {
                 ended.push((row.id, attempt));
-            }
-            if due_again.is_some() {
-                due.push((row.job_id, *due_again));
             }
             // One that was Queued a moment ago may have been started since; one that was Unknown may run on.
             let reason = row.note.clone().unwrap_or_default();
@@ -89,17 +86,13 @@ impl Jobs {
         }
         let told = async {
             self.cache.end_claims(&ended).await?;
-            self.cache.ask_to_end(&wishes).await?;
-            self.cache.note_due(&due).await
+            self.cache.ask_to_end(&wishes).await
         };
         if let Err(error) = told.await {
             tracing::warn!(
                 error = %error,
                 "Redis did not hear of a cancellation; a message that is still on its way may start, and its reports will change nothing"
             );
-        }
-        if !due.is_empty() {
-            self.wake.notify_one();
         }
         Ok(changed)
     }

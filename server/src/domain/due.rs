@@ -18,8 +18,8 @@ use protocol::{
     schedule::{Schedule, parse_zone},
 };
 
-/// A fire that comes at most so late is on time: the scheduler was busy, not away.
-pub const GRACE: Duration = Duration::seconds(30);
+/// A fire that comes at most so late is on time: the scheduler was busy, or held back by a clock that stepped; not away.
+pub const GRACE: Duration = Duration::seconds(60);
 /// How many missed fires are counted before it is just "many".
 const MAX_COUNTED: usize = 1_000;
 /// How many instants `catch_up` walks over in one go.

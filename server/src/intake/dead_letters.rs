@@ -6,15 +6,16 @@
 
 use std::sync::Arc;
 
-use lapin::message::Delivery;
 use protocol::{event::Event, failure::Cause, message::JobMessage, topology::HEADER_CAUSE};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
 use crate::{
-    broker::{consumer::Handler, letter::Letter},
-    cache::Cache,
+    broker::{
+        consumer::{Delivery, Handler},
+        letter::Letter,
+    },
     clock::Clock,
     domain::{fingerprint::fingerprint, transition::clean},
     error::chain,
@@ -30,14 +31,10 @@ use crate::{
 pub struct DeadLetterIntake {
     /// The truth.
     pub store: Store,
-    /// The fast clock.
-    pub cache: Cache,
     /// The way to browsers.
     pub hub: Hub,
     /// What time it is.
     pub clock: Clock,
-    /// Wakes this server's dispatcher.
-    pub wake: Arc<Notify>,
     /// Wakes whoever hands out slots.
     pub release: Arc<Notify>,
     /// Wakes the breaker.
@@ -53,8 +50,8 @@ impl DeadLetterIntake {
     pub async fn take(&self, letter: &Letter) -> Result<(), StoreError> {
         let reason = match read(letter) {
             Ok(given_up) => match self.store.give_up(&given_up, self.clock.now()).await {
-                Ok(Settled::Failed(row, due_again)) => {
-                    self.tell(*row, due_again).await;
+                Ok(Settled::Failed(row)) => {
+                    self.tell(*row);
                     return Ok(());
                 }
                 Ok(Settled::OnRecord) => return Ok(()),
@@ -73,17 +70,10 @@ impl DeadLetterIntake {
         self.keep(letter, reason).await
     }
 
-    async fn tell(&self, row: protocol::view::OccurrenceRow, due_again: Option<chrono::DateTime<chrono::Utc>>) {
-        let job_id = row.job_id;
+    fn tell(&self, row: protocol::view::OccurrenceRow) {
         self.hub.publish(self.clock.now(), vec![Event::Occurrences { rows: vec![row] }]);
         self.release.notify_one();
         self.failed.notify_one();
-        if due_again.is_some() {
-            if let Err(error) = self.cache.note_due(&[(job_id, due_again)]).await {
-                tracing::debug!(error = %error, "Redis did not hear when a job is due again");
-            }
-            self.wake.notify_one();
-        }
     }
 
     async fn keep(&self, letter: &Letter, reason: String) -> Result<(), StoreError> {

@@ -6,7 +6,7 @@ use protocol::{
 };
 
 use crate::{
-    background::{herald::News, wakes::Wakes},
+    background::wakes::Wakes,
     broker::consumer::Handler,
     clock::Clock,
     domain::transition,
@@ -19,10 +19,8 @@ use crate::{
 pub struct StatusIntake {
     /// The truth.
     pub store: Store,
-    /// Who is to look when a slot is free or a job failed.
+    /// Who is to look when a slot is free, a pause begins or a job failed.
     pub wakes: Wakes,
-    /// Where it is left that a job is due again.
-    pub news: News,
     /// The way to browsers.
     pub hub: Hub,
     /// What time it is.
@@ -38,16 +36,13 @@ impl StatusIntake {
     pub async fn apply(&self, reports: Vec<StatusReport>) -> anyhow::Result<usize> {
         let changes = transition::fold(reports);
         let now = self.clock.now();
-        let Applied { rows, freed, failed, due_again } = self.store.apply(&changes, now).await?;
+        let Applied { rows, freed, failed, pauses } = self.store.apply(&changes, now).await?;
         let changed = rows.len();
-        if freed {
+        if freed || pauses {
             self.wakes.release.notify_one();
         }
         if failed {
             self.wakes.breaker.notify_one();
-        }
-        if !due_again.is_empty() {
-            self.news.due_again(due_again);
         }
         if changed > 0 {
             self.hub.publish(now, vec![Event::Occurrences { rows }]);

@@ -6,18 +6,20 @@ WITH r AS (
                AS r (id, created_at, attempt, status, instance_id, started_at, ended_at, duration_ms, result,
                      exception, note, progress, steps, fingerprint)
 ),
--- Locked in the order of ids, so that two servers with overlapping batches cannot wait for each other.
+-- Locked in the order of ids, which is the order they come in, so that two servers with overlapping batches cannot wait
+-- for each other. LATERAL, so that each row is looked up by its id whatever the planner thinks of the batch's size.
 -- The guard: only these states may become those. Running may be told again, for progress.
 locked AS (
-    SELECT o.id, o.created_at, o.status AS was
-      FROM occurrences o JOIN r ON r.id = o.id AND r.created_at = o.created_at AND r.attempt = o.attempt
-     WHERE o.created_at BETWEEN $14 AND $15
-       AND CASE WHEN r.status IN (2, 3, 4, 5) THEN o.status IN (0, 1, 6)
-                WHEN r.status = 1 THEN o.status IN (0, 6) OR (o.status = 1 AND r.progress IS NOT NULL)
-                WHEN r.status = 6 THEN o.status = 1
-                ELSE false END
-     ORDER BY o.id
-       FOR UPDATE OF o
+    SELECT l.* FROM r CROSS JOIN LATERAL (
+        SELECT o.id, o.created_at, o.status AS was
+          FROM occurrences o
+         WHERE o.id = r.id AND o.created_at = r.created_at AND o.attempt = r.attempt
+           AND o.created_at BETWEEN $14 AND $15
+           AND CASE WHEN r.status IN (2, 3, 4, 5) THEN o.status IN (0, 1, 6)
+                    WHEN r.status = 1 THEN o.status IN (0, 6) OR (o.status = 1 AND r.progress IS NOT NULL)
+                    WHEN r.status = 6 THEN o.status = 1
+                    ELSE false END
+           FOR UPDATE) l
 ),
 changed AS (
     UPDATE occurrences o
@@ -38,6 +40,7 @@ changed AS (
                CASE WHEN l.was = 1 AND r.started_at IS NOT NULL THEN r.steps - 0 ELSE r.steps END
       FROM r JOIN locked l ON l.id = r.id AND l.created_at = r.created_at
      WHERE o.id = r.id AND o.created_at = r.created_at AND o.attempt = r.attempt
+       AND o.created_at BETWEEN $14 AND $15
     RETURNING o.id, o.job_id, o.job_name, o.status, o.version, o.trigger, o.attempt, o.scheduled_for,
               o.started_at, o.ended_at, o.duration_ms, o.instance_id, o.progress, o.note, l.was,
               r.started_at AS told_start, o.job_version, o.worker_id, o.job_type, o.job_data, o.exception,
@@ -49,15 +52,6 @@ ended AS (
 -- Whoever waits for this one's slot may go on.
 freed AS (
     DELETE FROM slots s USING ended e WHERE s.occurrence_id = e.id RETURNING s.occurrence_id
-),
--- A rhythm that is counted from the end of the run goes on from now.
-again AS (
-    UPDATE jobs j SET next_fire_at = $16::timestamptz + make_interval(secs => e.pause_after_seconds)
-      FROM ended e
-     WHERE e.pause_after_seconds IS NOT NULL AND j.id = e.job_id AND j.is_active AND j.next_fire_at IS NULL
-       AND j.schedule ->> 'from' = 'end'
-       AND (j.end_at IS NULL OR j.end_at > $16::timestamptz + make_interval(secs => e.pause_after_seconds))
-    RETURNING j.id, j.next_fire_at
 ),
 -- A failure is kept until somebody settles it, longer than the occurrence itself.
 failed AS (
@@ -86,5 +80,5 @@ SELECT id AS "id!", job_id AS "job_id!", job_name AS "job_name!", status AS "sta
        duration_ms, instance_id, progress, note,
        id IN (SELECT occurrence_id FROM freed) AS "freed!",
        id IN (SELECT occurrence_id FROM failed) AS "failed!",
-       (SELECT next_fire_at FROM again WHERE again.id = changed.job_id LIMIT 1) AS due_again
+       pause_after_seconds IS NOT NULL AND status IN (2, 3, 4, 5) AS "pauses!"
   FROM changed

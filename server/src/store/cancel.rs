@@ -24,8 +24,6 @@ pub struct Cancelled {
     pub row: OccurrenceRow,
     /// What it was before.
     pub was: OccurrenceStatus,
-    /// When its job is due again, where the end of a run decides that.
-    pub due_again: Option<DateTime<Utc>>,
 }
 
 /// A wish that has not been fulfilled yet.
@@ -85,17 +83,9 @@ impl Store {
                   FROM locked l
                  WHERE o.id = l.id AND o.created_at = l.created_at
                 RETURNING o.id, o.job_id, o.job_name, o.status, o.version, o.trigger, o.attempt, o.scheduled_for,
-                          o.started_at, o.ended_at, o.duration_ms, o.instance_id, o.progress, o.note, l.was,
-                          o.pause_after_seconds
+                          o.started_at, o.ended_at, o.duration_ms, o.instance_id, o.progress, o.note, l.was
             ),
             freed AS (DELETE FROM slots s USING changed c WHERE c.status = 4 AND s.occurrence_id = c.id),
-            again AS (
-                UPDATE jobs j SET next_fire_at = $5 + make_interval(secs => c.pause_after_seconds)
-                  FROM changed c
-                 WHERE c.status = 4 AND c.pause_after_seconds IS NOT NULL AND j.id = c.job_id
-                   AND j.is_active AND j.next_fire_at IS NULL AND j.schedule ->> 'from' = 'end'
-                RETURNING j.id, j.next_fire_at
-            ),
             counted AS (
                 INSERT INTO stats_minute AS s (minute, status, shard, count)
                 SELECT date_trunc('minute', $5::timestamptz), 4, $9, count(*) FROM changed WHERE status = 4 HAVING count(*) > 0
@@ -111,8 +101,8 @@ impl Store {
             SELECT c.id AS "id!", c.job_id AS "job_id!", c.job_name AS "job_name!", c.status AS "status!",
                    c.version AS "version!", c.trigger AS "trigger!", c.attempt AS "attempt!",
                    c.scheduled_for AS "scheduled_for!", c.started_at, c.ended_at, c.duration_ms, c.instance_id,
-                   c.progress, c.note, c.was AS "was!", a.next_fire_at AS "due_again?"
-              FROM changed c LEFT JOIN again a ON a.id = c.job_id
+                   c.progress, c.note, c.was AS "was!"
+              FROM changed c
             "#,
             &ids,
             &created,
@@ -131,7 +121,6 @@ impl Store {
             .map(|row| {
                 Ok(Cancelled {
                     was: status(row.was)?,
-                    due_again: row.due_again,
                     row: OccurrenceRow::try_from(RawRow {
                         id: row.id,
                         job_id: row.job_id,

@@ -41,8 +41,8 @@ pub struct GivenUp {
 /// What became of that.
 #[derive(Clone, Debug)]
 pub enum Settled {
-    /// It is Failed now; with the job's next fire where the end of a run decides it.
-    Failed(Box<OccurrenceRow>, Option<DateTime<Utc>>),
+    /// It is Failed now.
+    Failed(Box<OccurrenceRow>),
     /// It had failed before; its failure is on record.
     OnRecord,
     /// It was this and was left alone.
@@ -112,16 +112,11 @@ impl Store {
                        o.worker_id, o.job_type, o.attempt
                   FROM occurrences o JOIN locked l ON l.id = o.id AND l.created_at = o.created_at
                  WHERE l.was IN (3, 5)
-                ON CONFLICT (occurrence_id) DO NOTHING
+                ON CONFLICT (occurrence_id) DO UPDATE SET cause = excluded.cause
+                 -- Its report said that it failed; only its worker knows why it was not tried again.
+                 WHERE $6 AND failed_occurrences.cause IN ('failed', 'timed_out')
             ),
             freed AS (DELETE FROM slots s USING changed c WHERE s.occurrence_id = c.id),
-            again AS (
-                UPDATE jobs j SET next_fire_at = $4 + make_interval(secs => c.pause_after_seconds)
-                  FROM changed c
-                 WHERE c.pause_after_seconds IS NOT NULL AND j.id = c.job_id
-                   AND j.is_active AND j.next_fire_at IS NULL AND j.schedule ->> 'from' = 'end'
-                RETURNING j.next_fire_at
-            ),
             counted AS (
                 INSERT INTO stats_minute AS s (minute, status, shard, count)
                 SELECT date_trunc('minute', $4::timestamptz), 3, $9, count(*) FROM changed HAVING count(*) > 0
@@ -131,7 +126,7 @@ impl Store {
                    c.status AS "status?", c.version AS "version?", c.trigger AS "trigger?", c.attempt AS "attempt?",
                    c.scheduled_for AS "scheduled_for?", c.started_at AS "started_at?", c.ended_at AS "ended_at?",
                    c.duration_ms AS "duration_ms?", c.instance_id AS "instance_id?", c.progress AS "progress?",
-                   c.note AS "note?", (SELECT next_fire_at FROM again) AS due_again
+                   c.note AS "note?"
               FROM locked l LEFT JOIN changed c ON true
             "#,
             letter.id.0,
@@ -180,7 +175,7 @@ impl Store {
             progress: row.progress,
             note: row.note,
         })?;
-        Ok(Settled::Failed(Box::new(changed), row.due_again))
+        Ok(Settled::Failed(Box::new(changed)))
     }
 
     /// Keeps a message; one that is there already is only counted.

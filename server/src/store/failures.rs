@@ -20,46 +20,7 @@ use crate::domain::transition::first_line;
 /// How many failures a look at groups counts at most, the newest.
 const GROUPED: i64 = 20_000;
 
-/// A failure to put on record.
-#[derive(Clone, Debug)]
-pub struct NewFailure {
-    /// Which occurrence; the rest is taken from its row.
-    pub occurrence_id: OccurrenceId,
-    /// When it failed.
-    pub failed_at: DateTime<Utc>,
-    /// Why.
-    pub cause: Cause,
-    /// What went wrong.
-    pub exception: Option<String>,
-    /// Its fingerprint.
-    pub fingerprint: String,
-}
-
 impl Store {
-    /// Puts a failure on record unless it is there. False when it is, or when there is no such occurrence.
-    ///
-    /// # Errors
-    ///
-    /// When the database does not answer.
-    pub async fn record_failure(&self, failure: &NewFailure) -> Result<bool> {
-        let done = sqlx::query!(
-            "INSERT INTO failed_occurrences (occurrence_id, job_id, job_name, failed_at, cause, exception, fingerprint,
-                                             job_data, job_version, worker_id, job_type, attempt)
-             SELECT id, job_id, job_name, $3, $4, $5, $6, job_data, job_version, worker_id, job_type, attempt
-               FROM occurrences WHERE id = $1 AND created_at = $2
-             ON CONFLICT (occurrence_id) DO NOTHING",
-            failure.occurrence_id.0,
-            failure.occurrence_id.created_at(),
-            failure.failed_at,
-            failure.cause.word(),
-            failure.exception,
-            failure.fingerprint
-        )
-        .execute(self.pool())
-        .await?;
-        Ok(done.rows_affected() == 1)
-    }
-
     /// A page of failures, newest first.
     ///
     /// # Errors

@@ -12,11 +12,12 @@ fence AS (
 -- The compare. SKIP LOCKED: a job that another server fires right now is that server's; waiting for it could only end in
 -- a deadlock or in finding it already fired.
 locked AS (
-    SELECT j.id FROM jobs j JOIN wanted w ON w.job_id = j.id
-     WHERE j.next_fire_at = w.due AND j.version = w.version
-       AND NOT EXISTS (SELECT 1 FROM cluster_pause)
-       AND ($11::bigint IS NULL OR EXISTS (SELECT 1 FROM fence))
-       FOR UPDATE OF j SKIP LOCKED
+    SELECT l.id FROM wanted w CROSS JOIN LATERAL (
+        SELECT j.id FROM jobs j
+         WHERE j.id = w.job_id AND j.next_fire_at = w.due AND j.version = w.version
+           AND NOT EXISTS (SELECT 1 FROM cluster_pause)
+           AND ($11::bigint IS NULL OR EXISTS (SELECT 1 FROM fence))
+           FOR UPDATE SKIP LOCKED) l
 ),
 -- The swap.
 moved AS (

@@ -3,11 +3,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use protocol::{
-    id::{JobId, OccurrenceId},
-    status::OccurrenceStatus,
-    view::OccurrenceRow,
-};
+use protocol::{id::OccurrenceId, status::OccurrenceStatus, view::OccurrenceRow};
 use uuid::Uuid;
 
 use super::{Result, Store, leases::Fence, occurrences::RawRow};
@@ -40,8 +36,6 @@ pub struct Settled {
 pub struct SettledRows {
     /// The occurrences as they are now.
     pub rows: Vec<OccurrenceRow>,
-    /// Jobs that wait for the end of their run, and when they are due again.
-    pub due_again: Vec<(JobId, DateTime<Utc>)>,
 }
 
 /// Queued occurrences of one worker's job type whose messages should be waiting at the broker.
@@ -210,19 +204,11 @@ impl Store {
                        job_data, job_version, worker_id, job_type, attempt
                   FROM changed WHERE status = 3
                 ON CONFLICT (occurrence_id) DO NOTHING
-            ),
-            -- A rhythm that counts from the end of a run goes on from this one.
-            due AS (
-                UPDATE jobs j SET next_fire_at = $13::timestamptz + make_interval(secs => c.pause_after_seconds)
-                  FROM changed c
-                 WHERE j.id = c.job_id AND c.status IN (3, 4) AND c.pause_after_seconds IS NOT NULL
-                   AND j.is_active AND j.next_fire_at IS NULL AND j.schedule ->> 'from' = 'end'
-                RETURNING j.id, j.next_fire_at
             )
             SELECT c.id AS "id!", c.job_id AS "job_id!", c.job_name AS "job_name!", c.status AS "status!",
                    c.version AS "version!", c.trigger AS "trigger!", c.attempt AS "attempt!",
                    c.scheduled_for AS "scheduled_for!", c.started_at, c.ended_at, c.duration_ms, c.instance_id, c.progress,
-                   c.note, (SELECT d.next_fire_at FROM due d WHERE d.id = c.job_id LIMIT 1) AS due_again
+                   c.note
               FROM changed c
             "#,
             &ids,
@@ -244,9 +230,6 @@ impl Store {
         .await?;
         let mut done = SettledRows::default();
         for row in rows {
-            if let Some(at) = row.due_again {
-                done.due_again.push((JobId(row.job_id), at));
-            }
             done.rows.push(OccurrenceRow::try_from(RawRow {
                 id: row.id,
                 job_id: row.job_id,

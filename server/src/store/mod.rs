@@ -70,6 +70,11 @@ impl Store {
             // A statement that takes longer is a mistake; a transaction left open would block the others.
             .options([
                 ("statement_timeout", "15s"),
+                // Short statements over many partitions look expensive to the planner; compiling them would be.
+                ("jit", "off"),
+                // One plan for a statement, made once: planning anew over every partition costs more than the statement,
+                // and a plan fitted to one batch's size scans whole tables for the next.
+                ("plan_cache_mode", "force_generic_plan"),
                 ("idle_in_transaction_session_timeout", "5s"),
                 ("timezone", "UTC"),
             ]);

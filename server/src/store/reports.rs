@@ -1,7 +1,7 @@
 //! The one guarded transition: every change of an occurrence's status after its birth goes through this statement.
 
 use chrono::{DateTime, Utc};
-use protocol::{id::JobId, view::OccurrenceRow};
+use protocol::view::OccurrenceRow;
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -17,8 +17,8 @@ pub struct Applied {
     pub freed: bool,
     /// Whether there are new failures.
     pub failed: bool,
-    /// Jobs that are due again because a run of theirs has ended.
-    pub due_again: Vec<(JobId, DateTime<Utc>)>,
+    /// Whether a run has ended from whose end a job's pause is counted.
+    pub pauses: bool,
 }
 
 impl Store {
@@ -29,6 +29,8 @@ impl Store {
     ///
     /// When the database does not answer; then nothing was applied.
     pub async fn apply(&self, changes: &[Change], now: DateTime<Utc>) -> Result<Applied> {
+        let mut changes: Vec<&Change> = changes.iter().collect();
+        changes.sort_by_key(|change| change.occurrence_id);
         let Some(newest) = changes.iter().map(|change| change.occurrence_id.created_at()).max() else {
             return Ok(Applied::default());
         };
@@ -79,9 +81,7 @@ impl Store {
         for row in rows {
             applied.freed |= row.freed;
             applied.failed |= row.failed;
-            if let Some(at) = row.due_again {
-                applied.due_again.push((JobId(row.job_id), at));
-            }
+            applied.pauses |= row.pauses;
             applied.rows.push(OccurrenceRow::try_from(RawRow {
                 id: row.id,
                 job_id: row.job_id,

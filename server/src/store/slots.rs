@@ -66,16 +66,17 @@ impl Store {
         Ok(rows.into_iter().filter_map(|row| Some((OccurrenceId(row.old), row.new.parse().ok()?))).collect())
     }
 
-    /// Makes jobs due whose pause counts from the end of a run when no run of theirs is open: the end was missed.
+    /// Makes jobs due again whose pause counts from the end of a run, when no run of theirs is open any more, by hand or
+    /// not. However a run has ended, and whoever noticed, this is the one place where its pause begins.
     ///
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn mend_pauses(&self, now: DateTime<Utc>) -> Result<Vec<(JobId, DateTime<Utc>)>> {
+    pub async fn begin_pauses(&self, now: DateTime<Utc>) -> Result<Vec<(JobId, DateTime<Utc>)>> {
         let rows = sqlx::query!(
             r#"UPDATE jobs j SET next_fire_at = $1::timestamptz + make_interval(secs => (j.schedule ->> 'seconds')::bigint)
                 WHERE j.is_active AND j.next_fire_at IS NULL AND j.schedule ->> 'from' = 'end'
-                  AND (j.end_at IS NULL OR j.end_at > $1)
+                  AND (j.end_at IS NULL OR j.end_at > $1::timestamptz + make_interval(secs => (j.schedule ->> 'seconds')::bigint))
                   AND NOT EXISTS (
                       SELECT 1 FROM (SELECT status FROM occurrences o WHERE o.job_id = j.id ORDER BY id DESC LIMIT 100) o
                        WHERE o.status IN (0, 1, 6))

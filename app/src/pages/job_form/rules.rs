@@ -160,7 +160,7 @@ pub fn Failures(
                     state
                     field="rules.zombie_timeout_seconds"
                     label="Silence that means lost, in seconds"
-                    hint="A run whose worker has not been heard of for so long counts as lost: 15 to 86,400. Left empty, 15."
+                    hint="A run whose worker has not been heard of for so long counts as lost: 15 to 86,400. Left empty, the rule of this installation holds."
                     value=form.rule("zombie_timeout_seconds")
                     inputmode="numeric"
                     is_required=false
