@@ -31,7 +31,7 @@ async fn all_is_well(load: Load) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broker_that_crashes_fills_up_or_is_wiped_costs_no_occurrence() {
+async fn mv11_a_broker_that_crashes_fills_up_or_is_wiped_costs_no_occurrence() {
     let mut rabbitmq = Private::rabbitmq().await;
     a_killed_broker_is_waited_for(&mut rabbitmq).await;
     a_broker_that_takes_nothing_is_waited_for(&rabbitmq).await;
