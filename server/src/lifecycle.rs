@@ -119,7 +119,8 @@ impl Server {
         let wakes = Wakes::default();
 
         let (hub, outbox) = Hub::new();
-        let bridge = Bridge::new(cache.clone(), hub.clone(), clock.clone(), wakes.dispatch.clone());
+        let bridge =
+            Bridge::new(cache.clone(), hub.clone(), clock.clone(), wakes.dispatch.clone(), wakes.release.clone());
         pipes.spawn(bridge.clone().send(outbox, stop_pipes.clone()));
         pipes.spawn(bridge.listen(stop_pipes.clone()));
         let (publisher, keep_open) = Publisher::new(&broker, stop_pipes.clone());

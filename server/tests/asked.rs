@@ -27,6 +27,9 @@ use server::{
 };
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
+/// Whether it is taken, the job's limit, the key and its limit.
+type Slot = (bool, Option<i16>, Option<String>, Option<i16>);
+
 /// A job with rules, stored.
 async fn job(store: &Store, clock: &Clock, schedule: Schedule, rules: Rules) -> JobId {
     let id = clock.job_id();
@@ -340,7 +343,7 @@ async fn an_occurrence_carries_the_rules_of_its_job_and_waits_where_they_say_so(
             let job_id = job(&store, &clock, schedule.clone(), rules.clone()).await;
             let made = made(&store, &clock, job_id).await;
             assert_eq!(made.is_held, rules.needs_slot(), "{rules:?}");
-            let slot: Option<(bool, Option<i16>, Option<String>, Option<i16>)> =
+            let slot: Option<Slot> =
                 sqlx::query_as("SELECT is_taken, job_limit, key, key_limit FROM slots WHERE occurrence_id = $1")
                     .bind(made.row.id.0)
                     .fetch_optional(&mut db)

@@ -14,7 +14,7 @@ use server::{
     },
     cache::Cache,
     clock::Clock,
-    config::cache::CacheConfig,
+    config::{Config, cache::CacheConfig},
     store::Store,
 };
 use tokio::{
@@ -109,6 +109,22 @@ async fn bench() -> (Store, Cache) {
     (common::open(&config.database.url).await, Cache::new(&config.cache).expect("a URL"))
 }
 
+/// Waits until so many servers listen for the role to be given back.
+async fn listeners(cache: &Cache, wanted: i64) {
+    let client = redis::Client::open(common::url("REDIS_URL")).expect("a URL");
+    let connection = client.get_multiplexed_async_connection().await.expect("Redis answers");
+    stack::eventually("servers that listen", || async {
+        let (_, listeners): (String, i64) = redis::cmd("PUBSUB")
+            .arg("NUMSUB")
+            .arg(cache.keys().lease_channel(LEADER))
+            .query_async(&mut connection.clone())
+            .await
+            .ok()?;
+        (listeners == wanted).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn of_two_servers_one_leads_and_hands_over_at_once_when_it_stops() {
     let (store, cache) = bench().await;
@@ -116,24 +132,7 @@ async fn of_two_servers_one_leads_and_hands_over_at_once_when_it_stops() {
     let one = Server::start(&store, &cache, LeaseTimes::default());
     let first = one.term().await;
     let two = Server::start(&store, &cache, LeaseTimes::default());
-    let waits = {
-        let cache = cache.clone();
-        move || {
-            let cache = cache.clone();
-            async move {
-                let client = redis::Client::open(common::url("REDIS_URL")).ok()?;
-                let mut connection = client.get_multiplexed_async_connection().await.ok()?;
-                let (_, listeners): (String, i64) = redis::cmd("PUBSUB")
-                    .arg("NUMSUB")
-                    .arg(cache.keys().lease_channel(LEADER))
-                    .query_async(&mut connection)
-                    .await
-                    .ok()?;
-                (listeners == 2).then_some(())
-            }
-        }
-    };
-    stack::eventually("the second server to listen", waits).await;
+    listeners(&cache, 2).await;
     assert!(one.leads() && !two.leads());
     let rows = store.leases().await.expect("answered");
     assert_eq!((rows[0].holder.as_deref(), rows[0].epoch), (Some(one.holder.as_str()), first.epoch()));
@@ -250,6 +249,60 @@ async fn a_leader_without_postgresql_gives_the_role_back() {
     assert!(!server.leads());
     server.stop().await;
     other.stop().await;
+}
+
+/// The real program.
+fn program(config: &Config) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_milvaion"))
+        .arg("run")
+        .env("DATABASE_URL", &config.database.url)
+        .env("REDIS_URL", &config.cache.url)
+        .env("AMQP_URL", &config.broker.url)
+        .env("MILVAION_PREFIX", &config.broker.prefix)
+        .env("MILVAION_KEY_PREFIX", &config.cache.key_prefix)
+        .env("SITE_ROOT", &config.http.site_root)
+        .env_remove("PORT")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("the program starts")
+}
+
+/// Waits for a term after `epoch`. Returns its number and who holds it.
+async fn next_term(store: &Store, epoch: i64) -> (i64, String) {
+    stack::eventually("the next term", || async {
+        let row = store.leases().await.ok()?.into_iter().find(|row| row.role == LEADER)?;
+        (row.epoch > epoch).then_some((row.epoch, row.holder?))
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_process_that_is_killed_is_followed_in_seconds_and_one_that_is_asked_to_end_at_once() {
+    let config = stack::config().await;
+    let store = common::open(&config.database.url).await;
+    let mut servers = [program(&config), program(&config)];
+    let (first, holder) = next_term(&store, 0).await;
+    // The holder's name tells its process.
+    let leads = |holder: &str, server: &Child| server.id().is_some_and(|pid| holder.contains(&format!("-{pid}-")));
+    let leader = servers.iter().position(|server| leads(&holder, server)).expect("one of the two");
+    servers[leader].kill().await.expect("killed with SIGKILL");
+    let begun = Instant::now();
+    let (second, holder) = next_term(&store, first).await;
+    assert!(begun.elapsed() < Duration::from_secs(12), "followed after {:?}", begun.elapsed());
+    assert!(leads(&holder, &servers[1 - leader]), "by the other");
+
+    servers[leader] = program(&config);
+    let cache = Cache::new(&config.cache).expect("a URL");
+    listeners(&cache, 2).await;
+    let pid = i32::try_from(servers[1 - leader].id().expect("it runs")).expect("a process id");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM).expect("asked to end");
+    let begun = Instant::now();
+    let (_, holder) = next_term(&store, second).await;
+    assert!(begun.elapsed() < Duration::from_secs(1), "handed over after {:?}", begun.elapsed());
+    assert!(leads(&holder, &servers[leader]), "to the one that was started again");
 }
 
 /// Notes that it ran, and never comes to an end when it is told so.

@@ -2,8 +2,8 @@
 
 use protocol::{
     message::{
-        Heartbeat, Hello, JobMessage, JobTypeInfo, LogLevel, LogLine, LogMessage, Progress, RegistrationMessage,
-        StatusMessage, StatusReport,
+        CancelMessage, Heartbeat, Hello, JobMessage, JobTypeInfo, LogLevel, LogLine, LogMessage, Progress,
+        RegistrationMessage, StatusMessage, StatusReport,
     },
     status::OccurrenceStatus,
 };
@@ -12,6 +12,12 @@ use serde_json::{Value, json};
 use crate::{DUE, JOB, LATER, OCCURRENCE, at, golden, job, least, occurrence};
 
 // --- Server to worker. ---
+
+#[test]
+fn cancel_message() {
+    let message = CancelMessage { occurrence_id: occurrence(), attempt: 2, reason: "too slow".into() };
+    golden(&message, json!({ "occurrenceId": OCCURRENCE, "attempt": 2, "reason": "too slow" }));
+}
 
 #[test]
 fn job_message() {

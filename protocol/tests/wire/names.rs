@@ -103,6 +103,7 @@ fn names_on_the_broker_and_in_redis() {
             keys.cancellation_channel(),
             keys.heartbeat("w-1"),
             keys.running(occurrence()),
+            keys.cancel_request(occurrence()),
         ],
         [
             "Milvaion:JobScheduler:schedule",
@@ -111,6 +112,7 @@ fn names_on_the_broker_and_in_redis() {
             "Milvaion:JobScheduler:cancellation_channel",
             "Milvaion:JobScheduler:heartbeat:w-1",
             "Milvaion:JobScheduler:running:019a9b3f-7c00-7abc-8def-0123456789ab",
+            "Milvaion:JobScheduler:cancel:019a9b3f-7c00-7abc-8def-0123456789ab",
         ],
         "{RULE}"
     );

@@ -25,7 +25,7 @@ pub(crate) struct Crop {
 
 /// An instant inside a UUIDv7, which the database cannot make by itself yet.
 pub(crate) const UUID7: &str = "CREATE OR REPLACE FUNCTION bench_uuid7(at timestamptz) RETURNS uuid LANGUAGE sql VOLATILE AS $$ \
-     SELECT (lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0') || '-7' || substr(gen_random_uuid()::text, 16))::uuid $$";
+     SELECT (lpad(to_hex(floor(extract(epoch FROM at) * 1000)::bigint), 12, '0') || '-7' || substr(gen_random_uuid()::text, 16))::uuid $$";
 
 impl Crop {
     /// Defines them. Returns ids and due instants.

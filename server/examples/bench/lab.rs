@@ -60,6 +60,8 @@ impl Lab {
         let programs = own.parent().and_then(Path::parent).context("this program lies in no folder")?.to_owned();
         let folder = PathBuf::from("target/bench");
         fs::create_dir_all(&folder).with_context(|| format!("{} cannot be made", folder.display()))?;
+        // Those of the measurement before.
+        let _ = fs::remove_dir_all(folder.join("logs"));
         let (database_url, redis_url, amqp_url) =
             (settings::url("DATABASE_URL")?, settings::url("REDIS_URL")?, settings::url("AMQP_URL")?);
         let services = [("postgres", &database_url), ("redis", &redis_url), ("rabbitmq", &amqp_url)]

@@ -52,11 +52,11 @@ impl Report {
 
     /// Prints our figures, the ones that are known.
     pub(crate) fn print(&self) {
-        println!("\n{:<26} {:>10} {:>10} {:>10}  {:<11} what", "figure", "median", "min", "max", "unit");
+        println!("\n{:<26} {:>10} {:>10} {:>10}  {:<12} what", "figure", "median", "min", "max", "unit");
         for it in GROUPS.iter().flat_map(|group| group.figures).chain([&SHARE]) {
             if let Some(Figure { median, min, max, unit }) = self.figure(it.name) {
                 let (median, min, max) = (show(median), show(min), show(max));
-                println!("{:<26} {median:>10} {min:>10} {max:>10}  {unit:<11} {}", it.name, it.meaning);
+                println!("{:<26} {median:>10} {min:>10} {max:>10}  {unit:<12} {}", it.name, it.meaning);
             }
         }
         self.print_peers();

@@ -109,8 +109,8 @@ async fn day(pool: &PgPool, from: DateTime<Utc>, upto: DateTime<Utc>, count: i64
                        pick
                   FROM (SELECT n, $1::timestamptz + ($2::timestamptz - $1::timestamptz) * (n::float8 / $3::bigint) AS at,
                                1 + n * 7919 % 4000 AS took,
-                               (hashint8(n) & 2147483647) % 10000 AS dice,
-                               (hashint8(n + $3) & 2147483647) % $7::bigint AS pick
+                               (hashint8extended(n, $8) & 2147483647) % 10000 AS dice,
+                               (hashint8extended(n, $8 + 1) & 2147483647) % $7::bigint AS pick
                           FROM generate_series(0, $3::bigint - 1) AS n) drawn) told
           JOIN bench_seed job ON job.n = told.pick
          ORDER BY told.n";
@@ -122,6 +122,8 @@ async fn day(pool: &PgPool, from: DateTime<Utc>, upto: DateTime<Utc>, count: i64
         .bind(WORKER)
         .bind(JOB_TYPE)
         .bind(JOBS)
+        // Another draw for each day.
+        .bind(from.timestamp())
         .execute(&mut *transaction)
         .await?;
     transaction.commit().await?;

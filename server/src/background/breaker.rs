@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 use protocol::{
     event::Event,
     id::JobId,
@@ -38,7 +38,7 @@ pub struct Breaker {
 /// What one tick did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Judged {
-    /// Jobs with recent failures.
+    /// Jobs with a rule and a failure within its window.
     pub failing: usize,
     /// Disabled now.
     pub disabled: Vec<JobId>,
@@ -62,7 +62,7 @@ impl Task for Breaker {
                 judged.enabled.push(id);
             }
         }
-        let failing = self.jobs.store.failing_jobs(now - longest_window()).await?;
+        let failing = self.failing(now).await?;
         judged.failing = failing.len();
         for id in failing {
             if self.disable_if_due(id).await? {
@@ -82,6 +82,11 @@ fn longest_window() -> TimeDelta {
 }
 
 impl Breaker {
+    async fn failing(&self, now: DateTime<Utc>) -> crate::store::Result<Vec<JobId>> {
+        let usual = self.usual.map(|rule| rule.window_seconds);
+        self.jobs.store.failing_jobs(now - longest_window(), usual, now).await
+    }
+
     async fn disable_if_due(&self, id: JobId) -> anyhow::Result<bool> {
         let store = &self.jobs.store;
         let Some(job) = store.job(id).await? else { return Ok(false) };

@@ -51,6 +51,8 @@ pub const NAME: &str = "dispatcher";
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 /// How often a paused cluster is looked at, should the wake-up of whoever resumes it get lost.
 const PAUSED: Duration = Duration::from_secs(1);
+/// How long the first tick waits for a way to the broker. Without a broker occurrences are recorded all the same.
+const FIRST_CHANNEL: Duration = Duration::from_secs(3);
 /// The pause when everything due is being fired by another server.
 const BUSY_ELSEWHERE: Duration = Duration::from_millis(20);
 
@@ -90,6 +92,8 @@ pub struct Ticked {
     pub parked: usize,
     /// Nothing was made because the cluster is paused.
     pub is_paused: bool,
+    /// Nothing was looked at because a clock was put forward or back; for so long.
+    pub held_for: Option<Duration>,
 }
 
 impl Dispatcher {
@@ -105,6 +109,9 @@ impl Dispatcher {
             Leadership::Nobody => None,
             Leadership::Leader(_) | Leadership::Follower => return Ok(Ticked::default()),
         };
+        if let Some(left) = self.clock.held_for() {
+            return Ok(Ticked { held_for: Some(left), ..Ticked::default() });
+        }
         let now = self.clock.now();
         let jobs = self.store.due(now, self.config.dispatch_batch).await?;
         let mut ticked = Ticked { due: jobs.len(), ..Ticked::default() };
@@ -175,6 +182,8 @@ impl Dispatcher {
 
     /// Ticks for ever while this server leads, or while nobody can; until `stop`.
     pub async fn run(mut self, board: Board, stop: CancellationToken) {
+        // What was due before the server started would otherwise be made before there is a way to send it.
+        let _ = tokio::time::timeout(FIRST_CHANNEL, stop.run_until_cancelled(self.sender.ready())).await;
         while !stop.is_cancelled() {
             let works = self.leadership.borrow_and_update().works();
             if !works {
@@ -191,7 +200,9 @@ impl Dispatcher {
                         tracing::debug!(jobs.due = ticked.due, occurrences.fired = ticked.fired.len(), "dispatched");
                     }
                     board.beat(NAME, LONGEST_SLEEP, None);
-                    if ticked.is_paused {
+                    if let Some(left) = ticked.held_for {
+                        left.min(LONGEST_SLEEP)
+                    } else if ticked.is_paused {
                         PAUSED
                     } else if ticked.fired.is_empty() && ticked.due > ticked.parked {
                         BUSY_ELSEWHERE

@@ -60,6 +60,11 @@ impl Sender {
         }
     }
 
+    /// Waits until there is a way to the broker.
+    pub async fn ready(&self) {
+        self.publisher.up().await;
+    }
+
     /// Publishes a batch without waiting for it; waits a little while too many are on their way. What cannot be sent now
     /// is left to the republisher, which is woken when the broker is back: whoever sends has more to do than wait for it.
     pub async fn send(&self, messages: Vec<Outgoing>) {

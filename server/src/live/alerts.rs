@@ -43,7 +43,6 @@ pub struct Alerts {
 
 impl Alerts {
     /// The place, and the task that delivers until every copy of it is gone.
-    #[must_use]
     pub fn new(url: Option<String>) -> (Self, impl Future<Output = ()> + use<>) {
         let (sender, queue) = mpsc::channel(WAITING);
         let alerts = Self { queue: url.is_some().then_some(sender) };

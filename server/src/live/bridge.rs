@@ -28,14 +28,16 @@ pub struct Bridge {
     pub clock: Clock,
     /// Woken when the schedule changed.
     pub wake: Arc<Notify>,
+    /// Woken too: whoever paused everything may have resumed it.
+    pub release: Arc<Notify>,
     listening: Arc<AtomicBool>,
 }
 
 impl Bridge {
     /// A bridge that is not listening yet.
     #[must_use]
-    pub fn new(cache: Cache, hub: Hub, clock: Clock, wake: Arc<Notify>) -> Self {
-        Self { cache, hub, clock, wake, listening: Arc::default() }
+    pub fn new(cache: Cache, hub: Hub, clock: Clock, wake: Arc<Notify>, release: Arc<Notify>) -> Self {
+        Self { cache, hub, clock, wake, release, listening: Arc::default() }
     }
 
     /// Listens for ever, until `stop`.
@@ -65,7 +67,10 @@ impl Bridge {
                                     tracing::debug!(error = %error, "another server said something unreadable")
                                 }
                             },
-                            Some((false, _)) => self.wake.notify_one(),
+                            Some((false, _)) => {
+                                self.wake.notify_one();
+                                self.release.notify_one();
+                            }
                             None => break,
                         }
                     }

@@ -14,19 +14,31 @@ pub const SYSTEM: &str = "system";
 const RECENT: i64 = 10_000;
 
 impl Store {
-    /// Active jobs with failures since `since`. Of very many failures only the newest are looked at: a job that keeps
-    /// failing is soon among them again.
+    /// Active jobs with a rule and a failure within its window; `usual` is the window, in seconds, for jobs without a rule
+    /// of their own, none when there is no rule for them. Of very many failures since `since` only the newest are looked
+    /// at: a job that keeps failing is soon among them again.
     ///
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn failing_jobs(&self, since: DateTime<Utc>) -> Result<Vec<JobId>> {
+    pub async fn failing_jobs(
+        &self,
+        since: DateTime<Utc>,
+        usual: Option<u32>,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<JobId>> {
         let ids = sqlx::query_scalar!(
-            r#"SELECT DISTINCT f.job_id
-                 FROM (SELECT job_id FROM failed_occurrences WHERE failed_at >= $1 ORDER BY failed_at DESC LIMIT $2) f
-                 JOIN jobs j ON j.id = f.job_id AND j.is_active"#,
+            r#"SELECT f.job_id AS "job_id!"
+                 FROM (SELECT job_id, failed_at FROM failed_occurrences
+                        WHERE failed_at >= $1 ORDER BY failed_at DESC LIMIT $2) f
+                 JOIN jobs j ON j.id = f.job_id AND j.is_active
+                  AND f.failed_at >= $4::timestamptz - make_interval(
+                          secs => coalesce((j.auto_disable ->> 'windowSeconds')::float8, $3::float8))
+                GROUP BY f.job_id"#,
             since,
-            RECENT
+            RECENT,
+            usual.map(f64::from),
+            now
         )
         .fetch_all(self.pool())
         .await?;

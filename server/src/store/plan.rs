@@ -182,13 +182,25 @@ impl Store {
     pub async fn mark_published(&self, ids: &[OccurrenceId], now: DateTime<Utc>) -> Result<u64> {
         let created: Vec<DateTime<Utc>> = ids.iter().map(|id| id.created_at()).collect();
         let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+        let oldest = created.iter().min().copied().unwrap_or(now);
+        let newest = created.iter().max().copied().unwrap_or(now);
+        // In the order of ids, as reports lock them; and what a report holds right now is marked by it in passing.
         let done = sqlx::query!(
-            "UPDATE occurrences o SET published_at = $3
-               FROM unnest($1::uuid[], $2::timestamptz[]) AS p (id, created_at)
-              WHERE o.id = p.id AND o.created_at = p.created_at AND o.published_at IS NULL",
+            "WITH p AS (
+                SELECT o.id, o.created_at
+                  FROM occurrences o JOIN unnest($1::uuid[], $2::timestamptz[]) AS p (id, created_at)
+                    ON o.id = p.id AND o.created_at = p.created_at
+                 WHERE o.published_at IS NULL AND o.created_at BETWEEN $4 AND $5
+                 ORDER BY o.id
+                   FOR UPDATE OF o SKIP LOCKED
+             )
+             UPDATE occurrences o SET published_at = $3 FROM p
+              WHERE o.id = p.id AND o.created_at = p.created_at AND o.created_at BETWEEN $4 AND $5",
             &ids,
             &created,
-            now
+            now,
+            oldest,
+            newest
         )
         .execute(self.pool())
         .await?;
