@@ -8,7 +8,9 @@
 //! | 1    | broker away at dispatch: runs lost, or storms of Failed | `lost::mv01_…`, and `outages/broker.rs` |
 //! | 2    | row, message and clock written one after the other     | `recovery.rs`: `mv02_…` |
 //! | 3    | a message that no queue takes is gone                  | `lost::mv03_…`, and `zombies.rs`: a deleted queue |
+//! | 4    | a restart of the broker drops how runs ended            | `outages/broker.rs`: `mv04_…` |
 //! | 5    | reports acknowledged before they are stored            | `outages/database.rs`: `mv05_…` |
+//! | 9    | dead letters that are forgotten, or come for ever      | `failures.rs`: `mv09_…` |
 //! | 11   | consumers that give up for good                        | `outages/broker.rs`: `mv11_…` |
 //! | 12   | what is queued cannot be cancelled                     | `asked.rs`: `mv12_…` |
 //! | 13   | a lost run is marked and not run again                 | `zombies.rs`: `mv13_…` |
