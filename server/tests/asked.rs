@@ -85,7 +85,7 @@ async fn count(connection: &mut PgConnection, sql: &str) -> i64 {
 }
 
 #[tokio::test]
-async fn what_waits_is_cancelled_at_once_and_everything_about_it_is_settled() {
+async fn mv12_what_waits_is_cancelled_at_once_and_everything_about_it_is_settled() {
     let (store, clock, mut db) = bare().await;
     let from_end = Schedule::Every { seconds: 60, from: Rhythm::End };
     let rules = Rules { overlap: Overlap::Queue, ..Rules::default() };

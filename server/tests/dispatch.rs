@@ -48,7 +48,7 @@ async fn fire_everything(store: &Store, clock: &Clock, now: DateTime<Utc>) -> us
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_dispatchers_fire_each_of_5000_due_jobs_once() {
+async fn mv15_two_dispatchers_fire_each_of_5000_due_jobs_once() {
     let url = common::database_url().await;
     let (one, two) = (common::open(&url).await, common::open(&url).await);
     let clock = Clock::system();

@@ -121,7 +121,7 @@ fn headers(cause: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_letter_that_reaches_the_queue_settles_its_occurrence_or_is_kept() {
+async fn mv09_every_letter_that_reaches_the_queue_settles_its_occurrence_or_is_kept() {
     let (config, server, job) = house().await;
     let id = queued(&server, job).await;
     let uri = config.broker.url.clone();

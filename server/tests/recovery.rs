@@ -105,7 +105,7 @@ async fn due_once_and_told(store: &Store, cache: &Cache, clock: &Clock) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_killed_between_commit_and_publish_loses_nothing_and_doubles_nothing() {
+async fn mv02_a_server_killed_between_commit_and_publish_loses_nothing_and_doubles_nothing() {
     let config = stack::config().await;
     let store = common::open(&config.database.url).await;
     let cache = Cache::new(&config.cache).expect("a URL");

@@ -69,7 +69,7 @@ async fn copies_change_nothing() {
 }
 
 #[tokio::test]
-async fn a_late_start_never_reopens_what_has_ended() {
+async fn mv21_a_late_start_never_reopens_what_has_ended() {
     let bench = Bench::new().await;
     assert_eq!(bench.tell(vec![bench.report(OccurrenceStatus::Failed)]).await, 1);
     assert_eq!(bench.tell(vec![bench.report(OccurrenceStatus::Running)]).await, 0);
@@ -92,7 +92,7 @@ async fn another_attempt_and_an_unknown_occurrence_change_nothing() {
 }
 
 #[tokio::test]
-async fn the_roll_up_counts_what_was_reached_once() {
+async fn mv29_the_roll_up_counts_what_was_reached_once() {
     let bench = Bench::new().await;
     let (running, done) = (bench.report(OccurrenceStatus::Running), bench.report(OccurrenceStatus::Completed));
     bench.tell(vec![running.clone(), done.clone()]).await;

@@ -156,7 +156,7 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn a_run_whose_worker_fell_silent_is_run_again_within_twenty_seconds() {
+async fn mv13_a_run_whose_worker_fell_silent_is_run_again_within_twenty_seconds() {
     let mut bench = Bench::new().await;
     bench.pass(30, true).await;
     let id = bench.running("requeue", "w-1").await;

@@ -105,6 +105,13 @@ impl RunningWorker {
         self.echo.started.lock().expect("nobody panicked").clone()
     }
 
+    /// The same by id, to compare with what should have been started.
+    pub fn sorted(&self) -> Vec<OccurrenceId> {
+        let mut started = self.started();
+        started.sort();
+        started
+    }
+
     /// Stops it in an orderly way.
     pub async fn stop(self) {
         self.stop.cancel();

@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use protocol::{rules::Misfire, status::OccurrenceStatus};
+use protocol::{id::OccurrenceId, rules::Misfire, status::OccurrenceStatus};
+use server::lifecycle::Server;
 
 use crate::{
     common::stack,
@@ -31,11 +32,12 @@ async fn all_is_well(load: Load) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broker_that_crashes_fills_up_or_is_wiped_costs_no_occurrence() {
+async fn mv11_a_broker_that_crashes_fills_up_or_is_wiped_costs_no_occurrence() {
     let mut rabbitmq = Private::rabbitmq().await;
     a_killed_broker_is_waited_for(&mut rabbitmq).await;
     a_broker_that_takes_nothing_is_waited_for(&rabbitmq).await;
     a_wiped_broker_is_given_again_what_waits(&mut rabbitmq).await;
+    mv04_what_only_a_killed_broker_had_heard_of_is_told_all_the_same(&mut rabbitmq).await;
     rabbitmq.close().await;
 }
 
@@ -82,6 +84,45 @@ async fn a_wiped_broker_is_given_again_what_waits(rabbitmq: &mut Private) {
     load.close().await;
 }
 
+/// Reports wait in the broker while there is no server, and must be on its disk.
+async fn mv04_what_only_a_killed_broker_had_heard_of_is_told_all_the_same(rabbitmq: &mut Private) {
+    let mut config = stack::config().await;
+    config.broker.url.clone_from(&rabbitmq.url);
+    let server = stack::server(&config).await;
+    let mut asked = ask_for_runs(&server).await;
+    server.stop().await;
+    let worker = stack::worker(&config);
+    stack::eventually("every run", || async { (worker.started().len() >= JOBS).then_some(()) }).await;
+    let started = worker.sorted();
+    // Leaves when all its reports are with the broker.
+    worker.stop().await;
+    rabbitmq.kill().await;
+    rabbitmq.start().await;
+    let server = stack::server(&config).await;
+    for id in &asked {
+        assert_eq!(stack::ended(&server, *id).await.row.status, OccurrenceStatus::Completed);
+    }
+    asked.sort();
+    assert_eq!(started, asked, "each started once");
+    server.stop().await;
+}
+
+/// Occurrences whose messages the broker has confirmed; no worker is there yet.
+async fn ask_for_runs(server: &Server) -> Vec<OccurrenceId> {
+    let mut asked = Vec::new();
+    for n in 0..JOBS {
+        let id = server.jobs.save(&stack::admin(), &stack::form(&format!("Waits {n}"))).await.expect("saved");
+        asked.push(server.jobs.trigger(&stack::admin(), id, Default::default()).await.expect("triggered"));
+    }
+    for id in &asked {
+        stack::eventually("the confirm of the broker", || async {
+            server.store.occurrence(*id, 1, server.clock.now()).await.ok()??.published_at
+        })
+        .await;
+    }
+    asked
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_wiped_broker_had_confirmed_runs_all_the_same() {
     let mut rabbitmq = Private::rabbitmq().await;
@@ -89,17 +130,7 @@ async fn what_a_wiped_broker_had_confirmed_runs_all_the_same() {
     config.broker.url.clone_from(&rabbitmq.url);
     config.lost.requeue_after = Duration::from_secs(3);
     let server = stack::server(&config).await;
-    let mut waiting = Vec::new();
-    for n in 0..JOBS {
-        let id = server.jobs.save(&stack::admin(), &stack::form(&format!("Waits {n}"))).await.expect("saved");
-        waiting.push(server.jobs.trigger(&stack::admin(), id, Default::default()).await.expect("triggered"));
-    }
-    for id in &waiting {
-        stack::eventually("the confirm of the broker", || async {
-            server.store.occurrence(*id, 1, server.clock.now()).await.ok()??.published_at
-        })
-        .await;
-    }
+    let mut waiting = ask_for_runs(&server).await;
     rabbitmq.kill().await;
     rabbitmq.wipe("mnesia");
     rabbitmq.start().await;
@@ -108,10 +139,8 @@ async fn what_a_wiped_broker_had_confirmed_runs_all_the_same() {
     for id in &waiting {
         assert_eq!(stack::ended(&server, *id).await.row.status, OccurrenceStatus::Completed);
     }
-    let mut started = worker.started();
-    started.sort();
     waiting.sort();
-    assert_eq!(started, waiting, "each started once");
+    assert_eq!(worker.sorted(), waiting, "each started once");
     worker.stop().await;
     server.stop().await;
     rabbitmq.close().await;

@@ -11,7 +11,7 @@ const AGAIN: Duration = Duration::seconds(20);
 const JOBS: usize = 10;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crashed_postgresql_doubles_nothing_and_the_misfire_policy_decides_about_the_time_away() {
+async fn mv05_a_crashed_postgresql_doubles_nothing_and_the_misfire_policy_decides_about_the_time_away() {
     let mut postgres = Private::postgres().await;
     let mut config = stack::config().await;
     config.database.url.clone_from(&postgres.url);

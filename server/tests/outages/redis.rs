@@ -133,3 +133,24 @@ async fn a_job_made_since_the_copy_was_taken_fires_although_nothing_else_is_due(
     load.close().await;
     redis.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flushed_redis_is_not_believed_when_it_knows_of_nothing_due() {
+    let redis = Private::redis().await;
+    let load = Load::open(config(&redis).await).await;
+    let due = load.server.clock.now() + Duration::seconds(4);
+    let job = load.insert(Schedule::Once { at: due }, Rules::default(), due).await;
+    stack::eventually("a complete index", || async {
+        load.server.cache.earliest().await.ok().filter(|(at, complete)| at.is_some() && *complete)
+    })
+    .await;
+    ask(&redis, &["FLUSHALL"]).await;
+    // Somebody's change makes the dispatcher look again, at an index that is empty now.
+    load.server.dispatcher.wake.notify_one();
+    let row =
+        stack::eventually("the fire", || async { load.rows().await.into_iter().find(|row| row.job_id == job) }).await;
+    let late = row.id.created_at() - due;
+    assert!(late <= LATE, "the fire was {} ms late", late.num_milliseconds());
+    load.close().await;
+    redis.close().await;
+}
