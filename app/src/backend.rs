@@ -13,9 +13,10 @@ use protocol::{
     message::LogLine,
     page::{JobFilter, OccurrenceFilter, Page},
     request::{FieldError, JobForm},
+    status::OccurrenceStatus,
     view::{
-        FormContext, InviteInfo, JobRow, JobView, Me, OccurrenceRow, OccurrenceView, Overview, SchedulePreview,
-        TeamView, WorkerView,
+        ClusterPause, FormContext, InviteInfo, JobRow, JobView, Me, OccurrenceRow, OccurrenceView, Overview,
+        SchedulePreview, TeamView, WorkerView,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -84,6 +85,12 @@ pub trait Backend: Send + Sync + 'static {
 
     /// The overview page.
     async fn overview(&self, me: &Me) -> Result<Overview, AppError>;
+    /// Since when, by whom and why everything is paused; none while it is not.
+    async fn cluster_state(&self, me: &Me) -> Result<Option<ClusterPause>, AppError>;
+    /// Pauses everything: nothing is fired or released until somebody resumes. Paused twice it stays as it was first.
+    async fn pause_cluster(&self, me: &Me, reason: &str) -> Result<(), AppError>;
+    /// Lets everything go on. What is not paused is no mistake.
+    async fn resume_cluster(&self, me: &Me) -> Result<(), AppError>;
     /// A page of jobs by name.
     async fn jobs(&self, me: &Me, filter: JobFilter) -> Result<Page<JobRow>, AppError>;
     /// One job; the preview also speaks `viewer_zone` when that is a zone.
@@ -109,6 +116,8 @@ pub trait Backend: Send + Sync + 'static {
     async fn occurrence(&self, me: &Me, id: OccurrenceId) -> Result<OccurrenceView, AppError>;
     /// At most 500 lines before `before_seq`, oldest first.
     async fn log_before(&self, me: &Me, id: OccurrenceId, before_seq: i64) -> Result<Vec<LogLine>, AppError>;
+    /// Cancels what no worker runs, asks what runs to end. Returns what it is now: Cancelled, or still Running.
+    async fn cancel_occurrence(&self, me: &Me, id: OccurrenceId, reason: &str) -> Result<OccurrenceStatus, AppError>;
     /// Every worker seen in the last day.
     async fn workers(&self, me: &Me) -> Result<Vec<WorkerView>, AppError>;
 

@@ -56,6 +56,8 @@ pub enum Action {
     Read,
     /// Run a job now.
     RunJob,
+    /// Cancel what waits, and ask what runs to end.
+    CancelOccurrence,
     /// Create, edit, pause and resume jobs.
     DefineJob,
     /// Stop everything from being fired, and let it go on.
@@ -69,9 +71,10 @@ pub enum Action {
 }
 
 /// Every action, for the tests that walk the whole table.
-pub const ALL_ACTIONS: [Action; 7] = [
+pub const ALL_ACTIONS: [Action; 8] = [
     Action::Read,
     Action::RunJob,
+    Action::CancelOccurrence,
     Action::DefineJob,
     Action::PauseCluster,
     Action::DeleteJob,
@@ -85,7 +88,7 @@ impl Action {
     pub const fn needs(self) -> Role {
         match self {
             Self::Read => Role::Viewer,
-            Self::RunJob | Self::DefineJob | Self::PauseCluster => Role::Operator,
+            Self::RunJob | Self::CancelOccurrence | Self::DefineJob | Self::PauseCluster => Role::Operator,
             Self::DeleteJob | Self::ReadTeam | Self::ManageTeam => Role::Admin,
         }
     }
@@ -102,6 +105,7 @@ impl Action {
         match self {
             Self::Read => "see this page",
             Self::RunJob => "run jobs",
+            Self::CancelOccurrence => "cancel occurrences",
             Self::DefineJob => "change jobs",
             Self::PauseCluster => "pause or resume everything",
             Self::DeleteJob => "delete jobs",
@@ -121,7 +125,9 @@ mod tests {
             assert_eq!(Role::Viewer.may(action), action == Action::Read);
             assert!(Role::Admin.may(action));
         }
-        assert!(Role::Operator.may(Action::DefineJob));
+        for action in [Action::RunJob, Action::CancelOccurrence, Action::DefineJob, Action::PauseCluster] {
+            assert!(Role::Operator.may(action), "{}", action.words());
+        }
         assert!(!Role::Operator.may(Action::ReadTeam));
     }
 }

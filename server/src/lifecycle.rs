@@ -40,7 +40,7 @@ use crate::{
     broker::{Broker, consumer::consume, depth::QueueProbe, publisher::Publisher},
     cache::Cache,
     clock::Clock,
-    command::{jobs::Jobs, sign_in::Hasher},
+    command::{cluster::Cluster, jobs::Jobs, sign_in::Hasher},
     config::Config,
     error::chain,
     http::{WebState, health::HealthCheck},
@@ -196,6 +196,14 @@ impl Server {
             cancellations: Arc::default(),
             flights: TaskTracker::new(),
         };
+        let cluster = Cluster {
+            store: store.clone(),
+            cache: cache.clone(),
+            hub: hub.clone(),
+            clock: clock.clone(),
+            wake: wakes.dispatch.clone(),
+            release: wakes.release.clone(),
+        };
         let cancellations = Cancellations { jobs: jobs.clone(), open: 0 };
         loops.spawn(drive(cancellations, jobs.cancellations.clone(), board.clone(), stop_loops.clone()));
         let releaser = Releaser {
@@ -259,6 +267,7 @@ impl Server {
             store: store.clone(),
             clock: clock.clone(),
             jobs: jobs.clone(),
+            cluster,
             hasher: Hasher::new(),
             health: health.clone(),
             config: http_config.clone(),

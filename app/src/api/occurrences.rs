@@ -1,4 +1,4 @@
-//! Occurrences: finding them, reading one, and paging through its log.
+//! Occurrences: finding them, reading one, paging through its log, and cancelling it.
 
 use leptos::prelude::*;
 use protocol::{
@@ -42,4 +42,26 @@ pub async fn get_occurrence(id: OccurrenceId) -> Result<OccurrenceView, AppError
 pub async fn log_before(id: OccurrenceId, before_seq: i64) -> Result<Vec<LogLine>, AppError> {
     let (backend, me) = super::allowed(protocol::access::Action::Read).await?;
     backend.log_before(&me, id, before_seq).await.map_err(super::failed)
+}
+
+/// Cancels an occurrence. Answers whether that is all: true when it is Cancelled now, false when a worker runs it and was
+/// asked to end it. `reason` is kept with the occurrence.
+///
+/// # Errors
+///
+/// A `reason` of more than 500 characters; `Conflict` when it has ended already; `NotFound`; `Denied` below Operator.
+#[server(endpoint = "cancel_occurrence")]
+pub async fn cancel_occurrence(id: OccurrenceId, #[server(default)] reason: String) -> Result<bool, AppError> {
+    let (backend, me) = super::allowed(protocol::access::Action::CancelOccurrence).await?;
+    let result = backend.cancel_occurrence(&me, id, &reason).await.map(protocol::status::OccurrenceStatus::is_final);
+    let notice = cancel_notice(*result.as_ref().unwrap_or(&false));
+    let page = format!("/occurrences/{id}");
+    let typed = serde_json::json!({ "reason": reason });
+    super::answer("cancel", result, |_| page.clone(), notice, &page, typed).await
+}
+
+/// What is said after [`cancel_occurrence`] answered `has_ended`.
+#[must_use]
+pub const fn cancel_notice(has_ended: bool) -> &'static str {
+    if has_ended { "The occurrence is cancelled." } else { "The worker was asked to end it." }
 }

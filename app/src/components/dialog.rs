@@ -37,7 +37,8 @@ pub fn Dialog(
     }
 }
 
-/// Asks before something that cannot be taken back. The focus begins on Cancel; the button says the verb.
+/// Asks before something that cannot be taken back. The focus begins on the button that leaves all as it is; the other
+/// says the verb.
 #[component]
 pub fn ConfirmDialog(
     /// Whether it is open.
@@ -51,6 +52,9 @@ pub fn ConfirmDialog(
     /// What the button does: "Delete job".
     #[prop(into)]
     verb: String,
+    /// What the button says that does nothing. Where the verb is to cancel, "Cancel" would mean both.
+    #[prop(default = "Cancel")]
+    otherwise: &'static str,
     /// Runs when the reader agrees; the dialog is closed by then.
     #[prop(into)]
     on_confirm: Callback<()>,
@@ -65,7 +69,7 @@ pub fn ConfirmDialog(
         <Dialog open id title>
             {children()}
             <div class="dialog-actions">
-                <button type="button" class="btn" autofocus on:click=move |_| open.set(false)>"Cancel"</button>
+                <button type="button" class="btn" autofocus on:click=move |_| open.set(false)>{otherwise}</button>
                 <button type="button" class="btn btn-danger" on:click=agree>{verb}</button>
             </div>
         </Dialog>

@@ -1,5 +1,7 @@
 //! One occurrence: what it is, why, what it did, and its log while it is written.
 
+pub mod cancel;
+
 use std::time::Duration as StdDuration;
 
 use leptos::prelude::*;
@@ -14,10 +16,15 @@ use protocol::{
     view::{OccurrenceView, StatusChange},
 };
 
+use self::cancel::Cancel;
 use crate::{
-    api::occurrences::{get_occurrence, log_before},
+    api::{
+        occurrences::{get_occurrence, log_before},
+        session::{Left, take_flash},
+    },
     components::{
         copy::CopyButton,
+        form::ErrorSummary,
         icon::Icon,
         loading::page,
         log_lines::LogLines,
@@ -30,7 +37,7 @@ use crate::{
     },
     error::AppError,
     format,
-    live::{Live, is_resync, refresher, use_live, use_log_of},
+    live::{Live, Refresher, is_resync, refresher, use_live, use_log_of},
 };
 
 /// A change is shown at once from the event; what the event leaves out is read this much later.
@@ -47,10 +54,10 @@ pub fn OccurrencePage() -> impl IntoView {
         (id, before)
     });
     let data = Resource::new_blocking(move || asked.get(), |(id, before)| read(id, before));
-    page(data, |(view, earlier)| view! { <Occurrence view earlier/> })
+    page(data, |(view, earlier, left)| view! { <Occurrence view earlier left/> })
 }
 
-async fn read(id: String, before: Option<i64>) -> Result<(OccurrenceView, Option<Vec<LogLine>>), AppError> {
+async fn read(id: String, before: Option<i64>) -> Result<(OccurrenceView, Option<Vec<LogLine>>, Left), AppError> {
     let Ok(id) = id.parse::<OccurrenceId>() else {
         let error = AppError::NotFound("This address names no occurrence: its last part should be an id.".into());
         #[cfg(feature = "ssr")]
@@ -58,15 +65,16 @@ async fn read(id: String, before: Option<i64>) -> Result<(OccurrenceView, Option
         return Err(error);
     };
     let mut view = get_occurrence(id).await?;
-    let Some(before) = before else { return Ok((view, None)) };
+    let left = take_flash("cancel".into()).await?.unwrap_or_default();
+    let Some(before) = before else { return Ok((view, None, left)) };
     // The newest lines are not shown then; sending them along would only make the page heavier.
     view.log.clear();
     let earlier = log_before(id, before).await?;
-    Ok((view, Some(earlier)))
+    Ok((view, Some(earlier), left))
 }
 
 #[component]
-fn Occurrence(mut view: OccurrenceView, earlier: Option<Vec<LogLine>>) -> impl IntoView {
+fn Occurrence(mut view: OccurrenceView, earlier: Option<Vec<LogLine>>, left: Left) -> impl IntoView {
     let id = view.row.id;
     let is_earlier_page = earlier.is_some();
     let lines = match earlier {
@@ -79,7 +87,7 @@ fn Occurrence(mut view: OccurrenceView, earlier: Option<Vec<LogLine>>) -> impl I
     };
     let data = RwSignal::new(view);
     let event_at = RwSignal::new(None::<String>);
-    keep_current(id, data, event_at, (!is_earlier_page).then_some(lines));
+    let refresh = keep_current(id, data, event_at, (!is_earlier_page).then_some(lines));
 
     let name = Signal::derive(move || data.with(|data| data.row.job_name.clone()));
     let status = Signal::derive(move || data.with(|data| data.row.status));
@@ -95,6 +103,15 @@ fn Occurrence(mut view: OccurrenceView, earlier: Option<Vec<LogLine>>) -> impl I
             </a>
         }
     });
+    let whole: Vec<_> = left.error.iter().map(|text| (String::new(), text.clone())).collect();
+    let may_cancel = may(Action::CancelOccurrence);
+    let can_cancel = Memo::new(move |_| may_cancel && open.get());
+    // The stream tells what came of it too, but the reader may have stopped it.
+    let on_done = Callback::new(move |()| refresh.ask());
+    let cancel = move || {
+        let left = left.clone();
+        can_cancel.get().then(move || view! { <Cancel id name status left on_done/> })
+    };
     view! {
         <Title text=title/>
         <Crumbs steps=vec![("/occurrences".into(), "Occurrences".into())] here=name/>
@@ -109,7 +126,9 @@ fn Occurrence(mut view: OccurrenceView, earlier: Option<Vec<LogLine>>) -> impl I
                 <StatusBadge status/>
             </span>
             {again}
+            {cancel}
         </PageHead>
+        <ErrorSummary errors=whole/>
         <div class="stack">
             <p class="page-sub" role="status">{move || data.with(why)}</p>
             <ProgressBar data/>
@@ -133,7 +152,7 @@ fn keep_current(
     data: RwSignal<OccurrenceView>,
     event_at: RwSignal<Option<String>>,
     lines: Option<LogLines>,
-) {
+) -> Refresher {
     use_log_of(id);
     let refresh = refresher(
         PAUSE,
@@ -151,6 +170,7 @@ fn keep_current(
     if use_context::<Live>().is_some_and(Live::heard_lately) {
         refresh.ask();
     }
+    let asked = refresh.clone();
     use_live(move |envelope: &Envelope| match &envelope.event {
         Event::Occurrences { rows } => {
             let Some(row) = rows.iter().find(|row| row.id == id) else { return };
@@ -170,6 +190,7 @@ fn keep_current(
         _ if is_resync(envelope) => refresh.ask(),
         _ => {}
     });
+    asked
 }
 
 #[component]

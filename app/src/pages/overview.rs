@@ -1,5 +1,7 @@
 //! Is it normal, and if not, where? One look at everything, kept current.
 
+pub mod cluster;
+
 use std::time::Duration;
 
 use leptos::prelude::*;
@@ -8,13 +10,19 @@ use protocol::{
     access::Action,
     event::Event,
     status::{ALL, OccurrenceStatus},
-    view::{Health, HealthItem, NextDue, OccurrenceRow, Overview},
+    view::{ClusterPause, Health, HealthItem, NextDue, OccurrenceRow, Overview},
 };
 
+use self::cluster::{PauseAll, Paused};
 use crate::{
-    api::overview::get_overview,
+    api::{
+        cluster::get_cluster,
+        overview::get_overview,
+        session::{Left, take_flash},
+    },
     components::{
         bars::MinuteBars,
+        form::ErrorSummary,
         icon::Icon,
         loading::page,
         me::may,
@@ -22,28 +30,37 @@ use crate::{
         status_badge::{StatusBadge, icon_of},
         time::{Countdown, MaybeTime, use_clock},
     },
+    error::AppError,
     format,
-    live::{Live, refresher, use_live},
+    live::{Live, is_resync, refresher, use_live},
 };
 
 /// How often the page reads again at most while events come in.
 const PAUSE: Duration = Duration::from_millis(800);
+/// The same for whether everything is paused, which changes seldom and is to be seen at once.
+const SOON: Duration = Duration::from_millis(150);
 /// How often it reads again when nothing is heard: health and the roll-up's window change without an event.
 const QUIET: Duration = Duration::from_secs(30);
 
 /// The page.
 #[component]
 pub fn OverviewPage() -> impl IntoView {
-    let data = Resource::new_blocking(|| (), |()| get_overview());
+    let data = Resource::new_blocking(|| (), |()| read());
     view! {
         <Title text="Overview"/>
-        <PageHead title="Overview"/>
-        {page(data, |overview| view! { <Content overview/> })}
+        {page(data, |(overview, pause, left)| view! { <Content overview pause left/> })}
     }
 }
 
+async fn read() -> Result<(Overview, Option<ClusterPause>, Left), AppError> {
+    let overview = get_overview().await?;
+    let pause = get_cluster().await?;
+    let left = take_flash("cluster".into()).await?.unwrap_or_default();
+    Ok((overview, pause, left))
+}
+
 #[component]
-fn Content(overview: Overview) -> impl IntoView {
+fn Content(overview: Overview, pause: Option<ClusterPause>, left: Left) -> impl IntoView {
     let clock = use_clock();
     clock.learn(overview.now);
     let data = RwSignal::new(overview);
@@ -51,21 +68,35 @@ fn Content(overview: Overview) -> impl IntoView {
         clock.learn(read.now);
         data.set(read);
     });
+    let pause = RwSignal::new(pause);
+    let refresh_pause = refresher(SOON, get_cluster, move |read| pause.set(read));
     if use_context::<Live>().is_some_and(Live::heard_lately) {
         refresh.ask();
+        refresh_pause.ask();
     }
     use_live({
-        let refresh = refresh.clone();
+        let (refresh, refresh_pause) = (refresh.clone(), refresh_pause.clone());
         move |envelope| {
+            if matches!(envelope.event, Event::Cluster) || is_resync(envelope) {
+                refresh_pause.ask();
+            }
             // Log lines change nothing here.
             if !matches!(envelope.event, Event::Log { .. }) {
                 refresh.ask();
             }
         }
     });
+    let on_change = Callback::new({
+        let refresh_pause = refresh_pause.clone();
+        move |()| refresh_pause.ask()
+    });
     Effect::new(move |_| {
-        let refresh = refresh.clone();
-        let timer = set_interval_with_handle(move || refresh.ask(), QUIET);
+        let (refresh, refresh_pause) = (refresh.clone(), refresh_pause.clone());
+        let ask = move || {
+            refresh.ask();
+            refresh_pause.ask();
+        };
+        let timer = set_interval_with_handle(ask, QUIET);
         on_cleanup(move || {
             if let Ok(timer) = timer {
                 timer.clear();
@@ -81,8 +112,18 @@ fn Content(overview: Overview) -> impl IntoView {
             view! { <Numbers data/> }.into_any()
         }
     };
+    let whole: Vec<_> = left.error.iter().map(|text| (String::new(), text.clone())).collect();
+    let may_pause = may(Action::PauseCluster);
+    let can_pause = Memo::new(move |_| may_pause && pause.with(Option::is_none));
+    let pause_all = move || {
+        let left = left.clone();
+        can_pause.get().then(move || view! { <PauseAll left on_change/> })
+    };
     view! {
+        <PageHead title="Overview">{pause_all}</PageHead>
+        <ErrorSummary errors=whole/>
         <div class="stack">
+            <Paused pause may_resume=may_pause on_change/>
             <HealthStrip data/>
             {body}
         </div>

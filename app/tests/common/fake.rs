@@ -19,8 +19,8 @@ use protocol::{
     request::JobForm,
     status::OccurrenceStatus,
     view::{
-        FormContext, InviteInfo, JobRow, JobView, Me, OccurrenceRow, OccurrenceView, Overview, SchedulePreview,
-        TeamView, UserView, WorkerView,
+        ClusterPause, FormContext, InviteInfo, JobRow, JobView, Me, OccurrenceRow, OccurrenceView, Overview,
+        SchedulePreview, TeamView, UserView, WorkerView,
     },
 };
 
@@ -36,6 +36,8 @@ pub(crate) struct Fake {
     pub(crate) status: OccurrenceStatus,
     /// Whether a live worker can run it.
     pub(crate) worker_alive: bool,
+    /// The pause of everything, while there is one.
+    pub(crate) paused: Mutex<Option<ClusterPause>>,
     /// What plain forms left.
     pub(crate) flashes: Mutex<Vec<Flash>>,
     /// What was changed, one line for each change.
@@ -50,6 +52,7 @@ impl Fake {
             empty: false,
             status: OccurrenceStatus::Completed,
             worker_alive: true,
+            paused: Mutex::default(),
             flashes: Mutex::default(),
             done: Mutex::default(),
         }
@@ -73,6 +76,11 @@ impl Fake {
     /// The same, without a live worker.
     pub(crate) fn without_worker(self) -> Self {
         Self { worker_alive: false, ..self }
+    }
+
+    /// The same, while everything is paused for this reason.
+    pub(crate) fn paused(self, reason: &str) -> Self {
+        Self { paused: Mutex::new(Some(samples::pause(reason))), ..self }
     }
 
     /// Ready to be asked.
@@ -169,6 +177,26 @@ impl Backend for Fake {
         Ok(samples::overview(self.empty))
     }
 
+    async fn cluster_state(&self, _me: &Me) -> Result<Option<ClusterPause>, AppError> {
+        as_slow_as_a_database().await;
+        Ok(self.paused.lock().expect("no test panics inside").clone())
+    }
+
+    async fn pause_cluster(&self, _me: &Me, reason: &str) -> Result<(), AppError> {
+        if reason.trim().is_empty() {
+            return Err(AppError::field("reason", "say why"));
+        }
+        self.note(format!("pause everything: {reason}"));
+        *self.paused.lock().expect("no test panics inside") = Some(samples::pause(reason));
+        Ok(())
+    }
+
+    async fn resume_cluster(&self, _me: &Me) -> Result<(), AppError> {
+        self.note("resume everything");
+        *self.paused.lock().expect("no test panics inside") = None;
+        Ok(())
+    }
+
     async fn jobs(&self, _me: &Me, _filter: JobFilter) -> Result<Page<JobRow>, AppError> {
         let rows = if self.empty { vec![] } else { vec![samples::job_row()] };
         Ok(Page { rows, next: None })
@@ -237,6 +265,21 @@ impl Backend for Fake {
         let mut view = samples::occurrence(self.status);
         view.worker_alive = self.worker_alive;
         Ok(view)
+    }
+
+    async fn cancel_occurrence(&self, _me: &Me, _id: OccurrenceId, reason: &str) -> Result<OccurrenceStatus, AppError> {
+        if reason.chars().count() > 500 {
+            return Err(AppError::field("reason", "at most 500 characters"));
+        }
+        if self.status.is_final() {
+            return Err(AppError::Conflict(format!(
+                "This occurrence has ended already: it is {}.",
+                self.status.word()
+            )));
+        }
+        self.note(format!("cancel {reason}"));
+        let runs = self.status == OccurrenceStatus::Running;
+        Ok(if runs { OccurrenceStatus::Running } else { OccurrenceStatus::Cancelled })
     }
 
     async fn log_before(&self, _me: &Me, _id: OccurrenceId, before_seq: i64) -> Result<Vec<LogLine>, AppError> {

@@ -10,8 +10,8 @@ use protocol::{
     schedule::Schedule,
     status::OccurrenceStatus,
     view::{
-        Health, HealthItem, InstanceView, JobRow, JobTypeView, JobView, Me, MinuteCount, NextDue, OccurrenceRow,
-        OccurrenceView, Overview, PreviewRun, SchedulePreview, StatusChange, Trigger, WorkerView,
+        ClusterPause, Health, HealthItem, InstanceView, JobRow, JobTypeView, JobView, Me, MinuteCount, NextDue,
+        OccurrenceRow, OccurrenceView, Overview, PreviewRun, SchedulePreview, StatusChange, Trigger, WorkerView,
     },
 };
 use serde_json::json;
@@ -34,6 +34,11 @@ pub(crate) fn occurrence_id(second: i64) -> OccurrenceId {
 /// Somebody with this role.
 pub(crate) fn me(role: Role) -> Me {
     Me { id: UserId::from_parts(at(0), [3; 10]), name: "Ada".into(), email: "ada@example.org".into(), role }
+}
+
+/// A pause of everything, for this reason.
+pub(crate) fn pause(reason: &str) -> ClusterPause {
+    ClusterPause { since: at(0), by: "grace@example.org".into(), reason: reason.into() }
 }
 
 /// An occurrence in a list.

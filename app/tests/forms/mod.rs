@@ -1,5 +1,7 @@
 //! What a browser without a script can do: every form of the dashboard, sent as it is drawn.
 
+mod stops;
+
 use axum::http::StatusCode;
 use protocol::{
     access::{ALL_ACTIONS, Role},
@@ -273,6 +275,9 @@ async fn what_a_role_may_not_do_is_refused_by_the_server_whatever_page_asks() {
         ("/api/set_job_active", format!("id={id}&active=false"), Role::Operator),
         ("/api/save_job", RIGHT.to_owned(), Role::Operator),
         ("/api/check_job", RIGHT.to_owned(), Role::Operator),
+        ("/api/cancel_occurrence", format!("id={}", samples::occurrence_id(0)), Role::Operator),
+        ("/api/pause_cluster", "reason=the+disk+is+full".to_owned(), Role::Operator),
+        ("/api/resume_cluster", String::new(), Role::Operator),
         ("/api/delete_job", format!("id={id}"), Role::Admin),
         ("/api/invite_user", "name=Eve&role=admin".to_owned(), Role::Admin),
         ("/api/revoke_invite", format!("id={id}"), Role::Admin),

@@ -17,9 +17,10 @@ use protocol::{
     page::{JobFilter, OccurrenceFilter, Page},
     request::{JobForm, JobInput},
     schedule,
+    status::OccurrenceStatus,
     view::{
-        FormContext, InviteInfo, JobRow, JobView, Me, OccurrenceRow, OccurrenceView, Overview, SchedulePreview,
-        TeamView, WorkerView,
+        ClusterPause, FormContext, InviteInfo, JobRow, JobView, Me, OccurrenceRow, OccurrenceView, Overview,
+        SchedulePreview, TeamView, WorkerView,
     },
 };
 
@@ -27,6 +28,7 @@ use super::preview::preview;
 use crate::{
     clock::Clock,
     command::{
+        cluster::Cluster,
         invite,
         jobs::Jobs,
         sign_in::{self, Hasher},
@@ -49,6 +51,8 @@ pub struct ServerBackend {
     pub clock: Clock,
     /// Changing jobs.
     pub jobs: Jobs,
+    /// Pausing everything.
+    pub cluster: Cluster,
     /// Hashing passphrases.
     pub hasher: Hasher,
     /// How every part is.
@@ -194,6 +198,18 @@ impl Backend for ServerBackend {
         })
     }
 
+    async fn cluster_state(&self, _me: &Me) -> Result<Option<ClusterPause>, AppError> {
+        self.cluster.state().await
+    }
+
+    async fn pause_cluster(&self, me: &Me, reason: &str) -> Result<(), AppError> {
+        self.cluster.pause(me, reason).await
+    }
+
+    async fn resume_cluster(&self, me: &Me) -> Result<(), AppError> {
+        self.cluster.resume(me).await
+    }
+
     async fn jobs(&self, _me: &Me, filter: JobFilter) -> Result<Page<JobRow>, AppError> {
         Ok(self.store.jobs(&filter, liveness::alive_since(self.clock.now())).await?)
     }
@@ -260,6 +276,10 @@ impl Backend for ServerBackend {
 
     async fn log_before(&self, _me: &Me, id: OccurrenceId, before_seq: i64) -> Result<Vec<LogLine>, AppError> {
         Ok(self.store.log_before(id, before_seq, LOG_LINES).await?)
+    }
+
+    async fn cancel_occurrence(&self, me: &Me, id: OccurrenceId, reason: &str) -> Result<OccurrenceStatus, AppError> {
+        self.jobs.cancel(me, id, reason).await
     }
 
     async fn workers(&self, _me: &Me) -> Result<Vec<WorkerView>, AppError> {
