@@ -99,8 +99,8 @@ async fn mv12_what_waits_is_cancelled_at_once_and_everything_about_it_is_settled
     let changed = store.cancel(&[made.row.id], Some("not today"), edit).await.expect("answered");
     assert_eq!(changed.len(), 1);
     assert_eq!((changed[0].row.status, changed[0].was), (OccurrenceStatus::Cancelled, OccurrenceStatus::Queued));
-    assert_eq!(changed[0].due_again.map(|at| at - now), Some(Duration::seconds(60)), "the pause begins with the end");
-    assert_eq!(store.job(job_id).await.expect("answered").expect("there").next_fire_at, changed[0].due_again);
+    let begun = store.begin_pauses(now).await.expect("answered");
+    assert_eq!(begun, [(job_id, now + Duration::seconds(60))], "the pause begins with the end");
     assert_eq!(count(&mut db, "slots").await, 0, "the slot is free again");
     assert_eq!(count(&mut db, "occurrences WHERE is_held").await, 0);
     assert_eq!(count(&mut db, "stats_minute WHERE status = 4 AND count = 1").await, 1);
