@@ -1,6 +1,6 @@
 // Who may do what. Buttons that are not there are courtesy; here the server itself is asked for what it must refuse.
 
-import { form, makeJob, runJob, shell } from "../fixtures/jobs";
+import { form, makeJob, reached, runJob, shell } from "../fixtures/jobs";
 import { call, client, invited, join, type Person, signIn } from "../fixtures/people";
 import { expect, open, ready, shot, test } from "../fixtures/test";
 
@@ -85,7 +85,7 @@ test("a Viewer sees everything and finds no button that changes anything", async
     await open(page, path);
     await expect(page.getByRole("heading", { level: 1 })).toBeVisible();
     await expect(page.locator('main form[method="post"]')).toHaveCount(0);
-    const changes = /^(run (now|job|with)|pause|resume|delete|edit|new job|create)\b/i;
+    const changes = /^(run (now|job|with)|pause|resume|cancel|delete|edit|new job|create)\b/i;
     await expect(page.getByRole("main").getByRole("button", { name: changes })).toHaveCount(0);
     await expect(page.getByRole("main").getByRole("link", { name: changes })).toHaveCount(0);
     await expect(page.getByRole("link", { name: "Team" })).toHaveCount(0);
@@ -97,6 +97,8 @@ test("a Viewer sees everything and finds no button that changes anything", async
 test("a Viewer's forged requests are refused and change nothing", async ({ context, page, stack, person, watch }) => {
   watch.expect(/status of 403/);
   await signIn(context, stack.url, viewer);
+  const run = await runJob(stack.url, person, job);
+  await reached(stack.url, person, run, "completed");
   await open(page, `/jobs/${job}`);
   const before = await everything(stack.url, person);
   const invites = { name: "Mallory", role: "admin" };
@@ -106,6 +108,9 @@ test("a Viewer's forged requests are refused and change nothing", async ({ conte
     ["check_job", form({ name: "Mine now", input: shell("true") })],
     ["trigger_job", { id: job }],
     ["set_job_active", { id: job, active: "false" }],
+    ["cancel_occurrence", { id: run }],
+    ["pause_cluster", { reason: "because I can" }],
+    ["resume_cluster", {}],
     ["delete_job", { id: job }],
     ["invite_user", invites],
     ["revoke_invite", { id: "00000000-0000-7000-8000-000000000000" }],
@@ -235,6 +240,7 @@ async function everything(url: string, person: Person): Promise<unknown> {
     job: await read(`job?id=${job}`),
     jobs: await read("jobs?filter[limit]=50"),
     occurrences: await read("occurrences"),
+    cluster: await read("cluster"),
     team: (await read("team")) as { users: unknown[]; invites: unknown[] },
   };
   await context.dispose();

@@ -44,6 +44,8 @@ pub fn why(view: &OccurrenceView) -> String {
             None => format!("Failed{on_attempt}. The worker gave no reason."),
         },
         OccurrenceStatus::Cancelled => match because(&row.note) {
+            // The server's own note begins with the word.
+            Some(cause) if cause.starts_with("Cancelled ") => cause,
             Some(cause) => format!("Cancelled: {cause}"),
             None => "Cancelled: somebody asked for it.".to_owned(),
         },
@@ -143,6 +145,11 @@ mod tests {
         skipped.row.note = Some(format!("Skipped: {}", "three fires were missed ".repeat(10).trim_end()));
         assert_eq!(why(&skipped), skipped.row.note.clone().unwrap_or_default(), "said once, and whole");
         assert_eq!(unsaid(&skipped), None);
+        let mut cancelled = view(OccurrenceStatus::Cancelled);
+        cancelled.row.note = Some("Cancelled by ada@example.org: wrong input".into());
+        assert_eq!(why(&cancelled), "Cancelled by ada@example.org: wrong input");
+        cancelled.row.note = Some("A newer occurrence of its job takes its place".into());
+        assert_eq!(why(&cancelled), "Cancelled: A newer occurrence of its job takes its place");
         let mut completed = view(OccurrenceStatus::Completed);
         completed.row.note = Some("stands for 3 missed fires".into());
         assert_eq!(unsaid(&completed).as_deref(), Some("stands for 3 missed fires"));
