@@ -25,7 +25,6 @@ use server::{
     command::failures::RetryInput,
     config::Config,
     domain::{
-        fingerprint::fingerprint,
         message::{Queued, message},
         transition::fold,
     },

@@ -8,7 +8,7 @@
 //! | cannot be read, or is of another type | rejected: it goes to the dead letters |
 //! | copy of what runs here, or ran a moment ago | acknowledged, once the first one needs no copy any more |
 //! | copy of what ended, or what a living instance runs | acknowledged |
-//! | has not started when the worker stops | handed back |
+//! | has not started when the worker stops, or has waited for a place for two seconds | handed back |
 //! | was cancelled before it started | acknowledged when the broker has confirmed the report that says so |
 //! | perhaps a copy, and Redis does not answer | handed back after a pause |
 //! | runs | acknowledged when the broker has confirmed the report that says so |
@@ -46,6 +46,9 @@ use crate::{
     topology,
 };
 
+/// How long a delivery waits for a place here before it is handed back. Runs may take hours, and another instance may have
+/// a place; if none has, it comes back at once and waits again, which costs a message each time.
+const TURN: Duration = Duration::from_secs(2);
 /// How long a delivery stays away after it was handed back for lack of Redis.
 const REDIS_PAUSE: Duration = Duration::from_secs(1);
 /// How often a copy looks whether the holder of its claim is alive.
@@ -286,8 +289,10 @@ impl Consumer {
                 biased;
                 place = self.places.take(line, priority) => Some(place),
                 () = self.stop.cancelled() => None,
+                () = sleep(TURN) => None,
             };
-            // A worker that stops starts nothing, whatever became free.
+            // A worker that stops starts nothing, whatever became free; and what has waited long enough may find a free
+            // place in another instance.
             let Some(place) = place.filter(|_| !self.stop.is_cancelled()) else {
                 return Turn::Elsewhere(Verdict::HandBack);
             };

@@ -1,4 +1,4 @@
-//! The schedule in Redis is rebuilt from PostgreSQL: at start, every minute, and whenever it was found incomplete.
+//! The schedule in Redis is rebuilt from PostgreSQL: at start, every five minutes, and whenever it was found incomplete.
 //!
 //! Only differences are written. A job that is fired while the rebuild runs may be noted with its old instant; the
 //! dispatcher then wakes once for nothing and mends it.

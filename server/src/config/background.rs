@@ -11,7 +11,7 @@ pub struct BackgroundConfig {
     pub dispatch_batch: i64,
     /// `SWEEP_MILLISECONDS`: how often PostgreSQL is asked for due jobs while Redis is away, 100 to 10,000. Default 1,000.
     pub sweep: Duration,
-    /// `REBUILD_SECONDS`: how often the schedule in Redis is rebuilt, 5 to 3,600. Default 60.
+    /// `REBUILD_SECONDS`: how often the schedule in Redis is rebuilt, 5 to 3,600. Default 300.
     pub rebuild: Duration,
     /// `REPUBLISH_SECONDS`: how often, and from which age on, unpublished occurrences are published again, 1 to 3,600.
     /// Default 5.
@@ -23,7 +23,7 @@ impl BackgroundConfig {
         Self {
             dispatch_batch: read.number("DISPATCH_BATCH", 500, 1, 5_000),
             sweep: Duration::from_millis(read.number("SWEEP_MILLISECONDS", 1_000, 100, 10_000)),
-            rebuild: Duration::from_secs(read.number("REBUILD_SECONDS", 60, 5, 3_600)),
+            rebuild: Duration::from_secs(read.number("REBUILD_SECONDS", 300, 5, 3_600)),
             republish: Duration::from_secs(read.number("REPUBLISH_SECONDS", 5, 1, 3_600)),
         }
     }
