@@ -312,10 +312,11 @@ async fn a_settled_run_gives_its_slot_back_and_starts_the_pause_after_it() {
     .await;
     assert_eq!(bench.pass(18, true).await.ended, 1);
     assert_eq!(bench.count("SELECT count(*) FROM slots").await, 0);
-    let due = bench.store.job(job).await.expect("answered").expect("there").next_fire_at.expect("due again");
-    let pause = due - bench.view(id).await.row.ended_at.expect("ended");
-    assert_eq!(pause, chrono::Duration::seconds(60));
-    bench.zombies.wake.notified().await;
+    // The releaser, which is woken here, begins the pause.
+    bench.zombies.release.notified().await;
+    let now = bench.view(id).await.row.ended_at.expect("ended");
+    let begun = bench.store.begin_pauses(now).await.expect("answered");
+    assert_eq!(begun, [(job, now + chrono::Duration::seconds(60))]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

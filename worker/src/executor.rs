@@ -130,7 +130,13 @@ impl Executor {
 async fn watch(mut task: JoinHandle<Returned>, timeout: Duration, stop: &StopSign) -> Outcome {
     let cut_short = tokio::select! {
         biased;
-        joined = &mut task => return judge(joined),
+        // A job that heeds the wish may have ended before anybody looked here; whatever it says, it was cancelled.
+        joined = &mut task => {
+            return match stop.reason() {
+                Some(reason) => Outcome::Cancelled { reason: reason.to_owned() },
+                None => judge(joined),
+            };
+        }
         () = stop.token().cancelled() => match stop.reason() {
             Some(reason) => Outcome::Cancelled { reason: reason.to_owned() },
             None => Outcome::Interrupted,

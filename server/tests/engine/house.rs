@@ -62,7 +62,13 @@ impl Job for Gate {
             if self.inner.lock().expect("nobody panicked").open.contains(&id) {
                 return Ok(());
             }
-            changed.await;
+            tokio::select! {
+                () = changed => {}
+                () = ctx.cancelled().cancelled() => {
+                    self.inner.lock().expect("nobody panicked").waiting.retain(|one| *one != id);
+                    return Ok(());
+                }
+            }
         }
     }
 }

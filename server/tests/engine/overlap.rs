@@ -7,7 +7,7 @@ use protocol::{
     status::OccurrenceStatus,
 };
 
-use crate::house::House;
+use crate::{common::stack, house::House};
 
 fn rules(overlap: Overlap) -> Rules {
     Rules { overlap, ..Rules::default() }
@@ -57,6 +57,22 @@ async fn queue_truly_waits_and_keeps_the_order() {
 }
 
 #[tokio::test]
+async fn replace_cancels_the_previous_one_and_never_runs_two() {
+    let house = House::open().await;
+    let job = house.job(Schedule::every(60), rules(Overlap::Replace), Some(house.clock.now())).await;
+    let first = house.starts(1).await[0];
+    for n in 2..=3 {
+        house.pass(Duration::seconds(60)).await;
+        let started = house.starts(n).await;
+        let before = house.becomes(job, started[n - 2], OccurrenceStatus::Cancelled).await;
+        assert!(before.note.as_deref().is_some_and(|note| note.contains("takes its place")), "{before:?}");
+    }
+    assert_eq!(house.gate.started()[0], first);
+    assert_eq!(house.gate.most(), 1);
+    house.close().await;
+}
+
+#[tokio::test]
 async fn allow_runs_beside_the_previous_one() {
     let house = House::open().await;
     house.job(Schedule::every(60), rules(Overlap::Allow), Some(house.clock.now())).await;
@@ -77,7 +93,8 @@ async fn a_pause_counted_from_the_end_begins_when_the_run_has_ended() {
     house.pass(Duration::seconds(300)).await;
     house.gate.let_one_end();
     house.becomes(job, first, OccurrenceStatus::Completed).await;
-    assert_eq!(house.next(job).await, Some(house.clock.now() + Duration::seconds(60)));
+    let next = stack::eventually("the next fire", || house.next(job)).await;
+    assert_eq!(next, house.clock.now() + Duration::seconds(60));
     house.pass(Duration::seconds(60)).await;
     house.starts(2).await;
     assert_eq!(house.rows(job).await.len(), 2);

@@ -219,3 +219,59 @@ fn a_fire_that_a_changed_calendar_blacks_out_is_a_row_that_says_so() {
     assert_eq!(firing.verdict, Verdict::Skip);
     assert_eq!(firing.next_fire_at, Some(at("2026-01-05T12:00:00Z")));
 }
+
+/// What is shown (`following`), what is fired (`fire`) and what the command line says (`Cron::next_after`) are one list.
+#[test]
+fn the_preview_the_dispatcher_and_the_expression_agree() {
+    let zones = [
+        "UTC",
+        "Europe/Warsaw",
+        "America/New_York",
+        "America/St_Johns",
+        "Australia/Lord_Howe",
+        "Africa/Casablanca",
+        "Asia/Kathmandu",
+        "Pacific/Chatham",
+        "America/Santiago",
+        "Antarctica/Troll",
+    ];
+    // A sequence that looks drawn and is the same every time.
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut draw = |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    };
+    let rules = Rules::default();
+    for _ in 0..200 {
+        let minute = match draw(3) {
+            0 => format!("*/{}", 1 + draw(30)),
+            1 => format!("{},{}", draw(30), 30 + draw(30)),
+            _ => draw(60).to_string(),
+        };
+        let hour = match draw(3) {
+            0 => "*".to_owned(),
+            1 => format!("{}-{}", draw(12), 12 + draw(12)),
+            _ => draw(24).to_string(),
+        };
+        let day = if draw(4) == 0 { (1 + draw(28)).to_string() } else { "*".to_owned() };
+        let weekday = if draw(4) == 0 { draw(8).to_string() } else { "*".to_owned() };
+        let expression = format!("{minute} {hour} {day} * {weekday}");
+        let after = at("2026-01-01T00:00:00Z") + Duration::minutes(i64::try_from(draw(525_600)).expect("fits"));
+        for zone in zones {
+            let schedule = Schedule::Cron { expression: expression.clone(), zone: zone.into() };
+            let cron = Cron::parse(&expression).expect("reads");
+            let tz: Tz = zone.parse().expect("a zone");
+            let table = table(&schedule, &rules, &[]);
+            let mut due = table.first(after).expect("fires");
+            assert_eq!(cron.next_after(tz, after), Some(due), "{expression} in {zone} after {after}");
+            for _ in 0..4 {
+                let next = table.following(due, due);
+                assert_eq!(table.fire(due, due).next_fire_at, next, "{expression} in {zone} at {due}");
+                assert_eq!(cron.next_after(tz, due), next, "{expression} in {zone} at {due}");
+                due = next.expect("goes on");
+            }
+        }
+    }
+}
