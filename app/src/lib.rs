@@ -18,6 +18,8 @@
 pub mod error;
 
 #[cfg(feature = "ssr")]
+pub mod apart;
+#[cfg(feature = "ssr")]
 pub mod backend;
 
 pub mod api;

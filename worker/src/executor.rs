@@ -130,11 +130,13 @@ impl Executor {
 async fn watch(mut task: JoinHandle<Returned>, timeout: Duration, stop: &StopSign) -> Outcome {
     let cut_short = tokio::select! {
         biased;
-        // A job that heeds the wish may have ended before anybody looked here; whatever it says, it was cancelled.
+        // A job that heeds its token may have ended before anybody looked here. Whatever it then says, it was cancelled;
+        // and what it did not finish because the worker stops, it did not fail at.
         joined = &mut task => {
-            return match stop.reason() {
-                Some(reason) => Outcome::Cancelled { reason: reason.to_owned() },
-                None => judge(joined),
+            return match (stop.reason(), judge(joined)) {
+                (Some(reason), _) => Outcome::Cancelled { reason: reason.to_owned() },
+                (None, Outcome::Failed { .. }) if stop.token().is_cancelled() => Outcome::Interrupted,
+                (None, outcome) => outcome,
             };
         }
         () = stop.token().cancelled() => match stop.reason() {

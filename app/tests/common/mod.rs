@@ -8,7 +8,7 @@ pub(crate) mod samples;
 
 use std::sync::{Arc, OnceLock};
 
-use app::{backend::Backend, routes::App, shell::shell};
+use app::{apart::apart, backend::Backend, routes::App, shell::shell};
 use axum::{
     Router,
     body::{Body, to_bytes},
@@ -75,6 +75,11 @@ pub(crate) async fn send(fake: Arc<Fake>, request: Request<Body>) -> Answer {
         .route("/api/{*call}", any(calls))
         .leptos_routes_with_context(&options, routes, provide, pages)
         .with_state(options);
+    // As the server does.
+    apart(answer(router, request)).await
+}
+
+async fn answer(router: Router, request: Request<Body>) -> Answer {
     let response = router.oneshot(request).await.expect("a router answers");
     let status = response.status();
     let location =

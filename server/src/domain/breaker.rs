@@ -71,7 +71,8 @@ mod tests {
 
     #[test]
     fn the_last_runs_must_all_have_failed_in_time() {
-        let table: [(&str, bool, &[(OccurrenceStatus, i64)], Option<i64>); 10] = [
+        type Row<'a> = (&'a str, bool, &'a [(OccurrenceStatus, i64)], Option<i64>);
+        let table: [Row<'_>; 10] = [
             ("three in a row", true, &[(S::Failed, 900), (S::TimedOut, 910), (S::Failed, 920)], None),
             ("one too few", false, &[(S::Failed, 900), (S::Failed, 920)], None),
             (

@@ -3,19 +3,15 @@
 pub mod backend;
 pub mod preview;
 
-use std::{
-    future::poll_fn,
-    pin::pin,
-    sync::{Arc, OnceLock},
-};
+use std::sync::{Arc, OnceLock};
 
-use app::{backend::Backend, routes::App, shell::shell};
+use app::{apart::apart, backend::Backend, routes::App, shell::shell};
 use axum::{
     Router,
     body::Body,
     extract::Request,
     middleware::{self, Next},
-    response::{IntoResponse, Response},
+    response::IntoResponse,
     routing::any,
 };
 use http::header::CONTENT_SECURITY_POLICY;
@@ -65,32 +61,5 @@ pub fn router(config: &HttpConfig, backend: Arc<ServerBackend>) -> Router {
         .leptos_routes_with_context(&options, routes, provide_page.clone(), document)
         .fallback(file_and_error_handler_with_context::<LeptosOptions, _>(provide_page, shell))
         .with_state(options)
-        .layer(middleware::from_fn(apart))
-}
-
-/// Keeps what one request provides out of every other.
-///
-/// Leptos leaves the page it began last on a thread as that thread's current owner. Whatever else runs there meanwhile
-/// would become a part of that page: a file took its status and its headers away, and a page that goes on later, on
-/// another thread, saw another person's. With this, an owner is left to the request instead of the thread.
-async fn apart(request: Request, next: Next) -> Response {
-    let mut next = pin!(next.run(request));
-    let mut own = None;
-    poll_fn(move |context| {
-        let outer = Owner::current();
-        make_current(own.take());
-        let polled = next.as_mut().poll(context);
-        own = Owner::current();
-        make_current(outer);
-        polled
-    })
-    .await
-}
-
-fn make_current(owner: Option<Owner>) {
-    match (owner, Owner::current()) {
-        (Some(owner), _) => owner.set(),
-        (None, Some(current)) => current.unset(),
-        (None, None) => {}
-    }
+        .layer(middleware::from_fn(|request: Request, next: Next| apart(next.run(request))))
 }

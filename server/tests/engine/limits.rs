@@ -19,7 +19,7 @@ async fn a_job_with_a_limit_never_exceeds_it_and_loses_nothing() {
         house.pass(Duration::seconds(60)).await;
     }
     for n in 1..=6 {
-        let started = house.starts(n.max(2).min(6)).await;
+        let started = house.starts(n.clamp(2, 6)).await;
         house.gate.let_one_end();
         house.becomes(job, started[n - 1], OccurrenceStatus::Completed).await;
     }
