@@ -84,7 +84,7 @@ fn Layout() -> impl IntoView {
     view! {
         <div class="app">
             <a class="skip-link" href="#content" rel="external">"Skip to content"</a>
-            <Topbar session/>
+            <Topbar session=session.clone()/>
             <SideNav session/>
             <main class="content" id="content" tabindex="-1">
                 <Notice/>

@@ -20,14 +20,15 @@ where
     F: Fn(T) -> V + Clone + Send + Sync + 'static,
 {
     let session = use_context::<Session>();
+    let asked = session.clone();
     let retry = Callback::new(move |()| {
-        if let Some(session) = session {
+        if let Some(session) = &asked {
             session.ask_again();
         }
         data.refetch();
     });
     let draw = move || {
-        let view = view.clone();
+        let (view, session) = (view.clone(), session.clone());
         Suspend::new(async move {
             let known = match session {
                 Some(session) => session.known().await.map(|_| ()),

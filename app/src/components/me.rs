@@ -3,24 +3,36 @@
 //! The layout asks once. A page is drawn only after the answer is known, on both sides, so that which buttons it has
 //! never depends on what arrived first. Hiding a button is courtesy; the server judges every call again.
 
+use std::sync::{Arc, RwLock};
+
 use leptos::prelude::*;
 use protocol::{access::Action, view::Me};
 
 use crate::{api::session::whoami, error::AppError};
 
 /// The question who is signed in, and its answer.
-#[derive(Clone, Copy)]
+///
+/// Several parts of a page wait for the answer, on several threads of the server at once, and each of them writes it
+/// down. A signal is not made for that: whoever reads one while another thread writes it is told that it is gone, and
+/// the page ends in the middle. So the answer lies behind a lock, and a signal only says that it has changed, which it
+/// does in a browser alone.
+#[derive(Clone)]
 pub struct Session {
-    asked: Resource<Result<Option<Me>, AppError>>,
-    me: RwSignal<Option<Me>>,
+    asked: ArcResource<Result<Option<Me>, AppError>>,
+    me: Arc<RwLock<Option<Me>>>,
+    changed: ArcTrigger,
 }
 
 impl Session {
     /// Asks, and lets everything inside the layout know.
     #[must_use]
     pub fn provide() -> Self {
-        let session = Self { asked: Resource::new_blocking(|| (), |()| whoami()), me: RwSignal::new(None) };
-        provide_context(session);
+        let session = Self {
+            asked: ArcResource::new_blocking(|| (), |()| whoami()),
+            me: Arc::default(),
+            changed: ArcTrigger::new(),
+        };
+        provide_context(session.clone());
         session
     }
 
@@ -31,14 +43,15 @@ impl Session {
     /// When the server could not tell.
     pub async fn known(self) -> Result<Option<Me>, AppError> {
         let me = self.asked.await?;
-        if self.me.with_untracked(|known| *known != me) {
-            self.me.set(me.clone());
+        let is_news = self.me.write().is_ok_and(|mut known| std::mem::replace(&mut *known, me.clone()) != me);
+        if is_news && cfg!(feature = "hydrate") {
+            self.changed.notify();
         }
         Ok(me)
     }
 
     /// Asks again: the role may have changed, or the session ended.
-    pub fn ask_again(self) {
+    pub fn ask_again(&self) {
         self.asked.refetch();
     }
 }
@@ -47,7 +60,10 @@ impl Session {
 #[must_use]
 pub fn use_me() -> Signal<Option<Me>> {
     match use_context::<Session>() {
-        Some(session) => session.me.into(),
+        Some(session) => Signal::derive(move || {
+            session.changed.track();
+            session.me.read().ok().and_then(|me| me.clone())
+        }),
         None => Signal::stored(None),
     }
 }

@@ -18,6 +18,7 @@ use crate::{
 #[component]
 pub fn Topbar(session: Session) -> impl IntoView {
     let user = move || {
+        let session = session.clone();
         Suspend::new(async move {
             let me = session.known().await.ok().flatten();
             untrack(|| me.map(|me| view! { <UserMenu me/> }))
@@ -124,6 +125,7 @@ fn UserMenu(me: Me) -> impl IntoView {
 #[component]
 pub fn SideNav(session: Session) -> impl IntoView {
     let govern = move || {
+        let session = session.clone();
         Suspend::new(async move {
             let _ = session.known().await;
             untrack(|| may(Action::ReadTeam)).then(|| {
