@@ -152,6 +152,7 @@ impl Server {
             store: store.clone(),
             cache: cache.clone(),
             clock: clock.clone(),
+            dispatch: wakes.dispatch.clone(),
             every: config.background.rebuild,
         };
         loops.spawn(drive_led(index, wake_index, board_index, leadership.clone(), stop_index));

@@ -137,7 +137,13 @@ async fn the_index_in_redis_is_rebuilt_from_the_truth() {
     cache.note_due(&[(id, Some(due + Duration::hours(5))), (ghost, Some(due))]).await.expect("Redis answers");
     assert!(!cache.earliest().await.expect("Redis answers").1, "an index nobody rebuilt must not be believed");
 
-    let mut index = DueIndex { store, cache: cache.clone(), clock, every: std::time::Duration::from_secs(60) };
+    let mut index = DueIndex {
+        store,
+        cache: cache.clone(),
+        clock,
+        dispatch: Default::default(),
+        every: std::time::Duration::from_secs(60),
+    };
     let rebuilt = index.tick().await.expect("rebuilt");
     assert_eq!((rebuilt.jobs, rebuilt.noted, rebuilt.removed), (1, 1, 1));
     let (earliest, complete) = cache.earliest().await.expect("Redis answers");

@@ -3,9 +3,10 @@
 //! Only differences are written. A job that is fired while the rebuild runs may be noted with its old instant; the
 //! dispatcher then wakes once for nothing and mends it.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use protocol::id::JobId;
+use tokio::sync::Notify;
 
 use super::Task;
 use crate::{cache::Cache, clock::Clock, store::Store};
@@ -22,6 +23,8 @@ pub struct DueIndex {
     pub cache: Cache,
     /// Aligned with the database on the way.
     pub clock: Clock,
+    /// Wakes the dispatcher: what it sleeps on was wrong.
+    pub dispatch: Arc<Notify>,
     /// How often.
     pub every: Duration,
 }
@@ -70,6 +73,9 @@ impl Task for DueIndex {
             self.cache.forget(some).await?;
         }
         self.cache.mark_complete().await?;
+        if rebuilt.noted > 0 {
+            self.dispatch.notify_one();
+        }
         Ok(rebuilt)
     }
 
