@@ -1,5 +1,6 @@
 //! Status reports: folded, applied in one transaction, told to browsers after the commit.
 
+use chrono::{DateTime, Utc};
 use protocol::{
     event::Event,
     message::{StatusMessage, StatusReport},
@@ -9,7 +10,10 @@ use crate::{
     background::wakes::Wakes,
     broker::consumer::Handler,
     clock::Clock,
-    domain::transition,
+    domain::{
+        retry,
+        transition::{self, Change},
+    },
     live::Hub,
     store::{Store, reports::Applied},
 };
@@ -34,11 +38,12 @@ impl StatusIntake {
     ///
     /// When the database does not answer; then nothing was applied.
     pub async fn apply(&self, reports: Vec<StatusReport>) -> anyhow::Result<usize> {
-        let changes = transition::fold(reports);
+        let mut changes = transition::fold(reports);
         let now = self.clock.now();
-        let Applied { rows, freed, failed, pauses } = self.store.apply(&changes, now).await?;
+        self.decide_about_retries(&mut changes, now).await?;
+        let Applied { rows, freed, failed, pauses, waits } = self.store.apply(&changes, now).await?;
         let changed = rows.len();
-        if freed || pauses {
+        if freed || pauses || waits {
             self.wakes.release.notify_one();
         }
         if failed {
@@ -55,6 +60,26 @@ impl StatusIntake {
             );
         }
         Ok(changed)
+    }
+
+    /// Most batches hold nothing that could be tried again, and cost no question.
+    async fn decide_about_retries(&self, changes: &mut [Change], now: DateTime<Utc>) -> anyhow::Result<()> {
+        let asked: Vec<_> = changes
+            .iter()
+            .filter(|change| change.may_be_followed())
+            .map(|change| (change.occurrence_id, change.attempt))
+            .collect();
+        if asked.is_empty() {
+            return Ok(());
+        }
+        let standings = self.store.standings(&asked).await?;
+        for change in changes {
+            // What is not in the attempt that was reported changes nothing, whatever is decided.
+            if let Some(standing) = standings.get(&change.occurrence_id) {
+                retry::decide(change, *standing, now);
+            }
+        }
+        Ok(())
     }
 }
 
