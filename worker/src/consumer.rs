@@ -46,6 +46,7 @@ use crate::{
     registry::Registered,
     running::{Place as Seat, Running},
     topology,
+    watchdog::Watchdog,
 };
 
 /// How long a delivery waits for a place here before it is handed back. Runs may take hours, and another instance may have
@@ -55,7 +56,7 @@ const TURN: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_secs(1);
 /// How often a copy looks whether the holder of its claim is alive.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// How long the broker may take to answer a cancelled consumer.
+/// How long the broker may take to answer, and a server that was asked when the worker stops.
 const CANCEL: Duration = Duration::from_secs(2);
 
 /// Everything deliveries share.
@@ -109,6 +110,10 @@ enum Lost {
     Broker(#[from] lapin::Error),
     #[error("the broker has cancelled a consumer; was its queue deleted?")]
     Consumer,
+    #[error("messages wait in {0}, and none is delivered")]
+    Silent(String),
+    #[error("the broker does not answer on this connection")]
+    Deaf,
 }
 
 /// What to tell the broker about a delivery that does not run here.
@@ -145,6 +150,7 @@ impl Consumer {
         topology::declare_shared(&channel, &self.topology).await?;
         let mut channels = Vec::new();
         let mut streams = Vec::new();
+        let mut queues = Vec::new();
         for (line, job) in self.lines.iter().enumerate() {
             let job_type = job.job_type;
             let queue = topology::declare_job_queue(&channel, &self.topology, &self.worker_id, job_type).await?;
@@ -159,11 +165,13 @@ impl Consumer {
                 )
                 .await?;
             channels.push(Receipts::new(own));
+            queues.push(queue);
             // A consumer that ends by itself (its queue was deleted) must be noticed, so its end is an item too.
             streams.push(consumer.map(Some).chain(stream::iter([None])).map(move |delivery| (line, delivery)));
         }
         tracing::info!(worker.id = self.worker_id, job_types = self.lines.len(), "waiting for work");
         let mut deliveries = stream::select_all(streams);
+        let mut watchdog = Watchdog::new(channel, queues);
         loop {
             let next = tokio::select! {
                 biased;
@@ -172,9 +180,18 @@ impl Consumer {
                     return Ok(channels);
                 }
                 next = deliveries.next() => next,
+                () = watchdog.wait() => {
+                    match timeout(CANCEL, watchdog.look()).await {
+                        Ok(Ok(None)) => continue,
+                        Ok(Ok(Some(queue))) => return Err(Lost::Silent(queue.to_owned())),
+                        Ok(Err(error)) => return Err(error.into()),
+                        Err(_) => return Err(Lost::Deaf),
+                    }
+                }
             };
             match next {
                 Some((line, Some(Ok(delivery)))) => {
+                    watchdog.hear(line);
                     let receipt = channels[line].open(delivery.delivery_tag);
                     self.deliveries.spawn(self.clone().handle(line, delivery, receipt));
                 }
@@ -350,13 +367,18 @@ impl Consumer {
     /// Asks the server about what may be a second copy: Redis may have forgotten the first one. None when it may start,
     /// as far as the server knows.
     async fn check(&self, message: &JobMessage) -> Option<Verdict> {
+        let asking = self.inquiry.ask((message.occurrence_id, message.attempt));
+        tokio::pin!(asking);
         let answer = tokio::select! {
-            answer = self.inquiry.ask((message.occurrence_id, message.attempt)) => answer,
-            // Whether it may start need not be known any more.
-            () = self.stop.cancelled() => return Some(Verdict::HandBack),
+            answer = &mut asking => answer,
+            // A worker that stops starts nothing, but what is known to be a copy need not go round again.
+            () = self.stop.cancelled() => match timeout(CANCEL, asking).await {
+                Ok(answer) => answer,
+                Err(_) => return Some(Verdict::HandBack),
+            },
         };
         match answer {
-            Ok(reply) if reply.granted => None,
+            Ok(reply) if reply.granted => self.stop.is_cancelled().then_some(Verdict::HandBack),
             Ok(reply) => {
                 let reason = reply.reason.map_or("the server denies it", Denial::word);
                 tell_of_copy(message, &reply.by.map_or_else(|| reason.to_owned(), |by| format!("{reason}: {by}")));

@@ -82,6 +82,7 @@ mod inquiry;
 mod places;
 mod receipts;
 mod running;
+mod watchdog;
 
 mod log;
 mod publisher;

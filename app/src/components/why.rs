@@ -24,6 +24,16 @@ pub fn why(view: &OccurrenceView) -> String {
         OccurrenceStatus::Queued if !view.worker_alive => {
             format!("Queued: no live worker offers {target}. It starts as soon as one does.")
         }
+        OccurrenceStatus::Queued if row.waits_until.is_some() => {
+            let next = row.attempt;
+            match (view.changes.iter().rev().nth(1).map(|step| step.status), because(&row.note)) {
+                (Some(OccurrenceStatus::Failed | OccurrenceStatus::TimedOut), Some(cause)) => {
+                    format!("Retrying: attempt {} failed: {cause}. Attempt {next} waits for its time.", next - 1)
+                }
+                (_, Some(cause)) => format!("Queued: attempt {next} waits for its time; {cause}"),
+                _ => format!("Queued: attempt {next} waits for its time."),
+            }
+        }
         OccurrenceStatus::Queued if view.is_held => {
             "Queued: it waits its turn, until a limit or an earlier occurrence of the job lets it go.".to_owned()
         }

@@ -230,6 +230,7 @@ fn Facts(data: RwSignal<OccurrenceView>) -> impl IntoView {
     };
     let started = Signal::derive(move || data.with(|data| data.row.started_at));
     let ended = Signal::derive(move || data.with(|data| data.row.ended_at));
+    let waits_until = Signal::derive(move || data.with(|data| data.row.waits_until));
     let millis = Signal::derive(move || data.with(|data| data.row.duration_ms));
     let running = Signal::derive(move || data.with(|data| data.row.status == OccurrenceStatus::Running));
     let note = Memo::new(move |_| data.with(unsaid));
@@ -261,7 +262,13 @@ fn Facts(data: RwSignal<OccurrenceView>) -> impl IntoView {
                 <dt>"Duration"</dt>
                 <dd><Duration started_at=started millis running/></dd>
                 <dt>"Attempt"</dt>
-                <dd>{move || data.with(|data| data.row.attempt)}</dd>
+                <dd>
+                    {move || data.with(|data| data.row.attempt)}
+                    <Show when=move || waits_until.get().is_some()>
+                        <span class="muted">" not before "</span>
+                        <MaybeTime at=waits_until/>
+                    </Show>
+                </dd>
                 <dt>"Worker instance"</dt>
                 <dd class="mono">{instance}</dd>
                 {note}

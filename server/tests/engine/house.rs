@@ -1,7 +1,7 @@
 //! A server whose clock is moved by hand, and a worker whose runs end when the test says so.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     sync::{Arc, Mutex},
 };
 
@@ -32,8 +32,31 @@ pub(crate) struct Gate {
 struct Inside {
     started: Vec<OccurrenceId>,
     waiting: VecDeque<OccurrenceId>,
-    open: Vec<OccurrenceId>,
+    open: HashMap<OccurrenceId, Ending>,
     most: usize,
+}
+
+/// How a run is to end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ending {
+    Well,
+    Fails,
+    GivesUp,
+    /// For so many seconds.
+    Snoozes(u64),
+}
+
+impl Ending {
+    fn result(self) -> Result<(), JobError> {
+        match self {
+            Self::Well => Ok(()),
+            Self::Fails => Err(JobError::new("the line is dead")),
+            Self::GivesUp => Err(JobError::permanent("the account is closed")),
+            Self::Snoozes(seconds) => {
+                Err(JobError::snooze(std::time::Duration::from_secs(seconds), "the file is not there yet"))
+            }
+        }
+    }
 }
 
 #[derive(serde::Deserialize, schemars::JsonSchema)]
@@ -59,8 +82,8 @@ impl Job for Gate {
         }
         loop {
             let changed = self.changed.notified();
-            if self.inner.lock().expect("nobody panicked").open.contains(&id) {
-                return Ok(());
+            if let Some(ending) = self.inner.lock().expect("nobody panicked").open.remove(&id) {
+                return ending.result();
             }
             tokio::select! {
                 () = changed => {}
@@ -86,9 +109,14 @@ impl Gate {
 
     /// Lets the run that began first end. None when nothing runs.
     pub(crate) fn let_one_end(&self) -> Option<OccurrenceId> {
+        self.end_one(Ending::Well)
+    }
+
+    /// Ends the run that began first. None when nothing runs.
+    pub(crate) fn end_one(&self, ending: Ending) -> Option<OccurrenceId> {
         let mut inside = self.inner.lock().expect("nobody panicked");
         let id = inside.waiting.pop_front()?;
-        inside.open.push(id);
+        inside.open.insert(id, ending);
         drop(inside);
         self.changed.notify_waiters();
         Some(id)
@@ -112,20 +140,25 @@ impl House {
         let clock = Clock::manual(DateTime::from_timestamp(real - real % 60, 0).expect("an instant"));
         let server = Server::start(&config, clock.clone()).await.expect("the server starts");
         let gate = Gate::default();
+        let house = Self { config, server, clock, gate, stop: CancellationToken::new() };
+        house.hire();
+        house
+    }
+
+    /// Starts an instance of the worker, at the same gate.
+    pub(crate) fn hire(&self) {
         let worker = Worker::builder()
             .config(WorkerConfig::default())
             .worker_id("w")
-            .amqp_url(&config.broker.url)
-            .redis_url(&config.cache.url)
-            .prefix(&config.broker.prefix)
-            .key_prefix(&config.cache.key_prefix)
-            .job(gate.clone())
+            .amqp_url(&self.config.broker.url)
+            .redis_url(&self.config.cache.url)
+            .prefix(&self.config.broker.prefix)
+            .key_prefix(&self.config.cache.key_prefix)
+            .job(self.gate.clone())
             .build()
             .expect("the worker is well configured");
-        let stop = CancellationToken::new();
-        let until = stop.clone();
+        let until = self.stop.clone();
         tokio::spawn(async move { worker.run_until(until).await });
-        Self { config, server, clock, gate, stop }
     }
 
     /// Makes a job that is due as its timetable says, or first at `due`.
@@ -143,6 +176,8 @@ impl House {
     pub(crate) async fn pass(&self, time: Duration) {
         self.clock.advance(time);
         self.server.cache.wake().await.expect("Redis answers");
+        // It sleeps until its next appointment in real time, which does not pass here.
+        self.server.jobs.release.notify_one();
     }
 
     /// Waits until the job has `count` occurrences; by due instant.

@@ -6,8 +6,10 @@
 mod common;
 
 mod calendars;
+mod claims;
 mod fence;
 mod house;
 mod limits;
 mod misfires;
 mod overlap;
+mod retries;

@@ -1,0 +1,108 @@
+//! Notices a consumer that has fallen silent.
+//!
+//! A consumer can be there for this process and be gone for the broker, or be there for both and get nothing: after a
+//! reconnect at the wrong moment, behind a proxy that lost its state. Nothing fails then, and nothing runs. So whoever
+//! has heard nothing for a while asks how many messages wait. If some do and still none comes, the connection is given
+//! up and made again; if the broker knows of no consumer at all, at once.
+//!
+//! Work that waits here for a place cannot be mistaken for silence: it is handed back after two seconds and delivered
+//! again.
+
+use std::time::Duration;
+
+use lapin::{Channel, options::QueueDeclareOptions, types::FieldTable};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
+
+/// How often it looks, and how long a line must have been quiet to be looked at.
+const LOOK: Duration = Duration::from_secs(15);
+/// How many looks in a row must find messages and no delivery.
+const STRIKES: u8 = 2;
+
+/// What the broker says of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    waiting: u32,
+    consumers: u32,
+}
+
+/// One line's silence.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    heard: Instant,
+    strikes: u8,
+}
+
+impl Line {
+    /// Judges a look; true when the line must be given up.
+    fn is_silent(&mut self, seen: Seen) -> bool {
+        if seen.consumers == 0 {
+            return true;
+        }
+        self.strikes = if seen.waiting > 0 { self.strikes + 1 } else { 0 };
+        self.strikes >= STRIKES
+    }
+}
+
+/// Watches the consumers of one connection.
+pub(crate) struct Watchdog {
+    channel: Channel,
+    queues: Vec<String>,
+    lines: Vec<Line>,
+    ticks: Interval,
+}
+
+impl Watchdog {
+    /// Watches `queues`, in the order of the lines; asks over `channel`, which no consumer uses.
+    pub(crate) fn new(channel: Channel, queues: Vec<String>) -> Self {
+        let mut ticks = interval(LOOK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let lines = vec![Line { heard: Instant::now(), strikes: 0 }; queues.len()];
+        Self { channel, queues, lines, ticks }
+    }
+
+    /// Something came on a line.
+    pub(crate) fn hear(&mut self, line: usize) {
+        self.lines[line] = Line { heard: Instant::now(), strikes: 0 };
+    }
+
+    /// Waits for the next time to look. Nothing is lost when it is dropped meanwhile.
+    pub(crate) async fn wait(&mut self) {
+        self.ticks.tick().await;
+    }
+
+    /// Looks at the lines that have been quiet; answers the queue of one that is silent.
+    ///
+    /// # Errors
+    /// When the broker does not answer, or has no such queue any more.
+    pub(crate) async fn look(&mut self) -> Result<Option<&str>, lapin::Error> {
+        for (line, queue) in self.lines.iter_mut().zip(&self.queues) {
+            if line.heard.elapsed() < LOOK {
+                continue;
+            }
+            let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+            let state = self.channel.queue_declare(queue.as_str().into(), options, FieldTable::default()).await?;
+            let seen = Seen { waiting: state.message_count(), consumers: state.consumer_count() };
+            if line.is_silent(seen) {
+                return Ok(Some(queue));
+            }
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(looks: &[(u32, u32)]) -> Vec<bool> {
+        let mut line = Line { heard: Instant::now(), strikes: 0 };
+        looks.iter().map(|&(waiting, consumers)| line.is_silent(Seen { waiting, consumers })).collect()
+    }
+
+    #[tokio::test]
+    async fn a_line_is_silent_when_messages_wait_at_two_looks_and_none_came() {
+        assert_eq!(judged(&[(0, 1), (3, 1), (3, 1)]), [false, false, true]);
+        assert_eq!(judged(&[(3, 1), (0, 1), (3, 1)]), [false, false, false], "the queue was empty in between");
+        assert_eq!(judged(&[(0, 0)]), [true], "the broker knows of nobody");
+    }
+}
