@@ -12,6 +12,10 @@ use crate::{
     status::OccurrenceStatus,
 };
 
+mod calendars;
+
+pub use calendars::{BlackoutView, CalendarName, CalendarRow, CalendarView};
+
 /// Why an occurrence exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -186,6 +190,8 @@ pub struct JobView {
     pub modified_by: String,
     /// The input's JSON Schema, if the type was ever announced.
     pub schema: Option<Value>,
+    /// The calendars it keeps to, by name.
+    pub calendars: Vec<CalendarName>,
 }
 
 /// A schedule in words and dates.
@@ -198,7 +204,7 @@ pub struct SchedulePreview {
     pub zone: String,
     /// The reader's zone, when it is another.
     pub viewer_zone: Option<String>,
-    /// The next fires.
+    /// The next fires, and between them what calendars keep from firing.
     pub runs: Vec<PreviewRun>,
     /// What one should know.
     pub warnings: Vec<String>,
@@ -214,6 +220,9 @@ pub struct PreviewRun {
     pub in_zone: String,
     /// In the reader's zone, with its abbreviation.
     pub in_viewer_zone: Option<String>,
+    /// What becomes of it instead, when it falls into a blackout: whether it is left out or comes later, how many more
+    /// fires share its fate, and which calendars say so. None: it runs.
+    pub blackout: Option<String>,
 }
 
 /// A job type and who announced it.
@@ -420,6 +429,8 @@ pub struct FormContext {
     pub job_types: Vec<JobTypeView>,
     /// Every zone name.
     pub zones: Vec<String>,
+    /// Every calendar by name.
+    pub calendars: Vec<CalendarRow>,
     /// The job to edit, if it is an edit.
     pub job: Option<JobView>,
 }
