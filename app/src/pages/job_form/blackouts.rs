@@ -46,7 +46,7 @@ pub fn Blackouts(
                         <legend>"Keeps to these calendars"</legend>
                         {boxes}
                         <For each=move || known.get() key=|calendar| calendar.id let:calendar>
-                            <Box form calendar/>
+                            <CalendarBox form calendar/>
                         </For>
                     </fieldset>
                     <p class="hint" id=format!("{id}-hint")>
@@ -70,7 +70,7 @@ pub fn Blackouts(
 }
 
 #[component]
-fn Box(form: StoredValue<JobForm>, calendar: CalendarRow) -> impl IntoView {
+fn CalendarBox(form: StoredValue<JobForm>, calendar: CalendarRow) -> impl IntoView {
     let field = format!("rules.{}", calendar_field(calendar.id));
     view! {
         <label class="check">
