@@ -9,14 +9,15 @@ use async_trait::async_trait;
 use http::request::Parts;
 use protocol::{
     access::{Action, Role},
-    id::{JobId, OccurrenceId, UserId},
+    calendar_form::CalendarForm,
+    id::{CalendarId, JobId, OccurrenceId, UserId},
     message::LogLine,
     page::{JobFilter, OccurrenceFilter, Page},
     request::{FieldError, JobForm},
     status::OccurrenceStatus,
     view::{
-        ClusterPause, FormContext, InviteInfo, JobRow, JobView, Me, OccurrenceRow, OccurrenceView, Overview,
-        SchedulePreview, TeamView, WorkerView,
+        BlackoutView, CalendarRow, CalendarView, ClusterPause, FormContext, InviteInfo, JobRow, JobView, Me,
+        OccurrenceRow, OccurrenceView, Overview, SchedulePreview, TeamView, WorkerView,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -109,6 +110,17 @@ pub trait Backend: Send + Sync + 'static {
     async fn set_job_active(&self, me: &Me, id: JobId, active: bool, reason: &str) -> Result<(), AppError>;
     /// Deletes a job; its occurrences stay until retention takes them. Returns its name.
     async fn delete_job(&self, me: &Me, id: JobId) -> Result<String, AppError>;
+
+    /// Every calendar by name.
+    async fn calendars(&self, me: &Me) -> Result<Vec<CalendarRow>, AppError>;
+    /// One calendar with the jobs that keep to it.
+    async fn calendar(&self, me: &Me, id: CalendarId) -> Result<CalendarView, AppError>;
+    /// Checks the whole form without saving it; answers the next blackouts it comes to.
+    async fn check_calendar(&self, me: &Me, form: &CalendarForm) -> Result<Vec<BlackoutView>, AppError>;
+    /// Makes or changes a calendar.
+    async fn save_calendar(&self, me: &Me, form: &CalendarForm) -> Result<CalendarId, AppError>;
+    /// Deletes a calendar that no job keeps to. Returns its name.
+    async fn delete_calendar(&self, me: &Me, id: CalendarId) -> Result<String, AppError>;
 
     /// A page of occurrences, newest first.
     async fn occurrences(&self, me: &Me, filter: OccurrenceFilter) -> Result<Page<OccurrenceRow>, AppError>;

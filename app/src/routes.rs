@@ -22,6 +22,10 @@ use crate::{
     },
     live::Live,
     pages::{
+        calendars::{
+            CalendarsPage,
+            form::{EditCalendarPage, NewCalendarPage},
+        },
         help::HelpPage,
         invite::{InvitePage, SetupPage},
         job::JobPage,
@@ -64,6 +68,9 @@ pub fn App() -> impl IntoView {
                     <Route path=path!("/jobs/new") view=NewJobPage ssr=SsrMode::Async/>
                     <Route path=path!("/jobs/:id") view=JobPage ssr=SsrMode::Async/>
                     <Route path=path!("/jobs/:id/edit") view=EditJobPage ssr=SsrMode::Async/>
+                    <Route path=path!("/calendars") view=CalendarsPage ssr=SsrMode::Async/>
+                    <Route path=path!("/calendars/new") view=NewCalendarPage ssr=SsrMode::Async/>
+                    <Route path=path!("/calendars/:id/edit") view=EditCalendarPage ssr=SsrMode::Async/>
                     <Route path=path!("/occurrences") view=OccurrencesPage ssr=SsrMode::Async/>
                     <Route path=path!("/occurrences/:id") view=OccurrencePage ssr=SsrMode::Async/>
                     <Route path=path!("/workers") view=WorkersPage ssr=SsrMode::Async/>

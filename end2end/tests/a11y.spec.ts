@@ -4,7 +4,7 @@
 import { AxeBuilder } from "@axe-core/playwright";
 import type { Page } from "@playwright/test";
 
-import { makeJob, pauseJob, reached, runJob, shell } from "../fixtures/jobs";
+import { makeCalendar, makeJob, pauseJob, reached, runJob, shell } from "../fixtures/jobs";
 import { call } from "../fixtures/people";
 import { expect, live, open, row, shot, test } from "../fixtures/test";
 
@@ -17,6 +17,7 @@ const PHONE = { width: 360, height: 740 };
 /** What there is to see, made once. */
 interface Seen {
   job: string;
+  calendar: string;
   paused: string;
   completed: string;
   failed: string;
@@ -81,6 +82,23 @@ test.describe("with things to see", () => {
     await judge(admin, `/jobs/${seen?.job}/edit`, "job-edit", async () => {
       await admin.getByText("Timeout, priority, tags, description").click();
     });
+  });
+
+  test("the calendars", async ({ admin, watch }) => {
+    watch.expect(/status of 422/);
+    await judge(admin, "/calendars", "calendars");
+    await judge(admin, `/calendars/${seen?.calendar}/edit`, "calendar-edit");
+    await judge(admin, "/calendars/new", "calendar-new", async () => {
+      await admin.getByRole("button", { name: "Add a window" }).click();
+      await admin.getByRole("group", { name: "Window 1" }).getByLabel("Mon").check();
+      await admin.getByLabel("Days (optional)").fill("tomorrow");
+      await admin.getByRole("button", { name: "Create" }).click();
+      await expect(admin.locator("#error-summary")).toBeFocused();
+    });
+    await open(admin, `/calendars/${seen?.calendar}/edit`);
+    await admin.getByRole("button", { name: "Delete…" }).click();
+    await expect(admin.getByRole("dialog")).toBeVisible();
+    await inEveryLight(admin, "dialog-calendar-delete");
   });
 
   test("the occurrences", async ({ admin }) => {
@@ -150,7 +168,7 @@ test.describe("with things to see", () => {
   test("keys lead around, and not while somebody types", async ({ admin }) => {
     await open(admin, "/");
     const heading = admin.getByRole("heading", { level: 1 });
-    for (const [keys, name] of [["gj", "Jobs"], ["gr", "Occurrences"], ["gw", "Workers"], ["go", "Overview"], ["gj", "Jobs"]] as const) {
+    for (const [keys, name] of [["gj", "Jobs"], ["gr", "Occurrences"], ["gw", "Workers"], ["gc", "Calendars"], ["go", "Overview"], ["gj", "Jobs"]] as const) {
       await admin.keyboard.type(keys);
       await expect(heading).toHaveText(name);
       await expect(heading).toBeFocused();
@@ -193,12 +211,24 @@ async function inEveryLight(page: Page, name: string): Promise<void> {
 
 /** Some of everything. */
 async function scenery(url: string, person: Parameters<typeof makeJob>[1]): Promise<Seen> {
+  const calendar = await makeCalendar(url, person, {
+    name: "Public holidays and the quiet hours of the warehouse in Warsaw",
+    zone: "Europe/Warsaw",
+    dates: "2030-12-24 to 2030-12-26\n2031-01-01\n2031-01-06\n2031-05-01 to 2031-05-03",
+    windows: [
+      { days: ["sat", "sun"], from: "00:00", to: "00:00" },
+      { days: ["mon", "tue", "wed", "thu", "fri"], from: "22:00", to: "05:30" },
+    ],
+  });
+  await makeCalendar(url, person, { name: "Over", dates: "2020-01-01" });
   const job = await makeJob(url, person, {
     name: "Nightly report of everything that was sold",
     input: shell("for i in 1 2 3; do echo page $i of the report; done; echo a warning >&2"),
     cron: "30 3 * * MON-FRI",
     zone: "Europe/Warsaw",
     tags: "reports, night",
+    calendars: [calendar],
+    retries: 3,
   });
   const broken = await makeJob(url, person, { name: "Broken", input: shell("echo oh no >&2; exit 7"), every: 86_400 });
   const slow = await makeJob(url, person, { name: "Slow", input: shell("echo begun; sleep 600") });
@@ -210,5 +240,5 @@ async function scenery(url: string, person: Parameters<typeof makeJob>[1]): Prom
   await reached(url, person, completed, "completed");
   await reached(url, person, failed, "failed");
   await reached(url, person, running, "running");
-  return { job, paused, completed, failed, running };
+  return { job, calendar, paused, completed, failed, running };
 }

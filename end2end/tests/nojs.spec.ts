@@ -40,7 +40,7 @@ test("everything is read", async ({ admin: page, stack, person }) => {
   const run = await runJob(stack.url, person, job);
   await settled(page, run, "completed");
 
-  for (const [path, heading] of [["/", "Overview"], ["/jobs", "Jobs"], ["/occurrences", "Occurrences"], ["/workers", "Workers"],
+  for (const [path, heading] of [["/", "Overview"], ["/jobs", "Jobs"], ["/occurrences", "Occurrences"], ["/calendars", "Calendars"], ["/workers", "Workers"],
     ["/team", "Team"], ["/help", "Help"]] as const) {
     await page.goto(path);
     await expect(page.getByRole("heading", { level: 1 })).toHaveText(heading);
@@ -151,6 +151,53 @@ test("it is run, run with another input, paused, resumed, edited and deleted", a
   await expect(page).toHaveURL(/\/jobs$/);
   await expect(page.getByText("The job Sweep the floor well is deleted.")).toBeVisible();
   await expect(page.getByRole("link", { name: "Sweep the floor well" })).toHaveCount(0);
+});
+
+test("a calendar is made, changed, chosen by a job and deleted", async ({ admin: page, stack, person }) => {
+  await page.goto("/calendars");
+  await page.getByRole("link", { name: "New calendar" }).click();
+  await page.getByLabel("Name", { exact: true }).fill("Days off");
+  await page.getByLabel("Time zone", { exact: true }).fill("Europe/Warsaw");
+  await page.getByLabel("Days (optional)").fill("2030-12-24 to 2030-12-26\nsoon");
+  const second = page.getByRole("group", { name: "Window 2" });
+  await second.getByLabel("Fri").check();
+  await second.getByLabel("From").fill("22:00");
+  await second.getByLabel("To", { exact: true }).fill("06:00");
+  await page.getByRole("button", { name: "Create" }).click();
+  await expect(page.locator("#f-dates-error")).toContainText("soon is not a date");
+  await expect(page.getByLabel("Name", { exact: true })).toHaveValue("Days off");
+  await expect(page.getByRole("group", { name: "Window 2" }).getByLabel("Fri")).toBeChecked();
+  await page.getByLabel("Days (optional)").fill("2030-12-24 to 2030-12-26");
+  await page.getByRole("button", { name: "Check" }).click();
+  await expect(page.getByText("Everything is right. Nothing is saved yet.")).toBeVisible();
+  await expect(page.locator("#falls li")).toHaveCount(5);
+  await shot(page, "nojs-calendar");
+  await page.getByRole("button", { name: "Create" }).click();
+  await expect(page.getByText("The calendar is made.")).toBeVisible();
+  await expect(page.getByRole("row").filter({ hasText: "Days off" })).toContainText("Fri 22:00–06:00 the next day; 2030-12-24 to 2030-12-26");
+
+  const job = await makeJob(stack.url, person, { name: "Yule", input: shell("true"), cron: "0 12 24-27 12 *" });
+  await page.goto(`/jobs/${job}/edit`);
+  await page.getByText("Calendars, and what becomes of fires in a blackout").click();
+  await page.getByRole("checkbox", { name: /^Days off/ }).check();
+  await page.getByLabel("Retries").fill("2");
+  await page.getByRole("button", { name: "Save" }).click();
+  await expect(page.getByText("The job is saved.")).toBeVisible();
+  await expect(page.locator(".kv")).toContainText("Tried up to 2 times more: after 5 s and 10 s");
+  await page.locator(".kv").getByRole("link", { name: "Days off" }).click();
+  await page.getByRole("link", { name: "Delete…" }).click();
+  await page.getByRole("button", { name: "Delete calendar" }).click();
+  await expect(page.locator("#error-summary")).toContainText("Yule still keeps to Days off");
+
+  await page.goto(`/jobs/${job}/edit`);
+  await page.getByRole("checkbox", { name: /^Days off/ }).uncheck();
+  await page.getByRole("button", { name: "Save" }).click();
+  await page.goto("/calendars");
+  await page.getByRole("link", { name: "Days off" }).click();
+  await page.getByRole("link", { name: "Delete…" }).click();
+  await page.getByRole("button", { name: "Delete calendar" }).click();
+  await expect(page.getByText("The calendar Days off is deleted.")).toBeVisible();
+  await expect(page.getByText("No calendars yet")).toBeVisible();
 });
 
 test("an Admin invites somebody and takes it back", async ({ admin: page }) => {

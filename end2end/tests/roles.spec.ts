@@ -1,6 +1,6 @@
 // Who may do what. Buttons that are not there are courtesy; here the server itself is asked for what it must refuse.
 
-import { form, makeJob, reached, runJob, shell } from "../fixtures/jobs";
+import { form, makeCalendar, makeJob, reached, runJob, shell } from "../fixtures/jobs";
 import { call, client, invited, join, type Person, signIn } from "../fixtures/people";
 import { expect, open, ready, shot, test } from "../fixtures/test";
 
@@ -8,11 +8,13 @@ test.use({ scene: "roles" });
 test.describe.configure({ mode: "serial" });
 
 let job = "";
+let calendar = "";
 let viewer: Person;
 let operator: Person;
 
 test.beforeAll(async ({ stack, person }) => {
   job = await makeJob(stack.url, person, { name: "Nightly report", input: shell("echo good night") });
+  calendar = await makeCalendar(stack.url, person, { name: "Holidays", dates: "2030-12-24 to 2030-12-26" });
 });
 
 test("an Admin adds people by one-time links", async ({ admin, browser, stack, watch }) => {
@@ -81,7 +83,7 @@ test("an invitation is taken back, after a question", async ({ admin, stack }) =
 test("a Viewer sees everything and finds no button that changes anything", async ({ context, page, person, stack }) => {
   const run = await runJob(stack.url, person, job);
   await signIn(context, stack.url, viewer);
-  for (const path of ["/", "/jobs", `/jobs/${job}`, "/occurrences", `/occurrences/${run}`, "/workers", "/help"]) {
+  for (const path of ["/", "/jobs", `/jobs/${job}`, "/occurrences", `/occurrences/${run}`, "/calendars", "/workers", "/help"]) {
     await open(page, path);
     await expect(page.getByRole("heading", { level: 1 })).toBeVisible();
     await expect(page.locator('main form[method="post"]')).toHaveCount(0);
@@ -108,6 +110,9 @@ test("a Viewer's forged requests are refused and change nothing", async ({ conte
     ["check_job", form({ name: "Mine now", input: shell("true") })],
     ["trigger_job", { id: job }],
     ["set_job_active", { id: job, active: "false" }],
+    ["save_calendar", { "form[name]": "Never", "form[dates]": "2030-01-01" }],
+    ["check_calendar", { "form[name]": "Never", "form[dates]": "2030-01-01" }],
+    ["delete_calendar", { id: calendar }],
     ["cancel_occurrence", { id: run }],
     ["pause_cluster", { reason: "because I can" }],
     ["resume_cluster", {}],

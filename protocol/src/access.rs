@@ -60,6 +60,8 @@ pub enum Action {
     CancelOccurrence,
     /// Create, edit, pause and resume jobs.
     DefineJob,
+    /// Make, change and delete calendars.
+    DefineCalendar,
     /// Stop everything from being fired, and let it go on.
     PauseCluster,
     /// Delete a job.
@@ -71,11 +73,12 @@ pub enum Action {
 }
 
 /// Every action, for the tests that walk the whole table.
-pub const ALL_ACTIONS: [Action; 8] = [
+pub const ALL_ACTIONS: [Action; 9] = [
     Action::Read,
     Action::RunJob,
     Action::CancelOccurrence,
     Action::DefineJob,
+    Action::DefineCalendar,
     Action::PauseCluster,
     Action::DeleteJob,
     Action::ReadTeam,
@@ -88,7 +91,9 @@ impl Action {
     pub const fn needs(self) -> Role {
         match self {
             Self::Read => Role::Viewer,
-            Self::RunJob | Self::CancelOccurrence | Self::DefineJob | Self::PauseCluster => Role::Operator,
+            Self::RunJob | Self::CancelOccurrence | Self::DefineJob | Self::DefineCalendar | Self::PauseCluster => {
+                Role::Operator
+            }
             Self::DeleteJob | Self::ReadTeam | Self::ManageTeam => Role::Admin,
         }
     }
@@ -107,6 +112,7 @@ impl Action {
             Self::RunJob => "run jobs",
             Self::CancelOccurrence => "cancel occurrences",
             Self::DefineJob => "change jobs",
+            Self::DefineCalendar => "change calendars",
             Self::PauseCluster => "pause or resume everything",
             Self::DeleteJob => "delete jobs",
             Self::ReadTeam => "see the team",
@@ -125,7 +131,9 @@ mod tests {
             assert_eq!(Role::Viewer.may(action), action == Action::Read);
             assert!(Role::Admin.may(action));
         }
-        for action in [Action::RunJob, Action::CancelOccurrence, Action::DefineJob, Action::PauseCluster] {
+        let an_operator_s =
+            [Action::RunJob, Action::CancelOccurrence, Action::DefineJob, Action::DefineCalendar, Action::PauseCluster];
+        for action in an_operator_s {
             assert!(Role::Operator.may(action), "{}", action.words());
         }
         assert!(!Role::Operator.may(Action::ReadTeam));

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{request::FieldError, schedule::parse_zone};
 
+pub mod words;
+
 /// The most days one calendar may name.
 pub const MAX_DATES: usize = 2_000;
 /// The most weekly windows one calendar may have.
@@ -43,6 +45,15 @@ pub struct Window {
     pub from: NaiveTime,
     /// When it ends, local time. Not after `from`: it ends on the next day.
     pub to: NaiveTime,
+}
+
+/// A blackout as it falls: what follows from days and windows that touch or overlap is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fall {
+    /// When it begins, or the instant that was asked for, when that lies inside.
+    pub from: DateTime<Utc>,
+    /// The first instant after it; none when it has no end.
+    pub to: Option<DateTime<Utc>>,
 }
 
 impl Calendar {
@@ -108,6 +119,37 @@ impl Calendar {
             }
         }
         end
+    }
+
+    /// The next blackouts from `at` on, at most `most`; the first may be the one that `at` lies in.
+    #[must_use]
+    pub fn falls(&self, mut at: DateTime<Utc>, most: usize) -> Vec<Fall> {
+        let mut falls = Vec::new();
+        while falls.len() < most {
+            let from = if self.blackout_end(at).is_some() { Some(at) } else { self.next_begin(at) };
+            let Some(from) = from else { break };
+            // Where the chain was given up it is black still.
+            let to = blackout_end(&[self], from).filter(|to| self.blackout_end(*to).is_none());
+            falls.push(Fall { from, to });
+            let Some(to) = to else { break };
+            at = to;
+        }
+        falls
+    }
+
+    /// The first instant after `at` at which a day or a window begins.
+    fn next_begin(&self, at: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        let zone = parse_zone(&self.zone).ok()?;
+        let today = at.with_timezone(&zone).date_naive();
+        let days = self.dates.iter().filter_map(|day| instant(zone, *day, NaiveTime::MIN));
+        // Eight days, for today's may be over; one more, for a clock that is moved.
+        let week = (0..=8).filter_map(|n| today.checked_add_days(Days::new(n)));
+        let windows = week.flat_map(|day| {
+            let weekday = day.weekday().num_days_from_sunday();
+            let its_own = self.windows.iter().filter(move |window| u32::from(window.weekday) == weekday);
+            its_own.filter_map(move |window| instant(zone, day, window.from))
+        });
+        days.chain(windows).filter(|begin| *begin > at).min()
     }
 }
 
@@ -184,6 +226,37 @@ mod tests {
         let calendar = nights();
         // 1 May 2026 is a Friday: two whole days, and the night between reaches into the second.
         assert_eq!(blackout_end(&[&calendar], at("2026-05-01T12:00:00Z")), Some(at("2026-05-02T22:00:00Z")));
+    }
+
+    #[test]
+    fn the_next_blackouts_are_told_in_order_and_those_that_touch_as_one() {
+        let fall = |from, to| Fall { from: at(from), to: Some(at(to)) };
+        assert_eq!(
+            nights().falls(at("2026-04-28T12:00:00Z"), 3),
+            [
+                // Two whole days with the night between them.
+                fall("2026-04-30T22:00:00Z", "2026-05-02T22:00:00Z"),
+                fall("2026-05-08T20:00:00Z", "2026-05-09T04:00:00Z"),
+                fall("2026-05-15T20:00:00Z", "2026-05-16T04:00:00Z"),
+            ]
+        );
+        assert_eq!(
+            nights().falls(at("2026-05-09T01:00:00Z"), 1),
+            [fall("2026-05-09T01:00:00Z", "2026-05-09T04:00:00Z")],
+            "what has begun is told from the instant that was asked for"
+        );
+        let mut over = nights();
+        over.windows.clear();
+        assert_eq!(over.falls(at("2026-06-01T00:00:00Z"), 3), [], "days that are over come no more");
+    }
+
+    #[test]
+    fn a_blackout_without_end_is_told_as_one() {
+        let midnight = NaiveTime::MIN;
+        let windows = (0..7).map(|weekday| Window { weekday, from: midnight, to: midnight }).collect();
+        let always = Calendar { dates: Vec::new(), windows, ..nights() };
+        let now = at("2026-05-09T01:00:00Z");
+        assert_eq!(always.falls(now, 3), [Fall { from: now, to: None }]);
     }
 
     #[test]

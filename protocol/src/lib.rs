@@ -18,6 +18,7 @@ pub mod id;
 pub mod status;
 
 pub mod calendar;
+pub mod calendar_form;
 pub mod cron;
 pub mod rules;
 pub mod rules_form;

@@ -307,6 +307,51 @@ impl Rules {
     }
 }
 
+/// How many pauses between attempts are named one by one.
+const NAMED_PAUSES: u16 = 6;
+
+/// What becomes of a failed attempt, in words: how many more there are, and after which pauses.
+///
+/// As in `Tried up to 3 times more: after 5 s, 10 s and 20 s.`
+#[must_use]
+pub fn retry_words(max_retries: u16, base_retry_delay_seconds: u32) -> String {
+    let pause = |n: u16| {
+        let doubled =
+            1_u64.checked_shl(u32::from(n)).and_then(|times| times.checked_mul(base_retry_delay_seconds.into()));
+        doubled.map_or_else(|| "more than a lifetime".into(), pause_words)
+    };
+    match max_retries {
+        0 => "Not tried again: a failed attempt ends its occurrence.".into(),
+        1 => format!("Tried once more: after {}.", pause(0)),
+        n if n <= NAMED_PAUSES => {
+            let first: Vec<_> = (0..n - 1).map(pause).collect();
+            format!("Tried up to {n} times more: after {} and {}.", first.join(", "), pause(n - 1))
+        }
+        n => {
+            let first: Vec<_> = (0..NAMED_PAUSES - 2).map(pause).collect();
+            let last = pause(n - 1);
+            format!(
+                "Tried up to {n} times more: after {} and so on, each time twice as long; before the last {last}.",
+                first.join(", ")
+            )
+        }
+    }
+}
+
+/// A pause in at most two units: `80 s`, `2 min 40 s`, `1 h`.
+fn pause_words(seconds: u64) -> String {
+    let two = |big: u64, unit: &str, small: u64, part: &str| {
+        if small == 0 { format!("{big} {unit}") } else { format!("{big} {unit} {small} {part}") }
+    };
+    match seconds {
+        s if s < 120 => format!("{s} s"),
+        s if s < 7_200 => two(s / 60, "min", s % 60, "s"),
+        s if s < 172_800 => two(s / 3_600, "h", s % 3_600 / 60, "min"),
+        s if s < 3_650 * 86_400 => two(s / 86_400, "d", s % 86_400 / 3_600, "h"),
+        s => format!("{} years", s / (365 * 86_400)),
+    }
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
 const fn is_zero(n: &u32) -> bool {
     *n == 0
@@ -350,6 +395,27 @@ mod tests {
         let at = DateTime::UNIX_EPOCH;
         let rules = Rules { start_at: Some(at), end_at: Some(at), ..Rules::default() };
         assert_eq!(rules.check().expect_err("wrong")[0].0, "end_at");
+    }
+
+    #[test]
+    fn retries_are_told_by_their_pauses() {
+        let told = [
+            (0, 5, "Not tried again: a failed attempt ends its occurrence."),
+            (1, 5, "Tried once more: after 5 s."),
+            (3, 5, "Tried up to 3 times more: after 5 s, 10 s and 20 s."),
+            (2, 90, "Tried up to 2 times more: after 90 s and 3 min."),
+            (
+                10,
+                100,
+                "Tried up to 10 times more: after 100 s, 3 min 20 s, 6 min 40 s, 13 min 20 s and so on, each time twice as \
+                 long; before the last 14 h 13 min.",
+            ),
+        ];
+        for (retries, base, words) in told {
+            assert_eq!(retry_words(retries, base), words);
+        }
+        assert!(retry_words(100, 86_400).ends_with("before the last more than a lifetime."));
+        assert!(retry_words(40, 1).ends_with("before the last 17432 years."));
     }
 
     #[test]

@@ -16,6 +16,16 @@ use crate::{
     schedule::parse_zone,
 };
 
+/// The field that says whether a job keeps to a calendar begins so; the calendar's id follows.
+const CALENDAR: &str = "calendar_";
+
+/// The field that says whether a job keeps to the calendar `id`: one box to tick for each, so that a plain form can send
+/// any number of them.
+#[must_use]
+pub fn calendar_field(id: CalendarId) -> String {
+    format!("{CALENDAR}{id}")
+}
+
 /// The fields that show `rules`, start and end as local times in `zone`. In a zone that is not known they carry their
 /// offset.
 #[must_use]
@@ -29,6 +39,12 @@ impl JobForm {
     #[must_use]
     pub fn rule(&self, field: &str) -> String {
         self.rules.get(field).cloned().unwrap_or_else(|| usual().remove(field).unwrap_or_default())
+    }
+
+    /// Whether the box of the calendar `id` is ticked.
+    #[must_use]
+    pub fn keeps_to(&self, id: CalendarId) -> bool {
+        self.rules.get(&calendar_field(id)).is_some_and(|value| !value.trim().is_empty())
     }
 
     /// Whether one of these fields, named with `rules.`, is not as usual.
@@ -60,7 +76,9 @@ fn fields(rules: &Rules, moment: impl Fn(DateTime<Utc>) -> String) -> BTreeMap<S
     put("start_at", rules.start_at.map(&moment).unwrap_or_default());
     put("end_at", rules.end_at.map(&moment).unwrap_or_default());
     put("jitter_seconds", rules.jitter_seconds.to_string());
-    put("calendars", rules.calendars.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
+    for id in &rules.calendars {
+        put(&calendar_field(*id), "on".into());
+    }
     put("blackout", rules.blackout.word().into());
     put("misfire", rules.misfire.word().into());
     put("catch_up_limit", rules.catch_up_limit.to_string());
@@ -194,18 +212,13 @@ impl<'a> Reader<'a> {
     }
 
     fn calendars(&mut self) -> Vec<CalendarId> {
-        let text = self.text("calendars").unwrap_or_default();
-        let mut ids = Vec::new();
-        for id in text.split(',').map(str::trim).filter(|id| !id.is_empty()) {
-            match id.parse() {
-                Ok(id) => ids.push(id),
-                Err(_) => {
-                    self.wrong("calendars", "choose calendars from the list");
-                    break;
-                }
-            }
-        }
-        ids
+        let ticked = self.fields.iter().filter(|(_, value)| !value.trim().is_empty());
+        let ids: Result<Vec<_>, _> =
+            ticked.filter_map(|(field, _)| field.strip_prefix(CALENDAR)).map(str::parse).collect();
+        ids.unwrap_or_else(|_| {
+            self.wrong("calendars", "choose calendars from the list");
+            Vec::new()
+        })
     }
 
     fn key_limit(&mut self) -> Option<KeyLimit> {
@@ -259,13 +272,17 @@ mod tests {
             jitter_seconds: 30,
             misfire: Misfire::CatchUp,
             overlap: Overlap::Replace,
+            calendars: vec![CalendarId::from_parts(DateTime::UNIX_EPOCH, [1; 10]), CalendarId::default()],
             max_concurrent: Some(3),
             key_limit: Some(KeyLimit { key: "tenant-7".into(), limit: 2 }),
             auto_disable: Some(AutoDisable { threshold: 5, window_seconds: 60, cool_down_seconds: Some(9) }),
             ..Rules::default()
         };
         for zone in ["UTC", "Europe/Warsaw", "America/New_York"] {
-            assert_eq!(read(&write(&rules, zone), zone).as_ref(), Ok(&rules));
+            let mut back = read(&write(&rules, zone), zone).expect("right");
+            // Boxes have no order of their own.
+            back.calendars.reverse();
+            assert_eq!(back, rules);
         }
         assert_eq!(read(&BTreeMap::new(), "UTC"), Ok(Rules::default()));
         assert_eq!(usual(), write(&Rules::default(), "Europe/Warsaw"));
@@ -327,6 +344,17 @@ mod tests {
             ("auto_disable_window_seconds".to_owned(), "60".to_owned()),
         ]);
         assert_eq!(read(&fields, "UTC").expect_err("wrong").len(), 1);
+    }
+
+    #[test]
+    fn calendars_are_boxes_and_an_empty_one_is_not_ticked() {
+        let (kept, other) = (CalendarId::from_parts(DateTime::UNIX_EPOCH, [1; 10]), CalendarId::default());
+        let rules = BTreeMap::from([(calendar_field(kept), "on".into()), (calendar_field(other), String::new())]);
+        assert_eq!(read(&rules, "UTC").map(|rules| rules.calendars), Ok(vec![kept]));
+        let form = JobForm { rules, ..JobForm::default() };
+        assert!(form.keeps_to(kept) && !form.keeps_to(other));
+        let forged = BTreeMap::from([("calendar_holidays".to_owned(), "on".to_owned())]);
+        assert_eq!(read(&forged, "UTC").expect_err("wrong")[0].field, "rules.calendars");
     }
 
     #[test]

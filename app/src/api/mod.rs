@@ -8,6 +8,7 @@
 //! A plain form post has no script that could show an answer, so [`answer`] leads it back to a page and leaves a
 //! [`Flash`](crate::backend::Flash) there: what went well, what did not, and what was typed.
 
+pub mod calendars;
 pub mod cluster;
 pub mod jobs;
 pub mod occurrences;

@@ -87,7 +87,7 @@ fn UserMenu(me: Me) -> impl IntoView {
             let _ = window().location().set_href("/login");
         }
     });
-    // The short way around on a phone has no room for these.
+    // The short way around on a phone has no room for these and the calendars.
     let team = me.role.may(Action::ReadTeam).then(|| {
         view! {
             <a class="btn btn-quiet" href="/team">
@@ -109,6 +109,10 @@ fn UserMenu(me: Me) -> impl IntoView {
                     <br/>
                     <span>{me.role.word()}</span>
                 </p>
+                <a class="btn btn-quiet" href="/calendars">
+                    <Icon name="calendar-off"/>
+                    "Calendars"
+                </a>
                 {team}
                 <ActionForm action=sign_out>
                     <button type="submit" class="btn btn-quiet">
@@ -148,6 +152,7 @@ pub fn SideNav(session: Session) -> impl IntoView {
             <div class="nav-group">
                 <p class="nav-title">"Define"</p>
                 <NavLink href="/jobs" icon="briefcase-business" word="Jobs"/>
+                <NavLink href="/calendars" icon="calendar-off" word="Calendars"/>
             </div>
             <div class="nav-group">
                 <p class="nav-title">"Infrastructure"</p>

@@ -12,6 +12,7 @@ use crate::components::{
     icon::Icon,
     input_form::{FormState, control_id, control_name},
     schedule_bounds::{BOUNDS, ScheduleBounds},
+    zone_field::ZoneField,
 };
 
 /// The ways, in the order of the form: the value, the name, and what it is for.
@@ -69,7 +70,6 @@ pub fn ScheduleField(
         .into_iter()
         .map(|unit| view! { <option value=unit selected=form.every_unit == unit>{unit}</option> })
         .collect();
-    let zone_error = state.error("zone");
     let zone = form.zone.clone();
 
     view! {
@@ -120,40 +120,19 @@ pub fn ScheduleField(
                 <TextField state field="once" label="Date and time" hint="On the clock of the zone below." value=form.once.clone() kind="datetime-local"/>
             </div>
             <div hidden=move || is_off(&SCHEDULED) && !state.is_wrong(&["zone"])>
-                <Field
-                    id=control_id("zone")
-                    label="Time zone"
+                <ZoneField
+                    state
                     hint="An IANA name such as Europe/Warsaw; the schedule follows its clock changes, and start and \
                           end are on its clock."
-                    error=zone_error
-                >
-                    <input
-                        type="text"
-                        id=control_id("zone")
-                        name=control_name("zone")
-                        value=zone
-                        list="zones"
-                        autocomplete="off"
-                        spellcheck="false"
-                        aria-describedby=described_by("f-zone")
-                        aria-invalid=move || zone_error.get().is_some().then_some("true")
-                    />
-                </Field>
-                // Six hundred options as one piece of HTML: as nodes of ours they would each be walked at the start.
-                <datalist id="zones" inner_html=options(&zones)></datalist>
+                    value=zone
+                    zones
+                />
             </div>
             <div hidden=move || is_off(&SCHEDULED) && !state.is_wrong(&BOUNDS)>
                 <ScheduleBounds state form/>
             </div>
         </fieldset>
     }
-}
-
-/// The zones as options. A name that is more than letters, digits and the signs zones are written with is left out, so
-/// that none can be HTML.
-fn options(zones: &[String]) -> String {
-    let is_plain = |zone: &&String| zone.bytes().all(|b| b.is_ascii_alphanumeric() || b"/_+-".contains(&b));
-    zones.iter().filter(is_plain).map(|zone| format!("<option value=\"{zone}\"></option>")).collect()
 }
 
 /// One line of text in a job form, with its label, its hint and what is wrong with it.
@@ -254,10 +233,20 @@ fn details(preview: SchedulePreview) -> AnyView {
             .into_iter()
             .map(|run| {
                 let own = has_viewer.then(|| view! { <td>{run.in_viewer_zone.unwrap_or_default()}</td> });
+                let is_black = run.blackout.is_some();
+                let blackout = run.blackout.map(|says| {
+                    view! {
+                        <span class="preview-note">
+                            <Icon name="calendar-off"/>
+                            {says}
+                        </span>
+                    }
+                });
                 view! {
-                    <tr>
+                    <tr data-blackout=is_black.then_some("true")>
                         <td>
                             <time datetime=crate::format::iso(run.at)>{run.in_zone}</time>
+                            {blackout}
                         </td>
                         {own}
                     </tr>
@@ -284,15 +273,4 @@ fn details(preview: SchedulePreview) -> AnyView {
         {table}
     }
     .into_any()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_zone_cannot_be_html() {
-        let zones = ["Europe/Warsaw".to_owned(), "Etc/GMT+3".to_owned(), "\"><script>".to_owned()];
-        assert_eq!(options(&zones), "<option value=\"Europe/Warsaw\"></option><option value=\"Etc/GMT+3\"></option>");
-    }
 }

@@ -15,11 +15,12 @@ const COOKIE: &str = "shortcuts";
 const PAUSE_MILLIS: i64 = 1_500;
 
 /// Keys and what they do, for the dialog and the help page.
-pub const KEYS: [(&str, &str); 6] = [
+pub const KEYS: [(&str, &str); 7] = [
     ("g o", "Go to the overview"),
     ("g j", "Go to the jobs"),
     ("g r", "Go to the occurrences"),
     ("g w", "Go to the workers"),
+    ("g c", "Go to the calendars"),
     ("n", "New job, on the jobs page"),
     ("?", "Show these keys"),
 ];
@@ -48,6 +49,7 @@ pub fn Shortcuts() -> impl IntoView {
                 "j" if is_second => go("/jobs"),
                 "r" if is_second => go("/occurrences"),
                 "w" if is_second => go("/workers"),
+                "c" if is_second => go("/calendars"),
                 "n" if browser::here().split('?').next() == Some("/jobs") => {
                     event.prevent_default();
                     go("/jobs/new");

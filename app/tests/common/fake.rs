@@ -13,14 +13,15 @@ use async_trait::async_trait;
 use axum::http::request::Parts;
 use protocol::{
     access::{Action, Role},
-    id::{JobId, OccurrenceId, UserId},
+    calendar_form::CalendarForm,
+    id::{CalendarId, JobId, OccurrenceId, UserId},
     message::{LogLevel, LogLine},
     page::{JobFilter, OccurrenceFilter, Page},
     request::JobForm,
     status::OccurrenceStatus,
     view::{
-        ClusterPause, FormContext, InviteInfo, JobRow, JobView, Me, OccurrenceRow, OccurrenceView, Overview,
-        SchedulePreview, TeamView, UserView, WorkerView,
+        BlackoutView, CalendarRow, CalendarView, ClusterPause, FormContext, InviteInfo, JobRow, JobView, Me,
+        OccurrenceRow, OccurrenceView, Overview, SchedulePreview, TeamView, UserView, WorkerView,
     },
 };
 
@@ -213,7 +214,8 @@ impl Backend for Fake {
         }
         let job_types = if self.empty { vec![] } else { vec![samples::job_type()] };
         let zones = vec!["Europe/Warsaw".into(), "UTC".into()];
-        Ok(FormContext { job_types, zones, job: job.map(|_| samples::job()) })
+        let calendars = if self.empty { vec![] } else { vec![samples::calendar_row()] };
+        Ok(FormContext { job_types, zones, calendars, job: job.map(|_| samples::job()) })
     }
 
     async fn preview(&self, _me: &Me, form: &JobForm, _zone: Option<&str>) -> Result<SchedulePreview, AppError> {
@@ -247,6 +249,34 @@ impl Backend for Fake {
         self.known(id)?;
         self.note("delete");
         Ok("nightly report".into())
+    }
+
+    async fn calendars(&self, _me: &Me) -> Result<Vec<CalendarRow>, AppError> {
+        Ok(if self.empty { vec![] } else { vec![samples::calendar_row()] })
+    }
+
+    async fn calendar(&self, _me: &Me, id: CalendarId) -> Result<CalendarView, AppError> {
+        if id == samples::calendar_id() {
+            return Ok(samples::calendar());
+        }
+        Err(AppError::NotFound("There is no such calendar.".into()))
+    }
+
+    async fn check_calendar(&self, _me: &Me, form: &CalendarForm) -> Result<Vec<BlackoutView>, AppError> {
+        form.check().map(|_| vec![samples::blackout()]).map_err(AppError::Fields)
+    }
+
+    async fn save_calendar(&self, _me: &Me, form: &CalendarForm) -> Result<CalendarId, AppError> {
+        let calendar = form.check().map_err(AppError::Fields)?;
+        self.note(format!("save calendar {}: {}", calendar.name, calendar.words(samples::at(0).date_naive())));
+        Ok(samples::calendar_id())
+    }
+
+    async fn delete_calendar(&self, me: &Me, id: CalendarId) -> Result<String, AppError> {
+        if self.calendar(me, id).await?.jobs_total > 0 {
+            return Err(AppError::Conflict("nightly report still keeps to Holidays: take it out there first.".into()));
+        }
+        Ok("Holidays".into())
     }
 
     async fn occurrences(&self, _me: &Me, filter: OccurrenceFilter) -> Result<Page<OccurrenceRow>, AppError> {

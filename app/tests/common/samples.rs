@@ -3,15 +3,17 @@
 use chrono::{DateTime, Utc};
 use protocol::{
     access::Role,
-    id::{JobId, OccurrenceId, UserId},
+    calendar::{Calendar, Window},
+    id::{CalendarId, JobId, OccurrenceId, UserId},
     message::{JobTypeInfo, LogLevel, LogLine},
     request::JobInput,
     rules::{Overlap, Rules},
     schedule::Schedule,
     status::OccurrenceStatus,
     view::{
-        ClusterPause, Health, HealthItem, InstanceView, JobRow, JobTypeView, JobView, Me, MinuteCount, NextDue,
-        OccurrenceRow, OccurrenceView, Overview, PreviewRun, SchedulePreview, StatusChange, Trigger, WorkerView,
+        BlackoutView, CalendarName, CalendarRow, CalendarView, ClusterPause, Health, HealthItem, InstanceView, JobRow,
+        JobTypeView, JobView, Me, MinuteCount, NextDue, OccurrenceRow, OccurrenceView, Overview, PreviewRun,
+        SchedulePreview, StatusChange, Trigger, WorkerView,
     },
 };
 use serde_json::json;
@@ -123,7 +125,12 @@ pub(crate) fn preview() -> SchedulePreview {
         words: "At 09:00".into(),
         zone: "Europe/Warsaw".into(),
         viewer_zone: None,
-        runs: vec![PreviewRun { at: at(3_600), in_zone: "2026-11-22 09:00 CET".into(), in_viewer_zone: None }],
+        runs: vec![PreviewRun {
+            at: at(3_600),
+            in_zone: "2026-11-22 09:00 CET".into(),
+            in_viewer_zone: None,
+            blackout: None,
+        }],
         warnings: vec![],
     }
 }
@@ -147,6 +154,7 @@ pub(crate) fn job() -> JobView {
                 start_at: Some(at(86_400)),
                 jitter_seconds: 30,
                 overlap: Overlap::Queue,
+                calendars: vec![calendar_id()],
                 max_retries: 4,
                 ..Rules::default()
             },
@@ -159,6 +167,50 @@ pub(crate) fn job() -> JobView {
         modified_at: at(0),
         modified_by: "Ada".into(),
         schema: Some(schema()),
+        calendars: vec![CalendarName { id: calendar_id(), name: "Holidays".into() }],
+    }
+}
+
+/// The sample calendar's id.
+pub(crate) fn calendar_id() -> CalendarId {
+    CalendarId::from_parts(at(0), [5; 10])
+}
+
+/// A blackout to come.
+pub(crate) fn blackout() -> BlackoutView {
+    let in_zone = "Thu 2026-12-24 to Sat 2026-12-26".into();
+    BlackoutView { from: at(3_600), to: Some(at(7_200)), in_zone, is_now: false }
+}
+
+/// The calendar in a list.
+pub(crate) fn calendar_row() -> CalendarRow {
+    CalendarRow {
+        id: calendar_id(),
+        name: "Holidays".into(),
+        zone: "Europe/Warsaw".into(),
+        words: "2026-12-24 to 2026-12-26".into(),
+        jobs: 1,
+        next: Some(blackout()),
+    }
+}
+
+/// The calendar on its own page.
+pub(crate) fn calendar() -> CalendarView {
+    let day = |day| chrono::NaiveDate::from_ymd_opt(2026, 12, day).expect("a day");
+    let time = |hour| chrono::NaiveTime::from_hms_opt(hour, 0, 0).expect("a time");
+    CalendarView {
+        id: calendar_id(),
+        version: 3,
+        calendar: Calendar {
+            name: "Holidays".into(),
+            zone: "Europe/Warsaw".into(),
+            dates: (24..=26).map(day).collect(),
+            windows: vec![Window { weekday: 5, from: time(22), to: time(6) }],
+        },
+        jobs: vec![(job_id(), "nightly report".into())],
+        jobs_total: 1,
+        modified_at: at(0),
+        modified_by: "ada@example.org".into(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a browser without a script can do: every form of the dashboard, sent as it is drawn.
 
+mod calendars;
 mod stops;
 
 use axum::http::StatusCode;
@@ -128,18 +129,14 @@ async fn rules_are_chosen_in_words_and_what_is_usual_is_folded_away() {
     ]);
     fresh.says(&["name=\"form[every_from]\" value=\"fire\" checked", "The end of the last run"]);
     fresh.says(&["id=\"f-rules-jitter_seconds\"", "id=\"f-rules-start_at\"", "type=\"datetime-local\""]);
-    // What the form does not ask for rides along.
-    fresh.says(&[
-        "type=\"hidden\" name=\"form[rules][calendars]\"",
-        "type=\"hidden\" name=\"form[rules][max_retries]\"",
-    ]);
-    assert_eq!(opened(&fresh.body), [false; 4], "start, overlap, failing, limits");
+    fresh.says(&["Not tried again: a failed attempt ends its occurrence."]);
+    assert_eq!(opened(&fresh.body), [false; 5], "start, blackouts, overlap, failing, limits");
 
     let edit = get(&fake, &format!("/jobs/{}/edit", samples::job_id())).await;
-    assert_eq!(opened(&edit.body), [true, true, false, false], "what differs stands open");
+    assert_eq!(opened(&edit.body), [true, true, true, false, false], "what differs stands open");
     // The sample starts at 14:02 UTC, and its schedule is in Warsaw.
     edit.says(&["value=\"2026-11-22T15:02:00\"", "name=\"form[rules][overlap]\" value=\"queue\" checked"]);
-    edit.says(&["name=\"form[rules][max_retries]\" value=\"4\""]);
+    edit.says(&["name=\"form[rules][max_retries]\"", "value=\"4\"", "after 5 s, 10 s, 20 s and 40 s."]);
 }
 
 #[tokio::test]
@@ -156,12 +153,8 @@ async fn rules_that_are_wrong_come_back_as_they_were_typed() {
     page.says(&["4 things need another look", "href=\"#f-rules-start_at\"", "href=\"#f-rules-catch_up_limit\""]);
     page.says(&["does not exist in Europe/Warsaw", "got lots", "Say after how many failures"]);
     page.says(&["value=\"2027-03-28T02:30\"", "value=\"lots\"", "value=\"tomorrow\"", "value=\"tenant-7\""]);
-    page.says(&[
-        "value=\"replace\" checked",
-        "value=\"catch_up\" checked",
-        "name=\"form[rules][max_retries]\" value=\"7\"",
-    ]);
-    assert_eq!(opened(&page.body), [true, true, true, false], "what is wrong stands open");
+    page.says(&["value=\"replace\" checked", "value=\"catch_up\" checked", "Tried up to 7 times more"]);
+    assert_eq!(opened(&page.body), [true, false, true, true, false], "what is wrong stands open");
 
     let right = rules.replace("2027-03-28T02%3A30", "2027-03-28T03%3A30").replace("lots", "5");
     let right = right.replace("tomorrow", "").replace("window_seconds%5D=60", "window_seconds%5D=");
@@ -228,13 +221,21 @@ async fn a_job_shows_what_it_is_and_only_what_the_reader_may_do() {
         "/edit\"",
         "data-status=\"active\"",
     ]);
-    // Its rules, as far as they are not the usual ones; no worker makes further attempts, so none are promised.
+    // Its rules, as far as they are not the usual ones.
     admin.says(&["<dt>Overlap", "Wait for it to end", "<dt>Starts", "2026-11-22 14:02:00 UTC"]);
-    admin.says(&["up to 30 seconds later"]).says_none_of(&["<dt>Missed fires", "<dt>Retr", "<dt>Attempts"]);
+    admin.says(&["up to 30 seconds later"]).says_none_of(&["<dt>Missed fires"]);
+    admin.says(&["<dt>Retries", "Tried up to 4 times more: after 5 s, 10 s, 20 s and 40 s<"]);
+    let calendar = format!("href=\"/calendars/{}/edit\"", samples::calendar_id());
+    admin.says(&["<dt>Calendars", &calendar, ">Holidays</a>", "A fire in a blackout is left out"]);
     let operator = get(&Fake::signed_in(Role::Operator).ready(), &format!("{path}?confirm=delete")).await;
     operator.says(&["Run now", "Pause"]).says_none_of(&["Delete"]);
     let viewer = get(&Fake::signed_in(Role::Viewer).ready(), &path).await;
-    viewer.says(&["Definition"]).says_none_of(&["Run now", "Pause", "/edit\"", "action=\"/api/trigger_job\""]);
+    viewer.says(&["Definition", "href=\"/calendars\">Holidays</a>"]).says_none_of(&[
+        "Run now",
+        "Pause",
+        "/edit\"",
+        "action=\"/api/trigger_job\"",
+    ]);
     let asked = get(&Fake::signed_in(Role::Admin).ready(), &format!("{path}?confirm=delete")).await;
     asked.says(&["Delete job nightly report?", "action=\"/api/delete_job\""]);
 }
@@ -275,6 +276,9 @@ async fn what_a_role_may_not_do_is_refused_by_the_server_whatever_page_asks() {
         ("/api/set_job_active", format!("id={id}&active=false"), Role::Operator),
         ("/api/save_job", RIGHT.to_owned(), Role::Operator),
         ("/api/check_job", RIGHT.to_owned(), Role::Operator),
+        ("/api/save_calendar", calendars::RIGHT.to_owned(), Role::Operator),
+        ("/api/check_calendar", calendars::RIGHT.to_owned(), Role::Operator),
+        ("/api/delete_calendar", format!("id={}", samples::calendar_id()), Role::Operator),
         ("/api/cancel_occurrence", format!("id={}", samples::occurrence_id(0)), Role::Operator),
         ("/api/pause_cluster", "reason=the+disk+is+full".to_owned(), Role::Operator),
         ("/api/resume_cluster", String::new(), Role::Operator),

@@ -16,6 +16,8 @@ use crate::{
 
 /// How many jobs are looked at in one go.
 const SLICE: i64 = 500;
+/// How many of the jobs that keep a calendar from being deleted are named.
+const NAMED: i64 = 5;
 
 impl Jobs {
     /// Every calendar by name.
@@ -66,18 +68,20 @@ impl Jobs {
         Ok(key)
     }
 
-    /// Deletes a calendar that no job keeps to.
+    /// Deletes a calendar that no job keeps to, and answers its name.
     ///
     /// # Errors
     ///
-    /// `Conflict` when a job does, or when the calendar is gone.
-    pub async fn delete_calendar(&self, me: &Me, id: CalendarId) -> Result<(), AppError> {
+    /// `Conflict` with the names of the jobs that do; `NotFound` when the calendar is gone.
+    pub async fn delete_calendar(&self, me: &Me, id: CalendarId) -> Result<String, AppError> {
+        let stored = self.store.calendar(id).await?.ok_or_else(gone)?;
         if self.store.delete_calendar(id, Edit { by: &me.email, at: self.clock.now() }).await? {
-            return Ok(());
+            return Ok(stored.calendar.name);
         }
-        Err(AppError::Conflict(
-            "Jobs still keep to this calendar, or it is gone: take it out of those jobs first.".into(),
-        ))
+        // Counted anew: what kept it from being deleted may have come since it was read.
+        let total = self.store.calendar(id).await?.ok_or_else(gone)?.jobs;
+        let named = self.store.jobs_keeping(id, NAMED).await?;
+        Err(AppError::Conflict(kept_by(&stored.calendar.name, &named, total)))
     }
 
     /// Works out anew when the jobs that keep to a calendar are due. A job that is fired or edited meanwhile is left
@@ -103,5 +107,33 @@ impl Jobs {
                 }
             }
         }
+    }
+}
+
+pub(crate) fn gone() -> AppError {
+    AppError::NotFound("This calendar does not exist, or no longer.".into())
+}
+
+/// Why a calendar stays: the jobs by name, as far as there is room for them.
+fn kept_by(calendar: &str, named: &[(JobId, String)], total: i64) -> String {
+    let names: Vec<_> = named.iter().map(|(_, name)| name.as_str()).collect();
+    let others = total - i64::try_from(named.len()).unwrap_or(i64::MAX);
+    let and = if others > 0 { format!(" and {others} more") } else { String::new() };
+    let verb = if total == 1 { "keeps" } else { "keep" };
+    format!("{}{and} still {verb} to {calendar}: take it out there first.", names.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_the_jobs_that_stand_in_the_way() {
+        let named = ["Backup", "Report"].map(|name| (JobId::default(), name.to_owned()));
+        assert_eq!(kept_by("Holidays", &named[..1], 1), "Backup still keeps to Holidays: take it out there first.");
+        assert_eq!(
+            kept_by("Holidays", &named, 7),
+            "Backup, Report and 5 more still keep to Holidays: take it out there first."
+        );
     }
 }

@@ -64,6 +64,50 @@ impl Store {
             .collect()
     }
 
+    /// One calendar; none when there is none by that id.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn calendar(&self, id: CalendarId) -> Result<Option<StoredCalendar>> {
+        let row = sqlx::query!(
+            r#"SELECT c.*, (SELECT count(*) FROM jobs j WHERE cardinality(j.calendars) > 0 AND j.calendars @> ARRAY[c.id]) AS "jobs!"
+                 FROM calendars c WHERE id = $1"#,
+            id.0
+        )
+        .fetch_optional(self.pool())
+        .await?;
+        row.map(|row| {
+            Ok(StoredCalendar {
+                id: CalendarId(row.id),
+                calendar: read(row.definition)?,
+                version: row.version,
+                jobs: row.jobs,
+                modified_at: row.modified_at,
+                modified_by: row.modified_by,
+            })
+        })
+        .transpose()
+    }
+
+    /// Jobs that keep to a calendar, paused ones too: their ids and names, by name, at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn jobs_keeping(&self, id: CalendarId, limit: i64) -> Result<Vec<(JobId, String)>> {
+        let rows = sqlx::query!(
+            "SELECT id, display_name FROM jobs
+              WHERE cardinality(calendars) > 0 AND calendars @> ARRAY[$1::uuid]
+              ORDER BY lower(display_name), id LIMIT $2",
+            id.0,
+            limit
+        )
+        .fetch_all(self.pool())
+        .await?;
+        Ok(rows.into_iter().map(|row| (JobId(row.id), row.display_name)).collect())
+    }
+
     /// Some calendars. One that cannot be read by this version blacks out nothing.
     ///
     /// # Errors

@@ -12,19 +12,20 @@ use http::request::Parts;
 use protocol::{
     access::{Action, Role},
     calendar::Calendar,
-    id::{JobId, OccurrenceId, UserId},
+    calendar_form::CalendarForm,
+    id::{CalendarId, JobId, OccurrenceId, UserId},
     message::LogLine,
     page::{JobFilter, OccurrenceFilter, Page},
     request::{JobForm, JobInput},
     schedule,
     status::OccurrenceStatus,
     view::{
-        ClusterPause, FormContext, InviteInfo, JobRow, JobView, Me, OccurrenceRow, OccurrenceView, Overview,
-        SchedulePreview, TeamView, WorkerView,
+        BlackoutView, CalendarName, CalendarRow, CalendarView, ClusterPause, FormContext, InviteInfo, JobRow, JobView,
+        Me, OccurrenceRow, OccurrenceView, Overview, SchedulePreview, TeamView, WorkerView,
     },
 };
 
-use super::preview::preview;
+use super::{calendars, preview::preview};
 use crate::{
     clock::Clock,
     command::{
@@ -34,7 +35,7 @@ use crate::{
         sign_in::{self, Hasher},
     },
     config::http::HttpConfig,
-    domain::{due::Timetable, liveness},
+    domain::liveness,
     http::{guard, health::HealthCheck, session},
     store::{Store, audit::AuditEntry, jobs::StoredJob},
 };
@@ -87,6 +88,7 @@ impl ServerBackend {
                 worker_alive: alive.contains(&(definition.worker_id.clone(), definition.job_type.clone())),
             },
             preview: self.preview_of(job.id, &definition, job.next_fire_at, viewer_zone).await?,
+            calendars: self.names_of(&definition).await?,
             version: job.version,
             paused_reason: job.paused_reason,
             created_at: job.created_at,
@@ -110,13 +112,21 @@ impl ServerBackend {
     ) -> Result<SchedulePreview, AppError> {
         let calendars = self.jobs.calendars_of(job).await?;
         let kept: Vec<&Calendar> = calendars.values().collect();
-        let table = Timetable::new(id, &job.schedule, &job.rules, &kept);
-        let mut preview = preview(&table, &job.schedule, next, viewer_zone, self.clock.now());
+        let mut preview = preview(id, job, &kept, next, viewer_zone, self.clock.now());
         if job.rules.jitter_seconds > 0 && id == JobId::default() {
             let at_most = job.rules.jitter_seconds;
             preview.warnings.push(format!("Each fire will come up to {at_most} s later: the job's own jitter."));
         }
         Ok(preview)
+    }
+
+    /// The calendars a job keeps to, by name.
+    async fn names_of(&self, job: &JobInput) -> Result<Vec<CalendarName>, AppError> {
+        let calendars = self.jobs.calendars_of(job).await?;
+        let mut names: Vec<_> =
+            calendars.into_iter().map(|(id, calendar)| CalendarName { id, name: calendar.name }).collect();
+        names.sort_unstable_by_key(|calendar| (calendar.name.to_lowercase(), calendar.id));
+        Ok(names)
     }
 }
 
@@ -230,6 +240,7 @@ impl Backend for ServerBackend {
         Ok(FormContext {
             job_types: self.store.job_types(liveness::alive_since(self.clock.now())).await?,
             zones: schedule::zone_names().into_iter().map(str::to_owned).collect(),
+            calendars: calendars::rows(self.jobs.calendars().await?, self.clock.now()),
             job,
         })
     }
@@ -260,6 +271,28 @@ impl Backend for ServerBackend {
 
     async fn delete_job(&self, me: &Me, id: JobId) -> Result<String, AppError> {
         self.jobs.delete(me, id).await
+    }
+
+    async fn calendars(&self, _me: &Me) -> Result<Vec<CalendarRow>, AppError> {
+        Ok(calendars::rows(self.jobs.calendars().await?, self.clock.now()))
+    }
+
+    async fn calendar(&self, _me: &Me, id: CalendarId) -> Result<CalendarView, AppError> {
+        calendars::view(&self.store, id).await
+    }
+
+    async fn check_calendar(&self, _me: &Me, form: &CalendarForm) -> Result<Vec<BlackoutView>, AppError> {
+        let calendar = form.check().map_err(AppError::Fields)?;
+        Ok(calendars::falls(&calendar, self.clock.now()))
+    }
+
+    async fn save_calendar(&self, me: &Me, form: &CalendarForm) -> Result<CalendarId, AppError> {
+        let calendar = form.check().map_err(AppError::Fields)?;
+        self.jobs.save_calendar(me, calendars::edited(form)?, &calendar).await
+    }
+
+    async fn delete_calendar(&self, me: &Me, id: CalendarId) -> Result<String, AppError> {
+        self.jobs.delete_calendar(me, id).await
     }
 
     async fn occurrences(&self, _me: &Me, filter: OccurrenceFilter) -> Result<Page<OccurrenceRow>, AppError> {

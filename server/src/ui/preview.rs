@@ -3,7 +3,11 @@
 use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
 use protocol::{
+    calendar::Calendar,
     cron::Cron,
+    id::JobId,
+    request::JobInput,
+    rules::Blackout,
     schedule::{Schedule, parse_zone},
     view::{PreviewRun, SchedulePreview},
 };
@@ -12,17 +16,22 @@ use crate::domain::due::Timetable;
 
 /// How many coming fires are shown.
 const RUNS: usize = 5;
+/// How many fires of one blackout are counted before it is just "many".
+const MAX_COUNTED: usize = 100;
 
-/// The preview of `job` at `now`. With `next` known (a job that exists), it is the first fire shown; otherwise the schedule is
-/// taken as just defined.
+/// The preview of `job`, which keeps to `calendars`, at `now`. With `next` known (a job that exists), it is the first
+/// fire shown; otherwise the schedule is taken as just defined. What a blackout keeps from firing stands between the
+/// fires, one line for each blackout.
 #[must_use]
 pub fn preview(
-    table: &Timetable<'_>,
-    schedule: &Schedule,
+    id: JobId,
+    job: &JobInput,
+    calendars: &[&Calendar],
     next: Option<DateTime<Utc>>,
     viewer_zone: Option<&str>,
     now: DateTime<Utc>,
 ) -> SchedulePreview {
+    let schedule = &job.schedule;
     let (zone, mut warnings) = match schedule {
         Schedule::Cron { expression, zone } => (
             parse_zone(zone).unwrap_or(Tz::UTC),
@@ -31,28 +40,87 @@ pub fn preview(
         _ => (Tz::UTC, Vec::new()),
     };
     let viewer = viewer_zone.and_then(|name| parse_zone(name).ok()).filter(|viewer| *viewer != zone);
-    let mut runs = Vec::with_capacity(RUNS);
+    let row = |at: DateTime<Utc>, blackout| PreviewRun {
+        at,
+        in_zone: written(at, zone),
+        in_viewer_zone: viewer.map(|viewer| written(at, viewer)),
+        blackout,
+    };
+    let table = Timetable::new(id, schedule, &job.rules, calendars);
+    let black = Blackouts { table: Timetable::new(id, schedule, &job.rules, &[]), calendars, rule: job.rules.blackout };
+    let mut rows = Vec::with_capacity(RUNS);
+    // A rhythm is counted from its last fire: of a job that exists, that one is not known here.
+    let mut since = Some(now)
+        .filter(|_| next.is_none() || job.rules.start_at.is_some() || !matches!(schedule, Schedule::Every { .. }));
     let mut at = next.or_else(|| table.first(now));
-    while let Some(instant) = at.filter(|_| runs.len() < RUNS) {
-        runs.push(PreviewRun {
-            at: instant,
-            in_zone: written(instant, zone),
-            in_viewer_zone: viewer.map(|viewer| written(instant, viewer)),
-        });
-        at = if schedule.pause_after_end().is_some() { None } else { table.following(instant, instant) };
+    let mut runs = 0;
+    while runs < RUNS {
+        rows.extend(since.and_then(|since| black.between(since, at)).map(|(at, says)| row(at, Some(says))));
+        let Some(instant) = at else { break };
+        rows.push(row(instant, None));
+        runs += 1;
+        since = Some(instant);
+        if schedule.pause_after_end().is_some() {
+            break;
+        }
+        at = table.following(instant, instant);
     }
-    if runs.is_empty() && matches!(schedule, Schedule::Once { .. }) {
-        warnings.push("That moment is past: it will not run.".into());
-    } else if runs.is_empty() && !matches!(schedule, Schedule::Manual) {
-        warnings.push("No fire is left: its end or its calendars leave none.".into());
+    match schedule {
+        Schedule::Once { at } if runs == 0 && *at <= now => {
+            warnings.push("That moment is past: it will not run.".into());
+        }
+        Schedule::Manual => {}
+        _ if runs == 0 => warnings.push("No fire is left: its end or its calendars leave none.".into()),
+        _ => {}
     }
     SchedulePreview {
         words: schedule.words(),
         zone: zone.name().to_owned(),
         viewer_zone: viewer.map(|viewer| viewer.name().to_owned()),
-        runs,
+        runs: rows,
         warnings,
     }
+}
+
+/// What a job would do if it kept to no calendar, and what its calendars make of that.
+struct Blackouts<'a> {
+    table: Timetable<'a>,
+    calendars: &'a [&'a Calendar],
+    rule: Blackout,
+}
+
+impl Blackouts<'_> {
+    /// The first fire after `since` and before `next` that is kept from running, and what becomes of it and of those
+    /// that follow it until then. Every fire in between is one: the first that is not is `next`.
+    fn between(&self, since: DateTime<Utc>, next: Option<DateTime<Utc>>) -> Option<(DateTime<Utc>, String)> {
+        if self.calendars.is_empty() {
+            return None;
+        }
+        let before = |at: &DateTime<Utc>| next.is_none_or(|next| *at < next);
+        let first = self.table.first(since).filter(before)?;
+        let fires = std::iter::successors(Some(first), |at| self.table.following(*at, *at).filter(before));
+        let count = fires.take(MAX_COUNTED).count();
+        let mut names: Vec<_> = self
+            .calendars
+            .iter()
+            .filter(|calendar| calendar.blackout_end(first).is_some())
+            .map(|calendar| calendar.name.as_str())
+            .collect();
+        names.sort_unstable();
+        // Where nothing is left, not even a postponed fire runs: the end comes before the end of the blackout.
+        let postponed = self.rule == Blackout::Postpone && next.is_some();
+        let says = match (count, postponed) {
+            (1, false) => "Left out".to_owned(),
+            (1, true) => "Postponed".to_owned(),
+            (n, false) => format!("This and {} left out", more(n)),
+            (n, true) => format!("This and {} postponed, as one", more(n)),
+        };
+        Some((first, if names.is_empty() { says } else { format!("{says}: {}", names.join(", ")) }))
+    }
+}
+
+fn more(count: usize) -> String {
+    if count >= MAX_COUNTED { format!("{MAX_COUNTED} or more") } else { format!("{} more", count - 1) }
 }
 
 /// As in `Mon 2026-11-23 09:00:00 CET`.
@@ -62,13 +130,79 @@ fn written(at: DateTime<Utc>, zone: Tz) -> String {
 
 #[cfg(test)]
 mod tests {
-    use protocol::{id::JobId, rules::Rules};
+    use protocol::{calendar::Window, rules::Rules};
 
     use super::*;
 
+    fn at(text: &str) -> DateTime<Utc> {
+        text.parse().expect("instant")
+    }
+
     fn preview(schedule: &Schedule, viewer_zone: Option<&str>, now: DateTime<Utc>) -> SchedulePreview {
-        let rules = Rules::default();
-        super::preview(&Timetable::new(JobId::default(), schedule, &rules, &[]), schedule, None, viewer_zone, now)
+        let job = JobInput::sketch(schedule.clone(), Rules::default());
+        super::preview(JobId::default(), &job, &[], None, viewer_zone, now)
+    }
+
+    /// Each row as its day and hour, and what a blackout makes of it.
+    fn rows(schedule: &Schedule, rules: Rules, calendar: &Calendar, next: Option<&str>, now: &str) -> Vec<String> {
+        let job = JobInput::sketch(schedule.clone(), rules);
+        let preview = super::preview(JobId::default(), &job, &[calendar], next.map(at), None, at(now));
+        let said = |run: &PreviewRun| format!(" {}", run.blackout.as_deref().unwrap_or("runs"));
+        preview.runs.iter().map(|run| run.at.format("%d %H:%M").to_string() + &said(run)).collect()
+    }
+
+    fn christmas() -> Calendar {
+        let dates = ["2026-12-25", "2026-12-26"].map(|day| day.parse().expect("date"));
+        Calendar { name: "Christmas".into(), zone: "UTC".into(), dates: dates.to_vec(), windows: Vec::new() }
+    }
+
+    fn cron(expression: &str) -> Schedule {
+        Schedule::Cron { expression: expression.into(), zone: "UTC".into() }
+    }
+
+    #[test]
+    fn fires_that_a_blackout_leaves_out_are_shown_and_not_counted_among_the_five() {
+        let now = "2026-12-23T12:00:00Z";
+        let daily = ["24 09:00 runs", "25 09:00 This and 1 more left out: Christmas", "27 09:00 runs", "28 09:00 runs"];
+        let shown = rows(&cron("0 9 * * *"), Rules::default(), &christmas(), None, now);
+        assert_eq!((&shown[..4], shown.len()), (&daily.map(str::to_owned)[..], 6));
+        // A job that exists, and whose next fire comes after the blackout.
+        let shown = rows(&cron("0 9 25,31 * *"), Rules::default(), &christmas(), Some("2026-12-31T09:00:00Z"), now);
+        assert_eq!(shown[..2], ["25 09:00 Left out: Christmas", "31 09:00 runs"]);
+        let shown = rows(&cron("* * * * *"), Rules::default(), &christmas(), None, "2026-12-24T23:58:30Z");
+        assert_eq!(shown[..2], ["24 23:59 runs", "25 00:00 This and 100 or more left out: Christmas"]);
+    }
+
+    #[test]
+    fn postponed_fires_are_shown_where_they_were_and_where_they_run() {
+        let rules = Rules { blackout: Blackout::Postpone, ..Rules::default() };
+        let shown = rows(&cron("0 9 * * *"), rules.clone(), &christmas(), None, "2026-12-24T12:00:00Z");
+        let first = ["25 09:00 This and 1 more postponed, as one: Christmas", "27 00:00 runs", "27 09:00 runs"];
+        assert_eq!(shown[..3], first);
+        let rules = Rules { end_at: Some(at("2026-12-26T00:00:00Z")), ..rules };
+        let shown = rows(&cron("0 9 25 * *"), rules, &christmas(), None, "2026-12-24T12:00:00Z");
+        assert_eq!(shown, ["25 09:00 Left out: Christmas"], "its end comes first");
+    }
+
+    #[test]
+    fn one_moment_in_a_blackout_is_not_past() {
+        let job = JobInput::sketch(Schedule::Once { at: at("2026-12-25T09:00:00Z") }, Rules::default());
+        let preview = super::preview(JobId::default(), &job, &[&christmas()], None, None, at("2026-12-24T00:00:00Z"));
+        assert_eq!(preview.runs[0].blackout.as_deref(), Some("Left out: Christmas"));
+        assert_eq!(preview.warnings, ["No fire is left: its end or its calendars leave none."]);
+    }
+
+    #[test]
+    fn a_rhythm_of_a_job_that_exists_is_not_guessed_back_to_now() {
+        let window =
+            Window { weekday: 4, from: "10:00:00".parse().expect("time"), to: "11:00:00".parse().expect("time") };
+        let calendar = Calendar { dates: Vec::new(), windows: vec![window], ..christmas() };
+        // 24 December 2026 is a Thursday.
+        let every = Schedule::every(1_800);
+        let shown = rows(&every, Rules::default(), &calendar, Some("2026-12-24T11:20:00Z"), "2026-12-24T10:05:00Z");
+        assert_eq!(shown[0], "24 11:20 runs");
+        let shown = rows(&every, Rules::default(), &calendar, Some("2026-12-24T09:50:00Z"), "2026-12-24T09:30:00Z");
+        assert_eq!(shown[..3], ["24 09:50 runs", "24 10:20 This and 1 more left out: Christmas", "24 11:20 runs"]);
     }
 
     #[test]

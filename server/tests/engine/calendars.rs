@@ -35,10 +35,18 @@ async fn a_changed_calendar_moves_the_jobs_that_keep_to_it() {
 
     let refused = jobs.save_calendar(&me, Some((id, 1)), &calendar).await;
     assert!(matches!(refused, Err(app::error::AppError::Conflict(_))), "the loser of two edits is told: {refused:?}");
-    let refused = jobs.delete_calendar(&me, id).await;
-    assert!(matches!(refused, Err(app::error::AppError::Conflict(_))), "a calendar in use stays: {refused:?}");
+    let Err(app::error::AppError::Conflict(refused)) = jobs.delete_calendar(&me, id).await else {
+        panic!("a calendar in use stays");
+    };
+    let name = jobs.store.job(job).await.expect("read").expect("there").definition.display_name;
+    assert_eq!(refused, format!("{name} still keeps to Holidays: take it out there first."));
     let twin = jobs.save_calendar(&me, None, &calendar).await;
     assert!(matches!(twin, Err(app::error::AppError::Fields(_))), "a name is taken once: {twin:?}");
+
+    jobs.delete(&me, job).await.expect("deleted");
+    assert_eq!(jobs.delete_calendar(&me, id).await, Ok("Holidays".to_owned()));
+    let gone = jobs.delete_calendar(&me, id).await;
+    assert!(matches!(gone, Err(app::error::AppError::NotFound(_))), "{gone:?}");
     house.close().await;
 }
 

@@ -17,7 +17,7 @@ use protocol::request::{FieldError, JobForm};
 
 use crate::{api::jobs::SaveJob, error::AppError};
 
-/// What the page says about the fields of a job form.
+/// What the page says about the fields of a form.
 #[derive(Clone, Copy)]
 pub struct FormState {
     /// The form itself, once it stands in a page.
@@ -80,12 +80,18 @@ impl FormState {
         true
     }
 
-    /// What stands in the form now; none where there is no form, as on the server.
+    /// What stands in the job form now; none where there is no form, as on the server.
     #[must_use]
     pub fn typed(self) -> Option<JobForm> {
+        self.read::<SaveJob>().map(|save| save.form)
+    }
+
+    /// What the form would send to a server function; none where there is no form, as on the server.
+    #[must_use]
+    pub fn read<T: FromFormData>(self) -> Option<T> {
         let node = self.node.get_untracked()?;
         let data = FormData::new_with_form(&node).ok()?;
-        SaveJob::from_form_data(&data).ok().map(|save| save.form)
+        T::from_form_data(&data).ok()
     }
 }
 
@@ -135,10 +141,12 @@ pub fn control_name(field: &str) -> String {
     }
 }
 
-/// The field behind a [`control_name`].
+/// The field behind a [`control_name`]. The controls of one row, `form[windows][0][mon]`, are one field: `windows.0`.
 fn field_of(name: &str) -> Option<String> {
     let inner = name.strip_prefix("form[")?.strip_suffix(']')?;
-    Some(inner.replacen("][", ".", 1))
+    let mut parts = inner.split("][");
+    let (group, name) = (parts.next()?, parts.next());
+    Some(name.map_or_else(|| group.to_owned(), |name| format!("{group}.{name}")))
 }
 
 /// Text as it may stand between the tags of a `<textarea>`. Set as inner HTML, because an empty text node of ours would
@@ -158,6 +166,7 @@ mod tests {
             assert_eq!(field_of(&control_name(field)).as_deref(), Some(field));
         }
         assert_eq!(field_of("then"), None);
+        assert_eq!(field_of("form[windows][0][mon]").as_deref(), Some("windows.0"));
     }
 
     #[test]

@@ -32,6 +32,7 @@ pub fn Definition(
     let modified_by = of(|job| job.modified_by.clone());
     // Read by itself, so that what changes every minute does not draw the rules anew.
     let rules = Memo::new(move |_| view.with(|job| job.definition.rules.clone()));
+    let calendars = Memo::new(move |_| view.with(|job| job.calendars.clone()));
     let version = Signal::derive(move || view.with(|job| job.version));
     let is_active = Signal::derive(move || view.with(|job| job.row.is_active));
     let tags = move || {
@@ -59,7 +60,7 @@ pub fn Definition(
                 </dd>
                 <dt>"When"</dt>
                 <dd>{move || schedule.get()}</dd>
-                <RuleEntries rules/>
+                <RuleEntries rules calendars/>
                 <dt>"Timeout"</dt>
                 <dd>{move || timeout.get()}</dd>
                 <dt>"Priority"</dt>

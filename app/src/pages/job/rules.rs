@@ -2,10 +2,14 @@
 
 use chrono::{DateTime, Utc};
 use leptos::prelude::*;
-use protocol::rules::{Blackout, Misfire, OnLost, Overlap, Rules};
+use protocol::{
+    access::Action,
+    rules::{Blackout, Misfire, OnLost, Overlap, Rules, retry_words},
+    view::CalendarName,
+};
 
 use crate::{
-    components::time::Time,
+    components::{me::may, time::Time},
     format::{plural, span},
 };
 
@@ -14,25 +18,24 @@ use crate::{
 enum Said {
     At(DateTime<Utc>),
     Words(String),
+    /// The calendars it keeps to, and what becomes of a fire in a blackout.
+    Calendars(&'static str),
 }
 
 /// Every rule that differs from the usual, in the order of the form.
-///
-/// Attempts after the first are not among them: no worker makes any yet, and a page that names them would promise them.
 fn said(rules: &Rules) -> Vec<(&'static str, Said)> {
     let mut all = Vec::new();
+    if !rules.calendars.is_empty() {
+        let fire = match rules.blackout {
+            Blackout::Skip => "A fire in a blackout is left out",
+            Blackout::Postpone => "A fire in a blackout runs when that ends",
+        };
+        all.push(("Calendars", Said::Calendars(fire)));
+    }
     let mut say = |name, words: String| all.push((name, Said::Words(words)));
     if rules.jitter_seconds > 0 {
         let most = span(rules.jitter_seconds);
         say("Jitter", format!("Each fire comes up to {most} later, the same for this job every time"));
-    }
-    if !rules.calendars.is_empty() {
-        let calendars = plural(i64::try_from(rules.calendars.len()).unwrap_or(i64::MAX), "calendar");
-        let fire = match rules.blackout {
-            Blackout::Skip => "a fire in a blackout is left out",
-            Blackout::Postpone => "a fire in a blackout runs when that ends",
-        };
-        say("Blackouts", format!("Keeps to {calendars}; {fire}"));
     }
     if rules.overlap != Overlap::default() {
         say("Overlap", rules.overlap.says().into());
@@ -48,6 +51,9 @@ fn said(rules: &Rules) -> Vec<(&'static str, Said)> {
     }
     if let Some(shared) = &rules.key_limit {
         say("Shared limit", format!("At most {} at once among all jobs that share {}", shared.limit, shared.key));
+    }
+    if rules.max_retries > 0 {
+        say("Retries", retry_words(rules.max_retries, rules.base_retry_delay_seconds).trim_end_matches('.').into());
     }
     if let Some(seconds) = rules.zombie_timeout_seconds {
         say("Lost", format!("After {} without a heartbeat", span(seconds)));
@@ -75,10 +81,27 @@ pub fn RuleEntries(
     /// The rules.
     #[prop(into)]
     rules: Signal<Rules>,
+    /// The calendars among them, by name.
+    #[prop(into)]
+    calendars: Signal<Vec<CalendarName>>,
 ) -> impl IntoView {
+    // Who may not change a calendar finds it in the list.
+    let may_define = may(Action::DefineCalendar);
+    let links = move |fire: &'static str| {
+        let link = |calendar: CalendarName| {
+            let href = if may_define { format!("/calendars/{}/edit", calendar.id) } else { "/calendars".into() };
+            view! { <li><a href=href>{calendar.name}</a></li> }
+        };
+        let links = calendars.get().into_iter().map(link).collect::<Vec<_>>();
+        view! {
+            <ul class="names">{links}</ul>
+            <span class="muted">{fire}</span>
+        }
+    };
     move || {
         let entry = |(name, said)| {
             let value = match said {
+                Said::Calendars(fire) => links(fire).into_any(),
                 Said::At(at) => view! { <Time at/> }.into_any(),
                 Said::Words(words) => words.into_any(),
             };
@@ -114,6 +137,7 @@ mod tests {
             misfire: Misfire::CatchUp,
             max_concurrent: Some(3),
             key_limit: Some(KeyLimit { key: "tenant-7".into(), limit: 2 }),
+            max_retries: 2,
             zombie_timeout_seconds: Some(60),
             on_lost: OnLost::Fail,
             auto_disable: Some(AutoDisable { threshold: 5, window_seconds: 3_600, cool_down_seconds: None }),
@@ -124,6 +148,7 @@ mod tests {
             .map(|(name, said)| match said {
                 Said::At(at) => format!("{name}: {at}"),
                 Said::Words(words) => format!("{name}: {words}"),
+                Said::Calendars(fire) => format!("{name}: {fire}"),
             })
             .collect();
         assert_eq!(
@@ -131,12 +156,13 @@ mod tests {
             [
                 "Starts: 1970-01-01 00:00:00 UTC",
                 "Ends: 1970-01-01 00:00:00 UTC",
+                "Calendars: A fire in a blackout runs when that ends",
                 "Jitter: Each fire comes up to 90 seconds later, the same for this job every time",
-                "Blackouts: Keeps to 1 calendar; a fire in a blackout runs when that ends",
                 "Overlap: Wait for it to end",
                 "Missed fires: Run each missed fire: at most 100, and none older than 1 hour",
                 "At once: At most 3",
                 "Shared limit: At most 2 at once among all jobs that share tenant-7",
+                "Retries: Tried up to 2 times more: after 5 s and 10 s",
                 "Lost: After 1 minute without a heartbeat",
                 "When lost: Do not run it again",
                 "Disabled: After 5 failures in a row within 1 hour; enabled again by hand",

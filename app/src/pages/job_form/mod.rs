@@ -1,33 +1,33 @@
-//! Defining a job: one page, six sections, and beside them what it will come to.
+//! Defining a job: one page, seven sections, and beside them what it will come to.
 //!
 //! The page is one plain form whose fields are named as [`JobForm`](protocol::request::JobForm) names them. A browser
 //! without scripts posts it, and is led back here with everything that was typed and what is wrong beside each field. A
 //! script posts the same fields to the same function, and asks the server for its judgement a moment after each change;
 //! the browser has no rules of its own that could differ.
 
+pub mod blackouts;
 pub mod limits;
 pub mod rules;
 pub mod what;
 
-use std::time::Duration;
-
-use leptos::{ev, leptos_dom::helpers::TimeoutHandle, prelude::*, server_fn::ServerFn, task::spawn_local};
+use leptos::{ev, prelude::*, server_fn::ServerFn, task::spawn_local};
 use leptos_meta::Title;
 use leptos_router::{
     NavigateOptions,
     hooks::{use_navigate, use_params_map, use_query_map},
 };
-use protocol::{id::JobId, view::SchedulePreview};
+use protocol::id::JobId;
 use serde_json::Value;
 
 use self::{
+    blackouts::Blackouts,
     limits::Limits,
     rules::{Clashes, Failures},
     what::What,
 };
 use crate::{
     api::{
-        jobs::{CheckJob, JobFormPage, SaveJob, check_job, load_job_form},
+        jobs::{CheckJob, JobCheck, JobFormPage, SaveJob, check_job, load_job_form},
         session::Left,
     },
     browser,
@@ -38,12 +38,10 @@ use crate::{
         loading::page,
         page_head::{Crumbs, PageHead},
         schedule_field::{Preview, ScheduleField},
+        self_check::{announce, checker, guard},
         toast::{ToastKind, toasts},
     },
 };
-
-/// How long somebody has stopped typing before the server is asked.
-const PAUSE: Duration = Duration::from_millis(300);
 
 /// `/jobs/new?type=worker/type`.
 #[component]
@@ -106,7 +104,14 @@ fn JobForm(id: Option<JobId>, data: JobFormPage) -> impl IntoView {
     let typed_input = form.input.clone();
     let values = RwSignal::new(if is_fresh { with_defaults(first_schema.as_ref(), typed_input) } else { typed_input });
 
-    let check = checker(state, preview);
+    let check = checker(
+        move || state.typed(),
+        check_job,
+        move |check: JobCheck| {
+            state.errors.set(check.errors);
+            preview.set(check.preview);
+        },
+    );
     let on_target = Callback::new(move |chosen: String| {
         let typed = state.typed().map(|form| form.input).unwrap_or_default();
         values.set(with_defaults(schema_of(&chosen).as_ref(), typed));
@@ -182,6 +187,7 @@ fn JobForm(id: Option<JobId>, data: JobFormPage) -> impl IntoView {
                         on_switch=check
                     />
                     <ScheduleField state form=form.clone() zones=context.zones/>
+                    <Blackouts state form=form.clone() calendars=context.calendars/>
                     <Clashes state form=form.clone()/>
                     <Failures state form=form.clone()/>
                     <Limits state form/>
@@ -239,39 +245,6 @@ fn sentence(target: &str) -> String {
     }
 }
 
-/// Asks the server, a moment after the last change, what it makes of the form. Only the newest answer counts.
-fn checker(state: FormState, preview: RwSignal<Option<SchedulePreview>>) -> Callback<()> {
-    let timer = StoredValue::new(None::<TimeoutHandle>);
-    let asked = StoredValue::new(0_u32);
-    let ask = move || {
-        let Some(form) = state.typed() else { return };
-        let number = asked.get_value() + 1;
-        asked.set_value(number);
-        spawn_local(async move {
-            let answer = check_job(form).await;
-            if asked.try_get_value() != Some(number) {
-                return;
-            }
-            // A check that fails says nothing about the form; saving will tell what is the matter.
-            if let Ok(check) = answer {
-                state.errors.set(check.errors);
-                preview.set(check.preview);
-            }
-        });
-    };
-    on_cleanup(move || {
-        if let Some(Some(timer)) = timer.try_get_value() {
-            timer.clear();
-        }
-    });
-    Callback::new(move |()| {
-        if let Some(timer) = timer.get_value() {
-            timer.clear();
-        }
-        timer.set_value(set_timeout_with_handle(ask, PAUSE).ok());
-    })
-}
-
 /// Sends the form and goes to the job's page, or shows what is wrong.
 fn saver(id: Option<JobId>, state: FormState, is_busy: RwSignal<bool>) -> Callback<ev::SubmitEvent> {
     let toasts = toasts();
@@ -309,25 +282,4 @@ fn saver(id: Option<JobId>, state: FormState, is_busy: RwSignal<bool>) -> Callba
             }
         });
     })
-}
-
-/// Lets the browser ask before a page with unsaved changes is left.
-fn guard(state: FormState) {
-    Effect::new(move |_| {
-        let guard = window_event_listener(ev::beforeunload, move |event| {
-            if state.is_dirty.try_get_untracked() == Some(true) {
-                event.prevent_default();
-            }
-        });
-        on_cleanup(move || guard.remove());
-    });
-}
-
-/// Takes the reader to the list of errors a plain form came back with.
-fn announce(state: FormState) {
-    Effect::new(move |before: Option<()>| {
-        if before.is_none() && state.shows_all.get_untracked() && !state.errors.with_untracked(Vec::is_empty) {
-            browser::focus("error-summary");
-        }
-    });
 }

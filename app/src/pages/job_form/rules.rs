@@ -1,19 +1,15 @@
 //! What a job does about itself still running, about missed fires, about others of its kind, and about failing.
 //!
-//! Every rule has a default that does; both sections are folded until one of theirs differs from it or is wrong.
+//! Every rule has a default that does; but for retries, which most jobs want, both sections are folded until one of
+//! theirs differs from it or is wrong.
 
 use leptos::prelude::*;
 use protocol::{
     request::JobForm,
-    rules::{Misfire, OnLost, Overlap},
+    rules::{Misfire, OnLost, Overlap, Rules, retry_words},
 };
 
-use crate::components::{
-    choice::Choice,
-    folded::Folded,
-    input_form::{FormState, control_name},
-    schedule_field::TextField,
-};
+use crate::components::{choice::Choice, folded::Folded, input_form::FormState, schedule_field::TextField};
 
 /// The fields of the first section, by their names in the form.
 const CLASHES: [&str; 7] = [
@@ -35,8 +31,6 @@ const FAILURES: [&str; 5] = [
     "rules.auto_disable_window_seconds",
     "rules.auto_disable_cool_down_seconds",
 ];
-/// Rules that a job may have and that this form does not ask for yet. They ride along, so that an edit keeps them.
-const CARRIED: [&str; 4] = ["calendars", "blackout", "max_retries", "base_retry_delay_seconds"];
 
 /// What happens when the job is due while it runs, or was due while nobody could run it.
 #[component]
@@ -53,17 +47,9 @@ pub fn Clashes(
     let catches_up = move || {
         !has_script.get() || misfire.with(|misfire| misfire == Misfire::CatchUp.word()) || state.is_wrong(&CATCH_UP)
     };
-    let carried: Vec<_> = CARRIED
-        .into_iter()
-        .map(|field| {
-            let name = control_name(&format!("rules.{field}"));
-            view! { <input type="hidden" name=name value=form.rule(field)/> }
-        })
-        .collect();
     view! {
         <fieldset class="form-section">
             <legend>"When things overlap or are missed"</legend>
-            {carried}
             <Folded
                 state
                 fields=&CLASHES
@@ -147,9 +133,39 @@ pub fn Failures(
     /// What stands in the fields at first.
     form: JobForm,
 ) -> impl IntoView {
+    let retries = RwSignal::new(retries(&form));
     view! {
         <fieldset class="form-section">
             <legend>"When it fails"</legend>
+            <div class="stack" on:input=move |_| {
+                if let Some(form) = state.typed() {
+                    retries.set(self::retries(&form));
+                }
+            }>
+                <div class="field-row">
+                    <TextField
+                        state
+                        field="rules.max_retries"
+                        label="Retries"
+                        hint="How often a failed attempt is followed by another: 0 to 100."
+                        value=form.rule("max_retries")
+                        inputmode="numeric"
+                        is_required=false
+                    />
+                    <TextField
+                        state
+                        field="rules.base_retry_delay_seconds"
+                        label="Pause before the first retry, in seconds"
+                        hint="1 to 86,400; doubled for each further one."
+                        value=form.rule("base_retry_delay_seconds")
+                        inputmode="numeric"
+                        is_required=false
+                    />
+                </div>
+                <p class="hint" id="retries" role="status" hidden=move || retries.with(Option::is_none)>
+                    {move || retries.get()}
+                </p>
+            </div>
             <Folded
                 state
                 fields=&FAILURES
@@ -204,5 +220,39 @@ pub fn Failures(
                 </div>
             </Folded>
         </fieldset>
+    }
+}
+
+/// What the two fields come to, when both are right.
+fn retries(form: &JobForm) -> Option<String> {
+    let usual = Rules::default();
+    let number = |field: &str, usual: u32| match form.rule(field).trim() {
+        "" => Some(usual),
+        text => text.parse().ok(),
+    };
+    let max_retries = number("max_retries", usual.max_retries.into())?.try_into().ok()?;
+    let base_retry_delay_seconds = number("base_retry_delay_seconds", usual.base_retry_delay_seconds)?;
+    let rules = Rules { max_retries, base_retry_delay_seconds, ..usual };
+    rules.check().ok()?;
+    Some(retry_words(max_retries, base_retry_delay_seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retries_are_told_as_they_will_be_and_not_while_a_number_is_wrong() {
+        let told = |retries: &str, base: &str| {
+            let fields = [("max_retries", retries), ("base_retry_delay_seconds", base)];
+            let rules = fields.map(|(field, text)| (field.to_owned(), text.to_owned())).into();
+            super::retries(&JobForm { rules, ..JobForm::default() })
+        };
+        assert_eq!(told("2", "5").as_deref(), Some("Tried up to 2 times more: after 5 s and 10 s."));
+        assert_eq!(told("1", "").as_deref(), Some("Tried once more: after 5 s."));
+        assert_eq!(told("", ""), super::retries(&JobForm::default()));
+        for (retries, base) in [("101", "5"), ("2", "0"), ("many", "5"), ("-1", "5"), ("2", "86401")] {
+            assert_eq!(told(retries, base), None, "{retries}, {base}");
+        }
     }
 }

@@ -1,0 +1,90 @@
+//! Deleting a calendar, which only works when no job keeps to it.
+
+use leptos::{prelude::*, server_fn::ServerFn, task::spawn_local};
+use leptos_router::{NavigateOptions, hooks::use_navigate};
+use protocol::id::CalendarId;
+
+use crate::{
+    api::calendars::{DeleteCalendar, delete_calendar},
+    browser,
+    components::{
+        dialog::ConfirmDialog,
+        icon::Icon,
+        input_form::{FormState, problems},
+        toast::{ToastKind, toasts},
+    },
+};
+
+/// What deleting does.
+const CONSEQUENCE: &str =
+    "It cannot be brought back. A calendar that jobs still keep to is not deleted: take it out of them first.";
+
+/// Deletes a calendar after asking; without scripts the question is a section of the page, reached by a link. A refusal
+/// stands above the form, like whatever else is wrong.
+#[component]
+pub fn Delete(
+    /// Which.
+    id: CalendarId,
+    /// Its name.
+    name: String,
+    /// The form on the page.
+    state: FormState,
+) -> impl IntoView {
+    let toasts = toasts();
+    let navigate = use_navigate();
+    let open = RwSignal::new(false);
+    let delete = Callback::new(move |()| {
+        let navigate = navigate.clone();
+        spawn_local(async move {
+            match delete_calendar(id).await {
+                Ok(name) => {
+                    let _ = state.is_dirty.try_set(false);
+                    toasts.show(ToastKind::Success, format!("The calendar {name} is deleted."));
+                    navigate("/calendars", NavigateOptions::default());
+                }
+                Err(error) => {
+                    let _ = state.errors.try_set(problems(&error));
+                    let _ = state.shows_all.try_set(true);
+                    request_animation_frame(|| browser::focus("error-summary"));
+                }
+            }
+        });
+    });
+    view! {
+        <button type="button" class="btn needs-js" on:click=move |_| open.set(true)>
+            <Icon name="trash-2"/>
+            "Delete…"
+        </button>
+        <a class="btn hide-js" href=format!("/calendars/{id}/edit?confirm=delete#delete")>"Delete…"</a>
+        <ConfirmDialog
+            open
+            id="delete-title"
+            title=Signal::stored(format!("Delete calendar {name}?"))
+            verb="Delete calendar"
+            on_confirm=delete
+        >
+            <p>{CONSEQUENCE}</p>
+        </ConfirmDialog>
+    }
+}
+
+/// The question before deleting, as a section of the page.
+#[component]
+pub fn DeleteSection(
+    /// Which.
+    id: CalendarId,
+    /// Its name.
+    name: String,
+) -> impl IntoView {
+    view! {
+        <section class="card stack hide-js" id="delete" aria-labelledby="delete-heading">
+            <h2 id="delete-heading">{format!("Delete calendar {name}?")}</h2>
+            <p>{CONSEQUENCE}</p>
+            <form class="form-actions" method="post" action=DeleteCalendar::PATH>
+                <input type="hidden" name="id" value=id.to_string()/>
+                <a class="btn" href=format!("/calendars/{id}/edit")>"Cancel"</a>
+                <button type="submit" class="btn btn-danger">"Delete calendar"</button>
+            </form>
+        </section>
+    }
+}

@@ -1,0 +1,325 @@
+//! Defining a calendar: a name, a zone, days and weekly windows, and beside them the blackouts they come to.
+//!
+//! One plain form whose fields are named as [`CalendarForm`](protocol::calendar_form::CalendarForm) names them, judged by
+//! the server alone, as the job form is.
+
+use leptos::{ev, html, prelude::*, server_fn::ServerFn, task::spawn_local};
+use leptos_meta::Title;
+use leptos_router::{
+    NavigateOptions,
+    hooks::{use_navigate, use_params_map, use_query_map},
+};
+use protocol::{
+    calendar_form::CalendarForm,
+    id::{CalendarId, JobId},
+    view::BlackoutView,
+};
+
+use super::{
+    delete::{Delete, DeleteSection},
+    no_such_calendar,
+    windows::Windows,
+};
+use crate::{
+    api::calendars::{
+        CalendarCheck, CalendarFormPage, CheckCalendar, SaveCalendar, check_calendar, load_calendar_form, save_calendar,
+    },
+    browser,
+    components::{
+        form::{ErrorSummary, Field, described_by},
+        icon::Icon,
+        input_form::{FormState, as_inner, listed, problems},
+        loading::page,
+        page_head::{Crumbs, PageHead},
+        schedule_field::TextField,
+        self_check::{announce, checker, guard},
+        time::Time,
+        toast::{ToastKind, toasts},
+        zone_field::ZoneField,
+    },
+};
+
+/// `/calendars/new`.
+#[component]
+pub fn NewCalendarPage() -> impl IntoView {
+    let data = Resource::new_blocking(|| (), |()| load_calendar_form(None));
+    page(data, |data: CalendarFormPage| view! { <Form data/> })
+}
+
+/// `/calendars/:id/edit`.
+#[component]
+pub fn EditCalendarPage() -> impl IntoView {
+    let params = use_params_map();
+    let id = Memo::new(move |_| params.with(|params| params.get("id").and_then(|id| id.parse::<CalendarId>().ok())));
+    let data = Resource::new_blocking(
+        move || id.get(),
+        |id| async move { load_calendar_form(Some(id.ok_or_else(no_such_calendar)?)).await },
+    );
+    page(data, |data: CalendarFormPage| view! { <Form data/> })
+}
+
+#[component]
+fn Form(data: CalendarFormPage) -> impl IntoView {
+    let CalendarFormPage { calendar, zones, form, left, blackouts } = data;
+    let left = left.unwrap_or_default();
+    let state = FormState::new(left.problems());
+    let blackouts = RwSignal::new(blackouts);
+    let check = checker(
+        move || typed(state),
+        check_calendar,
+        move |check: CalendarCheck| {
+            state.errors.set(check.errors);
+            blackouts.set(check.blackouts);
+        },
+    );
+    let is_busy = RwSignal::new(false);
+    let save = saver(state, is_busy, calendar.is_some());
+    guard(state);
+    announce(state);
+    let changed = move || {
+        state.is_dirty.set(true);
+        check.run(());
+    };
+    let asks_delete = use_query_map().with_untracked(|query| query.get("confirm").as_deref() == Some("delete"));
+    let listed_errors =
+        Signal::derive(
+            move || {
+                if state.shows_all.get() { state.errors.with(|errors| listed(errors)) } else { Vec::new() }
+            },
+        );
+    let name = calendar.as_ref().map(|view| view.calendar.name.clone());
+    let (title, here) = match &name {
+        Some(name) => (format!("Edit {name}"), name.clone()),
+        None => ("New calendar".to_owned(), "New".to_owned()),
+    };
+    let delete = calendar.as_ref().map(|view| (view.id, view.calendar.name.clone()));
+    let section = delete.clone().filter(|_| asks_delete);
+    let keepers = calendar.as_ref().map(|view| (view.jobs.clone(), view.jobs_total));
+    let changed_by = calendar.map(|view| (view.modified_at, view.modified_by, view.version));
+    let verb = if name.is_some() { "Save" } else { "Create" };
+    view! {
+        <Title text=format!("{title} · Calendars")/>
+        <Crumbs steps=vec![("/calendars".into(), "Calendars".into())] here/>
+        <PageHead title>{delete.map(|(id, name)| view! { <Delete id name state/> })}</PageHead>
+        {left.notice.map(|notice| view! {
+            <div class="notice" data-kind="success" role="status">
+                <Icon name="circle-check"/>
+                <p>{notice}</p>
+            </div>
+        })}
+        {section.map(|(id, name)| view! { <DeleteSection id name/> })}
+        <form
+            id="calendar-form"
+            class="form"
+            method="post"
+            action=SaveCalendar::PATH
+            node_ref=state.node
+            novalidate
+            on:submit=move |event| save.run(event)
+            on:input=move |event: ev::Event| {
+                if state.touch(&event) {
+                    changed();
+                }
+            }
+            on:focusout=move |event: ev::FocusEvent| {
+                if state.touch(&event) {
+                    check.run(());
+                }
+            }
+        >
+            <ErrorSummary errors=listed_errors/>
+            <input type="hidden" name="form[id]" value=form.id.clone()/>
+            <input type="hidden" name="form[version]" value=form.version.clone()/>
+            <div class="form-grid">
+                <div class="form">
+                    <fieldset class="form-section">
+                        <legend>"Name and clock"</legend>
+                        <div class="field-row">
+                            <TextField
+                                state
+                                field="name"
+                                label="Name"
+                                hint="What people choose it by. 1 to 100 characters."
+                                value=form.name.clone()
+                            />
+                            <ZoneField
+                                state
+                                hint="Days and times are meant on its clock, whatever the zone of a job."
+                                value=form.zone.clone()
+                                zones
+                            />
+                        </div>
+                    </fieldset>
+                    <Days state text=form.dates.clone() on_change=Callback::new(move |()| changed())/>
+                    <Windows state form=form.clone() on_change=Callback::new(move |()| changed())/>
+                </div>
+                <aside class="summary" aria-labelledby="outcome">
+                    <h2 id="outcome">"Next blackouts"</h2>
+                    <Falls blackouts/>
+                    {keepers.map(|(jobs, total)| view! { <Keepers jobs total/> })}
+                    {changed_by.map(|(at, by, version)| view! {
+                        <p class="hint">
+                            "Changed "
+                            <Time at/>
+                            {format!(" by {by}, version {version}")}
+                        </p>
+                    })}
+                </aside>
+            </div>
+            <div class="form-actions">
+                <button type="submit" class="btn btn-primary" aria-disabled=move || is_busy.get().then_some("true")>
+                    {verb}
+                </button>
+                <button type="submit" class="btn hide-js" formaction=CheckCalendar::PATH>"Check"</button>
+                <a class="btn btn-quiet" href="/calendars">"Cancel"</a>
+            </div>
+        </form>
+    }
+}
+
+/// What stands in the form now; none where there is no form, as on the server.
+fn typed(state: FormState) -> Option<CalendarForm> {
+    state.read::<SaveCalendar>().map(|save| save.form)
+}
+
+/// The days, as lines; with a script, two fields that write a line.
+#[component]
+fn Days(state: FormState, text: String, on_change: Callback<()>) -> impl IntoView {
+    let error = state.error("dates");
+    let (area, first, last) =
+        (NodeRef::<html::Textarea>::new(), NodeRef::<html::Input>::new(), NodeRef::<html::Input>::new());
+    let add = move |_| {
+        let (Some(area), Some(first), Some(last)) = (area.get(), first.get(), last.get()) else { return };
+        let (from, to) = (first.value(), last.value());
+        let line = match (from.as_str(), to.as_str()) {
+            ("", "") => return,
+            (day, "") | ("", day) => day.to_owned(),
+            (from, to) if from == to => from.to_owned(),
+            (from, to) => format!("{from} to {to}"),
+        };
+        let before = area.value();
+        let before = before.trim_end();
+        area.set_value(&if before.is_empty() { line } else { format!("{before}\n{line}") });
+        first.set_value("");
+        last.set_value("");
+        on_change.run(());
+    };
+    view! {
+        <fieldset class="form-section">
+            <legend>"Whole days"</legend>
+            <Field
+                id="f-dates"
+                label="Days"
+                hint="One a line: 2026-12-24, or first and last as in 2026-12-24 to 2026-12-26. At most 2,000 days."
+                optional=true
+                error
+            >
+                <textarea
+                    id="f-dates"
+                    name="form[dates]"
+                    class="input-mono"
+                    rows="6"
+                    spellcheck="false"
+                    aria-describedby=described_by("f-dates")
+                    aria-invalid=move || error.get().is_some().then_some("true")
+                    node_ref=area
+                    inner_html=as_inner(&text)
+                ></textarea>
+            </Field>
+            <div class="date-adder needs-js" role="group" aria-label="Add days by date">
+                <div class="field">
+                    <label for="add-first">"First day"</label>
+                    <input type="date" id="add-first" node_ref=first/>
+                </div>
+                <div class="field">
+                    <label for="add-last">"Last day"</label>
+                    <input type="date" id="add-last" node_ref=last/>
+                </div>
+                <button type="button" class="btn" on:click=add>
+                    <Icon name="plus"/>
+                    "Add to the list"
+                </button>
+            </div>
+        </fieldset>
+    }
+}
+
+/// The blackouts to come, as the server works them out.
+#[component]
+fn Falls(blackouts: RwSignal<Option<Vec<BlackoutView>>>) -> impl IntoView {
+    let list = move || match blackouts.get() {
+        None => view! { <p class="hint">"As soon as the calendar is complete, its next blackouts stand here."</p> }
+            .into_any(),
+        Some(falls) if falls.is_empty() => view! {
+            <p class="notice" data-kind="warn">
+                <Icon name="triangle-alert"/>
+                <span>"No blackout is left: all of its days are over."</span>
+            </p>
+        }
+        .into_any(),
+        Some(falls) => {
+            let endless = falls.iter().any(|fall| fall.to.is_none()).then(|| {
+                view! {
+                    <p class="notice" data-kind="warn">
+                        <Icon name="triangle-alert"/>
+                        <span>"It never ends: a job that keeps to this calendar does not run at all."</span>
+                    </p>
+                }
+            });
+            let items: Vec<_> = falls.into_iter().map(|fall| view! { <li>{fall.in_zone}</li> }).collect();
+            view! {
+                {endless}
+                <ol class="falls">{items}</ol>
+            }
+            .into_any()
+        }
+    };
+    view! { <div class="stack" id="falls" role="status">{list}</div> }
+}
+
+/// The jobs that keep to a calendar.
+#[component]
+fn Keepers(jobs: Vec<(JobId, String)>, total: i64) -> impl IntoView {
+    let others = total - i64::try_from(jobs.len()).unwrap_or(i64::MAX);
+    let items: Vec<_> =
+        jobs.into_iter().map(|(id, name)| view! { <li><a href=format!("/jobs/{id}")>{name}</a></li> }).collect();
+    view! {
+        <h3>"Jobs that keep to it"</h3>
+        {items.is_empty().then(|| view! { <p class="hint">"None yet. A job chooses its calendars in its form."</p> })}
+        <ul class="falls">{items}</ul>
+        {(others > 0).then(|| view! { <p class="hint">{format!("And {others} more.")}</p> })}
+    }
+}
+
+/// Sends the form and goes to the list, or shows what is wrong.
+fn saver(state: FormState, is_busy: RwSignal<bool>, is_edit: bool) -> Callback<ev::SubmitEvent> {
+    let toasts = toasts();
+    let navigate = use_navigate();
+    Callback::new(move |event: ev::SubmitEvent| {
+        event.prevent_default();
+        let Some(form) = typed(state) else { return };
+        if is_busy.get_untracked() {
+            return;
+        }
+        is_busy.set(true);
+        let navigate = navigate.clone();
+        spawn_local(async move {
+            let answer = save_calendar(form).await;
+            let _ = is_busy.try_set(false);
+            match answer {
+                Ok(_) => {
+                    let _ = state.is_dirty.try_set(false);
+                    let text = if is_edit { "The calendar is saved." } else { "The calendar is made." };
+                    toasts.show(ToastKind::Success, text);
+                    navigate("/calendars", NavigateOptions::default());
+                }
+                Err(error) => {
+                    let _ = state.errors.try_set(problems(&error));
+                    let _ = state.shows_all.try_set(true);
+                    // After the list has been drawn: a hidden element takes no focus.
+                    request_animation_frame(|| browser::focus("error-summary"));
+                }
+            }
+        });
+    })
+}

@@ -1,0 +1,123 @@
+//! Every calendar: when the jobs that keep to it do not run.
+
+pub mod delete;
+pub mod form;
+pub mod windows;
+
+use leptos::prelude::*;
+use leptos_meta::Title;
+use protocol::{access::Action, view::CalendarRow};
+
+use crate::{
+    api::calendars::calendars,
+    components::{empty::Empty, icon::Icon, loading::page, me::may, page_head::PageHead, time::Time},
+    error::AppError,
+    format::plural,
+};
+
+/// `/calendars`.
+#[component]
+pub fn CalendarsPage() -> impl IntoView {
+    let data = Resource::new_blocking(|| (), |()| calendars());
+    page(data, |rows: Vec<CalendarRow>| view! { <Calendars rows/> })
+}
+
+/// What an address that cannot be a calendar's leads to.
+fn no_such_calendar() -> AppError {
+    let error = AppError::NotFound("There is no such calendar. It may have been deleted.".into());
+    #[cfg(feature = "ssr")]
+    let error = crate::api::failed(error);
+    error
+}
+
+#[component]
+fn Calendars(rows: Vec<CalendarRow>) -> impl IntoView {
+    let may_define = may(Action::DefineCalendar);
+    let new = may_define.then(|| {
+        view! {
+            <a class="btn btn-primary" href="/calendars/new">
+                <Icon name="plus"/>
+                "New calendar"
+            </a>
+        }
+    });
+    let body = if rows.is_empty() {
+        view! {
+            <Empty
+                icon="calendar-off"
+                title="No calendars yet"
+                text="A calendar holds days and weekly hours in which the jobs that keep to it do not run: holidays, a maintenance window, the end of a quarter."
+            >
+                {may_define
+                    .then(|| view! { <a class="btn btn-primary" href="/calendars/new">"Make the first calendar"</a> })}
+            </Empty>
+        }
+        .into_any()
+    } else {
+        let rows: Vec<_> = rows.into_iter().map(|row| view! { <Row row may_define/> }).collect();
+        view! {
+            <div class="table-wrap">
+                <table class="table table-cards">
+                    <caption class="sr-only">"Calendars by name"</caption>
+                    <thead>
+                        <tr>
+                            <th scope="col">"Calendar"</th>
+                            <th scope="col">"Blacks out"</th>
+                            <th scope="col">"Next blackout"</th>
+                            <th scope="col">"Kept by"</th>
+                        </tr>
+                    </thead>
+                    <tbody>{rows}</tbody>
+                </table>
+            </div>
+        }
+        .into_any()
+    };
+    view! {
+        <Title text="Calendars"/>
+        <PageHead title="Calendars" sub="When jobs do not run. Each job chooses which of them it keeps to.">{new}</PageHead>
+        {body}
+    }
+}
+
+#[component]
+fn Row(row: CalendarRow, may_define: bool) -> impl IntoView {
+    let name = if may_define {
+        view! { <a class="row-link" href=format!("/calendars/{}/edit", row.id)>{row.name}</a> }.into_any()
+    } else {
+        view! { <strong>{row.name}</strong> }.into_any()
+    };
+    let next = match row.next {
+        Some(next) if next.is_now => view! {
+            <span class="badge" data-status="paused">
+                <Icon name="calendar-off"/>
+                <span>{next.in_zone}</span>
+            </span>
+        }
+        .into_any(),
+        Some(next) => view! {
+            <div>
+                <div><Time at=next.from relative=true/></div>
+                <div class="muted">{next.in_zone}</div>
+            </div>
+        }
+        .into_any(),
+        None => view! { <span class="muted">"None is left"</span> }.into_any(),
+    };
+    let jobs = if row.jobs == 0 {
+        view! { <span class="muted">"No job"</span> }.into_any()
+    } else {
+        plural(row.jobs, "job").into_any()
+    };
+    view! {
+        <tr data-id=row.id.to_string()>
+            <th scope="row" data-label="Calendar">
+                {name}
+                <div class="row-note">{row.zone}</div>
+            </th>
+            <td data-label="Blacks out">{row.words}</td>
+            <td data-label="Next blackout">{next}</td>
+            <td data-label="Kept by">{jobs}</td>
+        </tr>
+    }
+}

@@ -1,0 +1,149 @@
+//! Calendars as pages show them: in words, with the blackouts to come on the calendar's own clock.
+
+use app::error::AppError;
+use chrono::{DateTime, NaiveTime, Utc};
+use chrono_tz::Tz;
+use protocol::{
+    calendar::{Calendar, Fall},
+    calendar_form::CalendarForm,
+    id::CalendarId,
+    schedule::parse_zone,
+    view::{BlackoutView, CalendarRow, CalendarView},
+};
+
+use crate::{
+    command::calendars::gone,
+    store::{Store, calendars::StoredCalendar},
+};
+
+/// How many coming blackouts are shown.
+const FALLS: usize = 5;
+/// How many of the jobs that keep to a calendar its page names.
+const JOBS: i64 = 20;
+
+/// The list.
+#[must_use]
+pub fn rows(calendars: Vec<StoredCalendar>, now: DateTime<Utc>) -> Vec<CalendarRow> {
+    calendars
+        .into_iter()
+        .map(|stored| {
+            let calendar = stored.calendar;
+            let zone = parse_zone(&calendar.zone).unwrap_or(Tz::UTC);
+            CalendarRow {
+                id: stored.id,
+                words: calendar.words(now.with_timezone(&zone).date_naive()),
+                jobs: stored.jobs,
+                next: calendar.falls(now, 1).first().map(|fall| written(*fall, zone, now)),
+                name: calendar.name,
+                zone: calendar.zone,
+            }
+        })
+        .collect()
+}
+
+/// One calendar with the jobs that keep to it.
+///
+/// # Errors
+///
+/// `NotFound`.
+pub async fn view(store: &Store, id: CalendarId) -> Result<CalendarView, AppError> {
+    let stored = store.calendar(id).await?.ok_or_else(gone)?;
+    Ok(CalendarView {
+        id,
+        version: stored.version,
+        calendar: stored.calendar,
+        jobs: store.jobs_keeping(id, JOBS).await?,
+        jobs_total: stored.jobs,
+        modified_at: stored.modified_at,
+        modified_by: stored.modified_by,
+    })
+}
+
+/// The next blackouts.
+#[must_use]
+pub fn falls(calendar: &Calendar, now: DateTime<Utc>) -> Vec<BlackoutView> {
+    let zone = parse_zone(&calendar.zone).unwrap_or(Tz::UTC);
+    calendar.falls(now, FALLS).into_iter().map(|fall| written(fall, zone, now)).collect()
+}
+
+/// Which calendar a form changes, at which version; none when it makes one.
+///
+/// # Errors
+///
+/// `NotFound` for an id that is none, `Conflict` for a version that is none.
+pub fn edited(form: &CalendarForm) -> Result<Option<(CalendarId, i32)>, AppError> {
+    if form.id.is_empty() {
+        return Ok(None);
+    }
+    let id = form.id.parse().map_err(|_| gone())?;
+    let version =
+        form.version.parse().map_err(|_| AppError::Conflict("Load the page again and repeat your change.".into()))?;
+    Ok(Some((id, version)))
+}
+
+fn written(fall: Fall, zone: Tz, now: DateTime<Utc>) -> BlackoutView {
+    let is_now = fall.from <= now;
+    let from = fall.from.with_timezone(&zone);
+    let Some(to) = fall.to.map(|to| to.with_timezone(&zone)) else {
+        let in_zone = if is_now {
+            "Now, without an end".into()
+        } else {
+            from.format("%a %Y-%m-%d %H:%M, without an end").to_string()
+        };
+        return BlackoutView { from: fall.from, to: None, in_zone, is_now };
+    };
+    let is_whole_days = from.time() == NaiveTime::MIN && to.time() == NaiveTime::MIN;
+    let last = to.date_naive().pred_opt().unwrap_or_default();
+    let in_zone = if is_now {
+        to.format("Now, until %a %Y-%m-%d %H:%M %Z").to_string()
+    } else if is_whole_days && last == from.date_naive() {
+        from.format("%a %Y-%m-%d, all day").to_string()
+    } else if is_whole_days {
+        format!("{} to {}", from.format("%a %Y-%m-%d"), last.format("%a %Y-%m-%d"))
+    } else if from.date_naive() == to.date_naive() {
+        format!("{} to {}", from.format("%a %Y-%m-%d %H:%M"), to.format("%H:%M %Z"))
+    } else {
+        format!("{} to {}", from.format("%a %Y-%m-%d %H:%M"), to.format("%a %Y-%m-%d %H:%M %Z"))
+    };
+    BlackoutView { from: fall.from, to: fall.to, in_zone, is_now }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::calendar::Window;
+
+    use super::*;
+
+    fn at(text: &str) -> DateTime<Utc> {
+        text.parse().expect("instant")
+    }
+
+    fn words(calendar: &Calendar, now: &str) -> Vec<String> {
+        falls(calendar, at(now)).into_iter().map(|fall| fall.in_zone).collect()
+    }
+
+    #[test]
+    fn blackouts_are_told_on_the_calendar_s_own_clock() {
+        let window = |weekday, from: &str, to: &str| Window {
+            weekday,
+            from: from.parse().expect("time"),
+            to: to.parse().expect("time"),
+        };
+        let days = ["2026-12-24", "2026-12-25", "2027-01-01"].map(|day| day.parse().expect("date"));
+        let mut calendar =
+            Calendar { name: "x".into(), zone: "Europe/Warsaw".into(), dates: days.to_vec(), windows: Vec::new() };
+        assert_eq!(
+            words(&calendar, "2026-12-01T00:00:00Z"),
+            ["Thu 2026-12-24 to Fri 2026-12-25", "Fri 2027-01-01, all day"]
+        );
+        assert_eq!(words(&calendar, "2026-12-24T12:00:00Z")[0], "Now, until Sat 2026-12-26 00:00 CET");
+        calendar.dates.clear();
+        calendar.windows = vec![window(3, "08:00:00", "09:30:00"), window(5, "22:00:00", "06:00:00")];
+        assert_eq!(
+            words(&calendar, "2026-07-01T12:00:00Z")[..2],
+            ["Fri 2026-07-03 22:00 to Sat 2026-07-04 06:00 CEST", "Wed 2026-07-08 08:00 to 09:30 CEST"]
+        );
+        calendar.windows = (0..7).map(|weekday| window(weekday, "00:00:00", "00:00:00")).collect();
+        assert_eq!(words(&calendar, "2026-07-01T12:00:00Z"), ["Now, without an end"]);
+    }
+}
