@@ -102,6 +102,13 @@ pub struct StatusReport {
     /// How far it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
+    /// With Failed: another attempt is useless, whatever retries are left.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub permanent: bool,
+    /// When the next attempt is to begin at the earliest, in milliseconds from now. With Queued it says for how long the
+    /// attempt was handed back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
 }
 
 /// How far a run is, in its own words.

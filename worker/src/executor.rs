@@ -116,6 +116,8 @@ impl Executor {
             exception: None,
             duration_ms: None,
             progress: None,
+            permanent: false,
+            retry_after_ms: None,
         }
     }
 

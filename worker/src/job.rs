@@ -173,6 +173,8 @@ impl JobContext {
             exception: None,
             duration_ms: None,
             progress: Some(Progress { percent, message: protocol::message::cut(message.into(), 200) }),
+            permanent: false,
+            retry_after_ms: None,
         });
     }
 

@@ -2,11 +2,15 @@
 //!
 //! A [`Pen`] belongs to one attempt and gives lines their numbers and bounds. The [`Backlog`] belongs to the reporter: it
 //! gathers lines by occurrence, so that a chatty job costs a message every 20 ms and not one for each line, and it is the
-//! place where lines, unlike statuses, may be given up when the broker stays away for long.
+//! place where lines, unlike statuses, may be given up when the broker stays away for long. The outbox is its image on
+//! disk: what comes in here is noted there, and what goes out is erased.
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::atomic::{AtomicI64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
     time::Duration,
 };
 
@@ -17,7 +21,11 @@ use protocol::{
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::{clock, outcome::storable};
+use crate::{
+    clock,
+    outbox::{GivenUp, Id, Journal, Legacy},
+    outcome::storable,
+};
 
 /// The most lines of one attempt.
 const MAX_LINES: i64 = 10_000;
@@ -27,8 +35,6 @@ const GATHER: Duration = Duration::from_millis(20);
 const BATCH_LINES: usize = 200;
 /// The most bytes of lines in one message, well below what a message may have.
 const BATCH_BYTES: usize = 512 * 1024;
-/// The most lines kept while the broker is away.
-const MAX_KEPT: usize = 100_000;
 
 /// Numbers and bounds the lines of one attempt.
 pub(crate) struct Pen {
@@ -59,30 +65,47 @@ impl Pen {
     }
 }
 
-/// Lines of one occurrence, each already JSON, on their way into one message.
+/// How much is kept while the broker is away.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) lines: usize,
+    pub(crate) bytes: usize,
+}
+
+/// A line on its way, already JSON.
+struct Line {
+    id: Id,
+    seq: i64,
+    text: Arc<str>,
+}
+
+/// Lines of one occurrence on their way into one message.
 pub(crate) struct Batch {
     pub(crate) occurrence: OccurrenceId,
-    lines: VecDeque<(i64, String)>,
+    lines: VecDeque<Line>,
     bytes: usize,
     due: Instant,
+    /// What it says before its first line about lines that were given up.
+    notice: Option<GivenUp>,
 }
 
 impl Batch {
     fn new(occurrence: OccurrenceId, due: Instant) -> Self {
-        Self { occurrence, lines: VecDeque::new(), bytes: 0, due }
+        Self { occurrence, lines: VecDeque::new(), bytes: 0, due, notice: None }
     }
 
-    fn push(&mut self, line: &LogLine) {
-        let text = serde_json::to_string(line).expect("a log line is plain data");
-        self.bytes += text.len() + 1;
-        self.lines.push_back((line.seq, text));
+    fn push(&mut self, line: Line) {
+        self.bytes += line.text.len();
+        self.lines.push_back(line);
     }
 
     /// The message's body: a `LogMessage`, put together from its parts because they are JSON already.
     pub(crate) fn body(&self) -> String {
-        let mut body = String::with_capacity(self.bytes + 100);
+        let mut body = String::with_capacity(self.bytes + self.lines.len() + 300);
         body.push_str(&format!(r#"{{"occurrenceId":"{}","lines":["#, self.occurrence));
-        for (index, (_, text)) in self.lines.iter().enumerate() {
+        let notice = self.notice.map(notice);
+        let lines = notice.as_deref().into_iter().chain(self.lines.iter().map(|line| &*line.text));
+        for (index, text) in lines.enumerate() {
             if index > 0 {
                 body.push(',');
             }
@@ -93,31 +116,71 @@ impl Batch {
     }
 }
 
+/// The line that stands for those that were given up. It carries the number of the last of them: first place, first number.
+fn notice((count, seq): GivenUp) -> String {
+    let message = format!("{count} lines before this one were given up while the broker was away");
+    json(&LogLine { seq, at: clock::now(), level: LogLevel::Warn, message, data: None })
+}
+
+fn json(line: &LogLine) -> String {
+    serde_json::to_string(line).expect("a log line is plain data")
+}
+
 /// Every line that is not with the broker yet, apart from those under way.
-#[derive(Default)]
 pub(crate) struct Backlog {
     open: HashMap<OccurrenceId, Batch>,
     ready: VecDeque<Batch>,
-    kept: usize,
+    kept: Bounds,
+    bounds: Bounds,
     /// How many lines of an occurrence were given up, and the number of the last of them.
-    dropped: HashMap<OccurrenceId, (u64, i64)>,
+    given_up: HashMap<OccurrenceId, GivenUp>,
 }
 
 impl Backlog {
+    pub(crate) fn new(bounds: Bounds) -> Self {
+        Self {
+            open: HashMap::new(),
+            ready: VecDeque::new(),
+            kept: Bounds { lines: 0, bytes: 0 },
+            bounds,
+            given_up: HashMap::new(),
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
-        self.open.is_empty() && self.ready.is_empty() && self.dropped.is_empty()
+        self.open.is_empty() && self.ready.is_empty() && self.given_up.is_empty()
     }
 
     /// Takes a line.
-    pub(crate) fn push(&mut self, occurrence: OccurrenceId, line: &LogLine, now: Instant) {
+    pub(crate) fn push(&mut self, occurrence: OccurrenceId, line: &LogLine, journal: &mut Journal, now: Instant) {
+        let text: Arc<str> = json(line).into();
+        let id = journal.line(occurrence, &text, now);
+        self.take(occurrence, Line { id, seq: line.seq, text }, now);
+        self.keep_bounds(journal, now);
+    }
+
+    /// Takes the lines that an earlier process left.
+    pub(crate) fn inherit(&mut self, legacy: &mut Legacy, journal: &mut Journal, now: Instant) {
+        self.given_up.extend(legacy.given_up.drain(..));
+        for (id, occurrence, line, text) in legacy.lines.drain(..) {
+            self.take(occurrence, Line { id, seq: line.seq, text }, now);
+        }
+        self.keep_bounds(journal, now);
+    }
+
+    fn take(&mut self, occurrence: OccurrenceId, line: Line, now: Instant) {
         let batch = self.open.entry(occurrence).or_insert_with(|| Batch::new(occurrence, now + GATHER));
+        self.kept.lines += 1;
+        self.kept.bytes += line.text.len();
         batch.push(line);
-        self.kept += 1;
         if batch.lines.len() >= BATCH_LINES || batch.bytes >= BATCH_BYTES {
             self.close(occurrence);
         }
-        while self.kept > MAX_KEPT {
-            self.drop_oldest();
+    }
+
+    fn keep_bounds(&mut self, journal: &mut Journal, now: Instant) {
+        while self.kept.lines > self.bounds.lines || self.kept.bytes > self.bounds.bytes {
+            self.give_up_oldest(journal, now);
         }
     }
 
@@ -138,7 +201,7 @@ impl Backlog {
         }
         let batch = self.ready.pop_front();
         if batch.is_none()
-            && let Some(&occurrence) = self.dropped.keys().next()
+            && let Some(&occurrence) = self.given_up.keys().next()
         {
             return Some(self.confess(Batch::new(occurrence, now)));
         }
@@ -166,30 +229,37 @@ impl Backlog {
     }
 
     /// Takes back a batch that could not be sent.
-    pub(crate) fn put_back(&mut self, batch: Batch) {
-        self.kept += batch.lines.len();
-        self.ready.push_front(batch);
+    pub(crate) fn put_back(&mut self, mut batch: Batch) {
+        self.kept.lines += batch.lines.len();
+        self.kept.bytes += batch.bytes;
+        if let Some((count, seq)) = batch.notice.take() {
+            // More may have been given up meanwhile; those came later.
+            self.given_up.entry(batch.occurrence).and_modify(|later| later.0 += count).or_insert((count, seq));
+        }
+        if !batch.lines.is_empty() {
+            self.ready.push_front(batch);
+        }
+    }
+
+    /// Forgets a batch that the broker has confirmed.
+    pub(crate) fn delivered(&self, batch: Batch, journal: &mut Journal, now: Instant) {
+        for line in batch.lines {
+            journal.erase(line.id, now);
+        }
+        if batch.notice.is_some() {
+            journal.given_up(batch.occurrence, self.given_up.get(&batch.occurrence).copied(), now);
+        }
     }
 
     fn hand_out(&mut self, batch: Batch) -> Batch {
-        self.kept -= batch.lines.len();
+        self.kept.lines -= batch.lines.len();
+        self.kept.bytes -= batch.bytes;
         self.confess(batch)
     }
 
     /// Says in the batch how many lines before it were given up.
     fn confess(&mut self, mut batch: Batch) -> Batch {
-        if let Some((count, seq)) = self.dropped.remove(&batch.occurrence) {
-            let line = LogLine {
-                seq,
-                at: clock::now(),
-                level: LogLevel::Warn,
-                message: format!("{count} lines before this one were given up while the broker was away"),
-                data: None,
-            };
-            batch.push(&line);
-            // The notice carries the number of the last line it stands for; first place, first number.
-            batch.lines.rotate_right(1);
-        }
+        batch.notice = self.given_up.remove(&batch.occurrence);
         batch
     }
 
@@ -199,7 +269,7 @@ impl Backlog {
         }
     }
 
-    fn drop_oldest(&mut self) {
+    fn give_up_oldest(&mut self, journal: &mut Journal, now: Instant) {
         let Some(front) = self.ready.front_mut() else {
             // So many occurrences at once that nothing is ready yet: close the oldest.
             if let Some(oldest) = self.open.values().min_by_key(|batch| batch.due).map(|batch| batch.occurrence) {
@@ -207,11 +277,14 @@ impl Backlog {
             }
             return;
         };
-        if let Some((seq, text)) = front.lines.pop_front() {
-            front.bytes -= text.len() + 1;
-            self.kept -= 1;
-            let dropped = self.dropped.entry(front.occurrence).or_default();
-            *dropped = (dropped.0 + 1, seq);
+        if let Some(line) = front.lines.pop_front() {
+            front.bytes -= line.text.len();
+            self.kept.lines -= 1;
+            self.kept.bytes -= line.text.len();
+            let given_up = self.given_up.entry(front.occurrence).or_default();
+            *given_up = (given_up.0 + 1, line.seq);
+            journal.erase(line.id, now);
+            journal.given_up(front.occurrence, Some(*given_up), now);
         }
         if front.lines.is_empty() {
             self.ready.pop_front();
@@ -225,6 +298,8 @@ mod tests {
 
     use super::*;
 
+    const MAX_KEPT: usize = 10_000;
+
     fn occurrence(n: u8) -> OccurrenceId {
         OccurrenceId::from_parts(chrono::DateTime::UNIX_EPOCH, [n; 10])
     }
@@ -233,15 +308,19 @@ mod tests {
         pen.line(LogLevel::Info, "a".to_owned(), None).expect("within the bound")
     }
 
+    fn backlog() -> (Backlog, Journal) {
+        (Backlog::new(Bounds { lines: MAX_KEPT, bytes: 10_000_000 }), Journal::off())
+    }
+
     fn read(batch: &Batch) -> LogMessage {
         serde_json::from_str(&batch.body()).expect("a body is a LogMessage")
     }
 
     #[test]
     fn lines_wait_for_company_and_keep_their_order() {
-        let (mut backlog, pen, now) = (Backlog::default(), Pen::new(2), Instant::now());
-        backlog.push(occurrence(1), &line(&pen), now);
-        backlog.push(occurrence(1), &line(&pen), now);
+        let ((mut backlog, mut journal), pen, now) = (backlog(), Pen::new(2), Instant::now());
+        backlog.push(occurrence(1), &line(&pen), &mut journal, now);
+        backlog.push(occurrence(1), &line(&pen), &mut journal, now);
         assert!(backlog.take_due(now).is_none());
         let message = read(&backlog.take_due(now + GATHER).expect("due"));
         assert_eq!(message.occurrence_id, occurrence(1));
@@ -251,22 +330,22 @@ mod tests {
 
     #[test]
     fn a_full_batch_does_not_wait() {
-        let (mut backlog, pen, now) = (Backlog::default(), Pen::new(1), Instant::now());
-        (0..BATCH_LINES).for_each(|_| backlog.push(occurrence(1), &line(&pen), now));
+        let ((mut backlog, mut journal), pen, now) = (backlog(), Pen::new(1), Instant::now());
+        (0..BATCH_LINES).for_each(|_| backlog.push(occurrence(1), &line(&pen), &mut journal, now));
         assert_eq!(read(&backlog.take_due(now).expect("full")).lines.len(), BATCH_LINES);
     }
 
     #[test]
     fn the_oldest_lines_are_given_up_and_counted() {
-        let (mut backlog, now) = (Backlog::default(), Instant::now());
+        let ((mut backlog, mut journal), now) = (backlog(), Instant::now());
         let pens = [Pen::new(1), Pen::new(1)];
         for n in 0..MAX_KEPT + 30 {
             let who = n % 2;
             // Beyond an attempt's own bound, to fill the backlog with few occurrences.
             pens[who].next.store((n / 2 % 5_000) as i64, Ordering::Relaxed);
-            backlog.push(occurrence(who as u8), &line(&pens[who]), now);
+            backlog.push(occurrence(who as u8), &line(&pens[who]), &mut journal, now);
         }
-        assert_eq!(backlog.kept, MAX_KEPT);
+        assert_eq!(backlog.kept.lines, MAX_KEPT);
         let first = read(&backlog.take_due(now).expect("full batches are due"));
         assert!(first.lines[0].message.starts_with("30 lines before this one"), "{}", first.lines[0].message);
         assert_eq!(first.lines[0].seq + 1, first.lines[1].seq);
@@ -283,10 +362,10 @@ mod tests {
 
     #[test]
     fn what_could_not_be_sent_goes_first_again() {
-        let (mut backlog, pen, now) = (Backlog::default(), Pen::new(1), Instant::now());
-        backlog.push(occurrence(1), &line(&pen), now);
+        let ((mut backlog, mut journal), pen, now) = (backlog(), Pen::new(1), Instant::now());
+        backlog.push(occurrence(1), &line(&pen), &mut journal, now);
         let batch = backlog.take_all_of(occurrence(1)).pop().expect("one batch");
-        backlog.push(occurrence(2), &line(&pen), now);
+        backlog.push(occurrence(2), &line(&pen), &mut journal, now);
         backlog.put_back(batch);
         assert_eq!(backlog.take_due(now + GATHER).expect("due").occurrence, occurrence(1));
     }

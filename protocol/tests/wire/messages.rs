@@ -94,6 +94,8 @@ fn report() -> StatusReport {
         exception: Some("the mailbox is full".into()),
         duration_ms: Some(1_250),
         progress: Some(Progress { percent: 40, message: "2 of 5".into() }),
+        permanent: true,
+        retry_after_ms: Some(90_000),
     }
 }
 
@@ -108,6 +110,8 @@ fn report_json() -> Value {
         "exception": "the mailbox is full",
         "durationMs": 1250,
         "progress": { "percent": 40, "message": "2 of 5" },
+        "permanent": true,
+        "retryAfterMs": 90_000,
     })
 }
 
@@ -123,6 +127,8 @@ fn status_report() {
         exception: None,
         duration_ms: None,
         progress: None,
+        permanent: false,
+        retry_after_ms: None,
         ..report()
     };
     least(least_json, &running);

@@ -164,6 +164,8 @@ mod tests {
             exception: (status == OccurrenceStatus::Failed).then(|| "boom\nat line 3".into()),
             duration_ms: status.is_final().then_some(5),
             progress: None,
+            permanent: false,
+            retry_after_ms: None,
         }
     }
 
