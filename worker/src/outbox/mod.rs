@@ -45,6 +45,9 @@ mod left;
 mod place;
 mod store;
 
+#[cfg(test)]
+mod tests;
+
 use std::{io, path::PathBuf};
 
 use tokio::sync::watch;

@@ -116,14 +116,7 @@ impl Store {
     }
 
     async fn try_open(path: &Path) -> Result<Self, OutboxError> {
-        let judge = |error: sqlx::Error| {
-            let path = path.to_owned();
-            match is_damage(&error) {
-                true => OutboxError::Damaged { path, reason: error.to_string() },
-                false => OutboxError::Closed { path, source: error },
-            }
-        };
-        let mut connection = SqliteConnectOptions::new()
+        let connection = SqliteConnectOptions::new()
             .filename(path)
             .create_if_missing(true)
             .auto_vacuum(SqliteAutoVacuum::Incremental)
@@ -134,26 +127,32 @@ impl Store {
             .disable_statement_logging()
             .connect()
             .await
-            .map_err(judge)?;
-        let checked: String =
-            sqlx::query_scalar("PRAGMA quick_check(1)").fetch_one(&mut connection).await.map_err(judge)?;
-        if checked != "ok" {
-            return Err(OutboxError::Damaged { path: path.to_owned(), reason: checked });
-        }
+            .map_err(|error| judge(path, error))?;
         let mut this = Self { connection, path: path.to_owned(), is_firm: false };
-        this.bring_up().await?;
-        Ok(this)
+        match this.check().await {
+            Ok(()) => Ok(this),
+            Err(error) => {
+                // Waited for, because SQLite tidies up by name, and another file may soon have this one's.
+                let _ = this.connection.close().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn check(&mut self) -> Result<(), OutboxError> {
+        let check = sqlx::query_scalar("PRAGMA quick_check(1)");
+        let checked: String = check.fetch_one(&mut self.connection).await.map_err(|error| judge(&self.path, error))?;
+        if checked != "ok" {
+            return Err(OutboxError::Damaged { path: self.path.clone(), reason: checked });
+        }
+        self.bring_up().await
     }
 
     /// Sees to it that the tables are ours and as this version has them.
     async fn bring_up(&mut self) -> Result<(), OutboxError> {
-        let closed = |path: &Path| {
-            let path = path.to_owned();
-            |source| OutboxError::Closed { path, source }
-        };
         let sees = "SELECT (SELECT application_id FROM pragma_application_id), (SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_schema)";
         let seen: (i32, i32, i32) =
-            sqlx::query_as(sees).fetch_one(&mut self.connection).await.map_err(closed(&self.path))?;
+            sqlx::query_as(sees).fetch_one(&mut self.connection).await.map_err(|error| judge(&self.path, error))?;
         match seen {
             (0, 0, 0) => {
                 let path = self.path.clone();
@@ -163,7 +162,7 @@ impl Store {
                     sqlx::raw_sql(sqlx::AssertSqlSafe(marks)).execute(connection).await.map(drop)
                 })
                 .await
-                .map_err(closed(&path))
+                .map_err(|error| judge(&path, error))
             }
             (APPLICATION, VERSION, _) => Ok(()),
             (APPLICATION, version, _) => Err(OutboxError::Later { path: self.path.clone(), version }),
@@ -296,6 +295,15 @@ impl Store {
             let _ = sqlx::raw_sql("ROLLBACK").execute(&mut self.connection).await;
         }
         done
+    }
+}
+
+fn judge(path: &Path, error: sqlx::Error) -> OutboxError {
+    let path = path.to_owned();
+    if is_damage(&error) {
+        OutboxError::Damaged { path, reason: error.to_string() }
+    } else {
+        OutboxError::Closed { path, source: error }
     }
 }
 
