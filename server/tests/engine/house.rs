@@ -6,7 +6,7 @@ use std::{
 };
 
 use chrono::{DateTime, Duration, Utc};
-use milvaion_worker::{Job, JobContext, JobError, Worker, WorkerConfig};
+use milvaion_worker::{Job, JobContext, JobError, Outbox, Worker, WorkerConfig};
 use protocol::{
     id::{JobId, OccurrenceId},
     request::JobInput,
@@ -115,6 +115,7 @@ impl House {
         let worker = Worker::builder()
             .config(WorkerConfig::default())
             .worker_id("w")
+            .outbox(Outbox::Off)
             .amqp_url(&config.broker.url)
             .redis_url(&config.cache.url)
             .prefix(&config.broker.prefix)
