@@ -161,7 +161,12 @@ impl Backlog {
 
     /// Takes the lines that an earlier process left.
     pub(crate) fn inherit(&mut self, legacy: &mut Legacy, journal: &mut Journal, now: Instant) {
-        self.given_up.extend(legacy.given_up.drain(..));
+        for (occurrence, given_up) in legacy.given_up.drain(..) {
+            match given_up {
+                Some(given_up) => drop(self.given_up.insert(occurrence, given_up)),
+                None => journal.given_up(occurrence, None, now),
+            }
+        }
         for (id, occurrence, line, text) in legacy.lines.drain(..) {
             self.take(occurrence, Line { id, seq: line.seq, text }, now);
         }

@@ -163,11 +163,7 @@ impl Journal {
     /// Notes how many lines of an occurrence were given up; none once its log says so.
     pub(crate) fn given_up(&mut self, occurrence: OccurrenceId, given_up: Option<GivenUp>, now: Instant) {
         if self.file.is_some() {
-            let known = &mut self.change(now).given_up;
-            match known.iter_mut().find(|(id, _)| *id == occurrence) {
-                Some((_, earlier)) => *earlier = given_up,
-                None => known.push((occurrence, given_up)),
-            }
+            self.change(now).given_up.insert(occurrence, given_up);
         }
     }
 

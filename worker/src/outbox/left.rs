@@ -23,15 +23,15 @@ pub(crate) struct Legacy {
     pub(crate) interrupted: Vec<(Id, StatusReport)>,
     /// Lines the broker has not confirmed, in order.
     pub(crate) lines: Vec<(Id, OccurrenceId, LogLine, Arc<str>)>,
-    /// How many lines were given up.
-    pub(crate) given_up: Vec<(OccurrenceId, GivenUp)>,
+    /// How many lines were given up; none where that is of no use any more.
+    pub(crate) given_up: Vec<(OccurrenceId, Option<GivenUp>)>,
     /// Entries that are of no use.
     pub(crate) void: Vec<Id>,
 }
 
 impl Legacy {
     pub(super) fn of(Left { entries, given_up }: Left) -> Self {
-        let mut this = Self { given_up, ..Self::default() };
+        let mut this = Self::default();
         let mut begun = Vec::new();
         let (mut unconfirmed, mut settled, mut ended) =
             <(HashSet<Attempt>, HashSet<Attempt>, HashSet<Attempt>)>::default();
@@ -64,16 +64,18 @@ impl Legacy {
         let again: HashSet<Attempt> = unconfirmed.difference(&settled).copied().collect();
         let Self { reports, lines, interrupted, void, .. } = &mut this;
         reports.retain(|(id, report, _)| keep(!again.contains(&attempt(report)), *id, void));
-        lines.retain(|(id, occurrence, line, _)| {
-            let attempt = u32::try_from(line.seq / first_seq(1)).unwrap_or_default();
-            keep(!again.contains(&(*occurrence, attempt)), *id, void)
-        });
+        let is_again = |occurrence: OccurrenceId, seq: i64| {
+            u32::try_from(seq / first_seq(1)).is_ok_and(|attempt| again.contains(&(occurrence, attempt)))
+        };
+        lines.retain(|(id, occurrence, line, _)| keep(!is_again(*occurrence, line.seq), *id, void));
+        let of_use = |(occurrence, (count, last))| (occurrence, (!is_again(occurrence, last)).then_some((count, last)));
+        let given_up = given_up.into_iter().map(of_use).collect();
         for (id, report) in begun {
             if keep(!ended.contains(&attempt(&report)), id, void) {
                 interrupted.push((id, interruption(report)));
             }
         }
-        this
+        Self { given_up, ..this }
     }
 }
 

@@ -6,8 +6,9 @@
 //! process closes the same file.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{DirBuilder, File, OpenOptions},
     io,
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
 
@@ -126,7 +127,8 @@ fn usual(variable: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
 }
 
 fn make(folder: &Path) -> Result<(), OutboxError> {
-    fs::create_dir_all(folder).map_err(|error| unusable(folder, error))
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.map_err(|error| unusable(folder, error))
 }
 
 fn unusable(path: &Path, source: io::Error) -> OutboxError {
@@ -146,6 +148,8 @@ fn lock(path: &Path) -> io::Result<Option<Place>> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn name(place: &Place) -> &str {

@@ -5,7 +5,10 @@
 //! needed to say later that it was interrupted.
 
 use std::{
+    collections::HashMap,
+    fs::OpenOptions,
     io,
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -84,7 +87,7 @@ pub(super) struct Write {
     /// Goes.
     pub(super) gone: Vec<i64>,
     /// What has become of an occurrence's count; none is the end of it.
-    pub(super) given_up: Vec<(OccurrenceId, Option<GivenUp>)>,
+    pub(super) given_up: HashMap<OccurrenceId, Option<GivenUp>>,
     /// Is to survive the loss of power too.
     pub(super) firm: bool,
 }
@@ -116,9 +119,11 @@ impl Store {
     }
 
     async fn try_open(path: &Path) -> Result<Self, OutboxError> {
+        // Jobs write what they like into their logs and results, and it is nobody else's business.
+        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
+        file.map_err(|source| OutboxError::Unusable { path: path.to_owned(), source })?;
         let connection = SqliteConnectOptions::new()
             .filename(path)
-            .create_if_missing(true)
             .auto_vacuum(SqliteAutoVacuum::Incremental)
             .journal_mode(SqliteJournalMode::Wal)
             // A killed process loses nothing by it, since the system has what was written; see `firm` for the power.

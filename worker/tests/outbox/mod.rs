@@ -111,6 +111,11 @@ fn ends(reports: &[StatusReport]) -> Vec<OccurrenceId> {
     reports.iter().filter(|report| is_end(report)).map(|report| report.occurrence_id).collect()
 }
 
+/// Waits until so many runs are on disk, and the worker knows that the broker has their starts.
+async fn on_disk(stack: &Stack, runs: usize) {
+    eventually("the runs are on disk", async || held(stack).await.1 == runs).await;
+}
+
 /// Publishes jobs that wait for a pass, each begun before the next.
 async fn begin(stack: &Stack, count: usize) -> Vec<JobMessage> {
     let mut messages = Vec::new();
@@ -134,6 +139,7 @@ async fn reports_wait_in_order_while_the_broker_is_away_and_go_when_it_has_confi
     let scribe = Scribe::new();
     let worker = stack.start(stack.worker().job(scribe.clone()), "scribe").await;
     let messages = begin(&stack, 10).await;
+    on_disk(&stack, 10).await;
     let order: Vec<OccurrenceId> = messages.iter().map(|message| message.occurrence_id).collect();
 
     // The broker hears and does not answer: what is sent, and what waits behind it, is kept.
@@ -173,7 +179,7 @@ async fn lines_beyond_the_bound_are_given_up_and_counted_in_the_log() {
     let worker = stack.start(stack.worker().outbox_bounds(100, 1).job(scribe.clone()), "scribe").await;
     let message = stack.message("scribe", json!({"waits": true, "lines": 350}));
     stack.publish(&message).await;
-    eventually("it runs", async || !stack.reports().await.is_empty()).await;
+    on_disk(&stack, 1).await;
     line.cut();
     // Not before the worker knows.
     let (queue, mut logs) = (stack.topology.job_queue(&stack.worker_id, "scribe"), Vec::new());
@@ -204,6 +210,7 @@ async fn what_an_orderly_end_could_not_tell_the_next_process_does() {
     let scribe = Scribe::new();
     let worker = stack.start(stack.worker().job(scribe.clone()), "scribe").await;
     let message = begin(&stack, 1).await.remove(0);
+    on_disk(&stack, 1).await;
     line.cut();
     scribe.pass();
     worker.stop().await;
@@ -282,7 +289,7 @@ async fn a_killed_worker_is_spoken_for_by_the_next_one_at_once() {
     for message in [&open, &ending] {
         stack.publish(message).await;
     }
-    eventually("both runs are known to the broker and on disk", async || held(&stack).await.1 == 2).await;
+    on_disk(&stack, 2).await;
     line.cut();
     fs::write(stack.outbox.join("soon"), "").expect("written");
     eventually("the end of one is on disk", async || {
