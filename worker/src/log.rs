@@ -234,16 +234,16 @@ impl Backlog {
     }
 
     /// Takes back a batch that could not be sent.
-    pub(crate) fn put_back(&mut self, mut batch: Batch) {
+    pub(crate) fn put_back(&mut self, mut batch: Batch, journal: &mut Journal, now: Instant) {
         self.kept.lines += batch.lines.len();
         self.kept.bytes += batch.bytes;
-        if let Some((count, seq)) = batch.notice.take() {
-            // More may have been given up meanwhile; those came later.
-            self.given_up.entry(batch.occurrence).and_modify(|later| later.0 += count).or_insert((count, seq));
+        if let Some(given_up) = batch.notice.take() {
+            self.note(batch.occurrence, given_up);
         }
         if !batch.lines.is_empty() {
             self.ready.push_front(batch);
         }
+        self.keep_bounds(journal, now);
     }
 
     /// Forgets a batch that the broker has confirmed.
@@ -286,14 +286,24 @@ impl Backlog {
             front.bytes -= line.text.len();
             self.kept.lines -= 1;
             self.kept.bytes -= line.text.len();
-            let given_up = self.given_up.entry(front.occurrence).or_default();
-            *given_up = (given_up.0 + 1, line.seq);
+            let (occurrence, is_empty) = (front.occurrence, front.lines.is_empty());
+            if is_empty {
+                self.ready.pop_front();
+            }
             journal.erase(line.id, now);
-            journal.given_up(front.occurrence, Some(*given_up), now);
-        }
-        if front.lines.is_empty() {
+            let given_up = self.note(occurrence, (1, line.seq));
+            journal.given_up(occurrence, Some(given_up), now);
+        } else {
             self.ready.pop_front();
         }
+    }
+
+    /// Adds to what was given up of an occurrence. What comes back from a failed sending was written before what was
+    /// given up meanwhile.
+    fn note(&mut self, occurrence: OccurrenceId, (count, last): GivenUp) -> GivenUp {
+        let known = self.given_up.entry(occurrence).or_default();
+        *known = (known.0 + count, known.1.max(last));
+        *known
     }
 }
 
@@ -303,7 +313,7 @@ mod tests {
 
     use super::*;
 
-    const MAX_KEPT: usize = 10_000;
+    const MAX_KEPT: usize = 5_000;
 
     fn occurrence(n: u8) -> OccurrenceId {
         OccurrenceId::from_parts(chrono::DateTime::UNIX_EPOCH, [n; 10])
@@ -357,6 +367,32 @@ mod tests {
     }
 
     #[test]
+    fn what_comes_back_too_late_is_given_up_too() {
+        let ((mut backlog, mut journal), pen, now) = (backlog(), Pen::new(1), Instant::now());
+        (0..BATCH_LINES).for_each(|_| backlog.push(occurrence(1), &line(&pen), &mut journal, now));
+        let under_way = backlog.take_due(now).expect("full");
+        (0..MAX_KEPT - 50).for_each(|_| backlog.push(occurrence(1), &line(&pen), &mut journal, now));
+        backlog.put_back(under_way, &mut journal, now);
+        assert_eq!(backlog.kept.lines, MAX_KEPT);
+        let first = read(&backlog.take_due(now).expect("full batches are due"));
+        assert!(first.lines[0].message.starts_with("150 lines before this one"), "{}", first.lines[0].message);
+        assert_eq!(first.lines[0].seq + 1, first.lines[1].seq);
+        let rest = std::iter::from_fn(|| backlog.take_due(now + GATHER)).map(|batch| batch.lines.len());
+        assert_eq!(rest.sum::<usize>() + first.lines.len() - 1, MAX_KEPT);
+    }
+
+    #[test]
+    fn a_bound_of_bytes_holds_too() {
+        let (mut journal, pen, now) = (Journal::off(), Pen::new(1), Instant::now());
+        let mut backlog = Backlog::new(Bounds { lines: MAX_KEPT, bytes: 100_000 });
+        for _ in 0..100 {
+            let long = pen.line(LogLevel::Info, "x".repeat(5_000), None).expect("within the bound");
+            backlog.push(occurrence(1), &long, &mut journal, now);
+        }
+        assert!(backlog.kept.bytes <= 100_000 && backlog.kept.lines == 19, "{:?}", backlog.kept);
+    }
+
+    #[test]
     fn an_attempt_has_a_last_line() {
         let pen = Pen::new(1);
         let lines =
@@ -371,7 +407,7 @@ mod tests {
         backlog.push(occurrence(1), &line(&pen), &mut journal, now);
         let batch = backlog.take_all_of(occurrence(1)).pop().expect("one batch");
         backlog.push(occurrence(2), &line(&pen), &mut journal, now);
-        backlog.put_back(batch);
+        backlog.put_back(batch, &mut journal, now);
         assert_eq!(backlog.take_due(now + GATHER).expect("due").occurrence, occurrence(1));
     }
 }

@@ -332,7 +332,7 @@ impl Desk {
             }
             Landing::Log(batch, Ok(())) => return self.backlog.delivered(batch, &mut self.journal, now),
             Landing::Log(batch, Err(error)) => {
-                self.backlog.put_back(batch);
+                self.backlog.put_back(batch, &mut self.journal, now);
                 error
             }
         };
