@@ -6,8 +6,8 @@ use lapin::uri::AMQPUri;
 use protocol::topology::{DEFAULT_KEY_PREFIX, DEFAULT_PREFIX};
 
 use crate::{
+    backlog::Bounds,
     error::{Mistakes, WorkerError},
-    log::Bounds,
     outbox::Outbox,
     registry::MAX_CONCURRENCY,
 };

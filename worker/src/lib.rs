@@ -59,10 +59,9 @@
 //!
 //! The reading order: [`job`](Job) and [`outcome`] are what users write; `executor` runs one attempt; `consumer`,
 //! `claim` and `running` see to it that it is one, `places` decides whose turn it is, `clerk` and `receipts` make one
-//! round trip of many; `cancel` hears who is to end; `reporter`, `log` and `publisher` bring a run's words to the broker, `outbox` keeps those
-//! it has not confirmed;
-//! `lifeline` and `heartbeat` keep the worker known; `shutdown` ends it. To test a job without any service, see
-//! [`testing`].
+//! round trip of many; `cancel` hears who is to end; `log`, `backlog`, `reporter` and `publisher` bring a run's words to
+//! the broker, `outbox` keeps those it has not confirmed; `lifeline` and `heartbeat` keep the worker known; `shutdown` ends
+//! it. To test a job without any service, see [`testing`].
 
 mod job;
 pub mod outcome;
@@ -80,6 +79,7 @@ mod places;
 mod receipts;
 mod running;
 
+mod backlog;
 mod log;
 mod outbox;
 mod publisher;

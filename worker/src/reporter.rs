@@ -26,9 +26,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    backlog::{Backlog, Batch, Bounds},
     claim::Attempt,
     connection::Backoff,
-    log::{Backlog, Batch, Bounds},
     outbox::{Id, Journal, Legacy},
     publisher::{PublishError, Publisher},
     sink::{Confirmed, Sink},

@@ -209,9 +209,11 @@ impl Journal {
             }
         };
         let in_time = timeout(CLOSING, writing).await.is_ok();
-        let lost = self.fresh.values().filter(|fresh| fresh.entry.kind == Kind::Report).count();
         let Some(file) = self.file else { return };
         if !in_time || file.failed.is_some() {
+            let failed = file.failed.iter().flat_map(|write| &write.entries);
+            let lost = failed.chain(self.fresh.values().map(|fresh| &fresh.entry));
+            let lost = lost.filter(|entry| entry.kind == Kind::Report).count();
             tracing::error!(reports = lost, "the outbox could not be written; what the broker did not confirm is lost");
         }
         if let Some(store) = file.store {

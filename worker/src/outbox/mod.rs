@@ -19,14 +19,18 @@
 //! would cost more than running it, and say nothing that the broker is not about to know. The [`journal`] therefore holds
 //! entries back for 50 ms, in which most are confirmed and vanish: a short run on a healthy broker costs no write. What
 //! lives longer is on disk: a run that goes on, and everything from the moment the broker is away, for then nothing is
-//! held back. A kill can so cost the memory of a run that began within its last 50 ms; the server finds it by the
-//! missing heartbeats, as it would without any outbox.
+//! held back. What a kill can cost is the last 50 ms: a run that began in them is found by the server, by the missing
+//! heartbeats, as it would be without any outbox; one that ended in them is handed back, which changes nothing if the
+//! broker had its end already, and otherwise runs it again.
 //!
 //! # What is promised
 //!
 //! A killed process loses no report that had waited longer than that. Loss of *power* is another matter: SQLite in WAL
-//! mode with `synchronous = NORMAL` may then forget the last writes, though never the order of them. Only a write with the end of
-//! a run in it, which happens while the broker is away, waits until the disk has it.
+//! mode with `synchronous = NORMAL` may then forget the last writes, though never the order of them. Only a write with
+//! the end of a run in it, which as a rule means that the broker is away, waits until the disk has it.
+//!
+//! A file that is damaged is put aside at the start and a new one begun, and the log names both. If it happens later,
+//! writing fails, and that shuts the gate until the next start.
 //!
 //! Reports are never given up: without a broker no work arrives, so there are as many as there were runs. Lines are, the
 //! oldest first, beyond `MILVAION_OUTBOX_LINES` (100,000) or `MILVAION_OUTBOX_MEGABYTES` (64), which bound memory and

@@ -31,8 +31,8 @@ pub enum Outbox {
     /// `XDG_STATE_HOME`; else `.local/state/milvaion` below `HOME`; else `.milvaion/outbox` below the current folder.
     #[default]
     Usual,
-    /// In this folder, made if it is not there. Processes may share it, on one machine: file locks and SQLite's memory
-    /// map do not reach across a network.
+    /// In this folder, made if it is not there. Processes may share it, if they are on one machine, because file locks and
+    /// SQLite's memory map do not reach across a network, and work for one system: what one left, another sends.
     Folder(PathBuf),
     /// In this file, which no other process may have.
     File(PathBuf),

@@ -353,3 +353,24 @@ async fn two_processes_share_a_folder_and_never_a_file() {
     }
     stack.clean(&["http-request", "shell-command"]).await;
 }
+
+#[tokio::test]
+async fn a_worker_with_a_damaged_outbox_says_so_and_works() {
+    let stack = Stack::new().await;
+    fs::create_dir_all(&stack.outbox).expect("made");
+    fs::write(file(&stack), "no database at all ".repeat(500)).expect("written");
+    let running = process(&stack).stderr(Stdio::piped()).spawn().expect("started");
+    let queue = stack.topology.job_queue(&stack.worker_id, "shell-command");
+    eventually("it takes work", async || stack.queue(&queue).await.is_some_and(|(_, consumers)| consumers > 0)).await;
+    let message = stack.message("shell-command", json!({"argv": ["true"]}));
+    stack.publish(&message).await;
+    assert_eq!(stack.ended(message.occurrence_id).await.last().map(|report| report.status), Some(Completed));
+    kill(pid(&running), Signal::SIGTERM).expect("told");
+    let ended = running.wait_with_output().await.expect("it ends");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{said}");
+    let names = ["w-0.sqlite", "w-0.sqlite.damaged-"].map(|name| stack.outbox.join(name).display().to_string());
+    let is_said = |line: &str| line.contains("ERROR") && names.iter().all(|name| line.contains(name));
+    assert!(said.lines().any(is_said), "{said}");
+    stack.clean(&["http-request", "shell-command"]).await;
+}
