@@ -2,7 +2,8 @@
 //!
 //! Fills the queue of a job that does nothing, lets a worker empty it, and tells occurrences per second and the
 //! processor time this process took for a thousand of them. The number of messages is the first argument (20,000 unless
-//! given), how many run at once the second (100). Names on broker and Redis are the run's own, and are taken away again.
+//! given), how many run at once the second (100). Names on broker and Redis are the run's own, and are taken away again,
+//! as is its outbox; `MILVAION_OUTBOX=off` shows what one costs.
 
 use std::{
     sync::{
@@ -16,7 +17,7 @@ use lapin::{
     BasicProperties, Channel, Connection, ConnectionProperties,
     options::{BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions},
 };
-use milvaion_worker::{CancellationToken, Job, JobContext, JobError, Worker, WorkerConfig};
+use milvaion_worker::{CancellationToken, Job, JobContext, JobError, Outbox, Worker, WorkerConfig};
 use protocol::{
     id::{JobId, OccurrenceId},
     message::{JobMessage, StatusMessage},
@@ -49,13 +50,17 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let count: usize = arguments.next().map_or(Ok(20_000), |text| text.parse())?;
     let concurrency: u16 = arguments.next().map_or(Ok(100), |text| text.parse())?;
     let name = format!("flood{:08x}", rand::random::<u32>());
+    let own = std::env::temp_dir().join(format!("milvaion-{name}"));
+    let settings = WorkerConfig::from_env()?;
+    let outbox = if settings.outbox == Outbox::Usual { Outbox::Folder(own.clone()) } else { settings.outbox.clone() };
     let config = WorkerConfig {
         worker_id: "flood".to_owned(),
         prefix: name.clone(),
         key_prefix: format!("{name}:"),
         capacity: concurrency.into(),
         concurrency: [("nothing".to_owned(), concurrency)].into(),
-        ..WorkerConfig::from_env()?
+        outbox,
+        ..settings
     };
     let topology = Topology::new(name.as_str());
     let ran = Arc::new(AtomicUsize::new(0));
@@ -90,6 +95,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (messages, reports) = read_reports(&channel, &topology).await?;
     println!("{reports} reports in {messages} messages");
     clean(&channel, &topology).await?;
+    let _ = std::fs::remove_dir_all(own);
     Ok(())
 }
 

@@ -1,12 +1,14 @@
 //! What a worker can be told from outside, with its defaults and bounds.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, ops::RangeInclusive, time::Duration};
 
 use lapin::uri::AMQPUri;
 use protocol::topology::{DEFAULT_KEY_PREFIX, DEFAULT_PREFIX};
 
 use crate::{
+    backlog::Bounds,
     error::{Mistakes, WorkerError},
+    outbox::Outbox,
     registry::MAX_CONCURRENCY,
 };
 
@@ -40,6 +42,16 @@ pub struct WorkerConfig {
     /// `MILVAION_SHUTDOWN_GRACE_SECONDS`: how long runs may go on after SIGTERM before they are interrupted, 0 to 3600
     /// whole seconds. Default 30.
     pub shutdown_grace: Duration,
+    /// `MILVAION_OUTBOX`: where reports and log lines wait for the broker that must outlive the process: a folder, which
+    /// the instances of one machine may share; a file that ends in `.sqlite`, which no other process may have; or `off`.
+    /// Default: the folder [`Outbox::Usual`] describes.
+    pub outbox: Outbox,
+    /// `MILVAION_OUTBOX_LINES`: how many log lines wait for the broker before the oldest are given up, 100 to 10,000,000.
+    /// Holds without an outbox too. Default 100,000.
+    pub outbox_lines: u32,
+    /// `MILVAION_OUTBOX_MEGABYTES`: how many megabytes of log lines wait, 1 to 10,000; as many in memory as on disk.
+    /// Default 64.
+    pub outbox_megabytes: u32,
     /// After how long a run is ended when neither the job nor its type says, 1 second to 7 days. Default one hour; no
     /// variable.
     pub default_timeout: Duration,
@@ -49,6 +61,9 @@ pub struct WorkerConfig {
 const MAX_CAPACITY: u32 = 10_000;
 /// The longest wait for runs at shutdown; whoever wants more wants a longer `TimeoutStopSec` first.
 const MAX_GRACE: Duration = Duration::from_secs(3600);
+/// How many log lines may wait, and how many megabytes of them. A hundred is what a single run may well write at once.
+const OUTBOX_LINES: RangeInclusive<u32> = 100..=10_000_000;
+const OUTBOX_MEGABYTES: RangeInclusive<u32> = 1..=10_000;
 /// The longest timeout, also of a single job.
 pub(crate) const MAX_TIMEOUT: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -63,6 +78,9 @@ impl Default for WorkerConfig {
             capacity: 50,
             concurrency: BTreeMap::new(),
             shutdown_grace: Duration::from_secs(30),
+            outbox: Outbox::Usual,
+            outbox_lines: 100_000,
+            outbox_megabytes: 64,
             default_timeout: Duration::from_secs(3600),
         }
     }
@@ -116,8 +134,27 @@ impl WorkerConfig {
                 )),
             }
         }
+        if let Some(text) = read("MILVAION_OUTBOX") {
+            config.outbox = Outbox::read(&text);
+        }
+        for (name, bounds, field) in [
+            ("MILVAION_OUTBOX_LINES", OUTBOX_LINES, &mut config.outbox_lines),
+            ("MILVAION_OUTBOX_MEGABYTES", OUTBOX_MEGABYTES, &mut config.outbox_megabytes),
+        ] {
+            if let Some(text) = read(name) {
+                match text.parse() {
+                    Ok(number) => *field = number,
+                    Err(_) => mistakes.add(out_of(name, &bounds, &format!("{text:?}"))),
+                }
+            }
+        }
         config.check(&mut mistakes);
         mistakes.or(config)
+    }
+
+    /// How many log lines wait for the broker.
+    pub(crate) fn log_bounds(&self) -> Bounds {
+        Bounds { lines: self.outbox_lines as usize, bytes: self.outbox_megabytes as usize * 1_000_000 }
     }
 
     /// Notes every setting that is out of its bounds.
@@ -161,10 +198,23 @@ impl WorkerConfig {
                 MAX_GRACE.as_secs()
             ));
         }
+        self.outbox.check(mistakes);
+        for (name, bounds, number) in [
+            ("MILVAION_OUTBOX_LINES", OUTBOX_LINES, self.outbox_lines),
+            ("MILVAION_OUTBOX_MEGABYTES", OUTBOX_MEGABYTES, self.outbox_megabytes),
+        ] {
+            if !bounds.contains(&number) {
+                mistakes.add(out_of(name, &bounds, &number.to_string()));
+            }
+        }
         if !(Duration::from_secs(1)..=MAX_TIMEOUT).contains(&self.default_timeout) {
             mistakes.add(format!("the default timeout is {:?}: give 1 second to 7 days.", self.default_timeout));
         }
     }
+}
+
+fn out_of(name: &str, bounds: &RangeInclusive<u32>, value: &str) -> String {
+    format!("{name} is {value}: give a whole number from {} to {}.", bounds.start(), bounds.end())
 }
 
 /// Whether `name` is 1 to `max` letters, digits, `-`, `_` and `.`: what worker ids and job types are made of.
@@ -194,8 +244,14 @@ mod tests {
             ("MILVAION_WORKER_ID", "mail.eu"),
             ("MILVAION_SHUTDOWN_GRACE_SECONDS", "8"),
             ("MILVAION_CONCURRENCY", "http-request=200, send=5"),
+            ("MILVAION_OUTBOX", "/var/lib/mail"),
+            ("MILVAION_OUTBOX_LINES", "500"),
+            ("MILVAION_OUTBOX_MEGABYTES", "2"),
         ])
         .expect("valid");
+        assert_eq!(config.outbox, Outbox::Folder("/var/lib/mail".into()));
+        let bounds = config.log_bounds();
+        assert_eq!((bounds.lines, bounds.bytes), (500, 2_000_000));
         assert_eq!(config.concurrency, BTreeMap::from([("http-request".to_owned(), 200), ("send".to_owned(), 5)]));
         assert_eq!(config.worker_id, "mail.eu");
         assert_eq!(config.shutdown_grace, Duration::from_secs(8));
@@ -212,10 +268,18 @@ mod tests {
             ("MILVAION_CAPACITY", "0"),
             ("MILVAION_CONCURRENCY", "send=0"),
             ("MILVAION_SHUTDOWN_GRACE_SECONDS", "soon"),
+            ("MILVAION_OUTBOX", "/proc/self/status"),
+            ("MILVAION_OUTBOX_LINES", "99"),
+            ("MILVAION_OUTBOX_MEGABYTES", "-1"),
         ];
         let Err(WorkerError::Config(mistakes)) = from(&wrong) else { panic!("must be refused") };
         for (name, _) in wrong {
-            assert_eq!(mistakes.sentences().iter().filter(|sentence| sentence.starts_with(name)).count(), 1, "{name}");
+            let begins = format!("{name} ");
+            assert_eq!(
+                mistakes.sentences().iter().filter(|sentence| sentence.starts_with(&begins)).count(),
+                1,
+                "{name}"
+            );
         }
     }
 

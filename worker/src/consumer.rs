@@ -8,7 +8,7 @@
 //! | cannot be read, or is of another type | rejected: it goes to the dead letters |
 //! | copy of what runs here, or ran a moment ago | acknowledged, once the first one needs no copy any more |
 //! | copy of what ended, or what a living instance runs | acknowledged |
-//! | has not started when the worker stops, or has waited for a place for two seconds | handed back |
+//! | has not started when the worker stops, or has waited for two seconds: for a place, or for an outbox that can be written | handed back |
 //! | was cancelled before it started | acknowledged when the broker has confirmed the report that says so |
 //! | perhaps a copy, and the server says that its attempt has begun, ended or been overtaken | acknowledged |
 //! | perhaps a copy, and Redis or the server does not answer | handed back after a pause |
@@ -41,6 +41,7 @@ use crate::{
     connection::{self, Backoff},
     executor::Executor,
     inquiry::Inquiry,
+    outbox::Gate,
     places::{Place, Places},
     receipts::{Receipt, Receipts},
     registry::Registered,
@@ -68,6 +69,8 @@ pub(crate) struct Consumer {
     pub(crate) lines: Vec<Arc<Registered>>,
     /// In the order of the lines.
     pub(crate) places: Places,
+    /// Shut while a run could not be remembered.
+    pub(crate) outbox: Gate,
     pub(crate) clerk: Clerk,
     pub(crate) inquiry: Inquiry,
     pub(crate) running: Running,
@@ -307,7 +310,7 @@ impl Consumer {
             // A delivery waits here, and nowhere else.
             let place = tokio::select! {
                 biased;
-                place = self.places.take(line, priority) => Some(place),
+                place = self.turn(line, priority) => Some(place),
                 () = self.stop.cancelled() => None,
                 () = sleep(TURN) => None,
             };
@@ -389,6 +392,12 @@ impl Consumer {
                 Some(Verdict::HandBack)
             }
         }
+    }
+
+    /// Waits until a run could be remembered and has a place.
+    async fn turn(&self, line: usize, priority: u8) -> Place {
+        self.outbox.open().await;
+        self.places.take(line, priority).await
     }
 
     async fn pause(&self, time: Duration) {

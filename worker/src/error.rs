@@ -14,6 +14,9 @@ pub enum WorkerError {
     /// The thread of the heartbeats and reports could not be started.
     #[error("cannot start the thread that sends heartbeats and reports: {0}")]
     Lifeline(std::io::Error),
+    /// The outbox cannot be opened, or is another process's.
+    #[error("{0}")]
+    Outbox(String),
     /// Redis's address cannot be used.
     #[error("cannot use REDIS_URL: {0}")]
     Redis(redis::RedisError),

@@ -44,7 +44,8 @@
 //! - What it writes to its log is seen live, and is stored before its end is.
 //! - It is told when its time is up, somebody cancels it or the worker stops, and has a second to tidy up.
 //! - When more is to run than there are places, the highest priority runs first.
-//! - A broker or a Redis that is away disturbs no run: what is to be reported waits.
+//! - A broker or a Redis that is away disturbs no run: what is to be reported waits, on disk, so that it outlives a
+//!   worker that is killed meanwhile.
 //!
 //! That an *effect* happens exactly once is not promised, because nobody can: a process may die between the effect and
 //! its report. Key effects by [`JobContext::occurrence_id`].
@@ -60,9 +61,9 @@
 //!
 //! The reading order: [`job`](Job) and [`outcome`] are what users write; `executor` runs one attempt; `consumer`,
 //! `claim` and `running` see to it that it is one, `places` decides whose turn it is, `clerk` and `receipts` make one
-//! round trip of many; `cancel` hears who is to end; `reporter`, `log` and `publisher` bring a run's words to the broker;
-//! `lifeline` and `heartbeat` keep the worker known; `shutdown` ends it. To test a job without any service, see
-//! [`testing`].
+//! round trip of many; `cancel` hears who is to end; `log`, `backlog`, `reporter` and `publisher` bring a run's words to
+//! the broker, `outbox` keeps those it has not confirmed; `lifeline` and `heartbeat` keep the worker known; `shutdown` ends
+//! it. To test a job without any service, see [`testing`].
 
 mod job;
 pub mod outcome;
@@ -84,7 +85,9 @@ mod receipts;
 mod running;
 mod watchdog;
 
+mod backlog;
 mod log;
+mod outbox;
 mod publisher;
 mod reporter;
 
@@ -106,6 +109,7 @@ pub use capture::CaptureLayer;
 pub use config::WorkerConfig;
 pub use error::{Mistakes, WorkerError};
 pub use job::{Job, JobContext};
+pub use outbox::Outbox;
 pub use outcome::JobError;
 pub use protocol::message::LogLevel;
 pub use tokio_util::sync::CancellationToken;

@@ -3,22 +3,31 @@
 //! Jobs are other people's code: one that never yields holds up every task beside it. Heartbeats, the renewal of claims
 //! and the reports therefore have an operating system thread and a runtime of their own, with their own connections.
 //! A worker whose jobs block is slow; it is not taken for dead, and nothing it runs is started a second time. Here it
-//! also listens for cancellations.
+//! also listens for cancellations and keeps its outbox.
 
-use std::thread;
+use std::{thread, time::Duration};
 
 use lapin::uri::AMQPUri;
 use protocol::{
     message::Hello,
     topology::{Keys, Topology},
 };
-use tokio::{runtime, sync::oneshot};
+use tokio::{runtime, sync::oneshot, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    cancel, claim::Claims, error::WorkerError, heartbeat::Pulse, publisher::Publisher, reporter, reporter::Inbox,
+    cancel,
+    claim::Claims,
+    error::WorkerError,
+    heartbeat::Pulse,
+    publisher::Publisher,
+    reporter,
+    reporter::{Inbox, Papers},
     running::Running,
 };
+
+/// How long the outbox may take to be closed.
+const CLOSING: Duration = Duration::from_secs(10);
 
 /// What the thread needs to begin.
 pub(crate) struct Needs {
@@ -29,6 +38,7 @@ pub(crate) struct Needs {
     pub(crate) hello: Hello,
     pub(crate) running: Running,
     pub(crate) inbox: Inbox,
+    pub(crate) papers: Papers,
 }
 
 /// The running thread.
@@ -61,7 +71,7 @@ impl Lifeline {
         let _ = (&mut self.ended).await;
     }
 
-    /// Says goodbye and closes what the thread has open. Reports must have been flushed.
+    /// Says goodbye and closes what the thread has open. Reports should have been flushed; what was not stays in the outbox.
     pub(crate) async fn leave(self) {
         self.leave.cancel();
         let _ = self.ended.await;
@@ -69,17 +79,17 @@ impl Lifeline {
 }
 
 async fn live(needs: Needs, leave: CancellationToken) -> redis::RedisResult<()> {
-    let Needs { amqp, redis_url, topology, keys, hello, running, inbox } = needs;
+    let Needs { amqp, redis_url, topology, keys, hello, running, inbox, papers } = needs;
     let claims = Claims::new(&redis_url, keys.clone(), &hello.instance_id)?;
     let listener = tokio::spawn(cancel::listen(redis::Client::open(redis_url)?, keys, claims.clone(), running.clone()));
     let close = CancellationToken::new();
     let (publisher, keep_open) = Publisher::new(amqp, topology.clone(), hello.instance_id.clone(), close.clone());
     let keeper = tokio::spawn(keep_open);
-    let desk = tokio::spawn(reporter::run(inbox, publisher.clone(), topology.clone()));
+    let desk = tokio::spawn(reporter::run(inbox, publisher.clone(), topology.clone(), papers, close.clone()));
     Pulse::new(hello, claims, running, publisher, &topology).run(leave).await;
     listener.abort();
     close.cancel();
     let _ = keeper.await;
-    desk.abort();
+    let _ = timeout(CLOSING, desk).await;
     Ok(())
 }

@@ -1,34 +1,16 @@
-//! From a line a job writes to a batch on the wire.
+//! From what a job writes to a numbered, bounded line.
 //!
-//! A [`Pen`] belongs to one attempt and gives lines their numbers and bounds. The [`Backlog`] belongs to the reporter: it
-//! gathers lines by occurrence, so that a chatty job costs a message every 20 ms and not one for each line, and it is the
-//! place where lines, unlike statuses, may be given up when the broker stays away for long.
+//! A [`Pen`] belongs to one attempt. Its lines go to the [`backlog`](crate::backlog).
 
-use std::{
-    collections::{HashMap, VecDeque},
-    sync::atomic::{AtomicI64, Ordering},
-    time::Duration,
-};
+use std::sync::atomic::{AtomicI64, Ordering};
 
-use protocol::{
-    id::OccurrenceId,
-    message::{LogLevel, LogLine, MAX_LOG_LINE, cut, first_seq},
-};
+use protocol::message::{LogLevel, LogLine, MAX_LOG_LINE, cut, first_seq};
 use serde_json::Value;
-use tokio::time::Instant;
 
 use crate::{clock, outcome::storable};
 
 /// The most lines of one attempt.
 const MAX_LINES: i64 = 10_000;
-/// How long a line may wait for company.
-const GATHER: Duration = Duration::from_millis(20);
-/// The most lines in one message.
-const BATCH_LINES: usize = 200;
-/// The most bytes of lines in one message, well below what a message may have.
-const BATCH_BYTES: usize = 512 * 1024;
-/// The most lines kept while the broker is away.
-const MAX_KEPT: usize = 100_000;
 
 /// Numbers and bounds the lines of one attempt.
 pub(crate) struct Pen {
@@ -59,218 +41,9 @@ impl Pen {
     }
 }
 
-/// Lines of one occurrence, each already JSON, on their way into one message.
-pub(crate) struct Batch {
-    pub(crate) occurrence: OccurrenceId,
-    lines: VecDeque<(i64, String)>,
-    bytes: usize,
-    due: Instant,
-}
-
-impl Batch {
-    fn new(occurrence: OccurrenceId, due: Instant) -> Self {
-        Self { occurrence, lines: VecDeque::new(), bytes: 0, due }
-    }
-
-    fn push(&mut self, line: &LogLine) {
-        let text = serde_json::to_string(line).expect("a log line is plain data");
-        self.bytes += text.len() + 1;
-        self.lines.push_back((line.seq, text));
-    }
-
-    /// The message's body: a `LogMessage`, put together from its parts because they are JSON already.
-    pub(crate) fn body(&self) -> String {
-        let mut body = String::with_capacity(self.bytes + 100);
-        body.push_str(&format!(r#"{{"occurrenceId":"{}","lines":["#, self.occurrence));
-        for (index, (_, text)) in self.lines.iter().enumerate() {
-            if index > 0 {
-                body.push(',');
-            }
-            body.push_str(text);
-        }
-        body.push_str("]}");
-        body
-    }
-}
-
-/// Every line that is not with the broker yet, apart from those under way.
-#[derive(Default)]
-pub(crate) struct Backlog {
-    open: HashMap<OccurrenceId, Batch>,
-    ready: VecDeque<Batch>,
-    kept: usize,
-    /// How many lines of an occurrence were given up, and the number of the last of them.
-    dropped: HashMap<OccurrenceId, (u64, i64)>,
-}
-
-impl Backlog {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.open.is_empty() && self.ready.is_empty() && self.dropped.is_empty()
-    }
-
-    /// Takes a line.
-    pub(crate) fn push(&mut self, occurrence: OccurrenceId, line: &LogLine, now: Instant) {
-        let batch = self.open.entry(occurrence).or_insert_with(|| Batch::new(occurrence, now + GATHER));
-        batch.push(line);
-        self.kept += 1;
-        if batch.lines.len() >= BATCH_LINES || batch.bytes >= BATCH_BYTES {
-            self.close(occurrence);
-        }
-        while self.kept > MAX_KEPT {
-            self.drop_oldest();
-        }
-    }
-
-    /// When the next batch has waited long enough; none if nothing waits. A time in the past means now.
-    pub(crate) fn next_due(&self) -> Option<Instant> {
-        if let Some(batch) = self.ready.front() {
-            return Some(batch.due);
-        }
-        self.open.values().map(|batch| batch.due).min()
-    }
-
-    /// The next batch to send, if one is due.
-    pub(crate) fn take_due(&mut self, now: Instant) -> Option<Batch> {
-        if self.ready.is_empty() {
-            let due: Vec<OccurrenceId> =
-                self.open.values().filter(|batch| batch.due <= now).map(|batch| batch.occurrence).collect();
-            due.into_iter().for_each(|occurrence| self.close(occurrence));
-        }
-        let batch = self.ready.pop_front();
-        if batch.is_none()
-            && let Some(&occurrence) = self.dropped.keys().next()
-        {
-            return Some(self.confess(Batch::new(occurrence, now)));
-        }
-        batch.map(|batch| self.hand_out(batch))
-    }
-
-    /// All of one occurrence's lines, due or not: its end is about to be reported.
-    pub(crate) fn take_all_of(&mut self, occurrence: OccurrenceId) -> Vec<Batch> {
-        let mut taken = Vec::new();
-        if self.ready.iter().any(|batch| batch.occurrence == occurrence) {
-            for batch in std::mem::take(&mut self.ready) {
-                if batch.occurrence == occurrence {
-                    let batch = self.hand_out(batch);
-                    taken.push(batch);
-                } else {
-                    self.ready.push_back(batch);
-                }
-            }
-        }
-        if let Some(batch) = self.open.remove(&occurrence) {
-            let batch = self.hand_out(batch);
-            taken.push(batch);
-        }
-        taken
-    }
-
-    /// Takes back a batch that could not be sent.
-    pub(crate) fn put_back(&mut self, batch: Batch) {
-        self.kept += batch.lines.len();
-        self.ready.push_front(batch);
-    }
-
-    fn hand_out(&mut self, batch: Batch) -> Batch {
-        self.kept -= batch.lines.len();
-        self.confess(batch)
-    }
-
-    /// Says in the batch how many lines before it were given up.
-    fn confess(&mut self, mut batch: Batch) -> Batch {
-        if let Some((count, seq)) = self.dropped.remove(&batch.occurrence) {
-            let line = LogLine {
-                seq,
-                at: clock::now(),
-                level: LogLevel::Warn,
-                message: format!("{count} lines before this one were given up while the broker was away"),
-                data: None,
-            };
-            batch.push(&line);
-            // The notice carries the number of the last line it stands for; first place, first number.
-            batch.lines.rotate_right(1);
-        }
-        batch
-    }
-
-    fn close(&mut self, occurrence: OccurrenceId) {
-        if let Some(batch) = self.open.remove(&occurrence) {
-            self.ready.push_back(batch);
-        }
-    }
-
-    fn drop_oldest(&mut self) {
-        let Some(front) = self.ready.front_mut() else {
-            // So many occurrences at once that nothing is ready yet: close the oldest.
-            if let Some(oldest) = self.open.values().min_by_key(|batch| batch.due).map(|batch| batch.occurrence) {
-                self.close(oldest);
-            }
-            return;
-        };
-        if let Some((seq, text)) = front.lines.pop_front() {
-            front.bytes -= text.len() + 1;
-            self.kept -= 1;
-            let dropped = self.dropped.entry(front.occurrence).or_default();
-            *dropped = (dropped.0 + 1, seq);
-        }
-        if front.lines.is_empty() {
-            self.ready.pop_front();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use protocol::message::LogMessage;
-
     use super::*;
-
-    fn occurrence(n: u8) -> OccurrenceId {
-        OccurrenceId::from_parts(chrono::DateTime::UNIX_EPOCH, [n; 10])
-    }
-
-    fn line(pen: &Pen) -> LogLine {
-        pen.line(LogLevel::Info, "a".to_owned(), None).expect("within the bound")
-    }
-
-    fn read(batch: &Batch) -> LogMessage {
-        serde_json::from_str(&batch.body()).expect("a body is a LogMessage")
-    }
-
-    #[test]
-    fn lines_wait_for_company_and_keep_their_order() {
-        let (mut backlog, pen, now) = (Backlog::default(), Pen::new(2), Instant::now());
-        backlog.push(occurrence(1), &line(&pen), now);
-        backlog.push(occurrence(1), &line(&pen), now);
-        assert!(backlog.take_due(now).is_none());
-        let message = read(&backlog.take_due(now + GATHER).expect("due"));
-        assert_eq!(message.occurrence_id, occurrence(1));
-        assert_eq!(message.lines.iter().map(|line| line.seq).collect::<Vec<_>>(), [2_000_000, 2_000_001]);
-        assert!(backlog.is_empty());
-    }
-
-    #[test]
-    fn a_full_batch_does_not_wait() {
-        let (mut backlog, pen, now) = (Backlog::default(), Pen::new(1), Instant::now());
-        (0..BATCH_LINES).for_each(|_| backlog.push(occurrence(1), &line(&pen), now));
-        assert_eq!(read(&backlog.take_due(now).expect("full")).lines.len(), BATCH_LINES);
-    }
-
-    #[test]
-    fn the_oldest_lines_are_given_up_and_counted() {
-        let (mut backlog, now) = (Backlog::default(), Instant::now());
-        let pens = [Pen::new(1), Pen::new(1)];
-        for n in 0..MAX_KEPT + 30 {
-            let who = n % 2;
-            // Beyond an attempt's own bound, to fill the backlog with few occurrences.
-            pens[who].next.store((n / 2 % 5_000) as i64, Ordering::Relaxed);
-            backlog.push(occurrence(who as u8), &line(&pens[who]), now);
-        }
-        assert_eq!(backlog.kept, MAX_KEPT);
-        let first = read(&backlog.take_due(now).expect("full batches are due"));
-        assert!(first.lines[0].message.starts_with("30 lines before this one"), "{}", first.lines[0].message);
-        assert_eq!(first.lines[0].seq + 1, first.lines[1].seq);
-    }
 
     #[test]
     fn an_attempt_has_a_last_line() {
@@ -279,15 +52,5 @@ mod tests {
             (0..MAX_LINES + 5).filter_map(|_| pen.line(LogLevel::Info, "x".to_owned(), None)).collect::<Vec<_>>();
         assert_eq!(lines.len() as i64, MAX_LINES + 1);
         assert!(lines.last().is_some_and(|line| line.message.contains("not kept")));
-    }
-
-    #[test]
-    fn what_could_not_be_sent_goes_first_again() {
-        let (mut backlog, pen, now) = (Backlog::default(), Pen::new(1), Instant::now());
-        backlog.push(occurrence(1), &line(&pen), now);
-        let batch = backlog.take_all_of(occurrence(1)).pop().expect("one batch");
-        backlog.push(occurrence(2), &line(&pen), now);
-        backlog.put_back(batch);
-        assert_eq!(backlog.take_due(now + GATHER).expect("due").occurrence, occurrence(1));
     }
 }

@@ -5,26 +5,31 @@
 //! no delay at all and a busy one a single message per confirmation, a millisecond or so. Log batches carry their
 //! own numbers, so many may be under way.
 //!
-//! While the broker is away both wait in memory. Statuses are never given up: without a broker no new work arrives,
+//! While the broker is away both wait here. Statuses are never given up: without a broker no new work arrives,
 //! so there are as many as there were runs. Log lines are, oldest first, beyond a bound, and that is said in the log.
-//! A store on disk, for reports that must outlive the process, belongs between the inbox and the desk.
+//! What has waited for a moment is on disk as well (see [`outbox`](crate::outbox)), and goes from there when the
+//! broker has confirmed it.
 
-use std::{collections::VecDeque, future::Future, task::Poll};
+use std::{collections::VecDeque, future::Future, sync::Arc, task::Poll};
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use protocol::{
     id::OccurrenceId,
     message::{LogLine, StatusReport},
+    status::OccurrenceStatus,
     topology::Topology,
 };
 use tokio::{
     sync::{mpsc, oneshot},
     time::{Instant, sleep_until},
 };
+use tokio_util::sync::CancellationToken;
 
 use crate::{
+    backlog::{Backlog, Batch, Bounds},
+    claim::Attempt,
     connection::Backoff,
-    log::{Backlog, Batch},
+    outbox::{Id, Journal, Legacy},
     publisher::{PublishError, Publisher},
     sink::{Confirmed, Sink},
 };
@@ -89,12 +94,19 @@ impl Sink for Reporter {
 
 /// A report on its way.
 struct Pending {
-    occurrence: OccurrenceId,
-    /// Progress alone: the next one of the same occurrence replaces it.
-    is_progress: bool,
-    is_final: bool,
-    text: String,
+    attempt: Attempt,
+    stage: Stage,
+    text: Arc<str>,
     confirmed: Option<oneshot::Sender<()>>,
+}
+
+/// What a report tells of its attempt; and its entry in the outbox, for those that have one.
+#[derive(Clone, Copy)]
+enum Stage {
+    Start(Id),
+    /// How far it is: the next one of the same attempt replaces it, and none outlives the process.
+    Progress,
+    End(Id),
 }
 
 enum Landing {
@@ -102,36 +114,60 @@ enum Landing {
     Log(Batch, Result<(), PublishError>),
 }
 
-/// Works through the inbox until every [`Reporter`] is gone.
-pub(crate) async fn run(Inbox(mut inbox): Inbox, mut publisher: Publisher, topology: Topology) {
+/// What the desk begins with.
+pub(crate) struct Papers {
+    pub(crate) journal: Journal,
+    /// What an earlier process left.
+    pub(crate) legacy: Legacy,
+    /// How many lines are kept.
+    pub(crate) bounds: Bounds,
+}
+
+/// Works through the inbox until `close` fires. What is not with the broker then is in the outbox, if there is one.
+pub(crate) async fn run(
+    Inbox(mut inbox): Inbox,
+    mut publisher: Publisher,
+    topology: Topology,
+    papers: Papers,
+    close: CancellationToken,
+) {
     let mut desk = Desk {
         publisher: publisher.clone(),
         status_exchange: topology.status(),
         log_exchange: topology.logs(),
         statuses: VecDeque::new(),
         statuses_under_way: false,
-        backlog: Backlog::default(),
+        backlog: Backlog::new(papers.bounds),
+        journal: papers.journal,
         under_way: FuturesUnordered::new(),
         flushes: Vec::new(),
         backoff: Backoff::new(),
         resume: Instant::now(),
     };
+    desk.inherit(papers.legacy);
     loop {
         desk.send();
+        desk.journal.begin(Instant::now(), !desk.publisher.is_up());
         let wake = desk.wake();
         tokio::select! {
             entry = inbox.recv() => {
-                let Some(entry) = entry else { return };
+                let Some(entry) = entry else { break };
                 desk.accept(entry);
                 while let Ok(entry) = inbox.try_recv() {
                     desk.accept(entry);
                 }
             }
             Some(landing) = desk.under_way.next() => desk.land(landing),
+            () = desk.journal.landed() => {}
             () = publisher.changed() => desk.resume = Instant::now(),
             () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {}
+            () = close.cancelled() => break,
         }
     }
+    while let Ok(entry) = inbox.try_recv() {
+        desk.accept(entry);
+    }
+    desk.journal.close().await;
 }
 
 struct Desk {
@@ -141,6 +177,7 @@ struct Desk {
     statuses: VecDeque<Pending>,
     statuses_under_way: bool,
     backlog: Backlog,
+    journal: Journal,
     under_way: FuturesUnordered<BoxFuture<'static, Landing>>,
     flushes: Vec<oneshot::Sender<()>>,
     backoff: Backoff,
@@ -150,28 +187,52 @@ struct Desk {
 
 impl Desk {
     fn accept(&mut self, entry: Entry) {
+        let now = Instant::now();
         match entry {
             Entry::Status { report, confirmed } => {
-                let pending = Pending {
-                    occurrence: report.occurrence_id,
-                    is_progress: report.progress.is_some(),
-                    is_final: report.status.is_final(),
-                    text: serde_json::to_string(&report).expect("a report is plain data"),
-                    confirmed,
+                let text: Arc<str> = json(&report).into();
+                let stage = if report.progress.is_some() {
+                    Stage::Progress
+                } else if report.status == OccurrenceStatus::Running {
+                    Stage::Start(self.journal.report(&report, &text, now))
+                } else {
+                    Stage::End(self.journal.report(&report, &text, now))
                 };
-                if pending.is_progress
+                let attempt = (report.occurrence_id, report.attempt);
+                let pending = Pending { attempt, stage, text, confirmed };
+                if matches!(stage, Stage::Progress)
                     && let Some(earlier) = self
                         .statuses
                         .iter_mut()
-                        .find(|earlier| earlier.is_progress && earlier.occurrence == pending.occurrence)
+                        .find(|earlier| matches!(earlier.stage, Stage::Progress) && earlier.attempt == attempt)
                 {
                     *earlier = pending;
                 } else {
                     self.statuses.push_back(pending);
                 }
             }
-            Entry::Line { occurrence, line } => self.backlog.push(occurrence, &line, Instant::now()),
+            Entry::Line { occurrence, line } => self.backlog.push(occurrence, &line, &mut self.journal, now),
             Entry::Flush(done) => self.flushes.push(done),
+        }
+    }
+
+    /// Goes on from where an earlier process was ended.
+    fn inherit(&mut self, mut legacy: Legacy) {
+        let now = Instant::now();
+        self.backlog.inherit(&mut legacy, &mut self.journal, now);
+        for id in legacy.void {
+            self.journal.erase(id, now);
+        }
+        for (id, report, text) in legacy.reports {
+            let stage = if report.status == OccurrenceStatus::Running { Stage::Start(id) } else { Stage::End(id) };
+            let attempt = (report.occurrence_id, report.attempt);
+            self.statuses.push_back(Pending { attempt, stage, text, confirmed: None });
+        }
+        for (begun, report) in legacy.interrupted {
+            let text: Arc<str> = json(&report).into();
+            let stage = Stage::End(self.journal.interruption(begun, &report, &text, now));
+            let attempt = (report.occurrence_id, report.attempt);
+            self.statuses.push_back(Pending { attempt, stage, text, confirmed: None });
         }
     }
 
@@ -207,8 +268,8 @@ impl Desk {
             batch.push(next);
         }
         // Whoever sees an end must be able to read the lines before it: they go first, on the same channel.
-        for end in batch.iter().filter(|pending| pending.is_final) {
-            for lines in self.backlog.take_all_of(end.occurrence) {
+        for end in batch.iter().filter(|pending| matches!(pending.stage, Stage::End(_))) {
+            for lines in self.backlog.take_all_of(end.attempt.0) {
                 self.send_log(lines);
             }
         }
@@ -243,14 +304,22 @@ impl Desk {
     }
 
     fn land(&mut self, landing: Landing) {
+        let now = Instant::now();
         let error = match landing {
             Landing::Statuses(batch, verdict) => {
                 self.statuses_under_way = false;
                 match verdict {
                     Ok(()) => {
-                        for confirmed in batch.into_iter().filter_map(|pending| pending.confirmed) {
-                            // Nobody may be waiting any more, and need not.
-                            let _ = confirmed.send(());
+                        for pending in batch {
+                            match pending.stage {
+                                Stage::Start(id) => self.journal.started(id, pending.attempt, now),
+                                Stage::Progress => {}
+                                Stage::End(id) => self.journal.erase(id, now),
+                            }
+                            if let Some(confirmed) = pending.confirmed {
+                                // Nobody may be waiting any more, and need not.
+                                let _ = confirmed.send(());
+                            }
                         }
                         self.backoff.reset();
                         return;
@@ -261,13 +330,12 @@ impl Desk {
                     }
                 }
             }
-            Landing::Log(_, Ok(())) => return,
+            Landing::Log(batch, Ok(())) => return self.backlog.delivered(batch, &mut self.journal, now),
             Landing::Log(batch, Err(error)) => {
-                self.backlog.put_back(batch);
+                self.backlog.put_back(batch, &mut self.journal, now);
                 error
             }
         };
-        let now = Instant::now();
         if now >= self.resume {
             let pause = self.backoff.next();
             self.resume = now + pause;
@@ -277,16 +345,23 @@ impl Desk {
 
     /// When to look again though nothing happens.
     fn wake(&self) -> Option<Instant> {
-        if !self.publisher.is_up() {
-            return None;
-        }
-        let now = Instant::now();
-        if now < self.resume {
-            return Some(self.resume);
-        }
-        // With the window full, the next landing wakes.
-        if self.under_way.len() >= LOG_WINDOW { None } else { self.backlog.next_due() }
+        let is_up = self.publisher.is_up();
+        let sending = if !is_up {
+            None
+        } else if Instant::now() < self.resume {
+            Some(self.resume)
+        } else if self.under_way.len() >= LOG_WINDOW {
+            // With the window full, the next landing wakes.
+            None
+        } else {
+            self.backlog.next_due()
+        };
+        sending.into_iter().chain(self.journal.due(!is_up)).min()
     }
+}
+
+fn json(report: &StatusReport) -> String {
+    serde_json::to_string(report).expect("a report is plain data")
 }
 
 #[cfg(test)]

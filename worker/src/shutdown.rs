@@ -3,7 +3,7 @@
 //! 1. Stop taking work: consumers are cancelled, deliveries that have not started go back to their queues.
 //! 2. Wait for the runs, as long as the grace lasts.
 //! 3. Interrupt the rest: their tokens fire, a second later they are dropped and reported as interrupted.
-//! 4. Flush the reports, say goodbye, close the connections. The consuming one goes last: closing it earlier would send
+//! 4. Flush the reports, say goodbye, close the connections and the outbox, where what could not be sent stays. The consuming one goes last: closing it earlier would send
 //!    every unacknowledged delivery round again.
 //!
 //! A second signal makes the grace zero.
@@ -75,9 +75,13 @@ pub(crate) async fn drain(runs: &TaskTracker, deliveries: &TaskTracker, end: &En
     end.interrupt.cancel();
     let _ = timeout(AFTER_INTERRUPT, runs.wait()).await;
     if timeout(FLUSH, end.reporter.flush()).await.is_err() {
-        tracing::error!(
-            "the broker did not confirm the last reports; the server will notice by the missing heartbeats"
-        );
+        if end.is_kept {
+            tracing::warn!("the broker did not confirm the last reports; the next process sends them from the outbox");
+        } else {
+            tracing::error!(
+                "the broker did not confirm the last reports; the server will notice by the missing heartbeats"
+            );
+        }
     }
     let _ = timeout(ANSWERS, async {
         deliveries.wait().await;
@@ -96,6 +100,8 @@ pub(crate) struct End<'a> {
     pub(crate) interrupt: &'a CancellationToken,
     /// Holds the last reports.
     pub(crate) reporter: &'a Reporter,
+    /// Whether they outlive the process.
+    pub(crate) is_kept: bool,
     /// Holds the last ends.
     pub(crate) clerk: &'a Clerk,
 }

@@ -21,9 +21,10 @@ use crate::{
     inquiry::Inquiry,
     job::Job,
     lifeline::{Lifeline, Needs},
+    outbox::{self, Outbox},
     places::Places,
     registry::{self, Registered, Registry},
-    reporter::Reporter,
+    reporter::{Papers, Reporter},
     running::Running,
     shutdown::{self, End, Wishes},
 };
@@ -63,8 +64,8 @@ impl Worker {
     /// still runs then is interrupted, everything is reported. A second signal ends the grace.
     ///
     /// # Errors
-    /// When signals cannot be listened to, or the thread of the reports cannot be kept. Services that are away are no
-    /// error; they are waited for.
+    /// When signals cannot be listened to, the outbox cannot be opened, or the thread of the reports cannot be kept.
+    /// Services that are away are no error; they are waited for.
     pub async fn run(self) -> Result<(), WorkerError> {
         let wishes = Wishes::from_signals()?;
         self.serve(wishes).await
@@ -84,6 +85,9 @@ impl Worker {
         let (running, interrupt) = (Running::default(), CancellationToken::new());
         let (reporter, inbox) = Reporter::new();
         tracing::info!(worker.id = config.worker_id, worker.instance = instance_id, "worker starts");
+        let outbox = outbox::open(&config.outbox, &config.worker_id)
+            .await
+            .map_err(|error| WorkerError::Outbox(error.to_string()))?;
 
         let hello = Hello {
             worker_id: config.worker_id.clone(),
@@ -103,6 +107,7 @@ impl Worker {
             hello,
             running: running.clone(),
             inbox,
+            papers: Papers { journal: outbox.journal, legacy: outbox.legacy, bounds: config.log_bounds() },
         })?;
         let claims = Claims::new(&config.redis_url, keys, &instance_id).map_err(WorkerError::Redis)?;
         claims.warm_up().await;
@@ -118,6 +123,7 @@ impl Worker {
             topology,
             lines: jobs,
             places,
+            outbox: outbox.gate,
             clerk,
             inquiry,
             running,
@@ -146,6 +152,7 @@ impl Worker {
             hurry: &wishes.hurry,
             interrupt: &interrupt,
             reporter: &reporter,
+            is_kept: outbox.is_kept,
             clerk: &consumer.clerk,
         };
         shutdown::drain(&consumer.runs, &consumer.deliveries, &end).await;
@@ -231,6 +238,20 @@ impl WorkerBuilder {
     #[must_use]
     pub fn shutdown_grace(mut self, grace: Duration) -> Self {
         self.config.shutdown_grace = grace;
+        self
+    }
+
+    /// Where reports wait for the broker that outlive the process; see [`WorkerConfig::outbox`].
+    #[must_use]
+    pub fn outbox(mut self, outbox: Outbox) -> Self {
+        self.config.outbox = outbox;
+        self
+    }
+
+    /// How many log lines, and how many megabytes of them, wait for the broker; see [`WorkerConfig::outbox_lines`].
+    #[must_use]
+    pub fn outbox_bounds(mut self, lines: u32, megabytes: u32) -> Self {
+        (self.config.outbox_lines, self.config.outbox_megabytes) = (lines, megabytes);
         self
     }
 

@@ -3,6 +3,7 @@
 //! Needs `AMQP_URL` and `REDIS_URL`; each test uses names of its own on them.
 
 mod common;
+mod outbox;
 
 use std::{
     sync::{

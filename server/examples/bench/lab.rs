@@ -62,6 +62,7 @@ impl Lab {
         fs::create_dir_all(&folder).with_context(|| format!("{} cannot be made", folder.display()))?;
         // Those of the measurement before.
         let _ = fs::remove_dir_all(folder.join("logs"));
+        let _ = fs::remove_dir_all(folder.join("outbox"));
         let (database_url, redis_url, amqp_url) =
             (settings::url("DATABASE_URL")?, settings::url("REDIS_URL")?, settings::url("AMQP_URL")?);
         let services = [("postgres", &database_url), ("redis", &redis_url), ("rabbitmq", &amqp_url)]
@@ -79,7 +80,10 @@ impl Lab {
 
     /// A worker on some prefixes. Returns when its program runs; see [`Site::worker`].
     pub(crate) async fn worker(&self, prefix: &str, key_prefix: &str) -> anyhow::Result<Program> {
+        let outbox =
+            std::path::absolute(self.folder.join("outbox").join(prefix)).context("where is the outbox to lie?")?;
         let launch = Launch::new(self.program("examples/bench_worker")?)
+            .env("MILVAION_OUTBOX", outbox)
             .env("AMQP_URL", &self.amqp_url)
             .env("REDIS_URL", &self.redis_url)
             .env("MILVAION_PREFIX", prefix)

@@ -60,7 +60,8 @@ async fn serve(
         None => None,
         Some(program) => {
             let log = config.data_dir.join("logs").join("worker.log");
-            match LocalWorker::start(program, &config.broker.url, &config.cache.url, &log).await {
+            let outbox = config.data_dir.join("outbox");
+            match LocalWorker::start(program, &config.broker.url, &config.cache.url, &outbox, &log).await {
                 Ok(worker) => Some(worker),
                 Err(error) => {
                     server.stop().await;

@@ -28,12 +28,19 @@ pub struct LocalWorker {
 
 impl LocalWorker {
     /// Starts `program` (the `milvaion-worker` binary) with the two URLs as `AMQP_URL` and `REDIS_URL` and the
-    /// worker id `local`; its output goes to `log`. It inherits our environment (so `MILVAION_SHELL` reaches it)
-    /// except `DATABASE_URL`: a worker never sees the scheduler's PostgreSQL.
+    /// worker id `local`; its output goes to `log`, and what it has not told when it is killed lies in the folder `outbox`
+    /// for its successor. It inherits our environment (so `MILVAION_SHELL` reaches it, and `MILVAION_OUTBOX` if it is
+    /// set) except `DATABASE_URL`: a worker never sees the scheduler's PostgreSQL.
     ///
     /// # Errors
     /// When the first start fails, for instance because the program is not there.
-    pub async fn start(program: &Path, amqp_url: &str, redis_url: &str, log: &Path) -> Result<Self, EmbeddedError> {
+    pub async fn start(
+        program: &Path,
+        amqp_url: &str,
+        redis_url: &str,
+        outbox: &Path,
+        log: &Path,
+    ) -> Result<Self, EmbeddedError> {
         if !program.is_file() {
             return Err(EmbeddedError::Spawn {
                 service: "The local worker".into(),
@@ -41,10 +48,12 @@ impl LocalWorker {
                 source: std::io::ErrorKind::NotFound.into(),
             });
         }
+        let outbox = std::env::var_os("MILVAION_OUTBOX").unwrap_or_else(|| outbox.into());
         let launch = Launch::new(program)
             .env("AMQP_URL", amqp_url)
             .env("REDIS_URL", redis_url)
             .env("MILVAION_WORKER_ID", "local")
+            .env("MILVAION_OUTBOX", outbox)
             .without_env("DATABASE_URL");
         let first = spawn(&launch, log).await?;
         let stop = CancellationToken::new();
@@ -108,25 +117,26 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("milvaion-worker-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let (program, log) = (folder.join("worker"), folder.join("worker.log"));
-        let script = "#!/bin/sh\necho \"run $AMQP_URL $REDIS_URL $MILVAION_WORKER_ID ${DATABASE_URL-none}\"\n\
+        let script = "#!/bin/sh\necho \"run $AMQP_URL $REDIS_URL $MILVAION_WORKER_ID $MILVAION_OUTBOX ${DATABASE_URL-none}\"\n\
                       [ -e again ] && exec sleep 60\ntouch again\nexit 1\n";
         fs::write(&program, script.replace("again", folder.join("again").to_str().unwrap())).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
 
-        let worker = LocalWorker::start(&program, "amqp://a", "redis://r", &log).await.unwrap();
+        let worker = LocalWorker::start(&program, "amqp://a", "redis://r", Path::new("/o"), &log).await.unwrap();
         let said = || fs::read_to_string(&log).unwrap_or_default();
         while said().lines().count() < 2 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         worker.stop().await;
-        assert_eq!(said(), "run amqp://a redis://r local none\n".repeat(2));
+        assert_eq!(said(), "run amqp://a redis://r local /o none\n".repeat(2));
         fs::remove_dir_all(folder).unwrap();
     }
 
     #[tokio::test]
     async fn a_missing_program_is_told_at_once() {
         let log = std::env::temp_dir().join("milvaion-no-worker.log");
-        let refused = LocalWorker::start(Path::new("/no/such/worker"), "a", "r", &log).await.unwrap_err();
+        let refused =
+            LocalWorker::start(Path::new("/no/such/worker"), "a", "r", Path::new("/o"), &log).await.unwrap_err();
         assert!(refused.to_string().contains("/no/such/worker"), "{refused}");
         assert!(!log.exists());
     }

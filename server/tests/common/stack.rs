@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use milvaion_worker::{Job, JobContext, JobError, Worker, WorkerConfig};
+use milvaion_worker::{Job, JobContext, JobError, Outbox, Worker, WorkerConfig};
 use protocol::{
     access::Role,
     id::{OccurrenceId, UserId},
@@ -125,6 +125,7 @@ pub fn worker(config: &Config) -> RunningWorker {
     let worker = Worker::builder()
         .config(WorkerConfig::default())
         .worker_id("w")
+        .outbox(Outbox::Off)
         .amqp_url(&config.broker.url)
         .redis_url(&config.cache.url)
         .prefix(&config.broker.prefix)

@@ -6,7 +6,7 @@ use std::{
 };
 
 use chrono::{DateTime, Duration, Utc};
-use milvaion_worker::{Job, JobContext, JobError, Worker, WorkerConfig};
+use milvaion_worker::{Job, JobContext, JobError, Outbox, Worker, WorkerConfig};
 use protocol::{
     id::{JobId, OccurrenceId},
     request::JobInput,
@@ -150,6 +150,7 @@ impl House {
         let worker = Worker::builder()
             .config(WorkerConfig::default())
             .worker_id("w")
+            .outbox(Outbox::Off)
             .amqp_url(&self.config.broker.url)
             .redis_url(&self.config.cache.url)
             .prefix(&self.config.broker.prefix)

@@ -1,7 +1,7 @@
 //! Jobs that stood in each other's way.
 
 use chrono::Duration;
-use milvaion_worker::{Worker, WorkerConfig};
+use milvaion_worker::{Outbox, Worker, WorkerConfig};
 use protocol::{request::JobInput, schedule::Schedule, status::OccurrenceStatus};
 use tokio_util::sync::CancellationToken;
 
@@ -53,6 +53,7 @@ async fn mv24_two_instances_run_twice_as_much_as_one() {
         let worker = Worker::builder()
             .config(WorkerConfig::default())
             .worker_id("w")
+            .outbox(Outbox::Off)
             .amqp_url(&config.broker.url)
             .redis_url(&config.cache.url)
             .prefix(&config.broker.prefix)

@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     future::Future,
+    path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -18,7 +19,7 @@ use lapin::{
     types::{AMQPValue, FieldTable},
     uri::AMQPUri,
 };
-use milvaion_worker::{CancellationToken, Worker, WorkerBuilder, WorkerError};
+use milvaion_worker::{CancellationToken, Outbox, Worker, WorkerBuilder, WorkerError};
 use protocol::{
     id::{JobId, OccurrenceId},
     message::{
@@ -45,6 +46,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) struct Stack {
     pub(crate) topology: Topology,
     pub(crate) worker_id: String,
+    /// Where its workers keep what the broker has not confirmed.
+    pub(crate) outbox: PathBuf,
     amqp_url: String,
     redis_url: String,
     key_prefix: String,
@@ -77,6 +80,7 @@ impl Stack {
             topology,
             server,
             worker_id: "w".to_owned(),
+            outbox: std::env::temp_dir().join(format!("milvaion-{name}")),
             key_prefix: format!("{name}:"),
             amqp_url,
             redis_url,
@@ -95,6 +99,19 @@ impl Stack {
             .redis_url(self.redis_url.as_str())
             .prefix(prefix.trim_end_matches(".jobs"))
             .key_prefix(self.key_prefix.as_str())
+            .outbox(Outbox::Folder(self.outbox.clone()))
+    }
+
+    /// The same for a process of its own.
+    pub(crate) fn environment(&self) -> [(&'static str, String); 6] {
+        [
+            ("AMQP_URL", self.amqp_url.clone()),
+            ("REDIS_URL", self.redis_url.clone()),
+            ("MILVAION_WORKER_ID", self.worker_id.clone()),
+            ("MILVAION_PREFIX", self.topology.jobs_exchange().trim_end_matches(".jobs").to_owned()),
+            ("MILVAION_KEY_PREFIX", self.key_prefix.clone()),
+            ("MILVAION_OUTBOX", self.outbox.display().to_string()),
+        ]
     }
 
     /// Runs a worker, and waits until it has introduced itself and takes work.
@@ -267,14 +284,20 @@ impl Stack {
         taken
     }
 
+    /// Makes workers built from now on look for the broker where a proxy listens; answers where it really is.
+    pub(crate) fn redirect(&mut self, proxy: &TcpListener) -> (String, u16) {
+        let mut uri: AMQPUri = self.amqp_url.parse().expect("a valid address");
+        let target = (uri.authority.host, uri.authority.port);
+        uri.authority.host = "127.0.0.1".to_owned();
+        uri.authority.port = proxy.local_addr().expect("bound").port();
+        self.amqp_url = uri.to_string();
+        target
+    }
+
     /// Makes workers built from now on reach the broker through a proxy.
     pub(crate) async fn hold_confirmations(&mut self) -> Hold {
-        let mut uri: AMQPUri = self.amqp_url.parse().expect("a valid address");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let target = (uri.authority.host.clone(), uri.authority.port);
-        uri.authority.host = "127.0.0.1".to_owned();
-        uri.authority.port = listener.local_addr().expect("bound").port();
-        self.amqp_url = uri.to_string();
+        let target = self.redirect(&listener);
         let hold = Arc::new(watch::Sender::new(false));
         let theirs = hold.clone();
         tokio::spawn(async move {
@@ -289,8 +312,9 @@ impl Stack {
         Hold(hold)
     }
 
-    /// Takes the exchanges and queues away again.
+    /// Takes the exchanges, the queues and the outbox away again.
     pub(crate) async fn clean(self, job_types: &[&str]) {
+        let _ = std::fs::remove_dir_all(&self.outbox);
         let topology = &self.topology;
         let mut queues = vec![
             topology.dead_letter_queue(),
@@ -418,7 +442,7 @@ async fn backward(
 }
 
 /// Asks again and again until `holds`.
-pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
+pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let since = Instant::now();
     while !holds().await {
         assert!(since.elapsed() < PATIENCE, "in vain waited for this: {what}");

@@ -1,0 +1,366 @@
+//! Every line that is not with the broker yet.
+//!
+//! Lines are gathered by occurrence, so that a chatty job costs a message every 20 ms and not one for each line. This is
+//! also the place where lines, unlike reports, may be given up when the broker stays away for long. The outbox is its
+//! image on disk: what comes in here is noted there, and what goes out is erased.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use protocol::{
+    id::OccurrenceId,
+    message::{LogLevel, LogLine},
+};
+use tokio::time::Instant;
+
+use crate::{
+    clock,
+    outbox::{GivenUp, Id, Journal, Legacy},
+};
+
+/// How long a line may wait for company.
+const GATHER: Duration = Duration::from_millis(20);
+/// The most lines in one message.
+const BATCH_LINES: usize = 200;
+/// The most bytes of lines in one message, well below what a message may have.
+const BATCH_BYTES: usize = 512 * 1024;
+
+/// How much is kept while the broker is away.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) lines: usize,
+    pub(crate) bytes: usize,
+}
+
+/// A line on its way, already JSON.
+struct Line {
+    id: Id,
+    seq: i64,
+    text: Arc<str>,
+}
+
+/// Lines of one occurrence on their way into one message.
+pub(crate) struct Batch {
+    pub(crate) occurrence: OccurrenceId,
+    lines: VecDeque<Line>,
+    bytes: usize,
+    due: Instant,
+    /// What it says before its first line about lines that were given up.
+    notice: Option<GivenUp>,
+}
+
+impl Batch {
+    fn new(occurrence: OccurrenceId, due: Instant) -> Self {
+        Self { occurrence, lines: VecDeque::new(), bytes: 0, due, notice: None }
+    }
+
+    fn push(&mut self, line: Line) {
+        self.bytes += line.text.len();
+        self.lines.push_back(line);
+    }
+
+    /// The message's body: a `LogMessage`, put together from its parts because they are JSON already.
+    pub(crate) fn body(&self) -> String {
+        let mut body = String::with_capacity(self.bytes + self.lines.len() + 300);
+        body.push_str(&format!(r#"{{"occurrenceId":"{}","lines":["#, self.occurrence));
+        let notice = self.notice.map(notice);
+        let lines = notice.as_deref().into_iter().chain(self.lines.iter().map(|line| &*line.text));
+        for (index, text) in lines.enumerate() {
+            if index > 0 {
+                body.push(',');
+            }
+            body.push_str(text);
+        }
+        body.push_str("]}");
+        body
+    }
+}
+
+/// The line that stands for those that were given up. It carries the number of the last of them: first place, first number.
+fn notice((count, seq): GivenUp) -> String {
+    let message = format!("{count} lines before this one were given up while the broker was away");
+    json(&LogLine { seq, at: clock::now(), level: LogLevel::Warn, message, data: None })
+}
+
+fn json(line: &LogLine) -> String {
+    serde_json::to_string(line).expect("a log line is plain data")
+}
+
+/// Every line that is not with the broker yet, apart from those under way.
+pub(crate) struct Backlog {
+    open: HashMap<OccurrenceId, Batch>,
+    ready: VecDeque<Batch>,
+    kept: Bounds,
+    bounds: Bounds,
+    /// How many lines of an occurrence were given up, and the number of the last of them.
+    given_up: HashMap<OccurrenceId, GivenUp>,
+}
+
+impl Backlog {
+    pub(crate) fn new(bounds: Bounds) -> Self {
+        Self {
+            open: HashMap::new(),
+            ready: VecDeque::new(),
+            kept: Bounds { lines: 0, bytes: 0 },
+            bounds,
+            given_up: HashMap::new(),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.open.is_empty() && self.ready.is_empty() && self.given_up.is_empty()
+    }
+
+    /// Takes a line.
+    pub(crate) fn push(&mut self, occurrence: OccurrenceId, line: &LogLine, journal: &mut Journal, now: Instant) {
+        let text: Arc<str> = json(line).into();
+        let id = journal.line(occurrence, &text, now);
+        self.take(occurrence, Line { id, seq: line.seq, text }, now);
+        self.keep_bounds(journal, now);
+    }
+
+    /// Takes the lines that an earlier process left.
+    pub(crate) fn inherit(&mut self, legacy: &mut Legacy, journal: &mut Journal, now: Instant) {
+        for (occurrence, given_up) in legacy.given_up.drain(..) {
+            match given_up {
+                Some(given_up) => drop(self.given_up.insert(occurrence, given_up)),
+                None => journal.given_up(occurrence, None, now),
+            }
+        }
+        for (id, occurrence, line, text) in legacy.lines.drain(..) {
+            self.take(occurrence, Line { id, seq: line.seq, text }, now);
+        }
+        self.keep_bounds(journal, now);
+    }
+
+    fn take(&mut self, occurrence: OccurrenceId, line: Line, now: Instant) {
+        let batch = self.open.entry(occurrence).or_insert_with(|| Batch::new(occurrence, now + GATHER));
+        self.kept.lines += 1;
+        self.kept.bytes += line.text.len();
+        batch.push(line);
+        if batch.lines.len() >= BATCH_LINES || batch.bytes >= BATCH_BYTES {
+            self.close(occurrence);
+        }
+    }
+
+    fn keep_bounds(&mut self, journal: &mut Journal, now: Instant) {
+        while self.kept.lines > self.bounds.lines || self.kept.bytes > self.bounds.bytes {
+            self.give_up_oldest(journal, now);
+        }
+    }
+
+    /// When the next batch has waited long enough; none if nothing waits. A time in the past means now.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        if let Some(batch) = self.ready.front() {
+            return Some(batch.due);
+        }
+        self.open.values().map(|batch| batch.due).min()
+    }
+
+    /// The next batch to send, if one is due.
+    pub(crate) fn take_due(&mut self, now: Instant) -> Option<Batch> {
+        if self.ready.is_empty() {
+            let due: Vec<OccurrenceId> =
+                self.open.values().filter(|batch| batch.due <= now).map(|batch| batch.occurrence).collect();
+            due.into_iter().for_each(|occurrence| self.close(occurrence));
+        }
+        let batch = self.ready.pop_front();
+        if batch.is_none()
+            && let Some(&occurrence) = self.given_up.keys().next()
+        {
+            return Some(self.confess(Batch::new(occurrence, now)));
+        }
+        batch.map(|batch| self.hand_out(batch))
+    }
+
+    /// All of one occurrence's lines, due or not: its end is about to be reported.
+    pub(crate) fn take_all_of(&mut self, occurrence: OccurrenceId) -> Vec<Batch> {
+        let mut taken = Vec::new();
+        if self.ready.iter().any(|batch| batch.occurrence == occurrence) {
+            for batch in std::mem::take(&mut self.ready) {
+                if batch.occurrence == occurrence {
+                    let batch = self.hand_out(batch);
+                    taken.push(batch);
+                } else {
+                    self.ready.push_back(batch);
+                }
+            }
+        }
+        if let Some(batch) = self.open.remove(&occurrence) {
+            let batch = self.hand_out(batch);
+            taken.push(batch);
+        }
+        taken
+    }
+
+    /// Takes back a batch that could not be sent.
+    pub(crate) fn put_back(&mut self, mut batch: Batch, journal: &mut Journal, now: Instant) {
+        self.kept.lines += batch.lines.len();
+        self.kept.bytes += batch.bytes;
+        if let Some(given_up) = batch.notice.take() {
+            self.note(batch.occurrence, given_up);
+        }
+        if !batch.lines.is_empty() {
+            self.ready.push_front(batch);
+        }
+        self.keep_bounds(journal, now);
+    }
+
+    /// Forgets a batch that the broker has confirmed.
+    pub(crate) fn delivered(&self, batch: Batch, journal: &mut Journal, now: Instant) {
+        for line in batch.lines {
+            journal.erase(line.id, now);
+        }
+        if batch.notice.is_some() {
+            journal.given_up(batch.occurrence, self.given_up.get(&batch.occurrence).copied(), now);
+        }
+    }
+
+    fn hand_out(&mut self, batch: Batch) -> Batch {
+        self.kept.lines -= batch.lines.len();
+        self.kept.bytes -= batch.bytes;
+        self.confess(batch)
+    }
+
+    /// Says in the batch how many lines before it were given up.
+    fn confess(&mut self, mut batch: Batch) -> Batch {
+        batch.notice = self.given_up.remove(&batch.occurrence);
+        batch
+    }
+
+    fn close(&mut self, occurrence: OccurrenceId) {
+        if let Some(batch) = self.open.remove(&occurrence) {
+            self.ready.push_back(batch);
+        }
+    }
+
+    fn give_up_oldest(&mut self, journal: &mut Journal, now: Instant) {
+        let Some(front) = self.ready.front_mut() else {
+            // So many occurrences at once that nothing is ready yet: close the oldest.
+            if let Some(oldest) = self.open.values().min_by_key(|batch| batch.due).map(|batch| batch.occurrence) {
+                self.close(oldest);
+            }
+            return;
+        };
+        if let Some(line) = front.lines.pop_front() {
+            front.bytes -= line.text.len();
+            self.kept.lines -= 1;
+            self.kept.bytes -= line.text.len();
+            let (occurrence, is_empty) = (front.occurrence, front.lines.is_empty());
+            if is_empty {
+                self.ready.pop_front();
+            }
+            journal.erase(line.id, now);
+            let given_up = self.note(occurrence, (1, line.seq));
+            journal.given_up(occurrence, Some(given_up), now);
+        } else {
+            self.ready.pop_front();
+        }
+    }
+
+    /// Adds to what was given up of an occurrence. What comes back from a failed sending was written before what was
+    /// given up meanwhile.
+    fn note(&mut self, occurrence: OccurrenceId, (count, last): GivenUp) -> GivenUp {
+        let known = self.given_up.entry(occurrence).or_default();
+        *known = (known.0 + count, known.1.max(last));
+        *known
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::message::LogMessage;
+
+    use super::*;
+    use crate::log::Pen;
+
+    const MAX_KEPT: usize = 5_000;
+
+    fn occurrence(n: u8) -> OccurrenceId {
+        OccurrenceId::from_parts(chrono::DateTime::UNIX_EPOCH, [n; 10])
+    }
+
+    fn line(pen: &Pen) -> LogLine {
+        pen.line(LogLevel::Info, "a".to_owned(), None).expect("within the bound")
+    }
+
+    fn backlog() -> (Backlog, Journal) {
+        (Backlog::new(Bounds { lines: MAX_KEPT, bytes: 10_000_000 }), Journal::off())
+    }
+
+    fn read(batch: &Batch) -> LogMessage {
+        serde_json::from_str(&batch.body()).expect("a body is a LogMessage")
+    }
+
+    #[test]
+    fn lines_wait_for_company_and_keep_their_order() {
+        let ((mut backlog, mut journal), pen, now) = (backlog(), Pen::new(2), Instant::now());
+        backlog.push(occurrence(1), &line(&pen), &mut journal, now);
+        backlog.push(occurrence(1), &line(&pen), &mut journal, now);
+        assert!(backlog.take_due(now).is_none());
+        let message = read(&backlog.take_due(now + GATHER).expect("due"));
+        assert_eq!(message.occurrence_id, occurrence(1));
+        assert_eq!(message.lines.iter().map(|line| line.seq).collect::<Vec<_>>(), [2_000_000, 2_000_001]);
+        assert!(backlog.is_empty());
+    }
+
+    #[test]
+    fn a_full_batch_does_not_wait() {
+        let ((mut backlog, mut journal), pen, now) = (backlog(), Pen::new(1), Instant::now());
+        (0..BATCH_LINES).for_each(|_| backlog.push(occurrence(1), &line(&pen), &mut journal, now));
+        assert_eq!(read(&backlog.take_due(now).expect("full")).lines.len(), BATCH_LINES);
+    }
+
+    #[test]
+    fn the_oldest_lines_are_given_up_and_counted() {
+        let ((mut backlog, mut journal), now) = (backlog(), Instant::now());
+        let pens = [Pen::new(1), Pen::new(1)];
+        for n in 0..MAX_KEPT + 30 {
+            let who = n % 2;
+            backlog.push(occurrence(who as u8), &line(&pens[who]), &mut journal, now);
+        }
+        assert_eq!(backlog.kept.lines, MAX_KEPT);
+        let first = read(&backlog.take_due(now).expect("full batches are due"));
+        assert!(first.lines[0].message.starts_with("30 lines before this one"), "{}", first.lines[0].message);
+        assert_eq!(first.lines[0].seq + 1, first.lines[1].seq);
+    }
+
+    #[test]
+    fn what_comes_back_too_late_is_given_up_too() {
+        let ((mut backlog, mut journal), pen, now) = (backlog(), Pen::new(1), Instant::now());
+        (0..BATCH_LINES).for_each(|_| backlog.push(occurrence(1), &line(&pen), &mut journal, now));
+        let under_way = backlog.take_due(now).expect("full");
+        (0..MAX_KEPT - 50).for_each(|_| backlog.push(occurrence(1), &line(&pen), &mut journal, now));
+        backlog.put_back(under_way, &mut journal, now);
+        assert_eq!(backlog.kept.lines, MAX_KEPT);
+        let first = read(&backlog.take_due(now).expect("full batches are due"));
+        assert!(first.lines[0].message.starts_with("150 lines before this one"), "{}", first.lines[0].message);
+        assert_eq!(first.lines[0].seq + 1, first.lines[1].seq);
+        let rest = std::iter::from_fn(|| backlog.take_due(now + GATHER)).map(|batch| batch.lines.len());
+        assert_eq!(rest.sum::<usize>() + first.lines.len() - 1, MAX_KEPT);
+    }
+
+    #[test]
+    fn a_bound_of_bytes_holds_too() {
+        let (mut journal, pen, now) = (Journal::off(), Pen::new(1), Instant::now());
+        let mut backlog = Backlog::new(Bounds { lines: MAX_KEPT, bytes: 100_000 });
+        for _ in 0..100 {
+            let long = pen.line(LogLevel::Info, "x".repeat(5_000), None).expect("within the bound");
+            backlog.push(occurrence(1), &long, &mut journal, now);
+        }
+        assert!(backlog.kept.bytes <= 100_000 && backlog.kept.lines == 19, "{:?}", backlog.kept);
+    }
+
+    #[test]
+    fn what_could_not_be_sent_goes_first_again() {
+        let ((mut backlog, mut journal), pen, now) = (backlog(), Pen::new(1), Instant::now());
+        backlog.push(occurrence(1), &line(&pen), &mut journal, now);
+        let batch = backlog.take_all_of(occurrence(1)).pop().expect("one batch");
+        backlog.push(occurrence(2), &line(&pen), &mut journal, now);
+        backlog.put_back(batch, &mut journal, now);
+        assert_eq!(backlog.take_due(now + GATHER).expect("due").occurrence, occurrence(1));
+    }
+}

@@ -1,0 +1,102 @@
+//! What to make of what an earlier process left.
+
+use std::{collections::HashSet, sync::Arc};
+
+use protocol::{
+    id::OccurrenceId,
+    message::{LogLine, StatusReport, first_seq},
+    status::OccurrenceStatus,
+};
+
+use super::{
+    journal::Id,
+    store::{Entry, GivenUp, Kind, Left},
+};
+use crate::{claim::Attempt, clock};
+
+/// What is to be sent, and what is not.
+#[derive(Default)]
+pub(crate) struct Legacy {
+    /// Reports the broker has not confirmed, in order.
+    pub(crate) reports: Vec<(Id, StatusReport, Arc<str>)>,
+    /// Runs that had begun and did not end, each with the report that says so and the entry of its start.
+    pub(crate) interrupted: Vec<(Id, StatusReport)>,
+    /// Lines the broker has not confirmed, in order.
+    pub(crate) lines: Vec<(Id, OccurrenceId, LogLine, Arc<str>)>,
+    /// How many lines were given up; none where that is of no use any more.
+    pub(crate) given_up: Vec<(OccurrenceId, Option<GivenUp>)>,
+    /// Entries that are of no use.
+    pub(crate) void: Vec<Id>,
+}
+
+impl Legacy {
+    pub(super) fn of(Left { entries, given_up }: Left) -> Self {
+        let mut this = Self::default();
+        let mut begun = Vec::new();
+        let (mut unconfirmed, mut settled, mut ended) =
+            <(HashSet<Attempt>, HashSet<Attempt>, HashSet<Attempt>)>::default();
+        for Entry { id, kind, occurrence, body } in entries {
+            if kind == Kind::Line {
+                match serde_json::from_str(&body) {
+                    Ok(line) => this.lines.push((id, occurrence, line, body)),
+                    Err(_) => this.void.push(id),
+                }
+                continue;
+            }
+            let Ok(report) = serde_json::from_str::<StatusReport>(&body) else {
+                this.void.push(id);
+                continue;
+            };
+            if kind == Kind::Begun {
+                begun.push((id, report));
+                continue;
+            }
+            let attempt = attempt(&report);
+            match report.status {
+                OccurrenceStatus::Running => drop(unconfirmed.insert(attempt)),
+                // Handed back: it has ended, and nothing came of it.
+                OccurrenceStatus::Queued => drop(ended.insert(attempt)),
+                _ => drop((ended.insert(attempt), settled.insert(attempt))),
+            }
+            this.reports.push((id, report, body));
+        }
+        // These begin again elsewhere; see the essay.
+        let again: HashSet<Attempt> = unconfirmed.difference(&settled).copied().collect();
+        let Self { reports, lines, interrupted, void, .. } = &mut this;
+        reports.retain(|(id, report, _)| keep(!again.contains(&attempt(report)), *id, void));
+        let is_again = |occurrence: OccurrenceId, seq: i64| {
+            u32::try_from(seq / first_seq(1)).is_ok_and(|attempt| again.contains(&(occurrence, attempt)))
+        };
+        lines.retain(|(id, occurrence, line, _)| keep(!is_again(*occurrence, line.seq), *id, void));
+        let of_use = |(occurrence, (count, last))| (occurrence, (!is_again(occurrence, last)).then_some((count, last)));
+        let given_up = given_up.into_iter().map(of_use).collect();
+        for (id, report) in begun {
+            if keep(!ended.contains(&attempt(&report)), id, void) {
+                interrupted.push((id, interruption(report)));
+            }
+        }
+        Self { given_up, ..this }
+    }
+}
+
+fn keep(is_of_use: bool, id: Id, void: &mut Vec<Id>) -> bool {
+    if !is_of_use {
+        void.push(id);
+    }
+    is_of_use
+}
+
+fn attempt(report: &StatusReport) -> Attempt {
+    (report.occurrence_id, report.attempt)
+}
+
+/// The end of a run that its process did not live to see: the attempt is handed back.
+fn interruption(start: StatusReport) -> StatusReport {
+    StatusReport {
+        status: OccurrenceStatus::Queued,
+        timestamp: clock::now(),
+        exception: Some("interrupted: the worker's process ended before the run did".to_owned()),
+        retry_after_ms: Some(0),
+        ..start
+    }
+}

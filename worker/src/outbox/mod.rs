@@ -1,0 +1,147 @@
+//! What outlives the process.
+//!
+//! Reports and log lines wait for the broker in memory, where the reporter and the backlog keep them in order and, as for
+//! lines, within bounds. The outbox is the image of that on disk, a SQLite file, from which the next process goes on when
+//! this one was killed: it sends what was not confirmed, and reports as interrupted what had begun and has no end, long
+//! before the server would have missed the heartbeats.
+//!
+//! ```text
+//!  reporter, backlog ──► journal ──► store ──► {worker}-0.sqlite
+//!          ▲              │ gate: shut while the file cannot be written
+//!          │              ▼
+//!          │           consumer
+//!          └── left: what an earlier process did not get rid of
+//! ```
+//!
+//! # What is written when
+//!
+//! A report is known to the broker a few milliseconds after it was made, and a short run is over by then. Writing each
+//! would cost more than running it, and say nothing that the broker is not about to know. The [`journal`] therefore holds
+//! entries back for 50 ms, in which most are confirmed and vanish: a short run on a healthy broker costs no write. What
+//! lives longer is on disk: a run that goes on, and everything from the moment the broker is away, for then nothing is
+//! held back. What a kill can cost is the last 50 ms: a run that began in them is found by the server, by the missing
+//! heartbeats, as it would be without any outbox; one that ended in them is handed back, which changes nothing if the
+//! broker had its end already, and otherwise runs it again.
+//!
+//! # What is promised
+//!
+//! A killed process loses no report that had waited longer than that. Loss of *power* is another matter: SQLite in WAL
+//! mode with `synchronous = NORMAL` may then forget the last writes, though never the order of them. Only a write with
+//! the end of a run in it, which as a rule means that the broker is away, waits until the disk has it.
+//!
+//! A file that is damaged is put aside at the start and a new one begun, and the log names both. If it happens later,
+//! writing fails, and that shuts the gate until the next start.
+//!
+//! Reports are never given up: without a broker no work arrives, so there are as many as there were runs. Lines are, the
+//! oldest first, beyond `MILVAION_OUTBOX_LINES` (100,000) or `MILVAION_OUTBOX_MEGABYTES` (64), which bound memory and
+//! file alike, because one is the image of the other; the log says how many.
+//!
+//! # An attempt the broker has not heard of
+//!
+//! The delivery of a run is acknowledged when its *Running* report is confirmed. Was that never confirmed and the run did
+//! not end, then the broker has handed the message to somebody else when this process died, and the same attempt begins
+//! again there. To report it as interrupted would end the new run, and its lines would take the numbers of the new
+//! run's: both are dropped. Was it confirmed, then the next attempt's number protects whatever has happened
+//! since: the server ignores what is said about an earlier one.
+
+mod journal;
+mod left;
+mod place;
+mod store;
+
+#[cfg(test)]
+mod tests;
+
+use std::{io, path::PathBuf};
+
+use tokio::sync::watch;
+
+pub use self::place::Outbox;
+pub(crate) use self::{
+    journal::{Id, Journal},
+    left::Legacy,
+    store::GivenUp,
+};
+use self::{place::Taken, store::Store};
+
+/// Why there is no outbox.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OutboxError {
+    #[error(
+        "MILVAION_OUTBOX names {path:?}, which another process holds: give each process a file of its own, or name a folder, which processes may share."
+    )]
+    Taken { path: PathBuf },
+    #[error("every outbox in {folder:?} is held: let MILVAION_OUTBOX name another folder.")]
+    Crowded { folder: PathBuf },
+    #[error(
+        "the outbox {path:?} cannot be used ({source}): let MILVAION_OUTBOX name a folder this process may write, or set it to off and lose what a killed process has not told."
+    )]
+    Unusable { path: PathBuf, source: io::Error },
+    #[error(
+        "the outbox {path:?} cannot be opened ({source}): see that its disk has room and that this process may write it, let MILVAION_OUTBOX name another folder, or set it to off."
+    )]
+    Closed { path: PathBuf, source: sqlx::Error },
+    #[error("the outbox {path:?} is damaged ({reason}).")]
+    Damaged { path: PathBuf, reason: String },
+    #[error("{path:?} is a SQLite file of something else: let MILVAION_OUTBOX name another one.")]
+    Foreign { path: PathBuf },
+    #[error(
+        "the outbox {path:?} was written by a later version of this program (its tables have version {version}): start that one, or move the file away."
+    )]
+    Later { path: PathBuf, version: i32 },
+}
+
+/// Whether what happens can be remembered. Cloning gives the same one.
+#[derive(Clone)]
+pub(crate) struct Gate(watch::Receiver<bool>);
+
+impl Gate {
+    /// Waits until new work may be taken.
+    pub(crate) async fn open(&self) {
+        if *self.0.borrow() {
+            return;
+        }
+        // A journal that has gone shuts no gate: the worker ends then, and takes no work for that reason.
+        let _ = self.0.clone().wait_for(|is_open| *is_open).await;
+    }
+}
+
+/// An outbox ready for use.
+pub(crate) struct Opened {
+    /// For the reporter.
+    pub(crate) journal: Journal,
+    /// For whoever takes work.
+    pub(crate) gate: Gate,
+    /// From earlier processes.
+    pub(crate) legacy: Legacy,
+    /// Whether there is a file at all.
+    pub(crate) is_kept: bool,
+}
+
+/// Takes a place and opens its file.
+pub(crate) async fn open(outbox: &Outbox, worker_id: &str) -> Result<Opened, OutboxError> {
+    let (shut, gate) = watch::channel(true);
+    let gate = Gate(gate);
+    let Some(Taken { own, orphans }) = place::take(outbox, worker_id)? else {
+        return Ok(Opened { journal: Journal::off(), gate, legacy: Legacy::default(), is_kept: false });
+    };
+    let mut store = Store::open(&own.path).await?;
+    for orphan in &orphans {
+        // Another process's file is no reason not to start; it is there the next time too.
+        match store.adopt(&orphan.path).await {
+            Ok(()) => tracing::debug!(outbox.path = %orphan.path.display(), "an outbox that nobody held was emptied"),
+            Err(error) => tracing::warn!(error = %error, "what an earlier process left is not taken over"),
+        }
+    }
+    let left = store.left().await?;
+    let last = left.entries.last().map_or(0, |entry| entry.id);
+    let legacy = Legacy::of(left);
+    tracing::info!(
+        outbox.path = %own.path.display(),
+        reports = legacy.reports.len(),
+        interrupted = legacy.interrupted.len(),
+        lines = legacy.lines.len(),
+        "the outbox is open"
+    );
+    Ok(Opened { journal: Journal::new(store, own, last, shut), gate, legacy, is_kept: true })
+}

@@ -1,0 +1,306 @@
+//! The journal on a real file, without a broker.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use protocol::{
+    id::OccurrenceId,
+    message::{LogLevel, LogLine, StatusReport, first_seq},
+    status::OccurrenceStatus::{self, Cancelled, Completed, Queued, Running},
+};
+use tokio::time::{Duration, Instant, timeout};
+
+use super::{
+    Gate, Journal, Legacy, Opened, Outbox, OutboxError, open, place,
+    store::{Kind, Store},
+};
+
+/// A folder that goes with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        Self(std::env::temp_dir().join(format!("milvaion-outbox-{:016x}", rand::random::<u64>())))
+    }
+
+    fn outbox(&self) -> Outbox {
+        Outbox::Folder(self.0.clone())
+    }
+
+    fn file(&self, n: u32) -> PathBuf {
+        self.0.join(format!("w-{n}.sqlite"))
+    }
+
+    async fn open(&self) -> Opened {
+        open(&self.outbox(), "w").await.expect("opened")
+    }
+
+    /// How many entries of a kind a file holds; it may be open elsewhere.
+    async fn holds(&self, kind: Kind) -> usize {
+        let mut store = Store::open(&self.file(0)).await.expect("opened");
+        store.left().await.expect("read").entries.iter().filter(|entry| entry.kind == kind).count()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn occurrence(n: u8) -> OccurrenceId {
+    OccurrenceId::from_parts(chrono::DateTime::UNIX_EPOCH, [n; 10])
+}
+
+fn report(n: u8, status: OccurrenceStatus) -> StatusReport {
+    StatusReport {
+        occurrence_id: occurrence(n),
+        attempt: 1,
+        instance_id: "w-00000000".to_owned(),
+        status,
+        timestamp: chrono::DateTime::UNIX_EPOCH,
+        result: None,
+        exception: None,
+        duration_ms: None,
+        progress: None,
+        permanent: false,
+        retry_after_ms: None,
+    }
+}
+
+fn text<T: serde::Serialize>(value: &T) -> Arc<str> {
+    serde_json::to_string(value).expect("plain data").into()
+}
+
+fn tell(journal: &mut Journal, n: u8, status: OccurrenceStatus, now: Instant) -> i64 {
+    let report = report(n, status);
+    journal.report(&report, &text(&report), now)
+}
+
+fn write_line(journal: &mut Journal, n: u8, place: i64, now: Instant) -> i64 {
+    let line = LogLine {
+        seq: first_seq(1) + place,
+        at: chrono::DateTime::UNIX_EPOCH,
+        level: LogLevel::Info,
+        message: format!("line {place}"),
+        data: None,
+    };
+    journal.line(occurrence(n), &text(&line), now)
+}
+
+/// Writes everything there is, as while the broker is away.
+async fn write(journal: &mut Journal, now: Instant) {
+    journal.begin(now, true);
+    timeout(Duration::from_secs(10), journal.landed()).await.expect("written");
+}
+
+fn told(legacy: &Legacy) -> Vec<(OccurrenceId, OccurrenceStatus)> {
+    legacy.reports.iter().map(|(_, report, _)| (report.occurrence_id, report.status)).collect()
+}
+
+fn cut_off(legacy: &Legacy) -> Vec<OccurrenceId> {
+    legacy.interrupted.iter().map(|(_, report)| report.occurrence_id).collect()
+}
+
+#[tokio::test]
+async fn a_short_run_on_a_healthy_broker_costs_no_write() {
+    let folder = Folder::new();
+    let mut journal = folder.open().await.journal;
+    let begun = Instant::now();
+    let at = |ms| begun + Duration::from_millis(ms);
+    let start = tell(&mut journal, 1, Running, at(0));
+    let line = write_line(&mut journal, 1, 0, at(1));
+    journal.started(start, (occurrence(1), 1), at(3));
+    let end = tell(&mut journal, 1, Completed, at(4));
+    assert_eq!(journal.due(false), Some(at(50)));
+    journal.begin(at(49), false);
+    assert!(timeout(Duration::from_millis(1), journal.landed()).await.is_err(), "something was written");
+    journal.erase(line, at(6));
+    journal.erase(end, at(6));
+    assert_eq!(journal.due(false), None);
+}
+
+#[tokio::test]
+async fn each_stage_of_a_run_survives_the_process() {
+    let folder = Folder::new();
+    let (mut journal, now) = (folder.open().await.journal, Instant::now());
+    let later = now + Duration::from_millis(50);
+    // Runs 1 and 2 are known to the broker, 2 has ended; 3 and 4 are not, 4 has ended; 5 has come and gone.
+    let starts = [1, 2, 3, 4, 5].map(|n| tell(&mut journal, n, Running, now));
+    for n in [1, 2, 5] {
+        journal.started(starts[usize::from(n) - 1], (occurrence(n), 1), now);
+    }
+    journal.begin(later, false);
+    journal.landed().await;
+    let ends = [2, 4, 5].map(|n| tell(&mut journal, n, Completed, later));
+    let lines = [1, 1, 3, 4].map(|n| write_line(&mut journal, n, 0, later));
+    for n in [1, 3] {
+        journal.given_up(occurrence(n), Some((7, first_seq(1) + 6)), later);
+    }
+    write(&mut journal, later).await;
+    journal.erase(ends[2], later);
+    journal.erase(lines[0], later);
+    write(&mut journal, later + Duration::from_millis(50)).await;
+    assert_eq!(folder.holds(Kind::Begun).await, 1);
+    assert_eq!(folder.holds(Kind::Report).await, 4);
+    drop(journal);
+
+    let mut next = folder.open().await;
+    let legacy = std::mem::take(&mut next.legacy);
+    assert_eq!(told(&legacy), [(occurrence(4), Running), (occurrence(2), Completed), (occurrence(4), Completed)]);
+    assert_eq!(cut_off(&legacy), [occurrence(1)]);
+    // The attempt the broker has not heard of begins again elsewhere, under the same number.
+    assert_eq!(legacy.lines.iter().map(|line| line.1).collect::<Vec<_>>(), [occurrence(1), occurrence(4)]);
+    assert_eq!(legacy.void, [starts[2], lines[2]]);
+    assert_eq!(legacy.given_up, [(occurrence(1), Some((7, first_seq(1) + 6))), (occurrence(3), None)]);
+
+    let (begun, interruption) = &legacy.interrupted[0];
+    assert_eq!((interruption.status, interruption.retry_after_ms), (Queued, Some(0)));
+    assert!(interruption.exception.as_deref().is_some_and(|text| text.starts_with("interrupted: ")));
+    // Killed again, before anything was confirmed: once more the same.
+    next.journal.interruption(*begun, interruption, &text(interruption), now);
+    write(&mut next.journal, now).await;
+    drop(next);
+    let legacy = folder.open().await.legacy;
+    assert_eq!(told(&legacy).last(), Some(&(occurrence(1), Queued)));
+    assert!(cut_off(&legacy).is_empty());
+}
+
+#[tokio::test]
+async fn an_unheard_attempt_that_was_handed_back_is_left_to_whoever_has_its_message() {
+    let folder = Folder::new();
+    let (mut journal, now) = (folder.open().await.journal, Instant::now());
+    for n in 1..=2 {
+        tell(&mut journal, n, Running, now);
+        tell(&mut journal, n, if n == 1 { Queued } else { Cancelled }, now);
+    }
+    journal.close().await;
+    assert_eq!(told(&folder.open().await.legacy), [(occurrence(2), Running), (occurrence(2), Cancelled)]);
+}
+
+#[tokio::test]
+async fn an_orderly_end_writes_what_has_not_lingered() {
+    let folder = Folder::new();
+    let (mut journal, now) = (folder.open().await.journal, Instant::now());
+    for n in 0..5_000 {
+        write_line(&mut journal, 1, n, now);
+    }
+    let start = tell(&mut journal, 1, Running, now);
+    journal.started(start, (occurrence(1), 1), now);
+    tell(&mut journal, 1, Completed, now);
+    journal.close().await;
+    let legacy = folder.open().await.legacy;
+    assert_eq!(told(&legacy), [(occurrence(1), Completed)]);
+    let places: Vec<i64> = legacy.lines.iter().map(|(_, _, line, _)| line.seq - first_seq(1)).collect();
+    assert_eq!(places, (0..5_000).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn what_a_process_left_that_nobody_follows_is_taken_over() {
+    let folder = Folder::new();
+    let (first, mut second, now) = (folder.open().await, folder.open().await, Instant::now());
+    tell(&mut second.journal, 1, Cancelled, now);
+    second.journal.close().await;
+    // While the first lives, its file is its own.
+    let third = folder.open().await;
+    assert_eq!(told(&third.legacy), [(occurrence(1), Cancelled)]);
+    third.journal.close().await;
+    first.journal.close().await;
+    let next = folder.open().await;
+    assert_eq!(told(&next.legacy), [(occurrence(1), Cancelled)]);
+    next.journal.close().await;
+    let mut orphan = Store::open(&folder.file(1)).await.expect("opened");
+    assert!(orphan.left().await.expect("read").entries.is_empty());
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_put_aside_and_a_new_one_begun() {
+    let whole = Folder::new();
+    let mut journal = whole.open().await.journal;
+    for n in 0..200 {
+        write_line(&mut journal, 1, n, Instant::now());
+    }
+    journal.close().await;
+    let mut holed = fs::read(whole.file(0)).expect("read");
+    let middle = holed.len() / 2 / 4096 * 4096;
+    holed[middle..middle + 4096].fill(0xa5);
+    for content in [b"this is not a database, however long one looks at it".repeat(100), holed] {
+        let folder = Folder::new();
+        fs::create_dir_all(&folder.0).expect("made");
+        fs::write(folder.file(0), &content).expect("written");
+        let opened = folder.open().await;
+        assert!(opened.legacy.lines.is_empty());
+        opened.journal.close().await;
+        let names =
+            fs::read_dir(&folder.0).expect("read").flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        let aside: Vec<_> =
+            names.filter(|name| name.starts_with("w-0.sqlite.damaged-") && name.ends_with('Z')).collect();
+        assert_eq!(aside.len(), 1, "{aside:?}");
+        let put = fs::read(folder.0.join(&aside[0])).expect("read");
+        // SQLite may have written its header anew.
+        assert!(
+            put.len() == content.len() && put[4096..] == content[4096..],
+            "what was put aside is not what was there"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_file_of_something_else_or_of_a_later_version_is_left_alone() {
+    let folder = Folder::new();
+    folder.open().await.journal.close().await;
+    let path = folder.file(0);
+    let refused = async || Store::open(&path).await.err().expect("refused");
+    change(&path, "PRAGMA user_version = 2").await;
+    assert!(matches!(refused().await, OutboxError::Later { version: 2, .. }));
+    change(&path, "PRAGMA application_id = 1").await;
+    assert!(matches!(refused().await, OutboxError::Foreign { .. }));
+}
+
+#[tokio::test]
+async fn a_full_disk_shuts_the_gate_until_there_is_room() {
+    let folder = Folder::new();
+    let place = place::take(&folder.outbox(), "w").expect("taken").expect("wanted").own;
+    let mut store = Store::open(&place.path).await.expect("opened");
+    // One hundred pages for what is there, and for the probe.
+    store.limit(100).await;
+    let (shut, gate) = tokio::sync::watch::channel(true);
+    let (mut journal, gate, now) = (Journal::new(store, place, 0, shut), Gate(gate), Instant::now());
+    let open = async || timeout(Duration::from_millis(10), gate.open()).await.is_ok();
+    assert!(open().await);
+    let long = "x".repeat(8 * 1024);
+    let mut ids = Vec::new();
+    while open().await {
+        for _ in 0..10 {
+            ids.push(journal.line(occurrence(1), &text(&long), now));
+        }
+        write(&mut journal, now).await;
+        assert!(ids.len() < 1_000, "the disk never fills up");
+    }
+    assert_eq!(folder.holds(Kind::Line).await, ids.len() - 10, "half a write");
+    // What it was about to write is made again, and goes on failing; reports and lines are taken nevertheless.
+    let again = journal.due(true).expect("it is tried again");
+    assert!(again > now);
+    let end = tell(&mut journal, 1, Completed, now);
+    write(&mut journal, again).await;
+    assert!(!open().await);
+    // An administrator makes room.
+    change(&folder.file(0), "DELETE FROM entry WHERE kind = 2").await;
+    let again = journal.due(true).expect("it is tried again");
+    write(&mut journal, again).await;
+    assert!(open().await, "there is room and yet no work is taken");
+    write(&mut journal, Instant::now()).await;
+    assert_eq!(folder.holds(Kind::Report).await, 1);
+    journal.erase(end, Instant::now());
+}
+
+async fn change(path: &Path, statement: &'static str) {
+    use sqlx::{ConnectOptions, Connection};
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path);
+    let mut connection = options.connect().await.expect("opened");
+    sqlx::raw_sql(statement).execute(&mut connection).await.expect("done");
+    connection.close().await.expect("closed");
+}
