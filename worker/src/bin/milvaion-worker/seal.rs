@@ -73,6 +73,8 @@ impl Failure {
         Self { text: format!("{text}: {}", self.text), ..self }
     }
 
+    /// Whether it ends the attempts.
+    #[cfg(test)]
     pub(crate) fn is_permanent(&self) -> bool {
         self.next == Next::Nothing
     }

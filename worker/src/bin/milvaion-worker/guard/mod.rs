@@ -15,7 +15,12 @@ mod address;
 mod clients;
 mod rules;
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::{FutureExt, future::BoxFuture};
 use url::{Host, Url};
@@ -106,7 +111,7 @@ impl Guard {
             Host::Ipv4(ip) => (ip.to_string(), vec![SocketAddr::new(ip.into(), port)]),
             Host::Ipv6(ip) => (ip.to_string(), vec![SocketAddr::new(ip.into(), port)]),
         };
-        let is_local_name = host == "localhost" || host.ends_with(".localhost");
+        let is_local_name = is_local(&host);
         self.keep_from_backends(&host, port, &addresses).await?;
         let judged: Vec<_> = match addresses.as_slice() {
             [] => vec![None],
@@ -132,6 +137,10 @@ impl Guard {
     }
 
     async fn resolve(&self, name: &str, port: u16) -> Result<Vec<SocketAddr>, Failure> {
+        // RFC 6761: this machine, and no question for anybody's resolver.
+        if is_local(&host_key(name)) {
+            return Ok(vec![(Ipv4Addr::LOCALHOST, port).into(), (Ipv6Addr::LOCALHOST, port).into()]);
+        }
         let found = tokio::time::timeout(RESOLVING, self.lookup.look_up(name, port)).await;
         let mut addresses = match found {
             Ok(Ok(addresses)) if !addresses.is_empty() => addresses,
@@ -201,6 +210,10 @@ pub(crate) fn address(text: &str, field: &str) -> Result<Url, Failure> {
         )));
     }
     Ok(url)
+}
+
+fn is_local(host: &str) -> bool {
+    host == "localhost" || host.ends_with(".localhost")
 }
 
 /// A host name as it is compared: in lower case, without the dot of the root.

@@ -16,7 +16,7 @@ impl Script {
 impl Lookup for Script {
     fn look_up<'a>(&'a self, _: &'a str, port: u16) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>> {
         let answer = self.0.lock().expect("free").pop().ok_or_else(|| io::Error::other("asked too often"));
-        let read = |text: &&str| SocketAddr::new(text.parse().expect("an address"), port);
+        let read = move |text: &&str| SocketAddr::new(text.parse().expect("an address"), port);
         async move { answer.map(|texts| texts.iter().map(read).collect()) }.boxed()
     }
 }

@@ -7,7 +7,7 @@
 use jsonpath_rust::{parser::parse_json_path, query::js_path_process};
 use regex::RegexBuilder;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::seal::Failure;
@@ -38,9 +38,14 @@ pub(crate) enum BodyCheck {
         /// A JSONPath (RFC 9535), such as `$.items[0].state`.
         path: String,
         /// What must be there. Nothing given: anything.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
         equals: Option<Value>,
     },
+}
+
+/// A null that is written down is a value to compare with, and not nothing.
+fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
 }
 
 impl BodyCheck {

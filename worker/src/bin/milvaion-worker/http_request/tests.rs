@@ -206,7 +206,7 @@ async fn each_kind_of_authentication_arrives_and_none_is_told() {
         let record = call(json!({"url": format!("{url}/echo"), "auth": auth})).await;
         assert_eq!(*site.seen.lock().expect("free"), [arrived]);
         // The site repeats everything in its answer.
-        assert!(result(&record)["body"].as_str().is_some_and(|body| body.contains("{{secret:")), "{record:?}");
+        assert!(result(&record)["body"].as_str().is_some_and(|body| body.contains("{{")), "{record:?}");
         let all = all_of(&record);
         assert!(!all.contains("c4n4ry") && !all.contains("NG40cnk"), "{all}");
     }

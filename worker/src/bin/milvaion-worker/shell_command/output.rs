@@ -69,8 +69,9 @@ impl<'a> Output<'a> {
     fn line(&self, line: &[u8], left_out: usize, level: LogLevel) {
         let text = String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line));
         let mut cleaned = self.desk.redactor().clean_start(&text, LONGEST_LINE).into_owned();
-        if text.len() > LONGEST_LINE {
-            cleaned.push_str(&format!(" [{} more bytes]", text.len() - LONGEST_LINE + left_out));
+        let beyond = (text.len() + left_out).saturating_sub(LONGEST_LINE);
+        if beyond > 0 {
+            cleaned.push_str(&format!(" [{beyond} more bytes]"));
         }
         let mut state = self.lock();
         state.lines += 1;

@@ -1,6 +1,6 @@
 //! Cells of PostgreSQL as JSON.
 //!
-//! What JSON cannot hold exactly is text: numeric (its scale counts), dates and times (ISO 8601), bytea (base64).
+//! What JSON cannot hold exactly is text: numeric, dates and times (ISO 8601), bytea (base64).
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use chrono::SecondsFormat;
@@ -95,8 +95,9 @@ fn float(number: f64) -> Value {
     serde_json::Number::from_f64(number).map_or_else(|| Value::from(number.to_string()), Value::Number)
 }
 
+/// The value counts and not how it was written: sqlx fills up the digits behind the point with zeros.
 fn plain(number: BigDecimal) -> String {
-    number.to_plain_string()
+    number.normalized().to_plain_string()
 }
 
 fn instant(time: DateTime<Utc>) -> String {

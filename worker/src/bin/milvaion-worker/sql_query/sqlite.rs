@@ -178,20 +178,16 @@ fn bare_words(sql: &str) -> Vec<String> {
             words.push(std::mem::take(&mut word));
         }
         match (c, letters.peek()) {
-            ('-', Some('-')) => drop(letters.by_ref().find(|c| *c == '\n')),
+            ('-', Some('-')) => skip_past(&mut letters, |c| c == '\n'),
             ('/', Some('*')) => {
                 letters.next();
                 let mut before = ' ';
-                drop(letters.by_ref().find(|c| {
-                    let is_end = before == '*' && *c == '/';
-                    before = *c;
-                    is_end
-                }));
+                skip_past(&mut letters, |c| std::mem::replace(&mut before, c) == '*' && c == '/');
             }
             ('\'' | '"' | '`' | '[', _) => {
                 // A doubled quote ends one text and begins the next, which comes to the same.
                 let close = if c == '[' { ']' } else { c };
-                drop(letters.by_ref().find(|c| *c == close));
+                skip_past(&mut letters, |c| c == close);
                 words.push(c.to_string());
             }
             (c, _) if c.is_whitespace() => {}
@@ -202,6 +198,10 @@ fn bare_words(sql: &str) -> Vec<String> {
         words.push(word);
     }
     words
+}
+
+fn skip_past(letters: &mut impl Iterator<Item = char>, mut is_end: impl FnMut(char) -> bool) {
+    let _ = letters.find(|c| is_end(*c));
 }
 
 #[cfg(test)]
