@@ -19,7 +19,10 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::seal::tests::{all_of, trial};
+use crate::{
+    guard::tests::Script,
+    seal::tests::{all_of, trial},
+};
 
 const SECRETS: &[(&str, &str)] = &[("key", "c4n4ry-key"), ("pass", "c4n4ry:p&ss")];
 
@@ -137,6 +140,19 @@ async fn an_inside_address_is_refused_unless_it_is_allowed() {
     let record = trial(closed, &[], json!({"url": format!("{url}/echo")})).run().await;
     assert!(exception(&record).contains("127.0.0.1, which is not public"), "{record:?}");
     assert!(site.seen.lock().expect("free").is_empty(), "nothing was called");
+}
+
+#[tokio::test]
+async fn the_connection_is_made_to_the_address_that_was_judged() {
+    let (url, site) = site().await;
+    let port = url.rsplit(':').next().expect("a port");
+    // A name that only this resolver knows, and only once.
+    let guard = Guard::new(vec!["127.0.0.1".parse().expect("a rule")], Vec::new(), Vec::new(), false);
+    let guard = guard.with_lookup(Script::new(&[&["127.0.0.1"], &["127.0.0.2"]]));
+    let job = HttpRequest::new(guard, None);
+    let record = trial(job, &[], json!({"url": format!("http://judged.test:{port}/echo")})).run().await;
+    result(&record);
+    assert_eq!(site.seen.lock().expect("free").len(), 1);
 }
 
 #[tokio::test]
