@@ -1,0 +1,281 @@
+//! Secrets by reference: `{{secret:name}}` in an input becomes the value, here and no earlier.
+//!
+//! A job's input lies in the database, passes the broker and is shown in the dashboard; a password has no business in any
+//! of them. So the input holds a name, and the worker that runs it looks the value up just before use: in the variable
+//! `MILVAION_SECRET_<NAME>`, else in the file `<name>` below `MILVAION_SECRETS_DIR`, which is how Docker, Kubernetes and
+//! systemd hand secrets over. It is looked up for each run, so a changed file counts from the next run on.
+
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    io::ErrorKind,
+    path::PathBuf,
+    sync::Arc,
+};
+
+use serde_json::Value;
+use tokio::io::AsyncReadExt;
+
+use crate::{redact::Redactor, seal::Failure};
+
+/// How a reference begins and ends.
+const OPEN: &str = "{{secret:";
+const CLOSE: &str = "}}";
+/// The most references in one input.
+const MAX_REFERENCES: usize = 50;
+/// The most bytes of a secret.
+const MAX_VALUE: u64 = 64 * 1024;
+/// The fewest: a shorter one cannot be kept out of a log without making the log unreadable.
+const MIN_VALUE: usize = 4;
+/// The longest name.
+const MAX_NAME: usize = 100;
+
+type Variables = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
+/// Where secrets come from.
+pub(crate) struct Vault {
+    variables: Variables,
+    folder: Option<PathBuf>,
+    /// Every value given out since the start, for the process's own log.
+    known: Arc<Redactor>,
+}
+
+impl Vault {
+    /// Secrets from this process's environment and from the files in `folder`.
+    pub(crate) fn new(folder: Option<PathBuf>) -> Self {
+        Self::from_variables(|name| std::env::var(name).ok(), folder)
+    }
+
+    pub(crate) fn from_variables(
+        variables: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
+        folder: Option<PathBuf>,
+    ) -> Self {
+        Self { variables: Box::new(variables), folder, known: Arc::default() }
+    }
+
+    /// What cleans the process's own log.
+    pub(crate) fn known(&self) -> &Arc<Redactor> {
+        &self.known
+    }
+
+    /// Puts the values in the place of their references, in every text of `value`, and tells `redactor` about them.
+    /// Names of fields are left alone.
+    ///
+    /// # Errors
+    /// A permanent failure that names the secret: it is unknown, too long or too short, or not written as it should be.
+    pub(crate) async fn fill(&self, mut value: Value, redactor: &Redactor) -> Result<Value, Failure> {
+        let mut names = Vec::new();
+        gather(&value, &mut names)?;
+        if names.is_empty() {
+            return Ok(value);
+        }
+        let mut values = BTreeMap::new();
+        for name in names {
+            if let Entry::Vacant(place) = values.entry(name) {
+                let secret = self.look_up(place.key()).await?;
+                let shown = format!("{OPEN}{}{CLOSE}", place.key());
+                redactor.hide(&secret, &shown);
+                self.known.hide(&secret, &shown);
+                place.insert(secret);
+            }
+        }
+        put(&mut value, &values);
+        Ok(value)
+    }
+
+    async fn look_up(&self, name: &str) -> Result<String, Failure> {
+        let variable = variable(name);
+        let value = match (self.variables)(&variable) {
+            Some(value) => Some(value),
+            None => self.read_file(name).await?,
+        };
+        let Some(value) = value else {
+            return Err(Failure::permanent(format!(
+                "the secret {name:?} is unknown to this worker; set {variable} where it runs, or put a file of that name into its MILVAION_SECRETS_DIR"
+            )));
+        };
+        if value.len() as u64 > MAX_VALUE {
+            return Err(Failure::permanent(format!("the secret {name:?} has more than {MAX_VALUE} bytes")));
+        }
+        if value.len() < MIN_VALUE {
+            return Err(Failure::permanent(format!(
+                "the secret {name:?} has fewer than {MIN_VALUE} bytes; so short a one could not be kept out of logs"
+            )));
+        }
+        Ok(value)
+    }
+
+    async fn read_file(&self, name: &str) -> Result<Option<String>, Failure> {
+        let Some(folder) = &self.folder else { return Ok(None) };
+        let path = folder.join(name);
+        // Links are followed: Kubernetes makes each secret one. A pipe would never end.
+        match tokio::fs::metadata(&path).await {
+            Ok(found) if found.is_file() => {}
+            Ok(_) => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(unreadable(name, &error)),
+        }
+        let mut bytes = Vec::new();
+        let file = tokio::fs::File::open(&path).await.map_err(|error| unreadable(name, &error))?;
+        file.take(MAX_VALUE + 2).read_to_end(&mut bytes).await.map_err(|error| unreadable(name, &error))?;
+        let mut text = String::from_utf8(bytes)
+            .map_err(|_| Failure::permanent(format!("the file of the secret {name:?} is not UTF-8 text")))?;
+        if text.ends_with('\n') {
+            text.pop();
+            if text.ends_with('\r') {
+                text.pop();
+            }
+        }
+        Ok(Some(text))
+    }
+}
+
+/// The variable of a secret: `mail.api-key` → `MILVAION_SECRET_MAIL_API_KEY`.
+fn variable(name: &str) -> String {
+    format!("MILVAION_SECRET_{}", name.to_uppercase().replace(['-', '.'], "_"))
+}
+
+// The file may be there again, or readable, in a moment.
+fn unreadable(name: &str, error: &std::io::Error) -> Failure {
+    Failure::retry(format!("the file of the secret {name:?} cannot be read: {error}"))
+}
+
+/// Whether `text` refers to a secret.
+pub(crate) fn refers(text: &str) -> bool {
+    text.contains(OPEN)
+}
+
+/// The names in every text of `value`.
+fn gather(value: &Value, names: &mut Vec<String>) -> Result<(), Failure> {
+    match value {
+        Value::String(text) => {
+            for piece in text.split(OPEN).skip(1) {
+                let name = piece.split_once(CLOSE).map(|(name, _)| name).filter(|name| is_name(name));
+                let Some(name) = name else {
+                    return Err(Failure::permanent(format!(
+                        "the input has a {OPEN} that is no reference to a secret; write {OPEN}name{CLOSE}, the name of 1 to {MAX_NAME} letters, digits, '-', '_' and '.', beginning with a letter, a digit or '_'"
+                    )));
+                };
+                names.push(name.to_owned());
+                if names.len() > MAX_REFERENCES {
+                    return Err(Failure::permanent(format!(
+                        "the input refers to secrets more than {MAX_REFERENCES} times"
+                    )));
+                }
+            }
+        }
+        Value::Array(items) => items.iter().try_for_each(|item| gather(item, names))?,
+        Value::Object(fields) => fields.values().try_for_each(|field| gather(field, names))?,
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+    Ok(())
+}
+
+/// Neither a path nor a hidden file.
+fn is_name(name: &str) -> bool {
+    (1..=MAX_NAME).contains(&name.len())
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+}
+
+fn put(value: &mut Value, values: &BTreeMap<String, String>) {
+    match value {
+        Value::String(text) if refers(text) => {
+            let mut pieces = text.split(OPEN);
+            let mut filled = pieces.next().unwrap_or_default().to_owned();
+            // One pass, so that a value which looks like a reference stays what it is.
+            for piece in pieces {
+                let (name, rest) = piece.split_once(CLOSE).unwrap_or((piece, ""));
+                filled.push_str(values.get(name).map_or("", String::as_str));
+                filled.push_str(rest);
+            }
+            *text = filled;
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| put(item, values)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| put(field, values)),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn vault(folder: Option<PathBuf>) -> Vault {
+        let variables = |name: &str| match name {
+            "MILVAION_SECRET_API_KEY" => Some("k3y-of-the-api".to_owned()),
+            "MILVAION_SECRET_NESTED" => Some("{{secret:api.key}}".to_owned()),
+            "MILVAION_SECRET_PIN" => Some("123".to_owned()),
+            _ => None,
+        };
+        Vault::from_variables(variables, folder)
+    }
+
+    async fn refusal(value: Value, folder: Option<PathBuf>) -> Failure {
+        vault(folder).fill(value, &Redactor::default()).await.expect_err("must be refused")
+    }
+
+    #[tokio::test]
+    async fn references_become_values_wherever_text_stands_and_are_hidden_from_then_on() {
+        let (vault, redactor) = (vault(None), Redactor::default());
+        let filled = vault
+            .fill(
+                json!({"a": ["x{{secret:api.key}}y{{secret:API-KEY}}"], "n": 1, "{{secret:api.key}}": null}),
+                &redactor,
+            )
+            .await
+            .expect("known");
+        assert_eq!(filled, json!({"a": ["xk3y-of-the-apiyk3y-of-the-api"], "n": 1, "{{secret:api.key}}": null}));
+        assert_eq!(redactor.clean("k3y-of-the-api"), "{{secret:api.key}}");
+        assert_eq!(vault.known().clean("k3y-of-the-api"), "{{secret:api.key}}");
+    }
+
+    #[tokio::test]
+    async fn a_value_that_looks_like_a_reference_is_left_alone() {
+        let filled = vault(None).fill(json!("{{secret:nested}}"), &Redactor::default()).await.expect("known");
+        assert_eq!(filled, json!("{{secret:api.key}}"));
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_resolved_is_permanent_and_named() {
+        for (text, told) in [
+            ("{{secret:nobody}}", "\"nobody\" is unknown to this worker; set MILVAION_SECRET_NOBODY"),
+            ("{{secret:pin}}", "\"pin\" has fewer than 4 bytes"),
+            ("{{secret:}}", "no reference"),
+            ("{{secret:../../etc/passwd}}", "no reference"),
+            ("{{secret:..}}", "no reference"),
+            ("{{secret:a b}}", "no reference"),
+            ("{{secret:open", "no reference"),
+        ] {
+            let failure = refusal(json!(text), None).await;
+            assert!(failure.is_permanent(), "{text}");
+            assert!(failure.to_string().contains(told), "{text}: {failure}");
+        }
+        let many = json!(vec!["{{secret:api.key}}"; MAX_REFERENCES + 1]);
+        assert!(refusal(many, None).await.to_string().contains("more than 50 times"));
+    }
+
+    #[tokio::test]
+    async fn files_are_read_without_their_last_line_break_and_up_to_a_bound() {
+        let folder = std::env::temp_dir().join(format!("milvaion-secrets-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("directory")).expect("a folder");
+        std::fs::write(folder.join("real"), "two\nlines\r\n").expect("written");
+        std::os::unix::fs::symlink("real", folder.join("linked"))
+            .or_else(|error| match error.kind() {
+                ErrorKind::AlreadyExists => Ok(()),
+                _ => Err(error),
+            })
+            .expect("linked");
+        std::fs::write(folder.join("large"), "x".repeat(MAX_VALUE as usize + 1)).expect("written");
+        std::fs::write(folder.join("binary"), [0xff, 0xfe, 0xfd, 0xfc]).expect("written");
+        let vault = vault(Some(folder.clone()));
+        let filled = vault.fill(json!("{{secret:linked}}"), &Redactor::default()).await.expect("there");
+        assert_eq!(filled, json!("two\nlines"));
+        for (name, told) in [("large", "more than 65536 bytes"), ("binary", "not UTF-8"), ("directory", "unknown")] {
+            let failure = refusal(json!(format!("{{{{secret:{name}}}}}")), Some(folder.clone())).await;
+            assert!(failure.to_string().contains(told), "{name}: {failure}");
+        }
+        std::fs::remove_dir_all(folder).expect("removed");
+    }
+}

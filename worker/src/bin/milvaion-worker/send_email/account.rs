@@ -1,0 +1,95 @@
+//! The mail servers of the configuration.
+
+use std::{str::FromStr, time::Duration};
+
+use lettre::{AsyncSmtpTransport, Tokio1Executor, message::Mailbox};
+use percent_encoding::percent_decode_str;
+use url::Url;
+
+use crate::seal::{Desk, Failure};
+
+/// How long the server may take for each of its answers.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A mail server, by its address: `smtps://user:password@host:465?from=Jobs%20<jobs@example.org>`. `smtp://` with
+/// `tls=required` begins in clear and goes over to TLS; without it stays in clear.
+#[derive(Clone, Debug)]
+pub(crate) struct Account {
+    url: Url,
+    pub(super) from: Option<Mailbox>,
+    password: Option<String>,
+}
+
+impl Account {
+    /// A transport of its own for each message: a connection that was kept may be dead by the next.
+    pub(super) fn transport(&self) -> Result<AsyncSmtpTransport<Tokio1Executor>, Failure> {
+        let builder = AsyncSmtpTransport::<Tokio1Executor>::from_url(self.url.as_str())
+            .map_err(|_| Failure::permanent("the worker's address of this mail server cannot be used"))?;
+        Ok(builder.timeout(Some(PATIENCE)).build())
+    }
+
+    pub(super) fn hide_from(&self, desk: &Desk) {
+        if let Some(password) = &self.password {
+            desk.hide(password, "{{account password}}");
+        }
+    }
+}
+
+impl FromStr for Account {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            "write smtps://user:password@host:465, or smtp://user:password@host:587?tls=required, with &from= or ?from= and an address if jobs need not name one"
+                .to_owned()
+        };
+        let mut url = Url::parse(text).map_err(|_| wrong())?;
+        if !matches!(url.scheme(), "smtp" | "smtps") || url.host_str().is_none_or(str::is_empty) {
+            return Err(wrong());
+        }
+        let mut from = None;
+        let mut others = Vec::new();
+        for (name, value) in url.query_pairs() {
+            match (name.as_ref(), value.as_ref()) {
+                ("from", address) => from = Some(address.parse().map_err(|_| "from= is no address".to_owned())?),
+                ("tls", "required" | "opportunistic") => others.push((name.into_owned(), value.into_owned())),
+                _ => return Err(wrong()),
+            }
+        }
+        url.set_query(None);
+        if !others.is_empty() {
+            url.query_pairs_mut().extend_pairs(&others);
+        }
+        let password = url.password().map(|text| percent_decode_str(text).decode_utf8_lossy().into_owned());
+        if password.is_none() && !url.username().is_empty() {
+            return Err("it has a user name and no password".to_owned());
+        }
+        let account = Self { url, from, password };
+        account.transport().map_err(|_| wrong())?;
+        Ok(account)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_is_its_address() {
+        let account: Account = "smtps://u:p%40ss@mail.test?from=Jobs%20%3Cjobs@x.test%3E".parse().expect("an account");
+        assert_eq!(account.password.as_deref(), Some("p@ss"));
+        assert_eq!(account.from.map(|from| from.to_string()).as_deref(), Some("Jobs <jobs@x.test>"));
+        assert!("smtp://mail.test:587?tls=required&from=a@b.test".parse::<Account>().is_ok());
+        for text in [
+            "mail.test",
+            "http://mail.test",
+            "smtp://",
+            "smtp://h?tls=maybe",
+            "smtps://h?x=1",
+            "smtps://h?from=nobody",
+            "smtps://u@h",
+        ] {
+            assert!(text.parse::<Account>().is_err(), "{text}");
+        }
+    }
+}
