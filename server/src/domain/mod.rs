@@ -7,6 +7,7 @@
 pub mod breaker;
 pub mod diff;
 pub mod due;
+pub mod duplicates;
 pub mod fingerprint;
 pub mod liveness;
 pub mod message;

@@ -1,4 +1,6 @@
 //! Status reports: folded, applied in one transaction, told to browsers after the commit.
+//!
+//! What changed nothing is not thrown away unseen: it may tell that an attempt was started twice.
 
 use protocol::{
     event::Event,
@@ -9,7 +11,11 @@ use crate::{
     background::wakes::Wakes,
     broker::consumer::Handler,
     clock::Clock,
-    domain::transition,
+    domain::{
+        duplicates::{Start, Starts},
+        transition,
+    },
+    error::chain,
     live::Hub,
     store::{Store, reports::Applied},
 };
@@ -32,12 +38,15 @@ impl StatusIntake {
     ///
     /// # Errors
     ///
-    /// When the database does not answer; then nothing was applied.
+    /// When the database does not answer. Then nothing was applied, or all was and only duplicates were not looked for;
+    /// the same reports once more do what is missing.
     pub async fn apply(&self, reports: Vec<StatusReport>) -> anyhow::Result<usize> {
+        let starts = Starts::of(&reports);
         let changes = transition::fold(reports);
         let now = self.clock.now();
         let Applied { rows, freed, failed, pauses } = self.store.apply(&changes, now).await?;
         let changed = rows.len();
+        let suspects = starts.suspects(&rows.iter().map(|row| row.id).collect());
         if freed || pauses {
             self.wakes.release.notify_one();
         }
@@ -54,7 +63,35 @@ impl StatusIntake {
                 "some reports were late, repeated or about something unknown"
             );
         }
+        self.note_duplicates(suspects).await?;
         Ok(changed)
+    }
+
+    /// Puts on record which of these starts another instance had made already.
+    async fn note_duplicates(&self, suspects: Vec<Start>) -> anyhow::Result<()> {
+        if suspects.is_empty() {
+            return Ok(());
+        }
+        let rows = match self.store.note_duplicates(&suspects).await {
+            Ok(rows) => rows,
+            // The batch comes again, and what it told of starts with it.
+            Err(error) if error.is_outage() => return Err(error.into()),
+            Err(error) => {
+                tracing::error!(error = %chain(&error), "starts could not be looked at; a duplicate among them goes unrecorded");
+                return Ok(());
+            }
+        };
+        for row in &rows {
+            tracing::warn!(
+                occurrence.id = %row.id,
+                job.name = row.job_name,
+                "an attempt was started by more than one instance: what it does may have been done twice"
+            );
+        }
+        if !rows.is_empty() {
+            self.hub.publish(self.clock.now(), vec![Event::Occurrences { rows }]);
+        }
+        Ok(())
     }
 }
 
