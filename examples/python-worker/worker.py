@@ -37,14 +37,14 @@ VERSION = "1.0.0"
 MAX_MESSAGE = 1024 * 1024
 MAX_TEXT = 64 * 1024
 MAX_LINE = 8 * 1024
-MAX_LINES = 100_000  # of one attempt
+MAX_LINES = 10_000  # of one attempt
 MAX_WAITING_LINES = 10_000  # of all runs, while the broker is away
 HEARTBEAT = 5.0
 LEASE_MS = 15_000
 REMEMBER_MS = 24 * 3600 * 1000
 DEFAULT_TIMEOUT = 3600
 TURN = 2.0  # how long a delivery waits for a place before it is handed back
-PATIENCE = 5.0  # how long the server may take to answer
+PATIENCE = 10.0  # how long the server may take to answer
 
 QUEUED, RUNNING, COMPLETED, FAILED, CANCELLED, TIMED_OUT = range(6)
 TROUBLE = (pika.exceptions.AMQPError, OSError)
@@ -459,11 +459,14 @@ class Desk:
 
     def __init__(self, settings):
         self.settings, self.lock, self.outlet, self.answers = settings, threading.Lock(), Outlet(settings, "desk"), {}
+        self.used = 0.0
 
     def ask(self, key):
         """The server's reply; None when there is none."""
         question = str(uuid.uuid4())
         with self.lock:
+            if time.monotonic() - self.used > 5.0:
+                self.outlet.close()  # Nobody has answered the broker's heartbeats meanwhile.
             try:
                 if self.outlet.open():
                     self.answers.clear()
@@ -479,6 +482,8 @@ class Desk:
                 log.warning("the server could not be asked: %r", error)
                 self.outlet.close()
                 return None
+            finally:
+                self.used = time.monotonic()
 
     def hear(self, _channel, _method, properties, body):
         self.answers[properties.correlation_id] = json.loads(body)
@@ -636,8 +641,9 @@ class Pulse(threading.Thread):
         if not claims:
             return
         try:
-            for key in claims.beat(self.worker.begun()):
-                self.worker.cancel(*key, "another instance has claimed it")
+            for occurrence, attempt in claims.beat(self.worker.begun()):
+                log.warning("attempt %s of %s was given to another instance; it ends here", attempt, occurrence)
+                self.worker.cancel(occurrence, attempt, "another instance has it", status=None)
             self.worker.read_wishes()
         except REDIS_TROUBLE as error:
             log.warning("no sign of life to Redis: %r", error)
@@ -655,6 +661,7 @@ class Run:
         self.stop = threading.Event()
         self.reason = None
         self.has_begun = self.is_over = self.is_acked = False
+        self.allowed = message.get("timeoutSeconds") or job.timeout
         self.deadline = float("inf")
 
     def report(self, status, **more):
@@ -669,7 +676,7 @@ class Run:
 
     def why_to_end(self):
         if not self.reason and time.monotonic() >= self.deadline:
-            self.reason = (TIMED_OUT, "its time was up")
+            self.reason = (TIMED_OUT, f"timed out after {self.allowed} s")
         return self.reason
 
 
@@ -697,11 +704,12 @@ class Worker:
         with self.lock:
             return [run.key for run in self.runs.values() if run.has_begun and not run.is_over]
 
-    def cancel(self, occurrence, attempt, reason):
+    def cancel(self, occurrence, attempt, reason, status=CANCELLED):
+        """Ends this attempt and earlier ones; without an attempt, whichever there is."""
         with self.lock:
             meant = [run for key, run in self.runs.items() if key[0] == occurrence and key[1] <= (attempt or key[1])]
         for run in meant:
-            run.end(CANCELLED, reason)
+            run.end(status, reason)
 
     def read_wishes(self):
         for key, text in self.claims.wishes(self.begun()):
@@ -744,8 +752,11 @@ class Worker:
 
     def consume(self, connection):
         """One channel, and so one window, for each job type: a slow one blocks none but itself."""
-        for queue in self.waiting.values():
-            queue.clear()
+        with self.lock:
+            # What waited came over the connection before, and comes again.
+            for queue in self.waiting.values():
+                while queue:
+                    del self.runs[queue.popleft().key]
         declare_shared(connection.channel(), self.settings)
         channels = []
         for one in JOBS.values():
@@ -761,7 +772,7 @@ class Worker:
         delivery = Delivery(channel, method.delivery_tag, time.monotonic())
         try:
             message = read_message(job, body)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             log.warning("a message cannot be read and goes to the dead letters: %r", error)
             return channel.basic_reject(method.delivery_tag, requeue=False)
         is_copy = method.redelivered or "x-republish" in (properties.headers or {})
@@ -857,7 +868,7 @@ class Worker:
                 self.execute(run)
             elif verdict == "drop":
                 self.leave(run, "basic_ack")
-            else:
+            elif verdict == "hand back":
                 self.leave(run, "basic_nack", requeue=True)
         finally:
             with self.lock:
@@ -869,7 +880,7 @@ class Worker:
         self.answer(run.delivery, how, **more)
 
     def admit(self, run):
-        """Whether to run, drop or hand back a message."""
+        """Whether to "run", "drop" or "hand back" a message; "done" when its end is reported already."""
         if run.is_copy:
             # Another copy may have started, whatever Redis remembers: the server has the last word.
             reply = self.desk.ask(run.key)
@@ -903,7 +914,7 @@ class Worker:
 
     def execute(self, run):
         started = time.monotonic()
-        run.deadline = started + (run.message.get("timeoutSeconds") or run.job.timeout)
+        run.deadline = started + run.allowed
         run.has_begun = True
         # With a claim, the lease guards the run from now on, and the broker need not keep the message. Without one,
         # the message is the guard, and is acknowledged when the end is reported.
@@ -925,14 +936,19 @@ class Worker:
             status, told = QUEUED, {"exception": str(error), "retryAfterMs": int(error.seconds * 1000)}
         except BaseException as error:  # Whatever it is, it must not go unreported.
             told = {"exception": cut(f"{error!r}\n\n{traceback.format_exc()}", MAX_TEXT)}
+        if status in (FAILED, TIMED_OUT):
+            # The occurrence keeps what its latest attempt failed with; its log keeps that of every attempt.
+            context.log("error", told["exception"])
         self.finish(run, status, durationMs=int((time.monotonic() - started) * 1000), **told)
 
     def finish(self, run, status, **told):
         with self.lock:
             if run.is_over:
-                return
+                return None
             run.is_over = True
-        self.post.report(run.report(status, **told), lambda: self.settled(run))
+        if status is None:  # It is somebody else's, and so is what is told about it.
+            return self.settled(run)
+        return self.post.report(run.report(status, **told), lambda: self.settled(run))
 
     def acknowledge(self, run):
         with self.lock:
@@ -960,7 +976,7 @@ def read_message(job, body):
     if len(body) > MAX_MESSAGE:
         raise ValueError(f"it has {len(body)} bytes; {MAX_MESSAGE} are the most")
     message = json.loads(body)
-    message["occurrenceId"] = str(uuid.UUID(message["occurrenceId"]))
+    message["occurrenceId"] = str(uuid.UUID(str(message["occurrenceId"])))
     message.setdefault("attempt", 1)
     if type(message["attempt"]) is not int or message["attempt"] < 1:
         raise ValueError(f"its attempt is {message['attempt']!r}; attempts count from 1")

@@ -51,7 +51,7 @@ pub struct JobMessage {
     /// Which attempt this is, from 1.
     #[serde(default = "one")]
     pub attempt: u32,
-    /// How many retries there have been: `attempt − 1`.
+    /// How many attempts have failed before this one. Those that were lost or handed back are not among them.
     #[serde(default)]
     pub retry_count: u32,
     /// How many retries there may be.
@@ -77,6 +77,11 @@ const fn middle() -> u8 {
 }
 
 /// Worker → server: what became of an attempt.
+///
+/// A worker reports Running, then one end. Completed, Cancelled and a permanent Failed are final. Any other Failed and
+/// TimedOut are final only when the job's retries are used up; until then the server queues the next attempt, after the
+/// job's backoff. Queued says that the attempt was handed back without having failed: the worker stops, or the job asked
+/// for more time; the next attempt counts as no retry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -104,6 +109,14 @@ pub struct StatusReport {
     /// How far it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
+    /// With Failed: another attempt is useless, whatever retries are left.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub permanent: bool,
+    /// When the next attempt is to begin at the earliest, in milliseconds from now. With Failed and TimedOut it takes the
+    /// place of the job's backoff, if there is a retry left; with Queued it says for how long the attempt was handed
+    /// back, none meaning at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
 }
 
 /// How far a run is, in its own words.
@@ -322,6 +335,74 @@ pub struct CancelMessage {
     /// Who wishes it and why, for people.
     #[serde(default)]
     pub reason: String,
+}
+
+/// Worker → server, on the claims queue, with `reply_to` and `correlation_id` set: may this attempt start? Asked about a
+/// message that may be a second copy, before anything of it runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimRequest {
+    /// The occurrence.
+    pub occurrence_id: OccurrenceId,
+    /// The attempt the message names.
+    #[serde(default = "one")]
+    pub attempt: u32,
+    /// Who asks.
+    pub instance_id: String,
+}
+
+/// Server → worker, to the queue that the request named in `reply_to`, with the request's `correlation_id`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimReply {
+    /// The occurrence.
+    pub occurrence_id: OccurrenceId,
+    /// The attempt that was asked about.
+    pub attempt: u32,
+    /// Whether it may start.
+    pub granted: bool,
+    /// Why not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Denial>,
+    /// The instance that runs it, where that is the reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+}
+
+/// Why an attempt must not start. In each case its message can be acknowledged and forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub enum Denial {
+    /// An instance has reported that it runs it; if that one has died, a next attempt follows.
+    Running,
+    /// It has ended.
+    Ended,
+    /// Somebody cancelled it.
+    Cancelled,
+    /// A later attempt has taken its place.
+    Superseded,
+    /// It waits for a slot or for its retry; its message is sent when that is over.
+    Waiting,
+    /// There is no such occurrence, or not this attempt of it.
+    Unknown,
+}
+
+impl Denial {
+    /// Why, for a log.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Running => "somebody else runs it",
+            Self::Ended => "it has ended",
+            Self::Cancelled => "it was cancelled",
+            Self::Superseded => "a later attempt has taken its place",
+            Self::Waiting => "it is not its turn yet",
+            Self::Unknown => "the server does not know it",
+        }
+    }
 }
 
 /// Cuts a text to at most `max` bytes at a character boundary and says how much is missing.

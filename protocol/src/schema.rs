@@ -15,7 +15,10 @@ use serde_json::{Value, json};
 
 use crate::{
     id::{JobId, OccurrenceId},
-    message::{CancelMessage, JobMessage, LogMessage, RegistrationMessage, StatusMessage, StatusReport},
+    message::{
+        CancelMessage, ClaimReply, ClaimRequest, JobMessage, LogMessage, RegistrationMessage, StatusMessage,
+        StatusReport,
+    },
     status::{self, OccurrenceStatus},
 };
 
@@ -104,6 +107,8 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("log-message", of::<LogMessage>()),
         ("registration-message", of::<RegistrationMessage>()),
         ("cancel-message", of::<CancelMessage>()),
+        ("claim-request", of::<ClaimRequest>()),
+        ("claim-reply", of::<ClaimReply>()),
         ("dead-letter-headers", of::<DeadLetterHeaders>()),
     ]
 }

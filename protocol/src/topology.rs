@@ -7,9 +7,10 @@
 //!                                               milvaion.dlx (fanout) ──► milvaion.dlq ──► server
 //!
 //!  worker ──► milvaion.status, milvaion.logs, milvaion.registration (direct, each with the queue of its name) ──► server
+//!  worker ──► milvaion.claims (direct, the same) ──► server ──► the queue the worker named in `reply_to`
 //! ```
 //!
-//! Workers never publish through the default exchange, so that a worker's broker account can be fenced in to the three
+//! Workers never publish through the default exchange, so that a worker's broker account can be fenced in to the four
 //! exchanges it needs. One queue for each worker and job type keeps a slow type from blocking another.
 
 /// The prefix of every exchange and queue, unless configured otherwise.
@@ -85,6 +86,12 @@ impl Topology {
     #[must_use]
     pub fn registration(&self) -> String {
         format!("{}.registration", self.prefix)
+    }
+
+    /// Exchange and queue of questions whether an attempt may start.
+    #[must_use]
+    pub fn claims(&self) -> String {
+        format!("{}.claims", self.prefix)
     }
 
     /// The queue a worker's job type is consumed from.

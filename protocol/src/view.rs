@@ -77,6 +77,9 @@ pub struct OccurrenceRow {
     pub progress: Option<Progress>,
     /// The first line of the exception, or why it was skipped.
     pub note: Option<String>,
+    /// Queued, but not before this instant: a retry, or what was handed back for a while.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_until: Option<DateTime<Utc>>,
 }
 
 /// One step in an occurrence's life.

@@ -44,7 +44,10 @@ use crate::{
     config::Config,
     error::chain,
     http::{WebState, health::HealthCheck},
-    intake::{dead_letters::DeadLetterIntake, logs::LogIntake, registration::RegistrationIntake, status::StatusIntake},
+    intake::{
+        claims::ClaimIntake, dead_letters::DeadLetterIntake, logs::LogIntake, registration::RegistrationIntake,
+        status::StatusIntake,
+    },
     live::{Hub, alerts::Alerts, bridge::Bridge},
     store::Store,
     ui::backend::ServerBackend,
@@ -214,6 +217,7 @@ impl Server {
             jobs: jobs.clone(),
             clock: clock.clone(),
             wake: wakes.dispatch.clone(),
+            next: None,
         };
         loops.spawn(drive(releaser, wakes.release.clone(), board.clone(), stop_loops.clone()));
         let letters = DeadLetterIntake {
@@ -224,6 +228,8 @@ impl Server {
             failed: wakes.breaker.clone(),
         };
         loops.spawn(consume(broker.clone(), names.dead_letter_queue(), letters, stop_loops.clone()));
+        let claims = ClaimIntake { store: store.clone() };
+        loops.spawn(consume(broker.clone(), names.claims(), claims, stop_loops.clone()));
         let (alerts, sending) = Alerts::new(config.alerts.webhook_url.clone());
         let stop_alerts = stop_pipes.clone();
         pipes.spawn(async move { stop_alerts.run_until_cancelled(sending).await });

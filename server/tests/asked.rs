@@ -61,6 +61,8 @@ fn report(clock: &Clock, id: OccurrenceId, status: OccurrenceStatus) -> StatusRe
         exception: None,
         duration_ms: None,
         progress: None,
+        permanent: false,
+        retry_after_ms: None,
     }
 }
 

@@ -66,6 +66,8 @@ async fn run(server: &Server, job_id: JobId, status: OccurrenceStatus, copies: u
         exception: Some("boom".into()),
         duration_ms: None,
         progress: None,
+        permanent: false,
+        retry_after_ms: None,
     };
     for _ in 0..copies {
         server.store.apply(&fold(vec![report.clone()]), server.clock.now()).await.expect("answered");

@@ -61,6 +61,8 @@ async fn report(server: &Server, id: OccurrenceId, status: OccurrenceStatus, exc
         exception: exception.map(str::to_owned),
         duration_ms: None,
         progress: None,
+        permanent: false,
+        retry_after_ms: None,
     };
     assert_eq!(server.store.apply(&fold(vec![report]), server.clock.now()).await.expect("answered").rows.len(), 1);
 }
@@ -74,6 +76,7 @@ async fn failed(server: &Server, job: JobId, exception: &str, age: i64) -> Occur
 
 fn job_message(id: OccurrenceId, clock: &Clock) -> JobMessage {
     let queued = Queued {
+        failures: 0,
         id,
         job_id: JobId::default(),
         job_name: "x".into(),

@@ -43,6 +43,8 @@ impl Bench {
             exception: None,
             duration_ms: Some(3),
             progress: None,
+            permanent: false,
+            retry_after_ms: None,
         }
     }
 

@@ -104,6 +104,8 @@ impl Bench {
             exception: None,
             duration_ms: None,
             progress: None,
+            permanent: false,
+            retry_after_ms: None,
         };
         self.store.apply(&fold(vec![report]), self.clock.now()).await.expect("answered").rows.len()
     }

@@ -13,8 +13,7 @@
 //! queue is not started, at no round trip of its own.
 //!
 //! Losing Redis costs no run: a first copy starts without a claim, and only a copy that may be a second one waits. A
-//! copy of that kind will also be checked with the server, which answers from PostgreSQL; that question belongs between
-//! the claim and the start, in the consumer.
+//! copy of that kind is also checked with the server, by the [`inquiry`](crate::inquiry).
 
 use std::{sync::LazyLock, time::Duration};
 
@@ -108,16 +107,17 @@ static SETTLE: LazyLock<Script> = LazyLock::new(|| {
     )
 });
 
-// Renews what is still ours and puts back what is gone (Redis was wiped); answers which have gone to somebody else.
+// Renews what is still ours and puts back what is gone (Redis was wiped); answers which a later attempt has taken.
 static RENEW: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
         local lost = {}
         for i, key in ipairs(KEYS) do
             local held = redis.call('GET', key)
-            if held == ARGV[i + 1] or not held then
+            local other = held and held ~= ARGV[i + 1] and tonumber(string.match(held, ':(%d+)$'))
+            if not held or held == ARGV[i + 1] then
                 redis.call('SET', key, ARGV[i + 1], 'PX', ARGV[1])
-            else
+            elseif other and other > tonumber(string.match(ARGV[i + 1], ':(%d+)$')) then
                 lost[#lost + 1] = i
             end
         end
@@ -194,9 +194,9 @@ impl Claims {
         Ok(found)
     }
 
-    /// Gives the instance's sign of life and renews its claims. Answers which runs were claimed by somebody else in the
-    /// meantime.
-    pub(crate) async fn beat(&self, running: &[Attempt]) -> Result<Vec<OccurrenceId>, Unreachable> {
+    /// Gives the instance's sign of life and renews its claims. Answers which runs have been overtaken: a later attempt
+    /// of theirs was claimed meanwhile.
+    pub(crate) async fn beat(&self, running: &[Attempt]) -> Result<Vec<Attempt>, Unreachable> {
         let mut redis = self.redis.clone();
         let mut sign = redis::cmd("SET");
         sign.arg(self.keys.heartbeat(&self.instance_id))
@@ -212,12 +212,7 @@ impl Claims {
                 renew.key(self.keys.running(*occurrence)).arg(self.mark(*attempt));
             }
             let places: Vec<usize> = within(renew.invoke_async(&mut redis)).await?;
-            lost.extend(
-                places
-                    .into_iter()
-                    .filter_map(|place| some.get(place.wrapping_sub(1)))
-                    .map(|(occurrence, _)| *occurrence),
-            );
+            lost.extend(places.into_iter().filter_map(|place| some.get(place.wrapping_sub(1))).copied());
         }
         Ok(lost)
     }

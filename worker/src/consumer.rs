@@ -10,7 +10,8 @@
 //! | copy of what ended, or what a living instance runs | acknowledged |
 //! | has not started when the worker stops, or has waited for a place for two seconds | handed back |
 //! | was cancelled before it started | acknowledged when the broker has confirmed the report that says so |
-//! | perhaps a copy, and Redis does not answer | handed back after a pause |
+//! | perhaps a copy, and the server says that its attempt has begun, ended or been overtaken | acknowledged |
+//! | perhaps a copy, and Redis or the server does not answer | handed back after a pause |
 //! | runs | acknowledged when the broker has confirmed the report that says so |
 //!
 //! The acknowledgement comes early, so the broker's delivery timeout never ends a long run; from then on the run is
@@ -27,7 +28,7 @@ use lapin::{
     uri::AMQPUri,
 };
 use protocol::{
-    message::{JobMessage, MAX_MESSAGE},
+    message::{Denial, JobMessage, MAX_MESSAGE},
     topology::{HEADER_REPUBLISH, MAX_PRIORITY, Topology},
 };
 use tokio::time::{sleep, timeout};
@@ -39,6 +40,7 @@ use crate::{
     clerk::Clerk,
     connection::{self, Backoff},
     executor::Executor,
+    inquiry::Inquiry,
     places::{Place, Places},
     receipts::{Receipt, Receipts},
     registry::Registered,
@@ -49,8 +51,8 @@ use crate::{
 /// How long a delivery waits for a place here before it is handed back. Runs may take hours, and another instance may have
 /// a place; if none has, it comes back at once and waits again, which costs a message each time.
 const TURN: Duration = Duration::from_secs(2);
-/// How long a delivery stays away after it was handed back for lack of Redis.
-const REDIS_PAUSE: Duration = Duration::from_secs(1);
+/// How long a delivery stays away after it was handed back because nobody could say whether it is a copy.
+const PAUSE: Duration = Duration::from_secs(1);
 /// How often a copy looks whether the holder of its claim is alive.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How long the broker may take to answer a cancelled consumer.
@@ -66,6 +68,7 @@ pub(crate) struct Consumer {
     /// In the order of the lines.
     pub(crate) places: Places,
     pub(crate) clerk: Clerk,
+    pub(crate) inquiry: Inquiry,
     pub(crate) running: Running,
     pub(crate) executor: Executor,
     /// Deliveries that are not answered yet.
@@ -296,7 +299,14 @@ impl Consumer {
             let Some(place) = place.filter(|_| !self.stop.is_cancelled()) else {
                 return Turn::Elsewhere(Verdict::HandBack);
             };
-            // What may be a second copy is to be checked with the server as well, once the server answers claims.
+            // Before the claim, which would take the place of the one of whoever runs it.
+            if may_be_a_copy && let Some(verdict) = self.check(message).await {
+                drop(place);
+                if matches!(verdict, Verdict::HandBack) {
+                    self.pause(PAUSE).await;
+                }
+                return Turn::Elsewhere(verdict);
+            }
             match self.clerk.claim((message.occurrence_id, message.attempt)).await {
                 Ok(Answer::Granted { cancel: None }) => return Turn::Begins(place),
                 Ok(Answer::Granted { cancel: Some(text) }) => {
@@ -326,13 +336,35 @@ impl Consumer {
                 Err(error) if may_be_a_copy => {
                     tracing::warn!(occurrence.id = %message.occurrence_id, error = %error, "perhaps a copy, and nobody to ask: handed back");
                     drop(place);
-                    self.pause(REDIS_PAUSE).await;
+                    self.pause(PAUSE).await;
                     return Turn::Elsewhere(Verdict::HandBack);
                 }
                 Err(error) => {
                     tracing::warn!(occurrence.id = %message.occurrence_id, error = %error, "starts without a claim");
                     return Turn::Begins(place);
                 }
+            }
+        }
+    }
+
+    /// Asks the server about what may be a second copy: Redis may have forgotten the first one. None when it may start,
+    /// as far as the server knows.
+    async fn check(&self, message: &JobMessage) -> Option<Verdict> {
+        let answer = tokio::select! {
+            answer = self.inquiry.ask((message.occurrence_id, message.attempt)) => answer,
+            // Whether it may start need not be known any more.
+            () = self.stop.cancelled() => return Some(Verdict::HandBack),
+        };
+        match answer {
+            Ok(reply) if reply.granted => None,
+            Ok(reply) => {
+                let reason = reply.reason.map_or("the server denies it", Denial::word);
+                tell_of_copy(message, &reply.by.map_or_else(|| reason.to_owned(), |by| format!("{reason}: {by}")));
+                Some(Verdict::Ack)
+            }
+            Err(error) => {
+                tracing::warn!(occurrence.id = %message.occurrence_id, error = %error, "perhaps a copy, and no server to ask: handed back");
+                Some(Verdict::HandBack)
             }
         }
     }

@@ -11,7 +11,7 @@
 //! The run begins at once, beside the confirmation of its *Running* report; only the acknowledgement of the delivery
 //! waits for that. The executor knows neither broker nor Redis: reports and lines go to a [`Sink`].
 
-use std::{any::Any, future::Future, sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use protocol::{
     message::{JobMessage, StatusReport},
@@ -24,10 +24,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    clock,
+    capture, clock,
     config::MAX_TIMEOUT,
     job::JobContext,
     outcome::{JobError, Outcome},
+    panics,
     registry::Registered,
     running::StopSign,
     sink::{Confirmed, Sink},
@@ -36,7 +37,8 @@ use crate::{
 /// How long a run may tidy up after it was told to end, before it is dropped where it stands.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-type Returned = Result<Option<String>, JobError>;
+/// What a job returned, or the text of its panic.
+type Returned = Result<Result<Option<String>, JobError>, String>;
 
 /// Runs attempts.
 #[derive(Clone)]
@@ -72,13 +74,19 @@ impl Executor {
         let cancelled = stop.token().child_token();
         let ctx = JobContext::new(message, self.instance_id.clone(), self.sink.clone(), cancelled);
         // A task of its own: a panic ends there, and `abort` reaches it wherever it waits.
-        let task = tokio::spawn(job.run(ctx, data));
+        let log = ctx.clone();
+        let task = tokio::spawn(capture::within(ctx.clone(), panics::caught(job.run(ctx, data))));
 
         let sink = self.sink.clone();
         let end = async move {
             let outcome = watch(task, timeout, &stop).await;
             let duration = started.elapsed();
+            let failed = matches!(outcome, Outcome::Failed { .. } | Outcome::TimedOut { .. });
             let settled = outcome.settle();
+            // The row keeps what the latest attempt failed with; its log keeps that of every attempt.
+            if let Some(exception) = settled.exception.as_ref().filter(|_| failed) {
+                log.error(exception.as_str());
+            }
             tracing::debug!(
                 occurrence.id = %blank.occurrence_id,
                 occurrence.attempt = blank.attempt,
@@ -93,6 +101,8 @@ impl Executor {
                 result: settled.result,
                 exception: settled.exception,
                 duration_ms: Some(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)),
+                permanent: settled.permanent,
+                retry_after_ms: settled.retry_after.map(|pause| u64::try_from(pause.as_millis()).unwrap_or(u64::MAX)),
                 ..blank
             });
         };
@@ -116,6 +126,8 @@ impl Executor {
             exception: None,
             duration_ms: None,
             progress: None,
+            permanent: false,
+            retry_after_ms: None,
         }
     }
 
@@ -143,38 +155,40 @@ async fn watch(mut task: JoinHandle<Returned>, timeout: Duration, stop: &StopSig
             Some(reason) => Outcome::Cancelled { reason: reason.to_owned() },
             None => Outcome::Interrupted,
         },
-        () = tokio::time::sleep(timeout) => Outcome::TimedOut { seconds: timeout.as_secs() },
+        () = tokio::time::sleep(timeout) => Outcome::TimedOut { seconds: timeout.as_secs(), ignored: false },
     };
     stop.token().cancel();
     let last_words = tokio::time::timeout(LAST_WORDS, &mut task).await;
     match (last_words, &cut_short) {
         // It was told to stop and had finished its work nevertheless.
-        (Ok(Ok(Ok(result))), Outcome::Interrupted) => Outcome::Done { result },
+        (Ok(Ok(Ok(Ok(result)))), Outcome::Interrupted) => Outcome::Done { result },
         (Ok(_), _) => cut_short,
         (Err(_), _) => {
             task.abort();
-            cut_short
+            ignored(cut_short)
         }
+    }
+}
+
+/// Says of a run that it went on when it was told to end.
+fn ignored(outcome: Outcome) -> Outcome {
+    match outcome {
+        Outcome::TimedOut { seconds, .. } => Outcome::TimedOut { seconds, ignored: true },
+        Outcome::Cancelled { reason } => Outcome::Cancelled {
+            reason: format!(
+                "{reason} (it did not end when it was told to and was dropped after {} s)",
+                LAST_WORDS.as_secs()
+            ),
+        },
+        outcome => outcome,
     }
 }
 
 fn judge(joined: Result<Returned, JoinError>) -> Outcome {
     match joined {
-        Ok(returned) => returned.into(),
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => Outcome::Failed { permanent: false, exception: format!("panicked: {}", panic_text(&*panic)) },
-            // Nobody else aborts the task; only a runtime on its way down does.
-            Err(_) => Outcome::Interrupted,
-        },
-    }
-}
-
-fn panic_text(panic: &(dyn Any + Send)) -> &str {
-    if let Some(text) = panic.downcast_ref::<&str>() {
-        text
-    } else if let Some(text) = panic.downcast_ref::<String>() {
-        text
-    } else {
-        "with a value that is no text"
+        Ok(Ok(returned)) => returned.into(),
+        Ok(Err(panic)) => Outcome::Failed { permanent: false, retry_after: None, exception: panic },
+        // Nobody else aborts the task; only a runtime on its way down does.
+        Err(_) => Outcome::Interrupted,
     }
 }

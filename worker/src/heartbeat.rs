@@ -71,12 +71,9 @@ impl Pulse {
 
     async fn beat_redis(&self) {
         match self.claims.beat(&self.running.begun()).await {
-            Ok(lost) => {
-                for occurrence in lost {
-                    // What to do about it (end the run) comes with the handling of lost instances.
-                    tracing::warn!(occurrence.id = %occurrence, "a run of this instance was claimed by another one");
-                }
-            }
+            // We were silent for too long (stopped, cut off, asleep) and were given up; the next attempt runs elsewhere.
+            // Whatever this one reports changes nothing any more, so it had better end.
+            Ok(overtaken) => overtaken.into_iter().for_each(|attempt| self.running.overtaken(attempt)),
             Err(error) => {
                 tracing::warn!(error = %error, "no sign of life to Redis");
                 return;

@@ -18,7 +18,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::{clock, log::Pen, outcome::JobError, sink::Sink};
+use crate::{capture, clock, log::Pen, outcome::JobError, sink::Sink};
 
 /// Something a worker can do.
 ///
@@ -142,6 +142,25 @@ impl JobContext {
         self.log(LogLevel::Error, message);
     }
 
+    /// Makes a future part of this run: what it writes with `tracing` goes into the occurrence's log, if the process has
+    /// a [`CaptureLayer`](crate::CaptureLayer). A run's own future is that already; what it spawns is not.
+    pub async fn scope<T>(&self, part: impl Future<Output = T>) -> T {
+        capture::within(self.clone(), part).await
+    }
+
+    /// How many attempts have failed before this one. One that was lost with its worker or handed back is not among
+    /// them, so this may be less than [`attempt`](Self::attempt) − 1.
+    #[must_use]
+    pub fn failures(&self) -> u32 {
+        self.inner.message.retry_count
+    }
+
+    /// Whether this is the last attempt: if it fails, the occurrence has failed.
+    #[must_use]
+    pub fn is_last_attempt(&self) -> bool {
+        self.inner.message.retry_count >= self.inner.message.max_retries
+    }
+
     /// Fires when the run should end: its time is up, somebody has cancelled it, or the worker stops. `ctx.cancelled().cancelled().await` waits for
     /// it, `ctx.cancelled().is_cancelled()` looks. One second later the run is dropped where it stands.
     #[must_use]
@@ -173,6 +192,8 @@ impl JobContext {
             exception: None,
             duration_ms: None,
             progress: Some(Progress { percent, message: protocol::message::cut(message.into(), 200) }),
+            permanent: false,
+            retry_after_ms: None,
         });
     }
 

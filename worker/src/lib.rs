@@ -39,6 +39,8 @@
 //!
 //! - An attempt of an occurrence is started by one process only, however often the broker delivers its message.
 //! - A panic, an error, a timeout end the attempt and not the worker, and are reported with their text.
+//! - A failed attempt is followed by another as long as the job has retries left; waiting for it takes nothing here.
+//! - What libraries say with `tracing` while it runs stands in its log, with a [`CaptureLayer`] in the subscriber.
 //! - What it writes to its log is seen live, and is stored before its end is.
 //! - It is told when its time is up, somebody cancels it or the worker stops, and has a second to tidy up.
 //! - When more is to run than there are places, the highest priority runs first.
@@ -65,8 +67,10 @@
 mod job;
 pub mod outcome;
 
+mod capture;
 mod executor;
 mod input;
+mod panics;
 mod registry;
 mod sink;
 
@@ -74,6 +78,7 @@ mod cancel;
 mod claim;
 mod clerk;
 mod consumer;
+mod inquiry;
 mod places;
 mod receipts;
 mod running;
@@ -96,6 +101,7 @@ mod worker;
 
 pub mod testing;
 
+pub use capture::CaptureLayer;
 pub use config::WorkerConfig;
 pub use error::{Mistakes, WorkerError};
 pub use job::{Job, JobContext};

@@ -1,6 +1,6 @@
 //! How an attempt can end, and what is told about it.
 
-use std::{error::Error, fmt};
+use std::{error::Error, fmt, time::Duration};
 
 use protocol::{
     message::{MAX_RESULT, cut},
@@ -9,36 +9,73 @@ use protocol::{
 
 /// What a job returns when it did not do its work.
 ///
-/// Any error turns into one by `?`, with the texts of its causes behind it, and counts as worth another try. Say
-/// [`permanent`](Self::permanent) when another try cannot help: the input is wrong, the account is closed.
+/// Any error turns into one by `?`, with the texts of its causes behind it, and counts as worth another try: as long as
+/// the job has retries left, the server sends the occurrence again after the job's backoff, and nothing of it stays in
+/// this process meanwhile. The other constructors say that it is something else:
+///
+/// | | Counts as a failure | What follows |
+/// |---|---|---|
+/// | `?`, [`new`](Self::new) | yes | the next attempt after the job's backoff, if a retry is left |
+/// | [`retry_after`](Self::retry_after) | yes | the same, after the pause given here |
+/// | [`permanent`](Self::permanent) | yes | nothing: the occurrence has failed |
+/// | [`snooze`](Self::snooze) | no | the next attempt after the pause given here, however often |
+/// | [`cancelled`](Self::cancelled) | no | nothing: the occurrence is cancelled |
 pub struct JobError {
     text: String,
-    permanent: bool,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Retryable(Option<Duration>),
+    Permanent,
+    Snooze(Duration),
+    Cancelled,
 }
 
 impl JobError {
     /// A failure that another attempt may not meet.
     #[must_use]
     pub fn new(text: impl fmt::Display) -> Self {
-        Self { text: text.to_string(), permanent: false }
+        Self { text: text.to_string(), kind: Kind::Retryable(None) }
     }
 
-    /// A failure that every attempt would meet.
+    /// A failure that another attempt may not meet, but not before `pause` is over: what a server asks for with
+    /// *Retry-After*. At most 30 days.
+    #[must_use]
+    pub fn retry_after(pause: Duration, text: impl fmt::Display) -> Self {
+        Self { text: text.to_string(), kind: Kind::Retryable(Some(pause)) }
+    }
+
+    /// A failure that every attempt would meet: the input is wrong, the account is closed.
     #[must_use]
     pub fn permanent(text: impl fmt::Display) -> Self {
-        Self { text: text.to_string(), permanent: true }
+        Self { text: text.to_string(), kind: Kind::Permanent }
     }
 
-    /// The same failure, not to be tried again.
+    /// No failure, only too early: what the job waits for is not there yet. It runs again after `pause`, at most 30 days,
+    /// and holds no place until then.
+    #[must_use]
+    pub fn snooze(pause: Duration, text: impl fmt::Display) -> Self {
+        Self { text: text.to_string(), kind: Kind::Snooze(pause) }
+    }
+
+    /// There is nothing left to do, and nobody needs to look: the customer is gone, the order was withdrawn.
+    #[must_use]
+    pub fn cancelled(text: impl fmt::Display) -> Self {
+        Self { text: text.to_string(), kind: Kind::Cancelled }
+    }
+
+    /// The same, not to be tried again.
     #[must_use]
     pub fn into_permanent(self) -> Self {
-        Self { permanent: true, ..self }
+        Self { kind: Kind::Permanent, ..self }
     }
 
     /// Whether another attempt is useless.
     #[must_use]
     pub const fn is_permanent(&self) -> bool {
-        self.permanent
+        matches!(self.kind, Kind::Permanent)
     }
 }
 
@@ -56,7 +93,7 @@ impl<E: Error> From<E> for JobError {
             }
             cause = error.source();
         }
-        Self { text, permanent: false }
+        Self { text, kind: Kind::Retryable(None) }
     }
 }
 
@@ -68,7 +105,7 @@ impl fmt::Display for JobError {
 
 impl fmt::Debug for JobError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JobError").field("text", &self.text).field("permanent", &self.permanent).finish()
+        f.debug_struct("JobError").field("text", &self.text).field("kind", &self.kind).finish()
     }
 }
 
@@ -84,8 +121,17 @@ pub enum Outcome {
     Failed {
         /// Whether another attempt is useless.
         permanent: bool,
+        /// The pause the job asks for before the next one; none means the job's backoff.
+        retry_after: Option<Duration>,
         /// What went wrong, for people.
         exception: String,
+    },
+    /// It was too early.
+    Snoozed {
+        /// For how long.
+        pause: Duration,
+        /// What it waits for, for people.
+        reason: String,
     },
     /// Somebody asked for it to end.
     Cancelled {
@@ -96,6 +142,8 @@ pub enum Outcome {
     TimedOut {
         /// How many seconds it had.
         seconds: u64,
+        /// Whether it went on when it was told to end, and was dropped where it stood.
+        ignored: bool,
     },
     /// The worker had to stop before the run was over.
     Interrupted,
@@ -110,27 +158,42 @@ pub struct Settlement {
     pub result: Option<String>,
     /// At most [`MAX_RESULT`] bytes.
     pub exception: Option<String>,
+    /// Whether another attempt is useless.
+    pub permanent: bool,
+    /// The pause before the next attempt, where it is not the job's backoff.
+    pub retry_after: Option<Duration>,
 }
 
 impl Outcome {
-    /// The one place that decides what an outcome means to the server. Every failure is final here; whoever brings
-    /// retries makes a failure that is not permanent, and an interruption, into a next attempt at this place.
+    /// The one place that decides what an outcome means to the server. Whether a failure is followed by another attempt
+    /// is not decided here: the server knows what the job has left. *Queued* hands the attempt back, which is no failure.
     #[must_use]
     pub fn settle(self) -> Settlement {
-        let (status, result, exception) = match self {
-            Self::Done { result } => (OccurrenceStatus::Completed, result, None),
-            Self::Failed { exception, .. } => (OccurrenceStatus::Failed, None, Some(exception)),
-            Self::Cancelled { reason } => (OccurrenceStatus::Cancelled, None, Some(reason)),
-            Self::TimedOut { seconds } => {
-                let exception = format!(
-                    "timed out: the run was ended after {seconds} s; give the job a longer timeout if it needs one"
-                );
-                (OccurrenceStatus::TimedOut, None, Some(exception))
+        let fit = |text| Some(cut(storable(text), MAX_RESULT));
+        let blank = |status| Settlement { status, result: None, exception: None, permanent: false, retry_after: None };
+        match self {
+            Self::Done { result } => Settlement { result: result.and_then(fit), ..blank(OccurrenceStatus::Completed) },
+            Self::Failed { permanent, retry_after, exception } => {
+                Settlement { exception: fit(exception), permanent, retry_after, ..blank(OccurrenceStatus::Failed) }
             }
-            Self::Interrupted => (OccurrenceStatus::Failed, None, Some("interrupted: the worker stopped".to_owned())),
-        };
-        let fit = |text| cut(storable(text), MAX_RESULT);
-        Settlement { status, result: result.map(fit), exception: exception.map(fit) }
+            Self::Snoozed { pause, reason } => Settlement {
+                exception: fit(format!("snoozed: {reason}")),
+                retry_after: Some(pause),
+                ..blank(OccurrenceStatus::Queued)
+            },
+            Self::Cancelled { reason } => Settlement { exception: fit(reason), ..blank(OccurrenceStatus::Cancelled) },
+            Self::TimedOut { seconds, ignored } => {
+                let how = if ignored { "; it did not end when it was told to and was dropped" } else { "" };
+                let exception = format!(
+                    "timed out: the run was ended after {seconds} s{how}; give the job a longer timeout if it needs one"
+                );
+                Settlement { exception: fit(exception), ..blank(OccurrenceStatus::TimedOut) }
+            }
+            Self::Interrupted => Settlement {
+                exception: fit("interrupted: the worker stopped".to_owned()),
+                ..blank(OccurrenceStatus::Queued)
+            },
+        }
     }
 }
 
@@ -143,7 +206,12 @@ impl From<Result<Option<String>, JobError>> for Outcome {
     fn from(returned: Result<Option<String>, JobError>) -> Self {
         match returned {
             Ok(result) => Self::Done { result },
-            Err(error) => Self::Failed { permanent: error.permanent, exception: error.text },
+            Err(JobError { text, kind }) => match kind {
+                Kind::Retryable(retry_after) => Self::Failed { permanent: false, retry_after, exception: text },
+                Kind::Permanent => Self::Failed { permanent: true, retry_after: None, exception: text },
+                Kind::Snooze(pause) => Self::Snoozed { pause, reason: text },
+                Kind::Cancelled => Self::Cancelled { reason: text },
+            },
         }
     }
 }
@@ -162,6 +230,16 @@ mod tests {
         assert_eq!(error.to_string(), "cannot send: line is dead");
         assert!(!error.is_permanent());
         assert!(error.into_permanent().is_permanent());
+    }
+
+    #[test]
+    fn what_is_handed_back_is_no_failure() {
+        let snoozed = Outcome::from(Err(JobError::snooze(Duration::from_secs(90), "the file is not there"))).settle();
+        assert_eq!((snoozed.status, snoozed.retry_after), (OccurrenceStatus::Queued, Some(Duration::from_secs(90))));
+        assert_eq!(snoozed.exception.as_deref(), Some("snoozed: the file is not there"));
+        assert_eq!(Outcome::Interrupted.settle().status, OccurrenceStatus::Queued);
+        let gone = Outcome::from(Err(JobError::cancelled("the order was withdrawn"))).settle();
+        assert_eq!(gone.status, OccurrenceStatus::Cancelled);
     }
 
     #[test]

@@ -307,6 +307,8 @@ mod tests {
             exception: None,
             duration_ms: Some(5),
             progress: None,
+            permanent: false,
+            retry_after_ms: None,
         };
         let text = serde_json::to_string(&report).expect("plain data");
         let body = format!(r#"{{"reports":[{text},{text}]}}"#);

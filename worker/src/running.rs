@@ -134,6 +134,20 @@ impl Running {
         }
     }
 
+    /// Ends an attempt whose occurrence has been given to somebody else.
+    pub(crate) fn overtaken(&self, key: Attempt) {
+        if let Some(Entry { state: State::Begun(stop), .. }) = self.lock().now.get(&key)
+            && stop.reason().is_none()
+        {
+            tracing::warn!(
+                occurrence.id = %key.0,
+                occurrence.attempt = key.1,
+                "a later attempt runs elsewhere, because this instance was silent for too long; this one is ended"
+            );
+            stop.cancel("A later attempt has taken its place.");
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

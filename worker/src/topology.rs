@@ -9,8 +9,8 @@
 //! | jobs exchange | topic, durable | none |
 //! | dead letter exchange | fanout, durable | none |
 //! | dead letter queue | durable | none; bound with an empty key |
-//! | status, logs, registration exchange | direct, durable | none |
-//! | status, logs, registration queue | durable | none; bound with its own name as key |
+//! | status, logs, registration, claims exchange | direct, durable | none |
+//! | status, logs, registration, claims queue | durable | none; bound with its own name as key |
 //! | job queue | durable | `x-max-priority` 5 (long int), `x-dead-letter-exchange` (long string); bound with `job_binding` |
 
 use lapin::{
@@ -29,7 +29,7 @@ pub(crate) async fn declare_shared(channel: &Channel, topology: &Topology) -> Re
     exchange(channel, &topology.dead_letter_exchange(), ExchangeKind::Fanout).await?;
     queue(channel, &topology.dead_letter_queue(), FieldTable::default()).await?;
     bind(channel, &topology.dead_letter_queue(), &topology.dead_letter_exchange(), "").await?;
-    for name in [topology.status(), topology.logs(), topology.registration()] {
+    for name in [topology.status(), topology.logs(), topology.registration(), topology.claims()] {
         exchange(channel, &name, ExchangeKind::Direct).await?;
         queue(channel, &name, FieldTable::default()).await?;
         bind(channel, &name, &name, &name).await?;

@@ -18,6 +18,7 @@ use crate::{
     error::WorkerError,
     executor::Executor,
     heartbeat,
+    inquiry::Inquiry,
     job::Job,
     lifeline::{Lifeline, Needs},
     places::Places,
@@ -110,6 +111,7 @@ impl Worker {
         let places = Places::new(config.capacity as usize, jobs.iter().map(|job| job.concurrency.into()));
         // A child, so that a lost lifeline can end this worker without cancelling a token that belongs to the caller.
         let stop = wishes.stop.child_token();
+        let inquiry = Inquiry::new(amqp.clone(), topology.clone(), instance_id.clone());
         let consumer = Arc::new(Consumer {
             worker_id: config.worker_id,
             instance_id: instance_id.clone(),
@@ -117,6 +119,7 @@ impl Worker {
             lines: jobs,
             places,
             clerk,
+            inquiry,
             running,
             executor: Executor {
                 sink: Arc::new(reporter.clone()),

@@ -14,7 +14,11 @@ use std::{
 
 use common::{Stack, eventually, nothing, now, tell_of_one_run};
 use milvaion_worker::{Job, JobContext, JobError};
-use protocol::{id::OccurrenceId, message::RegistrationMessage, status::OccurrenceStatus};
+use protocol::{
+    id::OccurrenceId,
+    message::{Denial, RegistrationMessage},
+    status::OccurrenceStatus,
+};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
@@ -133,6 +137,29 @@ async fn a_copy_is_dropped_when_its_holder_lives_and_runs_when_it_has_died() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_is_not_started_when_redis_has_forgotten_and_the_server_has_not() {
+    let stack = Stack::new().await;
+    let counter = Counter::new(true);
+    let worker = stack.start(stack.worker().job(counter.clone()), "count").await;
+    let (copy, lonely, first) =
+        (stack.message("count", nothing()), stack.message("count", nothing()), stack.message("count", nothing()));
+    stack.deny(copy.occurrence_id, Denial::Running);
+    stack.republish(&copy).await;
+    // Sent again because its confirmation was lost: nobody ever had it.
+    stack.republish(&lonely).await;
+    stack.publish(&first).await;
+    assert!(tell_of_one_run(&stack.ended(lonely.occurrence_id).await));
+    assert!(tell_of_one_run(&stack.ended(first.occurrence_id).await));
+    eventually("the server is asked", async || stack.was_asked(copy.occurrence_id)).await;
+    worker.stop().await;
+    assert_eq!(counter.runs(), 2);
+    assert!(stack.was_asked(lonely.occurrence_id));
+    assert!(!stack.was_asked(first.occurrence_id), "a first copy costs no question");
+    assert_eq!(stack.queue(&stack.topology.job_queue("w", "count")).await, Some((0, 0)));
+    stack.clean(&["count"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_delivery_is_acknowledged_only_after_its_start_is_confirmed() {
     let mut stack = Stack::new().await;
     let hold = stack.hold_confirmations().await;
@@ -216,7 +243,8 @@ async fn what_outlives_the_grace_is_interrupted_and_reported() {
     worker.stop().await;
     let reports = stack.ended(message.occurrence_id).await;
     let end = reports.last().expect("an end");
-    assert_eq!(end.status, OccurrenceStatus::Failed);
+    // Handed back, which is no failure.
+    assert_eq!(end.status, OccurrenceStatus::Queued);
     assert_eq!(end.exception.as_deref(), Some("interrupted: the worker stopped"));
     stack.clean(&["count"]).await;
 }

@@ -37,6 +37,8 @@ enum Act {
     Hang,
     Tidy,
     Fire,
+    TooEarly,
+    Withdraw,
     Write,
     Long,
 }
@@ -80,6 +82,8 @@ impl Job for Puppet {
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 Err(JobError::new("fired"))
             }
+            Act::TooEarly => Err(JobError::snooze(Duration::from_secs(90), "the shop is closed")),
+            Act::Withdraw => Err(JobError::cancelled("the order was withdrawn")),
             Act::Write => {
                 ctx.progress(50, "half");
                 for n in 0..orders.count {
@@ -102,6 +106,8 @@ async fn every_way_to_end_is_reported_as_what_it_is() {
     use OccurrenceStatus::{Completed, Failed};
     for (input, status, result, exception) in [
         (json!({"act": "greet"}), Completed, Some("Hello"), None),
+        (json!({"act": "tooEarly"}), OccurrenceStatus::Queued, None, Some("snoozed: the shop is closed")),
+        (json!({"act": "withdraw"}), OccurrenceStatus::Cancelled, None, Some("the order was withdrawn")),
         (json!({"act": "nothing"}), Completed, None, None),
         (json!({"act": "add", "count": 2}), Completed, Some(r#"{"sum":3}"#), None),
         (json!({"act": "fail"}), Failed, None, Some("invalid digit found in string")),
@@ -146,7 +152,7 @@ async fn a_run_out_of_time_may_tidy_up_but_has_timed_out() {
 #[tokio::test]
 async fn a_stopping_worker_interrupts_what_does_not_end_by_itself() {
     for (act, status, text) in [
-        ("hang", OccurrenceStatus::Failed, "interrupted: the worker stopped"),
+        ("hang", OccurrenceStatus::Queued, "interrupted: the worker stopped"),
         ("tidy", OccurrenceStatus::Completed, "finished after all"),
     ] {
         let stop = CancellationToken::new();
@@ -162,13 +168,17 @@ async fn a_stopping_worker_interrupts_what_does_not_end_by_itself() {
 
 #[tokio::test]
 async fn a_cancelled_run_may_tidy_up_is_dropped_otherwise_and_says_why() {
-    for (act, line) in [("hang", None), ("tidy", Some("tidied up"))] {
+    for (act, line, ignored) in [
+        ("hang", None, " (it did not end when it was told to and was dropped after 1 s)"),
+        ("tidy", Some("tidied up"), ""),
+    ] {
         let cancel = CancellationToken::new();
         let trial = Trial::new(Puppet, json!({"act": act})).cancelled_by(cancel.clone(), "by ann: wrong customer");
         cancel.cancel();
         let record = trial.run().await;
         assert_eq!(record.status(), OccurrenceStatus::Cancelled, "{act}");
-        assert_eq!(record.end().exception.as_deref(), Some("by ann: wrong customer"), "{act}");
+        let reason = format!("by ann: wrong customer{ignored}");
+        assert_eq!(record.end().exception.as_deref(), Some(reason.as_str()), "{act}");
         assert_eq!(record.end().result, None, "{act}");
         assert_eq!(record.lines.first().map(|line| line.message.as_str()), line, "{act}");
     }

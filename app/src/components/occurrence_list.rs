@@ -228,6 +228,7 @@ mod tests {
             instance_id: None,
             progress: None,
             note: None,
+            waits_until: None,
         }
     }
 

@@ -100,6 +100,7 @@ mod tests {
                 instance_id: Some("local-1".into()),
                 progress: None,
                 note: None,
+                waits_until: None,
             },
             worker_id: "local".into(),
             job_type: "http-request".into(),

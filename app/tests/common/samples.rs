@@ -64,6 +64,7 @@ pub(crate) fn row(second: i64, status: OccurrenceStatus) -> OccurrenceRow {
             OccurrenceStatus::Skipped => Some("Skipped: a calendar blacks this time out.".into()),
             _ => None,
         },
+        waits_until: None,
     }
 }
 

@@ -33,6 +33,7 @@ fn row() -> OccurrenceRow {
         instance_id: Some("mail-0a1b2c3d".into()),
         progress: Some(Progress { percent: 100, message: "done".into() }),
         note: Some("all well".into()),
+        waits_until: Some(at("2026-11-21T09:05:00Z")),
     }
 }
 
@@ -52,6 +53,7 @@ fn row_json() -> Value {
         "instanceId": "mail-0a1b2c3d",
         "progress": { "percent": 100, "message": "done" },
         "note": "all well",
+        "waitsUntil": "2026-11-21T09:05:00Z",
     })
 }
 
@@ -66,6 +68,7 @@ fn occurrence_row() {
         instance_id: None,
         progress: None,
         note: None,
+        waits_until: None,
         ..row()
     };
     // What is unknown yet is told as null, so that a page which patches a row also takes values away.

@@ -2,8 +2,8 @@
 
 use protocol::{
     message::{
-        CancelMessage, Heartbeat, Hello, JobMessage, JobTypeInfo, LogLevel, LogLine, LogMessage, Progress,
-        RegistrationMessage, StatusMessage, StatusReport,
+        CancelMessage, ClaimReply, ClaimRequest, Denial, Heartbeat, Hello, JobMessage, JobTypeInfo, LogLevel, LogLine,
+        LogMessage, Progress, RegistrationMessage, StatusMessage, StatusReport,
     },
     status::OccurrenceStatus,
 };
@@ -94,6 +94,8 @@ fn report() -> StatusReport {
         exception: Some("the mailbox is full".into()),
         duration_ms: Some(1_250),
         progress: Some(Progress { percent: 40, message: "2 of 5".into() }),
+        permanent: true,
+        retry_after_ms: Some(90_000),
     }
 }
 
@@ -108,6 +110,8 @@ fn report_json() -> Value {
         "exception": "the mailbox is full",
         "durationMs": 1250,
         "progress": { "percent": 40, "message": "2 of 5" },
+        "permanent": true,
+        "retryAfterMs": 90_000,
     })
 }
 
@@ -123,6 +127,8 @@ fn status_report() {
         exception: None,
         duration_ms: None,
         progress: None,
+        permanent: false,
+        retry_after_ms: None,
         ..report()
     };
     least(least_json, &running);
@@ -144,6 +150,29 @@ fn status_message_batched_and_alone() {
     );
     golden(&StatusMessage::Batch { reports: Vec::new() }, json!({ "reports": [] }));
     golden(&StatusMessage::One(report()), report_json());
+}
+
+#[test]
+fn claims() {
+    golden(
+        &ClaimRequest { occurrence_id: occurrence(), attempt: 2, instance_id: "mail-0a1b2c3d".into() },
+        json!({ "occurrenceId": OCCURRENCE, "attempt": 2, "instanceId": "mail-0a1b2c3d" }),
+    );
+    let granted = ClaimReply { occurrence_id: occurrence(), attempt: 2, granted: true, reason: None, by: None };
+    golden(&granted, json!({ "occurrenceId": OCCURRENCE, "attempt": 2, "granted": true }));
+    for (reason, word) in [
+        (Denial::Running, "running"),
+        (Denial::Ended, "ended"),
+        (Denial::Cancelled, "cancelled"),
+        (Denial::Superseded, "superseded"),
+        (Denial::Waiting, "waiting"),
+        (Denial::Unknown, "unknown"),
+    ] {
+        golden(
+            &ClaimReply { granted: false, reason: Some(reason), by: Some("mail-9f8e7d6c".into()), ..granted.clone() },
+            json!({ "occurrenceId": OCCURRENCE, "attempt": 2, "granted": false, "reason": word, "by": "mail-9f8e7d6c" }),
+        );
+    }
 }
 
 /// A line with everything in it.

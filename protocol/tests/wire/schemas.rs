@@ -5,7 +5,10 @@ use std::{fs, path::PathBuf, sync::LazyLock};
 
 use jsonschema::Validator;
 use protocol::{
-    message::{CancelMessage, JobMessage, LogMessage, RegistrationMessage, StatusMessage, StatusReport},
+    message::{
+        CancelMessage, ClaimReply, ClaimRequest, JobMessage, LogMessage, RegistrationMessage, StatusMessage,
+        StatusReport,
+    },
     schema::{self, DeadLetterHeaders, Death, GivenUp, JobHeaders},
     topology,
 };
@@ -160,6 +163,10 @@ fn what_a_reader_refuses_its_schema_refuses() {
     let line = json!({ "seq": 1_000_000, "at": LATER, "message": "x", "level": "loud" });
     refused::<LogMessage>("log-message", json!({ "occurrenceId": OCCURRENCE, "lines": [line] }));
     refused::<CancelMessage>("cancel-message", json!({ "attempt": 1 }));
+    refused::<ClaimRequest>("claim-request", json!({ "occurrenceId": OCCURRENCE, "attempt": 1 }));
+    refused::<ClaimReply>("claim-reply", json!({ "occurrenceId": OCCURRENCE, "attempt": 1 }));
+    let denied = json!({ "occurrenceId": OCCURRENCE, "attempt": 1, "granted": false, "reason": "later" });
+    refused::<ClaimReply>("claim-reply", denied);
     for wrong in
         [json!({ "kind": "hello" }), json!({ "kind": "bye", "instanceId": "w-1" }), json!({ "kind": "goodbye" })]
     {

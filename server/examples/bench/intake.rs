@@ -159,6 +159,8 @@ fn report(occurrence_id: OccurrenceId, status: OccurrenceStatus) -> StatusReport
         exception: None,
         duration_ms: status.is_final().then_some(1),
         progress: None,
+        permanent: false,
+        retry_after_ms: None,
     }
 }
 

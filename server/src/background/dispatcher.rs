@@ -292,6 +292,7 @@ fn row(job: &DueJob, fire: &Fire, made: &Made) -> OccurrenceRow {
         instance_id: None,
         progress: None,
         note: made.note.clone(),
+        waits_until: None,
     }
 }
 
@@ -305,6 +306,7 @@ fn outgoing(job: DueJob, fire: &Fire, now: DateTime<Utc>) -> Outgoing {
         job_data: job.job_data,
         scheduled_for: fire.due,
         attempt: 1,
+        failures: 0,
         max_retries: i16::try_from(job.rules.max_retries).unwrap_or(0),
         priority: job.priority,
         timeout_seconds: job.timeout_seconds,

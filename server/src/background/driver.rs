@@ -9,6 +9,9 @@ use tokio_util::sync::CancellationToken;
 use super::{Task, board::Board, lease::Leadership};
 use crate::error::chain;
 
+/// An appointment is rounded up to this, so that one that is due and still there, because another server is just seeing
+/// to it, is not looked at without a breath.
+const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 /// How often a task that stands by says so.
 const STANDING_BY: Duration = Duration::from_secs(10);
 
@@ -75,8 +78,10 @@ async fn changed(leadership: &mut watch::Receiver<Leadership>) {
     }
 }
 
+/// Until the next tick. Periods are spread a little, so that servers do not all ask at once; an appointment is kept.
 fn pause<T: Task>(task: &T) -> Duration {
-    task.period().mul_f64(0.9 + 0.2 * rand::random::<f64>())
+    let period = task.period().mul_f64(0.9 + 0.2 * rand::random::<f64>());
+    task.appointment().map_or(period, |wait| wait.max(SHORTEST_WAIT).min(period))
 }
 
 async fn tick<T: Task>(task: &mut T, board: &Board) {

@@ -42,6 +42,11 @@ pub trait Task: Send + 'static {
     /// How long the driver waits at most between ticks.
     fn period(&self) -> Duration;
 
+    /// How soon the next tick is wanted, where that is known and sooner than a period. It is kept exactly.
+    fn appointment(&self) -> Option<Duration> {
+        None
+    }
+
     /// Does it once.
     fn tick(&mut self) -> impl Future<Output = anyhow::Result<Self::Report>> + Send;
 

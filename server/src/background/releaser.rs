@@ -4,11 +4,15 @@
 //! or one ends, this looks at all that wait and gives out what is free: most urgent first, then oldest. Jobs that
 //! *replace* have their earlier occurrences cancelled here, and start when those have ended: never two at once.
 //!
+//! It also lets go what waits for its time: retries, and what a worker handed back for a while. It sleeps until the
+//! earliest of them.
+//!
 //! It runs on every server, leader or not, for it is woken where something ended; the lock around the statement that
 //! gives out slots makes that safe.
 
 use std::{sync::Arc, time::Duration};
 
+use chrono::{DateTime, Utc};
 use tokio::sync::Notify;
 
 use super::{Task, sender::Sender};
@@ -17,7 +21,7 @@ use crate::{
     cache::Cache,
     clock::Clock,
     command::jobs::Jobs,
-    domain::message::message,
+    domain::message::{Queued, message},
     store::{Store, jobs::Edit},
 };
 
@@ -39,13 +43,17 @@ pub struct Releaser {
     pub clock: Clock,
     /// Wakes the dispatcher.
     pub wake: Arc<Notify>,
+    /// When something that waits for its time is to go, as far as the last tick saw.
+    pub next: Option<DateTime<Utc>>,
 }
 
 /// What one tick did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Released {
-    /// Let go.
+    /// Given a slot and let go.
     pub released: usize,
+    /// Attempts whose time has come.
+    pub retried: usize,
     /// Cancelled, or asked to end, because a younger one takes their place.
     pub replaced: usize,
     /// Jobs whose pause after a run begins.
@@ -60,8 +68,14 @@ impl Task for Releaser {
         Duration::from_secs(10)
     }
 
+    fn appointment(&self) -> Option<Duration> {
+        Some((self.next? - self.clock.now()).to_std().unwrap_or_default())
+    }
+
     async fn tick(&mut self) -> anyhow::Result<Released> {
         let mut report = Released::default();
+        // Known again when this tick has gone well; after one that has not, the period is soon enough.
+        self.next = None;
         let replaced: Vec<_> = self.store.replaced(BATCH).await?.into_iter().map(|(old, _)| old).collect();
         if !replaced.is_empty() {
             let edit = Edit { by: "system", at: self.clock.now() };
@@ -69,23 +83,22 @@ impl Task for Releaser {
             report.replaced = self.jobs.cancel_all(&replaced, why, edit).await?.len();
         }
         loop {
-            let now = self.clock.now();
             let queued = self.store.release(BATCH).await?;
-            let count = queued.len();
-            let messages = queued
-                .into_iter()
-                .map(|queued| Outgoing {
-                    worker_id: queued.worker_id.clone(),
-                    message: message(queued, now),
-                    republished: false,
-                })
-                .collect();
-            self.sender.send(messages).await;
-            report.released += count;
-            if count == 0 {
+            if queued.is_empty() {
                 break;
             }
+            report.released += queued.len();
+            self.send(queued).await;
         }
+        loop {
+            let queued = self.store.let_go(self.clock.now(), BATCH).await?;
+            if queued.is_empty() {
+                break;
+            }
+            report.retried += queued.len();
+            self.send(queued).await;
+        }
+        self.next = self.store.next_wait().await?;
         let paused: Vec<_> = self.store.begin_pauses(self.clock.now()).await?;
         report.paused = paused.len();
         if !paused.is_empty() {
@@ -100,5 +113,20 @@ impl Task for Releaser {
 
     fn is_news(report: &Released) -> bool {
         report.replaced > 0
+    }
+}
+
+impl Releaser {
+    async fn send(&self, queued: Vec<Queued>) {
+        let now = self.clock.now();
+        let messages = queued
+            .into_iter()
+            .map(|queued| Outgoing {
+                worker_id: queued.worker_id.clone(),
+                message: message(queued, now),
+                republished: false,
+            })
+            .collect();
+        self.sender.send(messages).await;
     }
 }

@@ -31,7 +31,7 @@ pub trait Handler: Send + Sync + 'static {
 
     /// Handles whole deliveries in order, for those who must know what is written on the envelope; by itself it hands
     /// over the bodies alone. `Err` means the same.
-    fn handle_whole(&self, batch: &[Delivery]) -> impl Future<Output = anyhow::Result<()>> + Send {
+    fn handle_whole(&self, _channel: &Channel, batch: &[Delivery]) -> impl Future<Output = anyhow::Result<()>> + Send {
         self.handle(batch.iter().map(|delivery| delivery.data.clone()).collect())
     }
 }
@@ -108,7 +108,7 @@ async fn settle<H: Handler>(channel: &Channel, batch: Vec<Delivery>, handler: &H
     let mut backoff = Backoff::default();
     let Some(last) = batch.last().map(|delivery| delivery.delivery_tag) else { return true };
     loop {
-        match handler.handle_whole(&batch).await {
+        match handler.handle_whole(channel, &batch).await {
             Ok(()) => break,
             Err(error) => {
                 let pause = backoff.pause();

@@ -27,7 +27,9 @@ pub struct Queued {
     pub scheduled_for: DateTime<Utc>,
     /// The attempt in force, from 1.
     pub attempt: i32,
-    /// Attempts after the first.
+    /// How many attempts have failed.
+    pub failures: i16,
+    /// How many failures may be followed by another attempt.
     pub max_retries: i16,
     /// 1 to 5.
     pub priority: i16,
@@ -49,7 +51,7 @@ pub fn message(queued: Queued, now: DateTime<Utc>) -> JobMessage {
         scheduled_for: queued.scheduled_for,
         timestamp: now,
         attempt,
-        retry_count: attempt - 1,
+        retry_count: u32::try_from(queued.failures).unwrap_or(0),
         max_retries: u32::try_from(queued.max_retries).unwrap_or(0),
         timeout_seconds: queued.timeout_seconds.and_then(|s| u32::try_from(s).ok()),
         priority: u8::try_from(queued.priority).unwrap_or(3),
@@ -62,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_third_attempt_has_two_retries_behind_it() {
+    fn an_attempt_that_was_lost_is_no_retry() {
         let now = DateTime::UNIX_EPOCH;
         let queued = Queued {
             id: OccurrenceId::default(),
@@ -73,12 +75,13 @@ mod tests {
             job_data: Value::Null,
             scheduled_for: now,
             attempt: 3,
+            failures: 1,
             max_retries: 5,
             priority: 1,
             timeout_seconds: Some(9),
         };
         let message = message(queued, now);
-        assert_eq!((message.attempt, message.retry_count, message.max_retries), (3, 2, 5));
+        assert_eq!((message.attempt, message.retry_count, message.max_retries), (3, 1, 5));
         assert_eq!((message.priority, message.timeout_seconds), (1, Some(9)));
     }
 }

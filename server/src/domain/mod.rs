@@ -5,11 +5,13 @@
 //! a reader who wants to know *what* happens need not read *how*.
 
 pub mod breaker;
+pub mod claim;
 pub mod diff;
 pub mod due;
 pub mod duplicates;
 pub mod fingerprint;
 pub mod liveness;
 pub mod message;
+pub mod retry;
 pub mod transition;
 pub mod zombie;

@@ -4,10 +4,11 @@
 //! one attempt are folded into one [`Change`]: the furthest state they reach and the steps on the way. The database then
 //! applies it only where the row's present state allows it, so a duplicate, a late or a forged report changes nothing.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use chrono::{DateTime, Utc};
 use protocol::{
+    failure::Cause,
     id::OccurrenceId,
     message::{MAX_RESULT, Progress, StatusReport, cut},
     status::OccurrenceStatus,
@@ -42,6 +43,18 @@ pub struct Change {
     pub exception: Option<String>,
     /// The exception's first line.
     pub note: Option<String>,
+    /// Whether the attempt was given back without having failed. What then follows is decided by `retry`.
+    pub handed_back: bool,
+    /// Whether another attempt is useless.
+    pub permanent: bool,
+    /// The pause the worker asks for before the next attempt.
+    pub retry_after: Option<Duration>,
+    /// For the next attempt: when it may begin. Set exactly when the change leads back to Queued.
+    pub waits_until: Option<DateTime<Utc>>,
+    /// Whether one of the job's retries is used up by it.
+    pub counts_as_failure: bool,
+    /// For a final failure: why there is no further attempt.
+    pub cause: Option<Cause>,
     /// Equal for failures with the same cause.
     pub fingerprint: Option<String>,
     /// How far it is.
@@ -50,14 +63,27 @@ pub struct Change {
     pub steps: Vec<StatusChange>,
 }
 
-/// Folds reports, in the order they came, into one change for each attempt. Reports a worker may not make (Queued,
-/// Skipped) and those after a final one are dropped.
+impl Change {
+    /// Whether another attempt may follow, if the occurrence has one left.
+    #[must_use]
+    pub fn may_be_followed(&self) -> bool {
+        self.handed_back || matches!(self.status, OccurrenceStatus::Failed | OccurrenceStatus::TimedOut)
+    }
+
+    /// Whether nothing more can be told about the attempt.
+    fn is_over(&self) -> bool {
+        self.handed_back || self.status.is_final()
+    }
+}
+
+/// Folds reports, in the order they came, into one change for each attempt. The one a worker may not make (Skipped) and
+/// those after an end are dropped.
 #[must_use]
 pub fn fold(reports: Vec<StatusReport>) -> Vec<Change> {
     let mut changes: Vec<Change> = Vec::with_capacity(reports.len());
     let mut place: HashMap<(OccurrenceId, u32), usize> = HashMap::with_capacity(reports.len());
     for report in reports {
-        if matches!(report.status, OccurrenceStatus::Queued | OccurrenceStatus::Skipped) {
+        if report.status == OccurrenceStatus::Skipped {
             continue;
         }
         match place.get(&(report.occurrence_id, report.attempt)) {
@@ -83,6 +109,12 @@ fn begin(report: StatusReport) -> Change {
         result: None,
         exception: None,
         note: None,
+        handed_back: false,
+        permanent: false,
+        retry_after: None,
+        waits_until: None,
+        counts_as_failure: false,
+        cause: None,
         fingerprint: None,
         progress: None,
         steps: Vec::with_capacity(2),
@@ -92,13 +124,20 @@ fn begin(report: StatusReport) -> Change {
 }
 
 fn add(change: &mut Change, report: StatusReport) {
-    if change.status.is_final() && report.status == OccurrenceStatus::Running && change.started_at.is_none() {
+    if change.is_over() && report.status == OccurrenceStatus::Running && change.started_at.is_none() {
         // The two came in the wrong order: what is new is only when it began.
         change.started_at = Some(report.timestamp);
         change.steps.insert(0, step(&report, None));
         return;
     }
-    if change.status.is_final() {
+    if change.is_over() {
+        return;
+    }
+    if report.status == OccurrenceStatus::Queued {
+        change.handed_back = true;
+        change.instance_id = report.instance_id;
+        change.retry_after = report.retry_after_ms.map(Duration::from_millis);
+        change.note = report.exception.as_deref().map(first_line);
         return;
     }
     if report.progress.is_some() {
@@ -116,6 +155,8 @@ fn add(change: &mut Change, report: StatusReport) {
         change.note = report.exception.as_deref().map(first_line);
         let failed = matches!(report.status, OccurrenceStatus::Failed | OccurrenceStatus::TimedOut);
         change.fingerprint = failed.then(|| fingerprint(report.exception.as_deref().unwrap_or_default()));
+        change.permanent = report.permanent;
+        change.retry_after = report.retry_after_ms.map(Duration::from_millis);
     }
     change.steps.push(step(&report, change.note.clone()));
     change.status = report.status;
@@ -164,6 +205,8 @@ mod tests {
             exception: (status == OccurrenceStatus::Failed).then(|| "boom\nat line 3".into()),
             duration_ms: status.is_final().then_some(5),
             progress: None,
+            permanent: false,
+            retry_after_ms: None,
         }
     }
 
@@ -195,12 +238,26 @@ mod tests {
     }
 
     #[test]
-    fn attempts_are_kept_apart_and_workers_cannot_queue_or_skip() {
+    fn what_is_handed_back_may_have_begun_or_not() {
+        let changes = fold(vec![
+            report(1, OccurrenceStatus::Running, 1),
+            report(1, OccurrenceStatus::Queued, 2),
+            report(1, OccurrenceStatus::Completed, 3),
+            report(2, OccurrenceStatus::Queued, 3),
+        ]);
+        assert!(changes.iter().all(|change| change.handed_back));
+        assert_eq!(
+            changes.iter().map(|change| (change.status, change.steps.len())).collect::<Vec<_>>(),
+            [(OccurrenceStatus::Running, 1), (OccurrenceStatus::Queued, 0)]
+        );
+    }
+
+    #[test]
+    fn attempts_are_kept_apart_and_workers_cannot_skip() {
         let changes = fold(vec![
             report(1, OccurrenceStatus::Running, 1),
             report(2, OccurrenceStatus::Running, 2),
             report(2, OccurrenceStatus::Skipped, 3),
-            report(2, OccurrenceStatus::Queued, 3),
         ]);
         assert_eq!(changes.iter().map(|change| change.attempt).collect::<Vec<_>>(), [1, 2]);
         assert!(changes.iter().all(|change| change.status == OccurrenceStatus::Running));

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use lapin::Channel;
 use protocol::{event::Event, failure::Cause, message::JobMessage, topology::HEADER_CAUSE};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -169,7 +170,7 @@ impl Handler for DeadLetterIntake {
         Ok(())
     }
 
-    async fn handle_whole(&self, batch: &[Delivery]) -> anyhow::Result<()> {
+    async fn handle_whole(&self, _: &Channel, batch: &[Delivery]) -> anyhow::Result<()> {
         for delivery in batch {
             self.take(&Letter::from(delivery)).await?;
         }

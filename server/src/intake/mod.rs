@@ -4,6 +4,7 @@
 //! is the batch acknowledged. A server that dies in between gets the batch again and finds that it changes nothing. What
 //! cannot be read is logged and let go; what is about something unknown changes nothing; neither may stop the rest.
 
+pub mod claims;
 pub mod dead_letters;
 pub mod logs;
 pub mod registration;

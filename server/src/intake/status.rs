@@ -2,6 +2,7 @@
 //!
 //! What changed nothing is not thrown away unseen: it may tell that an attempt was started twice.
 
+use chrono::{DateTime, Utc};
 use protocol::{
     event::Event,
     message::{StatusMessage, StatusReport},
@@ -13,7 +14,8 @@ use crate::{
     clock::Clock,
     domain::{
         duplicates::{Start, Starts},
-        transition,
+        retry,
+        transition::{self, Change},
     },
     error::chain,
     live::Hub,
@@ -42,12 +44,13 @@ impl StatusIntake {
     /// the same reports once more do what is missing.
     pub async fn apply(&self, reports: Vec<StatusReport>) -> anyhow::Result<usize> {
         let starts = Starts::of(&reports);
-        let changes = transition::fold(reports);
+        let mut changes = transition::fold(reports);
         let now = self.clock.now();
-        let Applied { rows, freed, failed, pauses } = self.store.apply(&changes, now).await?;
+        self.decide_about_retries(&mut changes, now).await?;
+        let Applied { rows, freed, failed, pauses, waits } = self.store.apply(&changes, now).await?;
         let changed = rows.len();
         let suspects = starts.suspects(&rows.iter().map(|row| row.id).collect());
-        if freed || pauses {
+        if freed || pauses || waits {
             self.wakes.release.notify_one();
         }
         if failed {
@@ -65,6 +68,26 @@ impl StatusIntake {
         }
         self.note_duplicates(suspects).await?;
         Ok(changed)
+    }
+
+    /// Most batches hold nothing that could be tried again, and cost no question.
+    async fn decide_about_retries(&self, changes: &mut [Change], now: DateTime<Utc>) -> anyhow::Result<()> {
+        let asked: Vec<_> = changes
+            .iter()
+            .filter(|change| change.may_be_followed())
+            .map(|change| (change.occurrence_id, change.attempt))
+            .collect();
+        if asked.is_empty() {
+            return Ok(());
+        }
+        let standings = self.store.standings(&asked).await?;
+        for change in changes {
+            // What is not in the attempt that was reported changes nothing, whatever is decided.
+            if let Some(standing) = standings.get(&change.occurrence_id) {
+                retry::decide(change, *standing, now);
+            }
+        }
+        Ok(())
     }
 
     /// Puts on record which of these starts another instance had made already.

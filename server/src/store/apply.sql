@@ -2,9 +2,9 @@
 WITH r AS (
     SELECT * FROM unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::smallint[], $5::text[], $6::timestamptz[],
                          $7::timestamptz[], $8::bigint[], $9::text[], $10::text[], $11::text[], $12::jsonb[],
-                         $13::jsonb[], $18::text[])
+                         $13::jsonb[], $18::text[], $19::text[], $20::timestamptz[], $21::boolean[])
                AS r (id, created_at, attempt, status, instance_id, started_at, ended_at, duration_ms, result,
-                     exception, note, progress, steps, fingerprint)
+                     exception, note, progress, steps, fingerprint, cause, waits_until, counts_as_failure)
 ),
 -- Locked in the order of ids, which is the order they come in, so that two servers with overlapping batches cannot wait
 -- for each other. LATERAL, so that each row is looked up by its id whatever the planner thinks of the batch's size.
@@ -18,6 +18,7 @@ locked AS (
            AND CASE WHEN r.status IN (2, 3, 4, 5) THEN o.status IN (0, 1, 6)
                     WHEN r.status = 1 THEN o.status IN (0, 6) OR (o.status = 1 AND r.progress IS NOT NULL)
                     WHEN r.status = 6 THEN o.status = 1
+                    WHEN r.status = 0 THEN o.status IN (0, 1, 6) AND r.waits_until IS NOT NULL
                     ELSE false END
            FOR UPDATE) l
 ),
@@ -25,16 +26,22 @@ changed AS (
     UPDATE occurrences o
        SET status = r.status,
            version = o.version + 1,
-           instance_id = r.instance_id,
-           started_at = coalesce(r.started_at, o.started_at),
+           -- Queued again: the next attempt, held until its time has come.
+           attempt = CASE WHEN r.status = 0 THEN o.attempt + 1 ELSE o.attempt END,
+           failures = CASE WHEN r.counts_as_failure THEN o.failures + 1 ELSE o.failures END,
+           is_held = r.status = 0 OR o.is_held,
+           waits_until = r.waits_until,
+           instance_id = CASE WHEN r.status <> 0 THEN r.instance_id END,
+           started_at = CASE WHEN r.status <> 0 THEN coalesce(r.started_at, o.started_at) END,
            ended_at = r.ended_at,
-           duration_ms = coalesce(r.duration_ms, o.duration_ms),
+           duration_ms = CASE WHEN r.status <> 0 THEN coalesce(r.duration_ms, o.duration_ms) END,
            result = coalesce(r.result, o.result),
-           exception = coalesce(r.exception, o.exception),
-           note = coalesce(r.note, o.note),
-           progress = coalesce(r.progress, o.progress),
+           -- What an earlier attempt failed with is no longer true of one that went well.
+           exception = CASE WHEN r.status <> 2 THEN coalesce(r.exception, o.exception) END,
+           note = CASE WHEN r.status <> 2 THEN coalesce(r.note, o.note) ELSE r.note END,
+           progress = CASE WHEN r.status <> 0 THEN coalesce(r.progress, o.progress) END,
            last_heartbeat = $16,
-           published_at = coalesce(o.published_at, $16),
+           published_at = CASE WHEN r.status <> 0 THEN coalesce(o.published_at, $16) END,
            -- A step that is already there is not told twice.
            status_changes = o.status_changes ||
                CASE WHEN l.was = 1 AND r.started_at IS NOT NULL THEN r.steps - 0 ELSE r.steps END
@@ -42,9 +49,14 @@ changed AS (
      WHERE o.id = r.id AND o.created_at = r.created_at AND o.attempt = r.attempt
        AND o.created_at BETWEEN $14 AND $15
     RETURNING o.id, o.job_id, o.job_name, o.status, o.version, o.trigger, o.attempt, o.scheduled_for,
-              o.started_at, o.ended_at, o.duration_ms, o.instance_id, o.progress, o.note, l.was,
+              o.started_at, o.ended_at, o.duration_ms, o.instance_id, o.progress, o.note, o.waits_until, l.was,
               r.started_at AS told_start, o.job_version, o.worker_id, o.job_type, o.job_data, o.exception,
-              o.pause_after_seconds, r.fingerprint
+              o.pause_after_seconds, r.fingerprint, r.cause, o.created_at
+),
+waiting AS (
+    INSERT INTO waits AS w (occurrence_id, created_at, until)
+    SELECT id, created_at, waits_until FROM changed WHERE status = 0
+    ON CONFLICT (occurrence_id) DO UPDATE SET until = excluded.until
 ),
 ended AS (
     SELECT * FROM changed WHERE status IN (2, 3, 4, 5)
@@ -57,7 +69,7 @@ freed AS (
 failed AS (
     INSERT INTO failed_occurrences (occurrence_id, job_id, job_name, failed_at, cause, exception, fingerprint, job_data,
                                     job_version, worker_id, job_type, attempt)
-    SELECT id, job_id, job_name, ended_at, CASE status WHEN 5 THEN 'timed_out' ELSE 'failed' END, exception,
+    SELECT id, job_id, job_name, ended_at, coalesce(cause, CASE status WHEN 5 THEN 'timed_out' ELSE 'failed' END), exception,
            coalesce(fingerprint, ''), job_data, job_version, worker_id, job_type, attempt
       FROM ended WHERE status IN (3, 5)
     ON CONFLICT (occurrence_id) DO NOTHING
@@ -77,7 +89,7 @@ counted AS (
 )
 SELECT id AS "id!", job_id AS "job_id!", job_name AS "job_name!", status AS "status!", version AS "version!",
        trigger AS "trigger!", attempt AS "attempt!", scheduled_for AS "scheduled_for!", started_at, ended_at,
-       duration_ms, instance_id, progress, note,
+       duration_ms, instance_id, progress, note, waits_until,
        id IN (SELECT occurrence_id FROM freed) AS "freed!",
        id IN (SELECT occurrence_id FROM failed) AS "failed!",
        pause_after_seconds IS NOT NULL AND status IN (2, 3, 4, 5) AS "pauses!"

@@ -121,6 +121,7 @@ impl TryFrom<RawMade> for MadeRow {
             instance_id: None,
             progress: None,
             note: None,
+            waits_until: None,
         })?;
         let queued = Queued {
             id: OccurrenceId(raw.id),
@@ -131,6 +132,7 @@ impl TryFrom<RawMade> for MadeRow {
             job_data: raw.job_data,
             scheduled_for: raw.scheduled_for,
             attempt: 1,
+            failures: 0,
             max_retries: raw.max_retries,
             priority: raw.priority,
             timeout_seconds: raw.timeout_seconds,

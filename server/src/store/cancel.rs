@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::{
     Result, Store,
     jobs::Edit,
-    occurrences::{RawRow, status},
+    occurrences::{listed, status},
 };
 
 /// What a wish to cancel did to one occurrence.
@@ -74,6 +74,7 @@ impl Store {
                        version = o.version + 1,
                        ended_at = CASE WHEN l.was = 1 THEN NULL ELSE $5::timestamptz END,
                        is_held = false,
+                       waits_until = NULL,
                        cancel_requested_at = coalesce(o.cancel_requested_at, $5),
                        cancel_requested_by = coalesce(o.cancel_requested_by, $6),
                        note = CASE WHEN l.was = 1 THEN $8 ELSE $7 END,
@@ -83,7 +84,8 @@ impl Store {
                   FROM locked l
                  WHERE o.id = l.id AND o.created_at = l.created_at
                 RETURNING o.id, o.job_id, o.job_name, o.status, o.version, o.trigger, o.attempt, o.scheduled_for,
-                          o.started_at, o.ended_at, o.duration_ms, o.instance_id, o.progress, o.note, l.was
+                          o.started_at, o.ended_at, o.duration_ms, o.instance_id, o.progress, o.note, o.waits_until,
+                          l.was
             ),
             freed AS (DELETE FROM slots s USING changed c WHERE c.status = 4 AND s.occurrence_id = c.id),
             counted AS (
@@ -101,7 +103,7 @@ impl Store {
             SELECT c.id AS "id!", c.job_id AS "job_id!", c.job_name AS "job_name!", c.status AS "status!",
                    c.version AS "version!", c.trigger AS "trigger!", c.attempt AS "attempt!",
                    c.scheduled_for AS "scheduled_for!", c.started_at, c.ended_at, c.duration_ms, c.instance_id,
-                   c.progress, c.note, c.was AS "was!"
+                   c.progress, c.note, c.waits_until, c.was AS "was!"
               FROM changed c
             "#,
             &ids,
@@ -117,29 +119,7 @@ impl Store {
         )
         .fetch_all(self.pool())
         .await?;
-        rows.into_iter()
-            .map(|row| {
-                Ok(Cancelled {
-                    was: status(row.was)?,
-                    row: OccurrenceRow::try_from(RawRow {
-                        id: row.id,
-                        job_id: row.job_id,
-                        job_name: row.job_name,
-                        status: row.status,
-                        version: row.version,
-                        trigger: row.trigger,
-                        attempt: row.attempt,
-                        scheduled_for: row.scheduled_for,
-                        started_at: row.started_at,
-                        ended_at: row.ended_at,
-                        duration_ms: row.duration_ms,
-                        instance_id: row.instance_id,
-                        progress: row.progress,
-                        note: row.note,
-                    })?,
-                })
-            })
-            .collect()
+        rows.into_iter().map(|row| Ok(Cancelled { was: status(row.was)?, row: listed!(row)? })).collect()
     }
 
     /// What an occurrence is, of which job; none when there is none.

@@ -92,6 +92,7 @@ impl Store {
                        attempt = greatest(o.attempt, $3),
                        ended_at = $4,
                        is_held = false,
+                       waits_until = NULL,
                        note = $5,
                        exception = coalesce(o.exception, $5),
                        published_at = coalesce(o.published_at, $4),
@@ -174,6 +175,7 @@ impl Store {
             instance_id: row.instance_id,
             progress: row.progress,
             note: row.note,
+            waits_until: None,
         })?;
         Ok(Settled::Failed(Box::new(changed)))
     }

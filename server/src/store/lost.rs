@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use protocol::{id::OccurrenceId, status::OccurrenceStatus, view::OccurrenceRow};
 use uuid::Uuid;
 
-use super::{Result, Store, leases::Fence, occurrences::RawRow};
+use super::{Result, Store, leases::Fence, occurrences::listed};
 use crate::domain::zombie::{OnLost, Silent};
 
 /// How many runs are judged at once; the rest follows at the next look.
@@ -208,7 +208,7 @@ impl Store {
             SELECT c.id AS "id!", c.job_id AS "job_id!", c.job_name AS "job_name!", c.status AS "status!",
                    c.version AS "version!", c.trigger AS "trigger!", c.attempt AS "attempt!",
                    c.scheduled_for AS "scheduled_for!", c.started_at, c.ended_at, c.duration_ms, c.instance_id, c.progress,
-                   c.note
+                   c.note, c.waits_until
               FROM changed c
             "#,
             &ids,
@@ -230,22 +230,7 @@ impl Store {
         .await?;
         let mut done = SettledRows::default();
         for row in rows {
-            done.rows.push(OccurrenceRow::try_from(RawRow {
-                id: row.id,
-                job_id: row.job_id,
-                job_name: row.job_name,
-                status: row.status,
-                version: row.version,
-                trigger: row.trigger,
-                attempt: row.attempt,
-                scheduled_for: row.scheduled_for,
-                started_at: row.started_at,
-                ended_at: row.ended_at,
-                duration_ms: row.duration_ms,
-                instance_id: row.instance_id,
-                progress: row.progress,
-                note: row.note,
-            })?);
+            done.rows.push(listed!(row)?);
         }
         Ok(done)
     }

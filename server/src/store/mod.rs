@@ -22,6 +22,7 @@ pub mod reports;
 pub mod rules;
 pub mod slots;
 pub mod versions;
+pub mod waits;
 
 pub mod cluster;
 pub mod leases;

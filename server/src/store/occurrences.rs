@@ -30,7 +30,33 @@ pub struct RawRow {
     pub(super) instance_id: Option<String>,
     pub(super) progress: Option<Value>,
     pub(super) note: Option<String>,
+    pub(super) waits_until: Option<DateTime<Utc>>,
 }
+
+/// The list row in what a statement returned, whose columns are named as [`ROW`] names them. Every checked statement has
+/// a row type of its own, so this is no function.
+macro_rules! listed {
+    ($row:expr) => {
+        protocol::view::OccurrenceRow::try_from($crate::store::occurrences::RawRow {
+            id: $row.id,
+            job_id: $row.job_id,
+            job_name: $row.job_name,
+            status: $row.status,
+            version: $row.version,
+            trigger: $row.trigger,
+            attempt: $row.attempt,
+            scheduled_for: $row.scheduled_for,
+            started_at: $row.started_at,
+            ended_at: $row.ended_at,
+            duration_ms: $row.duration_ms,
+            instance_id: $row.instance_id,
+            progress: $row.progress,
+            note: $row.note,
+            waits_until: $row.waits_until,
+        })
+    };
+}
+pub(super) use listed;
 
 impl TryFrom<RawRow> for OccurrenceRow {
     type Error = StoreError;
@@ -53,6 +79,7 @@ impl TryFrom<RawRow> for OccurrenceRow {
             instance_id: row.instance_id,
             progress: row.progress.and_then(|value| serde_json::from_value(value).ok()),
             note: row.note,
+            waits_until: row.waits_until,
         })
     }
 }
@@ -68,7 +95,7 @@ pub(super) fn status(code: i16) -> Result<OccurrenceStatus> {
 
 /// The columns of a list row, for statements that are put together.
 const ROW: &str = "id, job_id, job_name, status, version, trigger, attempt, scheduled_for, started_at, ended_at, \
-                   duration_ms, instance_id, progress, note";
+                   duration_ms, instance_id, progress, note, waits_until";
 
 impl Store {
     /// A page of occurrences, newest first.
@@ -139,22 +166,7 @@ impl Store {
             StoreError::Corrupt { table: "occurrences", column: "status_changes", detail: error.to_string() }
         })?;
         Ok(Some(OccurrenceView {
-            row: OccurrenceRow::try_from(RawRow {
-                id: row.id,
-                job_id: row.job_id,
-                job_name: row.job_name,
-                status: row.status,
-                version: row.version,
-                trigger: row.trigger,
-                attempt: row.attempt,
-                scheduled_for: row.scheduled_for,
-                started_at: row.started_at,
-                ended_at: row.ended_at,
-                duration_ms: row.duration_ms,
-                instance_id: row.instance_id,
-                progress: row.progress,
-                note: row.note,
-            })?,
+            row: listed!(row)?,
             worker_id: row.worker_id,
             job_type: row.job_type,
             job_version: row.job_version,

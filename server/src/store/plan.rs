@@ -10,7 +10,7 @@ use protocol::{
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Result, Store, StoreError, occurrences::status, rules::RuleColumns};
+use super::{Result, Store, StoreError, occurrences::status, rules::RuleColumns, waits::queued};
 use crate::domain::{due::Verdict, message::Queued};
 
 /// A job that is due, with what its message needs.
@@ -213,8 +213,8 @@ impl Store {
     /// When the database does not answer.
     pub async fn unpublished(&self, before: DateTime<Utc>, limit: i64) -> Result<Vec<Queued>> {
         let rows = sqlx::query!(
-            "SELECT id, job_id, job_name, worker_id, job_type, job_data, scheduled_for, attempt, max_retries, priority,
-                    timeout_seconds
+            "SELECT id, job_id, job_name, worker_id, job_type, job_data, scheduled_for, attempt, failures, max_retries,
+                    priority, timeout_seconds
                FROM occurrences
               WHERE published_at IS NULL AND status = 0 AND NOT is_held AND created_at < $1
               ORDER BY created_at
@@ -224,22 +224,7 @@ impl Store {
         )
         .fetch_all(self.pool())
         .await?;
-        Ok(rows
-            .into_iter()
-            .map(|row| Queued {
-                id: OccurrenceId(row.id),
-                job_id: JobId(row.job_id),
-                job_name: row.job_name,
-                worker_id: row.worker_id,
-                job_type: row.job_type,
-                job_data: row.job_data,
-                scheduled_for: row.scheduled_for,
-                attempt: row.attempt,
-                max_retries: row.max_retries,
-                priority: row.priority,
-                timeout_seconds: row.timeout_seconds,
-            })
-            .collect())
+        Ok(rows.into_iter().map(|row| queued!(row)).collect())
     }
 
     /// Every active job's due instant, for rebuilding the index, in slices of `limit` after `after`.

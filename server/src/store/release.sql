@@ -30,5 +30,5 @@ taken AS (
 UPDATE occurrences o SET is_held = false, version = o.version + 1
   FROM chosen c
  WHERE o.id = c.occurrence_id AND o.created_at = c.created_at AND o.status = 0 AND o.is_held
-RETURNING o.id, o.job_id, o.job_name, o.worker_id, o.job_type, o.job_data, o.scheduled_for, o.attempt, o.max_retries,
-          o.priority, o.timeout_seconds
+RETURNING o.id, o.job_id, o.job_name, o.worker_id, o.job_type, o.job_data, o.scheduled_for, o.attempt, o.failures,
+          o.max_retries, o.priority, o.timeout_seconds

@@ -1,12 +1,17 @@
-//! The one guarded transition: every change of an occurrence's status after its birth goes through this statement.
+//! The guarded transition of what workers report: applied where the row's present state allows it, and nowhere else.
+
+use std::{collections::HashMap, time::Duration};
 
 use chrono::{DateTime, Utc};
-use protocol::view::OccurrenceRow;
+use protocol::{id::OccurrenceId, view::OccurrenceRow};
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Result, Store, StoreError, occurrences::RawRow};
-use crate::domain::transition::Change;
+use super::{
+    Result, Store, StoreError,
+    occurrences::{listed, status},
+};
+use crate::domain::{claim::Known, retry::Standing, transition::Change};
 
 /// What came of a batch of changes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -19,6 +24,8 @@ pub struct Applied {
     pub failed: bool,
     /// Whether a run has ended from whose end a job's pause is counted.
     pub pauses: bool,
+    /// Whether something waits for its next attempt now.
+    pub waits: bool,
 }
 
 impl Store {
@@ -53,6 +60,10 @@ impl Store {
         let steps: Vec<Value> =
             changes.iter().map(|change| serde_json::to_value(&change.steps).unwrap_or_default()).collect();
         let fingerprints: Vec<Option<String>> = changes.iter().map(|change| change.fingerprint.clone()).collect();
+        let causes: Vec<Option<String>> =
+            changes.iter().map(|change| change.cause.map(|cause| cause.word().to_owned())).collect();
+        let waits: Vec<Option<DateTime<Utc>>> = changes.iter().map(|change| change.waits_until).collect();
+        let failed: Vec<bool> = changes.iter().map(|change| change.counts_as_failure).collect();
         let rows = sqlx::query_file!(
             "src/store/apply.sql",
             &ids,
@@ -72,7 +83,10 @@ impl Store {
             newest,
             now,
             self.shard(),
-            &fingerprints as &[Option<String>]
+            &fingerprints as &[Option<String>],
+            &causes as &[Option<String>],
+            &waits as &[Option<DateTime<Utc>>],
+            &failed
         )
         .fetch_all(self.pool())
         .await
@@ -82,23 +96,78 @@ impl Store {
             applied.freed |= row.freed;
             applied.failed |= row.failed;
             applied.pauses |= row.pauses;
-            applied.rows.push(OccurrenceRow::try_from(RawRow {
-                id: row.id,
-                job_id: row.job_id,
-                job_name: row.job_name,
-                status: row.status,
-                version: row.version,
-                trigger: row.trigger,
-                attempt: row.attempt,
-                scheduled_for: row.scheduled_for,
-                started_at: row.started_at,
-                ended_at: row.ended_at,
-                duration_ms: row.duration_ms,
-                instance_id: row.instance_id,
-                progress: row.progress,
-                note: row.note,
-            })?);
+            applied.waits |= row.waits_until.is_some();
+            applied.rows.push(listed!(row)?);
         }
         Ok(applied)
+    }
+
+    /// What is known of some occurrences, as far as there are any.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn known(&self, asked: &[OccurrenceId]) -> Result<HashMap<OccurrenceId, Known>> {
+        let ids: Vec<Uuid> = asked.iter().map(|id| id.0).collect();
+        let created: Vec<DateTime<Utc>> = asked.iter().map(|id| id.created_at()).collect();
+        let rows = sqlx::query!(
+            r#"SELECT o.id AS "id!", o.status AS "status!", o.attempt AS "attempt!", o.instance_id, o.is_held AS "is_held!"
+                 FROM unnest($1::uuid[], $2::timestamptz[]) AS a (id, created_at)
+                CROSS JOIN LATERAL (SELECT * FROM occurrences o WHERE o.id = a.id AND o.created_at = a.created_at) o"#,
+            &ids,
+            &created
+        )
+        .fetch_all(self.pool())
+        .await?;
+        rows.into_iter()
+            .map(|row| {
+                let known = Known {
+                    status: status(row.status)?,
+                    attempt: row.attempt,
+                    instance_id: row.instance_id,
+                    is_held: row.is_held,
+                };
+                Ok((OccurrenceId(row.id), known))
+            })
+            .collect()
+    }
+
+    /// What these occurrences have behind them and may still do, each as long as it is in the attempt it is asked about.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn standings(&self, asked: &[(OccurrenceId, i32)]) -> Result<HashMap<OccurrenceId, Standing>> {
+        let ids: Vec<Uuid> = asked.iter().map(|(id, _)| id.0).collect();
+        let created: Vec<DateTime<Utc>> = asked.iter().map(|(id, _)| id.created_at()).collect();
+        let attempts: Vec<i32> = asked.iter().map(|(_, attempt)| *attempt).collect();
+        // The pause is the job's present one: who shortens it while a job keeps failing means this failure too.
+        let rows = sqlx::query!(
+            r#"SELECT o.id AS "id!", o.failures AS "failures!", o.max_retries AS "max_retries!",
+                      coalesce(j.base_retry_delay_seconds, 5) AS "base!",
+                      o.cancel_requested_at IS NOT NULL AS "is_cancelled!"
+                 FROM unnest($1::uuid[], $2::timestamptz[], $3::int[]) AS a (id, created_at, attempt)
+                CROSS JOIN LATERAL (
+                      SELECT * FROM occurrences o
+                       WHERE o.id = a.id AND o.created_at = a.created_at AND o.attempt = a.attempt) o
+                 LEFT JOIN jobs j ON j.id = o.job_id"#,
+            &ids,
+            &created,
+            &attempts
+        )
+        .fetch_all(self.pool())
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| {
+                let standing = Standing {
+                    failures: row.failures,
+                    max_retries: row.max_retries,
+                    base_delay: Duration::from_secs(u64::try_from(row.base).unwrap_or_default()),
+                    is_cancelled: row.is_cancelled,
+                };
+                (OccurrenceId(row.id), standing)
+            })
+            .collect())
     }
 }

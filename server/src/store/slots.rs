@@ -7,7 +7,7 @@
 use chrono::{DateTime, Utc};
 use protocol::id::{JobId, OccurrenceId};
 
-use super::{Result, Store};
+use super::{Result, Store, waits::queued};
 use crate::domain::message::Queued;
 
 impl Store {
@@ -30,22 +30,7 @@ impl Store {
         sqlx::query!("SELECT pg_advisory_xact_lock(hashtext('milvaion.slots'))").execute(&mut *tx).await?;
         let rows = sqlx::query_file!("src/store/release.sql", limit).fetch_all(&mut *tx).await?;
         tx.commit().await?;
-        Ok(rows
-            .into_iter()
-            .map(|row| Queued {
-                id: OccurrenceId(row.id),
-                job_id: JobId(row.job_id),
-                job_name: row.job_name,
-                worker_id: row.worker_id,
-                job_type: row.job_type,
-                job_data: row.job_data,
-                scheduled_for: row.scheduled_for,
-                attempt: row.attempt,
-                max_retries: row.max_retries,
-                priority: row.priority,
-                timeout_seconds: row.timeout_seconds,
-            })
-            .collect())
+        Ok(rows.into_iter().map(|row| queued!(row)).collect())
     }
 
     /// Open occurrences whose job has a younger one waiting that is to replace them, oldest first.

@@ -69,6 +69,8 @@ impl Bench {
             exception: None,
             duration_ms: Some(3),
             progress: None,
+            permanent: false,
+            retry_after_ms: None,
         };
         let told = self.server.store.apply(&fold(vec![report]), self.clock.now()).await.expect("answered");
         !told.rows.is_empty()

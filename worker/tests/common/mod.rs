@@ -1,22 +1,29 @@
 //! A broker and a Redis for one test: names of its own, and a proxy that can hold back the broker's confirmations.
 
 use std::{
+    collections::HashMap,
     future::Future,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use chrono::{DateTime, Utc};
+use futures::StreamExt;
 use lapin::{
-    BasicProperties, Channel, Connection, ConnectionProperties,
-    options::{BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions},
+    BasicProperties, Channel, Connection, ConnectionProperties, Consumer, ExchangeKind,
+    options::{
+        BasicConsumeOptions, BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions,
+        QueueDeclareOptions,
+    },
     types::{AMQPValue, FieldTable},
     uri::AMQPUri,
 };
 use milvaion_worker::{CancellationToken, Worker, WorkerBuilder, WorkerError};
 use protocol::{
     id::{JobId, OccurrenceId},
-    message::{JobMessage, LogMessage, RegistrationMessage, StatusMessage, StatusReport},
+    message::{
+        ClaimReply, ClaimRequest, Denial, JobMessage, LogMessage, RegistrationMessage, StatusMessage, StatusReport,
+    },
     status::OccurrenceStatus,
     topology::{HEADER_REPUBLISH, Keys, Topology},
 };
@@ -44,6 +51,14 @@ pub(crate) struct Stack {
     channel: Channel,
     _connection: Connection,
     reports: std::sync::Mutex<Vec<StatusReport>>,
+    server: Arc<Server>,
+}
+
+/// What stands for a server as far as claims are concerned: it grants all but those it is told to deny.
+#[derive(Default)]
+struct Server {
+    denied: std::sync::Mutex<HashMap<OccurrenceId, Denial>>,
+    asked: std::sync::Mutex<Vec<ClaimRequest>>,
 }
 
 impl Stack {
@@ -56,8 +71,11 @@ impl Stack {
             .expect("RabbitMQ at AMQP_URL answers");
         let channel = connection.create_channel().await.expect("a channel");
         channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
+        let (topology, server) = (Topology::new(name.as_str()), Arc::<Server>::default());
+        tokio::spawn(answer_claims(claims_queue(&connection, &topology.claims()).await, server.clone()));
         Self {
-            topology: Topology::new(name.as_str()),
+            topology,
+            server,
             worker_id: "w".to_owned(),
             key_prefix: format!("{name}:"),
             amqp_url,
@@ -150,6 +168,17 @@ impl Stack {
         assert_eq!(confirm.await.expect("answered"), lapin::Confirmation::Ack(None), "the message must reach a queue");
     }
 
+    /// Makes the server deny an occurrence from now on.
+    pub(crate) fn deny(&self, occurrence: OccurrenceId, reason: Denial) {
+        self.server.denied.lock().expect("no test thread panicked").insert(occurrence, reason);
+    }
+
+    /// Whether the server was asked about an occurrence.
+    pub(crate) fn was_asked(&self, occurrence: OccurrenceId) -> bool {
+        let asked = self.server.asked.lock().expect("no test thread panicked");
+        asked.iter().any(|request| request.occurrence_id == occurrence)
+    }
+
     /// Claims an attempt in the name of another instance, for so many milliseconds.
     pub(crate) async fn claim(&self, occurrence: OccurrenceId, by: &str, lease_ms: u32) {
         let key = self.keys().running(occurrence);
@@ -207,7 +236,9 @@ impl Stack {
             reports.into_iter().filter(|report| report.occurrence_id == occurrence).collect::<Vec<_>>()
         };
         eventually("the occurrence ends", async || {
-            of(self.reports().await).iter().any(|report| report.status.is_final())
+            of(self.reports().await)
+                .iter()
+                .any(|report| report.status.is_final() || report.status == OccurrenceStatus::Queued)
         })
         .await;
         of(self.reports().await)
@@ -261,8 +292,13 @@ impl Stack {
     /// Takes the exchanges and queues away again.
     pub(crate) async fn clean(self, job_types: &[&str]) {
         let topology = &self.topology;
-        let mut queues =
-            vec![topology.dead_letter_queue(), topology.status(), topology.logs(), topology.registration()];
+        let mut queues = vec![
+            topology.dead_letter_queue(),
+            topology.status(),
+            topology.logs(),
+            topology.registration(),
+            topology.claims(),
+        ];
         queues.extend(job_types.iter().map(|job_type| topology.job_queue(&self.worker_id, job_type)));
         for queue in queues {
             let _ = self.channel.queue_delete(queue.as_str().into(), Default::default()).await;
@@ -273,10 +309,52 @@ impl Stack {
             topology.status(),
             topology.logs(),
             topology.registration(),
+            topology.claims(),
         ];
         for exchange in exchanges {
             let _ = self.channel.exchange_delete(exchange.as_str().into(), Default::default()).await;
         }
+    }
+}
+
+async fn claims_queue(connection: &Connection, name: &str) -> (Channel, Consumer) {
+    let channel = connection.create_channel().await.expect("a channel");
+    let (exchange, queue) = (
+        ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() },
+        QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() },
+    );
+    channel
+        .exchange_declare(name.into(), ExchangeKind::Direct, exchange, FieldTable::default())
+        .await
+        .expect("declared");
+    channel.queue_declare(name.into(), queue, FieldTable::default()).await.expect("declared");
+    channel
+        .queue_bind(name.into(), name.into(), name.into(), Default::default(), FieldTable::default())
+        .await
+        .expect("bound");
+    let options = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
+    let questions =
+        channel.basic_consume(name.into(), "".into(), options, FieldTable::default()).await.expect("consumes");
+    (channel, questions)
+}
+
+async fn answer_claims((channel, mut questions): (Channel, Consumer), server: Arc<Server>) {
+    while let Some(Ok(question)) = questions.next().await {
+        let request: ClaimRequest = serde_json::from_slice(&question.data).expect("a message of the protocol");
+        let reason = server.denied.lock().expect("no test thread panicked").get(&request.occurrence_id).copied();
+        let reply = ClaimReply {
+            occurrence_id: request.occurrence_id,
+            attempt: request.attempt,
+            granted: reason.is_none(),
+            reason,
+            by: None,
+        };
+        server.asked.lock().expect("no test thread panicked").push(request);
+        let to = question.properties.reply_to().clone().expect("a question names whom to answer");
+        let id = question.properties.correlation_id().clone().expect("a question has an id");
+        let (body, properties) =
+            (serde_json::to_vec(&reply).expect("plain data"), BasicProperties::default().with_correlation_id(id));
+        channel.basic_publish("".into(), to, BasicPublishOptions::default(), &body, properties).await.expect("sent");
     }
 }
 

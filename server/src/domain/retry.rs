@@ -1,0 +1,227 @@
+//! Is a failed attempt the last one, and if not, when does the next begin?
+//!
+//! A worker reports how an attempt ended and knows nothing of what follows. Whether there is a retry left is decided
+//! here, from what the occurrence has behind it, so that a worker in any language has retries by reporting that it
+//! failed, and nobody's place or memory is taken up while a retry waits.
+//!
+//! Two counts are kept apart. The *attempt* tells one start from the next and fences late reports; it grows with every
+//! start. The *failures* are what the job's retries are counted against: an attempt that was lost with its worker, or
+//! handed back because the worker stopped, is repeated without being one.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use protocol::{failure::Cause, status::OccurrenceStatus, view::StatusChange};
+
+use super::transition::Change;
+
+/// The longest pause before an attempt, whoever asks for it.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(30 * 24 * 3600);
+/// The longest pause that doubling leads to.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(24 * 3600);
+/// An occurrence that was handed back so often is going round in circles.
+const MOST_ATTEMPTS: i32 = 10_000;
+
+/// What an occurrence has behind it and may still do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// How many attempts have failed already.
+    pub failures: i16,
+    /// How many may be repeated.
+    pub max_retries: i16,
+    /// The pause before the first retry; each further one doubles it.
+    pub base_delay: Duration,
+    /// Whether somebody asked for it to end.
+    pub is_cancelled: bool,
+}
+
+/// The pause after one more failure: `base × 2^failures`, at most a day.
+#[must_use]
+pub fn backoff(base: Duration, failures: i16) -> Duration {
+    let doublings = u32::from(failures.unsigned_abs()).min(31);
+    base.saturating_mul(1 << doublings).min(LONGEST_BACKOFF)
+}
+
+/// Decides what an ended attempt leads to and writes it into the change: the next attempt and when it may begin, or why
+/// this was the last one. A change that is no failure and was not handed back stays as it is.
+pub fn decide(change: &mut Change, standing: Standing, now: DateTime<Utc>) {
+    if !change.may_be_followed() {
+        return;
+    }
+    let asked = change.retry_after.map(|wait| wait.min(LONGEST_WAIT));
+    let spent = change.attempt >= MOST_ATTEMPTS;
+    if change.handed_back {
+        if standing.is_cancelled {
+            let reason = "Cancelled: its worker stopped before it could end by itself.";
+            return finish(change, OccurrenceStatus::Cancelled, reason, now);
+        }
+        if spent {
+            change.cause = Some(Cause::Exhausted);
+            return finish(change, OccurrenceStatus::Failed, "It was handed back too often.", now);
+        }
+        let wait = asked.unwrap_or_default();
+        return again(change, wait, format!("Handed back; attempt {} {}", change.attempt + 1, when(wait)), now);
+    }
+    let left = standing.max_retries - standing.failures;
+    if change.permanent || left <= 0 || spent || standing.is_cancelled {
+        change.cause = Some(match change.status {
+            _ if change.permanent => Cause::Permanent,
+            OccurrenceStatus::TimedOut => Cause::TimedOut,
+            _ if standing.max_retries > 0 && left <= 0 => Cause::Exhausted,
+            _ => Cause::Failed,
+        });
+        return;
+    }
+    let wait = asked.unwrap_or_else(|| backoff(standing.base_delay, standing.failures));
+    change.counts_as_failure = true;
+    let nth = standing.failures + 1;
+    again(change, wait, format!("Retry {nth} of {} {}", standing.max_retries, when(wait)), now);
+}
+
+fn again(change: &mut Change, wait: Duration, note: String, now: DateTime<Utc>) {
+    change.steps.push(StatusChange {
+        status: OccurrenceStatus::Queued,
+        at: now,
+        attempt: change.attempt + 1,
+        by: None,
+        note: Some(note),
+    });
+    change.status = OccurrenceStatus::Queued;
+    change.ended_at = None;
+    change.result = None;
+    change.waits_until = Some(now + chrono::Duration::from_std(wait).unwrap_or_default());
+}
+
+fn finish(change: &mut Change, status: OccurrenceStatus, note: &str, now: DateTime<Utc>) {
+    change.steps.push(StatusChange {
+        status,
+        at: now,
+        attempt: change.attempt,
+        by: Some(change.instance_id.clone()),
+        note: Some(note.to_owned()),
+    });
+    change.status = status;
+    change.ended_at = Some(now);
+    change.note = Some(note.to_owned());
+}
+
+fn when(wait: Duration) -> String {
+    match wait.as_secs() {
+        _ if wait.is_zero() => "at once".to_owned(),
+        0 => format!("in {} ms", wait.as_millis()),
+        seconds @ 1..120 => format!("in {seconds} s"),
+        seconds @ 120..7_200 => format!("in {} min", seconds / 60),
+        seconds => format!("in {} h", seconds / 3_600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::{id::OccurrenceId, message::StatusReport};
+
+    use super::*;
+    use crate::domain::transition::fold;
+
+    const NOW: DateTime<Utc> = DateTime::UNIX_EPOCH;
+
+    fn standing(failures: i16, max_retries: i16) -> Standing {
+        Standing { failures, max_retries, base_delay: Duration::from_secs(5), is_cancelled: false }
+    }
+
+    fn change(status: OccurrenceStatus) -> Change {
+        let report = StatusReport {
+            occurrence_id: OccurrenceId::default(),
+            attempt: 3,
+            instance_id: "w-1".into(),
+            status,
+            timestamp: NOW,
+            result: None,
+            exception: Some("boom".into()),
+            duration_ms: Some(7),
+            progress: None,
+            permanent: false,
+            retry_after_ms: None,
+        };
+        fold(vec![report]).remove(0)
+    }
+
+    fn wait(change: &Change) -> Option<i64> {
+        change.waits_until.map(|until| (until - NOW).num_milliseconds())
+    }
+
+    #[test]
+    fn the_pause_doubles_from_the_base_up_to_a_day() {
+        let pauses = [0, 1, 2, 3].map(|failures| backoff(Duration::from_secs(5), failures).as_secs());
+        assert_eq!(pauses, [5, 10, 20, 40]);
+        assert_eq!(backoff(Duration::from_secs(86_400), 100), LONGEST_BACKOFF);
+    }
+
+    #[test]
+    fn a_failure_with_a_retry_left_is_queued_again() {
+        for status in [OccurrenceStatus::Failed, OccurrenceStatus::TimedOut] {
+            let mut change = change(status);
+            decide(&mut change, standing(1, 3), NOW);
+            assert_eq!((change.status, wait(&change)), (OccurrenceStatus::Queued, Some(10_000)));
+            assert!(change.counts_as_failure && change.ended_at.is_none() && change.cause.is_none());
+            let steps: Vec<_> = change.steps.iter().map(|step| (step.status, step.attempt)).collect();
+            assert_eq!(steps, [(status, 3), (OccurrenceStatus::Queued, 4)]);
+            assert_eq!(change.steps[1].note.as_deref(), Some("Retry 2 of 3 in 10 s"));
+            // What went wrong stays readable while it waits.
+            assert_eq!(change.note.as_deref(), Some("boom"));
+        }
+    }
+
+    #[test]
+    fn the_last_failure_is_the_end_and_says_why() {
+        for (status, standing, permanent, cause) in [
+            (OccurrenceStatus::Failed, standing(3, 3), false, Cause::Exhausted),
+            (OccurrenceStatus::Failed, standing(0, 0), false, Cause::Failed),
+            (OccurrenceStatus::Failed, standing(0, 3), true, Cause::Permanent),
+            (OccurrenceStatus::TimedOut, standing(3, 3), false, Cause::TimedOut),
+            (OccurrenceStatus::Failed, Standing { is_cancelled: true, ..standing(0, 3) }, false, Cause::Failed),
+        ] {
+            let mut change = Change { permanent, ..change(status) };
+            let before = change.clone();
+            decide(&mut change, standing, NOW);
+            assert_eq!(change.cause, Some(cause));
+            assert_eq!(Change { cause: None, ..change }, before);
+        }
+    }
+
+    #[test]
+    fn the_worker_may_name_the_pause() {
+        let mut change = Change { retry_after: Some(Duration::from_millis(1_500)), ..change(OccurrenceStatus::Failed) };
+        decide(&mut change, standing(0, 1), NOW);
+        assert_eq!(wait(&change), Some(1_500));
+        let mut change = Change { retry_after: Some(Duration::MAX), ..super::tests::change(OccurrenceStatus::Failed) };
+        decide(&mut change, standing(0, 1), NOW);
+        assert_eq!(wait(&change), Some(30 * 24 * 3_600_000));
+    }
+
+    #[test]
+    fn what_was_handed_back_has_not_failed() {
+        let mut change = change(OccurrenceStatus::Queued);
+        assert!(change.handed_back);
+        decide(&mut change, standing(0, 0), NOW);
+        assert_eq!((change.status, wait(&change)), (OccurrenceStatus::Queued, Some(0)));
+        assert!(!change.counts_as_failure);
+        assert_eq!(change.steps[0].note.as_deref(), Some("Handed back; attempt 4 at once"));
+    }
+
+    #[test]
+    fn what_was_to_end_anyway_is_not_handed_back() {
+        let mut change = change(OccurrenceStatus::Queued);
+        decide(&mut change, Standing { is_cancelled: true, ..standing(0, 3) }, NOW);
+        assert_eq!((change.status, change.ended_at), (OccurrenceStatus::Cancelled, Some(NOW)));
+    }
+
+    #[test]
+    fn nothing_else_is_touched() {
+        for status in [OccurrenceStatus::Running, OccurrenceStatus::Completed, OccurrenceStatus::Cancelled] {
+            let mut change = change(status);
+            let before = change.clone();
+            decide(&mut change, standing(0, 3), NOW);
+            assert_eq!(change, before);
+        }
+    }
+}

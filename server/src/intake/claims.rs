@@ -1,0 +1,81 @@
+//! Questions whether an attempt may start, answered from PostgreSQL.
+//!
+//! A worker asks only about a message that may be a second copy, so there are few; a broker that came back has many at
+//! once, which is why they are read and answered in batches. The answer goes to the queue the worker named, through the
+//! broker's default exchange: it is not confirmed, for a worker that hears nothing asks again.
+
+use std::collections::HashMap;
+
+use lapin::{BasicProperties, Channel, message::Delivery, options::BasicPublishOptions};
+use protocol::{
+    id::OccurrenceId,
+    message::{ClaimReply, ClaimRequest},
+};
+
+use crate::{
+    broker::consumer::Handler,
+    domain::claim::{self, Known},
+    store::Store,
+};
+
+/// The consumer of the claims queue.
+#[derive(Clone, Debug)]
+pub struct ClaimIntake {
+    /// The truth.
+    pub store: Store,
+}
+
+impl ClaimIntake {
+    /// Answers some requests, in their order.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn answer(&self, requests: Vec<ClaimRequest>) -> anyhow::Result<Vec<ClaimReply>> {
+        let ids: Vec<OccurrenceId> = requests.iter().map(|request| request.occurrence_id).collect();
+        let known: HashMap<OccurrenceId, Known> = self.store.known(&ids).await?;
+        Ok(requests
+            .into_iter()
+            .map(|request| {
+                let known = known.get(&request.occurrence_id);
+                claim::answer(request, known)
+            })
+            .collect())
+    }
+}
+
+impl Handler for ClaimIntake {
+    const NAME: &'static str = "milvaion server claims";
+
+    async fn handle(&self, _: Vec<Vec<u8>>) -> anyhow::Result<()> {
+        // Without its envelope a question cannot be answered.
+        Ok(())
+    }
+
+    async fn handle_whole(&self, channel: &Channel, batch: &[Delivery]) -> anyhow::Result<()> {
+        let mut requests = Vec::with_capacity(batch.len());
+        let mut envelopes = Vec::with_capacity(batch.len());
+        for delivery in batch {
+            let Some(to) = delivery.properties.reply_to() else {
+                tracing::warn!("a question about a claim names nobody to answer; it is let go");
+                continue;
+            };
+            match serde_json::from_slice::<ClaimRequest>(&delivery.data) {
+                Ok(request) => {
+                    requests.push(request);
+                    envelopes.push((to.clone(), delivery.properties.correlation_id().clone()));
+                }
+                Err(error) => tracing::warn!(error = %error, "a question about a claim cannot be read"),
+            }
+        }
+        for (reply, (to, correlation_id)) in self.answer(requests).await?.into_iter().zip(envelopes) {
+            let body = serde_json::to_vec(&reply)?;
+            let mut properties = BasicProperties::default().with_content_type("application/json".into());
+            if let Some(id) = correlation_id {
+                properties = properties.with_correlation_id(id);
+            }
+            channel.basic_publish("".into(), to, BasicPublishOptions::default(), &body, properties).await?;
+        }
+        Ok(())
+    }
+}
