@@ -355,7 +355,7 @@ class Post(threading.Thread):
         self.outlet = Outlet(settings, "post")
         self.changed = threading.Condition()
         self.reports = collections.deque()  # (report, what to do once it is confirmed)
-        self.lines = collections.OrderedDict()  # occurrence id -> lines
+        self.lines = {}  # occurrence id -> lines
         self.count = self.dropped = 0
         self.is_sending = False
 
@@ -388,55 +388,50 @@ class Post(threading.Thread):
         while True:
             with self.changed:
                 self.changed.wait_for(lambda: self.reports or self.lines, timeout=1.0)
-                self.is_sending = bool(self.reports or self.lines)
+                # Both at one moment, and lines first: whoever sees an end must be able to read what was written before.
+                reports = [self.reports.popleft() for _ in bounded([report for report, _ in self.reports], 200)]
+                lines, self.lines = self.lines, {}
+                self.is_sending = bool(reports or lines)
             try:
-                # Lines first: whoever sees an end must be able to read what was written before it.
-                while self.send_lines() or self.send_reports():
-                    pass
+                self.send_lines(lines)
+                self.send_reports(reports)
                 self.outlet.idle()
                 backoff = Backoff()
             except TROUBLE as error:
                 log.warning("reports could not be sent and are kept: %r", error)
+                with self.changed:
+                    self.reports.extendleft(reversed(reports))
+                    for occurrence, left in lines.items():
+                        self.lines[occurrence] = left + self.lines.get(occurrence, [])
                 self.outlet.close()
                 time.sleep(backoff.next())
-            finally:
-                with self.changed:
-                    self.is_sending = False
-                    self.changed.notify_all()
-
-    def send_lines(self):
-        with self.changed:
-            if not self.lines:
-                return False
-            occurrence, lines = next(iter(self.lines.items()))
-            some = bounded(lines, 500)
-            if self.dropped:
-                log.warning("%d log lines were left out while the broker was away", self.dropped)
-                self.dropped = 0
-        self.outlet.send("logs", {"occurrenceId": occurrence, "lines": some})
-        with self.changed:
-            del lines[: len(some)]
-            self.count -= len(some)
-            if not lines:
-                del self.lines[occurrence]
-        return True
-
-    def send_reports(self):
-        with self.changed:
-            waiting = bounded([report for report, _ in self.reports], 200)
-            batch = [self.reports.popleft() for _ in waiting]
-        if not batch:
-            return False
-        try:
-            self.outlet.send("status", {"reports": [report for report, _ in batch]})
-        except BaseException:
             with self.changed:
-                self.reports.extendleft(reversed(batch))
-            raise
-        for _, confirmed in batch:
+                self.is_sending = False
+                self.changed.notify_all()
+
+    def send_lines(self, lines):
+        """Sends lines, and takes away what was sent."""
+        while lines:
+            occurrence = next(iter(lines))
+            some = bounded(lines[occurrence], 500)
+            self.outlet.send("logs", {"occurrenceId": occurrence, "lines": some})
+            lines[occurrence] = lines[occurrence][len(some) :]
+            if not lines[occurrence]:
+                del lines[occurrence]
+            with self.changed:
+                self.count -= len(some)
+                dropped, self.dropped = self.dropped, 0
+            if dropped:
+                log.warning("%d log lines were left out while the broker was away", dropped)
+
+    def send_reports(self, reports):
+        if reports:
+            self.outlet.send("status", {"reports": [report for report, _ in reports]})
+        sent = reports[:]
+        reports.clear()
+        for _, confirmed in sent:
             if confirmed:
                 confirmed()
-        return True
 
 
 def same(one, other):
