@@ -99,7 +99,10 @@ async fn two_instances_that_start_one_attempt_are_noted_whatever_the_order() {
         let expected = Duplicate { attempt: 1, first: a.into(), others: vec![b.into()] };
         assert_eq!(duplicates::find(&view.changes), [expected], "{batches:?}");
         assert_eq!(bench.counted(id).await, 1, "{batches:?}");
-        assert_eq!(view.changes.last().map(|step| step.status), Some(if view.row.ended_at.is_some() { Completed } else { Running }));
+        assert_eq!(
+            view.changes.last().map(|step| step.status),
+            Some(if view.row.ended_at.is_some() { Completed } else { Running })
+        );
         // All of it once more, as after a crash between the commit and the acknowledgement.
         for batch in batches {
             bench.tell(id, batch).await;

@@ -161,9 +161,10 @@ impl Python {
                 let asked = Command::new(python).args(["-c", "import pika, redis"]).stderr(Stdio::null()).status();
                 asked.is_ok_and(|status| status.success())
             };
-            ["/usr/bin/python3", "python3"].into_iter().find(has_all).expect(
-                "no Python with the packages pika and redis: `sh xtask/install.sh test` installs them",
-            )
+            ["/usr/bin/python3", "python3"]
+                .into_iter()
+                .find(has_all)
+                .expect("no Python with the packages pika and redis: `sh xtask/install.sh test` installs them")
         })
     }
 

@@ -44,12 +44,19 @@ async fn it_runs_jobs_and_everything_said_is_what_the_schemas_say() {
         assert_eq!(house.cause(id).await, Some(Cause::Permanent));
     }
 
+    // Ours keeps to the same page.
+    let ours = stack::worker(&house.config);
+    let id = house.run_on("w", "echo", json!({ "say": "hello" }), 0).await;
+    assert_eq!(stack::ended(&house.server, id).await.row.status, OccurrenceStatus::Completed);
+    ours.stop().await;
+
     worker.stop().await;
-    let workers = house.server.store.workers(house.server.clock.now() - chrono::Duration::hours(1), house.server.clock.now());
+    let workers =
+        house.server.store.workers(house.server.clock.now() - chrono::Duration::hours(1), house.server.clock.now());
     let workers = workers.await.expect("answered");
-    assert!(workers[0].instances[0].stopped, "it said goodbye");
+    assert!(workers.iter().all(|worker| worker.instances[0].stopped), "both said goodbye");
     let kinds = tap.close().await;
-    for (exchange, least) in [("jobs", 3), ("status", 3), ("logs", 1), ("registration", 2)] {
+    for (exchange, least) in [("jobs", 4), ("status", 4), ("logs", 2), ("registration", 4)] {
         let heard = kinds.get(exchange).copied().unwrap_or_default();
         assert!(heard >= least, "only {heard} messages were heard on {exchange}");
     }
