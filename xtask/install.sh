@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what is missing, and says so. Each step is skipped when it is done.
 #   install.sh run    what `make run` needs
-#   install.sh test   that, and a browser for the tests
+#   install.sh test   that, a browser for the tests, and what the worker in Python needs
 set -eu
 cd "$(dirname "$0")/.."
 purpose=${1:-run}
@@ -22,7 +22,13 @@ has pkg-config || need pkg-config
 if has pkg-config && pkg-config --exists openssl; then :; else need libssl-dev; fi
 has node || need nodejs
 has npm || need npm
-if [ "$purpose" = test ]; then has chromium || need chromium; fi
+if [ "$purpose" = test ]; then
+    has chromium || need chromium
+    # For the worker in Python. Debian's own Python comes first: its packages are made for that one.
+    python() { for python in /usr/bin/python3 python3; do "$python" -c "import $1" 2>/dev/null && return; done; return 1; }
+    python pika || need python3-pika
+    python redis || need python3-redis
+fi
 
 if [ -n "$missing" ]; then
     has apt-get || die "these Debian packages are missing and there is no apt-get here: install what corresponds to$missing, then run make again"

@@ -98,6 +98,9 @@ async fn an_occurrence_tells_its_story_and_text_from_jobs_stays_text() {
     failed.says_none_of(&["<b>refused</b>"]);
     let viewer = get(&Fake::signed_in(Role::Viewer).ready(), &path).await;
     viewer.says(&["Completed in 1.2 s", "\"status\": 200"]).says_none_of(&["Run job again"]);
+    viewer.says_none_of(&["Duplicate start"]);
+    let doubled = get(&Fake::signed_in(Role::Viewer).doubled().ready(), &path).await;
+    doubled.says(&["Duplicate start: attempt 1 was started by local-1 and also by local-2.", "data-kind=\"warn\""]);
     let waits = Fake::signed_in(Role::Viewer).with_status(OccurrenceStatus::Queued).without_worker().ready();
     get(&waits, &path).await.says(&["Queued: no live worker offers local/http-request."]);
 }

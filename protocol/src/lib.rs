@@ -4,7 +4,8 @@
 //! written here is therefore a promise to somebody else's program, and the rule of change is the usual one for
 //! promises: a field may be added with a default, a field is never repurposed, renamed or removed, and a number once
 //! given to a status stays that status for ever. `tests/wire.rs` pins the JSON of every message and event; a changed
-//! golden is a changed contract and must be meant.
+//! golden is a changed contract and must be meant. For those who do not read Rust the same is told in `docs/protocol`, with
+//! JSON Schemas made from these types (`schema`, behind a feature of that name).
 //!
 //! Nothing in this crate performs I/O or reads a clock. It compiles to wasm32, so that the form in the browser and the
 //! dispatcher on the server judge a schedule by the same code.
@@ -12,7 +13,7 @@
 //! Reading order: [`id`] and [`status`] name things, [`schedule`] says when, [`calendar`] when not,
 //! [`rules`] what to do about missed, overlapping and failing occurrences, [`topology`] and [`message`] are the wire
 //! to workers, [`event`] is the wire to browsers, [`view`], [`request`] and [`page`] are what pages show and send,
-//! [`access`] says who may, [`failure`] is what waits to be settled.
+//! [`access`] says who may, [`failure`] is what waits to be settled, [`duplicates`] finds what was started twice.
 
 pub mod id;
 pub mod status;
@@ -26,11 +27,14 @@ pub mod schedule;
 mod zone;
 
 pub mod message;
+#[cfg(feature = "schema")]
+pub mod schema;
 pub mod topology;
 
 pub mod event;
 
 pub mod access;
+pub mod duplicates;
 pub mod failure;
 pub mod input;
 pub mod page;

@@ -27,6 +27,7 @@ pub const LOST_AFTER_SECONDS: i64 = 15;
 
 /// Server → worker: run this.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct JobMessage {
     /// The occurrence to run.
@@ -82,6 +83,7 @@ const fn middle() -> u8 {
 /// job's backoff. Queued says that the attempt was handed back without having failed: the worker stops, or the job asked
 /// for more time; the next attempt counts as no retry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct StatusReport {
     /// The occurrence.
@@ -119,6 +121,7 @@ pub struct StatusReport {
 
 /// How far a run is, in its own words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Progress {
     /// 0 to 100.
@@ -131,6 +134,7 @@ pub struct Progress {
 /// Worker → server, the body on the status queue: several reports in the order they happened. A lone report outside the
 /// list is understood too, so that a small worker need not batch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum StatusMessage {
     /// Several.
@@ -155,6 +159,7 @@ impl StatusMessage {
 
 /// How loud a log line is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
     /// For whoever debugs the job.
@@ -200,6 +205,7 @@ impl LogLevel {
 
 /// One line a job wrote.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct LogLine {
     /// Its place within the occurrence: `attempt × 1_000_000 + n`, given by the worker, so that a second copy of the
@@ -225,6 +231,7 @@ pub const fn first_seq(attempt: u32) -> i64 {
 
 /// Worker → server, the body on the log queue: lines of one occurrence.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct LogMessage {
     /// Whose lines.
@@ -235,11 +242,12 @@ pub struct LogMessage {
 
 /// Worker → server, on the registration queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "camelCase")]
 pub enum RegistrationMessage {
     /// Sent when the worker starts and after each reconnect.
     Hello(Hello),
-    /// Sent every [`HEARTBEAT_SECONDS`].
+    /// Sent every five seconds.
     Heartbeat(Heartbeat),
     /// Sent by a worker that stops in an orderly way.
     Goodbye {
@@ -251,6 +259,7 @@ pub enum RegistrationMessage {
 
 /// Who I am and what I can run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Hello {
     /// The group this process belongs to; jobs are addressed to it.
@@ -277,6 +286,7 @@ pub struct Hello {
 
 /// A job type as a worker announces it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct JobTypeInfo {
     /// Its name: 1 to 100 letters, digits, `-`, `_` and `.`.
@@ -297,6 +307,7 @@ pub struct JobTypeInfo {
 
 /// A sign of life.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Heartbeat {
     /// The group.
@@ -313,6 +324,7 @@ pub struct Heartbeat {
 /// Server → workers, on the cancellation channel and in the key of the occurrence: end this attempt. It is repeated until
 /// the occurrence has ended, so a worker hears it more than once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct CancelMessage {
     /// The occurrence to end.
@@ -328,6 +340,7 @@ pub struct CancelMessage {
 /// Worker → server, on the claims queue, with `reply_to` and `correlation_id` set: may this attempt start? Asked about a
 /// message that may be a second copy, before anything of it runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimRequest {
     /// The occurrence.
@@ -341,6 +354,7 @@ pub struct ClaimRequest {
 
 /// Server → worker, to the queue that the request named in `reply_to`, with the request's `correlation_id`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimReply {
     /// The occurrence.
@@ -359,6 +373,7 @@ pub struct ClaimReply {
 
 /// Why an attempt must not start. In each case its message can be acknowledged and forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Denial {
     /// An instance has reported that it runs it; if that one has died, a next attempt follows.

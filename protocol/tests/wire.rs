@@ -3,7 +3,8 @@
 //! Each golden is checked both ways: what we write is the golden, and the golden is read as what we wrote. It is then
 //! read again with fields of tomorrow strewn into every object, and once more with nothing but what has no default. A
 //! worker in another language, an old server beside a new one and a browser tab from yesterday all rest on these pages,
-//! so a test that fails here is not mended by editing the golden: see [`RULE`].
+//! so a test that fails here is not mended by editing the golden: see [`RULE`]. The same goldens are held against the
+//! schemas in `docs/protocol`.
 
 #[path = "wire/events.rs"]
 mod events;
@@ -11,6 +12,8 @@ mod events;
 mod messages;
 #[path = "wire/names.rs"]
 mod names;
+#[path = "wire/schemas.rs"]
+mod schemas;
 
 use std::fmt::Debug;
 
@@ -66,6 +69,8 @@ fn of_tomorrow(json: &Value) -> Value {
 #[track_caller]
 fn golden<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T, json: Value) {
     assert_eq!(serde_json::to_value(value).expect("it can be written"), json, "{RULE}");
+    schemas::take::<T>(&json);
+    schemas::take::<T>(&of_tomorrow(&json));
     assert_eq!(&read::<T>(of_tomorrow(&json)), value, "an unknown field is ignored; {RULE}");
     assert_eq!(&read::<T>(json), value, "{RULE}");
 }
@@ -73,6 +78,7 @@ fn golden<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T, json: 
 /// Checks that the least a writer may send is read with these defaults.
 #[track_caller]
 fn least<T: DeserializeOwned + PartialEq + Debug>(json: Value, value: &T) {
+    schemas::take::<T>(&json);
     assert_eq!(&read::<T>(json), value, "a missing field takes its default; {RULE}");
 }
 

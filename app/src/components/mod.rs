@@ -8,6 +8,7 @@ pub mod bars;
 pub mod choice;
 pub mod copy;
 pub mod dialog;
+pub mod duplicates;
 pub mod empty;
 pub mod folded;
 pub mod form;

@@ -24,6 +24,7 @@ use crate::{
     },
     components::{
         copy::CopyButton,
+        duplicates::Duplicates,
         form::ErrorSummary,
         icon::Icon,
         loading::page,
@@ -131,6 +132,7 @@ fn Occurrence(mut view: OccurrenceView, earlier: Option<Vec<LogLine>>, left: Lef
         <ErrorSummary errors=whole/>
         <div class="stack">
             <p class="page-sub" role="status">{move || data.with(why)}</p>
+            <Duplicates data/>
             <ProgressBar data/>
             <div class="cards">
                 <Facts data/>

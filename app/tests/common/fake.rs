@@ -37,6 +37,8 @@ pub(crate) struct Fake {
     pub(crate) status: OccurrenceStatus,
     /// Whether a live worker can run it.
     pub(crate) worker_alive: bool,
+    /// Whether occurrences were started twice.
+    pub(crate) doubled: bool,
     /// The pause of everything, while there is one.
     pub(crate) paused: Mutex<Option<ClusterPause>>,
     /// What plain forms left.
@@ -53,6 +55,7 @@ impl Fake {
             empty: false,
             status: OccurrenceStatus::Completed,
             worker_alive: true,
+            doubled: false,
             paused: Mutex::default(),
             flashes: Mutex::default(),
             done: Mutex::default(),
@@ -72,6 +75,11 @@ impl Fake {
     /// The same, with every occurrence in this state.
     pub(crate) fn with_status(self, status: OccurrenceStatus) -> Self {
         Self { status, ..self }
+    }
+
+    /// The same, with a second start of every occurrence.
+    pub(crate) fn doubled(self) -> Self {
+        Self { doubled: true, ..self }
     }
 
     /// The same, without a live worker.
@@ -294,6 +302,9 @@ impl Backend for Fake {
         }
         let mut view = samples::occurrence(self.status);
         view.worker_alive = self.worker_alive;
+        if self.doubled {
+            protocol::duplicates::note(&mut view.changes, 1, "local-2", samples::at(1));
+        }
         Ok(view)
     }
 

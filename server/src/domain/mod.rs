@@ -8,6 +8,7 @@ pub mod breaker;
 pub mod claim;
 pub mod diff;
 pub mod due;
+pub mod duplicates;
 pub mod fingerprint;
 pub mod liveness;
 pub mod message;

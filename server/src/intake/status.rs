@@ -1,4 +1,6 @@
 //! Status reports: folded, applied in one transaction, told to browsers after the commit.
+//!
+//! What changed nothing is not thrown away unseen: it may tell that an attempt was started twice.
 
 use chrono::{DateTime, Utc};
 use protocol::{
@@ -11,9 +13,11 @@ use crate::{
     broker::consumer::Handler,
     clock::Clock,
     domain::{
+        duplicates::{Start, Starts},
         retry,
         transition::{self, Change},
     },
+    error::chain,
     live::Hub,
     store::{Store, reports::Applied},
 };
@@ -36,13 +40,16 @@ impl StatusIntake {
     ///
     /// # Errors
     ///
-    /// When the database does not answer; then nothing was applied.
+    /// When the database does not answer. Then nothing was applied, or all was and only duplicates were not looked for;
+    /// the same reports once more do what is missing.
     pub async fn apply(&self, reports: Vec<StatusReport>) -> anyhow::Result<usize> {
+        let starts = Starts::of(&reports);
         let mut changes = transition::fold(reports);
         let now = self.clock.now();
         self.decide_about_retries(&mut changes, now).await?;
         let Applied { rows, freed, failed, pauses, waits } = self.store.apply(&changes, now).await?;
         let changed = rows.len();
+        let suspects = starts.suspects(&rows.iter().map(|row| row.id).collect());
         if freed || pauses || waits {
             self.wakes.release.notify_one();
         }
@@ -59,6 +66,7 @@ impl StatusIntake {
                 "some reports were late, repeated or about something unknown"
             );
         }
+        self.note_duplicates(suspects).await?;
         Ok(changed)
     }
 
@@ -78,6 +86,33 @@ impl StatusIntake {
             if let Some(standing) = standings.get(&change.occurrence_id) {
                 retry::decide(change, *standing, now);
             }
+        }
+        Ok(())
+    }
+
+    /// Puts on record which of these starts another instance had made already.
+    async fn note_duplicates(&self, suspects: Vec<Start>) -> anyhow::Result<()> {
+        if suspects.is_empty() {
+            return Ok(());
+        }
+        let rows = match self.store.note_duplicates(&suspects).await {
+            Ok(rows) => rows,
+            // The batch comes again, and what it told of starts with it.
+            Err(error) if error.is_outage() => return Err(error.into()),
+            Err(error) => {
+                tracing::error!(error = %chain(&error), "starts could not be looked at; a duplicate among them goes unrecorded");
+                return Ok(());
+            }
+        };
+        for row in &rows {
+            tracing::warn!(
+                occurrence.id = %row.id,
+                job.name = row.job_name,
+                "an attempt was started by more than one instance: what it does may have been done twice"
+            );
+        }
+        if !rows.is_empty() {
+            self.hub.publish(self.clock.now(), vec![Event::Occurrences { rows }]);
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ pub mod breaker;
 pub mod calendars;
 pub mod cancel;
 pub mod dead_letters;
+pub mod duplicates;
 pub mod failures;
 pub mod jobs;
 pub mod occurrences;

@@ -1,0 +1,53 @@
+#!/usr/bin/env python3
+"""The least a worker may be: it takes messages, says that it runs them, says what came of them.
+
+What is left out here, and what then happens, is told in docs/protocol/README.md under "What may be left out". It does
+not register, so the dashboard knows of no live worker; it sends no heartbeats, so a run of more than 15 seconds counts
+as lost; and it claims nothing, so a message that comes twice is run twice, which the server notices and shows.
+"""
+
+import datetime
+import json
+import os
+import uuid
+
+import pika
+
+PREFIX = os.environ.get("MILVAION_PREFIX", "milvaion")
+WORKER, JOB_TYPE = os.environ.get("MILVAION_WORKER_ID", "minimal"), "echo"  # no `_`, `.` or capitals: see "Names"
+INSTANCE = f"{WORKER}-{uuid.uuid4().hex[:8]}"
+STATUS, QUEUE = f"{PREFIX}.status", f"{PREFIX}.jobs.{WORKER}.{JOB_TYPE}"
+
+connection = pika.BlockingConnection(pika.URLParameters(os.environ["AMQP_URL"]))
+channel = connection.channel()
+channel.confirm_delivery()
+channel.exchange_declare(f"{PREFIX}.jobs", "topic", durable=True)
+channel.exchange_declare(f"{PREFIX}.dlx", "fanout", durable=True)
+channel.queue_declare(QUEUE, durable=True, arguments={"x-max-priority": 5, "x-dead-letter-exchange": f"{PREFIX}.dlx"})
+channel.queue_bind(QUEUE, f"{PREFIX}.jobs", f"{WORKER}.{JOB_TYPE}.*")
+channel.basic_qos(prefetch_count=1)
+
+
+def report(message, status, **more):
+    at = datetime.datetime.now(datetime.timezone.utc).isoformat()
+    told = {"occurrenceId": message["occurrenceId"], "attempt": message["attempt"], "instanceId": INSTANCE}
+    body = json.dumps({**told, "status": status, "timestamp": at, **more}).encode()
+    channel.basic_publish(STATUS, STATUS, body, pika.BasicProperties(delivery_mode=2), mandatory=True)
+
+
+def run(_channel, method, _properties, body):
+    try:
+        message = json.loads(body)
+        report(message, 1)
+    except (ValueError, KeyError, TypeError):
+        return channel.basic_reject(method.delivery_tag, requeue=False)  # To the dead letters.
+    try:
+        result = json.dumps(message["jobData"])
+        report(message, 2, result=result)
+    except Exception as error:
+        report(message, 3, exception=repr(error))
+    return channel.basic_ack(method.delivery_tag)  # Late: if this process dies before, another one gets the message.
+
+
+channel.basic_consume(QUEUE, run)
+channel.start_consuming()

@@ -1,0 +1,125 @@
+//! Starts of attempts that another instance had started already: found, noted beside the first start, and counted.
+//!
+//! This changes no status. Which of the two ends counts is decided by the guarded transition in `reports.rs`; here it is
+//! only put on record that there were two.
+
+use chrono::{DateTime, Utc};
+use protocol::{
+    duplicates,
+    id::OccurrenceId,
+    view::{OccurrenceRow, StatusChange},
+};
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::{Result, Store, StoreError, occurrences::RawRow};
+use crate::domain::duplicates::Start;
+
+/// How many starts are looked at in one transaction.
+const BATCH: usize = 1_000;
+
+impl Store {
+    /// Puts on record which of these starts were not the first one of their attempt. Returns the occurrences with a new
+    /// one, as they are now; a start that is on record already changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer; then what was found so far is on record, and the rest is not.
+    pub async fn note_duplicates(&self, starts: &[Start]) -> Result<Vec<OccurrenceRow>> {
+        let mut rows = Vec::new();
+        for some in starts.chunks(BATCH) {
+            rows.extend(self.note_some(some).await?);
+        }
+        Ok(rows)
+    }
+
+    async fn note_some(&self, starts: &[Start]) -> Result<Vec<OccurrenceRow>> {
+        // Locked in the order of ids, as everywhere.
+        let mut starts: Vec<&Start> = starts.iter().collect();
+        starts.sort_by_key(|start| start.occurrence_id);
+        let created: Vec<DateTime<Utc>> = starts.iter().map(|start| start.occurrence_id.created_at()).collect();
+        let (Some(oldest), Some(newest)) = (created.iter().min().copied(), created.iter().max().copied()) else {
+            return Ok(Vec::new());
+        };
+        let ids: Vec<Uuid> = starts.iter().map(|start| start.occurrence_id.0).collect();
+        let attempts: Vec<i32> = starts.iter().map(|start| start.attempt).collect();
+        let instances: Vec<String> = starts.iter().map(|start| start.instance_id.clone()).collect();
+        let mut transaction = self.pool().begin().await?;
+        // Most late reports come from the one instance that ran the attempt; their rows are neither locked nor sent.
+        let found = sqlx::query!(
+            "SELECT l.* FROM unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::text[])
+                               AS s (id, created_at, attempt, instance_id)
+              CROSS JOIN LATERAL (
+                    SELECT o.id, o.status_changes, o.duplicate_starts
+                      FROM occurrences o
+                     WHERE o.id = s.id AND o.created_at = s.created_at AND o.created_at BETWEEN $5 AND $6
+                       AND EXISTS (SELECT 1 FROM jsonb_array_elements(o.status_changes) AS step
+                                    WHERE (step ->> 'attempt')::int = s.attempt
+                                      AND (step ->> 'status')::int IN (1, 2, 3, 5)
+                                      AND step ->> 'by' <> s.instance_id)
+                       FOR UPDATE) l",
+            &ids,
+            &created,
+            &attempts,
+            &instances,
+            oldest,
+            newest
+        )
+        .fetch_all(&mut *transaction)
+        .await?;
+        let (mut ids, mut created, mut lives, mut counts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for row in found {
+            let id = OccurrenceId(row.id);
+            if ids.last() == Some(&row.id) {
+                continue;
+            }
+            let mut life: Vec<StatusChange> = serde_json::from_value(row.status_changes).map_err(|error| {
+                StoreError::Corrupt { table: "occurrences", column: "status_changes", detail: error.to_string() }
+            })?;
+            let mut is_new = false;
+            for start in starts.iter().filter(|start| start.occurrence_id == id) {
+                is_new |= duplicates::note(&mut life, start.attempt, &start.instance_id, start.at);
+            }
+            let others = duplicates::find(&life).iter().map(|one| one.others.len()).sum::<usize>();
+            let count = i16::try_from(others).unwrap_or(i16::MAX);
+            if is_new || count != row.duplicate_starts {
+                ids.push(id.0);
+                created.push(id.created_at());
+                lives.push(serde_json::to_value(&life).unwrap_or_default());
+                counts.push(count);
+            }
+        }
+        let rows = self.write_lives(&mut transaction, &ids, &created, &lives, &counts).await?;
+        transaction.commit().await?;
+        Ok(rows)
+    }
+
+    async fn write_lives(
+        &self,
+        transaction: &mut sqlx::PgConnection,
+        ids: &[Uuid],
+        created: &[DateTime<Utc>],
+        lives: &[Value],
+        counts: &[i16],
+    ) -> Result<Vec<OccurrenceRow>> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let rows = sqlx::query_as!(
+            RawRow,
+            "UPDATE occurrences o
+                SET status_changes = n.life, duplicate_starts = n.count, version = o.version + 1
+               FROM unnest($1::uuid[], $2::timestamptz[], $3::jsonb[], $4::smallint[]) AS n (id, created_at, life, count)
+              WHERE o.id = n.id AND o.created_at = n.created_at
+             RETURNING o.id, o.job_id, o.job_name, o.status, o.version, o.trigger, o.attempt, o.scheduled_for,
+                       o.started_at, o.ended_at, o.duration_ms, o.instance_id, o.progress, o.note, o.waits_until",
+            ids,
+            created,
+            lives,
+            counts
+        )
+        .fetch_all(transaction)
+        .await?;
+        rows.into_iter().map(OccurrenceRow::try_from).collect()
+    }
+}
