@@ -58,7 +58,9 @@ pub enum Action {
     RunJob,
     /// Cancel what waits, and ask what runs to end.
     CancelOccurrence,
-    /// Create, edit, pause and resume jobs.
+    /// Run failures again, and settle failures and dead letters.
+    SettleFailures,
+    /// Create, edit, pause and resume jobs, and go back to an earlier version of one.
     DefineJob,
     /// Stop everything from being fired, and let it go on.
     PauseCluster,
@@ -71,10 +73,11 @@ pub enum Action {
 }
 
 /// Every action, for the tests that walk the whole table.
-pub const ALL_ACTIONS: [Action; 8] = [
+pub const ALL_ACTIONS: [Action; 9] = [
     Action::Read,
     Action::RunJob,
     Action::CancelOccurrence,
+    Action::SettleFailures,
     Action::DefineJob,
     Action::PauseCluster,
     Action::DeleteJob,
@@ -88,7 +91,9 @@ impl Action {
     pub const fn needs(self) -> Role {
         match self {
             Self::Read => Role::Viewer,
-            Self::RunJob | Self::CancelOccurrence | Self::DefineJob | Self::PauseCluster => Role::Operator,
+            Self::RunJob | Self::CancelOccurrence | Self::SettleFailures | Self::DefineJob | Self::PauseCluster => {
+                Role::Operator
+            }
             Self::DeleteJob | Self::ReadTeam | Self::ManageTeam => Role::Admin,
         }
     }
@@ -106,6 +111,7 @@ impl Action {
             Self::Read => "see this page",
             Self::RunJob => "run jobs",
             Self::CancelOccurrence => "cancel occurrences",
+            Self::SettleFailures => "settle failures",
             Self::DefineJob => "change jobs",
             Self::PauseCluster => "pause or resume everything",
             Self::DeleteJob => "delete jobs",
@@ -125,7 +131,9 @@ mod tests {
             assert_eq!(Role::Viewer.may(action), action == Action::Read);
             assert!(Role::Admin.may(action));
         }
-        for action in [Action::RunJob, Action::CancelOccurrence, Action::DefineJob, Action::PauseCluster] {
+        for action in
+            [Action::RunJob, Action::CancelOccurrence, Action::SettleFailures, Action::DefineJob, Action::PauseCluster]
+        {
             assert!(Role::Operator.may(action), "{}", action.words());
         }
         assert!(!Role::Operator.may(Action::ReadTeam));

@@ -9,11 +9,13 @@
 //! [`Flash`](crate::backend::Flash) there: what went well, what did not, and what was typed.
 
 pub mod cluster;
+pub mod failures;
 pub mod jobs;
 pub mod occurrences;
 pub mod overview;
 pub mod session;
 pub mod team;
+pub mod versions;
 pub mod workers;
 
 #[cfg(feature = "ssr")]

@@ -15,10 +15,11 @@ const COOKIE: &str = "shortcuts";
 const PAUSE_MILLIS: i64 = 1_500;
 
 /// Keys and what they do, for the dialog and the help page.
-pub const KEYS: [(&str, &str); 6] = [
+pub const KEYS: [(&str, &str); 7] = [
     ("g o", "Go to the overview"),
     ("g j", "Go to the jobs"),
     ("g r", "Go to the occurrences"),
+    ("g f", "Go to the failures"),
     ("g w", "Go to the workers"),
     ("n", "New job, on the jobs page"),
     ("?", "Show these keys"),
@@ -47,6 +48,7 @@ pub fn Shortcuts() -> impl IntoView {
                 "o" if is_second => go("/"),
                 "j" if is_second => go("/jobs"),
                 "r" if is_second => go("/occurrences"),
+                "f" if is_second => go("/failed"),
                 "w" if is_second => go("/workers"),
                 "n" if browser::here().split('?').next() == Some("/jobs") => {
                     event.prevent_default();

@@ -4,6 +4,7 @@
 //! sent, draws it with [`loading::page`](crate::components::loading::page), and keeps it current with
 //! [`live`](crate::live) from then on.
 
+pub mod failed;
 pub mod help;
 pub mod invite;
 pub mod job;

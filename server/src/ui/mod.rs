@@ -1,6 +1,7 @@
 //! Mounts the dashboard: pages, server functions, files.
 
 pub mod backend;
+pub mod failures;
 pub mod preview;
 
 use std::sync::{Arc, OnceLock};
