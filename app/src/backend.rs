@@ -10,11 +10,13 @@ use http::request::Parts;
 use protocol::{
     access::{Action, Role},
     calendar_form::CalendarForm,
-    id::{CalendarId, JobId, OccurrenceId, UserId},
+    failure::{DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow, Resolved, Retried, Which},
+    id::{CalendarId, DeadLetterId, JobId, OccurrenceId, UserId},
     message::LogLine,
     page::{JobFilter, OccurrenceFilter, Page},
     request::{FieldError, JobForm},
     status::OccurrenceStatus,
+    versions::{Difference, Restored, VersionStep},
     view::{
         BlackoutView, CalendarRow, CalendarView, ClusterPause, FormContext, InviteInfo, JobRow, JobView, Me,
         OccurrenceRow, OccurrenceView, Overview, SchedulePreview, TeamView, WorkerView,
@@ -52,6 +54,17 @@ pub struct TriggerInput {
     /// The same key again within a week is the same wish again, and leads to the occurrence it made; at most 200
     /// printable characters. Empty means none.
     pub idempotency_key: Option<String>,
+}
+
+/// How a retry is wanted.
+#[derive(Clone, Debug, Default)]
+pub struct RetryInput {
+    /// Another input, as JSON text; empty means the one that failed. For a single failure only.
+    pub input_json: String,
+    /// Why; at most 500 characters.
+    pub reason: String,
+    /// Whether one that was retried before is retried again. For a single failure only.
+    pub force: bool,
 }
 
 /// Everything the dashboard may ask of a server. Implemented once by the server and once by a fake for page tests.
@@ -121,6 +134,28 @@ pub trait Backend: Send + Sync + 'static {
     async fn save_calendar(&self, me: &Me, form: &CalendarForm) -> Result<CalendarId, AppError>;
     /// Deletes a calendar that no job keeps to. Returns its name.
     async fn delete_calendar(&self, me: &Me, id: CalendarId) -> Result<String, AppError>;
+
+    /// A page of the versions a job has had, newest first, those before `before`.
+    async fn job_history(&self, me: &Me, id: JobId, before: Option<i32>) -> Result<Page<VersionStep>, AppError>;
+    /// What differs between two versions of a job.
+    async fn compare_versions(&self, me: &Me, id: JobId, from: i32, to: i32) -> Result<Difference, AppError>;
+    /// Gives a job that has the version `expected` the definition of an earlier one.
+    async fn restore_version(&self, me: &Me, id: JobId, version: i32, expected: i32) -> Result<Restored, AppError>;
+
+    /// A page of failures by cause, most numerous first.
+    async fn failure_groups(&self, me: &Me, filter: FailureFilter) -> Result<Page<FailureGroup>, AppError>;
+    /// A page of failures, newest first: of each only the first line of its exception, and not its input.
+    async fn failures(&self, me: &Me, filter: FailureFilter) -> Result<Page<FailureRow>, AppError>;
+    /// One failure, whole.
+    async fn failure(&self, me: &Me, id: OccurrenceId) -> Result<FailureRow, AppError>;
+    /// Runs failures again, for somebody who saw `seen` of them.
+    async fn retry_failures(&self, me: &Me, which: &Which, seen: usize, how: RetryInput) -> Result<Retried, AppError>;
+    /// Settles failures with a note, for somebody who saw `seen` of them.
+    async fn resolve_failures(&self, me: &Me, which: &Which, seen: usize, note: &str) -> Result<Resolved, AppError>;
+    /// A page of dead letters, newest first: of each body only the beginning.
+    async fn dead_letters(&self, me: &Me, filter: DeadLetterFilter) -> Result<Page<DeadLetterRow>, AppError>;
+    /// Settles dead letters with a note. Returns how many were open.
+    async fn resolve_dead_letters(&self, me: &Me, ids: &[DeadLetterId], note: &str) -> Result<usize, AppError>;
 
     /// A page of occurrences, newest first.
     async fn occurrences(&self, me: &Me, filter: OccurrenceFilter) -> Result<Page<OccurrenceRow>, AppError>;

@@ -26,6 +26,7 @@ use crate::{
             CalendarsPage,
             form::{EditCalendarPage, NewCalendarPage},
         },
+        failed::{FailedPage, FailurePage},
         help::HelpPage,
         invite::{InvitePage, SetupPage},
         job::JobPage,
@@ -73,6 +74,8 @@ pub fn App() -> impl IntoView {
                     <Route path=path!("/calendars/:id/edit") view=EditCalendarPage ssr=SsrMode::Async/>
                     <Route path=path!("/occurrences") view=OccurrencesPage ssr=SsrMode::Async/>
                     <Route path=path!("/occurrences/:id") view=OccurrencePage ssr=SsrMode::Async/>
+                    <Route path=path!("/failed") view=FailedPage ssr=SsrMode::Async/>
+                    <Route path=path!("/failed/:key") view=FailurePage ssr=SsrMode::Async/>
                     <Route path=path!("/workers") view=WorkersPage ssr=SsrMode::Async/>
                     <Route path=path!("/team") view=TeamPage ssr=SsrMode::Async/>
                     <Route path=path!("/help") view=HelpPage ssr=SsrMode::Async/>

@@ -26,6 +26,12 @@ async fn every_page_is_whole_and_has_one_heading() {
         ("/calendars".to_owned(), "Calendars"),
         ("/calendars/new".to_owned(), "New calendar"),
         (format!("/calendars/{}/edit", samples::calendar_id()), "Edit Holidays"),
+        ("/failed".to_owned(), "order &lt;b&gt;7&lt;/b&gt; not found"),
+        ("/failed?tab=dead-letters".to_owned(), "Dead letters"),
+        (format!("/failed/{}", samples::group().fingerprint), "12 open of 1,234 failures"),
+        (format!("/failed/{occurrence}"), "Run it again"),
+        (format!("/jobs/{job}?tab=history"), "What it changed"),
+        (format!("/jobs/{job}?tab=history&from=2&to=1"), "From version 2, the present one to version 1"),
         ("/workers".to_owned(), "Workers"),
         ("/team".to_owned(), "Team"),
         ("/help".to_owned(), "Help"),
@@ -67,6 +73,7 @@ async fn the_overview_states_its_window_and_links_to_the_lists() {
     let page = get(&Fake::signed_in(Role::Viewer).ready(), "/").await;
     page.says(&["in the last hour", "1,234", "/occurrences?status=failed", "View as table", "RabbitMQ", "Down"]);
     page.says(&["data-status=\"failed\"", "<rect", "Due next", "status 500 instead of 200"]);
+    page.says(&["Open failures", "href=\"/failed\"", "10,000+"]);
 }
 
 #[tokio::test]

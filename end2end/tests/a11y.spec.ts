@@ -5,7 +5,9 @@ import { AxeBuilder } from "@axe-core/playwright";
 import type { Page } from "@playwright/test";
 
 import { makeCalendar, makeJob, pauseJob, reached, runJob, shell } from "../fixtures/jobs";
+import { deadLetter } from "../fixtures/letter";
 import { call } from "../fixtures/people";
+import { hasServices } from "../fixtures/stack";
 import { expect, live, open, row, shot, test } from "../fixtures/test";
 
 test.use({ scene: "a11y", contextOptions: { reducedMotion: "reduce" } });
@@ -112,6 +114,43 @@ test.describe("with things to see", () => {
     await judge(admin, `/occurrences/${seen?.running}`, "occurrence-running");
   });
 
+  test("the failures", async ({ admin, stack }) => {
+    await judge(admin, "/failed", "failed");
+    await judge(admin, "/failed?cause=lost", "failed-none");
+    await judge(admin, `/failed/${seen?.failed}`, "failed-one");
+    const answer = await admin.request.get(`/api/failure?id=${seen?.failed}`);
+    const { fingerprint } = (await answer.json()) as { fingerprint: string };
+    await judge(admin, `/failed/${fingerprint}?state=all`, "failed-kind", async () => {
+      await admin.locator("#failures").getByRole("checkbox").last().check();
+    });
+    await admin.getByRole("button", { name: /^Retry 1 chosen/ }).click();
+    await expect(admin.getByRole("dialog")).toBeVisible();
+    await inEveryLight(admin, "dialog-retry");
+    await admin.keyboard.press("Escape");
+    await expect(admin.getByRole("button", { name: /^Retry 1 chosen/ })).toBeFocused();
+    await judge(admin, "/failed?tab=dead-letters", "dead-letters-none");
+    if (hasServices) {
+      const letter = Buffer.from('{"noMessage": "of ours", "at": "all"}\0');
+      await deadLetter(process.env.AMQP_URL ?? "", stack.prefix, letter);
+      await expect(async () => {
+        await admin.reload();
+        await expect(admin.locator("#dead-letters > li")).toHaveCount(1, { timeout: 500 });
+      }).toPass({ timeout: 20_000 });
+      await judge(admin, "/failed?tab=dead-letters", "dead-letters", async () => {
+        await admin.getByText("Its content").click();
+        await admin.getByRole("checkbox").last().check();
+      });
+    }
+  });
+
+  test("the history of a job", async ({ admin }) => {
+    await judge(admin, `/jobs/${seen?.paused}?tab=history`, "history");
+    await judge(admin, `/jobs/${seen?.paused}?tab=history&from=2&to=1`, "history-compared");
+    await admin.getByRole("button", { name: "Restore version 1" }).click();
+    await expect(admin.getByRole("dialog")).toBeVisible();
+    await inEveryLight(admin, "dialog-restore");
+  });
+
   test("the workers", async ({ admin }) => {
     await judge(admin, "/workers", "workers", async () => {
       await admin.getByText("Input schema").first().click();
@@ -168,7 +207,7 @@ test.describe("with things to see", () => {
   test("keys lead around, and not while somebody types", async ({ admin }) => {
     await open(admin, "/");
     const heading = admin.getByRole("heading", { level: 1 });
-    for (const [keys, name] of [["gj", "Jobs"], ["gr", "Occurrences"], ["gw", "Workers"], ["gc", "Calendars"], ["go", "Overview"], ["gj", "Jobs"]] as const) {
+    for (const [keys, name] of [["gj", "Jobs"], ["gr", "Occurrences"], ["gf", "Failures"], ["gw", "Workers"], ["gc", "Calendars"], ["go", "Overview"], ["gj", "Jobs"]] as const) {
       await admin.keyboard.type(keys);
       await expect(heading).toHaveText(name);
       await expect(heading).toBeFocused();

@@ -40,8 +40,8 @@ test("everything is read", async ({ admin: page, stack, person }) => {
   const run = await runJob(stack.url, person, job);
   await settled(page, run, "completed");
 
-  for (const [path, heading] of [["/", "Overview"], ["/jobs", "Jobs"], ["/occurrences", "Occurrences"], ["/calendars", "Calendars"], ["/workers", "Workers"],
-    ["/team", "Team"], ["/help", "Help"]] as const) {
+  for (const [path, heading] of [["/", "Overview"], ["/jobs", "Jobs"], ["/occurrences", "Occurrences"], ["/failed", "Failures"],
+    ["/failed?tab=dead-letters", "Failures"], ["/calendars", "Calendars"], ["/workers", "Workers"], ["/team", "Team"], ["/help", "Help"]] as const) {
     await page.goto(path);
     await expect(page.getByRole("heading", { level: 1 })).toHaveText(heading);
     await expect(page.getByText("Loading…")).toHaveCount(0);
@@ -198,6 +198,57 @@ test("a calendar is made, changed, chosen by a job and deleted", async ({ admin:
   await page.getByRole("button", { name: "Delete calendar" }).click();
   await expect(page.getByText("The calendar Days off is deleted.")).toBeVisible();
   await expect(page.getByText("No calendars yet")).toBeVisible();
+});
+
+test("failures are run again and resolved, one by one and several at once", async ({ admin: page, stack, person }) => {
+  const job = await makeJob(stack.url, person, { name: "Break", input: shell("exit 7") });
+  const runs: string[] = [];
+  for (let n = 0; n < 3; n += 1) {
+    runs.push(await runJob(stack.url, person, job));
+    await settled(page, runs[n] ?? "", "failed");
+  }
+  await page.getByRole("link", { name: "Failure", exact: true }).click();
+  await page.getByLabel("Input as JSON").fill('{"argv": [');
+  await page.getByRole("button", { name: "Retry" }).click();
+  await expect(page.locator("#retry-input-error")).toBeVisible();
+  await expect(page.getByLabel("Input as JSON")).toHaveValue('{"argv": [');
+  await page.getByLabel("Input as JSON").fill('{"argv": ["echo", "mended"]}');
+  await page.getByRole("button", { name: "Retry" }).click();
+  await expect(page).toHaveURL(/\/occurrences\//);
+  await expect(page.getByText("The failure is retried as this occurrence.")).toBeVisible();
+  await settled(page, page.url().split("/").at(-1) ?? "", "completed");
+  await expect(page.locator(".log-lines")).toContainText("mended");
+
+  await page.goto("/failed");
+  await page.getByRole("link", { name: "Failures", exact: true }).first().click();
+  await page.locator("#failure-groups tbody tr").filter({ hasText: "Break" }).locator("a.row-link").click();
+  await expect(page.locator("#failure-count")).toHaveText("2 open of 3 failures");
+  await page.getByRole("button", { name: "Resolve" }).click();
+  await expect(page.getByText("Choose at least one that is open")).toBeVisible();
+  await page.locator(`#failures tr[data-id="${runs[0]}"]`).getByRole("checkbox").check();
+  await page.getByLabel("Note").fill("looked at");
+  await shot(page, "nojs-failures");
+  await page.getByRole("button", { name: "Resolve" }).click();
+  await expect(page.getByText("1 failure is resolved.")).toBeVisible();
+  await expect(page.locator("#failure-count")).toHaveText("1 open of 3 failures");
+  await page.getByRole("radio", { name: "All 1 open failure of this cause" }).check();
+  await page.getByRole("button", { name: "Retry" }).click();
+  await expect(page.getByText("1 failure is retried.")).toBeVisible();
+});
+
+test("an earlier version of a job is compared and restored", async ({ admin: page, stack, person }) => {
+  const job = await makeJob(stack.url, person, { name: "Paint it red", input: shell("echo red") });
+  await page.goto(`/jobs/${job}/edit`);
+  await page.getByLabel("Name", { exact: true }).fill("Paint it blue");
+  await page.getByRole("button", { name: "Save" }).click();
+  await page.getByRole("link", { name: "History" }).click();
+  await expect(page.locator("#versions tbody tr")).toHaveCount(2);
+  await page.getByRole("link", { name: "With the present, or restore: version 1" }).click();
+  await expect(page.locator('.diff tr[data-field="displayName"]')).toContainText("Paint it red");
+  await shot(page, "nojs-history");
+  await page.getByRole("button", { name: "Restore version 1" }).click();
+  await expect(page.getByText("Version 1 is restored, as version 3.")).toBeVisible();
+  await expect(page.getByRole("heading", { level: 1 })).toHaveText("Paint it red");
 });
 
 test("an Admin invites somebody and takes it back", async ({ admin: page }) => {

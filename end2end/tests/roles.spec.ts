@@ -9,12 +9,16 @@ test.describe.configure({ mode: "serial" });
 
 let job = "";
 let calendar = "";
+let failed = "";
 let viewer: Person;
 let operator: Person;
 
 test.beforeAll(async ({ stack, person }) => {
   job = await makeJob(stack.url, person, { name: "Nightly report", input: shell("echo good night") });
   calendar = await makeCalendar(stack.url, person, { name: "Holidays", dates: "2030-12-24 to 2030-12-26" });
+  const broken = await makeJob(stack.url, person, { name: "Broken", input: shell("exit 7") });
+  failed = await runJob(stack.url, person, broken);
+  await reached(stack.url, person, failed, "failed");
 });
 
 test("an Admin adds people by one-time links", async ({ admin, browser, stack, watch }) => {
@@ -83,11 +87,12 @@ test("an invitation is taken back, after a question", async ({ admin, stack }) =
 test("a Viewer sees everything and finds no button that changes anything", async ({ context, page, person, stack }) => {
   const run = await runJob(stack.url, person, job);
   await signIn(context, stack.url, viewer);
-  for (const path of ["/", "/jobs", `/jobs/${job}`, "/occurrences", `/occurrences/${run}`, "/calendars", "/workers", "/help"]) {
+  for (const path of ["/", "/jobs", `/jobs/${job}`, "/occurrences", `/occurrences/${run}`, `/jobs/${job}?tab=history`, "/failed",
+    `/failed/${failed}`, "/failed?tab=dead-letters", "/calendars", "/workers", "/help"]) {
     await open(page, path);
     await expect(page.getByRole("heading", { level: 1 })).toBeVisible();
     await expect(page.locator('main form[method="post"]')).toHaveCount(0);
-    const changes = /^(run (now|job|with)|pause|resume|cancel|delete|edit|new job|create)\b/i;
+    const changes = /^(run (now|job|with)|pause|resume|cancel|delete|edit|new job|create|retry|resolve|restore)\b/i;
     await expect(page.getByRole("main").getByRole("button", { name: changes })).toHaveCount(0);
     await expect(page.getByRole("main").getByRole("link", { name: changes })).toHaveCount(0);
     await expect(page.getByRole("link", { name: "Team" })).toHaveCount(0);
@@ -114,6 +119,11 @@ test("a Viewer's forged requests are refused and change nothing", async ({ conte
     ["check_calendar", { "form[name]": "Never", "form[dates]": "2030-01-01" }],
     ["delete_calendar", { id: calendar }],
     ["cancel_occurrence", { id: run }],
+    ["retry_failure", { id: failed }],
+    ["retry_failures", { "ids[]": failed }],
+    ["resolve_failures", { all: "true", seen: "1000" }],
+    ["resolve_dead_letters", { "ids[]": "00000000-0000-7000-8000-000000000000" }],
+    ["restore_version", { id: job, version: "1", expected: "1" }],
     ["pause_cluster", { reason: "because I can" }],
     ["resume_cluster", {}],
     ["delete_job", { id: job }],
@@ -245,6 +255,8 @@ async function everything(url: string, person: Person): Promise<unknown> {
     job: await read(`job?id=${job}`),
     jobs: await read("jobs?filter[limit]=50"),
     occurrences: await read("occurrences"),
+    failures: await read("failures"),
+    versions: await read(`job_history?id=${job}`),
     cluster: await read("cluster"),
     team: (await read("team")) as { users: unknown[]; invites: unknown[] },
   };

@@ -58,7 +58,9 @@ pub enum Action {
     RunJob,
     /// Cancel what waits, and ask what runs to end.
     CancelOccurrence,
-    /// Create, edit, pause and resume jobs.
+    /// Run failures again, and settle failures and dead letters.
+    SettleFailures,
+    /// Create, edit, pause and resume jobs, and go back to an earlier version of one.
     DefineJob,
     /// Make, change and delete calendars.
     DefineCalendar,
@@ -73,10 +75,11 @@ pub enum Action {
 }
 
 /// Every action, for the tests that walk the whole table.
-pub const ALL_ACTIONS: [Action; 9] = [
+pub const ALL_ACTIONS: [Action; 10] = [
     Action::Read,
     Action::RunJob,
     Action::CancelOccurrence,
+    Action::SettleFailures,
     Action::DefineJob,
     Action::DefineCalendar,
     Action::PauseCluster,
@@ -91,9 +94,12 @@ impl Action {
     pub const fn needs(self) -> Role {
         match self {
             Self::Read => Role::Viewer,
-            Self::RunJob | Self::CancelOccurrence | Self::DefineJob | Self::DefineCalendar | Self::PauseCluster => {
-                Role::Operator
-            }
+            Self::RunJob
+            | Self::CancelOccurrence
+            | Self::SettleFailures
+            | Self::DefineJob
+            | Self::DefineCalendar
+            | Self::PauseCluster => Role::Operator,
             Self::DeleteJob | Self::ReadTeam | Self::ManageTeam => Role::Admin,
         }
     }
@@ -111,6 +117,7 @@ impl Action {
             Self::Read => "see this page",
             Self::RunJob => "run jobs",
             Self::CancelOccurrence => "cancel occurrences",
+            Self::SettleFailures => "settle failures",
             Self::DefineJob => "change jobs",
             Self::DefineCalendar => "change calendars",
             Self::PauseCluster => "pause or resume everything",
@@ -131,8 +138,14 @@ mod tests {
             assert_eq!(Role::Viewer.may(action), action == Action::Read);
             assert!(Role::Admin.may(action));
         }
-        let an_operator_s =
-            [Action::RunJob, Action::CancelOccurrence, Action::DefineJob, Action::DefineCalendar, Action::PauseCluster];
+        let an_operator_s = [
+            Action::RunJob,
+            Action::CancelOccurrence,
+            Action::SettleFailures,
+            Action::DefineJob,
+            Action::DefineCalendar,
+            Action::PauseCluster,
+        ];
         for action in an_operator_s {
             assert!(Role::Operator.may(action), "{}", action.words());
         }

@@ -10,6 +10,8 @@ use crate::id::{DeadLetterId, JobId, OccurrenceId};
 pub const MAX_AT_ONCE: usize = 1_000;
 /// The most characters of a note.
 pub const MAX_NOTE: usize = 2_000;
+/// How far open failures are counted; more than these are told as "10,000+".
+pub const MOST_COUNTED: i64 = 10_000;
 /// The most days a look at groups reaches back.
 pub const MAX_GROUP_DAYS: i64 = 180;
 
@@ -123,7 +125,8 @@ pub struct FailureFilter {
     pub text: Option<String>,
     /// Not failed before this instant.
     pub since: Option<DateTime<Utc>>,
-    /// Only those after this one, in the order of the list: the value of `next`.
+    /// Only those after this one, in the order of the list: the value of `next`. Failures and their groups have each their
+    /// own.
     pub after: Option<String>,
     /// How many rows; 0 means 50, more than [`crate::page::MAX_ROWS`] means that many.
     pub limit: u32,
@@ -135,6 +138,15 @@ impl FailureFilter {
     pub fn cursor(&self) -> Option<(DateTime<Utc>, OccurrenceId)> {
         let (at, id) = self.after.as_deref()?.split_once('~')?;
         Some((DateTime::from_timestamp_micros(at.parse().ok()?)?, id.parse().ok()?))
+    }
+
+    /// The group [`after`](Self::after) names: how many it had, when its newest failed, and its fingerprint.
+    #[must_use]
+    pub fn group_cursor(&self) -> Option<(i64, DateTime<Utc>, &str)> {
+        let mut parts = self.after.as_deref()?.splitn(3, '~');
+        let count = parts.next()?.parse().ok()?;
+        let at = DateTime::from_timestamp_micros(parts.next()?.parse().ok()?)?;
+        Some((count, at, parts.next()?))
     }
 }
 
@@ -174,6 +186,24 @@ pub struct FailureGroup {
     pub cause: Cause,
     /// The first line of the newest one's exception.
     pub note: String,
+}
+
+impl FailureGroup {
+    /// Where the page after this group begins: the value for [`FailureFilter::after`].
+    #[must_use]
+    pub fn cursor(&self) -> String {
+        format!("{}~{}~{}", self.count, self.last_at.timestamp_micros(), self.fingerprint)
+    }
+}
+
+/// What settling did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Resolved {
+    /// How many were open and are settled now.
+    pub count: usize,
+    /// Whether a filter finds more than could be taken at once.
+    pub more: bool,
 }
 
 /// What a retry did.
@@ -245,6 +275,26 @@ mod tests {
         for text in ["", "~", "1~x", "x~y", "99999999999999999999~0190a0a0-0000-7000-8000-000000000000"] {
             let filter = FailureFilter { after: Some(text.into()), ..FailureFilter::default() };
             assert_eq!(filter.cursor(), None);
+            assert_eq!(filter.group_cursor(), None);
         }
+    }
+
+    #[test]
+    fn a_group_leads_to_the_page_after_it() {
+        let group = FailureGroup {
+            fingerprint: "0123456789abcdef".into(),
+            count: 12,
+            open: 3,
+            jobs: 1,
+            first_at: DateTime::UNIX_EPOCH,
+            last_at: DateTime::from_timestamp_micros(1_795_000_123_456_789).expect("in range"),
+            occurrence_id: OccurrenceId::default(),
+            job_id: JobId::default(),
+            job_name: "report".into(),
+            cause: Cause::Failed,
+            note: String::new(),
+        };
+        let filter = FailureFilter { after: Some(group.cursor()), ..FailureFilter::default() };
+        assert_eq!(filter.group_cursor(), Some((12, group.last_at, "0123456789abcdef")));
     }
 }

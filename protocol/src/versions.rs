@@ -18,6 +18,18 @@ pub struct VersionRow {
     pub changed_by: String,
 }
 
+/// A version in a list with what it changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VersionStep {
+    /// Which, when and by whom.
+    pub row: VersionRow,
+    /// The fields that differ from the version before, by name; none for the first.
+    pub fields: Vec<String>,
+    /// Whether there are more than these.
+    pub more: bool,
+}
+
 /// A version with the definition it holds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -53,7 +65,7 @@ pub struct Difference {
 }
 
 /// What a restore did.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Restored {
     /// The version it made.

@@ -11,7 +11,7 @@ use lapin::{
     types::{AMQPValue, FieldTable},
 };
 use protocol::{
-    failure::{Cause, DeadLetterFilter, FailureFilter, MAX_AT_ONCE, Which},
+    failure::{Cause, DeadLetterFilter, FailureFilter, MAX_AT_ONCE, Resolved, Which},
     id::{JobId, OccurrenceId},
     message::JobMessage,
     status::OccurrenceStatus,
@@ -274,17 +274,44 @@ async fn failures_are_found_paged_and_grouped() {
     assert_eq!(find(FailureFilter { since, ..Default::default() }).await.len(), 5);
 
     let which = Which::Ids(vec![disk]);
-    assert_eq!(server.jobs.resolve_failures(&stack::admin(), &which, "bought one").await.expect("settled"), (1, false));
-    assert_eq!(server.jobs.resolve_failures(&stack::admin(), &which, "twice").await.expect("settled"), (0, false));
+    assert_eq!(
+        server.jobs.resolve_failures(&stack::admin(), &which, "bought one").await.expect("settled"),
+        Resolved { count: 1, more: false }
+    );
+    assert_eq!(
+        server.jobs.resolve_failures(&stack::admin(), &which, "twice").await.expect("settled"),
+        Resolved { count: 0, more: false }
+    );
     assert_eq!(find(FailureFilter { resolved: Some(true), ..Default::default() }).await[0].occurrence_id, disk);
     let month = server.clock.now() - Duration::days(30);
-    let groups = server.store.failure_groups(&FailureFilter::default(), month, 0).await.expect("answered");
+    assert_eq!(server.store.open_failures().await.expect("counted"), 5);
+    let mut groups = Vec::new();
+    let mut filter = FailureFilter { limit: 1, ..FailureFilter::default() };
+    loop {
+        let page = server.store.failure_groups(&filter, month).await.expect("answered");
+        groups.extend(page.rows);
+        match page.next {
+            Some(next) => filter.after = Some(next),
+            None => break,
+        }
+    }
     let told: Vec<_> = groups.iter().map(|group| (group.count, group.open, group.jobs, group.note.as_str())).collect();
     assert_eq!(told, [(5, 5, 1, "order 4 not found"), (1, 0, 1, "disk full")]);
     assert_eq!((groups[0].fingerprint.as_str(), groups[0].job_id), (kind.as_str(), job));
 
+    let open = Which::Filter(FailureFilter { fingerprint: Some(kind.clone()), ..FailureFilter::default() });
+    let grown = server.jobs.agreed(&open, 4).await;
+    assert!(matches!(&grown, Err(AppError::Conflict(words)) if words.contains("5 by now")), "{grown:?}");
+    let (agreed, more) = server.jobs.agreed(&open, 5).await.expect("as many as were seen");
+    assert!(matches!(agreed, Which::Ids(ids) if ids.len() == 5) && !more);
+    let none = Which::Filter(FailureFilter { cause: Some(Cause::Lost), ..FailureFilter::default() });
+    assert!(server.jobs.agreed(&none, 5).await.is_err_and(|error| error.of("ids").is_some()));
+
     let open = Which::Filter(FailureFilter { fingerprint: Some(kind), limit: 1, ..FailureFilter::default() });
-    assert_eq!(server.jobs.resolve_failures(&stack::admin(), &open, "").await.expect("settled"), (5, false));
+    assert_eq!(
+        server.jobs.resolve_failures(&stack::admin(), &open, "").await.expect("settled"),
+        Resolved { count: 5, more: false }
+    );
     let long = server.jobs.resolve_failures(&stack::admin(), &open, &"x".repeat(2_001)).await;
     assert!(long.is_err_and(|error| error.of("note").is_some()));
     let many = Which::Ids(vec![OccurrenceId::default(); MAX_AT_ONCE + 1]);
@@ -350,6 +377,16 @@ async fn a_single_failure_may_be_run_again_with_another_input_or_by_force() {
     let second = server.jobs.retry_failures(&me, &which, &forced).await.expect("retried").made[0].1;
     let view = server.store.occurrence(second, 1, server.clock.now()).await.expect("answered").expect("there");
     assert_eq!(view.job_data, json!({"say": "hello"}), "what it failed with");
+    let same = RetryInput { input_json: "{ \"say\": \"hello\" }".into(), ..forced.clone() };
+    server.jobs.retry_failures(&me, &which, &same).await.expect("retried");
+    let audit = server.store.audit_entries(Some(&format!("occurrence:{id}")), 10).await.expect("answered");
+    let was_edited: Vec<_> =
+        audit.iter().filter_map(|entry| entry.after.as_ref()).map(|after| after["edited"].clone()).collect();
+    assert_eq!(
+        was_edited,
+        [json!(false), json!(false), json!(true)],
+        "what is only laid out otherwise is the same input"
+    );
 
     let both = Which::Ids(vec![id, failed(&server, job, "boom", 1).await]);
     assert!(server.jobs.retry_failures(&me, &both, &edited).await.is_err_and(|error| error.of("input_json").is_some()));

@@ -37,6 +37,13 @@ async fn versions_are_listed_compared_and_restored() {
     assert_eq!(told(1, 3).await, ["displayName", "isActive"]);
     assert_eq!(told(3, 3).await, [""; 0]);
 
+    let history = server.jobs.history(id, None).await.expect("answered");
+    let steps: Vec<_> = history.rows.iter().map(|step| (step.row.version, step.fields.join(" "))).collect();
+    let changed = [(3, "isActive"), (2, "displayName"), (1, "")].map(|(version, fields)| (version, fields.to_owned()));
+    assert_eq!((steps, history.next), (changed.to_vec(), None));
+    let earlier = server.jobs.history(id, Some(3)).await.expect("answered").rows;
+    assert_eq!(earlier.iter().map(|step| step.row.version).collect::<Vec<_>>(), [2, 1]);
+
     let old = server.jobs.restore(&me, id, 1, 2).await;
     assert!(matches!(old, Err(AppError::Conflict(_))), "the version has moved");
     let restored = server.jobs.restore(&me, id, 1, 3).await.expect("restored");

@@ -10,11 +10,13 @@
 
 pub mod calendars;
 pub mod cluster;
+pub mod failures;
 pub mod jobs;
 pub mod occurrences;
 pub mod overview;
 pub mod session;
 pub mod team;
+pub mod versions;
 pub mod workers;
 
 #[cfg(feature = "ssr")]

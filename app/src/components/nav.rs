@@ -109,6 +109,10 @@ fn UserMenu(me: Me) -> impl IntoView {
                     <br/>
                     <span>{me.role.word()}</span>
                 </p>
+                <a class="btn btn-quiet" href="/workers">
+                    <Icon name="server"/>
+                    "Workers"
+                </a>
                 <a class="btn btn-quiet" href="/calendars">
                     <Icon name="calendar-off"/>
                     "Calendars"
@@ -148,6 +152,7 @@ pub fn SideNav(session: Session) -> impl IntoView {
                 <p class="nav-title">"Operate"</p>
                 <NavLink href="/" icon="layout-dashboard" word="Overview"/>
                 <NavLink href="/occurrences" icon="list-checks" word="Occurrences"/>
+                <NavLink href="/failed" icon="octagon-x" word="Failures"/>
             </div>
             <div class="nav-group">
                 <p class="nav-title">"Define"</p>
@@ -170,8 +175,8 @@ pub fn BottomBar() -> impl IntoView {
         <nav class="bottombar" aria-label="Main, short">
             <NavLink href="/" icon="layout-dashboard" word="Overview"/>
             <NavLink href="/occurrences" icon="list-checks" word="Occurrences"/>
+            <NavLink href="/failed" icon="octagon-x" word="Failures"/>
             <NavLink href="/jobs" icon="briefcase-business" word="Jobs"/>
-            <NavLink href="/workers" icon="server" word="Workers"/>
             <NavLink href="/help" icon="menu" word="More"/>
         </nav>
     }

@@ -19,6 +19,7 @@ pub const KEYS: [(&str, &str); 7] = [
     ("g o", "Go to the overview"),
     ("g j", "Go to the jobs"),
     ("g r", "Go to the occurrences"),
+    ("g f", "Go to the failures"),
     ("g w", "Go to the workers"),
     ("g c", "Go to the calendars"),
     ("n", "New job, on the jobs page"),
@@ -48,6 +49,7 @@ pub fn Shortcuts() -> impl IntoView {
                 "o" if is_second => go("/"),
                 "j" if is_second => go("/jobs"),
                 "r" if is_second => go("/occurrences"),
+                "f" if is_second => go("/failed"),
                 "w" if is_second => go("/workers"),
                 "c" if is_second => go("/calendars"),
                 "n" if browser::here().split('?').next() == Some("/jobs") => {

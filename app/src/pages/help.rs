@@ -11,7 +11,7 @@ use crate::components::{
 };
 
 /// The product's words and what they mean.
-const WORDS: [(&str, &str); 12] = [
+const WORDS: [(&str, &str); 16] = [
     ("Job", "A definition: what runs, with which input, and when."),
     ("Schedule", "When a job is due: by a cron expression in a time zone, every so often, once, or only by hand."),
     ("Occurrence", "One execution of a job, with everything that came of it. It has one or more attempts."),
@@ -23,7 +23,9 @@ const WORDS: [(&str, &str); 12] = [
     ("Overlap", "A job is due while its previous occurrence still runs. The job's policy says what becomes of it."),
     ("Calendar", "A set of blackouts with a time zone of its own. Each job chooses the calendars it keeps to."),
     ("Blackout", "A day, or hours that come back every week, in which a job that keeps to the calendar does not run."),
-    ("Dead letter", "An occurrence that used up its attempts and waits for a person to look at it."),
+    ("Failure", "An occurrence that failed for good. It is kept until somebody runs it again or resolves it."),
+    ("Dead letter", "A message that nobody could read, or that belongs to no occurrence. Somebody should look at it."),
+    ("Version", "A job's definition at one time. Each change makes a new one; an earlier one can be restored."),
 ];
 
 /// The page.

@@ -5,6 +5,7 @@
 //! [`live`](crate::live) from then on.
 
 pub mod calendars;
+pub mod failed;
 pub mod help;
 pub mod invite;
 pub mod job;

@@ -104,6 +104,18 @@ fn Occurrence(mut view: OccurrenceView, earlier: Option<Vec<LogLine>>, left: Lef
             </a>
         }
     });
+    // What fails for good is on record as a failure from the same moment on.
+    let failed = Memo::new(move |_| matches!(status.get(), OccurrenceStatus::Failed | OccurrenceStatus::TimedOut));
+    let failure = move || {
+        failed.get().then(|| {
+            view! {
+                <a class="btn" href=format!("/failed/{id}")>
+                    <Icon name="octagon-x"/>
+                    "Failure"
+                </a>
+            }
+        })
+    };
     let whole: Vec<_> = left.error.iter().map(|text| (String::new(), text.clone())).collect();
     let may_cancel = may(Action::CancelOccurrence);
     let can_cancel = Memo::new(move |_| may_cancel && open.get());
@@ -126,6 +138,7 @@ fn Occurrence(mut view: OccurrenceView, earlier: Option<Vec<LogLine>>, left: Lef
             >
                 <StatusBadge status/>
             </span>
+            {failure}
             {again}
             {cancel}
         </PageHead>

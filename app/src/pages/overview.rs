@@ -9,6 +9,7 @@ use leptos_meta::Title;
 use protocol::{
     access::Action,
     event::Event,
+    failure::MOST_COUNTED,
     status::{ALL, OccurrenceStatus},
     view::{ClusterPause, Health, HealthItem, NextDue, OccurrenceRow, Overview},
 };
@@ -245,6 +246,10 @@ fn OutcomeTiles(data: RwSignal<Overview>) -> impl IntoView {
         }
     };
     let tiles = ALL.into_iter().map(tile).collect::<Vec<_>>();
+    let failures = move || {
+        let open = data.with(|data| data.open_failures);
+        format!("{}{}", format::count(open), if open >= MOST_COUNTED { "+" } else { "" })
+    };
     let workers = move || data.with(|data| format::count(data.workers_alive));
     let workers_hint =
         move || data.with(|data| format!("of {} seen today", format::plural(data.workers_known, "instance")));
@@ -253,6 +258,14 @@ fn OutcomeTiles(data: RwSignal<Overview>) -> impl IntoView {
     view! {
         <div class="tiles">
             {tiles}
+            <a class="tile" href="/failed">
+                <span class="tile-label cluster">
+                    <Icon name="octagon-x"/>
+                    <span>"Open failures"</span>
+                </span>
+                <span class="tile-value">{failures}</span>
+                <span class="tile-hint">"not settled by anybody yet"</span>
+            </a>
             <a class="tile" href="/workers">
                 <span class="tile-label cluster">
                     <Icon name="server"/>
@@ -330,7 +343,7 @@ fn Failures(data: RwSignal<Overview>) -> impl IntoView {
         <section class="card" aria-labelledby="failures">
             <div class="card-head">
                 <h2 class="card-title" id="failures">"Last failures"</h2>
-                <a href="/occurrences?status=failed">"All failed"</a>
+                <a href="/failed">"By cause"</a>
             </div>
             <p class="muted" hidden=move || !none.get()>"Nothing has failed."</p>
             <div class="table-wrap" hidden=move || none.get()>

@@ -6,7 +6,7 @@ use std::{
 };
 
 use app::{
-    backend::{Backend, Flash, TriggerInput},
+    backend::{Backend, Flash, RetryInput, TriggerInput},
     error::AppError,
 };
 use async_trait::async_trait;
@@ -14,11 +14,13 @@ use axum::http::request::Parts;
 use protocol::{
     access::{Action, Role},
     calendar_form::CalendarForm,
-    id::{CalendarId, JobId, OccurrenceId, UserId},
+    failure::{DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow, Resolved, Retried, Which},
+    id::{CalendarId, DeadLetterId, JobId, OccurrenceId, UserId},
     message::{LogLevel, LogLine},
     page::{JobFilter, OccurrenceFilter, Page},
     request::JobForm,
     status::OccurrenceStatus,
+    versions::{Difference, Restored, VersionStep},
     view::{
         BlackoutView, CalendarRow, CalendarView, ClusterPause, FormContext, InviteInfo, JobRow, JobView, Me,
         OccurrenceRow, OccurrenceView, Overview, SchedulePreview, TeamView, UserView, WorkerView,
@@ -103,6 +105,18 @@ impl Fake {
 
     fn known(&self, id: JobId) -> Result<(), AppError> {
         if id == samples::job_id() { Ok(()) } else { Err(AppError::NotFound("There is no such job.".into())) }
+    }
+}
+
+/// The failures that are meant; a filter finds the two samples.
+fn meant(which: &Which) -> Result<Vec<OccurrenceId>, AppError> {
+    match which {
+        Which::Ids(ids) if ids.is_empty() => Err(AppError::field("ids", "choose at least one that is open")),
+        Which::Ids(ids) => Ok(ids.clone()),
+        Which::Filter(filter) if filter.fingerprint == Some(samples::group().fingerprint) => {
+            Ok(vec![samples::occurrence_id(0), samples::occurrence_id(1)])
+        }
+        Which::Filter(_) => Err(AppError::Conflict("There are many more by now.".into())),
     }
 }
 
@@ -285,6 +299,83 @@ impl Backend for Fake {
             return Err(AppError::Conflict("nightly report still keeps to Holidays: take it out there first.".into()));
         }
         Ok("Holidays".into())
+    }
+
+    async fn job_history(&self, _me: &Me, id: JobId, _before: Option<i32>) -> Result<Page<VersionStep>, AppError> {
+        self.known(id)?;
+        Ok(Page { rows: samples::history(), next: None })
+    }
+
+    async fn compare_versions(&self, _me: &Me, _id: JobId, from: i32, to: i32) -> Result<Difference, AppError> {
+        if from.max(to) > 2 {
+            return Err(AppError::NotFound("This job has no such version.".into()));
+        }
+        Ok(if from == to { Difference::default() } else { samples::difference() })
+    }
+
+    async fn restore_version(&self, _me: &Me, id: JobId, version: i32, expected: i32) -> Result<Restored, AppError> {
+        self.known(id)?;
+        if expected != 2 {
+            return Err(AppError::Conflict("Somebody else changed this job meanwhile.".into()));
+        }
+        self.note(format!("restore {version}"));
+        Ok(Restored { version: 3, missing_calendars: vec![] })
+    }
+
+    async fn failure_groups(&self, _me: &Me, filter: FailureFilter) -> Result<Page<FailureGroup>, AppError> {
+        let is_there = filter.fingerprint.is_none_or(|of| of == samples::group().fingerprint);
+        if self.empty || !is_there || filter.cause.is_some_and(|cause| cause != samples::group().cause) {
+            return Ok(Page { rows: vec![], next: None });
+        }
+        let next = filter.after.is_none().then(|| samples::group().cursor());
+        Ok(Page { rows: vec![samples::group()], next })
+    }
+
+    async fn failures(&self, _me: &Me, filter: FailureFilter) -> Result<Page<FailureRow>, AppError> {
+        let mut rows = vec![samples::failure(0), samples::resolved_failure(1)];
+        rows.retain(|row| filter.resolved.is_none_or(|resolved| row.resolved_at.is_some() == resolved));
+        Ok(Page { rows, next: None })
+    }
+
+    async fn failure(&self, _me: &Me, id: OccurrenceId) -> Result<FailureRow, AppError> {
+        let known = [samples::failure(0), samples::resolved_failure(1)];
+        let found = known.into_iter().find(|failure| failure.occurrence_id == id);
+        found.ok_or_else(|| AppError::NotFound("This failure does not exist.".into()))
+    }
+
+    async fn retry_failures(&self, _me: &Me, which: &Which, seen: usize, how: RetryInput) -> Result<Retried, AppError> {
+        if how.reason.chars().count() > 500 {
+            return Err(AppError::field("reason", "at most 500 characters"));
+        }
+        if how.input_json == "{" {
+            return Err(AppError::field("input_json", "this is not JSON"));
+        }
+        let ids = meant(which)?;
+        self.note(format!("retry {} of {seen}: {} {}", ids.len(), how.reason, how.force));
+        Ok(Retried { made: ids.into_iter().map(|id| (id, samples::occurrence_id(0))).collect(), left: 0, more: false })
+    }
+
+    async fn resolve_failures(&self, _me: &Me, which: &Which, seen: usize, note: &str) -> Result<Resolved, AppError> {
+        if note.chars().count() > 2_000 {
+            return Err(AppError::field("note", "at most 2,000 characters"));
+        }
+        let ids = meant(which)?;
+        self.note(format!("resolve {} of {seen}: {note}", ids.len()));
+        Ok(Resolved { count: ids.len(), more: false })
+    }
+
+    async fn dead_letters(&self, _me: &Me, filter: DeadLetterFilter) -> Result<Page<DeadLetterRow>, AppError> {
+        let mut rows = if self.empty { vec![] } else { vec![samples::dead_letter()] };
+        rows.retain(|row| filter.resolved.is_none_or(|resolved| row.resolved_at.is_some() == resolved));
+        Ok(Page { rows, next: None })
+    }
+
+    async fn resolve_dead_letters(&self, _me: &Me, ids: &[DeadLetterId], note: &str) -> Result<usize, AppError> {
+        if ids.is_empty() {
+            return Err(AppError::field("ids", "choose at least one"));
+        }
+        self.note(format!("resolve {} letters: {note}", ids.len()));
+        Ok(ids.len())
     }
 
     async fn occurrences(&self, _me: &Me, filter: OccurrenceFilter) -> Result<Page<OccurrenceRow>, AppError> {

@@ -4,12 +4,14 @@ use chrono::{DateTime, Utc};
 use protocol::{
     access::Role,
     calendar::{Calendar, Window},
-    id::{CalendarId, JobId, OccurrenceId, UserId},
+    failure::{Cause, DeadLetterRow, FailureGroup, FailureRow},
+    id::{CalendarId, DeadLetterId, JobId, OccurrenceId, UserId},
     message::{JobTypeInfo, LogLevel, LogLine},
     request::JobInput,
     rules::{Overlap, Rules},
     schedule::Schedule,
     status::OccurrenceStatus,
+    versions::{Change, Difference, VersionRow, VersionStep},
     view::{
         BlackoutView, CalendarName, CalendarRow, CalendarView, ClusterPause, Health, HealthItem, InstanceView, JobRow,
         JobTypeView, JobView, Me, MinuteCount, NextDue, OccurrenceRow, OccurrenceView, Overview, PreviewRun,
@@ -273,5 +275,94 @@ pub(crate) fn overview(empty: bool) -> Overview {
         jobs_total: i64::from(!empty),
         next_due: vec![NextDue { job_id: job_id(), job_name: "nightly report".into(), at: at(3_600) }],
         failures: vec![row(0, OccurrenceStatus::Failed)],
+        open_failures: if empty { 0 } else { 10_000 },
+    }
+}
+
+/// What the failures of one cause have in common.
+pub(crate) fn group() -> FailureGroup {
+    FailureGroup {
+        fingerprint: "0123456789abcdef".into(),
+        count: 1_234,
+        open: 12,
+        jobs: 3,
+        first_at: at(0),
+        last_at: at(60),
+        occurrence_id: occurrence_id(0),
+        job_id: job_id(),
+        job_name: "nightly report".into(),
+        cause: Cause::Exhausted,
+        note: "order <b>7</b> not found".into(),
+    }
+}
+
+/// A failure nobody has settled.
+pub(crate) fn failure(second: i64) -> FailureRow {
+    FailureRow {
+        occurrence_id: occurrence_id(second),
+        job_id: job_id(),
+        job_name: "nightly report".into(),
+        job_version: 2,
+        worker_id: "local".into(),
+        job_type: "http-request".into(),
+        attempt: 3,
+        failed_at: at(second),
+        cause: Cause::Exhausted,
+        exception: Some("order <b>7</b> not found\n  at line 3".into()),
+        fingerprint: group().fingerprint,
+        job_data: json!({ "order": "</textarea><script>" }),
+        resolved_at: None,
+        resolved_by: None,
+        resolution_note: None,
+        resolution_action: None,
+        retried_as: None,
+    }
+}
+
+/// A failure that was retried.
+pub(crate) fn resolved_failure(second: i64) -> FailureRow {
+    FailureRow {
+        resolved_at: Some(at(90)),
+        resolved_by: Some("grace@example.org".into()),
+        resolution_note: Some("the shop was closed".into()),
+        resolution_action: Some("retry".into()),
+        retried_as: Some(occurrence_id(0)),
+        ..failure(second)
+    }
+}
+
+/// A message nobody could read.
+pub(crate) fn dead_letter() -> DeadLetterRow {
+    DeadLetterRow {
+        id: DeadLetterId::from_parts(at(0), [4; 10]),
+        received_at: at(0),
+        reason: "it is no job message: expected value".into(),
+        source: "milvaion.dlx/w.echo".into(),
+        headers: json!({ "x-death": [{ "reason": "rejected" }] }),
+        body: "\u{0}\u{1b}[31m<script>alert(1)</script>".into(),
+        body_bytes: 100_000,
+        copies: 3,
+        resolved_at: None,
+        resolved_by: None,
+        resolution_note: None,
+    }
+}
+
+/// The versions of the sample job.
+pub(crate) fn history() -> Vec<VersionStep> {
+    let row = |version| VersionRow { version, changed_at: at(i64::from(version)), changed_by: "Ada".into() };
+    let fields = vec!["displayName".into(), "rules.maxRetries".into()];
+    vec![VersionStep { row: row(2), fields, more: false }, VersionStep { row: row(1), fields: vec![], more: false }]
+}
+
+/// What differs between them.
+pub(crate) fn difference() -> Difference {
+    let change = |field: &str, before, after| Change { field: field.into(), before, after };
+    Difference {
+        changes: vec![
+            change("displayName", Some(json!("report")), Some(json!("nightly <report>"))),
+            change("rules.maxRetries", None, Some(json!(4))),
+        ],
+        more: false,
     }
 }

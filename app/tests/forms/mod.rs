@@ -1,7 +1,9 @@
 //! What a browser without a script can do: every form of the dashboard, sent as it is drawn.
 
 mod calendars;
+mod failures;
 mod stops;
+mod versions;
 
 use axum::http::StatusCode;
 use protocol::{
@@ -280,6 +282,11 @@ async fn what_a_role_may_not_do_is_refused_by_the_server_whatever_page_asks() {
         ("/api/check_calendar", calendars::RIGHT.to_owned(), Role::Operator),
         ("/api/delete_calendar", format!("id={}", samples::calendar_id()), Role::Operator),
         ("/api/cancel_occurrence", format!("id={}", samples::occurrence_id(0)), Role::Operator),
+        ("/api/retry_failure", format!("id={}", samples::occurrence_id(0)), Role::Operator),
+        ("/api/retry_failures", format!("ids%5B%5D={}", samples::occurrence_id(0)), Role::Operator),
+        ("/api/resolve_failures", format!("ids%5B%5D={}", samples::occurrence_id(0)), Role::Operator),
+        ("/api/resolve_dead_letters", format!("ids%5B%5D={}", samples::dead_letter().id), Role::Operator),
+        ("/api/restore_version", format!("id={id}&version=1&expected=2"), Role::Operator),
         ("/api/pause_cluster", "reason=the+disk+is+full".to_owned(), Role::Operator),
         ("/api/resume_cluster", String::new(), Role::Operator),
         ("/api/delete_job", format!("id={id}"), Role::Admin),

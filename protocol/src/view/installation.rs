@@ -124,6 +124,8 @@ pub struct Overview {
     pub next_due: Vec<NextDue>,
     /// The last five failures.
     pub failures: Vec<OccurrenceRow>,
+    /// How many failures nobody has settled, counted up to [`MOST_COUNTED`](crate::failure::MOST_COUNTED).
+    pub open_failures: i64,
 }
 
 /// Everything stands still: nothing is fired or released until somebody resumes it.

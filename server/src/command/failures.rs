@@ -1,9 +1,11 @@
 //! Failures and dead letters: settle them, run them again.
 
+pub use app::backend::RetryInput;
 use app::error::AppError;
 use protocol::{
-    failure::{FailureFilter, MAX_AT_ONCE, MAX_NOTE, Retried, Which},
+    failure::{FailureFilter, MAX_AT_ONCE, MAX_NOTE, Resolved, Retried, Which},
     id::{DeadLetterId, OccurrenceId},
+    request::parse_json,
     view::Me,
 };
 
@@ -13,28 +15,38 @@ use crate::{
     store::{asked::MadeRow, jobs::Edit},
 };
 
-/// How a retry is wanted.
-#[derive(Clone, Debug, Default)]
-pub struct RetryInput {
-    /// Another input, as JSON text; empty means the one that failed. For a single failure only.
-    pub input_json: String,
-    /// Why; at most 500 characters.
-    pub reason: String,
-    /// Whether one that was retried before is retried again. For a single failure only.
-    pub force: bool,
-}
-
 impl Jobs {
-    /// Settles open failures with a note. Returns how many, and whether a filter finds more than could be taken at once.
+    /// What `which` means at this moment, each one named, for somebody who saw `seen` failures and agreed to those; and
+    /// whether a filter finds more than can be taken at once. Nobody is to settle what they have not seen, so a filter that
+    /// finds more than a tenth more by now is refused.
+    ///
+    /// # Errors
+    ///
+    /// `Fields` for `ids`; `Conflict` when there are many more than were seen.
+    pub async fn agreed(&self, which: &Which, seen: usize) -> Result<(Which, bool), AppError> {
+        let (ids, more) = self.pick(which).await?;
+        if matches!(which, Which::Filter(_)) && ids.len() > seen + seen / 10 {
+            return Err(AppError::Conflict(format!(
+                "There are {} by now, and {seen} were there when you looked. Look again before you go on.",
+                if more { format!("more than {}", ids.len()) } else { ids.len().to_string() }
+            )));
+        }
+        if ids.is_empty() {
+            return Err(AppError::field("ids", "choose at least one that is open"));
+        }
+        Ok((Which::Ids(ids), more))
+    }
+
+    /// Settles open failures with a note.
     ///
     /// # Errors
     ///
     /// `Fields` for `note` and `ids`.
-    pub async fn resolve_failures(&self, me: &Me, which: &Which, text: &str) -> Result<(usize, bool), AppError> {
+    pub async fn resolve_failures(&self, me: &Me, which: &Which, text: &str) -> Result<Resolved, AppError> {
         let note = note(text)?;
         let (ids, more) = self.pick(which).await?;
         let edit = Edit { by: &me.email, at: self.clock.now() };
-        Ok((self.store.resolve_failures(&ids, note.as_deref(), edit).await?, more))
+        Ok(Resolved { count: self.store.resolve_failures(&ids, note.as_deref(), edit).await?, more })
     }
 
     /// Runs failures again, each as a new occurrence by its job's present definition. One that was retried already is
@@ -72,7 +84,8 @@ impl Jobs {
                     return Err(AppError::Conflict(format!("This failure was retried already, as {again}.")));
                 }
                 let definition = &job.definition;
-                if has_input {
+                // A form comes with the input that failed already in it; only what was changed is another one.
+                if has_input && parse_json(&input.input_json).as_ref() != Ok(&failure.job_data) {
                     Some(self.other_input(&definition.worker_id, &definition.job_type, &input.input_json).await?)
                 } else {
                     None
@@ -103,6 +116,9 @@ impl Jobs {
     /// `Fields` for `note` and `ids`.
     pub async fn resolve_dead_letters(&self, me: &Me, ids: &[DeadLetterId], text: &str) -> Result<usize, AppError> {
         let note = note(text)?;
+        if ids.is_empty() {
+            return Err(AppError::field("ids", "choose at least one"));
+        }
         if ids.len() > MAX_AT_ONCE {
             return Err(too_many());
         }

@@ -1,18 +1,47 @@
 //! A job's earlier definitions: compare them, go back to one.
 
+use std::collections::BTreeMap;
+
 use app::error::AppError;
 use protocol::{
     event::Event,
     id::JobId,
+    page::Page,
     request::JobInput,
-    versions::{Difference, Restored, VersionView},
+    versions::{Difference, Restored, VersionRow, VersionStep, VersionView},
     view::Me,
 };
+use serde_json::Value;
 
 use super::jobs::{Jobs, conflict, gone};
 use crate::{domain::diff, store::jobs::Edit};
 
+/// How many versions a page of a job's history holds: each is read whole to tell what it changed.
+const HISTORY_ROWS: u32 = 20;
+
 impl Jobs {
+    /// A page of a job's versions, newest first, those before `before`, with what each of them changed.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn history(&self, id: JobId, before: Option<i32>) -> Result<Page<VersionStep>, AppError> {
+        let Page { rows, next } = self.store.versions(id, before, HISTORY_ROWS).await?;
+        let (Some(newest), Some(oldest)) = (rows.first(), rows.last()) else {
+            return Ok(Page { rows: Vec::new(), next });
+        };
+        // One more than is shown: what the oldest is compared with.
+        let definitions = self.store.definitions(id, oldest.version - 1, newest.version).await?;
+        let definitions: BTreeMap<i32, Value> = definitions.into_iter().collect();
+        let step = |row: VersionRow| {
+            let pair = definitions.get(&(row.version - 1)).zip(definitions.get(&row.version));
+            let difference = pair.map(|(before, after)| diff::diff(before, after)).unwrap_or_default();
+            let fields = difference.changes.into_iter().map(|change| change.field).collect();
+            VersionStep { row, fields, more: difference.more }
+        };
+        Ok(Page { rows: rows.into_iter().map(step).collect(), next })
+    }
+
     /// One version of a job, which may be deleted.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use protocol::{
-    failure::{Cause, FailureFilter, FailureGroup, FailureRow},
+    failure::{Cause, FailureFilter, FailureGroup, FailureRow, MOST_COUNTED},
     id::{JobId, OccurrenceId},
     page::{self, Page},
 };
@@ -70,18 +70,29 @@ impl Store {
         Ok(ids.into_iter().map(|(id,)| OccurrenceId(id)).collect())
     }
 
-    /// The failures a filter finds since `since`, by cause, most numerous first, at most `limit` groups. Of very many
-    /// only the newest are counted.
+    /// How many failures nobody has settled, counted up to [`MOST_COUNTED`].
     ///
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn failure_groups(
-        &self,
-        filter: &FailureFilter,
-        since: DateTime<Utc>,
-        limit: u32,
-    ) -> Result<Vec<FailureGroup>> {
+    pub async fn open_failures(&self) -> Result<i64> {
+        let count = sqlx::query_scalar!(
+            r#"SELECT count(*) AS "count!" FROM (SELECT FROM failed_occurrences WHERE resolved_at IS NULL LIMIT $1) f"#,
+            MOST_COUNTED
+        )
+        .fetch_one(self.pool())
+        .await?;
+        Ok(count)
+    }
+
+    /// A page of the failures a filter finds since `since`, by cause, most numerous first. Of very many only the newest
+    /// are counted.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn failure_groups(&self, filter: &FailureFilter, since: DateTime<Utc>) -> Result<Page<FailureGroup>> {
+        let limit = page::rows(filter.limit);
         let mut query = QueryBuilder::<Postgres>::new(
             "SELECT fingerprint, count(*) AS count, count(*) FILTER (WHERE resolved_at IS NULL) AS open,
                     count(DISTINCT job_id) AS jobs, min(failed_at) AS first_at, max(failed_at) AS last_at,
@@ -95,10 +106,18 @@ impl Store {
         query.push_bind(since);
         narrow(&mut query, filter);
         query.push(" ORDER BY failed_at DESC LIMIT ").push_bind(GROUPED);
-        query.push(") f GROUP BY fingerprint ORDER BY count(*) DESC, max(failed_at) DESC LIMIT ");
-        query.push_bind(i64::from(page::rows(limit)));
+        query.push(") f GROUP BY fingerprint");
+        if let Some((count, last_at, fingerprint)) = filter.group_cursor() {
+            query.push(" HAVING (count(*), max(failed_at), fingerprint) < (").push_bind(count);
+            query.push(", ").push_bind(last_at).push(", ").push_bind(fingerprint.to_owned()).push(")");
+        }
+        query.push(" ORDER BY count(*) DESC, max(failed_at) DESC, fingerprint DESC LIMIT ");
+        query.push_bind(i64::from(limit) + 1);
         let rows: Vec<RawGroup> = query.build_query_as().fetch_all(self.pool()).await?;
-        rows.into_iter()
+        let more = rows.len() > limit as usize;
+        let rows: Vec<FailureGroup> = rows
+            .into_iter()
+            .take(limit as usize)
             .map(|row| {
                 Ok(FailureGroup {
                     fingerprint: row.fingerprint,
@@ -114,7 +133,9 @@ impl Store {
                     note: row.exception.as_deref().map(first_line).unwrap_or_default(),
                 })
             })
-            .collect()
+            .collect::<Result<_>>()?;
+        let next = rows.last().filter(|_| more).map(FailureGroup::cursor);
+        Ok(Page { rows, next })
     }
 
     /// Settles open failures, with an audit row each. Returns how many.

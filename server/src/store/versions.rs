@@ -5,6 +5,7 @@ use protocol::{
     page::{self, Page},
     versions::{VersionRow, VersionView},
 };
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::{Result, Store};
@@ -50,6 +51,24 @@ impl Store {
             row: VersionRow { version: row.version, changed_at: row.changed_at, changed_by: row.changed_by },
             definition: row.definition,
         }))
+    }
+
+    /// The definitions of the versions from `from` to `to`, both included, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn definitions(&self, id: JobId, from: i32, to: i32) -> Result<Vec<(i32, Value)>> {
+        let rows = sqlx::query!(
+            "SELECT version, definition FROM job_versions
+              WHERE job_id = $1 AND version BETWEEN $2 AND $3 ORDER BY version",
+            id.0,
+            from,
+            to
+        )
+        .fetch_all(self.pool())
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.version, row.definition)).collect())
     }
 
     /// Which of these calendars do not exist, in the same order.

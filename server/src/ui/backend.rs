@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use app::{
-    backend::{Backend, Flash, TriggerInput},
+    backend::{Backend, Flash, RetryInput, TriggerInput},
     error::AppError,
 };
 use async_trait::async_trait;
@@ -13,19 +13,21 @@ use protocol::{
     access::{Action, Role},
     calendar::Calendar,
     calendar_form::CalendarForm,
-    id::{CalendarId, JobId, OccurrenceId, UserId},
+    failure::{DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow, Resolved, Retried, Which},
+    id::{CalendarId, DeadLetterId, JobId, OccurrenceId, UserId},
     message::LogLine,
     page::{JobFilter, OccurrenceFilter, Page},
     request::{JobForm, JobInput},
     schedule,
     status::OccurrenceStatus,
+    versions::{Difference, Restored, VersionStep},
     view::{
         BlackoutView, CalendarName, CalendarRow, CalendarView, ClusterPause, FormContext, InviteInfo, JobRow, JobView,
         Me, OccurrenceRow, OccurrenceView, Overview, SchedulePreview, TeamView, WorkerView,
     },
 };
 
-use super::{calendars, preview::preview};
+use super::{calendars, failures, preview::preview};
 use crate::{
     clock::Clock,
     command::{
@@ -192,7 +194,11 @@ impl Backend for ServerBackend {
 
     async fn overview(&self, _me: &Me) -> Result<Overview, AppError> {
         let now = self.clock.now();
-        let (numbers, health) = tokio::join!(self.store.numbers(now, liveness::alive_since(now)), self.health.items());
+        let (numbers, open_failures, health) = tokio::join!(
+            self.store.numbers(now, liveness::alive_since(now)),
+            self.store.open_failures(),
+            self.health.items()
+        );
         let numbers = numbers?;
         Ok(Overview {
             now,
@@ -205,6 +211,7 @@ impl Backend for ServerBackend {
             jobs_total: numbers.jobs_total,
             next_due: numbers.next_due,
             failures: numbers.failures,
+            open_failures: open_failures?,
         })
     }
 
@@ -293,6 +300,46 @@ impl Backend for ServerBackend {
 
     async fn delete_calendar(&self, me: &Me, id: CalendarId) -> Result<String, AppError> {
         self.jobs.delete_calendar(me, id).await
+    }
+
+    async fn job_history(&self, _me: &Me, id: JobId, before: Option<i32>) -> Result<Page<VersionStep>, AppError> {
+        self.jobs.history(id, before).await
+    }
+
+    async fn compare_versions(&self, _me: &Me, id: JobId, from: i32, to: i32) -> Result<Difference, AppError> {
+        self.jobs.compare_versions(id, from, to).await
+    }
+
+    async fn restore_version(&self, me: &Me, id: JobId, version: i32, expected: i32) -> Result<Restored, AppError> {
+        self.jobs.restore(me, id, version, expected).await
+    }
+
+    async fn failure_groups(&self, _me: &Me, filter: FailureFilter) -> Result<Page<FailureGroup>, AppError> {
+        failures::groups(self, &filter).await
+    }
+
+    async fn failures(&self, _me: &Me, filter: FailureFilter) -> Result<Page<FailureRow>, AppError> {
+        failures::page(self, &filter).await
+    }
+
+    async fn failure(&self, _me: &Me, id: OccurrenceId) -> Result<FailureRow, AppError> {
+        failures::one(self, id).await
+    }
+
+    async fn retry_failures(&self, me: &Me, which: &Which, seen: usize, how: RetryInput) -> Result<Retried, AppError> {
+        failures::retry(self, me, which, seen, &how).await
+    }
+
+    async fn resolve_failures(&self, me: &Me, which: &Which, seen: usize, note: &str) -> Result<Resolved, AppError> {
+        failures::resolve(self, me, which, seen, note).await
+    }
+
+    async fn dead_letters(&self, _me: &Me, filter: DeadLetterFilter) -> Result<Page<DeadLetterRow>, AppError> {
+        failures::letters(self, &filter).await
+    }
+
+    async fn resolve_dead_letters(&self, me: &Me, ids: &[DeadLetterId], note: &str) -> Result<usize, AppError> {
+        self.jobs.resolve_dead_letters(me, ids, note).await
     }
 
     async fn occurrences(&self, _me: &Me, filter: OccurrenceFilter) -> Result<Page<OccurrenceRow>, AppError> {

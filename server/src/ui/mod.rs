@@ -2,6 +2,7 @@
 
 pub mod backend;
 pub mod calendars;
+pub mod failures;
 pub mod preview;
 
 use std::sync::{Arc, OnceLock};

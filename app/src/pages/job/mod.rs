@@ -3,6 +3,7 @@
 pub mod actions;
 pub mod definition;
 pub mod delete;
+pub mod history;
 pub mod rules;
 
 use std::time::Duration;
@@ -17,11 +18,13 @@ use protocol::{
     page::{OccurrenceFilter, Page},
     view::{JobView, OccurrenceRow},
 };
+use serde::{Deserialize, Serialize};
 
 use self::{
     actions::{PauseOrResume, PauseWithReason, RunNow, RunWithInput},
     definition::Definition,
     delete::{Delete, DeleteSection},
+    history::{Asked, History, HistoryPage},
 };
 use crate::{
     api::{
@@ -46,23 +49,42 @@ use crate::{
 /// How many of its occurrences the page begins with.
 const ROWS: u32 = 25;
 
-/// `/jobs/:id`.
+/// The parts of a job's page; one of them is shown.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+enum Part {
+    Overview(Page<OccurrenceRow>),
+    History(HistoryPage),
+}
+
+/// `/jobs/:id`. With `tab=history` in its address it shows the versions of the job: those before `before`, and what
+/// differs from `from` to `to`.
 #[component]
 pub fn JobPage() -> impl IntoView {
     let params = use_params_map();
+    let query = use_query_map();
     let id = Memo::new(move |_| params.with(|params| params.get("id").and_then(|id| id.parse::<JobId>().ok())));
+    let history = Memo::new(move |_| {
+        query.with(|query| {
+            let number = |name: &str| query.get_str(name).and_then(|text| text.parse::<i32>().ok());
+            let asked = Asked { before: number("before"), pair: number("from").zip(number("to")) };
+            (query.get_str("tab") == Some("history")).then_some(asked)
+        })
+    });
     let data = Resource::new_blocking(
-        move || id.get(),
-        |id| async move {
+        move || (id.get(), history.get()),
+        |(id, history)| async move {
             let id = id.ok_or_else(no_such_job)?;
             let job = job(id).await?;
-            let occurrences = list_occurrences(filter(id)).await?;
+            let part = match history {
+                None => Part::Overview(list_occurrences(filter(id)).await?),
+                Some(asked) => Part::History(HistoryPage::read(id, asked).await?),
+            };
             let left = take_flash("trigger".into()).await?.unwrap_or_default();
-            Ok((job, occurrences, left))
+            Ok((job, part, left))
         },
     );
-    page(data, |(job, occurrences, left): (JobView, Page<OccurrenceRow>, Left)| {
-        view! { <Job job occurrences left/> }
+    page(data, |(job, part, left): (JobView, Part, Left)| {
+        view! { <Job job part left/> }
     })
 }
 
@@ -80,7 +102,7 @@ fn filter(id: JobId) -> OccurrenceFilter {
 }
 
 #[component]
-fn Job(job: JobView, occurrences: Page<OccurrenceRow>, left: Left) -> impl IntoView {
+fn Job(job: JobView, part: Part, left: Left) -> impl IntoView {
     let id = job.row.id;
     let asks_delete = use_query_map().with_untracked(|query| query.get("confirm").as_deref() == Some("delete"));
     let input_json = serde_json::to_string_pretty(&job.definition.job_data).unwrap_or_default();
@@ -88,11 +110,11 @@ fn Job(job: JobView, occurrences: Page<OccurrenceRow>, left: Left) -> impl IntoV
     let whole: Vec<_> = left.error.iter().map(|text| (String::new(), text.clone())).collect();
     let view = RwSignal::new(job);
     let is_deleted = RwSignal::new(false);
+    let is_history = matches!(part, Part::History(_));
     keep_current(id, view, is_deleted);
 
     let name = Signal::derive(move || view.with(|job| job.row.display_name.clone()));
     let is_active = Signal::derive(move || view.with(|job| job.row.is_active));
-    let preview = Signal::derive(move || view.with(|job| Some(job.preview.clone())));
     let set_active = Callback::new(move |active| {
         let _ = view.try_update(|job| job.row.is_active = active);
     });
@@ -108,7 +130,7 @@ fn Job(job: JobView, occurrences: Page<OccurrenceRow>, left: Left) -> impl IntoV
     };
 
     view! {
-        <Title text=move || format!("{} · Jobs", name.get())/>
+        <Title text=move || format!("{}{} · Jobs", name.get(), if is_history { " · History" } else { "" })/>
         <Crumbs steps=vec![("/jobs".into(), "Jobs".into())] here=name/>
         <PageHead title=name>
             {may_run.then(|| view! { <RunNow id name class="btn btn-primary"/> })}
@@ -130,6 +152,23 @@ fn Job(job: JobView, occurrences: Page<OccurrenceRow>, left: Left) -> impl IntoV
         {move || is_deleted.get().then(deleted)}
         {move || view.with(|job| (!job.row.is_active).then(|| paused(job.paused_reason.clone())))}
         {move || view.with(|job| (!job.row.worker_alive).then(|| no_worker(&job.row.worker_id, &job.row.job_type)))}
+        <nav class="tabs" aria-label="Parts of this job">
+            <a href=format!("/jobs/{id}") aria-current=(!is_history).then_some("page")>"Overview"</a>
+            <a href=format!("/jobs/{id}?tab=history") aria-current=is_history.then_some("page")>"History"</a>
+        </nav>
+        {match part {
+            Part::Overview(occurrences) => view! { <JobOverview view occurrences/> }.into_any(),
+            Part::History(history) => view! { <History view history/> }.into_any(),
+        }}
+    }
+}
+
+/// What it is, when it runs, and what became of it.
+#[component]
+fn JobOverview(view: RwSignal<JobView>, occurrences: Page<OccurrenceRow>) -> impl IntoView {
+    let id = view.with_untracked(|job| job.row.id);
+    let preview = Signal::derive(move || view.with(|job| Some(job.preview.clone())));
+    view! {
         <div class="form-grid">
             <Definition view/>
             <aside class="summary" aria-labelledby="schedule">
@@ -138,7 +177,10 @@ fn Job(job: JobView, occurrences: Page<OccurrenceRow>, left: Left) -> impl IntoV
             </aside>
         </div>
         <section class="stack" aria-labelledby="its-occurrences">
-            <h2 id="its-occurrences">"Occurrences"</h2>
+            <div class="card-head">
+                <h2 id="its-occurrences">"Occurrences"</h2>
+                <a href=format!("/failed?job={id}")>"Its open failures"</a>
+            </div>
             <OccurrenceTable
                 filter=filter(id)
                 page=occurrences

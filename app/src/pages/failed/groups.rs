@@ -1,0 +1,218 @@
+//! Failures by cause: what most of them have in common is what there is to repair.
+
+use leptos::{ev, html, prelude::*};
+use leptos_router::{NavigateOptions, hooks::use_navigate};
+use protocol::{
+    failure::{Cause, FailureFilter, FailureGroup},
+    page::Page,
+};
+
+use super::{
+    PAUSE, address, keep_current, state_chips,
+    words::{CauseBadge, cause_word},
+};
+use crate::{
+    api::failures::failure_groups,
+    components::{empty::Empty, icon::Icon, time::Time},
+    format::{clip, count, plural},
+    live::refresher,
+};
+
+/// How much of an exception's first line a row has room for.
+const NOTE_LENGTH: usize = 160;
+/// How many failures the server counts at most.
+const COUNTED: i64 = 20_000;
+
+/// The list.
+#[component]
+pub fn Groups(filter: FailureFilter, page: Page<FailureGroup>) -> impl IntoView {
+    let shown = RwSignal::new(page);
+    let asked = filter.clone();
+    let refresh = refresher(PAUSE, move || failure_groups(asked.clone()), move |read| shown.set(read));
+    keep_current(&refresh);
+
+    let is_empty = Memo::new(move |_| shown.with(|page| page.rows.is_empty()));
+    let rows = move || shown.with(|page| page.rows.clone());
+    // A link to a cause keeps what the reader has narrowed the list to, but for what a cause has only one of.
+    let below = FailureFilter { cause: None, text: None, after: None, ..filter.clone() };
+    let row = move |group: FailureGroup| group_row(group, &below);
+    let next = {
+        let filter = filter.clone();
+        move || {
+            let after = shown.with(|page| page.next.clone())?;
+            Some(address::of("/failed", &FailureFilter { after: Some(after), ..filter.clone() }))
+        }
+    };
+    let first =
+        filter.after.is_some().then(|| address::of("/failed", &FailureFilter { after: None, ..filter.clone() }));
+    let is_bounded = move || shown.with(|page| page.rows.iter().map(|group| group.count).sum::<i64>() >= COUNTED);
+    let total = move || {
+        let causes = shown.with(|page| i64::try_from(page.rows.len()).unwrap_or(i64::MAX));
+        let more = if is_bounded() { ", counted are the newest 20,000 failures" } else { "" };
+        format!("{}{more}", plural(causes, "cause"))
+    };
+    let empty = nothing(&filter);
+    view! {
+        <div class="stack">
+            <Filter filter/>
+            <div hidden=move || !is_empty.get()>{empty}</div>
+            <div class="table-wrap" hidden=move || is_empty.get()>
+                <table class="table table-cards" id="failure-groups">
+                    <caption class="sr-only">"Failures by cause, most numerous first"</caption>
+                    <thead>
+                        <tr>
+                            <th scope="col">"Failure"</th>
+                            <th scope="col">"Job"</th>
+                            <th scope="col">"Cause"</th>
+                            <th scope="col" class="num">"How many"</th>
+                            <th scope="col">"First"</th>
+                            <th scope="col">"Last"</th>
+                        </tr>
+                    </thead>
+                    <tbody>
+                        <For each=rows key=|group| (group.fingerprint.clone(), group.count, group.last_at) children=row/>
+                    </tbody>
+                </table>
+            </div>
+            <nav class="pager" aria-label="Pages">
+                <span>{total}</span>
+                {first.map(|href| view! { <a class="btn btn-small" href=href>"First page"</a> })}
+                {move || next().map(|href| view! { <a class="btn btn-small" rel="next" href=href>"Next page"</a> })}
+            </nav>
+        </div>
+    }
+}
+
+fn group_row(group: FailureGroup, below: &FailureFilter) -> impl IntoView + use<> {
+    let href = address::of(&format!("/failed/{}", group.fingerprint), below);
+    let others = (group.jobs > 1).then(|| format!(" and {}", plural(group.jobs - 1, "other job")));
+    let note = if group.note.is_empty() { "No message".to_owned() } else { clip(&group.note, NOTE_LENGTH) };
+    view! {
+        <tr data-fingerprint=group.fingerprint>
+            <th scope="row" data-label="Failure">
+                <a class="row-link" href=href>{note}</a>
+            </th>
+            <td data-label="Job">
+                <a href=format!("/jobs/{}", group.job_id)>{group.job_name}</a>
+                {others}
+            </td>
+            <td data-label="Cause"><CauseBadge cause=group.cause/></td>
+            <td data-label="How many" class="num">{count(group.count)}</td>
+            <td data-label="First"><Time at=group.first_at relative=true/></td>
+            <td data-label="Last"><Time at=group.last_at relative=true/></td>
+        </tr>
+    }
+}
+
+/// Words, cause, state and job.
+#[component]
+fn Filter(filter: FailureFilter) -> impl IntoView {
+    let text = filter.text.clone().unwrap_or_default();
+    let options: Vec<_> = Cause::ALL
+        .into_iter()
+        .map(|cause| view! { <option value=cause.word() selected=filter.cause == Some(cause)>{cause_word(cause)}</option> })
+        .collect();
+    let hidden = [
+        (
+            "state",
+            address::STATES
+                .into_iter()
+                .find(|(_, _, state)| *state == filter.resolved)
+                .map(|(word, _, _)| word.to_owned()),
+        ),
+        ("job", filter.job_id.map(|id| id.to_string())),
+    ];
+    let hidden: Vec<_> = hidden
+        .into_iter()
+        .filter_map(|(name, value)| Some(view! { <input type="hidden" name=name value=value?/> }))
+        .collect();
+    let chips = {
+        let filter = filter.clone();
+        state_chips(filter.resolved, move |resolved| {
+            address::of("/failed", &FailureFilter { resolved, after: None, ..filter.clone() })
+        })
+    };
+    let one_job = filter.job_id.map(|_| {
+        let href = address::of("/failed", &FailureFilter { job_id: None, after: None, ..filter.clone() });
+        view! {
+            <a class="chip" href=href aria-current="true">
+                "Of one job"
+                <Icon name="x"/>
+                <span class="sr-only">", show those of all jobs"</span>
+            </a>
+        }
+    });
+    let field = NodeRef::<html::Input>::new();
+    let select = NodeRef::<html::Select>::new();
+    let navigate = use_navigate();
+    let search = move |event: ev::SubmitEvent| {
+        event.prevent_default();
+        let text = field.get_untracked().map(|field| field.value().trim().to_owned()).filter(|text| !text.is_empty());
+        let cause = select.get_untracked().and_then(|select| Cause::from_word(&select.value()));
+        let wanted = FailureFilter { text, cause, after: None, ..filter.clone() };
+        navigate(&address::of("/failed", &wanted), NavigateOptions::default());
+    };
+    view! {
+        <div class="filterbar">
+            <form method="get" action="/failed" class="filterbar grow" role="search" on:submit=search>
+                <div class="field grow">
+                    <label class="sr-only" for="q">"Search failures"</label>
+                    <input
+                        type="search"
+                        id="q"
+                        name="q"
+                        value=text.clone()
+                        prop:value=text
+                        placeholder="Job or exception"
+                        autocomplete="off"
+                        maxlength="200"
+                        node_ref=field
+                    />
+                </div>
+                <div class="field">
+                    <label class="sr-only" for="cause">"Cause"</label>
+                    <select id="cause" name="cause" node_ref=select>
+                        <option value="">"Any cause"</option>
+                        {options}
+                    </select>
+                </div>
+                {hidden}
+                <button type="submit" class="btn">
+                    <Icon name="search"/>
+                    "Search"
+                </button>
+            </form>
+            {chips}
+            {one_job}
+        </div>
+    }
+}
+
+fn nothing(filter: &FailureFilter) -> AnyView {
+    let is_narrow =
+        filter.job_id.is_some() || filter.cause.is_some() || filter.text.is_some() || filter.after.is_some();
+    if is_narrow || filter.resolved == Some(true) {
+        let text = if filter.resolved == Some(false) {
+            "Only open failures are looked for. Resolved ones are under Resolved and All."
+        } else {
+            "Words are looked for in names of jobs and in exceptions."
+        };
+        view! {
+            <Empty icon="search" title="No failure fits" text>
+                <a class="btn" href="/failed">"Show all open failures"</a>
+            </Empty>
+        }
+        .into_any()
+    } else {
+        view! {
+            <Empty
+                icon="circle-check"
+                title="Nothing is open"
+                text="What fails for good, after its last attempt, is kept here until somebody runs it again or resolves it."
+            >
+                <a class="btn" href="/failed?state=all">"Show resolved ones too"</a>
+            </Empty>
+        }
+        .into_any()
+    }
+}

@@ -1,0 +1,91 @@
+//! Failures and dead letters as pages show them: a list carries the beginning of each, never whole exceptions and bodies.
+
+use app::{backend::RetryInput, error::AppError};
+use chrono::Duration;
+use protocol::{
+    failure::{
+        DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow, MAX_GROUP_DAYS, Resolved, Retried,
+        Which,
+    },
+    id::OccurrenceId,
+    page::Page,
+    view::Me,
+};
+use serde_json::Value;
+
+use super::backend::ServerBackend;
+use crate::domain::transition::first_line;
+
+/// How many characters of a dead letter's body, and of its headers, a list carries.
+const PREVIEW: usize = 2_000;
+
+/// A page of failures by cause.
+pub(super) async fn groups(backend: &ServerBackend, filter: &FailureFilter) -> Result<Page<FailureGroup>, AppError> {
+    let since = filter.since.unwrap_or_else(|| backend.clock.now() - Duration::days(MAX_GROUP_DAYS));
+    Ok(backend.store.failure_groups(filter, since).await?)
+}
+
+/// A page of failures.
+pub(super) async fn page(backend: &ServerBackend, filter: &FailureFilter) -> Result<Page<FailureRow>, AppError> {
+    let mut page = backend.store.failures(filter).await?;
+    for row in &mut page.rows {
+        row.exception = row.exception.as_deref().map(first_line);
+        row.job_data = Value::Null;
+    }
+    Ok(page)
+}
+
+/// One failure.
+pub(super) async fn one(backend: &ServerBackend, id: OccurrenceId) -> Result<FailureRow, AppError> {
+    let failure = backend.store.failure(id).await?;
+    failure.ok_or_else(|| AppError::NotFound("This failure does not exist, or is no longer kept.".into()))
+}
+
+/// Runs failures again.
+pub(super) async fn retry(
+    backend: &ServerBackend,
+    me: &Me,
+    which: &Which,
+    seen: usize,
+    how: &RetryInput,
+) -> Result<Retried, AppError> {
+    let (which, more) = backend.jobs.agreed(which, seen).await?;
+    let retried = backend.jobs.retry_failures(me, &which, how).await?;
+    Ok(Retried { more, ..retried })
+}
+
+/// Settles failures.
+pub(super) async fn resolve(
+    backend: &ServerBackend,
+    me: &Me,
+    which: &Which,
+    seen: usize,
+    note: &str,
+) -> Result<Resolved, AppError> {
+    let (which, more) = backend.jobs.agreed(which, seen).await?;
+    let resolved = backend.jobs.resolve_failures(me, &which, note).await?;
+    Ok(Resolved { more, ..resolved })
+}
+
+/// A page of dead letters.
+pub(super) async fn letters(
+    backend: &ServerBackend,
+    filter: &DeadLetterFilter,
+) -> Result<Page<DeadLetterRow>, AppError> {
+    let mut page = backend.store.dead_letters(filter).await?;
+    for row in &mut page.rows {
+        cut(&mut row.body, PREVIEW);
+        let headers = row.headers.to_string();
+        if headers.len() > PREVIEW {
+            row.headers = Value::String(headers.chars().take(PREVIEW).chain(['…']).collect());
+        }
+    }
+    Ok(page)
+}
+
+/// Keeps the first `most` characters.
+fn cut(text: &mut String, most: usize) {
+    if let Some((end, _)) = text.char_indices().nth(most) {
+        text.truncate(end);
+    }
+}
