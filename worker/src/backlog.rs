@@ -110,6 +110,11 @@ impl Backlog {
         }
     }
 
+    /// How many lines wait.
+    pub(crate) fn len(&self) -> usize {
+        self.kept.lines
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.open.is_empty() && self.ready.is_empty() && self.given_up.is_empty()
     }

@@ -1,9 +1,11 @@
 //! What a worker can be told from outside, with its defaults and bounds.
 
-use std::{collections::BTreeMap, ops::RangeInclusive, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, ops::RangeInclusive, path::Path, time::Duration};
 
 use lapin::uri::AMQPUri;
 use protocol::topology::{DEFAULT_KEY_PREFIX, DEFAULT_PREFIX};
+
+mod file;
 
 use crate::{
     backlog::Bounds,
@@ -52,6 +54,9 @@ pub struct WorkerConfig {
     /// `MILVAION_OUTBOX_MEGABYTES`: how many megabytes of log lines wait, 1 to 10,000; as many in memory as on disk.
     /// Default 64.
     pub outbox_megabytes: u32,
+    /// `MILVAION_HEALTH`: the address at which `/health/live`, `/health/ready` and Prometheus's `/metrics` are answered,
+    /// such as `0.0.0.0:9100`; nobody needs to sign in there. Default: none.
+    pub health: Option<SocketAddr>,
     /// After how long a run is ended when neither the job nor its type says, 1 second to 7 days. Default one hour; no
     /// variable.
     pub default_timeout: Duration,
@@ -81,6 +86,7 @@ impl Default for WorkerConfig {
             outbox: Outbox::Usual,
             outbox_lines: 100_000,
             outbox_megabytes: 64,
+            health: None,
             default_timeout: Duration::from_secs(3600),
         }
     }
@@ -93,6 +99,23 @@ impl WorkerConfig {
     /// [`WorkerError::Config`] with one sentence for each variable that is wrong.
     pub fn from_env() -> Result<Self, WorkerError> {
         Self::from_lookup(|name| std::env::var(name).ok())
+    }
+
+    /// Reads a file in TOML, and the environment over it. The file's keys are the variables' names in lower case,
+    /// `MILVAION_` left out; `concurrency` may be a table:
+    ///
+    /// ```toml
+    /// worker_id = "mail"
+    /// capacity = 20
+    /// concurrency = { http-request = 200, send-mail = 5 }
+    /// ```
+    ///
+    /// # Errors
+    /// [`WorkerError::File`] when the file cannot be read or has a key that means nothing; [`WorkerError::Config`] as
+    /// [`from_env`](Self::from_env).
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, WorkerError> {
+        let file = file::read(path.as_ref())?;
+        Self::from_lookup(|name| std::env::var(name).ok().filter(|value| !value.is_empty()).or_else(|| file.get(name)))
     }
 
     fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, WorkerError> {
@@ -146,6 +169,13 @@ impl WorkerConfig {
                     Ok(number) => *field = number,
                     Err(_) => mistakes.add(out_of(name, &bounds, &format!("{text:?}"))),
                 }
+            }
+        }
+        if let Some(text) = read("MILVAION_HEALTH") {
+            match text.parse() {
+                Ok(address) => config.health = Some(address),
+                Err(_) => mistakes
+                    .add(format!("MILVAION_HEALTH is {text:?}: give an address and a port, such as 0.0.0.0:9100.")),
             }
         }
         config.check(&mut mistakes);
@@ -271,6 +301,7 @@ mod tests {
             ("MILVAION_OUTBOX", "/proc/self/status"),
             ("MILVAION_OUTBOX_LINES", "99"),
             ("MILVAION_OUTBOX_MEGABYTES", "-1"),
+            ("MILVAION_HEALTH", "9100"),
         ];
         let Err(WorkerError::Config(mistakes)) = from(&wrong) else { panic!("must be refused") };
         for (name, _) in wrong {

@@ -47,6 +47,7 @@ use crate::{
     registry::Registered,
     running::{Place as Seat, Running},
     topology,
+    vitals::Vitals,
     watchdog::Watchdog,
 };
 
@@ -74,6 +75,7 @@ pub(crate) struct Consumer {
     pub(crate) clerk: Clerk,
     pub(crate) inquiry: Inquiry,
     pub(crate) running: Running,
+    pub(crate) vitals: Vitals,
     pub(crate) executor: Executor,
     /// Deliveries that are not answered yet.
     pub(crate) deliveries: TaskTracker,
@@ -135,7 +137,9 @@ impl Consumer {
                 connection = connection::open(&uri, &name, &mut backoff) => connection,
                 () = self.stop.cancelled() => return None,
             };
-            match self.consume(&connection).await {
+            let ended = self.consume(&connection).await;
+            self.vitals.consuming(false);
+            match ended {
                 Ok(channels) => return Some(StillOpen { connection, _channels: channels }),
                 Err(error) => tracing::warn!(error = %error, "consuming has failed; it begins again"),
             }
@@ -172,6 +176,7 @@ impl Consumer {
             // A consumer that ends by itself (its queue was deleted) must be noticed, so its end is an item too.
             streams.push(consumer.map(Some).chain(stream::iter([None])).map(move |delivery| (line, delivery)));
         }
+        self.vitals.consuming(true);
         tracing::info!(worker.id = self.worker_id, job_types = self.lines.len(), "waiting for work");
         let mut deliveries = stream::select_all(streams);
         let mut watchdog = Watchdog::new(channel, queues);
@@ -195,6 +200,7 @@ impl Consumer {
             match next {
                 Some((line, Some(Ok(delivery)))) => {
                     watchdog.hear(line);
+                    self.vitals.delivered();
                     let receipt = channels[line].open(delivery.delivery_tag);
                     self.deliveries.spawn(self.clone().handle(line, delivery, receipt));
                 }
@@ -244,7 +250,7 @@ impl Consumer {
         let slot = match self.running.take(attempt.0, attempt.1) {
             Seat::Free(slot) => slot,
             Seat::Ended => {
-                tell_of_copy(&message, "it ended here a moment ago");
+                self.tell_of_copy(&message, "it ended here a moment ago");
                 return receipt.ack().await;
             }
             Seat::Taken(mut safe) => {
@@ -254,7 +260,7 @@ impl Consumer {
                     () = self.stop.cancelled() => false,
                 };
                 if is_safe {
-                    tell_of_copy(&message, "it runs here already");
+                    self.tell_of_copy(&message, "it runs here already");
                     return receipt.ack().await;
                 }
                 return receipt.hand_back().await;
@@ -338,7 +344,7 @@ impl Consumer {
                     };
                 }
                 Ok(Answer::Ended) => {
-                    tell_of_copy(message, "it has ended");
+                    self.tell_of_copy(message, "it has ended");
                     return Turn::Elsewhere(Verdict::Ack);
                 }
                 Ok(Answer::Held { by, lease }) => {
@@ -346,7 +352,7 @@ impl Consumer {
                     // life, and an unrenewed one ends.
                     let renewed = last_lease.is_some_and(|last| lease > last);
                     if renewed || !may_be_a_copy {
-                        tell_of_copy(message, &format!("{by} runs it"));
+                        self.tell_of_copy(message, &format!("{by} runs it"));
                         return Turn::Elsewhere(Verdict::Ack);
                     }
                     last_lease = Some(lease);
@@ -384,7 +390,7 @@ impl Consumer {
             Ok(reply) if reply.granted => self.stop.is_cancelled().then_some(Verdict::HandBack),
             Ok(reply) => {
                 let reason = reply.reason.map_or("the server denies it", Denial::word);
-                tell_of_copy(message, &reply.by.map_or_else(|| reason.to_owned(), |by| format!("{reason}: {by}")));
+                self.tell_of_copy(message, &reply.by.map_or_else(|| reason.to_owned(), |by| format!("{reason}: {by}")));
                 Some(Verdict::Ack)
             }
             Err(error) => {
@@ -400,21 +406,22 @@ impl Consumer {
         self.places.take(line, priority).await
     }
 
+    fn tell_of_copy(&self, message: &JobMessage, reason: &str) {
+        self.vitals.copy();
+        tracing::info!(
+            occurrence.id = %message.occurrence_id,
+            occurrence.attempt = message.attempt,
+            reason,
+            "a copy of a message is dropped"
+        );
+    }
+
     async fn pause(&self, time: Duration) {
         tokio::select! {
             () = sleep(time) => {}
             () = self.stop.cancelled() => {}
         }
     }
-}
-
-fn tell_of_copy(message: &JobMessage, reason: &str) {
-    tracing::info!(
-        occurrence.id = %message.occurrence_id,
-        occurrence.attempt = message.attempt,
-        reason,
-        "a copy of a message is dropped"
-    );
 }
 
 /// Reads a delivery's message.

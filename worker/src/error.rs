@@ -17,6 +17,22 @@ pub enum WorkerError {
     /// The outbox cannot be opened, or is another process's.
     #[error("{0}")]
     Outbox(String),
+    /// The address for health and metrics cannot be used.
+    #[error("cannot answer at MILVAION_HEALTH {address}: {source}; give another address, or leave it out")]
+    Health {
+        /// Which.
+        address: std::net::SocketAddr,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The configuration file cannot be used.
+    #[error("cannot use the configuration file {path:?}: {reason}")]
+    File {
+        /// Which.
+        path: std::path::PathBuf,
+        /// Why not, and what to do.
+        reason: String,
+    },
     /// Redis's address cannot be used.
     #[error("cannot use REDIS_URL: {0}")]
     Redis(redis::RedisError),

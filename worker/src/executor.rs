@@ -32,6 +32,7 @@ use crate::{
     registry::Registered,
     running::StopSign,
     sink::{Confirmed, Sink},
+    vitals::Vitals,
 };
 
 /// How long a run may tidy up after it was told to end, before it is dropped where it stands.
@@ -46,6 +47,8 @@ pub(crate) struct Executor {
     pub(crate) sink: Arc<dyn Sink>,
     pub(crate) instance_id: String,
     pub(crate) default_timeout: Duration,
+    /// Where runs are counted.
+    pub(crate) vitals: Vitals,
     /// Fires when running attempts must end because the worker does.
     pub(crate) interrupt: CancellationToken,
 }
@@ -77,12 +80,14 @@ impl Executor {
         let log = ctx.clone();
         let task = tokio::spawn(capture::within(ctx.clone(), panics::caught(job.run(ctx, data))));
 
-        let sink = self.sink.clone();
+        let (sink, vitals, job_type) = (self.sink.clone(), self.vitals.clone(), job.job_type);
+        vitals.began(job_type);
         let end = async move {
             let outcome = watch(task, timeout, &stop).await;
             let duration = started.elapsed();
             let failed = matches!(outcome, Outcome::Failed { .. } | Outcome::TimedOut { .. });
             let settled = outcome.settle();
+            vitals.ended(job_type, settled.status, duration);
             // The row keeps what the latest attempt failed with; its log keeps that of every attempt.
             if let Some(exception) = settled.exception.as_ref().filter(|_| failed) {
                 log.error(exception.as_str());

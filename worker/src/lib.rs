@@ -101,6 +101,7 @@ mod clock;
 mod config;
 mod error;
 mod shutdown;
+mod vitals;
 mod worker;
 
 pub mod testing;

@@ -3,9 +3,9 @@
 //! Jobs are other people's code: one that never yields holds up every task beside it. Heartbeats, the renewal of claims
 //! and the reports therefore have an operating system thread and a runtime of their own, with their own connections.
 //! A worker whose jobs block is slow; it is not taken for dead, and nothing it runs is started a second time. Here it
-//! also listens for cancellations and keeps its outbox.
+//! also listens for cancellations, keeps its outbox and says how it is.
 
-use std::{thread, time::Duration};
+use std::{net::TcpListener, thread, time::Duration};
 
 use lapin::uri::AMQPUri;
 use protocol::{
@@ -20,10 +20,12 @@ use crate::{
     claim::Claims,
     error::WorkerError,
     heartbeat::Pulse,
+    outbox::Gate,
     publisher::Publisher,
     reporter,
     reporter::{Inbox, Papers},
     running::Running,
+    vitals::{Health, Vitals},
 };
 
 /// How long the outbox may take to be closed.
@@ -39,6 +41,8 @@ pub(crate) struct Needs {
     pub(crate) running: Running,
     pub(crate) inbox: Inbox,
     pub(crate) papers: Papers,
+    /// Where health is answered, if anywhere.
+    pub(crate) health: Option<(TcpListener, Vitals, Gate)>,
 }
 
 /// The running thread.
@@ -79,12 +83,16 @@ impl Lifeline {
 }
 
 async fn live(needs: Needs, leave: CancellationToken) -> redis::RedisResult<()> {
-    let Needs { amqp, redis_url, topology, keys, hello, running, inbox, papers } = needs;
+    let Needs { amqp, redis_url, topology, keys, hello, running, inbox, papers, health } = needs;
     let claims = Claims::new(&redis_url, keys.clone(), &hello.instance_id)?;
     let listener = tokio::spawn(cancel::listen(redis::Client::open(redis_url)?, keys, claims.clone(), running.clone()));
     let close = CancellationToken::new();
     let (publisher, keep_open) = Publisher::new(amqp, topology.clone(), hello.instance_id.clone(), close.clone());
     let keeper = tokio::spawn(keep_open);
+    if let Some((listener, vitals, gate)) = health {
+        let health = Health { vitals, publisher: publisher.clone(), gate };
+        tokio::spawn(health.serve(listener, close.clone()));
+    }
     let desk = tokio::spawn(reporter::run(inbox, publisher.clone(), topology.clone(), papers, close.clone()));
     Pulse::new(hello, claims, running, publisher, &topology).run(leave).await;
     listener.abort();

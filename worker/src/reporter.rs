@@ -121,6 +121,8 @@ pub(crate) struct Papers {
     pub(crate) legacy: Legacy,
     /// How many lines are kept.
     pub(crate) bounds: Bounds,
+    /// Where to say how much waits.
+    pub(crate) vitals: Vitals,
 }
 
 /// Works through the inbox until `close` fires. What is not with the broker then is in the outbox, if there is one.
@@ -147,6 +149,7 @@ pub(crate) async fn run(
     desk.inherit(papers.legacy);
     loop {
         desk.send();
+        papers.vitals.waiting(desk.statuses.len(), desk.backlog.len());
         desk.journal.begin(Instant::now(), !desk.publisher.is_up());
         let wake = desk.wake();
         tokio::select! {

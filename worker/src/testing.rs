@@ -23,6 +23,7 @@ use crate::{
     job::Job,
     registry::Registered,
     sink::{Confirmed, Sink},
+    vitals::Vitals,
 };
 
 /// A job under test.
@@ -119,6 +120,7 @@ impl Trial {
             sink: record.clone(),
             instance_id: "trial".to_owned(),
             default_timeout: Duration::from_secs(60),
+            vitals: Vitals::default(),
             interrupt: self.interrupt,
         };
         let stop = executor.stop_sign();

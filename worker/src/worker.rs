@@ -1,6 +1,6 @@
 //! Puts a worker together, runs it, and takes it down.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use lapin::uri::AMQPUri;
 use protocol::{
@@ -27,6 +27,7 @@ use crate::{
     reporter::{Papers, Reporter},
     running::Running,
     shutdown::{self, End, Wishes},
+    vitals::{self, Vitals},
 };
 
 /// The longest name AMQP has for a queue, in bytes.
@@ -84,6 +85,8 @@ impl Worker {
         let (topology, keys) = (Topology::new(config.prefix.as_str()), Keys::new(config.key_prefix.as_str()));
         let (running, interrupt) = (Running::default(), CancellationToken::new());
         let (reporter, inbox) = Reporter::new();
+        let vitals = Vitals::default();
+        let health = config.health.map(vitals::open).transpose()?;
         tracing::info!(worker.id = config.worker_id, worker.instance = instance_id, "worker starts");
         let outbox = outbox::open(&config.outbox, &config.worker_id)
             .await
@@ -107,7 +110,13 @@ impl Worker {
             hello,
             running: running.clone(),
             inbox,
-            papers: Papers { journal: outbox.journal, legacy: outbox.legacy, bounds: config.log_bounds() },
+            papers: Papers {
+                journal: outbox.journal,
+                legacy: outbox.legacy,
+                bounds: config.log_bounds(),
+                vitals: vitals.clone(),
+            },
+            health: health.map(|listener| (listener, vitals.clone(), outbox.gate.clone())),
         })?;
         let claims = Claims::new(&config.redis_url, keys, &instance_id).map_err(WorkerError::Redis)?;
         claims.warm_up().await;
@@ -127,7 +136,9 @@ impl Worker {
             clerk,
             inquiry,
             running,
+            vitals: vitals.clone(),
             executor: Executor {
+                vitals,
                 sink: Arc::new(reporter.clone()),
                 instance_id,
                 default_timeout: config.default_timeout,
@@ -231,6 +242,13 @@ impl WorkerBuilder {
     #[must_use]
     pub fn concurrency(mut self, job_type: impl Into<String>, concurrency: u16) -> Self {
         self.config.concurrency.insert(job_type.into(), concurrency);
+        self
+    }
+
+    /// Where health and metrics are answered; see [`WorkerConfig::health`].
+    #[must_use]
+    pub fn health(mut self, address: SocketAddr) -> Self {
+        self.config.health = Some(address);
         self
     }
 

@@ -23,7 +23,11 @@ use protocol::{
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
-use tokio::sync::Semaphore;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::Semaphore,
+};
 
 /// Counts its runs; each takes as long as its gate is shut.
 #[derive(Clone)]
@@ -392,4 +396,40 @@ async fn a_job_that_blocks_the_runtime_does_not_silence_the_worker() {
     );
     worker.stop().await;
     stack.clean(&["block"]).await;
+}
+
+/// Asks a worker how it is: the status line and the body.
+async fn ask(port: u16, path: &str) -> (String, String) {
+    let mut line = TcpStream::connect(("127.0.0.1", port)).await.expect("the worker answers");
+    line.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await.expect("asked");
+    let mut answer = String::new();
+    line.read_to_string(&mut answer).await.expect("answered");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("an answer");
+    (head.lines().next().unwrap_or_default().to_owned(), body.to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_says_that_it_lives_whether_it_takes_work_and_how_much_it_did() {
+    let stack = Stack::new().await;
+    let counter = Counter::new(true);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = free.local_addr().expect("bound");
+    drop(free);
+    let worker = stack.start(stack.worker().job(counter.clone()).health(address), "count").await;
+    let port = address.port();
+    eventually("it is ready", async || ask(port, "/health/ready").await.0.ends_with("200 OK")).await;
+    assert_eq!(ask(port, "/health/live").await.1, "alive\n");
+    let message = stack.message("count", nothing());
+    stack.publish(&message).await;
+    stack.ended(message.occurrence_id).await;
+    let (_, metrics) = ask(port, "/metrics").await;
+    let counted = r#"milvaion_worker_runs_total{job_type="count",outcome="completed"} 1"#;
+    assert!(metrics.lines().any(|line| line == counted), "{metrics}");
+
+    // An address that is taken is told at the start.
+    let second = stack.worker().job(counter).health(address).build().expect("a valid configuration");
+    let refused = second.run_until(milvaion_worker::CancellationToken::new()).await;
+    assert!(refused.is_err_and(|error| error.to_string().contains("MILVAION_HEALTH 127.0.0.1")));
+    worker.stop().await;
+    stack.clean(&["count"]).await;
 }

@@ -15,7 +15,7 @@ const COOKIE: &str = "shortcuts";
 const PAUSE_MILLIS: i64 = 1_500;
 
 /// Keys and what they do, for the dialog and the help page.
-pub const KEYS: [(&str, &str); 7] = [
+pub const KEYS: [(&str, &str); 8] = [
     ("g o", "Go to the overview"),
     ("g j", "Go to the jobs"),
     ("g r", "Go to the occurrences"),

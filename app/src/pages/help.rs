@@ -11,7 +11,7 @@ use crate::components::{
 };
 
 /// The product's words and what they mean.
-const WORDS: [(&str, &str); 16] = [
+const WORDS: [(&str, &str); 14] = [
     ("Job", "A definition: what runs, with which input, and when."),
     ("Schedule", "When a job is due: by a cron expression in a time zone, every so often, once, or only by hand."),
     ("Occurrence", "One execution of a job, with everything that came of it. It has one or more attempts."),

@@ -96,6 +96,11 @@ pub(crate) enum OutboxError {
 pub(crate) struct Gate(watch::Receiver<bool>);
 
 impl Gate {
+    /// Whether new work may be taken.
+    pub(crate) fn is_open(&self) -> bool {
+        *self.0.borrow()
+    }
+
     /// Waits until new work may be taken.
     pub(crate) async fn open(&self) {
         if *self.0.borrow() {

@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashMap,
-    future::Future,
     path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},

@@ -3,7 +3,7 @@
 //! `http-request` calls an address, `sql-query` asks a database, `send-email` sends a message, `shell-command` runs a
 //! program on this machine. What each may reach is the worker's configuration ([`settings`]), not the job's input; what an
 //! input may refer to without showing it are [`secrets`]. docs/BUILT_IN_JOBS.md tells all of it to people. Everything else
-//! a worker can be told is in [`WorkerConfig`]; `RUST_LOG` chooses what is logged to standard error (default `info`).
+//! a worker can be told is in [`WorkerConfig`], and may stand in the file `MILVAION_CONFIG` names; `RUST_LOG` chooses what is logged to standard error (default `info`).
 //!
 //! ```text
 //!  message ─► Sealed: references become values ─► the job ─► Desk, result, failure ─► cleaned ─► reports, log lines
@@ -55,7 +55,11 @@ async fn run() -> Result<(), String> {
         Ok(settings) => (settings, Vec::new()),
         Err(mistakes) => (Settings::default(), mistakes),
     };
-    let config = WorkerConfig::from_env().map_err(|error| mistakes.push(error.to_string())).unwrap_or_default();
+    let config = match std::env::var_os("MILVAION_CONFIG").filter(|path| !path.is_empty()) {
+        Some(path) => WorkerConfig::from_file(path),
+        None => WorkerConfig::from_env(),
+    };
+    let config = config.map_err(|error| mistakes.push(error.to_string())).unwrap_or_default();
     if !mistakes.is_empty() {
         return Err(mistakes.join("\n"));
     }
