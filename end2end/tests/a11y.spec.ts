@@ -4,7 +4,7 @@
 import { AxeBuilder } from "@axe-core/playwright";
 import type { Page } from "@playwright/test";
 
-import { makeCalendar, makeJob, pauseJob, reached, runJob, shell } from "../fixtures/jobs";
+import { form, makeCalendar, makeJob, pauseJob, reached, runJob, shell } from "../fixtures/jobs";
 import { deadLetter } from "../fixtures/letter";
 import { call } from "../fixtures/people";
 import { hasServices } from "../fixtures/stack";
@@ -114,10 +114,13 @@ test.describe("with things to see", () => {
     await judge(admin, `/occurrences/${seen?.running}`, "occurrence-running");
   });
 
-  test("the failures", async ({ admin, stack }) => {
+  test("the failures", async ({ admin }) => {
     await judge(admin, "/failed", "failed");
     await judge(admin, "/failed?cause=lost", "failed-none");
     await judge(admin, `/failed/${seen?.failed}`, "failed-one");
+  });
+
+  test("the failures of one cause", async ({ admin }) => {
     const answer = await admin.request.get(`/api/failure?id=${seen?.failed}`);
     const { fingerprint } = (await answer.json()) as { fingerprint: string };
     await judge(admin, `/failed/${fingerprint}?state=all`, "failed-kind", async () => {
@@ -128,6 +131,9 @@ test.describe("with things to see", () => {
     await inEveryLight(admin, "dialog-retry");
     await admin.keyboard.press("Escape");
     await expect(admin.getByRole("button", { name: /^Retry 1 chosen/ })).toBeFocused();
+  });
+
+  test("the dead letters", async ({ admin, stack }) => {
     await judge(admin, "/failed?tab=dead-letters", "dead-letters-none");
     if (hasServices) {
       const letter = Buffer.from('{"noMessage": "of ours", "at": "all"}\0');
@@ -143,9 +149,12 @@ test.describe("with things to see", () => {
     }
   });
 
-  test("the history of a job", async ({ admin }) => {
+  test("the history of a job", async ({ admin, person, stack }) => {
+    const edited = { ...form({ name: "Resumed", input: shell("echo more"), cron: "0 0 1 * *" }), "form[id]": seen?.paused ?? "" };
+    const answer = await call(stack.url, person.session, "save_job", { ...edited, "form[version]": "2" });
+    expect(answer.status, answer.text).toBe(200);
     await judge(admin, `/jobs/${seen?.paused}?tab=history`, "history");
-    await judge(admin, `/jobs/${seen?.paused}?tab=history&from=2&to=1`, "history-compared");
+    await judge(admin, `/jobs/${seen?.paused}?tab=history&from=3&to=1`, "history-compared");
     await admin.getByRole("button", { name: "Restore version 1" }).click();
     await expect(admin.getByRole("dialog")).toBeVisible();
     await inEveryLight(admin, "dialog-restore");

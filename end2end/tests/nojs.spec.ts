@@ -226,7 +226,7 @@ test("failures are run again and resolved, one by one and several at once", asyn
   await page.getByRole("button", { name: "Resolve" }).click();
   await expect(page.getByText("Choose at least one that is open")).toBeVisible();
   await page.locator(`#failures tr[data-id="${runs[0]}"]`).getByRole("checkbox").check();
-  await page.getByLabel("Note").fill("looked at");
+  await page.locator("#plain-note").fill("looked at");
   await shot(page, "nojs-failures");
   await page.getByRole("button", { name: "Resolve" }).click();
   await expect(page.getByText("1 failure is resolved.")).toBeVisible();

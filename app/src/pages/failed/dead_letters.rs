@@ -67,10 +67,9 @@ pub fn Letters(filter: DeadLetterFilter, page: Page<DeadLetterRow>, left: Left) 
         .collect();
     let choose_all = may_settle.then(|| {
         view! {
-            <p class="cluster needs-js" hidden=move || open_ids.with(BTreeSet::is_empty)>
+            <div hidden=move || open_ids.with(BTreeSet::is_empty)>
                 <ChooseAll chosen ids=open_ids/>
-                <span class="muted">"Choose all on this page"</span>
-            </p>
+            </div>
         }
     });
     let list = view! {
@@ -124,7 +123,6 @@ fn nothing(resolved: Option<bool>) -> impl IntoView {
 
 fn letter(row: DeadLetterRow, chosen: Option<Chosen>) -> impl IntoView {
     let id = row.id.to_string();
-    let heading = format!("letter-{id}");
     let is_open = row.resolved_at.is_none();
     let name = format!("the dead letter of {}", crate::format::utc(row.received_at));
     let choose = chosen.filter(|_| is_open).map(|chosen| view! { <ChooseBox chosen id=id.clone() name/> });
@@ -173,8 +171,8 @@ fn letter(row: DeadLetterRow, chosen: Option<Chosen>) -> impl IntoView {
     view! {
         <li class="card" data-id=id data-state=if is_open { "open" } else { "resolved" }>
             <div class="card-head">
-                <h2 class="card-title grow" id=heading>{said(&printable(&row.reason))}</h2>
                 {choose}
+                <h2 class="card-title grow">{said(&printable(&row.reason))}</h2>
             </div>
             <dl class="kv">
                 <dt>"Came"</dt>

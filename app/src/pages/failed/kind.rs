@@ -77,7 +77,7 @@ pub fn Kind(group: FailureGroup, filter: FailureFilter, page: Page<FailureRow>, 
         .collect();
     view! {
         <Title text=format!("{heading} · Failures")/>
-        <Crumbs steps=vec![("/failed".into(), "Failures".into())] here=heading.clone()/>
+        <Crumbs steps=vec![("/failed".into(), "Failures".into())] here="One cause"/>
         <PageHead title=heading/>
         <ErrorSummary errors=whole/>
         <div class="stack">
@@ -114,9 +114,8 @@ fn Summary(group: RwSignal<FailureGroup>) -> impl IntoView {
                     {others}
                 </dd>
                 <dt>"Cause"</dt>
-                <dd>
+                <dd class="cluster">
                     <CauseBadge cause/>
-                    " "
                     <span class="muted">{cause_meaning(cause)}</span>
                 </dd>
                 <dt>"First"</dt>
@@ -163,8 +162,8 @@ fn List(
                             .then(|| {
                                 view! {
                                     <th scope="col" class="col-narrow">
-                                        <span class="sr-only">"Choose"</span>
-                                        <ChooseAll chosen ids=open_ids/>
+                                        <span class="sr-only hide-js">"Choose"</span>
+                                        <ChooseAll chosen ids=open_ids is_bare=true/>
                                     </th>
                                 }
                             })}
@@ -237,16 +236,20 @@ pub(super) fn State(row: FailureRow) -> impl IntoView {
     };
     match row.retried_as {
         Some(made) => view! {
-            <span class="badge" data-status="retrying"><Icon name="rotate-cw"/><span>"Retried"</span></span>
-            " "
-            <a href=format!("/occurrences/{made}")>"as this occurrence"</a>
+            <span class="cluster">
+                <span class="badge" data-status="retrying"><Icon name="rotate-cw"/><span>"Retried"</span></span>
+                <a href=format!("/occurrences/{made}")>"as this occurrence"</a>
+            </span>
         }
         .into_any(),
         None => {
-            let by = row.resolved_by.map(|who| format!(" by {who}"));
+            let by = row.resolved_by.map(|who| format!("by {who}"));
             view! {
-                <span class="badge" data-status="completed"><Icon name="check"/><span>"Resolved"</span></span>
-                <span class="muted">{by}</span>
+                <span class="cluster">
+                    <span class="badge" data-status="completed"><Icon name="check"/><span>"Resolved"</span></span>
+                    " "
+                    <span class="muted">{by}</span>
+                </span>
             }
             .into_any()
         }
@@ -276,6 +279,7 @@ fn Settle(
         Signal::derive(move || match (chosen.count(), open.get()) {
             (0, 0) => format!("{verb}…"),
             (0, n) if n > most => format!("{verb} the newest {}…", count(most)),
+            (0, 1) => format!("{verb} the open one…"),
             (0, n) => format!("{verb} all {}…", count(n)),
             (n, _) => format!("{verb} {} chosen…", count(i64::try_from(n).unwrap_or(i64::MAX))),
         })

@@ -49,16 +49,19 @@ pub fn One(failure: FailureRow, left: Left) -> impl IntoView {
         ("/failed".to_owned(), "Failures".to_owned()),
         (format!("/failed/{fingerprint}"), "Of this cause".to_owned()),
     ];
-    let forms = may(Action::SettleFailures).then(|| {
+    let below = if may(Action::SettleFailures) {
         let (retry, resolve) = match left.typed("form").as_str() {
             "resolve" => (Left::default(), left),
             _ => (left, Left::default()),
         };
         view! {
-            <Retry id input=input.clone() is_retried left=retry/>
+            <Retry id input is_retried left=retry/>
             <Resolve id is_open left=resolve refresh/>
         }
-    });
+        .into_any()
+    } else {
+        text_block("input", "Input", input).into_any()
+    };
     view! {
         <Title text=format!("{name} · Failure")/>
         <Crumbs steps here=name.clone()/>
@@ -72,8 +75,7 @@ pub fn One(failure: FailureRow, left: Left) -> impl IntoView {
         <div class="stack">
             <Facts data/>
             {exception.map(|text| text_block("exception", "Exception", text))}
-            {forms}
-            {text_block("input", "Input", input)}
+            {below}
         </div>
     }
 }
@@ -110,9 +112,8 @@ fn Facts(data: RwSignal<FailureRow>) -> impl IntoView {
                 {settled}
                 {note}
                 <dt>"Cause"</dt>
-                <dd>
+                <dd class="cluster">
                     <CauseBadge cause=first.cause/>
-                    " "
                     <span class="muted">{cause_meaning(first.cause)}</span>
                 </dd>
                 <dt>"Failed"</dt>

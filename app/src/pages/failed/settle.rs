@@ -94,15 +94,19 @@ pub fn ChooseAll(
     /// The ids of all rows that can be chosen.
     #[prop(into)]
     ids: Signal<BTreeSet<String>>,
+    /// Whether there is no room for its words.
+    #[prop(optional)]
+    is_bare: bool,
 ) -> impl IntoView {
     let is_all = move || ids.with(|ids| !ids.is_empty() && chosen.0.with(|chosen| chosen.is_superset(ids)));
     let choose = move |event: ev::Event| {
         chosen.0.set(if event_target_checked(&event) { ids.get_untracked() } else { BTreeSet::new() });
     };
     view! {
-        <span class="check needs-js">
-            <input type="checkbox" aria-label="Choose all on this page" prop:checked=is_all on:change=choose/>
-        </span>
+        <label class="check needs-js">
+            <input type="checkbox" prop:checked=is_all on:change=choose/>
+            <span class=if is_bare { "sr-only" } else { "muted" }>"Choose all on this page"</span>
+        </label>
     }
 }
 

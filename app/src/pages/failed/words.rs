@@ -51,24 +51,24 @@ pub fn CauseBadge(cause: Cause) -> impl IntoView {
 }
 
 /// Text that came from nobody knows where: what would be invisible, or would turn the rest of the line around, is shown
-/// as a sign of its own.
+/// by its number.
 #[must_use]
 pub fn printable(text: &str) -> String {
-    text.chars()
-        .map(|letter| match letter {
-            '\n' | '\t' => letter,
-            '\u{0}'..='\u{1f}' => char::from_u32(0x2400 + u32::from(letter)).unwrap_or('\u{fffd}'),
-            '\u{7f}' => '\u{2421}',
-            '\u{80}'..='\u{9f}'
-            | '\u{ad}'
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '\n' | '\t' => out.push(letter),
+            '\u{0}'..='\u{1f}' | '\u{7f}'..='\u{9f}' => out.push_str(&format!("\\x{:02x}", u32::from(letter))),
+            '\u{ad}'
             | '\u{61c}'
             | '\u{200b}'..='\u{200f}'
             | '\u{2028}'..='\u{202e}'
             | '\u{2060}'..='\u{206f}'
-            | '\u{feff}' => '\u{fffd}',
-            _ => letter,
-        })
-        .collect()
+            | '\u{feff}' => out.extend(letter.escape_unicode()),
+            _ => out.push(letter),
+        }
+    }
+    out
 }
 
 /// A number of bytes: `812 bytes`, `3.4 KiB`.
@@ -91,8 +91,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_seen_is_shown() {
-        assert_eq!(printable("a\u{0}\u{1b}[31m\tb\nc\u{7f}"), "a␀␛[31m\tb\nc␡");
-        assert_eq!(printable("safe\u{202e}gpj.exe\u{200b}"), "safe\u{fffd}gpj.exe\u{fffd}");
+        assert_eq!(printable("a\u{0}\u{1b}[31m\tb\nc\u{7f}"), "a\\x00\\x1b[31m\tb\nc\\x7f");
+        assert_eq!(printable("safe\u{202e}gpj.exe\u{200b}ä"), "safe\\u{202e}gpj.exe\\u{200b}ä");
     }
 
     #[test]

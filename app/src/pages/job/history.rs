@@ -245,6 +245,8 @@ fn Compared(view: RwSignal<JobView>, from: i32, to: i32, difference: Difference)
     };
     let heading = move || format!("From {} to {}", name(from), name(to));
     let is_alike = difference.changes.is_empty();
+    // Whether a job is paused is not restored, so that alone is nothing to restore.
+    let is_worth = difference.changes.iter().any(|change| change.field != "isActive");
     let more = difference.more.then(|| {
         view! { <p class="muted">"More differs than is shown here: these are the first 200 fields."</p> }
     });
@@ -271,7 +273,7 @@ fn Compared(view: RwSignal<JobView>, from: i32, to: i32, difference: Difference)
     };
     let may_define = may(Action::DefineJob);
     let restore = move || {
-        (may_define && !is_alike && from == present.get()).then(|| view! { <Restore view version=to expected=from/> })
+        (may_define && is_worth && from == present.get()).then(|| view! { <Restore view version=to expected=from/> })
     };
     let id = view.with_untracked(|job| job.row.id);
     view! {
@@ -355,8 +357,8 @@ fn Restore(
             <input type="hidden" name="expected" value=expected/>
             <button type="submit" class="btn">
                 <Icon name="history"/>
-                {format!("Restore version {version}")}
-                <span class="needs-js">"…"</span>
+                <span class="needs-js">{format!("Restore version {version}…")}</span>
+                <span class="hide-js">{format!("Restore version {version}")}</span>
             </button>
             <p class="hint">"As a new version: nothing of the history is lost. A paused job stays paused."</p>
         </form>
