@@ -91,11 +91,11 @@ test("a calendar is made, a job keeps to it, and its next runs skip the blackout
 
   await test.step("the job's page says all of it", async () => {
     await expect(page.getByRole("heading", { level: 1 })).toHaveText("Daily report");
-    await expect(page.locator(".kv")).toContainText("Tried up to 3 times more: after 60 s, 2 min and 4 min");
-    await expect(page.locator(".kv")).toContainText("A fire in a blackout is left out");
+    await expect(page.locator("#definition ~ .kv")).toContainText("Tried up to 3 times more: after 60 s, 2 min and 4 min");
+    await expect(page.locator("#definition ~ .kv")).toContainText("A fire in a blackout is left out");
     expect(await fires(page)).toContain(`${day(2)} This and 1 more left out: Days off`);
     await shot(page, "job-blackout");
-    await page.locator(".kv").getByRole("link", { name: "Days off" }).click();
+    await page.locator("#definition ~ .kv").getByRole("link", { name: "Days off" }).click();
     await expect(page.getByRole("heading", { level: 1 })).toHaveText("Edit Days off");
   });
 
@@ -108,7 +108,7 @@ test("a calendar is made, a job keeps to it, and its next runs skip the blackout
     await page.getByRole("checkbox", { name: /^Days off/ }).uncheck();
     await expect.poll(() => fires(page)).toContain(`${day(2)} runs`);
     await page.getByRole("button", { name: "Save" }).click();
-    await expect(page.locator(".kv")).not.toContainText("Days off");
+    await expect(page.locator("#definition ~ .kv")).not.toContainText("Days off");
     await open(page, "/calendars");
     await page.getByRole("link", { name: "Days off" }).click();
     await page.getByRole("button", { name: "Delete…" }).click();

@@ -183,8 +183,8 @@ test("a calendar is made, changed, chosen by a job and deleted", async ({ admin:
   await page.getByLabel("Retries").fill("2");
   await page.getByRole("button", { name: "Save" }).click();
   await expect(page.getByText("The job is saved.")).toBeVisible();
-  await expect(page.locator(".kv")).toContainText("Tried up to 2 times more: after 5 s and 10 s");
-  await page.locator(".kv").getByRole("link", { name: "Days off" }).click();
+  await expect(page.locator("#definition ~ .kv")).toContainText("Tried up to 2 times more: after 5 s and 10 s");
+  await page.locator("#definition ~ .kv").getByRole("link", { name: "Days off" }).click();
   await page.getByRole("link", { name: "Delete…" }).click();
   await page.getByRole("button", { name: "Delete calendar" }).click();
   await expect(page.locator("#error-summary")).toContainText("Yule still keeps to Days off");

@@ -69,7 +69,7 @@ async fn an_edit_begins_with_what_the_calendar_is_and_names_the_jobs_that_keep_t
     let path = format!("/calendars/{}/edit", samples::calendar_id());
     let page = get(&fake, &path).await;
     page.says(&["value=\"Holidays\"", "2026-12-24 to 2026-12-26</textarea>", "name=\"form[version]\" value=\"3\""]);
-    page.says(&["name=\"form[windows][0][fri]\" value=\"on\" checked", "value=\"22:00\"", "nightly report</a>"]);
+    page.says(&["name=\"form[windows][0][fri]\" value=\"on\" checked", "value=\"22:00\"", ">nightly report<"]);
     page.says_none_of(&["action=\"/api/delete_calendar\""]);
     assert_eq!(get(&fake, "/calendars/nonsense/edit").await.status, StatusCode::NOT_FOUND);
 
