@@ -223,6 +223,8 @@ async fn no_canary_gets_out_at_any_level_of_the_log() {
     let mut house = House::start(&[
         ("RUST_LOG", "trace"),
         ("MILVAION_SECRET_WORD", "canary/of+env"),
+        // What the worker itself says at its end.
+        ("MILVAION_SECRET_LAST", "worker has stopped"),
         ("MILVAION_SECRETS_DIR", secrets.to_str().expect("text")),
         ("MILVAION_HTTP_ALLOW", "127.0.0.0/8"),
         // Nobody listens there: a worker that heeded them would call nobody.
@@ -257,6 +259,7 @@ async fn no_canary_gets_out_at_any_level_of_the_log() {
     let end = house.run("send-email", input).await;
     assert_eq!(end.status, OccurrenceStatus::Failed);
 
+    house.run("http-request", json!({"url": "http://127.0.0.1:1/", "body": "{{secret:last}}"})).await;
     let end = house.run("http-request", json!({"url": "http://x/", "body": "{{secret:nobody}}"})).await;
     assert!(end.exception.is_some_and(|text| text.contains("\"nobody\" is unknown")));
 
@@ -267,9 +270,9 @@ async fn no_canary_gets_out_at_any_level_of_the_log() {
         assert!(all.contains(sentence), "{sentence}");
     }
     // The log is as talkative as it can be, so this says something.
-    assert!(all.contains("TRACE") && all.contains("{{secret:word}}"));
+    assert!(all.contains("TRACE") && all.contains("{{secret:word}}") && all.contains("{{secret:last}}"));
     let password = url_password(&database);
-    for trace in ["canary", "Y2FuYXJ5", "NhbmFye", "jYW5hcn", "63616e617279", password.as_str()] {
+    for trace in ["canary", "worker has stopped", "Y2FuYXJ5", "NhbmFye", "jYW5hcn", "63616e617279", password.as_str()] {
         let found = all.lines().find(|line| line.contains(trace));
         assert!(found.is_none(), "{trace}: {}", found.unwrap_or_default());
     }

@@ -101,3 +101,6 @@ fn log_through(veil: Veil) {
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(stderr().is_terminal()).with_writer(veil).init();
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
 }
+
+#[cfg(test)]
+mod tests;

@@ -33,6 +33,8 @@ type Seen = Arc<Mutex<Vec<String>>>;
 struct Site {
     seen: Seen,
     tokens: Arc<AtomicUsize>,
+    /// How many bytes of the endless answer were fetched.
+    fetched: Arc<AtomicUsize>,
 }
 
 async fn serve(router: Router) -> String {
@@ -96,8 +98,11 @@ async fn guarded(headers: HeaderMap) -> Response {
     }
 }
 
-async fn endless() -> Body {
-    Body::from_stream(futures::stream::repeat_with(|| Ok::<_, std::io::Error>(Bytes::from_static(&[b'y'; 4096]))))
+async fn endless(State(site): State<Site>) -> Body {
+    Body::from_stream(futures::stream::repeat_with(move || {
+        site.fetched.fetch_add(4096, Ordering::Relaxed);
+        Ok::<_, std::io::Error>(Bytes::from_static(&[b'y'; 4096]))
+    }))
 }
 
 fn job() -> HttpRequest {
@@ -340,13 +345,17 @@ async fn every_hop_is_judged_like_the_first() {
 
 #[tokio::test]
 async fn an_endless_answer_and_a_bomb_are_cut() {
-    let (url, _) = site().await;
+    let (url, site) = site().await;
     let endless = call(json!({"url": format!("{url}/endless")})).await;
     let result_of = result(&endless);
     assert_eq!(result_of["truncated"], true);
     assert!(result_of["body"].as_str().is_some_and(|body| body.len() > 50_000), "most of 64 KiB");
     assert!(endless.end().result.as_deref().is_some_and(|text| text.len() <= crate::seal::MAX_RESULT));
     assert!(endless.lines.iter().any(|line| line.message.contains("1048576 bytes, and more")), "{:?}", endless.lines);
+
+    // What lies in the buffers of two sockets, and no more.
+    let fetched = site.fetched.load(Ordering::Relaxed);
+    assert!(fetched < 32 * 1024 * 1024, "{fetched}");
 
     // 256 MiB of zeros, in a quarter of a megabyte.
     let zip =

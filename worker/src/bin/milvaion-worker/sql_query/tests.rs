@@ -253,17 +253,44 @@ async fn sqlite_is_asked_in_the_same_way() {
     assert_eq!((&few["rows"], &few["truncated"]), (&json!([[1], [2]]), &json!(true)));
 }
 
+/// Whether a thread of this name is there.
+fn has_thread(name: &str) -> bool {
+    let threads = std::fs::read_dir("/proc/self/task").expect("threads");
+    let name_of = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("comm")).unwrap_or_default();
+    threads.filter_map(Result::ok).any(|thread| name_of(thread).trim() == name)
+}
+
 #[tokio::test]
 async fn an_endless_statement_of_sqlite_is_ended() {
-    let lite = file("endless");
+    let Ok(Database::Sqlite { options }) = file("endless").parse() else { panic!("is one") };
     let endless = "with recursive n(i) as (select 1 union all select i + 1 from n) select max(i) from n";
-    let record = ask(&lite, json!({"query": endless, "timeoutSeconds": 1})).await;
-    assert!(exception(&record).contains("ended after 1 s"), "{record:?}");
-    let token = CancellationToken::new();
-    token.cancel();
-    let input = json!({"connection": "main_eu", "query": endless});
-    let record = trial(job(&lite), SECRETS, input).cancelled_by(token, "by ann").run().await;
-    assert_eq!(record.status(), OccurrenceStatus::Cancelled);
+    for (name, is_cancelled) in [("endless-late", false), ("endless-cancel", true)] {
+        let options = Box::new(options.clone().thread_name(move |_| name.to_owned()));
+        let job = SqlQuery { databases: BTreeMap::from([("main".to_owned(), Database::Sqlite { options })]) };
+        let input =
+            json!({"connection": "main", "query": endless, "timeoutSeconds": if is_cancelled { 60 } else { 1 }});
+        let token = CancellationToken::new();
+        let trial = trial(job, SECRETS, input).cancelled_by(token.clone(), "by ann");
+        let (record, ()) = tokio::join!(trial.run(), async {
+            while !has_thread(name) {
+                sleep(Duration::from_millis(5)).await;
+            }
+            if is_cancelled {
+                token.cancel();
+            }
+        });
+        if is_cancelled {
+            assert_eq!(record.status(), OccurrenceStatus::Cancelled);
+        } else {
+            assert!(exception(&record).contains("ended after 1 s"), "{record:?}");
+        }
+        let gone = async {
+            while has_thread(name) {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(Duration::from_secs(5), gone).await.expect("it does not go on");
+    }
 }
 
 #[tokio::test]
