@@ -32,6 +32,7 @@ use crate::{
     outbox::{Id, Journal, Legacy},
     publisher::{PublishError, Publisher},
     sink::{Confirmed, Sink},
+    vitals::Vitals,
 };
 
 /// The most reports in one message.

@@ -59,7 +59,14 @@ fn parse(text: &str) -> Result<File, String> {
             Value::String(text) => text,
             Value::Integer(number) => number.to_string(),
             Value::Table(table) if name == "MILVAION_CONCURRENCY" => {
-                table.iter().map(|(job_type, number)| format!("{job_type}={number}")).collect::<Vec<_>>().join(",")
+                let mut parts = Vec::new();
+                for (job_type, value) in &table {
+                    let number = value.as_integer().ok_or_else(|| {
+                        format!("{given:?} gives {job_type:?} a {}: give a whole number", value.type_str())
+                    })?;
+                    parts.push(format!("{job_type}={number}"));
+                }
+                parts.join(",")
             }
             other => return Err(format!("{given:?} is a {}: give a text or a whole number", other.type_str())),
         };
