@@ -59,7 +59,7 @@ async fn what_is_wrong_stands_beside_its_field_and_nothing_typed_is_lost() {
     assert!(done(&fake).is_empty());
     let page = get(&fake, "/calendars/new").await;
     page.says(&["3 things need another look", "href=\"#f-name\"", "href=\"#f-dates\"", "href=\"#f-windows-0\""]);
-    page.says(&["New Year is not a date", "Say when it ends", "2026-12-24 to 2026-12-26\r\nNew Year</textarea>"]);
+    page.says(&[": got New Year", "Say when it ends", "2026-12-24 to 2026-12-26\r\nNew Year</textarea>"]);
     page.says(&["name=\"form[windows][0][sat]\" value=\"on\" checked", "value=\"22:00\""]);
 }
 
@@ -83,7 +83,10 @@ async fn an_edit_begins_with_what_the_calendar_is_and_names_the_jobs_that_keep_t
 async fn a_job_ticks_the_calendars_it_keeps_to() {
     let fake = Fake::signed_in(Role::Operator).ready();
     let name = format!("name=\"form[rules][calendar_{}]\" value=\"on\"", samples::calendar_id());
-    get(&fake, "/jobs/new").await.says(&[&name, "Run when the blackout ends"]).says_none_of(&[&format!("{name} checked")]);
+    get(&fake, "/jobs/new")
+        .await
+        .says(&[&name, "Run when the blackout ends"])
+        .says_none_of(&[&format!("{name} checked")]);
     let edit = get(&fake, &format!("/jobs/{}/edit", samples::job_id())).await;
     edit.says(&[&format!("{name} checked")]);
 

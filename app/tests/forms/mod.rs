@@ -230,7 +230,12 @@ async fn a_job_shows_what_it_is_and_only_what_the_reader_may_do() {
     let operator = get(&Fake::signed_in(Role::Operator).ready(), &format!("{path}?confirm=delete")).await;
     operator.says(&["Run now", "Pause"]).says_none_of(&["Delete"]);
     let viewer = get(&Fake::signed_in(Role::Viewer).ready(), &path).await;
-    viewer.says(&["Definition", "href=\"/calendars\">Holidays<"]).says_none_of(&["Run now", "Pause", "/edit\"", "action=\"/api/trigger_job\""]);
+    viewer.says(&["Definition", "href=\"/calendars\">Holidays<"]).says_none_of(&[
+        "Run now",
+        "Pause",
+        "/edit\"",
+        "action=\"/api/trigger_job\"",
+    ]);
     let asked = get(&Fake::signed_in(Role::Admin).ready(), &format!("{path}?confirm=delete")).await;
     asked.says(&["Delete job nightly report?", "action=\"/api/delete_job\""]);
 }

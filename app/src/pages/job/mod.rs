@@ -132,7 +132,7 @@ fn Job(job: JobView, occurrences: Page<OccurrenceRow>, left: Left) -> impl IntoV
         {move || view.with(|job| (!job.row.worker_alive).then(|| no_worker(&job.row.worker_id, &job.row.job_type)))}
         <div class="form-grid">
             <Definition view/>
-            <aside class="summary" aria-labelledby="schedule">
+            <aside class="summary" aria-labelledby="schedule" tabindex="0">
                 <h2 id="schedule">"Schedule"</h2>
                 <Preview preview otherwise="It has no further runs."/>
             </aside>
