@@ -143,7 +143,7 @@ fn time(text: &str) -> Result<NaiveTime, String> {
     }
     NaiveTime::parse_from_str(text, "%H:%M:%S")
         .or_else(|_| NaiveTime::parse_from_str(text, "%H:%M"))
-        .map_err(|_| format!("{} is not a time of day: write it as in 22:00", short(text)))
+        .map_err(|_| format!("write a time of day as in 22:00: got {}", short(text)))
 }
 
 /// The days of a text, in order, each once.
@@ -153,7 +153,7 @@ fn dates(text: &str) -> Result<Vec<NaiveDate>, String> {
         let (first, last) = TO.iter().find_map(|to| part.split_once(to)).unwrap_or((part, part));
         let (first, last) = (date(first, part)?, date(last, part)?);
         if last < first {
-            return Err(format!("{part} ends before it begins: write the earlier day first"));
+            return Err(format!("write the earlier day first: got {}", short(part)));
         }
         for day in first.iter_days().take_while(|day| *day <= last) {
             dates.push(day);
@@ -173,10 +173,7 @@ fn date(text: &str, part: &str) -> Result<NaiveDate, String> {
     // Ten signs, so that no year has five digits or a sign.
     let read = (text.len() == 10).then(|| NaiveDate::parse_from_str(text, "%Y-%m-%d").ok()).flatten();
     read.ok_or_else(|| {
-        format!(
-            "{} is not a date: write days as in 2026-12-24, or first and last as in 2026-12-24 to 2026-12-26",
-            short(part)
-        )
+        format!("write days as in 2026-12-24, or first and last as in 2026-12-24 to 2026-12-26: got {}", short(part))
     })
 }
 
@@ -251,11 +248,14 @@ mod tests {
     fn a_wrong_day_is_named_with_its_remedy() {
         let (field, message) = wrong(&form("2026-12-24\n24.12.2026"));
         assert_eq!(field, "dates");
-        assert!(message.starts_with("24.12.2026 is not a date: write days as in"), "{message}");
-        assert!(wrong(&form("2026-02-29")).1.contains("2026-02-29 is not a date"));
+        assert!(
+            message.starts_with("write days as in 2026-12-24") && message.ends_with(": got 24.12.2026"),
+            "{message}"
+        );
+        assert!(wrong(&form("2026-02-29")).1.contains("got 2026-02-29"));
         assert!(wrong(&form("2026-12-26 to 2026-12-24")).1.contains("write the earlier day first"));
         assert!(wrong(&form("0001-01-01 to 9999-12-31")).1.starts_with("at most 2000 days"));
-        assert!(wrong(&form("12026-12-24")).1.contains("is not a date"));
+        assert!(wrong(&form("12026-12-24")).1.contains("got 12026-12-24"));
     }
 
     #[test]
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(wrong(&with_row(&[("from", "22:00"), ("to", "06:00")])).0, "windows.10");
         assert!(wrong(&with_row(&[("mon", "on"), ("to", "06:00")])).1.contains("when it begins"));
         assert!(wrong(&with_row(&[("mon", "on"), ("from", "22:00")])).1.contains("when it ends"));
-        assert!(wrong(&with_row(&[("mon", "on"), ("from", "noon"), ("to", "06:00")])).1.contains("noon is not a time"));
+        assert!(wrong(&with_row(&[("mon", "on"), ("from", "noon"), ("to", "06:00")])).1.contains("got noon"));
         let right =
             with_row(&[("mon", "on"), ("sun", "on"), ("from", "18:00"), ("to", "24:00")]).check().expect("right");
         assert_eq!(right.windows.len(), 2);

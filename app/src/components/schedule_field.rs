@@ -232,25 +232,31 @@ fn details(preview: SchedulePreview) -> AnyView {
         let rows: Vec<_> = runs
             .into_iter()
             .map(|run| {
-                let own = has_viewer.then(|| view! { <td>{run.in_viewer_zone.unwrap_or_default()}</td> });
-                let is_black = run.blackout.is_some();
-                let blackout = run.blackout.map(|says| {
-                    view! {
-                        <span class="preview-note">
-                            <Icon name="calendar-off"/>
-                            {says}
-                        </span>
+                if let Some(says) = run.blackout {
+                    // Nothing runs then, so one clock is enough, and what becomes of it has the whole row.
+                    return view! {
+                        <tr data-blackout="true">
+                            <td colspan=if has_viewer { "2" } else { "1" }>
+                                <time datetime=crate::format::iso(run.at)>{run.in_zone}</time>
+                                <span class="preview-note">
+                                    <Icon name="calendar-off"/>
+                                    <span>{says}</span>
+                                </span>
+                            </td>
+                        </tr>
                     }
-                });
+                    .into_any();
+                }
+                let own = has_viewer.then(|| view! { <td>{run.in_viewer_zone.unwrap_or_default()}</td> });
                 view! {
-                    <tr data-blackout=is_black.then_some("true")>
+                    <tr>
                         <td>
                             <time datetime=crate::format::iso(run.at)>{run.in_zone}</time>
-                            {blackout}
                         </td>
                         {own}
                     </tr>
                 }
+                .into_any()
             })
             .collect();
         view! {

@@ -59,7 +59,7 @@ async fn what_is_wrong_stands_beside_its_field_and_nothing_typed_is_lost() {
     assert!(done(&fake).is_empty());
     let page = get(&fake, "/calendars/new").await;
     page.says(&["3 things need another look", "href=\"#f-name\"", "href=\"#f-dates\"", "href=\"#f-windows-0\""]);
-    page.says(&["New Year is not a date", "Say when it ends", "2026-12-24 to 2026-12-26\r\nNew Year</textarea>"]);
+    page.says(&[": got New Year", "Say when it ends", "2026-12-24 to 2026-12-26\r\nNew Year</textarea>"]);
     page.says(&["name=\"form[windows][0][sat]\" value=\"on\" checked", "value=\"22:00\""]);
 }
 

@@ -56,7 +56,11 @@ impl Calendar {
         let coming: Vec<_> = self.stretches().into_iter().filter(|(_, last)| *last >= today).collect();
         let over = self.dates.iter().filter(|day| **day < today).count();
         if coming.is_empty() {
-            return (over > 0).then(|| format!("{}, all of them over", days(over)));
+            return match over {
+                0 => None,
+                1 => Some("1 day that is over".into()),
+                n => Some(format!("{n} days that are over")),
+            };
         }
         let (named, others) = coming.split_at(coming.len().min(NAMED));
         let named: Vec<_> = named.iter().map(|(first, last)| stretch(*first, *last)).collect();
@@ -75,10 +79,6 @@ impl Calendar {
 #[must_use]
 pub fn stretch(first: NaiveDate, last: NaiveDate) -> String {
     if first == last { first.to_string() } else { format!("{first} to {last}") }
-}
-
-fn days(n: usize) -> String {
-    format!("{n} {}", if n == 1 { "day" } else { "days" })
 }
 
 fn place(day: u8) -> usize {
@@ -154,7 +154,7 @@ mod tests {
     fn many_days_are_counted_and_those_that_are_over_are_not_named() {
         let dates = ["2026-01-01", "2026-12-24", "2027-01-01", "2027-03-01", "2027-05-01", "2027-05-02"];
         assert_eq!(words(&dates, &[]), "2026-12-24, 2027-01-01, 2027-03-01 and 2 more days");
-        assert_eq!(words(&["2026-01-01"], &[]), "1 day, all of them over");
+        assert_eq!(words(&["2026-01-01"], &[]), "1 day that is over");
     }
 
     #[test]

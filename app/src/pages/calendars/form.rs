@@ -144,7 +144,7 @@ fn Form(data: CalendarFormPage) -> impl IntoView {
                             />
                             <ZoneField
                                 state
-                                hint="Days and times are meant on its clock, whatever the zone of a job."
+                                hint="Days and times are on its clock."
                                 value=form.zone.clone()
                                 zones
                             />
@@ -153,7 +153,7 @@ fn Form(data: CalendarFormPage) -> impl IntoView {
                     <Days state text=form.dates.clone() on_change=Callback::new(move |()| changed())/>
                     <Windows state form=form.clone() on_change=Callback::new(move |()| changed())/>
                 </div>
-                <aside class="summary" aria-labelledby="outcome">
+                <aside class="summary" aria-labelledby="outcome" tabindex="0">
                     <h2 id="outcome">"Next blackouts"</h2>
                     <Falls blackouts/>
                     {keepers.map(|(jobs, total)| view! { <Keepers jobs total/> })}
@@ -188,7 +188,7 @@ fn Days(state: FormState, text: String, on_change: Callback<()>) -> impl IntoVie
     let error = state.error("dates");
     let (area, first, last) =
         (NodeRef::<html::Textarea>::new(), NodeRef::<html::Input>::new(), NodeRef::<html::Input>::new());
-    let add = move |_| {
+    let add = Callback::new(move |()| {
         let (Some(area), Some(first), Some(last)) = (area.get(), first.get(), last.get()) else { return };
         let (from, to) = (first.value(), last.value());
         let line = match (from.as_str(), to.as_str()) {
@@ -203,6 +203,13 @@ fn Days(state: FormState, text: String, on_change: Callback<()>) -> impl IntoVie
         first.set_value("");
         last.set_value("");
         on_change.run(());
+    });
+    // Enter adds to the list here; it must not send the whole form.
+    let on_enter = move |event: ev::KeyboardEvent| {
+        if event.key() == "Enter" {
+            event.prevent_default();
+            add.run(());
+        }
     };
     view! {
         <fieldset class="form-section">
@@ -229,13 +236,13 @@ fn Days(state: FormState, text: String, on_change: Callback<()>) -> impl IntoVie
             <div class="date-adder needs-js" role="group" aria-label="Add days by date">
                 <div class="field">
                     <label for="add-first">"First day"</label>
-                    <input type="date" id="add-first" node_ref=first/>
+                    <input type="date" id="add-first" node_ref=first on:keydown=on_enter/>
                 </div>
                 <div class="field">
                     <label for="add-last">"Last day"</label>
-                    <input type="date" id="add-last" node_ref=last/>
+                    <input type="date" id="add-last" node_ref=last on:keydown=on_enter/>
                 </div>
-                <button type="button" class="btn" on:click=add>
+                <button type="button" class="btn" on:click=move |_| add.run(())>
                     <Icon name="plus"/>
                     "Add to the list"
                 </button>

@@ -171,7 +171,7 @@ fn JobOverview(view: RwSignal<JobView>, occurrences: Page<OccurrenceRow>) -> imp
     view! {
         <div class="form-grid">
             <Definition view/>
-            <aside class="summary" aria-labelledby="schedule">
+            <aside class="summary" aria-labelledby="schedule" tabindex="0">
                 <h2 id="schedule">"Schedule"</h2>
                 <Preview preview otherwise="It has no further runs."/>
             </aside>

@@ -192,7 +192,7 @@ fn JobForm(id: Option<JobId>, data: JobFormPage) -> impl IntoView {
                     <Failures state form=form.clone()/>
                     <Limits state form/>
                 </div>
-                <aside class="summary" aria-labelledby="outcome">
+                <aside class="summary" aria-labelledby="outcome" tabindex="0">
                     <h2 id="outcome">"What will happen"</h2>
                     <p>{move || sentence(&target.get())}</p>
                     <Preview preview/>

@@ -155,8 +155,8 @@ pub fn Failures(
                     <TextField
                         state
                         field="rules.base_retry_delay_seconds"
-                        label="Pause before the first retry, in seconds"
-                        hint="1 to 86,400; doubled for each further one."
+                        label="Pause before the first retry"
+                        hint="In seconds, 1 to 86,400; doubled for each further one."
                         value=form.rule("base_retry_delay_seconds")
                         inputmode="numeric"
                         is_required=false
