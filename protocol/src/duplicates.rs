@@ -71,10 +71,13 @@ pub fn note(life: &mut Vec<StatusChange>, attempt: i32, instance: &str, at: Date
     is_new
 }
 
-/// The instances that said they had run an attempt, and since when they are known, in the order of the steps.
+/// The instances that said they had run an attempt, and since when they are known, in the order of the steps; those that
+/// were noted as not the first come last, wherever their step stands.
 fn runners(life: &[StatusChange], attempt: i32) -> Vec<(String, DateTime<Utc>)> {
     let mut runners: Vec<(String, DateTime<Utc>)> = Vec::new();
-    for step in life.iter().filter(|step| step.attempt == attempt && is_of_a_run(step)) {
+    let steps = life.iter().filter(|step| step.attempt == attempt && is_of_a_run(step));
+    let (noted, told): (Vec<&StatusChange>, Vec<&StatusChange>) = steps.partition(|step| is_noted(step));
+    for step in told.into_iter().chain(noted) {
         let Some(by) = &step.by else { continue };
         if !runners.iter().any(|(known, _)| known == by) {
             runners.push((by.clone(), step.at));
@@ -87,10 +90,14 @@ fn runners(life: &[StatusChange], attempt: i32) -> Vec<(String, DateTime<Utc>)> 
 /// an attempt may be reported as cancelled by who never started it.
 fn is_of_a_run(step: &StatusChange) -> bool {
     match step.status {
-        OccurrenceStatus::Running => step.note.as_deref().is_none_or(|note| note.starts_with(NOTE)),
+        OccurrenceStatus::Running => step.note.is_none() || is_noted(step),
         OccurrenceStatus::Completed | OccurrenceStatus::Failed | OccurrenceStatus::TimedOut => true,
         _ => false,
     }
+}
+
+fn is_noted(step: &StatusChange) -> bool {
+    step.status == OccurrenceStatus::Running && step.note.as_deref().is_some_and(|note| note.starts_with(NOTE))
 }
 
 #[cfg(test)]
@@ -161,6 +168,17 @@ mod tests {
         assert_eq!(find(&life)[0].others, ["b"], "and not the person who wanted it to end");
         assert!(note(&mut life, 1, "a", at(4)));
         assert_eq!(words(&life), ["queued -", "running a", "running ann", "running b", "completed b"]);
+    }
+
+    #[test]
+    fn who_told_only_its_end_was_first_all_the_same() {
+        use OccurrenceStatus as S;
+        let mut life = vec![step(0, S::Queued, 1, None), step(2, S::Failed, 1, Some("a")), step(2, S::Queued, 2, None)];
+        assert!(note(&mut life, 1, "b", at(1)));
+        assert_eq!(words(&life), ["queued -", "running b", "failed a", "queued -"]);
+        let found = find(&life);
+        assert_eq!((found[0].first.as_str(), found[0].others.as_slice()), ("a", ["b".to_owned()].as_slice()));
+        assert!(!note(&mut life, 1, "a", at(2)) && !note(&mut life, 1, "b", at(1)), "and is not noted later");
     }
 
     #[test]

@@ -11,8 +11,8 @@ use std::{
 use futures::StreamExt;
 use jsonschema::Validator;
 use lapin::{
-    Connection, ConnectionProperties,
-    options::{BasicConsumeOptions, QueueBindOptions, QueueDeclareOptions},
+    Connection, ConnectionProperties, ExchangeKind,
+    options::{BasicConsumeOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions},
     types::FieldTable,
 };
 use protocol::topology::Topology;
@@ -44,17 +44,21 @@ impl Tap {
         let connection = connection.await.expect("the broker answers");
         let names = Topology::new(config.broker.prefix.clone());
         let heard = Heard::default();
-        for (name, exchange, key) in [
-            ("jobs", names.jobs_exchange(), "#".to_owned()),
-            ("status", names.status(), names.status()),
-            ("logs", names.logs(), names.logs()),
-            ("registration", names.registration(), names.registration()),
-            ("claims", names.claims(), names.claims()),
+        let (topic, direct) = (ExchangeKind::Topic, ExchangeKind::Direct);
+        for (name, exchange, kind, key) in [
+            ("jobs", names.jobs_exchange(), topic, "#".to_owned()),
+            ("status", names.status(), direct.clone(), names.status()),
+            ("logs", names.logs(), direct.clone(), names.logs()),
+            ("registration", names.registration(), direct.clone(), names.registration()),
+            ("claims", names.claims(), direct, names.claims()),
         ] {
             let channel = connection.create_channel().await.expect("a channel");
             let queue = unique("tap");
-            let options = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
             let none = FieldTable::default;
+            // Whoever comes first declares it.
+            let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+            channel.exchange_declare(exchange.as_str().into(), kind, options, none()).await.expect("an exchange");
+            let options = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
             channel.queue_declare(queue.as_str().into(), options, none()).await.expect("a queue");
             let bound = QueueBindOptions::default();
             channel.queue_bind(queue.as_str().into(), exchange.into(), key.into(), bound, none()).await.expect("bound");
