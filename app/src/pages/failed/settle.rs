@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Which rows of a list are chosen, by their ids.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct Chosen(RwSignal<BTreeSet<String>>);
 
 impl Chosen {
