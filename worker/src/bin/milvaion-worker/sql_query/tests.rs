@@ -9,11 +9,11 @@ use tokio::time::{sleep, timeout};
 use super::*;
 use crate::seal::tests::{all_of, trial};
 
-const SECRETS: &[(&str, &str)] = &[("word", "c4n4ry-word"), ("number", "47114711")];
+#[path = "../../../../tests/common/database.rs"]
+mod database;
+use database::url;
 
-fn url() -> String {
-    std::env::var("DATABASE_URL").expect("DATABASE_URL names a PostgreSQL")
-}
+const SECRETS: &[(&str, &str)] = &[("word", "c4n4ry-word"), ("number", "47114711")];
 
 /// A SQLite file of this test's own, empty.
 fn file(name: &str) -> String {
@@ -42,7 +42,7 @@ fn exception(record: &Record) -> &str {
 }
 
 async fn own() -> PgConnection {
-    PgConnection::connect(&url()).await.expect("PostgreSQL at DATABASE_URL answers")
+    PgConnection::connect(&url()).await.expect("PostgreSQL answers")
 }
 
 #[tokio::test]
