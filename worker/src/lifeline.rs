@@ -91,7 +91,7 @@ async fn live(needs: Needs, leave: CancellationToken) -> redis::RedisResult<()> 
     let keeper = tokio::spawn(keep_open);
     if let Some((listener, vitals, gate)) = health {
         let health = Health { vitals, publisher: publisher.clone(), gate };
-        tokio::spawn(health.serve(listener, close.clone()));
+        tokio::spawn(health.serve(listener));
     }
     let desk = tokio::spawn(reporter::run(inbox, publisher.clone(), topology.clone(), papers, close.clone()));
     Pulse::new(hello, claims, running, publisher, &topology).run(leave).await;

@@ -1,22 +1,33 @@
 //! The address at which a worker answers: `/health/live`, `/health/ready`, `/metrics`.
+//!
+//! Three answers that take no input: a web framework would be more to keep than to write.
 
-use std::net::{SocketAddr, TcpListener};
-
-use axum::{
-    Json, Router,
-    extract::State,
-    http::{StatusCode, header::CONTENT_TYPE},
-    response::IntoResponse,
-    routing::get,
+use std::{
+    convert::Infallible,
+    net::{SocketAddr, TcpListener},
+    time::Duration,
 };
+
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::Incoming,
+    header::{CACHE_CONTROL, CONTENT_TYPE},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::json;
-use tokio_util::sync::CancellationToken;
+use tokio::{sync::Semaphore, time::timeout};
 
 use super::Vitals;
 use crate::{error::WorkerError, outbox::Gate, publisher::Publisher};
 
 /// What Prometheus calls its text format.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// The most connections at once; whoever comes then waits.
+const CONNECTIONS: usize = 32;
+/// How long a connection may take altogether: a question is a line and an answer a page.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What the answers are made of.
 #[derive(Clone)]
@@ -38,36 +49,66 @@ pub(crate) fn open(address: SocketAddr) -> Result<TcpListener, WorkerError> {
 }
 
 impl Health {
-    /// Answers until `stop` fires.
-    pub(crate) async fn serve(self, listener: TcpListener, stop: CancellationToken) {
-        let routes = Router::new()
-            .route("/health/live", get(async || "alive\n"))
-            .route("/health/ready", get(ready))
-            .route("/metrics", get(metrics))
-            .with_state(self);
+    /// Answers until it is dropped.
+    pub(crate) async fn serve(self, listener: TcpListener) {
         let listener = match tokio::net::TcpListener::from_std(listener) {
             Ok(listener) => listener,
             Err(error) => return tracing::error!(error = %error, "health is not answered"),
         };
-        if let Err(error) = axum::serve(listener, routes).with_graceful_shutdown(stop.cancelled_owned()).await {
-            tracing::error!(error = %error, "health is not answered any more");
+        let places = std::sync::Arc::new(Semaphore::new(CONNECTIONS));
+        loop {
+            let Ok(place) = places.clone().acquire_owned().await else { return };
+            let line = match listener.accept().await {
+                Ok((line, _)) => line,
+                Err(error) => {
+                    tracing::warn!(error = %error, "somebody who asked for health could not be let in");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            };
+            let this = self.clone();
+            tokio::spawn(async move {
+                let answer = service_fn(move |request| {
+                    let answer = this.answer(&request);
+                    async move { Ok::<_, Infallible>(answer) }
+                });
+                let mut http = http1::Builder::new();
+                http.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+                // Whoever hangs up early, or writes something else than HTTP, has no answer to expect.
+                let _ = timeout(PATIENCE, http.serve_connection(TokioIo::new(line), answer)).await;
+                drop(place);
+            });
         }
     }
-}
 
-async fn ready(State(health): State<Health>) -> impl IntoResponse {
-    let (consuming, reporting) = (health.vitals.is_consuming(), health.publisher.is_up());
-    let remembering = health.gate.is_open();
-    let is_ready = consuming && reporting && remembering;
-    let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let body =
-        json!({ "ready": is_ready, "consuming": consuming, "reporting": reporting, "outboxWritable": remembering });
-    (status, Json(body))
-}
+    fn answer(&self, request: &Request<Incoming>) -> Response<String> {
+        let (status, kind, body) = match (request.method(), request.uri().path()) {
+            (&Method::GET | &Method::HEAD, "/health/live") => (StatusCode::OK, "text/plain", "alive\n".to_owned()),
+            (&Method::GET | &Method::HEAD, "/health/ready") => self.ready(),
+            (&Method::GET | &Method::HEAD, "/metrics") => match self.vitals.text() {
+                Ok(text) => (StatusCode::OK, OPEN_METRICS, text),
+                Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, "text/plain", format!("{error}\n")),
+            },
+            _ => {
+                let there = "There is /health/live, /health/ready and /metrics, to be read with GET.\n";
+                (StatusCode::NOT_FOUND, "text/plain", there.to_owned())
+            }
+        };
+        let mut response = Response::new(body);
+        *response.status_mut() = status;
+        response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
+        response.headers_mut().insert(CACHE_CONTROL, hyper::header::HeaderValue::from_static("no-store"));
+        response
+    }
 
-async fn metrics(State(health): State<Health>) -> impl IntoResponse {
-    match health.vitals.text() {
-        Ok(text) => (StatusCode::OK, [(CONTENT_TYPE, OPEN_METRICS)], text),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, [(CONTENT_TYPE, "text/plain")], error.to_string()),
+    fn ready(&self) -> (StatusCode, &'static str, String) {
+        let (consuming, reporting) = (self.vitals.is_consuming(), self.publisher.is_up());
+        let remembering = self.gate.is_open();
+        let is_ready = consuming && reporting && remembering;
+        let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        let body = json!({
+            "ready": is_ready, "consuming": consuming, "reporting": reporting, "outboxWritable": remembering,
+        });
+        (status, "application/json", body.to_string())
     }
 }
