@@ -182,8 +182,9 @@ fn three_the_services_never_call_each_other() {
 
 #[test]
 fn four_a_row_exists_before_a_message_does() {
-    // One place publishes, and four hand to it: each after the row it speaks of is committed.
-    only_in("server/src", "basic_publish", &["server/src/broker/publisher.rs"]);
+    // One place publishes work, and four hand to it: each after the row it speaks of is committed. The other one answers
+    // questions.
+    only_in("server/src", "basic_publish", &["server/src/broker/publisher.rs", "server/src/broker/reply.rs"]);
     for (file, row, message) in [
         ("server/src/background/dispatcher.rs", "self.store.fire(", "self.sender.send("),
         ("server/src/background/republisher.rs", "self.store.unpublished(", "self.publisher.publish("),

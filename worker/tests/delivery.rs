@@ -321,7 +321,7 @@ async fn a_run_is_cancelled_by_a_message_and_by_one_that_nobody_heard() {
         let reports = stack.ended(message.occurrence_id).await;
         let statuses: Vec<_> = reports.iter().map(|report| report.status).collect();
         assert_eq!(statuses, [OccurrenceStatus::Running, OccurrenceStatus::Cancelled]);
-        assert_eq!(reports[1].exception.as_deref(), Some(reason));
+        assert!(reports[1].exception.as_deref().is_some_and(|text| text.starts_with(reason)), "{reports:?}");
     }
     worker.stop().await;
     stack.clean(&["count"]).await;

@@ -76,7 +76,7 @@ pub struct OccurrenceRow {
     /// The first line of the exception, or why it was skipped.
     pub note: Option<String>,
     /// Queued, but not before this instant: a retry, or what was handed back for a while.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub waits_until: Option<DateTime<Utc>>,
 }
 

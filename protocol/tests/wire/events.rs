@@ -74,7 +74,7 @@ fn occurrence_row() {
     // What is unknown yet is told as null, so that a page which patches a row also takes values away.
     let mut queued_json = row_json();
     queued_json["status"] = json!(0);
-    let unknown_yet = ["startedAt", "endedAt", "durationMs", "instanceId", "progress", "note"];
+    let unknown_yet = ["startedAt", "endedAt", "durationMs", "instanceId", "progress", "note", "waitsUntil"];
     for name in unknown_yet {
         queued_json[name] = Value::Null;
     }

@@ -12,13 +12,12 @@ use std::{
     time::Duration,
 };
 
-use protocol::id::OccurrenceId;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::task::TaskTracker;
 
 use super::Task;
 use crate::{
-    broker::publisher::{Outgoing, Publisher},
+    broker::publisher::{Outgoing, Publisher, Sent},
     clock::Clock,
     store::Store,
 };
@@ -42,7 +41,7 @@ pub struct Sender {
     republish: Arc<Notify>,
     gate: Arc<Semaphore>,
     flights: TaskTracker,
-    confirmed: Arc<Mutex<Vec<OccurrenceId>>>,
+    confirmed: Arc<Mutex<Vec<Sent>>>,
 }
 
 impl Sender {

@@ -7,9 +7,9 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-pub use lapin::message::Delivery;
+pub use lapin::{Channel, message::Delivery};
 use lapin::{
-    Channel, Consumer,
+    Consumer,
     options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions},
     types::FieldTable,
 };

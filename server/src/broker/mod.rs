@@ -8,6 +8,7 @@ pub mod consumer;
 pub mod depth;
 pub mod letter;
 pub mod publisher;
+pub mod reply;
 pub mod topology;
 
 use std::{

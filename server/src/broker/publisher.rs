@@ -32,6 +32,10 @@ const CONFIRM: Duration = Duration::from_secs(10);
 /// AMQP's number for a message that survives a restart of the broker.
 const PERSISTENT: u8 = 2;
 
+/// Which message the broker has confirmed: the occurrence and the attempt it was about. A row that is in a later attempt
+/// by then has a message of its own to wait for.
+pub type Sent = (OccurrenceId, i32);
+
 /// One message and whom it is for.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
@@ -106,7 +110,7 @@ impl Publisher {
     }
 
     /// Sends messages, all in flight at once, and tells which the broker has for certain.
-    pub async fn publish(&self, messages: &[Outgoing]) -> Vec<OccurrenceId> {
+    pub async fn publish(&self, messages: &[Outgoing]) -> Vec<Sent> {
         let Some(channel) = self.channel.borrow().clone() else { return Vec::new() };
         let queues: HashSet<(&str, &str)> =
             messages.iter().map(|out| (out.worker_id.as_str(), out.message.job_type.as_str())).collect();
@@ -133,7 +137,7 @@ impl Publisher {
         for (out, verdict) in verdicts {
             let reason = match verdict {
                 Ok(Ok(Confirmation::Ack(None))) => {
-                    sent.push(out.message.occurrence_id);
+                    sent.push((out.message.occurrence_id, i32::try_from(out.message.attempt).unwrap_or(i32::MAX)));
                     continue;
                 }
                 Ok(Ok(Confirmation::Ack(Some(_)))) => {

@@ -6,14 +6,16 @@
 
 use std::collections::HashMap;
 
-use lapin::{BasicProperties, Channel, message::Delivery, options::BasicPublishOptions};
 use protocol::{
     id::OccurrenceId,
     message::{ClaimReply, ClaimRequest},
 };
 
 use crate::{
-    broker::consumer::Handler,
+    broker::{
+        consumer::{Channel, Delivery, Handler},
+        reply,
+    },
     domain::claim::{self, Known},
     store::Store,
 };
@@ -54,27 +56,19 @@ impl Handler for ClaimIntake {
 
     async fn handle_whole(&self, channel: &Channel, batch: &[Delivery]) -> anyhow::Result<()> {
         let mut requests = Vec::with_capacity(batch.len());
-        let mut envelopes = Vec::with_capacity(batch.len());
+        let mut asked = Vec::with_capacity(batch.len());
         for delivery in batch {
-            let Some(to) = delivery.properties.reply_to() else {
-                tracing::warn!("a question about a claim names nobody to answer; it is let go");
-                continue;
-            };
             match serde_json::from_slice::<ClaimRequest>(&delivery.data) {
-                Ok(request) => {
+                Ok(request) if reply::is_wanted(delivery) => {
                     requests.push(request);
-                    envelopes.push((to.clone(), delivery.properties.correlation_id().clone()));
+                    asked.push(delivery);
                 }
+                Ok(_) => tracing::warn!("a question about a claim names nobody to answer; it is let go"),
                 Err(error) => tracing::warn!(error = %error, "a question about a claim cannot be read"),
             }
         }
-        for (reply, (to, correlation_id)) in self.answer(requests).await?.into_iter().zip(envelopes) {
-            let body = serde_json::to_vec(&reply)?;
-            let mut properties = BasicProperties::default().with_content_type("application/json".into());
-            if let Some(id) = correlation_id {
-                properties = properties.with_correlation_id(id);
-            }
-            channel.basic_publish("".into(), to, BasicPublishOptions::default(), &body, properties).await?;
+        for (answer, delivery) in self.answer(requests).await?.into_iter().zip(asked) {
+            reply::send(channel, delivery, &serde_json::to_vec(&answer)?).await?;
         }
         Ok(())
     }

@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use lapin::Channel;
 use protocol::{event::Event, failure::Cause, message::JobMessage, topology::HEADER_CAUSE};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -14,7 +13,7 @@ use tokio::sync::Notify;
 
 use crate::{
     broker::{
-        consumer::{Delivery, Handler},
+        consumer::{Channel, Delivery, Handler},
         letter::Letter,
     },
     clock::Clock,

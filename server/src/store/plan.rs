@@ -174,22 +174,24 @@ impl Store {
             .collect()
     }
 
-    /// Marks occurrences as confirmed by the broker.
+    /// Marks occurrences as confirmed by the broker, each if it is in the attempt whose message was confirmed.
     ///
     /// # Errors
     ///
     /// When the database does not answer; then they will be published again, which is harmless.
-    pub async fn mark_published(&self, ids: &[OccurrenceId], now: DateTime<Utc>) -> Result<u64> {
-        let created: Vec<DateTime<Utc>> = ids.iter().map(|id| id.created_at()).collect();
-        let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+    pub async fn mark_published(&self, sent: &[(OccurrenceId, i32)], now: DateTime<Utc>) -> Result<u64> {
+        let created: Vec<DateTime<Utc>> = sent.iter().map(|(id, _)| id.created_at()).collect();
+        let ids: Vec<Uuid> = sent.iter().map(|(id, _)| id.0).collect();
+        let attempts: Vec<i32> = sent.iter().map(|(_, attempt)| *attempt).collect();
         let oldest = created.iter().min().copied().unwrap_or(now);
         let newest = created.iter().max().copied().unwrap_or(now);
         // What a report holds right now is marked by it in passing.
         let done = sqlx::query!(
             "WITH p AS (
-                SELECT l.* FROM unnest($1::uuid[], $2::timestamptz[]) AS p (id, created_at) CROSS JOIN LATERAL (
+                SELECT l.* FROM unnest($1::uuid[], $2::timestamptz[], $6::int[]) AS p (id, created_at, attempt)
+                 CROSS JOIN LATERAL (
                     SELECT o.id, o.created_at FROM occurrences o
-                     WHERE o.id = p.id AND o.created_at = p.created_at AND o.published_at IS NULL
+                     WHERE o.id = p.id AND o.created_at = p.created_at AND o.attempt = p.attempt AND o.published_at IS NULL
                        AND o.created_at BETWEEN $4 AND $5
                        FOR UPDATE SKIP LOCKED) l
              )
@@ -199,7 +201,8 @@ impl Store {
             &created,
             now,
             oldest,
-            newest
+            newest,
+            &attempts
         )
         .execute(self.pool())
         .await?;

@@ -54,7 +54,7 @@ async fn a_failed_attempt_is_repeated_after_a_pause_that_doubles_until_no_retry_
         let waiting = view(&house, id).await;
         assert_eq!(waiting.row.status, OccurrenceStatus::Queued);
         assert_eq!(waiting.row.note.as_deref(), Some("the line is dead"));
-        assert!(waiting.published_at.is_none() && waiting.row.instance_id.is_none());
+        assert_eq!((waiting.published_at, waiting.row.instance_id.as_deref()), (None, None));
         // Not a moment too soon.
         house.pass(Duration::milliseconds(pause * 1_000 - 1)).await;
         assert!(house.server.store.let_go(house.clock.now(), 10).await.expect("answered").is_empty());

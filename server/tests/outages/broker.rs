@@ -109,6 +109,9 @@ async fn mv04_what_only_a_killed_broker_had_heard_of_is_told_all_the_same(rabbit
 
 /// Occurrences whose messages the broker has confirmed; no worker is there yet.
 async fn ask_for_runs(server: &Server) -> Vec<OccurrenceId> {
+    // What is asked for sooner is sent by the republisher, marked as perhaps a copy, and that starts nothing without a
+    // server to ask.
+    server.jobs.publisher.up().await;
     let mut asked = Vec::new();
     for n in 0..JOBS {
         let id = server.jobs.save(&stack::admin(), &stack::form(&format!("Waits {n}"))).await.expect("saved");
