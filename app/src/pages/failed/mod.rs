@@ -7,6 +7,7 @@ pub mod dead_letters;
 pub mod groups;
 pub mod kind;
 pub mod one;
+pub mod row;
 pub mod settle;
 pub mod words;
 

@@ -7,7 +7,7 @@ use protocol::{access::Action, failure::FailureRow, id::OccurrenceId};
 
 use super::{
     PAUSE, keep_current,
-    kind::State,
+    row::State,
     words::{CauseBadge, cause_meaning},
 };
 use crate::{

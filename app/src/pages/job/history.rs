@@ -12,6 +12,7 @@ use protocol::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::fields::{label, named, shown};
 use crate::{
     api::versions::{RestoreVersion, compare_versions, job_history, restore_notice, restore_version},
     components::{
@@ -23,13 +24,7 @@ use crate::{
         toast::{ToastKind, toasts},
     },
     error::AppError,
-    format::{clip, plural},
 };
-
-/// How many changed fields a row names.
-const NAMED: usize = 4;
-/// How much of a value is shown.
-const VALUE_LENGTH: usize = 4_000;
 
 /// Which part of the history an address asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -134,7 +129,7 @@ fn step_row(id: JobId, step: VersionStep, present: Signal<i32>, may_define: bool
     let VersionStep { row, fields, more } = step;
     let version = row.version;
     let what = if version == 1 { "Created".to_owned() } else { named(&fields, more) };
-    let whole = (fields.len() > NAMED).then(|| fields.iter().map(|field| label(field)).collect::<Vec<_>>().join(", "));
+    let whole = fields.iter().map(|field| label(field)).collect::<Vec<_>>().join(", ");
     let changes = (version > 1).then(|| {
         view! {
             <a href=address(id, version - 1, version)>
@@ -176,60 +171,6 @@ fn step_row(id: JobId, step: VersionStep, present: Signal<i32>, may_define: bool
 
 fn address(id: JobId, from: i32, to: i32) -> String {
     format!("/jobs/{id}?tab=history&from={from}&to={to}#compared")
-}
-
-/// The first few fields in words.
-fn named(fields: &[String], more: bool) -> String {
-    if fields.is_empty() {
-        return "Nothing".to_owned();
-    }
-    let mut words: Vec<String> = fields.iter().take(NAMED).map(|field| label(field)).collect();
-    let rest = i64::try_from(fields.len().saturating_sub(NAMED)).unwrap_or(i64::MAX);
-    if more {
-        words.push("and many others".to_owned());
-    } else if rest > 0 {
-        words.push(format!("and {}", plural(rest, "other")));
-    }
-    words.join(", ")
-}
-
-/// A field's name as people read it: `rules.maxRetries` → `Rules: max retries`. What stands in the input is the user's
-/// own word and stays as it is.
-fn label(field: &str) -> String {
-    if let Some(own) = field.strip_prefix("jobData") {
-        return if own.is_empty() { "Input".to_owned() } else { format!("Input: {}", &own[1..]) };
-    }
-    let known = match field {
-        "displayName" => Some("Name"),
-        "workerId" => Some("Worker"),
-        "isActive" => Some("Active"),
-        "timeoutSeconds" => Some("Timeout in seconds"),
-        _ => None,
-    };
-    if let Some(known) = known {
-        return known.to_owned();
-    }
-    let mut words = String::with_capacity(field.len() + 8);
-    for letter in field.chars() {
-        match letter {
-            '.' => words.push_str(": "),
-            letter if letter.is_ascii_uppercase() => {
-                words.push(' ');
-                words.push(letter.to_ascii_lowercase());
-            }
-            letter => words.push(letter),
-        }
-    }
-    crate::components::input_form::said(&words)
-}
-
-/// A value as it is shown. Text stands as it is, everything else as JSON.
-fn shown(value: &Value) -> String {
-    let text = match value {
-        Value::String(text) => text.clone(),
-        other => serde_json::to_string_pretty(other).unwrap_or_default(),
-    };
-    clip(&text, VALUE_LENGTH)
 }
 
 /// What differs between two versions, and the way back when one of them is the present one.
@@ -377,33 +318,5 @@ fn Restore(
                 )}
             </p>
         </ConfirmDialog>
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fields_read_as_words_and_those_of_the_input_as_they_are() {
-        for (field, words) in [
-            ("displayName", "Name"),
-            ("rules.maxRetries", "Rules: max retries"),
-            ("schedule.expression", "Schedule: expression"),
-            ("jobData", "Input"),
-            ("jobData.someKey.inner", "Input: someKey.inner"),
-            ("tags", "Tags"),
-        ] {
-            assert_eq!(label(field), words);
-        }
-    }
-
-    #[test]
-    fn many_fields_are_not_all_named() {
-        let fields: Vec<String> = ["a", "b", "c", "d", "e", "f"].map(str::to_owned).into();
-        assert_eq!(named(&fields, false), "A, B, C, D, and 2 others");
-        assert_eq!(named(&fields[..2], false), "A, B");
-        assert_eq!(named(&fields[..1], true), "A, and many others");
-        assert_eq!(named(&[], false), "Nothing");
     }
 }

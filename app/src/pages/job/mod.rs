@@ -6,6 +6,8 @@ pub mod delete;
 pub mod history;
 pub mod rules;
 
+mod fields;
+
 use std::time::Duration;
 
 use leptos::prelude::*;
