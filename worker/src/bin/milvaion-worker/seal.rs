@@ -92,9 +92,8 @@ impl Failure {
     fn told(self, redactor: &Redactor) -> JobError {
         let text = redactor.clean(&self.text);
         match self.next {
-            // The pause is told but not kept: the retry comes when the job's backoff says.
             Next::Retry => JobError::new(text),
-            Next::RetryAfter(pause) => JobError::new(format!("{text} (asked to wait {} s)", pause.as_secs())),
+            Next::RetryAfter(pause) => JobError::retry_after(pause, text),
             Next::Nothing => JobError::permanent(text),
         }
     }
@@ -344,7 +343,7 @@ pub(crate) mod tests {
     #[tokio::test]
     async fn a_pause_that_is_asked_for_is_told() {
         let record = trial(Careless, SECRETS, json!({"how": "wait", "text": "busy"})).run().await;
-        assert_eq!(record.end().exception.as_deref(), Some("busy (asked to wait 7 s)"));
+        assert_eq!((record.end().exception.as_deref(), record.end().retry_after_ms), (Some("busy"), Some(7_000)));
     }
 
     #[test]
