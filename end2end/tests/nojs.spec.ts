@@ -243,7 +243,7 @@ test("an earlier version of a job is compared and restored", async ({ admin: pag
   await page.getByRole("button", { name: "Save" }).click();
   await page.getByRole("link", { name: "History" }).click();
   await expect(page.locator("#versions tbody tr")).toHaveCount(2);
-  await page.getByRole("link", { name: "With the present, or restore: version 1" }).click();
+  await page.getByRole("link", { name: "With the present, or restore version 1" }).click();
   await expect(page.locator('.diff tr[data-field="displayName"]')).toContainText("Paint it red");
   await shot(page, "nojs-history");
   await page.getByRole("button", { name: "Restore version 1" }).click();

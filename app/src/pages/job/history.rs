@@ -63,7 +63,7 @@ impl HistoryPage {
 #[component]
 pub fn History(view: RwSignal<JobView>, history: HistoryPage) -> impl IntoView {
     let id = view.with_untracked(|job| job.row.id);
-    let present = Signal::derive(move || view.with(|job| job.version));
+    let present = version_of(view);
     let HistoryPage { steps, before, compared } = history;
     // A version made since is not in this page; the reader decides when to look.
     let newest = match (before, steps.rows.first()) {
@@ -125,6 +125,12 @@ pub fn History(view: RwSignal<JobView>, history: HistoryPage) -> impl IntoView {
     }
 }
 
+/// The job's present version. A memo: the job is read again whenever something of it changes, and what hangs on its
+/// version, such as an open dialog, is not to be drawn anew for that.
+fn version_of(view: RwSignal<JobView>) -> Signal<i32> {
+    Memo::new(move |_| view.with(|job| job.version)).into()
+}
+
 fn step_row(id: JobId, step: VersionStep, present: Signal<i32>, may_define: bool) -> impl IntoView {
     let VersionStep { row, fields, more } = step;
     let version = row.version;
@@ -145,7 +151,7 @@ fn step_row(id: JobId, step: VersionStep, present: Signal<i32>, may_define: bool
             view! {
                 <a href=address(id, present, version)>
                     {words}
-                    <span class="sr-only">{format!(": version {version}")}</span>
+                    <span class="sr-only">{format!(" version {version}")}</span>
                 </a>
             }
         })
@@ -176,7 +182,7 @@ fn address(id: JobId, from: i32, to: i32) -> String {
 /// What differs between two versions, and the way back when one of them is the present one.
 #[component]
 fn Compared(view: RwSignal<JobView>, from: i32, to: i32, difference: Difference) -> impl IntoView {
-    let present = Signal::derive(move || view.with(|job| job.version));
+    let present = version_of(view);
     let name = move |version: i32| {
         if present.get() == version {
             format!("version {version}, the present one")
