@@ -54,6 +54,8 @@ test("whoever is not looking at the present one is told so", async ({ admin, per
   await live(admin);
   await admin.getByRole("button", { name: "pause live changes" }).click();
   await expect(admin.locator(".live-pill")).toHaveAttribute("data-state", "paused");
+  // A reading that was under way when the stream was paused would see the edit.
+  await admin.waitForLoadState("networkidle");
   await edit(stack.url, person, 4, { ...first, name: "Weekly report" });
   await admin.getByRole("button", { name: "Restore version 2" }).click();
   await admin.getByRole("dialog").getByRole("button", { name: "Restore version 2" }).click();
