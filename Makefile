@@ -12,7 +12,7 @@ TEST_SERVICES := target/debug/milvaion services --data target/test-services --
 # What tests compile, in one feature set: building the binaries alone would compile dependencies a second time.
 TESTED := --workspace --exclude xtask
 
-.PHONY: help install install-run run test e2e lint prepare bench seed-10m clean
+.PHONY: help install install-run run test e2e lint prepare bench chaos seed-10m clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,12 @@ bench: install-run ## Measure everything in docs/PERFORMANCE.md, peers included 
 	@$(BENCH_PROGRAMS)
 	@if [ -z "$(FIGURE)$(filter 0,$(BENCH_PEERS))" ] || [ "$(FIGURE)" = peers ]; then sh end2end/bench/install.sh; fi
 	@FIGURE="$(FIGURE)" $(BENCH_SERVICES) target/release/examples/bench
+
+# Long for `make chaos`, whose runs are about an hour; the tests have the short set.
+chaos: install-run ## Take services and processes away and see what is lost (SCENARIO=C10,C18 COUNT=… SEED=… SET=short SABOTAGE=s05)
+	@cargo build $(TESTED) --bins
+	@target/debug/chaos --set $(or $(SET),long) $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(COUNT),--count $(COUNT)) \
+		$(if $(SEED),--seed $(SEED)) $(if $(SABOTAGE),--sabotage $(SABOTAGE))
 
 # With DATABASE_URL: fills that database and ends. Without: fills a private one, then runs a server on it until Ctrl-C.
 seed-10m: install-run ## Look at the dashboard over ten million occurrences (release build; SEED_ROWS=… for other numbers)

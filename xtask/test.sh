@@ -28,6 +28,11 @@ if [ "$part" = all ]; then
     fi
     # In the profile the build tool was just built with.
     cargo test --profile xtask --package xtask
+
+    echo "==> Testing the checker of the chaos suite"
+    python3 -m unittest discover -s end2end/chaos/checker
+    echo "==> Taking services and processes away (the short set)"
+    target/debug/chaos --set short
 fi
 
 echo "==> Running the browser tests"

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
+    server::faults::arm();
     let arguments = cli::Arguments::parse();
     server::telemetry::start();
     let runtime = match tokio::runtime::Runtime::new() {

@@ -263,6 +263,59 @@ fn seven_a_loop_separates_waiting_from_working() {
 }
 
 #[test]
+fn a_released_program_has_no_crash_points() {
+    for manifest in ["server/Cargo.toml", "worker/Cargo.toml"] {
+        let text = read(manifest);
+        let features = text.split("\n[").find_map(|table| table.strip_prefix("features]")).expect("it has features");
+        let naming: Vec<&str> = features
+            .lines()
+            .filter(|line| !line.starts_with('#') && (has(line, "faults") || has(line, "fail")))
+            .collect();
+        assert_eq!(
+            naming,
+            [r#"faults = ["dep:fail", "fail/failpoints"]"#],
+            "{manifest}: no other feature may bring in the crash points"
+        );
+        assert!(text.contains("\nfail = { workspace = true, optional = true }\n"), "{manifest}: `fail` is optional");
+    }
+    let commands = read("Makefile").replace("\\\n", " ") + &read("Dockerfile").replace("\\\n", " ");
+    let releases: Vec<&str> =
+        commands.lines().filter(|line| line.contains("cargo") && line.contains("--release")).collect();
+    assert!(!releases.is_empty(), "no command builds a release: mend this rule");
+    for command in releases {
+        // A build of the whole workspace takes the features anybody in it asks for.
+        for word in ["faults", "--all-features", "--workspace", "--all"] {
+            let names =
+                command.split_whitespace().any(|part| part.split(['/', ',', '=', '"']).any(|name| name == word));
+            assert!(!names, "a release is built with {word}: {command}");
+        }
+    }
+}
+
+#[test]
+fn every_fault_stands_in_its_table_and_in_one_place() {
+    for room in ["server/src", "worker/src"] {
+        let essay = format!("{room}/faults.rs");
+        let text = read(&essay);
+        let rows = text.lines().filter_map(|line| line.strip_prefix("//! | `")?.split_once("` |"));
+        // How they are armed is a table too, but says `=`.
+        let mut told: Vec<String> = rows.map(|(name, _)| name.to_owned()).filter(|name| !name.contains('=')).collect();
+        let mut placed: Vec<String> = Vec::new();
+        for file in sources(room).into_iter().filter(|file| file.path != essay) {
+            for call in ["faults::point(\"", "faults::sabotaged(\""] {
+                let names =
+                    file.code.match_indices(call).filter_map(|(at, _)| file.code[at + call.len()..].split_once('"'));
+                placed.extend(names.map(|(name, _)| name.to_owned()));
+            }
+        }
+        assert!(!told.is_empty(), "{essay} has no table any more");
+        told.sort();
+        placed.sort();
+        assert_eq!(told, placed, "{essay}: what the tables name, and what the code holds once each");
+    }
+}
+
+#[test]
 fn the_reader_of_files_sees_what_it_should() {
     let code = without_comments("//! sqlx\nlet a = \"amqp://x\"; // redis\n    /// lapin\nuse crate::cache;");
     assert!(has(&code, "amqp://x") && has(&code, "crate::cache"));

@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     capture, clock,
     config::MAX_TIMEOUT,
+    faults,
     job::JobContext,
     outcome::{JobError, Outcome},
     panics,
@@ -84,6 +85,7 @@ impl Executor {
         vitals.began(job_type);
         let end = async move {
             let outcome = watch(task, timeout, &stop).await;
+            faults::point("cp24");
             let duration = started.elapsed();
             let failed = matches!(outcome, Outcome::Failed { .. } | Outcome::TimedOut { .. });
             let settled = outcome.settle();

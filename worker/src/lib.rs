@@ -63,7 +63,7 @@
 //! `claim` and `running` see to it that it is one, `places` decides whose turn it is, `clerk` and `receipts` make one
 //! round trip of many; `cancel` hears who is to end; `log`, `backlog`, `reporter` and `publisher` bring a run's words to
 //! the broker, `outbox` keeps those it has not confirmed; `lifeline` and `heartbeat` keep the worker known; `shutdown` ends
-//! it. To test a job without any service, see [`testing`].
+//! it; `faults` is where a test may end the process. To test a job without any service, see [`testing`].
 
 mod job;
 pub mod outcome;
@@ -100,6 +100,7 @@ mod topology;
 mod clock;
 mod config;
 mod error;
+mod faults;
 mod shutdown;
 mod vitals;
 mod worker;

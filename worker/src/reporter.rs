@@ -29,6 +29,7 @@ use crate::{
     backlog::{Backlog, Batch, Bounds},
     claim::Attempt,
     connection::Backoff,
+    faults,
     outbox::{Id, Journal, Legacy},
     publisher::{PublishError, Publisher},
     sink::{Confirmed, Sink},
@@ -287,8 +288,10 @@ impl Desk {
         }
         body.push_str("]}");
         self.statuses_under_way = true;
+        faults::point("cp25");
         let sending = self.publisher.publish(&self.status_exchange, body);
         self.launch(sending.map(|verdict| Landing::Statuses(batch, verdict)));
+        faults::point("cp26");
     }
 
     fn send_log(&mut self, batch: Batch) {
@@ -314,6 +317,7 @@ impl Desk {
                 self.statuses_under_way = false;
                 match verdict {
                     Ok(()) => {
+                        faults::point("cp27");
                         for pending in batch {
                             match pending.stage {
                                 Stage::Start(id) => self.journal.started(id, pending.attempt, now),

@@ -16,7 +16,7 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{clerk::Clerk, error::WorkerError, reporter::Reporter};
+use crate::{clerk::Clerk, error::WorkerError, faults, reporter::Reporter};
 
 /// How long interrupted runs may take to be reported: their last second, and some.
 const AFTER_INTERRUPT: Duration = Duration::from_secs(3);
@@ -74,6 +74,7 @@ pub(crate) async fn drain(runs: &TaskTracker, deliveries: &TaskTracker, end: &En
     }
     end.interrupt.cancel();
     let _ = timeout(AFTER_INTERRUPT, runs.wait()).await;
+    faults::point("cp28");
     if timeout(FLUSH, end.reporter.flush()).await.is_err() {
         if end.is_kept {
             tracing::warn!("the broker did not confirm the last reports; the next process sends them from the outbox");

@@ -17,7 +17,7 @@ use crate::{
     consumer::Consumer,
     error::WorkerError,
     executor::Executor,
-    heartbeat,
+    faults, heartbeat,
     inquiry::Inquiry,
     job::Job,
     lifeline::{Lifeline, Needs},
@@ -278,6 +278,7 @@ impl WorkerBuilder {
     /// # Errors
     /// [`WorkerError::Config`] with one sentence for each mistake.
     pub fn build(self) -> Result<Worker, WorkerError> {
+        faults::arm();
         let Self { config, mut registry } = self;
         registry.set_concurrency(&config.concurrency);
         let (jobs, mut mistakes) = registry.finish();

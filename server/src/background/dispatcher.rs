@@ -35,9 +35,10 @@ use crate::{
     clock::Clock,
     config::background::BackgroundConfig,
     domain::{
-        due::Timetable,
+        due::{Timetable, Verdict},
         message::{Queued, message},
     },
+    faults,
     live::Hub,
     store::{
         Store,
@@ -105,7 +106,7 @@ impl Dispatcher {
     pub async fn tick(&self) -> anyhow::Result<Ticked> {
         // An old leader that was frozen stops here, or at the latest at the fence in the statement.
         let epoch = match &*self.leadership.borrow() {
-            Leadership::Leader(term) if term.holds() => Some(term.epoch()),
+            Leadership::Leader(term) if term.holds() => (!faults::sabotaged("s06")).then(|| term.epoch()),
             Leadership::Nobody => None,
             Leadership::Leader(_) | Leadership::Follower => return Ok(Ticked::default()),
         };
@@ -113,14 +114,20 @@ impl Dispatcher {
             return Ok(Ticked { held_for: Some(left), ..Ticked::default() });
         }
         let now = self.clock.now();
-        let jobs = self.store.due(now, self.config.dispatch_batch).await?;
+        let mut jobs = self.store.due(now, self.config.dispatch_batch).await?;
         let mut ticked = Ticked { due: jobs.len(), ..Ticked::default() };
+        if faults::sabotaged("s09") {
+            self.believe_redis(&mut jobs, now).await;
+        }
         let fires = self.judge(&jobs, now, &mut ticked).await?;
         if fires.is_empty() {
             return Ok(ticked);
         }
+        let early = if faults::sabotaged("s02") { self.send_early(&jobs, &fires, now).await } else { HashSet::new() };
+        faults::point("cp01");
         let made: HashMap<OccurrenceId, Made> =
             self.store.fire(&fires, epoch, now).await?.into_iter().map(|made| (made.id, made)).collect();
+        faults::point("cp05");
         if made.is_empty() {
             ticked.is_paused = self.store.is_paused().await?;
             return Ok(ticked);
@@ -137,7 +144,7 @@ impl Dispatcher {
             due_again.push((fire.job_id, fire.next_fire_at));
             rows.push(row(&job, fire, made));
             is_held |= made.is_held;
-            if made.status == OccurrenceStatus::Queued && !made.is_held {
+            if made.status == OccurrenceStatus::Queued && !made.is_held && !early.contains(&made.id) {
                 messages.push(outgoing(job, fire, now));
             }
         }
@@ -178,6 +185,28 @@ impl Dispatcher {
             });
         }
         Ok(fires)
+    }
+
+    /// Sabotage: sends the messages of rows that are not there yet, of jobs whose rows are never held or skipped. Returns
+    /// whose.
+    async fn send_early(&self, jobs: &[DueJob], fires: &[Fire], now: DateTime<Utc>) -> HashSet<OccurrenceId> {
+        let messages: Vec<Outgoing> = fires
+            .iter()
+            .filter(|fire| fire.verdict == Verdict::Run)
+            .filter_map(|fire| Some((jobs.iter().find(|job| job.id == fire.job_id)?, fire)))
+            .filter(|(job, _)| !job.rules.needs_slot())
+            .map(|(job, fire)| outgoing(job.clone(), fire, now))
+            .collect();
+        let early = messages.iter().map(|out| out.message.occurrence_id).collect();
+        self.sender.fly(&messages).await;
+        early
+    }
+
+    /// Sabotage: of what is due by the truth, leaves what Redis says is due.
+    async fn believe_redis(&self, jobs: &mut Vec<DueJob>, now: DateTime<Utc>) {
+        let members: HashSet<String> =
+            self.cache.due_members(now, 100_000).await.unwrap_or_default().into_iter().collect();
+        jobs.retain(|job| members.contains(&job.id.to_string()));
     }
 
     /// Ticks for ever while this server leads, or while nobody can; until `stop`.

@@ -9,7 +9,7 @@ use protocol::id::JobId;
 use tokio::sync::Notify;
 
 use super::Task;
-use crate::{cache::Cache, clock::Clock, store::Store};
+use crate::{cache::Cache, clock::Clock, faults, store::Store};
 
 /// How many jobs are read at once.
 const SLICE: i64 = 10_000;
@@ -66,6 +66,7 @@ impl Task for DueIndex {
                 .collect();
             rebuilt.noted += wrong.len();
             self.cache.note_due(&wrong).await?;
+            faults::point("cp10");
         }
         let gone: Vec<String> = found.into_keys().collect();
         rebuilt.removed = gone.len();

@@ -36,6 +36,7 @@ use crate::{
     backoff::Backoff,
     cache::{Cache, lease::Held},
     clock::Clock,
+    faults,
     store::{Store, leases::Fence},
 };
 
@@ -335,6 +336,7 @@ impl Lease {
     /// The key is ours: raises the epoch, and begins the term if there is time left for it.
     async fn begin(&mut self, before: Instant) -> Duration {
         let trusted_until = before + self.times.life;
+        faults::point("cp11");
         let taking = self.store.take_lease(self.role, &self.holder, self.clock.now());
         let fence = match timeout(2 * DATABASE, taking).await {
             Ok(Ok(fence)) if Instant::now() < trusted_until => fence,
@@ -345,6 +347,7 @@ impl Lease {
                 return self.pause();
             }
         };
+        faults::point("cp12");
         tracing::info!(role = self.role, lease.epoch = fence.epoch, lease.holder = self.holder, "this server leads");
         self.taken_until = None;
         self.backoff = Backoff::default();

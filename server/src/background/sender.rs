@@ -8,10 +8,12 @@
 //! server that dies in between has its messages sent once more, which the worker's claim makes harmless.
 
 use std::{
+    collections::HashSet,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
+use protocol::{failure::Cause, id::OccurrenceId};
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::task::TaskTracker;
 
@@ -19,7 +21,8 @@ use super::Task;
 use crate::{
     broker::publisher::{Outgoing, Publisher, Sent},
     clock::Clock,
-    store::Store,
+    faults,
+    store::{Store, dead_letters::GivenUp},
 };
 
 /// How many batches may wait for confirms.
@@ -67,8 +70,11 @@ impl Sender {
     /// Publishes a batch without waiting for it; waits a little while too many are on their way. What cannot be sent now
     /// is left to the republisher, which is woken when the broker is back: whoever sends has more to do than wait for it.
     pub async fn send(&self, messages: Vec<Outgoing>) {
-        if messages.is_empty() || !self.publisher.is_up() {
+        if messages.is_empty() {
             return;
+        }
+        if !self.publisher.is_up() {
+            return self.leave(&messages, &[]).await;
         }
         let Ok(Ok(permit)) = tokio::time::timeout(TURN, self.gate.clone().acquire_owned()).await else {
             self.republish.notify_one();
@@ -77,14 +83,45 @@ impl Sender {
         let this = self.clone();
         self.flights.spawn(async move {
             let _permit = permit;
-            let sent = this.publisher.publish(&messages).await;
-            if sent.len() < messages.len() {
-                this.republish.notify_one();
-            }
-            if let Ok(mut confirmed) = this.confirmed.lock() {
-                confirmed.extend(sent);
-            }
+            this.fly(&messages).await;
         });
+    }
+
+    /// Publishes a batch and notes what was confirmed.
+    pub(super) async fn fly(&self, messages: &[Outgoing]) {
+        let sent = self.publisher.publish(messages).await;
+        if sent.len() < messages.len() {
+            self.leave(messages, &sent).await;
+            self.republish.notify_one();
+        }
+        if let Ok(mut confirmed) = self.confirmed.lock() {
+            confirmed.extend(sent);
+        }
+    }
+
+    /// Leaves messages that are not `sent` to the republisher, which finds them by itself. The sabotage gives them up.
+    async fn leave(&self, messages: &[Outgoing], sent: &[Sent]) {
+        if !faults::sabotaged("s12") {
+            return;
+        }
+        let sent: HashSet<OccurrenceId> = sent.iter().map(|(id, _)| *id).collect();
+        let left: Vec<GivenUp> = messages
+            .iter()
+            .filter(|out| !sent.contains(&out.message.occurrence_id))
+            .map(|out| GivenUp {
+                id: out.message.occurrence_id,
+                attempt: i32::try_from(out.message.attempt).unwrap_or(i32::MAX),
+                cause: Cause::Rejected,
+                reason: "Its message could not be published.".to_owned(),
+                fingerprint: "unpublished".to_owned(),
+                by_worker: false,
+            })
+            .collect();
+        for given_up in left {
+            if let Err(error) = self.store.give_up(&given_up, self.clock.now()).await {
+                tracing::warn!(error = %error, "a sabotage could not be done");
+            }
+        }
     }
 
     /// Waits for what is on its way and marks it. For an orderly stop, after whoever sends has stopped.

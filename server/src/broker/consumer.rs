@@ -16,7 +16,7 @@ use lapin::{
 use tokio_util::sync::CancellationToken;
 
 use super::{Broker, topology};
-use crate::backoff::Backoff;
+use crate::{backoff::Backoff, faults};
 
 /// The most messages in one batch.
 const BATCH: usize = 500;
@@ -107,6 +107,11 @@ async fn deliver<H: Handler>(channel: &Channel, mut consumer: Consumer, handler:
 async fn settle<H: Handler>(channel: &Channel, batch: Vec<Delivery>, handler: &H, stop: &CancellationToken) -> bool {
     let mut backoff = Backoff::default();
     let Some(last) = batch.last().map(|delivery| delivery.delivery_tag) else { return true };
+    if faults::sabotaged("s08") {
+        let _ = channel.basic_ack(last, BasicAckOptions { multiple: true }).await;
+        // Nobody has it any more, so it is not tried again either.
+        return handler.handle_whole(channel, &batch).await.is_ok() || channel.status().connected();
+    }
     loop {
         match handler.handle_whole(channel, &batch).await {
             Ok(()) => break,

@@ -25,7 +25,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{Broker, topology};
-use crate::backoff::Backoff;
+use crate::{backoff::Backoff, faults};
 
 /// How long the broker may take to confirm.
 const CONFIRM: Duration = Duration::from_secs(10);
@@ -117,6 +117,7 @@ impl Publisher {
         for (worker_id, job_type) in queues {
             self.declare(&channel, worker_id, job_type).await;
         }
+        faults::point("cp06");
         let mut sent = Vec::with_capacity(messages.len());
         // Handed over one after another, so that they leave in the order of the batch; confirmed together.
         let mut waiting = Vec::with_capacity(messages.len());
@@ -130,6 +131,12 @@ impl Publisher {
                 }
             }
         }
+        if !waiting.is_empty() {
+            faults::point("cp07");
+        }
+        if faults::sabotaged("s03") {
+            return waiting.iter().map(|(out, _)| mark(out)).collect();
+        }
         let verdicts = join_all(
             waiting.into_iter().map(async |(out, confirm)| (out, tokio::time::timeout(CONFIRM, confirm).await)),
         )
@@ -137,7 +144,7 @@ impl Publisher {
         for (out, verdict) in verdicts {
             let reason = match verdict {
                 Ok(Ok(Confirmation::Ack(None))) => {
-                    sent.push((out.message.occurrence_id, i32::try_from(out.message.attempt).unwrap_or(i32::MAX)));
+                    sent.push(mark(out));
                     continue;
                 }
                 Ok(Ok(Confirmation::Ack(Some(_)))) => {
@@ -157,6 +164,9 @@ impl Publisher {
                 }
             };
             tracing::warn!(occurrence.id = %out.message.occurrence_id, error = reason, "a message was not taken; it will be sent again");
+        }
+        if !sent.is_empty() {
+            faults::point("cp08");
         }
         sent
     }
@@ -186,10 +196,14 @@ impl Publisher {
             .with_timestamp(message.timestamp.timestamp().unsigned_abs())
             .with_headers(headers);
         let body = serde_json::to_vec(message).unwrap_or_default();
-        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+        let options = BasicPublishOptions { mandatory: !faults::sabotaged("s04"), ..BasicPublishOptions::default() };
         let key = Topology::routing_key(&out.worker_id, &message.job_type, message.occurrence_id);
         channel.basic_publish(self.names.jobs_exchange().into(), key.into(), options, &body, properties).await
     }
+}
+
+fn mark(out: &Outgoing) -> Sent {
+    (out.message.occurrence_id, i32::try_from(out.message.attempt).unwrap_or(i32::MAX))
 }
 
 async fn keep_open(

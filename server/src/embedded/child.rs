@@ -208,6 +208,12 @@ impl Child {
         &self.log
     }
 
+    /// How it has ended; none while it runs.
+    #[must_use]
+    pub fn exit_status(&self) -> Option<ExitStatus> {
+        *self.exit.borrow()
+    }
+
     /// Waits until it has ended, for whatever reason. May be called any number of times.
     pub async fn wait(&self) -> ExitStatus {
         let mut exit = self.exit.clone();

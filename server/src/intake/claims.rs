@@ -17,6 +17,7 @@ use crate::{
         reply,
     },
     domain::claim::{self, Known},
+    faults,
     store::Store,
 };
 
@@ -67,7 +68,9 @@ impl Handler for ClaimIntake {
                 Err(error) => tracing::warn!(error = %error, "a question about a claim cannot be read"),
             }
         }
-        for (answer, delivery) in self.answer(requests).await?.into_iter().zip(asked) {
+        let answers = self.answer(requests).await?;
+        faults::point("cp18");
+        for (answer, delivery) in answers.into_iter().zip(asked) {
             reply::send(channel, delivery, &serde_json::to_vec(&answer)?).await?;
         }
         Ok(())

@@ -19,6 +19,7 @@ use crate::{
     clock::Clock,
     domain::{fingerprint::fingerprint, transition::clean},
     error::chain,
+    faults,
     live::Hub,
     store::{
         Store, StoreError,
@@ -172,6 +173,7 @@ impl Handler for DeadLetterIntake {
     async fn handle_whole(&self, _: &Channel, batch: &[Delivery]) -> anyhow::Result<()> {
         for delivery in batch {
             self.take(&Letter::from(delivery)).await?;
+            faults::point("cp17");
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use protocol::{
     message::{LogLine, LogMessage, MAX_LOG_LINE, cut},
 };
 
-use crate::{broker::consumer::Handler, clock::Clock, domain::transition::clean, live::Hub, store::Store};
+use crate::{broker::consumer::Handler, clock::Clock, domain::transition::clean, faults, live::Hub, store::Store};
 
 /// The consumer of the log queue.
 #[derive(Clone, Debug)]
@@ -42,7 +42,9 @@ impl Handler for LogIntake {
         if lines.is_empty() {
             return Ok(());
         }
+        faults::point("cp15");
         self.store.append_logs(&lines).await?;
+        faults::point("cp15b");
         let mut by_occurrence: BTreeMap<OccurrenceId, Vec<LogLine>> = BTreeMap::new();
         for (id, line) in lines {
             by_occurrence.entry(id).or_default().push(line);

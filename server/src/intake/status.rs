@@ -18,6 +18,7 @@ use crate::{
         transition::{self, Change},
     },
     error::chain,
+    faults,
     live::Hub,
     store::{Store, reports::Applied},
 };
@@ -45,9 +46,14 @@ impl StatusIntake {
     pub async fn apply(&self, reports: Vec<StatusReport>) -> anyhow::Result<usize> {
         let starts = Starts::of(&reports);
         let mut changes = transition::fold(reports);
+        if faults::sabotaged("s07") {
+            self.mean_the_present_attempt(&mut changes).await?;
+        }
         let now = self.clock.now();
         self.decide_about_retries(&mut changes, now).await?;
+        faults::point("cp13");
         let Applied { rows, freed, failed, pauses, waits } = self.store.apply(&changes, now).await?;
+        faults::point("cp14");
         let changed = rows.len();
         let suspects = starts.suspects(&rows.iter().map(|row| row.id).collect());
         if freed || pauses || waits {
@@ -68,6 +74,18 @@ impl StatusIntake {
         }
         self.note_duplicates(suspects).await?;
         Ok(changed)
+    }
+
+    /// Sabotage: takes every report for one of the attempt in force.
+    async fn mean_the_present_attempt(&self, changes: &mut [Change]) -> anyhow::Result<()> {
+        let ids: Vec<_> = changes.iter().map(|change| change.occurrence_id).collect();
+        let known = self.store.known(&ids).await?;
+        for change in changes {
+            if let Some(known) = known.get(&change.occurrence_id) {
+                change.attempt = known.attempt;
+            }
+        }
+        Ok(())
     }
 
     /// Most batches hold nothing that could be tried again, and cost no question.

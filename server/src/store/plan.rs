@@ -11,7 +11,10 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::{Result, Store, StoreError, occurrences::status, rules::RuleColumns, waits::queued};
-use crate::domain::{due::Verdict, message::Queued};
+use crate::{
+    domain::{due::Verdict, message::Queued},
+    faults,
+};
 
 /// A job that is due, with what its message needs.
 #[derive(Clone, Debug)]
@@ -151,6 +154,9 @@ impl Store {
         let created: Vec<DateTime<Utc>> = fires.iter().map(|fire| fire.occurrence_id.created_at()).collect();
         let skipped: Vec<bool> = fires.iter().map(|fire| fire.verdict == Verdict::Skip).collect();
         let notes: Vec<Option<String>> = fires.iter().map(|fire| fire.note.clone()).collect();
+        if faults::sabotaged("s01") {
+            self.put_back(&jobs, &versions, &due).await?;
+        }
         let rows = sqlx::query_file!(
             "src/store/fire.sql",
             &jobs,
@@ -172,6 +178,21 @@ impl Store {
                 Ok(Made { id: OccurrenceId(row.id), status: status(row.status)?, is_held: row.is_held, note: row.note })
             })
             .collect()
+    }
+
+    /// Sabotage: makes every compare of the compare-and-swap match, by making what was read true again.
+    async fn put_back(&self, jobs: &[Uuid], versions: &[i32], due: &[DateTime<Utc>]) -> Result<()> {
+        sqlx::query(
+            "UPDATE jobs j SET next_fire_at = w.due
+               FROM unnest($1::uuid[], $2::int[], $3::timestamptz[]) AS w (id, version, due)
+              WHERE j.id = w.id AND j.version = w.version AND j.is_active AND j.next_fire_at IS DISTINCT FROM w.due",
+        )
+        .bind(jobs.to_vec())
+        .bind(versions.to_vec())
+        .bind(due.to_vec())
+        .execute(self.pool())
+        .await?;
+        Ok(())
     }
 
     /// Marks occurrences as confirmed by the broker, each if it is in the attempt whose message was confirmed.
@@ -206,6 +227,9 @@ impl Store {
         )
         .execute(self.pool())
         .await?;
+        if !sent.is_empty() {
+            faults::point("cp09");
+        }
         Ok(done.rows_affected())
     }
 

@@ -25,7 +25,7 @@ use super::{
     place::Place,
     store::{Entry, GivenUp, Kind, Store, Write},
 };
-use crate::claim::Attempt;
+use crate::{claim::Attempt, faults};
 
 /// How long an entry may wait for its own end before it is written. A short run on a healthy broker has ended, and its
 /// reports are confirmed, before that.
@@ -190,6 +190,9 @@ impl Journal {
         let Some(file) = &mut self.file else { return std::future::pending().await };
         let Some(writing) = &mut file.writing else { return std::future::pending().await };
         let Landed { store, write, verdict } = writing.await;
+        if verdict.is_ok() && !write.entries.is_empty() {
+            faults::point("cp25b");
+        }
         (file.writing, file.store) = (None, Some(store));
         file.judge(write, verdict);
     }

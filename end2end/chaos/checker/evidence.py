@@ -1,0 +1,371 @@
+"""Reads the folder that a scenario left behind.
+
+The form of every file is in EVIDENCE.md. Whatever does not fit it is an error that names the file, the line and the
+member: a checker that guesses at bad evidence would pass runs that nobody has looked at.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable, TypeVar
+
+KINDS = ("cron", "once", "manual")
+TYPES = ("quick", "flaky", "failing", "panics", "long", "killer", "obedient")
+OPS = ("define", "enable", "disable", "retire", "trigger", "cancel")
+OUTCOMES = ("ok", "refused", "unknown")
+ENDS = ("completed", "failed", "panicked", "cancelled")
+TRIGGERS = ("schedule", "manual", "api", "retry")
+FINAL = frozenset(("completed", "failed", "cancelled", "timed-out", "skipped"))
+STATUSES = ("queued", "running", "unknown", *sorted(FINAL))
+
+Item = TypeVar("Item")
+
+
+class EvidenceError(Exception):
+    """The folder cannot be judged; the message says which file, line and member is to blame."""
+
+
+@dataclass(slots=True)
+class Run:
+    scenario: str
+    seed: int
+    round: int
+    began: int
+    cut: int
+    read: int
+    slo_ms: int
+    allowance_ms: int | None
+    dispatch_allowance_ms: int | None
+    recovery_ms: int
+    early_ms: int
+    zombie_ms: int
+    orphan_ms: int | None
+    tolerate: dict[str, str]
+
+
+@dataclass(slots=True)
+class Job:
+    job: str
+    name: str
+    kind: str
+    cron: str | None
+    once: int | None
+    type: str
+    max_retries: int
+
+
+@dataclass(slots=True)
+class Op:
+    op: str
+    job: str | None
+    occurrence: str | None
+    key: str | None
+    invoked: int
+    returned: int
+    outcome: str
+
+
+@dataclass(slots=True)
+class Seen:
+    """One datagram of the witness."""
+
+    at: int
+    mono: int
+    what: str
+    job: str
+    occurrence: str
+    attempt: int
+    scheduled_for: int | None
+    instance: str
+    process: str
+    pid: int
+    outcome: str | None
+
+
+@dataclass(slots=True)
+class Fault:
+    fault: str
+    target: str
+    began: int
+    ended: int | None
+    detail: str
+
+
+@dataclass(slots=True)
+class Change:
+    status: str
+    at: int
+    attempt: int
+    by: str | None
+    note: str | None
+
+
+@dataclass(slots=True)
+class Row:
+    """An occurrence as it was read at the end. The last five members are known to sql.jsonl alone."""
+
+    occurrence: str
+    job: str
+    scheduled_for: int | None
+    trigger: str
+    status: str
+    attempt: int
+    started_at: int | None
+    ended_at: int | None
+    note: str | None
+    instance: str | None
+    created_at: int = 0
+    failures: int = 0
+    duplicate_starts: int = 0
+    trigger_key: str | None = None
+    changes: list[Change] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Leftovers:
+    queues: dict[str, int]
+    outboxes: dict[str, int]
+    unpublished: int
+    waits: int
+    open_transactions: int
+    heard: dict[str, str]
+
+
+@dataclass(slots=True)
+class LogLine:
+    process: str
+    loop: str
+    second: int
+    lines: int
+
+
+@dataclass
+class Evidence:
+    run: Run
+    jobs: list[Job]
+    ops: list[Op]
+    witness: list[Seen]
+    nemesis: list[Fault]
+    sql: list[Row]
+    api: list[Row]
+    leftovers: Leftovers
+    loglines: list[LogLine]
+    # What `history.joined` worked out, kept so that nineteen verdicts do not work it out nineteen times.
+    history: Any = field(default=None, init=False, repr=False, compare=False)
+
+
+class Members:
+    """One JSON object together with the place it came from, so that every complaint can name it."""
+
+    def __init__(self, value: Any, where: str) -> None:
+        if not isinstance(value, dict):
+            raise EvidenceError(f"{where}: an object is expected, this is {type(value).__name__}")
+        self.value, self.where = value, where
+
+    def bad(self, name: str, expected: str) -> EvidenceError:
+        if name not in self.value:
+            return EvidenceError(f"{self.where}: `{name}` is missing ({expected} is expected)")
+        return EvidenceError(f"{self.where}: `{name}` is {json.dumps(self.value[name])[:80]}, expected is {expected}")
+
+    def text(self, name: str) -> str:
+        value = self.value.get(name)
+        if not isinstance(value, str):
+            raise self.bad(name, "a text")
+        return value
+
+    def maybe_text(self, name: str) -> str | None:
+        return None if self.value.get(name) is None else self.text(name)
+
+    def number(self, name: str) -> int:
+        value = self.value.get(name)
+        if type(value) is not int:  # A bool is an int to Python, and is not one here.
+            raise self.bad(name, "an integer")
+        return value
+
+    def maybe_number(self, name: str) -> int | None:
+        return None if self.value.get(name) is None else self.number(name)
+
+    def nullable(self, name: str) -> int | None:
+        """An integer or a null that is written out: leaving it away must not switch a verdict off."""
+        if name not in self.value:
+            raise self.bad(name, "an integer or null")
+        return self.maybe_number(name)
+
+    def count(self, name: str) -> int:
+        value = self.number(name)
+        if value < 0:
+            raise self.bad(name, "no negative number")
+        return value
+
+    def one_of(self, name: str, allowed: tuple[str, ...]) -> str:
+        value = self.value.get(name)
+        if value not in allowed:
+            raise self.bad(name, "one of " + ", ".join(allowed))
+        return value
+
+    def counts(self, name: str) -> dict[str, int]:
+        inner = Members(self._object(name), f"{self.where}: `{name}`")
+        return {key: inner.count(key) for key in inner.value}
+
+    def texts(self, name: str) -> dict[str, str]:
+        inner = Members(self._object(name), f"{self.where}: `{name}`")
+        return {key: inner.text(key) for key in inner.value}
+
+    def _object(self, name: str) -> Any:
+        if not isinstance(self.value.get(name), dict):
+            raise self.bad(name, "an object")
+        return self.value[name]
+
+
+def load(folder: Path | str) -> Evidence:
+    """Reads all nine files. One that is absent is an error: no file is not the same as nothing to tell."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise EvidenceError(f"{folder}: no such folder")
+    run = _run(Members(_parse(_text(folder / "run.json"), "run.json"), "run.json"))
+    evidence = Evidence(
+        run=run,
+        jobs=_lines(folder / "jobs.jsonl", _job),
+        ops=_lines(folder / "ops.jsonl", lambda line: _op(line, run.read)),
+        witness=_lines(folder / "witness.jsonl", _seen),
+        nemesis=_lines(folder / "nemesis.jsonl", _fault),
+        sql=_lines(folder / "sql.jsonl", lambda line: _row(line, True)),
+        api=_lines(folder / "api.jsonl", lambda line: _row(line, False)),
+        leftovers=_leftovers(
+            Members(_parse(_text(folder / "leftovers.json"), "leftovers.json"), "leftovers.json")
+        ),
+        loglines=_lines(folder / "loglines.jsonl", _logline),
+    )
+    known: set[str] = set()
+    for number, job in enumerate(evidence.jobs, 1):
+        if job.job in known:
+            raise EvidenceError(f"jobs.jsonl: `job` {job.job} is there twice (entry {number})")
+        known.add(job.job)
+    for number, op in enumerate(evidence.ops, 1):
+        if op.job is not None and op.job not in known:
+            raise EvidenceError(f"ops.jsonl: `job` {op.job} is not in jobs.jsonl (entry {number})")
+    return evidence
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise EvidenceError(f"{path.name}: cannot be read: {error}") from error
+
+
+def _parse(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise EvidenceError(f"{where}: not JSON: {error}") from error
+
+
+def _lines(path: Path, read: Callable[[Members], Item]) -> list[Item]:
+    items = []
+    for number, line in enumerate(_text(path).split("\n"), 1):
+        if line.strip():
+            where = f"{path.name}:{number}"
+            items.append(read(Members(_parse(line, where), where)))
+    return items
+
+
+def _run(m: Members) -> Run:
+    run = Run(
+        m.text("scenario"), m.number("seed"), m.number("round"), m.number("began"), m.number("cut"), m.number("read"),
+        m.count("slo_ms"), m.nullable("allowance_ms"), m.nullable("dispatch_allowance_ms"), m.count("recovery_ms"),
+        m.count("early_ms"), m.count("zombie_ms"), m.nullable("orphan_ms"),
+        m.texts("tolerate") if "tolerate" in m.value else {},
+    )
+    if not run.began <= run.cut <= run.read:
+        raise EvidenceError("run.json: `began`, `cut` and `read` are not in this order")
+    return run
+
+
+def _job(m: Members) -> Job:
+    from schedule import CronError, times_of_day
+
+    kind = m.one_of("kind", KINDS)
+    cron = m.text("cron") if kind == "cron" else None
+    if cron is not None:
+        try:
+            times_of_day(cron)
+        except CronError as error:
+            raise EvidenceError(f"{m.where}: `cron` is {json.dumps(cron)}: {error}") from error
+    return Job(
+        m.text("job"), m.text("name"), kind, cron, m.number("once") if kind == "once" else None,
+        m.one_of("type", TYPES), m.count("max_retries"),
+    )
+
+
+def _op(m: Members, read: int) -> Op:
+    op, outcome = m.one_of("op", OPS), m.one_of("outcome", OUTCOMES)
+    # Where no answer came the call may be said to have no end: it is under way until the reading.
+    returned = m.maybe_number("returned") if outcome == "unknown" else m.number("returned")
+    made = Op(
+        op, m.maybe_text("job") if op == "cancel" else m.text("job"),
+        m.text("occurrence") if op == "cancel" else m.maybe_text("occurrence"),
+        m.maybe_text("key"), m.number("invoked"), read if returned is None else returned, outcome,
+    )
+    if made.returned < made.invoked:
+        raise m.bad("returned", "an instant that is not before `invoked`")
+    return made
+
+
+def _seen(m: Members) -> Seen:
+    what = m.one_of("what", ("start", "end"))
+    return Seen(
+        m.number("at"), m.number("mono"), what, m.text("job"), m.text("occurrence"), m.count("attempt"),
+        m.maybe_number("scheduled_for"), m.text("instance"), m.text("process"), m.number("pid"),
+        m.one_of("outcome", ENDS) if what == "end" else None,
+    )
+
+
+def _fault(m: Members) -> Fault:
+    fault = Fault(
+        m.text("fault"), m.text("target"), m.number("began"), m.nullable("ended"), m.maybe_text("detail") or ""
+    )
+    if fault.ended is not None and fault.ended < fault.began:
+        raise m.bad("ended", "an instant that is not before `began`")
+    return fault
+
+
+def _row(m: Members, sql: bool) -> Row:
+    trigger = m.one_of("trigger", TRIGGERS)
+    row = Row(
+        m.text("occurrence"), m.text("job"),
+        m.number("scheduled_for") if trigger == "schedule" else m.maybe_number("scheduled_for"),
+        trigger, m.one_of("status", STATUSES), m.count("attempt"), m.maybe_number("started_at"),
+        m.maybe_number("ended_at"), m.maybe_text("note"), m.maybe_text("instance"),
+    )
+    if sql:
+        row.created_at = m.number("created_at")
+        row.failures, row.duplicate_starts = m.count("failures"), m.count("duplicate_starts")
+        row.trigger_key = m.maybe_text("trigger_key")
+        changes = m.value.get("changes")
+        if not isinstance(changes, list):
+            raise m.bad("changes", "a list")
+        for number, value in enumerate(changes, 1):
+            change = Members(value, f"{m.where}: `changes` entry {number}")
+            row.changes.append(Change(
+                change.one_of("status", STATUSES), change.number("at"), change.count("attempt"),
+                change.maybe_text("by"), change.maybe_text("note"),
+            ))
+    return row
+
+
+def _leftovers(m: Members) -> Leftovers:
+    heard = m.texts("heard")
+    for occurrence, status in heard.items():
+        if status not in STATUSES:
+            raise EvidenceError(f"{m.where}: `heard` of {occurrence} is no status: {status}")
+    return Leftovers(
+        m.counts("queues"), m.counts("outboxes"), m.count("unpublished"), m.count("waits"),
+        m.count("open_transactions"), heard,
+    )
+
+
+def _logline(m: Members) -> LogLine:
+    return LogLine(m.text("process"), m.text("loop"), m.number("second"), m.count("lines"))

@@ -1,0 +1,149 @@
+"""Histories with one fault planted by hand, and their near-miss twins, for the tests alone.
+
+A function marked `planted("verdict")` changes a clean history such that this verdict must find something; one marked
+`twin("verdict")` changes it by nearly as much, and nothing at all may be found. The name is the sentence that is shown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Callable
+
+from evidence import Change, Evidence, Fault, Op, Row, Seen
+from history import MS
+from schedule import SECOND
+from synthetic import BEGAN
+
+Plant = Callable[[Evidence], None]
+PLANTED: list[tuple[str, Plant]] = []
+TWINS: list[tuple[str, Plant]] = []
+
+
+def planted(verdict: str) -> Callable[[Plant], Plant]:
+    return lambda plant: (PLANTED.append((verdict, plant)), plant)[1]
+
+
+def twin(verdict: str) -> Callable[[Plant], Plant]:
+    return lambda plant: (TWINS.append((verdict, plant)), plant)[1]
+
+
+# Tools to change a history with.
+
+
+def type_of(e: Evidence, row: Row) -> str:
+    return next(job.type for job in e.jobs if job.job == row.job)
+
+
+def pick(e: Evidence, type_: str = "quick", trigger: str = "schedule", second: int = 4, attempt: int | None = 1) -> Row:
+    """An occurrence from long before the first fault (which is at second 15)."""
+    for row in e.sql:
+        if row.trigger == trigger and type_of(e, row) == type_ and attempt in (None, row.attempt):
+            if (row.scheduled_for or row.created_at) >= BEGAN + second * SECOND and first(e, row):
+                return row
+    raise LookupError(type_)
+
+
+def seen(e: Evidence, row: Row, what: str, attempt: int = 1) -> Seen | None:
+    return next((s for s in e.witness if (s.occurrence, s.what, s.attempt) == (row.occurrence, what, attempt)), None)
+
+
+def first(e: Evidence, row: Row) -> Seen | None:
+    return seen(e, row, "start")
+
+
+def forget(e: Evidence, row: Row, what: str | None = None) -> None:
+    e.witness[:] = [s for s in e.witness if s.occurrence != row.occurrence or what not in (None, s.what)]
+
+
+def drop(e: Evidence, row: Row) -> None:
+    forget(e, row)
+    e.sql.remove(row)
+    e.api[:] = [r for r in e.api if r.occurrence != row.occurrence]
+    e.leftovers.heard.pop(row.occurrence, None)
+
+
+def add(e: Evidence, row: Row) -> Row:
+    e.sql.append(row)
+    e.api.append(replace(row, changes=[], created_at=0, failures=0, trigger_key=None))
+    return row
+
+
+def settle(e: Evidence, row: Row) -> None:
+    """Has the interface and the live stream tell what the database tells."""
+    for api in e.api:
+        if api.occurrence == row.occurrence:
+            api.status, api.attempt, api.ended_at, api.note = row.status, row.attempt, row.ended_at, row.note
+    if row.occurrence in e.leftovers.heard:
+        e.leftovers.heard[row.occurrence] = row.status
+
+
+def become(e: Evidence, row: Row, status: str) -> None:
+    row.status = row.changes[-1].status = status
+    settle(e, row)
+
+
+def copy_of(e: Evidence, row: Row, name: str, due: int | None = None, key: str | None = None, runs: bool = True) -> Row:
+    """Another occurrence like this one, with runs of its own."""
+    moved = 0 if due is None else due - (row.scheduled_for or 0)
+    made = replace(row, occurrence=name, scheduled_for=None if row.scheduled_for is None else row.scheduled_for + moved,
+                   created_at=row.created_at + moved, trigger_key=key or row.trigger_key)
+    if runs:
+        for s in [s for s in e.witness if s.occurrence == row.occurrence]:
+            e.witness.append(replace(s, occurrence=name, at=s.at + moved, scheduled_for=made.scheduled_for))
+    return add(e, made)
+
+
+def alone(e: Evidence, row: Row) -> None:
+    """Has the occurrence run on a worker of its own, so that a fault of it touches nothing else."""
+    for s in e.witness:
+        if s.occurrence == row.occurrence:
+            s.process, s.pid, s.instance = "worker-7", 7000, "worker-7-7000"
+
+
+def rerun(e: Evidence, row: Row, after_ms: int, first_lasts_ms: int | None) -> Seen:
+    """Gives the run up and runs it again on worker-3, `after_ms` after its start; the first one goes on as long as told."""
+    alone(e, row)
+    start, end = first(e, row), seen(e, row, "end")
+    if first_lasts_ms is None:
+        e.witness.remove(end)
+    else:
+        end.at = start.at + first_lasts_ms * MS
+    at = start.at + after_ms * MS
+    again = Seen(at, at - BEGAN, "start", row.job, row.occurrence, 2, row.scheduled_for, "worker-3-1", "worker-3", 1, None)
+    e.witness += [again, replace(again, at=at + 9 * MS, what="end", outcome="completed")]
+    row.changes[-1:] = [
+        Change("queued", at - 20 * MS, 2, "server-1", "lost"), Change("running", at - 2 * MS, 2, "worker-3-1", None),
+        Change("completed", at + 30 * MS, 2, "worker-3-1", None),
+    ]
+    row.attempt = 2
+    settle(e, row)
+    return again
+
+
+def fault(e: Evidence, kind: str, target: str, began: int, lasts_ms: int = 500) -> None:
+    e.nemesis.append(Fault(kind, target, began, began + lasts_ms * MS, ""))
+
+
+def delay(e: Evidence, row: Row, span: int) -> None:
+    """Moves the row's start and everything after it."""
+    for s in e.witness:
+        if s.occurrence == row.occurrence:
+            s.at += span
+    for change in row.changes[1:]:
+        change.at += span
+
+
+def start_after(e: Evidence, row: Row, span: int) -> None:
+    """Has the row start that long after it was due."""
+    delay(e, row, row.scheduled_for + span - first(e, row).at)
+
+
+def cancel(e: Evidence, row: Row, outcome: str) -> None:
+    at = first(e, row).at
+    e.ops.append(Op("cancel", row.job, row.occurrence, None, at, at + MS, outcome))
+
+
+def toggled(e: Evidence) -> tuple[Op, Row]:
+    """The disabling of a job, and one of its occurrences before that."""
+    op = next(op for op in e.ops if op.op == "disable")
+    return op, next(row for row in e.sql if row.job == op.job and row.created_at > BEGAN + 4 * SECOND)

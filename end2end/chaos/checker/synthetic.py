@@ -1,0 +1,257 @@
+"""A made-up history, for the tests alone: what a scenario would leave behind if the product did all it should.
+
+It is no model of the product. It only has to be as varied as real runs are: every type of job, kills and what follows
+them, freezes, cut links, services that are away, retries, cancellations, calls without an answer.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from evidence import Change, Evidence, Fault, Job, Leftovers, LogLine, Op, Row, Run, Seen
+from schedule import SECOND, instants
+
+MS = 1_000
+BEGAN = 1_700_000_000 * SECOND + 500 * MS
+WORKERS = ("worker-1", "worker-2", "worker-3")
+
+
+class Maker:
+    def __init__(self, seed: int, seconds: int, quick: int) -> None:
+        self.dice = random.Random(seed)
+        self.seconds = seconds
+        self.cut = BEGAN + seconds * SECOND
+        self.read = self.cut + 100 * SECOND
+        self.jobs: list[Job] = []
+        self.ops: list[Op] = []
+        self.witness: list[Seen] = []
+        self.rows: list[Row] = []
+        self.serial = 0
+        self.killer_pid = 9_000
+        share = seconds * SECOND // 20
+
+        def fault(kind: str, target: str, slot: float, length: int, detail: str = "") -> Fault:
+            first = BEGAN + int(slot * share) + 300 * MS
+            return Fault(kind, target, first, first + length * MS, detail)
+
+        self.faults = [
+            fault("kill", "worker-1", 3, 1500, "SIGKILL"),
+            fault("freeze", "worker-2", 5.5, 13_000, "SIGSTOP"),
+            fault("kill", "rabbitmq", 9, 2500),
+            fault("cut", "worker-3>rabbitmq", 11, 12_000),
+            fault("flush", "redis", 14, 0),
+            fault("kill", "postgres", 15, 1500),
+            fault("terminate", "worker-1", 16, 2000),
+            fault("kill", "server-1", 17.5, 2000),
+        ]
+        self.define_all(quick)
+
+    def ms(self, low: int, high: int) -> int:
+        return self.dice.randint(low * MS, high * MS)
+
+    def define(
+        self, name: str, kind: str, type_: str, cron: str | None = None, once: int | None = None, retries: int = 0
+    ) -> Job:
+        job = Job(f"job-{len(self.jobs) + 1:02}", name, kind, cron, once, type_, retries)
+        self.jobs.append(job)
+        invoked = BEGAN + 5 * MS * len(self.jobs)
+        self.ops.append(Op("define", job.job, None, None, invoked, invoked + 4 * MS, "ok"))
+        return job
+
+    def define_all(self, quick: int) -> None:
+        for n in range(quick):
+            self.define(f"each second {n}", "cron", "quick", "* * * * * *")
+        for n in range(6):
+            self.define(f"each five seconds {n}", "cron", "quick", "*/5 * * * * *")
+        self.define("at list", "cron", "quick", "3,17,31,45 * * * * *")
+        self.define("flaky", "cron", "flaky", "*/5 * * * * *", retries=2)
+        self.define("failing", "cron", "failing", "*/10 * * * * *", retries=2)
+        self.define("panics", "cron", "panics", "*/15 * * * * *", retries=1)
+        self.define("long", "cron", "long", "*/4 * * * * *", retries=1)
+        self.define("killer", "cron", "killer", "*/30 * * * * *")
+        self.define("obedient", "cron", "obedient", "*/10 * * * * *")
+        for n in range(4):
+            once = BEGAN + self.dice.randint(3, self.seconds - 2) * SECOND + self.ms(1, 900)
+            self.define(f"once {n}", "once", "quick", once=once)
+        for n in range(2):
+            self.define(f"by hand {n}", "manual", "quick")
+        self.toggled = self.define("toggled", "cron", "quick", "* * * * * *")
+
+    # The product's side.
+
+    def away(self, instant: int, *targets: str) -> int:
+        """The instant, or when those of the targets that are away then are back, and a little more."""
+        for fault in self.faults:
+            if fault.target in targets and fault.began - 20 * MS <= instant < fault.ended:
+                return fault.ended + self.ms(50, 900)
+        return instant
+
+    def worker(self, instant: int) -> str:
+        up = [
+            w for w in WORKERS
+            if not any(f.target.split(">")[0] == w and f.began - 20 * MS <= instant < f.ended for f in self.faults)
+        ]
+        return self.dice.choice(up)
+
+    def pid(self, process: str, instant: int) -> int:
+        kills = sum(f.target == process and f.fault in ("kill", "terminate") and f.ended <= instant for f in self.faults)
+        return 1000 * int(process[-1]) + kills
+
+    def seen(self, what: str, at: int, row: Row, attempt: int, process: str, pid: int, outcome: str | None = None) -> None:
+        self.witness.append(Seen(
+            at, at - BEGAN + 7 * SECOND, what, row.job, row.occurrence, attempt, row.scheduled_for,
+            f"{process}-{pid}", process, pid, outcome,
+        ))
+
+    def create(self, job: Job, due: int, trigger: str, key: str | None = None) -> Row:
+        self.serial += 1
+        created = self.away(due + self.ms(5, 60), "postgres", "server-1")
+        row = Row(
+            f"occ-{self.serial:06}", job.job, due if trigger == "schedule" else None, trigger, "queued", 1,
+            None, None, None, None, created, 0, 0, key, [Change("queued", created, 1, "server-2", None)],
+        )
+        self.rows.append(row)
+        return row
+
+    def life(self, row: Row, job: Job) -> Row:
+        """Runs an occurrence to its end."""
+        begin = row.created_at + self.ms(5, 80)
+        attempt = 1
+        while True:
+            begin = self.away(begin, "rabbitmq")
+            again = self.attempt(row, job, attempt, begin)
+            if again is None:
+                return row
+            attempt += 1
+            begin = again
+
+    def note(self, row: Row, status: str, at: int, attempt: int, note: str | None = None) -> None:
+        row.changes.append(Change(status, at, attempt, row.instance or "server-2", note))
+        row.status, row.attempt = status, attempt
+        if status not in ("queued", "running", "unknown"):
+            row.ended_at = at
+
+    def again(self, row: Row, queued: int, attempt: int, note: str) -> int:
+        self.note(row, "queued", queued, attempt + 1, note)
+        return queued + self.ms(10, 80)
+
+    def attempt(self, row: Row, job: Job, attempt: int, begin: int) -> int | None:
+        """One attempt; the instant of the next one's begin, or None when this was the last."""
+        dice = self.dice
+        process = "worker-9" if job.type == "killer" else self.worker(begin)
+        pid = self.killer_pid if job.type == "killer" else self.pid(process, begin)
+        row.instance = f"{process}-{pid}"
+        row.started_at = row.started_at or begin
+        if attempt > 1 or dice.random() < 0.9 or job.type in ("long", "killer", "obedient"):
+            self.note(row, "running", begin - 2 * MS, attempt)
+        self.seen("start", begin, row, attempt, process, pid)
+        if job.type == "killer":
+            self.killer_pid += 1
+            if attempt == 3:
+                self.note(row, "failed", begin + 11 * SECOND, attempt, "lost three times")
+                return None
+            return self.again(row, begin + 11 * SECOND, attempt, "lost")
+        end, outcome = begin + self.ms(5, 300), "completed"
+        if job.type == "long":
+            end = begin + 20 * SECOND
+        if job.type in ("failing", "panics") or (job.type == "flaky" and attempt == 1):
+            outcome = "panicked" if job.type == "panics" else "failed"
+        if job.type == "obedient":
+            asked = begin + self.ms(500, 3000)
+            answer = dice.choice(("ok", "ok", "unknown"))
+            self.ops.append(Op("cancel", job.job, row.occurrence, None, asked, asked + 5 * MS, answer))
+            end, outcome = asked + self.ms(10, 100), "cancelled"
+        for fault in self.faults:
+            if not begin < fault.began < end:
+                continue
+            if fault.target == process and fault.fault == "kill":
+                return self.again(row, fault.began + self.ms(3000, 8000), attempt, "its worker was lost")
+            if fault.target == process and fault.fault == "terminate" and job.type == "long":
+                return self.again(row, fault.began + self.ms(20, 100), attempt, "handed back")
+            if fault.fault in ("freeze", "cut") and fault.target.split(">")[0] == process and job.type == "long":
+                # Given up after the patience of the product; the first run goes on meanwhile and ends for itself.
+                if fault.fault == "freeze":
+                    end += fault.ended - fault.began
+                self.seen("end", end, row, attempt, process, pid, outcome)
+                lost = fault.began + 10_500 * MS
+                self.note(row, "unknown", lost, attempt, "silent")
+                return self.again(row, lost + 50 * MS, attempt, "given up")
+            if fault.fault == "freeze" and fault.target == process:
+                end = fault.ended + self.ms(5, 50)
+        self.seen("end", end, row, attempt, process, pid, outcome)
+        told = end + self.ms(5, 40)
+        for fault in self.faults:
+            if fault.target in (f"{process}>rabbitmq", "rabbitmq", "postgres") and fault.began <= told < fault.ended:
+                told = fault.ended + self.ms(50, 400)
+        if outcome in ("failed", "panicked"):
+            row.failures += 1
+            if attempt <= job.max_retries:
+                return self.again(row, told + self.ms(500, 1500), attempt, "retry")
+            outcome = "failed"
+        self.note(row, outcome, told, attempt)
+        return None
+
+    # The driver's side.
+
+    def schedule_all(self) -> None:
+        off, on = BEGAN + self.seconds // 4 * SECOND, BEGAN + self.seconds // 2 * SECOND
+        self.ops.append(Op("disable", self.toggled.job, None, None, off, off + 20 * MS, "ok"))
+        self.ops.append(Op("enable", self.toggled.job, None, None, on, on + 20 * MS, "ok"))
+        skip_once = True
+        for job in self.jobs:
+            retired = self.cut - 100 * MS
+            self.ops.append(Op("retire", job.job, None, None, retired, retired + 10 * MS, "ok"))
+            if job.kind == "cron":
+                due = instants(job.cron or "", BEGAN + 400 * MS, retired)
+            else:
+                due = [job.once] if job.once is not None else []
+            for instant in due:
+                if job is self.toggled and off <= instant <= on:
+                    continue
+                row = self.create(job, instant, "schedule")
+                if job.type == "obedient" and skip_once:
+                    # One is cancelled before it begins.
+                    skip_once = False
+                    asked = row.created_at + 2 * MS
+                    self.ops.append(Op("cancel", job.job, row.occurrence, None, asked, asked + 3 * MS, "ok"))
+                    self.note(row, "cancelled", asked + MS, 1)
+                else:
+                    self.life(row, job)
+
+    def trigger_all(self) -> None:
+        hands = [job for job in self.jobs if job.kind == "manual"]
+        for second in range(2, self.seconds - 2, 2):
+            job = self.dice.choice(hands)
+            asked = BEGAN + second * SECOND + self.ms(0, 900)
+            key = f"key-{second:05}"
+            luck = self.dice.random()
+            if luck < 0.05:
+                self.ops.append(Op("trigger", job.job, None, key, asked, asked + 9 * MS, "refused"))
+                continue
+            row = self.life(self.create(job, asked, "api", key), job)
+            if luck < 0.15:
+                self.ops.append(Op("trigger", job.job, None, key, asked, asked + 300 * MS, "unknown"))
+                asked += 400 * MS
+            if luck < 0.2:  # A call without an answer may have had its effect all the same, and need not be repeated.
+                outcome = ("ok", row.occurrence) if luck < 0.15 else ("unknown", None)
+            else:
+                outcome = ("ok", row.occurrence)
+            self.ops.append(Op("trigger", job.job, outcome[1], key, asked, asked + 70 * MS, outcome[0]))
+
+    def evidence(self) -> Evidence:
+        self.schedule_all()
+        self.trigger_all()
+        self.dice.shuffle(self.witness)
+        run = Run("made-up", 1, 1, BEGAN, self.cut, self.read, 1000, 15_000, 10_000, 5000, 100, 10_000, 15_000, {})
+        heard = {row.occurrence: row.status for row in self.rows[::3]}
+        return Evidence(
+            run, self.jobs, self.ops, self.witness, self.faults, self.rows,
+            [replace(row, changes=[], created_at=0, failures=0, trigger_key=None) for row in self.rows],
+            Leftovers({"jobs": 0, "status": 0}, {"worker-1": 0, "worker-2": 0}, 0, 0, 0, heard),
+            [LogLine("server-1", "relay", BEGAN // SECOND + n, 5 if n < 30 else 9) for n in range(34)],
+        )
+
+
+def clean(seed: int = 1, seconds: int = 100, quick: int = 2) -> Evidence:
+    return Maker(seed, seconds, quick).evidence()

@@ -1,0 +1,121 @@
+"""Verdicts on when things happened."""
+
+from __future__ import annotations
+
+from evidence import Evidence
+from history import MS, History, Spell, is_service, joined, when
+
+
+def early(evidence: Evidence) -> list[str]:
+    """Begun before it was due, by more than clocks may differ."""
+    h = joined(evidence)
+    allowed = h.run.early_ms * MS
+    found = []
+    for row in evidence.sql:
+        first = h.first_start(row.occurrence)
+        if first is None:
+            continue
+        due = h.due(row)
+        if due is not None and first.at < due - allowed:
+            found.append(
+                f"Occurrence {row.occurrence} of job {row.job} was started at {when(first.at)},"
+                f" {(due - first.at) / MS:.3f} ms before it was due."
+            )
+    return found
+
+
+def late(evidence: Evidence) -> list[str]:
+    """Created or begun later than allowed. What never began at all is lost, and not late."""
+    h = joined(evidence)
+    run = h.run
+    found = []
+    for row in evidence.sql:
+        due = h.due(row)
+        if due is None or not judged(h, row.job, due):
+            continue
+        excused = h.is_excused(due)
+        allowed = run.allowance_ms if excused else run.slo_ms
+        first = h.opening(row.occurrence)
+        inside = " inside a fault's time" if excused else ""
+        if allowed is not None and first is not None and first.at - due > allowed * MS:
+            found.append(
+                f"Occurrence {row.occurrence} of job {row.job}, due at {when(due)}{inside}, was started"
+                f" {(first.at - due) / MS:.3f} ms later; {allowed} are allowed."
+            )
+        allowed = run.dispatch_allowance_ms if excused else run.slo_ms
+        if allowed is not None and row.created_at - due > allowed * MS:
+            found.append(
+                f"Occurrence {row.occurrence} of job {row.job}, due at {when(due)}{inside}, was created"
+                f" {(row.created_at - due) / MS:.3f} ms later; {allowed} are allowed."
+            )
+    return found
+
+
+def judged(h: History, job: str, due: int) -> bool:
+    """Nobody can be on time for what was due before the job's definition was acknowledged."""
+    return due >= h.expected.defined.get(job, h.run.began)
+
+
+def orphan_late(evidence: Evidence) -> list[str]:
+    """A killed run that waited too long, or in vain, for its next attempt."""
+    h = joined(evidence)
+    if h.run.orphan_ms is None:
+        return []
+    allowed = h.run.orphan_ms * MS
+    found = []
+    for occurrence, number, death, again in orphans(h):
+        deadline = _excused_until(h, occurrence, number, death) + allowed
+        row = h.rows.get(occurrence)
+        name = f"Attempt {number} of occurrence {occurrence}, killed with {death.fault.target} at {when(death.began)},"
+        if again is not None:
+            if again > deadline:
+                found.append(f"{name} was followed by another one {(again - death.began) / MS:.3f} ms later.")
+        elif row is not None and row.status != "cancelled" and h.run.read > deadline:
+            found.append(f"{name} was never followed by another one.")
+    return found
+
+
+def orphans(h: History) -> list[tuple[str, int, Spell, int | None]]:
+    """Each run that was killed: its occurrence, attempt, what killed it, and when the next attempt began."""
+    found = []
+    if not any(True for _ in h.all_spells):
+        return found
+    for occurrence, attempts in h.attempts.items():
+        for index, attempt in enumerate(attempts):
+            start = attempt.start
+            # A killer's own death is how it ends; what follows is granted by other rules.
+            if start is None or attempt.end is not None or h.type_of(start.job) == "killer":
+                continue
+            death = h.death(start)
+            if death is not None:
+                later = (a.start.at for a in attempts[index + 1:] if a.start is not None)
+                found.append((occurrence, attempt.number, death, next(later, None)))
+    return found
+
+
+def _excused_until(h: History, occurrence: str, number: int, death: Spell) -> int:
+    """From when on the next attempt could be expected.
+
+    A service or server that is away, or a worker that is frozen or cut off before it dies, keeps the death from being
+    noticed; and where an attempt in between was claimed but never seen, the worker that took it may have died as well.
+    """
+    attempts = h.attempts[occurrence]
+    following = next((a.number for a in attempts if a.number > number), number + 1)
+    link = death.fault.target + ">"
+    reference = max(death.began, _start(h, occurrence, number))
+    allowed = (h.run.orphan_ms or 0) * MS
+    for spell in sorted(h.all_spells, key=lambda spell: spell.began):
+        target = spell.fault.target
+        hinders = (
+            is_service(target)
+            or target.startswith(link)
+            or (target == death.fault.target and spell.fault.fault == "freeze")
+            or (following > number + 1 and target.startswith("worker"))
+        )
+        if hinders and spell.began <= reference + allowed and spell.ended > reference:
+            reference = spell.ended
+    return reference
+
+
+def _start(h: History, occurrence: str, number: int) -> int:
+    return next(a.start.at for a in h.attempts[occurrence] if a.number == number and a.start is not None)

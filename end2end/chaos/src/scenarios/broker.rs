@@ -1,0 +1,143 @@
+//! RabbitMQ, killed, emptied, or made to keep a confirmation to itself.
+
+use std::collections::HashMap;
+
+use serde_json::json;
+
+use super::{Dials, Extra, Scenario, Script, pause};
+use crate::{evidence::now, house::House, service::Kind, stand::Stand, workload::Plan};
+
+pub(super) const C18: Scenario = Scenario {
+    id: "C18",
+    title: "RabbitMQ is killed and boots again",
+    short: 1,
+    long: 6,
+    play: |house, dials| Box::pin(killed(house, dials)),
+};
+
+async fn killed(house: &mut House, dials: Dials) -> anyhow::Result<super::Played> {
+    // Nothing can start while it is away, but everything is created on time.
+    let judge = json!({"allowance_ms": 60_000, "dispatch_allowance_ms": 4_500, "recovery_ms": 30_000, "orphan_ms": null});
+    Script::new("C18", judge)
+        .play(house, dials, async |stand: &mut Stand<'_>, dials: &Dials, extra: &mut Extra| {
+            for round in 0..dials.count {
+                // With its boot, shorter and longer than a worker may be silent.
+                let (from, to) = if round % 2 == 0 { (0.0, 1.0) } else { (8.0, 12.0) };
+                let away = pause(&mut stand.random, from, to);
+                stand.crash(Kind::RabbitMq, away).await?;
+                let ready = now();
+                stand
+                    .until("an empty backlog of messages", async |stand| {
+                        let behind = "SELECT count(*) FROM occurrences WHERE published_at IS NULL AND status = 0
+                                         AND waits_until IS NULL AND created_at < now() - interval '1 second'";
+                        Ok(sqlx::query_scalar::<_, i64>(behind).fetch_one(&stand.pool).await? == 0)
+                    })
+                    .await?;
+                extra.at_most("backlog_published_s", (now() - ready) as f64 / 1e6, 30.0);
+                stand.go_on(dials.either(2.0, 6.0)).await;
+            }
+            Ok(())
+        })
+        .await
+}
+
+pub(super) const C20: Scenario = Scenario {
+    id: "C20",
+    title: "RabbitMQ loses everything while 500 occurrences are queued",
+    short: 0,
+    long: 3,
+    play: |house, dials| Box::pin(wiped(house, dials)),
+};
+
+async fn wiped(house: &mut House, dials: Dials) -> anyhow::Result<super::Played> {
+    let judge = json!({
+        "allowance_ms": 90_000, "dispatch_allowance_ms": 4_500, "recovery_ms": 60_000, "orphan_ms": null,
+    });
+    let mut script = Script::new("C20", judge);
+    script.more = (0..40).map(|_| Plan::each("quick", 1)).collect();
+    script
+        .play(house, dials, async |stand: &mut Stand<'_>, dials: &Dials, extra: &mut Extra| {
+            for _ in 0..dials.count {
+                let mut faults = Vec::new();
+                for worker in &mut stand.workers {
+                    faults.push(stand.evidence.begin("terminate", worker.name(), "so that work piles up"));
+                    worker.terminate().await?;
+                }
+                stand
+                    .until("500 queued occurrences", async |stand| {
+                        let queued = "SELECT count(*) FROM occurrences WHERE status = 0 AND published_at IS NOT NULL";
+                        Ok(sqlx::query_scalar::<_, i64>(queued).fetch_one(&stand.pool).await? >= 500)
+                    })
+                    .await?;
+                let fault = stand.evidence.begin("wipe", "rabbitmq", "SIGKILL, and everything deleted");
+                stand.house.rabbitmq.kill().await?;
+                stand.house.rabbitmq.wipe()?;
+                stand.house.rabbitmq.start().await?;
+                stand.evidence.over(fault);
+                let (ready, before) = (now(), stand.witness.starts());
+                for worker in &mut stand.workers {
+                    worker.start().await?;
+                }
+                for fault in faults {
+                    stand.evidence.over(fault);
+                }
+                stand.until("a start", async |stand| Ok(stand.witness.starts() > before)).await?;
+                extra.at_most("topology_back_s", (now() - ready) as f64 / 1e6, 15.0);
+                stand.until("an end of the backlog", async |stand| Ok(stand.open_occurrences().await? < 300)).await?;
+            }
+            Ok(())
+        })
+        .await
+}
+
+pub(super) const C23: Scenario = Scenario {
+    id: "C23",
+    title: "The broker's confirmation is lost, and the connection with it",
+    short: 20,
+    long: 400,
+    play: |house, dials| Box::pin(unconfirmed(house, dials)),
+};
+
+async fn unconfirmed(house: &mut House, dials: Dials) -> anyhow::Result<super::Played> {
+    let judge = json!({"allowance_ms": 15_000, "dispatch_allowance_ms": 6_000, "orphan_ms": null});
+    Script::new("C23", judge)
+        .play(house, dials, async |stand: &mut Stand<'_>, dials: &Dials, extra: &mut Extra| {
+            let mut lost = 0;
+            while lost < dials.count {
+                let leader = stand.some_leader().await?;
+                let name = format!("{}>rabbitmq", stand.servers[leader].name());
+                let some = 1 + lost % 3;
+                let fault = stand.evidence.begin("drop-confirm", name.as_str(), format!("{some} lost, then a reset"));
+                let before = stand.link(&name)?.dropped();
+                stand.link(&name)?.drop_confirms(some);
+                stand
+                    .until("a lost confirmation", async |stand| {
+                        Ok(stand.link(&name)?.dropped() >= before + u64::from(some))
+                    })
+                    .await?;
+                stand.evidence.over(fault);
+                lost += some;
+                let breath = pause(&mut stand.random, 0.1, dials.either(0.6, 0.8));
+                stand.go_on(breath).await;
+            }
+            stand.go_on(6.0).await;
+            let copies = stand.copies();
+            extra.figures.insert("confirmations_lost", f64::from(lost));
+            extra.at_least("copies_delivered", copies as f64, f64::from(dials.count) / 10.0);
+            Ok(())
+        })
+        .await
+}
+
+impl Stand<'_> {
+    /// How many occurrences had their message delivered more than once.
+    pub(super) fn copies(&self) -> usize {
+        let mut times = HashMap::<String, u32>::new();
+        for link in &self.links {
+            for (occurrence, count) in link.delivered() {
+                *times.entry(occurrence).or_default() += count;
+            }
+        }
+        times.values().filter(|count| **count > 1).count()
+    }
+}

@@ -1,0 +1,149 @@
+//! What the checker says, and the report of all scenarios.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, ensure};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::scenarios::Played;
+
+/// One scenario's outcome, as it stands in `latest.json`.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Verdict {
+    pub(crate) scenario: &'static str,
+    pub(crate) title: &'static str,
+    pub(crate) seed: u64,
+    /// How often its fault happened.
+    pub(crate) count: u32,
+    pub(crate) passed: bool,
+    pub(crate) seconds: f64,
+    /// Findings of the checker by name, those that are none left out.
+    pub(crate) findings: BTreeMap<String, u64>,
+    /// What did not hold, as sentences.
+    pub(crate) failures: Vec<String>,
+    /// What the scenario measured itself, and what the checker did.
+    pub(crate) figures: BTreeMap<String, f64>,
+    /// The evidence.
+    pub(crate) folder: PathBuf,
+}
+
+impl Verdict {
+    /// A scenario that could not be played to its end.
+    pub(crate) fn broken(scenario: &crate::scenarios::Scenario, seed: u64, count: u32, error: &anyhow::Error) -> Self {
+        Self {
+            scenario: scenario.id,
+            title: scenario.title,
+            seed,
+            count,
+            passed: false,
+            seconds: 0.0,
+            findings: BTreeMap::new(),
+            failures: vec![format!("it could not be played to its end: {error:#}")],
+            figures: BTreeMap::new(),
+            folder: PathBuf::new(),
+        }
+    }
+
+    /// Has the evidence judged.
+    pub(crate) fn of(
+        scenario: &crate::scenarios::Scenario,
+        seed: u64,
+        count: u32,
+        played: Played,
+    ) -> anyhow::Result<Self> {
+        let Played { folder, rest, extra } = played;
+        let said = check(&folder)?;
+        let mut failures = extra.failures;
+        let mut figures: BTreeMap<String, f64> =
+            extra.figures.into_iter().map(|(name, figure)| (name.to_owned(), figure)).collect();
+        figures.insert("rest_s".into(), rest.as_secs_f64());
+        for (pointer, bound) in extra.bounds {
+            let figure = said.pointer(pointer).and_then(Value::as_f64);
+            let figure = figure.with_context(|| format!("the checker says nothing at {pointer}"))?;
+            if figure > bound {
+                failures.push(format!("{pointer} is {figure:.1}, more than {bound}"));
+            }
+        }
+        for (name, pointer) in [
+            ("occurrences", "/totals/occurrences"),
+            ("starts", "/totals/starts"),
+            ("late_p99_ms_before", "/lateness/before/p99_ms"),
+            ("late_p99_ms_during", "/lateness/during/p99_ms"),
+            ("late_max_ms_during", "/lateness/during/max_ms"),
+            ("late_p99_ms_after", "/lateness/after/p99_ms"),
+        ] {
+            if let Some(figure) = said.pointer(pointer).and_then(Value::as_f64) {
+                figures.insert(name.into(), figure);
+            }
+        }
+        let recoveries = said["recovery"].as_array().map(Vec::as_slice).unwrap_or_default();
+        for name in ["dispatch_ms", "orphans", "orphan_max_ms", "drained_ms"] {
+            let greatest = recoveries.iter().filter_map(|one| one[name].as_f64()).fold(None, |most: Option<f64>, one| {
+                Some(most.map_or(one, |most| most.max(one)))
+            });
+            if let Some(greatest) = greatest {
+                figures.insert(name.into(), greatest);
+            }
+        }
+        let tolerated = said["tolerated"].clone();
+        let mut findings = BTreeMap::new();
+        for (name, count) in said["counts"].as_object().into_iter().flatten() {
+            let count = count.as_u64().unwrap_or_default();
+            if count > 0 {
+                findings.insert(name.clone(), count);
+                if tolerated.get(name).is_none() {
+                    let first = said["verdicts"][name][0].as_str().unwrap_or_default();
+                    failures.push(format!("{name} ({count}): {first}"));
+                }
+            }
+        }
+        let passed = failures.is_empty() && said["passed"].as_bool().unwrap_or(false);
+        Ok(Self {
+            scenario: scenario.id,
+            title: scenario.title,
+            seed,
+            count,
+            passed,
+            seconds: 0.0,
+            findings,
+            failures,
+            figures,
+            folder,
+        })
+    }
+
+    /// For people.
+    pub(crate) fn print(&self) {
+        let word = if self.passed { "passed" } else { "FAILED" };
+        println!("{:<4} {word}  count {:>3}, seed {}, {:.0} s  {}", self.scenario, self.count, self.seed, self.seconds, self.title);
+        for failure in &self.failures {
+            println!("       {failure}");
+        }
+        let figures: Vec<String> = self.figures.iter().map(|(name, figure)| format!("{name} {figure:.1}")).collect();
+        println!("       {}", figures.join(", "));
+        if !self.passed && self.folder.as_os_str() != "" {
+            println!("       evidence in {}", self.folder.display());
+        }
+    }
+}
+
+/// Runs the checker. Its exit code says whether all is well; only that it can say so is our business here.
+fn check(folder: &Path) -> anyhow::Result<Value> {
+    let checker = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/check.py");
+    let output = std::process::Command::new("python3").arg(checker).arg(folder).output().context("python3 is missing")?;
+    ensure!(
+        matches!(output.status.code(), Some(0 | 1)),
+        "the checker cannot read {}: {}{}",
+        folder.display(),
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let path = folder.join("verdict.json");
+    let text = fs::read_to_string(&path).with_context(|| format!("{} is missing", path.display()))?;
+    Ok(serde_json::from_str(&text)?)
+}
