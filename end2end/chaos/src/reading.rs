@@ -32,7 +32,7 @@ impl Stand<'_> {
     pub(crate) async fn settle(&self) -> anyhow::Result<Duration> {
         self.current().await?;
         // What is due right now is to be fired before its job is taken out.
-        self.go_on(3.0).await;
+        self.go_on(2.0).await;
         let cut = now();
         self.driver.retire().await?;
         let begun = tokio::time::Instant::now();

@@ -35,7 +35,7 @@ const ALL: &[Sabotage] = &[
     Sabotage { name: "s08", what: "the commit before the acknowledgement", scenario: "C14", count: 3, besides: "", noticed_by: &["lost_result", "false_zombie", "stuck", "overlap", "dup_start", "status_lie"] },
     Sabotage { name: "s09", what: "PostgreSQL's word about what is due", scenario: "C11", count: 1, besides: "", noticed_by: &["late"] },
     Sabotage { name: "s10", what: "observed time", scenario: "C18", count: 2, besides: "", noticed_by: &["false_zombie", "overlap"] },
-    Sabotage { name: "s11", what: "the look back for unpublished occurrences", scenario: "C25", count: 1, besides: "", noticed_by: &["stuck"] },
+    Sabotage { name: "s11", what: "the look back for unpublished occurrences", scenario: "C25", count: 2, besides: "", noticed_by: &["stuck"] },
     Sabotage { name: "s12", what: "patience with the broker", scenario: "C18", count: 1, besides: "", noticed_by: &["failed_by_infra"] },
 ];
 

@@ -342,9 +342,16 @@ impl Fitter<'_> {
     }
 }
 
-/// A port that is free now, and hardly anybody's a moment later.
+/// A port that is free. Not of the system's choice: its range is that of outgoing connections, one of which might have
+/// the port when a program that was killed starts again.
 fn free_port() -> anyhow::Result<u16> {
-    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+    for _ in 0..1_000 {
+        let port = rand::random_range(12_000..20_000);
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!("no port between 12000 and 20000 is free")
 }
 
 /// Waits until a server says that it is ready.

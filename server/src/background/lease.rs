@@ -168,6 +168,8 @@ pub struct Lease {
     taken_until: Option<Instant>,
     /// Which start of Redis we know.
     run_id: Option<String>,
+    /// Whether Redis did not answer when the lease was last to be prolonged.
+    redis_away: bool,
     /// Since when PostgreSQL does not answer.
     database_away: Option<Instant>,
     backoff: Backoff,
@@ -197,6 +199,7 @@ impl Lease {
             state: watch::Sender::new(Leadership::Follower),
             taken_until: None,
             run_id: None,
+            redis_away: false,
             database_away: None,
             backoff: Backoff::default(),
         }
@@ -249,9 +252,16 @@ impl Lease {
         match tokio::time::timeout_at(trusted_until, self.prolong(&term)).await {
             // Also when we were frozen: the time is over whatever the answer was.
             Ok(pause) if Instant::now() < term.trusted_until() || term.over.is_cancelled() => pause,
-            _ => {
+            // Redis was asked in vain, so it may be away for everybody.
+            _ if self.redis_away => {
                 self.end("it could not be prolonged in time", Leadership::Nobody);
                 self.pause()
+            }
+            // We did not even ask: we were frozen, and somebody else leads by now. Working without a leader would be
+            // harmless, because of the compare-and-swap, but what a leader of yesterday does would count.
+            _ => {
+                self.end("its time was over before it could be prolonged", Leadership::Follower);
+                Duration::ZERO
             }
         }
     }
@@ -259,7 +269,9 @@ impl Lease {
     /// As the holder: prolongs the lease, and makes sure that PostgreSQL sees it the same way.
     async fn prolong(&mut self, term: &Term) -> Duration {
         let before = Instant::now();
-        match self.cache.hold_lease(self.role, &self.holder, self.times.life).await {
+        let answer = self.cache.hold_lease(self.role, &self.holder, self.times.life).await;
+        self.redis_away = answer.is_err();
+        match answer {
             Ok(answer) => {
                 self.note_run(answer.run_id);
                 match answer.held {
@@ -350,6 +362,7 @@ impl Lease {
         faults::point("cp12");
         tracing::info!(role = self.role, lease.epoch = fence.epoch, lease.holder = self.holder, "this server leads");
         self.taken_until = None;
+        self.redis_away = false;
         self.backoff = Backoff::default();
         self.state.send_replace(Leadership::Leader(Term::new(fence, trusted_until)));
         // Whoever led before may have left the index half written.

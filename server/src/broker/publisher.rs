@@ -141,6 +141,8 @@ impl Publisher {
             waiting.into_iter().map(async |(out, confirm)| (out, tokio::time::timeout(CONFIRM, confirm).await)),
         )
         .await;
+        // By reason: what befalls a whole batch is one line in the log, not five hundred.
+        let mut refused: BTreeMap<String, Vec<OccurrenceId>> = BTreeMap::new();
         for (out, verdict) in verdicts {
             let reason = match verdict {
                 Ok(Ok(Confirmation::Ack(None))) => {
@@ -163,7 +165,15 @@ impl Publisher {
                     format!("no confirmation within {} s", CONFIRM.as_secs())
                 }
             };
-            tracing::warn!(occurrence.id = %out.message.occurrence_id, error = reason, "a message was not taken; it will be sent again");
+            refused.entry(reason).or_default().push(out.message.occurrence_id);
+        }
+        for (reason, occurrences) in refused {
+            tracing::warn!(
+                occurrence.first = %occurrences[0],
+                messages = occurrences.len(),
+                error = reason,
+                "messages were not taken; they will be sent again"
+            );
         }
         if !sent.is_empty() {
             faults::point("cp08");

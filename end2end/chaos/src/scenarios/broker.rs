@@ -93,7 +93,7 @@ async fn wiped(house: &mut House, dials: Dials) -> anyhow::Result<super::Played>
 pub(super) const C23: Scenario = Scenario {
     id: "C23",
     title: "The broker's confirmation is lost, and the connection with it",
-    short: 20,
+    short: 10,
     long: 400,
     play: |house, dials| Box::pin(unconfirmed(house, dials)),
 };

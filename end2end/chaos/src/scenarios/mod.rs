@@ -163,8 +163,8 @@ impl Script {
             plans.extend(self.more);
             if dials.is_short {
                 // Long enough to be hit by a fault, short enough to be waited for.
-                for plan in plans.iter_mut().filter(|plan| plan.kind == "long") {
-                    plan.milliseconds = Some(8_000);
+                for plan in plans.iter_mut().filter(|plan| plan.kind == "long" && plan.milliseconds.is_none()) {
+                    plan.milliseconds = Some(5_000);
                 }
             }
             stand.define(plans).await?;
@@ -173,7 +173,7 @@ impl Script {
                 stand.driver.keep_asking("quick", Duration::from_secs(1), &stop)?,
                 stand.driver.keep_asking("obedient", Duration::from_secs(5), &stop)?,
             ];
-            stand.go_on(dials.either(4.0, 15.0)).await;
+            stand.go_on(dials.either(3.0, 15.0)).await;
             faults(&mut stand, &dials, &mut extra).await?;
             stand.go_on(dials.either(2.0, 10.0)).await;
             stop.cancel();

@@ -22,8 +22,8 @@ const GRACE: f64 = 5.0;
 pub(super) const C25: Scenario = Scenario {
     id: "C25",
     title: "Workers are killed at any moment, and come back soon, or so late that others must notice",
-    short: 2,
-    long: 20,
+    short: 1,
+    long: 12,
     play: |house, dials| Box::pin(killed(house, dials)),
 };
 
@@ -35,11 +35,13 @@ async fn killed(house: &mut House, dials: Dials) -> anyhow::Result<super::Played
         .play(house, dials, async |stand: &mut Stand<'_>, dials: &Dials, _: &mut Extra| {
             for round in 0..dials.count {
                 let number = stand.random.random_range(0..stand.workers.len());
-                if round % 2 == 0 {
-                    two_die(stand, number).await?;
-                } else {
-                    let away = pause(&mut stand.random, 0.1, 3.0);
-                    dies(stand, number, away).await?;
+                match round % 3 {
+                    0 => dies(stand, number, 18.0).await?,
+                    1 => two_die(stand, number).await?,
+                    _ => {
+                        let away = pause(&mut stand.random, 0.1, 3.0);
+                        dies(stand, number, away).await?;
+                    }
                 }
                 let breath = pause(&mut stand.random, 1.0, 4.0);
                 stand.go_on(breath).await;
@@ -122,7 +124,7 @@ async fn cut(house: &mut House, dials: Dials) -> anyhow::Result<super::Played> {
                     ("half-open", Mode::HalfOpen),
                     ("latency", Mode::Slow(300)),
                 ][(round % 4) as usize];
-                let seconds = dials.either(20.0, 60.0);
+                let seconds = dials.either(12.0, 60.0);
                 let at_work = stand.witness.running(stand.workers[number].name());
                 let fault = stand.evidence.begin(word, name.as_str(), format!("for {seconds} s, {at_work} runs at work"));
                 stand.link(&name)?.set(mode);
@@ -130,7 +132,7 @@ async fn cut(house: &mut House, dials: Dials) -> anyhow::Result<super::Played> {
                 stand.link(&name)?.set(Mode::Pass);
                 stand.evidence.over(fault);
                 extra.figures.insert("runs_at_work", at_work as f64);
-                stand.go_on(dials.either(8.0, 15.0)).await;
+                stand.go_on(dials.either(5.0, 15.0)).await;
             }
             Ok(())
         })
