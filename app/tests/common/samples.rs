@@ -158,6 +158,7 @@ pub(crate) fn job() -> JobView {
                 overlap: Overlap::Queue,
                 calendars: vec![calendar_id()],
                 max_retries: 4,
+                retry_jitter_percent: 25,
                 ..Rules::default()
             },
         },

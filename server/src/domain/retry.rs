@@ -32,6 +32,8 @@ pub struct Standing {
     pub max_retries: i16,
     /// The pause before the first retry; each further one doubles it.
     pub base_delay: Duration,
+    /// How much of a pause may be taken off, in percent of it: 0 to 100.
+    pub jitter_percent: i16,
     /// Whether somebody asked for it to end.
     pub is_cancelled: bool,
 }
@@ -87,7 +89,11 @@ pub fn decide(change: &mut Change, standing: Standing, now: DateTime<Utc>) {
         });
         return;
     }
-    let wait = asked.unwrap_or_else(|| backoff(standing.base_delay, standing.failures));
+    // What the job asked for is kept to: it knows why it is not worth coming back sooner.
+    let wait = asked.unwrap_or_else(|| {
+        let pause = backoff(standing.base_delay, standing.failures);
+        jittered(pause, standing.jitter_percent, change.occurrence_id, change.attempt)
+    });
     change.counts_as_failure = true;
     let nth = standing.failures + 1;
     again(change, wait, format!("Retry {nth} of {} {}", standing.max_retries, when(wait)), now);
@@ -140,7 +146,7 @@ mod tests {
     const NOW: DateTime<Utc> = DateTime::UNIX_EPOCH;
 
     fn standing(failures: i16, max_retries: i16) -> Standing {
-        Standing { failures, max_retries, base_delay: Duration::from_secs(5), is_cancelled: false }
+        Standing { failures, max_retries, base_delay: Duration::from_secs(5), jitter_percent: 0, is_cancelled: false }
     }
 
     fn change(status: OccurrenceStatus) -> Change {
@@ -256,6 +262,20 @@ mod tests {
         let mut change = Change { retry_after: Some(Duration::MAX), ..super::tests::change(OccurrenceStatus::Failed) };
         decide(&mut change, standing(0, 1), NOW);
         assert_eq!(wait(&change), Some(30 * 24 * 3_600_000));
+    }
+
+    #[test]
+    fn a_retry_comes_sooner_by_its_jitter_but_not_before_what_the_worker_asked_for() {
+        let standing = Standing { jitter_percent: 80, ..standing(1, 3) };
+        let mut change = change(OccurrenceStatus::Failed);
+        decide(&mut change, standing, NOW);
+        let drawn = jittered(Duration::from_secs(10), 80, OccurrenceId::default(), 3);
+        assert!(drawn < Duration::from_secs(10));
+        assert_eq!(wait(&change), i64::try_from(drawn.as_millis()).ok());
+        let asked = Duration::from_secs(10);
+        let mut change = Change { retry_after: Some(asked), ..super::tests::change(OccurrenceStatus::Failed) };
+        decide(&mut change, standing, NOW);
+        assert_eq!(wait(&change), Some(10_000));
     }
 
     #[test]
