@@ -82,6 +82,7 @@ pub(crate) fn occurrence(status: OccurrenceStatus) -> OccurrenceView {
         job_data: json!({ "url": "http://127.0.0.1:9/<report>" }),
         triggered_by: None,
         trigger_reason: None,
+        repeats: (status == OccurrenceStatus::Completed).then(|| occurrence_id(1)),
         published_at: Some(at(0)),
         is_held: false,
         result: (status == OccurrenceStatus::Completed).then(|| r#"{"status":200}"#.into()),
