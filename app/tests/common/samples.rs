@@ -254,6 +254,7 @@ pub(crate) fn worker() -> WorkerView {
         last_heartbeat_at: at(5),
         alive,
         stopped: false,
+        notice: alive.then(|| "Its outbox <b>cannot</b> be written.".into()),
     };
     WorkerView {
         id: "local".into(),
