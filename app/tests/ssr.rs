@@ -134,6 +134,8 @@ async fn workers_show_who_lives_and_what_they_can_run() {
     let page = get(&Fake::signed_in(Role::Operator).ready(), "/workers").await;
     page.says(&["1 of 2 instances alive", "local-2", "Lost", "http-request", "Whom to ask."]);
     page.says(&["/jobs/new?type=local"]);
+    let notice = "Its outbox &lt;b&gt;cannot&lt;/b&gt; be written.";
+    assert_eq!(page.body.matches(notice).count(), 1, "nothing is wrong with the other one");
     get(&Fake::signed_in(Role::Viewer).empty().ready(), "/workers").await.says(&["No worker has been seen"]);
 }
 

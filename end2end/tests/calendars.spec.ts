@@ -84,6 +84,9 @@ test("a calendar is made, a job keeps to it, and its next runs skip the blackout
     await expect(page.locator("#retries")).toHaveText("Tried up to 3 times more: after 5 s, 10 s and 20 s.");
     await page.getByLabel("Pause before the first retry").fill("60");
     await expect(page.locator("#retries")).toHaveText("Tried up to 3 times more: after 60 s, 2 min and 4 min.");
+    await page.getByLabel("Shorten each pause by up to").fill("20");
+    const told = "Tried up to 3 times more: after 60 s, 2 min and 4 min, each up to 20 % sooner";
+    await expect(page.locator("#retries")).toHaveText(`${told}.`);
     await page.getByLabel("Retries").fill("101");
     await expect(page.locator("#retries")).toBeHidden();
     await expect(page.locator("#f-rules-max_retries-error")).toContainText("from 0 to 100");
@@ -93,7 +96,7 @@ test("a calendar is made, a job keeps to it, and its next runs skip the blackout
 
   await test.step("the job's page says all of it", async () => {
     await expect(page.getByRole("heading", { level: 1 })).toHaveText("Daily report");
-    await expect(page.locator("#definition ~ .kv")).toContainText("Tried up to 3 times more: after 60 s, 2 min and 4 min");
+    await expect(page.locator("#definition ~ .kv")).toContainText("2 min and 4 min, each up to 20 % sooner");
     await expect(page.locator("#definition ~ .kv")).toContainText("A fire in a blackout is left out");
     expect(await fires(page)).toContain(`${day(2)} This and 1 more left out: Days off`);
     await shot(page, "job-blackout");

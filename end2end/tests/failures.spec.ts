@@ -125,6 +125,7 @@ test("one is run again with another input, and says what became of it", async ({
   expect(made).not.toBe(run);
   await expect(admin.locator("#occurrence-status")).toHaveAttribute("data-status", "completed");
   await expect(admin.locator(".log-lines")).toContainText("mended");
+  await expect(admin.getByRole("link", { name: run })).toHaveAttribute("href", `/occurrences/${run}`);
 
   await admin.goto(`/failed/${run}`);
   await expect(admin.locator("#failure-state")).toContainText("Retried");

@@ -20,6 +20,8 @@ pub const MAX_JOB_DATA: usize = 64 * 1024;
 pub const MAX_RESULT: usize = 64 * 1024;
 /// The most bytes of one log line; longer ones are cut with a mark.
 pub const MAX_LOG_LINE: usize = 8 * 1024;
+/// The most bytes of a notice; longer ones are cut with a mark.
+pub const MAX_NOTICE: usize = 500;
 /// How often an instance gives a sign of life, in seconds.
 pub const HEARTBEAT_SECONDS: u64 = 5;
 /// After how many seconds without one an instance counts as lost.
@@ -317,6 +319,10 @@ pub struct Heartbeat {
     /// What it runs right now.
     #[serde(default)]
     pub running: Vec<OccurrenceId>,
+    /// What is wrong with this process that people should see, at most 500 bytes. The next heartbeat takes its place, or
+    /// takes it away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notice: Option<String>,
     /// By the worker's clock.
     pub timestamp: DateTime<Utc>,
 }

@@ -205,6 +205,10 @@ pub struct Rules {
     pub max_retries: u16,
     /// Seconds before the second attempt; doubled for each further one. 1 to 86,400.
     pub base_retry_delay_seconds: u32,
+    /// How much of the pause before a retry may be taken off at random, in percent of it, so that what failed together
+    /// does not come back together. 0 to 100. A pause that a worker asked for stays as it is.
+    #[serde(skip_serializing_if = "is_zero_u16")]
+    pub retry_jitter_percent: u16,
     /// After how many seconds without a heartbeat a run counts as lost, 15 to 86,400; none means the installation's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zombie_timeout_seconds: Option<u32>,
@@ -232,6 +236,7 @@ impl Default for Rules {
             key_limit: None,
             max_retries: 0,
             base_retry_delay_seconds: 5,
+            retry_jitter_percent: 0,
             zombie_timeout_seconds: None,
             on_lost: OnLost::default(),
             auto_disable: None,
@@ -263,6 +268,7 @@ impl Rules {
         }
         within("max_retries", self.max_retries.into(), 0, 100);
         within("base_retry_delay_seconds", self.base_retry_delay_seconds, 1, 86_400);
+        within("retry_jitter_percent", self.retry_jitter_percent.into(), 0, 100);
         if let Some(seconds) = self.zombie_timeout_seconds {
             within("zombie_timeout_seconds", seconds, 15, 86_400);
         }
@@ -312,26 +318,31 @@ const NAMED_PAUSES: u16 = 6;
 
 /// What becomes of a failed attempt, in words: how many more there are, and after which pauses.
 ///
-/// As in `Tried up to 3 times more: after 5 s, 10 s and 20 s.`
+/// As in `Tried up to 3 times more: after 5 s, 10 s and 20 s, each up to 20 % sooner.`
 #[must_use]
-pub fn retry_words(max_retries: u16, base_retry_delay_seconds: u32) -> String {
+pub fn retry_words(max_retries: u16, base_retry_delay_seconds: u32, retry_jitter_percent: u16) -> String {
     let pause = |n: u16| {
         let doubled =
             1_u64.checked_shl(u32::from(n)).and_then(|times| times.checked_mul(base_retry_delay_seconds.into()));
         doubled.map_or_else(|| "more than a lifetime".into(), pause_words)
     };
+    let sooner = match (retry_jitter_percent, max_retries) {
+        (0, _) => String::new(),
+        (percent, 1) => format!(", or up to {percent} % sooner"),
+        (percent, _) => format!(", each up to {percent} % sooner"),
+    };
     match max_retries {
         0 => "Not tried again: a failed attempt ends its occurrence.".into(),
-        1 => format!("Tried once more: after {}.", pause(0)),
+        1 => format!("Tried once more: after {}{sooner}.", pause(0)),
         n if n <= NAMED_PAUSES => {
             let first: Vec<_> = (0..n - 1).map(pause).collect();
-            format!("Tried up to {n} times more: after {} and {}.", first.join(", "), pause(n - 1))
+            format!("Tried up to {n} times more: after {} and {}{sooner}.", first.join(", "), pause(n - 1))
         }
         n => {
             let first: Vec<_> = (0..NAMED_PAUSES - 2).map(pause).collect();
             let last = pause(n - 1);
             format!(
-                "Tried up to {n} times more: after {} and so on, each time twice as long; before the last {last}.",
+                "Tried up to {n} times more: after {} and so on, each time twice as long; before the last {last}{sooner}.",
                 first.join(", ")
             )
         }
@@ -389,9 +400,9 @@ mod tests {
 
     #[test]
     fn a_wrong_rule_is_named() {
-        let rules = Rules { jitter_seconds: 90_000, catch_up_limit: 0, ..Rules::default() };
+        let rules = Rules { jitter_seconds: 90_000, catch_up_limit: 0, retry_jitter_percent: 101, ..Rules::default() };
         let fields: Vec<_> = rules.check().expect_err("wrong").into_iter().map(|(field, _)| field).collect();
-        assert_eq!(fields, ["jitter_seconds", "catch_up_limit"]);
+        assert_eq!(fields, ["jitter_seconds", "catch_up_limit", "retry_jitter_percent"]);
         let at = DateTime::UNIX_EPOCH;
         let rules = Rules { start_at: Some(at), end_at: Some(at), ..Rules::default() };
         assert_eq!(rules.check().expect_err("wrong")[0].0, "end_at");
@@ -412,10 +423,23 @@ mod tests {
             ),
         ];
         for (retries, base, words) in told {
-            assert_eq!(retry_words(retries, base), words);
+            assert_eq!(retry_words(retries, base, 0), words);
         }
-        assert!(retry_words(100, 86_400).ends_with("before the last more than a lifetime."));
-        assert!(retry_words(40, 1).ends_with("before the last 17432 years."));
+        assert!(retry_words(100, 86_400, 0).ends_with("before the last more than a lifetime."));
+        assert!(retry_words(40, 1, 0).ends_with("before the last 17432 years."));
+    }
+
+    #[test]
+    fn jitter_is_told_with_the_pauses_it_shortens() {
+        let told = [
+            (0, "Not tried again: a failed attempt ends its occurrence."),
+            (1, "Tried once more: after 5 s, or up to 20 % sooner."),
+            (3, "Tried up to 3 times more: after 5 s, 10 s and 20 s, each up to 20 % sooner."),
+        ];
+        for (retries, words) in told {
+            assert_eq!(retry_words(retries, 5, 20), words);
+        }
+        assert!(retry_words(10, 100, 100).ends_with("before the last 14 h 13 min, each up to 100 % sooner."));
     }
 
     #[test]

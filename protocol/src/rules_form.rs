@@ -89,6 +89,7 @@ fn fields(rules: &Rules, moment: impl Fn(DateTime<Utc>) -> String) -> BTreeMap<S
     put("concurrency_key_limit", rules.key_limit.as_ref().map(|key| key.limit.to_string()).unwrap_or_default());
     put("max_retries", rules.max_retries.to_string());
     put("base_retry_delay_seconds", rules.base_retry_delay_seconds.to_string());
+    put("retry_jitter_percent", rules.retry_jitter_percent.to_string());
     put("zombie_timeout_seconds", rules.zombie_timeout_seconds.map(|n| n.to_string()).unwrap_or_default());
     put("on_lost", rules.on_lost.word().into());
     let breaker = rules.auto_disable;
@@ -142,6 +143,7 @@ pub fn read(fields: &BTreeMap<String, String>, zone: &str) -> Result<Rules, Vec<
         key_limit: form.key_limit(),
         max_retries: form.number("max_retries").unwrap_or(usual.max_retries),
         base_retry_delay_seconds: form.number("base_retry_delay_seconds").unwrap_or(usual.base_retry_delay_seconds),
+        retry_jitter_percent: form.number("retry_jitter_percent").unwrap_or(usual.retry_jitter_percent),
         zombie_timeout_seconds: form.number("zombie_timeout_seconds"),
         on_lost: form.word("on_lost", OnLost::from_word, OnLost::ALL.iter().map(|o| o.word())),
         auto_disable: form.auto_disable(),
@@ -275,6 +277,7 @@ mod tests {
             calendars: vec![CalendarId::from_parts(DateTime::UNIX_EPOCH, [1; 10]), CalendarId::default()],
             max_concurrent: Some(3),
             key_limit: Some(KeyLimit { key: "tenant-7".into(), limit: 2 }),
+            retry_jitter_percent: 20,
             auto_disable: Some(AutoDisable { threshold: 5, window_seconds: 60, cool_down_seconds: Some(9) }),
             ..Rules::default()
         };

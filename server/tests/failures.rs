@@ -348,6 +348,7 @@ async fn a_failure_is_run_again_once_however_many_ask() {
         assert!(failure.resolved_at.is_some());
         let view = server.store.occurrence(*new, 1, server.clock.now()).await.expect("answered").expect("there");
         assert_eq!((view.row.trigger, view.triggered_by.as_deref()), (Trigger::Retry, Some(me.email.as_str())));
+        assert_eq!(view.repeats, Some(*old));
     }
     let audit = server.store.audit_entries(Some(&format!("occurrence:{}", ids[0])), 10).await.expect("answered");
     assert_eq!(audit.iter().filter(|entry| entry.action == "failure.retry").count(), 1);

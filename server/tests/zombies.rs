@@ -115,9 +115,10 @@ impl Bench {
             worker_id: "w".into(),
             instance_id: instance.into(),
             running: running.to_vec(),
+            notice: None,
             timestamp: self.clock.now(),
         };
-        assert!(self.store.heartbeat(&beat, self.clock.now()).await.expect("answered"));
+        assert!(self.store.heartbeat(&beat, self.clock.now()).await.expect("answered").is_some());
     }
 
     async fn set(&self, id: OccurrenceId, what: &str) {
@@ -389,4 +390,36 @@ async fn a_queue_that_was_deleted_takes_no_occurrence_with_it() {
     assert_eq!(worker.started(), [id]);
     worker.stop().await;
     server.stop().await;
+}
+
+#[tokio::test]
+async fn what_an_instance_warns_of_is_shown_until_a_heartbeat_comes_without_it() {
+    let bench = Bench::new().await;
+    let id = bench.running("requeue", "w-1").await;
+    let beat = async |instance: &str, notice: Option<String>| {
+        let beat = Heartbeat {
+            worker_id: "w".into(),
+            instance_id: instance.into(),
+            running: vec![id],
+            notice,
+            timestamp: bench.clock.now(),
+        };
+        bench.store.heartbeat(&beat, bench.clock.now()).await.expect("answered")
+    };
+    let shown = async || {
+        let now = bench.clock.now();
+        let workers = bench.store.workers(now - chrono::Duration::days(1), now).await.expect("answered");
+        workers[0].instances[0].notice.clone()
+    };
+    let full = || Some("The disk is full.".to_owned());
+    assert_eq!(beat("w-1", None).await, Some(false));
+    assert_eq!(beat("w-1", full()).await, Some(true));
+    assert_eq!(beat("w-1", full()).await, Some(false), "nobody need look again");
+    assert_eq!(shown().await, full());
+    assert_eq!(beat("w-1", Some(format!("Too long:\0{}", "ü".repeat(1_000)))).await, Some(true));
+    let cut = shown().await.expect("shown");
+    assert!(cut.starts_with("Too long:") && cut.len() <= 500, "{cut}");
+    assert_eq!(beat("w-1", Some(" ".into())).await, Some(true));
+    assert_eq!(shown().await, None);
+    assert_eq!(beat("w-2", full()).await, None, "it has not said hello");
 }

@@ -17,6 +17,7 @@ use crate::{
     cancel,
     claim::{BEAT, Claims},
     clock,
+    outbox::Warning,
     publisher::Publisher,
     running::Running,
 };
@@ -31,6 +32,7 @@ pub(crate) struct Pulse {
     pub(crate) running: Running,
     pub(crate) publisher: Publisher,
     pub(crate) exchange: String,
+    pub(crate) warning: Warning,
 }
 
 impl Pulse {
@@ -40,8 +42,9 @@ impl Pulse {
         running: Running,
         publisher: Publisher,
         topology: &Topology,
+        warning: Warning,
     ) -> Self {
-        Self { hello, claims, running, publisher, exchange: topology.registration() }
+        Self { hello, claims, running, publisher, exchange: topology.registration(), warning }
     }
 
     /// Beats until `leave` fires, then says goodbye.
@@ -94,6 +97,7 @@ impl Pulse {
                 worker_id: self.hello.worker_id.clone(),
                 instance_id: self.hello.instance_id.clone(),
                 running: self.running.begun().into_iter().map(|(occurrence, _)| occurrence).collect(),
+                notice: self.warning.say(),
                 timestamp: clock::now(),
             })
         } else {

@@ -20,7 +20,7 @@ use crate::{
     claim::Claims,
     error::WorkerError,
     heartbeat::Pulse,
-    outbox::Gate,
+    outbox::{Gate, Warning},
     publisher::Publisher,
     reporter,
     reporter::{Inbox, Papers},
@@ -41,6 +41,7 @@ pub(crate) struct Needs {
     pub(crate) running: Running,
     pub(crate) inbox: Inbox,
     pub(crate) papers: Papers,
+    pub(crate) warning: Warning,
     /// Where health is answered, if anywhere.
     pub(crate) health: Option<(TcpListener, Vitals, Gate)>,
 }
@@ -83,7 +84,7 @@ impl Lifeline {
 }
 
 async fn live(needs: Needs, leave: CancellationToken) -> redis::RedisResult<()> {
-    let Needs { amqp, redis_url, topology, keys, hello, running, inbox, papers, health } = needs;
+    let Needs { amqp, redis_url, topology, keys, hello, running, inbox, papers, warning, health } = needs;
     let claims = Claims::new(&redis_url, keys.clone(), &hello.instance_id)?;
     let listener = tokio::spawn(cancel::listen(redis::Client::open(redis_url)?, keys, claims.clone(), running.clone()));
     let close = CancellationToken::new();
@@ -94,7 +95,7 @@ async fn live(needs: Needs, leave: CancellationToken) -> redis::RedisResult<()> 
         tokio::spawn(health.serve(listener));
     }
     let desk = tokio::spawn(reporter::run(inbox, publisher.clone(), topology.clone(), papers, close.clone()));
-    Pulse::new(hello, claims, running, publisher, &topology).run(leave).await;
+    Pulse::new(hello, claims, running, publisher, &topology, warning).run(leave).await;
     listener.abort();
     close.cancel();
     let _ = keeper.await;

@@ -116,6 +116,7 @@ impl Worker {
                 bounds: config.log_bounds(),
                 vitals: vitals.clone(),
             },
+            warning: outbox.warning,
             health: health.map(|listener| (listener, vitals.clone(), outbox.gate.clone())),
         })?;
         let claims = Claims::new(&config.redis_url, keys, &instance_id).map_err(WorkerError::Redis)?;

@@ -118,6 +118,7 @@ mod tests {
             job_data: serde_json::Value::Null,
             triggered_by: None,
             trigger_reason: None,
+            repeats: None,
             published_at: Some(DateTime::UNIX_EPOCH),
             is_held: false,
             result: None,

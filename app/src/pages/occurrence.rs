@@ -243,6 +243,12 @@ fn Facts(data: RwSignal<OccurrenceView>) -> impl IntoView {
         (None, Some(reason)) if !reason.is_empty() => format!(": {reason}"),
         _ => String::new(),
     };
+    let repeats = first.repeats.map(|failed| {
+        view! {
+            <dt>"Repeats"</dt>
+            <dd><a class="mono" href=format!("/occurrences/{failed}")>{failed.to_string()}</a></dd>
+        }
+    });
     let started = Signal::derive(move || data.with(|data| data.row.started_at));
     let ended = Signal::derive(move || data.with(|data| data.row.ended_at));
     let waits_until = Signal::derive(move || data.with(|data| data.row.waits_until));
@@ -268,6 +274,7 @@ fn Facts(data: RwSignal<OccurrenceView>) -> impl IntoView {
                 <dd class="mono">{format!("{}/{}", first.worker_id, first.job_type)}</dd>
                 <dt>"Trigger"</dt>
                 <dd>{first.row.trigger.word()}{by}</dd>
+                {repeats}
                 <dt>"Due"</dt>
                 <dd><Time at=first.row.scheduled_for/></dd>
                 <dt>"Started"</dt>

@@ -73,6 +73,7 @@ fn card(worker: WorkerView, may_define: bool) -> AnyView {
         format::plural(i64::try_from(worker.instances.len()).unwrap_or(i64::MAX), "instance")
     );
     let caption = format!("Instances of worker {}", worker.id);
+    let notices = worker.instances.iter().filter_map(notice).collect::<Vec<_>>();
     let rows = worker.instances.into_iter().map(instance_row).collect::<Vec<_>>();
     let types = worker.job_types.into_iter().map(|job_type| type_card(job_type, may_define)).collect::<Vec<_>>();
     view! {
@@ -81,6 +82,7 @@ fn card(worker: WorkerView, may_define: bool) -> AnyView {
                 <h2 class="card-title" id=heading.clone()>{worker.id}</h2>
                 <span class="muted">{summary}</span>
             </div>
+            {(!notices.is_empty()).then(|| view! { <div class="stack">{notices}</div> })}
             <div class="table-wrap">
                 <table class="table table-cards">
                     <caption class="sr-only">{caption}</caption>
@@ -103,6 +105,19 @@ fn card(worker: WorkerView, may_define: bool) -> AnyView {
         </section>
     }
     .into_any()
+}
+
+/// What an instance warns of, unless it has stopped and with it what was wrong.
+fn notice(instance: &InstanceView) -> Option<AnyView> {
+    let text = instance.notice.clone().filter(|_| !instance.stopped)?;
+    let id = instance.id.clone();
+    let view = view! {
+        <div class="notice" data-kind="warn">
+            <Icon name="triangle-alert"/>
+            <p><strong class="mono">{id}</strong>": "{text}</p>
+        </div>
+    };
+    Some(view.into_any())
 }
 
 fn instance_row(instance: InstanceView) -> impl IntoView {

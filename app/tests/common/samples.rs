@@ -82,6 +82,7 @@ pub(crate) fn occurrence(status: OccurrenceStatus) -> OccurrenceView {
         job_data: json!({ "url": "http://127.0.0.1:9/<report>" }),
         triggered_by: None,
         trigger_reason: None,
+        repeats: (status == OccurrenceStatus::Completed).then(|| occurrence_id(1)),
         published_at: Some(at(0)),
         is_held: false,
         result: (status == OccurrenceStatus::Completed).then(|| r#"{"status":200}"#.into()),
@@ -158,6 +159,7 @@ pub(crate) fn job() -> JobView {
                 overlap: Overlap::Queue,
                 calendars: vec![calendar_id()],
                 max_retries: 4,
+                retry_jitter_percent: 25,
                 ..Rules::default()
             },
         },
@@ -252,6 +254,7 @@ pub(crate) fn worker() -> WorkerView {
         last_heartbeat_at: at(5),
         alive,
         stopped: false,
+        notice: alive.then(|| "Its outbox <b>cannot</b> be written.".into()),
     };
     WorkerView {
         id: "local".into(),

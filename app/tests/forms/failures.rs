@@ -1,7 +1,7 @@
 //! What failed: finding it, running it again, settling it, as a browser without a script does.
 
 use axum::http::StatusCode;
-use protocol::access::Role;
+use protocol::{access::Role, status::OccurrenceStatus};
 
 use super::done;
 use crate::common::{Fake, get, post, samples};
@@ -25,6 +25,16 @@ async fn causes_are_listed_narrowed_and_paged_by_address() {
     get(&Fake::signed_in(Role::Viewer).empty().ready(), "/failed").await.says(&["Nothing is open"]);
     assert_eq!(get(&fake, "/failed/ffffffffffffffff").await.status, StatusCode::NOT_FOUND);
     assert_eq!(get(&fake, &format!("/failed/{}", samples::occurrence_id(9))).await.status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn what_repeats_a_failed_occurrence_leads_back_to_it() {
+    let path = format!("/occurrences/{}", samples::occurrence_id(0));
+    let failed = format!("href=\"/occurrences/{}\"", samples::occurrence_id(1));
+    let again = Fake::signed_in(Role::Viewer).with_status(OccurrenceStatus::Completed).ready();
+    get(&again, &path).await.says(&["<dt>Repeats", &failed]);
+    let first = Fake::signed_in(Role::Viewer).with_status(OccurrenceStatus::Failed).ready();
+    get(&first, &path).await.says(&["<dt>Trigger"]).says_none_of(&["<dt>Repeats", &failed]);
 }
 
 #[tokio::test]

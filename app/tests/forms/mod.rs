@@ -138,7 +138,8 @@ async fn rules_are_chosen_in_words_and_what_is_usual_is_folded_away() {
     assert_eq!(opened(&edit.body), [true, true, true, false, false], "what differs stands open");
     // The sample starts at 14:02 UTC, and its schedule is in Warsaw.
     edit.says(&["value=\"2026-11-22T15:02:00\"", "name=\"form[rules][overlap]\" value=\"queue\" checked"]);
-    edit.says(&["name=\"form[rules][max_retries]\"", "value=\"4\"", "after 5 s, 10 s, 20 s and 40 s."]);
+    edit.says(&["name=\"form[rules][max_retries]\"", "value=\"4\"", "name=\"form[rules][retry_jitter_percent]\""]);
+    edit.says(&["value=\"25\"", "after 5 s, 10 s, 20 s and 40 s, each up to 25 % sooner."]);
 }
 
 #[tokio::test]
@@ -226,7 +227,7 @@ async fn a_job_shows_what_it_is_and_only_what_the_reader_may_do() {
     // Its rules, as far as they are not the usual ones.
     admin.says(&["<dt>Overlap", "Wait for it to end", "<dt>Starts", "2026-11-22 14:02:00 UTC"]);
     admin.says(&["up to 30 seconds later"]).says_none_of(&["<dt>Missed fires"]);
-    admin.says(&["<dt>Retries", "Tried up to 4 times more: after 5 s, 10 s, 20 s and 40 s<"]);
+    admin.says(&["<dt>Retries", "Tried up to 4 times more: after 5 s, 10 s, 20 s and 40 s, each up to 25 % sooner<"]);
     let calendar = format!("href=\"/calendars/{}/edit\"", samples::calendar_id());
     admin.says(&["<dt>Calendars", &calendar, ">Holidays<", "A fire in a blackout is left out"]);
     let operator = get(&Fake::signed_in(Role::Operator).ready(), &format!("{path}?confirm=delete")).await;

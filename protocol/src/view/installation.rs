@@ -52,6 +52,9 @@ pub struct InstanceView {
     pub alive: bool,
     /// Whether it said goodbye.
     pub stopped: bool,
+    /// What is wrong with it, in its own words, at its last heartbeat.
+    #[serde(default)]
+    pub notice: Option<String>,
 }
 
 /// The state of one part of the installation.

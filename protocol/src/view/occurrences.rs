@@ -116,6 +116,9 @@ pub struct OccurrenceView {
     pub triggered_by: Option<String>,
     /// Why that person asked.
     pub trigger_reason: Option<String>,
+    /// The failed occurrence that it repeats.
+    #[serde(default)]
+    pub repeats: Option<OccurrenceId>,
     /// When its message was confirmed by the broker.
     pub published_at: Option<DateTime<Utc>>,
     /// Queued, but waiting for its turn: a limit or an earlier occurrence holds it back.

@@ -276,8 +276,17 @@ fn registration_heartbeat_and_goodbye() {
         worker_id: "mail".into(),
         instance_id: "mail-0a1b2c3d".into(),
         running: vec![occurrence()],
+        notice: Some("The disk is full.".into()),
         timestamp: at(LATER),
     };
+    golden(
+        &RegistrationMessage::Heartbeat(beat.clone()),
+        json!({
+            "kind": "heartbeat", "workerId": "mail", "instanceId": "mail-0a1b2c3d", "running": [OCCURRENCE],
+            "notice": "The disk is full.", "timestamp": LATER,
+        }),
+    );
+    let beat = Heartbeat { notice: None, ..beat };
     golden(
         &RegistrationMessage::Heartbeat(beat.clone()),
         json!({

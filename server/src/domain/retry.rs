@@ -11,7 +11,8 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use protocol::{failure::Cause, status::OccurrenceStatus, view::StatusChange};
+use protocol::{failure::Cause, id::OccurrenceId, status::OccurrenceStatus, view::StatusChange};
+use sha2::{Digest, Sha256};
 
 use super::transition::Change;
 
@@ -31,6 +32,8 @@ pub struct Standing {
     pub max_retries: i16,
     /// The pause before the first retry; each further one doubles it.
     pub base_delay: Duration,
+    /// How much of a pause may be taken off, in percent of it: 0 to 100.
+    pub jitter_percent: i16,
     /// Whether somebody asked for it to end.
     pub is_cancelled: bool,
 }
@@ -40,6 +43,20 @@ pub struct Standing {
 pub fn backoff(base: Duration, failures: i16) -> Duration {
     let doublings = u32::from(failures.unsigned_abs()).min(31);
     base.saturating_mul(1 << doublings).min(LONGEST_BACKOFF)
+}
+
+/// The pause without the part that is drawn for this failure: evenly spread from the whole pause down to `percent` of it
+/// less, in whole milliseconds. It is never longer than `pause`.
+///
+/// Occurrences that fail together for one cause would otherwise come back together, and fail together again. The draw
+/// is made from the occurrence and its attempt, so that every server, and a report that comes twice, has the same one.
+#[must_use]
+pub fn jittered(pause: Duration, percent: i16, id: OccurrenceId, attempt: i32) -> Duration {
+    let hash = Sha256::new().chain_update(id.0.as_bytes()).chain_update(attempt.to_be_bytes()).finalize();
+    let drawn = hash.iter().take(4).fold(0_u32, |drawn, byte| (drawn << 8) | u32::from(*byte));
+    let percent = u128::try_from(percent.clamp(0, 100)).unwrap_or_default();
+    let sooner = pause.as_millis() * percent * u128::from(drawn) / (100 * u128::from(u32::MAX));
+    pause.saturating_sub(Duration::from_millis(u64::try_from(sooner).unwrap_or(u64::MAX)))
 }
 
 /// Decides what an ended attempt leads to and writes it into the change: the next attempt and when it may begin, or why
@@ -72,7 +89,11 @@ pub fn decide(change: &mut Change, standing: Standing, now: DateTime<Utc>) {
         });
         return;
     }
-    let wait = asked.unwrap_or_else(|| backoff(standing.base_delay, standing.failures));
+    // What the job asked for is kept to: it knows why it is not worth coming back sooner.
+    let wait = asked.unwrap_or_else(|| {
+        let pause = backoff(standing.base_delay, standing.failures);
+        jittered(pause, standing.jitter_percent, change.occurrence_id, change.attempt)
+    });
     change.counts_as_failure = true;
     let nth = standing.failures + 1;
     again(change, wait, format!("Retry {nth} of {} {}", standing.max_retries, when(wait)), now);
@@ -117,7 +138,7 @@ fn when(wait: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use protocol::{id::OccurrenceId, message::StatusReport};
+    use protocol::message::StatusReport;
 
     use super::*;
     use crate::domain::transition::fold;
@@ -125,7 +146,7 @@ mod tests {
     const NOW: DateTime<Utc> = DateTime::UNIX_EPOCH;
 
     fn standing(failures: i16, max_retries: i16) -> Standing {
-        Standing { failures, max_retries, base_delay: Duration::from_secs(5), is_cancelled: false }
+        Standing { failures, max_retries, base_delay: Duration::from_secs(5), jitter_percent: 0, is_cancelled: false }
     }
 
     fn change(status: OccurrenceStatus) -> Change {
@@ -145,6 +166,10 @@ mod tests {
         fold(vec![report]).remove(0)
     }
 
+    fn occurrence(high: u8, low: u8) -> OccurrenceId {
+        OccurrenceId::from_parts(NOW, [0, 0, 0, 0, 0, 0, 0, 0, high, low])
+    }
+
     fn wait(change: &Change) -> Option<i64> {
         change.waits_until.map(|until| (until - NOW).num_milliseconds())
     }
@@ -154,6 +179,47 @@ mod tests {
         let pauses = [0, 1, 2, 3].map(|failures| backoff(Duration::from_secs(5), failures).as_secs());
         assert_eq!(pauses, [5, 10, 20, 40]);
         assert_eq!(backoff(Duration::from_secs(86_400), 100), LONGEST_BACKOFF);
+    }
+
+    #[test]
+    fn jitter_only_shortens_the_pause_and_by_no_more_than_its_share() {
+        let pause = Duration::from_millis(10_500);
+        for percent in [0, 1, 20, 100] {
+            for n in 0..=255_u8 {
+                let drawn = jittered(pause, percent, occurrence(n, 0), 1);
+                let least = pause - pause * u32::from(percent.unsigned_abs()) / 100;
+                assert!((least..=pause).contains(&drawn), "{percent} %: {drawn:?}");
+            }
+        }
+        let id = occurrence(1, 2);
+        assert_eq!(jittered(pause, 0, id, 1), pause);
+        assert_eq!(jittered(Duration::ZERO, 100, id, 1), Duration::ZERO);
+        assert!(jittered(Duration::MAX, 100, id, 1) <= Duration::MAX);
+    }
+
+    #[test]
+    fn occurrences_that_fail_together_come_back_evenly_spread() {
+        let pause = Duration::from_secs(100);
+        let mut tenths = [0; 10];
+        for n in 0..1_000_u16 {
+            let [high, low] = n.to_be_bytes();
+            let drawn = jittered(pause, 50, occurrence(high, low), 1).as_millis();
+            // From 50 to 100 s; the whole pause belongs to the last five seconds.
+            let tenth = (drawn - 50_000) / 5_000;
+            tenths[usize::try_from(tenth).expect("small").min(9)] += 1;
+        }
+        assert!(tenths.iter().all(|count| (60..=140).contains(count)), "a hundred each, more or less: {tenths:?}");
+    }
+
+    #[test]
+    fn every_server_draws_the_same_and_each_attempt_has_its_own() {
+        let pause = Duration::from_secs(3_600);
+        let draw = |attempt| jittered(pause, 100, occurrence(7, 7), attempt);
+        assert_eq!(draw(1), draw(1));
+        let mut drawn: Vec<_> = (1..=20).map(draw).collect();
+        drawn.sort();
+        drawn.dedup();
+        assert!(drawn.len() > 15, "{drawn:?}");
     }
 
     #[test]
@@ -196,6 +262,20 @@ mod tests {
         let mut change = Change { retry_after: Some(Duration::MAX), ..super::tests::change(OccurrenceStatus::Failed) };
         decide(&mut change, standing(0, 1), NOW);
         assert_eq!(wait(&change), Some(30 * 24 * 3_600_000));
+    }
+
+    #[test]
+    fn a_retry_comes_sooner_by_its_jitter_but_not_before_what_the_worker_asked_for() {
+        let standing = Standing { jitter_percent: 80, ..standing(1, 3) };
+        let mut change = change(OccurrenceStatus::Failed);
+        decide(&mut change, standing, NOW);
+        let drawn = jittered(Duration::from_secs(10), 80, OccurrenceId::default(), 3);
+        assert!(drawn < Duration::from_secs(10));
+        assert_eq!(wait(&change), i64::try_from(drawn.as_millis()).ok());
+        let asked = Duration::from_secs(10);
+        let mut change = Change { retry_after: Some(asked), ..super::tests::change(OccurrenceStatus::Failed) };
+        decide(&mut change, standing, NOW);
+        assert_eq!(wait(&change), Some(10_000));
     }
 
     #[test]

@@ -57,11 +57,14 @@ impl RegistrationIntake {
                 );
                 self.hub.publish(now, vec![Event::Workers]);
             }
-            RegistrationMessage::Heartbeat(beat) => {
-                if !self.store.heartbeat(&beat, now).await? {
+            RegistrationMessage::Heartbeat(beat) => match self.store.heartbeat(&beat, now).await? {
+                None => {
                     tracing::debug!(worker.instance = beat.instance_id, "a heartbeat came before its registration");
                 }
-            }
+                // Most beats change nothing that anybody looks at.
+                Some(false) => {}
+                Some(true) => self.hub.publish(now, vec![Event::Workers]),
+            },
             RegistrationMessage::Goodbye { instance_id } => {
                 self.store.goodbye(&instance_id, now).await?;
                 tracing::info!(worker.instance = instance_id, "a worker has stopped");

@@ -81,9 +81,9 @@ impl Store {
                                   start_at, end_at, jitter_seconds, calendars, blackout, misfire_policy, catch_up_limit,
                                   catch_up_window_seconds, overlap_policy, max_concurrent, concurrency_key,
                                   concurrency_key_limit, max_retries, base_retry_delay_seconds, zombie_timeout_seconds,
-                                  on_lost, auto_disable)
+                                  on_lost, auto_disable, retry_jitter_percent)
                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $13, $14,
-                        $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32)
+                        $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33)
                 RETURNING id, version
              ),
              kept AS (
@@ -122,7 +122,8 @@ impl Store {
             rules.base_retry_delay_seconds,
             rules.zombie_timeout_seconds,
             rules.on_lost,
-            rules.auto_disable
+            rules.auto_disable,
+            rules.retry_jitter_percent
         )
         .execute(self.pool())
         .await?;
@@ -157,7 +158,8 @@ impl Store {
                        start_at = $17, end_at = $18, jitter_seconds = $19, calendars = $20, blackout = $21,
                        misfire_policy = $22, catch_up_limit = $23, catch_up_window_seconds = $24, overlap_policy = $25,
                        max_concurrent = $26, concurrency_key = $27, concurrency_key_limit = $28, max_retries = $29,
-                       base_retry_delay_seconds = $30, zombie_timeout_seconds = $31, on_lost = $32, auto_disable = $33
+                       base_retry_delay_seconds = $30, zombie_timeout_seconds = $31, on_lost = $32, auto_disable = $33,
+                       retry_jitter_percent = $34
                  WHERE id = $1 AND version = $2
                 RETURNING id, version
              ),
@@ -202,7 +204,8 @@ impl Store {
             rules.base_retry_delay_seconds,
             rules.zombie_timeout_seconds,
             rules.on_lost,
-            rules.auto_disable
+            rules.auto_disable,
+            rules.retry_jitter_percent
         )
         .fetch_optional(self.pool())
         .await?)
@@ -299,6 +302,7 @@ impl Store {
             key_limit: row.concurrency_key_limit,
             max_retries: row.max_retries,
             base_retry_delay_seconds: row.base_retry_delay_seconds,
+            retry_jitter_percent: row.retry_jitter_percent,
             zombie_timeout_seconds: row.zombie_timeout_seconds,
             on_lost: row.on_lost,
             auto_disable: row.auto_disable,

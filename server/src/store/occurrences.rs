@@ -173,6 +173,7 @@ impl Store {
             job_data: row.job_data,
             triggered_by: row.triggered_by,
             trigger_reason: row.trigger_reason,
+            repeats: row.retry_of.map(OccurrenceId),
             published_at: row.published_at,
             is_held: row.is_held,
             result: row.result,

@@ -89,7 +89,8 @@ impl Store {
                       j.version, j.priority, j.timeout_seconds, j.start_at, j.end_at, j.jitter_seconds, j.calendars,
                       j.blackout, j.misfire_policy, j.catch_up_limit, j.catch_up_window_seconds, j.overlap_policy,
                       j.max_concurrent, j.concurrency_key, j.concurrency_key_limit, j.max_retries,
-                      j.base_retry_delay_seconds, j.zombie_timeout_seconds, j.on_lost, j.auto_disable
+                      j.base_retry_delay_seconds, j.retry_jitter_percent, j.zombie_timeout_seconds, j.on_lost,
+                      j.auto_disable
                  FROM (VALUES (5::smallint), (4), (3), (2), (1)) AS p (priority)
                 CROSS JOIN LATERAL (
                       SELECT * FROM jobs
@@ -129,6 +130,7 @@ impl Store {
                     key_limit: row.concurrency_key_limit,
                     max_retries: row.max_retries,
                     base_retry_delay_seconds: row.base_retry_delay_seconds,
+                    retry_jitter_percent: row.retry_jitter_percent,
                     zombie_timeout_seconds: row.zombie_timeout_seconds,
                     on_lost: row.on_lost,
                     auto_disable: row.auto_disable,

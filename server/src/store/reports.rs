@@ -141,10 +141,12 @@ impl Store {
         let ids: Vec<Uuid> = asked.iter().map(|(id, _)| id.0).collect();
         let created: Vec<DateTime<Utc>> = asked.iter().map(|(id, _)| id.created_at()).collect();
         let attempts: Vec<i32> = asked.iter().map(|(_, attempt)| *attempt).collect();
-        // The pause is the job's present one: who shortens it while a job keeps failing means this failure too.
+        // The pause and its jitter are the job's present ones: who changes them while a job keeps failing means this
+        // failure too.
         let rows = sqlx::query!(
             r#"SELECT o.id AS "id!", o.failures AS "failures!", o.max_retries AS "max_retries!",
                       coalesce(j.base_retry_delay_seconds, 5) AS "base!",
+                      coalesce(j.retry_jitter_percent, 0::smallint) AS "jitter!",
                       o.cancel_requested_at IS NOT NULL AS "is_cancelled!"
                  FROM unnest($1::uuid[], $2::timestamptz[], $3::int[]) AS a (id, created_at, attempt)
                 CROSS JOIN LATERAL (
@@ -164,6 +166,7 @@ impl Store {
                     failures: row.failures,
                     max_retries: row.max_retries,
                     base_delay: Duration::from_secs(u64::try_from(row.base).unwrap_or_default()),
+                    jitter_percent: row.jitter,
                     is_cancelled: row.is_cancelled,
                 };
                 (OccurrenceId(row.id), standing)

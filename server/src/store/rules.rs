@@ -25,6 +25,7 @@ pub(crate) struct RuleColumns {
     pub(crate) key_limit: Option<i16>,
     pub(crate) max_retries: i16,
     pub(crate) base_retry_delay_seconds: i32,
+    pub(crate) retry_jitter_percent: i16,
     pub(crate) zombie_timeout_seconds: Option<i32>,
     pub(crate) on_lost: String,
     pub(crate) auto_disable: Value,
@@ -50,6 +51,7 @@ impl RuleColumns {
             key_limit: rules.key_limit.as_ref().map(|key| small(key.limit)),
             max_retries: small(rules.max_retries),
             base_retry_delay_seconds: int(rules.base_retry_delay_seconds),
+            retry_jitter_percent: small(rules.retry_jitter_percent),
             zombie_timeout_seconds: rules.zombie_timeout_seconds.map(int),
             on_lost: rules.on_lost.word().to_owned(),
             auto_disable: rules
@@ -78,6 +80,7 @@ impl RuleColumns {
             key_limit: self.key.zip(small(self.key_limit)).map(|(key, limit)| KeyLimit { key, limit }),
             max_retries: u16::try_from(self.max_retries).unwrap_or(0),
             base_retry_delay_seconds: number(self.base_retry_delay_seconds, usual.base_retry_delay_seconds),
+            retry_jitter_percent: u16::try_from(self.retry_jitter_percent).unwrap_or(0),
             zombie_timeout_seconds: self.zombie_timeout_seconds.and_then(|n| u32::try_from(n).ok()),
             on_lost: OnLost::from_word(&self.on_lost).unwrap_or_default(),
             auto_disable: serde_json::from_value(self.auto_disable).ok(),
@@ -97,6 +100,7 @@ mod tests {
             jitter_seconds: 9,
             overlap: Overlap::Queue,
             key_limit: Some(KeyLimit { key: "db".into(), limit: 3 }),
+            retry_jitter_percent: 20,
             on_lost: OnLost::Fail,
             auto_disable: Some(AutoDisable { threshold: 3, window_seconds: 60, cool_down_seconds: None }),
             ..Rules::default()

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use chrono::{DateTime, Utc};
 use protocol::{
-    message::{Heartbeat, Hello, JobTypeInfo},
+    message::{Heartbeat, Hello, JobTypeInfo, MAX_NOTICE, cut},
     view::{InstanceView, JobTypeView, WorkerView},
 };
 use serde_json::Value;
@@ -76,24 +76,30 @@ impl Store {
         Ok(())
     }
 
-    /// Stores a sign of life. False when the instance never said hello, or not to this database.
+    /// Stores a sign of life. Answers whether the instance's notice is another one than before; none when the instance
+    /// never said hello, or not to this database.
     ///
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn heartbeat(&self, beat: &Heartbeat, now: DateTime<Utc>) -> Result<bool> {
+    pub async fn heartbeat(&self, beat: &Heartbeat, now: DateTime<Utc>) -> Result<Option<bool>> {
         let running: Vec<Uuid> = beat.running.iter().map(|id| id.0).collect();
-        let done = sqlx::query!(
-            "UPDATE worker_instances SET last_heartbeat_at = $2, running = $3, running_ids = $4, stopped_at = NULL
-              WHERE id = $1",
+        let notice = beat.notice.as_ref().filter(|text| !text.trim().is_empty());
+        Ok(sqlx::query_scalar!(
+            r#"WITH before AS (SELECT id, notice FROM worker_instances WHERE id = $1)
+             UPDATE worker_instances i
+                SET last_heartbeat_at = $2, running = $3, running_ids = $4, stopped_at = NULL, notice = $5
+               FROM before b WHERE i.id = b.id
+             RETURNING i.notice IS DISTINCT FROM b.notice AS "is_new!""#,
             beat.instance_id,
             now,
             i32::try_from(running.len()).unwrap_or(i32::MAX),
-            &running
+            &running,
+            // Cut last, because what `clean` puts in is longer than what it takes out.
+            notice.map(|text| cut(clean(text.clone()), MAX_NOTICE))
         )
-        .execute(self.pool())
-        .await?;
-        Ok(done.rows_affected() == 1)
+        .fetch_optional(self.pool())
+        .await?)
     }
 
     /// Stores a goodbye.
@@ -209,6 +215,7 @@ impl Store {
                 running: row.running,
                 started_at: row.started_at,
                 last_heartbeat_at: row.last_heartbeat_at,
+                notice: row.notice,
             });
         }
         for job_type in self.job_types(liveness::alive_since(now)).await? {

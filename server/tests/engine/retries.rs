@@ -83,6 +83,21 @@ async fn a_failed_attempt_is_repeated_after_a_pause_that_doubles_until_no_retry_
 }
 
 #[tokio::test]
+async fn a_retry_comes_sooner_by_the_jitter_of_its_job_as_every_server_would_draw_it() {
+    let house = House::open().await;
+    let job = once(&house, Rules { retry_jitter_percent: 50, ..rules(1) }).await;
+    let id = house.starts(1).await[0];
+    house.gate.end_one(Ending::Fails);
+    let drawn = retry::jittered(std::time::Duration::from_secs(5), 50, id, 1);
+    assert_eq!(waits(&house, job, id, 2).await.to_std().expect("to come"), drawn);
+    house.pass(Duration::seconds(5)).await;
+    house.starts(2).await;
+    house.gate.let_one_end();
+    house.becomes(job, id, OccurrenceStatus::Completed).await;
+    house.close().await;
+}
+
+#[tokio::test]
 async fn one_that_goes_well_in_the_end_is_completed_and_no_failure() {
     let house = House::open().await;
     let job = once(&house, rules(1)).await;

@@ -30,7 +30,8 @@
 //! the end of a run in it, which as a rule means that the broker is away, waits until the disk has it.
 //!
 //! A file that is damaged is put aside at the start and a new one begun, and the log names both. If it happens later,
-//! writing fails, and that shuts the gate until the next start.
+//! writing fails, and that shuts the gate until the next start. Heartbeats carry a [`Warning`] of either, so that it is
+//! seen where people look.
 //!
 //! Reports are never given up: without a broker no work arrives, so there are as many as there were runs. Lines are, the
 //! oldest first, beyond `MILVAION_OUTBOX_LINES` (100,000) or `MILVAION_OUTBOX_MEGABYTES` (64), which bound memory and
@@ -54,6 +55,7 @@ mod tests;
 
 use std::{io, path::PathBuf};
 
+use protocol::message::{MAX_NOTICE, cut};
 use tokio::sync::watch;
 
 pub use self::place::Outbox;
@@ -111,12 +113,43 @@ impl Gate {
     }
 }
 
+/// What people should know of an outbox without reading the worker's log.
+#[derive(Clone)]
+pub(crate) struct Warning {
+    gate: Gate,
+    path: PathBuf,
+    /// Damaged files that were put aside when this process began.
+    aside: Vec<PathBuf>,
+}
+
+impl Warning {
+    /// What to say with the next heartbeat; none if all is well.
+    pub(crate) fn say(&self) -> Option<String> {
+        let shut = (!self.gate.is_open()).then(|| {
+            format!(
+                "No new work is taken: the outbox {} cannot be written. See that its disk has room; the worker's log says more.",
+                self.path.display()
+            )
+        });
+        let damaged = self.aside.iter().map(|aside| {
+            format!(
+                "A damaged outbox was put aside as {}: what an earlier process had not told is lost, unless it can be read from there.",
+                aside.display()
+            )
+        });
+        let all: Vec<String> = shut.into_iter().chain(damaged).collect();
+        (!all.is_empty()).then(|| cut(all.join(" "), MAX_NOTICE))
+    }
+}
+
 /// An outbox ready for use.
 pub(crate) struct Opened {
     /// For the reporter.
     pub(crate) journal: Journal,
     /// For whoever takes work.
     pub(crate) gate: Gate,
+    /// For whoever speaks to people.
+    pub(crate) warning: Warning,
     /// From earlier processes.
     pub(crate) legacy: Legacy,
     /// Whether there is a file at all.
@@ -128,7 +161,8 @@ pub(crate) async fn open(outbox: &Outbox, worker_id: &str) -> Result<Opened, Out
     let (shut, gate) = watch::channel(true);
     let gate = Gate(gate);
     let Some(Taken { own, orphans }) = place::take(outbox, worker_id)? else {
-        return Ok(Opened { journal: Journal::off(), gate, legacy: Legacy::default(), is_kept: false });
+        let warning = Warning { gate: gate.clone(), path: PathBuf::new(), aside: Vec::new() };
+        return Ok(Opened { journal: Journal::off(), gate, warning, legacy: Legacy::default(), is_kept: false });
     };
     let mut store = Store::open(&own.path).await?;
     for orphan in &orphans {
@@ -148,5 +182,6 @@ pub(crate) async fn open(outbox: &Outbox, worker_id: &str) -> Result<Opened, Out
         lines = legacy.lines.len(),
         "the outbox is open"
     );
-    Ok(Opened { journal: Journal::new(store, own, last, shut), gate, legacy, is_kept: true })
+    let warning = Warning { gate: gate.clone(), path: own.path.clone(), aside: std::mem::take(&mut store.aside) };
+    Ok(Opened { journal: Journal::new(store, own, last, shut), gate, warning, legacy, is_kept: true })
 }

@@ -97,10 +97,13 @@ pub(super) struct Store {
     connection: SqliteConnection,
     path: PathBuf,
     is_firm: bool,
+    /// Damaged files that were put aside, by their new names.
+    pub(super) aside: Vec<PathBuf>,
 }
 
 impl Store {
-    /// Opens the file and makes it if it is not there. A damaged one is put aside, and that is said in the log.
+    /// Opens the file and makes it if it is not there. A damaged one is put aside, and that is said in the log and kept in
+    /// `aside`.
     pub(super) async fn open(path: &Path) -> Result<Self, OutboxError> {
         match Self::try_open(path).await {
             Err(OutboxError::Damaged { reason, .. }) => {
@@ -112,7 +115,9 @@ impl Store {
                     error = reason,
                     "the outbox is damaged; it is put aside and a new one begun: reports of an earlier process that were in it are not sent"
                 );
-                Self::try_open(path).await
+                let mut this = Self::try_open(path).await?;
+                this.aside.push(aside);
+                Ok(this)
             }
             opened => opened,
         }
@@ -133,7 +138,7 @@ impl Store {
             .connect()
             .await
             .map_err(|error| judge(path, error))?;
-        let mut this = Self { connection, path: path.to_owned(), is_firm: false };
+        let mut this = Self { connection, path: path.to_owned(), is_firm: false, aside: Vec::new() };
         match this.check().await {
             Ok(()) => Ok(this),
             Err(error) => {
@@ -178,7 +183,9 @@ impl Store {
     /// Takes over everything another file holds, and leaves that empty.
     pub(super) async fn adopt(&mut self, other: &Path) -> Result<(), OutboxError> {
         // Opened first, so that it is whole and has the tables.
-        Self::open(other).await?.close().await;
+        let mut opened = Self::open(other).await?;
+        self.aside.append(&mut opened.aside);
+        opened.close().await;
         let failed = |source| OutboxError::Closed { path: other.to_owned(), source };
         let name = other.to_string_lossy().into_owned();
         sqlx::query("ATTACH ? AS other").bind(name).execute(&mut self.connection).await.map_err(failed)?;

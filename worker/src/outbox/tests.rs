@@ -14,7 +14,7 @@ use protocol::{
 use tokio::time::{Duration, Instant, timeout};
 
 use super::{
-    Gate, Journal, Legacy, Opened, Outbox, OutboxError, open, place,
+    Gate, Journal, Legacy, Opened, Outbox, OutboxError, Warning, open, place,
     store::{Kind, Store},
 };
 
@@ -233,7 +233,12 @@ async fn a_damaged_file_is_put_aside_and_a_new_one_begun() {
         fs::write(folder.file(0), &content).expect("written");
         let opened = folder.open().await;
         assert!(opened.legacy.lines.is_empty());
+        let said = opened.warning.say().expect("it is said");
+        assert!(said.contains("w-0.sqlite.damaged-"), "{said}");
         opened.journal.close().await;
+        let next = folder.open().await;
+        assert_eq!(next.warning.say(), None, "the next process has nothing to warn of");
+        next.journal.close().await;
         let names =
             fs::read_dir(&folder.0).expect("read").flatten().filter_map(|entry| entry.file_name().into_string().ok());
         let aside: Vec<_> =
@@ -268,9 +273,12 @@ async fn a_full_disk_shuts_the_gate_until_there_is_room() {
     // One hundred pages for what is there, and for the probe.
     store.limit(100).await;
     let (shut, gate) = tokio::sync::watch::channel(true);
+    let path = place.path.clone();
     let (mut journal, gate, now) = (Journal::new(store, place, 0, shut), Gate(gate), Instant::now());
+    let warning = Warning { gate: gate.clone(), path, aside: Vec::new() };
     let open = async || timeout(Duration::from_millis(10), gate.open()).await.is_ok();
     assert!(open().await);
+    assert_eq!(warning.say(), None);
     let long = "x".repeat(8 * 1024);
     let mut ids = Vec::new();
     while open().await {
@@ -287,11 +295,14 @@ async fn a_full_disk_shuts_the_gate_until_there_is_room() {
     let end = tell(&mut journal, 1, Completed, now);
     write(&mut journal, again).await;
     assert!(!open().await);
+    let said = warning.say().expect("it is said");
+    assert!(said.starts_with("No new work is taken") && said.contains("w-0.sqlite"), "{said}");
     // An administrator makes room.
     change(&folder.file(0), "DELETE FROM entry WHERE kind = 2").await;
     let again = journal.due(true).expect("it is tried again");
     write(&mut journal, again).await;
     assert!(open().await, "there is room and yet no work is taken");
+    assert_eq!(warning.say(), None);
     write(&mut journal, Instant::now()).await;
     assert_eq!(folder.holds(Kind::Report).await, 1);
     journal.erase(end, Instant::now());

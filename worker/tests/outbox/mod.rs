@@ -18,7 +18,7 @@ use nix::{
 };
 use protocol::{
     id::OccurrenceId,
-    message::{JobMessage, StatusReport, first_seq},
+    message::{JobMessage, RegistrationMessage, StatusReport, first_seq},
     status::OccurrenceStatus::{self, Completed, Queued, Running},
 };
 use schemars::JsonSchema;
@@ -249,6 +249,13 @@ async fn an_outbox_that_cannot_be_written_lets_nothing_begin_and_what_runs_go_on
     let is_heard =
         |reports: Vec<StatusReport>| reports.iter().any(|report| report.occurrence_id == refused.occurrence_id);
     assert!(!is_heard(stack.reports().await), "it has begun");
+    eventually("a heartbeat says why", async || {
+        stack.registrations().await.iter().any(|said| {
+            let RegistrationMessage::Heartbeat(beat) = said else { return false };
+            beat.notice.as_deref().is_some_and(|notice| notice.starts_with("No new work is taken"))
+        })
+    })
+    .await;
     sqlx::raw_sql("ROLLBACK").execute(&mut intruder).await.expect("unlocked");
     intruder.close().await.expect("closed");
     assert_eq!(stack.ended(refused.occurrence_id).await.last().map(|report| report.status), Some(Completed));

@@ -53,7 +53,8 @@ fn said(rules: &Rules) -> Vec<(&'static str, Said)> {
         say("Shared limit", format!("At most {} at once among all jobs that share {}", shared.limit, shared.key));
     }
     if rules.max_retries > 0 {
-        say("Retries", retry_words(rules.max_retries, rules.base_retry_delay_seconds).trim_end_matches('.').into());
+        let words = retry_words(rules.max_retries, rules.base_retry_delay_seconds, rules.retry_jitter_percent);
+        say("Retries", words.trim_end_matches('.').into());
     }
     if let Some(seconds) = rules.zombie_timeout_seconds {
         say("Lost", format!("After {} without a heartbeat", span(seconds)));
@@ -138,6 +139,7 @@ mod tests {
             max_concurrent: Some(3),
             key_limit: Some(KeyLimit { key: "tenant-7".into(), limit: 2 }),
             max_retries: 2,
+            retry_jitter_percent: 20,
             zombie_timeout_seconds: Some(60),
             on_lost: OnLost::Fail,
             auto_disable: Some(AutoDisable { threshold: 5, window_seconds: 3_600, cool_down_seconds: None }),
@@ -162,7 +164,7 @@ mod tests {
                 "Missed fires: Run each missed fire: at most 100, and none older than 1 hour",
                 "At once: At most 3",
                 "Shared limit: At most 2 at once among all jobs that share tenant-7",
-                "Retries: Tried up to 2 times more: after 5 s and 10 s",
+                "Retries: Tried up to 2 times more: after 5 s and 10 s, each up to 20 % sooner",
                 "Lost: After 1 minute without a heartbeat",
                 "When lost: Do not run it again",
                 "Disabled: After 5 failures in a row within 1 hour; enabled again by hand",

@@ -162,6 +162,16 @@ pub fn Failures(
                         is_required=false
                     />
                 </div>
+                <TextField
+                    state
+                    field="rules.retry_jitter_percent"
+                    label="Shorten each pause by up to, in percent"
+                    hint="0 to 100. How much is taken off is drawn anew for each retry, so that runs that failed together do not come \
+                          back together. A pause that the job itself asks for stays as it is."
+                    value=form.rule("retry_jitter_percent")
+                    inputmode="numeric"
+                    is_required=false
+                />
                 <p class="hint" id="retries" role="status" hidden=move || retries.with(Option::is_none)>
                     {move || retries.get()}
                 </p>
@@ -223,7 +233,7 @@ pub fn Failures(
     }
 }
 
-/// What the two fields come to, when both are right.
+/// What the fields about retries come to, when all are right.
 fn retries(form: &JobForm) -> Option<String> {
     let usual = Rules::default();
     let number = |field: &str, usual: u32| match form.rule(field).trim() {
@@ -232,9 +242,10 @@ fn retries(form: &JobForm) -> Option<String> {
     };
     let max_retries = number("max_retries", usual.max_retries.into())?.try_into().ok()?;
     let base_retry_delay_seconds = number("base_retry_delay_seconds", usual.base_retry_delay_seconds)?;
-    let rules = Rules { max_retries, base_retry_delay_seconds, ..usual };
+    let retry_jitter_percent = number("retry_jitter_percent", usual.retry_jitter_percent.into())?.try_into().ok()?;
+    let rules = Rules { max_retries, base_retry_delay_seconds, retry_jitter_percent, ..usual };
     rules.check().ok()?;
-    Some(retry_words(max_retries, base_retry_delay_seconds))
+    Some(retry_words(max_retries, base_retry_delay_seconds, retry_jitter_percent))
 }
 
 #[cfg(test)]
@@ -243,16 +254,19 @@ mod tests {
 
     #[test]
     fn retries_are_told_as_they_will_be_and_not_while_a_number_is_wrong() {
-        let told = |retries: &str, base: &str| {
-            let fields = [("max_retries", retries), ("base_retry_delay_seconds", base)];
+        let told = |retries: &str, base: &str, jitter: &str| {
+            let fields =
+                [("max_retries", retries), ("base_retry_delay_seconds", base), ("retry_jitter_percent", jitter)];
             let rules = fields.map(|(field, text)| (field.to_owned(), text.to_owned())).into();
             super::retries(&JobForm { rules, ..JobForm::default() })
         };
-        assert_eq!(told("2", "5").as_deref(), Some("Tried up to 2 times more: after 5 s and 10 s."));
-        assert_eq!(told("1", "").as_deref(), Some("Tried once more: after 5 s."));
-        assert_eq!(told("", ""), super::retries(&JobForm::default()));
-        for (retries, base) in [("101", "5"), ("2", "0"), ("many", "5"), ("-1", "5"), ("2", "86401")] {
-            assert_eq!(told(retries, base), None, "{retries}, {base}");
+        assert_eq!(told("2", "5", "").as_deref(), Some("Tried up to 2 times more: after 5 s and 10 s."));
+        assert_eq!(told("1", "", "0").as_deref(), Some("Tried once more: after 5 s."));
+        assert_eq!(told("1", "", "20").as_deref(), Some("Tried once more: after 5 s, or up to 20 % sooner."));
+        assert_eq!(told("", "", ""), super::retries(&JobForm::default()));
+        let wrong = [("101", "5", ""), ("2", "0", ""), ("many", "5", ""), ("-1", "5", ""), ("2", "86401", "")];
+        for (retries, base, jitter) in wrong.into_iter().chain([("2", "5", "101"), ("2", "5", "half")]) {
+            assert_eq!(told(retries, base, jitter), None, "{retries}, {base}, {jitter}");
         }
     }
 }
