@@ -116,7 +116,12 @@ impl Driver {
 
     /// Asks for a run each `period` until told to stop; every fifth of an `obedient` job is left to run into its own end,
     /// the others are cancelled.
-    pub(crate) fn keep_asking(&self, kind: &'static str, period: Duration, stop: &CancellationToken) -> anyhow::Result<Asking> {
+    pub(crate) fn keep_asking(
+        &self,
+        kind: &'static str,
+        period: Duration,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<Asking> {
         let (driver, job, until) = (self.clone(), self.manual(kind)?, stop.clone());
         Ok(tokio::spawn(async move {
             let mut number = 0;

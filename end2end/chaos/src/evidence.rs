@@ -42,7 +42,9 @@ impl Evidence {
         fs::create_dir_all(&folder).with_context(|| format!("{} cannot be made", folder.display()))?;
         let evidence = Self { folder, files: Mutex::default() };
         // The checker wants every file, also of what never happened.
-        for name in ["jobs.jsonl", "ops.jsonl", "witness.jsonl", "nemesis.jsonl", "sql.jsonl", "api.jsonl", "loglines.jsonl"] {
+        for name in
+            ["jobs.jsonl", "ops.jsonl", "witness.jsonl", "nemesis.jsonl", "sql.jsonl", "api.jsonl", "loglines.jsonl"]
+        {
             evidence.touch(name)?;
         }
         Ok(evidence)

@@ -126,14 +126,16 @@ impl Stand<'_> {
 
     /// What the database holds, past every server.
     async fn from_sql(&self) -> anyhow::Result<()> {
-        let query = "SELECT o.id::text AS id, o.job_id::text AS job_id, o.scheduled_for, o.trigger, o.status, o.attempt,
+        let query =
+            "SELECT o.id::text AS id, o.job_id::text AS job_id, o.scheduled_for, o.trigger, o.status, o.attempt,
                             o.started_at, o.ended_at, o.note, o.instance_id, o.created_at, o.failures::int8 AS failures,
                             o.duplicate_starts::int8 AS duplicate_starts, o.status_changes, k.key
                        FROM occurrences o LEFT JOIN trigger_keys k ON k.occurrence_id = o.id
                       ORDER BY o.id";
         for row in sqlx::query(query).fetch_all(&self.pool).await? {
             let changes: Value = row.try_get("status_changes")?;
-            let changes = changes.as_array().context("a life is a list")?.iter().map(change).collect::<Option<Vec<_>>>();
+            let changes =
+                changes.as_array().context("a life is a list")?.iter().map(change).collect::<Option<Vec<_>>>();
             let line = json!({
                 "occurrence": row.try_get::<String, _>("id")?,
                 "job": row.try_get::<String, _>("job_id")?,

@@ -100,10 +100,8 @@ impl<'a> Stand<'a> {
             workers.push(fitter.worker(&format!("worker-{number}"), port, witness.socket()).await?);
         }
         let links = std::mem::take(&mut fitter.links);
-        let pool = PgPoolOptions::new()
-            .max_connections(4)
-            .acquire_timeout(Duration::from_secs(5))
-            .connect_lazy(&database)?;
+        let pool =
+            PgPoolOptions::new().max_connections(4).acquire_timeout(Duration::from_secs(5)).connect_lazy(&database)?;
 
         // The first one alone: it migrates, and the link it prints is good until another server prints one.
         servers[0].start().await?;
@@ -146,8 +144,9 @@ impl<'a> Stand<'a> {
 
     /// Which of the servers leads, if one does.
     pub(crate) async fn leader(&self) -> anyhow::Result<Option<usize>> {
-        let holder: Option<Option<String>> =
-            sqlx::query_scalar("SELECT holder FROM leases WHERE role = 'dispatcher'").fetch_optional(&self.pool).await?;
+        let holder: Option<Option<String>> = sqlx::query_scalar("SELECT holder FROM leases WHERE role = 'dispatcher'")
+            .fetch_optional(&self.pool)
+            .await?;
         let Some(holder) = holder.flatten() else { return Ok(None) };
         // A holder's name ends with its process and a draw.
         let pid = holder.rsplit('-').nth(1).and_then(|pid| pid.parse().ok());

@@ -43,10 +43,13 @@ impl Tap {
         channel.queue_declare(queue.as_str().into(), exclusive, FieldTable::default()).await?;
         for (exchange, key) in exchanges {
             let (exchange, key) = (exchange.as_str().into(), (*key).into());
-            channel.queue_bind(queue.as_str().into(), exchange, key, QueueBindOptions::default(), FieldTable::default()).await?;
+            channel
+                .queue_bind(queue.as_str().into(), exchange, key, QueueBindOptions::default(), FieldTable::default())
+                .await?;
         }
         let options = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
-        let mut deliveries = channel.basic_consume(queue.as_str().into(), "tap".into(), options, FieldTable::default()).await?;
+        let mut deliveries =
+            channel.basic_consume(queue.as_str().into(), "tap".into(), options, FieldTable::default()).await?;
         let (heard, is_copying) = (Arc::<Mutex<Vec<Heard>>>::default(), Arc::new(AtomicBool::new(copies > 0)));
         let (note, may_copy, again) = (heard.clone(), is_copying.clone(), channel.clone());
         tokio::spawn(async move {

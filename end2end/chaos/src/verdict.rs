@@ -83,9 +83,10 @@ impl Verdict {
         }
         let recoveries = said["recovery"].as_array().map(Vec::as_slice).unwrap_or_default();
         for name in ["dispatch_ms", "orphans", "orphan_max_ms", "drained_ms"] {
-            let greatest = recoveries.iter().filter_map(|one| one[name].as_f64()).fold(None, |most: Option<f64>, one| {
-                Some(most.map_or(one, |most| most.max(one)))
-            });
+            let greatest = recoveries
+                .iter()
+                .filter_map(|one| one[name].as_f64())
+                .fold(None, |most: Option<f64>, one| Some(most.map_or(one, |most| most.max(one))));
             if let Some(greatest) = greatest {
                 figures.insert(name.into(), greatest);
             }
@@ -120,7 +121,10 @@ impl Verdict {
     /// For people.
     pub(crate) fn print(&self) {
         let word = if self.passed { "passed" } else { "FAILED" };
-        println!("{:<4} {word}  count {:>3}, seed {}, {:.0} s  {}", self.scenario, self.count, self.seed, self.seconds, self.title);
+        println!(
+            "{:<4} {word}  count {:>3}, seed {}, {:.0} s  {}",
+            self.scenario, self.count, self.seed, self.seconds, self.title
+        );
         for failure in &self.failures {
             println!("       {failure}");
         }
@@ -135,7 +139,8 @@ impl Verdict {
 /// Runs the checker. Its exit code says whether all is well; only that it can say so is our business here.
 fn check(folder: &Path) -> anyhow::Result<Value> {
     let checker = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/check.py");
-    let output = std::process::Command::new("python3").arg(checker).arg(folder).output().context("python3 is missing")?;
+    let output =
+        std::process::Command::new("python3").arg(checker).arg(folder).output().context("python3 is missing")?;
     ensure!(
         matches!(output.status.code(), Some(0 | 1)),
         "the checker cannot read {}: {}{}",

@@ -5,7 +5,7 @@
 //! not count as sent stays unpublished in PostgreSQL and is published again later.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeMap, HashSet},
     sync::{Arc, Mutex},
     time::Duration,
 };

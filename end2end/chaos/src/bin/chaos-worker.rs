@@ -28,7 +28,9 @@ struct Teller {
 
 impl Teller {
     fn from_env() -> Result<Self, String> {
-        let read = |name: &str| std::env::var(name).map_err(|_| format!("{name} is not set: `make chaos` starts this program"));
+        let read = |name: &str| {
+            std::env::var(name).map_err(|_| format!("{name} is not set: `make chaos` starts this program"))
+        };
         let (path, process) = (read("CHAOS_WITNESS")?, read("CHAOS_PROCESS")?);
         let socket = UnixDatagram::unbound().map_err(|error| error.to_string())?;
         socket.connect(&path).map_err(|error| format!("nobody listens at {path}: {error}"))?;

@@ -17,7 +17,8 @@ pub(super) const C18: Scenario = Scenario {
 
 async fn killed(house: &mut House, dials: Dials) -> anyhow::Result<super::Played> {
     // Nothing can start while it is away, but everything is created on time.
-    let judge = json!({"allowance_ms": 60_000, "dispatch_allowance_ms": 4_500, "recovery_ms": 30_000, "orphan_ms": null});
+    let judge =
+        json!({"allowance_ms": 60_000, "dispatch_allowance_ms": 4_500, "recovery_ms": 30_000, "orphan_ms": null});
     Script::new("C18", judge)
         .play(house, dials, async |stand: &mut Stand<'_>, dials: &Dials, extra: &mut Extra| {
             for round in 0..dials.count {

@@ -57,9 +57,7 @@ async fn replayed(house: &mut House, dials: Dials) -> anyhow::Result<super::Play
             for one in &heard {
                 tap.replay(one).await?;
             }
-            stand
-                .until("an end of the played back", async |stand| Ok(stand.waiting_reports().await? == 0))
-                .await?;
+            stand.until("an end of the played back", async |stand| Ok(stand.waiting_reports().await? == 0)).await?;
             stand.go_on(2.0).await;
             stand.evidence.over(fault);
             let after = stand.ended_rows().await?;

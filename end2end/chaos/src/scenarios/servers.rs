@@ -119,7 +119,8 @@ async fn paused(stand: &mut Stand<'_>, dials: &Dials, extra: &mut Extra, point: 
         stand.servers[leader].freeze()?;
     } else {
         let other = 1 - leader;
-        let arming = stand.evidence.begin("terminate", stand.servers[leader].name(), format!("to be armed with {point}"));
+        let arming =
+            stand.evidence.begin("terminate", stand.servers[leader].name(), format!("to be armed with {point}"));
         let waiting = stand.evidence.begin("terminate", stand.servers[other].name(), "to come second");
         stand.servers[other].terminate().await?;
         stand.servers[leader].terminate().await?;

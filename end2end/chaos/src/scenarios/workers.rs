@@ -112,7 +112,8 @@ pub(super) const C27: Scenario = Scenario {
 };
 
 async fn cut(house: &mut House, dials: Dials) -> anyhow::Result<super::Played> {
-    let judge = json!({"allowance_ms": 60_000, "dispatch_allowance_ms": 3_000, "recovery_ms": 40_000, "orphan_ms": null});
+    let judge =
+        json!({"allowance_ms": 60_000, "dispatch_allowance_ms": 3_000, "recovery_ms": 40_000, "orphan_ms": null});
     Script::new("C27", judge)
         .play(house, dials, async |stand: &mut Stand<'_>, dials: &Dials, extra: &mut Extra| {
             for round in 0..dials.count {
@@ -126,7 +127,8 @@ async fn cut(house: &mut House, dials: Dials) -> anyhow::Result<super::Played> {
                 ][(round % 4) as usize];
                 let seconds = dials.either(12.0, 60.0);
                 let at_work = stand.witness.running(stand.workers[number].name());
-                let fault = stand.evidence.begin(word, name.as_str(), format!("for {seconds} s, {at_work} runs at work"));
+                let fault =
+                    stand.evidence.begin(word, name.as_str(), format!("for {seconds} s, {at_work} runs at work"));
                 stand.link(&name)?.set(mode);
                 stand.go_on(seconds).await;
                 stand.link(&name)?.set(Mode::Pass);
@@ -148,7 +150,8 @@ pub(super) const C28: Scenario = Scenario {
 };
 
 async fn cut_and_killed(house: &mut House, dials: Dials) -> anyhow::Result<super::Played> {
-    let judge = json!({"allowance_ms": 60_000, "dispatch_allowance_ms": 3_000, "recovery_ms": 40_000, "orphan_ms": null});
+    let judge =
+        json!({"allowance_ms": 60_000, "dispatch_allowance_ms": 3_000, "recovery_ms": 40_000, "orphan_ms": null});
     Script::new("C28", judge)
         .play(house, dials, async |stand: &mut Stand<'_>, dials: &Dials, _: &mut Extra| {
             for _ in 0..dials.count {
@@ -214,7 +217,8 @@ pub(super) const C31: Scenario = Scenario {
 
 async fn all_killed(house: &mut House, dials: Dials) -> anyhow::Result<super::Played> {
     // All that waits is late until it has been drained.
-    let judge = json!({"allowance_ms": null, "dispatch_allowance_ms": 4_500, "recovery_ms": 120_000, "orphan_ms": 200_000});
+    let judge =
+        json!({"allowance_ms": null, "dispatch_allowance_ms": 4_500, "recovery_ms": 120_000, "orphan_ms": 200_000});
     let mut script = Script::new("C31", judge);
     script.more = (0..100).map(|_| Plan::each("quick", 1)).collect();
     script
