@@ -83,7 +83,8 @@ const fn middle() -> u8 {
 /// A worker reports Running, then one end. Completed, Cancelled and a permanent Failed are final. Any other Failed and
 /// TimedOut are final only when the job's retries are used up; until then the server queues the next attempt, after the
 /// job's backoff. Queued says that the attempt was handed back without having failed: the worker stops, or the job asked
-/// for more time; the next attempt counts as no retry.
+/// for more time; the next attempt counts as no retry. Unknown says that the attempt was lost with its worker's process,
+/// as the next process found: the server decides as about a run whose worker fell silent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]

@@ -313,6 +313,9 @@ impl Rules {
     }
 }
 
+/// The longest pause between attempts, in seconds: a day. Doubling leads there from any base within 17 steps.
+pub const LONGEST_PAUSE_SECONDS: u64 = 24 * 3_600;
+
 /// How many pauses between attempts are named one by one.
 const NAMED_PAUSES: u16 = 6;
 
@@ -322,10 +325,10 @@ const NAMED_PAUSES: u16 = 6;
 #[must_use]
 pub fn retry_words(max_retries: u16, base_retry_delay_seconds: u32, retry_jitter_percent: u16) -> String {
     let pause = |n: u16| {
-        let doubled =
-            1_u64.checked_shl(u32::from(n)).and_then(|times| times.checked_mul(base_retry_delay_seconds.into()));
-        doubled.map_or_else(|| "more than a lifetime".into(), pause_words)
+        let doubled = u64::from(base_retry_delay_seconds) << n.min(17);
+        pause_words(doubled.min(LONGEST_PAUSE_SECONDS))
     };
+    let capped = |n: u16| u64::from(base_retry_delay_seconds) << n.min(17) > LONGEST_PAUSE_SECONDS;
     let sooner = match (retry_jitter_percent, max_retries) {
         (0, _) => String::new(),
         (percent, 1) => format!(", or up to {percent} % sooner"),
@@ -341,8 +344,9 @@ pub fn retry_words(max_retries: u16, base_retry_delay_seconds: u32, retry_jitter
         n => {
             let first: Vec<_> = (0..NAMED_PAUSES - 2).map(pause).collect();
             let last = pause(n - 1);
+            let end = if capped(n - 1) { format!(", at most {last}") } else { format!("; before the last {last}") };
             format!(
-                "Tried up to {n} times more: after {} and so on, each time twice as long; before the last {last}{sooner}.",
+                "Tried up to {n} times more: after {} and so on, each time twice as long{end}{sooner}.",
                 first.join(", ")
             )
         }
@@ -357,9 +361,7 @@ fn pause_words(seconds: u64) -> String {
     match seconds {
         s if s < 120 => format!("{s} s"),
         s if s < 7_200 => two(s / 60, "min", s % 60, "s"),
-        s if s < 172_800 => two(s / 3_600, "h", s % 3_600 / 60, "min"),
-        s if s < 3_650 * 86_400 => two(s / 86_400, "d", s % 86_400 / 3_600, "h"),
-        s => format!("{} years", s / (365 * 86_400)),
+        s => two(s / 3_600, "h", s % 3_600 / 60, "min"),
     }
 }
 
@@ -425,8 +427,11 @@ mod tests {
         for (retries, base, words) in told {
             assert_eq!(retry_words(retries, base, 0), words);
         }
-        assert!(retry_words(100, 86_400, 0).ends_with("before the last more than a lifetime."));
-        assert!(retry_words(40, 1, 0).ends_with("before the last 17432 years."));
+        assert!(
+            retry_words(100, 86_400, 0)
+                .ends_with("after 24 h, 24 h, 24 h, 24 h and so on, each time twice as long, at most 24 h.")
+        );
+        assert!(retry_words(40, 1, 0).ends_with("each time twice as long, at most 24 h."));
     }
 
     #[test]

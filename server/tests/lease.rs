@@ -185,6 +185,35 @@ async fn what_a_frozen_leader_writes_touches_nothing() {
 }
 
 #[tokio::test]
+async fn a_leader_that_was_frozen_past_its_time_never_works_without_a_leader() {
+    let (store, cache) = bench().await;
+    // It sleeps through the end of its lease, as a frozen one does.
+    let frozen = Server::start(&store, &cache, LeaseTimes { heartbeat: Duration::from_secs(3_600), ..TIMES });
+    let old = frozen.term().await;
+    let (mut states, seen) = (frozen.leadership.clone(), Arc::new(std::sync::Mutex::new(Vec::new())));
+    let note = seen.clone();
+    let watching = tokio::spawn(async move {
+        while states.changed().await.is_ok() {
+            let state = states.borrow_and_update().clone();
+            note.lock().expect("nobody panicked").push(state);
+        }
+    });
+    let other = Server::start(&store, &cache, TIMES);
+    let newer = other.term().await;
+    // The other one gives the role back, and with that wakes the sleeper.
+    other.stop().await;
+    let again = stack::eventually("a later term of the sleeper", || async {
+        frozen.leadership.borrow().term().filter(|term| term.epoch() > newer.epoch()).cloned()
+    })
+    .await;
+    assert!(old.epoch() < newer.epoch() && newer.epoch() < again.epoch());
+    frozen.stop().await;
+    watching.await.expect("it ends with the lease");
+    let seen = seen.lock().expect("nobody panicked");
+    assert!(!seen.iter().any(|state| matches!(state, Leadership::Nobody)), "{seen:?}");
+}
+
+#[tokio::test]
 async fn a_leader_that_wakes_up_to_a_newer_term_steps_down() {
     let (store, cache) = bench().await;
     let server = Server::start(&store, &cache, TIMES);

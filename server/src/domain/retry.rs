@@ -11,15 +11,20 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use protocol::{failure::Cause, id::OccurrenceId, status::OccurrenceStatus, view::StatusChange};
+use protocol::{
+    failure::Cause, id::OccurrenceId, rules::LONGEST_PAUSE_SECONDS, status::OccurrenceStatus, view::StatusChange,
+};
 use sha2::{Digest, Sha256};
 
-use super::transition::Change;
+use super::{
+    transition::Change,
+    zombie::{self, Fate, OnLost},
+};
 
 /// The longest pause before an attempt, whoever asks for it.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(30 * 24 * 3600);
 /// The longest pause that doubling leads to.
-const LONGEST_BACKOFF: Duration = Duration::from_secs(24 * 3600);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(LONGEST_PAUSE_SECONDS);
 /// An occurrence that was handed back so often is going round in circles.
 const MOST_ATTEMPTS: i32 = 10_000;
 
@@ -36,6 +41,10 @@ pub struct Standing {
     pub jitter_percent: i16,
     /// Whether somebody asked for it to end.
     pub is_cancelled: bool,
+    /// What becomes of a run that is lost with its worker.
+    pub on_lost: OnLost,
+    /// How often it was rescued already.
+    pub rescues: i16,
 }
 
 /// The pause after one more failure: `base × 2^failures`, at most a day.
@@ -67,6 +76,9 @@ pub fn decide(change: &mut Change, standing: Standing, now: DateTime<Utc>) {
     }
     let asked = change.retry_after.map(|wait| wait.min(LONGEST_WAIT));
     let spent = change.attempt >= MOST_ATTEMPTS;
+    if change.is_lost {
+        return lose(change, standing, now);
+    }
     if change.handed_back {
         if standing.is_cancelled {
             let reason = "Cancelled: its worker stopped before it could end by itself.";
@@ -97,6 +109,43 @@ pub fn decide(change: &mut Change, standing: Standing, now: DateTime<Utc>) {
     change.counts_as_failure = true;
     let nth = standing.failures + 1;
     again(change, wait, format!("Retry {nth} of {} {}", standing.max_retries, when(wait)), now);
+}
+
+/// A run that was lost with its worker's process, by the worker's own word: the same is decided as about one whose worker
+/// fell silent, only sooner.
+fn lose(change: &mut Change, standing: Standing, now: DateTime<Utc>) {
+    match zombie::fate(standing.on_lost, standing.rescues, standing.is_cancelled) {
+        Fate::Cancel => {
+            finish(change, OccurrenceStatus::Cancelled, "Cancelled: its worker's process ended before it could.", now);
+        }
+        Fate::Requeue => {
+            change.is_rescue = true;
+            let note = format!("Its worker's process ended before it did; attempt {} at once", change.attempt + 1);
+            again(change, Duration::ZERO, note, now);
+        }
+        Fate::Poison => {
+            change.cause = Some(Cause::Poison);
+            let note = format!(
+                "Its run ended with its worker's process {} times: it is not given to another.",
+                standing.rescues + 1
+            );
+            finish(change, OccurrenceStatus::Failed, &note, now);
+        }
+        // Not known to be running yet: it becomes that first, and its silence tells the rest.
+        Fate::Unknown if change.started_at.is_some() => change.note = None,
+        Fate::Unknown => {
+            let note = "Its worker's process ended before it did, and the job must not be run twice.";
+            change.steps.push(StatusChange {
+                status: OccurrenceStatus::Unknown,
+                at: now,
+                attempt: change.attempt,
+                by: Some(change.instance_id.clone()),
+                note: Some(note.to_owned()),
+            });
+            change.status = OccurrenceStatus::Unknown;
+            change.note = Some(note.to_owned());
+        }
+    }
 }
 
 fn again(change: &mut Change, wait: Duration, note: String, now: DateTime<Utc>) {
@@ -146,7 +195,15 @@ mod tests {
     const NOW: DateTime<Utc> = DateTime::UNIX_EPOCH;
 
     fn standing(failures: i16, max_retries: i16) -> Standing {
-        Standing { failures, max_retries, base_delay: Duration::from_secs(5), jitter_percent: 0, is_cancelled: false }
+        Standing {
+            failures,
+            max_retries,
+            base_delay: Duration::from_secs(5),
+            jitter_percent: 0,
+            is_cancelled: false,
+            on_lost: OnLost::Requeue,
+            rescues: 0,
+        }
     }
 
     fn change(status: OccurrenceStatus) -> Change {
@@ -276,6 +333,37 @@ mod tests {
         let mut change = Change { retry_after: Some(asked), ..super::tests::change(OccurrenceStatus::Failed) };
         decide(&mut change, standing, NOW);
         assert_eq!(wait(&change), Some(10_000));
+    }
+
+    #[test]
+    fn a_run_that_was_lost_with_its_process_is_rescued_three_times_and_then_poison() {
+        for rescues in 0..3 {
+            let mut change = change(OccurrenceStatus::Unknown);
+            decide(&mut change, Standing { rescues, ..standing(0, 0) }, NOW);
+            assert_eq!((change.status, change.is_rescue), (OccurrenceStatus::Queued, true));
+            assert_eq!((wait(&change), change.counts_as_failure), (Some(0), false));
+        }
+        let mut change = change(OccurrenceStatus::Unknown);
+        decide(&mut change, Standing { rescues: 3, ..standing(0, 5) }, NOW);
+        assert_eq!((change.status, change.cause), (OccurrenceStatus::Failed, Some(Cause::Poison)));
+        assert!(change.waits_until.is_none() && change.ended_at.is_some());
+    }
+
+    #[test]
+    fn a_lost_run_of_a_job_that_must_not_be_repeated_is_unknown() {
+        let strict = Standing { on_lost: OnLost::Fail, ..standing(0, 5) };
+        let mut lost = change(OccurrenceStatus::Unknown);
+        decide(&mut lost, strict, NOW);
+        assert_eq!((lost.status, lost.ended_at, lost.waits_until), (OccurrenceStatus::Unknown, None, None));
+        // Its start and its loss in one batch: the state machine knows no way from Queued to Unknown.
+        let mut both = change(OccurrenceStatus::Unknown);
+        both.started_at = Some(NOW);
+        both.status = OccurrenceStatus::Running;
+        decide(&mut both, strict, NOW);
+        assert_eq!((both.status, both.waits_until), (OccurrenceStatus::Running, None));
+        let mut cancelled = change(OccurrenceStatus::Unknown);
+        decide(&mut cancelled, Standing { is_cancelled: true, ..strict }, NOW);
+        assert_eq!(cancelled.status, OccurrenceStatus::Cancelled);
     }
 
     #[test]

@@ -45,6 +45,11 @@ pub struct Change {
     pub note: Option<String>,
     /// Whether the attempt was given back without having failed. What then follows is decided by `retry`.
     pub handed_back: bool,
+    /// Whether its worker's process ended before the attempt did, as the worker found at its next start. What then follows
+    /// is decided by `retry`.
+    pub is_lost: bool,
+    /// Whether the next attempt is one of those that are granted to lost runs.
+    pub is_rescue: bool,
     /// Whether another attempt is useless.
     pub permanent: bool,
     /// The pause the worker asks for before the next attempt.
@@ -67,12 +72,12 @@ impl Change {
     /// Whether another attempt may follow, if the occurrence has one left.
     #[must_use]
     pub fn may_be_followed(&self) -> bool {
-        self.handed_back || matches!(self.status, OccurrenceStatus::Failed | OccurrenceStatus::TimedOut)
+        self.handed_back || self.is_lost || matches!(self.status, OccurrenceStatus::Failed | OccurrenceStatus::TimedOut)
     }
 
     /// Whether nothing more can be told about the attempt.
     fn is_over(&self) -> bool {
-        self.handed_back || self.status.is_final()
+        self.handed_back || self.is_lost || self.status.is_final()
     }
 }
 
@@ -110,6 +115,8 @@ fn begin(report: StatusReport) -> Change {
         exception: None,
         note: None,
         handed_back: false,
+        is_lost: false,
+        is_rescue: false,
         permanent: false,
         retry_after: None,
         waits_until: None,
@@ -133,8 +140,9 @@ fn add(change: &mut Change, report: StatusReport) {
     if change.is_over() {
         return;
     }
-    if report.status == OccurrenceStatus::Queued {
-        change.handed_back = true;
+    if matches!(report.status, OccurrenceStatus::Queued | OccurrenceStatus::Unknown) {
+        change.handed_back = report.status == OccurrenceStatus::Queued;
+        change.is_lost = !change.handed_back;
         change.instance_id = report.instance_id;
         change.retry_after = report.retry_after_ms.map(Duration::from_millis);
         change.note = report.exception.as_deref().map(first_line);

@@ -2,9 +2,9 @@
 WITH r AS (
     SELECT * FROM unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::smallint[], $5::text[], $6::timestamptz[],
                          $7::timestamptz[], $8::bigint[], $9::text[], $10::text[], $11::text[], $12::jsonb[],
-                         $13::jsonb[], $18::text[], $19::text[], $20::timestamptz[], $21::boolean[])
+                         $13::jsonb[], $18::text[], $19::text[], $20::timestamptz[], $21::boolean[], $22::boolean[])
                AS r (id, created_at, attempt, status, instance_id, started_at, ended_at, duration_ms, result,
-                     exception, note, progress, steps, fingerprint, cause, waits_until, counts_as_failure)
+                     exception, note, progress, steps, fingerprint, cause, waits_until, counts_as_failure, is_rescue)
 ),
 -- Locked in the order of ids, which is the order they come in, so that two servers with overlapping batches cannot wait
 -- for each other. LATERAL, so that each row is looked up by its id whatever the planner thinks of the batch's size.
@@ -29,6 +29,7 @@ changed AS (
            -- Queued again: the next attempt, held until its time has come.
            attempt = CASE WHEN r.status = 0 THEN o.attempt + 1 ELSE o.attempt END,
            failures = CASE WHEN r.counts_as_failure THEN o.failures + 1 ELSE o.failures END,
+           rescues = CASE WHEN r.is_rescue THEN o.rescues + 1 ELSE o.rescues END,
            is_held = r.status = 0 OR o.is_held,
            waits_until = r.waits_until,
            instance_id = CASE WHEN r.status <> 0 THEN r.instance_id END,

@@ -11,7 +11,7 @@ use super::{
     Result, Store, StoreError,
     occurrences::{listed, status},
 };
-use crate::domain::{claim::Known, retry::Standing, transition::Change};
+use crate::domain::{claim::Known, retry::Standing, transition::Change, zombie::OnLost};
 
 /// What came of a batch of changes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -64,6 +64,7 @@ impl Store {
             changes.iter().map(|change| change.cause.map(|cause| cause.word().to_owned())).collect();
         let waits: Vec<Option<DateTime<Utc>>> = changes.iter().map(|change| change.waits_until).collect();
         let failed: Vec<bool> = changes.iter().map(|change| change.counts_as_failure).collect();
+        let rescues: Vec<bool> = changes.iter().map(|change| change.is_rescue).collect();
         let rows = sqlx::query_file!(
             "src/store/apply.sql",
             &ids,
@@ -86,7 +87,8 @@ impl Store {
             &fingerprints as &[Option<String>],
             &causes as &[Option<String>],
             &waits as &[Option<DateTime<Utc>>],
-            &failed
+            &failed,
+            &rescues
         )
         .fetch_all(self.pool())
         .await
@@ -147,7 +149,8 @@ impl Store {
             r#"SELECT o.id AS "id!", o.failures AS "failures!", o.max_retries AS "max_retries!",
                       coalesce(j.base_retry_delay_seconds, 5) AS "base!",
                       coalesce(j.retry_jitter_percent, 0::smallint) AS "jitter!",
-                      o.cancel_requested_at IS NOT NULL AS "is_cancelled!"
+                      o.cancel_requested_at IS NOT NULL AS "is_cancelled!", o.on_lost AS "on_lost!",
+                      o.rescues AS "rescues!"
                  FROM unnest($1::uuid[], $2::timestamptz[], $3::int[]) AS a (id, created_at, attempt)
                 CROSS JOIN LATERAL (
                       SELECT * FROM occurrences o
@@ -168,6 +171,8 @@ impl Store {
                     base_delay: Duration::from_secs(u64::try_from(row.base).unwrap_or_default()),
                     jitter_percent: row.jitter,
                     is_cancelled: row.is_cancelled,
+                    on_lost: OnLost::from_word(&row.on_lost),
+                    rescues: row.rescues,
                 };
                 (OccurrenceId(row.id), standing)
             })

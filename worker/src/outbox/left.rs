@@ -90,13 +90,13 @@ fn attempt(report: &StatusReport) -> Attempt {
     (report.occurrence_id, report.attempt)
 }
 
-/// The end of a run that its process did not live to see: the attempt is handed back.
+/// The end of a run that its process did not live to see: it is lost. Not handed back, for the run may be what ended the
+/// process, and whoever handed it back each time would run it for ever.
 fn interruption(start: StatusReport) -> StatusReport {
     StatusReport {
-        status: OccurrenceStatus::Queued,
+        status: OccurrenceStatus::Unknown,
         timestamp: clock::now(),
         exception: Some("interrupted: the worker's process ended before the run did".to_owned()),
-        retry_after_ms: Some(0),
         ..start
     }
 }

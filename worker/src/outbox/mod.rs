@@ -20,8 +20,8 @@
 //! entries back for 50 ms, in which most are confirmed and vanish: a short run on a healthy broker costs no write. What
 //! lives longer is on disk: a run that goes on, and everything from the moment the broker is away, for then nothing is
 //! held back. What a kill can cost is the last 50 ms: a run that began in them is found by the server, by the missing
-//! heartbeats, as it would be without any outbox; one that ended in them is handed back, which changes nothing if the
-//! broker had its end already, and otherwise runs it again.
+//! heartbeats, as it would be without any outbox; one that ended in them is reported as lost, which changes nothing if
+//! the broker had its end already, and otherwise runs it again.
 //!
 //! # What is promised
 //!

@@ -19,7 +19,7 @@ use nix::{
 use protocol::{
     id::OccurrenceId,
     message::{JobMessage, RegistrationMessage, StatusReport, first_seq},
-    status::OccurrenceStatus::{self, Completed, Queued, Running},
+    status::OccurrenceStatus::{self, Completed, Queued, Running, Unknown},
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -323,7 +323,7 @@ async fn a_killed_worker_is_spoken_for_by_the_next_one_at_once() {
     let reports = stack.reports().await;
     assert_eq!(told(reports.clone(), &open), [(Running, None), (Queued, Some(0))]);
     assert_eq!(told(reports.clone(), &ending), [(Running, None), (Completed, None)]);
-    let interrupted = reports.iter().find(|report| report.status == Queued).expect("it is there");
+    let interrupted = reports.iter().find(|report| report.status == Unknown).expect("it is there");
     assert!(interrupted.exception.as_deref().is_some_and(|text| text.starts_with("interrupted: ")));
     // In the name of the process that ran it.
     assert!(reports.iter().all(|report| report.instance_id == reports[0].instance_id));

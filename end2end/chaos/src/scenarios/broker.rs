@@ -2,10 +2,18 @@
 
 use std::collections::HashMap;
 
+use lapin::{Connection, ConnectionProperties, options::QueueDeleteOptions, types::FieldTable};
+use protocol::topology::Topology;
 use serde_json::json;
 
 use super::{Dials, Extra, Scenario, Script, pause};
-use crate::{evidence::now, house::House, service::Kind, stand::Stand, workload::Plan};
+use crate::{
+    evidence::now,
+    house::House,
+    service::Kind,
+    stand::Stand,
+    workload::{Plan, WORKER},
+};
 
 pub(super) const C18: Scenario = Scenario {
     id: "C18",
@@ -85,6 +93,42 @@ async fn wiped(house: &mut House, dials: Dials) -> anyhow::Result<super::Played>
                 stand.until("a start", async |stand| Ok(stand.witness.starts() > before)).await?;
                 extra.at_most("topology_back_s", (now() - ready) as f64 / 1e6, 15.0);
                 stand.until("an end of the backlog", async |stand| Ok(stand.open_occurrences().await? < 300)).await?;
+            }
+            Ok(())
+        })
+        .await
+}
+
+pub(super) const C22: Scenario = Scenario {
+    id: "C22",
+    title: "A queue that work is published to loses its binding, or is deleted",
+    short: 0,
+    long: 6,
+    play: |house, dials| Box::pin(unbound(house, dials)),
+};
+
+async fn unbound(house: &mut House, dials: Dials) -> anyhow::Result<super::Played> {
+    let judge =
+        json!({"allowance_ms": 15_000, "dispatch_allowance_ms": 3_000, "recovery_ms": 10_000, "orphan_ms": null});
+    Script::new("C22", judge)
+        .play(house, dials, async |stand: &mut Stand<'_>, dials: &Dials, _: &mut Extra| {
+            for round in 0..dials.count {
+                let queue = stand.names.job_queue(WORKER, "quick");
+                let connection =
+                    Connection::connect(stand.house.rabbitmq.url(), ConnectionProperties::default()).await?;
+                let channel = connection.create_channel().await?;
+                if round % 2 == 0 {
+                    let (exchange, key) = (stand.names.jobs_exchange(), Topology::job_binding(WORKER, "quick"));
+                    let (queue, exchange, key) = (queue.as_str().into(), exchange.as_str().into(), key.as_str().into());
+                    channel.queue_unbind(queue, exchange, key, FieldTable::default()).await?;
+                    stand.evidence.happened("unbind", "rabbitmq", "the queue of quick");
+                } else {
+                    channel.queue_delete(queue.as_str().into(), QueueDeleteOptions::default()).await?;
+                    stand.evidence.happened("delete-queue", "rabbitmq", "the queue of quick");
+                }
+                let _ = connection.close(200, "done".into()).await;
+                let breath = pause(&mut stand.random, 12.0, 15.0);
+                stand.go_on(breath).await;
             }
             Ok(())
         })

@@ -110,6 +110,7 @@ pub(crate) const ALL: &[Scenario] = &[
     database::C14,
     broker::C18,
     broker::C20,
+    broker::C22,
     broker::C23,
     workers::C25,
     workers::C26,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use rand::RngExt;
 use serde_json::json;
 
@@ -12,7 +12,7 @@ use crate::{
     evidence::now,
     house::House,
     proxy::Mode,
-    stand::Stand,
+    stand::{PATIENCE, Stand},
     workload::{Plan, When},
 };
 
@@ -271,8 +271,9 @@ async fn poisoned(house: &mut House, dials: Dials) -> anyhow::Result<super::Play
             for number in 0..dials.count {
                 let occurrence = stand.driver.trigger(&job, &format!("killer-{number}")).await;
                 let occurrence = occurrence.context("nobody took the run")?;
-                let mut deaths = 0.0;
+                let (mut deaths, begun) = (0.0, tokio::time::Instant::now());
                 loop {
+                    ensure!(begun.elapsed() < PATIENCE, "it has ended {deaths} workers and is still given to others");
                     for number in 0..stand.workers.len() {
                         if stand.workers[number].has_ended() {
                             deaths += 1.0;
