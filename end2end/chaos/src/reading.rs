@@ -42,8 +42,8 @@ impl Stand<'_> {
         let took = begun.elapsed();
         let read = now();
         let leftovers = self.tidy().await?;
-        self.from_sql().await?;
-        self.from_api().await?;
+        self.read_database().await?;
+        self.read_interface().await?;
         self.evidence.write("leftovers.json", &leftovers)?;
         self.loudness()?;
         self.describe(cut, read)?;
@@ -125,7 +125,7 @@ impl Stand<'_> {
     }
 
     /// What the database holds, past every server.
-    async fn from_sql(&self) -> anyhow::Result<()> {
+    async fn read_database(&self) -> anyhow::Result<()> {
         let query =
             "SELECT o.id::text AS id, o.job_id::text AS job_id, o.scheduled_for, o.trigger, o.status, o.attempt,
                             o.started_at, o.ended_at, o.note, o.instance_id, o.created_at, o.failures::int8 AS failures,
@@ -159,7 +159,7 @@ impl Stand<'_> {
     }
 
     /// What a server says, page by page, as a browser asks.
-    async fn from_api(&self) -> anyhow::Result<()> {
+    async fn read_interface(&self) -> anyhow::Result<()> {
         #[derive(Serialize)]
         struct Ask {
             filter: Filter,

@@ -39,7 +39,7 @@ const ALL: &[Sabotage] = &[
         scenario: "C14",
         count: 3,
         besides: "",
-        noticed_by: &["phantom"],
+        noticed_by: &["phantom", "lost", "stuck"],
     },
     Sabotage {
         name: "s03",
@@ -52,7 +52,7 @@ const ALL: &[Sabotage] = &[
     Sabotage {
         name: "s04",
         what: "the return of what no queue takes",
-        scenario: "C20",
+        scenario: "C22",
         count: 1,
         besides: "",
         noticed_by: &["late", "stuck", "lost"],
@@ -69,10 +69,18 @@ const ALL: &[Sabotage] = &[
     Sabotage {
         name: "s07",
         what: "the attempt in reports",
-        scenario: "C26",
-        count: 2,
+        scenario: "C33",
+        count: 1,
         besides: "",
-        noticed_by: &["status_lie", "state_regress", "lost_result"],
+        noticed_by: &[
+            "overlap",
+            "state_regress",
+            "status_lie",
+            "lost_result",
+            "phantom",
+            "dup_start",
+            "failed_by_infra",
+        ],
     },
     Sabotage {
         name: "s08",
@@ -102,9 +110,9 @@ const ALL: &[Sabotage] = &[
         name: "s11",
         what: "the look back for unpublished occurrences",
         scenario: "C25",
-        count: 2,
+        count: 5,
         besides: "",
-        noticed_by: &["stuck"],
+        noticed_by: &["stuck", "orphan_late"],
     },
     Sabotage {
         name: "s12",

@@ -130,6 +130,6 @@ pub(crate) fn usual(random: &mut StdRng, window: u64) -> Vec<Plan> {
 /// A whole second, not too soon, within the window.
 fn some_second(random: &mut impl Rng, window: u64) -> DateTime<Utc> {
     let seconds = random.random_range(5..window.max(6));
-    let at = Utc::now() + chrono::TimeDelta::seconds(i64::try_from(seconds).unwrap_or(i64::MAX));
+    let at = server::clock::machine_now() + chrono::TimeDelta::seconds(i64::try_from(seconds).unwrap_or(i64::MAX));
     at.with_nanosecond(0).unwrap_or(at)
 }

@@ -19,6 +19,7 @@ use std::{
 
 use lapin::{Connection, ConnectionProperties, uri::AMQPUri};
 use protocol::topology::Topology;
+use tokio::time::Instant;
 
 use crate::{backoff::Backoff, config::broker::BrokerConfig};
 
@@ -26,6 +27,8 @@ use crate::{backoff::Backoff, config::broker::BrokerConfig};
 const AMQP_HEARTBEAT: u16 = 10;
 /// How long opening a connection may take.
 const OPENING: Duration = Duration::from_secs(10);
+/// How often the log says that the broker is away.
+const COMPLAINT: Duration = Duration::from_secs(10);
 
 /// Where the broker is and what things are called there.
 #[derive(Clone, Debug)]
@@ -35,6 +38,8 @@ pub struct Broker {
     prefetch: u16,
     /// Which queues are consumed from here, and whether that works at the moment.
     consuming: Arc<Mutex<BTreeMap<String, bool>>>,
+    /// When it was last said in the log that the broker is away.
+    complained: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Broker {
@@ -51,6 +56,7 @@ impl Broker {
             topology: Topology::new(config.prefix.clone()),
             prefetch: config.prefetch,
             consuming: Arc::default(),
+            complained: Arc::default(),
         })
     }
 
@@ -92,6 +98,17 @@ impl Broker {
         }
     }
 
+    /// Whether it is time to say so that the broker is away: each connection finds it out for itself, several times a
+    /// second together, and the log needs to know it once.
+    fn may_complain(&self) -> bool {
+        let Ok(mut last) = self.complained.lock() else { return true };
+        let may = last.is_none_or(|last| last.elapsed() >= COMPLAINT);
+        if may {
+            *last = Some(Instant::now());
+        }
+        may
+    }
+
     /// Opens a connection, however often it takes.
     async fn connect_forever(&self, name: &str) -> Connection {
         let mut backoff = Backoff::default();
@@ -102,16 +119,16 @@ impl Broker {
                     return connection;
                 }
                 Err(reason) => {
-                    let pause = backoff.pause();
-                    tracing::warn!(
-                        connection.name = name,
-                        broker.host = self.uri.authority.host,
-                        broker.port = self.uri.authority.port,
-                        error = reason,
-                        retry_ms = pause.as_millis() as u64,
-                        "cannot connect to the broker; occurrences are recorded and wait"
-                    );
-                    tokio::time::sleep(pause).await;
+                    if self.may_complain() {
+                        tracing::warn!(
+                            connection.name = name,
+                            broker.host = self.uri.authority.host,
+                            broker.port = self.uri.authority.port,
+                            error = reason,
+                            "cannot connect to the broker; occurrences are recorded and wait"
+                        );
+                    }
+                    tokio::time::sleep(backoff.pause()).await;
                 }
             }
         }

@@ -5,7 +5,7 @@ use rand::seq::SliceRandom;
 use serde_json::json;
 
 use super::{Dials, Extra, Scenario, Script};
-use crate::{house::House, stand::Stand, tap::Tap};
+use crate::{house::House, stand::Stand, tap::Tap, workload::Plan};
 
 pub(super) const C32: Scenario = Scenario {
     id: "C32",
@@ -43,7 +43,10 @@ pub(super) const C33: Scenario = Scenario {
 };
 
 async fn replayed(house: &mut House, dials: Dials) -> anyhow::Result<super::Played> {
-    Script::new("C33", json!({"slo_ms": 3_000}))
+    let mut script = Script::new("C33", json!({"slo_ms": 3_000}));
+    // Whose second attempts are under way when what the first ones said comes again.
+    script.more = vec![Plan::each("flaky", 1).lasting(6_000)];
+    script
         .play(house, dials, async |stand: &mut Stand<'_>, dials: &Dials, extra: &mut Extra| {
             let (status, logs) = (stand.names.status(), stand.names.logs());
             let exchanges = [(status.clone(), status.as_str()), (logs.clone(), logs.as_str())];

@@ -34,7 +34,8 @@ async fn killed(house: &mut House, dials: Dials) -> anyhow::Result<super::Played
     script
         .play(house, dials, async |stand: &mut Stand<'_>, dials: &Dials, _: &mut Extra| {
             for round in 0..dials.count {
-                let number = stand.random.random_range(0..stand.workers.len());
+                // In turn, so that one that dies has been there for a while.
+                let number = round as usize % stand.workers.len();
                 match round % 3 {
                     0 => dies(stand, number, 18.0).await?,
                     1 => two_die(stand, number).await?,
@@ -60,18 +61,18 @@ async fn dies(stand: &mut Stand<'_>, number: usize, away: f64) -> anyhow::Result
     Ok(())
 }
 
-/// One dies, and when its runs have just been given to others, a second one, with runs that are older than those.
+/// One dies, and soon another, so that of the runs that are given to others the later ones are not the younger ones.
 async fn two_die(stand: &mut Stand<'_>, number: usize) -> anyhow::Result<()> {
     let other = (number + 1) % stand.workers.len();
-    let first = stand.evidence.begin("kill", stand.workers[number].name(), "SIGKILL for 20 s");
+    let first = stand.evidence.begin("kill", stand.workers[number].name(), "SIGKILL for 19 s");
     stand.workers[number].kill().await?;
-    stand.go_on(16.5).await;
-    let second = stand.evidence.begin("kill", stand.workers[other].name(), "SIGKILL for 20 s");
+    stand.go_on(5.0).await;
+    let second = stand.evidence.begin("kill", stand.workers[other].name(), "SIGKILL for 19 s");
     stand.workers[other].kill().await?;
-    stand.go_on(3.5).await;
+    stand.go_on(14.0).await;
     stand.workers[number].start().await?;
     stand.evidence.over(first);
-    stand.go_on(16.5).await;
+    stand.go_on(5.0).await;
     stand.workers[other].start().await?;
     stand.evidence.over(second);
     Ok(())
