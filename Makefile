@@ -30,7 +30,7 @@ run: install-run ## Build and start the server with private services and one wor
 	@cargo build --release $(addprefix --package ,$(SERVER))
 	@exec setpriv --pdeathsig TERM -- target/release/milvaion run --with-worker target/release/milvaion-worker
 
-test: install lint ## Check everything: formatting, lints, Rust tests and browser tests, on services of their own
+test: install lint ## Check everything: formatting, lints, Rust tests, faults and browser tests, on services of their own
 	@echo "==> Building the server, the worker and their tests"
 	@cargo build $(TESTED) --all-targets
 	@$(TEST_SERVICES) sh xtask/test.sh all

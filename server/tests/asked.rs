@@ -23,6 +23,7 @@ use server::{
         Store,
         asked::{Asked, Made, MadeRow, Refusal},
         jobs::Edit,
+        lost::Settled,
     },
 };
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
@@ -147,7 +148,16 @@ async fn what_is_lost_is_cancelled_without_its_worker() {
     let job_id = job(&store, &clock, Schedule::Manual, Rules::default()).await;
     let id = made(&store, &clock, job_id).await.row.id;
     tell(&store, &clock, id, OccurrenceStatus::Running).await;
-    tell(&store, &clock, id, OccurrenceStatus::Unknown).await;
+    let lost = Settled {
+        id,
+        attempt: 1,
+        was: OccurrenceStatus::Running,
+        sign: None,
+        status: OccurrenceStatus::Unknown,
+        note: "its worker fell silent".into(),
+        cause: None,
+    };
+    assert_eq!(store.settle_lost(&[lost], None, clock.now()).await.expect("settled").rows.len(), 1);
     let edit = Edit { by: "ana", at: clock.now() };
     let changed = store.cancel(&[id], None, edit).await.expect("answered");
     assert_eq!((changed[0].row.status, changed[0].was), (OccurrenceStatus::Cancelled, OccurrenceStatus::Unknown));

@@ -54,8 +54,8 @@ impl Legacy {
             let attempt = attempt(&report);
             match report.status {
                 OccurrenceStatus::Running => drop(unconfirmed.insert(attempt)),
-                // Handed back: it has ended, and nothing came of it.
-                OccurrenceStatus::Queued => drop(ended.insert(attempt)),
+                // Handed back or lost: it has ended, and nothing came of it.
+                OccurrenceStatus::Queued | OccurrenceStatus::Unknown => drop(ended.insert(attempt)),
                 _ => drop((ended.insert(attempt), settled.insert(attempt))),
             }
             this.reports.push((id, report, body));

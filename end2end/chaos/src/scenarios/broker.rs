@@ -19,7 +19,7 @@ pub(super) const C18: Scenario = Scenario {
     id: "C18",
     title: "RabbitMQ is killed and boots again",
     short: 1,
-    long: 6,
+    long: 5,
     play: |house, dials| Box::pin(killed(house, dials)),
 };
 
@@ -54,7 +54,7 @@ pub(super) const C20: Scenario = Scenario {
     id: "C20",
     title: "RabbitMQ loses everything while 500 occurrences are queued",
     short: 0,
-    long: 3,
+    long: 2,
     play: |house, dials| Box::pin(wiped(house, dials)),
 };
 
@@ -139,7 +139,7 @@ pub(super) const C23: Scenario = Scenario {
     id: "C23",
     title: "The broker's confirmation is lost, and the connection with it",
     short: 10,
-    long: 400,
+    long: 200,
     play: |house, dials| Box::pin(unconfirmed(house, dials)),
 };
 

@@ -9,7 +9,7 @@ pub(super) const C10: Scenario = Scenario {
     id: "C10",
     title: "Redis is flushed",
     short: 3,
-    long: 40,
+    long: 30,
     play: |house, dials| Box::pin(flushed(house, dials)),
 };
 
@@ -32,7 +32,7 @@ pub(super) const C11: Scenario = Scenario {
     id: "C11",
     title: "Redis is stopped, killed, or comes back empty",
     short: 1,
-    long: 6,
+    long: 5,
     play: |house, dials| Box::pin(away(house, dials)),
 };
 

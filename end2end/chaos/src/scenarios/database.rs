@@ -9,7 +9,7 @@ pub(super) const C14: Scenario = Scenario {
     id: "C14",
     title: "PostgreSQL is killed with all its children, and recovers",
     short: 1,
-    long: 10,
+    long: 8,
     play: |house, dials| Box::pin(killed(house, dials)),
 };
 

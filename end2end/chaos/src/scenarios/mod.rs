@@ -174,9 +174,9 @@ impl Script {
                 stand.driver.keep_asking("quick", Duration::from_secs(1), &stop)?,
                 stand.driver.keep_asking("obedient", Duration::from_secs(5), &stop)?,
             ];
-            stand.go_on(dials.either(3.0, 15.0)).await;
+            stand.go_on(dials.either(3.0, 10.0)).await;
             faults(&mut stand, &dials, &mut extra).await?;
-            stand.go_on(dials.either(2.0, 10.0)).await;
+            stand.go_on(dials.either(2.0, 6.0)).await;
             stop.cancel();
             for asking in asking {
                 asking.await.context("somebody at the dashboard panicked")?;

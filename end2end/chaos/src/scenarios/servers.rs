@@ -14,7 +14,7 @@ pub(super) const C01: Scenario = Scenario {
     id: "C01",
     title: "Nothing happens (count: times 10 s)",
     short: 0,
-    long: 18,
+    long: 12,
     play: |house, dials| Box::pin(nothing(house, dials)),
 };
 
@@ -33,7 +33,7 @@ pub(super) const C02: Scenario = Scenario {
     id: "C02",
     title: "The leading server is killed and started again later",
     short: 1,
-    long: 10,
+    long: 8,
     play: |house, dials| Box::pin(killed(house, dials)),
 };
 
@@ -65,7 +65,7 @@ pub(super) const C04: Scenario = Scenario {
     id: "C04",
     title: "The leading server is frozen for longer than its lease, also with a write in hand, and thawed",
     short: 1,
-    long: 8,
+    long: 5,
     play: |house, dials| Box::pin(frozen(house, dials)),
 };
 

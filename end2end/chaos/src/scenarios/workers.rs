@@ -23,7 +23,7 @@ pub(super) const C25: Scenario = Scenario {
     id: "C25",
     title: "Workers are killed at any moment, and come back soon, or so late that others must notice",
     short: 1,
-    long: 12,
+    long: 9,
     play: |house, dials| Box::pin(killed(house, dials)),
 };
 
@@ -82,7 +82,7 @@ pub(super) const C26: Scenario = Scenario {
     id: "C26",
     title: "A worker is frozen for twice the limit of silence, and thawed",
     short: 0,
-    long: 5,
+    long: 3,
     play: |house, dials| Box::pin(frozen(house, dials)),
 };
 
@@ -108,7 +108,7 @@ pub(super) const C27: Scenario = Scenario {
     id: "C27",
     title: "A worker cannot reach RabbitMQ while its runs go on",
     short: 1,
-    long: 4,
+    long: 3,
     play: |house, dials| Box::pin(cut(house, dials)),
 };
 
@@ -146,7 +146,7 @@ pub(super) const C28: Scenario = Scenario {
     id: "C28",
     title: "A worker cannot reach RabbitMQ, is killed, and starts again while it still cannot",
     short: 0,
-    long: 3,
+    long: 2,
     play: |house, dials| Box::pin(cut_and_killed(house, dials)),
 };
 
@@ -180,7 +180,7 @@ pub(super) const C30: Scenario = Scenario {
     id: "C30",
     title: "A worker with short and long runs is asked to stop",
     short: 1,
-    long: 10,
+    long: 8,
     play: |house, dials| Box::pin(asked_to_stop(house, dials)),
 };
 
