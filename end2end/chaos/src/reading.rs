@@ -30,7 +30,8 @@ impl Stand<'_> {
     /// Takes all jobs out of the schedule, waits until everything has come to rest, and reads what there is. Returns how
     /// long the rest took to come.
     pub(crate) async fn settle(&self) -> anyhow::Result<Duration> {
-        self.current().await?;
+        // What never comes up to date is stuck or lost, which is for the checker to say.
+        let _ = self.current().await;
         // What is due right now is to be fired before its job is taken out.
         self.go_on(2.0).await;
         let cut = now();

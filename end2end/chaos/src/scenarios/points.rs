@@ -27,7 +27,7 @@ pub(super) const CP: Scenario = Scenario {
 };
 
 async fn sweep(house: &mut House, dials: Dials) -> anyhow::Result<super::Played> {
-    let judge = json!({"allowance_ms": 30_000, "dispatch_allowance_ms": 16_000, "recovery_ms": 20_000});
+    let judge = json!({"allowance_ms": 60_000, "dispatch_allowance_ms": 25_000, "recovery_ms": 20_000});
     Script::new("CP", judge)
         .play(house, dials, async |stand: &mut Stand<'_>, dials: &Dials, extra: &mut Extra| {
             let points = SERVER.iter().map(|point| (*point, true)).chain(WORKER.iter().map(|point| (*point, false)));
