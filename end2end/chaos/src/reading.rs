@@ -95,7 +95,7 @@ impl Stand<'_> {
                   WHERE datname = current_database() AND state LIKE 'idle in transaction%'",
             )
             .await?,
-            "heard": self.heard().await,
+            "heard": self.heard(),
         }))
     }
 

@@ -155,14 +155,13 @@ impl<'a> Stand<'a> {
 
     /// Waits until one of the servers leads.
     pub(crate) async fn some_leader(&self) -> anyhow::Result<usize> {
-        let begun = tokio::time::Instant::now();
-        loop {
-            if let Ok(Some(leader)) = self.leader().await {
-                return Ok(leader);
-            }
-            ensure!(begun.elapsed() < PATIENCE, "no server leads");
-            tokio::time::sleep(LOOK).await;
-        }
+        let found = std::cell::Cell::new(None);
+        self.until("a server that leads", async |stand| {
+            found.set(stand.leader().await?);
+            Ok(found.get().is_some())
+        })
+        .await?;
+        found.get().context("it was found")
     }
 
     /// A line by its name: `worker-1>rabbitmq`.
@@ -230,8 +229,8 @@ impl<'a> Stand<'a> {
         self.workers.iter().map(Process::name).zip(self.vitals.iter().copied())
     }
 
-    /// Which final states a listener has heard of, and stops listening.
-    pub(crate) async fn heard(&self) -> Value {
+    /// Which ends the listener has been told of so far.
+    pub(crate) fn heard(&self) -> Value {
         self.listener.heard()
     }
 
