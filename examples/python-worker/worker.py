@@ -46,7 +46,7 @@ DEFAULT_TIMEOUT = 3600
 TURN = 2.0  # how long a delivery waits for a place before it is handed back
 PATIENCE = 10.0  # how long the server may take to answer
 
-QUEUED, RUNNING, COMPLETED, FAILED, CANCELLED, TIMED_OUT = range(6)
+QUEUED, RUNNING, COMPLETED, FAILED, CANCELLED, TIMED_OUT, UNKNOWN = range(7)
 TROUBLE = (pika.exceptions.AMQPError, OSError)
 REDIS_TROUBLE = (redis.RedisError, OSError) if redis else ()
 
@@ -486,7 +486,7 @@ class Desk:
 
 # --- Redis: claims and cancellations. ---
 
-# KEYS: running:{occurrence}, cancel:{occurrence}. ARGV: instance, attempt, lease.
+# KEYS: running:{occurrence}, cancel:{occurrence}. ARGV: instance, attempt, how long the key lives.
 CLAIM = """
 local held, mark = redis.call('GET', KEYS[1]), ARGV[1] .. ':' .. ARGV[2]
 local other = held and held ~= mark and tonumber(string.match(held, ':(%d+)$'))
@@ -499,7 +499,8 @@ END = """
 local held = redis.call('GET', KEYS[1])
 if not held or held == ARGV[1] .. ':' .. ARGV[2] then redis.call('SET', KEYS[1], 'done:' .. ARGV[2], 'PX', ARGV[3]) end
 """
-# KEYS: running:{occurrence} of each run. ARGV: lease, then each run's mark. Answers which are somebody else's by now.
+# KEYS: running:{occurrence} of each run. ARGV: how long they live, then each run's mark. Answers which are somebody
+# else's by now.
 RENEW = """
 local lost = {}
 for i, key in ipairs(KEYS) do
@@ -528,10 +529,17 @@ class Claims:
         return self.settings.key(f"cancel:{key[0]}")
 
     def claim(self, key):
-        """(holder, how long its lease lasts, what stands at the cancel key); no holder means that it is ours."""
+        """(holder, how long its lease lasts, what stands at the cancel key); no holder means that it is ours.
+
+        The lease is None when it has run out: its holder was not heard of again, and may have begun."""
         keys = [self.running(key), self.wish(key)]
-        held, lease, wish = self.claim_script(keys, [self.settings.instance_id, key[1], LEASE_MS])
-        return held.rpartition(":")[0], lease, wish
+        held, left, wish = self.claim_script(keys, [self.settings.instance_id, key[1], LEASE_MS + REMEMBER_MS])
+        holder, _, attempt = held.rpartition(":")
+        if holder and int(attempt) > key[1]:
+            return "done", 0, wish
+        # At most a lease is left of what a worker claimed that keeps no mark beyond it.
+        lease = left if left <= LEASE_MS else left - REMEMBER_MS if left > REMEMBER_MS else None
+        return holder, lease, wish
 
     def end(self, key):
         self.end_script([self.running(key)], [self.settings.instance_id, key[1], REMEMBER_MS])
@@ -543,7 +551,7 @@ class Claims:
         if not keys:
             return []
         marks = [f"{self.settings.instance_id}:{attempt}" for _, attempt in keys]
-        lost = self.renew_script([self.running(key) for key in keys], [LEASE_MS, *marks])
+        lost = self.renew_script([self.running(key) for key in keys], [LEASE_MS + REMEMBER_MS, *marks])
         return [keys[place - 1] for place in lost]
 
     def wishes(self, keys):
@@ -876,36 +884,48 @@ class Worker:
 
     def admit(self, run):
         """Whether to "run", "drop" or "hand back" a message; "done" when its end is reported already."""
-        if run.is_copy:
-            # Another copy may have started, whatever Redis remembers: the server has the last word.
-            reply = self.desk.ask(run.key)
-            if reply is None:
-                run.stop.wait(1.0)
-                return "hand back"
-            if not reply["granted"]:
-                log.info("a copy of %s is dropped: %s %s", run.key, reply.get("reason"), reply.get("by") or "")
-                return "drop"
-        last_lease = None
-        while self.claims:
+        is_copy, last_lease = run.is_copy, None
+        while True:
+            if is_copy:
+                # Another copy may have started, whatever Redis remembers: the server has the last word.
+                reply = self.desk.ask(run.key)
+                if reply is None:
+                    run.stop.wait(1.0)
+                    return "hand back"
+                if not reply["granted"]:
+                    log.info("a copy of %s is dropped: %s %s", run.key, reply.get("reason"), reply.get("by") or "")
+                    return "drop"
+            if not self.claims:
+                return "run"
             try:
                 holder, lease, wish = self.claims.claim(run.key)
             except REDIS_TROUBLE as error:
+                if is_copy:
+                    run.stop.wait(1.0)
+                    return "hand back"
                 log.warning("%s starts without a claim: %r", run.key, error)
-                break
+                return "run"
             if not holder:
                 _, attempt, reason = read_wish(wish) if wish else (None, 0, "")
                 if wish and (attempt is None or run.key[1] <= attempt):
                     self.finish(run, CANCELLED, exception=reason)
                     return "done"
-                break
+                return "run"
+            if lease is None:
+                if not is_copy:
+                    is_copy = True
+                    continue
+                log.warning("%s was claimed by %s, which fell silent: it is reported as lost", run.key, holder)
+                why = f"lost: {holder} had claimed it and fell silent before it said that it began"
+                self.finish(run, UNKNOWN, instanceId=holder, exception=why)
+                return "done"
             # A copy may have come because the holder died: only a renewed lease is a sign of life, others end.
-            if holder == "done" or not run.is_copy or (last_lease is not None and lease > last_lease):
+            if holder == "done" or not is_copy or (last_lease is not None and lease > last_lease):
                 log.info("a copy of %s is dropped: %s has it", run.key, holder)
                 return "drop"
             last_lease = lease
             if run.stop.wait(1.0) or self.is_stopping:
                 return "hand back"
-        return "run"
 
     def execute(self, run):
         started = time.monotonic()

@@ -4,12 +4,16 @@
 //! Every rule has a default that does, so that a job needs none of this to be useful; a definition that is stored or
 //! sent leaves out what is as usual.
 
-use std::fmt;
-
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use crate::id::CalendarId;
+
+mod policies;
+mod retries;
+
+pub use policies::{Blackout, Misfire, OnLost, Overlap};
+pub use retries::{LONGEST_PAUSE_SECONDS, retry_words};
 
 /// The longest jitter, in seconds: a day.
 pub const MAX_JITTER_SECONDS: u32 = 86_400;
@@ -25,122 +29,6 @@ pub const MAX_CONCURRENT: u16 = 10_000;
 pub const MAX_KEY_LENGTH: usize = 100;
 /// The most failures a breaker may wait for.
 pub const MAX_THRESHOLD: u16 = 100;
-
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal, $says:literal;)+ }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-        #[serde(rename_all = "snake_case")]
-        pub enum $name { $($(#[$vdoc])* $variant,)+ }
-
-        impl $name {
-            /// All of them, the default first.
-            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
-
-            /// The word in definitions, in the database and in forms.
-            #[must_use]
-            pub const fn word(self) -> &'static str {
-                match self { $(Self::$variant => $word,)+ }
-            }
-
-            /// What it means, for people.
-            #[must_use]
-            pub const fn says(self) -> &'static str {
-                match self { $(Self::$variant => $says,)+ }
-            }
-
-            /// The one behind a [`word`](Self::word).
-            #[must_use]
-            pub fn from_word(word: &str) -> Option<Self> {
-                Self::ALL.iter().copied().find(|one| one.word() == word)
-            }
-
-            fn is_usual(&self) -> bool {
-                *self == Self::default()
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.word())
-            }
-        }
-    };
-}
-
-words! {
-    /// What becomes of fires that were missed while no scheduler was there.
-    Misfire {
-        /// One occurrence stands for all of them.
-        #[default]
-        FireOnce = "fire_once", "Run once for all missed fires";
-        /// None is made up for; a Skipped row says how many there were.
-        Skip = "skip", "Skip what was missed";
-        /// Each is made up for, as far as limit and window allow.
-        CatchUp = "catch_up", "Run each missed fire";
-    }
-}
-
-words! {
-    /// What becomes of a fire while the previous occurrence is still open.
-    Overlap {
-        /// It runs beside it.
-        #[default]
-        Allow = "allow", "Run beside it";
-        /// It does not run; a Skipped row says why.
-        Skip = "skip", "Skip this fire";
-        /// It waits until the previous one has ended.
-        Queue = "queue", "Wait for it to end";
-        /// The previous one is cancelled; this one starts when that has ended.
-        Replace = "replace", "Cancel it and take its place";
-    }
-}
-
-impl Overlap {
-    /// The wire number, as the database keeps it.
-    #[must_use]
-    pub const fn code(self) -> i16 {
-        match self {
-            Self::Skip => 0,
-            Self::Queue => 1,
-            Self::Allow => 2,
-            Self::Replace => 3,
-        }
-    }
-
-    /// The policy of a number; unknown ones are `Allow`.
-    #[must_use]
-    pub const fn from_code(code: i16) -> Self {
-        match code {
-            0 => Self::Skip,
-            1 => Self::Queue,
-            3 => Self::Replace,
-            _ => Self::Allow,
-        }
-    }
-}
-
-words! {
-    /// What becomes of a fire that falls into a blackout of one of the job's calendars.
-    Blackout {
-        /// It is left out.
-        #[default]
-        Skip = "skip", "Leave the fire out";
-        /// It runs when the blackout ends; several become one.
-        Postpone = "postpone", "Run when the blackout ends";
-    }
-}
-
-words! {
-    /// What becomes of an occurrence whose worker fell silent.
-    OnLost {
-        /// It is queued again as the next attempt.
-        #[default]
-        Requeue = "requeue", "Run it again on another worker";
-        /// It stays Unknown for a while, then counts as failed.
-        Fail = "fail", "Do not run it again";
-    }
-}
 
 /// When a job that keeps failing is disabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -313,58 +201,6 @@ impl Rules {
     }
 }
 
-/// The longest pause between attempts, in seconds: a day. Doubling leads there from any base within 17 steps.
-pub const LONGEST_PAUSE_SECONDS: u64 = 24 * 3_600;
-
-/// How many pauses between attempts are named one by one.
-const NAMED_PAUSES: u16 = 6;
-
-/// What becomes of a failed attempt, in words: how many more there are, and after which pauses.
-///
-/// As in `Tried up to 3 times more: after 5 s, 10 s and 20 s, each up to 20 % sooner.`
-#[must_use]
-pub fn retry_words(max_retries: u16, base_retry_delay_seconds: u32, retry_jitter_percent: u16) -> String {
-    let pause = |n: u16| {
-        let doubled = u64::from(base_retry_delay_seconds) << n.min(17);
-        pause_words(doubled.min(LONGEST_PAUSE_SECONDS))
-    };
-    let capped = |n: u16| u64::from(base_retry_delay_seconds) << n.min(17) > LONGEST_PAUSE_SECONDS;
-    let sooner = match (retry_jitter_percent, max_retries) {
-        (0, _) => String::new(),
-        (percent, 1) => format!(", or up to {percent} % sooner"),
-        (percent, _) => format!(", each up to {percent} % sooner"),
-    };
-    match max_retries {
-        0 => "Not tried again: a failed attempt ends its occurrence.".into(),
-        1 => format!("Tried once more: after {}{sooner}.", pause(0)),
-        n if n <= NAMED_PAUSES => {
-            let first: Vec<_> = (0..n - 1).map(pause).collect();
-            format!("Tried up to {n} times more: after {} and {}{sooner}.", first.join(", "), pause(n - 1))
-        }
-        n => {
-            let first: Vec<_> = (0..NAMED_PAUSES - 2).map(pause).collect();
-            let last = pause(n - 1);
-            let end = if capped(n - 1) { format!(", at most {last}") } else { format!("; before the last {last}") };
-            format!(
-                "Tried up to {n} times more: after {} and so on, each time twice as long{end}{sooner}.",
-                first.join(", ")
-            )
-        }
-    }
-}
-
-/// A pause in at most two units: `80 s`, `2 min 40 s`, `1 h`.
-fn pause_words(seconds: u64) -> String {
-    let two = |big: u64, unit: &str, small: u64, part: &str| {
-        if small == 0 { format!("{big} {unit}") } else { format!("{big} {unit} {small} {part}") }
-    };
-    match seconds {
-        s if s < 120 => format!("{s} s"),
-        s if s < 7_200 => two(s / 60, "min", s % 60, "s"),
-        s => two(s / 3_600, "h", s % 3_600 / 60, "min"),
-    }
-}
-
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
 const fn is_zero(n: &u32) -> bool {
     *n == 0
@@ -388,19 +224,6 @@ mod tests {
     }
 
     #[test]
-    fn words_lead_back() {
-        for misfire in Misfire::ALL {
-            assert_eq!(Misfire::from_word(misfire.word()), Some(*misfire));
-        }
-        for overlap in Overlap::ALL {
-            assert_eq!(Overlap::from_word(overlap.word()), Some(*overlap));
-            assert_eq!(Overlap::from_code(overlap.code()), *overlap);
-            let json = serde_json::to_string(overlap).expect("writes");
-            assert_eq!(json, format!("{:?}", overlap.word()));
-        }
-    }
-
-    #[test]
     fn a_wrong_rule_is_named() {
         let rules = Rules { jitter_seconds: 90_000, catch_up_limit: 0, retry_jitter_percent: 101, ..Rules::default() };
         let fields: Vec<_> = rules.check().expect_err("wrong").into_iter().map(|(field, _)| field).collect();
@@ -408,43 +231,6 @@ mod tests {
         let at = DateTime::UNIX_EPOCH;
         let rules = Rules { start_at: Some(at), end_at: Some(at), ..Rules::default() };
         assert_eq!(rules.check().expect_err("wrong")[0].0, "end_at");
-    }
-
-    #[test]
-    fn retries_are_told_by_their_pauses() {
-        let told = [
-            (0, 5, "Not tried again: a failed attempt ends its occurrence."),
-            (1, 5, "Tried once more: after 5 s."),
-            (3, 5, "Tried up to 3 times more: after 5 s, 10 s and 20 s."),
-            (2, 90, "Tried up to 2 times more: after 90 s and 3 min."),
-            (
-                10,
-                100,
-                "Tried up to 10 times more: after 100 s, 3 min 20 s, 6 min 40 s, 13 min 20 s and so on, each time twice as \
-                 long; before the last 14 h 13 min.",
-            ),
-        ];
-        for (retries, base, words) in told {
-            assert_eq!(retry_words(retries, base, 0), words);
-        }
-        assert!(
-            retry_words(100, 86_400, 0)
-                .ends_with("after 24 h, 24 h, 24 h, 24 h and so on, each time twice as long, at most 24 h.")
-        );
-        assert!(retry_words(40, 1, 0).ends_with("each time twice as long, at most 24 h."));
-    }
-
-    #[test]
-    fn jitter_is_told_with_the_pauses_it_shortens() {
-        let told = [
-            (0, "Not tried again: a failed attempt ends its occurrence."),
-            (1, "Tried once more: after 5 s, or up to 20 % sooner."),
-            (3, "Tried up to 3 times more: after 5 s, 10 s and 20 s, each up to 20 % sooner."),
-        ];
-        for (retries, words) in told {
-            assert_eq!(retry_words(retries, 5, 20), words);
-        }
-        assert!(retry_words(10, 100, 100).ends_with("before the last 14 h 13 min, each up to 100 % sooner."));
     }
 
     #[test]

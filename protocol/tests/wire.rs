@@ -15,7 +15,7 @@ mod names;
 #[path = "wire/schemas.rs"]
 mod schemas;
 
-use std::fmt::Debug;
+use std::{fmt::Debug, fs};
 
 use chrono::{DateTime, Utc};
 use protocol::id::{JobId, OccurrenceId};
@@ -96,7 +96,10 @@ fn a_changed_golden_is_a_changed_contract() {
     );
     assert!(essay.contains("tests/wire.rs"), "the essay of this crate leads its reader here");
     // Whatever is added to the messages and events must get a golden, or somebody changes it unawares.
-    for source in [include_str!("../src/message.rs"), include_str!("../src/event.rs")] {
+    let mut sources = vec![include_str!("../src/message.rs").to_owned(), include_str!("../src/event.rs").to_owned()];
+    let room = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/message")).expect("the messages have a folder");
+    sources.extend(room.map(|file| fs::read_to_string(file.expect("a file of ours").path()).expect("it can be read")));
+    for source in sources {
         for line in source.lines() {
             let Some(rest) = line.strip_prefix("pub struct ").or_else(|| line.strip_prefix("pub enum ")) else {
                 continue;

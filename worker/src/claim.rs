@@ -4,8 +4,13 @@
 //! makes the second copy harmless. It is one key in Redis, `running:{occurrence}`, that holds
 //!
 //! - `{instance}:{attempt}` while the attempt runs: leased for as long as an instance may be silent, renewed with each
-//!   heartbeat, so that it outlives its holder by seconds only;
+//!   heartbeat;
 //! - `done:{attempt}` for a day afterwards, for copies that come late.
+//!
+//! The key lives a day longer than the lease. As long as more than that day is left, its holder lives; afterwards the
+//! mark says that somebody took this attempt and was not heard of again. Such an attempt may have begun, so nobody starts
+//! it a second time (see [`admission`](crate::admission)). The lease alone, gone with its holder, could not tell it from
+//! one that nobody ever had.
 //!
 //! Deliveries do not ask one by one: the [`clerk`](crate::clerk) gathers claims and ends, and one script settles them
 //! all. A higher attempt takes over from a lower one: the server sends it only after it has given the lower one up. With
@@ -31,8 +36,10 @@ use redis::{
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long a claim lasts unrenewed, in milliseconds: as long as an instance may be silent.
 const LEASE_MS: i64 = LOST_AFTER_SECONDS * 1000;
-/// How long an ended attempt is remembered, in milliseconds.
+/// How long an attempt is remembered after its end, or after the lease of a holder that fell silent, in milliseconds.
 const REMEMBER_MS: i64 = 24 * 3600 * 1000;
+/// How long a claim's key lives unrenewed.
+const KEPT_MS: i64 = LEASE_MS + REMEMBER_MS;
 
 /// Why there is no answer.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -54,7 +61,7 @@ pub(crate) enum Answer {
         /// What stands at the occurrence's `cancel:` key, if anything does.
         cancel: Option<String>,
     },
-    /// This attempt, or a later one, has ended already.
+    /// This attempt has ended already, or a later one was claimed.
     Ended,
     /// Somebody else has it.
     Held {
@@ -62,6 +69,11 @@ pub(crate) enum Answer {
         by: String,
         /// How long it lasts unless renewed.
         lease: Duration,
+    },
+    /// Somebody else had it, and has let the lease run out.
+    Abandoned {
+        /// The instance.
+        by: String,
     },
 }
 
@@ -74,7 +86,7 @@ pub(crate) struct Claims {
 }
 
 // Settles claims, then ends. KEYS: for each claim its claim and its cancel key, then for each end its claim.
-// ARGV: the instance, the lease, how long ends are remembered, the number of claims, then an attempt for each.
+// ARGV: the instance, how long claims and how long ends are kept, the number of claims, then an attempt for each.
 // A claim is granted unless an attempt at least as high is there already. Each claim is answered with three words: what
 // is there (empty when granted), how long it lasts, and what stands at the cancel key. An end is marked unless a later
 // attempt has taken over.
@@ -155,7 +167,7 @@ impl Claims {
     pub(crate) async fn settle(&self, claims: &[Attempt], ends: &[Attempt]) -> Result<Vec<Answer>, Unreachable> {
         let mut redis = self.redis.clone();
         let mut settle = SETTLE.prepare_invoke();
-        settle.arg(&self.instance_id).arg(LEASE_MS).arg(REMEMBER_MS).arg(claims.len());
+        settle.arg(&self.instance_id).arg(KEPT_MS).arg(REMEMBER_MS).arg(claims.len());
         for &(occurrence, attempt) in claims {
             settle.key(self.keys.running(occurrence)).key(self.keys.cancel_request(occurrence)).arg(attempt);
         }
@@ -165,8 +177,9 @@ impl Claims {
         let words: Vec<String> = within(settle.invoke_async(&mut redis)).await?;
         Ok(words
             .chunks_exact(3)
-            .map(|words| match words {
-                [held, lease, _] if !held.is_empty() => held_by(held, lease),
+            .zip(claims)
+            .map(|(words, (_, attempt))| match words {
+                [held, left, _] if !held.is_empty() => held_by(held, left, *attempt),
                 [.., cancel] => Answer::Granted { cancel: Some(cancel.clone()).filter(|text| !text.is_empty()) },
                 [] => Answer::Granted { cancel: None },
             })
@@ -207,7 +220,7 @@ impl Claims {
         let mut lost = Vec::new();
         for some in running.chunks(500) {
             let mut renew = RENEW.prepare_invoke();
-            renew.arg(LEASE_MS);
+            renew.arg(KEPT_MS);
             for (occurrence, attempt) in some {
                 renew.key(self.keys.running(*occurrence)).arg(self.mark(*attempt));
             }
@@ -228,13 +241,22 @@ impl Claims {
     }
 }
 
-fn held_by(held: &str, lease: &str) -> Answer {
-    let by = held.rsplit_once(':').map_or(held, |(holder, _)| holder);
-    if by == "done" {
+/// What a claim that is not ours says about `attempt`. `left` is how long its key still lives, in milliseconds.
+fn held_by(held: &str, left: &str, attempt: u32) -> Answer {
+    let (by, held_attempt) = held.rsplit_once(':').unwrap_or((held, ""));
+    if by == "done" || held_attempt.parse::<u32>().is_ok_and(|held| held > attempt) {
         return Answer::Ended;
     }
     // A key without an end has a negative one.
-    Answer::Held { by: by.to_owned(), lease: Duration::from_millis(lease.parse().unwrap_or(0)) }
+    let left = left.parse::<i64>().unwrap_or_default();
+    let by = by.to_owned();
+    let milliseconds = |left| Duration::from_millis(u64::try_from(left).unwrap_or_default());
+    match left - REMEMBER_MS {
+        lease if lease > 0 => Answer::Held { by, lease: milliseconds(lease) },
+        // Of a worker that keeps its lease and no mark beyond it; or a mark that is forgotten in a moment.
+        _ if left <= LEASE_MS => Answer::Held { by, lease: milliseconds(left) },
+        _ => Answer::Abandoned { by },
+    }
 }
 
 /// How often the sign of life and the claims are renewed.
@@ -245,5 +267,32 @@ pub(crate) async fn within<T>(answer: impl Future<Output = RedisResult<T>>) -> R
     match tokio::time::timeout(PATIENCE, answer).await {
         Ok(answer) => Ok(answer?),
         Err(_) => Err(Unreachable::Silent),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_is_alive_for_its_lease_a_mark_for_a_day_and_then_forgotten() {
+        let held = |lease| Answer::Held { by: "w-1".to_owned(), lease: Duration::from_millis(lease) };
+        let left = |ms: i64| held_by("w-1:2", &ms.to_string(), 2);
+        assert_eq!(left(KEPT_MS), held(15_000));
+        assert_eq!(left(REMEMBER_MS + 1), held(1));
+        assert_eq!(left(REMEMBER_MS), Answer::Abandoned { by: "w-1".to_owned() });
+        assert_eq!(left(LEASE_MS + 1), Answer::Abandoned { by: "w-1".to_owned() });
+        // Of a worker that keeps a lease only.
+        assert_eq!(left(LEASE_MS), held(15_000));
+        assert_eq!(left(-1), held(0));
+    }
+
+    #[test]
+    fn what_has_ended_or_was_overtaken_is_over_whatever_is_left() {
+        for (mark, left) in [("done:2", REMEMBER_MS), ("w-1:3", KEPT_MS), ("w-1:3", REMEMBER_MS - 1), ("done:7", 1)] {
+            assert_eq!(held_by(mark, &left.to_string(), 2), Answer::Ended, "{mark}");
+        }
+        // An instance's name may have anything in it.
+        assert!(matches!(held_by("a:b:2", &KEPT_MS.to_string(), 2), Answer::Held { by, .. } if by == "a:b"));
     }
 }

@@ -9,9 +9,8 @@
 //! | copy of what runs here, or ran a moment ago | acknowledged, once the first one needs no copy any more |
 //! | copy of what ended, or what a living instance runs | acknowledged |
 //! | has not started when the worker stops, or has waited for two seconds: for a place, or for an outbox that can be written | handed back |
-//! | was cancelled before it started | acknowledged when the broker has confirmed the report that says so |
-//! | perhaps a copy, and the server says that its attempt has begun, ended or been overtaken | acknowledged |
-//! | perhaps a copy, and Redis or the server does not answer | handed back after a pause |
+//! | may not start, as the [`admission`](crate::admission) finds | what that room says |
+//! | was cancelled before it started, or was lost with another instance | acknowledged when the broker has confirmed the report that says so |
 //! | runs | acknowledged when the broker has confirmed the report that says so |
 //!
 //! The acknowledgement comes early, so the broker's delivery timeout never ends a long run; from then on the run is
@@ -28,38 +27,26 @@ use lapin::{
     uri::AMQPUri,
 };
 use protocol::{
-    message::{Denial, JobMessage, MAX_MESSAGE},
-    topology::{HEADER_REPUBLISH, MAX_PRIORITY, Topology},
+    message::{JobMessage, MAX_MESSAGE},
+    topology::{HEADER_REPUBLISH, Topology},
 };
 use tokio::time::{sleep, timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    cancel::Wish,
-    claim::Answer,
-    clerk::Clerk,
+    admission::{Admission, Turn, Verdict},
     connection::{self, Backoff},
     executor::Executor,
     faults,
-    inquiry::Inquiry,
-    outbox::Gate,
-    places::{Place, Places},
     receipts::{Receipt, Receipts},
     registry::Registered,
-    running::{Place as Seat, Running},
+    running::{Place, Running},
     topology,
     vitals::Vitals,
     watchdog::Watchdog,
 };
 
-/// How long a delivery waits for a place here before it is handed back. Runs may take hours, and another instance may have
-/// a place; if none has, it comes back at once and waits again, which costs a message each time.
-const TURN: Duration = Duration::from_secs(2);
-/// How long a delivery stays away after it was handed back because nobody could say whether it is a copy.
-const PAUSE: Duration = Duration::from_secs(1);
-/// How often a copy looks whether the holder of its claim is alive.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// How long the broker may take to answer, and a server that was asked when the worker stops.
+/// How long the broker may take to answer.
 const CANCEL: Duration = Duration::from_secs(2);
 
 /// Everything deliveries share.
@@ -69,12 +56,7 @@ pub(crate) struct Consumer {
     pub(crate) topology: Topology,
     /// The job types, each with a queue of its own.
     pub(crate) lines: Vec<Arc<Registered>>,
-    /// In the order of the lines.
-    pub(crate) places: Places,
-    /// Shut while a run could not be remembered.
-    pub(crate) outbox: Gate,
-    pub(crate) clerk: Clerk,
-    pub(crate) inquiry: Inquiry,
+    pub(crate) admission: Admission,
     pub(crate) running: Running,
     pub(crate) vitals: Vitals,
     pub(crate) executor: Executor,
@@ -90,16 +72,6 @@ pub(crate) struct Consumer {
 pub(crate) struct StillOpen {
     connection: Connection,
     _channels: Vec<Receipts>,
-}
-
-/// What becomes of a delivery whose turn has come.
-enum Turn {
-    /// It runs.
-    Begins(Place),
-    /// It is reported as cancelled instead.
-    Cancelled(String),
-    /// It does not run here; what to tell the broker.
-    Elsewhere(Verdict),
 }
 
 impl StillOpen {
@@ -120,12 +92,6 @@ enum Lost {
     Silent(String),
     #[error("the broker does not answer on this connection")]
     Deaf,
-}
-
-/// What to tell the broker about a delivery that does not run here.
-enum Verdict {
-    Ack,
-    HandBack,
 }
 
 impl Consumer {
@@ -163,7 +129,7 @@ impl Consumer {
             let job_type = job.job_type;
             let queue = topology::declare_job_queue(&channel, &self.topology, &self.worker_id, job_type).await?;
             let own = connection.create_channel().await?;
-            own.basic_qos(self.places.window(line), BasicQosOptions::default()).await?;
+            own.basic_qos(self.admission.places.window(line), BasicQosOptions::default()).await?;
             let consumer = own
                 .basic_consume(
                     queue.as_str().into(),
@@ -250,32 +216,45 @@ impl Consumer {
         faults::point("cp20");
         let attempt = (message.occurrence_id, message.attempt);
         let slot = match self.running.take(attempt.0, attempt.1) {
-            Seat::Free(slot) => slot,
-            Seat::Ended => {
-                self.tell_of_copy(&message, "it ended here a moment ago");
+            Place::Free(slot) => slot,
+            Place::Ended => {
+                self.admission.tell_of_copy(&message, "it ended here a moment ago");
                 return receipt.ack().await;
             }
-            Seat::Taken(mut safe) => {
+            Place::Taken(mut safe) => {
                 // Until its start is confirmed, this copy may be the only trace of the run outside this process.
                 let is_safe = tokio::select! {
                     safe = safe.wait_for(|safe| *safe) => safe.is_ok(),
                     () = self.stop.cancelled() => false,
                 };
                 if is_safe {
-                    self.tell_of_copy(&message, "it runs here already");
+                    self.admission.tell_of_copy(&message, "it runs here already");
                     return receipt.ack().await;
                 }
                 return receipt.hand_back().await;
             }
         };
 
-        let place = match self.admit(line, &message, may_be_a_copy).await {
+        let place = match self.admission.admit(line, &message, may_be_a_copy).await {
             Turn::Begins(place) => place,
             Turn::Cancelled(reason) => {
                 slot.end();
                 drop(run);
                 self.executor.decline(&message, &reason).await;
-                self.clerk.end(attempt);
+                self.admission.end(attempt);
+                return receipt.ack().await;
+            }
+            Turn::Lost(holder) => {
+                tracing::warn!(
+                    occurrence.id = %message.occurrence_id,
+                    occurrence.attempt = message.attempt,
+                    holder,
+                    "claimed by an instance that fell silent before it said that it began; reported as lost"
+                );
+                slot.end();
+                drop(run);
+                // The dead one's mark stays: it drops further copies once the server has gone on.
+                self.executor.give_up(&message, &holder).await;
                 return receipt.ack().await;
             }
             Turn::Elsewhere(verdict) => {
@@ -300,7 +279,7 @@ impl Consumer {
         let end = async {
             end.await;
             slot.end();
-            self.clerk.end(attempt);
+            self.admission.end(attempt);
             drop((place, run));
         };
         let acknowledge = async {
@@ -311,126 +290,6 @@ impl Consumer {
             faults::point("cp23");
         };
         tokio::join!(end, acknowledge);
-    }
-
-    /// Waits for a delivery's turn and claims it.
-    async fn admit(&self, line: usize, message: &JobMessage, may_be_a_copy: bool) -> Turn {
-        let priority = message.priority.min(MAX_PRIORITY);
-        let mut last_lease = None;
-        let is_unguarded = faults::sabotaged("s05");
-        loop {
-            // A delivery waits here, and nowhere else.
-            let place = tokio::select! {
-                biased;
-                place = self.turn(line, priority) => Some(place),
-                () = self.stop.cancelled() => None,
-                () = sleep(TURN) => None,
-            };
-            // A worker that stops starts nothing, whatever became free; and what has waited long enough may find a free
-            // place in another instance.
-            let Some(place) = place.filter(|_| !self.stop.is_cancelled()) else {
-                return Turn::Elsewhere(Verdict::HandBack);
-            };
-            // Before the claim, which would take the place of the one of whoever runs it.
-            if may_be_a_copy
-                && !is_unguarded
-                && let Some(verdict) = self.check(message).await
-            {
-                drop(place);
-                if matches!(verdict, Verdict::HandBack) {
-                    self.pause(PAUSE).await;
-                }
-                return Turn::Elsewhere(verdict);
-            }
-            match self.clerk.claim((message.occurrence_id, message.attempt)).await {
-                Ok(Answer::Granted { cancel: None }) => return Turn::Begins(place),
-                Ok(Answer::Granted { cancel: Some(text) }) => {
-                    let wish = Wish::read(&text);
-                    return if wish.means(message.attempt) {
-                        Turn::Cancelled(wish.reason().to_owned())
-                    } else {
-                        Turn::Begins(place)
-                    };
-                }
-                Ok(Answer::Ended | Answer::Held { .. }) if is_unguarded => return Turn::Begins(place),
-                Ok(Answer::Ended) => {
-                    self.tell_of_copy(message, "it has ended");
-                    return Turn::Elsewhere(Verdict::Ack);
-                }
-                Ok(Answer::Held { by, lease }) => {
-                    // A copy that came because its holder died must not be dropped: only a renewed lease is a sign of
-                    // life, and an unrenewed one ends.
-                    let renewed = last_lease.is_some_and(|last| lease > last);
-                    if renewed || !may_be_a_copy {
-                        self.tell_of_copy(message, &format!("{by} runs it"));
-                        return Turn::Elsewhere(Verdict::Ack);
-                    }
-                    last_lease = Some(lease);
-                    drop(place);
-                    self.pause(LOOK_AGAIN).await;
-                }
-                Err(error) if may_be_a_copy && !is_unguarded => {
-                    tracing::warn!(occurrence.id = %message.occurrence_id, error = %error, "perhaps a copy, and nobody to ask: handed back");
-                    drop(place);
-                    self.pause(PAUSE).await;
-                    return Turn::Elsewhere(Verdict::HandBack);
-                }
-                Err(error) => {
-                    tracing::warn!(occurrence.id = %message.occurrence_id, error = %error, "starts without a claim");
-                    return Turn::Begins(place);
-                }
-            }
-        }
-    }
-
-    /// Asks the server about what may be a second copy: Redis may have forgotten the first one. None when it may start,
-    /// as far as the server knows.
-    async fn check(&self, message: &JobMessage) -> Option<Verdict> {
-        let asking = self.inquiry.ask((message.occurrence_id, message.attempt));
-        tokio::pin!(asking);
-        let answer = tokio::select! {
-            answer = &mut asking => answer,
-            // A worker that stops starts nothing, but what is known to be a copy need not go round again.
-            () = self.stop.cancelled() => match timeout(CANCEL, asking).await {
-                Ok(answer) => answer,
-                Err(_) => return Some(Verdict::HandBack),
-            },
-        };
-        match answer {
-            Ok(reply) if reply.granted => self.stop.is_cancelled().then_some(Verdict::HandBack),
-            Ok(reply) => {
-                let reason = reply.reason.map_or("the server denies it", Denial::word);
-                self.tell_of_copy(message, &reply.by.map_or_else(|| reason.to_owned(), |by| format!("{reason}: {by}")));
-                Some(Verdict::Ack)
-            }
-            Err(error) => {
-                tracing::warn!(occurrence.id = %message.occurrence_id, error = %error, "perhaps a copy, and no server to ask: handed back");
-                Some(Verdict::HandBack)
-            }
-        }
-    }
-
-    /// Waits until a run could be remembered and has a place.
-    async fn turn(&self, line: usize, priority: u8) -> Place {
-        self.outbox.open().await;
-        self.places.take(line, priority).await
-    }
-
-    fn tell_of_copy(&self, message: &JobMessage, reason: &str) {
-        self.vitals.copy();
-        tracing::info!(
-            occurrence.id = %message.occurrence_id,
-            occurrence.attempt = message.attempt,
-            reason,
-            "a copy of a message is dropped"
-        );
-    }
-
-    async fn pause(&self, time: Duration) {
-        tokio::select! {
-            () = sleep(time) => {}
-            () = self.stop.cancelled() => {}
-        }
     }
 }
 

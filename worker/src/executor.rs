@@ -122,6 +122,17 @@ impl Executor {
         self.sink.report(StatusReport { status: settled.status, exception: settled.exception, ..self.blank(message) })
     }
 
+    /// Reports an attempt as lost with the instance that claimed it and fell silent before it had told that it began. It is
+    /// that instance's run, if there was one.
+    pub(crate) fn give_up(&self, message: &JobMessage, holder: &str) -> Confirmed {
+        self.sink.report(StatusReport {
+            status: OccurrenceStatus::Unknown,
+            instance_id: holder.to_owned(),
+            exception: Some(format!("lost: {holder} had claimed it and fell silent before it said that it began")),
+            ..self.blank(message)
+        })
+    }
+
     fn blank(&self, message: &JobMessage) -> StatusReport {
         StatusReport {
             occurrence_id: message.occurrence_id,

@@ -37,9 +37,8 @@
 //!
 //! # What a job may rely on
 //!
-//! - An attempt of an occurrence is started by one process only, however often the broker delivers its message. (One that
-//!   dies in the first milliseconds of a run, before the broker has confirmed that it began, is followed by another in
-//!   the same attempt.)
+//! - An attempt of an occurrence is started by one process only, however often the broker delivers its message, and
+//!   whenever a process dies: what may have begun is followed by another attempt, if the job allows one.
 //! - A panic, an error, a timeout end the attempt and not the worker, and are reported with their text.
 //! - A failed attempt is followed by another as long as the job has retries left; waiting for it takes nothing here.
 //! - What libraries say with `tracing` while it runs stands in its log, with a [`CaptureLayer`] in the subscriber.
@@ -77,6 +76,7 @@ mod panics;
 mod registry;
 mod sink;
 
+mod admission;
 mod cancel;
 mod claim;
 mod clerk;

@@ -10,6 +10,7 @@ use protocol::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
+    admission::Admission,
     claim::Claims,
     clerk::Clerk,
     clock,
@@ -132,10 +133,14 @@ impl Worker {
             instance_id: instance_id.clone(),
             topology,
             lines: jobs,
-            places,
-            outbox: outbox.gate,
-            clerk,
-            inquiry,
+            admission: Admission {
+                places,
+                outbox: outbox.gate,
+                clerk,
+                inquiry,
+                vitals: vitals.clone(),
+                stop: stop.clone(),
+            },
             running,
             vitals: vitals.clone(),
             executor: Executor {
@@ -165,7 +170,7 @@ impl Worker {
             interrupt: &interrupt,
             reporter: &reporter,
             is_kept: outbox.is_kept,
-            clerk: &consumer.clerk,
+            clerk: &consumer.admission.clerk,
         };
         shutdown::drain(&consumer.runs, &consumer.deliveries, &end).await;
         if !lost {

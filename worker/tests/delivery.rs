@@ -117,17 +117,29 @@ async fn a_higher_attempt_of_the_same_occurrence_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_is_dropped_when_its_holder_lives_and_runs_when_it_has_died() {
+async fn a_copy_is_dropped_when_its_holder_lives_and_reported_as_lost_when_it_has_died() {
     let stack = Stack::new().await;
     let counter = Counter::new(true);
     let worker = stack.start(stack.worker().job(counter.clone()), "count").await;
-    let (orphan, twin, plain) =
-        (stack.message("count", nothing()), stack.message("count", nothing()), stack.message("count", nothing()));
+    let (orphan, twin, plain, late) = (
+        stack.message("count", nothing()),
+        stack.message("count", nothing()),
+        stack.message("count", nothing()),
+        stack.message("count", nothing()),
+    );
     stack.claim(plain.occurrence_id, "w-living", 5_000).await;
     stack.publish(&plain).await;
     stack.claim(orphan.occurrence_id, "w-dead", 1_500).await;
     stack.republish(&orphan).await;
-    assert!(tell_of_one_run(&stack.ended(orphan.occurrence_id).await));
+    let reports = stack.ended(orphan.occurrence_id).await;
+    let said: Vec<_> = reports.iter().map(|report| (report.status, report.instance_id.as_str())).collect();
+    assert_eq!(said, [(OccurrenceStatus::Unknown, "w-dead")], "perhaps it had begun: {reports:?}");
+    // Nothing on this message says that it may be a copy; the server is asked nevertheless.
+    stack.claim_for(late.occurrence_id, "w-dead", 23 * 3_600_000).await;
+    stack.publish(&late).await;
+    let reports = stack.ended(late.occurrence_id).await;
+    assert_eq!(reports.iter().map(|report| report.status).collect::<Vec<_>>(), [OccurrenceStatus::Unknown]);
+    assert!(stack.was_asked(late.occurrence_id));
 
     stack.claim(twin.occurrence_id, "w-living", 5_000).await;
     stack.republish(&twin).await;
@@ -136,8 +148,22 @@ async fn a_copy_is_dropped_when_its_holder_lives_and_runs_when_it_has_died() {
     let queue = stack.topology.job_queue("w", "count");
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     worker.stop().await;
-    assert_eq!(stack.queue(&queue).await, Some((0, 0)), "both copies of what others run were dropped");
+    assert_eq!(stack.queue(&queue).await, Some((0, 0)), "every copy was acknowledged");
+    assert_eq!(counter.runs(), 0);
+    stack.clean(&["count"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_of_what_a_worker_without_marks_had_runs_when_its_lease_is_over() {
+    let stack = Stack::new().await;
+    let counter = Counter::new(true);
+    let worker = stack.start(stack.worker().job(counter.clone()), "count").await;
+    let orphan = stack.message("count", nothing());
+    stack.claim_for(orphan.occurrence_id, "other", 1_500).await;
+    stack.republish(&orphan).await;
+    assert!(tell_of_one_run(&stack.ended(orphan.occurrence_id).await));
     assert_eq!(counter.runs(), 1);
+    worker.stop().await;
     stack.clean(&["count"]).await;
 }
 

@@ -2,19 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use chrono::{DateTime, NaiveDateTime, TimeZone, Utc};
+use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{FieldError, JobInput, is_name};
-use crate::{
-    id::JobId,
-    input,
-    message::MAX_JOB_DATA,
-    rules::Rules,
-    rules_form,
-    schedule::{self, Rhythm, Schedule},
-};
+use crate::{id::JobId, input, message::MAX_JOB_DATA, rules::Rules, rules_form, schedule::Schedule};
+
+mod schedule;
 
 /// The job form as it is typed. Every field is text, absent ones are empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -83,49 +78,9 @@ impl JobForm {
             timeout_seconds: job.timeout_seconds.map(|s| s.to_string()).unwrap_or_default(),
             ..Self::default()
         };
-        match &job.schedule {
-            Schedule::Cron { expression, zone } => {
-                form.kind = "cron".into();
-                form.cron.clone_from(expression);
-                form.zone.clone_from(zone);
-            }
-            Schedule::Every { seconds, from } => {
-                form.kind = "every".into();
-                form.every_from = from.word().into();
-                let (n, unit) = match *seconds {
-                    s if s % 86_400 == 0 => (s / 86_400, "days"),
-                    s if s % 3_600 == 0 => (s / 3_600, "hours"),
-                    s if s % 60 == 0 => (s / 60, "minutes"),
-                    s => (s, "seconds"),
-                };
-                form.every = n.to_string();
-                form.every_unit = unit.into();
-            }
-            Schedule::Once { at } => {
-                form.kind = "once".into();
-                form.once = at.format("%Y-%m-%dT%H:%M:%S").to_string();
-            }
-            Schedule::Manual => form.kind = "manual".into(),
-        }
+        form.show_schedule(&job.schedule);
         form.rules = rules_form::write(&job.rules, &form.zone);
         form
-    }
-
-    /// The schedule part alone: what the preview asks for while somebody types.
-    ///
-    /// # Errors
-    ///
-    /// The wrong fields.
-    pub fn schedule(&self) -> Result<Schedule, Vec<FieldError>> {
-        let schedule = match self.kind.as_str() {
-            "cron" => Schedule::Cron { expression: self.cron.trim().to_owned(), zone: self.zone_or_utc() },
-            "every" => Schedule::Every { seconds: self.every_seconds()?, from: self.every_from()? },
-            "once" => Schedule::Once { at: self.once_at()? },
-            "manual" => Schedule::Manual,
-            _ => return Err(vec![FieldError::new("kind", "choose when it runs: cron, every, once or manual only")]),
-        };
-        schedule.check().map_err(|(field, message)| vec![FieldError::new(field, message)])?;
-        Ok(schedule)
     }
 
     /// The rules part alone.
@@ -140,38 +95,6 @@ impl JobForm {
     fn zone_or_utc(&self) -> String {
         let zone = self.zone.trim();
         if zone.is_empty() { "UTC".into() } else { zone.to_owned() }
-    }
-
-    fn every_from(&self) -> Result<Rhythm, Vec<FieldError>> {
-        match self.every_from.as_str() {
-            "" => Ok(Rhythm::default()),
-            word => Rhythm::from_word(word)
-                .ok_or_else(|| vec![FieldError::new("every_from", "choose the last fire or the end of the last run")]),
-        }
-    }
-
-    fn every_seconds(&self) -> Result<u64, Vec<FieldError>> {
-        let wrong = |message: &str| vec![FieldError::new("every", message)];
-        let unit = match self.every_unit.as_str() {
-            "seconds" | "" => 1,
-            "minutes" => 60,
-            "hours" => 3_600,
-            "days" => 86_400,
-            _ => return Err(vec![FieldError::new("every_unit", "choose seconds, minutes, hours or days")]),
-        };
-        let n: u64 = self.every.trim().parse().map_err(|_| wrong("write a whole number, at least 1"))?;
-        n.checked_mul(unit).ok_or_else(|| wrong("that is too long: at most 366 days"))
-    }
-
-    fn once_at(&self) -> Result<DateTime<Utc>, Vec<FieldError>> {
-        let zone = schedule::parse_zone(&self.zone_or_utc()).map_err(|m| vec![FieldError::new("zone", m)])?;
-        let text = self.once.trim();
-        let local = NaiveDateTime::parse_from_str(text, "%Y-%m-%dT%H:%M:%S")
-            .or_else(|_| NaiveDateTime::parse_from_str(text, "%Y-%m-%dT%H:%M"))
-            .map_err(|_| vec![FieldError::new("once", "choose a date and a time, as in 2026-11-21T09:00")])?;
-        zone.from_local_datetime(&local).earliest().map(|at| at.with_timezone(&Utc)).ok_or_else(|| {
-            vec![FieldError::new("once", format!("{text} does not exist in {zone}: the clock is put forward then"))]
-        })
     }
 
     /// Checks everything that can be checked without a service. `schema` is the input's JSON Schema where it is known;

@@ -8,10 +8,15 @@
 //! not hang on that: the compare-and-swap in the store lets one server fire a given (job, due instant), however many try,
 //! which is why all of them dispatch while Redis is away and nobody can lead.
 //!
+//! To read, to decide and to commit takes milliseconds, and a row is needed before its message may leave. So both are
+//! done [`HEAD_START`] before the instant, and when it comes there is only the message to send. Nothing is sent early, and
+//! nothing is decided early that the remaining milliseconds could change: what waits for its turn, or would be skipped
+//! because an earlier occurrence is open, is looked at again when it is due.
+//!
 //! Publishing does not hold up the next tick; see [`super::sender`].
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
@@ -48,6 +53,9 @@ use crate::{
 
 /// What it is called on the board.
 pub const NAME: &str = "dispatcher";
+/// How long before it is due an occurrence is made. Longer than the look and the commit take on a busy machine, and too
+/// short for anybody to notice that a job was edited or paused after its occurrence was made.
+pub const HEAD_START: Duration = Duration::from_millis(20);
 /// The longest sleep: the board must hear from the loop even when nothing is due for a year.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 /// How often a paused cluster is looked at, should the wake-up of whoever resumes it get lost.
@@ -85,8 +93,12 @@ pub struct Dispatcher {
 /// What one tick did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ticked {
-    /// Jobs that were due.
+    /// Jobs that were due, and those whose occurrence was made ahead.
     pub due: usize,
+    /// Up to which instant was looked.
+    pub looked_upto: DateTime<Utc>,
+    /// The latest instant of what may not be made before it comes. Until then there is nothing to do ahead.
+    pub waits_for: Option<DateTime<Utc>>,
     /// Occurrences made; the rest was fired, edited or paused by somebody else meanwhile.
     pub fired: Vec<OccurrenceId>,
     /// Jobs taken out because their schedule cannot be read.
@@ -98,12 +110,17 @@ pub struct Ticked {
 }
 
 impl Dispatcher {
-    /// Fires one batch of what is due now.
+    /// Fires one batch of what is due now or in a moment.
     ///
     /// # Errors
     ///
     /// When the database does not answer; then nothing was fired.
     pub async fn tick(&self) -> anyhow::Result<Ticked> {
+        self.look(HEAD_START).await
+    }
+
+    /// Fires one batch of what is due at most `ahead` from now.
+    async fn look(&self, ahead: Duration) -> anyhow::Result<Ticked> {
         // An old leader that was frozen stops here, or at the latest at the fence in the statement.
         let epoch = match &*self.leadership.borrow() {
             Leadership::Leader(term) if term.holds() => (!faults::sabotaged("s06")).then(|| term.epoch()),
@@ -114,10 +131,19 @@ impl Dispatcher {
             return Ok(Ticked { held_for: Some(left), ..Ticked::default() });
         }
         let now = self.clock.now();
-        let mut jobs = self.store.due(now, self.config.dispatch_batch).await?;
-        let mut ticked = Ticked { due: jobs.len(), ..Ticked::default() };
+        let looked_upto = now + ahead;
+        let mut jobs = self.store.due(looked_upto, self.config.dispatch_batch).await?;
+        let mut ticked = Ticked { looked_upto, ..Ticked::default() };
+        jobs.retain(|job| {
+            let is_now = job.next_fire_at <= now || !takes_turns(job);
+            if !is_now {
+                ticked.waits_for = ticked.waits_for.max(Some(job.next_fire_at));
+            }
+            is_now
+        });
+        ticked.due = jobs.len();
         if faults::sabotaged("s09") {
-            self.believe_redis(&mut jobs, now).await;
+            self.believe_redis(&mut jobs, looked_upto).await;
         }
         let fires = self.judge(&jobs, now, &mut ticked).await?;
         if fires.is_empty() {
@@ -128,11 +154,17 @@ impl Dispatcher {
         let made: HashMap<OccurrenceId, Made> =
             self.store.fire(&fires, epoch, now).await?.into_iter().map(|made| (made.id, made)).collect();
         faults::point("cp05");
+        // What was refused ahead (an earlier occurrence is open) is asked for again when it is due.
+        let refused = fires.iter().filter(|fire| fire.due > now && !made.contains_key(&fire.occurrence_id));
+        for fire in refused {
+            ticked.due -= 1;
+            ticked.waits_for = ticked.waits_for.max(Some(fire.due));
+        }
         if made.is_empty() {
             ticked.is_paused = self.store.is_paused().await?;
             return Ok(ticked);
         }
-        let mut messages = Vec::with_capacity(made.len());
+        let mut messages: BTreeMap<DateTime<Utc>, Vec<Outgoing>> = BTreeMap::new();
         let mut rows = Vec::with_capacity(made.len());
         let mut due_again = Vec::with_capacity(made.len());
         let mut by_id: HashMap<JobId, DueJob> = jobs.into_iter().map(|job| (job.id, job)).collect();
@@ -145,10 +177,16 @@ impl Dispatcher {
             rows.push(row(&job, fire, made));
             is_held |= made.is_held;
             if made.status == OccurrenceStatus::Queued && !made.is_held && !early.contains(&made.id) {
-                messages.push(outgoing(job, fire, now));
+                messages.entry(departure(fire.due, now)).or_default().push(outgoing(job, fire, now));
             }
         }
-        self.sender.send(messages).await;
+        for (at, messages) in messages {
+            if at > now {
+                self.sender.send_after(tokio::time::sleep(until(at, self.clock.now())), messages);
+            } else {
+                self.sender.send(messages).await;
+            }
+        }
         if is_held {
             self.release.notify_one();
         }
@@ -203,9 +241,9 @@ impl Dispatcher {
     }
 
     /// Sabotage: of what is due by the truth, leaves what Redis says is due.
-    async fn believe_redis(&self, jobs: &mut Vec<DueJob>, now: DateTime<Utc>) {
+    async fn believe_redis(&self, jobs: &mut Vec<DueJob>, upto: DateTime<Utc>) {
         let members: HashSet<String> =
-            self.cache.due_members(now, 100_000).await.unwrap_or_default().into_iter().collect();
+            self.cache.due_members(upto, 100_000).await.unwrap_or_default().into_iter().collect();
         jobs.retain(|job| members.contains(&job.id.to_string()));
     }
 
@@ -213,6 +251,7 @@ impl Dispatcher {
     pub async fn run(mut self, board: Board, stop: CancellationToken) {
         // What was due before the server started would otherwise be made before there is a way to send it.
         let _ = tokio::time::timeout(FIRST_CHANNEL, stop.run_until_cancelled(self.sender.ready())).await;
+        let mut waits_for: Option<DateTime<Utc>> = None;
         while !stop.is_cancelled() {
             let works = self.leadership.borrow_and_update().works();
             if !works {
@@ -223,8 +262,10 @@ impl Dispatcher {
                 }
                 continue;
             }
-            let pause = match self.tick().await {
+            waits_for = waits_for.filter(|at| *at > self.clock.now());
+            let pause = match self.look(ahead(waits_for)).await {
                 Ok(ticked) => {
+                    waits_for = waits_for.max(ticked.waits_for);
                     if !ticked.fired.is_empty() {
                         tracing::debug!(jobs.due = ticked.due, occurrences.fired = ticked.fired.len(), "dispatched");
                     }
@@ -238,7 +279,7 @@ impl Dispatcher {
                     } else if ticked.due > 0 {
                         continue;
                     } else {
-                        self.sleep_length().await
+                        self.sleep_length(&ticked, ahead(waits_for)).await
                     }
                 }
                 Err(error) => {
@@ -257,14 +298,16 @@ impl Dispatcher {
         }
     }
 
-    /// How long there is nothing to do.
-    async fn sleep_length(&self) -> Duration {
-        let now = self.clock.now();
+    /// How long there is nothing to do, when the next look is `ahead` of what it looks for.
+    async fn sleep_length(&self, ticked: &Ticked, ahead: Duration) -> Duration {
+        let now = self.clock.now() + ahead;
         match self.cache.earliest().await {
-            Ok((Some(at), true)) if at > now => until(at, now).min(LONGEST_SLEEP),
+            Ok((Some(at), true)) if at > ticked.looked_upto || ticked.waits_for.is_some() => {
+                until(at, now).min(LONGEST_SLEEP)
+            }
             // The index says something is due, the truth says nothing is: mend those members.
             Ok((Some(_), true)) => {
-                if let Err(error) = self.mend(now).await {
+                if let Err(error) = self.mend(ticked.looked_upto).await {
                     tracing::warn!(error = %error, "the schedule in Redis could not be mended");
                     return self.config.sweep;
                 }
@@ -299,6 +342,23 @@ impl Dispatcher {
         self.cache.note_due(&truth).await?;
         Ok(())
     }
+}
+
+/// How far a look reaches ahead while something that `waits_for` its instant would only be found again.
+fn ahead(waits_for: Option<DateTime<Utc>>) -> Duration {
+    if waits_for.is_some() { Duration::ZERO } else { HEAD_START }
+}
+
+/// Whether the job's occurrences are let go one after another. The releaser does that at once, so they are not made ahead.
+fn takes_turns(job: &DueJob) -> bool {
+    job.rules.job_limit().is_some() || job.rules.key_limit.is_some()
+}
+
+/// When the message of what is due at `due` leaves: at the next full millisecond, which is as finely as can be slept, so
+/// that what is due within one leaves together.
+fn departure(due: DateTime<Utc>, now: DateTime<Utc>) -> DateTime<Utc> {
+    let rest = due.timestamp_subsec_nanos() % 1_000_000;
+    if due <= now || rest == 0 { due } else { due + chrono::Duration::nanoseconds((1_000_000 - rest).into()) }
 }
 
 fn until(at: DateTime<Utc>, now: DateTime<Utc>) -> Duration {

@@ -20,10 +20,9 @@
 //! A role is given back in good order when the server stops, and the others are told, so that a restart costs
 //! milliseconds. A server that is killed costs its lease's ten seconds at most.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+mod term;
+
+use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use tokio::{
@@ -32,12 +31,14 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+pub use term::{Leadership, Term};
+
 use crate::{
     backoff::Backoff,
     cache::{Cache, lease::Held},
     clock::Clock,
     faults,
-    store::{Store, leases::Fence},
+    store::Store,
 };
 
 /// The role of the server that dispatches; it also releases, repairs and cleans up. Statements name it as it is written
@@ -66,89 +67,6 @@ impl Default for LeaseTimes {
             life: Duration::from_secs(10),
             without_database: Duration::from_secs(3),
         }
-    }
-}
-
-/// The time in which this server has a role.
-#[derive(Clone, Debug)]
-pub struct Term {
-    fence: Fence,
-    trust: Arc<Mutex<Instant>>,
-    over: CancellationToken,
-}
-
-impl Term {
-    fn new(fence: Fence, trusted_until: Instant) -> Self {
-        Self { fence, trust: Arc::new(Mutex::new(trusted_until)), over: CancellationToken::new() }
-    }
-
-    /// What writes in this term carry.
-    #[must_use]
-    pub const fn fence(&self) -> Fence {
-        self.fence
-    }
-
-    /// The number of this term.
-    #[must_use]
-    pub const fn epoch(&self) -> i64 {
-        self.fence.epoch
-    }
-
-    /// Cancelled when the term is over. Work of the term runs below a child of this.
-    #[must_use]
-    pub const fn over(&self) -> &CancellationToken {
-        &self.over
-    }
-
-    /// Whether the role may still be believed to be ours. Cheap: ask before each piece of work, for a process that was
-    /// frozen learns of its term's end only when its timers run again.
-    #[must_use]
-    pub fn holds(&self) -> bool {
-        !self.over.is_cancelled() && Instant::now() < self.trusted_until()
-    }
-
-    fn trusted_until(&self) -> Instant {
-        self.trust.lock().map_or_else(|poisoned| *poisoned.into_inner(), |until| *until)
-    }
-
-    fn trust_until(&self, until: Instant) {
-        if let Ok(mut trust) = self.trust.lock() {
-            *trust = until;
-        }
-    }
-}
-
-/// Where this server stands with a role.
-#[derive(Clone, Debug)]
-pub enum Leadership {
-    /// It has the role.
-    Leader(Term),
-    /// Another server has it, or nothing is known yet.
-    Follower,
-    /// Nobody can have it, because Redis is away: everybody does the work, from PostgreSQL.
-    Nobody,
-}
-
-impl Leadership {
-    /// The term, if this server has the role and may still believe so.
-    #[must_use]
-    pub fn term(&self) -> Option<&Term> {
-        match self {
-            Self::Leader(term) if term.holds() => Some(term),
-            _ => None,
-        }
-    }
-
-    /// What writes in the role carry; none while there is no leader, when every server writes without one.
-    #[must_use]
-    pub fn fence(&self) -> Option<Fence> {
-        self.term().map(Term::fence)
-    }
-
-    /// Whether this server does the role's work: as the leader, or because there can be none.
-    #[must_use]
-    pub fn works(&self) -> bool {
-        matches!(self, Self::Nobody) || self.term().is_some()
     }
 }
 
@@ -251,7 +169,7 @@ impl Lease {
         let trusted_until = term.trusted_until();
         match tokio::time::timeout_at(trusted_until, self.prolong(&term)).await {
             // Also when we were frozen: the time is over whatever the answer was.
-            Ok(pause) if Instant::now() < term.trusted_until() || term.over.is_cancelled() => pause,
+            Ok(pause) if Instant::now() < term.trusted_until() || term.over().is_cancelled() => pause,
             // Redis was asked in vain, so it may be away for everybody.
             _ if self.redis_away => {
                 self.end("it could not be prolonged in time", Leadership::Nobody);
@@ -384,7 +302,7 @@ impl Lease {
         let Some(term) = self.term() else { return };
         self.end(why, Leadership::Follower);
         let released = self.cache.release_lease(self.role, &self.holder).await;
-        let left = timeout(DATABASE, self.store.leave_lease(term.fence, self.clock.now())).await;
+        let left = timeout(DATABASE, self.store.leave_lease(term.fence(), self.clock.now())).await;
         if released.is_err() || !matches!(left, Ok(Ok(_))) {
             tracing::debug!(role = self.role, "the lease could not be given back everywhere; it ends by itself");
         }
@@ -393,7 +311,7 @@ impl Lease {
     fn end(&self, why: &'static str, then: Leadership) {
         if let Some(term) = self.term() {
             tracing::info!(role = self.role, lease.epoch = term.epoch(), why, "this server no longer leads");
-            term.over.cancel();
+            term.over().cancel();
         }
         self.state.send_replace(then);
     }
@@ -431,7 +349,7 @@ impl Drop for Lease {
     fn drop(&mut self) {
         // Whoever throws the lease away without stopping it must not leave a term running.
         if let Leadership::Leader(term) = &*self.state.borrow() {
-            term.over.cancel();
+            term.over().cancel();
         }
     }
 }

@@ -87,6 +87,15 @@ impl Sender {
         });
     }
 
+    /// Publishes a batch when `moment` has come; returns at once.
+    pub fn send_after(&self, moment: impl Future<Output = ()> + Send + 'static, messages: Vec<Outgoing>) {
+        let this = self.clone();
+        self.flights.spawn(async move {
+            moment.await;
+            this.send(messages).await;
+        });
+    }
+
     /// Publishes a batch and notes what was confirmed.
     pub(super) async fn fly(&self, messages: &[Outgoing]) {
         let sent = self.publisher.publish(messages).await;

@@ -111,8 +111,8 @@ pub fn decide(change: &mut Change, standing: Standing, now: DateTime<Utc>) {
     again(change, wait, format!("Retry {nth} of {} {}", standing.max_retries, when(wait)), now);
 }
 
-/// A run that was lost with its worker's process, by the worker's own word: the same is decided as about one whose worker
-/// fell silent, only sooner.
+/// A run that was lost with its worker's process, by the word of that worker at its next start, or of another that met its
+/// claim: the same is decided as about one whose worker fell silent, only sooner.
 fn lose(change: &mut Change, standing: Standing, now: DateTime<Utc>) {
     match zombie::fate(standing.on_lost, standing.rescues, standing.is_cancelled) {
         Fate::Cancel => {
@@ -131,8 +131,6 @@ fn lose(change: &mut Change, standing: Standing, now: DateTime<Utc>) {
             );
             finish(change, OccurrenceStatus::Failed, &note, now);
         }
-        // Not known to be running yet: it becomes that first, and its silence tells the rest.
-        Fate::Unknown if change.started_at.is_some() => change.note = None,
         Fate::Unknown => {
             let note = "Its worker's process ended before it did, and the job must not be run twice.";
             change.steps.push(StatusChange {
@@ -355,12 +353,6 @@ mod tests {
         let mut lost = change(OccurrenceStatus::Unknown);
         decide(&mut lost, strict, NOW);
         assert_eq!((lost.status, lost.ended_at, lost.waits_until), (OccurrenceStatus::Unknown, None, None));
-        // Its start and its loss in one batch: the state machine knows no way from Queued to Unknown.
-        let mut both = change(OccurrenceStatus::Unknown);
-        both.started_at = Some(NOW);
-        both.status = OccurrenceStatus::Running;
-        decide(&mut both, strict, NOW);
-        assert_eq!((both.status, both.waits_until), (OccurrenceStatus::Running, None));
         let mut cancelled = change(OccurrenceStatus::Unknown);
         decide(&mut cancelled, Standing { is_cancelled: true, ..strict }, NOW);
         assert_eq!(cancelled.status, OccurrenceStatus::Cancelled);

@@ -45,8 +45,8 @@ pub struct Change {
     pub note: Option<String>,
     /// Whether the attempt was given back without having failed. What then follows is decided by `retry`.
     pub handed_back: bool,
-    /// Whether its worker's process ended before the attempt did, as the worker found at its next start. What then follows
-    /// is decided by `retry`.
+    /// Whether its worker's process ended before the attempt did, as the worker found at its next start, or another by its
+    /// claim. What then follows is decided by `retry`.
     pub is_lost: bool,
     /// Whether the next attempt is one of those that are granted to lost runs.
     pub is_rescue: bool,

@@ -17,7 +17,8 @@ locked AS (
            AND o.created_at BETWEEN $14 AND $15
            AND CASE WHEN r.status IN (2, 3, 4, 5) THEN o.status IN (0, 1, 6)
                     WHEN r.status = 1 THEN o.status IN (0, 6) OR (o.status = 1 AND r.progress IS NOT NULL)
-                    WHEN r.status = 6 THEN o.status = 1
+                    -- Lost before anybody heard that it began: perhaps it did.
+                    WHEN r.status = 6 THEN o.status IN (0, 1)
                     WHEN r.status = 0 THEN o.status IN (0, 1, 6) AND r.waits_until IS NOT NULL
                     ELSE false END
            FOR UPDATE) l

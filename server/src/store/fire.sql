@@ -16,6 +16,8 @@ locked AS (
         SELECT j.id FROM jobs j
          WHERE j.id = w.job_id AND j.next_fire_at = w.due AND j.version = w.version
            AND NOT EXISTS (SELECT 1 FROM cluster_pause)
+           -- Ahead of its instant nothing is skipped for being open: it may be over by then.
+           AND (w.due <= $9 OR j.overlap_policy <> 0 OR NOT EXISTS (SELECT 1 FROM slots s WHERE s.job_id = j.id))
            AND ($11::bigint IS NULL OR EXISTS (SELECT 1 FROM fence))
            FOR UPDATE SKIP LOCKED) l
 ),

@@ -1,18 +1,17 @@
 //! Jobs: definitions and their versions.
 
-use chrono::{DateTime, Utc};
-use protocol::{
-    id::{JobId, OccurrenceId},
-    page::{self, JobFilter, Page},
-    request::JobInput,
-    schedule::Schedule,
-    view::JobRow,
-};
-use serde_json::Value;
-use sqlx::{Postgres, QueryBuilder};
-use uuid::Uuid;
+mod list;
 
-use super::{Result, Store, StoreError, occurrences::status, rules::RuleColumns};
+use chrono::{DateTime, Utc};
+use protocol::{id::JobId, request::JobInput, schedule::Schedule};
+use serde_json::Value;
+
+pub(super) use list::like;
+
+use super::{
+    Result, Store, StoreError,
+    rules::{RuleColumns, rules_in},
+};
 
 /// A job as it is stored.
 #[derive(Clone, Debug)]
@@ -287,27 +286,7 @@ impl Store {
         else {
             return Ok(None);
         };
-        let rules = RuleColumns {
-            start_at: row.start_at,
-            end_at: row.end_at,
-            jitter_seconds: row.jitter_seconds,
-            calendars: row.calendars,
-            blackout: row.blackout,
-            misfire: row.misfire_policy,
-            catch_up_limit: row.catch_up_limit,
-            catch_up_window_seconds: row.catch_up_window_seconds,
-            overlap: row.overlap_policy,
-            max_concurrent: row.max_concurrent,
-            key: row.concurrency_key,
-            key_limit: row.concurrency_key_limit,
-            max_retries: row.max_retries,
-            base_retry_delay_seconds: row.base_retry_delay_seconds,
-            retry_jitter_percent: row.retry_jitter_percent,
-            zombie_timeout_seconds: row.zombie_timeout_seconds,
-            on_lost: row.on_lost,
-            auto_disable: row.auto_disable,
-        }
-        .into_rules();
+        let rules = rules_in!(row);
         Ok(Some(StoredJob {
             id,
             definition: JobInput {
@@ -332,132 +311,5 @@ impl Store {
             modified_at: row.modified_at,
             modified_by: row.modified_by,
         }))
-    }
-
-    /// A page of jobs by name.
-    ///
-    /// # Errors
-    ///
-    /// When the database does not answer.
-    pub async fn jobs(&self, filter: &JobFilter, alive_since: DateTime<Utc>) -> Result<Page<JobRow>> {
-        let limit = page::rows(filter.limit);
-        let mut query = QueryBuilder::<Postgres>::new(
-            "SELECT id, display_name, worker_id, job_type, schedule, next_fire_at, is_active, tags,
-                    lower(display_name) AS sort_name FROM jobs WHERE true",
-        );
-        if let Some(active) = filter.active {
-            query.push(" AND is_active = ").push_bind(active);
-        }
-        if let Some(text) = filter.text.as_deref().map(str::trim).filter(|text| !text.is_empty()) {
-            for word in text.split_whitespace().take(8) {
-                let pattern = format!("%{}%", like(&word.to_lowercase()));
-                query
-                    .push(" AND (lower(display_name) LIKE ")
-                    .push_bind(pattern.clone())
-                    .push(" OR lower(description) LIKE ")
-                    .push_bind(pattern.clone())
-                    .push(" OR lower(job_type) LIKE ")
-                    .push_bind(pattern.clone())
-                    .push(" OR lower(array_to_string(tags, ' ')) LIKE ")
-                    .push_bind(pattern)
-                    .push(")");
-            }
-        }
-        if let Some((name, id)) = filter.after.as_deref().and_then(parse_cursor) {
-            query.push(" AND (lower(display_name), id) > (").push_bind(name).push(", ").push_bind(id).push(")");
-        }
-        query.push(" ORDER BY lower(display_name), id LIMIT ").push_bind(i64::from(limit) + 1);
-        let mut rows: Vec<RawJobRow> = query.build_query_as().fetch_all(self.pool()).await?;
-        let more = rows.len() > limit as usize;
-        rows.truncate(limit as usize);
-        let next = rows.last().filter(|_| more).map(|row| format!("{}~{}", row.id, row.sort_name));
-        let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
-        let mut recent = self.recent(&ids).await?;
-        let alive = self.alive_types(alive_since).await?;
-        let rows = rows
-            .into_iter()
-            .map(|row| JobRow {
-                id: JobId(row.id),
-                schedule_words: schedule(row.schedule)
-                    .map_or_else(|_| "Unreadable: edit the job".into(), |schedule| schedule.words()),
-                next_fire_at: row.next_fire_at,
-                is_active: row.is_active,
-                tags: row.tags,
-                recent: recent.remove(&row.id).unwrap_or_default(),
-                worker_alive: alive.contains(&(row.worker_id.clone(), row.job_type.clone())),
-                display_name: row.display_name,
-                worker_id: row.worker_id,
-                job_type: row.job_type,
-            })
-            .collect();
-        Ok(Page { rows, next })
-    }
-
-    /// The last ten occurrences of each job: their ids and states, newest first.
-    ///
-    /// # Errors
-    ///
-    /// When the database does not answer.
-    pub async fn recent(
-        &self,
-        jobs: &[Uuid],
-    ) -> Result<std::collections::HashMap<Uuid, Vec<(OccurrenceId, protocol::status::OccurrenceStatus)>>> {
-        let rows = sqlx::query!(
-            r#"SELECT j.id AS "job_id!", o.id AS "id!", o.status AS "status!"
-                 FROM unnest($1::uuid[]) AS j (id)
-                 CROSS JOIN LATERAL (SELECT id, status FROM occurrences WHERE job_id = j.id ORDER BY id DESC LIMIT 10) o"#,
-            jobs
-        )
-        .fetch_all(self.pool())
-        .await?;
-        let mut recent: std::collections::HashMap<Uuid, Vec<_>> = std::collections::HashMap::new();
-        for row in rows {
-            recent.entry(row.job_id).or_default().push((OccurrenceId(row.id), status(row.status)?));
-        }
-        for list in recent.values_mut() {
-            list.sort_by_key(|(id, _)| std::cmp::Reverse(*id));
-        }
-        Ok(recent)
-    }
-}
-
-#[derive(sqlx::FromRow)]
-struct RawJobRow {
-    id: Uuid,
-    display_name: String,
-    worker_id: String,
-    job_type: String,
-    schedule: Value,
-    next_fire_at: Option<DateTime<Utc>>,
-    is_active: bool,
-    tags: Vec<String>,
-    sort_name: String,
-}
-
-/// `id~name`: the name comes last because it may hold anything.
-fn parse_cursor(cursor: &str) -> Option<(String, Uuid)> {
-    let (id, name) = cursor.split_once('~')?;
-    Some((name.to_owned(), Uuid::parse_str(id).ok()?))
-}
-
-/// A word with LIKE's own signs taken literally.
-pub(super) fn like(word: &str) -> String {
-    word.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_search_word_is_taken_literally() {
-        assert_eq!(like("50%_a\\"), "50\\%\\_a\\\\");
-    }
-
-    #[test]
-    fn a_cursor_survives_any_name() {
-        let id = Uuid::nil();
-        assert_eq!(parse_cursor(&format!("{id}~a~b c")), Some(("a~b c".into(), id)));
-        assert_eq!(parse_cursor("nonsense"), None);
     }
 }

@@ -10,7 +10,7 @@ use protocol::{
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Result, Store, StoreError, occurrences::status, rules::RuleColumns, waits::queued};
+use super::{Result, Store, StoreError, occurrences::status, rules::rules_in, waits::queued};
 use crate::{
     domain::{due::Verdict, message::Queued},
     faults,
@@ -115,27 +115,7 @@ impl Store {
                 version: row.version,
                 priority: row.priority,
                 timeout_seconds: row.timeout_seconds,
-                rules: RuleColumns {
-                    start_at: row.start_at,
-                    end_at: row.end_at,
-                    jitter_seconds: row.jitter_seconds,
-                    calendars: row.calendars,
-                    blackout: row.blackout,
-                    misfire: row.misfire_policy,
-                    catch_up_limit: row.catch_up_limit,
-                    catch_up_window_seconds: row.catch_up_window_seconds,
-                    overlap: row.overlap_policy,
-                    max_concurrent: row.max_concurrent,
-                    key: row.concurrency_key,
-                    key_limit: row.concurrency_key_limit,
-                    max_retries: row.max_retries,
-                    base_retry_delay_seconds: row.base_retry_delay_seconds,
-                    retry_jitter_percent: row.retry_jitter_percent,
-                    zombie_timeout_seconds: row.zombie_timeout_seconds,
-                    on_lost: row.on_lost,
-                    auto_disable: row.auto_disable,
-                }
-                .into_rules(),
+                rules: rules_in!(row),
             })
             .collect())
     }

@@ -88,6 +88,35 @@ impl RuleColumns {
     }
 }
 
+/// A job's rules, out of what a statement returned. Every checked statement has a row type of its own, so this is no
+/// function.
+macro_rules! rules_in {
+    ($row:expr) => {
+        $crate::store::rules::RuleColumns {
+            start_at: $row.start_at,
+            end_at: $row.end_at,
+            jitter_seconds: $row.jitter_seconds,
+            calendars: $row.calendars,
+            blackout: $row.blackout,
+            misfire: $row.misfire_policy,
+            catch_up_limit: $row.catch_up_limit,
+            catch_up_window_seconds: $row.catch_up_window_seconds,
+            overlap: $row.overlap_policy,
+            max_concurrent: $row.max_concurrent,
+            key: $row.concurrency_key,
+            key_limit: $row.concurrency_key_limit,
+            max_retries: $row.max_retries,
+            base_retry_delay_seconds: $row.base_retry_delay_seconds,
+            retry_jitter_percent: $row.retry_jitter_percent,
+            zombie_timeout_seconds: $row.zombie_timeout_seconds,
+            on_lost: $row.on_lost,
+            auto_disable: $row.auto_disable,
+        }
+        .into_rules()
+    };
+}
+pub(super) use rules_in;
+
 #[cfg(test)]
 mod tests {
     use protocol::rules::AutoDisable;

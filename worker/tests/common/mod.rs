@@ -1,43 +1,31 @@
-//! A broker and a Redis for one test: names of its own, and a proxy that can hold back the broker's confirmations.
+//! A broker and a Redis for one test: names of its own, and what a test asks of them.
+
+mod claims;
+mod hold;
 
 use std::{
-    collections::HashMap,
     path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use chrono::{DateTime, Utc};
-use futures::StreamExt;
+use claims::{Server, answer_claims, claims_queue};
 use lapin::{
-    BasicProperties, Channel, Connection, ConnectionProperties, Consumer, ExchangeKind,
-    options::{
-        BasicConsumeOptions, BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions,
-        QueueDeclareOptions,
-    },
+    BasicProperties, Channel, Connection, ConnectionProperties,
+    options::{BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions},
     types::{AMQPValue, FieldTable},
-    uri::AMQPUri,
 };
 use milvaion_worker::{CancellationToken, Outbox, Worker, WorkerBuilder, WorkerError};
 use protocol::{
     id::{JobId, OccurrenceId},
-    message::{
-        ClaimReply, ClaimRequest, Denial, JobMessage, LogMessage, RegistrationMessage, StatusMessage, StatusReport,
-    },
+    message::{JobMessage, LogMessage, RegistrationMessage, StatusMessage, StatusReport},
     status::OccurrenceStatus,
     topology::{HEADER_REPUBLISH, Keys, Topology},
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{
-        TcpListener, TcpStream,
-        tcp::{OwnedReadHalf, OwnedWriteHalf},
-    },
-    sync::watch,
-    task::JoinHandle,
-};
+use tokio::task::JoinHandle;
 
 /// How long anything may take before a test fails.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -54,13 +42,6 @@ pub(crate) struct Stack {
     _connection: Connection,
     reports: std::sync::Mutex<Vec<StatusReport>>,
     server: Arc<Server>,
-}
-
-/// What stands for a server as far as claims are concerned: it grants all but those it is told to deny.
-#[derive(Default)]
-struct Server {
-    denied: std::sync::Mutex<HashMap<OccurrenceId, Denial>>,
-    asked: std::sync::Mutex<Vec<ClaimRequest>>,
 }
 
 impl Stack {
@@ -184,21 +165,16 @@ impl Stack {
         assert_eq!(confirm.await.expect("answered"), lapin::Confirmation::Ack(None), "the message must reach a queue");
     }
 
-    /// Makes the server deny an occurrence from now on.
-    pub(crate) fn deny(&self, occurrence: OccurrenceId, reason: Denial) {
-        self.server.denied.lock().expect("no test thread panicked").insert(occurrence, reason);
-    }
-
-    /// Whether the server was asked about an occurrence.
-    pub(crate) fn was_asked(&self, occurrence: OccurrenceId) -> bool {
-        let asked = self.server.asked.lock().expect("no test thread panicked");
-        asked.iter().any(|request| request.occurrence_id == occurrence)
-    }
-
-    /// Claims an attempt in the name of another instance, for so many milliseconds.
+    /// Claims the first attempt in the name of another instance, with a lease of so many milliseconds; its key outlives
+    /// that by a day, as every claim's does.
     pub(crate) async fn claim(&self, occurrence: OccurrenceId, by: &str, lease_ms: u32) {
+        self.claim_for(occurrence, by, lease_ms + 24 * 3_600_000).await;
+    }
+
+    /// The same, with a key that is gone after so many milliseconds.
+    pub(crate) async fn claim_for(&self, occurrence: OccurrenceId, by: &str, kept_ms: u32) {
         let key = self.keys().running(occurrence);
-        self.redis::<()>(redis::cmd("SET").arg(key).arg(format!("{by}:1")).arg("PX").arg(lease_ms)).await;
+        self.redis::<()>(redis::cmd("SET").arg(key).arg(format!("{by}:1")).arg("PX").arg(kept_ms)).await;
     }
 
     /// Leaves the wish that an occurrence be cancelled where it can be read.
@@ -252,9 +228,7 @@ impl Stack {
             reports.into_iter().filter(|report| report.occurrence_id == occurrence).collect::<Vec<_>>()
         };
         eventually("the occurrence ends", async || {
-            of(self.reports().await)
-                .iter()
-                .any(|report| report.status.is_final() || report.status == OccurrenceStatus::Queued)
+            of(self.reports().await).iter().any(|report| report.status != OccurrenceStatus::Running)
         })
         .await;
         of(self.reports().await)
@@ -281,34 +255,6 @@ impl Stack {
             taken.push(serde_json::from_slice(&got.delivery.data).expect("a message of the protocol"));
         }
         taken
-    }
-
-    /// Makes workers built from now on look for the broker where a proxy listens; answers where it really is.
-    pub(crate) fn redirect(&mut self, proxy: &TcpListener) -> (String, u16) {
-        let mut uri: AMQPUri = self.amqp_url.parse().expect("a valid address");
-        let target = (uri.authority.host, uri.authority.port);
-        uri.authority.host = "127.0.0.1".to_owned();
-        uri.authority.port = proxy.local_addr().expect("bound").port();
-        self.amqp_url = uri.to_string();
-        target
-    }
-
-    /// Makes workers built from now on reach the broker through a proxy.
-    pub(crate) async fn hold_confirmations(&mut self) -> Hold {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let target = self.redirect(&listener);
-        let hold = Arc::new(watch::Sender::new(false));
-        let theirs = hold.clone();
-        tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                let server = TcpStream::connect(&target).await.expect("the broker answers");
-                let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
-                let is_publisher = Arc::new(watch::Sender::new(false));
-                tokio::spawn(forward(from_client, to_server, is_publisher.clone()));
-                tokio::spawn(backward(from_server, to_client, is_publisher, theirs.subscribe()));
-            }
-        });
-        Hold(hold)
     }
 
     /// Takes the exchanges, the queues and the outbox away again.
@@ -340,47 +286,6 @@ impl Stack {
     }
 }
 
-async fn claims_queue(connection: &Connection, name: &str) -> (Channel, Consumer) {
-    let channel = connection.create_channel().await.expect("a channel");
-    let (exchange, queue) = (
-        ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() },
-        QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() },
-    );
-    channel
-        .exchange_declare(name.into(), ExchangeKind::Direct, exchange, FieldTable::default())
-        .await
-        .expect("declared");
-    channel.queue_declare(name.into(), queue, FieldTable::default()).await.expect("declared");
-    channel
-        .queue_bind(name.into(), name.into(), name.into(), Default::default(), FieldTable::default())
-        .await
-        .expect("bound");
-    let options = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
-    let questions =
-        channel.basic_consume(name.into(), "".into(), options, FieldTable::default()).await.expect("consumes");
-    (channel, questions)
-}
-
-async fn answer_claims((channel, mut questions): (Channel, Consumer), server: Arc<Server>) {
-    while let Some(Ok(question)) = questions.next().await {
-        let request: ClaimRequest = serde_json::from_slice(&question.data).expect("a message of the protocol");
-        let reason = server.denied.lock().expect("no test thread panicked").get(&request.occurrence_id).copied();
-        let reply = ClaimReply {
-            occurrence_id: request.occurrence_id,
-            attempt: request.attempt,
-            granted: reason.is_none(),
-            reason,
-            by: None,
-        };
-        server.asked.lock().expect("no test thread panicked").push(request);
-        let to = question.properties.reply_to().clone().expect("a question names whom to answer");
-        let id = question.properties.correlation_id().clone().expect("a question has an id");
-        let (body, properties) =
-            (serde_json::to_vec(&reply).expect("plain data"), BasicProperties::default().with_correlation_id(id));
-        channel.basic_publish("".into(), to, BasicPublishOptions::default(), &body, properties).await.expect("sent");
-    }
-}
-
 /// A running worker.
 pub(crate) struct Started {
     stop: CancellationToken,
@@ -398,45 +303,6 @@ impl Started {
         self.stop.cancel();
         let ended = tokio::time::timeout(PATIENCE, self.task).await.expect("the worker stops in time");
         ended.expect("the worker does not panic").expect("the worker ends well");
-    }
-}
-
-/// Decides whether the broker's answers reach the publishing connection.
-pub(crate) struct Hold(Arc<watch::Sender<bool>>);
-
-impl Hold {
-    pub(crate) fn set(&self, held: bool) {
-        self.0.send_replace(held);
-    }
-}
-
-async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, is_publisher: Arc<watch::Sender<bool>>) {
-    let mut buffer = vec![0; 64 * 1024];
-    while let Ok(read @ 1..) = from.read(&mut buffer).await {
-        // The worker names its connections in the handshake.
-        if buffer[..read].windows(8).any(|window| window == b" publish") {
-            is_publisher.send_replace(true);
-        }
-        if to.write_all(&buffer[..read]).await.is_err() {
-            return;
-        }
-    }
-}
-
-async fn backward(
-    mut from: OwnedReadHalf,
-    mut to: OwnedWriteHalf,
-    is_publisher: Arc<watch::Sender<bool>>,
-    mut hold: watch::Receiver<bool>,
-) {
-    let mut buffer = vec![0; 64 * 1024];
-    while let Ok(read @ 1..) = from.read(&mut buffer).await {
-        if *is_publisher.borrow() && hold.wait_for(|held| !held).await.is_err() {
-            return;
-        }
-        if to.write_all(&buffer[..read]).await.is_err() {
-            return;
-        }
     }
 }
 

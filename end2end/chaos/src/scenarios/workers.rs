@@ -53,9 +53,6 @@ async fn killed(house: &mut House, dials: Dials) -> anyhow::Result<super::Played
 }
 
 async fn dies(stand: &mut Stand<'_>, number: usize, away: f64) -> anyhow::Result<()> {
-    // In the middle of a second, when what began with it has been reported. What a death in a run's first milliseconds
-    // does is tried by CP, for certain and not by luck: `docs/FAULTS.md` tells what is not yet as promised there.
-    stand.go_on(1.5 - (now() % 1_000_000) as f64 / 1e6).await;
     let fault = stand.evidence.begin("kill", stand.workers[number].name(), format!("SIGKILL for {away:.1} s"));
     stand.workers[number].kill().await?;
     stand.go_on(away).await;

@@ -1,0 +1,96 @@
+//! A term: the time in which this server has a role, and how long it may believe so.
+//!
+//! This is what those who work in the role hold in their hands. It waits for nothing and asks nobody; how a term is won,
+//! prolonged and lost is told one level up.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::store::leases::Fence;
+
+/// The time in which this server has a role.
+#[derive(Clone, Debug)]
+pub struct Term {
+    fence: Fence,
+    trust: Arc<Mutex<Instant>>,
+    over: CancellationToken,
+}
+
+impl Term {
+    pub(super) fn new(fence: Fence, trusted_until: Instant) -> Self {
+        Self { fence, trust: Arc::new(Mutex::new(trusted_until)), over: CancellationToken::new() }
+    }
+
+    /// What writes in this term carry.
+    #[must_use]
+    pub const fn fence(&self) -> Fence {
+        self.fence
+    }
+
+    /// The number of this term.
+    #[must_use]
+    pub const fn epoch(&self) -> i64 {
+        self.fence.epoch
+    }
+
+    /// Cancelled when the term is over. Work of the term runs below a child of this.
+    #[must_use]
+    pub const fn over(&self) -> &CancellationToken {
+        &self.over
+    }
+
+    /// Whether the role may still be believed to be ours. Cheap: ask before each piece of work, for a process that was
+    /// frozen learns of its term's end only when its timers run again.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        !self.over.is_cancelled() && Instant::now() < self.trusted_until()
+    }
+
+    /// Until when it is believed, if nothing is heard.
+    pub(super) fn trusted_until(&self) -> Instant {
+        self.trust.lock().map_or_else(|poisoned| *poisoned.into_inner(), |until| *until)
+    }
+
+    /// Believes in it until then.
+    pub(super) fn trust_until(&self, until: Instant) {
+        if let Ok(mut trust) = self.trust.lock() {
+            *trust = until;
+        }
+    }
+}
+
+/// Where this server stands with a role.
+#[derive(Clone, Debug)]
+pub enum Leadership {
+    /// It has the role.
+    Leader(Term),
+    /// Another server has it, or nothing is known yet.
+    Follower,
+    /// Nobody can have it, because Redis is away: everybody does the work, from PostgreSQL.
+    Nobody,
+}
+
+impl Leadership {
+    /// The term, if this server has the role and may still believe so.
+    #[must_use]
+    pub fn term(&self) -> Option<&Term> {
+        match self {
+            Self::Leader(term) if term.holds() => Some(term),
+            _ => None,
+        }
+    }
+
+    /// What writes in the role carry; none while there is no leader, when every server writes without one.
+    #[must_use]
+    pub fn fence(&self) -> Option<Fence> {
+        self.term().map(Term::fence)
+    }
+
+    /// Whether this server does the role's work: as the leader, or because there can be none.
+    #[must_use]
+    pub fn works(&self) -> bool {
+        matches!(self, Self::Nobody) || self.term().is_some()
+    }
+}

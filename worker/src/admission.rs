@@ -1,0 +1,210 @@
+//! From a delivery to the leave to start it.
+//!
+//! A delivery waits here for a place and for an outbox that can be written, and nowhere else; then it is claimed, and
+//! what may be a second copy is first asked about at the server. Whoever may not start it says what becomes of its
+//! message instead:
+//!
+//! | What is found | What follows |
+//! |---|---|
+//! | the claim is free, or of an earlier attempt | it runs |
+//! | somebody wished it to end | it is reported as cancelled |
+//! | another instance has claimed this attempt, and lives | a copy: acknowledged |
+//! | another instance has claimed this attempt, and does not renew it | it is waited for; then it is reported as lost |
+//! | this attempt has ended, or a later one was claimed | a copy: acknowledged |
+//! | perhaps a copy, and Redis or the server does not answer | handed back |
+//!
+//! The fourth row is what keeps an attempt from being started twice by a worker that dies in a run's first
+//! milliseconds. Whether such a run began is known to nobody: its process is gone, its report never left. To start the
+//! same attempt again would be a second start that no fence can tell from the first; so the attempt is given up, and the
+//! server decides, as about every lost run, whether another follows.
+
+use std::time::Duration;
+
+use protocol::{
+    message::{Denial, JobMessage},
+    topology::MAX_PRIORITY,
+};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    cancel::Wish,
+    claim::{Answer, Attempt},
+    clerk::Clerk,
+    faults,
+    inquiry::Inquiry,
+    outbox::Gate,
+    places::{Place, Places},
+    vitals::Vitals,
+};
+
+/// How long a delivery waits for a place here before it is handed back. Runs may take hours, and another instance may have
+/// a place; if none has, it comes back at once and waits again, which costs a message each time.
+const TURN: Duration = Duration::from_secs(2);
+/// How long a delivery stays away after it was handed back because nobody could say whether it is a copy.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How often a copy looks whether the holder of its claim is alive.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// How long a server may take that was asked when the worker stops.
+const LAST_ANSWER: Duration = Duration::from_secs(2);
+
+/// Whom a delivery has to pass.
+pub(crate) struct Admission {
+    /// In the order of the job types.
+    pub(crate) places: Places,
+    /// Shut while a run could not be remembered.
+    pub(crate) outbox: Gate,
+    pub(crate) clerk: Clerk,
+    pub(crate) inquiry: Inquiry,
+    pub(crate) vitals: Vitals,
+    pub(crate) stop: CancellationToken,
+}
+
+/// What becomes of a delivery whose turn has come.
+pub(crate) enum Turn {
+    /// It runs.
+    Begins(Place),
+    /// It is reported as cancelled instead, with this reason.
+    Cancelled(String),
+    /// It is reported as lost instead, with the instance that claimed it.
+    Lost(String),
+    /// It does not run here; what to tell the broker.
+    Elsewhere(Verdict),
+}
+
+/// What to tell the broker about a delivery that does not run here.
+pub(crate) enum Verdict {
+    Ack,
+    HandBack,
+}
+
+impl Admission {
+    /// Waits for a delivery's turn and claims it. `line` is the place of its job type.
+    pub(crate) async fn admit(&self, line: usize, message: &JobMessage, may_be_a_copy: bool) -> Turn {
+        let priority = message.priority.min(MAX_PRIORITY);
+        let mut may_be_a_copy = may_be_a_copy;
+        let mut last_lease = None;
+        let is_unguarded = faults::sabotaged("s05");
+        loop {
+            let place = tokio::select! {
+                biased;
+                place = self.turn(line, priority) => Some(place),
+                () = self.stop.cancelled() => None,
+                () = sleep(TURN) => None,
+            };
+            // A worker that stops starts nothing, whatever became free; and what has waited long enough may find a free
+            // place in another instance.
+            let Some(place) = place.filter(|_| !self.stop.is_cancelled()) else {
+                return Turn::Elsewhere(Verdict::HandBack);
+            };
+            // Before the claim, which would take the place of the one of whoever runs it.
+            if may_be_a_copy
+                && !is_unguarded
+                && let Some(verdict) = self.check(message).await
+            {
+                drop(place);
+                if matches!(verdict, Verdict::HandBack) {
+                    self.pause(PAUSE).await;
+                }
+                return Turn::Elsewhere(verdict);
+            }
+            match self.clerk.claim((message.occurrence_id, message.attempt)).await {
+                Ok(Answer::Granted { cancel: None }) => return Turn::Begins(place),
+                Ok(Answer::Granted { cancel: Some(text) }) => {
+                    let wish = Wish::read(&text);
+                    return if wish.means(message.attempt) {
+                        Turn::Cancelled(wish.reason().to_owned())
+                    } else {
+                        Turn::Begins(place)
+                    };
+                }
+                Ok(_) if is_unguarded => return Turn::Begins(place),
+                Ok(Answer::Ended) => {
+                    self.tell_of_copy(message, "it has ended, or a later attempt was claimed");
+                    return Turn::Elsewhere(Verdict::Ack);
+                }
+                Ok(Answer::Held { by, lease }) => {
+                    // A copy that came because its holder died must not be dropped: only a renewed lease is a sign of
+                    // life, and an unrenewed one ends.
+                    let renewed = last_lease.is_some_and(|last| lease > last);
+                    if renewed || !may_be_a_copy {
+                        self.tell_of_copy(message, &format!("{by} runs it"));
+                        return Turn::Elsewhere(Verdict::Ack);
+                    }
+                    last_lease = Some(lease);
+                    drop(place);
+                    self.pause(LOOK_AGAIN).await;
+                }
+                // Redis does not hear of everybody who lives: the server must have been asked.
+                Ok(Answer::Abandoned { .. }) if !may_be_a_copy => may_be_a_copy = true,
+                Ok(Answer::Abandoned { by }) => return Turn::Lost(by),
+                Err(error) if may_be_a_copy && !is_unguarded => {
+                    tracing::warn!(occurrence.id = %message.occurrence_id, error = %error, "perhaps a copy, and nobody to ask: handed back");
+                    drop(place);
+                    self.pause(PAUSE).await;
+                    return Turn::Elsewhere(Verdict::HandBack);
+                }
+                Err(error) => {
+                    tracing::warn!(occurrence.id = %message.occurrence_id, error = %error, "starts without a claim");
+                    return Turn::Begins(place);
+                }
+            }
+        }
+    }
+
+    /// Marks an attempt as ended, so that a late copy is dropped.
+    pub(crate) fn end(&self, attempt: Attempt) {
+        self.clerk.end(attempt);
+    }
+
+    /// Counts a copy that is dropped, and says why it is.
+    pub(crate) fn tell_of_copy(&self, message: &JobMessage, reason: &str) {
+        self.vitals.copy();
+        tracing::info!(
+            occurrence.id = %message.occurrence_id,
+            occurrence.attempt = message.attempt,
+            reason,
+            "a copy of a message is dropped"
+        );
+    }
+
+    /// Asks the server about what may be a second copy: Redis may have forgotten the first one. None when it may start,
+    /// as far as the server knows.
+    async fn check(&self, message: &JobMessage) -> Option<Verdict> {
+        let asking = self.inquiry.ask((message.occurrence_id, message.attempt));
+        tokio::pin!(asking);
+        let answer = tokio::select! {
+            answer = &mut asking => answer,
+            // A worker that stops starts nothing, but what is known to be a copy need not go round again.
+            () = self.stop.cancelled() => match timeout(LAST_ANSWER, asking).await {
+                Ok(answer) => answer,
+                Err(_) => return Some(Verdict::HandBack),
+            },
+        };
+        match answer {
+            Ok(reply) if reply.granted => self.stop.is_cancelled().then_some(Verdict::HandBack),
+            Ok(reply) => {
+                let reason = reply.reason.map_or("the server denies it", Denial::word);
+                self.tell_of_copy(message, &reply.by.map_or_else(|| reason.to_owned(), |by| format!("{reason}: {by}")));
+                Some(Verdict::Ack)
+            }
+            Err(error) => {
+                tracing::warn!(occurrence.id = %message.occurrence_id, error = %error, "perhaps a copy, and no server to ask: handed back");
+                Some(Verdict::HandBack)
+            }
+        }
+    }
+
+    /// Waits until a run could be remembered and has a place.
+    async fn turn(&self, line: usize, priority: u8) -> Place {
+        self.outbox.open().await;
+        self.places.take(line, priority).await
+    }
+
+    async fn pause(&self, time: Duration) {
+        tokio::select! {
+            () = sleep(time) => {}
+            () = self.stop.cancelled() => {}
+        }
+    }
+}
