@@ -54,9 +54,10 @@ pub(crate) struct Watchdog {
 impl Watchdog {
     /// Watches `queues`, in the order of the lines; asks over `channel`, which no consumer uses.
     pub(crate) fn new(channel: Channel, queues: Vec<String>) -> Self {
+        // Before the first tick, or the lines would be too young at the first look by less than a millisecond.
+        let lines = vec![Line { heard: Instant::now(), strikes: 0 }; queues.len()];
         let mut ticks = interval(LOOK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let lines = vec![Line { heard: Instant::now(), strikes: 0 }; queues.len()];
         Self { channel, queues, lines, ticks }
     }
 

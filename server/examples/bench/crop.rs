@@ -9,6 +9,8 @@ use crate::lab::{JOB_TYPE, Site, WORKER};
 
 /// Every second.
 pub(crate) const EACH_SECOND: &str = r#"{"kind": "every", "seconds": 1}"#;
+/// Once, whenever `next_fire_at` says.
+pub(crate) const ONCE: &str = r#"{"kind": "once", "at": "2000-01-01T00:00:00Z"}"#;
 /// Every thirty days: defined, but not due while anything is measured.
 pub(crate) const EACH_MONTH: &str = r#"{"kind": "every", "seconds": 2592000}"#;
 
@@ -21,6 +23,14 @@ pub(crate) struct Crop {
     pub(crate) first: Option<DateTime<Utc>>,
     /// Over how long the others are spread.
     pub(crate) spread: Duration,
+    /// 1 to 5; 3 is what nobody asked to be otherwise.
+    pub(crate) priority: i16,
+}
+
+impl Default for Crop {
+    fn default() -> Self {
+        Self { count: 1, schedule: ONCE, first: None, spread: Duration::zero(), priority: 3 }
+    }
 }
 
 /// An instant inside a UUIDv7, which the database cannot make by itself yet.
@@ -31,10 +41,10 @@ impl Crop {
     /// Defines them. Returns ids and due instants.
     pub(crate) async fn sow(self, pool: &PgPool) -> anyhow::Result<Vec<(JobId, Option<DateTime<Utc>>)>> {
         sqlx::query(UUID7).execute(pool).await?;
-        let statement = "INSERT INTO jobs (id, display_name, worker_id, job_type, job_data, schedule, next_fire_at, \
+        let statement = "INSERT INTO jobs (id, display_name, worker_id, job_type, job_data, schedule, next_fire_at, priority, \
                                            is_active, created_at, created_by, modified_at, modified_by) \
              SELECT bench_uuid7(now()), 'Bench ' || n, $1, $2, '{}', $3::jsonb, \
-                    $4::timestamptz + n * interval '1 microsecond' * ($5::float8 / greatest($6::bigint, 1)), \
+                    $4::timestamptz + n * interval '1 microsecond' * ($5::float8 / greatest($6::bigint, 1)), $7, \
                     $4 IS NOT NULL, now(), 'bench', now(), 'bench' \
                FROM generate_series(0, $6::bigint - 1) AS n \
              RETURNING id, next_fire_at";
@@ -45,6 +55,7 @@ impl Crop {
             .bind(self.first)
             .bind(self.spread.num_microseconds().unwrap_or_default() as f64)
             .bind(self.count)
+            .bind(self.priority)
             .fetch_all(pool)
             .await?;
         sqlx::query("ANALYZE jobs").execute(pool).await?;
@@ -55,12 +66,7 @@ impl Crop {
 /// Runs fifty occurrences, so that queues are declared, connections open and statements prepared before anything counts.
 pub(crate) async fn warm_up(site: &Site) -> anyhow::Result<()> {
     let first = Some(server::clock::machine_now());
-    let crop = Crop {
-        count: 50,
-        schedule: r#"{"kind": "once", "at": "2000-01-01T00:00:00Z"}"#,
-        first,
-        spread: Duration::zero(),
-    };
+    let crop = Crop { count: 50, first, ..Crop::default() };
     let due = crop.sow(&site.pool).await?;
     site.tell(&due).await?;
     site.until("the warm-up", async || {

@@ -94,6 +94,15 @@ pub(crate) static GROUPS: &[Group] = &[
         run: |lab, runs| Box::pin(burst::drain(lab, runs)),
     },
     Group {
+        name: "flood",
+        figures: &[
+            named("flood-critical-p50", "ms", "due to start of the highest priority, amid 40,000 of the lowest"),
+            named("flood-critical-p99", "ms", "due to start of the highest priority, amid 40,000 of the lowest"),
+        ],
+        opt_in: false,
+        run: |lab, runs| Box::pin(burst::flood(lab, runs)),
+    },
+    Group {
         name: "million",
         figures: &[
             named("million-start", "s", "process start to first dispatch, a million jobs defined"),

@@ -49,14 +49,20 @@ async fn among(lab: &Lab, rate: i64, others: i64) -> anyhow::Result<[f64; 2]> {
 /// Jobs that are defined, but not due for a day.
 pub(crate) fn idle_jobs(count: i64) -> Crop {
     let first = Some(machine_now() + Duration::days(1));
-    Crop { count, schedule: EACH_MONTH, first, spread: Duration::days(29) }
+    Crop { count, schedule: EACH_MONTH, first, spread: Duration::days(29), ..Crop::default() }
 }
 
 /// Makes `rate` jobs due each second for so long, then pauses them, and tells the median and the 99th percentile of how
 /// late they started, in milliseconds.
 pub(crate) async fn starts(site: &Site, rate: i64, seconds: i64) -> anyhow::Result<[f64; 2]> {
     let begin = machine_now() + Duration::seconds(3);
-    let due = Crop { count: rate, schedule: EACH_SECOND, first: Some(begin), spread: Duration::seconds(1) };
+    let due = Crop {
+        count: rate,
+        schedule: EACH_SECOND,
+        first: Some(begin),
+        spread: Duration::seconds(1),
+        ..Crop::default()
+    };
     let due = due.sow(&site.pool).await?;
     site.tell(&due).await?;
     let end = begin + Duration::seconds(seconds);

@@ -32,7 +32,8 @@ mod trigger;
 mod peers;
 mod report;
 
-#[path = "../../tests/common/mod.rs"]
+#[path = "../../tests/all/common/mod.rs"]
+#[expect(dead_code, reason = "the tests use more of it")]
 mod common;
 
 use std::{process::ExitCode, time::Instant};

@@ -27,8 +27,7 @@ pub(crate) async fn run(lab: &Lab, runs: usize) -> anyhow::Result<Vec<Sample>> {
 }
 
 async fn once(site: &Site) -> anyhow::Result<Sample> {
-    let once = r#"{"kind": "once", "at": "2000-01-01T00:00:00Z"}"#;
-    let crop = Crop { count: 1, schedule: once, first: Some(machine_now()), spread: Duration::zero() };
+    let crop = Crop { first: Some(machine_now()), ..Crop::default() };
     crop.sow(&site.pool).await?;
     let begun = machine_now();
     let (server, _) = site.launch_server().await?;

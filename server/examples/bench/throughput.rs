@@ -43,7 +43,7 @@ pub(crate) async fn run(lab: &Lab, runs: usize) -> anyhow::Result<Vec<Sample>> {
 
 async fn once(lab: &Lab) -> anyhow::Result<f64> {
     let site = Site::new(lab).await?;
-    Crop { count: MOST, schedule: EACH_SECOND, first: None, spread: chrono::Duration::zero() }.sow(&site.pool).await?;
+    Crop { count: MOST, schedule: EACH_SECOND, ..Crop::default() }.sow(&site.pool).await?;
     sqlx::query("CREATE TABLE bench_jobs AS SELECT row_number() OVER (ORDER BY id) - 1 AS n, id FROM jobs")
         .execute(&site.pool)
         .await?;

@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 use super::*;
 use crate::seal::tests::{all_of, trial};
 
-#[path = "../../../../tests/common/database.rs"]
+#[path = "../../../../tests/all/common/database.rs"]
 mod database;
 use database::url;
 

@@ -1,0 +1,55 @@
+//! A server with a job nobody runs; the test says what a worker would report of it.
+
+use app::backend::TriggerInput;
+use chrono::Duration;
+use protocol::{
+    id::{JobId, OccurrenceId},
+    message::StatusReport,
+    status::OccurrenceStatus,
+};
+use server::{config::Config, domain::transition::fold, lifecycle::Server};
+
+use crate::common::stack;
+
+/// A server with a job nobody runs.
+pub(crate) async fn house() -> (Config, Server, JobId) {
+    let config = stack::config().await;
+    let server = stack::server(&config).await;
+    let id = server.jobs.save(&stack::admin(), &stack::form("Import")).await.expect("saved");
+    (config, server, id)
+}
+
+pub(crate) async fn queued(server: &Server, job: JobId) -> OccurrenceId {
+    server.jobs.trigger(&stack::admin(), job, TriggerInput::default()).await.expect("triggered")
+}
+
+/// A worker reports `status`, as of `age` minutes ago.
+pub(crate) async fn report(
+    server: &Server,
+    id: OccurrenceId,
+    status: OccurrenceStatus,
+    exception: Option<&str>,
+    age: i64,
+) {
+    let report = StatusReport {
+        occurrence_id: id,
+        attempt: 1,
+        instance_id: "w-1".into(),
+        status,
+        timestamp: server.clock.now() - Duration::minutes(age),
+        result: None,
+        exception: exception.map(str::to_owned),
+        duration_ms: None,
+        progress: None,
+        permanent: false,
+        retry_after_ms: None,
+    };
+    assert_eq!(server.store.apply(&fold(vec![report]), server.clock.now()).await.expect("answered").rows.len(), 1);
+}
+
+/// An occurrence that failed like this, on record.
+pub(crate) async fn failed(server: &Server, job: JobId, exception: &str, age: i64) -> OccurrenceId {
+    let id = queued(server, job).await;
+    report(server, id, OccurrenceStatus::Failed, Some(exception), age).await;
+    id
+}

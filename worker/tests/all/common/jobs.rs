@@ -1,0 +1,50 @@
+//! Jobs that tests of several topics run.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
+
+use milvaion_worker::{Job, JobContext, JobError};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tokio::sync::Semaphore;
+
+/// Counts its runs; each takes as long as its gate is shut.
+#[derive(Clone)]
+pub(crate) struct Counter {
+    runs: Arc<AtomicU32>,
+    gate: Arc<Semaphore>,
+}
+
+impl Counter {
+    pub(crate) fn new(open: bool) -> Self {
+        Self { runs: Arc::default(), gate: Arc::new(Semaphore::new(if open { Semaphore::MAX_PERMITS } else { 0 })) }
+    }
+
+    pub(crate) fn runs(&self) -> u32 {
+        self.runs.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn open(&self) {
+        self.gate.add_permits(Semaphore::MAX_PERMITS / 2);
+    }
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct Nothing {}
+
+impl Job for Counter {
+    const TYPE: &'static str = "count";
+    const DESCRIPTION: &'static str = "Counts its runs.";
+    const CONCURRENCY: u16 = 1;
+    type Input = Nothing;
+    type Output = ();
+
+    async fn run(&self, ctx: &JobContext, _: Nothing) -> Result<(), JobError> {
+        self.runs.fetch_add(1, Ordering::SeqCst);
+        ctx.info("counted");
+        let _pass = self.gate.acquire().await?;
+        Ok(())
+    }
+}

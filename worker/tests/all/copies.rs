@@ -1,0 +1,155 @@
+//! A message that comes twice starts nothing twice, whatever broker and Redis do.
+
+use std::time::Duration;
+
+use protocol::{message::Denial, status::OccurrenceStatus};
+
+use crate::common::{Counter, Stack, eventually, nothing, tell_of_one_run};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_published_twice_runs_once() {
+    let stack = Stack::new().await;
+    let counter = Counter::new(true);
+    let workers = [
+        stack.start(stack.worker().job(counter.clone()), "count").await,
+        stack.start(stack.worker().job(counter.clone()), "count").await,
+    ];
+    let messages: Vec<_> = (0..20).map(|_| stack.message("count", nothing())).collect();
+    for message in &messages {
+        stack.publish(message).await;
+        stack.publish(message).await;
+    }
+    for message in &messages {
+        let reports = stack.ended(message.occurrence_id).await;
+        assert!(tell_of_one_run(&reports), "{reports:?}");
+    }
+    // Late copies come after the end, and are dropped too.
+    stack.publish(&messages[0]).await;
+    let queue = stack.topology.job_queue("w", "count");
+    eventually("the queue is empty", async || stack.queue(&queue).await.is_some_and(|(waiting, _)| waiting == 0)).await;
+    for worker in workers {
+        worker.stop().await;
+    }
+    assert_eq!(counter.runs(), 20);
+    // Whatever had not been acknowledged would be back by now.
+    assert_eq!(stack.queue(&queue).await, Some((0, 0)));
+    stack.clean(&["count"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_higher_attempt_of_the_same_occurrence_runs() {
+    let stack = Stack::new().await;
+    let counter = Counter::new(true);
+    let worker = stack.start(stack.worker().job(counter.clone()), "count").await;
+    let mut message = stack.message("count", nothing());
+    stack.publish(&message).await;
+    stack.ended(message.occurrence_id).await;
+    message.attempt = 2;
+    stack.publish(&message).await;
+    eventually("the second attempt runs", async || counter.runs() == 2).await;
+    message.attempt = 1;
+    stack.publish(&message).await;
+    worker.stop().await;
+    assert_eq!(counter.runs(), 2, "an older attempt does not run after a newer one");
+    stack.clean(&["count"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_is_dropped_when_its_holder_lives_and_reported_as_lost_when_it_has_died() {
+    let stack = Stack::new().await;
+    let counter = Counter::new(true);
+    let worker = stack.start(stack.worker().job(counter.clone()), "count").await;
+    let (orphan, twin, plain, late) = (
+        stack.message("count", nothing()),
+        stack.message("count", nothing()),
+        stack.message("count", nothing()),
+        stack.message("count", nothing()),
+    );
+    stack.claim(plain.occurrence_id, "w-living", 5_000).await;
+    stack.publish(&plain).await;
+    stack.claim(orphan.occurrence_id, "w-dead", 1_500).await;
+    stack.republish(&orphan).await;
+    let reports = stack.ended(orphan.occurrence_id).await;
+    let said: Vec<_> = reports.iter().map(|report| (report.status, report.instance_id.as_str())).collect();
+    assert_eq!(said, [(OccurrenceStatus::Unknown, "w-dead")], "perhaps it had begun: {reports:?}");
+    // Nothing on this message says that it may be a copy; the server is asked nevertheless.
+    stack.claim_for(late.occurrence_id, "w-dead", 23 * 3_600_000).await;
+    stack.publish(&late).await;
+    let reports = stack.ended(late.occurrence_id).await;
+    assert_eq!(reports.iter().map(|report| report.status).collect::<Vec<_>>(), [OccurrenceStatus::Unknown]);
+    assert!(stack.was_asked(late.occurrence_id));
+
+    stack.claim(twin.occurrence_id, "w-living", 5_000).await;
+    stack.republish(&twin).await;
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    stack.claim(twin.occurrence_id, "w-living", 15_000).await;
+    let queue = stack.topology.job_queue("w", "count");
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    worker.stop().await;
+    assert_eq!(stack.queue(&queue).await, Some((0, 0)), "every copy was acknowledged");
+    assert_eq!(counter.runs(), 0);
+    stack.clean(&["count"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_of_what_a_worker_without_marks_had_runs_when_its_lease_is_over() {
+    let stack = Stack::new().await;
+    let counter = Counter::new(true);
+    let worker = stack.start(stack.worker().job(counter.clone()), "count").await;
+    let orphan = stack.message("count", nothing());
+    stack.claim_for(orphan.occurrence_id, "other", 1_500).await;
+    stack.republish(&orphan).await;
+    assert!(tell_of_one_run(&stack.ended(orphan.occurrence_id).await));
+    assert_eq!(counter.runs(), 1);
+    worker.stop().await;
+    stack.clean(&["count"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_is_not_started_when_redis_has_forgotten_and_the_server_has_not() {
+    let stack = Stack::new().await;
+    let counter = Counter::new(true);
+    let worker = stack.start(stack.worker().job(counter.clone()), "count").await;
+    let (copy, lonely, first) =
+        (stack.message("count", nothing()), stack.message("count", nothing()), stack.message("count", nothing()));
+    stack.deny(copy.occurrence_id, Denial::Running);
+    stack.republish(&copy).await;
+    // Sent again because its confirmation was lost: nobody ever had it.
+    stack.republish(&lonely).await;
+    stack.publish(&first).await;
+    assert!(tell_of_one_run(&stack.ended(lonely.occurrence_id).await));
+    assert!(tell_of_one_run(&stack.ended(first.occurrence_id).await));
+    eventually("the server is asked", async || stack.was_asked(copy.occurrence_id)).await;
+    worker.stop().await;
+    assert_eq!(counter.runs(), 2);
+    assert!(stack.was_asked(lonely.occurrence_id));
+    assert!(!stack.was_asked(first.occurrence_id), "a first copy costs no question");
+    assert_eq!(stack.queue(&stack.topology.job_queue("w", "count")).await, Some((0, 0)));
+    stack.clean(&["count"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_delivery_is_acknowledged_only_after_its_start_is_confirmed() {
+    let mut stack = Stack::new().await;
+    let hold = stack.hold_confirmations().await;
+    let counter = Counter::new(true);
+    let worker = stack.start(stack.worker().job(counter.clone()), "count").await;
+    hold.set(true);
+    let messages = [stack.message("count", nothing()), stack.message("count", nothing())];
+    stack.publish(&messages[0]).await;
+    stack.publish(&messages[1]).await;
+    eventually("the first one runs", async || counter.runs() == 1).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    // The type takes one delivery at a time, so the second stays where it is until the first is acknowledged.
+    let queue = stack.topology.job_queue("w", "count");
+    assert_eq!(stack.queue(&queue).await, Some((1, 1)));
+    assert_eq!(counter.runs(), 1, "the run began without waiting, but nothing was acknowledged");
+    hold.set(false);
+    for message in &messages {
+        let reports = stack.ended(message.occurrence_id).await;
+        assert!(tell_of_one_run(&reports), "{reports:?}");
+    }
+    worker.stop().await;
+    assert_eq!(stack.queue(&queue).await, Some((0, 0)));
+    stack.clean(&["count"]).await;
+}
