@@ -65,6 +65,7 @@ impl House {
             .env("MILVAION_PREFIX", &prefix)
             .env("MILVAION_KEY_PREFIX", format!("{prefix}:"))
             .env("MILVAION_WORKER_ID", "w")
+            .env("MILVAION_OUTBOX", "off")
             .env("MILVAION_SHUTDOWN_GRACE_SECONDS", "0")
             .envs(variables.iter().copied())
             .stdin(Stdio::null())

@@ -1,5 +1,6 @@
 //! What a worker remembers while nobody listens, and what the next one makes of it.
 
+mod full;
 mod line;
 
 use std::{
