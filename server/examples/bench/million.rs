@@ -1,7 +1,6 @@
 //! A million jobs: how long a server needs to begin with them, what memory that takes, and how late runs start among
 //! them. For a minute, so that a rebuild of the index falls into it.
 
-use chrono::Duration;
 use server::clock::machine_now;
 
 use crate::{
