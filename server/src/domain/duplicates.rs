@@ -1,7 +1,8 @@
 //! Which reports of a batch may tell of a second start.
 //!
 //! An attempt that is started twice is rare, and finding out costs a look at the database; so only reports that give a
-//! reason are looked at: those that changed nothing, and those of a batch in which two instances speak of one attempt.
+//! reason are looked at: those that changed nothing, those that changed what another instance had said it runs, and those
+//! of a batch in which two instances speak of one attempt.
 //! What is then found in the row is judged by [`protocol::duplicates`].
 
 use std::collections::{HashMap, HashSet};
@@ -63,12 +64,13 @@ impl Starts {
         told
     }
 
-    /// Those worth a look, once it is known which occurrences the batch has changed.
+    /// Those worth a look. `undisputed` are the occurrences that the batch has changed, without those that were another
+    /// instance's until then.
     #[must_use]
-    pub fn suspects(self, changed: &HashSet<OccurrenceId>) -> Vec<Start> {
+    pub fn suspects(self, undisputed: &HashSet<OccurrenceId>) -> Vec<Start> {
         let Self { mut starts, contested } = self;
         starts.retain(|start| {
-            !changed.contains(&start.occurrence_id) || contested.contains(&(start.occurrence_id, start.attempt))
+            !undisputed.contains(&start.occurrence_id) || contested.contains(&(start.occurrence_id, start.attempt))
         });
         starts
     }

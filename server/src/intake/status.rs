@@ -52,10 +52,11 @@ impl StatusIntake {
         let now = self.clock.now();
         self.decide_about_retries(&mut changes, now).await?;
         faults::point("cp13");
-        let Applied { rows, freed, failed, pauses, waits } = self.store.apply(&changes, now).await?;
+        let Applied { rows, taken_over, freed, failed, pauses, waits } = self.store.apply(&changes, now).await?;
         faults::point("cp14");
         let changed = rows.len();
-        let suspects = starts.suspects(&rows.iter().map(|row| row.id).collect());
+        let undisputed = rows.iter().map(|row| row.id).filter(|id| !taken_over.contains(id)).collect();
+        let suspects = starts.suspects(&undisputed);
         if freed || pauses || waits {
             self.wakes.release.notify_one();
         }

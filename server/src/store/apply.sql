@@ -11,7 +11,7 @@ WITH r AS (
 -- The guard: only these states may become those. Running may be told again, for progress.
 locked AS (
     SELECT l.* FROM r CROSS JOIN LATERAL (
-        SELECT o.id, o.created_at, o.status AS was
+        SELECT o.id, o.created_at, o.status AS was, o.instance_id AS was_with
           FROM occurrences o
          WHERE o.id = r.id AND o.created_at = r.created_at AND o.attempt = r.attempt
            AND o.created_at BETWEEN $14 AND $15
@@ -52,6 +52,7 @@ changed AS (
        AND o.created_at BETWEEN $14 AND $15
     RETURNING o.id, o.job_id, o.job_name, o.status, o.version, o.trigger, o.attempt, o.scheduled_for,
               o.started_at, o.ended_at, o.duration_ms, o.instance_id, o.progress, o.note, o.waits_until, l.was,
+              coalesce(l.was <> 0 AND l.was_with <> r.instance_id, false) AS was_elsewhere,
               r.started_at AS told_start, o.job_version, o.worker_id, o.job_type, o.job_data, o.exception,
               o.pause_after_seconds, r.fingerprint, r.cause, o.created_at
 ),
@@ -94,5 +95,5 @@ SELECT id AS "id!", job_id AS "job_id!", job_name AS "job_name!", status AS "sta
        duration_ms, instance_id, progress, note, waits_until,
        id IN (SELECT occurrence_id FROM freed) AS "freed!",
        id IN (SELECT occurrence_id FROM failed) AS "failed!",
-       pause_after_seconds IS NOT NULL AND status IN (2, 3, 4, 5) AS "pauses!"
+       pause_after_seconds IS NOT NULL AND status IN (2, 3, 4, 5) AS "pauses!", was_elsewhere AS "was_elsewhere!"
   FROM changed

@@ -1,6 +1,9 @@
 //! The guarded transition of what workers report: applied where the row's present state allows it, and nowhere else.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use chrono::{DateTime, Utc};
 use protocol::{id::OccurrenceId, view::OccurrenceRow};
@@ -18,6 +21,8 @@ use crate::domain::{claim::Known, retry::Standing, transition::Change, zombie::O
 pub struct Applied {
     /// The changed rows, as they are now.
     pub rows: Vec<OccurrenceRow>,
+    /// Those of which another instance had said that it runs this attempt.
+    pub taken_over: HashSet<OccurrenceId>,
     /// Whether a slot became free.
     pub freed: bool,
     /// Whether there are new failures.
@@ -99,6 +104,9 @@ impl Store {
             applied.failed |= row.failed;
             applied.pauses |= row.pauses;
             applied.waits |= row.waits_until.is_some();
+            if row.was_elsewhere {
+                applied.taken_over.insert(OccurrenceId(row.id));
+            }
             applied.rows.push(listed!(row)?);
         }
         Ok(applied)

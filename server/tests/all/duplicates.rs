@@ -81,8 +81,10 @@ fn report(id: OccurrenceId, instance: &str, status: OccurrenceStatus) -> StatusR
 async fn two_instances_that_start_one_attempt_are_noted_whatever_the_order() {
     let bench = Bench::new().await;
     let (a, b) = ("w-a", "w-b");
-    let orders: [&[&[(&str, OccurrenceStatus)]]; 7] = [
+    let orders: [&[&[(&str, OccurrenceStatus)]]; 8] = [
         &[&[(a, Running)], &[(b, Running)]],
+        // The first one is never heard of again.
+        &[&[(a, Running)], &[(b, Running), (b, Completed)]],
         &[&[(a, Running), (b, Running)]],
         &[&[(a, Running)], &[(a, Completed)], &[(b, Running)]],
         &[&[(a, Running), (a, Completed)], &[(b, Running), (b, Completed)]],
