@@ -80,8 +80,8 @@ impl Stand<'_> {
                 metric(port, "milvaion_worker_lines_waiting").await,
             ) {
                 (Some(reports), Some(lines)) => reports + lines,
-                // One that was left dead keeps what it has for its next start; a scenario that leaves one says so.
-                _ => 0.0,
+                // What lies in the outbox of one that does not answer nobody can count, but it is not nothing.
+                _ => 1.0,
             };
             outboxes.insert(name, waiting as i64);
         }
