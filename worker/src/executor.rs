@@ -36,7 +36,7 @@ use crate::{
     vitals::Vitals,
 };
 
-/// How long a run may tidy up after it was told to end, before it is dropped where it stands.
+/// How long a run may tidy up, at most, when it was told to end because the worker stops.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// What a job returned, or the text of its panic.
@@ -81,10 +81,10 @@ impl Executor {
         let log = ctx.clone();
         let task = tokio::spawn(capture::within(ctx.clone(), panics::caught(job.run(ctx, data))));
 
-        let (sink, vitals, job_type) = (self.sink.clone(), self.vitals.clone(), job.job_type);
+        let (sink, vitals, job_type, grace) = (self.sink.clone(), self.vitals.clone(), job.job_type, job.grace);
         vitals.began(job_type);
         let end = async move {
-            let outcome = watch(task, timeout, &stop).await;
+            let outcome = watch(task, timeout, grace, &stop).await;
             faults::point("cp24");
             let duration = started.elapsed();
             let failed = matches!(outcome, Outcome::Failed { .. } | Outcome::TimedOut { .. });
@@ -157,7 +157,7 @@ impl Executor {
 }
 
 /// Waits for a run's end, or brings it about.
-async fn watch(mut task: JoinHandle<Returned>, timeout: Duration, stop: &StopSign) -> Outcome {
+async fn watch(mut task: JoinHandle<Returned>, timeout: Duration, grace: Duration, stop: &StopSign) -> Outcome {
     let cut_short = tokio::select! {
         biased;
         // A job that heeds its token may have ended before anybody looked here. Whatever it then says, it was cancelled;
@@ -176,26 +176,27 @@ async fn watch(mut task: JoinHandle<Returned>, timeout: Duration, stop: &StopSig
         () = tokio::time::sleep(timeout) => Outcome::TimedOut { seconds: timeout.as_secs(), ignored: false },
     };
     stop.token().cancel();
-    let last_words = tokio::time::timeout(LAST_WORDS, &mut task).await;
+    let grace = if matches!(cut_short, Outcome::Interrupted) { grace.min(LAST_WORDS) } else { grace };
+    let last_words = tokio::time::timeout(grace, &mut task).await;
     match (last_words, &cut_short) {
         // It was told to stop and had finished its work nevertheless.
         (Ok(Ok(Ok(Ok(result)))), Outcome::Interrupted) => Outcome::Done { result },
         (Ok(_), _) => cut_short,
         (Err(_), _) => {
             task.abort();
-            ignored(cut_short)
+            ignored(cut_short, grace)
         }
     }
 }
 
 /// Says of a run that it went on when it was told to end.
-fn ignored(outcome: Outcome) -> Outcome {
+fn ignored(outcome: Outcome, grace: Duration) -> Outcome {
     match outcome {
         Outcome::TimedOut { seconds, .. } => Outcome::TimedOut { seconds, ignored: true },
         Outcome::Cancelled { reason } => Outcome::Cancelled {
             reason: format!(
                 "{reason} (it did not end when it was told to and was dropped after {} s)",
-                LAST_WORDS.as_secs()
+                grace.as_secs_f64()
             ),
         },
         outcome => outcome,

@@ -33,6 +33,10 @@ pub trait Job: Send + Sync + 'static {
     const CONCURRENCY: u16 = 10;
     /// After how long a run is ended unless the job says otherwise; none means the worker's default.
     const TIMEOUT: Option<Duration> = None;
+    /// How long a run may tidy up after [`cancelled`](JobContext::cancelled) said that it is to end, before it is dropped
+    /// where it stands; at most 60 s. When the worker stops, whose own grace is over by then, it is never more than a
+    /// second.
+    const GRACE: Duration = Duration::from_secs(1);
 
     /// What it needs to know. Its JSON Schema is announced to the server, which draws a form from it: doc comments
     /// become the descriptions of the fields.
@@ -45,7 +49,7 @@ pub trait Job: Send + Sync + 'static {
     ///
     /// The same occurrence may run again after a failure, with a higher [`attempt`](JobContext::attempt): effects
     /// outside should be keyed by [`occurrence_id`](JobContext::occurrence_id). The future is dropped when its time is
-    /// up, it is cancelled or the worker stops, one second after [`cancelled`](JobContext::cancelled) said so.
+    /// up, it is cancelled or the worker stops: [`GRACE`](Job::GRACE) after [`cancelled`](JobContext::cancelled) said so.
     ///
     /// # Errors
     /// Any error ends the attempt as a failure; see [`JobError`].

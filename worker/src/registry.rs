@@ -21,12 +21,16 @@ use crate::{
 
 /// The most runs of one type at once.
 pub(crate) const MAX_CONCURRENCY: u16 = 1000;
+/// The longest a run may tidy up. Whoever asked for its end waits for it.
+const MAX_GRACE: Duration = Duration::from_secs(60);
 
 /// One job type.
 pub(crate) struct Registered {
     pub(crate) job_type: &'static str,
     pub(crate) concurrency: u16,
     pub(crate) timeout: Option<Duration>,
+    /// How long a run may tidy up.
+    pub(crate) grace: Duration,
     description: &'static str,
     schema: Value,
     handler: Arc<dyn Handler>,
@@ -69,6 +73,7 @@ impl Registered {
             job_type: J::TYPE,
             concurrency: J::CONCURRENCY,
             timeout: J::TIMEOUT,
+            grace: J::GRACE,
             description: J::DESCRIPTION,
             schema: settings.into_generator().into_root_schema_for::<J::Input>().to_value(),
             handler: Arc::new(Typed(job)),
@@ -104,6 +109,9 @@ impl Registered {
         }
         if self.timeout.is_some_and(|timeout| !(Duration::from_secs(1)..=MAX_TIMEOUT).contains(&timeout)) {
             mistakes.add(format!("the job type {name:?} has a TIMEOUT outside its bounds: give 1 second to 7 days."));
+        }
+        if self.grace > MAX_GRACE {
+            mistakes.add(format!("the job type {name:?} has a GRACE outside its bounds: give at most 60 seconds."));
         }
     }
 }
@@ -176,6 +184,7 @@ mod tests {
         const TYPE: &'static str = "not a name";
         const DESCRIPTION: &'static str = "";
         const CONCURRENCY: u16 = 0;
+        const GRACE: Duration = Duration::from_secs(61);
         type Input = Input;
         type Output = ();
 
@@ -190,8 +199,8 @@ mod tests {
         let mut registry = Registry::default();
         registry.add(Registered::new(Named));
         registry.add(Registered::new(Named));
-        // Its name, its concurrency, and that it is there twice.
-        assert_eq!(registry.finish().1.sentences().len(), 3);
+        // Its name, its concurrency, its grace, and that it is there twice.
+        assert_eq!(registry.finish().1.sentences().len(), 4);
     }
 
     #[test]
@@ -201,7 +210,7 @@ mod tests {
         registry.set_concurrency(&BTreeMap::from([("Not A Name".to_owned(), 1000), ("other".to_owned(), 1)]));
         let (jobs, mistakes) = registry.finish();
         assert_eq!(jobs[0].concurrency, 1000);
-        assert_eq!(mistakes.sentences().len(), 2, "{mistakes}");
+        assert_eq!(mistakes.sentences().len(), 3, "{mistakes}");
         assert!(mistakes.sentences()[0].contains("\"other\""), "{mistakes}");
     }
 

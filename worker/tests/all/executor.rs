@@ -184,6 +184,41 @@ async fn a_cancelled_run_may_tidy_up_is_dropped_otherwise_and_says_why() {
     }
 }
 
+/// Needs a little more than a second to tidy up, and has said so.
+struct Careful;
+
+impl Job for Careful {
+    const TYPE: &'static str = "careful";
+    const DESCRIPTION: &'static str = "Tidies up at length.";
+    const GRACE: Duration = Duration::from_secs(30);
+    type Input = Value;
+    type Output = ();
+
+    async fn run(&self, ctx: &JobContext, _: Value) -> Result<(), JobError> {
+        ctx.cancelled().cancelled().await;
+        tokio::time::sleep(Duration::from_millis(1_200)).await;
+        ctx.info("tidied up");
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_job_type_may_take_longer_to_tidy_up_unless_the_worker_stops() {
+    let cancel = CancellationToken::new();
+    cancel.cancel();
+    let record = Trial::new(Careful, json!({})).cancelled_by(cancel, "by ann").run().await;
+    assert_eq!(record.status(), OccurrenceStatus::Cancelled);
+    assert_eq!(record.end().exception.as_deref(), Some("by ann"));
+    assert_eq!(record.lines.first().map(|line| line.message.as_str()), Some("tidied up"));
+
+    let stop = CancellationToken::new();
+    stop.cancel();
+    let record = Trial::new(Careful, json!({})).interrupted_by(stop).run().await;
+    assert_eq!(record.status(), OccurrenceStatus::Queued);
+    assert_eq!(record.lines, []);
+    assert!(record.end().duration_ms.is_some_and(|ms| (1_000..2_000).contains(&ms)), "{:?}", record.end());
+}
+
 #[tokio::test]
 async fn a_job_that_fires_its_own_token_is_neither_cancelled_nor_interrupted() {
     let record = run(json!({"act": "fire"})).await;
