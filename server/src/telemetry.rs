@@ -5,7 +5,7 @@ use tracing_subscriber::{EnvFilter, fmt};
 /// What is logged unless `RUST_LOG` says otherwise. The libraries named here report every reconnect and every expired
 /// cookie as a warning; what matters of that we say ourselves.
 const DEFAULT: &str =
-    "info,lapin=error,async_rs=error,tower_sessions=error,tower_sessions_core=error,redis=error,sqlx::query=error";
+    "info,lapin=off,async_rs=error,tower_sessions=error,tower_sessions_core=error,redis=error,sqlx::query=error";
 
 /// Starts logging to standard error. `LOG_FORMAT=json` writes one JSON object a line.
 pub fn start() {

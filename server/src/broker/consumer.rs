@@ -1,8 +1,10 @@
 //! Consuming what workers say, in batches.
 //!
 //! A batch is handed to a [`Handler`], which commits it; only then is it acknowledged, all at once. If the handler fails
-//! because a service is away, nothing is acknowledged and the batch is tried again: the broker keeps it for us. A body
-//! that cannot be read is logged and acknowledged, for it would never become readable.
+//! because a service is away, nothing is acknowledged and the batch is tried again: the broker keeps it for us. Not for
+//! long, though, for perhaps it is only from here that the service cannot be reached: what is in our hand no other server
+//! can hear, and it would take workers for silent that have spoken. A body that cannot be read is logged and acknowledged,
+//! for it would never become readable.
 
 use std::time::Duration;
 
@@ -13,6 +15,7 @@ use lapin::{
     options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions},
     types::FieldTable,
 };
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Broker, topology};
@@ -21,6 +24,13 @@ use crate::{backoff::Backoff, faults};
 /// The most messages in one batch.
 const BATCH: usize = 500;
 
+/// For how long a batch that cannot be stored is kept from other servers. With the time one attempt may take, shorter than
+/// [`SHORTEST_LIMIT`](crate::domain::zombie::SHORTEST_LIMIT).
+const HELD: Duration = Duration::from_secs(4);
+
+/// How often it is said that a batch still cannot be stored.
+const SAY: Duration = Duration::from_secs(10);
+
 /// Does something with what a queue holds.
 pub trait Handler: Send + Sync + 'static {
     /// What it is called in logs.
@@ -28,6 +38,11 @@ pub trait Handler: Send + Sync + 'static {
 
     /// Handles bodies in order. `Err` means that nothing was done and all must come again.
     fn handle(&self, bodies: Vec<Vec<u8>>) -> impl Future<Output = anyhow::Result<()>> + Send;
+
+    /// Whether the same bodies once more could fare better. If not, the one that is to blame is looked for and let go.
+    fn may_succeed(_error: &anyhow::Error) -> bool {
+        true
+    }
 
     /// Handles whole deliveries in order, for those who must know what is written on the envelope; by itself it hands
     /// over the bodies alone. `Err` means the same.
@@ -105,40 +120,116 @@ async fn deliver<H: Handler>(channel: &Channel, mut consumer: Consumer, handler:
 
 /// Handles a batch until it is done, then acknowledges it. False when the channel is of no more use.
 async fn settle<H: Handler>(channel: &Channel, batch: Vec<Delivery>, handler: &H, stop: &CancellationToken) -> bool {
-    let mut backoff = Backoff::default();
     let Some(last) = batch.last().map(|delivery| delivery.delivery_tag) else { return true };
     if faults::sabotaged("s08") {
         let _ = channel.basic_ack(last, BasicAckOptions { multiple: true }).await;
         // Nobody has it any more, so it is not tried again either.
         return handler.handle_whole(channel, &batch).await.is_ok() || channel.status().connected();
     }
-    loop {
-        match handler.handle_whole(channel, &batch).await {
-            Ok(()) => break,
-            Err(error) => {
-                let pause = backoff.pause();
-                tracing::warn!(
-                    consumer = H::NAME,
-                    batch.size = batch.len(),
-                    error = %crate::error::chain(error.as_ref()),
-                    retry_ms = pause.as_millis() as u64,
-                    "a batch could not be stored; the broker keeps it until it can"
-                );
-                tokio::select! {
-                    () = tokio::time::sleep(pause) => {}
-                    () = stop.cancelled() => return false,
-                }
-                if !channel.status().connected() {
-                    return false;
-                }
-            }
+    let held = Held::default();
+    let done = match store(channel, &batch, handler, stop, &held).await {
+        Stored::Refused(_) if batch.len() > 1 => one_by_one(channel, &batch, handler, stop, &held).await,
+        Stored::Refused(error) => {
+            let_go::<H>(&batch[0], &error);
+            true
         }
+        Stored::Done => true,
+        Stored::Not => false,
+    };
+    if !done {
+        return false;
     }
     match channel.basic_ack(last, BasicAckOptions { multiple: true }).await {
         Ok(_) => true,
         Err(error) => {
             tracing::warn!(consumer = H::NAME, error = %error, "a batch is stored but could not be acknowledged; its copy will change nothing");
             false
+        }
+    }
+}
+
+/// Handles each delivery by itself, and lets go of those that can never be stored. False when one was not stored.
+async fn one_by_one<H: Handler>(
+    channel: &Channel,
+    batch: &[Delivery],
+    handler: &H,
+    stop: &CancellationToken,
+    held: &Held,
+) -> bool {
+    for delivery in batch {
+        match store(channel, std::slice::from_ref(delivery), handler, stop, held).await {
+            Stored::Done => {}
+            Stored::Refused(error) => let_go::<H>(delivery, &error),
+            Stored::Not => return false,
+        }
+    }
+    true
+}
+
+fn let_go<H: Handler>(delivery: &Delivery, error: &anyhow::Error) {
+    let start: String =
+        String::from_utf8_lossy(&delivery.data).chars().take(120).flat_map(char::escape_default).collect();
+    tracing::error!(
+        consumer = H::NAME,
+        error = %crate::error::chain(error.as_ref()),
+        body.bytes = delivery.data.len(),
+        body.start = start,
+        "a worker sent something that can never be stored; it is let go"
+    );
+}
+
+/// What became of deliveries.
+enum Stored {
+    Done,
+    /// It never will be.
+    Refused(anyhow::Error),
+    /// Not here, not now.
+    Not,
+}
+
+/// Since when a batch is in our hand.
+struct Held(Instant);
+
+impl Default for Held {
+    fn default() -> Self {
+        Self(Instant::now())
+    }
+}
+
+/// Handles deliveries, again and again while that may help and the batch may be kept.
+async fn store<H: Handler>(
+    channel: &Channel,
+    batch: &[Delivery],
+    handler: &H,
+    stop: &CancellationToken,
+    held: &Held,
+) -> Stored {
+    let mut backoff = Backoff::default();
+    let mut said: Option<Instant> = None;
+    loop {
+        let error = match handler.handle_whole(channel, batch).await {
+            Ok(()) => return Stored::Done,
+            Err(error) if !H::may_succeed(&error) => return Stored::Refused(error),
+            Err(error) => error,
+        };
+        let pause = backoff.pause();
+        if said.is_none_or(|said| said.elapsed() >= SAY) {
+            said = Some(Instant::now());
+            tracing::warn!(
+                consumer = H::NAME,
+                batch.size = batch.len(),
+                error = %crate::error::chain(error.as_ref()),
+                retry_ms = pause.as_millis() as u64,
+                "a batch could not be stored; the broker keeps it until it can"
+            );
+        }
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = stop.cancelled() => return Stored::Not,
+        }
+        // Closing gives it back.
+        if held.0.elapsed() >= HELD || !channel.status().connected() {
+            return Stored::Not;
         }
     }
 }

@@ -23,8 +23,10 @@ use tokio::time::Instant;
 
 use crate::{backoff::Backoff, config::broker::BrokerConfig};
 
-/// How often the two ends assure each other that they are there, in seconds; a dead line is noticed after twice that.
-const AMQP_HEARTBEAT: u16 = 10;
+/// How often the two ends assure each other that they are there, in seconds; the broker notices a dead line after two to
+/// three times that. A server that is frozen holds reports in its hand meanwhile, which another one misses: it must get
+/// them before it takes anybody for dead, which is after [`SHORTEST_LIMIT`](crate::domain::zombie::SHORTEST_LIMIT).
+const AMQP_HEARTBEAT: u16 = 3;
 /// How long opening a connection may take.
 const OPENING: Duration = Duration::from_secs(10);
 /// How often the log says that the broker is away.
