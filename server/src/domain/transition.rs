@@ -102,6 +102,16 @@ pub fn fold(reports: Vec<StatusReport>) -> Vec<Change> {
     changes
 }
 
+/// The report with what it says cut to its bounds, and without what cannot be stored.
+#[must_use]
+pub fn storable(report: StatusReport) -> StatusReport {
+    let bounded = |text: String| clean(cut(text, MAX_NOTE));
+    let progress = report
+        .progress
+        .map(|progress| Progress { percent: progress.percent.min(100), message: bounded(progress.message) });
+    StatusReport { instance_id: bounded(report.instance_id), progress, ..report }
+}
+
 fn begin(report: StatusReport) -> Change {
     let mut change = Change {
         occurrence_id: report.occurrence_id,

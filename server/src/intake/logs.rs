@@ -24,6 +24,10 @@ pub struct LogIntake {
 impl Handler for LogIntake {
     const NAME: &'static str = "milvaion server logs";
 
+    fn may_succeed(error: &anyhow::Error) -> bool {
+        super::may_succeed(error)
+    }
+
     async fn handle(&self, bodies: Vec<Vec<u8>>) -> anyhow::Result<()> {
         let lines: Vec<(OccurrenceId, LogLine)> = super::read::<LogMessage>(Self::NAME, bodies)
             .into_iter()

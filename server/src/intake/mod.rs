@@ -2,13 +2,21 @@
 //!
 //! Everything arrives at least once, and it arrives in batches: one transaction for each batch, and only after its commit
 //! is the batch acknowledged. A server that dies in between gets the batch again and finds that it changes nothing. What
-//! cannot be read is logged and let go; what is about something unknown changes nothing; neither may stop the rest.
+//! cannot be read, or never be stored, is logged and let go; what is about something unknown changes nothing; none of it
+//! may stop the rest.
 
 pub mod claims;
 pub mod dead_letters;
 pub mod logs;
 pub mod registration;
 pub mod status;
+
+use crate::store::StoreError;
+
+/// Whether the bodies that failed like this could fare better another time.
+fn may_succeed(error: &anyhow::Error) -> bool {
+    !error.downcast_ref::<StoreError>().is_some_and(StoreError::is_about_values)
+}
 
 /// Reads each body, logging those that cannot be read.
 fn read<T: serde::de::DeserializeOwned>(consumer: &str, bodies: Vec<Vec<u8>>) -> Vec<T> {
@@ -17,10 +25,14 @@ fn read<T: serde::de::DeserializeOwned>(consumer: &str, bodies: Vec<Vec<u8>>) ->
         .filter_map(|body| match serde_json::from_slice(&body) {
             Ok(message) => Some(message),
             Err(error) => {
-                let start: String = String::from_utf8_lossy(&body).chars().take(120).flat_map(char::escape_default).collect();
-                tracing::warn!(consumer, error = %error, body.bytes = body.len(), body.start = start, "a worker sent something unreadable");
+                unreadable(consumer, &body, &error);
                 None
             }
         })
         .collect()
+}
+
+fn unreadable(consumer: &str, body: &[u8], error: &serde_json::Error) {
+    let start: String = String::from_utf8_lossy(body).chars().take(120).flat_map(char::escape_default).collect();
+    tracing::warn!(consumer, error = %error, body.bytes = body.len(), body.start = start, "a worker sent something unreadable");
 }

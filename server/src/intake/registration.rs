@@ -78,6 +78,10 @@ impl RegistrationIntake {
 impl Handler for RegistrationIntake {
     const NAME: &'static str = "milvaion server registration";
 
+    fn may_succeed(error: &anyhow::Error) -> bool {
+        super::may_succeed(error)
+    }
+
     async fn handle(&self, bodies: Vec<Vec<u8>>) -> anyhow::Result<()> {
         for message in super::read(Self::NAME, bodies) {
             self.take(message).await?;

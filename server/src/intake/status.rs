@@ -44,6 +44,7 @@ impl StatusIntake {
     /// When the database does not answer. Then nothing was applied, or all was and only duplicates were not looked for;
     /// the same reports once more do what is missing.
     pub async fn apply(&self, reports: Vec<StatusReport>) -> anyhow::Result<usize> {
+        let reports: Vec<StatusReport> = reports.into_iter().map(transition::storable).collect();
         let starts = Starts::of(&reports);
         let mut changes = transition::fold(reports);
         if faults::sabotaged("s07") {
@@ -75,6 +76,23 @@ impl StatusIntake {
         }
         self.note_duplicates(suspects).await?;
         Ok(changed)
+    }
+
+    /// Applies each report by itself, and lets go of those that can never be stored.
+    async fn apply_each(&self, reports: Vec<StatusReport>) -> anyhow::Result<()> {
+        for report in reports {
+            let (id, attempt) = (report.occurrence_id, report.attempt);
+            match self.apply(vec![report]).await {
+                Err(error) if !Self::may_succeed(&error) => tracing::error!(
+                    occurrence.id = %id,
+                    occurrence.attempt = attempt,
+                    error = %chain(error.as_ref()),
+                    "a worker's report can never be stored; it is let go"
+                ),
+                done => drop(done?),
+            }
+        }
+        Ok(())
     }
 
     /// Sabotage: takes every report for one of the attempt in force.
@@ -137,14 +155,43 @@ impl StatusIntake {
     }
 }
 
+/// The reports in a body. One that cannot be read does not take the others with it.
+fn read(body: &[u8]) -> Vec<StatusReport> {
+    #[derive(serde::Deserialize)]
+    struct Batch {
+        reports: Vec<serde_json::Value>,
+    }
+    let error = match serde_json::from_slice::<StatusMessage>(body) {
+        Ok(message) => return message.into_reports(),
+        Err(error) => error,
+    };
+    let Ok(Batch { reports }) = serde_json::from_slice(body) else {
+        super::unreadable(StatusIntake::NAME, body, &error);
+        return Vec::new();
+    };
+    reports
+        .into_iter()
+        .filter_map(|report| {
+            let text = report.to_string();
+            serde_json::from_value(report)
+                .inspect_err(|error| super::unreadable(StatusIntake::NAME, text.as_bytes(), error))
+                .ok()
+        })
+        .collect()
+}
+
 impl Handler for StatusIntake {
     const NAME: &'static str = "milvaion server status";
 
+    fn may_succeed(error: &anyhow::Error) -> bool {
+        super::may_succeed(error)
+    }
+
     async fn handle(&self, bodies: Vec<Vec<u8>>) -> anyhow::Result<()> {
-        let reports = super::read::<StatusMessage>(Self::NAME, bodies)
-            .into_iter()
-            .flat_map(StatusMessage::into_reports)
-            .collect();
-        self.apply(reports).await.map(drop)
+        let reports = || bodies.iter().flat_map(|body| read(body)).collect();
+        match self.apply(reports()).await {
+            Err(error) if !Self::may_succeed(&error) => self.apply_each(reports()).await,
+            done => done.map(drop),
+        }
     }
 }

@@ -35,6 +35,19 @@ impl StoreError {
         }
     }
 
+    /// Whether the database refuses the values themselves, so that the same once more cannot fare better.
+    #[must_use]
+    pub fn is_about_values(&self) -> bool {
+        match self {
+            // Data exceptions, violated constraints, limits of the program.
+            Self::Driver(sqlx::Error::Database(error)) => {
+                error.code().is_some_and(|code| ["22", "23", "54"].iter().any(|class| code.starts_with(class)))
+            }
+            Self::Driver(sqlx::Error::Encode(_)) => true,
+            _ => false,
+        }
+    }
+
     /// Whether the database is away, rather than displeased.
     #[must_use]
     pub fn is_outage(&self) -> bool {

@@ -26,6 +26,7 @@ mod pause;
 mod people;
 mod python_worker;
 mod recovery;
+mod refused;
 mod retention;
 mod status;
 mod versions;
