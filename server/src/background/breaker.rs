@@ -114,7 +114,7 @@ impl Breaker {
         let store = &self.jobs.store;
         let Some(job) = store.job(id).await? else { return Ok(false) };
         let now = self.jobs.clock.now();
-        let next = self.jobs.first(id, &job.definition, now).await?;
+        let next = self.jobs.first(id, &job.definition, job.last_fire_at, now).await?;
         if !store.auto_enable(&job, next, now).await? {
             return Ok(false);
         }

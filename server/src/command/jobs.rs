@@ -30,6 +30,10 @@ use crate::{
     },
 };
 
+/// How often an edit is made anew because the job was fired meanwhile. A job that is due each second is fired between
+/// reading and writing once in hundreds of edits.
+const FIRED_MEANWHILE: usize = 5;
+
 /// What changing a job needs.
 #[derive(Clone, Debug)]
 pub struct Jobs {
@@ -93,17 +97,17 @@ impl Jobs {
         let edit = Edit { by: &me.email, at: now };
         let (id, next) = if form.id.is_empty() {
             let id = self.clock.job_id();
-            let next = if job.is_active { self.first(id, &job, now).await? } else { None };
+            let next = if job.is_active { self.first(id, &job, None, now).await? } else { None };
             self.store.insert_job(id, &job, next, edit).await?;
             (id, next)
         } else {
             let id: JobId = form.id.parse().map_err(|_| gone())?;
             let version: i32 = form.version.parse().map_err(|_| conflict())?;
             let before = self.store.job(id).await?.ok_or_else(gone)?;
-            let next = self.next_after_edit(&before, &job, now).await?;
-            if self.store.update_job(id, version, &job, next, edit).await?.is_none() {
+            if before.version != version {
                 return Err(conflict());
             }
+            let (_, next) = self.replace(before, &job, edit).await?;
             (id, next)
         };
         self.publisher.ensure_queue(&job.worker_id, &job.job_type).await;
@@ -126,7 +130,7 @@ impl Jobs {
             return Ok(());
         }
         let now = self.clock.now();
-        let next = if active { self.first(id, &job.definition, now).await? } else { None };
+        let next = if active { self.first(id, &job.definition, job.last_fire_at, now).await? } else { None };
         let reason = Some(reason.as_str()).filter(|reason| !reason.is_empty());
         if !self.store.set_active(&job, active, next, reason, Edit { by: &me.email, at: now }).await? {
             return Err(conflict());
@@ -146,16 +150,43 @@ impl Jobs {
         Ok(name)
     }
 
-    /// When a job is due first.
+    /// Replaces the definition of the job that was read as `before`. Returns the new version, and when the job is due next.
+    ///
+    /// # Errors
+    ///
+    /// `Conflict` when somebody else edited it meanwhile, `NotFound` when it is gone.
+    pub(super) async fn replace(
+        &self,
+        before: StoredJob,
+        job: &JobInput,
+        edit: Edit<'_>,
+    ) -> Result<(i32, Option<DateTime<Utc>>), AppError> {
+        let (version, mut before) = (before.version, before);
+        for _ in 0..FIRED_MEANWHILE {
+            let next = self.next_after_edit(&before, job, edit.at).await?;
+            if let Some(version) = self.store.update_job(&before, job, next, edit).await? {
+                return Ok((version, next));
+            }
+            // Fired or edited since it was read. The first is no reason to bother anybody.
+            before = self.store.job(before.id).await?.ok_or_else(gone)?;
+            if before.version != version {
+                break;
+            }
+        }
+        Err(conflict())
+    }
+
+    /// When a job is due first, after what it `fired` last.
     pub(crate) async fn first(
         &self,
         id: JobId,
         job: &JobInput,
+        fired: Option<DateTime<Utc>>,
         now: DateTime<Utc>,
     ) -> Result<Option<DateTime<Utc>>, AppError> {
         let calendars = self.calendars_of(job).await?;
         let kept: Vec<&Calendar> = calendars.values().collect();
-        Ok(Timetable::new(id, &job.schedule, &job.rules, &kept).first(now))
+        Ok(Timetable::new(id, &job.schedule, &job.rules, &kept).first(fired, now))
     }
 
     /// The calendars a job keeps to.
@@ -186,7 +217,7 @@ impl Jobs {
         if is_due_alike(&before.definition, job) && (before.next_fire_at.is_some() || waits_for_end) {
             return Ok(before.next_fire_at);
         }
-        self.first(before.id, job, now).await
+        self.first(before.id, job, before.last_fire_at, now).await
     }
 
     /// Tells Redis, the dispatchers and the browsers.

@@ -84,10 +84,8 @@ impl Jobs {
         let missing_calendars = self.store.missing_calendars(&job.rules.calendars).await?;
         job.rules.calendars.retain(|calendar| !missing_calendars.contains(calendar));
         job.is_active = before.definition.is_active;
-        let now = self.clock.now();
-        let next = self.next_after_edit(&before, &job, now).await?;
-        let edit = Edit { by: &me.email, at: now };
-        let version = self.store.update_job(id, expected, &job, next, edit).await?.ok_or_else(conflict)?;
+        let edit = Edit { by: &me.email, at: self.clock.now() };
+        let (version, next) = self.replace(before, &job, edit).await?;
         self.publisher.ensure_queue(&job.worker_id, &job.job_type).await;
         self.told(id, next, Event::Job { id }).await;
         Ok(Restored { version, missing_calendars })

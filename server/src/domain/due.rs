@@ -71,10 +71,11 @@ impl<'a> Timetable<'a> {
     }
 
     /// When a job that was just defined, edited or resumed is due first. Time that passed while it was paused is not
-    /// caught up.
+    /// caught up, and what it `fired` last, which may lie ahead of `now`, is not fired again.
     #[must_use]
-    pub fn first(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        self.following(now, now)
+    pub fn first(&self, fired: Option<DateTime<Utc>>, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        let from = fired.map_or(now, |fired| fired.max(now));
+        self.following(from, from)
     }
 
     /// The first due instant after `due` and not before `at_least`.

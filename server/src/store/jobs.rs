@@ -22,6 +22,8 @@ pub struct StoredJob {
     pub definition: JobInput,
     /// When it is due next.
     pub next_fire_at: Option<DateTime<Utc>>,
+    /// The instant that was fired last; it may lie some milliseconds ahead.
+    pub last_fire_at: Option<DateTime<Utc>>,
     /// Why it is paused.
     pub paused_reason: Option<String>,
     /// When the breaker disabled it.
@@ -129,16 +131,16 @@ impl Store {
         Ok(())
     }
 
-    /// Replaces a job's definition if it is still at `version`. Returns the new version; none when somebody else was
-    /// faster or the job is gone.
+    /// Replaces a job's definition if nobody has edited or fired it since it was read as `before`: a fire moves the
+    /// instant, which must not be put back to what was read. Returns the new version; none when somebody was faster or the
+    /// job is gone.
     ///
     /// # Errors
     ///
     /// When the database does not answer or a constraint refuses.
     pub async fn update_job(
         &self,
-        id: JobId,
-        version: i32,
+        before: &StoredJob,
         job: &JobInput,
         next_fire_at: Option<DateTime<Utc>>,
         edit: Edit<'_>,
@@ -159,7 +161,7 @@ impl Store {
                        max_concurrent = $26, concurrency_key = $27, concurrency_key_limit = $28, max_retries = $29,
                        base_retry_delay_seconds = $30, zombie_timeout_seconds = $31, on_lost = $32, auto_disable = $33,
                        retry_jitter_percent = $34
-                 WHERE id = $1 AND version = $2
+                 WHERE id = $1 AND version = $2 AND next_fire_at IS NOT DISTINCT FROM $35
                 RETURNING id, version
              ),
              kept AS (
@@ -171,8 +173,8 @@ impl Store {
                 SELECT $14, $15, 'job.update', 'job:' || id::text, (SELECT definition FROM before), $16 FROM changed
              )
              SELECT version AS "version!" FROM changed"#,
-            id.0,
-            version,
+            before.id.0,
+            before.version,
             job.display_name,
             job.description,
             &job.tags,
@@ -204,7 +206,8 @@ impl Store {
             rules.zombie_timeout_seconds,
             rules.on_lost,
             rules.auto_disable,
-            rules.retry_jitter_percent
+            rules.retry_jitter_percent,
+            before.next_fire_at
         )
         .fetch_optional(self.pool())
         .await?)
@@ -303,6 +306,7 @@ impl Store {
                 rules,
             },
             next_fire_at: row.next_fire_at,
+            last_fire_at: row.last_fire_at,
             paused_reason: row.paused_reason,
             auto_disabled_at: row.auto_disabled_at,
             version: row.version,

@@ -52,7 +52,7 @@ pub fn preview(
     // A rhythm is counted from its last fire: of a job that exists, that one is not known here.
     let mut since = Some(now)
         .filter(|_| next.is_none() || job.rules.start_at.is_some() || !matches!(schedule, Schedule::Every { .. }));
-    let mut at = next.or_else(|| table.first(now));
+    let mut at = next.or_else(|| table.first(None, now));
     let mut runs = 0;
     while runs < RUNS {
         rows.extend(since.and_then(|since| black.between(since, at)).map(|(at, says)| row(at, Some(says))));
@@ -97,7 +97,7 @@ impl Blackouts<'_> {
             return None;
         }
         let before = |at: &DateTime<Utc>| next.is_none_or(|next| *at < next);
-        let first = self.table.first(since).filter(before)?;
+        let first = self.table.first(None, since).filter(before)?;
         let fires = std::iter::successors(Some(first), |at| self.table.following(*at, *at).filter(before));
         let count = fires.take(MAX_COUNTED).count();
         let mut names: Vec<_> = self

@@ -81,7 +81,9 @@ async fn a_fire_that_was_read_before_an_edit_makes_nothing() {
     let read = store.due(now, 10).await.expect("due jobs can be read").remove(0);
     let edited = common::job(Schedule::every(60));
     let edit = Edit { by: "test", at: now };
-    store.update_job(id, 1, &edited, Some(now - Duration::seconds(1)), edit).await.expect("stored").expect("not raced");
+    let before = store.job(id).await.expect("answered").expect("there");
+    let next = Some(now - Duration::seconds(1));
+    store.update_job(&before, &edited, next, edit).await.expect("stored").expect("not raced");
     let fire = Fire {
         job_id: id,
         version: read.version,
@@ -102,8 +104,37 @@ async fn an_edit_made_from_an_old_page_is_refused() {
     let id = insert(&store, &clock, now).await;
     let edit = Edit { by: "test", at: now };
     let job = common::job(Schedule::Manual);
-    assert_eq!(store.update_job(id, 1, &job, None, edit).await.expect("answered"), Some(2));
-    assert_eq!(store.update_job(id, 1, &job, None, edit).await.expect("answered"), None);
+    let before = store.job(id).await.expect("answered").expect("there");
+    assert_eq!(store.update_job(&before, &job, None, edit).await.expect("answered"), Some(2));
+    assert_eq!(store.update_job(&before, &job, None, edit).await.expect("answered"), None);
+}
+
+#[tokio::test]
+async fn an_edit_that_was_begun_before_a_fire_does_not_put_its_instant_back() {
+    let (store, _) = common::database().await;
+    let clock = Clock::system();
+    let now = clock.now();
+    let id = insert(&store, &clock, now).await;
+    let before = store.job(id).await.expect("answered").expect("there");
+    let due = store.due(now, 10).await.expect("due jobs can be read").remove(0);
+    let next = now + Duration::seconds(60);
+    let fire = Fire {
+        job_id: id,
+        version: due.version,
+        due: due.next_fire_at,
+        next_fire_at: Some(next),
+        occurrence_id: clock.occurrence_id(),
+        verdict: Verdict::Run,
+        note: None,
+    };
+    assert_eq!(store.fire(&[fire], None, now).await.expect("answered").len(), 1);
+    let edit = Edit { by: "test", at: now };
+    let renamed = common::job(Schedule::every(60));
+    let stale = store.update_job(&before, &renamed, before.next_fire_at, edit).await;
+    assert_eq!(stale.expect("answered"), None, "it would be fired twice");
+    let fresh = store.job(id).await.expect("answered").expect("there");
+    assert_eq!((fresh.next_fire_at, fresh.last_fire_at), (Some(next), Some(now)));
+    assert_eq!(store.update_job(&fresh, &renamed, fresh.next_fire_at, edit).await.expect("answered"), Some(2));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
