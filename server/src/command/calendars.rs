@@ -101,7 +101,12 @@ impl Jobs {
                 if definition.schedule.pause_after_end().is_some() && job.next_fire_at.is_none() {
                     continue;
                 }
-                let next = Timetable::new(job.id, &definition.schedule, &definition.rules, &kept).first(now);
+                // What is due already waits for the dispatcher, which judges it by the new calendar and the misfire rule.
+                if job.next_fire_at.is_some_and(|due| due <= now) {
+                    continue;
+                }
+                let table = Timetable::new(job.id, &definition.schedule, &definition.rules, &kept);
+                let next = table.first(job.last_fire_at, now);
                 if next != job.next_fire_at && self.store.move_due(job.id, job.version, job.next_fire_at, next).await? {
                     self.told(job.id, next, Event::Job { id: job.id }).await;
                 }

@@ -8,6 +8,8 @@ use protocol::{
     schedule::Schedule,
 };
 
+use server::store::jobs::Edit;
+
 use super::house::House;
 use crate::common::stack;
 
@@ -48,6 +50,30 @@ async fn a_changed_calendar_moves_the_jobs_that_keep_to_it() {
     assert_eq!(jobs.delete_calendar(&me, id).await, Ok("Holidays".to_owned()));
     let gone = jobs.delete_calendar(&me, id).await;
     assert!(matches!(gone, Err(app::error::AppError::NotFound(_))), "{gone:?}");
+    house.close().await;
+}
+
+#[tokio::test]
+async fn a_changed_calendar_takes_nothing_away_that_is_due_already() {
+    let house = House::open().await;
+    let me = stack::admin();
+    let jobs = &house.server.jobs;
+    let edit = || Edit { by: "test", at: house.clock.now() };
+    assert!(jobs.store.pause_cluster("maintenance", edit()).await.expect("answered"));
+    let now = house.clock.now();
+    let in_a_year = now.date_naive() + Duration::days(365);
+    let calendar =
+        Calendar { name: "Holidays".into(), zone: "UTC".into(), dates: vec![in_a_year], windows: Vec::new() };
+    let id = jobs.save_calendar(&me, None, &calendar).await.expect("saved");
+    let due = now - Duration::minutes(1);
+    let job = house.job(Schedule::Once { at: due }, Rules { calendars: vec![id], ..Rules::default() }, Some(due)).await;
+    let longer = Calendar { dates: vec![in_a_year, in_a_year + Duration::days(1)], ..calendar };
+    jobs.save_calendar(&me, Some((id, 1)), &longer).await.expect("saved");
+    assert_eq!(house.next(job).await, Some(due));
+    assert!(jobs.store.resume_cluster(edit()).await.expect("answered").is_some());
+    house.starts(1).await;
+    assert_eq!(house.rows(job).await.len(), 1);
+    house.gate.let_one_end();
     house.close().await;
 }
 
