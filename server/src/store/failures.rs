@@ -220,7 +220,8 @@ impl Store {
             slotted AS (
                 INSERT INTO slots (occurrence_id, created_at, job_id, priority, is_taken, replaces, job_limit, key, key_limit)
                 SELECT m.id, m.created_at, j.id, j.priority, false, j.overlap_policy = 3,
-                       CASE WHEN j.overlap_policy IN (1, 3) THEN 1 ELSE j.max_concurrent END,
+                       -- Nobody skips what a person asks for; but a job whose runs must not overlap takes them in turn.
+                       CASE WHEN j.overlap_policy <> 2 THEN 1 ELSE j.max_concurrent END,
                        j.concurrency_key, j.concurrency_key_limit
                   FROM made m JOIN job j ON j.id = m.job_id WHERE j.needs_slot
             ),

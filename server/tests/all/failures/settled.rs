@@ -5,13 +5,15 @@ use chrono::Duration;
 use protocol::{
     failure::{Cause, FailureFilter, MAX_AT_ONCE, Resolved, Which},
     id::OccurrenceId,
+    request::JobForm,
+    rules::{Overlap, Rules},
     status::OccurrenceStatus,
     view::Trigger,
 };
 use serde_json::json;
 use server::command::failures::RetryInput;
 
-use super::house::{failed, house};
+use super::house::{failed, house, report};
 use crate::common::stack;
 
 #[tokio::test]
@@ -131,6 +133,39 @@ async fn a_failure_is_run_again_once_however_many_ask() {
         assert_eq!(stack::ended(&server, *new).await.row.status, OccurrenceStatus::Completed);
     }
     worker.stop().await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn failures_of_a_job_whose_runs_must_not_overlap_are_run_again_in_turn() {
+    let (_config, server, job) = house().await;
+    for overlap in [Overlap::Skip, Overlap::Queue] {
+        let stored = server.store.job(job).await.expect("answered").expect("there");
+        let rules = protocol::rules_form::write(&Rules { overlap, ..Rules::default() }, "UTC");
+        let (id, version) = (job.to_string(), stored.version.to_string());
+        let form = JobForm { id, version, rules, ..stack::form("Import") };
+        server.jobs.save(&stack::admin(), &form).await.expect("saved");
+        let mut ids = Vec::new();
+        for _ in 0..3 {
+            ids.push(failed(&server, job, "boom", 1).await);
+        }
+        let again = RetryInput::default();
+        let retried = server.jobs.retry_failures(&stack::admin(), &Which::Ids(ids), &again).await.expect("retried");
+        let mut waiting: Vec<OccurrenceId> = retried.made.into_iter().map(|(_, new)| new).collect();
+        assert_eq!(waiting.len(), 3);
+        while !waiting.is_empty() {
+            let free = stack::eventually("one may go", || async {
+                let known = server.store.known(&waiting).await.expect("answered");
+                let free: Vec<OccurrenceId> = waiting.iter().copied().filter(|id| !known[id].is_held).collect();
+                (!free.is_empty()).then_some(free)
+            })
+            .await;
+            assert_eq!(free.len(), 1, "{overlap:?}: {free:?} of {waiting:?}");
+            report(&server, free[0], OccurrenceStatus::Completed, None, 0).await;
+            server.jobs.release.notify_one();
+            waiting.retain(|id| *id != free[0]);
+        }
+    }
     server.stop().await;
 }
 
