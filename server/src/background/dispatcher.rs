@@ -193,6 +193,8 @@ impl Dispatcher {
         self.hub.publish(now, vec![Event::Occurrences { rows }]);
         if let Err(error) = self.cache.note_due(&due_again).await {
             tracing::debug!(error = %error, "Redis did not hear when jobs are due again");
+            // Should it be there again, its index lacks them: they would be late until the next comparison.
+            self.rebuild.notify_one();
         }
         Ok(ticked)
     }
@@ -206,7 +208,9 @@ impl Dispatcher {
             // One unreadable row must not stop the others.
             let Some(schedule) = job.schedule.as_ref().filter(|schedule| schedule.check().is_ok()) else {
                 tracing::error!(job.id = %job.id, job.name = job.display_name, "a job's schedule cannot be read; the job is paused");
-                self.store.park(job.id, "Its schedule cannot be read by this version: edit the job.").await?;
+                self.store
+                    .park(job.id, job.version, "Its schedule cannot be read by this version: edit the job.")
+                    .await?;
                 ticked.parked += 1;
                 continue;
             };

@@ -63,7 +63,7 @@ impl Task for LostMessages {
         let before = now - chrono::Duration::from_std(self.after).unwrap_or(chrono::Duration::minutes(1));
         let queues = self.store.waiting(before, liveness::alive_since(now)).await?;
         let mut missed = Missed::default();
-        let fence = self.leadership.borrow().fence();
+        let Some(fence) = self.leadership.borrow().mandate() else { return Ok(missed) };
         let mut room = BATCH;
         for waiting in &queues {
             missed.waiting += waiting.count;

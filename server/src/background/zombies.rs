@@ -153,7 +153,7 @@ impl Zombies {
         if settled.is_empty() {
             return Ok(judged);
         }
-        let fence = self.leadership.borrow().fence();
+        let Some(fence) = self.leadership.borrow().mandate() else { return Ok(judged) };
         faults::point("cp16");
         let done = self.store.settle_lost(&settled, fence, now).await?;
         faults::point("cp16b");

@@ -294,16 +294,19 @@ impl Store {
             .await?)
     }
 
-    /// Takes a job out of the schedule because its row cannot be read; says why on the job.
+    /// Takes a job out of the schedule because its row, at `version`, cannot be read; says why on the job. Who has mended
+    /// it meanwhile is left alone.
     ///
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn park(&self, id: JobId, reason: &str) -> Result<()> {
+    pub async fn park(&self, id: JobId, version: i32, reason: &str) -> Result<()> {
         sqlx::query!(
-            "UPDATE jobs SET is_active = false, next_fire_at = NULL, paused_reason = $2, version = version + 1 WHERE id = $1",
+            "UPDATE jobs SET is_active = false, next_fire_at = NULL, paused_reason = $2, version = version + 1
+              WHERE id = $1 AND version = $3",
             id.0,
-            reason
+            reason,
+            version
         )
         .execute(self.pool())
         .await

@@ -82,10 +82,14 @@ impl Leadership {
         }
     }
 
-    /// What writes in the role carry; none while there is no leader, when every server writes without one.
+    /// What writes in the role carry: the fence of the term, or nothing while there can be no leader and every server
+    /// writes without one. None when this server is not to write at all, as when it was frozen beyond its term.
     #[must_use]
-    pub fn fence(&self) -> Option<Fence> {
-        self.term().map(Term::fence)
+    pub fn mandate(&self) -> Option<Option<Fence>> {
+        match self {
+            Self::Nobody => Some(None),
+            _ => self.term().map(|term| Some(term.fence())),
+        }
     }
 
     /// Whether this server does the role's work: as the leader, or because there can be none.

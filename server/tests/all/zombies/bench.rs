@@ -34,8 +34,8 @@ pub(crate) struct Bench {
     pub(crate) zombies: Zombies,
     /// Of the detector's monotonic clock, in seconds.
     at: u64,
-    /// Keeps the leadership's channel open.
-    _leads: watch::Sender<Leadership>,
+    /// Says whether this server leads.
+    pub(crate) leads: watch::Sender<Leadership>,
     _outbox: tokio::sync::mpsc::Receiver<Vec<protocol::event::Envelope>>,
 }
 
@@ -60,7 +60,7 @@ impl Bench {
             release: Arc::default(),
             watch: Zombies::watch(),
         };
-        Self { config, store, clock, zombies, at: 0, _leads: leads, _outbox: outbox }
+        Self { config, store, clock, zombies, at: 0, leads, _outbox: outbox }
     }
 
     /// An occurrence of a job with a rule for lost runs, running on an instance that speaks of it.

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Duration, Utc};
 use protocol::status::OccurrenceStatus;
 use server::{
-    background::lease::LEADER,
+    background::lease::{LEADER, Leadership},
     store::{leases::Fence, lost::Settled},
 };
 
@@ -63,6 +63,18 @@ async fn a_server_that_heard_nothing_for_two_minutes_blames_nobody() {
     assert_eq!(bench.pass(4, true).await.requeued, 0);
     assert_eq!(bench.status(id).await, (OccurrenceStatus::Running, 1));
     assert_eq!(bench.pass(14, true).await.requeued, 1, "who stays silent is lost");
+}
+
+#[tokio::test]
+async fn a_server_that_lost_its_term_while_it_looked_settles_nothing() {
+    let mut bench = Bench::new().await;
+    bench.pass(30, true).await;
+    let id = bench.running("requeue", "w-1").await;
+    bench.leads.send_replace(Leadership::Follower);
+    assert_eq!(bench.pass(30, true).await.requeued, 0);
+    assert_eq!(bench.status(id).await, (OccurrenceStatus::Running, 1));
+    bench.leads.send_replace(Leadership::Nobody);
+    assert_eq!(bench.pass(2, true).await.requeued, 1, "where nobody can lead, everybody may");
 }
 
 #[tokio::test]
