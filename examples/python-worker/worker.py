@@ -135,7 +135,8 @@ class Context:
             self._lines += 1
         line["message"] = cut(str(message), MAX_LINE)
         if data:
-            line["data"] = data
+            # What JSON has no word for is told as text: the thread that reports must not stumble over it.
+            line["data"] = json.loads(json.dumps(data, default=str, skipkeys=True))
         self._post.log(self.occurrence_id, line)
 
     def info(self, message, **data):
@@ -939,7 +940,7 @@ class Worker:
         try:
             context.check()
             result = run.job.function(context, read_input(run.job.input, run.message.get("jobData")))
-            text = result if isinstance(result, str) or result is None else json.dumps(result, ensure_ascii=False)
+            text = result if isinstance(result, str) or result is None else json.dumps(result, ensure_ascii=False, default=str)
             status, told = COMPLETED, {} if text is None else {"result": cut(text, MAX_TEXT)}
         except Ended as end:
             status, told = end.status, {"exception": str(end)}

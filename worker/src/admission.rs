@@ -66,8 +66,8 @@ pub(crate) enum Turn {
     Begins(Place),
     /// It is reported as cancelled instead, with this reason.
     Cancelled(String),
-    /// It is reported as lost instead, with the instance that claimed it.
-    Lost(String),
+    /// It is reported as lost instead, with the instance that claimed it, if that is known.
+    Lost(Option<String>),
     /// It does not run here; what to tell the broker.
     Elsewhere(Verdict),
 }
@@ -136,8 +136,9 @@ impl Admission {
                     self.pause(LOOK_AGAIN).await;
                 }
                 // Redis does not hear of everybody who lives: the server must have been asked.
-                Ok(Answer::Abandoned { .. }) if !may_be_a_copy => may_be_a_copy = true,
-                Ok(Answer::Abandoned { by }) => return Turn::Lost(by),
+                Ok(Answer::Abandoned { .. } | Answer::Untold) if !may_be_a_copy => may_be_a_copy = true,
+                Ok(Answer::Abandoned { by }) => return Turn::Lost(Some(by)),
+                Ok(Answer::Untold) => return Turn::Lost(None),
                 Err(error) if may_be_a_copy && !is_unguarded => {
                     tracing::warn!(occurrence.id = %message.occurrence_id, error = %error, "perhaps a copy, and nobody to ask: handed back");
                     drop(place);

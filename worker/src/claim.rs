@@ -10,7 +10,8 @@
 //! The key lives a day longer than the lease. As long as more than that day is left, its holder lives; afterwards the
 //! mark says that somebody took this attempt and was not heard of again. Such an attempt may have begun, so nobody starts
 //! it a second time (see [`admission`](crate::admission)). The lease alone, gone with its holder, could not tell it from
-//! one that nobody ever had.
+//! one that nobody ever had. In the same way `done` means little after ten minutes in which the server was not told of the
+//! end: its report was lost with the process that had it.
 //!
 //! Deliveries do not ask one by one: the [`clerk`](crate::clerk) gathers claims and ends, and one script settles them
 //! all. A higher attempt takes over from a lower one: the server sends it only after it has given the lower one up. With
@@ -38,6 +39,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const LEASE_MS: i64 = LOST_AFTER_SECONDS * 1000;
 /// How long an attempt is remembered after its end, or after the lease of a holder that fell silent, in milliseconds.
 const REMEMBER_MS: i64 = 24 * 3600 * 1000;
+/// How long the report of an end may be on its way, in milliseconds: as long as the server waits for a late one.
+const WORD_MS: i64 = 10 * 60 * 1000;
 /// How long a claim's key lives unrenewed.
 const KEPT_MS: i64 = LEASE_MS + REMEMBER_MS;
 
@@ -63,6 +66,8 @@ pub(crate) enum Answer {
     },
     /// This attempt has ended already, or a later one was claimed.
     Ended,
+    /// This attempt has ended so long ago that everybody should know how.
+    Untold,
     /// Somebody else has it.
     Held {
         /// The instance.
@@ -244,17 +249,20 @@ impl Claims {
 /// What a claim that is not ours says about `attempt`. `left` is how long its key still lives, in milliseconds.
 fn held_by(held: &str, left: &str, attempt: u32) -> Answer {
     let (by, held_attempt) = held.rsplit_once(':').unwrap_or((held, ""));
+    // A key without an end has a negative one.
+    let left_ms = left.parse::<i64>().unwrap_or_default();
+    if by == "done" && held_attempt.parse() == Ok(attempt) && (0..REMEMBER_MS - WORD_MS).contains(&left_ms) {
+        return Answer::Untold;
+    }
     if by == "done" || held_attempt.parse::<u32>().is_ok_and(|held| held > attempt) {
         return Answer::Ended;
     }
-    // A key without an end has a negative one.
-    let left = left.parse::<i64>().unwrap_or_default();
     let by = by.to_owned();
     let milliseconds = |left| Duration::from_millis(u64::try_from(left).unwrap_or_default());
-    match left - REMEMBER_MS {
+    match left_ms - REMEMBER_MS {
         lease if lease > 0 => Answer::Held { by, lease: milliseconds(lease) },
         // Of a worker that keeps its lease and no mark beyond it; or a mark that is forgotten in a moment.
-        _ if left <= LEASE_MS => Answer::Held { by, lease: milliseconds(left) },
+        _ if left_ms <= LEASE_MS => Answer::Held { by, lease: milliseconds(left_ms) },
         _ => Answer::Abandoned { by },
     }
 }
@@ -292,6 +300,10 @@ mod tests {
         for (mark, left) in [("done:2", REMEMBER_MS), ("w-1:3", KEPT_MS), ("w-1:3", REMEMBER_MS - 1), ("done:7", 1)] {
             assert_eq!(held_by(mark, &left.to_string(), 2), Answer::Ended, "{mark}");
         }
+        // Long ago, and only this very attempt.
+        assert_eq!(held_by("done:2", &(REMEMBER_MS - WORD_MS).to_string(), 2), Answer::Ended);
+        assert_eq!(held_by("done:2", &(REMEMBER_MS - WORD_MS - 1).to_string(), 2), Answer::Untold);
+        assert_eq!(held_by("done:3", "1", 2), Answer::Ended);
         // An instance's name may have anything in it.
         assert!(matches!(held_by("a:b:2", &KEPT_MS.to_string(), 2), Answer::Held { by, .. } if by == "a:b"));
     }

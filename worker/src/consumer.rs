@@ -248,13 +248,13 @@ impl Consumer {
                 tracing::warn!(
                     occurrence.id = %message.occurrence_id,
                     occurrence.attempt = message.attempt,
-                    holder,
-                    "claimed by an instance that fell silent before it said that it began; reported as lost"
+                    holder = holder.as_deref().unwrap_or("not known"),
+                    "claimed by an instance from which nobody has heard what became of it; reported as lost"
                 );
                 slot.end();
                 drop(run);
                 // The dead one's mark stays: it drops further copies once the server has gone on.
-                self.executor.give_up(&message, &holder).await;
+                self.executor.give_up(&message, holder.as_deref()).await;
                 return receipt.ack().await;
             }
             Turn::Elsewhere(verdict) => {

@@ -123,12 +123,16 @@ impl Executor {
     }
 
     /// Reports an attempt as lost with the instance that claimed it and fell silent before it had told that it began. It is
-    /// that instance's run, if there was one.
-    pub(crate) fn give_up(&self, message: &JobMessage, holder: &str) -> Confirmed {
+    /// that instance's run, if there was one; of one that has ended untold it is not known whose it was.
+    pub(crate) fn give_up(&self, message: &JobMessage, holder: Option<&str>) -> Confirmed {
+        let reason = match holder {
+            Some(holder) => format!("lost: {holder} had claimed it and fell silent before it said that it began"),
+            None => "lost: it has ended, and nobody has said how".to_owned(),
+        };
         self.sink.report(StatusReport {
             status: OccurrenceStatus::Unknown,
-            instance_id: holder.to_owned(),
-            exception: Some(format!("lost: {holder} had claimed it and fell silent before it said that it began")),
+            instance_id: holder.unwrap_or(&self.instance_id).to_owned(),
+            exception: Some(reason),
             ..self.blank(message)
         })
     }

@@ -18,7 +18,12 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::{capture, clock, log::Pen, outcome::JobError, sink::Sink};
+use crate::{
+    capture, clock,
+    log::Pen,
+    outcome::{JobError, storable},
+    sink::Sink,
+};
 
 /// Something a worker can do.
 ///
@@ -50,6 +55,10 @@ pub trait Job: Send + Sync + 'static {
     /// The same occurrence may run again after a failure, with a higher [`attempt`](JobContext::attempt): effects
     /// outside should be keyed by [`occurrence_id`](JobContext::occurrence_id). The future is dropped when its time is
     /// up, it is cancelled or the worker stops: [`GRACE`](Job::GRACE) after [`cancelled`](JobContext::cancelled) said so.
+    ///
+    /// Only what awaits can be dropped. Code that blocks its thread (a long computation, `spawn_blocking`) goes on, and
+    /// another attempt may begin beside it: let it look at `ctx.cancelled().is_cancelled()` from time to time. A process
+    /// whose runtime waits for such a thread does not end before it.
     ///
     /// # Errors
     /// Any error ends the attempt as a failure; see [`JobError`].
@@ -165,8 +174,9 @@ impl JobContext {
         self.inner.message.retry_count >= self.inner.message.max_retries
     }
 
-    /// Fires when the run should end: its time is up, somebody has cancelled it, or the worker stops. `ctx.cancelled().cancelled().await` waits for
-    /// it, `ctx.cancelled().is_cancelled()` looks. One second later the run is dropped where it stands.
+    /// Fires when the run should end: its time is up, somebody has cancelled it, or the worker stops.
+    /// `ctx.cancelled().cancelled().await` waits for it, `ctx.cancelled().is_cancelled()` looks. [`GRACE`](Job::GRACE)
+    /// later the run is dropped where it stands, which is where it awaits something.
     #[must_use]
     pub fn cancelled(&self) -> &CancellationToken {
         &self.inner.cancelled
@@ -195,7 +205,7 @@ impl JobContext {
             result: None,
             exception: None,
             duration_ms: None,
-            progress: Some(Progress { percent, message: protocol::message::cut(message.into(), 200) }),
+            progress: Some(Progress { percent, message: storable(protocol::message::cut(message.into(), 200)) }),
             permanent: false,
             retry_after_ms: None,
         });

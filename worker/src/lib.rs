@@ -43,7 +43,8 @@
 //! - A failed attempt is followed by another as long as the job has retries left; waiting for it takes nothing here.
 //! - What libraries say with `tracing` while it runs stands in its log, with a [`CaptureLayer`] in the subscriber.
 //! - What it writes to its log is seen live, and is stored before its end is.
-//! - It is told when its time is up, somebody cancels it or the worker stops, and has a second to tidy up.
+//! - It is told when its time is up, somebody cancels it or the worker stops, and has a moment to tidy up
+//!   ([`Job::GRACE`]).
 //! - When more is to run than there are places, the highest priority runs first.
 //! - A broker or a Redis that is away disturbs no run: what is to be reported waits, on disk, so that it outlives a
 //!   worker that is killed meanwhile.

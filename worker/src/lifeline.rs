@@ -98,7 +98,7 @@ async fn live(needs: Needs, leave: CancellationToken) -> redis::RedisResult<()> 
     Pulse::new(hello, claims, running, publisher, &topology, warning).run(leave).await;
     listener.abort();
     close.cancel();
-    let _ = keeper.await;
+    let _ = timeout(CLOSING, keeper).await;
     let _ = timeout(CLOSING, desk).await;
     Ok(())
 }

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use protocol::message::{LogLevel, LogLine, MAX_LOG_LINE, cut, first_seq};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{clock, outcome::storable};
 
@@ -28,7 +28,7 @@ impl Pen {
         let place = self.next.fetch_add(1, Ordering::Relaxed);
         let seq = self.first + place;
         if place < MAX_LINES {
-            let data = data.filter(|data| data.to_string().len() <= MAX_LOG_LINE);
+            let data = data.map(bounded);
             return Some(LogLine { seq, at: clock::now(), level, message: cut(storable(message), MAX_LOG_LINE), data });
         }
         (place == MAX_LINES).then(|| LogLine {
@@ -41,9 +41,28 @@ impl Pen {
     }
 }
 
+/// The fields of a line, or how many bytes of them are not kept.
+fn bounded(data: Value) -> Value {
+    match data.to_string().len() {
+        len if len <= MAX_LOG_LINE => data,
+        len => json!({ "notKept": format!("{len} bytes of fields; {MAX_LOG_LINE} are the most") }),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fields_that_are_too_long_leave_a_mark() {
+        let pen = Pen::new(1);
+        let data = |len: usize| {
+            pen.line(LogLevel::Info, "x".to_owned(), Some(json!("y".repeat(len)))).and_then(|line| line.data)
+        };
+        assert_eq!(data(MAX_LOG_LINE - 2), Some(json!("y".repeat(MAX_LOG_LINE - 2))));
+        let mark = data(MAX_LOG_LINE - 1).expect("a mark").to_string();
+        assert!(mark.contains(&format!("{} bytes", MAX_LOG_LINE + 1)), "{mark}");
+    }
 
     #[test]
     fn an_attempt_has_a_last_line() {

@@ -129,7 +129,15 @@ async fn keep_open(
         };
         let mut events = Box::pin(connection.events_listener());
         while connection.status().connected() && !stop.is_cancelled() {
-            match open_channel(&connection, &topology).await {
+            // A broker that takes nothing from publishers does not answer here either, for as long as that lasts.
+            let opened = tokio::select! {
+                opened = open_channel(&connection, &topology) => opened,
+                () = stop.cancelled() => {
+                    connection::close(&connection).await;
+                    return;
+                }
+            };
+            match opened {
                 Ok(channel) => sender.send_replace(Some(channel)),
                 Err(error) => {
                     tracing::warn!(error = %error, "cannot prepare the channel for reports; is the topology of another version there?");
