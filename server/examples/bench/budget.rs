@@ -32,17 +32,19 @@ impl Window {
         Ok(sqlx::query_scalar(statement).bind(self.from).bind(self.upto).fetch_one(pool).await?)
     }
 
-    /// Prints how long they spent where.
-    pub(crate) async fn print_stages(self, pool: &PgPool) -> anyhow::Result<()> {
+    /// Prints how long they spent where; those of one priority, or all.
+    pub(crate) async fn print_stages(self, pool: &PgPool, priority: Option<i16>) -> anyhow::Result<()> {
         for (name, difference) in STAGES {
             let statement = format!(
                 "SELECT coalesce(percentile_disc(ARRAY[0.5, 0.99]) WITHIN GROUP \
                         (ORDER BY extract(epoch FROM {difference})::float8 * 1000), '{{0, 0}}') \
-                   FROM occurrences WHERE status = 2 AND last_heartbeat >= $1 AND last_heartbeat < $2"
+                   FROM occurrences \
+                  WHERE status = 2 AND last_heartbeat >= $1 AND last_heartbeat < $2 AND priority = coalesce($3, priority)"
             );
             let found: Vec<f64> = sqlx::query_scalar(sqlx::AssertSqlSafe(statement))
                 .bind(self.from)
                 .bind(self.upto)
+                .bind(priority)
                 .fetch_one(pool)
                 .await?;
             if let [p50, p99] = found[..] {

@@ -5,6 +5,7 @@ use chrono::{DateTime, Duration, Utc};
 use server::clock::machine_now;
 
 use crate::{
+    budget::Window,
     crop::{self, Crop},
     figures::Sample,
     lab::{Lab, Site},
@@ -66,6 +67,7 @@ pub(crate) async fn flood(lab: &Lab, runs: usize) -> anyhow::Result<Vec<Sample>>
             Ok(sqlx::query_scalar::<_, i64>(done).fetch_one(&site.pool).await? == 500)
         })
         .await?;
+        let from = machine_now();
         let critical = Crop {
             count: 200,
             first: Some(machine_now() + Duration::milliseconds(200)),
@@ -83,6 +85,7 @@ pub(crate) async fn flood(lab: &Lab, runs: usize) -> anyhow::Result<Vec<Sample>>
                            FROM occurrences c WHERE c.priority = 5";
         let (late, amid): (Vec<f64>, i64) = sqlx::query_as(statement).fetch_one(&site.pool).await?;
         ensure!(amid == 200, "only {amid} of 200 came while the flood lasted");
+        Window { from, upto: machine_now() }.print_stages(&site.pool, Some(5)).await?;
         samples.push(vec![("flood-critical-p50", late[0]), ("flood-critical-p99", late[1])]);
         server.stop().await?;
         site.close().await?;

@@ -76,7 +76,7 @@ async fn once(lab: &Lab) -> anyhow::Result<f64> {
     let completed = window.completed(&site.pool).await?;
     let rate = completed as f64 / ((upto - from).num_milliseconds() as f64 / 1e3);
     println!("    {rate:.0}/s of {offered}/s offered at the end; {all} in all, each once, none lost");
-    window.print_stages(&site.pool).await?;
+    window.print_stages(&site.pool, None).await?;
     budget::print_cpu(&parties, &before, &after, completed);
     server.stop().await?;
     site.close().await?;
