@@ -141,7 +141,8 @@ fn begin(report: StatusReport) -> Change {
 }
 
 fn add(change: &mut Change, report: StatusReport) {
-    if change.is_over() && report.status == OccurrenceStatus::Running && change.started_at.is_none() {
+    let is_start = report.status == OccurrenceStatus::Running && report.progress.is_none();
+    if change.is_over() && is_start && change.started_at.is_none() {
         // The two came in the wrong order: what is new is only when it began.
         change.started_at = Some(report.timestamp);
         change.steps.insert(0, step(&report, None));

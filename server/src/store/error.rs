@@ -39,10 +39,13 @@ impl StoreError {
     #[must_use]
     pub fn is_about_values(&self) -> bool {
         match self {
-            // Data exceptions, violated constraints, limits of the program.
-            Self::Driver(sqlx::Error::Database(error)) => {
-                error.code().is_some_and(|code| ["22", "23", "54"].iter().any(|class| code.starts_with(class)))
-            }
+            // Data exceptions, limits of the program, violated constraints: those that have a name. A partition that is
+            // missing violates one without, and may be made in a moment.
+            Self::Driver(sqlx::Error::Database(error)) => error.code().is_some_and(|code| {
+                code.starts_with("22")
+                    || code.starts_with("54")
+                    || (code.starts_with("23") && (error.constraint().is_some() || code == "23502"))
+            }),
             Self::Driver(sqlx::Error::Encode(_)) => true,
             _ => false,
         }

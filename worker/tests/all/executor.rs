@@ -142,6 +142,32 @@ async fn a_run_ends_when_its_time_is_up() {
     assert!(record.end().exception.as_deref().is_some_and(|text| text.contains("after 1 s")));
 }
 
+/// Goes on until it is told to end.
+struct Patient;
+
+impl Job for Patient {
+    const TYPE: &'static str = "patient";
+    const DESCRIPTION: &'static str = "Waits.";
+    const TIMEOUT: Option<Duration> = Some(Duration::from_secs(2));
+    type Input = Value;
+    type Output = ();
+
+    async fn run(&self, ctx: &JobContext, _: Value) -> Result<(), JobError> {
+        ctx.cancelled().cancelled().await;
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn what_the_job_says_of_its_time_goes_before_what_its_type_says() {
+    let (jobs, types) =
+        tokio::join!(Trial::new(Patient, json!({})).timeout_seconds(1).run(), Trial::new(Patient, json!({})).run(),);
+    for (record, text) in [(jobs, "after 1 s"), (types, "after 2 s")] {
+        assert_eq!(record.status(), OccurrenceStatus::TimedOut);
+        assert!(record.end().exception.as_deref().is_some_and(|said| said.contains(text)), "{:?}", record.end());
+    }
+}
+
 #[tokio::test]
 async fn a_run_out_of_time_may_tidy_up_but_has_timed_out() {
     let record = run(json!({"act": "tidy"})).await;

@@ -12,5 +12,6 @@ mod copies;
 mod delivery;
 mod executor;
 mod outbox;
+mod readme;
 mod signs;
 mod stops;

@@ -2,9 +2,14 @@
 
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
 use protocol::{message::RegistrationMessage, status::OccurrenceStatus};
+use serde_json::json;
 
-use crate::common::{Counter, Stack, eventually, nothing, tell_of_one_run};
+use crate::{
+    common::{Counter, Stack, eventually, nothing, tell_of_one_run},
+    outbox::{pid, process},
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stopping_worker_ends_what_runs_and_hands_back_the_rest() {
@@ -50,6 +55,25 @@ async fn what_outlives_the_grace_is_interrupted_and_reported() {
     assert_eq!(end.status, OccurrenceStatus::Queued);
     assert_eq!(end.exception.as_deref(), Some("interrupted: the worker stopped"));
     stack.clean(&["count"]).await;
+}
+
+#[tokio::test]
+async fn a_second_sigterm_ends_the_grace() {
+    let stack = Stack::new().await;
+    let mut worker = process(&stack).env("MILVAION_SHUTDOWN_GRACE_SECONDS", "600").spawn().expect("started");
+    let queue = stack.topology.job_queue(&stack.worker_id, "shell-command");
+    let consumers = async || stack.queue(&queue).await.map(|(_, consumers)| consumers);
+    eventually("it takes work", async || consumers().await.is_some_and(|consumers| consumers > 0)).await;
+    let message = stack.message("shell-command", json!({"argv": ["sleep", "600"]}));
+    stack.publish(&message).await;
+    eventually("it runs", async || !stack.reports().await.is_empty()).await;
+    kill(pid(&worker), Signal::SIGTERM).expect("told");
+    eventually("it takes no more", async || consumers().await == Some(0)).await;
+    assert!(worker.try_wait().expect("asked").is_none(), "the run may go on");
+    kill(pid(&worker), Signal::SIGTERM).expect("told again");
+    assert_eq!(stack.ended(message.occurrence_id).await.last().map(|end| end.status), Some(OccurrenceStatus::Queued));
+    assert!(worker.wait().await.expect("it ends").success());
+    stack.clean(&["http-request", "shell-command"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -20,6 +20,8 @@ use tracing_subscriber::fmt::MakeWriter;
 
 /// The most values remembered; the oldest is given up. Only the process-wide redactor can get there.
 const MAX_VALUES: usize = 1_000;
+/// The most values shown alike. Only tokens get there, of which each client is given a new one every hour or so.
+const MAX_ALIKE: usize = 100;
 /// A piece of a value that is looked for by itself (a line, the middle of its base64) has at least this many characters;
 /// anything shorter is found in innocent text too.
 const SHORTEST_PIECE: usize = 8;
@@ -60,8 +62,16 @@ impl Redactor {
         if value.is_empty() || hidden.values.iter().any(|(known, _)| known == value) {
             return;
         }
-        if hidden.values.len() >= MAX_VALUES {
-            hidden.values.pop_front();
+        let mut alike =
+            hidden.values.iter().enumerate().filter(|(_, (_, known))| known == shown).map(|(place, _)| place);
+        let oldest_alike = alike.next();
+        let old = if alike.count() + 1 >= MAX_ALIKE {
+            oldest_alike
+        } else {
+            (hidden.values.len() >= MAX_VALUES).then_some(0)
+        };
+        if let Some(place) = old {
+            hidden.values.remove(place);
         }
         hidden.values.push_back((value.to_owned(), shown.to_owned()));
         hidden.needles = hidden
@@ -227,6 +237,21 @@ mod tests {
         let redactor = Redactor::default();
         redactor.hide(CANARY, SHOWN);
         redactor
+    }
+
+    #[test]
+    fn of_values_that_are_shown_alike_the_last_ones_are_hidden() {
+        let redactor = Redactor::default();
+        redactor.hide("the password", "[password]");
+        let token = |n: usize| format!("token number {n:03}");
+        for n in 0..=MAX_ALIKE {
+            redactor.hide(&token(n), "[token]");
+        }
+        assert_eq!(redactor.clean(&token(0)), token(0).as_str(), "it has run out long ago");
+        for n in 1..=MAX_ALIKE {
+            assert_eq!(redactor.clean(&token(n)), "[token]");
+        }
+        assert_eq!(redactor.clean("the password"), "[password]");
     }
 
     #[test]

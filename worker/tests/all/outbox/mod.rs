@@ -265,7 +265,7 @@ async fn an_outbox_that_cannot_be_written_lets_nothing_begin_and_what_runs_go_on
 }
 
 /// The worker that comes with Milvaion, in a process of its own.
-fn process(stack: &Stack) -> Command {
+pub(crate) fn process(stack: &Stack) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_milvaion-worker"));
     command
         .envs(stack.environment())
@@ -276,7 +276,7 @@ fn process(stack: &Stack) -> Command {
     command
 }
 
-fn pid(process: &Child) -> Pid {
+pub(crate) fn pid(process: &Child) -> Pid {
     Pid::from_raw(process.id().expect("it runs").try_into().expect("a pid"))
 }
 
