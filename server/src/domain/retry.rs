@@ -25,6 +25,10 @@ use super::{
 pub const LONGEST_WAIT: Duration = Duration::from_secs(30 * 24 * 3600);
 /// The longest pause that doubling leads to.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(LONGEST_PAUSE_SECONDS);
+/// How far apart runs begin again at most that were lost with a worker, for each time it has happened to them before. What
+/// was lost together is reported together; begun again together, the innocent would share a worker with the one that ends
+/// its process each time, and be taken for such a one too.
+const APART: Duration = Duration::from_secs(2);
 /// An occurrence that was handed back so often is going round in circles.
 const MOST_ATTEMPTS: i32 = 10_000;
 
@@ -120,8 +124,11 @@ fn lose(change: &mut Change, standing: Standing, now: DateTime<Utc>) {
         }
         Fate::Requeue => {
             change.is_rescue = true;
-            let note = format!("Its worker's process ended before it did; attempt {} at once", change.attempt + 1);
-            again(change, Duration::ZERO, note, now);
+            let apart = APART.saturating_mul(u32::from(standing.rescues.unsigned_abs()));
+            let wait = jittered(apart, 100, change.occurrence_id, change.attempt);
+            let note =
+                format!("Its worker's process ended before it did; attempt {} {}", change.attempt + 1, when(wait));
+            again(change, wait, note, now);
         }
         Fate::Poison => {
             change.cause = Some(Cause::Poison);

@@ -45,7 +45,9 @@ async fn killed(house: &mut House, dials: Dials) -> anyhow::Result<super::Played
                     }
                 }
                 let breath = pause(&mut stand.random, 1.0, 4.0);
-                stand.go_on(breath).await;
+                // In one turn a run may lose three workers, which is as often as it is rescued. It must not meet the next.
+                let next_turn = if round % 3 == 2 { 20.0 } else { 0.0 };
+                stand.go_on(breath + next_turn).await;
             }
             Ok(())
         })
@@ -294,6 +296,8 @@ async fn poisoned(house: &mut House, dials: Dials) -> anyhow::Result<super::Play
                 }
                 // The first start and three rescues.
                 extra.at_most("deaths_by_one_run", deaths, 4.0);
+                // A long run that meets two such jobs in its life has as many deaths to its name as they have.
+                stand.go_on(20.0).await;
             }
             Ok(())
         })
