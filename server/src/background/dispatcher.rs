@@ -40,6 +40,7 @@ use crate::{
     clock::Clock,
     config::background::BackgroundConfig,
     domain::{
+        departure::departure,
         due::{Timetable, Verdict},
         message::{Queued, message},
     },
@@ -358,19 +359,6 @@ fn takes_turns(job: &DueJob) -> bool {
     job.rules.job_limit().is_some() || job.rules.key_limit.is_some()
 }
 
-/// When the message of what is due at `due` leaves: now, or at the next full millisecond, which is as finely as can be
-/// slept. What leaves together is one batch.
-fn departure(due: DateTime<Utc>, now: DateTime<Utc>) -> DateTime<Utc> {
-    let rest = due.timestamp_subsec_nanos() % 1_000_000;
-    if due <= now {
-        now
-    } else if rest == 0 {
-        due
-    } else {
-        due + chrono::Duration::nanoseconds((1_000_000 - rest).into())
-    }
-}
-
 fn until(at: DateTime<Utc>, now: DateTime<Utc>) -> Duration {
     (at - now).to_std().unwrap_or(Duration::ZERO)
 }
@@ -411,21 +399,4 @@ fn outgoing(job: DueJob, fire: &Fire, now: DateTime<Utc>) -> Outgoing {
         timeout_seconds: job.timeout_seconds,
     };
     Outgoing { worker_id: job.worker_id, message: message(queued, now), republished: false }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_due_leaves_together_and_the_rest_by_the_millisecond_never_early() {
-        let at = |micros: i64| DateTime::from_timestamp_micros(1_800_000_000_000_000 + micros).expect("an instant");
-        let now = at(5_400);
-        for past in [at(-60_000_000), at(0), at(5_000), at(5_399), now] {
-            assert_eq!(departure(past, now), now);
-        }
-        assert_eq!(departure(at(5_401), now), at(6_000));
-        assert_eq!(departure(at(6_000), now), at(6_000));
-        assert_eq!(departure(at(6_001), now), at(7_000));
-    }
 }

@@ -6,6 +6,7 @@
 
 pub mod breaker;
 pub mod claim;
+pub mod departure;
 pub mod diff;
 pub mod due;
 pub mod duplicates;
