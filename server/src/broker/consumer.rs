@@ -19,13 +19,18 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Broker, topology};
-use crate::{backoff::Backoff, faults};
+use crate::{
+    backoff::Backoff,
+    error::{chain, start_of},
+    faults,
+};
 
 /// The most messages in one batch.
 const BATCH: usize = 500;
 
-/// For how long a batch that cannot be stored is kept from other servers. With the time one attempt may take, shorter than
-/// [`SHORTEST_LIMIT`](crate::domain::zombie::SHORTEST_LIMIT).
+/// For how long a batch that cannot be stored is kept from other servers. With the ten seconds that a refused attempt takes
+/// at most, shorter than [`SHORTEST_LIMIT`](crate::domain::zombie::SHORTEST_LIMIT). An attempt that is not answered at all
+/// is not cut short: a large batch on a slow disk would begin again for ever.
 const HELD: Duration = Duration::from_secs(4);
 
 /// How often it is said that a batch still cannot be stored.
@@ -126,9 +131,9 @@ async fn settle<H: Handler>(channel: &Channel, batch: Vec<Delivery>, handler: &H
         // Nobody has it any more, so it is not tried again either.
         return handler.handle_whole(channel, &batch).await.is_ok() || channel.status().connected();
     }
-    let held = Held::default();
-    let done = match store(channel, &batch, handler, stop, &held).await {
-        Stored::Refused(_) if batch.len() > 1 => one_by_one(channel, &batch, handler, stop, &held).await,
+    let since = Instant::now();
+    let done = match store(channel, &batch, handler, stop, since).await {
+        Stored::Refused(_) if batch.len() > 1 => one_by_one(channel, &batch, handler, stop, since).await,
         Stored::Refused(error) => {
             let_go::<H>(&batch[0], &error);
             true
@@ -154,10 +159,10 @@ async fn one_by_one<H: Handler>(
     batch: &[Delivery],
     handler: &H,
     stop: &CancellationToken,
-    held: &Held,
+    since: Instant,
 ) -> bool {
     for delivery in batch {
-        match store(channel, std::slice::from_ref(delivery), handler, stop, held).await {
+        match store(channel, std::slice::from_ref(delivery), handler, stop, since).await {
             Stored::Done => {}
             Stored::Refused(error) => let_go::<H>(delivery, &error),
             Stored::Not => return false,
@@ -167,13 +172,11 @@ async fn one_by_one<H: Handler>(
 }
 
 fn let_go<H: Handler>(delivery: &Delivery, error: &anyhow::Error) {
-    let start: String =
-        String::from_utf8_lossy(&delivery.data).chars().take(120).flat_map(char::escape_default).collect();
     tracing::error!(
         consumer = H::NAME,
-        error = %crate::error::chain(error.as_ref()),
+        error = %chain(error.as_ref()),
         body.bytes = delivery.data.len(),
-        body.start = start,
+        body.start = start_of(&delivery.data),
         "a worker sent something that can never be stored; it is let go"
     );
 }
@@ -187,22 +190,13 @@ enum Stored {
     Not,
 }
 
-/// Since when a batch is in our hand.
-struct Held(Instant);
-
-impl Default for Held {
-    fn default() -> Self {
-        Self(Instant::now())
-    }
-}
-
-/// Handles deliveries, again and again while that may help and the batch may be kept.
+/// Handles deliveries, again and again while that may help and the batch, in our hand `since` then, may be kept.
 async fn store<H: Handler>(
     channel: &Channel,
     batch: &[Delivery],
     handler: &H,
     stop: &CancellationToken,
-    held: &Held,
+    since: Instant,
 ) -> Stored {
     let mut backoff = Backoff::default();
     let mut said: Option<Instant> = None;
@@ -218,7 +212,7 @@ async fn store<H: Handler>(
             tracing::warn!(
                 consumer = H::NAME,
                 batch.size = batch.len(),
-                error = %crate::error::chain(error.as_ref()),
+                error = %chain(error.as_ref()),
                 retry_ms = pause.as_millis() as u64,
                 "a batch could not be stored; the broker keeps it until it can"
             );
@@ -228,7 +222,7 @@ async fn store<H: Handler>(
             () = stop.cancelled() => return Stored::Not,
         }
         // Closing gives it back.
-        if held.0.elapsed() >= HELD || !channel.status().connected() {
+        if since.elapsed() >= HELD || !channel.status().connected() {
             return Stored::Not;
         }
     }

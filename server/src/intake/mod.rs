@@ -11,7 +11,7 @@ pub mod logs;
 pub mod registration;
 pub mod status;
 
-use crate::store::StoreError;
+use crate::{error::start_of, store::StoreError};
 
 /// Whether the bodies that failed like this could fare better another time.
 fn may_succeed(error: &anyhow::Error) -> bool {
@@ -33,6 +33,5 @@ fn read<T: serde::de::DeserializeOwned>(consumer: &str, bodies: Vec<Vec<u8>>) ->
 }
 
 fn unreadable(consumer: &str, body: &[u8], error: &serde_json::Error) {
-    let start: String = String::from_utf8_lossy(body).chars().take(120).flat_map(char::escape_default).collect();
-    tracing::warn!(consumer, error = %error, body.bytes = body.len(), body.start = start, "a worker sent something unreadable");
+    tracing::warn!(consumer, error = %error, body.bytes = body.len(), body.start = start_of(body), "a worker sent something unreadable");
 }
