@@ -192,6 +192,8 @@ fn when(wait: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use protocol::message::StatusReport;
 
     use super::*;
@@ -343,13 +345,20 @@ mod tests {
     #[test]
     fn a_run_that_was_lost_with_its_process_is_rescued_three_times_and_then_poison() {
         // The first time at once, and then apart from what was lost with it.
-        for (rescues, apart) in [(0, 0), (1, 2), (2, 4)] {
-            let mut change = change(OccurrenceStatus::Unknown);
-            decide(&mut change, Standing { rescues, ..standing(0, 0) }, NOW);
-            assert_eq!((change.status, change.is_rescue), (OccurrenceStatus::Queued, true));
-            assert!(!change.counts_as_failure);
-            let begins = change.waits_until.expect("it is to begin again") - NOW;
-            assert!((chrono::Duration::zero()..=chrono::Duration::seconds(apart)).contains(&begins), "{begins}");
+        for (rescues, most) in [(0, 0), (1, 2_000), (2, 4_000)] {
+            let waits: BTreeSet<i64> = (0..50)
+                .map(|n| {
+                    let mut change = change(OccurrenceStatus::Unknown);
+                    change.occurrence_id = OccurrenceId::from_parts(NOW, [n; 10]);
+                    decide(&mut change, Standing { rescues, ..standing(0, 0) }, NOW);
+                    assert_eq!((change.status, change.is_rescue), (OccurrenceStatus::Queued, true));
+                    assert!(!change.counts_as_failure);
+                    wait(&change).expect("it is to begin again")
+                })
+                .collect();
+            let (first, last) = (waits.first().copied().unwrap_or(-1), waits.last().copied().unwrap_or(-1));
+            assert!(first >= 0 && last <= most, "{waits:?}");
+            assert!(last - first >= most / 2, "spread over most of it: {waits:?}");
         }
         let mut change = change(OccurrenceStatus::Unknown);
         decide(&mut change, Standing { rescues: 3, ..standing(0, 5) }, NOW);

@@ -78,6 +78,13 @@ async fn a_copy_is_dropped_when_its_holder_lives_and_reported_as_lost_when_it_ha
     let reports = stack.ended(late.occurrence_id).await;
     assert_eq!(reports.iter().map(|report| report.status).collect::<Vec<_>>(), [OccurrenceStatus::Unknown]);
     assert!(stack.was_asked(late.occurrence_id));
+    // It ended an hour ago, and the server has not heard of it: nobody will tell how.
+    let untold = stack.message("count", nothing());
+    stack.claim_for(untold.occurrence_id, "done", 23 * 3_600_000).await;
+    stack.publish(&untold).await;
+    let reports = stack.ended(untold.occurrence_id).await;
+    assert_eq!(reports.iter().map(|report| report.status).collect::<Vec<_>>(), [OccurrenceStatus::Unknown]);
+    assert!(stack.was_asked(untold.occurrence_id));
 
     stack.claim(twin.occurrence_id, "w-living", 5_000).await;
     stack.republish(&twin).await;

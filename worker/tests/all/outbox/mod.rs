@@ -280,10 +280,11 @@ pub(crate) fn pid(process: &Child) -> Pid {
     Pid::from_raw(process.id().expect("it runs").try_into().expect("a pid"))
 }
 
-/// Runs a shell until a file of this name is there, and says so.
+/// Runs a shell until a file of this name is there, and says so. It ends with the test's folder too.
 fn until(stack: &Stack, name: &str) -> JobMessage {
-    let script = format!("while [ ! -e {0}/{name} ]; do sleep 0.02; done; echo {name}", stack.outbox.display());
-    stack.message("shell-command", json!({"argv": ["sh", "-c", script]}))
+    let script = "while [ -d \"$1\" ] && [ ! -e \"$1/$2\" ]; do sleep 0.02; done; echo \"$2\"";
+    let argv = json!(["sh", "-c", script, "sh", stack.outbox, name]);
+    stack.message("shell-command", json!({ "argv": argv }))
 }
 
 #[tokio::test]
