@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use futures::future::LocalBoxFuture;
 use serde::{Deserialize, Serialize};
 
-use crate::{burst, ceiling, idle, intake, lab::Lab, lateness, lists, million, throughput, trigger};
+use crate::{burst, ceiling, cron, idle, intake, lab::Lab, lateness, lists, million, throughput, trigger};
 
 /// What one run found: values by the names of their figures.
 pub(crate) type Sample = Vec<(&'static str, f64)>;
@@ -101,6 +101,12 @@ pub(crate) static GROUPS: &[Group] = &[
         ],
         opt_in: false,
         run: |lab, runs| Box::pin(burst::flood(lab, runs)),
+    },
+    Group {
+        name: "cron-worst",
+        figures: &[named("cron-worst", "ms", "to read an expression and find its next instant, the longest of all")],
+        opt_in: false,
+        run: |_, runs| Box::pin(async move { cron::worst(runs) }),
     },
     Group {
         name: "million",

@@ -20,6 +20,7 @@ mod lab;
 mod budget;
 mod burst;
 mod ceiling;
+mod cron;
 mod idle;
 mod intake;
 mod lateness;
