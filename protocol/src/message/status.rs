@@ -50,6 +50,32 @@ pub struct StatusReport {
     pub retry_after_ms: Option<u64>,
 }
 
+impl StatusReport {
+    /// A report that says nothing but that an attempt is in a state.
+    #[must_use]
+    pub fn new(
+        occurrence_id: OccurrenceId,
+        attempt: u32,
+        instance_id: impl Into<String>,
+        status: OccurrenceStatus,
+        timestamp: DateTime<Utc>,
+    ) -> Self {
+        Self {
+            occurrence_id,
+            attempt,
+            instance_id: instance_id.into(),
+            status,
+            timestamp,
+            result: None,
+            exception: None,
+            duration_ms: None,
+            progress: None,
+            permanent: false,
+            retry_after_ms: None,
+        }
+    }
+}
+
 /// How far a run is, in its own words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
