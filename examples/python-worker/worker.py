@@ -457,7 +457,7 @@ class Desk:
         self.settings, self.lock, self.outlet, self.answers = settings, threading.Lock(), Outlet(settings, "desk"), {}
         self.used = 0.0
 
-    def ask(self, key):
+    def ask(self, key, patience=PATIENCE):
         """The server's reply; None when there is none."""
         question = str(uuid.uuid4())
         with self.lock:
@@ -470,7 +470,7 @@ class Desk:
                     channel.basic_consume("amq.rabbitmq.reply-to", self.hear, auto_ack=True)
                 request = {"occurrenceId": key[0], "attempt": key[1], "instanceId": self.settings.instance_id}
                 self.outlet.send("claims", request, reply_to="amq.rabbitmq.reply-to", correlation_id=question)
-                until = time.monotonic() + PATIENCE
+                until = time.monotonic() + patience
                 while question not in self.answers and (left := until - time.monotonic()) > 0:
                     self.outlet.channel.connection.process_data_events(left)
                 return self.answers.pop(question, None)
@@ -536,7 +536,7 @@ class Claims:
         keys = [self.running(key), self.wish(key)]
         held, left, wish = self.claim_script(keys, [self.settings.instance_id, key[1], LEASE_MS + REMEMBER_MS])
         holder, _, attempt = held.rpartition(":")
-        if holder and int(attempt) > key[1]:
+        if holder == "done" or (holder and int(attempt) > key[1]):
             return "done", 0, wish
         # At most a lease is left of what a worker claimed that keeps no mark beyond it.
         lease = left if left <= LEASE_MS else left - REMEMBER_MS if left > REMEMBER_MS else None
@@ -628,7 +628,7 @@ class Pulse(threading.Thread):
             # A new connection may be one to a broker, and a server, that has never heard of us.
             self.introduced = not self.outlet.open() and self.introduced
             if self.introduced:
-                message.update(kind="heartbeat", running=[key[0] for key in self.worker.begun()])
+                message.update(kind="heartbeat", running=[key[0] for key in self.worker.unsettled()])
             else:
                 capacity = sum(one.concurrency for one in JOBS.values())
                 types = [one.info() for one in JOBS.values()]
@@ -645,7 +645,7 @@ class Pulse(threading.Thread):
         if not claims:
             return
         try:
-            for occurrence, attempt in claims.beat(self.worker.begun()):
+            for occurrence, attempt in claims.beat(self.worker.unsettled()):
                 log.warning("attempt %s of %s was given to another instance; it ends here", attempt, occurrence)
                 self.worker.cancel(occurrence, attempt, "another instance has it", status=None)
             self.worker.read_wishes()
@@ -707,6 +707,11 @@ class Worker:
     def begun(self):
         with self.lock:
             return [run.key for run in self.runs.values() if run.has_begun and not run.is_over]
+
+    def unsettled(self):
+        """What has begun and whose end is not confirmed yet: the server would take what nobody speaks of for lost."""
+        with self.lock:
+            return [run.key for run in self.runs.values() if run.has_begun]
 
     def cancel(self, occurrence, attempt, reason, status=CANCELLED):
         """Ends this attempt and earlier ones; without an attempt, whichever there is."""
@@ -823,6 +828,12 @@ class Worker:
             run.end(QUEUED, "interrupted: its worker stops")
         self.keep_on(connection, 2.0, lambda: not self.runs)
         for run in list(self.runs.values()):
+            with self.lock:
+                if not run.has_begun:
+                    # It still asks whether it may: whoever gets it next asks too.
+                    self.runs.pop(run.key, None)
+                    self.answer(run.delivery, "basic_nack", requeue=True)
+                    continue
             # It does not listen, and ends with the process in a moment.
             self.finish(run, QUEUED, exception="interrupted: its worker stops")
         if not self.post.flush(10.0):
@@ -904,6 +915,11 @@ class Worker:
                 if is_copy:
                     run.stop.wait(1.0)
                     return "hand back"
+                # Redis would have known of a cancellation; without it only the server does. Nobody waits for it long.
+                reply = self.desk.ask(run.key, patience=1.0)
+                if reply is not None and not reply["granted"]:
+                    log.info("%s is dropped: %s", run.key, reply.get("reason"))
+                    return "drop"
                 log.warning("%s starts without a claim: %r", run.key, error)
                 return "run"
             if not holder:
@@ -931,7 +947,10 @@ class Worker:
     def execute(self, run):
         started = time.monotonic()
         run.deadline = started + run.allowed
-        run.has_begun = True
+        with self.lock:
+            if self.runs.get(run.key) is not run:
+                return  # It was handed back: the worker stops.
+            run.has_begun = True
         # With a claim, the lease guards the run from now on, and the broker need not keep the message. Without one,
         # the message is the guard, and is acknowledged when the end is reported.
         self.post.report(run.report(RUNNING), (lambda: self.acknowledge(run)) if self.claims else None)

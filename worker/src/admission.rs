@@ -12,13 +12,17 @@
 //! | another instance has claimed this attempt, and does not renew it | it is waited for; then it is reported as lost |
 //! | this attempt has ended, or a later one was claimed | a copy: acknowledged |
 //! | perhaps a copy, and Redis or the server does not answer | handed back |
+//! | no copy, and Redis does not answer | the server is asked once: what was cancelled is dropped, everything else runs |
 //!
 //! The fourth row is what keeps an attempt from being started twice by a worker that dies in a run's first
 //! milliseconds. Whether such a run began is known to nobody: its process is gone, its report never left. To start the
 //! same attempt again would be a second start that no fence can tell from the first; so the attempt is given up, and the
 //! server decides, as about every lost run, whether another follows.
 
-use std::time::Duration;
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
 
 use protocol::{
     message::{Denial, JobMessage},
@@ -35,6 +39,7 @@ use crate::{
     inquiry::Inquiry,
     outbox::Gate,
     places::{Place, Places},
+    recent::Recent,
     vitals::Vitals,
 };
 
@@ -47,6 +52,12 @@ const PAUSE: Duration = Duration::from_secs(1);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How long a server may take that was asked when the worker stops.
 const LAST_ANSWER: Duration = Duration::from_secs(2);
+/// How long a first copy waits for the server's word in place of Redis's.
+const SECOND_OPINION: Duration = Duration::from_secs(1);
+/// How long nobody is asked for a second opinion after there was none.
+const UNASKED: Duration = Duration::from_secs(10);
+/// How long the server's leave for a copy holds while it waits for a place.
+const LEAVE: Duration = Duration::from_secs(5);
 
 /// Whom a delivery has to pass.
 pub(crate) struct Admission {
@@ -58,6 +69,26 @@ pub(crate) struct Admission {
     pub(crate) inquiry: Inquiry,
     pub(crate) vitals: Vitals,
     pub(crate) stop: CancellationToken,
+    /// What was sent back, and until when the server is not asked for a second opinion.
+    pub(crate) memory: Mutex<Memory>,
+}
+
+/// What the room remembers from one delivery to another.
+#[derive(Default)]
+pub(crate) struct Memory {
+    unasked: Option<Instant>,
+    sent_back: Recent,
+}
+
+/// Where a delivery may come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// No other was before it.
+    First,
+    /// This instance had it and sent it back for want of a place; elsewhere it may have begun meanwhile.
+    SentBack,
+    /// Another may have been before it.
+    PerhapsCopy,
 }
 
 /// What becomes of a delivery whose turn has come.
@@ -79,11 +110,24 @@ pub(crate) enum Verdict {
 }
 
 impl Admission {
+    /// Where a delivery may come from that the broker, or its sender, says things of.
+    ///
+    /// The broker marks what this instance sent back itself like everything else that comes again. Were that taken for
+    /// a copy, a busy type would ask the server before each start, and could start nothing while Redis is away.
+    pub(crate) fn origin(&self, attempt: Attempt, is_redelivered: bool, is_republished: bool) -> Origin {
+        match (is_republished, is_redelivered) {
+            (true, _) => Origin::PerhapsCopy,
+            (false, true) if self.memory().sent_back.take(attempt) => Origin::SentBack,
+            (false, true) => Origin::PerhapsCopy,
+            (false, false) => Origin::First,
+        }
+    }
+
     /// Waits for a delivery's turn and claims it. `line` is the place of its job type.
-    pub(crate) async fn admit(&self, line: usize, message: &JobMessage, may_be_a_copy: bool) -> Turn {
+    pub(crate) async fn admit(&self, line: usize, message: &JobMessage, origin: Origin) -> Turn {
         let priority = message.priority.min(MAX_PRIORITY);
-        let mut may_be_a_copy = may_be_a_copy;
-        let mut last_lease = None;
+        let mut may_be_a_copy = origin == Origin::PerhapsCopy;
+        let (mut last_lease, mut granted_at): (_, Option<Instant>) = (None, None);
         let is_unguarded = faults::sabotaged("s05");
         loop {
             let place = tokio::select! {
@@ -95,18 +139,23 @@ impl Admission {
             // A worker that stops starts nothing, whatever became free; and what has waited long enough may find a free
             // place in another instance.
             let Some(place) = place.filter(|_| !self.stop.is_cancelled()) else {
+                if !may_be_a_copy {
+                    self.memory().sent_back.note((message.occurrence_id, message.attempt));
+                }
                 return Turn::Elsewhere(Verdict::HandBack);
             };
-            // Before the claim, which would take the place of the one of whoever runs it.
-            if may_be_a_copy
-                && !is_unguarded
-                && let Some(verdict) = self.check(message).await
-            {
+            // Before the claim, which would take the place of the one of whoever runs it. While nobody answers, others
+            // may have the place.
+            if may_be_a_copy && !is_unguarded && granted_at.is_none_or(|at| at.elapsed() >= LEAVE) {
                 drop(place);
-                if matches!(verdict, Verdict::HandBack) {
-                    self.pause(PAUSE).await;
+                if let Some(verdict) = self.check(message).await {
+                    if matches!(verdict, Verdict::HandBack) {
+                        self.pause(PAUSE).await;
+                    }
+                    return Turn::Elsewhere(verdict);
                 }
-                return Turn::Elsewhere(verdict);
+                granted_at = Some(Instant::now());
+                continue;
             }
             match self.clerk.claim((message.occurrence_id, message.attempt)).await {
                 Ok(Answer::Granted { cancel: None }) => return Turn::Begins(place),
@@ -119,6 +168,8 @@ impl Admission {
                     };
                 }
                 Ok(_) if is_unguarded => return Turn::Begins(place),
+                // Somebody else had it in between.
+                Ok(_) if origin == Origin::SentBack && !may_be_a_copy => may_be_a_copy = true,
                 Ok(Answer::Ended) => {
                     self.tell_of_copy(message, "it has ended, or a later attempt was claimed");
                     return Turn::Elsewhere(Verdict::Ack);
@@ -142,10 +193,16 @@ impl Admission {
                 Err(error) if may_be_a_copy && !is_unguarded => {
                     tracing::warn!(occurrence.id = %message.occurrence_id, error = %error, "perhaps a copy, and nobody to ask: handed back");
                     drop(place);
+                    // It may be ours without our knowing, and would keep others from it.
+                    self.clerk.release((message.occurrence_id, message.attempt));
                     self.pause(PAUSE).await;
                     return Turn::Elsewhere(Verdict::HandBack);
                 }
                 Err(error) => {
+                    if let Some(reason) = self.second_opinion(message).await {
+                        self.tell_of_copy(message, &reason);
+                        return Turn::Elsewhere(Verdict::Ack);
+                    }
                     tracing::warn!(occurrence.id = %message.occurrence_id, error = %error, "starts without a claim");
                     return Turn::Begins(place);
                 }
@@ -156,6 +213,12 @@ impl Admission {
     /// Marks an attempt as ended, so that a late copy is dropped.
     pub(crate) fn end(&self, attempt: Attempt) {
         self.clerk.end(attempt);
+    }
+
+    /// Gives the claim of an attempt back that was handed back before anybody heard that it began: its message is on the
+    /// way to whoever can run it.
+    pub(crate) fn release(&self, attempt: Attempt) {
+        self.clerk.release(attempt);
     }
 
     /// Counts a copy that is dropped, and says why it is.
@@ -194,6 +257,27 @@ impl Admission {
                 Some(Verdict::HandBack)
             }
         }
+    }
+
+    /// Why a first copy is not to start that Redis says nothing of; none if it is, or nobody can say. Redis would have
+    /// known of a cancellation; without it only the server does.
+    async fn second_opinion(&self, message: &JobMessage) -> Option<String> {
+        if self.memory().unasked.is_some_and(|until| Instant::now() < until) {
+            return None;
+        }
+        match timeout(SECOND_OPINION, self.inquiry.ask((message.occurrence_id, message.attempt))).await {
+            Ok(Ok(reply)) if reply.granted => None,
+            Ok(Ok(reply)) => Some(reply.reason.map_or("the server denies it", Denial::word).to_owned()),
+            // Those behind it need not wait for the same silence.
+            Ok(Err(_)) | Err(_) => {
+                self.memory().unasked = Some(Instant::now() + UNASKED);
+                None
+            }
+        }
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until a run could be remembered and has a place.

@@ -143,6 +143,10 @@ static RENEW: LazyLock<Script> = LazyLock::new(|| {
     )
 });
 
+// Takes a claim back that is still ours.
+static RELEASE: LazyLock<Script> =
+    LazyLock::new(|| Script::new("if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end"));
+
 impl Claims {
     /// Prepares a connection that is made at the first use and made again whenever it is lost. Must be called inside the
     /// runtime that will use it.
@@ -189,6 +193,16 @@ impl Claims {
                 [] => Answer::Granted { cancel: None },
             })
             .collect())
+    }
+
+    /// Gives a claim back, if it is ours and has not ended. Failing is no harm: it runs out.
+    pub(crate) async fn release(&self, (occurrence, attempt): Attempt) {
+        let mut redis = self.redis.clone();
+        let mut release = RELEASE.prepare_invoke();
+        release.key(self.keys.running(occurrence)).arg(self.mark(attempt));
+        if let Err(error) = within::<()>(release.invoke_async(&mut redis)).await {
+            tracing::debug!(occurrence.id = %occurrence, error = %error, "a claim could not be given back");
+        }
     }
 
     /// What stands at the `cancel:` keys of these occurrences, where anything does.

@@ -27,6 +27,7 @@ const SLOW: Duration = Duration::from_millis(20);
 enum Ask {
     Claim(Attempt, oneshot::Sender<Result<Answer, Unreachable>>),
     End(Attempt),
+    Release(Attempt),
     Flush(oneshot::Sender<()>),
 }
 
@@ -57,6 +58,11 @@ impl Clerk {
         let _ = self.0.send(Ask::End(attempt));
     }
 
+    /// Gives a claim back, if it is ours. Nobody waits for it.
+    pub(crate) fn release(&self, attempt: Attempt) {
+        let _ = self.0.send(Ask::Release(attempt));
+    }
+
     /// Waits until everything asked so far has been settled or given up.
     pub(crate) async fn flush(&self) {
         let (sender, done) = oneshot::channel();
@@ -78,6 +84,10 @@ async fn work(claims: Claims, mut asks: mpsc::UnboundedReceiver<Ask>) {
                     waiting.push(answer);
                 }
                 Ask::End(attempt) => ended.push(attempt),
+                Ask::Release(attempt) => {
+                    let claims = claims.clone();
+                    slow.spawn(async move { claims.release(attempt).await });
+                }
                 Ask::Flush(done) => flushes.push(done),
             }
         }

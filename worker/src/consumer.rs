@@ -156,7 +156,10 @@ impl Consumer {
                 }
                 next = deliveries.next() => next,
                 () = watchdog.wait() => {
-                    match timeout(CANCEL, watchdog.look()).await {
+                    let full = channels.iter().enumerate().map(|(line, receipts)| {
+                        receipts.owed() >= usize::from(self.admission.places.window(line))
+                    });
+                    match timeout(CANCEL, watchdog.look(full)).await {
                         Ok(Ok(None)) => continue,
                         Ok(Ok(Some(queue))) => return Err(Lost::Silent(queue.to_owned())),
                         Ok(Err(error)) => return Err(error.into()),
@@ -211,10 +214,10 @@ impl Consumer {
                 return receipt.dead_letter().await;
             }
         };
-        let may_be_a_copy = may_be_a_copy(&delivery);
+        let attempt = (message.occurrence_id, message.attempt);
+        let origin = self.admission.origin(attempt, delivery.redelivered, is_republished(&delivery));
         drop(delivery);
         faults::point("cp20");
-        let attempt = (message.occurrence_id, message.attempt);
         let slot = match self.running.take(attempt.0, attempt.1) {
             Place::Free(slot) => slot,
             Place::Ended => {
@@ -235,7 +238,7 @@ impl Consumer {
             }
         };
 
-        let place = match self.admission.admit(line, &message, may_be_a_copy).await {
+        let place = match self.admission.admit(line, &message, origin).await {
             Turn::Begins(place) => place,
             Turn::Cancelled(reason) => {
                 slot.end();
@@ -261,7 +264,10 @@ impl Consumer {
                 drop((slot, run));
                 return match verdict {
                     Verdict::Ack => receipt.ack().await,
-                    Verdict::HandBack => receipt.hand_back().await,
+                    Verdict::HandBack => {
+                        self.vitals.sent_back();
+                        receipt.hand_back().await;
+                    }
                 };
             }
         };
@@ -277,9 +283,14 @@ impl Consumer {
         );
         let (confirmed, end) = self.executor.start(job, message, stop);
         let end = async {
-            end.await;
+            let is_interrupted = end.await;
             slot.end();
-            self.admission.end(attempt);
+            if is_interrupted && !slot.is_safe() {
+                // The broker gives its message to somebody who is to begin this very attempt.
+                self.admission.release(attempt);
+            } else {
+                self.admission.end(attempt);
+            }
             drop((place, run));
         };
         let acknowledge = async {
@@ -309,9 +320,7 @@ fn read(delivery: &Delivery, job_type: &str) -> Result<JobMessage, String> {
     Ok(message)
 }
 
-/// Whether another delivery of the same message may have been before this one.
-fn may_be_a_copy(delivery: &Delivery) -> bool {
-    let republished =
-        delivery.properties.headers().as_ref().is_some_and(|headers| headers.inner().contains_key(HEADER_REPUBLISH));
-    delivery.redelivered || republished
+/// Whether its sender has sent the message before, or may have.
+fn is_republished(delivery: &Delivery) -> bool {
+    delivery.properties.headers().as_ref().is_some_and(|headers| headers.inner().contains_key(HEADER_REPUBLISH))
 }

@@ -61,13 +61,13 @@ impl Executor {
     }
 
     /// Starts an attempt. The job is running when this returns; the second future must be awaited for it to be timed,
-    /// to end when `stop` is raised, and for its end to be reported.
+    /// to end when `stop` is raised, and for its end to be reported. It answers whether the run was interrupted.
     pub(crate) fn start(
         &self,
         job: &Registered,
         mut message: JobMessage,
         stop: StopSign,
-    ) -> (Confirmed, impl Future<Output = ()> + Send + use<>) {
+    ) -> (Confirmed, impl Future<Output = bool> + Send + use<>) {
         let data = message.job_data.take();
         let timeout = self.timeout(job, &message);
         let blank = self.blank(&message);
@@ -87,6 +87,7 @@ impl Executor {
             let outcome = watch(task, timeout, grace, &stop).await;
             faults::point("cp24");
             let duration = started.elapsed();
+            let is_interrupted = matches!(outcome, Outcome::Interrupted);
             let failed = matches!(outcome, Outcome::Failed { .. } | Outcome::TimedOut { .. });
             let settled = outcome.settle();
             vitals.ended(job_type, settled.status, duration);
@@ -112,6 +113,7 @@ impl Executor {
                 retry_after_ms: settled.retry_after.map(|pause| u64::try_from(pause.as_millis()).unwrap_or(u64::MAX)),
                 ..blank
             });
+            is_interrupted
         };
         (confirmed, end)
     }
@@ -138,19 +140,13 @@ impl Executor {
     }
 
     fn blank(&self, message: &JobMessage) -> StatusReport {
-        StatusReport {
-            occurrence_id: message.occurrence_id,
-            attempt: message.attempt,
-            instance_id: self.instance_id.clone(),
-            status: OccurrenceStatus::Running,
-            timestamp: clock::now(),
-            result: None,
-            exception: None,
-            duration_ms: None,
-            progress: None,
-            permanent: false,
-            retry_after_ms: None,
-        }
+        StatusReport::new(
+            message.occurrence_id,
+            message.attempt,
+            self.instance_id.clone(),
+            OccurrenceStatus::Running,
+            clock::now(),
+        )
     }
 
     fn timeout(&self, job: &Registered, message: &JobMessage) -> Duration {

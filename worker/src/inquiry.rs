@@ -82,14 +82,14 @@ impl Inquiry {
         let id = clock::random_id().to_string();
         let (sender, answer) = oneshot::channel();
         self.lock().insert(id.clone(), sender);
+        // Also when whoever asked does not wait so long.
+        let _forgotten = Forget { open: &self.open, id: &id };
         let request = ClaimRequest { occurrence_id, attempt, instance_id: self.instance_id.clone() };
         let asking = async {
             self.send(&id, &request).await?;
             answer.await.map_err(|_| Unanswered::Silent)
         };
-        let answered = tokio::time::timeout(PATIENCE, asking).await.unwrap_or(Err(Unanswered::Silent));
-        self.lock().remove(&id);
-        answered
+        tokio::time::timeout(PATIENCE, asking).await.unwrap_or(Err(Unanswered::Silent))
     }
 
     async fn send(&self, id: &str, request: &ClaimRequest) -> Result<(), Unanswered> {
@@ -138,6 +138,18 @@ impl Inquiry {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, oneshot::Sender<ClaimReply>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Forgets a question when nobody waits for its answer any more.
+struct Forget<'a> {
+    open: &'a Open,
+    id: &'a str,
+}
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(self.id);
     }
 }
 

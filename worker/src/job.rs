@@ -3,7 +3,7 @@
 use std::{
     fmt,
     future::Future,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -16,6 +16,7 @@ use protocol::{
 use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -80,7 +81,40 @@ struct Inner {
     sink: Arc<dyn Sink>,
     pen: Pen,
     cancelled: CancellationToken,
-    progressed: Mutex<Option<(Instant, u8)>>,
+    progressed: Mutex<Progressed>,
+    /// What the run was begun in; none in a test without one.
+    runtime: Option<Handle>,
+}
+
+/// What of a run's progress was told, and what is still to be.
+#[derive(Default)]
+struct Progressed {
+    /// The last one told, and when.
+    told: Option<(Instant, u8)>,
+    /// What came too soon after it; the newest is told when its time has come.
+    waiting: Option<Progress>,
+}
+
+impl Inner {
+    fn progressed(&self) -> MutexGuard<'_, Progressed> {
+        self.progressed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells of progress, which is not confirmed: a lost one is replaced by the next.
+    fn tell(&self, mut progressed: MutexGuard<'_, Progressed>, progress: Progress) {
+        progressed.told = Some((Instant::now(), progress.percent));
+        // Under the lock: what is told later is sent later.
+        self.sink.tell(StatusReport {
+            progress: Some(progress),
+            ..StatusReport::new(
+                self.message.occurrence_id,
+                self.message.attempt,
+                self.instance_id.clone(),
+                OccurrenceStatus::Running,
+                clock::now(),
+            )
+        });
+    }
 }
 
 impl JobContext {
@@ -91,7 +125,17 @@ impl JobContext {
         cancelled: CancellationToken,
     ) -> Self {
         let pen = Pen::new(message.attempt);
-        Self { inner: Arc::new(Inner { message, instance_id, sink, pen, cancelled, progressed: Mutex::new(None) }) }
+        Self {
+            inner: Arc::new(Inner {
+                message,
+                instance_id,
+                sink,
+                pen,
+                cancelled,
+                progressed: Mutex::default(),
+                runtime: Handle::try_current().ok(),
+            }),
+        }
     }
 
     /// The occurrence this run belongs to: the same for all its attempts.
@@ -183,32 +227,34 @@ impl JobContext {
     }
 
     /// Tells how far the run is: `percent` from 0 to 100 (more counts as 100), `message` what it is doing, cut at 200
-    /// bytes. Never waits; more than four in a second are thinned out, the one that says 100 never is.
+    /// bytes. Never waits. It is told at most four times a second: of what comes sooner the newest is told a little later,
+    /// as long as the run goes on; what says 100 is told at once.
     pub fn progress(&self, percent: u8, message: impl Into<String>) {
         let percent = percent.min(100);
-        {
-            let mut progressed = self.inner.progressed.lock().unwrap_or_else(PoisonError::into_inner);
-            let soon =
-                progressed.is_some_and(|(at, last)| at.elapsed() < PROGRESS_EVERY && (percent < 100 || last == 100));
-            if soon {
-                return;
-            }
-            *progressed = Some((Instant::now(), percent));
+        let progress = Progress { percent, message: storable(protocol::message::cut(message.into(), 200)) };
+        let mut progressed = self.inner.progressed();
+        let soon = progressed
+            .told
+            .filter(|(at, last)| at.elapsed() < PROGRESS_EVERY && (percent < 100 || *last == 100))
+            .map(|(at, _)| at + PROGRESS_EVERY);
+        let Some(due) = soon else {
+            progressed.waiting = None;
+            return self.inner.tell(progressed, progress);
+        };
+        let is_first = progressed.waiting.replace(progress).is_none();
+        drop(progressed);
+        // A job may call this from a thread of its own.
+        if let (true, Some(runtime)) = (is_first, &self.inner.runtime) {
+            let run = Arc::downgrade(&self.inner);
+            runtime.spawn(async move {
+                tokio::time::sleep_until(due.into()).await;
+                let Some(run) = run.upgrade() else { return };
+                let mut progressed = run.progressed();
+                if let Some(progress) = progressed.waiting.take() {
+                    run.tell(progressed, progress);
+                }
+            });
         }
-        // Nobody waits for the confirmation: a lost one is replaced by the next.
-        self.inner.sink.tell(StatusReport {
-            occurrence_id: self.occurrence_id(),
-            attempt: self.attempt(),
-            instance_id: self.inner.instance_id.clone(),
-            status: OccurrenceStatus::Running,
-            timestamp: clock::now(),
-            result: None,
-            exception: None,
-            duration_ms: None,
-            progress: Some(Progress { percent, message: storable(protocol::message::cut(message.into(), 200)) }),
-            permanent: false,
-            retry_after_ms: None,
-        });
     }
 
     fn write(&self, level: LogLevel, message: String, data: Option<Value>) {
@@ -224,5 +270,67 @@ impl fmt::Debug for JobContext {
             .field("occurrence_id", &self.occurrence_id())
             .field("attempt", &self.attempt())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::{FutureExt, future};
+    use protocol::message::LogLine;
+    use serde_json::json;
+    use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+    use super::*;
+    use crate::sink::Confirmed;
+
+    struct Ear(UnboundedSender<Progress>);
+
+    impl Sink for Ear {
+        fn report(&self, report: StatusReport) -> Confirmed {
+            self.tell(report);
+            future::ready(()).boxed()
+        }
+
+        fn tell(&self, report: StatusReport) {
+            let _ = report.progress.map(|progress| self.0.send(progress));
+        }
+
+        fn log(&self, _: OccurrenceId, _: LogLine) {}
+    }
+
+    fn run() -> (JobContext, UnboundedReceiver<Progress>) {
+        let (sender, told) = unbounded_channel();
+        let id = "01920000-0000-7000-8000-000000000000";
+        let message = json!({
+            "occurrenceId": id, "jobId": id, "jobName": "j", "jobType": "t", "jobData": {}, "correlationId": id,
+            "scheduledFor": "2026-01-01T00:00:00Z", "timestamp": "2026-01-01T00:00:00Z", "attempt": 1,
+            "retryCount": 0, "maxRetries": 0, "priority": 3,
+        });
+        let message = serde_json::from_value(message).expect("a message");
+        (JobContext::new(message, "w-1".into(), Arc::new(Ear(sender)), CancellationToken::new()), told)
+    }
+
+    async fn next(told: &mut UnboundedReceiver<Progress>) -> (u8, String) {
+        let progress = tokio::time::timeout(Duration::from_secs(10), told.recv()).await.expect("told in time");
+        let progress = progress.expect("the run goes on");
+        (progress.percent, progress.message)
+    }
+
+    #[tokio::test]
+    async fn of_progress_that_comes_too_soon_the_newest_is_told_while_the_run_goes_on() {
+        let (run, mut told) = run();
+        let begun = Instant::now();
+        run.progress(1, "one");
+        // From a thread of the job's own, which has no runtime.
+        let counting = run.clone();
+        let thread = std::thread::spawn(move || (2..=9).for_each(|percent| counting.progress(percent, "more")));
+        thread.join().expect("counts");
+        assert_eq!(next(&mut told).await, (1, "one".into()));
+        assert_eq!(next(&mut told).await, (9, "more".into()));
+        assert!(begun.elapsed() >= PROGRESS_EVERY);
+        run.progress(10, "");
+        run.progress(100, "done");
+        run.progress(42, "");
+        assert_eq!(next(&mut told).await, (100, "done".into()), "at once, and instead of what waited");
     }
 }

@@ -85,6 +85,7 @@ mod consumer;
 mod inquiry;
 mod places;
 mod receipts;
+mod recent;
 mod running;
 mod watchdog;
 

@@ -46,6 +46,11 @@ impl Receipts {
         Receipt { counter: self.0.clone(), tag }
     }
 
+    /// How many deliveries are not answered yet.
+    pub(crate) fn owed(&self) -> usize {
+        self.0.lock().owed.len()
+    }
+
     /// The channel the deliveries came by.
     pub(crate) fn channel(&self) -> &Channel {
         &self.0.channel

@@ -380,18 +380,11 @@ mod tests {
 
     #[test]
     fn a_joined_body_is_a_batch() {
+        let at = chrono::DateTime::UNIX_EPOCH;
+        let id = OccurrenceId::from_parts(at, [1; 10]);
         let report = StatusReport {
-            occurrence_id: OccurrenceId::from_parts(chrono::DateTime::UNIX_EPOCH, [1; 10]),
-            attempt: 1,
-            instance_id: "w-1".to_owned(),
-            status: OccurrenceStatus::Completed,
-            timestamp: chrono::DateTime::UNIX_EPOCH,
             result: Some("\"}]".to_owned()),
-            exception: None,
-            duration_ms: Some(5),
-            progress: None,
-            permanent: false,
-            retry_after_ms: None,
+            ..StatusReport::new(id, 1, "w-1", OccurrenceStatus::Completed, at)
         };
         let text = serde_json::to_string(&report).expect("plain data");
         let body = format!(r#"{{"reports":[{text},{text}]}}"#);

@@ -4,7 +4,7 @@
 //! away, tells the heartbeat whose claims to renew, and leads a cancellation to the run it means.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
@@ -12,10 +12,7 @@ use protocol::id::OccurrenceId;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{cancel::Wish, claim::Attempt};
-
-/// How many ended attempts are remembered.
-const REMEMBERED: usize = 10_000;
+use crate::{cancel::Wish, claim::Attempt, recent::Recent};
 
 /// The table. Cloning gives the same one.
 #[derive(Clone, Default)]
@@ -24,8 +21,7 @@ pub(crate) struct Running(Arc<Mutex<Table>>);
 #[derive(Default)]
 struct Table {
     now: HashMap<Attempt, Entry>,
-    ended: HashSet<Attempt>,
-    ended_order: VecDeque<Attempt>,
+    ended: Recent,
 }
 
 struct Entry {
@@ -94,7 +90,7 @@ impl Running {
             let is_safe = entry.is_safe;
             return Place::Taken(entry.twins.get_or_insert_with(|| watch::Sender::new(is_safe)).subscribe());
         }
-        if table.ended.contains(&key) {
+        if table.ended.has(key) {
             return Place::Ended;
         }
         table.now.insert(key, Entry { state: State::Waiting(None), is_safe: false, twins: None });
@@ -182,6 +178,11 @@ impl Slot {
         }
     }
 
+    /// Whether the broker has confirmed that it runs.
+    pub(crate) fn is_safe(&self) -> bool {
+        self.running.lock().now.get(&self.key).is_some_and(|entry| entry.is_safe)
+    }
+
     /// Answers what it was before.
     fn set(&self, state: State) -> State {
         match self.running.lock().now.get_mut(&self.key) {
@@ -196,13 +197,7 @@ impl Drop for Slot {
     fn drop(&mut self) {
         let mut table = self.running.lock();
         if table.now.remove(&self.key).is_some_and(|entry| !matches!(entry.state, State::Waiting(_))) {
-            table.ended.insert(self.key);
-            table.ended_order.push_back(self.key);
-            if table.ended_order.len() > REMEMBERED
-                && let Some(oldest) = table.ended_order.pop_front()
-            {
-                table.ended.remove(&oldest);
-            }
+            table.ended.note(self.key);
         }
     }
 }

@@ -133,8 +133,8 @@ impl Trial {
         };
         tokio::pin!(end);
         tokio::select! {
-            () = &mut end => {}
-            () = cancelling => end.await,
+            _ = &mut end => {}
+            () = cancelling => drop(end.await),
         }
         record.lock().clone()
     }

@@ -6,7 +6,8 @@
 //! up and made again; if the broker knows of no consumer at all, at once.
 //!
 //! Work that waits here for a place cannot be mistaken for silence: it is handed back after two seconds and delivered
-//! again.
+//! again. Nor can a line of which as many deliveries are unanswered as the broker gives at once, as when it takes nothing
+//! for want of memory: nothing more may come then.
 
 use std::time::Duration;
 
@@ -71,12 +72,16 @@ impl Watchdog {
         self.ticks.tick().await;
     }
 
-    /// Looks at the lines that have been quiet; answers the queue of one that is silent.
+    /// Looks at the lines that have been quiet and are not `full`; answers the queue of one that is silent.
     ///
     /// # Errors
     /// When the broker does not answer, or has no such queue any more.
-    pub(crate) async fn look(&mut self) -> Result<Option<&str>, lapin::Error> {
-        for (line, queue) in self.lines.iter_mut().zip(&self.queues) {
+    pub(crate) async fn look(&mut self, full: impl Iterator<Item = bool>) -> Result<Option<&str>, lapin::Error> {
+        for ((line, queue), is_full) in self.lines.iter_mut().zip(&self.queues).zip(full) {
+            if is_full {
+                line.strikes = 0;
+                continue;
+            }
             if line.heard.elapsed() < LOOK {
                 continue;
             }

@@ -1,6 +1,10 @@
 //! Puts a worker together, runs it, and takes it down.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use lapin::uri::AMQPUri;
 use protocol::{
@@ -140,6 +144,7 @@ impl Worker {
                 inquiry,
                 vitals: vitals.clone(),
                 stop: stop.clone(),
+                memory: Mutex::default(),
             },
             running,
             vitals: vitals.clone(),

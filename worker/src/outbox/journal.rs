@@ -268,11 +268,7 @@ impl Journal {
             write
         });
         let writing = async move {
-            let room = if is_again { store.probe().await } else { Ok(()) };
-            let verdict = match room {
-                Ok(()) => store.write(&write).await,
-                failed => failed,
-            };
+            let verdict = if is_again { store.write_again(&write).await } else { store.write(&write).await };
             Landed { store, write, verdict }
         };
         file.writing = Some(writing.boxed());

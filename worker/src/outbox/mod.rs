@@ -29,9 +29,9 @@
 //! mode with `synchronous = NORMAL` may then forget the last writes, though never the order of them. Only a write with
 //! the end of a run in it, which as a rule means that the broker is away, waits until the disk has it.
 //!
-//! A file that is damaged is put aside at the start and a new one begun, and the log names both. If it happens later,
-//! writing fails, and that shuts the gate until the next start. Heartbeats carry a [`Warning`] of either, so that it is
-//! seen where people look.
+//! A file that is damaged is put aside and a new one begun, at the start as later, and the log names both. What a process
+//! itself had put there it has in memory still: only if it is killed before the broker has it is that lost. Heartbeats
+//! carry a [`Warning`], so that it is seen where people look.
 //!
 //! Reports are never given up: without a broker no work arrives, so there are as many as there were runs. Lines are, the
 //! oldest first, beyond `MILVAION_OUTBOX_LINES` (100,000) or `MILVAION_OUTBOX_MEGABYTES` (64), which bound memory and
@@ -45,6 +45,7 @@
 //! run's: both are dropped. Was it confirmed, then the next attempt's number protects whatever has happened
 //! since: the server ignores what is said about an earlier one.
 
+mod damage;
 mod journal;
 mod left;
 mod place;
@@ -59,12 +60,12 @@ use protocol::message::{MAX_NOTICE, cut};
 use tokio::sync::watch;
 
 pub use self::place::Outbox;
+use self::{damage::Aside, place::Taken, store::Store};
 pub(crate) use self::{
     journal::{Id, Journal},
     left::Legacy,
     store::GivenUp,
 };
-use self::{place::Taken, store::Store};
 
 /// Why there is no outbox.
 #[derive(Debug, thiserror::Error)]
@@ -118,8 +119,7 @@ impl Gate {
 pub(crate) struct Warning {
     gate: Gate,
     path: PathBuf,
-    /// Damaged files that were put aside when this process began.
-    aside: Vec<PathBuf>,
+    aside: Aside,
 }
 
 impl Warning {
@@ -131,9 +131,9 @@ impl Warning {
                 self.path.display()
             )
         });
-        let damaged = self.aside.iter().map(|aside| {
+        let damaged = self.aside.names().into_iter().map(|aside| {
             format!(
-                "A damaged outbox was put aside as {}: what an earlier process had not told is lost, unless it can be read from there.",
+                "A damaged outbox was put aside as {}: what only it held is lost, unless it can be read from there.",
                 aside.display()
             )
         });
@@ -161,7 +161,7 @@ pub(crate) async fn open(outbox: &Outbox, worker_id: &str) -> Result<Opened, Out
     let (shut, gate) = watch::channel(true);
     let gate = Gate(gate);
     let Some(Taken { own, orphans }) = place::take(outbox, worker_id)? else {
-        let warning = Warning { gate: gate.clone(), path: PathBuf::new(), aside: Vec::new() };
+        let warning = Warning { gate: gate.clone(), path: PathBuf::new(), aside: Aside::default() };
         return Ok(Opened { journal: Journal::off(), gate, warning, legacy: Legacy::default(), is_kept: false });
     };
     let mut store = Store::open(&own.path).await?;
@@ -182,6 +182,6 @@ pub(crate) async fn open(outbox: &Outbox, worker_id: &str) -> Result<Opened, Out
         lines = legacy.lines.len(),
         "the outbox is open"
     );
-    let warning = Warning { gate: gate.clone(), path: own.path.clone(), aside: std::mem::take(&mut store.aside) };
+    let warning = Warning { gate: gate.clone(), path: own.path.clone(), aside: store.aside.clone() };
     Ok(Opened { journal: Journal::new(store, own, last, shut), gate, warning, legacy, is_kept: true })
 }

@@ -11,7 +11,7 @@ use std::{
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use protocol::id::OccurrenceId;
@@ -20,19 +20,21 @@ use sqlx::{
     sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
 };
 
-use super::OutboxError;
-use crate::clock;
+use super::{
+    OutboxError,
+    damage::{Aside, is_damage, move_away},
+};
 
 /// What marks the file as ours: "MVOX" in ASCII.
 const APPLICATION: i32 = 0x4d56_4f58;
 /// The version of the tables. A file of a later one is refused, one of an earlier one brought up to it.
 const VERSION: i32 = 1;
+/// How often a damaged file is put aside at most; a disk that is about to die damages the next one too.
+const ANEW: Duration = Duration::from_secs(60);
 /// How many rows one statement writes.
 const ROWS: usize = 200;
 /// How many bytes a write that failed asks for when it is tried again: with less free it would soon fail once more.
 const PROBE: i64 = 256 * 1024;
-/// SQLite's numbers for a file that is damaged, and for one that is none of its files.
-const DAMAGED: [i32; 2] = [11, 26];
 
 const TABLES: &str = "
     -- kind: 0 a report to be sent; 1 the start of a run that goes on, as its report was; 2 a line. body: JSON.
@@ -97,8 +99,12 @@ pub(super) struct Store {
     connection: SqliteConnection,
     path: PathBuf,
     is_firm: bool,
-    /// Damaged files that were put aside, by their new names.
-    pub(super) aside: Vec<PathBuf>,
+    /// Whether there is no file at the moment: a damaged one was put aside, and no new one could be made yet.
+    is_away: bool,
+    /// When a damaged file was put aside last.
+    begun_anew: Option<Instant>,
+    /// Damaged files that were put aside.
+    pub(super) aside: Aside,
 }
 
 impl Store {
@@ -107,16 +113,9 @@ impl Store {
     pub(super) async fn open(path: &Path) -> Result<Self, OutboxError> {
         match Self::try_open(path).await {
             Err(OutboxError::Damaged { reason, .. }) => {
-                let aside =
-                    put_aside(path).map_err(|source| OutboxError::Unusable { path: path.to_owned(), source })?;
-                tracing::error!(
-                    outbox.path = %path.display(),
-                    outbox.aside = %aside.display(),
-                    error = reason,
-                    "the outbox is damaged; it is put aside and a new one begun: reports of an earlier process that were in it are not sent"
-                );
-                let mut this = Self::try_open(path).await?;
-                this.aside.push(aside);
+                let aside = move_away(path, &reason)?;
+                let this = Self::try_open(path).await?;
+                this.aside.add([aside]);
                 Ok(this)
             }
             opened => opened,
@@ -138,7 +137,14 @@ impl Store {
             .connect()
             .await
             .map_err(|error| judge(path, error))?;
-        let mut this = Self { connection, path: path.to_owned(), is_firm: false, aside: Vec::new() };
+        let mut this = Self {
+            connection,
+            path: path.to_owned(),
+            is_firm: false,
+            is_away: false,
+            begun_anew: None,
+            aside: Aside::default(),
+        };
         match this.check().await {
             Ok(()) => Ok(this),
             Err(error) => {
@@ -183,8 +189,8 @@ impl Store {
     /// Takes over everything another file holds, and leaves that empty.
     pub(super) async fn adopt(&mut self, other: &Path) -> Result<(), OutboxError> {
         // Opened first, so that it is whole and has the tables.
-        let mut opened = Self::open(other).await?;
-        self.aside.append(&mut opened.aside);
+        let opened = Self::open(other).await?;
+        self.aside.add(opened.aside.names());
         opened.close().await;
         let failed = |source| OutboxError::Closed { path: other.to_owned(), source };
         let name = other.to_string_lossy().into_owned();
@@ -226,8 +232,47 @@ impl Store {
         Ok(left)
     }
 
-    /// Makes one write, all of it or nothing. Making it again after it failed does no harm.
+    /// Makes a write once more that has failed: only if there is room for more than this one, or the file itself is what
+    /// was wrong.
+    pub(super) async fn write_again(&mut self, write: &Write) -> sqlx::Result<()> {
+        match self.probe().await {
+            Err(error) if !self.is_away && !is_damage(&error) => Err(error),
+            _ => self.write(write).await,
+        }
+    }
+
+    /// Makes one write, all of it or nothing. Making it again after it failed does no harm. A file that is found damaged
+    /// is put aside, and the write made in a new one: what only the old one held is not in it.
     pub(super) async fn write(&mut self, write: &Write) -> sqlx::Result<()> {
+        match self.write_here(write).await {
+            Err(error) if is_damage(&error) || self.is_away => {
+                self.begin_anew(&error).await.map_err(|error| sqlx::Error::Io(io::Error::other(error)))?;
+                self.write_here(write).await
+            }
+            done => done,
+        }
+    }
+
+    async fn begin_anew(&mut self, reason: &sqlx::Error) -> Result<(), OutboxError> {
+        if !self.is_away {
+            if self.begun_anew.is_some_and(|at| at.elapsed() < ANEW) {
+                return Err(OutboxError::Damaged { path: self.path.clone(), reason: reason.to_string() });
+            }
+            self.begun_anew = Some(Instant::now());
+            let aside = move_away(&self.path, &reason.to_string())?;
+            self.aside.add([aside]);
+            let closed = |source| OutboxError::Closed { path: self.path.clone(), source };
+            let nowhere = SqliteConnectOptions::new().in_memory(true).connect().await.map_err(closed)?;
+            // After it was renamed and before there is a new one: SQLite tidies up by name.
+            let _ = std::mem::replace(&mut self.connection, nowhere).close().await;
+            self.is_away = true;
+        }
+        let Self { connection, is_firm, .. } = Self::try_open(&self.path).await?;
+        (self.connection, self.is_firm, self.is_away) = (connection, is_firm, false);
+        Ok(())
+    }
+
+    async fn write_here(&mut self, write: &Write) -> sqlx::Result<()> {
         if write.firm != self.is_firm {
             let pragma = if write.firm { "PRAGMA synchronous = FULL" } else { "PRAGMA synchronous = NORMAL" };
             sqlx::raw_sql(pragma).execute(&mut self.connection).await?;
@@ -269,7 +314,7 @@ impl Store {
     }
 
     /// Whether there is room for more than one write.
-    pub(super) async fn probe(&mut self) -> sqlx::Result<()> {
+    async fn probe(&mut self) -> sqlx::Result<()> {
         sqlx::query("INSERT INTO probe VALUES (zeroblob(?))").bind(PROBE).execute(&mut self.connection).await?;
         sqlx::query("DELETE FROM probe").execute(&mut self.connection).await.map(drop)
     }
@@ -283,6 +328,14 @@ impl Store {
         if let Err(error) = self.connection.close().await {
             tracing::warn!(outbox.path = %self.path.display(), error = %error, "the outbox was not closed in good order");
         }
+    }
+
+    /// As after a damaged file was put aside and no new one could be made, for tests.
+    #[cfg(test)]
+    pub(super) async fn lose_file(&mut self) {
+        let nowhere = SqliteConnectOptions::new().in_memory(true).connect().await.expect("room in memory");
+        let _ = std::mem::replace(&mut self.connection, nowhere).close().await;
+        self.is_away = true;
     }
 
     /// Lets the file have at most so many pages of 4 KiB: a disk that is full, for tests.
@@ -321,28 +374,4 @@ fn judge(path: &Path, error: sqlx::Error) -> OutboxError {
 
 fn list(ids: &[i64]) -> String {
     serde_json::to_string(ids).expect("numbers are JSON")
-}
-
-fn is_damage(error: &sqlx::Error) -> bool {
-    let code = error.as_database_error().and_then(|error| error.code()).and_then(|code| code.parse::<i32>().ok());
-    // The lowest byte is the kind of an error, those above tell more about it.
-    code.is_some_and(|code| DAMAGED.contains(&(code & 0xff)))
-}
-
-/// Renames a file and what SQLite keeps beside it, and answers its new name.
-fn put_aside(path: &Path) -> io::Result<PathBuf> {
-    let beside = |path: &Path, ending: &str| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(ending);
-        PathBuf::from(name)
-    };
-    let aside = beside(path, &format!(".damaged-{}", clock::now().format("%Y%m%dT%H%M%S%.3fZ")));
-    std::fs::rename(path, &aside)?;
-    for ending in ["-wal", "-shm"] {
-        match std::fs::rename(beside(path, ending), beside(&aside, ending)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-    }
-    Ok(aside)
 }

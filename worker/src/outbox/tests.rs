@@ -14,8 +14,10 @@ use protocol::{
 use tokio::time::{Duration, Instant, timeout};
 
 use super::{
-    Gate, Journal, Legacy, Opened, Outbox, OutboxError, Warning, open, place,
-    store::{Kind, Store},
+    Gate, Journal, Legacy, Opened, Outbox, OutboxError, Warning,
+    damage::Aside,
+    open, place,
+    store::{Entry, Kind, Store, Write},
 };
 
 /// A folder that goes with the test.
@@ -56,19 +58,7 @@ fn occurrence(n: u8) -> OccurrenceId {
 }
 
 fn report(n: u8, status: OccurrenceStatus) -> StatusReport {
-    StatusReport {
-        occurrence_id: occurrence(n),
-        attempt: 1,
-        instance_id: "w-00000000".to_owned(),
-        status,
-        timestamp: chrono::DateTime::UNIX_EPOCH,
-        result: None,
-        exception: None,
-        duration_ms: None,
-        progress: None,
-        permanent: false,
-        retry_after_ms: None,
-    }
+    StatusReport::new(occurrence(n), 1, "w-00000000", status, chrono::DateTime::UNIX_EPOCH)
 }
 
 fn text<T: serde::Serialize>(value: &T) -> Arc<str> {
@@ -254,6 +244,44 @@ async fn a_damaged_file_is_put_aside_and_a_new_one_begun() {
 }
 
 #[tokio::test]
+async fn a_file_that_is_damaged_while_it_is_in_use_is_put_aside_too_and_work_goes_on() {
+    let folder = Folder::new();
+    let Opened { mut journal, gate, warning, .. } = folder.open().await;
+    tell(&mut journal, 1, Running, Instant::now());
+    write(&mut journal, Instant::now()).await;
+    assert_eq!(warning.say(), None);
+    // Its table is where nothing is.
+    let damage = "PRAGMA writable_schema = ON; UPDATE sqlite_schema SET rootpage = 4711 WHERE name = 'entry'; PRAGMA schema_version = 99;";
+    change(&folder.file(0), damage).await;
+    let start = tell(&mut journal, 2, Running, Instant::now());
+    journal.started(start, (occurrence(2), 1), Instant::now());
+    write(&mut journal, Instant::now()).await;
+    assert!(gate.is_open());
+    let said = warning.say().expect("it is said");
+    assert!(said.contains("w-0.sqlite.damaged-"), "{said}");
+    // What was written since then outlives the process.
+    drop(journal);
+    let next = folder.open().await;
+    assert_eq!(cut_off(&next.legacy), [occurrence(2)]);
+    assert_eq!(next.warning.say(), None);
+    next.journal.close().await;
+}
+
+#[tokio::test]
+async fn a_file_that_could_not_be_begun_anew_is_when_the_write_is_made_again() {
+    let folder = Folder::new();
+    folder.open().await.journal.close().await;
+    let mut store = Store::open(&folder.file(0)).await.expect("opened");
+    store.lose_file().await;
+    let body = text(&report(1, Running));
+    let entry = Entry { id: 1, kind: Kind::Begun, occurrence: occurrence(1), body };
+    let write = Write { entries: vec![entry], ..Write::default() };
+    store.write_again(&write).await.expect("written");
+    store.close().await;
+    assert_eq!(folder.holds(Kind::Begun).await, 1);
+}
+
+#[tokio::test]
 async fn a_file_of_something_else_or_of_a_later_version_is_left_alone() {
     let folder = Folder::new();
     folder.open().await.journal.close().await;
@@ -275,7 +303,7 @@ async fn a_full_disk_shuts_the_gate_until_there_is_room() {
     let (shut, gate) = tokio::sync::watch::channel(true);
     let path = place.path.clone();
     let (mut journal, gate, now) = (Journal::new(store, place, 0, shut), Gate(gate), Instant::now());
-    let warning = Warning { gate: gate.clone(), path, aside: Vec::new() };
+    let warning = Warning { gate: gate.clone(), path, aside: Aside::default() };
     let open = async || timeout(Duration::from_millis(10), gate.open()).await.is_ok();
     assert!(open().await);
     assert_eq!(warning.say(), None);

@@ -42,6 +42,7 @@ struct Counts {
     ended: Family<OfEnd, Counter>,
     seconds: Family<OfType, Histogram>,
     copies: Counter,
+    sent_back: Counter,
     connections: Counter,
     reports: Gauge,
     lines: Gauge,
@@ -68,6 +69,7 @@ impl Default for Counts {
             // 5 ms to some 80 minutes.
             seconds: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.005, 4.0, 11))),
             copies: Counter::default(),
+            sent_back: Counter::default(),
             connections: Counter::default(),
             reports: Gauge::default(),
             lines: Gauge::default(),
@@ -96,6 +98,11 @@ impl Vitals {
     /// A copy of a message was dropped.
     pub(crate) fn copy(&self) {
         self.0.copies.inc();
+    }
+
+    /// A delivery went back to its queue.
+    pub(crate) fn sent_back(&self) {
+        self.0.sent_back.inc();
     }
 
     /// Consuming has begun, or has ended.
@@ -129,6 +136,8 @@ impl Vitals {
         registry.register("runs", "Runs that have ended, by how", counts.ended.clone());
         registry.register_with_unit("run_duration", "How long runs took", Unit::Seconds, counts.seconds.clone());
         registry.register("copies_dropped", "Second copies of messages that were dropped", counts.copies.clone());
+        let back = "Deliveries sent back to their queue, for want of a place or of somebody to ask";
+        registry.register("deliveries_sent_back", back, counts.sent_back.clone());
         registry.register("connections", "How often consuming has begun", counts.connections.clone());
         registry.register("reports_waiting", "Reports the broker has not confirmed", counts.reports.clone());
         registry.register("lines_waiting", "Log lines that wait to be sent", counts.lines.clone());

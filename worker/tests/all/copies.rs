@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use protocol::{message::Denial, status::OccurrenceStatus};
 
-use crate::common::{Counter, Stack, eventually, nothing, tell_of_one_run};
+use crate::common::{Counter, Snoozer, Stack, ask, eventually, free_address, nothing, tell_of_one_run};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_published_twice_runs_once() {
@@ -108,6 +108,92 @@ async fn a_copy_of_what_a_worker_without_marks_had_runs_when_its_lease_is_over()
     stack.republish(&orphan).await;
     assert!(tell_of_one_run(&stack.ended(orphan.occurrence_id).await));
     assert_eq!(counter.runs(), 1);
+    worker.stop().await;
+    stack.clean(&["count"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_redis_a_first_copy_starts_unless_the_server_says_that_it_was_cancelled() {
+    let stack = Stack::new().await;
+    let counter = Counter::new(true);
+    let (cancelled, plain) = (stack.message("count", nothing()), stack.message("count", nothing()));
+    stack.deny(cancelled.occurrence_id, Denial::Cancelled);
+    // Nobody listens there.
+    let builder = stack.worker().redis_url("redis://127.0.0.1:1/0").job(counter.clone());
+    let worker = stack.start(builder, "count").await;
+    stack.publish(&cancelled).await;
+    stack.publish(&plain).await;
+    assert!(tell_of_one_run(&stack.ended(plain.occurrence_id).await));
+    eventually("the server was asked", async || stack.was_asked(cancelled.occurrence_id)).await;
+    worker.stop().await;
+    assert_eq!(counter.runs(), 1);
+    let queue = stack.topology.job_queue("w", "count");
+    assert_eq!(stack.queue(&queue).await, Some((0, 0)), "what was cancelled is gone");
+    stack.clean(&["count"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_instance_sent_back_for_want_of_a_place_is_no_copy_when_it_comes_again() {
+    let stack = Stack::new().await;
+    let counter = Counter::new(false);
+    // One place, and no Redis: a copy could not start.
+    let address = free_address();
+    let builder = stack.worker().redis_url("redis://127.0.0.1:1/0").capacity(1).health(address).job(counter.clone());
+    let worker = stack.start(builder, "count").await;
+    let messages: Vec<_> = (0..3).map(|_| stack.message("count", nothing())).collect();
+    for message in &messages {
+        stack.publish(message).await;
+    }
+    eventually("one runs", async || counter.runs() == 1).await;
+    let nobody = "milvaion_worker_deliveries_sent_back_total 0";
+    eventually("others are sent back", async || !ask(address.port(), "/metrics").await.1.contains(nobody)).await;
+    counter.open();
+    for message in &messages {
+        assert!(tell_of_one_run(&stack.ended(message.occurrence_id).await));
+    }
+    worker.stop().await;
+    assert_eq!(counter.runs(), 3);
+    stack.clean(&["count"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_of_what_snoozed_before_its_start_was_confirmed_is_dropped() {
+    let mut stack = Stack::new().await;
+    let hold = stack.hold_confirmations().await;
+    let (first, second) = (Snoozer::default(), Snoozer::default());
+    let worker = stack.start(stack.worker().job(first.clone()), "snooze").await;
+    let other = stack.start(stack.worker().job(second.clone()), "snooze").await;
+    let (queue, message) = (stack.topology.job_queue("w", "snooze"), stack.message("snooze", nothing()));
+    let runs = || first.runs() + second.runs();
+    hold.set(true);
+    stack.publish(&message).await;
+    eventually("it snoozes", async || runs() == 1).await;
+    // The broker gives to each in turn: one of these comes to whoever did not have the first.
+    stack.publish(&message).await;
+    stack.publish(&message).await;
+    hold.set(false);
+    eventually("all are dealt with", async || stack.queue(&queue).await.is_some_and(|(waiting, _)| waiting == 0)).await;
+    worker.stop().await;
+    other.stop().await;
+    assert_eq!(runs(), 1);
+    stack.clean(&["snooze"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attempt_that_was_handed_back_before_anybody_heard_of_it_begins_elsewhere() {
+    let mut stack = Stack::new().await;
+    let hold = stack.hold_confirmations().await;
+    let (first, second) = (Counter::new(false), Counter::new(true));
+    let worker = stack.start(stack.worker().shutdown_grace(Duration::ZERO).job(first.clone()), "count").await;
+    let message = stack.message("count", nothing());
+    hold.set(true);
+    stack.publish(&message).await;
+    eventually("it runs", async || first.runs() == 1).await;
+    worker.stop().await;
+    hold.set(false);
+    // The broker was told of no start, so the message is there again; and so is the claim of who has gone.
+    let worker = stack.start(stack.worker().job(second.clone()), "count").await;
+    eventually("it runs again", async || second.runs() == 1).await;
     worker.stop().await;
     stack.clean(&["count"]).await;
 }

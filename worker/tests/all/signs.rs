@@ -7,12 +7,8 @@ use protocol::message::RegistrationMessage;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-};
 
-use crate::common::{Counter, Stack, eventually, nothing, now, tell_of_one_run};
+use crate::common::{Counter, Stack, ask, eventually, free_address, nothing, now, tell_of_one_run};
 
 /// Holds up its thread, as a job must not.
 struct Blocking;
@@ -62,23 +58,11 @@ async fn a_job_that_blocks_the_runtime_does_not_silence_the_worker() {
     stack.clean(&["block"]).await;
 }
 
-/// Asks a worker how it is: the status line and the body.
-async fn ask(port: u16, path: &str) -> (String, String) {
-    let mut line = TcpStream::connect(("127.0.0.1", port)).await.expect("the worker answers");
-    line.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await.expect("asked");
-    let mut answer = String::new();
-    line.read_to_string(&mut answer).await.expect("answered");
-    let (head, body) = answer.split_once("\r\n\r\n").expect("an answer");
-    (head.lines().next().unwrap_or_default().to_owned(), body.to_owned())
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_says_that_it_lives_whether_it_takes_work_and_how_much_it_did() {
     let stack = Stack::new().await;
     let counter = Counter::new(true);
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = free.local_addr().expect("bound");
-    drop(free);
+    let address = free_address();
     let worker = stack.start(stack.worker().job(counter.clone()).health(address), "count").await;
     let port = address.port();
     eventually("it is ready", async || ask(port, "/health/ready").await.0.ends_with("200 OK")).await;

@@ -12,7 +12,7 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use base64::{Engine, prelude::*};
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
@@ -81,6 +81,8 @@ impl Redactor {
             .collect();
         hidden.finder = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
+            // The usual choice, a table for each state, takes kilobytes for each byte of a long key.
+            .kind(Some(AhoCorasickKind::ContiguousNFA))
             .build(hidden.needles.iter().map(|needle| &needle.text))
             .ok();
     }

@@ -31,6 +31,29 @@ impl Counter {
     }
 }
 
+/// Counts its runs; each is too early.
+#[derive(Clone, Default)]
+pub(crate) struct Snoozer(Arc<AtomicU32>);
+
+impl Snoozer {
+    pub(crate) fn runs(&self) -> u32 {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+impl Job for Snoozer {
+    const TYPE: &'static str = "snooze";
+    const DESCRIPTION: &'static str = "Is always too early.";
+    const CONCURRENCY: u16 = 1;
+    type Input = Nothing;
+    type Output = ();
+
+    async fn run(&self, _: &JobContext, _: Nothing) -> Result<(), JobError> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Err(JobError::snooze(std::time::Duration::from_secs(3_600), "the shop is closed"))
+    }
+}
+
 #[derive(Deserialize, JsonSchema)]
 pub(crate) struct Nothing {}
 

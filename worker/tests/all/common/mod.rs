@@ -5,7 +5,7 @@ mod forgetful;
 mod hold;
 mod jobs;
 
-pub(crate) use jobs::{Counter, Nothing};
+pub(crate) use jobs::{Counter, Nothing, Snoozer};
 
 use std::{
     path::PathBuf,
@@ -29,7 +29,11 @@ use protocol::{
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    task::JoinHandle,
+};
 
 /// How long anything may take before a test fails.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -343,4 +347,20 @@ fn service(name: &str, example: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| {
         panic!("{name} is not set: these tests need a RabbitMQ and a Redis; run `make test`, or set it like {example}")
     })
+}
+
+/// An address nobody listens at.
+pub(crate) fn free_address() -> std::net::SocketAddr {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    free.local_addr().expect("bound")
+}
+
+/// Asks a worker how it is: the status line and the body.
+pub(crate) async fn ask(port: u16, path: &str) -> (String, String) {
+    let mut line = TcpStream::connect(("127.0.0.1", port)).await.expect("the worker answers");
+    line.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await.expect("asked");
+    let mut answer = String::new();
+    line.read_to_string(&mut answer).await.expect("answered");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("an answer");
+    (head.lines().next().unwrap_or_default().to_owned(), body.to_owned())
 }

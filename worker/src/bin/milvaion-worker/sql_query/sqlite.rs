@@ -144,6 +144,17 @@ const REFUSED: [&str; 8] = ["ATTACH", "DETACH", "BEGIN", "COMMIT", "END", "ROLLB
 
 /// Refuses more than one statement, and those that are not for jobs.
 fn one_statement(sql: &str) -> Result<(), Failure> {
+    // To SQLite the first is a blank, and the second may hide quotes in a parameter's name.
+    if sql.contains('\u{feff}') {
+        return Err(Failure::permanent(
+            "`query` has a byte order mark in it, which SQLite takes for a blank; remove it",
+        ));
+    }
+    if names_a_parameter_with_brackets(sql) {
+        return Err(Failure::permanent(
+            "`query` has a parameter's mark, a name and a bracket in a row, such as $name(; give parameters plain names",
+        ));
+    }
     let words = bare_words(sql);
     let mut ended = false;
     for word in &words {
@@ -161,6 +172,16 @@ fn one_statement(sql: &str) -> Result<(), Failure> {
         return Err(Failure::permanent(format!("`query` begins with {first}, which jobs may not do on SQLite")));
     }
     Ok(())
+}
+
+/// Whether `$`, `@`, `:` or `#` is followed by a name and `(`, which SQLite reads up to the closing bracket.
+fn names_a_parameter_with_brackets(sql: &str) -> bool {
+    let mut in_name = false;
+    sql.chars().any(|c| {
+        let is_end = in_name && c == '(';
+        in_name = matches!(c, '$' | '@' | ':' | '#') || (in_name && (c.is_alphanumeric() || c == '_' || !c.is_ascii()));
+        is_end
+    })
 }
 
 /// The words of a statement in capitals and its other marks, without comments and without what stands in quotes, of which
@@ -217,6 +238,7 @@ mod tests {
             "/* a; b */ select 1 /* c; */",
             "select \"a;b\", [c;d], `e;f`, 'it''s; fine'",
             "-- first\nselect 1",
+            "select abs(:number), count(*) from t where x = $1",
         ] {
             assert!(one_statement(sql).is_ok(), "{sql}");
         }
@@ -228,6 +250,9 @@ mod tests {
             ("attach '/etc/x' as y", "ATTACH"),
             ("/* */ AtTaCh'/etc/x' as y", "ATTACH"),
             ("begin", "BEGIN"),
+            ("\u{feff}VACUUM INTO '/tmp/x'", "byte order mark"),
+            ("select $1('); attach '/etc/x' as y; --", "bracket"),
+            ("select :a::b('); attach '/etc/x' as y; --", "bracket"),
             ("vacuum main into '/tmp/x'", "VACUUM"),
         ] {
             let failure = one_statement(sql).expect_err(sql);

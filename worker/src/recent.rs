@@ -1,0 +1,55 @@
+//! What happened a moment ago, to the newest so many attempts.
+
+use hashlink::LruCache;
+
+use crate::claim::Attempt;
+
+/// How many attempts a process remembers: more than it can have in hand.
+const REMEMBERED: usize = 10_000;
+
+/// Attempts something happened to. Beyond 10,000 the oldest is forgotten; one that is noted again is the newest.
+pub(crate) struct Recent(LruCache<Attempt, ()>);
+
+impl Default for Recent {
+    fn default() -> Self {
+        Self(LruCache::new(REMEMBERED))
+    }
+}
+
+impl Recent {
+    pub(crate) fn note(&mut self, attempt: Attempt) {
+        self.0.insert(attempt, ());
+    }
+
+    pub(crate) fn has(&self, attempt: Attempt) -> bool {
+        self.0.contains_key(&attempt)
+    }
+
+    /// Forgets an attempt; answers whether it was remembered.
+    pub(crate) fn take(&mut self, attempt: Attempt) -> bool {
+        self.0.remove(&attempt).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::id::OccurrenceId;
+
+    use super::*;
+
+    #[test]
+    fn what_is_noted_and_taken_again_and_again_makes_nothing_else_forgotten() {
+        let attempt = |n: u8| (OccurrenceId::from_parts(chrono::DateTime::UNIX_EPOCH, [n; 10]), 1);
+        let mut recent = Recent::default();
+        recent.note(attempt(1));
+        for _ in 0..3 * REMEMBERED {
+            recent.note(attempt(2));
+            assert!(recent.take(attempt(2)));
+        }
+        assert!(recent.has(attempt(1)) && !recent.has(attempt(2)));
+        for number in 1..=u32::try_from(REMEMBERED).expect("small") {
+            recent.note((attempt(3).0, number));
+        }
+        assert!(!recent.has(attempt(1)), "the oldest goes");
+    }
+}
