@@ -4,7 +4,7 @@
 //! which runs are silent, and whether we could have heard them. We could if both queues by which workers speak deliver to
 //! this server, and hold nothing so old that an unread sign of life may be in it.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use protocol::{event::Event, status::OccurrenceStatus};
 use tokio::{
@@ -17,7 +17,10 @@ use crate::{
     broker::{Broker, depth::QueueProbe},
     cache::Cache,
     clock::Clock,
-    domain::zombie::{Backlog, Fate, LATE_REPORT, MAX_RESCUES, SHORTEST_LIMIT, Silent, Watch, fate},
+    domain::{
+        lane,
+        zombie::{Backlog, Fate, LATE_REPORT, MAX_RESCUES, SHORTEST_LIMIT, Silent, Watch, fate},
+    },
     faults,
     live::Hub,
     store::{
@@ -120,6 +123,8 @@ impl Zombies {
     ///
     /// When the database does not answer; then nothing was settled.
     pub async fn look(&mut self, at: Duration, hears: bool) -> anyhow::Result<Judged> {
+        // By a clock that was just set, everything is silent at once.
+        let hears = hears && !self.clock.is_doubtful();
         self.watch.look(at, hears);
         let by_age = faults::sabotaged("s10");
         if !hears && !by_age {
@@ -130,9 +135,12 @@ impl Zombies {
         let mut judged = Judged { silent: silent.len(), ..Judged::default() };
         let (aged, silent): (Vec<Silent>, Vec<Silent>) =
             silent.into_iter().partition(|run| by_age && !run.is_forgotten && run.age >= run.limit.max(SHORTEST_LIMIT));
-        let mut settled: Vec<Settled> =
-            self.watch.judge(silent).into_iter().map(|(run, fate)| settle(&run, fate)).collect();
-        settled.extend(aged.iter().map(|run| settle(run, fate(run.on_lost, run.rescues, run.is_cancelled))));
+        let mut lost = self.watch.judge(silent);
+        lost.extend(aged.into_iter().map(|run| {
+            let fate = fate(run.on_lost, run.rescues, run.is_cancelled);
+            (run, fate)
+        }));
+        let mut settled = settle(&lost);
         if self.watch.seeing_for() >= SHORTEST_LIMIT {
             // Whatever waited at the broker for us has been read by now.
             settled.extend(self.store.long_unknown(now - LATE_REPORT).await?.into_iter().map(|(id, attempt)| {
@@ -147,6 +155,7 @@ impl Zombies {
                         LATE_REPORT.num_minutes()
                     ),
                     cause: Some("lost"),
+                    takes_turn: false,
                 }
             }));
         }
@@ -179,7 +188,8 @@ impl Zombies {
         if judged.requeued > 0 {
             self.republish.notify_one();
         }
-        if judged.ended > 0 {
+        // A slot is free, or somebody waits for a turn.
+        if judged.ended > 0 || done.rows.iter().any(|row| row.waits_until.is_some()) {
             self.release.notify_one();
         }
         if !done.rows.is_empty() {
@@ -188,11 +198,31 @@ impl Zombies {
     }
 }
 
-fn settle(run: &Silent, fate: Fate) -> Settled {
+/// What becomes of lost runs. Those that have one chance left open the lane of their worker, also for who died with them.
+fn settle(lost: &[(Silent, Fate)]) -> Vec<Settled> {
+    let again = |fate: Fate| fate == Fate::Requeue;
+    let last: HashSet<&str> = lost
+        .iter()
+        .filter(|(run, fate)| again(*fate) && lane::takes_turn(run.rescues + 1, None, false))
+        .map(|(run, _)| run.worker_id.as_str())
+        .collect();
+    lost.iter()
+        .map(|(run, fate)| {
+            // Up to when it was heard of last: for how long nobody has heard of it says nothing about the run.
+            let lived = run.started_at.map(|started| run.sign - started);
+            let is_open = run.lane_is_open || last.contains(run.worker_id.as_str());
+            settle_one(run, *fate, again(*fate) && lane::takes_turn(run.rescues + 1, lived, is_open))
+        })
+        .collect()
+}
+
+fn settle_one(run: &Silent, fate: Fate, takes_turn: bool) -> Settled {
     let silence = run.age.as_secs();
     let (status, cause, note) = match fate {
         Fate::Requeue => {
-            (OccurrenceStatus::Queued, None, format!("its worker fell silent {silence} s ago; it is run again"))
+            let when = if takes_turn { lane::IN_TURN } else { "at once" };
+            let note = format!("its worker fell silent {silence} s ago; it is run again {when}");
+            (OccurrenceStatus::Queued, None, note)
         }
         Fate::Poison => (
             OccurrenceStatus::Failed,
@@ -223,6 +253,7 @@ fn settle(run: &Silent, fate: Fate) -> Settled {
         status,
         note,
         cause,
+        takes_turn,
     }
 }
 

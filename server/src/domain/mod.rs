@@ -11,6 +11,7 @@ pub mod diff;
 pub mod due;
 pub mod duplicates;
 pub mod fingerprint;
+pub mod lane;
 pub mod liveness;
 pub mod message;
 pub mod retry;

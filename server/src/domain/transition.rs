@@ -50,6 +50,8 @@ pub struct Change {
     pub is_lost: bool,
     /// Whether the next attempt is one of those that are granted to lost runs.
     pub is_rescue: bool,
+    /// Whether the next attempt takes its turn in its worker's lane.
+    pub takes_turn: bool,
     /// Whether another attempt is useless.
     pub permanent: bool,
     /// The pause the worker asks for before the next attempt.
@@ -127,6 +129,7 @@ fn begin(report: StatusReport) -> Change {
         handed_back: false,
         is_lost: false,
         is_rescue: false,
+        takes_turn: false,
         permanent: false,
         retry_after: None,
         waits_until: None,
@@ -163,6 +166,10 @@ fn add(change: &mut Change, report: StatusReport) {
         change.progress = report.progress.clone();
     }
     if change.status == report.status {
+        if is_start {
+            // After its first progress; what counts is when it began.
+            change.started_at = change.started_at.map(|at| at.min(report.timestamp));
+        }
         return;
     }
     if report.status == OccurrenceStatus::Running {
@@ -215,17 +222,15 @@ mod tests {
 
     fn report(attempt: u32, status: OccurrenceStatus, second: i64) -> StatusReport {
         StatusReport {
-            occurrence_id: OccurrenceId::default(),
-            attempt,
-            instance_id: "w-1".into(),
-            status,
-            timestamp: DateTime::UNIX_EPOCH + Duration::seconds(second),
-            result: None,
             exception: (status == OccurrenceStatus::Failed).then(|| "boom\nat line 3".into()),
             duration_ms: status.is_final().then_some(5),
-            progress: None,
-            permanent: false,
-            retry_after_ms: None,
+            ..StatusReport::new(
+                OccurrenceId::default(),
+                attempt,
+                "w-1",
+                status,
+                DateTime::UNIX_EPOCH + Duration::seconds(second),
+            )
         }
     }
 

@@ -36,6 +36,12 @@ pub struct Silent {
     pub on_lost: OnLost,
     /// How often it was rescued already.
     pub rescues: i16,
+    /// Whose worker runs it.
+    pub worker_id: String,
+    /// When this attempt began, as far as it is recorded.
+    pub started_at: Option<DateTime<Utc>>,
+    /// Whether somebody takes turns in the worker's lane.
+    pub lane_is_open: bool,
     /// Whether somebody asked for it to end.
     pub is_cancelled: bool,
 }
@@ -193,6 +199,9 @@ mod tests {
             limit: secs(15),
             on_lost: OnLost::Requeue,
             rescues: 0,
+            worker_id: "w".into(),
+            started_at: None,
+            lane_is_open: false,
             is_cancelled: false,
         }
     }

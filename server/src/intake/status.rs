@@ -117,11 +117,12 @@ impl StatusIntake {
         if asked.is_empty() {
             return Ok(());
         }
-        let standings = self.store.standings(&asked).await?;
+        let mut standings = self.store.standings(&asked).await?;
+        retry::gather(changes, &mut standings);
         for change in changes {
             // What is not in the attempt that was reported changes nothing, whatever is decided.
             if let Some(standing) = standings.get(&change.occurrence_id) {
-                retry::decide(change, *standing, now);
+                retry::decide(change, standing, now);
             }
         }
         Ok(())

@@ -2,9 +2,10 @@
 WITH r AS (
     SELECT * FROM unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::smallint[], $5::text[], $6::timestamptz[],
                          $7::timestamptz[], $8::bigint[], $9::text[], $10::text[], $11::text[], $12::jsonb[],
-                         $13::jsonb[], $18::text[], $19::text[], $20::timestamptz[], $21::boolean[], $22::boolean[])
+                         $13::jsonb[], $18::text[], $19::text[], $20::timestamptz[], $21::boolean[], $22::boolean[],
+                         $23::boolean[])
                AS r (id, created_at, attempt, status, instance_id, started_at, ended_at, duration_ms, result,
-                     exception, note, progress, steps, fingerprint, cause, waits_until, counts_as_failure, is_rescue)
+                     exception, note, progress, steps, fingerprint, cause, waits_until, counts_as_failure, is_rescue, takes_turn)
 ),
 -- Locked in the order of ids, which is the order they come in, so that two servers with overlapping batches cannot wait
 -- for each other. LATERAL, so that each row is looked up by its id whatever the planner thinks of the batch's size.
@@ -16,7 +17,9 @@ locked AS (
          WHERE o.id = r.id AND o.created_at = r.created_at AND o.attempt = r.attempt
            AND o.created_at BETWEEN $14 AND $15
            AND CASE WHEN r.status IN (2, 3, 4, 5) THEN o.status IN (0, 1, 6)
-                    WHEN r.status = 1 THEN o.status IN (0, 6) OR (o.status = 1 AND r.progress IS NOT NULL)
+                    WHEN r.status = 1 THEN o.status IN (0, 6) OR (o.status = 1 AND (r.progress IS NOT NULL
+                         -- The start itself, after what another server was told later.
+                         OR (r.started_at < o.started_at AND r.instance_id = o.instance_id)))
                     -- Lost before anybody heard that it began: perhaps it did.
                     WHEN r.status = 6 THEN o.status IN (0, 1)
                     WHEN r.status = 0 THEN o.status IN (0, 1, 6) AND r.waits_until IS NOT NULL
@@ -34,7 +37,10 @@ changed AS (
            is_held = r.status = 0 OR o.is_held,
            waits_until = r.waits_until,
            instance_id = CASE WHEN r.status <> 0 THEN r.instance_id END,
-           started_at = CASE WHEN r.status <> 0 THEN coalesce(r.started_at, o.started_at) END,
+           -- Progress says Running too, later; a retry has begun by forgetting when the last attempt did.
+           -- An end whose start is still on the way to another server says how long it took.
+           started_at = CASE WHEN r.status <> 0 THEN coalesce(least(r.started_at, o.started_at),
+                                                              r.ended_at - r.duration_ms * interval '1 millisecond') END,
            ended_at = r.ended_at,
            duration_ms = CASE WHEN r.status <> 0 THEN coalesce(r.duration_ms, o.duration_ms) END,
            result = coalesce(r.result, o.result),
@@ -54,12 +60,12 @@ changed AS (
               o.started_at, o.ended_at, o.duration_ms, o.instance_id, o.progress, o.note, o.waits_until, l.was,
               coalesce(l.was <> 0 AND l.was_with <> r.instance_id, false) AS was_elsewhere,
               r.started_at AS told_start, o.job_version, o.worker_id, o.job_type, o.job_data, o.exception,
-              o.pause_after_seconds, r.fingerprint, r.cause, o.created_at
+              o.pause_after_seconds, r.fingerprint, r.cause, o.created_at, r.takes_turn
 ),
 waiting AS (
-    INSERT INTO waits AS w (occurrence_id, created_at, until)
-    SELECT id, created_at, waits_until FROM changed WHERE status = 0
-    ON CONFLICT (occurrence_id) DO UPDATE SET until = excluded.until
+    INSERT INTO waits AS w (occurrence_id, created_at, until, lane)
+    SELECT id, created_at, waits_until, CASE WHEN takes_turn THEN worker_id END FROM changed WHERE status = 0
+    ON CONFLICT (occurrence_id) DO UPDATE SET until = excluded.until, lane = excluded.lane
 ),
 ended AS (
     SELECT * FROM changed WHERE status IN (2, 3, 4, 5)
@@ -72,8 +78,10 @@ freed AS (
 failed AS (
     INSERT INTO failed_occurrences (occurrence_id, job_id, job_name, failed_at, cause, exception, fingerprint, job_data,
                                     job_version, worker_id, job_type, attempt)
-    SELECT id, job_id, job_name, ended_at, coalesce(cause, CASE status WHEN 5 THEN 'timed_out' ELSE 'failed' END), exception,
-           coalesce(fingerprint, ''), job_data, job_version, worker_id, job_type, attempt
+    -- Dated by us: whether a job keeps failing is not judged by workers' clocks.
+    SELECT id, job_id, job_name, $16, coalesce(cause, CASE status WHEN 5 THEN 'timed_out' ELSE 'failed' END), exception,
+           coalesce(fingerprint, cause || ':' || worker_id || '/' || job_type, ''), job_data, job_version, worker_id,
+           job_type, attempt
       FROM ended WHERE status IN (3, 5)
     ON CONFLICT (occurrence_id) DO NOTHING
     RETURNING occurrence_id

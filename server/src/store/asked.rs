@@ -178,7 +178,8 @@ impl Store {
         let made = sqlx::query_as!(
             RawMade,
             r#"
-            -- Which rules need a slot, and how many the job allows, is said by `Rules` too; a test keeps both together.
+            -- Which rules need a slot, and how many the job allows, is said by `Rules` too; a test keeps both together. One
+            -- thing is added here: where runs may not overlap, one that is asked for waits for a fire of this very moment.
             WITH job AS (
                 SELECT *, overlap_policy <> 2 OR max_concurrent IS NOT NULL OR concurrency_key IS NOT NULL AS needs_slot
                   FROM jobs j
@@ -213,7 +214,7 @@ impl Store {
             slotted AS (
                 INSERT INTO slots (occurrence_id, created_at, job_id, priority, is_taken, replaces, job_limit, key, key_limit)
                 SELECT m.id, m.created_at, j.id, j.priority, $9, j.overlap_policy = 3,
-                       CASE WHEN j.overlap_policy IN (1, 3) THEN 1 ELSE j.max_concurrent END,
+                       CASE WHEN j.overlap_policy <> 2 THEN 1 ELSE j.max_concurrent END,
                        j.concurrency_key, j.concurrency_key_limit
                   FROM made m JOIN job j ON j.id = m.job_id WHERE j.needs_slot
             ),

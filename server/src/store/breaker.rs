@@ -45,15 +45,17 @@ impl Store {
         Ok(ids.into_iter().map(JobId).collect())
     }
 
-    /// A job's newest runs that ended well, badly or too late, and when the failures before stopped to count.
+    /// A job's newest runs that ended well, badly or too late, by when we heard of it, and when the failures before
+    /// stopped to count.
     ///
     /// # Errors
     ///
     /// When the database does not answer.
     pub async fn last_runs(&self, id: JobId, limit: i64) -> Result<(Vec<Ended>, Option<DateTime<Utc>>)> {
         let rows = sqlx::query!(
-            r#"SELECT status, ended_at AS "at!" FROM occurrences
-                WHERE job_id = $1 AND status IN (2, 3, 5) ORDER BY id DESC LIMIT $2"#,
+            r#"SELECT o.status, coalesce(f.failed_at, o.last_heartbeat, o.ended_at) AS "at!"
+                 FROM (SELECT * FROM occurrences WHERE job_id = $1 AND status IN (2, 3, 5) ORDER BY id DESC LIMIT $2) o
+                 LEFT JOIN failed_occurrences f ON f.occurrence_id = o.id"#,
             id.0,
             limit
         )

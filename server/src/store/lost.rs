@@ -29,6 +29,8 @@ pub struct Settled {
     pub note: String,
     /// For Failed: `poison` or `lost`.
     pub cause: Option<&'static str>,
+    /// For Queued: whether it takes its turn in the worker's lane; otherwise it begins at once.
+    pub takes_turn: bool,
 }
 
 /// What was settled.
@@ -67,7 +69,8 @@ impl Store {
         let default_limit = i32::try_from(limit.as_secs()).unwrap_or(i32::MAX);
         let rows = sqlx::query!(
             r#"
-            SELECT o.id, o.attempt, o.on_lost, o.rescues,
+            SELECT o.id, o.attempt, o.on_lost, o.rescues, o.worker_id, o.started_at,
+                   EXISTS (SELECT 1 FROM waits w WHERE w.lane = o.worker_id) AS "lane_is_open!",
                    o.cancel_requested_at IS NOT NULL AS "is_cancelled!",
                    coalesce(i.stopped_at IS NULL AND i.last_heartbeat_at >= $1, false) AS "is_forgotten!",
                    coalesce(o.zombie_timeout_seconds, $2) AS "limit!",
@@ -100,6 +103,9 @@ impl Store {
                 limit: Duration::from_secs(u64::try_from(row.limit).unwrap_or_default()),
                 on_lost: OnLost::from_word(&row.on_lost),
                 rescues: row.rescues,
+                worker_id: row.worker_id,
+                started_at: row.started_at,
+                lane_is_open: row.lane_is_open,
                 is_cancelled: row.is_cancelled,
             })
             .collect())
@@ -145,12 +151,13 @@ impl Store {
         let statuses: Vec<i16> = settled.iter().map(|lost| lost.status.code()).collect();
         let notes: Vec<String> = settled.iter().map(|lost| lost.note.clone()).collect();
         let causes: Vec<Option<String>> = settled.iter().map(|lost| lost.cause.map(str::to_owned)).collect();
+        let turns: Vec<bool> = settled.iter().map(|lost| lost.takes_turn).collect();
         let rows = sqlx::query!(
             r#"
             WITH r AS (
                 SELECT * FROM unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::smallint[], $5::timestamptz[],
-                                     $6::smallint[], $7::text[], $8::text[])
-                           AS r (id, created_at, attempt, was, sign, status, note, cause)
+                                     $6::smallint[], $7::text[], $8::text[], $15::boolean[])
+                           AS r (id, created_at, attempt, was, sign, status, note, cause, takes_turn)
             ),
             fence AS (SELECT 1 FROM leases WHERE role = $9 AND epoch = $10 FOR SHARE),
             -- The guard: as it was seen, and silent still. Locked in the order of ids, as everywhere.
@@ -175,6 +182,8 @@ impl Store {
                        version = o.version + 1,
                        attempt = o.attempt + CASE WHEN r.status = 0 THEN 1 ELSE 0 END,
                        rescues = o.rescues + CASE WHEN r.status = 0 THEN 1 ELSE 0 END,
+                       is_held = r.takes_turn OR o.is_held,
+                       waits_until = CASE WHEN r.takes_turn THEN $13::timestamptz END,
                        instance_id = CASE WHEN r.status <> 0 THEN o.instance_id END,
                        started_at = CASE WHEN r.status <> 0 THEN o.started_at END,
                        progress = CASE WHEN r.status <> 0 THEN o.progress END,
@@ -193,6 +202,11 @@ impl Store {
                 INSERT INTO stats_minute AS s (minute, status, shard, count)
                 SELECT date_trunc('minute', $13::timestamptz), status, $14, count(*) FROM changed GROUP BY status ORDER BY status
                 ON CONFLICT (minute, status, shard) DO UPDATE SET count = s.count + excluded.count
+            ),
+            waiting AS (
+                INSERT INTO waits AS w (occurrence_id, created_at, until, lane)
+                SELECT id, created_at, waits_until, worker_id FROM changed WHERE waits_until IS NOT NULL
+                ON CONFLICT (occurrence_id) DO UPDATE SET until = excluded.until, lane = excluded.lane
             ),
             freed AS (
                 DELETE FROM slots WHERE occurrence_id IN (SELECT id FROM changed WHERE status IN (3, 4))
@@ -224,7 +238,8 @@ impl Store {
             oldest,
             newest,
             now,
-            self.shard()
+            self.shard(),
+            &turns
         )
         .fetch_all(self.pool())
         .await?;

@@ -25,6 +25,7 @@ pub mod versions;
 pub mod waits;
 
 pub mod cluster;
+mod lanes;
 pub mod leases;
 pub mod logs;
 pub mod lost;

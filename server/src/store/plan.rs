@@ -215,7 +215,8 @@ impl Store {
         Ok(done.rows_affected())
     }
 
-    /// Queued occurrences created before `before` whose message was never confirmed, oldest first.
+    /// Queued occurrences created before `before` whose message was never confirmed, oldest first. While the cluster is
+    /// paused only those that somebody asked for, who may have insisted.
     ///
     /// # Errors
     ///
@@ -226,6 +227,7 @@ impl Store {
                     priority, timeout_seconds
                FROM occurrences
               WHERE published_at IS NULL AND status = 0 AND NOT is_held AND created_at < $1
+                AND (trigger <> 'schedule' OR NOT EXISTS (SELECT 1 FROM cluster_pause))
               ORDER BY created_at
               LIMIT $2",
             before,

@@ -70,6 +70,7 @@ impl Store {
         let waits: Vec<Option<DateTime<Utc>>> = changes.iter().map(|change| change.waits_until).collect();
         let failed: Vec<bool> = changes.iter().map(|change| change.counts_as_failure).collect();
         let rescues: Vec<bool> = changes.iter().map(|change| change.is_rescue).collect();
+        let turns: Vec<bool> = changes.iter().map(|change| change.takes_turn).collect();
         let rows = sqlx::query_file!(
             "src/store/apply.sql",
             &ids,
@@ -93,7 +94,8 @@ impl Store {
             &causes as &[Option<String>],
             &waits as &[Option<DateTime<Utc>>],
             &failed,
-            &rescues
+            &rescues,
+            &turns
         )
         .fetch_all(self.pool())
         .await
@@ -158,7 +160,8 @@ impl Store {
                       coalesce(j.base_retry_delay_seconds, 5) AS "base!",
                       coalesce(j.retry_jitter_percent, 0::smallint) AS "jitter!",
                       o.cancel_requested_at IS NOT NULL AS "is_cancelled!", o.on_lost AS "on_lost!",
-                      o.rescues AS "rescues!"
+                      o.rescues AS "rescues!", o.worker_id AS "worker_id!", o.started_at,
+                      EXISTS (SELECT 1 FROM waits w WHERE w.lane = o.worker_id) AS "lane_is_open!"
                  FROM unnest($1::uuid[], $2::timestamptz[], $3::int[]) AS a (id, created_at, attempt)
                 CROSS JOIN LATERAL (
                       SELECT * FROM occurrences o
@@ -174,6 +177,7 @@ impl Store {
             .into_iter()
             .map(|row| {
                 let standing = Standing {
+                    worker_id: row.worker_id,
                     failures: row.failures,
                     max_retries: row.max_retries,
                     base_delay: Duration::from_secs(u64::try_from(row.base).unwrap_or_default()),
@@ -181,6 +185,8 @@ impl Store {
                     is_cancelled: row.is_cancelled,
                     on_lost: OnLost::from_word(&row.on_lost),
                     rescues: row.rescues,
+                    started_at: row.started_at,
+                    lane_is_open: row.lane_is_open,
                 };
                 (OccurrenceId(row.id), standing)
             })

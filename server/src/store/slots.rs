@@ -51,6 +51,22 @@ impl Store {
         Ok(rows.into_iter().filter_map(|row| Some((OccurrenceId(row.old), row.new.parse().ok()?))).collect())
     }
 
+    /// Whether a run of the job is open.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn has_open_run(&self, id: JobId) -> Result<bool> {
+        Ok(sqlx::query_scalar!(
+            r#"SELECT EXISTS (
+                   SELECT 1 FROM (SELECT status FROM occurrences WHERE job_id = $1 ORDER BY id DESC LIMIT 100) o
+                    WHERE o.status IN (0, 1, 6)) AS "open!""#,
+            id.0
+        )
+        .fetch_one(self.pool())
+        .await?)
+    }
+
     /// Makes jobs due again whose pause counts from the end of a run, when no run of theirs is open any more, by hand or
     /// not. However a run has ended, and whoever noticed, this is the one place where its pause begins.
     ///

@@ -27,9 +27,18 @@ macro_rules! queued {
 }
 pub(super) use queued;
 
+/// Until when there is nothing to let go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NextWaits {
+    /// Of those that only wait for their time.
+    pub plain: Option<DateTime<Utc>>,
+    /// Of those that take turns then.
+    pub in_lane: Option<DateTime<Utc>>,
+}
+
 impl Store {
-    /// Lets go what has waited long enough, at most `limit`, longest overdue first. Nothing while the cluster is paused.
-    /// Several servers may ask at once; each gets others.
+    /// Lets go what has waited long enough and is in no lane, at most `limit`, longest overdue first. Nothing while the
+    /// cluster is paused. Several servers may ask at once; each gets others.
     ///
     /// # Errors
     ///
@@ -40,7 +49,7 @@ impl Store {
             "WITH due AS (
                  DELETE FROM waits w
                   USING (SELECT occurrence_id FROM waits
-                          WHERE until <= $1 AND NOT EXISTS (SELECT 1 FROM cluster_pause)
+                          WHERE until <= $1 AND lane IS NULL AND NOT EXISTS (SELECT 1 FROM cluster_pause)
                           ORDER BY until LIMIT $2 FOR UPDATE SKIP LOCKED) d
                   WHERE w.occurrence_id = d.occurrence_id
                  RETURNING w.occurrence_id, w.created_at
@@ -58,14 +67,19 @@ impl Store {
         Ok(rows.into_iter().map(|row| queued!(row)).collect())
     }
 
-    /// When the next one is to be let go; none while nothing waits, or everything does.
+    /// When the next one is to be let go, and from when on the next one in a lane waits for its turn; none while there is
+    /// no such, or the cluster is paused.
     ///
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn next_wait(&self) -> Result<Option<DateTime<Utc>>> {
-        Ok(sqlx::query_scalar!("SELECT min(until) FROM waits WHERE NOT EXISTS (SELECT 1 FROM cluster_pause)")
-            .fetch_one(self.pool())
-            .await?)
+    pub async fn next_waits(&self) -> Result<NextWaits> {
+        Ok(sqlx::query_as!(
+            NextWaits,
+            "SELECT (SELECT min(until) FROM waits WHERE lane IS NULL AND NOT EXISTS (SELECT 1 FROM cluster_pause)) AS plain,
+                    (SELECT min(until) FROM waits WHERE lane IS NOT NULL AND NOT EXISTS (SELECT 1 FROM cluster_pause)) AS in_lane"
+        )
+        .fetch_one(self.pool())
+        .await?)
     }
 }

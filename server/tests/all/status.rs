@@ -3,7 +3,7 @@
 use chrono::Duration;
 use protocol::{
     id::OccurrenceId,
-    message::{LogLevel, LogLine, StatusReport, first_seq},
+    message::{LogLevel, LogLine, Progress, StatusReport, first_seq},
     schedule::Schedule,
     status::OccurrenceStatus,
 };
@@ -33,19 +33,7 @@ impl Bench {
     }
 
     fn report(&self, status: OccurrenceStatus) -> StatusReport {
-        StatusReport {
-            occurrence_id: self.id,
-            attempt: 1,
-            instance_id: "w-1".into(),
-            status,
-            timestamp: self.clock.now(),
-            result: None,
-            exception: None,
-            duration_ms: Some(3),
-            progress: None,
-            permanent: false,
-            retry_after_ms: None,
-        }
+        StatusReport { duration_ms: Some(3), ..StatusReport::new(self.id, 1, "w-1", status, self.clock.now()) }
     }
 
     async fn tell(&self, reports: Vec<StatusReport>) -> usize {
@@ -122,4 +110,42 @@ async fn a_log_line_that_comes_twice_is_stored_once_and_a_strangers_not_at_all()
     assert_eq!(bench.store.append_logs(&lines).await.expect("answered"), 0);
     let page = bench.store.log_before(bench.id, first_seq(1) + 1, 10).await.expect("answered");
     assert_eq!(page.iter().map(|line| line.message.as_str()).collect::<Vec<_>>(), ["line 0"]);
+}
+
+#[tokio::test]
+async fn a_run_has_begun_when_it_began_however_often_it_tells_of_its_progress() {
+    let bench = Bench::new().await;
+    let begun = bench.report(OccurrenceStatus::Running);
+    let progress = |percent: u8, seconds: i64| StatusReport {
+        progress: Some(Progress { percent, message: String::new() }),
+        timestamp: begun.timestamp + Duration::seconds(seconds),
+        ..begun.clone()
+    };
+    let row = async || {
+        let view = bench.store.occurrence(bench.id, 10, bench.clock.now()).await.expect("answered").expect("there");
+        (view.row.started_at.map(|at| at - begun.timestamp), view.row.progress.map(|it| it.percent), view.changes.len())
+    };
+    // What was sent first may come last.
+    assert_eq!(bench.tell(vec![progress(10, 5)]).await, 1);
+    assert_eq!(row().await.1, Some(10));
+    assert_eq!(bench.tell(vec![begun.clone()]).await, 1);
+    assert_eq!(row().await, (Some(Duration::zero()), Some(10), 2));
+    assert_eq!(bench.tell(vec![begun.clone()]).await, 0, "once");
+    assert_eq!(bench.tell(vec![progress(20, 6)]).await, 1);
+    assert_eq!(row().await, (Some(Duration::zero()), Some(20), 2));
+    assert_eq!(bench.tell(vec![progress(30, 60)]).await, 1);
+    assert_eq!(row().await, (Some(Duration::zero()), Some(30), 2));
+    let mut done = bench.report(OccurrenceStatus::Completed);
+    done.timestamp = begun.timestamp + Duration::seconds(90);
+    assert_eq!(bench.tell(vec![progress(40, 89), done]).await, 1);
+    assert_eq!(row().await, (Some(Duration::zero()), Some(40), 3));
+}
+
+#[tokio::test]
+async fn an_end_that_overtakes_its_start_says_when_it_began() {
+    let bench = Bench::new().await;
+    let done = bench.report(OccurrenceStatus::Completed);
+    assert_eq!(bench.tell(vec![done.clone()]).await, 1);
+    let view = bench.store.occurrence(bench.id, 10, bench.clock.now()).await.expect("answered").expect("there");
+    assert_eq!(view.row.started_at, Some(done.timestamp - Duration::milliseconds(3)));
 }

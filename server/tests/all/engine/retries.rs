@@ -8,12 +8,13 @@ use protocol::{
     rules::{Overlap, Rules},
     schedule::Schedule,
     status::OccurrenceStatus,
-    view::OccurrenceView,
+    view::{OccurrenceRow, OccurrenceView},
 };
 use server::{
     domain::{retry, transition::fold},
-    store::{asked::Asked, jobs::Edit},
+    store::{asked::Asked, jobs::Edit, waits::NextWaits},
 };
+use sqlx::{Connection, PgConnection};
 
 use super::house::{Ending, House};
 use crate::common::{self, stack};
@@ -172,24 +173,16 @@ async fn failed(store: &server::store::Store, clock: &server::clock::Clock, coun
         let asked = Asked { id: clock.occurrence_id(), job_id, by: "ana".into(), ..Asked::default() };
         let made = store.make_asked(&asked, now).await.expect("answered").new_row().expect("made");
         reports.push(StatusReport {
-            occurrence_id: made.row.id,
-            attempt: 1,
-            instance_id: "w-1".into(),
-            status: OccurrenceStatus::Failed,
-            timestamp: now,
-            result: None,
             exception: Some("the line is dead".into()),
             duration_ms: Some(1),
-            progress: None,
-            permanent: false,
-            retry_after_ms: None,
+            ..StatusReport::new(made.row.id, 1, "w-1", OccurrenceStatus::Failed, now)
         });
     }
     let mut changes = fold(reports);
     let asked: Vec<_> = changes.iter().map(|change| (change.occurrence_id, change.attempt)).collect();
     let standings = store.standings(&asked).await.expect("answered");
     for change in &mut changes {
-        retry::decide(change, standings[&change.occurrence_id], now);
+        retry::decide(change, &standings[&change.occurrence_id], now);
     }
     let applied = store.apply(&changes, now).await.expect("answered");
     assert!(applied.waits && applied.rows.len() == count);
@@ -204,7 +197,7 @@ async fn a_thousand_that_wait_are_let_go_when_their_time_has_come_each_once() {
     let clock = server::clock::Clock::system();
     let mut ids = failed(&store, &clock, 1_000).await;
     assert!(store.unpublished(clock.now() + Duration::days(1), 10).await.expect("answered").is_empty());
-    let until = store.next_wait().await.expect("answered").expect("they wait");
+    let until = store.next_waits().await.expect("answered").plain.expect("they wait");
     assert!(store.let_go(until - Duration::milliseconds(1), 10).await.expect("answered").is_empty());
     // Two servers at once, as it happens when both wake for the same instant.
     let mut gone = Vec::new();
@@ -232,7 +225,32 @@ async fn nothing_is_let_go_while_the_cluster_is_paused() {
     let edit = Edit { by: "ana", at: clock.now() };
     store.pause_cluster("the warehouse moves", edit).await.expect("answered");
     assert!(store.let_go(later, 10).await.expect("answered").is_empty());
-    assert_eq!(store.next_wait().await.expect("answered"), None, "there is nothing to wake up for");
+    assert_eq!(store.next_waits().await.expect("answered"), NextWaits::default(), "there is nothing to wake up for");
     store.resume_cluster(edit).await.expect("answered");
     assert_eq!(store.let_go(later, 10).await.expect("answered").len(), 3);
+}
+
+#[tokio::test]
+async fn what_was_lost_too_often_begins_when_no_other_such_run_of_its_worker_has_just_begun() {
+    let house = House::open().await;
+    let jobs = [once(&house, rules(1)).await, once(&house, rules(1)).await];
+    house.starts(2).await;
+    let mut connection = PgConnection::connect(&house.config.database.url).await.expect("PostgreSQL answers");
+    sqlx::query("UPDATE occurrences SET rescues = 3").execute(&mut connection).await.expect("set");
+    // However the attempt ends, the next one takes its turn.
+    while let Some(id) = house.gate.end_one(Ending::Fails) {
+        let job = view(&house, id).await.row.job_id;
+        waits(&house, job, id, 2).await;
+    }
+    house.pass(Duration::seconds(5)).await;
+    let first = house.starts(3).await[2];
+    let waiting = |row: &OccurrenceRow| row.waits_until.is_some();
+    let mut rows = house.rows(jobs[0]).await;
+    rows.extend(house.rows(jobs[1]).await);
+    assert_eq!(rows.iter().filter(|row| waiting(row)).count(), 1, "the other still waits");
+    house.gate.let_one_end();
+    let second = house.starts(4).await[3];
+    assert_ne!(first, second);
+    assert_eq!(house.gate.most(), 2, "beside each other only before they were lost");
+    house.close().await;
 }

@@ -96,19 +96,7 @@ impl Bench {
         instance: &str,
         status: OccurrenceStatus,
     ) -> usize {
-        let report = StatusReport {
-            occurrence_id: id,
-            attempt,
-            instance_id: instance.into(),
-            status,
-            timestamp: self.clock.now(),
-            result: None,
-            exception: None,
-            duration_ms: None,
-            progress: None,
-            permanent: false,
-            retry_after_ms: None,
-        };
+        let report = StatusReport::new(id, attempt, instance, status, self.clock.now());
         self.store.apply(&fold(vec![report]), self.clock.now()).await.expect("answered").rows.len()
     }
 

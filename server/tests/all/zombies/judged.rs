@@ -66,6 +66,21 @@ async fn a_server_that_heard_nothing_for_two_minutes_blames_nobody() {
 }
 
 #[tokio::test]
+async fn by_a_clock_that_was_just_set_nobody_is_silent() {
+    let mut bench = Bench::new().await;
+    bench.pass(30, true).await;
+    let id = bench.running("requeue", "w-1").await;
+    // It is ten minutes later all of a sudden, and the next heartbeat may be written by another server's clock.
+    bench.clock.advance(Duration::minutes(10));
+    bench.clock.hold();
+    assert_eq!(bench.pass(60, true).await.requeued, 0);
+    bench.beat("w-1", &[id]).await;
+    assert_eq!(bench.pass(44, true).await.requeued, 0);
+    assert_eq!(bench.status(id).await, (OccurrenceStatus::Running, 1));
+    assert_eq!(bench.pass(14, true).await.requeued, 1, "who stays silent is lost");
+}
+
+#[tokio::test]
 async fn a_server_that_lost_its_term_while_it_looked_settles_nothing() {
     let mut bench = Bench::new().await;
     bench.pass(30, true).await;
@@ -149,6 +164,7 @@ async fn a_sign_of_life_between_the_look_and_the_deed_saves_the_run_and_an_old_l
         status: OccurrenceStatus::Queued,
         note: "its worker fell silent".into(),
         cause: None,
+        takes_turn: false,
     };
     bench.clock.advance(Duration::seconds(5));
     bench.beat("w-1", &[id]).await;

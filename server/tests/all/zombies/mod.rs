@@ -4,3 +4,4 @@ mod bench;
 
 mod heard;
 mod judged;
+mod lanes;

@@ -1,0 +1,232 @@
+use protocol::message::StatusReport;
+
+use super::*;
+use crate::domain::transition::fold;
+
+const NOW: DateTime<Utc> = DateTime::UNIX_EPOCH;
+
+fn standing(failures: i16, max_retries: i16) -> Standing {
+    Standing {
+        worker_id: "w".into(),
+        failures,
+        max_retries,
+        base_delay: Duration::from_secs(5),
+        jitter_percent: 0,
+        is_cancelled: false,
+        on_lost: OnLost::Requeue,
+        rescues: 0,
+        started_at: None,
+        lane_is_open: false,
+    }
+}
+
+fn change(status: OccurrenceStatus) -> Change {
+    let report = StatusReport {
+        exception: Some("boom".into()),
+        duration_ms: Some(7),
+        ..StatusReport::new(OccurrenceId::default(), 3, "w-1", status, NOW)
+    };
+    fold(vec![report]).remove(0)
+}
+
+fn occurrence(high: u8, low: u8) -> OccurrenceId {
+    OccurrenceId::from_parts(NOW, [0, 0, 0, 0, 0, 0, 0, 0, high, low])
+}
+
+fn wait(change: &Change) -> Option<i64> {
+    change.waits_until.map(|until| (until - NOW).num_milliseconds())
+}
+
+#[test]
+fn the_pause_doubles_from_the_base_up_to_a_day() {
+    let pauses = [0, 1, 2, 3].map(|failures| backoff(Duration::from_secs(5), failures).as_secs());
+    assert_eq!(pauses, [5, 10, 20, 40]);
+    assert_eq!(backoff(Duration::from_secs(86_400), 100), LONGEST_BACKOFF);
+}
+
+#[test]
+fn jitter_only_shortens_the_pause_and_by_no_more_than_its_share() {
+    let pause = Duration::from_millis(10_500);
+    for percent in [0, 1, 20, 100] {
+        for n in 0..=255_u8 {
+            let drawn = jittered(pause, percent, occurrence(n, 0), 1);
+            let least = pause - pause * u32::from(percent.unsigned_abs()) / 100;
+            assert!((least..=pause).contains(&drawn), "{percent} %: {drawn:?}");
+        }
+    }
+    let id = occurrence(1, 2);
+    assert_eq!(jittered(pause, 0, id, 1), pause);
+    assert_eq!(jittered(Duration::ZERO, 100, id, 1), Duration::ZERO);
+    assert!(jittered(Duration::MAX, 100, id, 1) <= Duration::MAX);
+}
+
+#[test]
+fn occurrences_that_fail_together_come_back_evenly_spread() {
+    let pause = Duration::from_secs(100);
+    let mut tenths = [0; 10];
+    for n in 0..1_000_u16 {
+        let [high, low] = n.to_be_bytes();
+        let drawn = jittered(pause, 50, occurrence(high, low), 1).as_millis();
+        // From 50 to 100 s; the whole pause belongs to the last five seconds.
+        let tenth = (drawn - 50_000) / 5_000;
+        tenths[usize::try_from(tenth).expect("small").min(9)] += 1;
+    }
+    assert!(tenths.iter().all(|count| (60..=140).contains(count)), "a hundred each, more or less: {tenths:?}");
+}
+
+#[test]
+fn every_server_draws_the_same_and_each_attempt_has_its_own() {
+    let pause = Duration::from_secs(3_600);
+    let draw = |attempt| jittered(pause, 100, occurrence(7, 7), attempt);
+    assert_eq!(draw(1), draw(1));
+    let mut drawn: Vec<_> = (1..=20).map(draw).collect();
+    drawn.sort();
+    drawn.dedup();
+    assert!(drawn.len() > 15, "{drawn:?}");
+}
+
+#[test]
+fn a_failure_with_a_retry_left_is_queued_again() {
+    for status in [OccurrenceStatus::Failed, OccurrenceStatus::TimedOut] {
+        let mut change = change(status);
+        decide(&mut change, &standing(1, 3), NOW);
+        assert_eq!((change.status, wait(&change)), (OccurrenceStatus::Queued, Some(10_000)));
+        assert!(change.counts_as_failure && change.ended_at.is_none() && change.cause.is_none());
+        let steps: Vec<_> = change.steps.iter().map(|step| (step.status, step.attempt)).collect();
+        assert_eq!(steps, [(status, 3), (OccurrenceStatus::Queued, 4)]);
+        assert_eq!(change.steps[1].note.as_deref(), Some("Retry 2 of 3 in 10 s"));
+        // What went wrong stays readable while it waits.
+        assert_eq!(change.note.as_deref(), Some("boom"));
+    }
+}
+
+#[test]
+fn the_last_failure_is_the_end_and_says_why() {
+    for (status, standing, permanent, cause) in [
+        (OccurrenceStatus::Failed, standing(3, 3), false, Cause::Exhausted),
+        (OccurrenceStatus::Failed, standing(0, 0), false, Cause::Failed),
+        (OccurrenceStatus::Failed, standing(0, 3), true, Cause::Permanent),
+        (OccurrenceStatus::TimedOut, standing(3, 3), false, Cause::TimedOut),
+        (OccurrenceStatus::Failed, Standing { is_cancelled: true, ..standing(0, 3) }, false, Cause::Failed),
+    ] {
+        let mut change = Change { permanent, ..change(status) };
+        let before = change.clone();
+        decide(&mut change, &standing, NOW);
+        assert_eq!(change.cause, Some(cause));
+        assert_eq!(Change { cause: None, ..change }, before);
+    }
+}
+
+#[test]
+fn the_worker_may_name_the_pause() {
+    let mut change = Change { retry_after: Some(Duration::from_millis(1_500)), ..change(OccurrenceStatus::Failed) };
+    decide(&mut change, &standing(0, 1), NOW);
+    assert_eq!(wait(&change), Some(1_500));
+    let mut change = Change { retry_after: Some(Duration::MAX), ..self::change(OccurrenceStatus::Failed) };
+    decide(&mut change, &standing(0, 1), NOW);
+    assert_eq!(wait(&change), Some(30 * 24 * 3_600_000));
+}
+
+#[test]
+fn a_retry_comes_sooner_by_its_jitter_but_not_before_what_the_worker_asked_for() {
+    let standing = Standing { jitter_percent: 80, ..standing(1, 3) };
+    let mut change = change(OccurrenceStatus::Failed);
+    decide(&mut change, &standing, NOW);
+    let drawn = jittered(Duration::from_secs(10), 80, OccurrenceId::default(), 3);
+    assert!(drawn < Duration::from_secs(10));
+    assert_eq!(wait(&change), i64::try_from(drawn.as_millis()).ok());
+    let asked = Duration::from_secs(10);
+    let mut change = Change { retry_after: Some(asked), ..self::change(OccurrenceStatus::Failed) };
+    decide(&mut change, &standing, NOW);
+    assert_eq!(wait(&change), Some(10_000));
+}
+
+#[test]
+fn a_run_that_was_lost_with_its_process_is_rescued_three_times_and_then_poison() {
+    for (rescues, how) in [(0, "at once"), (1, "at once"), (2, lane::IN_TURN)] {
+        let mut change = change(OccurrenceStatus::Unknown);
+        decide(&mut change, &Standing { rescues, ..standing(0, 0) }, NOW);
+        assert_eq!((change.status, change.is_rescue), (OccurrenceStatus::Queued, true));
+        assert!(!change.counts_as_failure);
+        assert_eq!((wait(&change), change.takes_turn), (Some(0), rescues == 2));
+        let note = change.steps[0].note.as_deref().unwrap_or_default();
+        assert!(note.ends_with(&format!("attempt 4 begins {how}")), "{note}");
+    }
+    let mut change = change(OccurrenceStatus::Unknown);
+    decide(&mut change, &Standing { rescues: 3, ..standing(0, 5) }, NOW);
+    assert_eq!((change.status, change.cause), (OccurrenceStatus::Failed, Some(Cause::Poison)));
+    assert!(change.waits_until.is_none() && change.ended_at.is_some());
+}
+
+#[test]
+fn a_lost_run_of_a_job_that_must_not_be_repeated_is_unknown() {
+    let strict = Standing { on_lost: OnLost::Fail, ..standing(0, 5) };
+    let mut lost = change(OccurrenceStatus::Unknown);
+    decide(&mut lost, &strict, NOW);
+    assert_eq!((lost.status, lost.ended_at, lost.waits_until), (OccurrenceStatus::Unknown, None, None));
+    let mut cancelled = change(OccurrenceStatus::Unknown);
+    decide(&mut cancelled, &Standing { is_cancelled: true, ..strict }, NOW);
+    assert_eq!(cancelled.status, OccurrenceStatus::Cancelled);
+}
+
+#[test]
+fn what_was_handed_back_has_not_failed() {
+    let mut change = change(OccurrenceStatus::Queued);
+    assert!(change.handed_back);
+    decide(&mut change, &standing(0, 0), NOW);
+    assert_eq!((change.status, wait(&change)), (OccurrenceStatus::Queued, Some(0)));
+    assert!(!change.counts_as_failure);
+    assert_eq!(change.steps[0].note.as_deref(), Some("Handed back; attempt 4 at once"));
+}
+
+#[test]
+fn what_was_to_end_anyway_is_not_handed_back() {
+    let mut change = change(OccurrenceStatus::Queued);
+    decide(&mut change, &Standing { is_cancelled: true, ..standing(0, 3) }, NOW);
+    assert_eq!((change.status, change.ended_at), (OccurrenceStatus::Cancelled, Some(NOW)));
+}
+
+#[test]
+fn nothing_else_is_touched() {
+    for status in [OccurrenceStatus::Running, OccurrenceStatus::Completed, OccurrenceStatus::Cancelled] {
+        let mut change = change(status);
+        let before = change.clone();
+        decide(&mut change, &standing(0, 3), NOW);
+        assert_eq!(change, before);
+    }
+}
+
+#[test]
+fn who_died_young_beside_one_with_its_last_chance_takes_its_turn_and_says_so() {
+    let lost = |n: u8| {
+        let mut change = change(OccurrenceStatus::Unknown);
+        change.occurrence_id = occurrence(0, n);
+        change
+    };
+    let mut changes = [lost(1), lost(2), lost(3), lost(4)];
+    let lived = |seconds| Some(NOW - chrono::Duration::seconds(seconds));
+    let elsewhere = Standing { worker_id: "other".into(), started_at: lived(1), ..standing(0, 0) };
+    let mut standings: HashMap<_, _> = [
+        (occurrence(0, 1), Standing { rescues: 2, started_at: lived(60), ..standing(0, 0) }),
+        (occurrence(0, 2), Standing { started_at: lived(9), ..standing(0, 0) }),
+        (occurrence(0, 3), Standing { started_at: lived(10), ..standing(0, 0) }),
+        (occurrence(0, 4), elsewhere),
+    ]
+    .into();
+    gather(&changes, &mut standings);
+    for change in &mut changes {
+        decide(change, &standings[&change.occurrence_id], NOW);
+    }
+    assert_eq!(changes.each_ref().map(|change| change.takes_turn), [true, true, false, false]);
+    let notes = changes.each_ref().map(|change| change.steps[0].note.clone().unwrap_or_default());
+    assert_eq!(notes.each_ref().map(|note| note.ends_with(lane::IN_TURN)), [true, true, false, false], "{notes:?}");
+}
+
+#[test]
+fn one_that_was_lost_too_often_takes_its_turn_however_its_attempt_ended() {
+    for status in [OccurrenceStatus::Failed, OccurrenceStatus::TimedOut, OccurrenceStatus::Queued] {
+        let mut change = change(status);
+        decide(&mut change, &Standing { rescues: 3, lane_is_open: true, ..standing(0, 3) }, NOW);
+        assert!(change.takes_turn, "{status:?}");
+    }
+}
