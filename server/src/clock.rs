@@ -24,6 +24,8 @@ const STEP: Duration = Duration::seconds(2);
 const MACHINE_STEP: Duration = Duration::seconds(5);
 /// How long dispatching is held after a step.
 const HOLD: Duration = Duration::seconds(30);
+/// How long after a hold other servers may still go by the old time.
+const DOUBT: Duration = Duration::seconds(60);
 
 /// Where time comes from. Cloning gives the same one.
 #[derive(Clone, Debug)]
@@ -100,6 +102,14 @@ impl Clock {
         u64::try_from(left).ok().filter(|left| *left > 0).map(std::time::Duration::from_micros)
     }
 
+    /// Whether a clock was set so short a while ago that what other servers write may still go by the old time: they
+    /// measure once a minute. Ages say nothing until then.
+    #[must_use]
+    pub fn is_doubtful(&self) -> bool {
+        let until = self.source.held_until.load(Ordering::Relaxed);
+        self.passed() < until.saturating_add(DOUBT.num_microseconds().unwrap_or(0))
+    }
+
     /// Holds dispatching for 30 seconds from now.
     pub fn hold(&self) {
         let until = self.passed().saturating_add(HOLD.num_microseconds().unwrap_or(0));
@@ -149,7 +159,6 @@ impl Clock {
         let step = Duration::microseconds(wanted - self.source.offset.load(Ordering::Relaxed));
         // A difference below the time the question took is noise.
         if step.abs() > took {
-            self.source.offset.store(wanted, Ordering::Relaxed);
             if !is_first && step.abs() > STEP {
                 tracing::warn!(
                     event.name = "clock_step",
@@ -157,8 +166,10 @@ impl Clock {
                     hold_s = HOLD.num_seconds(),
                     "PostgreSQL's clock was set, or this machine slept; nothing is fired for a moment"
                 );
+                // First, or somebody could read the new time and know of no hold.
                 self.hold();
             }
+            self.source.offset.store(wanted, Ordering::Relaxed);
         }
         database - (before + took / 2)
     }
@@ -224,6 +235,7 @@ mod tests {
         let off = clock.now() - machine_now() - Duration::hours(2);
         assert!(off.abs() < Duration::seconds(1), "{off}");
         assert_eq!(clock.held_for(), None, "the first measurement is no step");
+        assert!(!clock.is_doubtful());
     }
 
     #[test]
@@ -233,6 +245,7 @@ mod tests {
             let before = machine_now();
             assert!((clock.align(before + step, before) - step).abs() < Duration::seconds(1));
             assert!(clock.held_for().is_some_and(|left| left.as_secs() > 25), "{step}");
+            assert!(clock.is_doubtful(), "{step}");
             assert!((clock.now() - machine_now() - step).abs() < Duration::seconds(1), "{step}");
         }
     }

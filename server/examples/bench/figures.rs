@@ -120,7 +120,10 @@ pub(crate) static GROUPS: &[Group] = &[
     },
     Group {
         name: "idle-100k",
-        figures: &[named("idle-100k", "% of a core", "all processes together, 100,000 jobs none of them due")],
+        figures: &[
+            named("idle-100k", "% of a core", "all processes together, 100,000 jobs none of them due"),
+            named("idle-100k-ours", "% of a core", "the server and the worker alone"),
+        ],
         opt_in: false,
         run: |lab, runs| Box::pin(idle::run(lab, runs)),
     },

@@ -23,6 +23,7 @@ pub(crate) async fn run(lab: &Lab, runs: usize) -> anyhow::Result<Vec<Sample>> {
     let worker = site.worker().await?;
     crop::warm_up(&site).await?;
     let mut parties = lab.services()?.to_vec();
+    let services = parties.len();
     parties.extend([server.party.clone(), worker.party.clone()]);
     sqlx::query("CHECKPOINT").execute(&site.pool).await?;
     tokio::time::sleep(SETTLE).await;
@@ -36,7 +37,8 @@ pub(crate) async fn run(lab: &Lab, runs: usize) -> anyhow::Result<Vec<Sample>> {
         let each: Vec<String> =
             parties.iter().zip(&shares).map(|(party, share)| format!("{} {share:.1}", party.name)).collect();
         println!("    % of a core: {}", each.join(", "));
-        samples.push(vec![("idle-100k", shares.iter().sum())]);
+        let ours = shares.iter().skip(services).sum();
+        samples.push(vec![("idle-100k", shares.iter().sum()), ("idle-100k-ours", ours)]);
     }
     worker.stop().await?;
     server.stop().await?;

@@ -150,17 +150,8 @@ async fn open(lab: &Lab) -> anyhow::Result<(lapin::Connection, Channel)> {
 
 fn report(occurrence_id: OccurrenceId, status: OccurrenceStatus) -> StatusReport {
     StatusReport {
-        occurrence_id,
-        attempt: 1,
-        instance_id: format!("{WORKER}-00000000"),
-        status,
-        timestamp: machine_now(),
-        result: None,
-        exception: None,
         duration_ms: status.is_final().then_some(1),
-        progress: None,
-        permanent: false,
-        retry_after_ms: None,
+        ..StatusReport::new(occurrence_id, 1, format!("{WORKER}-00000000"), status, machine_now())
     }
 }
 

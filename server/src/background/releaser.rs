@@ -5,7 +5,7 @@
 //! *replace* have their earlier occurrences cancelled here, and start when those have ended: never two at once.
 //!
 //! It also lets go what waits for its time: retries, and what a worker handed back for a while. It sleeps until the
-//! earliest of them.
+//! earliest of them. Those that were lost with their worker too often take turns besides (`domain::lane`).
 //!
 //! It runs on every server, leader or not, for it is woken where something ended; the lock around the statement that
 //! gives out slots makes that safe.
@@ -21,7 +21,10 @@ use crate::{
     cache::Cache,
     clock::Clock,
     command::jobs::Jobs,
-    domain::message::{Queued, message},
+    domain::{
+        lane,
+        message::{Queued, message},
+    },
     store::{Store, jobs::Edit},
 };
 
@@ -90,15 +93,30 @@ impl Task for Releaser {
             report.released += queued.len();
             self.send(queued).await;
         }
-        loop {
-            let queued = self.store.let_go(self.clock.now(), BATCH).await?;
-            if queued.is_empty() {
-                break;
-            }
+        let waits = self.store.next_waits().await?;
+        let is_due = |at: Option<DateTime<Utc>>| at.is_some_and(|at| at <= self.clock.now());
+        if is_due(waits.in_lane) {
+            let queued = self.store.take_turns(self.clock.now()).await?;
             report.retried += queued.len();
             self.send(queued).await;
         }
-        self.next = self.store.next_wait().await?;
+        // Who was acquitted is in no lane any more.
+        let waits = if is_due(waits.plain) || is_due(waits.in_lane) {
+            loop {
+                let queued = self.store.let_go(self.clock.now(), BATCH).await?;
+                if queued.is_empty() {
+                    break;
+                }
+                report.retried += queued.len();
+                self.send(queued).await;
+            }
+            self.store.next_waits().await?
+        } else {
+            waits
+        };
+        // Nobody tells when a turn is over; while somebody waits for one, it is looked for.
+        let in_lane = waits.in_lane.map(|at| at.max(self.clock.now() + lane::LOOK));
+        self.next = waits.plain.into_iter().chain(in_lane).min();
         let paused: Vec<_> = self.store.begin_pauses(self.clock.now()).await?;
         report.paused = paused.len();
         if !paused.is_empty() {

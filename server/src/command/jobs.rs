@@ -126,7 +126,9 @@ impl Jobs {
             return Err(AppError::field("reason", "at most 500 characters"));
         }
         let job = self.store.job(id).await?.ok_or_else(gone)?;
-        if job.definition.is_active == active {
+        // Whoever pauses what was disabled with a cool-down means that it stays so.
+        let is_so = job.definition.is_active == active && (active || job.auto_disabled_at.is_none());
+        if is_so {
             return Ok(());
         }
         let now = self.clock.now();
@@ -176,7 +178,8 @@ impl Jobs {
         Err(conflict())
     }
 
-    /// When a job is due first, after what it `fired` last.
+    /// When a job is due first, after what it `fired` last. None also when it is due so long after the end of a run that
+    /// is open: the releaser makes it due then.
     pub(crate) async fn first(
         &self,
         id: JobId,
@@ -184,6 +187,9 @@ impl Jobs {
         fired: Option<DateTime<Utc>>,
         now: DateTime<Utc>,
     ) -> Result<Option<DateTime<Utc>>, AppError> {
+        if job.schedule.pause_after_end().is_some() && self.store.has_open_run(id).await? {
+            return Ok(None);
+        }
         let calendars = self.calendars_of(job).await?;
         let kept: Vec<&Calendar> = calendars.values().collect();
         Ok(Timetable::new(id, &job.schedule, &job.rules, &kept).first(fired, now))
@@ -202,8 +208,13 @@ impl Jobs {
         Ok(self.store.calendars_by_id(&named).await?)
     }
 
-    /// An edit that leaves the schedule alone leaves the rhythm alone too; any other starts it anew.
-    pub(super) async fn next_after_edit(
+    /// When a job is due next after an edit: one that leaves the schedule alone leaves the rhythm alone too; any other
+    /// starts it anew.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn next_after_edit(
         &self,
         before: &StoredJob,
         job: &JobInput,

@@ -178,7 +178,9 @@ impl<'a> Timetable<'a> {
     fn blacked_out(&self, due: DateTime<Utc>, end: DateTime<Utc>, now: DateTime<Utc>) -> Firing {
         let (next, note) = match self.rules.blackout {
             Blackout::Skip => {
-                (self.following(due, now.max(end)), "Skipped: a calendar blacks this time out.".to_owned())
+                // What else was missed meanwhile is judged by the misfire rule, one after the other.
+                let least = if self.schedule.pause_after_end().is_some() { now.max(end) } else { end };
+                (self.following(due, least), "Skipped: a calendar blacks this time out.".to_owned())
             }
             Blackout::Postpone => {
                 let next = self.after_blackouts(end);

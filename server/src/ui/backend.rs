@@ -257,7 +257,12 @@ impl Backend for ServerBackend {
         // A wrong rule has its message beside its own field; the schedule can be shown without it.
         let rules = form.rules().unwrap_or_default();
         let id = form.id.parse().unwrap_or_default();
-        self.preview_of(id, &JobInput::sketch(schedule, rules), None, viewer_zone).await
+        let job = JobInput::sketch(schedule, rules);
+        let next = match self.store.job(id).await? {
+            Some(before) => self.jobs.next_after_edit(&before, &job, self.clock.now()).await?,
+            None => None,
+        };
+        self.preview_of(id, &job, next, viewer_zone).await
     }
 
     async fn check_job(&self, _me: &Me, form: &JobForm) -> Result<(), AppError> {

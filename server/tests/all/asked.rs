@@ -51,19 +51,7 @@ async fn made(store: &Store, clock: &Clock, job_id: JobId) -> MadeRow {
 }
 
 fn report(clock: &Clock, id: OccurrenceId, status: OccurrenceStatus) -> StatusReport {
-    StatusReport {
-        occurrence_id: id,
-        attempt: 1,
-        instance_id: "w-1".into(),
-        status,
-        timestamp: clock.now(),
-        result: None,
-        exception: None,
-        duration_ms: None,
-        progress: None,
-        permanent: false,
-        retry_after_ms: None,
-    }
+    StatusReport::new(id, 1, "w-1", status, clock.now())
 }
 
 /// Tells what a worker would tell; returns how many rows changed.
@@ -155,6 +143,7 @@ async fn what_is_lost_is_cancelled_without_its_worker() {
         status: OccurrenceStatus::Unknown,
         note: "its worker fell silent".into(),
         cause: None,
+        takes_turn: false,
     };
     assert_eq!(store.settle_lost(&[lost], None, clock.now()).await.expect("settled").rows.len(), 1);
     let edit = Edit { by: "ana", at: clock.now() };
@@ -363,7 +352,9 @@ async fn an_occurrence_carries_the_rules_of_its_job_and_waits_where_they_say_so(
             let wanted = rules.needs_slot().then(|| {
                 let key = rules.key_limit.clone();
                 let limit = key.as_ref().map(|key| i16::try_from(key.limit).expect("small"));
-                let own = rules.job_limit().map(|limit| i16::try_from(limit).expect("small"));
+                // One that is asked for and must not overlap takes its turn: the other may be made at this very moment.
+                let turns = (rules.overlap == Overlap::Skip).then_some(1);
+                let own = turns.or(rules.job_limit()).map(|limit| i16::try_from(limit).expect("small"));
                 (false, own, key.map(|key| key.key), limit)
             });
             assert_eq!(slot, wanted, "{rules:?}");

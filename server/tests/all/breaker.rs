@@ -2,7 +2,7 @@
 
 use std::time::Duration as Pause;
 
-use chrono::Duration;
+use chrono::{DateTime, Duration, Utc};
 use protocol::{
     id::{JobId, OccurrenceId},
     message::StatusReport,
@@ -53,21 +53,20 @@ fn breaker(server: &Server, usual: Option<AutoDisable>) -> Breaker {
 
 /// A run that ends like this; its report comes `copies` times.
 async fn run(server: &Server, job_id: JobId, status: OccurrenceStatus, copies: usize) -> OccurrenceId {
+    run_at(server, job_id, status, copies, server.clock.now()).await
+}
+
+/// The same by a worker whose clock says `at`.
+async fn run_at(
+    server: &Server,
+    job_id: JobId,
+    status: OccurrenceStatus,
+    copies: usize,
+    at: DateTime<Utc>,
+) -> OccurrenceId {
     let asked = Asked { id: server.clock.occurrence_id(), job_id, by: "test".into(), force: true, ..Asked::default() };
     server.store.make_asked(&asked, server.clock.now()).await.expect("answered").new_row().expect("made");
-    let report = StatusReport {
-        occurrence_id: asked.id,
-        attempt: 1,
-        instance_id: "w-1".into(),
-        status,
-        timestamp: server.clock.now(),
-        result: None,
-        exception: Some("boom".into()),
-        duration_ms: None,
-        progress: None,
-        permanent: false,
-        retry_after_ms: None,
-    };
+    let report = StatusReport { exception: Some("boom".into()), ..StatusReport::new(asked.id, 1, "w-1", status, at) };
     for _ in 0..copies {
         server.store.apply(&fold(vec![report.clone()]), server.clock.now()).await.expect("answered");
     }
@@ -192,6 +191,44 @@ async fn a_job_is_enabled_again_after_its_pause_and_begins_with_a_clean_sheet() 
     assert!(job.next_fire_at.is_some_and(|next| next > server.clock.now() + Duration::minutes(59)));
     assert_eq!(deeds(&server, id).await, ["job.auto_enable", "job.auto_disable"]);
     assert_eq!(breaker.tick().await.expect("judged").disabled, [], "the old failures do not count again");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_workers_wrong_clock_neither_saves_a_job_nor_disables_it_again() {
+    let (_config, server) = house().await;
+    let mut breaker = breaker(&server, None);
+    for off in [Duration::hours(-5), Duration::hours(5)] {
+        let id = job(&server, Some(RULE)).await;
+        for _ in 0..3 {
+            run_at(&server, id, OccurrenceStatus::Failed, 1, server.clock.now() + off).await;
+        }
+        assert_eq!(breaker.tick().await.expect("judged").disabled, [id], "{off}");
+        server.jobs.set_active(&stack::admin(), id, true, "").await.expect("resumed");
+        assert_eq!(breaker.tick().await.expect("judged").disabled, [], "{off}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn who_pauses_a_job_that_would_be_enabled_again_means_it() {
+    let (_config, server) = house().await;
+    let id = job(&server, Some(AutoDisable { cool_down_seconds: Some(1), ..RULE })).await;
+    for _ in 0..3 {
+        run(&server, id, OccurrenceStatus::Failed, 1).await;
+    }
+    let mut breaker = breaker(&server, None);
+    assert_eq!(breaker.tick().await.expect("judged").disabled, [id]);
+    let disabled_at = stored(&server, id).await.auto_disabled_at.expect("disabled");
+    server.jobs.set_active(&stack::admin(), id, false, "until Monday").await.expect("paused");
+    stack::eventually("the end of the pause", || async {
+        (server.clock.now() > disabled_at + Duration::seconds(1)).then_some(())
+    })
+    .await;
+    assert_eq!(breaker.tick().await.expect("judged").enabled, []);
+    let job = stored(&server, id).await;
+    assert!(!job.definition.is_active && job.auto_disabled_at.is_none());
+    assert_eq!(job.paused_reason.as_deref(), Some("until Monday"));
     server.stop().await;
 }
 

@@ -62,19 +62,7 @@ impl Bench {
 }
 
 fn report(id: OccurrenceId, instance: &str, status: OccurrenceStatus) -> StatusReport {
-    StatusReport {
-        occurrence_id: id,
-        attempt: 1,
-        instance_id: instance.into(),
-        status,
-        timestamp: server::clock::machine_now(),
-        result: None,
-        exception: None,
-        duration_ms: None,
-        progress: None,
-        permanent: false,
-        retry_after_ms: None,
-    }
+    StatusReport::new(id, 1, instance, status, server::clock::machine_now())
 }
 
 #[tokio::test]

@@ -4,8 +4,14 @@ use std::sync::Arc;
 
 use app::error::AppError;
 use futures::StreamExt;
-use protocol::event::Event;
-use server::{cache::Cache, clock::Clock, command::cluster::Cluster, live::Hub, store::Store};
+use protocol::{event::Event, id::OccurrenceId, schedule::Schedule};
+use server::{
+    cache::Cache,
+    clock::Clock,
+    command::cluster::Cluster,
+    live::Hub,
+    store::{Store, asked::Asked},
+};
 use tokio::sync::Notify;
 
 use crate::common::{self, stack};
@@ -14,6 +20,7 @@ struct Bench {
     store: Store,
     cluster: Cluster,
     outbox: tokio::sync::mpsc::Receiver<Vec<protocol::event::Envelope>>,
+    pool: sqlx::PgPool,
 }
 
 async fn bench() -> Bench {
@@ -28,7 +35,8 @@ async fn bench() -> Bench {
         wake: Arc::new(Notify::new()),
         release: Arc::new(Notify::new()),
     };
-    Bench { store, cluster, outbox }
+    let pool = sqlx::PgPool::connect(&config.database.url).await.expect("PostgreSQL answers");
+    Bench { store, cluster, outbox, pool }
 }
 
 #[tokio::test]
@@ -81,4 +89,32 @@ async fn a_pause_without_a_reason_or_with_a_novel_is_refused() {
     }
     bench.cluster.pause(&stack::admin(), &"é".repeat(500)).await.expect("500 characters are fine");
     assert_eq!(bench.store.audit_entries(None, 10).await.expect("answered").len(), 1);
+}
+
+#[tokio::test]
+async fn while_the_cluster_is_paused_only_what_somebody_asked_for_is_sent_again() {
+    let bench = bench().await;
+    let (store, clock) = (&bench.store, &bench.cluster.clock);
+    let job_id = common::insert(store, clock, Schedule::Manual, None).await;
+    let mut ids = Vec::new();
+    for trigger in ["schedule", "manual"] {
+        let asked = Asked { id: clock.occurrence_id(), job_id, by: "test".into(), force: true, ..Asked::default() };
+        store.make_asked(&asked, clock.now()).await.expect("answered").new_row().expect("made");
+        sqlx::query("UPDATE occurrences SET trigger = $1 WHERE id = $2")
+            .bind(trigger)
+            .bind(asked.id.0)
+            .execute(&bench.pool)
+            .await
+            .expect("set");
+        ids.push(asked.id);
+    }
+    let unsent = async || -> Vec<OccurrenceId> {
+        let later = clock.now() + chrono::Duration::minutes(1);
+        store.unpublished(later, 10).await.expect("answered").into_iter().map(|queued| queued.id).collect()
+    };
+    assert_eq!(unsent().await, ids);
+    bench.cluster.pause(&stack::admin(), "the warehouse moves").await.expect("paused");
+    assert_eq!(unsent().await, ids[1..]);
+    bench.cluster.resume(&stack::admin()).await.expect("resumed");
+    assert_eq!(unsent().await, ids);
 }

@@ -67,19 +67,7 @@ impl Bench {
     }
 
     async fn end(&self, id: OccurrenceId) {
-        let report = StatusReport {
-            occurrence_id: id,
-            attempt: 1,
-            instance_id: "w-1".into(),
-            status: OccurrenceStatus::Completed,
-            timestamp: self.clock.now(),
-            result: None,
-            exception: None,
-            duration_ms: None,
-            progress: None,
-            permanent: false,
-            retry_after_ms: None,
-        };
+        let report = StatusReport::new(id, 1, "w-1", OccurrenceStatus::Completed, self.clock.now());
         self.store.apply(&fold(vec![report]), self.clock.now()).await.expect("answered");
     }
 
@@ -168,6 +156,33 @@ async fn old_failures_letters_and_keys_go_and_young_ones_stay() {
     assert_eq!(bench.run("SELECT 1 FROM failed_occurrences").await, 5);
     assert_eq!(bench.run("SELECT 1 FROM dead_letters").await, 5);
     assert_eq!(bench.run("SELECT 1 FROM trigger_keys").await, 2);
+}
+
+#[tokio::test]
+async fn nothing_is_dropped_by_a_clock_that_was_just_set() {
+    let mut bench = Bench::new().await;
+    let letter_and_key =
+        "WITH d AS (INSERT INTO dead_letters (id, received_at, digest, reason, source, body, body_bytes)
+                          VALUES (gen_random_uuid(), now(), 'x', 'r', 's', '', 0))
+                          INSERT INTO trigger_keys (job_id, key, occurrence_id, created_at)
+                          VALUES (gen_random_uuid(), 'k', gen_random_uuid(), now())";
+    bench.run(letter_and_key).await;
+    bench.clock.advance(Duration::days(200));
+    bench.clock.hold();
+    let kept = bench.upkeep.tick().await.expect("answered");
+    assert_eq!(
+        (kept.dead_letters, kept.trigger_keys, kept.dropped),
+        (0, 0, Vec::new()),
+        "who believes it drops all there is"
+    );
+    assert!(kept.partitions > 0, "days ahead are made, which takes nothing from anybody");
+    // The hold of dispatching, and the minute in which other servers may not have noticed.
+    bench.clock.advance(Duration::seconds(89));
+    assert_eq!(bench.upkeep.tick().await.expect("answered").dead_letters, 0);
+    bench.clock.advance(Duration::seconds(1));
+    let kept = bench.upkeep.tick().await.expect("answered");
+    assert_eq!((kept.dead_letters, kept.trigger_keys), (1, 1));
+    assert!(!kept.dropped.is_empty(), "{kept:?}");
 }
 
 #[tokio::test]

@@ -229,6 +229,9 @@ fn a_fire_that_a_changed_calendar_blacks_out_is_a_row_that_says_so() {
     let firing = table(&schedule, &Rules::default(), &calendars).fire(saturday, saturday);
     assert_eq!(firing.verdict, Verdict::Skip);
     assert_eq!(firing.next_fire_at, Some(at("2026-01-05T12:00:00Z")));
+    // Looked at late, what was due after the blackout is still judged, one after the other.
+    let firing = table(&schedule, &Rules::default(), &calendars).fire(saturday, at("2026-01-07T13:00:00Z"));
+    assert_eq!(firing.next_fire_at, Some(at("2026-01-05T12:00:00Z")));
 }
 
 /// What is shown (`following`), what is fired (`fire`) and what the command line says (`Cron::next_after`) are one list.

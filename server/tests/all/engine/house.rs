@@ -139,6 +139,8 @@ impl House {
         let real = server::clock::machine_now().timestamp();
         let clock = Clock::manual(DateTime::from_timestamp(real - real % 60, 0).expect("an instant"));
         let server = Server::start(&config, clock.clone()).await.expect("the server starts");
+        // Who asks it to look before it leads is told of nothing, which says nothing.
+        stack::eventually("leading", || async { server.leadership.borrow().works().then_some(()) }).await;
         let gate = Gate::default();
         let house = Self { config, server, clock, gate, stop: CancellationToken::new() };
         house.hire();

@@ -92,6 +92,11 @@ async fn a_pause_counted_from_the_end_begins_when_the_run_has_ended() {
     let job = house.job(schedule, Rules::default(), Some(house.clock.now())).await;
     let first = house.starts(1).await[0];
     assert_eq!(house.next(job).await, None, "not due while it runs");
+    // Whoever pauses, resumes or edits it meanwhile changes nothing about that.
+    let me = stack::admin();
+    house.server.jobs.set_active(&me, job, false, "").await.expect("paused");
+    house.server.jobs.set_active(&me, job, true, "").await.expect("resumed");
+    assert_eq!(house.next(job).await, None, "not due while it runs, though it was paused");
     house.pass(Duration::seconds(300)).await;
     house.gate.let_one_end();
     house.becomes(job, first, OccurrenceStatus::Completed).await;

@@ -37,25 +37,13 @@ impl Bench {
 
     /// What the intake does with a report.
     async fn tell(&self, attempt: u32, status: OccurrenceStatus) -> bool {
-        let report = StatusReport {
-            occurrence_id: self.id,
-            attempt,
-            instance_id: "w-dead".into(),
-            status,
-            timestamp: self.clock.now(),
-            result: None,
-            exception: None,
-            duration_ms: None,
-            progress: None,
-            permanent: false,
-            retry_after_ms: None,
-        };
+        let report = StatusReport::new(self.id, attempt, "w-dead", status, self.clock.now());
         let mut changes = fold(vec![report]);
         let asked: Vec<_> = changes.iter().map(|change| (change.occurrence_id, change.attempt)).collect();
         let standings = self.store.standings(&asked).await.expect("answered");
         for change in &mut changes {
             if let Some(standing) = standings.get(&change.occurrence_id) {
-                retry::decide(change, *standing, self.clock.now());
+                retry::decide(change, standing, self.clock.now());
             }
         }
         !self.store.apply(&changes, self.clock.now()).await.expect("answered").rows.is_empty()

@@ -32,19 +32,11 @@ pub(crate) async fn report(
     age: i64,
 ) {
     let report = StatusReport {
-        occurrence_id: id,
-        attempt: 1,
-        instance_id: "w-1".into(),
-        status,
-        timestamp: server.clock.now() - Duration::minutes(age),
-        result: None,
         exception: exception.map(str::to_owned),
-        duration_ms: None,
-        progress: None,
-        permanent: false,
-        retry_after_ms: None,
+        ..StatusReport::new(id, 1, "w-1", status, server.clock.now() - Duration::minutes(age))
     };
-    assert_eq!(server.store.apply(&fold(vec![report]), server.clock.now()).await.expect("answered").rows.len(), 1);
+    let at = report.timestamp;
+    assert_eq!(server.store.apply(&fold(vec![report]), at).await.expect("answered").rows.len(), 1);
 }
 
 /// An occurrence that failed like this, on record.

@@ -59,19 +59,7 @@ impl Bench {
 
     /// Reports as a worker would. True when that changed something.
     pub(crate) async fn tell(&self, id: OccurrenceId, status: OccurrenceStatus) -> bool {
-        let report = StatusReport {
-            occurrence_id: id,
-            attempt: 1,
-            instance_id: "w-1".into(),
-            status,
-            timestamp: self.clock.now(),
-            result: None,
-            exception: None,
-            duration_ms: Some(3),
-            progress: None,
-            permanent: false,
-            retry_after_ms: None,
-        };
+        let report = StatusReport { duration_ms: Some(3), ..StatusReport::new(id, 1, "w-1", status, self.clock.now()) };
         let told = self.server.store.apply(&fold(vec![report]), self.clock.now()).await.expect("answered");
         !told.rows.is_empty()
     }
