@@ -1,20 +1,30 @@
-//! As much of AMQP 0-9-1 as it takes to find confirmations and deliveries in what a broker sends.
+//! As much of AMQP 0-9-1 as it takes to find confirmations and deliveries in what a broker sends, and messages in what a
+//! process sends.
 //!
 //! A frame is a byte of type, two of channel, four of length, as many bytes, and an end mark. In a method frame the first
 //! four bytes name class and method. A broker's `basic.ack` is always a confirmation: only clients acknowledge deliveries.
+//! A process greets with eight bytes that are no frame.
 
-use std::sync::{PoisonError, atomic::Ordering};
+use std::sync::{
+    PoisonError,
+    atomic::{AtomicU32, Ordering},
+};
 
-use super::State;
+use super::{State, pump::Way};
 
 const HEADER: usize = 7;
 const METHOD: u8 = 1;
+const GREETING: usize = 8;
+const BASIC_PUBLISH: [u8; 4] = [0, 60, 0, 40];
 const BASIC_DELIVER: [u8; 4] = [0, 60, 0, 60];
 const BASIC_ACK: [u8; 4] = [0, 60, 0, 80];
 
-/// What has come of a frame that is not complete yet.
-#[derive(Default)]
+/// Takes one way of a connection apart.
 pub(super) struct Frames {
+    way: Way,
+    /// What of the greeting is still to come.
+    greeting: usize,
+    /// What has come of a frame that is not complete yet.
     rest: Vec<u8>,
 }
 
@@ -26,14 +36,25 @@ pub(super) struct Passed {
 }
 
 impl Frames {
+    pub(super) fn new(way: Way) -> Self {
+        Self { way, greeting: if way == Way::Up { GREETING } else { 0 }, rest: Vec::new() }
+    }
+
     pub(super) fn pass(&mut self, bytes: &[u8], state: &State) -> Passed {
+        let (greeting, bytes) = bytes.split_at(self.greeting.min(bytes.len()));
+        self.greeting -= greeting.len();
         self.rest.extend_from_slice(bytes);
-        let mut passed = Passed { bytes: Vec::with_capacity(self.rest.len()), is_last: false };
+        let mut passed = Passed { bytes: greeting.to_vec(), is_last: false };
         let mut read = 0;
         while let Some(frame) = first(&self.rest[read..]) {
             read += frame.len();
-            match kind(frame) {
-                Some(BASIC_ACK) if lose_one(state) => {
+            match (self.way, kind(frame)) {
+                (Way::Up, Some(BASIC_PUBLISH)) if lose_one(&state.to_swallow) => {
+                    state.swallowed.fetch_add(1, Ordering::SeqCst);
+                    passed.is_last = true;
+                    break;
+                }
+                (Way::Down, Some(BASIC_ACK)) if lose_one(&state.to_drop) => {
                     state.dropped.fetch_add(1, Ordering::SeqCst);
                     if state.to_drop.load(Ordering::SeqCst) == 0 {
                         passed.is_last = true;
@@ -41,7 +62,7 @@ impl Frames {
                     }
                     continue;
                 }
-                Some(BASIC_DELIVER) => note(frame, state),
+                (Way::Down, Some(BASIC_DELIVER)) => note(frame, state),
                 _ => {}
             }
             passed.bytes.extend_from_slice(frame);
@@ -62,8 +83,8 @@ fn kind(frame: &[u8]) -> Option<[u8; 4]> {
     (frame[0] == METHOD).then(|| frame.get(HEADER..HEADER + 4)?.try_into().ok()).flatten()
 }
 
-fn lose_one(state: &State) -> bool {
-    state.to_drop.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
+fn lose_one(count: &AtomicU32) -> bool {
+    count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
 }
 
 /// The routing key ends with the occurrence; before it stand the consumer's tag, the delivery's number, whether it is a
@@ -86,10 +107,7 @@ fn note(frame: &[u8], state: &State) {
 mod tests {
     use std::{
         collections::HashMap,
-        sync::{
-            Mutex,
-            atomic::{AtomicU32, AtomicU64},
-        },
+        sync::{Mutex, atomic::AtomicU64},
     };
 
     use super::*;
@@ -101,6 +119,8 @@ mod tests {
             cuts: Default::default(),
             to_drop: AtomicU32::new(to_drop),
             dropped: AtomicU64::new(0),
+            to_swallow: AtomicU32::new(0),
+            swallowed: AtomicU64::new(0),
             delivered: Mutex::default(),
         }
     }
@@ -128,14 +148,14 @@ mod tests {
     #[test]
     fn what_comes_in_pieces_goes_on_whole_and_in_order() {
         let sent = [frame(8, &[]), ack(1), frame(3, b"a body"), ack(2)].concat();
-        let (mut frames, state) = (Frames::default(), state(0));
+        let (mut frames, state) = (Frames::new(Way::Down), state(0));
         let got: Vec<u8> = sent.chunks(3).flat_map(|piece| frames.pass(piece, &state).bytes).collect();
         assert_eq!(got, sent);
     }
 
     #[test]
     fn a_confirmation_is_lost_and_the_connection_ends_with_the_last_one() {
-        let (mut frames, state) = (Frames::default(), state(2));
+        let (mut frames, state) = (Frames::new(Way::Down), state(2));
         let one = frames.pass(&[frame(8, &[]), ack(1)].concat(), &state);
         assert_eq!((one.bytes, one.is_last), (frame(8, &[]), false));
         let two = frames.pass(&[ack(2), ack(3)].concat(), &state);
@@ -144,8 +164,30 @@ mod tests {
     }
 
     #[test]
+    fn a_message_is_lost_and_the_connection_with_it() {
+        let (mut frames, state) = (Frames::new(Way::Up), state(0));
+        state.to_swallow.store(1, Ordering::SeqCst);
+        let publish = frame(METHOD, &[0, 60, 0, 40, 0, 0, 4]);
+        let sent = [b"AMQP\x00\x00\x09\x01".to_vec(), ack(1), publish.clone(), frame(3, b"a body")].concat();
+        let (mut got, mut is_over) = (Vec::new(), false);
+        for piece in sent.chunks(5) {
+            let passed = frames.pass(piece, &state);
+            got.extend(passed.bytes);
+            if passed.is_last {
+                is_over = true;
+                break;
+            }
+        }
+        assert!(is_over);
+        assert_eq!(got, sent[..sent.len() - publish.len() - frame(3, b"a body").len()]);
+        assert_eq!(state.swallowed.load(Ordering::SeqCst), 1);
+        let next = Frames::new(Way::Up).pass(&sent, &state);
+        assert_eq!((next.bytes, next.is_last), (sent, false), "the next one arrives");
+    }
+
+    #[test]
     fn deliveries_are_counted_by_occurrence() {
-        let (mut frames, state) = (Frames::default(), state(0));
+        let (mut frames, state) = (Frames::new(Way::Down), state(0));
         frames.pass(&[deliver("w.quick.01"), deliver("w.quick.02"), deliver("w.quick.01")].concat(), &state);
         let counted = state.delivered.into_inner().expect("nobody panicked");
         assert_eq!(counted, HashMap::from([("01".to_owned(), 2), ("02".to_owned(), 1)]));

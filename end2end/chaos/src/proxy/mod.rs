@@ -1,9 +1,11 @@
-//! A line between one process and one service, which can be cut, held up, slowed down, or made to lose a confirmation.
+//! A line between one process and one service, which can be cut, held up, slowed down, or made to lose a confirmation or
+//! a message.
 //!
 //! Every process has lines of its own, so that any pair can be parted while all others go on. A line that is held up
 //! holds what was sent as a network does: nobody is told, and what waits arrives when it is let go, however late. Bytes
-//! are never taken out of a stream, because no network does that either; the one exception is the confirmation of a
-//! message, taken out as a whole and followed by the end of the connection, which is how a broker's answer is lost in life.
+//! are never taken out of a stream, because no network does that either. The one exception is the confirmation of a
+//! message, taken out as a whole and followed by the end of the connection, which is how a broker's answer is lost in
+//! life. A message is lost as it is on its way when a connection ends: the sender's machine has taken it, and nobody more.
 
 mod amqp;
 mod pump;
@@ -59,6 +61,9 @@ struct State {
     /// How many confirmations are still to be lost.
     to_drop: AtomicU32,
     dropped: AtomicU64,
+    /// How many messages are still to be lost, each with its connection.
+    to_swallow: AtomicU32,
+    swallowed: AtomicU64,
     /// How often each occurrence's message was delivered over this line.
     delivered: Mutex<HashMap<String, u32>>,
 }
@@ -74,6 +79,8 @@ impl Link {
             cuts: watch::Sender::default(),
             to_drop: AtomicU32::new(0),
             dropped: AtomicU64::new(0),
+            to_swallow: AtomicU32::new(0),
+            swallowed: AtomicU64::new(0),
             delivered: Mutex::default(),
         });
         tokio::spawn(accept(listener, target, Arc::downgrade(&state)));
@@ -108,7 +115,17 @@ impl Link {
         self.state.to_drop.store(count, Ordering::SeqCst);
     }
 
-    /// How many have been lost so far.
+    /// Loses the next message that the process sends, whatever it sent after it, and the connection.
+    pub(crate) fn swallow_publish(&self) {
+        self.state.to_swallow.store(1, Ordering::SeqCst);
+    }
+
+    /// How many messages have been lost so far, with what came after each not counted.
+    pub(crate) fn swallowed(&self) -> u64 {
+        self.state.swallowed.load(Ordering::SeqCst)
+    }
+
+    /// How many confirmations have been lost so far.
     pub(crate) fn dropped(&self) -> u64 {
         self.state.dropped.load(Ordering::SeqCst)
     }

@@ -17,7 +17,7 @@ use super::{Mode, State, amqp::Frames};
 const CHUNK: usize = 64 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+pub(super) enum Way {
     /// From the process to the service.
     Up,
     /// From the service to the process.
@@ -52,7 +52,7 @@ pub(super) async fn both(
 
 async fn one(from: &mut OwnedReadHalf, to: &mut OwnedWriteHalf, state: &Arc<State>, way: Way) -> std::io::Result<()> {
     let mut mode = state.mode.subscribe();
-    let mut frames = (state.amqp && way == Way::Down).then(Frames::default);
+    let mut frames = state.amqp.then(|| Frames::new(way));
     let mut chunk = vec![0; CHUNK];
     loop {
         open(&mut mode, way).await;

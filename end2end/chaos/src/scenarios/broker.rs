@@ -141,7 +141,7 @@ async fn unbound(house: &mut House, dials: Dials) -> anyhow::Result<super::Playe
 
 pub(super) const C23: Scenario = Scenario {
     id: "C23",
-    title: "The broker's confirmation is lost, and the connection with it",
+    title: "The broker's confirmation, or the message, is lost with the connection",
     short: 10,
     long: 200,
     play: |house, dials| Box::pin(unconfirmed(house, dials)),
@@ -151,27 +151,25 @@ async fn unconfirmed(house: &mut House, dials: Dials) -> anyhow::Result<super::P
     let judge = json!({"allowance_ms": 15_000, "dispatch_allowance_ms": 6_000, "orphan_ms": null});
     Script::new("C23", judge)
         .play(house, dials, async |stand: &mut Stand<'_>, dials: &Dials, extra: &mut Extra| {
-            let mut lost = 0;
+            let (mut lost, mut unsent) = (0, 0);
             while lost < dials.count {
                 let leader = stand.some_leader().await?;
                 let name = format!("{}>rabbitmq", stand.servers[leader].name());
                 let some = 1 + lost % 3;
-                let fault = stand.evidence.begin("drop-confirm", name.as_str(), format!("{some} lost, then a reset"));
-                let before = stand.link(&name)?.dropped();
-                stand.link(&name)?.drop_confirms(some);
-                stand
-                    .until("a lost confirmation", async |stand| {
-                        Ok(stand.link(&name)?.dropped() >= before + u64::from(some))
-                    })
-                    .await?;
-                stand.evidence.over(fault);
+                stand.lose_confirms(&name, some).await?;
                 lost += some;
                 let breath = pause(&mut stand.random, 0.1, dials.either(0.6, 0.8));
                 stand.go_on(breath).await;
+                // To the sender it looks the same: no answer. This time nobody has the message.
+                if lost >= (unsent + 1) * 4 {
+                    stand.lose_publish(&name).await?;
+                    unsent += 1;
+                }
             }
             stand.go_on(6.0).await;
             let copies = stand.copies();
             extra.figures.insert("confirmations_lost", f64::from(lost));
+            extra.figures.insert("messages_lost", f64::from(unsent));
             extra.at_least("copies_delivered", copies as f64, f64::from(dials.count) / 10.0);
             Ok(())
         })
@@ -179,6 +177,25 @@ async fn unconfirmed(house: &mut House, dials: Dials) -> anyhow::Result<super::P
 }
 
 impl Stand<'_> {
+    async fn lose_confirms(&mut self, link: &str, count: u32) -> anyhow::Result<()> {
+        let fault = self.evidence.begin("drop-confirm", link, format!("{count} lost, then a reset"));
+        let before = self.link(link)?.dropped();
+        self.link(link)?.drop_confirms(count);
+        self.until("a lost confirmation", async |stand| Ok(stand.link(link)?.dropped() >= before + u64::from(count)))
+            .await?;
+        self.evidence.over(fault);
+        Ok(())
+    }
+
+    async fn lose_publish(&mut self, link: &str) -> anyhow::Result<()> {
+        let fault = self.evidence.begin("lose-publish", link, "a reset, the message on its way".to_owned());
+        let before = self.link(link)?.swallowed();
+        self.link(link)?.swallow_publish();
+        self.until("a lost message", async |stand| Ok(stand.link(link)?.swallowed() > before)).await?;
+        self.evidence.over(fault);
+        Ok(())
+    }
+
     /// How many occurrences had their message delivered more than once.
     pub(super) fn copies(&self) -> usize {
         let mut times = HashMap::<String, u32>::new();

@@ -296,8 +296,9 @@ async fn poisoned(house: &mut House, dials: Dials) -> anyhow::Result<super::Play
                 }
                 // The first start and three rescues.
                 extra.at_most("deaths_by_one_run", deaths, 4.0);
-                // A long run that meets two such jobs in its life has as many deaths to its name as they have.
-                stand.go_on(20.0).await;
+                // A run that was acquitted lives for another 20 s; one that meets two such jobs in its life has as many
+                // deaths to its name as they have.
+                stand.go_on(25.0).await;
             }
             Ok(())
         })
