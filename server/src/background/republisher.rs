@@ -3,6 +3,10 @@
 //! A row exists before its message does, so a server that dies between the two, a broker that is away and a confirm that
 //! is lost all leave the same trace: `published_at IS NULL`. Sending again is harmless, because a worker claims an
 //! occurrence before it runs it; the copy is marked, so that the worker looks twice.
+//!
+//! A row without the mark may also be one whose message is on its way right now, from here or from another server. Only
+//! its age tells these apart, except where this server knows better: what it tried to send and could not is sent again
+//! as soon as there is a way, however young it is. A connection that ends costs a moment then, not seconds.
 
 use std::{
     sync::{Arc, Mutex},
@@ -56,11 +60,13 @@ impl Task for Republisher {
 
     async fn tick(&mut self) -> anyhow::Result<Republished> {
         let mut total = Republished::default();
-        // Younger ones are most likely on their way right now.
+        // Younger ones are most likely on their way right now, except those of which is known that they are not.
         let age = chrono::Duration::from_std(self.every).unwrap_or_default();
+        let mut left = Vec::new();
         while self.publisher.is_up() {
             let now = self.clock.now();
-            let mut found = self.store.unpublished(now - age, BATCH).await?;
+            left.extend(self.publisher.take_left());
+            let mut found = self.store.unpublished(now - age, &left, BATCH).await?;
             if faults::sabotaged("s11") {
                 only_newer(&mut found);
             }
@@ -80,6 +86,8 @@ impl Task for Republisher {
             total.found += messages.len();
             total.sent += sent.len();
             if sent.len() < messages.len() {
+                // Some of it may not have been tried yet.
+                self.publisher.leave(left);
                 break;
             }
         }

@@ -74,9 +74,11 @@ impl Sender {
             return;
         }
         if !self.publisher.is_up() {
-            return self.leave(&messages, &[]).await;
+            self.publisher.leave(messages.iter().map(|out| out.message.occurrence_id));
+            return self.give_up(&messages, &[]).await;
         }
         let Ok(Ok(permit)) = tokio::time::timeout(TURN, self.gate.clone().acquire_owned()).await else {
+            self.publisher.leave(messages.iter().map(|out| out.message.occurrence_id));
             self.republish.notify_one();
             return;
         };
@@ -100,7 +102,7 @@ impl Sender {
     pub(super) async fn fly(&self, messages: &[Outgoing]) {
         let sent = self.publisher.publish(messages).await;
         if sent.len() < messages.len() {
-            self.leave(messages, &sent).await;
+            self.give_up(messages, &sent).await;
             self.republish.notify_one();
         }
         if let Ok(mut confirmed) = self.confirmed.lock() {
@@ -108,8 +110,8 @@ impl Sender {
         }
     }
 
-    /// Leaves messages that are not `sent` to the republisher, which finds them by itself. The sabotage gives them up.
-    async fn leave(&self, messages: &[Outgoing], sent: &[Sent]) {
+    /// Sabotage: gives up what is not `sent`, instead of leaving it to the republisher.
+    async fn give_up(&self, messages: &[Outgoing], sent: &[Sent]) {
         if !faults::sabotaged("s12") {
             return;
         }

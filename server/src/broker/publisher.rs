@@ -29,6 +29,8 @@ use crate::{backoff::Backoff, faults};
 
 /// How long the broker may take to confirm.
 const CONFIRM: Duration = Duration::from_secs(10);
+/// How many messages are remembered as not taken. What is beyond is found by its age.
+const UNSENT: usize = 10_000;
 /// AMQP's number for a message that survives a restart of the broker.
 const PERSISTENT: u8 = 2;
 
@@ -55,14 +57,21 @@ pub struct Publisher {
     broken: Arc<Notify>,
     /// Queues declared on the present channel's broker.
     declared: Arc<Mutex<HashSet<(String, String)>>>,
+    /// What the broker has not, or may not have: none of it is on its way any more.
+    unsent: Arc<Mutex<HashSet<OccurrenceId>>>,
 }
 
 impl Publisher {
     /// The publisher and the task that keeps its channel open until `stop`.
     pub fn new(broker: &Broker, stop: CancellationToken) -> (Self, impl Future<Output = ()> + use<>) {
         let (sender, channel) = watch::channel(None);
-        let publisher =
-            Self { names: broker.topology().clone(), channel, broken: Arc::default(), declared: Arc::default() };
+        let publisher = Self {
+            names: broker.topology().clone(),
+            channel,
+            broken: Arc::default(),
+            declared: Arc::default(),
+            unsent: Arc::default(),
+        };
         let keep = keep_open(broker.clone(), sender, publisher.broken.clone(), publisher.declared.clone(), stop);
         (publisher, keep)
     }
@@ -82,6 +91,20 @@ impl Publisher {
     /// Waits until there is none.
     pub async fn down(&self) {
         let _ = self.channel.clone().wait_for(Option::is_none).await;
+    }
+
+    /// Remembers occurrences whose messages are not on their way from here, up to 10,000.
+    pub fn leave(&self, occurrences: impl IntoIterator<Item = OccurrenceId>) {
+        if let Ok(mut unsent) = self.unsent.lock() {
+            let room = UNSENT.saturating_sub(unsent.len());
+            unsent.extend(occurrences.into_iter().take(room));
+        }
+    }
+
+    /// What was left since this was asked last.
+    #[must_use]
+    pub fn take_left(&self) -> Vec<OccurrenceId> {
+        self.unsent.lock().map(|mut unsent| unsent.drain().collect()).unwrap_or_default()
     }
 
     /// Makes sure that the queue of a worker's job type exists. Without a channel nothing is done: the queue is declared
@@ -109,8 +132,18 @@ impl Publisher {
         }
     }
 
-    /// Sends messages, all in flight at once, and tells which the broker has for certain.
+    /// Sends messages, all in flight at once, and tells which the broker has for certain. The others are
+    /// [left](Self::leave).
     pub async fn publish(&self, messages: &[Outgoing]) -> Vec<Sent> {
+        let sent = self.try_to_publish(messages).await;
+        if sent.len() < messages.len() {
+            let taken: HashSet<OccurrenceId> = sent.iter().map(|(id, _)| *id).collect();
+            self.leave(messages.iter().map(|out| out.message.occurrence_id).filter(|id| !taken.contains(id)));
+        }
+        sent
+    }
+
+    async fn try_to_publish(&self, messages: &[Outgoing]) -> Vec<Sent> {
         let Some(channel) = self.channel.borrow().clone() else { return Vec::new() };
         let queues: HashSet<(&str, &str)> =
             messages.iter().map(|out| (out.worker_id.as_str(), out.message.job_type.as_str())).collect();

@@ -215,23 +215,25 @@ impl Store {
         Ok(done.rows_affected())
     }
 
-    /// Queued occurrences created before `before` whose message was never confirmed, oldest first. While the cluster is
-    /// paused only those that somebody asked for, who may have insisted.
+    /// Queued occurrences whose message was never confirmed, created before `before` or among `left`, oldest first. While
+    /// the cluster is paused only those that somebody asked for, who may have insisted.
     ///
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn unpublished(&self, before: DateTime<Utc>, limit: i64) -> Result<Vec<Queued>> {
+    pub async fn unpublished(&self, before: DateTime<Utc>, left: &[OccurrenceId], limit: i64) -> Result<Vec<Queued>> {
+        let left: Vec<Uuid> = left.iter().map(|id| id.0).collect();
         let rows = sqlx::query!(
             "SELECT id, job_id, job_name, worker_id, job_type, job_data, scheduled_for, attempt, failures, max_retries,
                     priority, timeout_seconds
                FROM occurrences
-              WHERE published_at IS NULL AND status = 0 AND NOT is_held AND created_at < $1
+              WHERE published_at IS NULL AND status = 0 AND NOT is_held AND (created_at < $1 OR id = ANY($3))
                 AND (trigger <> 'schedule' OR NOT EXISTS (SELECT 1 FROM cluster_pause))
               ORDER BY created_at
               LIMIT $2",
             before,
-            limit
+            limit,
+            &left
         )
         .fetch_all(self.pool())
         .await?;

@@ -110,7 +110,7 @@ async fn while_the_cluster_is_paused_only_what_somebody_asked_for_is_sent_again(
     }
     let unsent = async || -> Vec<OccurrenceId> {
         let later = clock.now() + chrono::Duration::minutes(1);
-        store.unpublished(later, 10).await.expect("answered").into_iter().map(|queued| queued.id).collect()
+        store.unpublished(later, &[], 10).await.expect("answered").into_iter().map(|queued| queued.id).collect()
     };
     assert_eq!(unsent().await, ids);
     bench.cluster.pause(&stack::admin(), "the warehouse moves").await.expect("paused");

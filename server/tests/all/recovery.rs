@@ -3,7 +3,7 @@
 use std::{
     process::Stdio,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -15,6 +15,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     process::{Child, Command},
+    sync::watch,
 };
 
 use crate::common::{self, stack};
@@ -23,6 +24,8 @@ use crate::common::{self, stack};
 struct Line {
     url: String,
     swallows: Arc<AtomicBool>,
+    swallowed: Arc<Mutex<Vec<u8>>>,
+    cuts: watch::Sender<()>,
 }
 
 impl Line {
@@ -32,25 +35,49 @@ impl Line {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("bound").port();
         let swallows = Arc::new(AtomicBool::new(false));
-        let (swallow, host) = (swallows.clone(), host.to_owned());
+        let (swallowed, cuts) = (Arc::<Mutex<Vec<u8>>>::default(), watch::Sender::new(()));
+        let (swallow, stomach, cut, host) = (swallows.clone(), swallowed.clone(), cuts.clone(), host.to_owned());
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let upstream = TcpStream::connect(&host).await.expect("the broker answers");
                 let (mut from_client, mut to_client) = client.into_split();
                 let (mut from_broker, mut to_broker) = upstream.into_split();
-                let swallow = swallow.clone();
+                let (swallow, stomach, mut cut) = (swallow.clone(), stomach.clone(), cut.subscribe());
                 tokio::spawn(async move {
-                    let mut buffer = vec![0; 65_536];
-                    while let Ok(n @ 1..) = from_client.read(&mut buffer).await {
-                        if !swallow.load(Ordering::SeqCst) && to_broker.write_all(&buffer[..n]).await.is_err() {
-                            break;
+                    let up = async {
+                        let mut buffer = vec![0; 65_536];
+                        while let Ok(n @ 1..) = from_client.read(&mut buffer).await {
+                            if swallow.load(Ordering::SeqCst) {
+                                stomach.lock().expect("nobody panicked").extend(&buffer[..n]);
+                            } else if to_broker.write_all(&buffer[..n]).await.is_err() {
+                                break;
+                            }
                         }
+                    };
+                    tokio::select! {
+                        () = up => {}
+                        _ = tokio::io::copy(&mut from_broker, &mut to_client) => {}
+                        _ = cut.changed() => {}
                     }
                 });
-                tokio::spawn(async move { tokio::io::copy(&mut from_broker, &mut to_client).await });
             }
         });
-        Self { url: format!("{head}@127.0.0.1:{port}/{path}"), swallows }
+        Self { url: format!("{head}@127.0.0.1:{port}/{path}"), swallows, swallowed, cuts }
+    }
+
+    /// Waits until a text is among what was swallowed.
+    async fn has_swallowed(&self, text: &str) {
+        stack::eventually("swallowed", || async {
+            let swallowed = self.swallowed.lock().expect("nobody panicked");
+            swallowed.windows(text.len()).any(|window| window == text.as_bytes()).then_some(())
+        })
+        .await;
+    }
+
+    /// Ends every connection; what comes next gets through.
+    fn cut(&self) {
+        self.swallows.store(false, Ordering::SeqCst);
+        self.cuts.send_replace(());
     }
 }
 
@@ -143,6 +170,37 @@ async fn mv02_a_server_killed_between_commit_and_publish_loses_nothing_and_doubl
     let mut expected: Vec<_> = rows.iter().map(|row| row.id).collect();
     expected.sort();
     assert_eq!(started, expected, "each started once");
+    worker.stop().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_on_its_way_when_the_connection_ended_is_sent_again_at_once() {
+    let config = stack::config().await;
+    let worker = stack::worker(&config);
+    let line = Line::to(&config.broker.url).await;
+    let mut strict = config.clone();
+    strict.broker.url = line.url.clone();
+    // By its age it would be found in an hour.
+    strict.background.republish = std::time::Duration::from_secs(3_600);
+    let server = stack::server(&strict).await;
+    due_once_and_told(&server.store, &server.cache, &server.clock).await;
+    let row = async |n: usize| {
+        stack::eventually("an occurrence", async || {
+            let rows = server.store.occurrences(&Default::default()).await.ok()?.rows;
+            (rows.len() == n).then(|| rows.into_iter().max_by_key(|row| row.scheduled_for))?
+        })
+        .await
+    };
+    let first = row(1).await;
+    assert_eq!(stack::ended(&server, first.id).await.row.status, OccurrenceStatus::Completed, "the way is open");
+    line.swallows.store(true, Ordering::SeqCst);
+    due_once_and_told(&server.store, &server.cache, &server.clock).await;
+    let second = row(2).await;
+    line.has_swallowed(&second.id.to_string()).await;
+    line.cut();
+    assert_eq!(stack::ended(&server, second.id).await.row.status, OccurrenceStatus::Completed);
+    assert_eq!(worker.started(), [first.id, second.id]);
     worker.stop().await;
     server.stop().await;
 }

@@ -196,7 +196,7 @@ async fn a_thousand_that_wait_are_let_go_when_their_time_has_come_each_once() {
     let (store, ()) = common::database().await;
     let clock = server::clock::Clock::system();
     let mut ids = failed(&store, &clock, 1_000).await;
-    assert!(store.unpublished(clock.now() + Duration::days(1), 10).await.expect("answered").is_empty());
+    assert!(store.unpublished(clock.now() + Duration::days(1), &[], 10).await.expect("answered").is_empty());
     let until = store.next_waits().await.expect("answered").plain.expect("they wait");
     assert!(store.let_go(until - Duration::milliseconds(1), 10).await.expect("answered").is_empty());
     // Two servers at once, as it happens when both wake for the same instant.

@@ -57,7 +57,10 @@ async fn what_was_lost_three_times_with_its_worker_begins_one_after_the_other() 
     let mut bench = Bench::new().await;
     bench.pass(30, true).await;
     let ids = lost(&mut bench, 3, 2).await;
-    assert_eq!(bench.store.unpublished(bench.clock.now() + Duration::seconds(1), 10).await.expect("answered").len(), 3);
+    assert_eq!(
+        bench.store.unpublished(bench.clock.now() + Duration::seconds(1), &[], 10).await.expect("answered").len(),
+        3
+    );
     assert_eq!(bench.store.next_waits().await.expect("answered"), NextWaits::default(), "twice they begin at once");
     for id in &ids {
         bench.start(*id, 3, "w-1").await;
