@@ -148,7 +148,7 @@ pub(super) const C23: Scenario = Scenario {
 };
 
 async fn unconfirmed(house: &mut House, dials: Dials) -> anyhow::Result<super::Played> {
-    let judge = json!({"allowance_ms": 15_000, "dispatch_allowance_ms": 6_000, "orphan_ms": null});
+    let judge = json!({"allowance_ms": 8_000, "dispatch_allowance_ms": 6_000, "orphan_ms": null});
     Script::new("C23", judge)
         .play(house, dials, async |stand: &mut Stand<'_>, dials: &Dials, extra: &mut Extra| {
             let (mut lost, mut unsent) = (0, 0);
