@@ -1,4 +1,6 @@
 //! Tests the suite: with a protection taken away from the programs, the scenario that needs it must fail.
+//!
+//! What is armed besides must not be what makes it fail: such a scenario is played once more with nothing else armed.
 
 use std::collections::BTreeMap;
 
@@ -85,9 +87,11 @@ const ALL: &[Sabotage] = &[
     Sabotage {
         name: "s08",
         what: "the commit before the acknowledgement",
-        scenario: "C14",
-        count: 3,
-        besides: "",
+        scenario: "C02",
+        count: 2,
+        // Longer than the second between two bursts of runs, so that its hand is full whenever it is killed. PostgreSQL's
+        // death hardly shows it: what is in hand waits for its return.
+        besides: "cp13=sleep(1500)",
         noticed_by: &["lost_result", "false_zombie", "stuck", "overlap", "dup_start", "status_lie"],
     },
     Sabotage {
@@ -131,7 +135,14 @@ pub(crate) async fn test_the_suite(house: &mut House, name: &str, seed: u64) -> 
     let mut unnoticed = Vec::new();
     for sabotage in chosen {
         let findings = commit(house, sabotage, seed).await?;
-        let by: Vec<_> = findings.iter().filter(|(name, _)| sabotage.noticed_by.contains(&name.as_str())).collect();
+        let innocent = match sabotage.besides {
+            "" => BTreeMap::new(),
+            besides => play(house, sabotage, besides.to_owned(), seed).await?,
+        };
+        let by: Vec<_> = findings
+            .keys()
+            .filter(|name| sabotage.noticed_by.contains(&name.as_str()) && !innocent.contains_key(*name))
+            .collect();
         let word = if by.is_empty() { "UNNOTICED" } else { "noticed" };
         println!("{} {word}: without {} in {}: {findings:?}", sabotage.name, sabotage.what, sabotage.scenario);
         if by.is_empty() {
@@ -146,11 +157,20 @@ pub(crate) async fn test_the_suite(house: &mut House, name: &str, seed: u64) -> 
 
 /// Plays the scenario without the protection. Returns what was found.
 async fn commit(house: &mut House, sabotage: &Sabotage, seed: u64) -> anyhow::Result<BTreeMap<String, u64>> {
-    let scenario = scenarios::ALL.iter().find(|one| one.id == sabotage.scenario).context("a scenario of ours")?;
     let mut armed = format!("{}=return", sabotage.name);
     if !sabotage.besides.is_empty() {
         armed = format!("{armed};{}", sabotage.besides);
     }
+    play(house, sabotage, armed, seed).await
+}
+
+async fn play(
+    house: &mut House,
+    sabotage: &Sabotage,
+    armed: String,
+    seed: u64,
+) -> anyhow::Result<BTreeMap<String, u64>> {
+    let scenario = scenarios::ALL.iter().find(|one| one.id == sabotage.scenario).context("a scenario of ours")?;
     let dials = Dials { count: sabotage.count, seed, is_short: true, armed: Some(armed) };
     let verdict = one(house, scenario, dials).await?;
     verdict.print();
