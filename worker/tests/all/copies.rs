@@ -161,18 +161,30 @@ async fn a_copy_of_what_snoozed_before_its_start_was_confirmed_is_dropped() {
     let mut stack = Stack::new().await;
     let hold = stack.hold_confirmations().await;
     let (first, second) = (Snoozer::default(), Snoozer::default());
-    let worker = stack.start(stack.worker().job(first.clone()), "snooze").await;
-    let other = stack.start(stack.worker().job(second.clone()), "snooze").await;
-    let (queue, message) = (stack.topology.job_queue("w", "snooze"), stack.message("snooze", nothing()));
+    let ports = [free_address(), free_address()];
+    let worker = stack.start(stack.worker().health(ports[0]).job(first.clone()), "snooze").await;
+    let other = stack.start(stack.worker().health(ports[1]).job(second.clone()), "snooze").await;
+    let message = stack.message("snooze", nothing());
     let runs = || first.runs() + second.runs();
     hold.set(true);
     stack.publish(&message).await;
     eventually("it snoozes", async || runs() == 1).await;
+    let over = Some("done:1".to_owned());
+    eventually("its end is marked", async || stack.claimed(message.occurrence_id).await == over).await;
     // The broker gives to each in turn: one of these comes to whoever did not have the first.
     stack.publish(&message).await;
     stack.publish(&message).await;
     hold.set(false);
-    eventually("all are dealt with", async || stack.queue(&queue).await.is_some_and(|(waiting, _)| waiting == 0)).await;
+    eventually("both copies are dealt with", async || {
+        let mut dropped = 0;
+        for address in ports {
+            let (_, metrics) = ask(address.port(), "/metrics").await;
+            let count = metrics.lines().find_map(|line| line.strip_prefix("milvaion_worker_copies_dropped_total "));
+            dropped += count.and_then(|count| count.parse::<u32>().ok()).unwrap_or(0);
+        }
+        dropped + runs() == 3
+    })
+    .await;
     worker.stop().await;
     other.stop().await;
     assert_eq!(runs(), 1);

@@ -185,6 +185,11 @@ impl Stack {
         self.redis::<()>(redis::cmd("SET").arg(key).arg(format!("{by}:1")).arg("PX").arg(kept_ms)).await;
     }
 
+    /// Who has claimed which attempt of an occurrence, as Redis has it; none when nobody has.
+    pub(crate) async fn claimed(&self, occurrence: OccurrenceId) -> Option<String> {
+        self.redis(redis::cmd("GET").arg(self.keys().running(occurrence))).await
+    }
+
     /// Leaves the wish that an occurrence be cancelled where it can be read.
     pub(crate) async fn write_cancellation(&self, occurrence: OccurrenceId, reason: &str) {
         let (key, wish) = (self.keys().cancel_request(occurrence), cancellation(occurrence, reason));
