@@ -459,8 +459,10 @@ class Desk:
 
     def ask(self, key, patience=PATIENCE):
         """The server's reply; None when there is none."""
-        question = str(uuid.uuid4())
-        with self.lock:
+        question, until = str(uuid.uuid4()), time.monotonic() + patience
+        if not self.lock.acquire(timeout=patience):
+            return None
+        try:
             if time.monotonic() - self.used > 5.0:
                 self.outlet.close()  # Nobody has answered the broker's heartbeats meanwhile.
             try:
@@ -470,7 +472,6 @@ class Desk:
                     channel.basic_consume("amq.rabbitmq.reply-to", self.hear, auto_ack=True)
                 request = {"occurrenceId": key[0], "attempt": key[1], "instanceId": self.settings.instance_id}
                 self.outlet.send("claims", request, reply_to="amq.rabbitmq.reply-to", correlation_id=question)
-                until = time.monotonic() + patience
                 while question not in self.answers and (left := until - time.monotonic()) > 0:
                     self.outlet.channel.connection.process_data_events(left)
                 return self.answers.pop(question, None)
@@ -480,6 +481,8 @@ class Desk:
                 return None
             finally:
                 self.used = time.monotonic()
+        finally:
+            self.lock.release()
 
     def hear(self, _channel, _method, properties, body):
         self.answers[properties.correlation_id] = json.loads(body)
@@ -499,6 +502,10 @@ return {'', 0, redis.call('GET', KEYS[2]) or ''}
 END = """
 local held = redis.call('GET', KEYS[1])
 if not held or held == ARGV[1] .. ':' .. ARGV[2] then redis.call('SET', KEYS[1], 'done:' .. ARGV[2], 'PX', ARGV[3]) end
+"""
+# KEYS: running:{occurrence}. ARGV: instance, attempt.
+GIVE_BACK = """
+if redis.call('GET', KEYS[1]) == ARGV[1] .. ':' .. ARGV[2] then redis.call('DEL', KEYS[1]) end
 """
 # KEYS: running:{occurrence} of each run. ARGV: how long they live, then each run's mark. Answers which are somebody
 # else's by now.
@@ -521,6 +528,7 @@ class Claims:
         )
         self.claim_script = self.redis.register_script(CLAIM)
         self.end_script = self.redis.register_script(END)
+        self.give_back_script = self.redis.register_script(GIVE_BACK)
         self.renew_script = self.redis.register_script(RENEW)
 
     def running(self, key):
@@ -544,6 +552,13 @@ class Claims:
 
     def end(self, key):
         self.end_script([self.running(key)], [self.settings.instance_id, key[1], REMEMBER_MS])
+
+    def give_back(self, key):
+        """For a message that was handed back: whoever gets it is to find no claim."""
+        try:
+            self.give_back_script([self.running(key)], [self.settings.instance_id, key[1]])
+        except REDIS_TROUBLE as error:
+            log.warning("the claim of %s stays behind: %r", key, error)
 
     def beat(self, keys):
         """The sign of life, and the lease of every run once more. Returns those that somebody else has claimed."""
@@ -948,9 +963,12 @@ class Worker:
         started = time.monotonic()
         run.deadline = started + run.allowed
         with self.lock:
-            if self.runs.get(run.key) is not run:
-                return  # It was handed back: the worker stops.
-            run.has_begun = True
+            is_ours = self.runs.get(run.key) is run
+            run.has_begun = is_ours
+        if not is_ours:  # It was handed back: the worker stops.
+            if self.claims:
+                self.claims.give_back(run.key)
+            return
         # With a claim, the lease guards the run from now on, and the broker need not keep the message. Without one,
         # the message is the guard, and is acknowledged when the end is reported.
         self.post.report(run.report(RUNNING), (lambda: self.acknowledge(run)) if self.claims else None)

@@ -1,7 +1,7 @@
 //! From a delivery to the leave to start it.
 //!
-//! A delivery waits here for a place and for an outbox that can be written, and nowhere else; then it is claimed, and
-//! what may be a second copy is first asked about at the server. Whoever may not start it says what becomes of its
+//! What may be a second copy is asked about at the server. Then a delivery waits here for a place and for an outbox that
+//! can be written, and nowhere else, and is claimed. Whoever may not start it says what becomes of its
 //! message instead:
 //!
 //! | What is found | What follows |
@@ -12,7 +12,7 @@
 //! | another instance has claimed this attempt, and does not renew it | it is waited for; then it is reported as lost |
 //! | this attempt has ended, or a later one was claimed | a copy: acknowledged |
 //! | perhaps a copy, and Redis or the server does not answer | handed back |
-//! | no copy, and Redis does not answer | the server is asked once: what was cancelled is dropped, everything else runs |
+//! | no copy, and Redis does not answer | the server is asked, for a second at most: what it denies is dropped, everything else runs |
 //!
 //! The fourth row is what keeps an attempt from being started twice by a worker that dies in a run's first
 //! milliseconds. Whether such a run began is known to nobody: its process is gone, its report never left. To start the
@@ -56,6 +56,9 @@ const LAST_ANSWER: Duration = Duration::from_secs(2);
 const SECOND_OPINION: Duration = Duration::from_secs(1);
 /// How long nobody is asked for a second opinion after there was none.
 const UNASKED: Duration = Duration::from_secs(10);
+/// How soon what was sent back for want of a place comes back as what it was. The broker puts it where it had been and
+/// gives it to whoever has room, which takes milliseconds; what stays away for longer may have begun elsewhere.
+const RETURN: Duration = Duration::from_secs(5);
 /// How long the server's leave for a copy holds while it waits for a place.
 const LEAVE: Duration = Duration::from_secs(5);
 
@@ -117,7 +120,7 @@ impl Admission {
     pub(crate) fn origin(&self, attempt: Attempt, is_redelivered: bool, is_republished: bool) -> Origin {
         match (is_republished, is_redelivered) {
             (true, _) => Origin::PerhapsCopy,
-            (false, true) if self.memory().sent_back.take(attempt) => Origin::SentBack,
+            (false, true) if self.memory().sent_back.take(attempt, RETURN) => Origin::SentBack,
             (false, true) => Origin::PerhapsCopy,
             (false, false) => Origin::First,
         }
@@ -130,6 +133,17 @@ impl Admission {
         let (mut last_lease, mut granted_at): (_, Option<Instant>) = (None, None);
         let is_unguarded = faults::sabotaged("s05");
         loop {
+            // Before a place is waited for, which others could use meanwhile, and before the claim, which would take the
+            // place of the one of whoever runs it.
+            if may_be_a_copy && !is_unguarded && granted_at.is_none_or(|at| at.elapsed() >= LEAVE) {
+                if let Some(verdict) = self.check(message).await {
+                    if matches!(verdict, Verdict::HandBack) {
+                        self.pause(PAUSE).await;
+                    }
+                    return Turn::Elsewhere(verdict);
+                }
+                granted_at = Some(Instant::now());
+            }
             let place = tokio::select! {
                 biased;
                 place = self.turn(line, priority) => Some(place),
@@ -144,19 +158,6 @@ impl Admission {
                 }
                 return Turn::Elsewhere(Verdict::HandBack);
             };
-            // Before the claim, which would take the place of the one of whoever runs it. While nobody answers, others
-            // may have the place.
-            if may_be_a_copy && !is_unguarded && granted_at.is_none_or(|at| at.elapsed() >= LEAVE) {
-                drop(place);
-                if let Some(verdict) = self.check(message).await {
-                    if matches!(verdict, Verdict::HandBack) {
-                        self.pause(PAUSE).await;
-                    }
-                    return Turn::Elsewhere(verdict);
-                }
-                granted_at = Some(Instant::now());
-                continue;
-            }
             match self.clerk.claim((message.occurrence_id, message.attempt)).await {
                 Ok(Answer::Granted { cancel: None }) => return Turn::Begins(place),
                 Ok(Answer::Granted { cancel: Some(text) }) => {
@@ -213,12 +214,6 @@ impl Admission {
     /// Marks an attempt as ended, so that a late copy is dropped.
     pub(crate) fn end(&self, attempt: Attempt) {
         self.clerk.end(attempt);
-    }
-
-    /// Gives the claim of an attempt back that was handed back before anybody heard that it began: its message is on the
-    /// way to whoever can run it.
-    pub(crate) fn release(&self, attempt: Attempt) {
-        self.clerk.release(attempt);
     }
 
     /// Counts a copy that is dropped, and says why it is.

@@ -195,7 +195,8 @@ impl Claims {
             .collect())
     }
 
-    /// Gives a claim back, if it is ours and has not ended. Failing is no harm: it runs out.
+    /// Gives a claim back, if it is ours and has not ended. When that fails, its key stays for a day, and whoever gets the
+    /// message reports the attempt as lost.
     pub(crate) async fn release(&self, (occurrence, attempt): Attempt) {
         let mut redis = self.redis.clone();
         let mut release = RELEASE.prepare_invoke();

@@ -285,13 +285,11 @@ impl Consumer {
         let end = async {
             let is_interrupted = end.await;
             slot.end();
-            if is_interrupted && !slot.is_safe() {
-                // The broker gives its message to somebody who is to begin this very attempt.
-                self.admission.release(attempt);
-            } else {
+            if !is_interrupted {
                 self.admission.end(attempt);
             }
             drop((place, run));
+            is_interrupted
         };
         let acknowledge = async {
             confirmed.await;
@@ -300,7 +298,11 @@ impl Consumer {
             receipt.ack().await;
             faults::point("cp23");
         };
-        tokio::join!(end, acknowledge);
+        // Until the broker has heard that it began, nobody knows what becomes of one that was interrupted: either its
+        // reports get through, or its message goes to somebody who is to begin this very attempt (`shutdown`).
+        if let (true, ()) = tokio::join!(end, acknowledge) {
+            self.admission.end(attempt);
+        }
     }
 }
 

@@ -34,7 +34,7 @@ use crate::{
     topology,
 };
 
-/// How long an answer is waited for, at a place that others could use. While no server is there the copy comes again and
+/// How long an answer is waited for. While no server is there the copy comes again and
 /// again: late, but not double.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The broker's name for the asking channel itself.

@@ -1,5 +1,7 @@
 //! What happened a moment ago, to the newest so many attempts.
 
+use std::time::{Duration, Instant};
+
 use hashlink::LruCache;
 
 use crate::claim::Attempt;
@@ -8,7 +10,7 @@ use crate::claim::Attempt;
 const REMEMBERED: usize = 10_000;
 
 /// Attempts something happened to. Beyond 10,000 the oldest is forgotten; one that is noted again is the newest.
-pub(crate) struct Recent(LruCache<Attempt, ()>);
+pub(crate) struct Recent(LruCache<Attempt, Instant>);
 
 impl Default for Recent {
     fn default() -> Self {
@@ -18,16 +20,16 @@ impl Default for Recent {
 
 impl Recent {
     pub(crate) fn note(&mut self, attempt: Attempt) {
-        self.0.insert(attempt, ());
+        self.0.insert(attempt, Instant::now());
     }
 
     pub(crate) fn has(&self, attempt: Attempt) -> bool {
         self.0.contains_key(&attempt)
     }
 
-    /// Forgets an attempt; answers whether it was remembered.
-    pub(crate) fn take(&mut self, attempt: Attempt) -> bool {
-        self.0.remove(&attempt).is_some()
+    /// Forgets an attempt; answers whether it was noted no longer than `within` ago.
+    pub(crate) fn take(&mut self, attempt: Attempt, within: Duration) -> bool {
+        self.0.remove(&attempt).is_some_and(|noted| noted.elapsed() <= within)
     }
 }
 
@@ -44,12 +46,13 @@ mod tests {
         recent.note(attempt(1));
         for _ in 0..3 * REMEMBERED {
             recent.note(attempt(2));
-            assert!(recent.take(attempt(2)));
+            assert!(recent.take(attempt(2), Duration::MAX));
         }
         assert!(recent.has(attempt(1)) && !recent.has(attempt(2)));
         for number in 1..=u32::try_from(REMEMBERED).expect("small") {
             recent.note((attempt(3).0, number));
         }
         assert!(!recent.has(attempt(1)), "the oldest goes");
+        assert!(!recent.take((attempt(3).0, 1), Duration::ZERO), "long ago");
     }
 }

@@ -107,6 +107,12 @@ impl Running {
             .collect()
     }
 
+    /// The attempts that are over, and of which the broker has not confirmed that they had begun.
+    pub(crate) fn unheard(&self) -> Vec<Attempt> {
+        let over = |entry: &Entry| matches!(entry.state, State::Over) && !entry.is_safe;
+        self.lock().now.iter().filter(|(_, entry)| over(entry)).map(|(key, _)| *key).collect()
+    }
+
     /// Ends what the wish means among an occurrence's attempts; one that waits ends when its turn comes.
     pub(crate) fn cancel(&self, occurrence: OccurrenceId, wish: &Wish) {
         let mut table = self.lock();
@@ -176,11 +182,6 @@ impl Slot {
                 twins.send_replace(true);
             }
         }
-    }
-
-    /// Whether the broker has confirmed that it runs.
-    pub(crate) fn is_safe(&self) -> bool {
-        self.running.lock().now.get(&self.key).is_some_and(|entry| entry.is_safe)
     }
 
     /// Answers what it was before.

@@ -3,8 +3,9 @@
 //! 1. Stop taking work: consumers are cancelled, deliveries that have not started go back to their queues.
 //! 2. Wait for the runs, as long as the grace lasts.
 //! 3. Interrupt the rest: their tokens fire, a second later they are dropped and reported as interrupted.
-//! 4. Flush the reports, say goodbye, close the connections and the outbox, where what could not be sent stays. The consuming one goes last: closing it earlier would send
-//!    every unacknowledged delivery round again.
+//! 4. Flush the reports, give back the claims of what nobody has heard of, say goodbye, close the connections and the
+//!    outbox, where what could not be sent stays. The consuming one goes last: closing it earlier would send every
+//!    unacknowledged delivery round again.
 //!
 //! A second signal makes the grace zero.
 
@@ -16,13 +17,13 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{clerk::Clerk, error::WorkerError, faults, reporter::Reporter};
+use crate::{clerk::Clerk, error::WorkerError, faults, reporter::Reporter, running::Running};
 
 /// How long interrupted runs may take to be reported: their last second, and some.
 const AFTER_INTERRUPT: Duration = Duration::from_secs(3);
 /// How long the broker may take to confirm the last reports.
 const FLUSH: Duration = Duration::from_secs(5);
-/// How long the last deliveries may take to be answered, and their ends to be noted, once their reports are confirmed.
+/// How long the last deliveries may take to be answered once their reports are confirmed, and their ends to be noted.
 const ANSWERS: Duration = Duration::from_secs(1);
 
 /// The two wishes of whoever ends the process.
@@ -84,11 +85,13 @@ pub(crate) async fn drain(runs: &TaskTracker, deliveries: &TaskTracker, end: &En
             );
         }
     }
-    let _ = timeout(ANSWERS, async {
-        deliveries.wait().await;
-        end.clerk.flush().await;
-    })
-    .await;
+    let _ = timeout(ANSWERS, deliveries.wait()).await;
+    // The broker gives the messages of these to somebody who is to begin the same attempts. Not earlier: while their
+    // reports may still get through, a second start would be one too many.
+    for attempt in end.running.unheard() {
+        end.clerk.release(attempt);
+    }
+    let _ = timeout(ANSWERS, end.clerk.flush()).await;
 }
 
 /// What the end of a worker goes by.
@@ -105,4 +108,6 @@ pub(crate) struct End<'a> {
     pub(crate) is_kept: bool,
     /// Holds the last ends.
     pub(crate) clerk: &'a Clerk,
+    /// Knows what nobody has heard of.
+    pub(crate) running: &'a Running,
 }

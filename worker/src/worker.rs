@@ -176,6 +176,7 @@ impl Worker {
             reporter: &reporter,
             is_kept: outbox.is_kept,
             clerk: &consumer.admission.clerk,
+            running: &consumer.running,
         };
         shutdown::drain(&consumer.runs, &consumer.deliveries, &end).await;
         if !lost {

@@ -30,7 +30,8 @@
 //! the end of a run in it, which as a rule means that the broker is away, waits until the disk has it.
 //!
 //! A file that is damaged is put aside and a new one begun, at the start as later, and the log names both. What a process
-//! itself had put there it has in memory still: only if it is killed before the broker has it is that lost. Heartbeats
+//! itself had put there it has in memory still: only if it is killed before the broker has it is that lost. What runs at
+//! that moment has no mark in the new file: should its process be killed, the server finds it by its silence. Heartbeats
 //! carry a [`Warning`], so that it is seen where people look.
 //!
 //! Reports are never given up: without a broker no work arrives, so there are as many as there were runs. Lines are, the

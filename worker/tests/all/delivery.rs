@@ -6,7 +6,7 @@ use std::{
 };
 
 use milvaion_worker::{Job, JobContext, JobError};
-use protocol::id::OccurrenceId;
+use protocol::{id::OccurrenceId, message::JobMessage};
 
 use crate::common::{Counter, Nothing, Stack, eventually, nothing};
 
@@ -59,11 +59,10 @@ async fn a_critical_message_overtakes_what_waits() {
     let builder = stack.worker().job(diary.clone());
     let worker = stack.start(builder, "diary").await;
     let (low, window) = (500, usize::from(Diary::CONCURRENCY));
-    for _ in 0..low {
-        let mut message = stack.message("diary", nothing());
-        message.priority = 1;
-        stack.publish(&message).await;
-    }
+    // All at once: one after the other, they might come no faster than they run.
+    let messages: Vec<_> = std::iter::repeat_with(|| stack.message("diary", nothing())).take(low).collect();
+    let messages: Vec<_> = messages.into_iter().map(|message| JobMessage { priority: 1, ..message }).collect();
+    futures::future::join_all(messages.iter().map(|message| stack.publish(message))).await;
     let mut critical = stack.message("diary", nothing());
     critical.priority = 5;
     stack.publish(&critical).await;
