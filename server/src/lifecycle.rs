@@ -6,6 +6,7 @@
 //! orderly stop only saves others the waiting.
 
 use std::{
+    collections::HashSet,
     io::ErrorKind,
     net::{IpAddr, SocketAddr},
     sync::Arc,
@@ -78,6 +79,8 @@ pub struct Server {
     /// What time it is.
     pub clock: Clock,
     sender: Sender,
+    /// How its loops are.
+    pub board: Board,
     /// Whether this server leads.
     pub leadership: watch::Receiver<Leadership>,
     stop_doors: CancellationToken,
@@ -165,6 +168,7 @@ impl Server {
             publisher: publisher.clone(),
             clock: clock.clone(),
             every: config.background.republish,
+            left: HashSet::new(),
         };
         loops.spawn(drive(republisher, wake_republish, board_republish, stop_republish));
         let watch = republisher::wake_when_up(publisher.clone(), wakes.republish.clone());
@@ -268,7 +272,8 @@ impl Server {
             republish: jobs.republish.clone(),
         };
         loops.spawn(drive_led(lost_messages, Arc::default(), board.clone(), leadership.clone(), stop_loops.clone()));
-        let health = HealthCheck { store: store.clone(), cache: cache.clone(), broker, publisher, board };
+        let health =
+            HealthCheck { store: store.clone(), cache: cache.clone(), broker, publisher, board: board.clone() };
         let http_config = Arc::new(config.http.clone());
         let backend = Arc::new(ServerBackend {
             store: store.clone(),
@@ -304,6 +309,7 @@ impl Server {
             hub,
             clock,
             sender,
+            board,
             leadership,
             stop_doors,
             stop_loops,

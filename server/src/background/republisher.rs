@@ -9,6 +9,7 @@
 //! as soon as there is a way, however young it is. A connection that ends costs a moment then, not seconds.
 
 use std::{
+    collections::HashSet,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -18,7 +19,7 @@ use tokio::sync::Notify;
 
 use super::Task;
 use crate::{
-    broker::publisher::{Outgoing, Publisher},
+    broker::publisher::{Outgoing, Publisher, UNSENT},
     clock::Clock,
     domain::message::{Queued, message},
     faults,
@@ -39,6 +40,8 @@ pub struct Republisher {
     pub clock: Clock,
     /// How often, and from which age on.
     pub every: Duration,
+    /// What is known not to be on its way, and was not tried again yet.
+    pub left: HashSet<OccurrenceId>,
 }
 
 /// What one tick did.
@@ -62,11 +65,20 @@ impl Task for Republisher {
         let mut total = Republished::default();
         // Younger ones are most likely on their way right now, except those of which is known that they are not.
         let age = chrono::Duration::from_std(self.every).unwrap_or_default();
-        let mut left = Vec::new();
         while self.publisher.is_up() {
             let now = self.clock.now();
-            left.extend(self.publisher.take_left());
+            let room = UNSENT.saturating_sub(self.left.len());
+            self.left.extend(self.publisher.take_left().into_iter().take(room));
+            let left: Vec<OccurrenceId> = self.left.iter().copied().collect();
             let mut found = self.store.unpublished(now - age, &left, BATCH).await?;
+            let is_all = i64::try_from(found.len()).is_ok_and(|found| found < BATCH);
+            // Nobody waits for the others: they are sent, or over. Except in a pause, after which some are sent.
+            if is_all && !self.left.is_empty() && !self.store.is_paused().await? {
+                self.left.clear();
+            }
+            for queued in &found {
+                self.left.remove(&queued.id);
+            }
             if faults::sabotaged("s11") {
                 only_newer(&mut found);
             }
@@ -86,8 +98,6 @@ impl Task for Republisher {
             total.found += messages.len();
             total.sent += sent.len();
             if sent.len() < messages.len() {
-                // Some of it may not have been tried yet.
-                self.publisher.leave(left);
                 break;
             }
         }

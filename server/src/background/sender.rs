@@ -75,6 +75,8 @@ impl Sender {
         }
         if !self.publisher.is_up() {
             self.publisher.leave(messages.iter().map(|out| out.message.occurrence_id));
+            // The way may have opened since it was asked for.
+            self.republish.notify_one();
             return self.give_up(&messages, &[]).await;
         }
         let Ok(Ok(permit)) = tokio::time::timeout(TURN, self.gate.clone().acquire_owned()).await else {

@@ -4,7 +4,7 @@
 //! which runs are silent, and whether we could have heard them. We could if both queues by which workers speak deliver to
 //! this server, and hold nothing so old that an unread sign of life may be in it.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use protocol::{event::Event, status::OccurrenceStatus};
 use tokio::{
@@ -201,16 +201,13 @@ impl Zombies {
 /// What becomes of lost runs. Those that have one chance left open the lane of their worker, also for who died with them.
 fn settle(lost: &[(Silent, Fate)]) -> Vec<Settled> {
     let again = |fate: Fate| fate == Fate::Requeue;
-    let last: HashSet<&str> = lost
-        .iter()
-        .filter(|(run, fate)| again(*fate) && lane::takes_turn(run.rescues + 1, None, false))
-        .map(|(run, _)| run.worker_id.as_str())
-        .collect();
+    let requeued = lost.iter().filter(|(_, fate)| again(*fate));
+    let opened = lane::opened(requeued.map(|(run, _)| (run.worker_id.as_str(), run.rescues + 1)));
     lost.iter()
         .map(|(run, fate)| {
             // Up to when it was heard of last: for how long nobody has heard of it says nothing about the run.
             let lived = run.started_at.map(|started| run.sign - started);
-            let is_open = run.lane_is_open || last.contains(run.worker_id.as_str());
+            let is_open = run.lane_is_open || opened.contains(run.worker_id.as_str());
             settle_one(run, *fate, again(*fate) && lane::takes_turn(run.rescues + 1, lived, is_open))
         })
         .collect()

@@ -30,7 +30,7 @@ use crate::{backoff::Backoff, faults};
 /// How long the broker may take to confirm.
 const CONFIRM: Duration = Duration::from_secs(10);
 /// How many messages are remembered as not taken. What is beyond is found by its age.
-const UNSENT: usize = 10_000;
+pub const UNSENT: usize = 10_000;
 /// AMQP's number for a message that survives a restart of the broker.
 const PERSISTENT: u8 = 2;
 

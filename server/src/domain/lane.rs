@@ -17,6 +17,8 @@
 //! begin [`PROBATION`] apart. A culprit that needs longer than that, and lived longer than the others, may still take one
 //! of its lane along.
 
+use std::collections::HashSet;
+
 use chrono::{DateTime, Duration, Utc};
 use protocol::{status::OccurrenceStatus, view::StatusChange};
 
@@ -30,7 +32,7 @@ pub const IN_TURN: &str = "when no other that was lost so often has just begun";
 pub const ACQUITTED: i16 = FROM - 1;
 /// For how long a run is waited for that has its turn and runs.
 pub const PROBATION: Duration = Duration::seconds(10);
-/// For how long one is waited for at most: nobody may begin it, or a worker's clock may be wrong.
+/// For how long one is waited for at most while the worker lives: nobody may begin it, or a clock may be wrong.
 pub const PATIENCE: Duration = Duration::seconds(60);
 /// How often a lane is looked at in which somebody waits.
 pub const LOOK: Duration = Duration::milliseconds(500);
@@ -49,6 +51,8 @@ pub struct Turn {
     pub now: Option<Present>,
     /// When it was given up as one that ends its process, if it was.
     pub given_up_at: Option<DateTime<Utc>>,
+    /// Whether an instance of the worker lives that could begin it.
+    pub is_served: bool,
 }
 
 /// What happens in a lane.
@@ -81,15 +85,24 @@ pub fn takes_turn(rescues: i16, lived: Option<Duration>, is_open: bool) -> bool 
     rescues >= FROM || (is_open && lived.is_some_and(|lived| lived < PROBATION))
 }
 
+/// Whose lanes open because of runs that were lost together and are run again: each with its worker and how many rescues
+/// stand to its name with this one.
+#[must_use]
+pub fn opened<'a>(again: impl IntoIterator<Item = (&'a str, i16)>) -> HashSet<&'a str> {
+    again.into_iter().filter(|(_, rescues)| takes_turn(*rescues, None, false)).map(|(worker_id, _)| worker_id).collect()
+}
+
 /// What happens in a lane in which somebody waits.
 #[must_use]
 pub fn signal(turn: Option<Turn>, now: DateTime<Utc>) -> Signal {
-    let Some(Turn { attempt, since, now: present, given_up_at }) = turn else { return Signal::First };
+    let Some(Turn { attempt, since, now: present, given_up_at, is_served }) = turn else { return Signal::First };
     if let Some(at) = given_up_at {
         return Signal::Acquit(at + AFTERMATH);
     }
     let is_proven = match present {
         Some(present) if present.attempt == attempt => match present.status {
+            // The next one could not begin either. All that were let go meanwhile would begin together.
+            OccurrenceStatus::Queued if !is_served => return Signal::Wait,
             OccurrenceStatus::Queued => false,
             // By the worker's clock; nothing has begun before it was let go.
             OccurrenceStatus::Running => present.started_at.is_none_or(|started| now - started.max(since) >= PROBATION),
@@ -125,7 +138,7 @@ mod tests {
 
     fn turn(status: OccurrenceStatus, attempt: i32, started_at: Option<DateTime<Utc>>) -> Option<Turn> {
         let now = Some(Present { status, attempt, started_at });
-        Some(Turn { attempt: 3, since: SINCE, now, given_up_at: None })
+        Some(Turn { attempt: 3, since: SINCE, now, given_up_at: None, is_served: true })
     }
 
     #[test]
@@ -136,6 +149,8 @@ mod tests {
         let queued = turn(OccurrenceStatus::Queued, 3, None);
         assert_eq!(signal(queued, after(59_999)), Signal::Wait);
         assert_eq!(signal(queued, after(60_000)), Signal::First, "nobody begins it: no reason to wait for ever");
+        let unserved = queued.map(|turn| Turn { is_served: false, ..turn });
+        assert_eq!(signal(unserved, after(3_600_000)), Signal::Wait, "nobody is there: no reason to let more go");
         let ahead = turn(OccurrenceStatus::Running, 3, Some(after(3_600_000)));
         assert_eq!(signal(ahead, after(59_999)), Signal::Wait);
         assert_eq!(signal(ahead, after(60_000)), Signal::First, "its worker's clock is an hour ahead");
@@ -151,7 +166,7 @@ mod tests {
         }
         assert_eq!(signal(turn(S::Queued, 4, None), SINCE), Signal::First);
         assert_eq!(signal(turn(S::Running, 4, Some(SINCE)), SINCE), Signal::First);
-        let gone = Turn { attempt: 3, since: SINCE, now: None, given_up_at: None };
+        let gone = Turn { attempt: 3, since: SINCE, now: None, given_up_at: None, is_served: true };
         assert_eq!(signal(Some(gone), SINCE), Signal::First);
         assert_eq!(signal(None, SINCE), Signal::First);
     }

@@ -51,22 +51,29 @@ pub struct Standing {
     pub on_lost: OnLost,
     /// How often it was rescued already.
     pub rescues: i16,
-    /// When this attempt began, as far as it is recorded.
-    pub started_at: Option<DateTime<Utc>>,
+    /// How long this attempt lasted up to its last sign of life, as far as its start is recorded.
+    pub lived: Option<chrono::Duration>,
     /// Whether somebody takes turns in the worker's lane; see [`gather`].
     pub lane_is_open: bool,
+}
+
+impl Standing {
+    /// What becomes of it if this attempt was lost.
+    fn fate(&self) -> Fate {
+        zombie::fate(self.on_lost, self.rescues, self.is_cancelled)
+    }
 }
 
 /// Opens the lanes of those workers of which a run comes that was lost and has one chance left: who died with it may have
 /// to take its turn as well.
 pub fn gather(changes: &[Change], standings: &mut HashMap<OccurrenceId, Standing>) {
     let lost = changes.iter().filter(|change| change.is_lost);
-    let last: HashSet<String> = lost
+    let again = lost
         .filter_map(|change| standings.get(&change.occurrence_id))
-        .filter(|standing| lane::takes_turn(standing.rescues + 1, None, false))
-        .map(|standing| standing.worker_id.clone())
-        .collect();
-    for standing in standings.values_mut().filter(|standing| last.contains(&standing.worker_id)) {
+        .filter(|standing| standing.fate() == Fate::Requeue)
+        .map(|standing| (standing.worker_id.as_str(), standing.rescues + 1));
+    let opened: HashSet<String> = lane::opened(again).into_iter().map(str::to_owned).collect();
+    for standing in standings.values_mut().filter(|standing| opened.contains(&standing.worker_id)) {
         standing.lane_is_open = true;
     }
 }
@@ -140,13 +147,14 @@ pub fn decide(change: &mut Change, standing: &Standing, now: DateTime<Utc>) {
 /// A run that was lost with its worker's process, by the word of that worker at its next start, or of another that met its
 /// claim: the same is decided as about one whose worker fell silent, only sooner.
 fn lose(change: &mut Change, standing: &Standing, now: DateTime<Utc>) {
-    match zombie::fate(standing.on_lost, standing.rescues, standing.is_cancelled) {
+    match standing.fate() {
         Fate::Cancel => {
             finish(change, OccurrenceStatus::Cancelled, "Cancelled: its worker's process ended before it could.", now);
         }
         Fate::Requeue => {
             change.is_rescue = true;
-            let lived = change.started_at.or(standing.started_at).map(|started| now - started);
+            // Of whom nobody had heard while it ran, its own word must do.
+            let lived = standing.lived.or_else(|| change.started_at.map(|started| now - started));
             change.takes_turn = lane::takes_turn(standing.rescues + 1, lived, standing.lane_is_open);
             let next = change.attempt + 1;
             let when = if change.takes_turn { lane::IN_TURN } else { "at once" };

@@ -11,6 +11,7 @@ use uuid::Uuid;
 use super::{Result, Store, occurrences::status, waits::queued};
 use crate::domain::{
     lane::{ACQUITTED, Present, Signal, Turn, first, signal},
+    liveness,
     message::Queued,
 };
 
@@ -32,12 +33,15 @@ impl Store {
             r#"SELECT w.lane AS "lane!", t.attempt AS "attempt?", t.since AS "since?",
                       o.status AS "status?", o.attempt AS "present?", o.started_at AS "started_at?",
                       (SELECT f.failed_at FROM failed_occurrences f
-                        WHERE f.occurrence_id = t.occurrence_id AND f.cause = 'poison') AS given_up_at
+                        WHERE f.occurrence_id = t.occurrence_id AND f.cause = 'poison') AS given_up_at,
+                      EXISTS (SELECT 1 FROM worker_instances i
+                               WHERE i.worker_id = w.lane AND i.stopped_at IS NULL AND i.last_heartbeat_at >= $2) AS "is_served!"
                  FROM (SELECT DISTINCT lane FROM waits
                         WHERE lane IS NOT NULL AND until <= $1 AND NOT EXISTS (SELECT 1 FROM cluster_pause)) w
                  LEFT JOIN lanes t ON t.worker_id = w.lane
                  LEFT JOIN occurrences o ON o.id = t.occurrence_id AND o.created_at = t.created_at"#,
-            now
+            now,
+            liveness::alive_since(now)
         )
         .fetch_all(&mut *tx)
         .await?;
@@ -55,6 +59,7 @@ impl Store {
                 since,
                 now: present,
                 given_up_at: lane.given_up_at,
+                is_served: lane.is_served,
             });
             match signal(turn, now) {
                 Signal::Wait => {}

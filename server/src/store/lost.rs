@@ -189,7 +189,8 @@ impl Store {
                        progress = CASE WHEN r.status <> 0 THEN o.progress END,
                        published_at = CASE WHEN r.status <> 0 THEN o.published_at END,
                        ended_at = CASE WHEN r.status IN (3, 4) THEN $13::timestamptz END,
-                       exception = CASE WHEN r.status = 3 THEN coalesce(o.exception, r.note) ELSE o.exception END,
+                       -- What an earlier attempt failed with is not why it ends.
+                       exception = CASE WHEN r.status = 3 THEN r.note ELSE o.exception END,
                        note = CASE WHEN r.status <> 0 THEN r.note ELSE o.note END,
                        status_changes = o.status_changes || jsonb_build_array(jsonb_build_object(
                            'status', r.status, 'at', $13::timestamptz,

@@ -161,11 +161,14 @@ impl Store {
                       coalesce(j.retry_jitter_percent, 0::smallint) AS "jitter!",
                       o.cancel_requested_at IS NOT NULL AS "is_cancelled!", o.on_lost AS "on_lost!",
                       o.rescues AS "rescues!", o.worker_id AS "worker_id!", o.started_at,
+                      greatest(o.last_heartbeat,
+                               CASE WHEN o.id = ANY(i.running_ids) THEN i.last_heartbeat_at END) AS sign,
                       EXISTS (SELECT 1 FROM waits w WHERE w.lane = o.worker_id) AS "lane_is_open!"
                  FROM unnest($1::uuid[], $2::timestamptz[], $3::int[]) AS a (id, created_at, attempt)
                 CROSS JOIN LATERAL (
                       SELECT * FROM occurrences o
                        WHERE o.id = a.id AND o.created_at = a.created_at AND o.attempt = a.attempt) o
+                 LEFT JOIN worker_instances i ON i.id = o.instance_id
                  LEFT JOIN jobs j ON j.id = o.job_id"#,
             &ids,
             &created,
@@ -185,7 +188,7 @@ impl Store {
                     is_cancelled: row.is_cancelled,
                     on_lost: OnLost::from_word(&row.on_lost),
                     rescues: row.rescues,
-                    started_at: row.started_at,
+                    lived: row.sign.zip(row.started_at).map(|(sign, started)| sign - started),
                     lane_is_open: row.lane_is_open,
                 };
                 (OccurrenceId(row.id), standing)

@@ -75,9 +75,13 @@ impl Store {
     /// When the database does not answer.
     pub async fn begin_pauses(&self, now: DateTime<Utc>) -> Result<Vec<(JobId, DateTime<Utc>)>> {
         let rows = sqlx::query!(
-            r#"UPDATE jobs j SET next_fire_at = $1::timestamptz + make_interval(secs => (j.schedule ->> 'seconds')::bigint)
+            r#"UPDATE jobs j
+                  SET next_fire_at = greatest(j.start_at,
+                                              $1::timestamptz + make_interval(secs => (j.schedule ->> 'seconds')::bigint))
                 WHERE j.is_active AND j.next_fire_at IS NULL AND j.schedule ->> 'from' = 'end'
-                  AND (j.end_at IS NULL OR j.end_at > $1::timestamptz + make_interval(secs => (j.schedule ->> 'seconds')::bigint))
+                  AND (j.end_at IS NULL
+                       OR j.end_at > greatest(j.start_at,
+                                              $1::timestamptz + make_interval(secs => (j.schedule ->> 'seconds')::bigint)))
                   AND NOT EXISTS (
                       SELECT 1 FROM (SELECT status FROM occurrences o WHERE o.job_id = j.id ORDER BY id DESC LIMIT 100) o
                        WHERE o.status IN (0, 1, 6))

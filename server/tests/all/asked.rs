@@ -108,6 +108,17 @@ async fn mv12_what_waits_is_cancelled_at_once_and_everything_about_it_is_settled
 }
 
 #[tokio::test]
+async fn a_pause_that_ends_before_a_job_may_begin_lasts_until_it_may() {
+    let (store, clock, _) = bare().await;
+    let from_end = Schedule::Every { seconds: 60, from: Rhythm::End };
+    let now = clock.now();
+    let start_at = now + Duration::hours(1);
+    let rules = Rules { start_at: Some(start_at), ..Rules::default() };
+    let job_id = job(&store, &clock, from_end, rules).await;
+    assert_eq!(store.begin_pauses(now).await.expect("answered"), [(job_id, start_at)]);
+}
+
+#[tokio::test]
 async fn what_runs_is_asked_to_end_once_and_its_worker_has_the_last_word() {
     let (store, clock, mut db) = bare().await;
     let job_id = job(&store, &clock, Schedule::Manual, Rules::default()).await;

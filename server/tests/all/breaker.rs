@@ -31,10 +31,11 @@ use crate::common::{self, stack};
 
 const RULE: AutoDisable = AutoDisable { threshold: 3, window_seconds: 600, cool_down_seconds: None };
 
-/// A server whose own breaker the tests do not wait for: it sleeps, since nothing wakes it.
+/// A server whose own breaker the tests need not share with: it has looked once, and nothing wakes it for some seconds.
 async fn house() -> (Config, Server) {
     let config = stack::config().await;
     let server = stack::server(&config).await;
+    stack::eventually("its own breaker's first look", async || server.board.age(Breaker::NAME)).await;
     (config, server)
 }
 

@@ -15,7 +15,7 @@ fn standing(failures: i16, max_retries: i16) -> Standing {
         is_cancelled: false,
         on_lost: OnLost::Requeue,
         rescues: 0,
-        started_at: None,
+        lived: None,
         lane_is_open: false,
     }
 }
@@ -204,12 +204,12 @@ fn who_died_young_beside_one_with_its_last_chance_takes_its_turn_and_says_so() {
         change
     };
     let mut changes = [lost(1), lost(2), lost(3), lost(4)];
-    let lived = |seconds| Some(NOW - chrono::Duration::seconds(seconds));
-    let elsewhere = Standing { worker_id: "other".into(), started_at: lived(1), ..standing(0, 0) };
+    let lived = |seconds| Some(chrono::Duration::seconds(seconds));
+    let elsewhere = Standing { worker_id: "other".into(), lived: lived(1), ..standing(0, 0) };
     let mut standings: HashMap<_, _> = [
-        (occurrence(0, 1), Standing { rescues: 2, started_at: lived(60), ..standing(0, 0) }),
-        (occurrence(0, 2), Standing { started_at: lived(9), ..standing(0, 0) }),
-        (occurrence(0, 3), Standing { started_at: lived(10), ..standing(0, 0) }),
+        (occurrence(0, 1), Standing { rescues: 2, lived: lived(60), ..standing(0, 0) }),
+        (occurrence(0, 2), Standing { lived: lived(9), ..standing(0, 0) }),
+        (occurrence(0, 3), Standing { lived: lived(10), ..standing(0, 0) }),
         (occurrence(0, 4), elsewhere),
     ]
     .into();
@@ -220,6 +220,23 @@ fn who_died_young_beside_one_with_its_last_chance_takes_its_turn_and_says_so() {
     assert_eq!(changes.each_ref().map(|change| change.takes_turn), [true, true, false, false]);
     let notes = changes.each_ref().map(|change| change.steps[0].note.clone().unwrap_or_default());
     assert_eq!(notes.each_ref().map(|note| note.ends_with(lane::IN_TURN)), [true, true, false, false], "{notes:?}");
+}
+
+#[test]
+fn whoever_is_given_up_opens_no_lane_for_those_who_died_with_it() {
+    for culprit in [
+        Standing { rescues: 3, ..standing(0, 0) },
+        Standing { rescues: 2, is_cancelled: true, ..standing(0, 0) },
+        Standing { rescues: 2, on_lost: OnLost::Fail, ..standing(0, 0) },
+    ] {
+        let mut changes =
+            [1, 2].map(|n| Change { occurrence_id: occurrence(0, n), ..change(OccurrenceStatus::Unknown) });
+        let innocent = Standing { lived: Some(chrono::Duration::seconds(2)), ..standing(0, 0) };
+        let mut standings: HashMap<_, _> = [(occurrence(0, 1), culprit), (occurrence(0, 2), innocent)].into();
+        gather(&changes, &mut standings);
+        decide(&mut changes[1], &standings[&occurrence(0, 2)], NOW);
+        assert_eq!((changes[1].status, changes[1].takes_turn), (OccurrenceStatus::Queued, false));
+    }
 }
 
 #[test]

@@ -145,9 +145,13 @@ impl House {
         channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
         let exchange = Topology::new(self.config.broker.prefix.clone()).jobs_exchange();
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-        let sent = channel.basic_publish(exchange.into(), key.into(), options, body, BasicProperties::default()).await;
-        let confirmed = sent.expect("handed over").await.expect("confirmed");
-        assert!(matches!(confirmed, Confirmation::Ack(None)), "no queue takes {key}");
+        // A worker introduces itself on one connection and declares its queues on another.
+        stack::eventually("a queue that takes it", async || {
+            let (exchange, key, as_is) = (exchange.as_str().into(), key.into(), BasicProperties::default());
+            let sent = channel.basic_publish(exchange, key, options, body, as_is).await.ok()?;
+            matches!(sent.await.ok()?, Confirmation::Ack(None)).then_some(())
+        })
+        .await;
         amqp.close(200, "published".into()).await.expect("closed");
     }
 }

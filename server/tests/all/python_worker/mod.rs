@@ -25,6 +25,12 @@ async fn it_runs_jobs_and_everything_said_is_what_the_schemas_say() {
     let id = house.run("greet", json!({ "name": "Ann", "times": 2 }), 0).await;
     let done = stack::ended(&house.server, id).await;
     assert_eq!(done.row.status, OccurrenceStatus::Completed, "{:?}", done.exception);
+    // Lines come by another way than reports.
+    let done = stack::eventually("both lines", async || {
+        let view = house.server.store.occurrence(id, 10, house.server.clock.now()).await.ok()??;
+        (view.log.len() == 2).then_some(view)
+    })
+    .await;
     assert_eq!(done.result.as_deref(), Some(r#"{"greeted": "Ann", "times": 2}"#));
     assert_eq!(done.row.progress.map(|progress| progress.percent), Some(100));
     let log: Vec<_> = done.log.iter().map(|line| (line.seq, line.message.as_str())).collect();
@@ -49,10 +55,13 @@ async fn it_runs_jobs_and_everything_said_is_what_the_schemas_say() {
     ours.stop().await;
 
     worker.stop().await;
-    let workers =
-        house.server.store.workers(house.server.clock.now() - chrono::Duration::hours(1), house.server.clock.now());
-    let workers = workers.await.expect("answered");
-    assert!(workers.iter().all(|worker| worker.instances[0].stopped), "both said goodbye");
+    stack::eventually("both have said goodbye", async || {
+        let now = house.server.clock.now();
+        let workers = house.server.store.workers(now - chrono::Duration::hours(1), now).await.ok()?;
+        workers.iter().all(|worker| worker.instances[0].stopped).then_some(())
+    })
+    .await;
+    tap.has_heard("registration", 4).await;
     let kinds = tap.close().await;
     for (exchange, least) in [("jobs", 4), ("status", 4), ("logs", 2), ("registration", 4)] {
         let heard = kinds.get(exchange).copied().unwrap_or_default();

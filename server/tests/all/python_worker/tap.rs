@@ -87,6 +87,15 @@ impl Tap {
         .await
     }
 
+    /// Waits until so many messages were said on an exchange.
+    pub(crate) async fn has_heard(&self, exchange: &str, count: usize) {
+        stack::eventually("the messages", || async {
+            let heard = self.heard.lock().expect("nobody panicked");
+            (heard.iter().filter(|(name, _)| *name == exchange).count() >= count).then_some(())
+        })
+        .await;
+    }
+
     /// Stops listening, and checks what was heard. Returns how many messages there were on each exchange.
     pub(crate) async fn close(self) -> BTreeMap<&'static str, usize> {
         self.connection.close(200, "heard".into()).await.expect("closed");

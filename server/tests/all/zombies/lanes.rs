@@ -137,6 +137,7 @@ async fn a_new_run_of_a_culprits_job_goes_before_those_it_killed() {
     // Whoever lived for a while does not wait with them.
     let long = bench.running("requeue", "w-1").await;
     bench.clock.advance(Duration::seconds(10));
+    bench.beat("w-1", &[long]).await;
     told_as_lost(&bench, &[(long, 1)]).await;
     let gone = bench.store.let_go(bench.clock.now(), 10).await.expect("answered");
     assert_eq!(gone.into_iter().map(|queued| queued.id).collect::<Vec<_>>(), [long]);
@@ -156,7 +157,10 @@ async fn a_turn_is_given_once_and_neither_to_the_cancelled_nor_while_the_cluster
     assert_eq!(turns(&bench).await, [], "it only loses its place");
     let (one, two) = tokio::join!(turns(&bench), turns(&bench));
     assert_eq!(one.len() + two.len(), 1, "two servers at once");
-    // Nobody begins it: the other is not kept waiting for ever.
+    // Nobody is there to begin it, nor would anybody begin the other.
     bench.clock.advance(Duration::seconds(60));
+    assert_eq!(turns(&bench).await, []);
+    // Somebody is, and does not begin it: the other is not kept waiting for ever.
+    bench.beat("w-1", &[]).await;
     assert_eq!(turns(&bench).await.len(), 1);
 }
