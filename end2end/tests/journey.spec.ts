@@ -1,6 +1,11 @@
 // The main job, as a stranger does it: from the setup link to finished occurrences, on one page that never reloads by
 // itself or by hand, apart from the moments in which who reads changes.
 
+import { randomBytes } from "node:crypto";
+import { writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+
 import type { Page } from "@playwright/test";
 
 import { expect, live, ready, shot, test } from "../fixtures/test";
@@ -109,7 +114,9 @@ test("from the setup link to finished occurrences, seen as they happen", async (
   });
 
   await test.step("a log is read while it is written", async () => {
-    await defineCommand(page, "Count aloud", "for i in 1 2 3 4 5 6; do echo line $i; sleep 0.5; done; echo done >&2");
+    const go = join(tmpdir(), `milvaion-e2e-${randomBytes(6).toString("hex")}`);
+    const wait = `until test -e ${go}; do sleep 0.1; done; rm ${go}`;
+    await defineCommand(page, "Count aloud", `echo line 1; ${wait}; for i in 2 3 4 5 6; do echo line $i; done; echo done >&2`);
     await page.getByRole("button", { name: "Create and run now" }).click();
     await expect(page.getByRole("heading", { level: 1 })).toHaveText("Count aloud");
     await page.locator("#occurrences a.row-link").first().click();
@@ -118,6 +125,7 @@ test("from the setup link to finished occurrences, seen as they happen", async (
     await expect(page.locator("#occurrence-status")).toHaveAttribute("data-status", "running");
     await expect(log).not.toContainText("line 6");
     const before = await page.locator(".log-line").count();
+    await writeFile(go, "");
     await expect(log).toContainText("line 6");
     expect(await page.locator(".log-line").count()).toBeGreaterThan(before);
     await expect(page.locator("#occurrence-status")).toHaveAttribute("data-status", "completed");
