@@ -232,6 +232,27 @@ async fn an_attempt_that_was_handed_back_before_anybody_heard_of_it_begins_elsew
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_interrupted_run_of_which_is_heard_at_the_last_moment_is_nobody_elses() {
+    let mut stack = Stack::new().await;
+    let hold = stack.hold_confirmations().await;
+    let (counter, address) = (Counter::new(false), free_address());
+    let builder = stack.worker().shutdown_grace(Duration::ZERO).health(address).job(counter.clone());
+    let worker = stack.start(builder, "count").await;
+    let message = stack.message("count", nothing());
+    hold.set(true);
+    stack.publish(&message).await;
+    eventually("it runs", async || counter.runs() == 1).await;
+    worker.ask();
+    let nothing_runs = r#"milvaion_worker_running{job_type="count"} 0"#;
+    eventually("it is interrupted", async || ask(address.port(), "/metrics").await.1.contains(nothing_runs)).await;
+    // Its start and its end get through while the worker waits for the last confirmations.
+    hold.set(false);
+    worker.stop().await;
+    assert_eq!(stack.claimed(message.occurrence_id).await.as_deref(), Some("done:1"));
+    stack.clean(&["count"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_is_not_started_when_redis_has_forgotten_and_the_server_has_not() {
     let stack = Stack::new().await;
     let counter = Counter::new(true);
