@@ -10,9 +10,11 @@ WITH r AS (
 -- Locked in the order of ids, which is the order they come in, so that two servers with overlapping batches cannot wait
 -- for each other. LATERAL, so that each row is looked up by its id whatever the planner thinks of the batch's size.
 -- The guard: only these states may become those. Running may be told again, for progress.
+-- What is locked carries its report along: to join the two again would compare each with every other, for the planner does
+-- not know how many there are.
 locked AS (
-    SELECT l.* FROM r CROSS JOIN LATERAL (
-        SELECT o.id, o.created_at, o.status AS was, o.instance_id AS was_with
+    SELECT r.*, l.was, l.was_with FROM r CROSS JOIN LATERAL (
+        SELECT o.status AS was, o.instance_id AS was_with
           FROM occurrences o
          WHERE o.id = r.id AND o.created_at = r.created_at AND o.attempt = r.attempt
            AND o.created_at BETWEEN $14 AND $15
@@ -52,13 +54,13 @@ changed AS (
            published_at = CASE WHEN r.status <> 0 THEN coalesce(o.published_at, $16) END,
            -- A step that is already there is not told twice.
            status_changes = o.status_changes ||
-               CASE WHEN l.was = 1 AND r.started_at IS NOT NULL THEN r.steps - 0 ELSE r.steps END
-      FROM r JOIN locked l ON l.id = r.id AND l.created_at = r.created_at
+               CASE WHEN r.was = 1 AND r.started_at IS NOT NULL THEN r.steps - 0 ELSE r.steps END
+      FROM locked r
      WHERE o.id = r.id AND o.created_at = r.created_at AND o.attempt = r.attempt
        AND o.created_at BETWEEN $14 AND $15
     RETURNING o.id, o.job_id, o.job_name, o.status, o.version, o.trigger, o.attempt, o.scheduled_for,
-              o.started_at, o.ended_at, o.duration_ms, o.instance_id, o.progress, o.note, o.waits_until, l.was,
-              coalesce(l.was <> 0 AND l.was_with <> r.instance_id, false) AS was_elsewhere,
+              o.started_at, o.ended_at, o.duration_ms, o.instance_id, o.progress, o.note, o.waits_until, r.was,
+              coalesce(r.was <> 0 AND r.was_with <> r.instance_id, false) AS was_elsewhere,
               r.started_at AS told_start, o.job_version, o.worker_id, o.job_type, o.job_data, o.exception,
               o.pause_after_seconds, r.fingerprint, r.cause, o.created_at, r.takes_turn
 ),

@@ -11,8 +11,10 @@ fence AS (
 ),
 -- The compare. SKIP LOCKED: a job that another server fires right now is that server's; waiting for it could only end in
 -- a deadlock or in finding it already fired.
+-- What is locked carries along what is wanted: to join the two again would compare each with every other, for the planner
+-- does not know how many there are.
 locked AS (
-    SELECT l.id FROM wanted w CROSS JOIN LATERAL (
+    SELECT w.* FROM wanted w CROSS JOIN LATERAL (
         SELECT j.id FROM jobs j
          WHERE j.id = w.job_id AND j.next_fire_at = w.due AND j.version = w.version
            AND NOT EXISTS (SELECT 1 FROM cluster_pause)
@@ -24,7 +26,7 @@ locked AS (
 -- The swap.
 moved AS (
     UPDATE jobs j SET next_fire_at = w.next_fire_at, last_fire_at = w.due
-      FROM wanted w JOIN locked l ON l.id = w.job_id
+      FROM locked w
      WHERE j.id = w.job_id AND j.next_fire_at = w.due
     RETURNING w.occurrence_id, w.created_at, w.due, w.is_skipped, w.remark,
               j.id, j.display_name, j.version, j.worker_id, j.job_type, j.job_data, j.priority, j.max_retries,

@@ -162,7 +162,7 @@ impl Store {
             fence AS (SELECT 1 FROM leases WHERE role = $9 AND epoch = $10 FOR SHARE),
             -- The guard: as it was seen, and silent still. Locked in the order of ids, as everywhere.
             locked AS (
-                SELECT o.id, o.created_at
+                SELECT r.*
                   FROM occurrences o
                   JOIN r ON r.id = o.id AND r.created_at = o.created_at AND r.attempt = o.attempt
                  WHERE o.created_at BETWEEN $11 AND $12
@@ -195,7 +195,7 @@ impl Store {
                        status_changes = o.status_changes || jsonb_build_array(jsonb_build_object(
                            'status', r.status, 'at', $13::timestamptz,
                            'attempt', o.attempt + CASE WHEN r.status = 0 THEN 1 ELSE 0 END, 'note', r.note))
-                  FROM r JOIN locked l ON l.id = r.id AND l.created_at = r.created_at
+                  FROM locked r
                  WHERE o.id = r.id AND o.created_at = r.created_at AND o.attempt = r.attempt
                 RETURNING o.*, r.cause
             ),
