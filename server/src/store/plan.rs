@@ -188,7 +188,7 @@ impl Store {
         let attempts: Vec<i32> = sent.iter().map(|(_, attempt)| *attempt).collect();
         let oldest = created.iter().min().copied().unwrap_or(now);
         let newest = created.iter().max().copied().unwrap_or(now);
-        // What a report holds right now is marked by it in passing.
+        // What a report holds right now is marked by it in passing. What is said of `p` is true of all: see `apply.sql`.
         let done = sqlx::query!(
             "WITH p AS (
                 SELECT l.* FROM unnest($1::uuid[], $2::timestamptz[], $6::int[]) AS p (id, created_at, attempt)
@@ -199,7 +199,8 @@ impl Store {
                        FOR UPDATE SKIP LOCKED) l
              )
              UPDATE occurrences o SET published_at = $3 FROM p
-              WHERE o.id = p.id AND o.created_at = p.created_at AND o.created_at BETWEEN $4 AND $5",
+              WHERE o.id = p.id AND o.created_at = p.created_at AND o.created_at BETWEEN $4 AND $5
+                AND p.created_at BETWEEN $4 AND $5",
             &ids,
             &created,
             now,
