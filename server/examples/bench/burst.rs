@@ -5,7 +5,8 @@ use chrono::{DateTime, Duration, Utc};
 use server::clock::machine_now;
 
 use crate::{
-    budget::Window,
+    budget::{self, Window},
+    cpu,
     crop::{self, Crop},
     figures::Sample,
     lab::{Lab, Site},
@@ -38,8 +39,14 @@ pub(crate) async fn drain(lab: &Lab, runs: usize) -> anyhow::Result<Vec<Sample>>
         let site = Site::new(lab).await?;
         let server = site.server().await?;
         crowd(&site, COUNT, 3).await?;
+        let mut parties = vec![server.party.clone()];
+        parties.extend(lab.services()?.iter().cloned());
+        let mut before = cpu::seconds(&parties);
         let worker = site.worker().await?;
+        parties.push(worker.party.clone());
+        before.push(0.0);
         site.drained().await?;
+        budget::print_cpu(&parties, &before, &cpu::seconds(&parties), COUNT);
         site.verify(worker.runs().await?).await?;
         let (first, last): (DateTime<Utc>, DateTime<Utc>) =
             sqlx::query_as("SELECT min(started_at), max(last_heartbeat) FROM occurrences")
