@@ -28,6 +28,7 @@ use crate::{
         dispatcher::Dispatcher,
         driver::{drive, drive_led},
         due_index::DueIndex,
+        growth::Growth,
         lease::{self, LEADER, Leadership, Lease},
         lost_messages::LostMessages,
         presence::Presence,
@@ -246,6 +247,8 @@ impl Server {
             release: jobs.release.clone(),
         };
         loops.spawn(drive_led(upkeep, Arc::default(), board.clone(), leadership.clone(), stop_loops.clone()));
+        let growth = Growth { store: store.clone(), clock: clock.clone() };
+        loops.spawn(drive_led(growth, Arc::default(), board.clone(), leadership.clone(), stop_loops.clone()));
         let watch = ClockWatch { store: store.clone(), clock: clock.clone(), measured: None };
         loops.spawn(drive(watch, Arc::default(), board.clone(), stop_loops.clone()));
         let zombies = Zombies {

@@ -20,6 +20,7 @@ pub mod clock_watch;
 pub mod dispatcher;
 pub mod driver;
 pub mod due_index;
+pub mod growth;
 pub mod lease;
 pub mod lost_messages;
 pub mod presence;

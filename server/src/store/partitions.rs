@@ -7,6 +7,10 @@ use super::{Result, Store};
 
 /// How many days ahead partitions are made. A server that is down longer than that makes them when it starts.
 const DAYS_AHEAD: i64 = 7;
+/// From how many blocks on a partition is worth measuring: below, the whole of it is read as fast as an index.
+const WORTH_MEASURING: i64 = 32;
+/// How many times as large a partition must have become since it was measured last.
+const GROWN: i64 = 4;
 /// How many rows one statement deletes, so that none holds its locks for long.
 const BATCH: i64 = 1_000;
 /// How many such statements one call runs at most; the rest follows the next time.
@@ -120,6 +124,31 @@ impl Store {
         }
         tx.commit().await?;
         Ok(Dropped::Gone)
+    }
+
+    /// Measures a day's partitions that are several times as large as when they were measured last, so that plans made
+    /// before are made again. Returns which. What somebody else measures right now is left to them.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn measure_grown(&self, day: NaiveDate) -> Result<Vec<String>> {
+        let days: Vec<String> = [Daily::Occurrences, Daily::Logs].map(|daily| daily.partition(day)).into();
+        let grown = sqlx::query_scalar!(
+            r#"SELECT c.relname AS "name!" FROM pg_class c
+                WHERE c.relname = ANY($1::text[]) AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+                  AND pg_relation_size(c.oid) / current_setting('block_size')::bigint >= greatest($2::bigint, $3::bigint * c.relpages)"#,
+            &days,
+            WORTH_MEASURING,
+            GROWN
+        )
+        .fetch_all(self.pool())
+        .await?;
+        for partition in &grown {
+            // A name that was put together from a date here, never from outside.
+            self.pool().execute(AssertSqlSafe(format!("ANALYZE (SKIP_LOCKED) {partition}"))).await?;
+        }
+        Ok(grown)
     }
 
     /// Deletes counts older than `before`.

@@ -18,6 +18,7 @@ mod dispatch;
 mod duplicates;
 mod engine;
 mod failures;
+mod growth;
 mod invariants;
 mod journey;
 mod lease;
