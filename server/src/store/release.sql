@@ -1,31 +1,32 @@
 -- Gives waiting occurrences their slots, most urgent first and among those the oldest. Runs under the slots lock.
-WITH taken_by_job AS (
-    SELECT job_id, count(*) AS n FROM slots WHERE is_taken GROUP BY job_id
-),
-taken_by_key AS (
-    SELECT key, count(*) AS n FROM slots WHERE is_taken AND key IS NOT NULL GROUP BY key
-),
-by_job AS (
-    SELECT s.*, row_number() OVER (PARTITION BY s.job_id ORDER BY s.priority DESC, s.occurrence_id) AS place
-      FROM slots s WHERE NOT s.is_taken
+--
+-- All slots are looked at once, and nothing is joined with them: the plan is kept from a time when there may have been
+-- none, and would compare each of ten thousand with each other.
+WITH counted AS (
+    SELECT s.*,
+           count(*) FILTER (WHERE s.is_taken) OVER (PARTITION BY s.job_id) AS taken_of_job,
+           count(*) FILTER (WHERE s.is_taken) OVER (PARTITION BY s.key) AS taken_of_key,
+           row_number() OVER (PARTITION BY s.job_id, s.is_taken ORDER BY s.priority DESC, s.occurrence_id) AS place
+      FROM slots s
 ),
 -- First the job's own limit, then the key's: one that its own job holds back takes nobody's place in the key's queue.
 fits_job AS (
-    SELECT b.* FROM by_job b LEFT JOIN taken_by_job t ON t.job_id = b.job_id
-     WHERE b.job_limit IS NULL OR b.place <= b.job_limit - coalesce(t.n, 0)
+    SELECT c.* FROM counted c
+     WHERE NOT c.is_taken AND (c.job_limit IS NULL OR c.place <= c.job_limit - c.taken_of_job)
 ),
 by_key AS (
     SELECT f.*, row_number() OVER (PARTITION BY f.key ORDER BY f.priority DESC, f.occurrence_id) AS key_place
       FROM fits_job f
 ),
 chosen AS (
-    SELECT b.occurrence_id, b.created_at FROM by_key b LEFT JOIN taken_by_key t ON t.key = b.key
-     WHERE b.key IS NULL OR b.key_place <= b.key_limit - coalesce(t.n, 0)
+    SELECT b.occurrence_id, b.created_at FROM by_key b
+     WHERE b.key IS NULL OR b.key_place <= b.key_limit - b.taken_of_key
      ORDER BY b.priority DESC, b.occurrence_id
      LIMIT $1
 ),
 taken AS (
-    UPDATE slots s SET is_taken = true FROM chosen c WHERE s.occurrence_id = c.occurrence_id
+    -- IS TRUE keeps the planner from making a join of it.
+    UPDATE slots s SET is_taken = true WHERE (s.occurrence_id IN (SELECT c.occurrence_id FROM chosen c)) IS TRUE
 )
 UPDATE occurrences o SET is_held = false, version = o.version + 1
   FROM chosen c
