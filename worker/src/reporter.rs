@@ -37,7 +37,7 @@ use crate::{
 };
 
 /// The most reports in one message.
-const BATCH_REPORTS: usize = 1_000;
+const BATCH_REPORTS: usize = 400;
 /// The most bytes of reports in one message, below what a message may have by more than the largest report.
 const BATCH_BYTES: usize = 512 * 1024;
 /// The most log messages under way.

@@ -25,8 +25,9 @@ use crate::{
     faults,
 };
 
-/// The most messages in one batch.
-const BATCH: usize = 500;
+/// The most messages in one batch. A worker's has some 400 reports at most, so that a full batch is stored in two or three
+/// seconds, and all that may be in our hand in less than it takes to count as silent.
+const BATCH: usize = 250;
 
 /// For how long a batch that cannot be stored is kept from other servers. With the ten seconds that a refused attempt takes
 /// at most, shorter than [`SHORTEST_LIMIT`](crate::domain::zombie::SHORTEST_LIMIT). An attempt that is not answered at all
@@ -41,7 +42,8 @@ pub trait Handler: Send + Sync + 'static {
     /// What it is called in logs.
     const NAME: &'static str;
 
-    /// Handles bodies in order. `Err` means that nothing was done and all must come again.
+    /// Handles bodies in order. `Err` means that not all was done and all must come again; what was done already changes
+    /// nothing then.
     fn handle(&self, bodies: Vec<Vec<u8>>) -> impl Future<Output = anyhow::Result<()>> + Send;
 
     /// Whether the same bodies once more could fare better. If not, the one that is to blame is looked for and let go.

@@ -11,7 +11,7 @@ pub struct BrokerConfig {
     pub url: String,
     /// `MILVAION_PREFIX`: what every exchange and queue starts with. Default `milvaion`. Workers must agree.
     pub prefix: String,
-    /// `BROKER_PREFETCH`: the most unsettled messages each intake holds, 50 to 10,000. Default 2,000.
+    /// `BROKER_PREFETCH`: the most unsettled messages each intake holds, 50 to 10,000. Default 1,000.
     pub prefetch: u16,
 }
 
@@ -20,7 +20,7 @@ impl BrokerConfig {
         Self {
             url: String::new(),
             prefix: read.text("MILVAION_PREFIX").unwrap_or_else(|| topology::DEFAULT_PREFIX.into()),
-            prefetch: read.number("BROKER_PREFETCH", 2_000, 50, 10_000),
+            prefetch: read.number("BROKER_PREFETCH", 1_000, 50, 10_000),
         }
     }
 }
