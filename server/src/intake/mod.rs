@@ -1,9 +1,9 @@
 //! What workers tell the server.
 //!
-//! Everything arrives at least once, and it arrives in batches: one transaction for each batch, and only after its commit
-//! is the batch acknowledged. A server that dies in between gets the batch again and finds that it changes nothing. What
-//! cannot be read, or never be stored, is logged and let go; what is about something unknown changes nothing; none of it
-//! may stop the rest.
+//! Everything arrives at least once, and it arrives in batches: one transaction for each batch, or a few for a large one,
+//! and only after the last commit is the batch acknowledged. A server that dies in between gets the batch again and finds
+//! that what it had stored changes nothing. What cannot be read, or never be stored, is logged and let go; what is about
+//! something unknown changes nothing; none of it may stop the rest.
 
 pub mod claims;
 pub mod dead_letters;

@@ -1,4 +1,4 @@
-//! Status reports: folded, applied in one transaction, told to browsers after the commit.
+//! Status reports: folded, applied in few transactions, told to browsers after the commit.
 //!
 //! What changed nothing is not thrown away unseen: it may tell that an attempt was started twice.
 
@@ -196,12 +196,19 @@ impl Handler for StatusIntake {
     }
 
     async fn handle(&self, bodies: Vec<Vec<u8>>) -> anyhow::Result<()> {
-        let reports: Vec<StatusReport> = bodies.iter().flat_map(|body| read(body)).collect();
-        for some in reports.chunks(MOST) {
-            match self.apply(some.to_vec()).await {
-                Err(error) if !Self::may_succeed(&error) => self.apply_each(some.to_vec()).await?,
-                done => drop(done?),
+        let reports = || bodies.iter().flat_map(|body| read(body));
+        let (mut rest, mut done): (Vec<_>, usize) = (reports().collect(), 0);
+        while !rest.is_empty() {
+            let later = rest.split_off(rest.len().min(MOST));
+            let some = std::mem::replace(&mut rest, later);
+            let count = some.len();
+            match self.apply(some).await {
+                Err(error) if !Self::may_succeed(&error) => {
+                    self.apply_each(reports().skip(done).take(count).collect()).await?;
+                }
+                applied => drop(applied?),
             }
+            done += count;
         }
         Ok(())
     }

@@ -79,6 +79,30 @@ async fn a_report_that_can_never_be_stored_takes_no_other_with_it() {
     assert_eq!(view(good).await.row.status, Completed);
 }
 
+#[tokio::test]
+async fn a_flood_is_stored_in_several_statements_and_comes_again_without_harm() {
+    let (store, _) = common::database().await;
+    let clock = Clock::system();
+    let (hub, _events) = Hub::new();
+    let intake = StatusIntake { store: store.clone(), wakes: Wakes::default(), hub, clock: clock.clone() };
+    let [good, ancient] = [queued(&store, &clock).await, queued(&store, &clock).await];
+    // Its start in the first statement, its end in the second, beside one that can never be stored.
+    let strangers = (0..4_999).map(|_| report(clock.occurrence_id(), 1, &json!({})));
+    let reports: Vec<Value> = std::iter::once(report(good, 1, &json!({})))
+        .chain(strangers)
+        .chain([report(ancient, 1, &json!({"timestamp": "-4800-01-01T00:00:00Z"})), report(good, 2, &json!({}))])
+        .collect();
+    let bodies: Vec<Vec<u8>> =
+        reports.chunks(400).map(|some| json!({ "reports": some }).to_string().into_bytes()).collect();
+    let view = async |id| store.occurrence(id, 1, clock.now()).await.expect("answered").expect("there");
+    intake.handle(bodies.clone()).await.expect("nothing is to come again");
+    let told = view(good).await;
+    assert_eq!((told.row.status, told.changes.len()), (Completed, 3));
+    assert_eq!(view(ancient).await.row.status, Queued);
+    intake.handle(bodies).await.expect("nothing is to come again");
+    assert_eq!(view(good).await.row.version, told.row.version, "a second time changes nothing");
+}
+
 /// Takes what it is given, or has a database that it cannot reach, or stumbles over certain bodies.
 #[derive(Clone, Default)]
 struct Taker {
