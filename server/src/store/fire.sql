@@ -28,6 +28,8 @@ moved AS (
     UPDATE jobs j SET next_fire_at = w.next_fire_at, last_fire_at = w.due
       FROM locked w
      WHERE j.id = w.job_id AND j.next_fire_at = w.due
+       -- True of all; so few are expected, each found by its id, whatever the plan was made over (see apply.sql).
+       AND w.due BETWEEN $12 AND $13
     RETURNING w.occurrence_id, w.created_at, w.due, w.is_skipped, w.remark,
               j.id, j.display_name, j.version, j.worker_id, j.job_type, j.job_data, j.priority, j.max_retries,
               j.timeout_seconds, j.overlap_policy, j.max_concurrent, j.concurrency_key, j.concurrency_key_limit,

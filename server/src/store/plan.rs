@@ -151,7 +151,9 @@ impl Store {
             &notes as &[Option<String>],
             now,
             self.shard(),
-            epoch
+            epoch,
+            due.iter().min(),
+            due.iter().max()
         )
         .fetch_all(self.pool())
         .await?;
