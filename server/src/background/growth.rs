@@ -3,8 +3,9 @@
 //! A statement's plan is made once and kept. The one for tomorrow's partition is made today, and PostgreSQL takes a table
 //! that somebody's `ANALYZE` has found empty for one that is read at no cost. Kept past midnight, such a plan reads the
 //! whole of the new day for every row that it looks for, more with every row that is written, until the autovacuum comes
-//! by after a minute or later. What is measured invalidates the plans made before; so a day is measured soon after it has
-//! begun, and again whenever it has become several times as large.
+//! by after a minute or later. What is measured invalidates the plans made before; so a day is looked at soon after it has
+//! begun, and every ten seconds later, and is measured whenever it has become several times as large. Yesterday is looked
+//! at too: what was made just before midnight is reported on after it.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use super::Task;
 use crate::{clock::Clock, store::Store};
 
 /// How often a day is looked at that is no longer young.
-const LOOK: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_secs(10);
 /// How long after midnight it is looked at first.
 const FIRST: Duration = Duration::from_secs(1);
 
@@ -50,8 +51,8 @@ impl Task for Growth {
         Ok(Grown { measured: self.store.measure_grown(self.clock.now().date_naive()).await? })
     }
 
-    fn is_news(_: &Grown) -> bool {
-        false
+    fn is_news(report: &Grown) -> bool {
+        !report.measured.is_empty()
     }
 }
 

@@ -7,7 +7,7 @@ use super::{Result, Store};
 
 /// How many days ahead partitions are made. A server that is down longer than that makes them when it starts.
 const DAYS_AHEAD: i64 = 7;
-/// From how many blocks on a partition is worth measuring: below, the whole of it is read as fast as an index.
+/// From how many blocks on a partition is worth measuring: below, reading the whole of it for a row costs little.
 const WORTH_MEASURING: i64 = 32;
 /// How many times as large a partition must have become since it was measured last.
 const GROWN: i64 = 4;
@@ -126,14 +126,17 @@ impl Store {
         Ok(Dropped::Gone)
     }
 
-    /// Measures a day's partitions that are several times as large as when they were measured last, so that plans made
-    /// before are made again. Returns which. What somebody else measures right now is left to them.
+    /// Measures those partitions of a day and the one before that are several times as large as when they were measured
+    /// last, so that plans made before are made again. Returns which.
     ///
     /// # Errors
     ///
     /// When the database does not answer.
     pub async fn measure_grown(&self, day: NaiveDate) -> Result<Vec<String>> {
-        let days: Vec<String> = [Daily::Occurrences, Daily::Logs].map(|daily| daily.partition(day)).into();
+        let days: Vec<String> = [Daily::Occurrences, Daily::Logs]
+            .iter()
+            .flat_map(|daily| [day, day - Days::new(1)].map(|day| daily.partition(day)))
+            .collect();
         let grown = sqlx::query_scalar!(
             r#"SELECT c.relname AS "name!" FROM pg_class c
                 WHERE c.relname = ANY($1::text[]) AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
@@ -146,7 +149,7 @@ impl Store {
         .await?;
         for partition in &grown {
             // A name that was put together from a date here, never from outside.
-            self.pool().execute(AssertSqlSafe(format!("ANALYZE (SKIP_LOCKED) {partition}"))).await?;
+            self.pool().execute(AssertSqlSafe(format!("ANALYZE {partition}"))).await?;
         }
         Ok(grown)
     }
