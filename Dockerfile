@@ -13,7 +13,7 @@ RUN cd style && npm ci --no-audit --no-fund
 COPY . .
 ENV SQLX_OFFLINE=true
 RUN cargo xtask front --release
-RUN cargo build --locked --release --package server --package milvaion-worker
+RUN cargo build --locked --release --package milvaion-server --package milvaion-builtin
 
 FROM debian:12-slim
 # Debian would make a database cluster of its own on installation; ours is made at the first start, in /data.

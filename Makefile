@@ -7,10 +7,10 @@ SHELL := /bin/sh
 # Queries are checked against the record in server/.sqlx, so that a build needs no database.
 export SQLX_OFFLINE := true
 
-SERVER := server milvaion-worker
+SERVER := milvaion-server milvaion-builtin
 TEST_SERVICES := target/debug/milvaion services --data target/test-services --
 # What tests compile, in one feature set: building the binaries alone would compile dependencies a second time.
-TESTED := --workspace --exclude xtask
+TESTED := --workspace --exclude milvaion-xtask
 
 .PHONY: help install install-run run test e2e lint prepare bench chaos seed-10m clean
 
@@ -47,18 +47,18 @@ prepare: install-run ## Record what PostgreSQL says about the server's queries (
 	@if [ -n "$$DATABASE_URL" ]; then \
 		cargo xtask prepare; \
 	else \
-		[ -x target/debug/milvaion ] || cargo build --package server; \
+		[ -x target/debug/milvaion ] || cargo build --package milvaion-server; \
 		$(TEST_SERVICES) cargo xtask prepare; \
 	fi
 
 # The services of a measurement: with synced writes, empty at its beginning, gone at its end.
 BENCH_SERVICES := target/release/milvaion services --data target/bench-services --
-BENCH_PROGRAMS := cargo build --release --package server --package milvaion-worker --bin milvaion --example bench --example bench_worker
+BENCH_PROGRAMS := cargo build --release --package milvaion-server --package milvaion-bench
 
 bench: install-run ## Measure everything in docs/PERFORMANCE.md, peers included (release build; FIGURE=name for one)
 	@$(BENCH_PROGRAMS)
 	@if [ -z "$(FIGURE)$(filter 0,$(BENCH_PEERS))" ] || [ "$(FIGURE)" = peers ]; then sh end2end/bench/install.sh; fi
-	@FIGURE="$(FIGURE)" $(BENCH_SERVICES) target/release/examples/bench
+	@FIGURE="$(FIGURE)" $(BENCH_SERVICES) target/release/bench
 
 # Long for `make chaos`, whose runs are about an hour; the tests have the short set.
 chaos: install-run ## Take services and processes away and see what is lost (SCENARIO=C10,C18 COUNT=… SEED=… SET=short SABOTAGE=s05)
@@ -70,10 +70,10 @@ chaos: install-run ## Take services and processes away and see what is lost (SCE
 seed-10m: install-run ## Look at the dashboard over ten million occurrences (release build; SEED_ROWS=… for other numbers)
 	@$(BENCH_PROGRAMS)
 	@if [ -n "$$DATABASE_URL" ]; then \
-		target/release/examples/bench seed; \
+		target/release/bench seed; \
 	else \
 		cargo xtask front --release && \
-		$(BENCH_SERVICES) sh -c 'target/release/examples/bench seed && exec target/release/milvaion run'; \
+		$(BENCH_SERVICES) sh -c 'target/release/bench seed && exec target/release/milvaion run'; \
 	fi
 
 clean: ## Delete what was built; data in .milvaion stays

@@ -20,14 +20,14 @@ cargo xtask front --release
 if [ "$part" = all ]; then
     echo "==> Running the Rust tests"
     if cargo nextest --version >/dev/null 2>&1; then
-        cargo nextest run --workspace --exclude xtask
+        cargo nextest run --workspace --exclude milvaion-xtask
         # nextest leaves out the examples in the documentation.
-        cargo test --workspace --exclude xtask --doc
+        cargo test --workspace --exclude milvaion-xtask --doc
     else
-        cargo test --workspace --exclude xtask
+        cargo test --workspace --exclude milvaion-xtask
     fi
     # In the profile the build tool was just built with.
-    cargo test --profile xtask --package xtask
+    cargo test --profile xtask --package milvaion-xtask
 
     echo "==> Testing the checker of the chaos suite"
     python3 -m unittest discover -s end2end/chaos/checker

@@ -7,20 +7,22 @@
 
 use async_trait::async_trait;
 use http::request::Parts;
-use protocol::{
+use milvaion_api::{
     access::{Action, Role},
     calendar_form::CalendarForm,
     failure::{DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow, Resolved, Retried, Which},
-    id::{CalendarId, DeadLetterId, JobId, OccurrenceId, UserId},
-    message::LogLine,
     page::{JobFilter, OccurrenceFilter, Page},
     request::{FieldError, JobForm},
-    status::OccurrenceStatus,
     versions::{Difference, Restored, VersionStep},
     view::{
         BlackoutView, CalendarRow, CalendarView, ClusterPause, FormContext, InviteInfo, JobRow, JobView, Me,
         OccurrenceRow, OccurrenceView, Overview, SchedulePreview, TeamView, WorkerView,
     },
+};
+use milvaion_protocol::{
+    id::{CalendarId, DeadLetterId, JobId, OccurrenceId, UserId},
+    message::LogLine,
+    status::OccurrenceStatus,
 };
 use serde::{Deserialize, Serialize};
 

@@ -18,10 +18,8 @@ use std::{
 
 use leptos::prelude::*;
 use leptos_router::{NavigateOptions, hooks::use_navigate};
-use protocol::{
-    event::{Envelope, Event},
-    id::OccurrenceId,
-};
+use milvaion_api::event::{Envelope, Event};
+use milvaion_protocol::id::OccurrenceId;
 
 use crate::{api::session::query_value, browser, error::AppError};
 

@@ -5,7 +5,8 @@ mod forms;
 
 use axum::http::StatusCode;
 use common::{Fake, get, samples};
-use protocol::{access::Role, status::OccurrenceStatus};
+use milvaion_api::access::Role;
+use milvaion_protocol::status::OccurrenceStatus;
 
 /// What would break the content security policy.
 const FORBIDDEN: [&str; 3] = [" style=", " onclick=", "<style"];
@@ -153,7 +154,8 @@ async fn the_theme_of_the_cookie_is_in_the_first_byte() {
 #[tokio::test]
 async fn what_a_plain_form_left_is_said_once() {
     let fake = Fake::signed_in(Role::Viewer).ready();
-    let flash = app::backend::Flash { form: "notice".into(), notice: Some("Job saved.".into()), ..Default::default() };
+    let flash =
+        milvaion_app::backend::Flash { form: "notice".into(), notice: Some("Job saved.".into()), ..Default::default() };
     fake.flashes.lock().expect("no test panics inside").push(flash);
     get(&fake, "/workers").await.says(&["Job saved."]);
     get(&fake, "/workers").await.says_none_of(&["Job saved."]);

@@ -3,7 +3,7 @@
 //! Three kinds of reader meet in this crate: the server, the workers (in any language), and the browser. What is
 //! written here is therefore a promise to somebody else's program, and the rule of change is the usual one for
 //! promises: a field may be added with a default, a field is never repurposed, renamed or removed, and a number once
-//! given to a status stays that status for ever. `tests/wire.rs` pins the JSON of every message and event; a changed
+//! given to a status stays that status for ever. `tests/wire` pins the JSON of every message and event; a changed
 //! golden is a changed contract and must be meant. For those who do not read Rust the same is told in `docs/protocol`, with
 //! JSON Schemas made from these types (`schema`, behind a feature of that name).
 //!
@@ -16,28 +16,8 @@
 //! [`access`] says who may, [`failure`] is what waits to be settled, [`duplicates`] finds what was started twice.
 
 pub mod id;
-pub mod status;
-
-pub mod calendar;
-pub mod calendar_form;
-pub mod cron;
-pub mod rules;
-pub mod rules_form;
-pub mod schedule;
-mod zone;
-
 pub mod message;
 #[cfg(feature = "schema")]
 pub mod schema;
+pub mod status;
 pub mod topology;
-
-pub mod event;
-
-pub mod access;
-pub mod duplicates;
-pub mod failure;
-pub mod input;
-pub mod page;
-pub mod request;
-pub mod versions;
-pub mod view;

@@ -9,7 +9,7 @@
 //! dispatching for a while, in which people and time servers may mend what they have broken; see [`Clock::held_for`].
 
 use chrono::{DateTime, Duration, Utc};
-use protocol::id::{CalendarId, DeadLetterId, JobId, OccurrenceId, UserId};
+use milvaion_protocol::id::{CalendarId, DeadLetterId, JobId, OccurrenceId, UserId};
 use std::{
     sync::{
         Arc,

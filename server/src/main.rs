@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    server::faults::arm();
+    milvaion_server::faults::arm();
     let arguments = cli::Arguments::parse();
-    server::telemetry::start();
+    milvaion_server::telemetry::start();
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => {

@@ -24,7 +24,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use protocol::{
+use milvaion_protocol::{
     message::{Denial, JobMessage},
     topology::MAX_PRIORITY,
 };

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use protocol::{
+use milvaion_protocol::{
     id::OccurrenceId,
     message::{LogLevel, LogLine},
 };
@@ -277,7 +277,7 @@ impl Backlog {
 
 #[cfg(test)]
 mod tests {
-    use protocol::message::LogMessage;
+    use milvaion_protocol::message::LogMessage;
 
     use super::*;
     use crate::log::Pen;

@@ -16,7 +16,7 @@
 //! is taken for the reason.
 
 use futures::StreamExt;
-use protocol::{id::OccurrenceId, topology::Keys};
+use milvaion_protocol::{id::OccurrenceId, topology::Keys};
 use redis::Client;
 use serde::Deserialize;
 use tokio::time::sleep;

@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use protocol::message::LogLevel;
+use milvaion_protocol::message::LogLevel;
 use serde_json::{Map, Value};
 use tracing::{
     Event, Level, Subscriber,

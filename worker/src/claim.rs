@@ -23,7 +23,7 @@
 
 use std::{sync::LazyLock, time::Duration};
 
-use protocol::{
+use milvaion_protocol::{
     id::OccurrenceId,
     message::{HEARTBEAT_SECONDS, LOST_AFTER_SECONDS},
     topology::Keys,

@@ -133,7 +133,7 @@ async fn settle(
 
 #[cfg(test)]
 mod tests {
-    use protocol::{id::OccurrenceId, topology::Keys};
+    use milvaion_protocol::{id::OccurrenceId, topology::Keys};
     use tokio::time::Instant;
 
     use super::*;

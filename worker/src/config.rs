@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::SocketAddr, ops::RangeInclusive, path::Path, time::Duration};
 
 use lapin::uri::AMQPUri;
-use protocol::topology::{DEFAULT_KEY_PREFIX, DEFAULT_PREFIX};
+use milvaion_protocol::topology::{DEFAULT_KEY_PREFIX, DEFAULT_PREFIX};
 
 mod file;
 

@@ -26,7 +26,7 @@ use lapin::{
     types::FieldTable,
     uri::AMQPUri,
 };
-use protocol::{
+use milvaion_protocol::{
     message::{JobMessage, MAX_MESSAGE},
     topology::{HEADER_REPUBLISH, Topology},
 };

@@ -13,7 +13,7 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use protocol::{
+use milvaion_protocol::{
     message::{JobMessage, StatusReport},
     status::OccurrenceStatus,
 };

@@ -6,7 +6,7 @@
 
 use std::{future::Future, time::Duration};
 
-use protocol::{
+use milvaion_protocol::{
     message::{Heartbeat, Hello, RegistrationMessage},
     topology::Topology,
 };

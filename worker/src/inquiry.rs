@@ -21,7 +21,7 @@ use lapin::{
     types::{FieldTable, ShortString},
     uri::AMQPUri,
 };
-use protocol::{
+use milvaion_protocol::{
     message::{ClaimReply, ClaimRequest},
     topology::Topology,
 };

@@ -8,7 +8,7 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
-use protocol::{
+use milvaion_protocol::{
     id::{JobId, OccurrenceId},
     message::{JobMessage, LogLevel, Progress, StatusReport},
     status::OccurrenceStatus,
@@ -231,7 +231,7 @@ impl JobContext {
     /// as long as the run goes on; what says 100 is told at once.
     pub fn progress(&self, percent: u8, message: impl Into<String>) {
         let percent = percent.min(100);
-        let progress = Progress { percent, message: storable(protocol::message::cut(message.into(), 200)) };
+        let progress = Progress { percent, message: storable(milvaion_protocol::message::cut(message.into(), 200)) };
         let mut progressed = self.inner.progressed();
         let soon = progressed
             .told
@@ -276,7 +276,7 @@ impl fmt::Debug for JobContext {
 #[cfg(test)]
 mod tests {
     use futures::{FutureExt, future};
-    use protocol::message::LogLine;
+    use milvaion_protocol::message::LogLine;
     use serde_json::json;
     use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 

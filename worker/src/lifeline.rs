@@ -8,7 +8,7 @@
 use std::{net::TcpListener, thread, time::Duration};
 
 use lapin::uri::AMQPUri;
-use protocol::{
+use milvaion_protocol::{
     message::Hello,
     topology::{Keys, Topology},
 };

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use protocol::message::{LogLevel, LogLine, MAX_LOG_LINE, cut, first_seq};
+use milvaion_protocol::message::{LogLevel, LogLine, MAX_LOG_LINE, cut, first_seq};
 use serde_json::{Value, json};
 
 use crate::{clock, outcome::storable};

@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, time::Duration};
 
-use protocol::{
+use milvaion_protocol::{
     message::{MAX_RESULT, cut},
     status::OccurrenceStatus,
 };

@@ -11,7 +11,7 @@ use lapin::{
     options::{BasicPublishOptions, ConfirmSelectOptions},
     uri::AMQPUri,
 };
-use protocol::{message::MAX_MESSAGE, topology::Topology};
+use milvaion_protocol::{message::MAX_MESSAGE, topology::Topology};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 

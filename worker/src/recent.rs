@@ -35,7 +35,7 @@ impl Recent {
 
 #[cfg(test)]
 mod tests {
-    use protocol::id::OccurrenceId;
+    use milvaion_protocol::id::OccurrenceId;
 
     use super::*;
 

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
-use protocol::message::JobTypeInfo;
+use milvaion_protocol::message::JobTypeInfo;
 use schemars::generate::SchemaSettings;
 use serde::Serialize;
 use serde_json::Value;

@@ -13,7 +13,7 @@
 use std::{collections::VecDeque, future::Future, sync::Arc, task::Poll};
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
-use protocol::{
+use milvaion_protocol::{
     id::OccurrenceId,
     message::{LogLine, StatusReport},
     status::OccurrenceStatus,
@@ -374,7 +374,7 @@ fn json(report: &StatusReport) -> String {
 
 #[cfg(test)]
 mod tests {
-    use protocol::{message::StatusMessage, status::OccurrenceStatus};
+    use milvaion_protocol::{message::StatusMessage, status::OccurrenceStatus};
 
     use super::*;
 

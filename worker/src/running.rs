@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
-use protocol::id::OccurrenceId;
+use milvaion_protocol::id::OccurrenceId;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 

@@ -4,7 +4,7 @@
 //! in a test of a job it is a pair of lists.
 
 use futures::future::BoxFuture;
-use protocol::{
+use milvaion_protocol::{
     id::OccurrenceId,
     message::{LogLine, StatusReport},
 };

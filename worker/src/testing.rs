@@ -9,7 +9,7 @@ use std::{
 };
 
 use futures::FutureExt;
-use protocol::{
+use milvaion_protocol::{
     id::{JobId, OccurrenceId},
     message::{JobMessage, LogLine, StatusReport},
     status::OccurrenceStatus,

@@ -1,7 +1,7 @@
 //! Declares the exchanges and queues a worker needs.
 //!
 //! Server and worker declare the same things with the same arguments, so that either may come first: declaring again is
-//! free, and declaring differently is refused by the broker. The names are in `protocol::topology`; what is binding
+//! free, and declaring differently is refused by the broker. The names are in `milvaion_protocol::topology`; what is binding
 //! beside them:
 //!
 //! | Thing | Kind | Arguments |
@@ -18,7 +18,7 @@ use lapin::{
     options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions},
     types::{AMQPValue, FieldTable},
 };
-use protocol::topology::{MAX_PRIORITY, Topology};
+use milvaion_protocol::topology::{MAX_PRIORITY, Topology};
 
 /// Declares what all workers and the server share.
 ///

@@ -7,7 +7,7 @@ use std::{
 };
 
 use lapin::uri::AMQPUri;
-use protocol::{
+use milvaion_protocol::{
     message::Hello,
     topology::{Keys, Topology},
 };

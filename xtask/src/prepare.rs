@@ -67,7 +67,7 @@ fn record(root: &Path) -> Result<Record> {
     let touched = Touched::new(&root.join("server/src/lib.rs"))?;
     let checked = run_command(
         cargo(root)
-            .args(["check", "--package", "server", "--all-targets"])
+            .args(["check", "--package", "milvaion-server", "--all-targets"])
             .env("DATABASE_URL", database.url())
             .env("SQLX_OFFLINE", "false")
             .env("SQLX_OFFLINE_DIR", &folder),

@@ -16,7 +16,8 @@ use crate::files;
 
 /// What the browser side is made from, relative to the workspace. `Cargo.toml` and `.cargo` carry the profile and the
 /// environment of the build.
-const INPUTS: [&str; 8] = ["app", "protocol", "style", "public", "xtask", "Cargo.lock", "Cargo.toml", ".cargo"];
+const INPUTS: [&str; 10] =
+    ["app", "api", "protocol", "schedule", "style", "public", "xtask", "Cargo.lock", "Cargo.toml", ".cargo"];
 
 /// The name of the stamp inside the site's folder.
 const NAME: &str = ".stamp";

@@ -87,11 +87,11 @@ fn compile(root: &Path, profile: Profile) -> Result<PathBuf> {
     let (name, folder) = profile.cargo();
     run_command(
         cargo(root)
-            .args(["build", "--package", "app", "--lib", "--no-default-features", "--features", "hydrate"])
+            .args(["build", "--package", "milvaion-app", "--lib", "--no-default-features", "--features", "hydrate"])
             .args(["--target", TARGET, "--profile", name]),
         "see the compiler's messages above; if the target is missing, run `make install`",
     )?;
-    let output = target_dir(root).join(TARGET).join(folder).join("app.wasm");
+    let output = target_dir(root).join(TARGET).join(folder).join("milvaion_app.wasm");
     ensure!(output.is_file(), "cargo wrote no {}: is `app` still a cdylib?", output.display());
     Ok(output)
 }

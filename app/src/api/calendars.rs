@@ -1,12 +1,12 @@
 //! Calendars: listing, defining and deleting them.
 
 use leptos::prelude::*;
-use protocol::{
+use milvaion_api::{
     calendar_form::CalendarForm,
-    id::CalendarId,
     request::FieldError,
     view::{BlackoutView, CalendarRow, CalendarView},
 };
+use milvaion_protocol::id::CalendarId;
 use serde::{Deserialize, Serialize};
 use server_fn::codec::GetUrl;
 
@@ -44,7 +44,7 @@ pub struct CalendarFormPage {
 /// `SignedOut`, or a service that is away.
 #[server(input = GetUrl, endpoint = "calendars")]
 pub async fn calendars() -> Result<Vec<CalendarRow>, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::Read).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::Read).await?;
     backend.calendars(&me).await.map_err(super::failed)
 }
 
@@ -55,7 +55,7 @@ pub async fn calendars() -> Result<Vec<CalendarRow>, AppError> {
 /// `Denied` below Operator, `NotFound` when the calendar is deleted.
 #[server(input = GetUrl, endpoint = "calendar_form")]
 pub async fn load_calendar_form(id: Option<CalendarId>) -> Result<CalendarFormPage, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::DefineCalendar).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::DefineCalendar).await?;
     let calendar = match id {
         Some(id) => Some(backend.calendar(&me, id).await.map_err(super::failed)?),
         None => None,
@@ -66,7 +66,7 @@ pub async fn load_calendar_form(id: Option<CalendarId>) -> Result<CalendarFormPa
         .as_ref()
         .and_then(|left| serde_json::from_value::<CalendarForm>(left.typed.clone()).ok())
         .filter(|form| form.id == id.map(|id| id.to_string()).unwrap_or_default());
-    let zones: Vec<String> = protocol::schedule::zone_names().into_iter().map(str::to_owned).collect();
+    let zones: Vec<String> = milvaion_schedule::schedule::zone_names().into_iter().map(str::to_owned).collect();
     let form = match (typed, &calendar) {
         (Some(form), _) => form,
         (None, Some(view)) => CalendarForm::from_calendar(view.id, view.version, &view.calendar),
@@ -89,7 +89,7 @@ pub async fn load_calendar_form(id: Option<CalendarId>) -> Result<CalendarFormPa
 /// `Denied` below Operator, or a service that is away.
 #[server(endpoint = "check_calendar")]
 pub async fn check_calendar(form: CalendarForm) -> Result<CalendarCheck, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::DefineCalendar).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::DefineCalendar).await?;
     let (errors, blackouts) = match backend.check_calendar(&me, &form).await {
         Ok(blackouts) => (Vec::new(), Some(blackouts)),
         Err(AppError::Fields(errors)) => (errors, None),
@@ -117,7 +117,7 @@ pub async fn check_calendar(form: CalendarForm) -> Result<CalendarCheck, AppErro
 /// The wrong fields; `Conflict` when somebody else changed the calendar meanwhile; `Denied` below Operator.
 #[server(endpoint = "save_calendar")]
 pub async fn save_calendar(form: CalendarForm) -> Result<CalendarId, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::DefineCalendar).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::DefineCalendar).await?;
     let result = backend.save_calendar(&me, &form).await;
     let notice = if form.id.is_empty() { "The calendar is made." } else { "The calendar is saved." };
     let back = form_address(&form);
@@ -140,7 +140,7 @@ fn form_address(form: &CalendarForm) -> String {
 /// `Conflict` with the names of the jobs that keep to it; `NotFound` when it is gone already; `Denied` below Operator.
 #[server(endpoint = "delete_calendar")]
 pub async fn delete_calendar(id: CalendarId) -> Result<String, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::DefineCalendar).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::DefineCalendar).await?;
     let result = backend.delete_calendar(&me, id).await;
     let notice = result.as_ref().map(|name| format!("The calendar {name} is deleted.")).unwrap_or_default();
     // What was typed into the form on that page was not sent: it comes back as the calendar is.

@@ -1,7 +1,7 @@
 //! Everything at once: whether it is paused, pausing and resuming it.
 
 use leptos::prelude::*;
-use protocol::view::ClusterPause;
+use milvaion_api::view::ClusterPause;
 use server_fn::codec::GetUrl;
 
 use crate::error::AppError;
@@ -13,7 +13,7 @@ use crate::error::AppError;
 /// `SignedOut`, or a service that is away.
 #[server(input = GetUrl, endpoint = "cluster")]
 pub async fn get_cluster() -> Result<Option<ClusterPause>, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::Read).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::Read).await?;
     backend.cluster_state(&me).await.map_err(super::failed)
 }
 
@@ -24,7 +24,7 @@ pub async fn get_cluster() -> Result<Option<ClusterPause>, AppError> {
 /// A `reason` that is missing or has more than 500 characters; `Denied` below Operator.
 #[server(endpoint = "pause_cluster")]
 pub async fn pause_cluster(#[server(default)] reason: String) -> Result<(), AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::PauseCluster).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::PauseCluster).await?;
     let result = backend.pause_cluster(&me, &reason).await;
     let typed = serde_json::json!({ "reason": reason });
     super::answer("cluster", result, |()| "/".into(), PAUSED, "/", typed).await
@@ -37,7 +37,7 @@ pub async fn pause_cluster(#[server(default)] reason: String) -> Result<(), AppE
 /// `Denied` below Operator, or a service that is away.
 #[server(endpoint = "resume_cluster")]
 pub async fn resume_cluster() -> Result<(), AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::PauseCluster).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::PauseCluster).await?;
     let result = backend.resume_cluster(&me).await;
     super::answer("cluster", result, |()| "/".into(), RESUMED, "/", ()).await
 }

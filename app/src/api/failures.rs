@@ -1,11 +1,11 @@
 //! Failures and dead letters: finding them, running them again, settling them.
 
 use leptos::prelude::*;
-use protocol::{
+use milvaion_api::{
     failure::{DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow, Resolved, Retried},
-    id::{DeadLetterId, OccurrenceId},
     page::Page,
 };
+use milvaion_protocol::id::{DeadLetterId, OccurrenceId};
 use server_fn::codec::GetUrl;
 
 use crate::{error::AppError, format::plural};
@@ -17,7 +17,7 @@ use crate::{error::AppError, format::plural};
 /// `SignedOut`, or a service that is away.
 #[server(input = GetUrl, endpoint = "failure_groups")]
 pub async fn failure_groups(#[server(default)] filter: FailureFilter) -> Result<Page<FailureGroup>, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::Read).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::Read).await?;
     backend.failure_groups(&me, filter).await.map_err(super::failed)
 }
 
@@ -28,7 +28,7 @@ pub async fn failure_groups(#[server(default)] filter: FailureFilter) -> Result<
 /// `SignedOut`, or a service that is away.
 #[server(input = GetUrl, endpoint = "failures")]
 pub async fn list_failures(#[server(default)] filter: FailureFilter) -> Result<Page<FailureRow>, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::Read).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::Read).await?;
     backend.failures(&me, filter).await.map_err(super::failed)
 }
 
@@ -39,7 +39,7 @@ pub async fn list_failures(#[server(default)] filter: FailureFilter) -> Result<P
 /// `NotFound` when retention has taken it or the occurrence never failed.
 #[server(input = GetUrl, endpoint = "failure")]
 pub async fn get_failure(id: OccurrenceId) -> Result<FailureRow, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::Read).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::Read).await?;
     backend.failure(&me, id).await.map_err(super::failed)
 }
 
@@ -57,9 +57,9 @@ pub async fn retry_failure(
     #[server(default)] note: String,
     #[server(default)] force: bool,
 ) -> Result<OccurrenceId, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::SettleFailures).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::SettleFailures).await?;
     let typed = serde_json::json!({ "form": "retry", "input_json": &input_json, "note": &note });
-    let which = protocol::failure::Which::Ids(vec![id]);
+    let which = milvaion_api::failure::Which::Ids(vec![id]);
     let how = crate::backend::RetryInput { input_json, reason: note, force };
     let result = match backend.retry_failures(&me, &which, 1, how).await {
         Ok(retried) => retried.made.first().map(|(_, made)| *made).ok_or_else(|| {
@@ -87,7 +87,7 @@ pub async fn retry_failures(
     #[server(default)] note: String,
     #[server(default)] back: String,
 ) -> Result<Retried, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::SettleFailures).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::SettleFailures).await?;
     let how = crate::backend::RetryInput { reason: note.clone(), ..Default::default() };
     let result = backend.retry_failures(&me, &which(ids, all, filter), seen, how).await.map_err(as_note);
     let notice = result.as_ref().map(retry_notice).unwrap_or_default();
@@ -109,7 +109,7 @@ pub async fn resolve_failures(
     #[server(default)] note: String,
     #[server(default)] back: String,
 ) -> Result<Resolved, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::SettleFailures).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::SettleFailures).await?;
     let result = backend.resolve_failures(&me, &which(ids, all, filter), seen, &note).await;
     let notice = result.as_ref().map(resolve_notice).unwrap_or_default();
     let back = list_address(&back);
@@ -124,7 +124,7 @@ pub async fn resolve_failures(
 /// `SignedOut`, or a service that is away.
 #[server(input = GetUrl, endpoint = "dead_letters")]
 pub async fn list_dead_letters(#[server(default)] filter: DeadLetterFilter) -> Result<Page<DeadLetterRow>, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::Read).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::Read).await?;
     backend.dead_letters(&me, filter).await.map_err(super::failed)
 }
 
@@ -139,7 +139,7 @@ pub async fn resolve_dead_letters(
     #[server(default)] note: String,
     #[server(default)] back: String,
 ) -> Result<usize, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::SettleFailures).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::SettleFailures).await?;
     let result = backend.resolve_dead_letters(&me, &ids, &note).await;
     let notice = result.as_ref().map(|count| letters_notice(*count)).unwrap_or_default();
     let back = list_address(&back);
@@ -187,8 +187,8 @@ fn was(count: usize, noun: &str) -> String {
 
 /// Which failures a form means.
 #[cfg(feature = "ssr")]
-fn which(ids: Vec<OccurrenceId>, all: bool, filter: FailureFilter) -> protocol::failure::Which {
-    use protocol::failure::Which;
+fn which(ids: Vec<OccurrenceId>, all: bool, filter: FailureFilter) -> milvaion_api::failure::Which {
+    use milvaion_api::failure::Which;
 
     if all { Which::Filter(filter) } else { Which::Ids(ids) }
 }

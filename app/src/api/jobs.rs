@@ -1,12 +1,12 @@
 //! Jobs: finding, defining, running and ending them.
 
 use leptos::prelude::*;
-use protocol::{
-    id::{JobId, OccurrenceId},
+use milvaion_api::{
     page::{JobFilter, Page},
     request::{FieldError, JobForm},
     view::{FormContext, JobRow, JobView, SchedulePreview},
 };
+use milvaion_protocol::id::{JobId, OccurrenceId};
 use serde::{Deserialize, Serialize};
 use server_fn::codec::GetUrl;
 
@@ -42,7 +42,7 @@ pub struct JobFormPage {
 /// `SignedOut`, or a service that is away.
 #[server(input = GetUrl, endpoint = "jobs")]
 pub async fn jobs(filter: JobFilter) -> Result<Page<JobRow>, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::Read).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::Read).await?;
     backend.jobs(&me, filter).await.map_err(super::failed)
 }
 
@@ -53,7 +53,7 @@ pub async fn jobs(filter: JobFilter) -> Result<Page<JobRow>, AppError> {
 /// `NotFound` when it is deleted or never was.
 #[server(input = GetUrl, endpoint = "job")]
 pub async fn job(id: JobId) -> Result<JobView, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::Read).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::Read).await?;
     backend.job(&me, id, super::session::viewer_zone().as_deref()).await.map_err(super::failed)
 }
 
@@ -65,7 +65,7 @@ pub async fn job(id: JobId) -> Result<JobView, AppError> {
 /// `Denied` below Operator, `NotFound` when the job is deleted.
 #[server(input = GetUrl, endpoint = "job_form")]
 pub async fn load_job_form(id: Option<JobId>, target: Option<String>) -> Result<JobFormPage, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::DefineJob).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::DefineJob).await?;
     let context = backend.form_context(&me, id).await.map_err(super::failed)?;
     let zone = super::session::viewer_zone();
     let left = backend.take_flash(&super::request()?, "job-form").await?.map(Left::from);
@@ -107,7 +107,7 @@ fn fresh(zone: Option<String>, context: &FormContext) -> JobForm {
         every_unit: "minutes".into(),
         is_active: "on".into(),
         priority: "3".into(),
-        rules: protocol::rules_form::usual(),
+        rules: milvaion_api::rules_form::usual(),
         ..JobForm::default()
     }
 }
@@ -120,7 +120,7 @@ fn fresh(zone: Option<String>, context: &FormContext) -> JobForm {
 /// `Denied` below Operator, or a service that is away.
 #[server(endpoint = "check_job")]
 pub async fn check_job(form: JobForm) -> Result<JobCheck, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::DefineJob).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::DefineJob).await?;
     let errors = match backend.check_job(&me, &form).await {
         Ok(()) => Vec::new(),
         Err(AppError::Fields(errors)) => errors,
@@ -150,7 +150,7 @@ pub async fn check_job(form: JobForm) -> Result<JobCheck, AppError> {
 /// The wrong fields; `Conflict` when somebody else changed the job meanwhile; `Denied` below Operator.
 #[server(endpoint = "save_job")]
 pub async fn save_job(form: JobForm, #[server(default)] then: String) -> Result<JobId, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::DefineJob).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::DefineJob).await?;
     let result = backend.save_job(&me, &form).await;
     let mut notice = if form.id.is_empty() { "The job is created." } else { "The job is saved." };
     if let Ok(id) = &result
@@ -191,7 +191,7 @@ pub async fn trigger_job(
     #[server(default)] idempotency_key: String,
     #[server(default)] force: bool,
 ) -> Result<OccurrenceId, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::RunJob).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::RunJob).await?;
     let typed = serde_json::json!({ "input_json": &input_json, "reason": &reason });
     let input = crate::backend::TriggerInput { input_json, reason, force, idempotency_key: Some(idempotency_key) };
     let result = backend.trigger_job(&me, id, input).await;
@@ -212,7 +212,7 @@ pub async fn set_job_active(
     #[server(default)] reason: String,
     #[server(default)] back: String,
 ) -> Result<(), AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::DefineJob).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::DefineJob).await?;
     let result = backend.set_job_active(&me, id, active, &reason).await;
     let notice = if active { "The job is resumed." } else { "The job is paused." };
     let back = match super::session::local_path(&back) {
@@ -229,7 +229,7 @@ pub async fn set_job_active(
 /// `NotFound` when it is gone already; `Denied` for anybody but an Admin.
 #[server(endpoint = "delete_job")]
 pub async fn delete_job(id: JobId) -> Result<String, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::DeleteJob).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::DeleteJob).await?;
     let result = backend.delete_job(&me, id).await;
     let notice = result.as_ref().map(|name| format!("The job {name} is deleted.")).unwrap_or_default();
     super::answer("trigger", result, |_| "/jobs".into(), &notice, &format!("/jobs/{id}"), ()).await

@@ -29,7 +29,7 @@ mod server_side {
     use http::{StatusCode, header, request::Parts};
     use leptos::prelude::*;
     use leptos_axum::ResponseOptions;
-    use protocol::{access::Action, view::Me};
+    use milvaion_api::{access::Action, view::Me};
     use serde::Serialize;
 
     use crate::{

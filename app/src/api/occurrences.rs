@@ -1,12 +1,11 @@
 //! Occurrences: finding them, reading one, paging through its log, and cancelling it.
 
 use leptos::prelude::*;
-use protocol::{
-    id::OccurrenceId,
-    message::LogLine,
+use milvaion_api::{
     page::{OccurrenceFilter, Page},
     view::{OccurrenceRow, OccurrenceView},
 };
+use milvaion_protocol::{id::OccurrenceId, message::LogLine};
 use server_fn::codec::GetUrl;
 
 use crate::error::AppError;
@@ -18,7 +17,7 @@ use crate::error::AppError;
 /// `SignedOut`, or a service that is away.
 #[server(input = GetUrl, endpoint = "occurrences")]
 pub async fn list_occurrences(#[server(default)] filter: OccurrenceFilter) -> Result<Page<OccurrenceRow>, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::Read).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::Read).await?;
     backend.occurrences(&me, filter).await.map_err(super::failed)
 }
 
@@ -29,7 +28,7 @@ pub async fn list_occurrences(#[server(default)] filter: OccurrenceFilter) -> Re
 /// `NotFound` when retention has taken it or it never was.
 #[server(input = GetUrl, endpoint = "occurrence")]
 pub async fn get_occurrence(id: OccurrenceId) -> Result<OccurrenceView, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::Read).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::Read).await?;
     backend.occurrence(&me, id).await.map_err(super::failed)
 }
 
@@ -40,7 +39,7 @@ pub async fn get_occurrence(id: OccurrenceId) -> Result<OccurrenceView, AppError
 /// `NotFound` as above.
 #[server(input = GetUrl, endpoint = "log_before")]
 pub async fn log_before(id: OccurrenceId, before_seq: i64) -> Result<Vec<LogLine>, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::Read).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::Read).await?;
     backend.log_before(&me, id, before_seq).await.map_err(super::failed)
 }
 
@@ -52,8 +51,9 @@ pub async fn log_before(id: OccurrenceId, before_seq: i64) -> Result<Vec<LogLine
 /// A `reason` of more than 500 characters; `Conflict` when it has ended already; `NotFound`; `Denied` below Operator.
 #[server(endpoint = "cancel_occurrence")]
 pub async fn cancel_occurrence(id: OccurrenceId, #[server(default)] reason: String) -> Result<bool, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::CancelOccurrence).await?;
-    let result = backend.cancel_occurrence(&me, id, &reason).await.map(protocol::status::OccurrenceStatus::is_final);
+    let (backend, me) = super::allowed(milvaion_api::access::Action::CancelOccurrence).await?;
+    let result =
+        backend.cancel_occurrence(&me, id, &reason).await.map(milvaion_protocol::status::OccurrenceStatus::is_final);
     let notice = cancel_notice(*result.as_ref().unwrap_or(&false));
     let page = format!("/occurrences/{id}");
     let typed = serde_json::json!({ "reason": reason });

@@ -1,7 +1,7 @@
 //! The overview's numbers.
 
 use leptos::prelude::*;
-use protocol::view::Overview;
+use milvaion_api::view::Overview;
 use server_fn::codec::GetUrl;
 
 use crate::error::AppError;
@@ -13,6 +13,6 @@ use crate::error::AppError;
 /// `SignedOut`, or a service that is away.
 #[server(input = GetUrl, endpoint = "overview")]
 pub async fn get_overview() -> Result<Overview, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::Read).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::Read).await?;
     backend.overview(&me).await.map_err(super::failed)
 }

@@ -1,7 +1,7 @@
 //! Who is asking: signing in and out, one-time links, and what a plain form left for the next page.
 
 use leptos::prelude::*;
-use protocol::{
+use milvaion_api::{
     request::FieldError,
     view::{InviteInfo, Me},
 };

@@ -1,7 +1,8 @@
 //! The people of an installation.
 
 use leptos::prelude::*;
-use protocol::{access::Role, id::UserId, view::TeamView};
+use milvaion_api::{access::Role, view::TeamView};
+use milvaion_protocol::id::UserId;
 use server_fn::codec::GetUrl;
 
 use crate::error::AppError;
@@ -13,7 +14,7 @@ use crate::error::AppError;
 /// `Denied` for anybody but an Admin.
 #[server(input = GetUrl, endpoint = "team")]
 pub async fn team() -> Result<TeamView, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::ReadTeam).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::ReadTeam).await?;
     backend.team(&me).await.map_err(super::failed)
 }
 
@@ -25,7 +26,7 @@ pub async fn team() -> Result<TeamView, AppError> {
 /// A wrong `name`; `Denied` for anybody but an Admin.
 #[server(endpoint = "invite_user")]
 pub async fn invite_user(#[server(default)] name: String, role: Role) -> Result<String, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::ManageTeam).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::ManageTeam).await?;
     let result = backend.invite_user(&me, &name, role).await;
     let notice = match &result {
         Ok(path) => format!(
@@ -47,7 +48,7 @@ pub async fn invite_user(#[server(default)] name: String, role: Role) -> Result<
 /// `NotFound` when it was used meanwhile; `Denied` for anybody but an Admin.
 #[server(endpoint = "revoke_invite")]
 pub async fn revoke_invite(id: UserId) -> Result<(), AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::ManageTeam).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::ManageTeam).await?;
     let result = backend.revoke_invite(&me, id).await;
     super::answer("invite-user", result, |()| "/team".into(), "The invitation is taken back.", "/team", ()).await
 }

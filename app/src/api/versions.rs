@@ -1,11 +1,11 @@
 //! The definitions a job has had: reading them, comparing two, going back to one.
 
 use leptos::prelude::*;
-use protocol::{
-    id::JobId,
+use milvaion_api::{
     page::Page,
     versions::{Difference, Restored, VersionStep},
 };
+use milvaion_protocol::id::JobId;
 use server_fn::codec::GetUrl;
 
 use crate::{error::AppError, format::plural};
@@ -17,7 +17,7 @@ use crate::{error::AppError, format::plural};
 /// `SignedOut`, or a service that is away.
 #[server(input = GetUrl, endpoint = "job_history")]
 pub async fn job_history(id: JobId, before: Option<i32>) -> Result<Page<VersionStep>, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::Read).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::Read).await?;
     backend.job_history(&me, id, before).await.map_err(super::failed)
 }
 
@@ -28,7 +28,7 @@ pub async fn job_history(id: JobId, before: Option<i32>) -> Result<Page<VersionS
 /// `NotFound` when there is no such version.
 #[server(input = GetUrl, endpoint = "compare_versions")]
 pub async fn compare_versions(id: JobId, from: i32, to: i32) -> Result<Difference, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::Read).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::Read).await?;
     backend.compare_versions(&me, id, from, to).await.map_err(super::failed)
 }
 
@@ -41,7 +41,7 @@ pub async fn compare_versions(id: JobId, from: i32, to: i32) -> Result<Differenc
 /// below Operator.
 #[server(endpoint = "restore_version")]
 pub async fn restore_version(id: JobId, version: i32, expected: i32) -> Result<Restored, AppError> {
-    let (backend, me) = super::allowed(protocol::access::Action::DefineJob).await?;
+    let (backend, me) = super::allowed(milvaion_api::access::Action::DefineJob).await?;
     let result = backend.restore_version(&me, id, version, expected).await;
     let notice = result.as_ref().map(|restored| restore_notice(version, restored)).unwrap_or_default();
     let page = format!("/jobs/{id}?tab=history");

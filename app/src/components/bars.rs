@@ -5,10 +5,8 @@
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use leptos::prelude::*;
-use protocol::{
-    status::{ALL, OccurrenceStatus},
-    view::MinuteCount,
-};
+use milvaion_api::view::MinuteCount;
+use milvaion_protocol::status::{ALL, OccurrenceStatus};
 
 use super::time::Time;
 use crate::format;

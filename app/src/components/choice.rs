@@ -12,7 +12,7 @@ use super::{
 pub fn Choice(
     /// The form it is in.
     state: FormState,
-    /// Its field in [`JobForm`](protocol::request::JobForm).
+    /// Its field in [`JobForm`](milvaion_api::request::JobForm).
     field: &'static str,
     /// What is chosen.
     label: &'static str,

@@ -1,7 +1,7 @@
 //! The warning that an attempt was started more than once.
 
 use leptos::prelude::*;
-use protocol::{
+use milvaion_api::{
     duplicates::{self, Duplicate},
     view::OccurrenceView,
 };

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use leptos::prelude::*;
-use protocol::message::LogLine;
+use milvaion_protocol::message::LogLine;
 
 /// How many lines lie in one block.
 pub const BLOCK: usize = 200;
@@ -140,7 +140,7 @@ fn in_blocks(lines: Vec<LogLine>) -> Vec<Block> {
 #[cfg(test)]
 mod tests {
     use chrono::DateTime;
-    use protocol::message::LogLevel;
+    use milvaion_protocol::message::LogLevel;
 
     use super::*;
 

@@ -5,7 +5,7 @@
 //! the reader scrolls away from it.
 
 use leptos::{ev, html, prelude::*};
-use protocol::{
+use milvaion_protocol::{
     id::OccurrenceId,
     message::{LogLevel, LogLine},
 };
@@ -232,7 +232,7 @@ fn number(seq: i64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use protocol::message::first_seq;
+    use milvaion_protocol::message::first_seq;
 
     use super::*;
 

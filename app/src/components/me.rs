@@ -6,7 +6,7 @@
 use std::sync::{Arc, RwLock};
 
 use leptos::prelude::*;
-use protocol::{access::Action, view::Me};
+use milvaion_api::{access::Action, view::Me};
 
 use crate::{api::session::whoami, error::AppError};
 

@@ -2,7 +2,7 @@
 
 use leptos::prelude::*;
 use leptos_router::components::A;
-use protocol::{access::Action, view::Me};
+use milvaion_api::{access::Action, view::Me};
 
 use super::{
     icon::Icon,

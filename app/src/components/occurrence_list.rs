@@ -6,11 +6,11 @@
 
 use chrono::{DateTime, Utc};
 use leptos::prelude::*;
-use protocol::{
-    id::OccurrenceId,
+use milvaion_api::{
     page::{OccurrenceFilter, Page},
     view::OccurrenceRow,
 };
+use milvaion_protocol::id::OccurrenceId;
 
 use crate::format;
 
@@ -204,7 +204,8 @@ fn fits(filter: &OccurrenceFilter, row: &OccurrenceRow) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use protocol::{status::OccurrenceStatus, view::Trigger};
+    use milvaion_api::view::Trigger;
+    use milvaion_protocol::status::OccurrenceStatus;
 
     use super::*;
 
@@ -215,7 +216,7 @@ mod tests {
     fn row(second: i64, status: OccurrenceStatus, version: i32) -> OccurrenceRow {
         OccurrenceRow {
             id: OccurrenceId::from_parts(at(second), [1; 10]),
-            job_id: protocol::id::JobId::default(),
+            job_id: milvaion_protocol::id::JobId::default(),
             job_name: "report".into(),
             status,
             version,

@@ -3,12 +3,12 @@
 use std::time::Duration as StdDuration;
 
 use leptos::prelude::*;
-use protocol::{
+use milvaion_api::{
     event::Event,
     page::{OccurrenceFilter, Page},
-    status::OccurrenceStatus,
     view::{OccurrenceRow, Trigger},
 };
+use milvaion_protocol::status::OccurrenceStatus;
 
 use super::{
     icon::Icon,

@@ -1,7 +1,7 @@
 //! From when and until when a schedule holds, and how far its fires are spread.
 
 use leptos::prelude::*;
-use protocol::request::JobForm;
+use milvaion_api::request::JobForm;
 
 use super::{folded::Folded, input_form::FormState, schedule_field::TextField};
 

@@ -4,7 +4,8 @@
 //! from the server, which asks the same code the dispatcher asks: the browser has no second opinion about time zones.
 
 use leptos::prelude::*;
-use protocol::{request::JobForm, schedule::Rhythm, view::SchedulePreview};
+use milvaion_api::{request::JobForm, view::SchedulePreview};
+use milvaion_schedule::schedule::Rhythm;
 
 use crate::components::{
     choice::Choice,

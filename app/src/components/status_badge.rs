@@ -1,7 +1,7 @@
 //! One status, one word, one icon, one colour: everywhere the same.
 
 use leptos::prelude::*;
-use protocol::status::OccurrenceStatus;
+use milvaion_protocol::status::OccurrenceStatus;
 
 /// The icon that stands for a status.
 #[must_use]

@@ -1,6 +1,7 @@
 //! Why an occurrence is as it is, in one sentence.
 
-use protocol::{status::OccurrenceStatus, view::OccurrenceView};
+use milvaion_api::view::OccurrenceView;
+use milvaion_protocol::status::OccurrenceStatus;
 
 use crate::format;
 
@@ -86,10 +87,8 @@ pub fn unsaid(view: &OccurrenceView) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use chrono::DateTime;
-    use protocol::{
-        id::{JobId, OccurrenceId},
-        view::{OccurrenceRow, Trigger},
-    };
+    use milvaion_api::view::{OccurrenceRow, Trigger};
+    use milvaion_protocol::id::{JobId, OccurrenceId};
 
     use super::*;
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use leptos::{prelude::*, task::spawn_local};
-use protocol::event::{Envelope, Event};
+use milvaion_api::event::{Envelope, Event};
 use wasm_bindgen::{JsCast, closure::Closure};
 use web_sys::{EventSource, MessageEvent, PageTransitionEvent};
 

@@ -2,7 +2,7 @@
 
 use leptos::prelude::*;
 use leptos_meta::Title;
-use protocol::status::ALL;
+use milvaion_protocol::status::ALL;
 
 use crate::components::{
     page_head::PageHead,

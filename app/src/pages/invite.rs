@@ -2,7 +2,7 @@
 
 use leptos::prelude::*;
 use leptos_router::hooks::use_query_map;
-use protocol::view::InviteInfo;
+use milvaion_api::view::InviteInfo;
 
 use super::login::{Gate, PassphraseField, enter_when_done, problems_of};
 use crate::{

@@ -3,7 +3,7 @@
 use leptos::prelude::*;
 use leptos_meta::Title;
 use leptos_router::{components::Redirect, hooks::use_query_map};
-use protocol::request::FieldError;
+use milvaion_api::request::FieldError;
 
 use crate::{
     api::session::{Door, Left, SignIn, doorway, local_path, take_flash},

@@ -7,14 +7,12 @@ use std::time::Duration as StdDuration;
 use leptos::prelude::*;
 use leptos_meta::Title;
 use leptos_router::hooks::{use_params_map, use_query_map};
-use protocol::{
+use milvaion_api::{
     access::Action,
     event::{Envelope, Event},
-    id::OccurrenceId,
-    message::LogLine,
-    status::OccurrenceStatus,
     view::{OccurrenceView, StatusChange},
 };
+use milvaion_protocol::{id::OccurrenceId, message::LogLine, status::OccurrenceStatus};
 
 use self::cancel::Cancel;
 use crate::{

@@ -3,11 +3,11 @@
 use leptos::prelude::*;
 use leptos_meta::Title;
 use leptos_router::hooks::use_query_map;
-use protocol::{
+use milvaion_api::{
     page::{OccurrenceFilter, Page},
-    status::{ALL, OccurrenceStatus},
     view::OccurrenceRow,
 };
+use milvaion_protocol::status::{ALL, OccurrenceStatus};
 
 use crate::{
     api::occurrences::list_occurrences,

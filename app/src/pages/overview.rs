@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use leptos::prelude::*;
 use leptos_meta::Title;
-use protocol::{
+use milvaion_api::{
     access::Action,
     event::Event,
     failure::MOST_COUNTED,
-    status::{ALL, OccurrenceStatus},
     view::{ClusterPause, Health, HealthItem, NextDue, OccurrenceRow, Overview},
 };
+use milvaion_protocol::status::{ALL, OccurrenceStatus};
 
 use self::cluster::{PauseAll, Paused};
 use crate::{

@@ -2,7 +2,7 @@
 
 use leptos::prelude::*;
 use leptos_meta::Title;
-use protocol::{
+use milvaion_api::{
     access::Role,
     view::{InviteView, TeamView, UserView},
 };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leptos::prelude::*;
 use leptos_meta::Title;
-use protocol::{
+use milvaion_api::{
     access::Action,
     event::Event,
     view::{InstanceView, JobTypeView, WorkerView},

@@ -4,13 +4,12 @@ mod backend;
 
 use std::sync::{Arc, Mutex};
 
-use app::{backend::Flash, error::AppError};
-use protocol::{
+use milvaion_api::{
     access::Role,
-    id::JobId,
-    status::OccurrenceStatus,
     view::{ClusterPause, Me},
 };
+use milvaion_app::{backend::Flash, error::AppError};
+use milvaion_protocol::{id::JobId, status::OccurrenceStatus};
 
 use super::samples;
 

@@ -8,7 +8,6 @@ pub(crate) mod samples;
 
 use std::sync::{Arc, OnceLock};
 
-use app::{apart::apart, backend::Backend, routes::App, shell::shell};
 use axum::{
     Router,
     body::{Body, to_bytes},
@@ -17,6 +16,7 @@ use axum::{
 };
 use leptos::{config::LeptosOptions, prelude::provide_context};
 use leptos_axum::{AxumRouteListing, LeptosRoutes, generate_route_list, handle_server_fns_with_context};
+use milvaion_app::{apart::apart, backend::Backend, routes::App, shell::shell};
 use tower::ServiceExt;
 
 pub(crate) use fake::Fake;

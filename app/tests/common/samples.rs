@@ -1,22 +1,26 @@
 //! Values that pages show in tests. One clock, one job, one worker; everything else is a variation.
 
 use chrono::{DateTime, Utc};
-use protocol::{
+use milvaion_api::{
     access::Role,
-    calendar::{Calendar, Window},
     failure::{Cause, DeadLetterRow, FailureGroup, FailureRow},
-    id::{CalendarId, DeadLetterId, JobId, OccurrenceId, UserId},
-    message::{JobTypeInfo, LogLevel, LogLine},
     request::JobInput,
-    rules::{Overlap, Rules},
-    schedule::Schedule,
-    status::OccurrenceStatus,
     versions::{Change, Difference, VersionRow, VersionStep},
     view::{
         BlackoutView, CalendarName, CalendarRow, CalendarView, ClusterPause, Health, HealthItem, InstanceView, JobRow,
         JobTypeView, JobView, Me, MinuteCount, NextDue, OccurrenceRow, OccurrenceView, Overview, PreviewRun,
         SchedulePreview, StatusChange, Trigger, WorkerView,
     },
+};
+use milvaion_protocol::{
+    id::{CalendarId, DeadLetterId, JobId, OccurrenceId, UserId},
+    message::{JobTypeInfo, LogLevel, LogLine},
+    status::OccurrenceStatus,
+};
+use milvaion_schedule::{
+    calendar::{Calendar, Window},
+    rules::{Overlap, Rules},
+    schedule::Schedule,
 };
 use serde_json::json;
 

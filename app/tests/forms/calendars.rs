@@ -1,7 +1,7 @@
 //! Calendars without a script: made, changed, refused, deleted, and chosen by a job.
 
 use axum::http::StatusCode;
-use protocol::access::Role;
+use milvaion_api::access::Role;
 
 use super::{RIGHT as JOB, done};
 use crate::common::{Fake, get, post, samples};

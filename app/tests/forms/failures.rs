@@ -1,7 +1,8 @@
 //! What failed: finding it, running it again, settling it, as a browser without a script does.
 
 use axum::http::StatusCode;
-use protocol::{access::Role, status::OccurrenceStatus};
+use milvaion_api::access::Role;
+use milvaion_protocol::status::OccurrenceStatus;
 
 use super::done;
 use crate::common::{Fake, get, post, samples};
@@ -108,11 +109,11 @@ async fn one_failure_is_run_again_with_its_input_or_another() {
 
 #[tokio::test]
 async fn an_occurrence_that_failed_leads_to_its_failure() {
-    use protocol::status::OccurrenceStatus;
+    use milvaion_protocol::status::OccurrenceStatus;
 
     let path = format!("/occurrences/{}", samples::occurrence_id(0));
     let link = format!("href=\"/failed/{}\"", samples::occurrence_id(0));
-    for status in protocol::status::ALL {
+    for status in milvaion_protocol::status::ALL {
         let page = get(&Fake::signed_in(Role::Viewer).with_status(status).ready(), &path).await;
         let has_failed = matches!(status, OccurrenceStatus::Failed | OccurrenceStatus::TimedOut);
         assert_eq!(page.body.contains(&link), has_failed, "{status}");

@@ -6,10 +6,8 @@ mod stops;
 mod versions;
 
 use axum::http::StatusCode;
-use protocol::{
-    access::{ALL_ACTIONS, Role},
-    id::UserId,
-};
+use milvaion_api::access::{ALL_ACTIONS, Role};
+use milvaion_protocol::id::UserId;
 
 use crate::common::{Fake, get, post, samples};
 

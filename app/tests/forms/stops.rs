@@ -1,7 +1,8 @@
 //! What stops: one occurrence that is cancelled, and everything at once.
 
 use axum::http::StatusCode;
-use protocol::{access::Role, status::OccurrenceStatus};
+use milvaion_api::access::Role;
+use milvaion_protocol::status::OccurrenceStatus;
 
 use super::done;
 use crate::common::{Fake, get, post, samples};
@@ -13,7 +14,7 @@ fn page_of_occurrence() -> String {
 #[tokio::test]
 async fn only_what_is_open_can_be_cancelled_and_only_by_those_who_may() {
     let path = page_of_occurrence();
-    for status in protocol::status::ALL {
+    for status in milvaion_protocol::status::ALL {
         for role in [Role::Viewer, Role::Operator, Role::Admin] {
             let page = get(&Fake::signed_in(role).with_status(status).ready(), &path).await;
             assert_eq!(page.status, StatusCode::OK, "{status}");

@@ -1,7 +1,7 @@
 //! The history of a job: reading it, comparing, and going back, as a browser without a script does.
 
 use axum::http::StatusCode;
-use protocol::access::Role;
+use milvaion_api::access::Role;
 
 use super::done;
 use crate::common::{Fake, get, post, samples};

@@ -9,7 +9,8 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use protocol::{id::JobId, request::JobForm};
+use milvaion_api::request::JobForm;
+use milvaion_protocol::id::JobId;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;

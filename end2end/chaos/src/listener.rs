@@ -7,7 +7,7 @@ use std::{
 };
 
 use futures::StreamExt;
-use protocol::event::{Envelope, Event};
+use milvaion_api::event::{Envelope, Event};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 

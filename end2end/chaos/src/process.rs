@@ -7,11 +7,11 @@ use std::{
 };
 
 use anyhow::Context;
+use milvaion_server::embedded::child::{Child, Launch};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use server::embedded::child::{Child, Launch};
 
 /// How long a program that was asked to stop may take before it is killed.
 const FAREWELL: Duration = Duration::from_secs(60);

@@ -6,11 +6,11 @@ use std::{collections::BTreeMap, fs, time::Duration};
 use anyhow::Context;
 use chrono::{DateTime, Utc};
 use lapin::{Connection, ConnectionProperties, options::QueueDeclareOptions, types::FieldTable};
-use protocol::{
+use milvaion_api::{
     page::{MAX_ROWS, Page},
-    status::OccurrenceStatus,
     view::OccurrenceRow,
 };
+use milvaion_protocol::status::OccurrenceStatus;
 use serde::Serialize;
 use serde_json::{Value, json};
 use sqlx::Row;

@@ -8,11 +8,11 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
+use milvaion_server::embedded::{self, Embedded, Wanted};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use server::embedded::{self, Embedded, Wanted};
 
 const NOTHING: Wanted = Wanted { postgres: false, redis: false, rabbitmq: false };
 

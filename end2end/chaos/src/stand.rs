@@ -8,10 +8,10 @@ use std::{
 };
 
 use anyhow::{Context, bail, ensure};
-use protocol::topology::Topology;
+use milvaion_protocol::topology::Topology;
+use milvaion_server::embedded::child::Launch;
 use rand::{SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
-use server::embedded::child::Launch;
 use sqlx::{PgPool, postgres::PgPoolOptions};
 
 use crate::{

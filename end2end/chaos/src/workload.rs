@@ -1,8 +1,8 @@
 //! What there is to do while things break: jobs of every kind, drawn from the seed.
 
 use chrono::{DateTime, Timelike, Utc};
-use protocol::{
-    request::JobInput,
+use milvaion_api::request::JobInput;
+use milvaion_schedule::{
     rules::{Misfire, Overlap, Rules},
     schedule::Schedule,
 };
@@ -130,6 +130,7 @@ pub(crate) fn usual(random: &mut StdRng, window: u64) -> Vec<Plan> {
 /// A whole second, not too soon, within the window.
 fn some_second(random: &mut impl Rng, window: u64) -> DateTime<Utc> {
     let seconds = random.random_range(5..window.max(6));
-    let at = server::clock::machine_now() + chrono::TimeDelta::seconds(i64::try_from(seconds).unwrap_or(i64::MAX));
+    let at =
+        milvaion_server::clock::machine_now() + chrono::TimeDelta::seconds(i64::try_from(seconds).unwrap_or(i64::MAX));
     at.with_nanosecond(0).unwrap_or(at)
 }

@@ -1,6 +1,6 @@
 //! What travels over the broker.
 
-use protocol::{
+use milvaion_protocol::{
     message::{
         CancelMessage, ClaimReply, ClaimRequest, Denial, Heartbeat, Hello, JobMessage, JobTypeInfo, LogLevel, LogLine,
         LogMessage, Progress, RegistrationMessage, StatusMessage, StatusReport,
@@ -176,7 +176,7 @@ fn claims() {
 }
 
 /// A line with everything in it.
-pub(crate) fn line() -> LogLine {
+fn line() -> LogLine {
     LogLine {
         seq: 2_000_017,
         at: at(LATER),
@@ -187,7 +187,7 @@ pub(crate) fn line() -> LogLine {
 }
 
 /// Its golden.
-pub(crate) fn line_json() -> Value {
+fn line_json() -> Value {
     json!({
         "seq": 2_000_017,
         "at": LATER,

@@ -1,11 +1,9 @@
 //! Numbers, words, names and limits.
 
-use protocol::{
-    access::Role,
+use milvaion_protocol::{
     message::{self, LogLevel},
     status::{ALL, OccurrenceStatus},
     topology::{self, Keys, Topology},
-    view::Trigger,
 };
 use serde_json::json;
 
@@ -34,7 +32,7 @@ fn every_status_has_its_number_for_ever() {
 }
 
 #[test]
-fn words_for_levels_triggers_and_roles() {
+fn words_for_log_levels() {
     for (level, word, code) in [
         (LogLevel::Debug, "debug", 0),
         (LogLevel::Info, "info", 1),
@@ -43,16 +41,6 @@ fn words_for_levels_triggers_and_roles() {
     ] {
         golden(&level, json!(word));
         assert_eq!((level.code(), LogLevel::from_code(code)), (code, level), "{RULE}");
-    }
-    for (trigger, word) in
-        [(Trigger::Schedule, "schedule"), (Trigger::Manual, "manual"), (Trigger::Api, "api"), (Trigger::Retry, "retry")]
-    {
-        golden(&trigger, json!(word));
-        assert_eq!(trigger.word(), word, "the database holds the same word; {RULE}");
-    }
-    for (role, word) in [(Role::Viewer, "viewer"), (Role::Operator, "operator"), (Role::Admin, "admin")] {
-        golden(&role, json!(word));
-        assert_eq!(role.slug(), word, "the database holds the same word; {RULE}");
     }
 }
 

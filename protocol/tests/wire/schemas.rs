@@ -4,7 +4,7 @@
 use std::{fs, path::PathBuf, sync::LazyLock};
 
 use jsonschema::Validator;
-use protocol::{
+use milvaion_protocol::{
     message::{
         CancelMessage, ClaimReply, ClaimRequest, JobMessage, LogMessage, RegistrationMessage, StatusMessage,
         StatusReport,

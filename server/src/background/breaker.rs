@@ -6,11 +6,9 @@
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use protocol::{
-    event::Event,
-    id::JobId,
-    rules::{AutoDisable, MAX_CATCH_UP_WINDOW_SECONDS},
-};
+use milvaion_api::event::Event;
+use milvaion_protocol::id::JobId;
+use milvaion_schedule::rules::{AutoDisable, MAX_CATCH_UP_WINDOW_SECONDS};
 
 use super::Task;
 use crate::{

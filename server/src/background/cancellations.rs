@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use protocol::{message::CancelMessage, status::OccurrenceStatus};
+use milvaion_protocol::{message::CancelMessage, status::OccurrenceStatus};
 
 use super::Task;
 use crate::{command::jobs::Jobs, store::jobs::Edit};

@@ -22,13 +22,15 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
-use protocol::{
-    calendar::Calendar,
+use milvaion_api::{
     event::Event,
-    id::{CalendarId, JobId, OccurrenceId},
-    status::OccurrenceStatus,
     view::{OccurrenceRow, Trigger},
 };
+use milvaion_protocol::{
+    id::{CalendarId, JobId, OccurrenceId},
+    status::OccurrenceStatus,
+};
+use milvaion_schedule::calendar::Calendar;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -41,7 +43,6 @@ use crate::{
     config::background::BackgroundConfig,
     domain::{
         departure::departure,
-        due::{Timetable, Verdict},
         message::{Queued, message},
     },
     faults,
@@ -51,6 +52,7 @@ use crate::{
         plan::{DueJob, Fire, Made},
     },
 };
+use milvaion_schedule::due::{Timetable, Verdict};
 
 /// What it is called on the board.
 pub const NAME: &str = "dispatcher";

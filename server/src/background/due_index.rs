@@ -5,7 +5,7 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use protocol::id::JobId;
+use milvaion_protocol::id::JobId;
 use tokio::sync::Notify;
 
 use super::Task;

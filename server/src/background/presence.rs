@@ -2,7 +2,8 @@
 
 use std::{collections::HashSet, time::Duration};
 
-use protocol::{event::Event, message::HEARTBEAT_SECONDS};
+use milvaion_api::event::Event;
+use milvaion_protocol::message::HEARTBEAT_SECONDS;
 
 use super::Task;
 use crate::{clock::Clock, domain::liveness, live::Hub, store::Store};

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use protocol::id::OccurrenceId;
+use milvaion_protocol::id::OccurrenceId;
 use tokio::sync::Notify;
 
 use super::Task;

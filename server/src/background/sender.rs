@@ -13,7 +13,8 @@ use std::{
     time::Duration,
 };
 
-use protocol::{failure::Cause, id::OccurrenceId};
+use milvaion_api::failure::Cause;
+use milvaion_protocol::id::OccurrenceId;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::task::TaskTracker;
 

@@ -6,7 +6,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use protocol::{event::Event, status::OccurrenceStatus};
+use milvaion_api::event::Event;
+use milvaion_protocol::status::OccurrenceStatus;
 use tokio::{
     sync::{Notify, watch},
     time::Instant,

@@ -18,7 +18,7 @@ use std::{
 };
 
 use lapin::{Connection, ConnectionProperties, uri::AMQPUri};
-use protocol::topology::Topology;
+use milvaion_protocol::topology::Topology;
 use tokio::time::Instant;
 
 use crate::{backoff::Backoff, config::broker::BrokerConfig};

@@ -16,7 +16,7 @@ use lapin::{
     options::{BasicPublishOptions, ConfirmSelectOptions},
     types::{AMQPValue, FieldTable},
 };
-use protocol::{
+use milvaion_protocol::{
     id::OccurrenceId,
     message::JobMessage,
     topology::{HEADER_CORRELATION_ID, HEADER_MAX_RETRIES, HEADER_REPUBLISH, HEADER_RETRY_COUNT, Topology},

@@ -1,4 +1,4 @@
-//! Declares what `protocol::topology` names. Declaring again is free; declaring with other arguments than a worker did is
+//! Declares what `milvaion_protocol::topology` names. Declaring again is free; declaring with other arguments than a worker did is
 //! refused by the broker, so both sides keep to the same table:
 //!
 //! | Thing | Kind | Arguments |
@@ -13,7 +13,7 @@ use lapin::{
     options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions},
     types::{AMQPValue, FieldTable},
 };
-use protocol::topology::{MAX_PRIORITY, Topology};
+use milvaion_protocol::topology::{MAX_PRIORITY, Topology};
 
 /// Declares everything that does not depend on a worker.
 ///

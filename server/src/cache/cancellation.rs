@@ -1,6 +1,6 @@
 //! Telling workers that an occurrence is over, or should be.
 
-use protocol::{id::OccurrenceId, message::CancelMessage};
+use milvaion_protocol::{id::OccurrenceId, message::CancelMessage};
 use redis::RedisError;
 
 use super::Cache;

@@ -11,7 +11,7 @@ pub mod schedule;
 
 use std::time::Duration;
 
-use protocol::topology::Keys;
+use milvaion_protocol::topology::Keys;
 use redis::{
     Client, RedisError,
     aio::{ConnectionManager, ConnectionManagerConfig},

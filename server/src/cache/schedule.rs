@@ -1,7 +1,7 @@
 //! The sorted set of jobs by their next fire time: what the dispatcher sleeps on.
 
 use chrono::{DateTime, Utc};
-use protocol::id::JobId;
+use milvaion_protocol::id::JobId;
 use redis::{AsyncCommands, RedisError};
 
 use super::Cache;

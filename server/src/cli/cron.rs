@@ -11,8 +11,8 @@ use std::{
 use chrono::{DateTime, Offset, SecondsFormat, Utc};
 use chrono_tz::Tz;
 use clap::Subcommand;
-use protocol::{cron::Cron, schedule::parse_zone};
-use server::clock::Clock;
+use milvaion_schedule::{cron::Cron, schedule::parse_zone};
+use milvaion_server::clock::Clock;
 
 /// How many coming runs `explain` shows.
 const SHOWN: usize = 3;

@@ -5,7 +5,7 @@ use std::{
     process::ExitCode,
 };
 
-use server::{
+use milvaion_server::{
     clock::Clock,
     command::invite,
     config::Config,

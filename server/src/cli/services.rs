@@ -5,7 +5,7 @@ use std::{
     process::{ExitCode, Stdio},
 };
 
-use server::embedded::{self, Wanted};
+use milvaion_server::embedded::{self, Wanted};
 use tokio::process::Command;
 
 /// Runs `command` with the three URLs set. Its exit code is ours.

@@ -1,18 +1,13 @@
 //! Calendars: save and delete, and what that means for the jobs that keep to them.
 
-use app::error::AppError;
-use protocol::{
-    calendar::Calendar,
-    event::Event,
-    id::{CalendarId, JobId},
-    view::Me,
-};
+use milvaion_api::{event::Event, view::Me};
+use milvaion_app::error::AppError;
+use milvaion_protocol::id::{CalendarId, JobId};
+use milvaion_schedule::calendar::Calendar;
 
 use super::jobs::Jobs;
-use crate::{
-    domain::due::Timetable,
-    store::{calendars::StoredCalendar, jobs::Edit},
-};
+use crate::store::{calendars::StoredCalendar, jobs::Edit};
+use milvaion_schedule::due::Timetable;
 
 /// How many jobs are looked at in one go.
 const SLICE: i64 = 500;

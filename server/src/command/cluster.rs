@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use app::error::AppError;
-use protocol::{
+use milvaion_api::{
     event::Event,
     view::{ClusterPause, Me},
 };
+use milvaion_app::error::AppError;
 use tokio::sync::Notify;
 
 use crate::{

@@ -1,13 +1,13 @@
 //! Failures and dead letters: settle them, run them again.
 
-pub use app::backend::RetryInput;
-use app::error::AppError;
-use protocol::{
+use milvaion_api::{
     failure::{FailureFilter, MAX_AT_ONCE, MAX_NOTE, Resolved, Retried, Which},
-    id::{DeadLetterId, OccurrenceId},
     request::parse_json,
     view::Me,
 };
+pub use milvaion_app::backend::RetryInput;
+use milvaion_app::error::AppError;
+use milvaion_protocol::id::{DeadLetterId, OccurrenceId};
 
 use super::{jobs::Jobs, occurrences::reason};
 use crate::{

@@ -6,15 +6,15 @@
 
 use std::net::IpAddr;
 
-use app::error::AppError;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use chrono::TimeDelta;
-use protocol::{
+use milvaion_api::{
     access::Role,
-    id::UserId,
     request::{FieldError, check_email, check_name, check_passphrase},
     view::{InviteInfo, Me},
 };
+use milvaion_app::error::AppError;
+use milvaion_protocol::id::UserId;
 use sha2::{Digest, Sha256};
 
 use super::sign_in::{Hasher, passphrase::check_guessable};

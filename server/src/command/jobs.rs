@@ -5,15 +5,15 @@ use std::{
     sync::Arc,
 };
 
-use app::error::AppError;
 use chrono::{DateTime, Utc};
-use protocol::{
-    calendar::Calendar,
+use milvaion_api::{
     event::Event,
-    id::{CalendarId, JobId},
     request::{FieldError, JobForm, JobInput},
     view::Me,
 };
+use milvaion_app::error::AppError;
+use milvaion_protocol::id::{CalendarId, JobId};
+use milvaion_schedule::calendar::Calendar;
 use serde_json::Value;
 use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
@@ -22,13 +22,13 @@ use crate::{
     broker::publisher::Publisher,
     cache::Cache,
     clock::Clock,
-    domain::due::Timetable,
     live::Hub,
     store::{
         Store,
         jobs::{Edit, StoredJob},
     },
 };
+use milvaion_schedule::due::Timetable;
 
 /// How often an edit is made anew because the job was fired meanwhile. A job that is due each second is fired between
 /// reading and writing once in hundreds of edits.
@@ -309,7 +309,7 @@ pub(super) fn conflict() -> AppError {
 
 #[cfg(test)]
 mod tests {
-    use protocol::rules::Rules;
+    use milvaion_schedule::rules::Rules;
     use serde_json::json;
 
     use super::*;
@@ -337,7 +337,7 @@ mod tests {
             worker_id: "w".into(),
             job_type: "t".into(),
             job_data: Value::Null,
-            schedule: protocol::schedule::Schedule::every(seconds),
+            schedule: milvaion_schedule::schedule::Schedule::every(seconds),
             is_active: true,
             priority: 3,
             timeout_seconds: None,

@@ -1,7 +1,8 @@
 //! Occurrences: cancel them.
 
-use app::error::AppError;
-use protocol::{event::Event, id::OccurrenceId, message::CancelMessage, status::OccurrenceStatus, view::Me};
+use milvaion_api::{event::Event, view::Me};
+use milvaion_app::error::AppError;
+use milvaion_protocol::{id::OccurrenceId, message::CancelMessage, status::OccurrenceStatus};
 
 use super::jobs::Jobs;
 use crate::{

@@ -8,12 +8,12 @@ pub mod passphrase;
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use app::error::AppError;
 use chrono::{DateTime, TimeDelta, Utc};
-use protocol::{
+use milvaion_api::{
     request::{check_email, check_passphrase},
     view::Me,
 };
+use milvaion_app::error::AppError;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 

@@ -1,14 +1,12 @@
 //! Running a job by hand.
 
-use app::{backend::TriggerInput, error::AppError};
-use protocol::{
-    event::Event,
+use milvaion_api::{event::Event, request::parse_json, view::Me};
+use milvaion_app::{backend::TriggerInput, error::AppError};
+use milvaion_protocol::{
     id::{JobId, OccurrenceId},
     message::MAX_JOB_DATA,
-    request::parse_json,
-    rules::Overlap,
-    view::Me,
 };
+use milvaion_schedule::rules::Overlap;
 use serde_json::Value;
 
 use super::{

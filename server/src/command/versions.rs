@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use app::error::AppError;
-use protocol::{
+use milvaion_api::{
     event::Event,
-    id::JobId,
     page::Page,
     request::JobInput,
     versions::{Difference, Restored, VersionRow, VersionStep, VersionView},
     view::Me,
 };
+use milvaion_app::error::AppError;
+use milvaion_protocol::id::JobId;
 use serde_json::Value;
 
 use super::jobs::{Jobs, conflict, gone};

@@ -1,6 +1,6 @@
 //! What is done about jobs that keep failing, and who is told.
 
-use protocol::rules::{AutoDisable, MAX_CATCH_UP_WINDOW_SECONDS, MAX_THRESHOLD};
+use milvaion_schedule::rules::{AutoDisable, MAX_CATCH_UP_WINDOW_SECONDS, MAX_THRESHOLD};
 
 use super::Reader;
 

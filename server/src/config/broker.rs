@@ -1,6 +1,6 @@
 //! RabbitMQ.
 
-use protocol::topology;
+use milvaion_protocol::topology;
 
 use super::Reader;
 

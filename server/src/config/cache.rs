@@ -1,6 +1,6 @@
 //! Redis.
 
-use protocol::topology;
+use milvaion_protocol::topology;
 
 use super::Reader;
 

@@ -4,7 +4,8 @@
 //! its last runs, as many as the threshold, have all failed within the window, and since somebody last put it right.
 
 use chrono::{DateTime, Duration, Utc};
-use protocol::{rules::AutoDisable, status::OccurrenceStatus};
+use milvaion_protocol::status::OccurrenceStatus;
+use milvaion_schedule::rules::AutoDisable;
 
 /// A run that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

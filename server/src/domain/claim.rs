@@ -3,7 +3,7 @@
 //! Redis answers that for copies that come close together; this answers it from the truth, for those that come after
 //! Redis has forgotten. The rule is short: an attempt may start as long as nobody has said that it began.
 
-use protocol::{
+use milvaion_protocol::{
     message::{ClaimReply, ClaimRequest, Denial},
     status::OccurrenceStatus,
 };
@@ -62,7 +62,7 @@ fn denial(request: &ClaimRequest, known: Option<&Known>) -> Option<Denial> {
 
 #[cfg(test)]
 mod tests {
-    use protocol::id::OccurrenceId;
+    use milvaion_protocol::id::OccurrenceId;
 
     use super::*;
 

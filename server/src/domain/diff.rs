@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use protocol::versions::{Change, Difference};
+use milvaion_api::versions::{Change, Difference};
 use serde_json::Value;
 
 /// The most changes that are told.

@@ -3,12 +3,12 @@
 //! An attempt that is started twice is rare, and finding out costs a look at the database; so only reports that give a
 //! reason are looked at: those that changed nothing, those that changed what another instance had said it runs, and those
 //! of a batch in which two instances speak of one attempt.
-//! What is then found in the row is judged by [`protocol::duplicates`].
+//! What is then found in the row is judged by [`milvaion_api::duplicates`].
 
 use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, Utc};
-use protocol::{id::OccurrenceId, message::StatusReport, status::OccurrenceStatus};
+use milvaion_protocol::{id::OccurrenceId, message::StatusReport, status::OccurrenceStatus};
 
 /// A report that says that its instance started an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl Starts {
 
 #[cfg(test)]
 mod tests {
-    use protocol::message::Progress;
+    use milvaion_protocol::message::Progress;
 
     use super::*;
 

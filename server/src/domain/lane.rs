@@ -20,7 +20,8 @@
 use std::collections::HashSet;
 
 use chrono::{DateTime, Duration, Utc};
-use protocol::{status::OccurrenceStatus, view::StatusChange};
+use milvaion_api::view::StatusChange;
+use milvaion_protocol::status::OccurrenceStatus;
 
 use super::zombie::MAX_RESCUES;
 

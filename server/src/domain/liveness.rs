@@ -1,7 +1,7 @@
 //! Is a worker instance there?
 
 use chrono::{DateTime, Duration, Utc};
-use protocol::message::LOST_AFTER_SECONDS;
+use milvaion_protocol::message::LOST_AFTER_SECONDS;
 
 /// Whether a sign of life at `last` is recent enough at `now`.
 #[must_use]

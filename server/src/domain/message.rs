@@ -2,7 +2,7 @@
 //! same.
 
 use chrono::{DateTime, Utc};
-use protocol::{
+use milvaion_protocol::{
     id::{JobId, OccurrenceId},
     message::JobMessage,
 };

@@ -8,7 +8,6 @@ pub mod breaker;
 pub mod claim;
 pub mod departure;
 pub mod diff;
-pub mod due;
 pub mod duplicates;
 pub mod fingerprint;
 pub mod lane;

@@ -14,9 +14,9 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
-use protocol::{
-    failure::Cause, id::OccurrenceId, rules::LONGEST_PAUSE_SECONDS, status::OccurrenceStatus, view::StatusChange,
-};
+use milvaion_api::{failure::Cause, view::StatusChange};
+use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
+use milvaion_schedule::rules::LONGEST_PAUSE_SECONDS;
 use sha2::{Digest, Sha256};
 
 use super::{

@@ -7,12 +7,11 @@
 use std::{collections::HashMap, time::Duration};
 
 use chrono::{DateTime, Utc};
-use protocol::{
-    failure::Cause,
+use milvaion_api::{failure::Cause, view::StatusChange};
+use milvaion_protocol::{
     id::OccurrenceId,
     message::{MAX_RESULT, Progress, StatusReport, cut},
     status::OccurrenceStatus,
-    view::StatusChange,
 };
 
 use super::fingerprint::fingerprint;

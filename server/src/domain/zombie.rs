@@ -8,7 +8,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use chrono::{DateTime, Utc};
-use protocol::id::OccurrenceId;
+use milvaion_protocol::id::OccurrenceId;
 
 /// How often a run is given to another worker before it is taken for the worker's killer.
 pub const MAX_RESCUES: i16 = 3;

@@ -13,17 +13,17 @@ use std::{
     sync::Arc,
 };
 
-use app::error::AppError;
 use axum::{
     extract::{ConnectInfo, Request, State},
     middleware::Next,
     response::{IntoResponse, Response},
 };
 use http::{HeaderMap, Method, StatusCode, Uri, header, request::Parts};
-use protocol::{
+use milvaion_api::{
     access::{Action, Role},
     view::Me,
 };
+use milvaion_app::error::AppError;
 use serde_json::json;
 use tower_sessions::Session;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::{Json, extract::State, response::IntoResponse};
 use http::StatusCode;
-use protocol::view::{Health, HealthItem};
+use milvaion_api::view::{Health, HealthItem};
 
 use super::WebState;
 use crate::{

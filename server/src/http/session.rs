@@ -5,10 +5,11 @@
 //! request and seven days after signing in; both are judged here, by our clock, never by the age of the cookie. Whoever
 //! signs in gets a new id, so an id that was planted before is worth nothing.
 
-use app::{backend::Flash, error::AppError};
 use async_trait::async_trait;
 use chrono::{DateTime, TimeDelta, Utc};
-use protocol::{id::UserId, view::Me};
+use milvaion_api::view::Me;
+use milvaion_app::{backend::Flash, error::AppError};
+use milvaion_protocol::id::UserId;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};

@@ -16,7 +16,8 @@ use axum::{
 };
 use futures::stream;
 use http::{HeaderName, HeaderValue, StatusCode, request::Parts};
-use protocol::{access::Action, event::Event, id::OccurrenceId};
+use milvaion_api::{access::Action, event::Event};
+use milvaion_protocol::id::OccurrenceId;
 use serde::Deserialize;
 use tokio::sync::broadcast::{self, error::RecvError};
 
@@ -95,7 +96,7 @@ impl Listener {
                 _ = self.ping.tick() => {
                     let WebState { store, clock, config, .. } = &self.state;
                     let allowed = guard::authorize(store, clock, config, &self.parts, Action::Read).await;
-                    if matches!(allowed, Err(app::error::AppError::SignedOut | app::error::AppError::Denied(_))) {
+                    if matches!(allowed, Err(milvaion_app::error::AppError::SignedOut | milvaion_app::error::AppError::Denied(_))) {
                         return None;
                     }
                     return Some(ping_frame(&self.state));

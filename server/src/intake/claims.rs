@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use protocol::{
+use milvaion_protocol::{
     id::OccurrenceId,
     message::{ClaimReply, ClaimRequest},
 };

@@ -6,7 +6,8 @@
 
 use std::sync::Arc;
 
-use protocol::{event::Event, failure::Cause, message::JobMessage, topology::HEADER_CAUSE};
+use milvaion_api::{event::Event, failure::Cause};
+use milvaion_protocol::{message::JobMessage, topology::HEADER_CAUSE};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
@@ -71,7 +72,7 @@ impl DeadLetterIntake {
         self.keep(letter, reason).await
     }
 
-    fn tell(&self, row: protocol::view::OccurrenceRow) {
+    fn tell(&self, row: milvaion_api::view::OccurrenceRow) {
         self.hub.publish(self.clock.now(), vec![Event::Occurrences { rows: vec![row] }]);
         self.release.notify_one();
         self.failed.notify_one();

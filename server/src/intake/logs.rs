@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use protocol::{
-    event::Event,
+use milvaion_api::event::Event;
+use milvaion_protocol::{
     id::OccurrenceId,
     message::{LogLine, LogMessage, MAX_LOG_LINE, cut},
 };

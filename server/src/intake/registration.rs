@@ -1,10 +1,7 @@
 //! Registrations, heartbeats and goodbyes.
 
-use protocol::{
-    event::Event,
-    message::{Hello, RegistrationMessage},
-    request::is_name,
-};
+use milvaion_api::{event::Event, request::is_name};
+use milvaion_protocol::message::{Hello, RegistrationMessage};
 
 use crate::{
     broker::{consumer::Handler, publisher::Publisher},

@@ -3,10 +3,8 @@
 //! What changed nothing is not thrown away unseen: it may tell that an attempt was started twice.
 
 use chrono::{DateTime, Utc};
-use protocol::{
-    event::Event,
-    message::{StatusMessage, StatusReport},
-};
+use milvaion_api::event::Event;
+use milvaion_protocol::message::{StatusMessage, StatusReport};
 
 use crate::{
     background::wakes::Wakes,

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use protocol::id::JobId;
+use milvaion_protocol::id::JobId;
 use serde::Serialize;
 use tokio::sync::mpsc;
 

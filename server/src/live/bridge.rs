@@ -10,7 +10,7 @@ use std::sync::{
 };
 
 use futures::StreamExt;
-use protocol::event::Envelope;
+use milvaion_api::event::Envelope;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 

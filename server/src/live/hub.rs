@@ -9,7 +9,7 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
-use protocol::event::{Envelope, Event};
+use milvaion_api::event::{Envelope, Event};
 use tokio::sync::{broadcast, mpsc};
 
 /// How many events are kept for resuming.

@@ -1,10 +1,8 @@
 //! Occurrences that somebody asked for, and what speaks against making them.
 
 use chrono::{DateTime, Duration, Utc};
-use protocol::{
-    id::{JobId, OccurrenceId},
-    view::OccurrenceRow,
-};
+use milvaion_api::view::OccurrenceRow;
+use milvaion_protocol::id::{JobId, OccurrenceId};
 use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;

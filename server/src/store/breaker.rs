@@ -1,7 +1,8 @@
 //! The breaker's reading and writing: which jobs fail, disabling one, and enabling it again.
 
 use chrono::{DateTime, Utc};
-use protocol::{id::JobId, request::JobInput};
+use milvaion_api::request::JobInput;
+use milvaion_protocol::id::JobId;
 use uuid::Uuid;
 
 use super::{Result, Store, jobs::StoredJob, occurrences::status};

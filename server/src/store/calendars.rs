@@ -3,10 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, Utc};
-use protocol::{
-    calendar::Calendar,
-    id::{CalendarId, JobId},
-};
+use milvaion_protocol::id::{CalendarId, JobId};
+use milvaion_schedule::calendar::Calendar;
 use serde_json::Value;
 use uuid::Uuid;
 

@@ -4,10 +4,10 @@
 //! wish stands in the row.
 
 use chrono::{DateTime, Utc};
-use protocol::{
+use milvaion_api::view::OccurrenceRow;
+use milvaion_protocol::{
     id::{JobId, OccurrenceId},
     status::OccurrenceStatus,
-    view::OccurrenceRow,
 };
 use uuid::Uuid;
 

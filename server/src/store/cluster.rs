@@ -4,7 +4,7 @@
 //! already on its way to the database slips past; nobody has to have heard of the switch for it to work.
 
 use chrono::{DateTime, Utc};
-use protocol::view::ClusterPause;
+use milvaion_api::view::ClusterPause;
 
 use super::{Result, Store, jobs::Edit};
 

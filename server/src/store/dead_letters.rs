@@ -1,12 +1,14 @@
 //! Dead letters: settling the occurrence one belongs to, and keeping those that belong to none.
 
 use chrono::{DateTime, Utc};
-use protocol::{
+use milvaion_api::{
     failure::{Cause, DeadLetterFilter, DeadLetterRow},
-    id::{DeadLetterId, OccurrenceId},
     page::{self, Page},
-    status::OccurrenceStatus,
     view::OccurrenceRow,
+};
+use milvaion_protocol::{
+    id::{DeadLetterId, OccurrenceId},
+    status::OccurrenceStatus,
 };
 use serde_json::Value;
 use sqlx::{Postgres, QueryBuilder};

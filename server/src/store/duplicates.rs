@@ -4,11 +4,11 @@
 //! only put on record that there were two.
 
 use chrono::{DateTime, Utc};
-use protocol::{
+use milvaion_api::{
     duplicates,
-    id::OccurrenceId,
     view::{OccurrenceRow, StatusChange},
 };
+use milvaion_protocol::id::OccurrenceId;
 use serde_json::Value;
 use uuid::Uuid;
 

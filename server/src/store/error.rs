@@ -66,7 +66,7 @@ impl StoreError {
     }
 }
 
-impl From<StoreError> for app::error::AppError {
+impl From<StoreError> for milvaion_app::error::AppError {
     fn from(error: StoreError) -> Self {
         tracing::error!(error = %chain(&error), "the database did not do what a person asked for");
         if error.is_outage() {

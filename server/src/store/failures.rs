@@ -1,11 +1,11 @@
 //! Failures: what waits for somebody to settle it.
 
 use chrono::{DateTime, Utc};
-use protocol::{
+use milvaion_api::{
     failure::{Cause, FailureFilter, FailureGroup, FailureRow, MOST_COUNTED},
-    id::{JobId, OccurrenceId},
     page::{self, Page},
 };
+use milvaion_protocol::id::{JobId, OccurrenceId};
 use serde_json::Value;
 use sqlx::{Postgres, QueryBuilder};
 use uuid::Uuid;

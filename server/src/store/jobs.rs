@@ -3,7 +3,9 @@
 mod list;
 
 use chrono::{DateTime, Utc};
-use protocol::{id::JobId, request::JobInput, schedule::Schedule};
+use milvaion_api::request::JobInput;
+use milvaion_protocol::id::JobId;
+use milvaion_schedule::schedule::Schedule;
 use serde_json::Value;
 
 pub(super) use list::like;

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
-use protocol::view::StatusChange;
+use milvaion_api::view::StatusChange;
 use uuid::Uuid;
 
 use super::{Result, Store, occurrences::status, waits::queued};

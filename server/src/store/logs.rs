@@ -1,7 +1,7 @@
 //! What occurrences wrote.
 
 use chrono::{DateTime, Utc};
-use protocol::{
+use milvaion_protocol::{
     id::OccurrenceId,
     message::{LogLevel, LogLine},
 };

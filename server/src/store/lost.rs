@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use protocol::{id::OccurrenceId, status::OccurrenceStatus, view::OccurrenceRow};
+use milvaion_api::view::OccurrenceRow;
+use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
 use uuid::Uuid;
 
 use super::{Result, Store, leases::Fence, occurrences::listed};

@@ -1,11 +1,13 @@
 //! Occurrences: listing and reading them.
 
 use chrono::{DateTime, Utc};
-use protocol::{
-    id::{JobId, OccurrenceId},
+use milvaion_api::{
     page::{self, OccurrenceFilter, Page},
-    status::OccurrenceStatus,
     view::{OccurrenceRow, OccurrenceView, StatusChange, Trigger},
+};
+use milvaion_protocol::{
+    id::{JobId, OccurrenceId},
+    status::OccurrenceStatus,
 };
 use serde_json::Value;
 use sqlx::{Postgres, QueryBuilder};
@@ -37,7 +39,7 @@ pub struct RawRow {
 /// a row type of its own, so this is no function.
 macro_rules! listed {
     ($row:expr) => {
-        protocol::view::OccurrenceRow::try_from($crate::store::occurrences::RawRow {
+        milvaion_api::view::OccurrenceRow::try_from($crate::store::occurrences::RawRow {
             id: $row.id,
             job_id: $row.job_id,
             job_name: $row.job_name,

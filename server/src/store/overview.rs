@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Duration, Utc};
-use protocol::{
-    id::JobId,
+use milvaion_api::{
     page::OccurrenceFilter,
-    status::OccurrenceStatus,
     view::{MinuteCount, NextDue, OccurrenceRow},
 };
+use milvaion_protocol::{id::JobId, status::OccurrenceStatus};
 
 use super::{Result, Store, occurrences::status};
 

@@ -1,20 +1,17 @@
 //! Firing due jobs: the hottest statement, and the one that must never be wrong.
 
 use chrono::{DateTime, Utc};
-use protocol::{
+use milvaion_protocol::{
     id::{JobId, OccurrenceId},
-    rules::Rules,
-    schedule::Schedule,
     status::OccurrenceStatus,
 };
+use milvaion_schedule::{rules::Rules, schedule::Schedule};
 use serde_json::Value;
 use uuid::Uuid;
 
 use super::{Result, Store, StoreError, occurrences::status, rules::rules_in, waits::queued};
-use crate::{
-    domain::{due::Verdict, message::Queued},
-    faults,
-};
+use crate::{domain::message::Queued, faults};
+use milvaion_schedule::due::Verdict;
 
 /// A job that is due, with what its message needs.
 #[derive(Clone, Debug)]

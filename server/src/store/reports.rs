@@ -6,7 +6,8 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
-use protocol::{id::OccurrenceId, view::OccurrenceRow};
+use milvaion_api::view::OccurrenceRow;
+use milvaion_protocol::id::OccurrenceId;
 use serde_json::Value;
 use uuid::Uuid;
 

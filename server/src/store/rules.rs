@@ -1,10 +1,8 @@
 //! A job's rules as columns: the one place that knows which rule lies where.
 
 use chrono::{DateTime, Utc};
-use protocol::{
-    id::CalendarId,
-    rules::{Blackout, KeyLimit, Misfire, OnLost, Overlap, Rules},
-};
+use milvaion_protocol::id::CalendarId;
+use milvaion_schedule::rules::{Blackout, KeyLimit, Misfire, OnLost, Overlap, Rules};
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -119,7 +117,7 @@ pub(super) use rules_in;
 
 #[cfg(test)]
 mod tests {
-    use protocol::rules::AutoDisable;
+    use milvaion_schedule::rules::AutoDisable;
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! Sessions by the hash of their id. Who may have one, and for how long, is decided in [`crate::http::session`].
 
 use chrono::{DateTime, Utc};
-use protocol::id::UserId;
+use milvaion_protocol::id::UserId;
 use serde_json::Value;
 
 use super::{Result, Store};

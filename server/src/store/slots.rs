@@ -5,7 +5,7 @@
 //! the hot statement, never counts anything.
 
 use chrono::{DateTime, Utc};
-use protocol::id::{JobId, OccurrenceId};
+use milvaion_protocol::id::{JobId, OccurrenceId};
 
 use super::{Result, Store, waits::queued};
 use crate::domain::message::Queued;

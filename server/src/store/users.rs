@@ -7,11 +7,11 @@ mod invites;
 mod tries;
 
 use chrono::{DateTime, Utc};
-use protocol::{
+use milvaion_api::{
     access::Role,
-    id::UserId,
     view::{Me, UserView},
 };
+use milvaion_protocol::id::UserId;
 use serde_json::json;
 use uuid::Uuid;
 

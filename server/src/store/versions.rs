@@ -1,10 +1,10 @@
 //! The definitions a job has had. They outlive the job.
 
-use protocol::{
-    id::{CalendarId, JobId},
+use milvaion_api::{
     page::{self, Page},
     versions::{VersionRow, VersionView},
 };
+use milvaion_protocol::id::{CalendarId, JobId};
 use serde_json::Value;
 use uuid::Uuid;
 

@@ -10,8 +10,8 @@ use crate::domain::message::Queued;
 macro_rules! queued {
     ($row:expr) => {
         $crate::domain::message::Queued {
-            id: protocol::id::OccurrenceId($row.id),
-            job_id: protocol::id::JobId($row.job_id),
+            id: milvaion_protocol::id::OccurrenceId($row.id),
+            job_id: milvaion_protocol::id::JobId($row.job_id),
             job_name: $row.job_name,
             worker_id: $row.worker_id,
             job_type: $row.job_type,

@@ -3,10 +3,8 @@
 use std::collections::{BTreeMap, HashSet};
 
 use chrono::{DateTime, Utc};
-use protocol::{
-    message::{Heartbeat, Hello, JobTypeInfo, MAX_NOTICE, cut},
-    view::{InstanceView, JobTypeView, WorkerView},
-};
+use milvaion_api::view::{InstanceView, JobTypeView, WorkerView};
+use milvaion_protocol::message::{Heartbeat, Hello, JobTypeInfo, MAX_NOTICE, cut};
 use serde_json::Value;
 use uuid::Uuid;
 

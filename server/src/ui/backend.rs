@@ -2,30 +2,31 @@
 
 use std::sync::Arc;
 
-use app::{
-    backend::{Backend, Flash, RetryInput, TriggerInput},
-    error::AppError,
-};
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use http::request::Parts;
-use protocol::{
+use milvaion_api::{
     access::{Action, Role},
-    calendar::Calendar,
     calendar_form::CalendarForm,
     failure::{DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow, Resolved, Retried, Which},
-    id::{CalendarId, DeadLetterId, JobId, OccurrenceId, UserId},
-    message::LogLine,
     page::{JobFilter, OccurrenceFilter, Page},
     request::{JobForm, JobInput},
-    schedule,
-    status::OccurrenceStatus,
     versions::{Difference, Restored, VersionStep},
     view::{
         BlackoutView, CalendarName, CalendarRow, CalendarView, ClusterPause, FormContext, InviteInfo, JobRow, JobView,
         Me, OccurrenceRow, OccurrenceView, Overview, SchedulePreview, TeamView, WorkerView,
     },
 };
+use milvaion_app::{
+    backend::{Backend, Flash, RetryInput, TriggerInput},
+    error::AppError,
+};
+use milvaion_protocol::{
+    id::{CalendarId, DeadLetterId, JobId, OccurrenceId, UserId},
+    message::LogLine,
+    status::OccurrenceStatus,
+};
+use milvaion_schedule::{calendar::Calendar, schedule};
 
 use super::{calendars, failures, preview::preview};
 use crate::{

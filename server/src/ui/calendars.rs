@@ -1,14 +1,16 @@
 //! Calendars as pages show them: in words, with the blackouts to come on the calendar's own clock.
 
-use app::error::AppError;
 use chrono::{DateTime, NaiveTime, Utc};
 use chrono_tz::Tz;
-use protocol::{
-    calendar::{Calendar, Fall},
+use milvaion_api::{
     calendar_form::CalendarForm,
-    id::CalendarId,
-    schedule::parse_zone,
     view::{BlackoutView, CalendarRow, CalendarView},
+};
+use milvaion_app::error::AppError;
+use milvaion_protocol::id::CalendarId;
+use milvaion_schedule::{
+    calendar::{Calendar, Fall},
+    schedule::parse_zone,
 };
 
 use crate::{
@@ -110,7 +112,7 @@ fn written(fall: Fall, zone: Tz, now: DateTime<Utc>) -> BlackoutView {
 
 #[cfg(test)]
 mod tests {
-    use protocol::calendar::Window;
+    use milvaion_schedule::calendar::Window;
 
     use super::*;
 

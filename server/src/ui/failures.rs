@@ -1,16 +1,16 @@
 //! Failures and dead letters as pages show them: a list carries the beginning of each, never whole exceptions and bodies.
 
-use app::{backend::RetryInput, error::AppError};
 use chrono::Duration;
-use protocol::{
+use milvaion_api::{
     failure::{
         DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow, MAX_GROUP_DAYS, Resolved, Retried,
         Which,
     },
-    id::OccurrenceId,
     page::Page,
     view::Me,
 };
+use milvaion_app::{backend::RetryInput, error::AppError};
+use milvaion_protocol::id::OccurrenceId;
 use serde_json::Value;
 
 use super::backend::ServerBackend;

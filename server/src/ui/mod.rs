@@ -7,7 +7,6 @@ pub mod preview;
 
 use std::sync::{Arc, OnceLock};
 
-use app::{apart::apart, backend::Backend, routes::App, shell::shell};
 use axum::{
     Router,
     body::Body,
@@ -21,6 +20,7 @@ use leptos::{config::LeptosOptions, nonce::use_nonce, prelude::*};
 use leptos_axum::{
     AxumRouteListing, LeptosRoutes, ResponseOptions, file_and_error_handler_with_context, generate_route_list,
 };
+use milvaion_app::{apart::apart, backend::Backend, routes::App, shell::shell};
 
 use crate::{config::http::HttpConfig, http::headers::csp};
 use backend::ServerBackend;

@@ -2,17 +2,19 @@
 
 use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
-use protocol::{
-    calendar::Calendar,
-    cron::Cron,
-    id::JobId,
+use milvaion_api::{
     request::JobInput,
-    rules::Blackout,
-    schedule::{Schedule, parse_zone},
     view::{PreviewRun, SchedulePreview},
 };
+use milvaion_protocol::id::JobId;
+use milvaion_schedule::{
+    calendar::Calendar,
+    cron::Cron,
+    rules::Blackout,
+    schedule::{Schedule, parse_zone},
+};
 
-use crate::domain::due::Timetable;
+use milvaion_schedule::due::Timetable;
 
 /// How many coming fires are shown.
 const RUNS: usize = 5;
@@ -130,7 +132,7 @@ fn written(at: DateTime<Utc>, zone: Tz) -> String {
 
 #[cfg(test)]
 mod tests {
-    use protocol::{calendar::Window, rules::Rules};
+    use milvaion_schedule::{calendar::Window, rules::Rules};
 
     use super::*;
 

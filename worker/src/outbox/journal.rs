@@ -15,7 +15,7 @@ use std::{
 };
 
 use futures::{FutureExt, future::BoxFuture};
-use protocol::{id::OccurrenceId, message::StatusReport, status::OccurrenceStatus};
+use milvaion_protocol::{id::OccurrenceId, message::StatusReport, status::OccurrenceStatus};
 use tokio::{
     sync::watch,
     time::{Instant, timeout},

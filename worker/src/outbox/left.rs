@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use protocol::{
+use milvaion_protocol::{
     id::OccurrenceId,
     message::{LogLine, StatusReport, first_seq},
     status::OccurrenceStatus,

@@ -57,7 +57,7 @@ mod tests;
 
 use std::{io, path::PathBuf};
 
-use protocol::message::{MAX_NOTICE, cut};
+use milvaion_protocol::message::{MAX_NOTICE, cut};
 use tokio::sync::watch;
 
 pub use self::place::Outbox;

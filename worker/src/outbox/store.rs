@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use protocol::id::OccurrenceId;
+use milvaion_protocol::id::OccurrenceId;
 use sqlx::{
     ConnectOptions, Connection, QueryBuilder, Row as _, SqliteConnection,
     sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use protocol::{
+use milvaion_protocol::{
     id::OccurrenceId,
     message::{LogLevel, LogLine, StatusReport, first_seq},
     status::OccurrenceStatus::{self, Cancelled, Completed, Queued, Running, Unknown},

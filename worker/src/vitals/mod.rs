@@ -17,6 +17,7 @@ use std::{
     time::Duration,
 };
 
+use milvaion_protocol::status::OccurrenceStatus;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{
@@ -27,7 +28,6 @@ use prometheus_client::{
     },
     registry::{Registry, Unit},
 };
-use protocol::status::OccurrenceStatus;
 
 use crate::clock;
 

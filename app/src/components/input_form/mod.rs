@@ -9,7 +9,7 @@ mod state;
 use std::collections::BTreeMap;
 
 use leptos::{html, prelude::*};
-use protocol::{
+use milvaion_api::{
     input::{self, InputField, InputKind},
     request::{FieldError, parse_json},
 };

@@ -13,7 +13,7 @@ use leptos::{
     wasm_bindgen::JsCast,
     web_sys::{Event, FormData, HtmlElement},
 };
-use protocol::request::{FieldError, JobForm};
+use milvaion_api::request::{FieldError, JobForm};
 
 use crate::{api::jobs::SaveJob, error::AppError};
 

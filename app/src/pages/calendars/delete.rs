@@ -2,7 +2,7 @@
 
 use leptos::{prelude::*, server_fn::ServerFn, task::spawn_local};
 use leptos_router::{NavigateOptions, hooks::use_navigate};
-use protocol::id::CalendarId;
+use milvaion_protocol::id::CalendarId;
 
 use crate::{
     api::calendars::{DeleteCalendar, delete_calendar},

@@ -1,6 +1,6 @@
 //! Defining a calendar: a name, a zone, days and weekly windows, and beside them the blackouts they come to.
 //!
-//! One plain form whose fields are named as [`CalendarForm`](protocol::calendar_form::CalendarForm) names them, judged by
+//! One plain form whose fields are named as [`CalendarForm`](milvaion_api::calendar_form::CalendarForm) names them, judged by
 //! the server alone, as the job form is.
 
 use leptos::{ev, html, prelude::*, server_fn::ServerFn, task::spawn_local};
@@ -9,11 +9,8 @@ use leptos_router::{
     NavigateOptions,
     hooks::{use_navigate, use_params_map, use_query_map},
 };
-use protocol::{
-    calendar_form::CalendarForm,
-    id::{CalendarId, JobId},
-    view::BlackoutView,
-};
+use milvaion_api::{calendar_form::CalendarForm, view::BlackoutView};
+use milvaion_protocol::id::{CalendarId, JobId};
 
 use super::{
     delete::{Delete, DeleteSection},

@@ -6,7 +6,7 @@ pub mod windows;
 
 use leptos::prelude::*;
 use leptos_meta::Title;
-use protocol::{access::Action, view::CalendarRow};
+use milvaion_api::{access::Action, view::CalendarRow};
 
 use crate::{
     api::calendars::calendars,

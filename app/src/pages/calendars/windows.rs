@@ -4,10 +4,8 @@
 //! adds rows when they are wanted, and takes them away.
 
 use leptos::prelude::*;
-use protocol::{
-    calendar::words::WEEK,
-    calendar_form::{CalendarForm, day_field},
-};
+use milvaion_api::calendar_form::{CalendarForm, day_field};
+use milvaion_schedule::calendar::words::WEEK;
 
 use crate::components::{
     form::{FieldError, described_by},

@@ -1,10 +1,8 @@
 //! What the addresses of these pages say, read and written in one place.
 
 use leptos_router::params::ParamsMap;
-use protocol::{
-    failure::{Cause, FailureFilter},
-    id::JobId,
-};
+use milvaion_api::failure::{Cause, FailureFilter};
+use milvaion_protocol::id::JobId;
 
 use crate::api::session::query_value;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use leptos::{ev, prelude::*, server_fn::ServerFn};
-use protocol::{
+use milvaion_api::{
     access::Action,
     failure::{DeadLetterFilter, DeadLetterRow},
     page::Page,

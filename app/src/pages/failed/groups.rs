@@ -2,7 +2,7 @@
 
 use leptos::{ev, html, prelude::*};
 use leptos_router::{NavigateOptions, hooks::use_navigate};
-use protocol::{
+use milvaion_api::{
     failure::{Cause, FailureFilter, FailureGroup},
     page::Page,
 };

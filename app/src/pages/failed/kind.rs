@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use leptos::{ev, prelude::*, server_fn::ServerFn};
 use leptos_meta::Title;
-use protocol::{
+use milvaion_api::{
     access::Action,
     failure::{FailureFilter, FailureGroup, FailureRow, MAX_AT_ONCE},
     page::Page,

@@ -18,13 +18,12 @@ use std::time::Duration;
 use leptos::prelude::*;
 use leptos_meta::Title;
 use leptos_router::hooks::{use_params_map, use_query_map};
-use protocol::{
+use milvaion_api::{
     event::Event,
     failure::{DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow},
-    id::OccurrenceId,
     page::Page,
-    status::OccurrenceStatus,
 };
+use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
 use serde::{Deserialize, Serialize};
 
 use self::{dead_letters::Letters, groups::Groups, kind::Kind, one::One};

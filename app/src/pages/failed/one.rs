@@ -3,7 +3,8 @@
 use leptos::{ev, html, prelude::*, server_fn::ServerFn, task::spawn_local};
 use leptos_meta::Title;
 use leptos_router::{NavigateOptions, hooks::use_navigate};
-use protocol::{access::Action, failure::FailureRow, id::OccurrenceId};
+use milvaion_api::{access::Action, failure::FailureRow};
+use milvaion_protocol::id::OccurrenceId;
 
 use super::{
     PAUSE, keep_current,
@@ -170,7 +171,7 @@ fn Retry(
     let note_error = error_of(wrong.into(), "note");
     let whole = Signal::derive(move || {
         let whole = wrong.get().into_iter().filter(|error| !matches!(error.field.as_str(), "input_json" | "note"));
-        let named = |error: protocol::request::FieldError| match error.field.as_str() {
+        let named = |error: milvaion_api::request::FieldError| match error.field.as_str() {
             "" => said(&error.message),
             field => format!("{}: {}", field.trim_start_matches("input."), error.message),
         };

@@ -1,7 +1,7 @@
 //! A failure as a line, and what became of it.
 
 use leptos::prelude::*;
-use protocol::failure::FailureRow;
+use milvaion_api::failure::FailureRow;
 
 use super::{
     settle::{ChooseBox, Chosen},

@@ -6,7 +6,7 @@
 use std::{collections::BTreeSet, str::FromStr};
 
 use leptos::{ev, html, prelude::*, task::spawn_local};
-use protocol::request::FieldError;
+use milvaion_api::request::FieldError;
 
 use crate::{
     components::{

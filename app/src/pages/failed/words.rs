@@ -1,7 +1,7 @@
 //! Causes in words, and texts of strangers made fit to be looked at.
 
 use leptos::prelude::*;
-use protocol::failure::Cause;
+use milvaion_api::failure::Cause;
 
 use crate::components::icon::Icon;
 

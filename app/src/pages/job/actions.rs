@@ -4,7 +4,8 @@
 //! and tells the outcome in a notice.
 
 use leptos::{ev, html, prelude::*, server_fn::ServerFn, task::spawn_local};
-use protocol::{id::JobId, request::FieldError};
+use milvaion_api::request::FieldError;
+use milvaion_protocol::id::JobId;
 
 use crate::{
     api::{

@@ -1,7 +1,7 @@
 //! What a job is: its definition in words.
 
 use leptos::prelude::*;
-use protocol::view::JobView;
+use milvaion_api::view::JobView;
 
 use super::rules::RuleEntries;
 use crate::components::{icon::Icon, time::Time};

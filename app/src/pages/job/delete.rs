@@ -2,7 +2,7 @@
 
 use leptos::{prelude::*, server_fn::ServerFn, task::spawn_local};
 use leptos_router::{NavigateOptions, hooks::use_navigate};
-use protocol::id::JobId;
+use milvaion_protocol::id::JobId;
 
 use crate::{
     api::jobs::{DeleteJob, delete_job},

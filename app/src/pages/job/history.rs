@@ -2,13 +2,13 @@
 
 use leptos::{ev, prelude::*, server_fn::ServerFn, task::spawn_local};
 use leptos_router::{NavigateOptions, hooks::use_navigate};
-use protocol::{
+use milvaion_api::{
     access::Action,
-    id::JobId,
     page::Page,
     versions::{Change, Difference, VersionStep},
     view::JobView,
 };
+use milvaion_protocol::id::JobId;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

@@ -13,13 +13,13 @@ use std::time::Duration;
 use leptos::prelude::*;
 use leptos_meta::Title;
 use leptos_router::hooks::{use_params_map, use_query_map};
-use protocol::{
+use milvaion_api::{
     access::Action,
     event::Event,
-    id::JobId,
     page::{OccurrenceFilter, Page},
     view::{JobView, OccurrenceRow},
 };
+use milvaion_protocol::id::JobId;
 use serde::{Deserialize, Serialize};
 
 use self::{

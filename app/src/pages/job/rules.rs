@@ -2,11 +2,8 @@
 
 use chrono::{DateTime, Utc};
 use leptos::prelude::*;
-use protocol::{
-    access::Action,
-    rules::{Blackout, Misfire, OnLost, Overlap, Rules, retry_words},
-    view::CalendarName,
-};
+use milvaion_api::{access::Action, view::CalendarName};
+use milvaion_schedule::rules::{Blackout, Misfire, OnLost, Overlap, Rules, retry_words};
 
 use crate::{
     components::{me::may, time::Time},
@@ -117,7 +114,7 @@ pub fn RuleEntries(
 
 #[cfg(test)]
 mod tests {
-    use protocol::rules::{AutoDisable, KeyLimit};
+    use milvaion_schedule::rules::{AutoDisable, KeyLimit};
 
     use super::*;
 
@@ -132,7 +129,7 @@ mod tests {
             start_at: Some(DateTime::UNIX_EPOCH),
             end_at: Some(DateTime::UNIX_EPOCH),
             jitter_seconds: 90,
-            calendars: vec![protocol::id::CalendarId::from_parts(DateTime::UNIX_EPOCH, [1; 10])],
+            calendars: vec![milvaion_protocol::id::CalendarId::from_parts(DateTime::UNIX_EPOCH, [1; 10])],
             blackout: Blackout::Postpone,
             overlap: Overlap::Queue,
             misfire: Misfire::CatchUp,

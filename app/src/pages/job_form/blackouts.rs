@@ -1,7 +1,8 @@
 //! Which calendars a job keeps to, and what becomes of a fire that falls into a blackout of theirs.
 
 use leptos::{ev, prelude::*, task::spawn_local};
-use protocol::{request::JobForm, rules::Blackout, rules_form::calendar_field, view::CalendarRow};
+use milvaion_api::{request::JobForm, rules_form::calendar_field, view::CalendarRow};
+use milvaion_schedule::rules::Blackout;
 
 use crate::{
     api::calendars::calendars as list_calendars,

@@ -1,7 +1,7 @@
 //! What bounds and describes a job: all of it has a default that does.
 
 use leptos::prelude::*;
-use protocol::request::JobForm;
+use milvaion_api::request::JobForm;
 
 use crate::{
     components::{

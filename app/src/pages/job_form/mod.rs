@@ -1,6 +1,6 @@
 //! Defining a job: one page, seven sections, and beside them what it will come to.
 //!
-//! The page is one plain form whose fields are named as [`JobForm`](protocol::request::JobForm) names them. A browser
+//! The page is one plain form whose fields are named as [`JobForm`](milvaion_api::request::JobForm) names them. A browser
 //! without scripts posts it, and is led back here with everything that was typed and what is wrong beside each field. A
 //! script posts the same fields to the same function, and asks the server for its judgement a moment after each change;
 //! the browser has no rules of its own that could differ.
@@ -16,7 +16,7 @@ use leptos_router::{
     NavigateOptions,
     hooks::{use_navigate, use_params_map, use_query_map},
 };
-use protocol::id::JobId;
+use milvaion_protocol::id::JobId;
 use serde_json::Value;
 
 use self::{

@@ -4,10 +4,8 @@
 //! theirs differs from it or is wrong.
 
 use leptos::prelude::*;
-use protocol::{
-    request::JobForm,
-    rules::{Misfire, OnLost, Overlap, Rules, retry_words},
-};
+use milvaion_api::request::JobForm;
+use milvaion_schedule::rules::{Misfire, OnLost, Overlap, Rules, retry_words};
 
 use crate::components::{choice::Choice, folded::Folded, input_form::FormState, schedule_field::TextField};
 

@@ -1,7 +1,7 @@
 //! What a job runs: its name, and one of the types that workers have announced.
 
 use leptos::prelude::*;
-use protocol::{request::JobForm, view::JobTypeView};
+use milvaion_api::{request::JobForm, view::JobTypeView};
 
 use crate::{
     api::session::query_value,

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use leptos::prelude::*;
-use protocol::{
+use milvaion_api::{
     event::Event,
-    id::{JobId, OccurrenceId},
     page::{JobFilter, Page},
-    status::OccurrenceStatus,
     view::{JobRow, OccurrenceRow},
+};
+use milvaion_protocol::{
+    id::{JobId, OccurrenceId},
+    status::OccurrenceStatus,
 };
 
 use crate::{

@@ -8,13 +8,12 @@ use leptos_router::{
     NavigateOptions,
     hooks::{use_navigate, use_query_map},
 };
-use protocol::{
+use milvaion_api::{
     access::Action,
-    id::OccurrenceId,
     page::{JobFilter, Page},
-    status::OccurrenceStatus,
     view::JobRow,
 };
+use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
 
 use self::list::JobList;
 use super::job::{

@@ -1,7 +1,7 @@
 //! Cancelling an occurrence, after a question. Without scripts the question stands below a line that opens, as a plain form.
 
 use leptos::{html, prelude::*, server_fn::ServerFn, task::spawn_local};
-use protocol::{id::OccurrenceId, status::OccurrenceStatus};
+use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
 
 use crate::{
     api::{

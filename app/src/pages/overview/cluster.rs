@@ -4,7 +4,7 @@
 //! because whoever looks next sees nothing run and asks themselves why. The banner is loud for the same cause.
 
 use leptos::{ev, html, prelude::*, server_fn::ServerFn, task::spawn_local};
-use protocol::view::ClusterPause;
+use milvaion_api::view::ClusterPause;
 
 use crate::{
     api::{

@@ -2,26 +2,28 @@
 
 use std::time::Duration;
 
-use app::{
-    backend::{Backend, Flash, RetryInput, TriggerInput},
-    error::AppError,
-};
 use async_trait::async_trait;
 use axum::http::request::Parts;
-use protocol::{
+use milvaion_api::{
     access::{Action, Role},
     calendar_form::CalendarForm,
     failure::{DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow, Resolved, Retried, Which},
-    id::{CalendarId, DeadLetterId, JobId, OccurrenceId, UserId},
-    message::{LogLevel, LogLine},
     page::{JobFilter, OccurrenceFilter, Page},
     request::JobForm,
-    status::OccurrenceStatus,
     versions::{Difference, Restored, VersionStep},
     view::{
         BlackoutView, CalendarRow, CalendarView, ClusterPause, FormContext, InviteInfo, JobRow, JobView, Me,
         OccurrenceRow, OccurrenceView, Overview, SchedulePreview, TeamView, UserView, WorkerView,
     },
+};
+use milvaion_app::{
+    backend::{Backend, Flash, RetryInput, TriggerInput},
+    error::AppError,
+};
+use milvaion_protocol::{
+    id::{CalendarId, DeadLetterId, JobId, OccurrenceId, UserId},
+    message::{LogLevel, LogLine},
+    status::OccurrenceStatus,
 };
 
 use super::Fake;
@@ -313,7 +315,7 @@ impl Backend for Fake {
         let mut view = samples::occurrence(self.status);
         view.worker_alive = self.worker_alive;
         if self.doubled {
-            protocol::duplicates::note(&mut view.changes, 1, "local-2", samples::at(1));
+            milvaion_api::duplicates::note(&mut view.changes, 1, "local-2", samples::at(1));
         }
         Ok(view)
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use lapin::{Connection, ConnectionProperties, options::QueueDeleteOptions, types::FieldTable};
-use protocol::topology::Topology;
+use milvaion_protocol::topology::Topology;
 use serde_json::json;
 
 use super::{Dials, Extra, Scenario, Script, pause};

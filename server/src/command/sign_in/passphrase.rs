@@ -2,11 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use app::error::AppError;
 use argon2::{
     Algorithm, Argon2, Params, PasswordHasher, PasswordVerifier, Version,
     password_hash::{self, phc::PasswordHash},
 };
+use milvaion_app::error::AppError;
 use tokio::{sync::Semaphore, time::timeout};
 
 use crate::clock::Clock;
@@ -121,7 +121,7 @@ pub fn is_outdated(hash: &str) -> bool {
 /// Phrases of at least twelve letters, and words, that everybody's list of guesses begins with; one a line.
 const GUESSED: &str = include_str!("guessed.txt");
 
-/// Checks what [`protocol::request::check_passphrase`] cannot know: that a passphrase is not the person's address or
+/// Checks what [`milvaion_api::request::check_passphrase`] cannot know: that a passphrase is not the person's address or
 /// name, nor one of those that are tried first.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-use protocol::message::StatusReport;
+use milvaion_protocol::message::StatusReport;
 
 use super::*;
 use crate::domain::transition::fold;

@@ -3,11 +3,11 @@
 //! These statements are for people who look; the others about jobs are for those who change one.
 
 use chrono::{DateTime, Utc};
-use protocol::{
-    id::{JobId, OccurrenceId},
+use milvaion_api::{
     page::{self, JobFilter, Page},
     view::JobRow,
 };
+use milvaion_protocol::id::{JobId, OccurrenceId};
 use serde_json::Value;
 use sqlx::{Postgres, QueryBuilder};
 use uuid::Uuid;
@@ -83,7 +83,7 @@ impl Store {
     pub async fn recent(
         &self,
         jobs: &[Uuid],
-    ) -> Result<std::collections::HashMap<Uuid, Vec<(OccurrenceId, protocol::status::OccurrenceStatus)>>> {
+    ) -> Result<std::collections::HashMap<Uuid, Vec<(OccurrenceId, milvaion_protocol::status::OccurrenceStatus)>>> {
         let rows = sqlx::query!(
             r#"SELECT j.id AS "job_id!", o.id AS "id!", o.status AS "status!"
                  FROM unnest($1::uuid[]) AS j (id)

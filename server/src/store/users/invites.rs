@@ -4,11 +4,11 @@
 //! advisory lock, so that two setup links, or one opened twice, cannot make two first Admins.
 
 use chrono::{DateTime, Utc};
-use protocol::{
+use milvaion_api::{
     access::Role,
-    id::UserId,
     view::{InviteView, Me},
 };
+use milvaion_protocol::id::UserId;
 use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;

@@ -1,0 +1,284 @@
+//! A calendar as a form has it: text by field, and back.
+//!
+//! Days are typed as lines of dates and stretches of dates, since that is how lists of holidays are found and pasted.
+//! Weekly windows are rows of seven boxes and two times; a row that nothing was typed into is left out, so that a
+//! browser without scripts can be given spare ones.
+
+use std::collections::BTreeMap;
+
+use chrono::{NaiveDate, NaiveTime};
+use serde::{Deserialize, Serialize};
+
+use crate::request::FieldError;
+use milvaion_protocol::id::CalendarId;
+use milvaion_schedule::calendar::{
+    Calendar, MAX_DATES, Window,
+    words::{WEEK, clock, stretch},
+};
+
+/// What a ticked box sends.
+const TICKED: &str = "on";
+/// What may stand between the first and the last day of a stretch.
+const TO: [&str; 3] = [" to ", "..", "–"];
+
+/// The calendar form as it is typed. Every field is text, absent ones are empty.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CalendarForm {
+    /// The calendar to change; empty makes one.
+    pub id: String,
+    /// The version the form was drawn from; empty when it is made.
+    pub version: String,
+    /// See [`Calendar::name`].
+    pub name: String,
+    /// See [`Calendar::zone`].
+    pub zone: String,
+    /// Days, as in `2026-12-24`, and stretches of them, as in `2026-12-24 to 2026-12-26`; one a line, or separated by commas.
+    pub dates: String,
+    /// The weekly windows by the number of their row; each has the fields of [`day_field`], `from` and `to`.
+    pub windows: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+/// The field of a row that says whether the window comes on this day: `mon` to `sun`.
+#[must_use]
+pub fn day_field(word: &str) -> String {
+    word.to_ascii_lowercase()
+}
+
+impl CalendarForm {
+    /// The form that shows `calendar` for an edit.
+    #[must_use]
+    pub fn from_calendar(id: CalendarId, version: i32, calendar: &Calendar) -> Self {
+        let row = |((from, to), days): ((NaiveTime, NaiveTime), Vec<u8>)| {
+            let ticked = WEEK.iter().filter(|(day, _)| days.contains(day));
+            let mut row: BTreeMap<_, _> = ticked.map(|(_, word)| (day_field(word), TICKED.to_owned())).collect();
+            row.extend([("from".to_owned(), clock(from)), ("to".to_owned(), clock(to))]);
+            row
+        };
+        let lines: Vec<_> = calendar.stretches().into_iter().map(|(first, last)| stretch(first, last)).collect();
+        Self {
+            id: id.to_string(),
+            version: version.to_string(),
+            name: calendar.name.clone(),
+            zone: calendar.zone.clone(),
+            dates: lines.join("\n"),
+            windows: (0..).map(|n: usize| n.to_string()).zip(calendar.weekly().into_iter().map(row)).collect(),
+        }
+    }
+
+    /// The numbers of the rows, in their order.
+    #[must_use]
+    pub fn rows(&self) -> Vec<usize> {
+        let mut rows: Vec<usize> = self.windows.keys().filter_map(|n| n.parse().ok()).collect();
+        rows.sort_unstable();
+        rows
+    }
+
+    /// What stands in a field of a row.
+    #[must_use]
+    pub fn window(&self, row: usize, field: &str) -> String {
+        self.windows.get(&row.to_string()).and_then(|row| row.get(field)).cloned().unwrap_or_default()
+    }
+
+    /// Reads the calendar.
+    ///
+    /// # Errors
+    ///
+    /// One entry for each wrong field, in the order of the form; that of a window is named `windows.ROW`.
+    pub fn check(&self) -> Result<Calendar, Vec<FieldError>> {
+        let mut errors = Vec::new();
+        let dates = dates(&self.dates).unwrap_or_else(|message| {
+            errors.push(FieldError::new("dates", message));
+            Vec::new()
+        });
+        let mut windows = Vec::new();
+        for row in self.rows() {
+            match self.row(row) {
+                Ok(read) => windows.extend(read),
+                Err(message) => errors.push(FieldError::new(format!("windows.{row}"), message)),
+            }
+        }
+        windows.sort_unstable_by_key(|window: &Window| (window.weekday, window.from, window.to));
+        windows.dedup();
+        let zone = self.zone.trim();
+        let zone = if zone.is_empty() { "UTC".to_owned() } else { zone.to_owned() };
+        let calendar = Calendar { name: self.name.trim().to_owned(), zone, dates, windows };
+        if let Err(wrong) = calendar.check() {
+            // That there is no day says nothing while one of them cannot be read.
+            let known = !errors.is_empty();
+            let of_its_own =
+                wrong.into_iter().filter(|error| !known || matches!(error.field.as_str(), "name" | "zone"));
+            errors.splice(0..0, of_its_own);
+        }
+        if errors.is_empty() { Ok(calendar) } else { Err(errors) }
+    }
+
+    /// The windows of one row: none of an empty one.
+    fn row(&self, row: usize) -> Result<Vec<Window>, String> {
+        let days: Vec<u8> = WEEK
+            .iter()
+            .filter(|(_, word)| !self.window(row, &day_field(word)).is_empty())
+            .map(|(day, _)| *day)
+            .collect();
+        let (from, to) = (self.window(row, "from"), self.window(row, "to"));
+        match (days.is_empty(), from.trim(), to.trim()) {
+            (true, "", "") => Ok(Vec::new()),
+            (_, "", _) => Err("say when it begins, as in 22:00, or empty the row".into()),
+            (_, _, "") => Err("say when it ends, as in 06:00, or empty the row".into()),
+            (true, _, _) => Err("choose at least one day of the week, or empty the row".into()),
+            (false, from, to) => {
+                let (from, to) = (time(from)?, time(to)?);
+                Ok(days.into_iter().map(|weekday| Window { weekday, from, to }).collect())
+            }
+        }
+    }
+}
+
+fn time(text: &str) -> Result<NaiveTime, String> {
+    // As a browser writes it, with seconds or without; midnight at the end of a day is that of the next.
+    if text == "24:00" {
+        return Ok(NaiveTime::MIN);
+    }
+    NaiveTime::parse_from_str(text, "%H:%M:%S")
+        .or_else(|_| NaiveTime::parse_from_str(text, "%H:%M"))
+        .map_err(|_| format!("write a time of day as in 22:00: got {}", short(text)))
+}
+
+/// The days of a text, in order, each once.
+fn dates(text: &str) -> Result<Vec<NaiveDate>, String> {
+    let mut dates = Vec::new();
+    for part in text.split(['\n', ',', ';']).map(str::trim).filter(|part| !part.is_empty()) {
+        let (first, last) = TO.iter().find_map(|to| part.split_once(to)).unwrap_or((part, part));
+        let (first, last) = (date(first, part)?, date(last, part)?);
+        if last < first {
+            return Err(format!("write the earlier day first: got {}", short(part)));
+        }
+        for day in first.iter_days().take_while(|day| *day <= last) {
+            dates.push(day);
+            // Judged here, for a stretch of a thousand years is a short text.
+            if dates.len() > MAX_DATES {
+                return Err(format!("at most {MAX_DATES} days: {} goes beyond", short(part)));
+            }
+        }
+    }
+    dates.sort_unstable();
+    dates.dedup();
+    Ok(dates)
+}
+
+fn date(text: &str, part: &str) -> Result<NaiveDate, String> {
+    let text = text.trim();
+    // Ten signs, so that no year has five digits or a sign.
+    let read = (text.len() == 10).then(|| NaiveDate::parse_from_str(text, "%Y-%m-%d").ok()).flatten();
+    read.ok_or_else(|| {
+        format!("write days as in 2026-12-24, or first and last as in 2026-12-24 to 2026-12-26: got {}", short(part))
+    })
+}
+
+fn short(text: &str) -> String {
+    text.chars().take(40).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn day(text: &str) -> NaiveDate {
+        text.parse().expect("date")
+    }
+
+    fn form(dates: &str) -> CalendarForm {
+        CalendarForm {
+            name: "Holidays".into(),
+            zone: "Europe/Warsaw".into(),
+            dates: dates.into(),
+            ..CalendarForm::default()
+        }
+    }
+
+    fn with_row(fields: &[(&str, &str)]) -> CalendarForm {
+        let row = fields.iter().map(|(field, value)| ((*field).to_owned(), (*value).to_owned())).collect();
+        CalendarForm { windows: BTreeMap::from([("10".to_owned(), row)]), ..form("") }
+    }
+
+    fn wrong(form: &CalendarForm) -> (String, String) {
+        let errors = form.check().expect_err("wrong");
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        (errors[0].field.clone(), errors[0].message.clone())
+    }
+
+    #[test]
+    fn what_is_shown_is_read_back() {
+        let time = |text: &str| text.parse().expect("time");
+        let window = |weekday, from, to| Window { weekday, from: time(from), to: time(to) };
+        let calendar = Calendar {
+            name: "Quiet hours".into(),
+            zone: "Europe/Warsaw".into(),
+            dates: ["2026-12-24", "2026-12-25", "2026-12-26", "2027-01-01"].map(day).to_vec(),
+            windows: vec![
+                window(0, "00:00:00", "00:00:00"),
+                window(5, "22:00:00", "06:00:00"),
+                window(6, "00:00:00", "00:00:00"),
+            ],
+        };
+        let form = CalendarForm::from_calendar(CalendarId::default(), 3, &calendar);
+        assert_eq!(form.dates, "2026-12-24 to 2026-12-26\n2027-01-01");
+        assert_eq!(
+            (form.rows(), form.window(0, "sat"), form.window(1, "to")),
+            (vec![0, 1], "on".into(), "06:00".into())
+        );
+        assert_eq!(form.check(), Ok(calendar));
+    }
+
+    #[test]
+    fn days_are_read_as_people_paste_them() {
+        let expected = ["2026-12-24", "2026-12-25", "2027-01-01", "2027-01-02"].map(day).to_vec();
+        for text in [
+            "2027-01-01 to 2027-01-02\r\n2026-12-24\r\n\r\n2026-12-25",
+            "2026-12-24, 2026-12-25; 2027-01-01..2027-01-02",
+            "2026-12-24–2026-12-25\n2026-12-25\n2027-01-01 – 2027-01-02",
+        ] {
+            assert_eq!(form(text).check().map(|calendar| calendar.dates), Ok(expected.clone()), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_day_is_named_with_its_remedy() {
+        let (field, message) = wrong(&form("2026-12-24\n24.12.2026"));
+        assert_eq!(field, "dates");
+        assert!(
+            message.starts_with("write days as in 2026-12-24") && message.ends_with(": got 24.12.2026"),
+            "{message}"
+        );
+        assert!(wrong(&form("2026-02-29")).1.contains("got 2026-02-29"));
+        assert!(wrong(&form("2026-12-26 to 2026-12-24")).1.contains("write the earlier day first"));
+        assert!(wrong(&form("0001-01-01 to 9999-12-31")).1.starts_with("at most 2000 days"));
+        assert!(wrong(&form("12026-12-24")).1.contains("got 12026-12-24"));
+    }
+
+    #[test]
+    fn a_row_is_whole_or_empty() {
+        assert_eq!(wrong(&with_row(&[("from", "22:00"), ("to", "06:00")])).0, "windows.10");
+        assert!(wrong(&with_row(&[("mon", "on"), ("to", "06:00")])).1.contains("when it begins"));
+        assert!(wrong(&with_row(&[("mon", "on"), ("from", "22:00")])).1.contains("when it ends"));
+        assert!(wrong(&with_row(&[("mon", "on"), ("from", "noon"), ("to", "06:00")])).1.contains("got noon"));
+        let right =
+            with_row(&[("mon", "on"), ("sun", "on"), ("from", "18:00"), ("to", "24:00")]).check().expect("right");
+        assert_eq!(right.windows.len(), 2);
+        assert_eq!(
+            right.windows[0],
+            Window { weekday: 0, from: "18:00:00".parse().expect("time"), to: NaiveTime::MIN }
+        );
+        assert_eq!(wrong(&with_row(&[])).0, "dates", "an empty row is none, and a calendar of nothing is refused");
+    }
+
+    #[test]
+    fn everything_wrong_is_told_at_once_in_the_order_of_the_form() {
+        let mut form = with_row(&[("mon", "on")]);
+        form.name.clear();
+        form.zone = "Mars/Olympus".into();
+        form.dates = "tomorrow".into();
+        let fields: Vec<_> = form.check().expect_err("wrong").into_iter().map(|error| error.field).collect();
+        assert_eq!(fields, ["name", "zone", "dates", "windows.10"]);
+    }
+}

@@ -1,0 +1,168 @@
+//! What browsers hear, and what PostgreSQL keeps as JSON.
+
+use milvaion_api::{
+    event::{Envelope, Event},
+    view::{OccurrenceRow, StatusChange, Trigger},
+};
+use milvaion_protocol::{
+    message::{LogLevel, LogLine, Progress},
+    status::OccurrenceStatus,
+};
+use milvaion_schedule::schedule::{Rhythm, Schedule};
+use serde_json::{Value, json};
+
+use crate::{DUE, JOB, LATER, OCCURRENCE, at, golden, job, least, occurrence};
+
+fn line() -> LogLine {
+    LogLine {
+        seq: 2_000_017,
+        at: at(LATER),
+        level: LogLevel::Warn,
+        message: "slow answer\nfrom the mailbox".into(),
+        data: Some(json!({ "elapsedMs": 900 })),
+    }
+}
+
+/// Its golden.
+fn line_json() -> Value {
+    json!({
+        "seq": 2_000_017,
+        "at": LATER,
+        "level": "warn",
+        "message": "slow answer\nfrom the mailbox",
+        "data": { "elapsedMs": 900 },
+    })
+}
+
+// --- Server to browser. ---
+
+fn row() -> OccurrenceRow {
+    OccurrenceRow {
+        id: occurrence(),
+        job_id: job(),
+        job_name: "Nightly report".into(),
+        status: OccurrenceStatus::Completed,
+        version: 4,
+        trigger: Trigger::Manual,
+        attempt: 1,
+        scheduled_for: at(DUE),
+        started_at: Some(at(LATER)),
+        ended_at: Some(at("2026-11-21T09:00:01Z")),
+        duration_ms: Some(877),
+        instance_id: Some("mail-0a1b2c3d".into()),
+        progress: Some(Progress { percent: 100, message: "done".into() }),
+        note: Some("all well".into()),
+        waits_until: Some(at("2026-11-21T09:05:00Z")),
+    }
+}
+
+fn row_json() -> Value {
+    json!({
+        "id": OCCURRENCE,
+        "jobId": JOB,
+        "jobName": "Nightly report",
+        "status": 2,
+        "version": 4,
+        "trigger": "manual",
+        "attempt": 1,
+        "scheduledFor": DUE,
+        "startedAt": LATER,
+        "endedAt": "2026-11-21T09:00:01Z",
+        "durationMs": 877,
+        "instanceId": "mail-0a1b2c3d",
+        "progress": { "percent": 100, "message": "done" },
+        "note": "all well",
+        "waitsUntil": "2026-11-21T09:05:00Z",
+    })
+}
+
+#[test]
+fn occurrence_row() {
+    golden(&row(), row_json());
+    let queued = OccurrenceRow {
+        status: OccurrenceStatus::Queued,
+        started_at: None,
+        ended_at: None,
+        duration_ms: None,
+        instance_id: None,
+        progress: None,
+        note: None,
+        waits_until: None,
+        ..row()
+    };
+    // What is unknown yet is told as null, so that a page which patches a row also takes values away.
+    let mut queued_json = row_json();
+    queued_json["status"] = json!(0);
+    let unknown_yet = ["startedAt", "endedAt", "durationMs", "instanceId", "progress", "note", "waitsUntil"];
+    for name in unknown_yet {
+        queued_json[name] = Value::Null;
+    }
+    golden(&queued, queued_json.clone());
+    for name in unknown_yet {
+        queued_json.as_object_mut().expect("an object").remove(name);
+    }
+    least(queued_json, &queued);
+}
+
+fn enveloped(event: Event, json: Value) {
+    let envelope = Envelope { id: "6430a1b2c3d4e-00ff00ff00ff00ff".into(), at: at(LATER), event };
+    golden(&envelope, json!({ "id": "6430a1b2c3d4e-00ff00ff00ff00ff", "at": LATER, "event": json }));
+}
+
+#[test]
+fn every_event() {
+    enveloped(Event::Occurrences { rows: vec![row()] }, json!({ "kind": "occurrences", "rows": [row_json()] }));
+    enveloped(Event::Job { id: job() }, json!({ "kind": "job", "id": JOB }));
+    enveloped(Event::JobDeleted { id: job() }, json!({ "kind": "jobDeleted", "id": JOB }));
+    enveloped(
+        Event::Log { occurrence_id: occurrence(), lines: vec![line()] },
+        json!({ "kind": "log", "occurrenceId": OCCURRENCE, "lines": [line_json()] }),
+    );
+    enveloped(Event::Workers, json!({ "kind": "workers" }));
+    enveloped(Event::Cluster, json!({ "kind": "cluster" }));
+    enveloped(Event::Resync, json!({ "kind": "resync" }));
+}
+
+#[test]
+fn an_event_of_tomorrow_is_an_error_that_the_page_can_see() {
+    // The page answers it by reading again; taking it for another event would be worse.
+    let json = json!({ "id": "1", "at": LATER, "event": { "kind": "eclipse" } });
+    assert!(serde_json::from_value::<Envelope>(json).is_err());
+}
+
+// --- Kept in PostgreSQL as JSON: read by every later version. ---
+
+#[test]
+fn schedules() {
+    golden(
+        &Schedule::Cron { expression: "0 9 * * MON-FRI".into(), zone: "Europe/Warsaw".into() },
+        json!({ "kind": "cron", "expression": "0 9 * * MON-FRI", "zone": "Europe/Warsaw" }),
+    );
+    golden(&Schedule::every(30), json!({ "kind": "every", "seconds": 30 }));
+    golden(
+        &Schedule::Every { seconds: 30, from: Rhythm::End },
+        json!({ "kind": "every", "seconds": 30, "from": "end" }),
+    );
+    golden(&Schedule::Once { at: at(DUE) }, json!({ "kind": "once", "at": DUE }));
+    golden(&Schedule::Manual, json!({ "kind": "manual" }));
+}
+
+#[test]
+fn steps_of_an_occurrences_life() {
+    let step = StatusChange {
+        status: OccurrenceStatus::Failed,
+        at: at(LATER),
+        attempt: 1,
+        by: Some("mail-0a1b2c3d".into()),
+        note: Some("the mailbox is full".into()),
+    };
+    golden(
+        &step,
+        json!({ "status": 3, "at": LATER, "attempt": 1, "by": "mail-0a1b2c3d", "note": "the mailbox is full" }),
+    );
+    // As the statement that fires a job writes the first one.
+    golden(
+        &StatusChange { status: OccurrenceStatus::Queued, by: None, note: None, ..step },
+        json!({ "status": 0, "at": LATER, "attempt": 1 }),
+    );
+}

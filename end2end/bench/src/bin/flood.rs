@@ -1,0 +1,172 @@
+//! How fast a worker is, and what an occurrence costs it: `cargo run --release -p milvaion-worker --example flood`.
+//!
+//! Fills the queue of a job that does nothing, lets a worker empty it, and tells occurrences per second and the
+//! processor time this process took for a thousand of them. The number of messages is the first argument (20,000 unless
+//! given), how many run at once the second (100). Names on broker and Redis are the run's own, and are taken away again,
+//! as is its outbox; `MILVAION_OUTBOX=off` shows what one costs.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use lapin::{
+    BasicProperties, Channel, Connection, ConnectionProperties,
+    options::{BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions},
+};
+use milvaion_protocol::{
+    id::{JobId, OccurrenceId},
+    message::{JobMessage, StatusMessage},
+    topology::Topology,
+};
+use milvaion_worker::{CancellationToken, Job, JobContext, JobError, Outbox, Worker, WorkerConfig};
+
+/// Does nothing, and counts it.
+#[derive(Clone)]
+struct Nothing(Arc<AtomicUsize>);
+
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+struct NoInput {}
+
+impl Job for Nothing {
+    const TYPE: &'static str = "nothing";
+    const DESCRIPTION: &'static str = "Does nothing.";
+    type Input = NoInput;
+    type Output = ();
+
+    async fn run(&self, _: &JobContext, _: NoInput) -> Result<(), JobError> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    tracing_subscriber::fmt().with_env_filter("info").with_writer(std::io::stderr).init();
+    let mut arguments = std::env::args().skip(1);
+    let count: usize = arguments.next().map_or(Ok(20_000), |text| text.parse())?;
+    let concurrency: u16 = arguments.next().map_or(Ok(100), |text| text.parse())?;
+    let name = format!("flood{:08x}", rand::random::<u32>());
+    let own = std::env::temp_dir().join(format!("milvaion-{name}"));
+    let settings = WorkerConfig::from_env()?;
+    let outbox = if settings.outbox == Outbox::Usual { Outbox::Folder(own.clone()) } else { settings.outbox.clone() };
+    let config = WorkerConfig {
+        worker_id: "flood".to_owned(),
+        prefix: name.clone(),
+        key_prefix: format!("{name}:"),
+        capacity: concurrency.into(),
+        concurrency: [("nothing".to_owned(), concurrency)].into(),
+        outbox,
+        ..settings
+    };
+    let topology = Topology::new(name.as_str());
+    let ran = Arc::new(AtomicUsize::new(0));
+    let worker = || Worker::builder().config(config.clone()).job(Nothing(ran.clone())).build();
+
+    // A worker that stops at once leaves the queues behind.
+    let stop = CancellationToken::new();
+    let declaring = tokio::spawn(worker()?.run_until(stop.clone()));
+    let connection = Connection::connect(&config.amqp_url, ConnectionProperties::default()).await?;
+    let queue = topology.job_queue("flood", "nothing");
+    while !exists(&connection, &queue).await {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    stop.cancel();
+    declaring.await??;
+    let channel = connection.create_channel().await?;
+    fill(&channel, &topology, count).await?;
+
+    let (stop, began, processor) = (CancellationToken::new(), Instant::now(), processor_time());
+    let working = tokio::spawn(worker()?.run_until(stop.clone()));
+    while ran.load(Ordering::Relaxed) < count {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let (took, spent) = (began.elapsed(), processor_time() - processor);
+    stop.cancel();
+    working.await??;
+    println!(
+        "{count} occurrences in {took:.2?}: {:.0} a second; {:.3} s of processor time for 1,000",
+        count as f64 / took.as_secs_f64(),
+        spent.as_secs_f64() / (count as f64 / 1000.0)
+    );
+    let (messages, reports) = read_reports(&channel, &topology).await?;
+    println!("{reports} reports in {messages} messages");
+    clean(&channel, &topology).await?;
+    let _ = std::fs::remove_dir_all(own);
+    Ok(())
+}
+
+async fn exists(connection: &Connection, queue: &str) -> bool {
+    let Ok(channel) = connection.create_channel().await else { return false };
+    let options = lapin::options::QueueDeclareOptions { passive: true, ..Default::default() };
+    channel.queue_declare(queue.into(), options, Default::default()).await.is_ok()
+}
+
+async fn fill(channel: &Channel, topology: &Topology, count: usize) -> Result<(), Box<dyn std::error::Error>> {
+    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    let exchange = topology.jobs_exchange();
+    let mut confirms = Vec::with_capacity(count);
+    let job_id = JobId(uuid::Builder::from_random_bytes(rand::random()).into_uuid());
+    for _ in 0..count {
+        let occurrence_id = OccurrenceId(uuid::Builder::from_random_bytes(rand::random()).into_uuid());
+        let at = chrono::DateTime::UNIX_EPOCH;
+        let message = JobMessage {
+            occurrence_id,
+            job_id,
+            job_name: "flood".to_owned(),
+            job_type: "nothing".to_owned(),
+            job_data: serde_json::json!({}),
+            correlation_id: occurrence_id,
+            scheduled_for: at,
+            timestamp: at,
+            attempt: 1,
+            retry_count: 0,
+            max_retries: 0,
+            timeout_seconds: None,
+            priority: 3,
+            traceparent: None,
+        };
+        let key = Topology::routing_key("flood", "nothing", occurrence_id);
+        let properties = BasicProperties::default().with_delivery_mode(2).with_priority(3);
+        let (options, body) = (BasicPublishOptions::default(), serde_json::to_vec(&message)?);
+        confirms.push(
+            channel.basic_publish(exchange.as_str().into(), key.as_str().into(), options, &body, properties).await?,
+        );
+    }
+    for confirm in confirms {
+        confirm.await?;
+    }
+    Ok(())
+}
+
+async fn read_reports(channel: &Channel, topology: &Topology) -> Result<(usize, usize), Box<dyn std::error::Error>> {
+    let (queue, mut messages, mut reports) = (topology.status(), 0, 0);
+    while let Some(got) = channel.basic_get(queue.as_str().into(), BasicGetOptions { no_ack: true }).await? {
+        messages += 1;
+        reports += serde_json::from_slice::<StatusMessage>(&got.delivery.data)?.into_reports().len();
+    }
+    Ok((messages, reports))
+}
+
+async fn clean(channel: &Channel, topology: &Topology) -> lapin::Result<()> {
+    let shared = [topology.status(), topology.logs(), topology.registration()];
+    let queues = shared.iter().cloned().chain([topology.dead_letter_queue(), topology.job_queue("flood", "nothing")]);
+    for queue in queues {
+        channel.queue_delete(queue.as_str().into(), Default::default()).await?;
+    }
+    for exchange in shared.into_iter().chain([topology.jobs_exchange(), topology.dead_letter_exchange()]) {
+        channel.exchange_delete(exchange.as_str().into(), Default::default()).await?;
+    }
+    Ok(())
+}
+
+/// What this process has used so far, in the kernel and outside.
+fn processor_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // After the command in brackets; the 12th and 13th field from there are hundredths of a second.
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().skip(11).take(2);
+    Duration::from_millis(10 * fields.filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>())
+}

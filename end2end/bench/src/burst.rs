@@ -1,0 +1,123 @@
+//! Many at once: how fast a crowd of due jobs is dispatched, and how fast a worker gets through one that waits for it.
+
+use anyhow::ensure;
+use chrono::{DateTime, Duration, Utc};
+use milvaion_server::clock::machine_now;
+
+use crate::{
+    budget::{self, Window},
+    cpu,
+    crop::{self, Crop},
+    figures::Sample,
+    lab::{Lab, Site},
+};
+
+/// Ten thousand jobs due in the same second, with a worker that runs them meanwhile: until the last is dispatched.
+pub(crate) async fn burst(lab: &Lab, runs: usize) -> anyhow::Result<Vec<Sample>> {
+    let mut samples = Vec::new();
+    for _ in 0..runs {
+        let site = Site::new(lab).await?;
+        let server = site.server().await?;
+        let worker = site.worker().await?;
+        crop::warm_up(&site).await?;
+        let due = crowd(&site, 10_000, 3).await?;
+        site.drained().await?;
+        site.verify(worker.runs().await?).await?;
+        let last = published(&site, due).await?;
+        samples.push(vec![("burst-10000", seconds(last - due))]);
+        server.stop().await?;
+        site.close().await?;
+    }
+    Ok(samples)
+}
+
+/// Twenty thousand occurrences wait in the broker; then a worker starts. From its first start to the last end stored.
+pub(crate) async fn drain(lab: &Lab, runs: usize) -> anyhow::Result<Vec<Sample>> {
+    const COUNT: i64 = 20_000;
+    let mut samples = Vec::new();
+    for _ in 0..runs {
+        let site = Site::new(lab).await?;
+        let server = site.server().await?;
+        crowd(&site, COUNT, 3).await?;
+        let mut parties = vec![server.party.clone()];
+        parties.extend(lab.services()?.iter().cloned());
+        let mut before = cpu::seconds(&parties);
+        let worker = site.worker().await?;
+        parties.push(worker.party.clone());
+        before.push(0.0);
+        site.drained().await?;
+        budget::print_cpu(&parties, &before, &cpu::seconds(&parties), COUNT);
+        site.verify(worker.runs().await?).await?;
+        let (first, last): (DateTime<Utc>, DateTime<Utc>) =
+            sqlx::query_as("SELECT min(started_at), max(last_heartbeat) FROM occurrences")
+                .fetch_one(&site.pool)
+                .await?;
+        samples.push(vec![("drain", COUNT as f64 / seconds(last - first))]);
+        server.stop().await?;
+        site.close().await?;
+    }
+    Ok(samples)
+}
+
+/// Forty thousand occurrences of the lowest priority wait in the broker; a worker starts on them, and two hundred of the
+/// highest come due one after another meanwhile. How late those start.
+pub(crate) async fn flood(lab: &Lab, runs: usize) -> anyhow::Result<Vec<Sample>> {
+    const LOW: i64 = 40_000;
+    let mut samples = Vec::new();
+    for _ in 0..runs {
+        let site = Site::new(lab).await?;
+        let server = site.server().await?;
+        crowd(&site, LOW, 1).await?;
+        let worker = site.worker().await?;
+        site.until("the first ends", async || {
+            let done = "SELECT count(*) FROM (SELECT 1 FROM occurrences WHERE status = 2 LIMIT 500) o";
+            Ok(sqlx::query_scalar::<_, i64>(done).fetch_one(&site.pool).await? == 500)
+        })
+        .await?;
+        let from = machine_now();
+        let critical = Crop {
+            count: 200,
+            first: Some(machine_now() + Duration::milliseconds(200)),
+            spread: Duration::milliseconds(1_500),
+            priority: 5,
+            ..Crop::default()
+        };
+        let due = critical.sow(&site.pool).await?;
+        site.tell(&due).await?;
+        site.drained().await?;
+        site.verify(worker.runs().await?).await?;
+        let statement = "SELECT percentile_disc(ARRAY[0.5, 0.99]) WITHIN GROUP \
+                                (ORDER BY extract(epoch FROM c.started_at - c.scheduled_for)::float8 * 1000), \
+                                count(*) FILTER (WHERE (SELECT max(l.started_at) FROM occurrences l WHERE l.priority = 1) > c.started_at) \
+                           FROM occurrences c WHERE c.priority = 5";
+        let (late, amid): (Vec<f64>, i64) = sqlx::query_as(statement).fetch_one(&site.pool).await?;
+        ensure!(amid == 200, "only {amid} of 200 came while the flood lasted");
+        Window { from, upto: machine_now() }.print_stages(&site.pool, Some(5)).await?;
+        samples.push(vec![("flood-critical-p50", late[0]), ("flood-critical-p99", late[1])]);
+        server.stop().await?;
+        site.close().await?;
+    }
+    Ok(samples)
+}
+
+/// Defines jobs that are all due in a few seconds, at one instant, and waits until all are with the broker.
+async fn crowd(site: &Site, count: i64, priority: i16) -> anyhow::Result<DateTime<Utc>> {
+    let at = machine_now() + Duration::seconds(4);
+    let due = Crop { count, first: Some(at), priority, ..Crop::default() }.sow(&site.pool).await?;
+    site.tell(&due).await?;
+    site.until("the dispatch of all", async || {
+        let sent = "SELECT count(*) FROM occurrences WHERE scheduled_for = $1 AND published_at IS NOT NULL";
+        Ok(sqlx::query_scalar::<_, i64>(sent).bind(at).fetch_one(&site.pool).await? == count)
+    })
+    .await?;
+    Ok(at)
+}
+
+async fn published(site: &Site, due: DateTime<Utc>) -> anyhow::Result<DateTime<Utc>> {
+    let statement = "SELECT max(published_at) FROM occurrences WHERE scheduled_for = $1";
+    Ok(sqlx::query_scalar(statement).bind(due).fetch_one(&site.pool).await?)
+}
+
+fn seconds(span: Duration) -> f64 {
+    span.num_microseconds().unwrap_or_default() as f64 / 1e6
+}

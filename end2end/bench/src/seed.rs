@@ -1,0 +1,131 @@
+//! A month of history: as many occurrences as one likes, of two thousand jobs, in daily partitions, made inside the
+//! database.
+
+use std::time::Instant;
+
+use anyhow::ensure;
+use chrono::{DateTime, Duration, NaiveTime, Utc};
+use milvaion_server::clock::machine_now;
+use sqlx::{PgPool, postgres::PgPoolOptions};
+
+use crate::{
+    crop::UUID7,
+    lab::{JOB_TYPE, WORKER},
+    lateness, settings,
+};
+
+/// How many jobs they belong to.
+pub(crate) const JOBS: i64 = 2_000;
+/// Over how many days they are spread, today included.
+pub(crate) const DAYS: i64 = 30;
+/// How many of today's are still open.
+const OPEN: i64 = 200;
+
+/// `bench seed --rows N`: fills the database that `DATABASE_URL` names.
+pub(crate) async fn command(arguments: &[String]) -> anyhow::Result<()> {
+    let rows = match arguments {
+        [] => settings::Settings::from_env()?.rows,
+        [flag, rows] if flag == "--rows" => rows.parse()?,
+        _ => anyhow::bail!("say `seed --rows 10000000`"),
+    };
+    ensure!((10_000..=100_000_000).contains(&rows), "--rows takes a whole number from 10000 to 100000000");
+    let pool = PgPoolOptions::new().max_connections(2).connect(&settings::url("DATABASE_URL")?).await?;
+    milvaion_server::store::MIGRATOR.run(&pool).await?;
+    fill(&pool, rows).await?;
+    pool.close().await;
+    Ok(())
+}
+
+/// Fills a migrated database.
+pub(crate) async fn fill(pool: &PgPool, rows: i64) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    lateness::idle_jobs(JOBS).sow(pool).await?;
+    sqlx::query(UUID7).execute(pool).await?;
+    sqlx::query("CREATE TABLE IF NOT EXISTS bench_seed AS SELECT row_number() OVER (ORDER BY id) - 1 AS n, id, display_name FROM jobs")
+        .execute(pool)
+        .await?;
+    sqlx::query("ANALYZE bench_seed").execute(pool).await?;
+    let now = machine_now();
+    let today = now.date_naive();
+    sqlx::query("SELECT ensure_partitions($1, $2)")
+        .bind(today - Duration::days(DAYS - 1))
+        .bind(today + Duration::days(2))
+        .execute(pool)
+        .await?;
+    let each = rows / DAYS;
+    for back in (0..DAYS).rev() {
+        let from = (today - Duration::days(back)).and_time(NaiveTime::MIN).and_utc();
+        // Today ends now.
+        let upto = (from + Duration::days(1)).min(now - Duration::seconds(5));
+        let count = if back == 0 { rows - each * (DAYS - 1) } else { each };
+        day(pool, from, upto, count, if back == 0 { OPEN.min(count) } else { 0 }).await?;
+        let done = each * (DAYS - 1 - back) + count;
+        println!("    {:>3} % of {rows} rows after {} s", done * 100 / rows, begun.elapsed().as_secs());
+    }
+    sqlx::query("INSERT INTO stats_minute (minute, status, shard, count, duration_ms) \
+                 SELECT date_trunc('minute', coalesce(ended_at, created_at)), status, 0, count(*), coalesce(sum(duration_ms), 0) \
+                   FROM occurrences GROUP BY 1, 2 ON CONFLICT DO NOTHING")
+        .execute(pool)
+        .await?;
+    sqlx::query("DROP TABLE bench_seed").execute(pool).await?;
+    sqlx::query("VACUUM (ANALYZE) occurrences").execute(pool).await?;
+    println!("    {rows} rows in {} s", begun.elapsed().as_secs());
+    Ok(())
+}
+
+/// One day's rows, in the order of time. Of a hundred ended ones 97 are Completed; the last `open` are not ended.
+async fn day(pool: &PgPool, from: DateTime<Utc>, upto: DateTime<Utc>, count: i64, open: i64) -> anyhow::Result<()> {
+    let mut transaction = pool.begin().await?;
+    // Nothing is lost that could not be made again.
+    sqlx::query("SET LOCAL synchronous_commit = off").execute(&mut *transaction).await?;
+    sqlx::query("SET LOCAL statement_timeout = 0").execute(&mut *transaction).await?;
+    let statement = "
+        INSERT INTO occurrences (id, created_at, job_id, job_name, job_version, worker_id, job_type, job_data, scheduled_for,
+                                 trigger, status, version, priority, instance_id, started_at, ended_at, duration_ms,
+                                 exception, note, status_changes, last_heartbeat, published_at)
+        SELECT bench_uuid7(at), date_trunc('milliseconds', at), job.id, job.display_name, 1, $5, $6, '{}', at, 'schedule',
+               status, CASE status WHEN 0 THEN 1 WHEN 1 THEN 2 ELSE 3 END, 3,
+               CASE WHEN status NOT IN (0, 7) THEN $5 || '-0000000' || told.n % 8 END,
+               CASE WHEN status NOT IN (0, 7) THEN started END,
+               CASE WHEN status NOT IN (0, 1) THEN ended END,
+               CASE WHEN status NOT IN (0, 1, 7) THEN took END,
+               CASE WHEN status = 3 THEN 'the answer was 503\n  where it was asked for' END,
+               CASE status WHEN 3 THEN 'the answer was 503' WHEN 5 THEN 'its time was up' WHEN 7 THEN 'the one before still ran' END,
+               CASE status
+                   WHEN 0 THEN jsonb_build_array(jsonb_build_object('status', 0, 'at', at, 'attempt', 1))
+                   WHEN 7 THEN jsonb_build_array(jsonb_build_object('status', 7, 'at', at, 'attempt', 1))
+                   WHEN 1 THEN jsonb_build_array(jsonb_build_object('status', 0, 'at', at, 'attempt', 1),
+                                                 jsonb_build_object('status', 1, 'at', started, 'attempt', 1))
+                   ELSE jsonb_build_array(jsonb_build_object('status', 0, 'at', at, 'attempt', 1),
+                                          jsonb_build_object('status', 1, 'at', started, 'attempt', 1),
+                                          jsonb_build_object('status', status, 'at', ended, 'attempt', 1))
+               END,
+               CASE WHEN status <> 0 THEN ended END, at + interval '2 milliseconds'
+          FROM (SELECT n, at, took, at + interval '3 milliseconds' AS started,
+                       at + interval '3 milliseconds' + took * interval '1 millisecond' AS ended,
+                       CASE WHEN n >= $3 - $4 THEN n % 2
+                            WHEN dice < 9700 THEN 2 WHEN dice < 9850 THEN 3 WHEN dice < 9900 THEN 5 WHEN dice < 9950 THEN 4
+                            ELSE 7 END::smallint AS status,
+                       pick
+                  FROM (SELECT n, $1::timestamptz + ($2::timestamptz - $1::timestamptz) * (n::float8 / $3::bigint) AS at,
+                               1 + n * 7919 % 4000 AS took,
+                               (hashint8extended(n, $8) & 2147483647) % 10000 AS dice,
+                               (hashint8extended(n, $8 + 1) & 2147483647) % $7::bigint AS pick
+                          FROM generate_series(0, $3::bigint - 1) AS n) drawn) told
+          JOIN bench_seed job ON job.n = told.pick
+         ORDER BY told.n";
+    sqlx::query(statement)
+        .bind(from)
+        .bind(upto)
+        .bind(count)
+        .bind(open)
+        .bind(WORKER)
+        .bind(JOB_TYPE)
+        .bind(JOBS)
+        // Another draw for each day.
+        .bind(from.timestamp())
+        .execute(&mut *transaction)
+        .await?;
+    transaction.commit().await?;
+    Ok(())
+}

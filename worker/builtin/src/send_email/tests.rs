@@ -1,0 +1,207 @@
+//! Against a mail server that speaks SMTP on a socket, and says what it is told to say.
+
+use std::sync::{Arc, Mutex};
+
+use milvaion_protocol::status::OccurrenceStatus;
+use milvaion_worker::{CancellationToken, testing::Record};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    net::{TcpListener, TcpStream},
+};
+
+use super::*;
+use crate::seal::tests::{all_of, trial};
+
+const SECRETS: &[(&str, &str)] = &[("code", "c4n4ry-code")];
+
+/// What a client said, line by line, the message included.
+type Said = Arc<Mutex<Vec<String>>>;
+
+/// A server that answers a line beginning with `refused.0` with `refused.1`, and everything else as a server does that is
+/// content.
+async fn server(refused: (&'static str, &'static str)) -> (u16, Said) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let port = listener.local_addr().expect("bound").port();
+    let said = Said::default();
+    let ours = said.clone();
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            tokio::spawn(speak(socket, refused, ours.clone()));
+        }
+    });
+    (port, said)
+}
+
+async fn speak(socket: TcpStream, refused: (&str, &str), said: Said) {
+    let (read, mut write) = socket.into_split();
+    let mut lines = BufReader::new(read).lines();
+    let mut in_message = false;
+    let mut answer = "220 mail.test ESMTP".to_owned();
+    loop {
+        if write.write_all(format!("{answer}\r\n").as_bytes()).await.is_err() {
+            return;
+        }
+        loop {
+            let Ok(Some(line)) = lines.next_line().await else { return };
+            said.lock().expect("free").push(line.clone());
+            answer = if in_message {
+                if line != "." {
+                    continue;
+                }
+                in_message = false;
+                if refused.0 == "." { refused.1 } else { "250 2.0.0 queued as 4711" }.to_owned()
+            } else if !refused.0.is_empty() && line.starts_with(refused.0) {
+                refused.1.to_owned()
+            } else if line.starts_with("EHLO") {
+                "250-mail.test\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n250 AUTH PLAIN".to_owned()
+            } else if line.starts_with("AUTH") {
+                "235 2.7.0 welcome".to_owned()
+            } else if line == "DATA" {
+                in_message = true;
+                "354 go on".to_owned()
+            } else if line == "QUIT" {
+                "221 bye".to_owned()
+            } else {
+                "250 2.1.0 ok".to_owned()
+            };
+            break;
+        }
+    }
+}
+
+fn job(port: u16) -> SendEmail {
+    let url = format!("smtp://jobs:p4ss-c4n4ry@127.0.0.1:{port}?from=Jobs%20%3Cjobs@example.org%3E");
+    SendEmail { accounts: BTreeMap::from([("news".to_owned(), url.parse().expect("an account"))]) }
+}
+
+fn letter() -> Value {
+    json!({"account": "News", "to": ["Ann <ann@example.org>"], "subject": "Über alles", "text": "Hello"})
+}
+
+fn with(mut input: Value, more: Value) -> Value {
+    let fields = more.as_object().expect("fields").clone();
+    input.as_object_mut().expect("fields").extend(fields);
+    input
+}
+
+async fn send(port: u16, input: Value) -> Record {
+    trial(job(port), SECRETS, input).run().await
+}
+
+#[tokio::test]
+async fn a_message_arrives_with_all_its_parts() {
+    let (port, said) = server(("", "")).await;
+    let input = with(
+        letter(),
+        json!({
+            "cc": ["cc@example.org"], "bcc": ["bcc@example.org"], "replyTo": "answers@example.org",
+            "text": "Your code: {{secret:code}}", "html": "<b>Hello</b>",
+            "attachments": [{"name": "a b.csv", "contentType": "text/csv", "content": "YSxiCjEsMgo="}]
+        }),
+    );
+    let record = send(port, input).await;
+    assert_eq!(record.status(), OccurrenceStatus::Completed, "{record:?}");
+    let said = said.lock().expect("free").join("\n");
+    for line in [
+        "AUTH PLAIN AGpvYnMAcDRzcy1jNG40cnk=",
+        "MAIL FROM:<jobs@example.org>",
+        "RCPT TO:<ann@example.org>",
+        "RCPT TO:<cc@example.org>",
+        "RCPT TO:<bcc@example.org>",
+        "From: \"Jobs\" <jobs@example.org>",
+        "To: \"Ann\" <ann@example.org>",
+        "Cc: cc@example.org",
+        "Reply-To: answers@example.org",
+        "Subject: =?utf-8?b?w5xiZXI=?= alles",
+        "Your code: c4n4ry-code",
+        "<b>Hello</b>",
+        "filename=\"a b.csv\"",
+        "Content-Type: text/csv",
+        "a,b\n1,2",
+    ] {
+        let plain = said.replace("From: Jobs", "From: \"Jobs\"").replace("To: Ann", "To: \"Ann\"");
+        let attached = plain.contains("YSxiCjEsMgo=") && line == "a,b\n1,2";
+        assert!(plain.contains(line) || attached, "{line} is not in\n{said}");
+    }
+    let message = said.split("DATA").nth(1).expect("a message");
+    assert!(!message.contains("bcc@example.org"), "{message}");
+    let result: Value = serde_json::from_str(record.end().result.as_deref().expect("a result")).expect("JSON");
+    assert_eq!((&result["recipients"], &result["response"]), (&json!(3), &json!("250 2.0.0 queued as 4711")));
+    let id = result["messageId"].as_str().expect("an id");
+    assert!(id.ends_with("@example.org>") && message.contains(&format!("Message-ID: {id}")), "{id}\n{message}");
+    assert!(!all_of(&record).contains("c4n4ry"), "{record:?}");
+}
+
+#[tokio::test]
+async fn a_servers_refusal_is_for_now_or_for_good() {
+    for (at, answer, is_permanent) in [
+        ("MAIL", "451 4.3.0 try later", false),
+        ("RCPT", "450 4.2.1 busy: p4ss-c4n4ry", false),
+        ("RCPT", "550 5.1.1 nobody here", true),
+        (".", "554 5.7.1 looks like spam", true),
+        (".", "452 4.3.1 disk full", false),
+        ("AUTH", "535 5.7.8 wrong password", true),
+        ("AUTH", "454 4.7.0 not now", false),
+    ] {
+        let (port, _) = server((at, answer)).await;
+        let account = &job(port).accounts["news"];
+        let input: Input = serde_json::from_value(letter()).expect("an input");
+        let (message, _) = message::compose(&input, account, "id").expect("a message");
+        let refused = failure(account.transport().expect("a transport").send(message).await.expect_err(answer));
+        assert_eq!(refused.is_permanent(), is_permanent, "{answer}: {refused}");
+        // And as it is told.
+        let record = send(port, letter()).await;
+        let text = record.end().exception.as_deref().expect("a failure");
+        assert!(text.contains("the mail server refused") && text.contains(&answer[..3]), "{text}");
+        assert!(!text.contains("c4n4ry"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_or_silent_may_be_there_later() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let port = listener.local_addr().expect("bound").port();
+    let token = CancellationToken::new();
+    token.cancel();
+    let record = trial(job(port), SECRETS, letter()).cancelled_by(token, "by ann").run().await;
+    assert_eq!(record.status(), OccurrenceStatus::Cancelled);
+    drop(listener);
+    let account = &job(port).accounts["news"];
+    let input: Input = serde_json::from_value(letter()).expect("an input");
+    let (message, _) = message::compose(&input, account, "id").expect("a message");
+    let away = failure(account.transport().expect("a transport").send(message).await.expect_err("nobody listens"));
+    assert!(!away.is_permanent() && away.to_string().contains("could not be handed over"), "{away}");
+}
+
+#[tokio::test]
+async fn wrong_input_names_the_field_and_nothing_is_sent() {
+    let (port, said) = server(("", "")).await;
+    let file = json!({"name": "x", "content": "eA=="});
+    for (more, field) in [
+        (json!({"account": "other"}), "`account`"),
+        (json!({"to": []}), "`to`"),
+        (json!({"to": ["nobody"]}), "`to`"),
+        (json!({"to": ["a@b.test\r\nBcc: evil@b.test"]}), "`to`"),
+        (json!({"cc": ["a@b.test, c@d.test"]}), "`cc`"),
+        (json!({"bcc": vec!["a@b.test"; 100]}), "`to`, `cc` and `bcc`"),
+        (json!({"from": "x\ny@b.test"}), "`from`"),
+        (json!({"replyTo": "{{secret:code}}"}), "`replyTo`"),
+        (json!({"subject": "a\r\nBcc: evil@b.test"}), "`subject`"),
+        (json!({"subject": ""}), "`subject`"),
+        (json!({"subject": "x".repeat(501)}), "`subject`"),
+        (json!({"text": "", "html": null}), "`text` and `html`"),
+        (json!({"attachments": [{"name": "x", "content": "?"}]}), "`attachments[0].content`"),
+        (json!({"attachments": [{"name": "x\ny", "content": "eA=="}]}), "`attachments[0].name`"),
+        (
+            json!({"attachments": [{"name": "x", "contentType": "csv", "content": "eA=="}]}),
+            "`attachments[0].contentType`",
+        ),
+        (json!({"attachments": vec![file; 11]}), "`attachments`"),
+    ] {
+        let record = send(port, with(letter(), more.clone())).await;
+        assert!(record.end().exception.as_deref().is_some_and(|text| text.contains(field)), "{more}: {record:?}");
+        assert!(!all_of(&record).contains("c4n4ry"), "{record:?}");
+    }
+    assert!(said.lock().expect("free").is_empty(), "{said:?}");
+}

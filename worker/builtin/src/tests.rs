@@ -1,0 +1,70 @@
+//! What people see of an input: the form drawn from its schema, and the page about it.
+
+use milvaion_api::input::{self, InputKind};
+use schemars::generate::SchemaSettings;
+use serde_json::Value;
+
+use super::*;
+use crate::seal::BuiltIn;
+
+const PAGE: &str = include_str!("../../../docs/BUILT_IN_JOBS.md");
+
+/// The schema as it is announced.
+fn schema<B: BuiltIn>() -> Value {
+    let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
+    settings.into_generator().into_root_schema_for::<B::Input>().to_value()
+}
+
+fn check<B: BuiltIn>(kinds: &[(&str, InputKind)]) {
+    let (name, schema) = (B::TYPE, schema::<B>());
+    let section = PAGE.split("\n## ").find(|section| section.starts_with(name)).expect("a section");
+    let fields = input::fields(&schema);
+    assert_eq!(fields.len(), schema["properties"].as_object().map_or(0, |map| map.len()), "{name}");
+    for field in &fields {
+        assert!(!field.description.is_empty(), "{name}: {} has no description", field.name);
+        assert!(section.contains(&format!("`{}`", field.name)), "{name}: the page says nothing of {}", field.name);
+    }
+    for (field, kind) in kinds {
+        let found = fields.iter().find(|other| other.name == *field).expect(field);
+        assert_eq!(found.kind, *kind, "{name}: {field}");
+    }
+    // What is left empty in the form is filled in from the defaults the schema tells, and read like the rest.
+    let example = section.split("```json\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
+    let mut data: Value = serde_json::from_str(example).expect("JSON");
+    serde_json::from_value::<B::Input>(data.clone())
+        .unwrap_or_else(|error| panic!("{name}: the page's example: {error}"));
+    for (field, property) in schema["properties"].as_object().expect("properties") {
+        if let Some(default) = property.get("default").filter(|_| data.get(field).is_none()) {
+            data[field] = default.clone();
+        }
+    }
+    serde_json::from_value::<B::Input>(data).unwrap_or_else(|error| panic!("{name}: its defaults: {error}"));
+}
+
+#[test]
+fn every_input_can_be_drawn_as_a_form_and_is_on_the_page() {
+    let verbs = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"].map(str::to_owned).to_vec();
+    check::<HttpRequest>(&[
+        ("url", InputKind::Text),
+        ("method", InputKind::Choice(verbs)),
+        ("body", InputKind::Multiline),
+        ("expectedStatus", InputKind::Lines),
+        ("followRedirects", InputKind::Boolean),
+        ("timeoutSeconds", InputKind::Integer),
+        // Deeper than a form goes.
+        ("auth", InputKind::Json),
+        ("expectBody", InputKind::Json),
+    ]);
+    check::<SqlQuery>(&[
+        ("query", InputKind::Multiline),
+        ("readOnly", InputKind::Boolean),
+        ("maxRows", InputKind::Integer),
+        ("parameters", InputKind::Json),
+    ]);
+    check::<SendEmail>(&[("to", InputKind::Lines), ("text", InputKind::Multiline), ("attachments", InputKind::Json)]);
+    check::<ShellCommand>(&[
+        ("argv", InputKind::Lines),
+        ("script", InputKind::Multiline),
+        ("successCodes", InputKind::Json),
+    ]);
+}

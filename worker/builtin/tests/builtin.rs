@@ -1,0 +1,352 @@
+//! The program with the built-in jobs, as it is started in production: its environment, its log, its messages.
+//!
+//! Needs `AMQP_URL`, `REDIS_URL` and `DATABASE_URL`; each test uses names of its own on them.
+
+use std::{
+    path::PathBuf,
+    process::Stdio,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use axum::{Router, http::HeaderMap, routing::any};
+use lapin::{
+    BasicProperties, Channel, Connection, ConnectionProperties,
+    options::{BasicGetOptions, BasicPublishOptions, QueueDeclareOptions},
+    types::FieldTable,
+};
+use milvaion_protocol::{
+    id::{JobId, OccurrenceId},
+    message::{JobMessage, StatusMessage, StatusReport},
+    status::OccurrenceStatus,
+    topology::Topology,
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    net::TcpListener,
+    process::{Child, Command},
+    time::{sleep, timeout},
+};
+
+/// How long anything may take before a test fails.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A worker process and its broker.
+struct House {
+    topology: Topology,
+    channel: Channel,
+    _connection: Connection,
+    worker: Child,
+    /// What the process wrote, line by line.
+    log: Arc<Mutex<Vec<String>>>,
+    /// Every message on its way to the server, as it was.
+    messages: Vec<String>,
+}
+
+fn service(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("{name} names a service"))
+}
+
+impl House {
+    async fn start(variables: &[(&str, &str)]) -> Self {
+        let prefix = format!("b{:016x}", rand::random::<u64>());
+        let connection = Connection::connect(&service("AMQP_URL"), ConnectionProperties::default())
+            .await
+            .expect("RabbitMQ at AMQP_URL answers");
+        let channel = connection.create_channel().await.expect("a channel");
+        let mut worker = Command::new(env!("CARGO_BIN_EXE_milvaion-worker"))
+            .env_clear()
+            .envs(["PATH", "AMQP_URL", "REDIS_URL"].map(|name| (name, service(name))))
+            .env("MILVAION_PREFIX", &prefix)
+            .env("MILVAION_KEY_PREFIX", format!("{prefix}:"))
+            .env("MILVAION_WORKER_ID", "w")
+            .env("MILVAION_OUTBOX", "off")
+            .env("MILVAION_SHUTDOWN_GRACE_SECONDS", "0")
+            .envs(variables.iter().copied())
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("the program starts");
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let (ours, stderr) = (log.clone(), worker.stderr.take().expect("piped"));
+        tokio::spawn(async move {
+            let mut lines = BufReader::new(stderr).lines();
+            while let Ok(Some(line)) = lines.next_line().await {
+                ours.lock().expect("free").push(line);
+            }
+        });
+        let topology = Topology::new(prefix.as_str());
+        Self { topology, channel, _connection: connection, worker, log, messages: Vec::new() }
+    }
+
+    /// Publishes a job, once the worker takes such.
+    async fn publish(&self, job_type: &str, input: Value) -> OccurrenceId {
+        let queue = self.topology.job_queue("w", job_type);
+        let ready = async {
+            while self.consumers(&queue).await == 0 {
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        timeout(PATIENCE, ready).await.unwrap_or_else(|_| panic!("the worker takes no {job_type}: {}", self.said()));
+        let now = std::time::SystemTime::now().into();
+        let occurrence_id = OccurrenceId::from_parts(now, rand::random());
+        let message = JobMessage {
+            occurrence_id,
+            job_id: JobId::from_parts(now, rand::random()),
+            job_name: "test".to_owned(),
+            job_type: job_type.to_owned(),
+            job_data: input,
+            correlation_id: occurrence_id,
+            scheduled_for: now,
+            timestamp: now,
+            attempt: 1,
+            retry_count: 0,
+            max_retries: 0,
+            timeout_seconds: None,
+            priority: 3,
+            traceparent: None,
+        };
+        let key = Topology::routing_key("w", job_type, occurrence_id);
+        let body = serde_json::to_vec(&message).expect("plain data");
+        let exchange = self.topology.jobs_exchange();
+        self.channel
+            .basic_publish(
+                exchange.as_str().into(),
+                key.as_str().into(),
+                BasicPublishOptions::default(),
+                &body,
+                BasicProperties::default(),
+            )
+            .await
+            .expect("sent");
+        occurrence_id
+    }
+
+    /// Publishes a job and waits for its end.
+    async fn run(&mut self, job_type: &str, input: Value) -> StatusReport {
+        let occurrence = self.publish(job_type, input).await;
+        self.ended(occurrence).await
+    }
+
+    async fn ended(&mut self, occurrence: OccurrenceId) -> StatusReport {
+        let waiting = async {
+            loop {
+                for body in self.take(&self.topology.status()).await {
+                    let message: StatusMessage = serde_json::from_str(&body).expect("a message of the protocol");
+                    self.messages.push(body);
+                    let is_end = |report: &StatusReport| report.occurrence_id == occurrence && report.status.is_final();
+                    if let Some(end) = message.into_reports().into_iter().find(is_end) {
+                        return end;
+                    }
+                }
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let end = timeout(PATIENCE, waiting).await;
+        end.unwrap_or_else(|_| panic!("the occurrence does not end: {}", self.said()))
+    }
+
+    async fn consumers(&self, queue: &str) -> u32 {
+        // Asking for a queue that is not there closes the channel.
+        let channel = self._connection.create_channel().await.expect("a channel");
+        let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        let found = channel.queue_declare(queue.into(), options, FieldTable::default()).await;
+        found.map_or(0, |queue| queue.consumer_count())
+    }
+
+    async fn take(&self, queue: &str) -> Vec<String> {
+        let mut taken = Vec::new();
+        while let Ok(Some(got)) = self.channel.basic_get(queue.into(), BasicGetOptions { no_ack: true }).await {
+            taken.push(String::from_utf8(got.delivery.data).expect("text"));
+        }
+        taken
+    }
+
+    fn said(&self) -> String {
+        self.log.lock().expect("free").join("\n")
+    }
+
+    /// Asks the worker to stop, waits for its end, and answers everything it has said to anybody.
+    async fn stop(mut self) -> String {
+        let pid = self.worker.id().and_then(|pid| pid.try_into().ok()).expect("it runs");
+        kill(Pid::from_raw(pid), Signal::SIGTERM).expect("signalled");
+        timeout(PATIENCE, self.worker.wait()).await.expect("it stops in time").expect("waited");
+        let topology = &self.topology;
+        let queues = [topology.status(), topology.logs(), topology.registration()];
+        for queue in &queues {
+            let taken = self.take(queue).await;
+            self.messages.extend(taken);
+        }
+        for queue in queues.into_iter().chain([topology.dead_letter_queue()]).chain(
+            ["http-request", "sql-query", "send-email", "shell-command"].map(|name| topology.job_queue("w", name)),
+        ) {
+            let _ = self.channel.queue_delete(queue.as_str().into(), Default::default()).await;
+        }
+        let exchanges = [
+            topology.jobs_exchange(),
+            topology.dead_letter_exchange(),
+            topology.status(),
+            topology.logs(),
+            topology.registration(),
+        ];
+        for exchange in exchanges {
+            let _ = self.channel.exchange_delete(exchange.as_str().into(), Default::default()).await;
+        }
+        format!("{}\n{}", self.said(), self.messages.join("\n"))
+    }
+}
+
+/// A folder of this test's own.
+fn folder(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("milvaion-builtin-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    folder
+}
+
+#[tokio::test]
+async fn no_canary_gets_out_at_any_level_of_the_log() {
+    // A site that repeats what it is sent, in an answer that fails.
+    let echo = |headers: HeaderMap, body: String| async move {
+        (axum::http::StatusCode::IM_A_TEAPOT, format!("{headers:?} {body}"))
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let site = listener.local_addr().expect("bound");
+    tokio::spawn(async move { axum::serve(listener, Router::new().route("/", any(echo))).await });
+    let secrets = folder("secrets");
+    std::fs::write(secrets.join("file.key"), "canary-of-file\n").expect("written");
+    let database = service("DATABASE_URL");
+    let mut house = House::start(&[
+        ("RUST_LOG", "trace"),
+        ("MILVAION_SECRET_WORD", "canary/of+env"),
+        // What the worker itself says at its end.
+        ("MILVAION_SECRET_LAST", "worker has stopped"),
+        ("MILVAION_SECRETS_DIR", secrets.to_str().expect("text")),
+        ("MILVAION_HTTP_ALLOW", "127.0.0.0/8"),
+        // Nobody listens there: a worker that heeded them would call nobody.
+        ("HTTP_PROXY", "http://127.0.0.1:1"),
+        ("http_proxy", "http://127.0.0.1:1"),
+        ("MILVAION_SHELL", "1"),
+        ("MILVAION_SQL_MAIN", &database),
+        ("MILVAION_SMTP_NEWS", "smtp://u:canary-of-smtp@127.0.0.1:1?from=a@b.test"),
+    ])
+    .await;
+
+    let input = json!({
+        "url": format!("http://{site}/?k={{{{secret:word}}}}"), "method": "POST",
+        "headers": {"x-key": "{{secret:file.key}}"}, "body": "{{secret:word}}",
+        "auth": {"type": "basic", "username": "u", "password": "{{secret:word}}"}
+    });
+    let end = house.run("http-request", input).await;
+    let text = end.exception.unwrap_or_default();
+    assert!(text.contains("answered 418") && text.contains("{{secret:file.key}}"), "{text}");
+
+    let input =
+        json!({"argv": ["sh", "-c", "echo $0 $1; echo $1 | base64; exit 3", "{{secret:word}}", "{{secret:file.key}}"]});
+    let end = house.run("shell-command", input).await;
+    assert!(end.exception.is_some_and(|text| text.contains("{{secret:word}} {{secret:file.key}}")));
+
+    let input = json!({"connection": "main", "query": "select $1::text::int", "parameters": ["{{secret:word}}"]});
+    let end = house.run("sql-query", input).await;
+    assert!(end.exception.is_some_and(|text| text.contains("\"{{secret:word}}\"")));
+
+    let input =
+        json!({"account": "news", "to": ["a@b.test"], "subject": "{{secret:word}}", "text": "{{secret:file.key}}"});
+    let end = house.run("send-email", input).await;
+    assert_eq!(end.status, OccurrenceStatus::Failed);
+
+    house.run("http-request", json!({"url": "http://127.0.0.1:1/", "body": "{{secret:last}}"})).await;
+    let end = house.run("http-request", json!({"url": "http://x/", "body": "{{secret:nobody}}"})).await;
+    assert!(end.exception.is_some_and(|text| text.contains("\"nobody\" is unknown")));
+
+    let all = house.stop().await;
+    // What is on, and the aliases.
+    for sentence in ["with the connections main", "with the accounts news", "shell-command is on", "http-request is on"]
+    {
+        assert!(all.contains(sentence), "{sentence}");
+    }
+    // The log is as talkative as it can be, so this says something.
+    assert!(all.contains("TRACE") && all.contains("{{secret:word}}") && all.contains("{{secret:last}}"));
+    let password = url_password(&database);
+    for trace in ["canary", "worker has stopped", "Y2FuYXJ5", "NhbmFye", "jYW5hcn", "63616e617279", password.as_str()] {
+        let found = all.lines().find(|line| line.contains(trace));
+        assert!(found.is_none(), "{trace}: {}", found.unwrap_or_default());
+    }
+    std::fs::remove_dir_all(secrets).expect("removed");
+}
+
+fn url_password(url: &str) -> String {
+    let rest = url.split_once("://").expect("a URL").1;
+    rest.split_once('@').and_then(|(who, _)| who.split_once(':')).expect("a password").1.to_owned()
+}
+
+#[tokio::test]
+async fn the_workers_own_services_are_out_of_reach_even_when_everything_is_allowed() {
+    let mut house = House::start(&[("MILVAION_HTTP_ALLOW", "0.0.0.0/0,::/0")]).await;
+    for name in ["AMQP_URL", "REDIS_URL"] {
+        let url = service(name);
+        let port = url.rsplit_once('@').expect("an account").1.split(['/', '?']).next().expect("a host");
+        let port = port.rsplit_once(':').expect("a port").1;
+        for host in ["127.0.0.1", "127.1", "0", "[::1]", "[::ffff:127.0.0.1]", "localhost", "localhost."] {
+            let end = house.run("http-request", json!({"url": format!("http://{host}:{port}/")})).await;
+            let text = end.exception.unwrap_or_default();
+            assert!(text.contains("lives on; no job may call that"), "{name} {host}: {text}");
+        }
+    }
+    let all = house.stop().await;
+    assert!(all.contains("shell-command is off") && all.contains("sql-query is off"), "{all}");
+}
+
+#[tokio::test]
+async fn a_worker_that_stops_takes_the_programs_it_started_along() {
+    let mut house = House::start(&[("MILVAION_SHELL", "1")]).await;
+    let note = folder("stops").join("pids");
+    // One that tidies up, and a child of it that does not want to end.
+    let script = format!(
+        "(trap '' TERM; while :; do sleep 0.1; done) & echo $$ $! > {0}; trap 'sleep 1.5; echo tidied >> {0}; exit' TERM; while :; do sleep 0.1; done",
+        note.display()
+    );
+    let occurrence = house.publish("shell-command", json!({"script": script, "graceSeconds": 3})).await;
+    let begun = async {
+        while !std::fs::read_to_string(&note).is_ok_and(|text| text.contains('\n')) {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(PATIENCE, begun).await.expect("it begins");
+    house.messages.clear();
+    let all = house.stop().await;
+    let text = std::fs::read_to_string(&note).expect("a note");
+    assert!(text.ends_with("tidied\n"), "it had its grace: {text}");
+    for pid in text.lines().next().expect("numbers").split(' ') {
+        let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        assert!(state.is_empty() || state.contains(") Z"), "{pid} still runs: {state}");
+    }
+    assert!(all.contains(&occurrence.to_string()));
+    std::fs::remove_file(note).expect("removed");
+}
+
+#[tokio::test]
+async fn wrong_settings_keep_it_from_starting_and_show_no_password() {
+    let output = Command::new(env!("CARGO_BIN_EXE_milvaion-worker"))
+        .env_clear()
+        .envs([
+            ("MILVAION_SQL_X", "mysql://u:canary@host/x"),
+            ("MILVAION_SMTP_X", "http://u:canary@host"),
+            ("MILVAION_HTTP_ALLOW", "localhost"),
+            ("MILVAION_CAPACITY", "0"),
+        ])
+        .output()
+        .await
+        .expect("the program starts");
+    let text = String::from_utf8(output.stderr).expect("text");
+    assert!(!output.status.success());
+    for name in ["MILVAION_SQL_X", "MILVAION_SMTP_X", "MILVAION_HTTP_ALLOW", "MILVAION_CAPACITY"] {
+        assert!(text.contains(name), "{text}");
+    }
+    assert!(!text.contains("canary"), "{text}");
+}

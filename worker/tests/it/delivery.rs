@@ -1,0 +1,78 @@
+//! What holds between a worker and a real broker: what it takes, in which order, and what it refuses.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use milvaion_protocol::{id::OccurrenceId, message::JobMessage};
+use milvaion_worker::{Job, JobContext, JobError};
+
+use crate::common::{Counter, Nothing, Stack, eventually, nothing};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_run_goes_to_the_dead_letters() {
+    let stack = Stack::new().await;
+    let counter = Counter::new(true);
+    let worker = stack.start(stack.worker().job(counter.clone()), "count").await;
+    let mut stranger = stack.message("other", nothing());
+    stack.publish_raw("w.count.x", b"not JSON").await;
+    stack.publish_raw("w.count.x", &serde_json::to_vec(&stranger).expect("plain data")).await;
+    stranger.attempt = 0;
+    stranger.job_type = "count".to_owned();
+    stack.publish(&stranger).await;
+    let letters = stack.topology.dead_letter_queue();
+    eventually("three dead letters", async || stack.queue(&letters).await == Some((3, 0))).await;
+    worker.stop().await;
+    assert_eq!(counter.runs(), 0);
+    stack.clean(&["count"]).await;
+}
+
+/// Takes a while, and writes down who began.
+#[derive(Clone, Default)]
+struct Diary(Arc<Mutex<Vec<OccurrenceId>>>);
+
+impl Diary {
+    fn began(&self) -> Vec<OccurrenceId> {
+        self.0.lock().expect("no test thread panicked").clone()
+    }
+}
+
+impl Job for Diary {
+    const TYPE: &'static str = "diary";
+    const DESCRIPTION: &'static str = "Writes down who began.";
+    const CONCURRENCY: u16 = 4;
+    type Input = Nothing;
+    type Output = ();
+
+    async fn run(&self, ctx: &JobContext, _: Nothing) -> Result<(), JobError> {
+        self.0.lock().expect("no test thread panicked").push(ctx.occurrence_id());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_critical_message_overtakes_what_waits() {
+    let stack = Stack::new().await;
+    let diary = Diary::default();
+    let builder = stack.worker().job(diary.clone());
+    let worker = stack.start(builder, "diary").await;
+    let (low, window) = (500, usize::from(Diary::CONCURRENCY));
+    // All at once: one after the other, they might come no faster than they run.
+    let messages: Vec<_> = std::iter::repeat_with(|| stack.message("diary", nothing())).take(low).collect();
+    let messages: Vec<_> = messages.into_iter().map(|message| JobMessage { priority: 1, ..message }).collect();
+    futures::future::join_all(messages.iter().map(|message| stack.publish(message))).await;
+    let mut critical = stack.message("diary", nothing());
+    critical.priority = 5;
+    stack.publish(&critical).await;
+    let before = diary.began().len();
+    assert!(before + 4 * window < low, "too few are left to be overtaken: {before} began before");
+    let place = async || diary.began().iter().position(|occurrence| *occurrence == critical.occurrence_id);
+    eventually("the critical one begins", async || place().await.is_some()).await;
+    let place = place().await.expect("it has begun");
+    // Those that wait in the worker, and those that were on their way to it.
+    assert!(place <= before + 2 * window, "{} others began first", place - before);
+    worker.stop().await;
+    stack.clean(&["diary"]).await;
+}
