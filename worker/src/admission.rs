@@ -32,7 +32,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    cancel::Wish,
+    cancel_request::Wish,
     claim::{Answer, Attempt},
     clerk::Clerk,
     faults,

@@ -11,7 +11,6 @@ use crate::{
     backlog::Bounds,
     error::{Mistakes, WorkerError},
     outbox::Outbox,
-    registry::MAX_CONCURRENCY,
 };
 
 /// How a worker finds its services and how much it takes on.
@@ -69,6 +68,8 @@ const MAX_GRACE: Duration = Duration::from_secs(3600);
 /// How many log lines may wait, and how many megabytes of them. A hundred is what a single run may well write at once.
 const OUTBOX_LINES: RangeInclusive<u32> = 100..=10_000_000;
 const OUTBOX_MEGABYTES: RangeInclusive<u32> = 1..=10_000;
+/// The most runs of one type at once.
+pub(crate) const MAX_CONCURRENCY: u16 = 1000;
 /// The longest timeout, also of a single job.
 pub(crate) const MAX_TIMEOUT: Duration = Duration::from_secs(7 * 24 * 3600);
 

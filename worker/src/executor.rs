@@ -31,8 +31,8 @@ use crate::{
     outcome::{JobError, Outcome},
     panics,
     registry::Registered,
-    running::StopSign,
     sink::{Confirmed, Sink},
+    stop_signal::StopSign,
     vitals::Vitals,
 };
 

@@ -76,9 +76,11 @@ mod input;
 mod panics;
 mod registry;
 mod sink;
+mod stop_signal;
 
 mod admission;
 mod cancel;
+mod cancel_request;
 mod claim;
 mod clerk;
 mod consumer;

@@ -12,15 +12,13 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
-    config::{MAX_TIMEOUT, is_name},
+    config::{MAX_CONCURRENCY, MAX_TIMEOUT, is_name},
     error::Mistakes,
     input,
     job::{Job, JobContext},
     outcome::JobError,
 };
 
-/// The most runs of one type at once.
-pub(crate) const MAX_CONCURRENCY: u16 = 1000;
 /// The longest a run may tidy up. Whoever asked for its end waits for it.
 const MAX_GRACE: Duration = Duration::from_secs(60);
 

@@ -5,14 +5,13 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use milvaion_protocol::id::OccurrenceId;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
-use crate::{cancel::Wish, claim::Attempt, recent::Recent};
+use crate::{cancel_request::Wish, claim::Attempt, recent::Recent, stop_signal::StopSign};
 
 /// The table. Cloning gives the same one.
 #[derive(Clone, Default)]
@@ -38,36 +37,6 @@ enum State {
     Begun(StopSign),
     /// A run that is over, and whose delivery waits for the broker.
     Over,
-}
-
-/// Ends one run from outside.
-#[derive(Clone, Default)]
-pub(crate) struct StopSign {
-    token: CancellationToken,
-    reason: Arc<OnceLock<String>>,
-}
-
-impl StopSign {
-    /// A sign that is also raised when `interrupt` fires, without a reason then.
-    pub(crate) fn below(interrupt: &CancellationToken) -> Self {
-        Self { token: interrupt.child_token(), reason: Arc::default() }
-    }
-
-    /// Asks the run to end. The first reason counts.
-    pub(crate) fn cancel(&self, reason: &str) {
-        let _ = self.reason.set(reason.to_owned());
-        self.token.cancel();
-    }
-
-    /// Fires when the run is to end.
-    pub(crate) fn token(&self) -> &CancellationToken {
-        &self.token
-    }
-
-    /// Why somebody asked for it, if somebody did.
-    pub(crate) fn reason(&self) -> Option<&str> {
-        self.reason.get().map(String::as_str)
-    }
 }
 
 /// What the table says to a delivery.
