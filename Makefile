@@ -61,7 +61,7 @@ bench: install-run ## Measure everything in docs/PERFORMANCE.md, peers included 
 	@FIGURE="$(FIGURE)" $(BENCH_SERVICES) target/release/bench
 
 # Long for `make chaos`, whose runs are about an hour; the tests have the short set.
-chaos: install-run ## Take services and processes away and see what is lost (SCENARIO=C10,C18 COUNT=… SEED=… SET=short SABOTAGE=s05)
+chaos: install-run ## Take services and processes away and see what is lost (SCENARIO=redis_flushed,rabbitmq_killed COUNT=… SEED=… SET=short SABOTAGE=skip_claim)
 	@cargo build $(TESTED) --bins
 	@target/debug/chaos --set $(or $(SET),long) $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(COUNT),--count $(COUNT)) \
 		$(if $(SEED),--seed $(SEED)) $(if $(SABOTAGE),--sabotage $(SABOTAGE))

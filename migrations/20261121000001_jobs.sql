@@ -25,7 +25,7 @@ CREATE TABLE jobs (
     max_retries      smallint    NOT NULL DEFAULT 0 CHECK (max_retries BETWEEN 0 AND 100),
     base_retry_delay_seconds integer NOT NULL DEFAULT 5 CHECK (base_retry_delay_seconds BETWEEN 1 AND 86400),
     timeout_seconds  integer     CHECK (timeout_seconds BETWEEN 1 AND 86400),
-    zombie_timeout_seconds integer CHECK (zombie_timeout_seconds BETWEEN 15 AND 86400),
+    heartbeat_timeout_seconds integer CHECK (heartbeat_timeout_seconds BETWEEN 15 AND 86400),
     auto_disable     jsonb       NOT NULL DEFAULT '{}',
     version          integer     NOT NULL DEFAULT 1,
     created_at       timestamptz NOT NULL,
@@ -57,7 +57,7 @@ COMMENT ON COLUMN jobs.misfire_policy IS 'When fires were missed: fire_once, ski
 COMMENT ON COLUMN jobs.max_retries IS 'Attempts after the first.';
 COMMENT ON COLUMN jobs.base_retry_delay_seconds IS 'Pause before the second attempt; doubled for each further one.';
 COMMENT ON COLUMN jobs.timeout_seconds IS 'When a run is ended; null means the worker''s default.';
-COMMENT ON COLUMN jobs.zombie_timeout_seconds IS 'How long without a heartbeat before a run counts as lost; null means the default.';
+COMMENT ON COLUMN jobs.heartbeat_timeout_seconds IS 'How long without a heartbeat before a run counts as lost; null means the default.';
 COMMENT ON COLUMN jobs.auto_disable IS 'Settings and state of the failure breaker.';
 COMMENT ON COLUMN jobs.version IS 'Counts edits; an edit names the version it was made from.';
 

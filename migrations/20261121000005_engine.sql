@@ -74,7 +74,7 @@ ALTER TABLE occurrences
     ADD COLUMN pause_after_seconds bigint,
     ADD COLUMN rescues             smallint NOT NULL DEFAULT 0,
     ADD COLUMN on_lost             text     NOT NULL DEFAULT 'requeue',
-    ADD COLUMN zombie_timeout_seconds integer,
+    ADD COLUMN heartbeat_timeout_seconds integer,
     ADD COLUMN retry_of            uuid,
     ADD COLUMN cancel_requested_at timestamptz,
     ADD COLUMN cancel_requested_by text;
@@ -83,7 +83,7 @@ COMMENT ON COLUMN occurrences.is_held IS 'Queued, but waiting for a slot: not to
 COMMENT ON COLUMN occurrences.pause_after_seconds IS 'Its end makes the job due again after so many seconds.';
 COMMENT ON COLUMN occurrences.rescues IS 'How often it was queued again because its worker fell silent.';
 COMMENT ON COLUMN occurrences.on_lost IS 'The job''s rule for that at the time.';
-COMMENT ON COLUMN occurrences.zombie_timeout_seconds IS 'The job''s own limit of silence at the time.';
+COMMENT ON COLUMN occurrences.heartbeat_timeout_seconds IS 'The job''s own limit of silence at the time.';
 COMMENT ON COLUMN occurrences.retry_of IS 'The failed occurrence that it repeats.';
 COMMENT ON COLUMN occurrences.cancel_requested_at IS 'When somebody asked for the running occurrence to end.';
 

@@ -9,17 +9,17 @@ use std::collections::BTreeMap;
 use chrono::{NaiveDate, NaiveTime};
 use serde::{Deserialize, Serialize};
 
-use crate::request::FieldError;
+use crate::requests::FieldError;
 use milvaion_protocol::id::CalendarId;
 use milvaion_schedule::calendar::{
-    Calendar, MAX_DATES, Window,
-    words::{WEEK, clock, stretch},
+    Calendar, MAX_CALENDAR_DATES, WeeklyWindow,
+    describe::{WEEKDAYS, format_date_range, format_time_of_day},
 };
 
 /// What a ticked box sends.
-const TICKED: &str = "on";
+const CHECKBOX_ON: &str = "on";
 /// What may stand between the first and the last day of a stretch.
-const TO: [&str; 3] = [" to ", "..", "–"];
+const DATE_RANGE_SEPARATORS: [&str; 3] = [" to ", "..", "–"];
 
 /// The calendar form as it is typed. Every field is text, absent ones are empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -35,13 +35,13 @@ pub struct CalendarForm {
     pub zone: String,
     /// Days, as in `2026-12-24`, and stretches of them, as in `2026-12-24 to 2026-12-26`; one a line, or separated by commas.
     pub dates: String,
-    /// The weekly windows by the number of their row; each has the fields of [`day_field`], `from` and `to`.
+    /// The weekly windows by the number of their row; each has the fields of [`weekday_field`], `from` and `to`.
     pub windows: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 /// The field of a row that says whether the window comes on this day: `mon` to `sun`.
 #[must_use]
-pub fn day_field(word: &str) -> String {
+pub fn weekday_field(word: &str) -> String {
     word.to_ascii_lowercase()
 }
 
@@ -50,19 +50,21 @@ impl CalendarForm {
     #[must_use]
     pub fn from_calendar(id: CalendarId, version: i32, calendar: &Calendar) -> Self {
         let row = |((from, to), days): ((NaiveTime, NaiveTime), Vec<u8>)| {
-            let ticked = WEEK.iter().filter(|(day, _)| days.contains(day));
-            let mut row: BTreeMap<_, _> = ticked.map(|(_, word)| (day_field(word), TICKED.to_owned())).collect();
-            row.extend([("from".to_owned(), clock(from)), ("to".to_owned(), clock(to))]);
+            let ticked = WEEKDAYS.iter().filter(|(day, _)| days.contains(day));
+            let mut row: BTreeMap<_, _> =
+                ticked.map(|(_, word)| (weekday_field(word), CHECKBOX_ON.to_owned())).collect();
+            row.extend([("from".to_owned(), format_time_of_day(from)), ("to".to_owned(), format_time_of_day(to))]);
             row
         };
-        let lines: Vec<_> = calendar.stretches().into_iter().map(|(first, last)| stretch(first, last)).collect();
+        let lines: Vec<_> =
+            calendar.date_ranges().into_iter().map(|(first, last)| format_date_range(first, last)).collect();
         Self {
             id: id.to_string(),
             version: version.to_string(),
             name: calendar.name.clone(),
             zone: calendar.zone.clone(),
             dates: lines.join("\n"),
-            windows: (0..).map(|n: usize| n.to_string()).zip(calendar.weekly().into_iter().map(row)).collect(),
+            windows: (0..).map(|n: usize| n.to_string()).zip(calendar.weekly_windows().into_iter().map(row)).collect(),
         }
     }
 
@@ -98,7 +100,7 @@ impl CalendarForm {
                 Err(message) => errors.push(FieldError::new(format!("windows.{row}"), message)),
             }
         }
-        windows.sort_unstable_by_key(|window: &Window| (window.weekday, window.from, window.to));
+        windows.sort_unstable_by_key(|window: &WeeklyWindow| (window.weekday, window.from, window.to));
         windows.dedup();
         let zone = self.zone.trim();
         let zone = if zone.is_empty() { "UTC".to_owned() } else { zone.to_owned() };
@@ -114,10 +116,10 @@ impl CalendarForm {
     }
 
     /// The windows of one row: none of an empty one.
-    fn row(&self, row: usize) -> Result<Vec<Window>, String> {
-        let days: Vec<u8> = WEEK
+    fn row(&self, row: usize) -> Result<Vec<WeeklyWindow>, String> {
+        let days: Vec<u8> = WEEKDAYS
             .iter()
-            .filter(|(_, word)| !self.window(row, &day_field(word)).is_empty())
+            .filter(|(_, word)| !self.window(row, &weekday_field(word)).is_empty())
             .map(|(day, _)| *day)
             .collect();
         let (from, to) = (self.window(row, "from"), self.window(row, "to"));
@@ -128,7 +130,7 @@ impl CalendarForm {
             (true, _, _) => Err("choose at least one day of the week, or empty the row".into()),
             (false, from, to) => {
                 let (from, to) = (time(from)?, time(to)?);
-                Ok(days.into_iter().map(|weekday| Window { weekday, from, to }).collect())
+                Ok(days.into_iter().map(|weekday| WeeklyWindow { weekday, from, to }).collect())
             }
         }
     }
@@ -148,7 +150,7 @@ fn time(text: &str) -> Result<NaiveTime, String> {
 fn dates(text: &str) -> Result<Vec<NaiveDate>, String> {
     let mut dates = Vec::new();
     for part in text.split(['\n', ',', ';']).map(str::trim).filter(|part| !part.is_empty()) {
-        let (first, last) = TO.iter().find_map(|to| part.split_once(to)).unwrap_or((part, part));
+        let (first, last) = DATE_RANGE_SEPARATORS.iter().find_map(|to| part.split_once(to)).unwrap_or((part, part));
         let (first, last) = (date(first, part)?, date(last, part)?);
         if last < first {
             return Err(format!("write the earlier day first: got {}", short(part)));
@@ -156,8 +158,8 @@ fn dates(text: &str) -> Result<Vec<NaiveDate>, String> {
         for day in first.iter_days().take_while(|day| *day <= last) {
             dates.push(day);
             // Judged here, for a stretch of a thousand years is a short text.
-            if dates.len() > MAX_DATES {
-                return Err(format!("at most {MAX_DATES} days: {} goes beyond", short(part)));
+            if dates.len() > MAX_CALENDAR_DATES {
+                return Err(format!("at most {MAX_CALENDAR_DATES} days: {} goes beyond", short(part)));
             }
         }
     }
@@ -210,7 +212,7 @@ mod tests {
     #[test]
     fn what_is_shown_is_read_back() {
         let time = |text: &str| text.parse().expect("time");
-        let window = |weekday, from, to| Window { weekday, from: time(from), to: time(to) };
+        let window = |weekday, from, to| WeeklyWindow { weekday, from: time(from), to: time(to) };
         let calendar = Calendar {
             name: "Quiet hours".into(),
             zone: "Europe/Warsaw".into(),
@@ -267,7 +269,7 @@ mod tests {
         assert_eq!(right.windows.len(), 2);
         assert_eq!(
             right.windows[0],
-            Window { weekday: 0, from: "18:00:00".parse().expect("time"), to: NaiveTime::MIN }
+            WeeklyWindow { weekday: 0, from: "18:00:00".parse().expect("time"), to: NaiveTime::MIN }
         );
         assert_eq!(wrong(&with_row(&[])).0, "dates", "an empty row is none, and a calendar of nothing is refused");
     }

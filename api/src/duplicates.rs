@@ -6,15 +6,15 @@
 
 use chrono::{DateTime, Utc};
 
-use crate::view::StatusChange;
+use crate::views::StatusChange;
 use milvaion_protocol::status::OccurrenceStatus;
 
 /// How the note of a start begins that was not the first one of its attempt.
-pub const NOTE: &str = "duplicate start";
+pub const DUPLICATE_START_NOTE: &str = "duplicate start";
 
 /// An attempt that was started more than once.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Duplicate {
+pub struct DuplicateStart {
     /// Which attempt.
     pub attempt: i32,
     /// The instance that was first to speak of it.
@@ -25,7 +25,7 @@ pub struct Duplicate {
 
 /// The attempts in an occurrence's life that several instances have started, in order.
 #[must_use]
-pub fn find(life: &[StatusChange]) -> Vec<Duplicate> {
+pub fn find_duplicate_starts(life: &[StatusChange]) -> Vec<DuplicateStart> {
     let mut attempts: Vec<i32> = life.iter().map(|step| step.attempt).collect();
     attempts.sort_unstable();
     attempts.dedup();
@@ -35,14 +35,14 @@ pub fn find(life: &[StatusChange]) -> Vec<Duplicate> {
             let mut instances = runners(life, attempt).into_iter().map(|(instance, _)| instance);
             let first = instances.next()?;
             let others: Vec<String> = instances.collect();
-            (!others.is_empty()).then_some(Duplicate { attempt, first, others })
+            (!others.is_empty()).then_some(DuplicateStart { attempt, first, others })
         })
         .collect()
 }
 
 /// Notes in an occurrence's life that `instance` started `attempt`, if another one had it too. Every start but the first
 /// becomes a step, beside the first one, so that the last step stays the last. Returns whether anything was added.
-pub fn note(life: &mut Vec<StatusChange>, attempt: i32, instance: &str, at: DateTime<Utc>) -> bool {
+pub fn record_duplicate_start(life: &mut Vec<StatusChange>, attempt: i32, instance: &str, at: DateTime<Utc>) -> bool {
     let mut runners = runners(life, attempt);
     let Some(first) = runners.first().map(|(first, _)| first.clone()) else { return false };
     if !runners.iter().any(|(known, _)| known == instance) {
@@ -64,7 +64,7 @@ pub fn note(life: &mut Vec<StatusChange>, attempt: i32, instance: &str, at: Date
             Some(start) => start + 1,
             None => life.iter().position(of_attempt).unwrap_or(life.len()),
         };
-        let note = Some(format!("{NOTE}: {first} had started this attempt already"));
+        let note = Some(format!("{DUPLICATE_START_NOTE}: {first} had started this attempt already"));
         let status = OccurrenceStatus::Running;
         life.insert(place, StatusChange { status, at, attempt, by: Some(instance), note });
         is_new = true;
@@ -98,7 +98,8 @@ fn is_of_a_run(step: &StatusChange) -> bool {
 }
 
 fn is_noted(step: &StatusChange) -> bool {
-    step.status == OccurrenceStatus::Running && step.note.as_deref().is_some_and(|note| note.starts_with(NOTE))
+    step.status == OccurrenceStatus::Running
+        && step.note.as_deref().is_some_and(|note| note.starts_with(DUPLICATE_START_NOTE))
 }
 
 #[cfg(test)]
@@ -134,25 +135,25 @@ mod tests {
     #[test]
     fn another_attempt_elsewhere_is_no_duplicate() {
         let mut life = life();
-        assert_eq!(find(&life), []);
-        assert!(!note(&mut life, 1, "a", at(2)));
-        assert!(!note(&mut life, 2, "b", at(12)));
-        assert!(!note(&mut life, 3, "c", at(12)), "nobody has spoken of that attempt");
+        assert_eq!(find_duplicate_starts(&life), []);
+        assert!(!record_duplicate_start(&mut life, 1, "a", at(2)));
+        assert!(!record_duplicate_start(&mut life, 2, "b", at(12)));
+        assert!(!record_duplicate_start(&mut life, 3, "c", at(12)), "nobody has spoken of that attempt");
         assert_eq!(life.len(), 5);
     }
 
     #[test]
     fn a_second_start_stands_beside_the_first_one_and_is_noted_once() {
         let mut life = life();
-        assert!(note(&mut life, 2, "c", at(12)));
-        assert!(!note(&mut life, 2, "c", at(12)));
-        assert!(note(&mut life, 1, "b", at(3)));
+        assert!(record_duplicate_start(&mut life, 2, "c", at(12)));
+        assert!(!record_duplicate_start(&mut life, 2, "c", at(12)));
+        assert!(record_duplicate_start(&mut life, 1, "b", at(3)));
         assert_eq!(
             words(&life),
             ["queued ann", "running a", "running b", "queued -", "running b", "running c", "completed b"]
         );
         assert_eq!(life[5].note.as_deref(), Some("duplicate start: b had started this attempt already"));
-        let found = find(&life);
+        let found = find_duplicate_starts(&life);
         assert_eq!(found.iter().map(|one| (one.attempt, one.first.as_str())).collect::<Vec<_>>(), [(1, "a"), (2, "b")]);
         assert_eq!(found[1].others, ["c"]);
     }
@@ -166,8 +167,8 @@ mod tests {
             StatusChange { note: Some("asked to end".into()), ..step(2, S::Running, 1, Some("ann")) },
             step(3, S::Completed, 1, Some("b")),
         ];
-        assert_eq!(find(&life)[0].others, ["b"], "and not the person who wanted it to end");
-        assert!(note(&mut life, 1, "a", at(4)));
+        assert_eq!(find_duplicate_starts(&life)[0].others, ["b"], "and not the person who wanted it to end");
+        assert!(record_duplicate_start(&mut life, 1, "a", at(4)));
         assert_eq!(words(&life), ["queued -", "running a", "running ann", "running b", "completed b"]);
     }
 
@@ -175,11 +176,14 @@ mod tests {
     fn who_told_only_its_end_was_first_all_the_same() {
         use OccurrenceStatus as S;
         let mut life = vec![step(0, S::Queued, 1, None), step(2, S::Failed, 1, Some("a")), step(2, S::Queued, 2, None)];
-        assert!(note(&mut life, 1, "b", at(1)));
+        assert!(record_duplicate_start(&mut life, 1, "b", at(1)));
         assert_eq!(words(&life), ["queued -", "running b", "failed a", "queued -"]);
-        let found = find(&life);
+        let found = find_duplicate_starts(&life);
         assert_eq!((found[0].first.as_str(), found[0].others.as_slice()), ("a", ["b".to_owned()].as_slice()));
-        assert!(!note(&mut life, 1, "a", at(2)) && !note(&mut life, 1, "b", at(1)), "and is not noted later");
+        assert!(
+            !record_duplicate_start(&mut life, 1, "a", at(2)) && !record_duplicate_start(&mut life, 1, "b", at(1)),
+            "and is not noted later"
+        );
     }
 
     #[test]
@@ -187,6 +191,6 @@ mod tests {
         use OccurrenceStatus as S;
         let life =
             [step(0, S::Queued, 1, None), step(1, S::Running, 1, Some("a")), step(2, S::Cancelled, 1, Some("b"))];
-        assert_eq!(find(&life), []);
+        assert_eq!(find_duplicate_starts(&life), []);
     }
 }

@@ -1,13 +1,13 @@
 //! Requests, views, events and permissions.
 
-pub mod access;
 pub mod calendar_form;
 pub mod duplicates;
-pub mod event;
-pub mod failure;
-pub mod input;
+pub mod events;
+pub mod failures;
 pub mod page;
-pub mod request;
+pub mod permissions;
+pub mod requests;
 pub mod rules_form;
+pub mod schema_form;
 pub mod versions;
-pub mod view;
+pub mod views;

@@ -9,12 +9,12 @@ use milvaion_protocol::{
 };
 
 /// The most rows one page holds.
-pub const MAX_ROWS: u32 = 200;
+pub const MAX_PAGE_ROWS: u32 = 200;
 
 /// One page of a list, newest first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Page<T> {
+pub struct ListPage<T> {
     /// The rows.
     pub rows: Vec<T>,
     /// Where the next page starts, if there is one: the value for `before`.
@@ -33,7 +33,7 @@ pub struct OccurrenceFilter {
     pub before: Option<OccurrenceId>,
     /// Not created before this instant.
     pub since: Option<DateTime<Utc>>,
-    /// How many rows; 0 means 50, more than [`MAX_ROWS`] means [`MAX_ROWS`].
+    /// How many rows; 0 means 50, more than [`MAX_PAGE_ROWS`] means [`MAX_PAGE_ROWS`].
     pub limit: u32,
 }
 
@@ -53,9 +53,9 @@ pub struct JobFilter {
 
 /// The limit in force for a wished one.
 #[must_use]
-pub fn rows(wished: u32) -> u32 {
+pub fn effective_limit(wished: u32) -> u32 {
     match wished {
         0 => 50,
-        n => n.min(MAX_ROWS),
+        n => n.min(MAX_PAGE_ROWS),
     }
 }

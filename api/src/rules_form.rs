@@ -9,21 +9,21 @@ use std::{collections::BTreeMap, str::FromStr};
 use chrono::{DateTime, NaiveDateTime, TimeZone, Utc};
 use chrono_tz::Tz;
 
-use crate::request::{FieldError, JobForm};
+use crate::requests::{FieldError, JobForm};
 use milvaion_protocol::id::CalendarId;
 use milvaion_schedule::{
-    rules::{AutoDisable, Blackout, KeyLimit, Misfire, OnLost, Overlap, Rules},
+    rules::{AutoDisable, BlackoutPolicy, ConcurrencyKeyLimit, LostRunPolicy, MisfirePolicy, OverlapPolicy, Rules},
     schedule::parse_zone,
 };
 
 /// The field that says whether a job keeps to a calendar begins so; the calendar's id follows.
-const CALENDAR: &str = "calendar_";
+const CALENDAR_FIELD_PREFIX: &str = "calendar_";
 
 /// The field that says whether a job keeps to the calendar `id`: one box to tick for each, so that a plain form can send
 /// any number of them.
 #[must_use]
 pub fn calendar_field(id: CalendarId) -> String {
-    format!("{CALENDAR}{id}")
+    format!("{CALENDAR_FIELD_PREFIX}{id}")
 }
 
 /// The fields that show `rules`, start and end as local times in `zone`. In a zone that is not known they carry their
@@ -38,19 +38,19 @@ impl JobForm {
     /// What stands in the field of a rule, named without `rules.`; what was never there is as usual.
     #[must_use]
     pub fn rule(&self, field: &str) -> String {
-        self.rules.get(field).cloned().unwrap_or_else(|| usual().remove(field).unwrap_or_default())
+        self.rules.get(field).cloned().unwrap_or_else(|| default_fields().remove(field).unwrap_or_default())
     }
 
     /// Whether the box of the calendar `id` is ticked.
     #[must_use]
-    pub fn keeps_to(&self, id: CalendarId) -> bool {
+    pub fn has_calendar(&self, id: CalendarId) -> bool {
         self.rules.get(&calendar_field(id)).is_some_and(|value| !value.trim().is_empty())
     }
 
     /// Whether one of these fields, named with `rules.`, is not as usual.
     #[must_use]
-    pub fn differs(&self, fields: &[&str]) -> bool {
-        let mut usual = usual();
+    pub fn has_non_default(&self, fields: &[&str]) -> bool {
+        let mut usual = default_fields();
         let names = fields.iter().filter_map(|field| field.strip_prefix("rules."));
         names.into_iter().any(|name| {
             self.rules.get(name).is_some_and(|text| {
@@ -63,7 +63,7 @@ impl JobForm {
 
 /// The fields of a job whose rules are all as usual.
 #[must_use]
-pub fn usual() -> BTreeMap<String, String> {
+pub fn default_fields() -> BTreeMap<String, String> {
     // Without a zone, so that a browser which asks for this need not carry the zones of the world.
     fields(&Rules::default(), |_| String::new())
 }
@@ -79,19 +79,19 @@ fn fields(rules: &Rules, moment: impl Fn(DateTime<Utc>) -> String) -> BTreeMap<S
     for id in &rules.calendars {
         put(&calendar_field(*id), "on".into());
     }
-    put("blackout", rules.blackout.word().into());
-    put("misfire", rules.misfire.word().into());
+    put("blackout", rules.blackout.as_str().into());
+    put("misfire", rules.misfire.as_str().into());
     put("catch_up_limit", rules.catch_up_limit.to_string());
     put("catch_up_window_seconds", rules.catch_up_window_seconds.to_string());
-    put("overlap", rules.overlap.word().into());
+    put("overlap", rules.overlap.as_str().into());
     put("max_concurrent", rules.max_concurrent.map(|n| n.to_string()).unwrap_or_default());
     put("concurrency_key", rules.key_limit.as_ref().map(|key| key.key.clone()).unwrap_or_default());
     put("concurrency_key_limit", rules.key_limit.as_ref().map(|key| key.limit.to_string()).unwrap_or_default());
     put("max_retries", rules.max_retries.to_string());
     put("base_retry_delay_seconds", rules.base_retry_delay_seconds.to_string());
     put("retry_jitter_percent", rules.retry_jitter_percent.to_string());
-    put("zombie_timeout_seconds", rules.zombie_timeout_seconds.map(|n| n.to_string()).unwrap_or_default());
-    put("on_lost", rules.on_lost.word().into());
+    put("heartbeat_timeout_seconds", rules.heartbeat_timeout_seconds.map(|n| n.to_string()).unwrap_or_default());
+    put("on_lost", rules.on_lost.as_str().into());
     let breaker = rules.auto_disable;
     put("auto_disable_threshold", breaker.map(|b| b.threshold.to_string()).unwrap_or_default());
     put("auto_disable_window_seconds", breaker.map(|b| b.window_seconds.to_string()).unwrap_or_default());
@@ -126,7 +126,7 @@ fn moment(text: &str, zone: Tz) -> Option<Result<DateTime<Utc>, ()>> {
 ///
 /// The wrong fields, named `rules.NAME`, and `zone` when a local time needs one that is not known.
 pub fn read(fields: &BTreeMap<String, String>, zone: &str) -> Result<Rules, Vec<FieldError>> {
-    let mut form = Reader { fields, zone: parse_zone(zone), errors: Vec::new() };
+    let mut form = RulesFormReader { fields, zone: parse_zone(zone), errors: Vec::new() };
     let usual = Rules::default();
     // In the order of the form, so that what is wrong is listed in it too.
     let rules = Rules {
@@ -134,9 +134,9 @@ pub fn read(fields: &BTreeMap<String, String>, zone: &str) -> Result<Rules, Vec<
         end_at: form.instant("end_at"),
         jitter_seconds: form.number("jitter_seconds").unwrap_or(usual.jitter_seconds),
         calendars: form.calendars(),
-        blackout: form.word("blackout", Blackout::from_word, Blackout::ALL.iter().map(|b| b.word())),
-        overlap: form.word("overlap", Overlap::from_word, Overlap::ALL.iter().map(|o| o.word())),
-        misfire: form.word("misfire", Misfire::from_word, Misfire::ALL.iter().map(|m| m.word())),
+        blackout: form.word("blackout", BlackoutPolicy::parse, BlackoutPolicy::ALL.iter().map(|b| b.as_str())),
+        overlap: form.word("overlap", OverlapPolicy::parse, OverlapPolicy::ALL.iter().map(|o| o.as_str())),
+        misfire: form.word("misfire", MisfirePolicy::parse, MisfirePolicy::ALL.iter().map(|m| m.as_str())),
         catch_up_limit: form.number("catch_up_limit").unwrap_or(usual.catch_up_limit),
         catch_up_window_seconds: form.number("catch_up_window_seconds").unwrap_or(usual.catch_up_window_seconds),
         max_concurrent: form.number("max_concurrent"),
@@ -144,8 +144,8 @@ pub fn read(fields: &BTreeMap<String, String>, zone: &str) -> Result<Rules, Vec<
         max_retries: form.number("max_retries").unwrap_or(usual.max_retries),
         base_retry_delay_seconds: form.number("base_retry_delay_seconds").unwrap_or(usual.base_retry_delay_seconds),
         retry_jitter_percent: form.number("retry_jitter_percent").unwrap_or(usual.retry_jitter_percent),
-        zombie_timeout_seconds: form.number("zombie_timeout_seconds"),
-        on_lost: form.word("on_lost", OnLost::from_word, OnLost::ALL.iter().map(|o| o.word())),
+        heartbeat_timeout_seconds: form.number("heartbeat_timeout_seconds"),
+        on_lost: form.word("on_lost", LostRunPolicy::parse, LostRunPolicy::ALL.iter().map(|o| o.as_str())),
         auto_disable: form.auto_disable(),
     };
     if form.errors.is_empty()
@@ -158,14 +158,14 @@ pub fn read(fields: &BTreeMap<String, String>, zone: &str) -> Result<Rules, Vec<
     if form.errors.is_empty() { Ok(rules) } else { Err(form.errors) }
 }
 
-struct Reader<'a> {
+struct RulesFormReader<'a> {
     fields: &'a BTreeMap<String, String>,
     /// The zone of local times, or what is wrong with its name.
     zone: Result<Tz, String>,
     errors: Vec<FieldError>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> RulesFormReader<'a> {
     fn wrong(&mut self, field: &str, message: &str) {
         self.errors.push(FieldError::new(format!("rules.{field}"), message));
     }
@@ -216,21 +216,21 @@ impl<'a> Reader<'a> {
     fn calendars(&mut self) -> Vec<CalendarId> {
         let ticked = self.fields.iter().filter(|(_, value)| !value.trim().is_empty());
         let ids: Result<Vec<_>, _> =
-            ticked.filter_map(|(field, _)| field.strip_prefix(CALENDAR)).map(str::parse).collect();
+            ticked.filter_map(|(field, _)| field.strip_prefix(CALENDAR_FIELD_PREFIX)).map(str::parse).collect();
         ids.unwrap_or_else(|_| {
             self.wrong("calendars", "choose calendars from the list");
             Vec::new()
         })
     }
 
-    fn key_limit(&mut self) -> Option<KeyLimit> {
+    fn key_limit(&mut self) -> Option<ConcurrencyKeyLimit> {
         let key = self.text("concurrency_key");
         let is_limited = self.text("concurrency_key_limit").is_some();
         let limit = self.number("concurrency_key_limit");
         if key.is_none() && is_limited {
             self.wrong("concurrency_key", "name the key that the limit is for, or leave the limit empty");
         }
-        Some(KeyLimit { key: key?.to_owned(), limit: limit.unwrap_or(1) })
+        Some(ConcurrencyKeyLimit { key: key?.to_owned(), limit: limit.unwrap_or(1) })
     }
 
     fn auto_disable(&mut self) -> Option<AutoDisable> {
@@ -251,11 +251,11 @@ impl<'a> Reader<'a> {
     fn word<T: Default>(
         &mut self,
         field: &str,
-        from_word: impl Fn(&str) -> Option<T>,
+        parse: impl Fn(&str) -> Option<T>,
         all: impl Iterator<Item = &'static str>,
     ) -> T {
         let Some(text) = self.text(field) else { return T::default() };
-        from_word(text).unwrap_or_else(|| {
+        parse(text).unwrap_or_else(|| {
             let all: Vec<_> = all.collect();
             self.wrong(field, &format!("choose one of {}", all.join(", ")));
             T::default()
@@ -272,11 +272,11 @@ mod tests {
         let rules = Rules {
             start_at: Some("2026-01-01T00:00:00Z".parse().expect("instant")),
             jitter_seconds: 30,
-            misfire: Misfire::CatchUp,
-            overlap: Overlap::Replace,
+            misfire: MisfirePolicy::CatchUp,
+            overlap: OverlapPolicy::Replace,
             calendars: vec![CalendarId::from_parts(DateTime::UNIX_EPOCH, [1; 10]), CalendarId::default()],
             max_concurrent: Some(3),
-            key_limit: Some(KeyLimit { key: "tenant-7".into(), limit: 2 }),
+            key_limit: Some(ConcurrencyKeyLimit { key: "tenant-7".into(), limit: 2 }),
             retry_jitter_percent: 20,
             auto_disable: Some(AutoDisable { threshold: 5, window_seconds: 60, cool_down_seconds: Some(9) }),
             ..Rules::default()
@@ -288,7 +288,7 @@ mod tests {
             assert_eq!(back, rules);
         }
         assert_eq!(read(&BTreeMap::new(), "UTC"), Ok(Rules::default()));
-        assert_eq!(usual(), write(&Rules::default(), "Europe/Warsaw"));
+        assert_eq!(default_fields(), write(&Rules::default(), "Europe/Warsaw"));
     }
 
     fn starting(text: &str) -> BTreeMap<String, String> {
@@ -355,7 +355,7 @@ mod tests {
         let rules = BTreeMap::from([(calendar_field(kept), "on".into()), (calendar_field(other), String::new())]);
         assert_eq!(read(&rules, "UTC").map(|rules| rules.calendars), Ok(vec![kept]));
         let form = JobForm { rules, ..JobForm::default() };
-        assert!(form.keeps_to(kept) && !form.keeps_to(other));
+        assert!(form.has_calendar(kept) && !form.has_calendar(other));
         let forged = BTreeMap::from([("calendar_holidays".to_owned(), "on".to_owned())]);
         assert_eq!(read(&forged, "UTC").expect_err("wrong")[0].field, "rules.calendars");
     }

@@ -43,7 +43,7 @@ pub struct VersionView {
 /// One field that differs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Change {
+pub struct FieldChange {
     /// Where: names joined by dots, as in `rules.overlap`.
     pub field: String,
     /// What it was; none when it was not there.
@@ -57,9 +57,9 @@ pub struct Change {
 /// What differs between two versions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Difference {
+pub struct VersionDiff {
     /// Field by field, by name.
-    pub changes: Vec<Change>,
+    pub changes: Vec<FieldChange>,
     /// Whether there are more than these.
     pub more: bool,
 }
@@ -67,7 +67,7 @@ pub struct Difference {
 /// What a restore did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Restored {
+pub struct RestoreVersionResult {
     /// The version it made.
     pub version: i32,
     /// Calendars the old definition named that no longer exist; the job does not keep to them.

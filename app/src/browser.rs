@@ -37,7 +37,7 @@ mod real {
 
     /// `at` on the reader's own clock face.
     #[must_use]
-    pub fn local(at: DateTime<Utc>) -> Option<LocalTime> {
+    pub fn local_time(at: DateTime<Utc>) -> Option<LocalTime> {
         #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 fit into 53 bits")]
         let date = js_sys::Date::new(&JsValue::from_f64(at.timestamp_millis() as f64));
         #[expect(clippy::cast_possible_truncation, reason = "a zone is at most a day away from UTC")]
@@ -66,7 +66,7 @@ mod real {
 
     /// A name nobody else uses, for a wish that may be sent twice but is meant once.
     #[must_use]
-    pub fn fresh_key() -> String {
+    pub fn random_key() -> String {
         format!(
             "{:x}-{:016x}-{:016x}",
             now_millis(),
@@ -127,7 +127,7 @@ mod real {
 
     /// The page's path and query, as `next` for the way back after signing in.
     #[must_use]
-    pub fn here() -> String {
+    pub fn current_path() -> String {
         let location = window().location();
         let path = location.pathname().unwrap_or_default();
         format!("{path}{}", location.search().unwrap_or_default())
@@ -186,7 +186,7 @@ mod real {
 
     /// How far the page is scrolled down, in CSS pixels.
     #[must_use]
-    pub fn scrolled() -> f64 {
+    pub fn scroll_offset() -> f64 {
         window().scroll_y().unwrap_or(0.0)
     }
 }
@@ -205,7 +205,7 @@ mod stub {
 
     /// The server does not know the reader's clock.
     #[must_use]
-    pub const fn local(_at: DateTime<Utc>) -> Option<LocalTime> {
+    pub const fn local_time(_at: DateTime<Utc>) -> Option<LocalTime> {
         None
     }
 
@@ -223,7 +223,7 @@ mod stub {
 
     /// A plain form is sent once by the browser itself.
     #[must_use]
-    pub const fn fresh_key() -> String {
+    pub const fn random_key() -> String {
         String::new()
     }
 
@@ -253,7 +253,7 @@ mod stub {
 
     /// The server knows the address from the request.
     #[must_use]
-    pub const fn here() -> String {
+    pub const fn current_path() -> String {
         String::new()
     }
 
@@ -271,7 +271,7 @@ mod stub {
 
     /// A page being rendered is not scrolled.
     #[must_use]
-    pub const fn scrolled() -> f64 {
+    pub const fn scroll_offset() -> f64 {
         0.0
     }
 }

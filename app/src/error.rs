@@ -4,7 +4,7 @@ use leptos::server_fn::{
     codec::JsonEncoding,
     error::{FromServerFnError, ServerFnErrorErr},
 };
-use milvaion_api::request::FieldError;
+use milvaion_api::requests::FieldError;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 

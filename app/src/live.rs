@@ -2,9 +2,9 @@
 //!
 //! One [`EventSource`](https://developer.mozilla.org/docs/Web/API/EventSource) serves the whole app while somebody is
 //! signed in. Events are hints with contents: a page patches what it shows at once and, where an event does not say
-//! enough, reads again through a [`refresher`]. Nothing depends on an event arriving. Whatever may have been missed —
+//! enough, reads again through a [`throttled_refresh`]. Nothing depends on an event arriving. Whatever may have been missed —
 //! the moment between the server's HTML and the stream's beginning, a lost connection, a hidden tab — ends in one
-//! [`Event::Resync`], and every page reads again what it shows.
+//! [`LiveEvent::Resync`], and every page reads again what it shows.
 //!
 //! Bursts are handed on once for each frame the screen paints: more often would be work nobody can see.
 
@@ -18,7 +18,7 @@ use std::{
 
 use leptos::prelude::*;
 use leptos_router::{NavigateOptions, hooks::use_navigate};
-use milvaion_api::event::{Envelope, Event};
+use milvaion_api::events::{EventEnvelope, LiveEvent};
 use milvaion_protocol::id::OccurrenceId;
 
 use crate::{api::session::query_value, browser, error::AppError};
@@ -27,7 +27,7 @@ use crate::{api::session::query_value, browser, error::AppError};
 mod stream;
 
 /// A page's first reading takes less than this.
-const CROSSING_MILLIS: i64 = 5_000;
+const FIRST_READ_OVERLAP_MILLIS: i64 = 5_000;
 
 /// How the stream is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,29 +69,29 @@ impl LiveState {
     }
 }
 
-type Listener = Arc<dyn Fn(&Envelope) + Send + Sync>;
+type EnvelopeListener = Arc<dyn Fn(&EventEnvelope) + Send + Sync>;
 
 /// The stream as pages see it.
 #[derive(Clone, Copy)]
-pub struct Live {
+pub struct LiveUpdates {
     /// How it is.
     pub state: RwSignal<LiveState>,
     /// Whether the reader has stopped it.
     pub paused: RwSignal<bool>,
     log: RwSignal<Option<OccurrenceId>>,
-    heard_at: StoredValue<Option<i64>>,
-    listeners: StoredValue<Vec<(u64, Listener)>>,
+    last_event_at: StoredValue<Option<i64>>,
+    listeners: StoredValue<Vec<(u64, EnvelopeListener)>>,
     next_listener: StoredValue<u64>,
 }
 
-impl Live {
+impl LiveUpdates {
     /// Makes the stream; it opens once the page runs and closes with the owner. Called once, by the layout.
     pub fn provide() -> Self {
         let live = Self {
             state: RwSignal::new(LiveState::Connecting),
             paused: RwSignal::new(false),
             log: RwSignal::new(None),
-            heard_at: StoredValue::new(None),
+            last_event_at: StoredValue::new(None),
             listeners: StoredValue::new(Vec::new()),
             next_listener: StoredValue::new(0),
         };
@@ -104,14 +104,14 @@ impl Live {
     /// Whether something was heard a moment ago. A page whose first reading may have crossed with an event asks this
     /// once it listens, and reads again if so.
     #[must_use]
-    pub fn heard_lately(self) -> bool {
-        self.heard_at.get_value().is_some_and(|at| browser::now_millis() - at < CROSSING_MILLIS)
+    pub fn received_recently(self) -> bool {
+        self.last_event_at.get_value().is_some_and(|at| browser::now_millis() - at < FIRST_READ_OVERLAP_MILLIS)
     }
 
     /// Hands one event to everybody who listens.
-    pub fn deliver(self, envelope: &Envelope) {
-        self.heard_at.set_value(Some(browser::now_millis()));
-        let listeners: Vec<Listener> =
+    pub fn deliver(self, envelope: &EventEnvelope) {
+        self.last_event_at.set_value(Some(browser::now_millis()));
+        let listeners: Vec<EnvelopeListener> =
             self.listeners.with_value(|all| all.iter().map(|(_, listener)| listener.clone()).collect());
         untrack(|| {
             for listener in listeners {
@@ -130,12 +130,12 @@ impl Live {
 
 /// Calls `listener` for every event while the current owner lives. Pages outside the layout have no stream and hear
 /// nothing.
-pub fn use_live(listener: impl Fn(&Envelope) + Send + Sync + 'static) {
+pub fn use_live_updates(listener: impl Fn(&EventEnvelope) + Send + Sync + 'static) {
     // On the server there is no stream, and a listener kept there would outlive its page.
     if cfg!(not(feature = "hydrate")) {
         return;
     }
-    let Some(live) = use_context::<Live>() else { return };
+    let Some(live) = use_context::<LiveUpdates>() else { return };
     let id = live.next_listener.get_value();
     live.next_listener.set_value(id + 1);
     live.listeners.update_value(|all| all.push((id, Arc::new(listener))));
@@ -145,8 +145,8 @@ pub fn use_live(listener: impl Fn(&Envelope) + Send + Sync + 'static) {
 }
 
 /// Asks the stream for the log lines of one occurrence while the current owner lives.
-pub fn use_log_of(id: OccurrenceId) {
-    if let Some(live) = use_context::<Live>() {
+pub fn use_occurrence_log(id: OccurrenceId) {
+    if let Some(live) = use_context::<LiveUpdates>() {
         live.watch_log(Some(id));
         on_cleanup(move || live.watch_log(None));
     }
@@ -154,53 +154,53 @@ pub fn use_log_of(id: OccurrenceId) {
 
 /// Whether an event means that everything is to be read again.
 #[must_use]
-pub fn is_resync(envelope: &Envelope) -> bool {
-    matches!(envelope.event, Event::Resync)
+pub fn is_resync(envelope: &EventEnvelope) -> bool {
+    matches!(envelope.event, LiveEvent::Resync)
 }
 
 /// Something that reads again what a page shows. Asking it often costs one reading per `pause`.
 #[derive(Clone)]
-pub struct Refresher(Arc<dyn Fn() + Send + Sync>);
+pub struct ThrottledRefresh(Arc<dyn Fn() + Send + Sync>);
 
-impl Refresher {
+impl ThrottledRefresh {
     /// Asks for a reading soon.
-    pub fn ask(&self) {
+    pub fn request(&self) {
         (self.0)();
     }
 }
 
 #[derive(Default)]
-struct Flags {
+struct RefreshFlags {
     gone: AtomicBool,
     waiting: AtomicBool,
     reading: AtomicBool,
     again: AtomicBool,
 }
 
-/// Makes a [`Refresher`]: `read` is called at most once per `pause` and never twice at once, `apply` gets what it read.
+/// Makes a [`ThrottledRefresh`]: `read` is called at most once per `pause` and never twice at once, `apply` gets what it read.
 /// A reading that fails changes nothing, for what is shown is still the best that is known; one that finds the session
 /// ended leads to the sign-in page. Ends with the current owner.
-pub fn refresher<T, Fut>(
+pub fn throttled_refresh<T, Fut>(
     pause: Duration,
     read: impl Fn() -> Fut + Clone + Send + Sync + 'static,
     apply: impl Fn(T) + Clone + Send + Sync + 'static,
-) -> Refresher
+) -> ThrottledRefresh
 where
     T: 'static,
     Fut: Future<Output = Result<T, AppError>> + 'static,
 {
-    let flags = Arc::new(Flags::default());
+    let flags = Arc::new(RefreshFlags::default());
     on_cleanup({
         let flags = flags.clone();
         move || flags.gone.store(true, Ordering::Relaxed)
     });
     let sign_in = to_sign_in();
-    Refresher(Arc::new(move || ask(pause, flags.clone(), read.clone(), apply.clone(), sign_in)))
+    ThrottledRefresh(Arc::new(move || schedule_read(pause, flags.clone(), read.clone(), apply.clone(), sign_in)))
 }
 
-fn ask<T, Fut>(
+fn schedule_read<T, Fut>(
     pause: Duration,
-    flags: Arc<Flags>,
+    flags: Arc<RefreshFlags>,
     read: impl Fn() -> Fut + Clone + Send + Sync + 'static,
     apply: impl Fn(T) + Clone + Send + Sync + 'static,
     sign_in: Callback<()>,
@@ -233,7 +233,7 @@ fn ask<T, Fut>(
                 Err(_) => {}
             }
             if flags.again.swap(false, Ordering::Relaxed) {
-                ask(pause, flags, read, apply, sign_in);
+                schedule_read(pause, flags, read, apply, sign_in);
             }
         });
     };
@@ -245,6 +245,6 @@ fn to_sign_in() -> Callback<()> {
     let navigate = use_navigate();
     Callback::new(move |()| {
         let options = NavigateOptions { replace: true, ..NavigateOptions::default() };
-        navigate(&format!("/login?next={}", query_value(&browser::here())), options);
+        navigate(&format!("/login?next={}", query_value(&browser::current_path())), options);
     })
 }

@@ -12,21 +12,21 @@ use leptos_router::{
 use crate::{
     browser,
     components::{
-        loading::Apology,
-        me::Session,
-        nav::{BottomBar, Notice, SideNav, Topbar},
-        page_head::FocusHeading,
+        loading::ErrorPage,
+        nav::{BottomBar, FlashNotice, SideNav, TopBar},
+        page_header::FocusHeading,
+        session_context::SessionContext,
         shortcuts::Shortcuts,
-        time::Clock,
-        toast::{ToastRegion, Toasts},
+        time::PageClock,
+        toast::{ToastQueue, ToastRegion},
     },
-    live::Live,
+    live::LiveUpdates,
     pages::{
         calendars::{
             CalendarsPage,
             form::{EditCalendarPage, NewCalendarPage},
         },
-        failed::{FailedPage, FailurePage},
+        failures::{FailurePage, FailuresPage},
         help::HelpPage,
         invite::{InvitePage, SetupPage},
         job::JobPage,
@@ -42,7 +42,7 @@ use crate::{
 };
 
 /// The product's name: a page's title on its own until the page has one.
-const NAME: &str = "Milvaion";
+const PRODUCT_NAME: &str = "Milvaion";
 
 /// The whole dashboard.
 ///
@@ -51,15 +51,15 @@ const NAME: &str = "Milvaion";
 #[component]
 pub fn App() -> impl IntoView {
     provide_meta_context();
-    Clock::provide();
-    Toasts::provide();
+    PageClock::provide();
+    ToastQueue::provide();
     let focus = FocusHeading::provide();
     Effect::new(move |_| browser::mark_ready());
     view! {
-        <Title text=NAME formatter=|title: String| if title == NAME { title } else { format!("{title} · {NAME}") }/>
+        <Title text=PRODUCT_NAME formatter=|title: String| if title == PRODUCT_NAME { title } else { format!("{title} · {PRODUCT_NAME}") }/>
         <Router>
             <FollowFocus focus/>
-            <Routes fallback=|| view! { <Lost/> }>
+            <Routes fallback=|| view! { <NotFoundPage/> }>
                 <Route path=path!("/setup") view=SetupPage ssr=SsrMode::Async/>
                 <Route path=path!("/invite") view=InvitePage ssr=SsrMode::Async/>
                 <Route path=path!("/login") view=LoginPage ssr=SsrMode::Async/>
@@ -74,7 +74,7 @@ pub fn App() -> impl IntoView {
                     <Route path=path!("/calendars/:id/edit") view=EditCalendarPage ssr=SsrMode::Async/>
                     <Route path=path!("/occurrences") view=OccurrencesPage ssr=SsrMode::Async/>
                     <Route path=path!("/occurrences/:id") view=OccurrencePage ssr=SsrMode::Async/>
-                    <Route path=path!("/failed") view=FailedPage ssr=SsrMode::Async/>
+                    <Route path=path!("/failed") view=FailuresPage ssr=SsrMode::Async/>
                     <Route path=path!("/failed/:key") view=FailurePage ssr=SsrMode::Async/>
                     <Route path=path!("/workers") view=WorkersPage ssr=SsrMode::Async/>
                     <Route path=path!("/team") view=TeamPage ssr=SsrMode::Async/>
@@ -89,15 +89,15 @@ pub fn App() -> impl IntoView {
 /// The frame. It is drawn once and stays while pages change inside it.
 #[component]
 fn Layout() -> impl IntoView {
-    let session = Session::provide();
-    Live::provide();
+    let session = SessionContext::provide();
+    LiveUpdates::provide();
     view! {
         <div class="app">
             <a class="skip-link" href="#content" rel="external">"Skip to content"</a>
-            <Topbar session=session.clone()/>
+            <TopBar session=session.clone()/>
             <SideNav session/>
             <main class="content" id="content" tabindex="-1">
-                <Notice/>
+                <FlashNotice/>
                 <Outlet/>
             </main>
             <BottomBar/>
@@ -108,7 +108,7 @@ fn Layout() -> impl IntoView {
 
 /// An address that leads nowhere.
 #[component]
-fn Lost() -> impl IntoView {
+fn NotFoundPage() -> impl IntoView {
     #[cfg(feature = "ssr")]
     if let Some(response) = use_context::<leptos_axum::ResponseOptions>() {
         response.set_status(http::StatusCode::NOT_FOUND);
@@ -116,7 +116,7 @@ fn Lost() -> impl IntoView {
     view! {
         <main class="auth" id="content">
             <div class="card">
-                <Apology title="Not found" text="There is no page at this address.".to_owned()/>
+                <ErrorPage title="Not found" text="There is no page at this address.".to_owned()/>
             </div>
         </main>
     }
@@ -129,7 +129,7 @@ fn FollowFocus(focus: FocusHeading) -> impl IntoView {
     Effect::new(move |before: Option<String>| {
         let here = pathname.get();
         if before.is_some_and(|before| before != here) {
-            focus.ask();
+            focus.request();
         }
         here
     });

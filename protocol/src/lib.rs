@@ -12,8 +12,8 @@
 //!
 //! Reading order: [`id`] and [`status`] name things, [`schedule`] says when, [`calendar`] when not,
 //! [`rules`] what to do about missed, overlapping and failing occurrences, [`topology`] and [`message`] are the wire
-//! to workers, [`event`] is the wire to browsers, [`view`], [`request`] and [`page`] are what pages show and send,
-//! [`access`] says who may, [`failure`] is what waits to be settled, [`duplicates`] finds what was started twice.
+//! to workers, [`events`] is the wire to browsers, [`views`], [`requests`] and [`page`] are what pages show and send,
+//! [`permissions`] says who may, [`failures`] is what waits to be settled, [`duplicates`] finds what was started twice.
 
 pub mod id;
 pub mod message;

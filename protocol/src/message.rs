@@ -1,6 +1,6 @@
 //! What travels over the broker.
 //!
-//! JSON, camelCase, UTF-8; every message is persistent, confirmed and at most [`MAX_MESSAGE`] bytes. Readers ignore
+//! JSON, camelCase, UTF-8; every message is persistent, confirmed and at most [`MAX_MESSAGE_BYTES`] bytes. Readers ignore
 //! fields they do not know and take the default for those that are missing, so that old and new may work side by side.
 //!
 //! What the server sends unasked stands here; what workers send has a file for each of their queues.
@@ -16,25 +16,25 @@ mod log;
 mod registration;
 mod status;
 
-pub use claim::{ClaimReply, ClaimRequest, Denial};
-pub use log::{LogLevel, LogLine, LogMessage, first_seq};
-pub use registration::{Heartbeat, Hello, JobTypeInfo, RegistrationMessage};
-pub use status::{Progress, StatusMessage, StatusReport};
+pub use claim::{ClaimDenial, ClaimReply, ClaimRequest};
+pub use log::{LogLevel, LogLine, LogMessage, first_log_seq};
+pub use registration::{InstanceHeartbeat, InstanceHello, JobTypeInfo, RegistrationMessage};
+pub use status::{RunProgress, StatusMessage, StatusReport};
 
 /// The most bytes one message may have.
-pub const MAX_MESSAGE: usize = 1024 * 1024;
+pub const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
 /// The most bytes of JSON a job's input may have.
-pub const MAX_JOB_DATA: usize = 64 * 1024;
+pub const MAX_JOB_DATA_BYTES: usize = 64 * 1024;
 /// The most bytes of a result or an exception; longer ones are cut with a mark.
-pub const MAX_RESULT: usize = 64 * 1024;
+pub const MAX_RESULT_BYTES: usize = 64 * 1024;
 /// The most bytes of one log line; longer ones are cut with a mark.
-pub const MAX_LOG_LINE: usize = 8 * 1024;
+pub const MAX_LOG_LINE_BYTES: usize = 8 * 1024;
 /// The most bytes of a notice; longer ones are cut with a mark.
-pub const MAX_NOTICE: usize = 500;
+pub const MAX_NOTICE_BYTES: usize = 500;
 /// How often an instance gives a sign of life, in seconds.
-pub const HEARTBEAT_SECONDS: u64 = 5;
+pub const HEARTBEAT_INTERVAL_SECONDS: u64 = 5;
 /// After how many seconds without one an instance counts as lost.
-pub const LOST_AFTER_SECONDS: i64 = 15;
+pub const INSTANCE_TIMEOUT_SECONDS: i64 = 15;
 
 /// Server → worker: run this.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -105,7 +105,7 @@ pub struct CancelMessage {
 
 /// Cuts a text to at most `max` bytes at a character boundary and says how much is missing.
 #[must_use]
-pub fn cut(text: String, max: usize) -> String {
+pub fn truncate_text(text: String, max: usize) -> String {
     if text.len() <= max {
         return text;
     }
@@ -125,9 +125,9 @@ mod tests {
     #[test]
     fn a_cut_text_fits_and_says_so() {
         let long = "ü".repeat(10_000);
-        let short = cut(long, MAX_LOG_LINE);
-        assert!(short.len() <= MAX_LOG_LINE);
+        let short = truncate_text(long, MAX_LOG_LINE_BYTES);
+        assert!(short.len() <= MAX_LOG_LINE_BYTES);
         assert!(short.ends_with("bytes cut]"));
-        assert_eq!(cut(short.clone(), MAX_LOG_LINE), short);
+        assert_eq!(truncate_text(short.clone(), MAX_LOG_LINE_BYTES), short);
     }
 }

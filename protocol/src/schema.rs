@@ -2,7 +2,7 @@
 //!
 //! They exist for `docs/protocol`, from which workers in other languages are written, and for the test that keeps those
 //! files true. So they describe what a *reader* takes: what has a default may be missing, and fields that nobody knows
-//! are allowed everywhere. The bounds a type cannot tell are told here, in [`BOUNDS`], by the name of the field: a name
+//! are allowed everywhere. The bounds a type cannot tell are told here, in [`SCHEMA_BOUNDS`], by the name of the field: a name
 //! means the same in every message.
 
 use std::borrow::Cow;
@@ -23,26 +23,26 @@ use crate::{
 };
 
 /// What worker ids and job types are made of.
-const NAME: &str = "^[A-Za-z0-9._-]{1,100}$";
+const NAME_PATTERN: &str = "^[A-Za-z0-9._-]{1,100}$";
 
 /// What a type cannot tell, by the name of the field.
-const BOUNDS: [(&str, &str, Bound); 12] = [
-    ("attempt", "minimum", Bound::Number(1)),
-    ("priority", "minimum", Bound::Number(1)),
-    ("priority", "maximum", Bound::Number(5)),
-    ("percent", "maximum", Bound::Number(100)),
-    ("workerId", "pattern", Bound::Text(NAME)),
-    ("jobType", "pattern", Bound::Text(NAME)),
-    ("jobTypes", "maxItems", Bound::Number(500)),
-    ("instanceId", "minLength", Bound::Number(1)),
-    ("instanceId", "maxLength", Bound::Number(200)),
-    ("seq", "minimum", Bound::Number(1_000_000)),
-    ("x-republish", "minimum", Bound::Number(1)),
-    ("x-republish", "maximum", Bound::Number(1)),
+const SCHEMA_BOUNDS: [(&str, &str, SchemaBound); 12] = [
+    ("attempt", "minimum", SchemaBound::Number(1)),
+    ("priority", "minimum", SchemaBound::Number(1)),
+    ("priority", "maximum", SchemaBound::Number(5)),
+    ("percent", "maximum", SchemaBound::Number(100)),
+    ("workerId", "pattern", SchemaBound::Text(NAME_PATTERN)),
+    ("jobType", "pattern", SchemaBound::Text(NAME_PATTERN)),
+    ("jobTypes", "maxItems", SchemaBound::Number(500)),
+    ("instanceId", "minLength", SchemaBound::Number(1)),
+    ("instanceId", "maxLength", SchemaBound::Number(200)),
+    ("seq", "minimum", SchemaBound::Number(1_000_000)),
+    ("x-republish", "minimum", SchemaBound::Number(1)),
+    ("x-republish", "maximum", SchemaBound::Number(1)),
 ];
 
 #[derive(Clone, Copy)]
-enum Bound {
+enum SchemaBound {
     Number(u64),
     Text(&'static str),
 }
@@ -69,16 +69,16 @@ pub struct JobHeaders {
 pub struct DeadLetterHeaders {
     /// Why the worker gave the occurrence up. Missing when it rejected a message that it could make nothing of.
     #[serde(rename = "x-milvaion-cause", default, skip_serializing_if = "Option::is_none")]
-    pub cause: Option<GivenUp>,
+    pub cause: Option<DeadLetterCause>,
     /// Why and from where the broker moved the message, newest first. Written by the broker.
     #[serde(rename = "x-death", default, skip_serializing_if = "Vec::is_empty")]
-    pub deaths: Vec<Death>,
+    pub deaths: Vec<DeathRecord>,
 }
 
 /// Why a worker gives an occurrence up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum GivenUp {
+pub enum DeadLetterCause {
     /// Trying again is of no use.
     Permanent,
     /// Every attempt failed.
@@ -89,7 +89,7 @@ pub enum GivenUp {
 
 /// One note of the broker's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Death {
+pub struct DeathRecord {
     /// Why, such as `rejected` or `expired`.
     pub reason: String,
     /// From which queue.
@@ -138,11 +138,11 @@ fn finish(schema: &mut Schema) {
         object.remove("format");
     }
     let Some(Value::Object(properties)) = object.get_mut("properties") else { return };
-    for (name, keyword, bound) in BOUNDS {
+    for (name, keyword, bound) in SCHEMA_BOUNDS {
         if let Some(Value::Object(field)) = properties.get_mut(name) {
             let bound = match bound {
-                Bound::Number(number) => number.into(),
-                Bound::Text(text) => text.into(),
+                SchemaBound::Number(number) => number.into(),
+                SchemaBound::Text(text) => text.into(),
             };
             field.insert(keyword.into(), bound);
         }
@@ -182,8 +182,10 @@ impl JsonSchema for OccurrenceStatus {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let numbers: Vec<Value> =
-            status::ALL.iter().map(|status| json!({ "const": status.code(), "title": status.word() })).collect();
+        let numbers: Vec<Value> = status::ALL_STATUSES
+            .iter()
+            .map(|status| json!({ "const": status.code(), "title": status.label() }))
+            .collect();
         json_schema!({ "description": "The state of an occurrence.", "type": "integer", "oneOf": numbers })
     }
 }

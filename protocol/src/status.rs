@@ -44,7 +44,7 @@ pub enum OccurrenceStatus {
 }
 
 /// Every status, in the order pages list them.
-pub const ALL: [OccurrenceStatus; 8] = {
+pub const ALL_STATUSES: [OccurrenceStatus; 8] = {
     use OccurrenceStatus as S;
     [S::Queued, S::Running, S::Completed, S::Failed, S::Cancelled, S::TimedOut, S::Unknown, S::Skipped]
 };
@@ -59,7 +59,7 @@ impl OccurrenceStatus {
     /// The status of a wire number, if there is one.
     #[must_use]
     pub const fn from_code(code: i16) -> Option<Self> {
-        if code < 0 || code as usize >= ALL.len() { None } else { Some(ALL[code as usize]) }
+        if code < 0 || code as usize >= ALL_STATUSES.len() { None } else { Some(ALL_STATUSES[code as usize]) }
     }
 
     /// True once nothing more can happen.
@@ -84,7 +84,7 @@ impl OccurrenceStatus {
 
     /// The word people read.
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn label(self) -> &'static str {
         match self {
             Self::Queued => "Queued",
             Self::Running => "Running",
@@ -115,13 +115,13 @@ impl OccurrenceStatus {
     /// The status behind a [`slug`](Self::slug).
     #[must_use]
     pub fn from_slug(slug: &str) -> Option<Self> {
-        ALL.into_iter().find(|status| status.slug() == slug)
+        ALL_STATUSES.into_iter().find(|status| status.slug() == slug)
     }
 }
 
 impl fmt::Display for OccurrenceStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.label())
     }
 }
 
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn the_numbers_are_the_contract() {
-        let codes: Vec<i16> = ALL.iter().map(|status| status.code()).collect();
+        let codes: Vec<i16> = ALL_STATUSES.iter().map(|status| status.code()).collect();
         assert_eq!(codes, [0, 1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(OccurrenceStatus::from_code(8), None);
         assert_eq!(OccurrenceStatus::from_code(-1), None);
@@ -152,8 +152,8 @@ mod tests {
 
     #[test]
     fn a_final_state_never_changes() {
-        for from in ALL.into_iter().filter(|status| status.is_final()) {
-            for to in ALL {
+        for from in ALL_STATUSES.into_iter().filter(|status| status.is_final()) {
+            for to in ALL_STATUSES {
                 assert!(!from.can_become(to), "{from} must not become {to}");
             }
         }
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn nothing_becomes_skipped_and_nothing_stands_still() {
-        for from in ALL {
+        for from in ALL_STATUSES {
             assert!(!from.can_become(OccurrenceStatus::Skipped));
             assert!(!from.can_become(from));
         }
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn every_open_state_can_end() {
-        for from in ALL.into_iter().filter(|status| !status.is_final()) {
+        for from in ALL_STATUSES.into_iter().filter(|status| !status.is_final()) {
             for to in [OccurrenceStatus::Completed, OccurrenceStatus::Failed, OccurrenceStatus::Cancelled] {
                 assert!(from.can_become(to), "{from} must be able to become {to}");
             }
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn slugs_lead_back() {
-        for status in ALL {
+        for status in ALL_STATUSES {
             assert_eq!(OccurrenceStatus::from_slug(status.slug()), Some(status));
         }
     }

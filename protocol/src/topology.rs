@@ -14,9 +14,9 @@
 //! exchanges it needs. One queue for each worker and job type keeps a slow type from blocking another.
 
 /// The prefix of every exchange and queue, unless configured otherwise.
-pub const DEFAULT_PREFIX: &str = "milvaion";
+pub const DEFAULT_BROKER_PREFIX: &str = "milvaion";
 /// The prefix of every Redis key, unless configured otherwise.
-pub const DEFAULT_KEY_PREFIX: &str = "Milvaion:JobScheduler:";
+pub const DEFAULT_REDIS_KEY_PREFIX: &str = "Milvaion:JobScheduler:";
 /// Priorities run from 1 to this; it is also the job queues' `x-max-priority`.
 pub const MAX_PRIORITY: u8 = 5;
 
@@ -41,7 +41,7 @@ pub struct Topology {
 
 impl Default for Topology {
     fn default() -> Self {
-        Self::new(DEFAULT_PREFIX)
+        Self::new(DEFAULT_BROKER_PREFIX)
     }
 }
 
@@ -121,17 +121,17 @@ fn word(name: &str) -> String {
 
 /// The keys in Redis under one prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Keys {
+pub struct RedisKeys {
     prefix: String,
 }
 
-impl Default for Keys {
+impl Default for RedisKeys {
     fn default() -> Self {
-        Self::new(DEFAULT_KEY_PREFIX)
+        Self::new(DEFAULT_REDIS_KEY_PREFIX)
     }
 }
 
-impl Keys {
+impl RedisKeys {
     /// The keys under `prefix`.
     #[must_use]
     pub fn new(prefix: impl Into<String>) -> Self {

@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 use crate::field_error::FieldError;
 use crate::schedule::parse_zone;
 
-pub mod words;
+pub mod describe;
 
 /// The most days one calendar may name.
-pub const MAX_DATES: usize = 2_000;
+pub const MAX_CALENDAR_DATES: usize = 2_000;
 /// The most weekly windows one calendar may have.
-pub const MAX_WINDOWS: usize = 100;
+pub const MAX_WEEKLY_WINDOWS: usize = 100;
 /// How many blackouts in a row are followed before they count as endless.
-const MAX_CHAIN: usize = 4_000;
+const MAX_CHAINED_BLACKOUTS: usize = 4_000;
 
 /// A set of blackouts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,18 +28,18 @@ pub struct Calendar {
     pub name: String,
     /// An IANA name: where the days and times are meant.
     pub zone: String,
-    /// Whole days, at most [`MAX_DATES`].
+    /// Whole days, at most [`MAX_CALENDAR_DATES`].
     #[serde(default)]
     pub dates: Vec<NaiveDate>,
-    /// Windows that come back every week, at most [`MAX_WINDOWS`].
+    /// Windows that come back every week, at most [`MAX_WEEKLY_WINDOWS`].
     #[serde(default)]
-    pub windows: Vec<Window>,
+    pub windows: Vec<WeeklyWindow>,
 }
 
 /// A blackout that comes back every week.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Window {
+pub struct WeeklyWindow {
     /// The day it begins on: 0 is Sunday, 6 is Saturday.
     pub weekday: u8,
     /// When it begins, local time.
@@ -50,7 +50,7 @@ pub struct Window {
 
 /// A blackout as it falls: what follows from days and windows that touch or overlap is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fall {
+pub struct BlackoutPeriod {
     /// When it begins, or the instant that was asked for, when that lies inside.
     pub from: DateTime<Utc>,
     /// The first instant after it; none when it has no end.
@@ -72,11 +72,17 @@ impl Calendar {
         if let Err(message) = parse_zone(&self.zone) {
             errors.push(FieldError::new("zone", message));
         }
-        if self.dates.len() > MAX_DATES {
-            errors.push(FieldError::new("dates", format!("at most {MAX_DATES} days: it has {}", self.dates.len())));
+        if self.dates.len() > MAX_CALENDAR_DATES {
+            errors.push(FieldError::new(
+                "dates",
+                format!("at most {MAX_CALENDAR_DATES} days: it has {}", self.dates.len()),
+            ));
         }
-        if self.windows.len() > MAX_WINDOWS {
-            errors.push(FieldError::new("windows", format!("at most {MAX_WINDOWS}: it has {}", self.windows.len())));
+        if self.windows.len() > MAX_WEEKLY_WINDOWS {
+            errors.push(FieldError::new(
+                "windows",
+                format!("at most {MAX_WEEKLY_WINDOWS}: it has {}", self.windows.len()),
+            ));
         }
         if let Some(window) = self.windows.iter().find(|window| window.weekday > 6) {
             let message = format!("a weekday takes 0 (Sunday) to 6 (Saturday): got {}", window.weekday);
@@ -124,14 +130,14 @@ impl Calendar {
 
     /// The next blackouts from `at` on, at most `most`; the first may be the one that `at` lies in.
     #[must_use]
-    pub fn falls(&self, mut at: DateTime<Utc>, most: usize) -> Vec<Fall> {
+    pub fn next_blackouts(&self, mut at: DateTime<Utc>, most: usize) -> Vec<BlackoutPeriod> {
         let mut falls = Vec::new();
         while falls.len() < most {
             let from = if self.blackout_end(at).is_some() { Some(at) } else { self.next_begin(at) };
             let Some(from) = from else { break };
             // Where the chain was given up it is black still.
             let to = blackout_end(&[self], from).filter(|to| self.blackout_end(*to).is_none());
-            falls.push(Fall { from, to });
+            falls.push(BlackoutPeriod { from, to });
             let Some(to) = to else { break };
             at = to;
         }
@@ -160,7 +166,7 @@ impl Calendar {
 pub fn blackout_end(calendars: &[&Calendar], at: DateTime<Utc>) -> Option<DateTime<Utc>> {
     let mut end = None;
     let mut probe = at;
-    for _ in 0..MAX_CHAIN {
+    for _ in 0..MAX_CHAINED_BLACKOUTS {
         match calendars.iter().filter_map(|calendar| calendar.blackout_end(probe)).max() {
             Some(until) => {
                 end = Some(until);
@@ -201,7 +207,7 @@ mod tests {
             name: "Friday night and May Day".into(),
             zone: "Europe/Warsaw".into(),
             dates: vec!["2026-05-01".parse().expect("date"), "2026-05-02".parse().expect("date")],
-            windows: vec![Window { weekday: 5, from: time("22:00:00"), to: time("06:00:00") }],
+            windows: vec![WeeklyWindow { weekday: 5, from: time("22:00:00"), to: time("06:00:00") }],
         }
     }
 
@@ -231,9 +237,9 @@ mod tests {
 
     #[test]
     fn the_next_blackouts_are_told_in_order_and_those_that_touch_as_one() {
-        let fall = |from, to| Fall { from: at(from), to: Some(at(to)) };
+        let fall = |from, to| BlackoutPeriod { from: at(from), to: Some(at(to)) };
         assert_eq!(
-            nights().falls(at("2026-04-28T12:00:00Z"), 3),
+            nights().next_blackouts(at("2026-04-28T12:00:00Z"), 3),
             [
                 // Two whole days with the night between them.
                 fall("2026-04-30T22:00:00Z", "2026-05-02T22:00:00Z"),
@@ -242,22 +248,22 @@ mod tests {
             ]
         );
         assert_eq!(
-            nights().falls(at("2026-05-09T01:00:00Z"), 1),
+            nights().next_blackouts(at("2026-05-09T01:00:00Z"), 1),
             [fall("2026-05-09T01:00:00Z", "2026-05-09T04:00:00Z")],
             "what has begun is told from the instant that was asked for"
         );
         let mut over = nights();
         over.windows.clear();
-        assert_eq!(over.falls(at("2026-06-01T00:00:00Z"), 3), [], "days that are over come no more");
+        assert_eq!(over.next_blackouts(at("2026-06-01T00:00:00Z"), 3), [], "days that are over come no more");
     }
 
     #[test]
     fn a_blackout_without_end_is_told_as_one() {
         let midnight = NaiveTime::MIN;
-        let windows = (0..7).map(|weekday| Window { weekday, from: midnight, to: midnight }).collect();
+        let windows = (0..7).map(|weekday| WeeklyWindow { weekday, from: midnight, to: midnight }).collect();
         let always = Calendar { dates: Vec::new(), windows, ..nights() };
         let now = at("2026-05-09T01:00:00Z");
-        assert_eq!(always.falls(now, 3), [Fall { from: now, to: None }]);
+        assert_eq!(always.next_blackouts(now, 3), [BlackoutPeriod { from: now, to: None }]);
     }
 
     #[test]

@@ -2,27 +2,27 @@
 //!
 //! Five fields (minute first) or six (second first), day-of-week 0–7 with both 0 and 7 Sunday, names, lists, ranges
 //! (also round the end: `22-2`), steps, `L`, `W`, `#`, and the macros. When day-of-month and day-of-week are both
-//! restricted, **both** must match; crontab would take either, which is why [`Cron::warnings`] says so. The dialect is
+//! restricted, **both** must match; crontab would take either, which is why [`CronExpression::warnings`] says so. The dialect is
 //! that of Cronos; `docs/SCHEDULES.md` has it in full.
 //!
 //! An expression is read once into bits ([`matcher`]) by a strict reader ([`field`]) that names the field and the remedy
 //! in every refusal. Matching works on local time; `zone.rs` turns it into instants. A scheduler reads an expression
 //! again for every fire, so reading allocates nothing.
 
+mod describe;
 mod field;
 pub(crate) mod matcher;
-mod words;
 
 use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
 use thiserror::Error;
 
 use crate::zone;
-use field::{HOUR, MINUTE, MONTH, NAMES, SECOND};
-use matcher::{ANY_MONTHDAY, ANY_WEEKDAY, Matcher};
+use field::{FIELD_NAMES, HOUR_FIELD, MINUTE_FIELD, MONTH_FIELD, SECOND_FIELD};
+use matcher::{ANY_MONTHDAY, ANY_WEEKDAY, CronMatcher};
 
 /// The most characters an expression may have.
-pub const MAX_LENGTH: usize = 256;
+pub const MAX_EXPRESSION_CHARS: usize = 256;
 
 /// Why an expression is refused: a sentence for people.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -31,21 +31,21 @@ pub struct CronError(pub String);
 
 /// A checked expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cron {
-    matcher: Matcher,
+pub struct CronExpression {
+    matcher: CronMatcher,
     interval: bool,
 }
 
-impl Cron {
+impl CronExpression {
     /// Checks an expression. Fields are parted by spaces or tabs.
     ///
     /// # Errors
     ///
     /// A sentence that names the field and the remedy.
     pub fn parse(expression: &str) -> Result<Self, CronError> {
-        if expression.len() > MAX_LENGTH && expression.chars().count() > MAX_LENGTH {
+        if expression.len() > MAX_EXPRESSION_CHARS && expression.chars().count() > MAX_EXPRESSION_CHARS {
             return Err(CronError(format!(
-                "the expression has {} characters: {MAX_LENGTH} are the most",
+                "the expression has {} characters: {MAX_EXPRESSION_CHARS} are the most",
                 expression.chars().count()
             )));
         }
@@ -73,12 +73,12 @@ impl Cron {
         } else if count != 6 {
             return Err(wrong_count(count));
         }
-        let matcher = Matcher {
-            seconds: SECOND.bits(fields[0])?,
-            minutes: MINUTE.bits(fields[1])?,
-            hours: HOUR.bits(fields[2])?,
+        let matcher = CronMatcher {
+            seconds: SECOND_FIELD.bits(fields[0])?,
+            minutes: MINUTE_FIELD.bits(fields[1])?,
+            hours: HOUR_FIELD.bits(fields[2])?,
             month_days: field::month_days(fields[3])?,
-            months: MONTH.bits(fields[4])?,
+            months: MONTH_FIELD.bits(fields[4])?,
             week_days: field::week_days(fields[5])?,
         };
         if !matcher.can_fire() {
@@ -113,8 +113,8 @@ impl Cron {
 
     /// The expression as an English sentence.
     #[must_use]
-    pub fn words(&self) -> String {
-        words::sentence(&self.matcher)
+    pub fn describe(&self) -> String {
+        describe::sentence(&self.matcher)
     }
 
     /// What a newcomer from another cron should be told.
@@ -132,7 +132,7 @@ impl Cron {
     }
 
     #[cfg(test)]
-    fn matcher(&self) -> &Matcher {
+    fn matcher(&self) -> &CronMatcher {
         &self.matcher
     }
 }
@@ -140,7 +140,7 @@ impl Cron {
 fn wrong_count(count: usize) -> CronError {
     let remedy = match count {
         0..5 => {
-            let missing = NAMES[count + 1..].join(", ");
+            let missing = FIELD_NAMES[count + 1..].join(", ");
             format!("{missing} {} missing", if count == 4 { "is" } else { "are" })
         }
         7 => "there is no year field: remove it".into(),

@@ -1,6 +1,6 @@
 //! When is a job due, and what becomes of a fire that comes late?
 //!
-//! A [`Timetable`] is a schedule with the rules that bend it: start and end, jitter, blackouts, misfires. The preview,
+//! A [`EffectiveSchedule`] is a schedule with the rules that bend it: start and end, jitter, blackouts, misfires. The preview,
 //! the commands and the dispatcher all ask it, so that what was shown is what happens.
 //!
 //! Instants come in two kinds. The *base* instants are the schedule's own; a *due* instant is a base instant moved by
@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 
 use crate::{
     calendar::{Calendar, blackout_end},
-    cron::Cron,
-    rules::{Blackout, Misfire, Rules},
+    cron::CronExpression,
+    rules::{BlackoutPolicy, MisfirePolicy, Rules},
     schedule::{Schedule, parse_zone},
 };
 use chrono::{DateTime, Duration, Utc};
@@ -19,17 +19,17 @@ use chrono_tz::Tz;
 use milvaion_protocol::id::JobId;
 
 /// A fire that comes at most so late is on time: the scheduler was busy, or held back by a clock that stepped; not away.
-pub const GRACE: Duration = Duration::seconds(60);
+pub const MISFIRE_GRACE: Duration = Duration::seconds(60);
 /// How many missed fires are counted before it is just "many".
-const MAX_COUNTED: usize = 1_000;
+const MAX_COUNTED_MISFIRES: usize = 1_000;
 /// How many instants `catch_up` walks over in one go.
-const MAX_WALK: usize = 50_000;
+const MAX_CATCH_UP_SCAN: usize = 50_000;
 /// How many blackouts are passed in search of a fire outside.
-const MAX_BLACKOUTS: usize = 500;
+const MAX_BLACKOUT_SCAN: usize = 500;
 
 /// What is made of a due instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum DueAction {
     /// An occurrence that is to run.
     Run,
     /// A row that says why nothing runs.
@@ -38,9 +38,9 @@ pub enum Verdict {
 
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Firing {
+pub struct DueDecision {
     /// What is made.
-    pub verdict: Verdict,
+    pub action: DueAction,
     /// Why it is skipped, or what else it stands for.
     pub note: Option<String>,
     /// When the job is due next; none when nothing is left, or when that depends on the run's end.
@@ -49,20 +49,20 @@ pub struct Firing {
 
 /// A schedule and the rules that bend it.
 #[derive(Debug)]
-pub struct Timetable<'a> {
+pub struct EffectiveSchedule<'a> {
     schedule: &'a Schedule,
     rules: &'a Rules,
     calendars: &'a [&'a Calendar],
-    cron: Option<(Cron, Tz)>,
+    cron: Option<(CronExpression, Tz)>,
     offset: Duration,
 }
 
-impl<'a> Timetable<'a> {
+impl<'a> EffectiveSchedule<'a> {
     /// The timetable of a job that keeps to `calendars`.
     #[must_use]
     pub fn new(id: JobId, schedule: &'a Schedule, rules: &'a Rules, calendars: &'a [&'a Calendar]) -> Self {
         let cron = match schedule {
-            Schedule::Cron { expression, zone } => Cron::parse(expression).ok().zip(parse_zone(zone).ok()),
+            Schedule::Cron { expression, zone } => CronExpression::parse(expression).ok().zip(parse_zone(zone).ok()),
             _ => None,
         };
         let recurs = matches!(schedule, Schedule::Cron { .. } | Schedule::Every { .. });
@@ -83,11 +83,11 @@ impl<'a> Timetable<'a> {
     pub fn following(&self, due: DateTime<Utc>, at_least: DateTime<Utc>) -> Option<DateTime<Utc>> {
         let mut after = due - self.offset;
         let mut least = at_least - self.offset;
-        for _ in 0..MAX_BLACKOUTS {
+        for _ in 0..MAX_BLACKOUT_SCAN {
             let base = self.next_base(after, least)?;
             let at = base + self.offset;
             let Some(end) = blackout_end(self.calendars, at) else { return self.before_end(at) };
-            if self.rules.blackout == Blackout::Postpone {
+            if self.rules.blackout == BlackoutPolicy::Postpone {
                 return self.after_blackouts(end);
             }
             after = base;
@@ -98,33 +98,33 @@ impl<'a> Timetable<'a> {
 
     /// Judges the fire that was due at `due` and is looked at now.
     #[must_use]
-    pub fn fire(&self, due: DateTime<Utc>, now: DateTime<Utc>) -> Firing {
+    pub fn decide(&self, due: DateTime<Utc>, now: DateTime<Utc>) -> DueDecision {
         if let Some(end) = blackout_end(self.calendars, due) {
             return self.blacked_out(due, end, now);
         }
-        if self.schedule.pause_after_end().is_some() {
+        if self.schedule.delay_after_end().is_some() {
             // Counted from the end of the run that is made now.
-            return Firing { verdict: Verdict::Run, note: None, next_fire_at: None };
+            return DueDecision { action: DueAction::Run, note: None, next_fire_at: None };
         }
-        let on_time = now - due <= GRACE;
+        let on_time = now - due <= MISFIRE_GRACE;
         match self.rules.misfire {
-            Misfire::CatchUp if on_time => {
-                Firing { verdict: Verdict::Run, note: None, next_fire_at: self.following(due, due) }
+            MisfirePolicy::CatchUp if on_time => {
+                DueDecision { action: DueAction::Run, note: None, next_fire_at: self.following(due, due) }
             }
-            Misfire::CatchUp => self.catch_up(due, now),
-            Misfire::Skip if !on_time => {
+            MisfirePolicy::CatchUp => self.catch_up(due, now),
+            MisfirePolicy::Skip if !on_time => {
                 let (missed, next) = self.missed(due, now);
                 let note = format!(
                     "Skipped: {} missed while no scheduler was there, and the job's misfire rule skips those.",
                     fires(missed + 1)
                 );
-                Firing { verdict: Verdict::Skip, note: Some(note), next_fire_at: next }
+                DueDecision { action: DueAction::Skip, note: Some(note), next_fire_at: next }
             }
-            Misfire::Skip | Misfire::FireOnce => {
+            MisfirePolicy::Skip | MisfirePolicy::FireOnce => {
                 let (missed, next) = self.missed(due, now);
                 let note =
                     (missed > 0).then(|| format!("stands for {} more, which came due before it ran", fires(missed)));
-                Firing { verdict: Verdict::Run, note, next_fire_at: next }
+                DueDecision { action: DueAction::Run, note, next_fire_at: next }
             }
         }
     }
@@ -135,7 +135,7 @@ impl<'a> Timetable<'a> {
         let mut next = self.following(due, due);
         while let Some(at) = next.filter(|at| *at <= now) {
             count += 1;
-            if count >= MAX_COUNTED {
+            if count >= MAX_COUNTED_MISFIRES {
                 return (count, self.following(at, now + Duration::microseconds(1)));
             }
             next = self.following(at, at);
@@ -144,13 +144,13 @@ impl<'a> Timetable<'a> {
     }
 
     /// Keeps the newest missed fires that limit and window allow, oldest first, and skips what came before them.
-    fn catch_up(&self, due: DateTime<Utc>, now: DateTime<Utc>) -> Firing {
+    fn catch_up(&self, due: DateTime<Utc>, now: DateTime<Utc>) -> DueDecision {
         let limit = self.rules.catch_up_limit as usize;
         let from = now - Duration::seconds(self.rules.catch_up_window_seconds.into());
         let mut kept: VecDeque<DateTime<Utc>> = VecDeque::new();
         let mut at = if due >= from { Some(due) } else { self.following(due, from) };
         let mut walked = 0;
-        while let Some(instant) = at.filter(|at| *at <= now && walked < MAX_WALK) {
+        while let Some(instant) = at.filter(|at| *at <= now && walked < MAX_CATCH_UP_SCAN) {
             kept.push_back(instant);
             if kept.len() > limit {
                 kept.pop_front();
@@ -160,7 +160,7 @@ impl<'a> Timetable<'a> {
         }
         match kept.front() {
             Some(first) if *first == due => {
-                Firing { verdict: Verdict::Run, note: None, next_fire_at: self.following(due, due) }
+                DueDecision { action: DueAction::Run, note: None, next_fire_at: self.following(due, due) }
             }
             first => {
                 let next = first.copied().or_else(|| self.following(due, now + Duration::microseconds(1)));
@@ -169,31 +169,31 @@ impl<'a> Timetable<'a> {
                      back at most).",
                     limit, self.rules.catch_up_window_seconds
                 );
-                Firing { verdict: Verdict::Skip, note: Some(note), next_fire_at: next }
+                DueDecision { action: DueAction::Skip, note: Some(note), next_fire_at: next }
             }
         }
     }
 
     /// A calendar was changed after the due instant was worked out.
-    fn blacked_out(&self, due: DateTime<Utc>, end: DateTime<Utc>, now: DateTime<Utc>) -> Firing {
+    fn blacked_out(&self, due: DateTime<Utc>, end: DateTime<Utc>, now: DateTime<Utc>) -> DueDecision {
         let (next, note) = match self.rules.blackout {
-            Blackout::Skip => {
+            BlackoutPolicy::Skip => {
                 // What else was missed meanwhile is judged by the misfire rule, one after the other.
-                let least = if self.schedule.pause_after_end().is_some() { now.max(end) } else { end };
+                let least = if self.schedule.delay_after_end().is_some() { now.max(end) } else { end };
                 (self.following(due, least), "Skipped: a calendar blacks this time out.".to_owned())
             }
-            Blackout::Postpone => {
+            BlackoutPolicy::Postpone => {
                 let next = self.after_blackouts(end);
                 let until = end.format("%Y-%m-%d %H:%M UTC");
                 (next, format!("Postponed: a calendar blacks this time out until {until}."))
             }
         };
-        Firing { verdict: Verdict::Skip, note: Some(note), next_fire_at: next }
+        DueDecision { action: DueAction::Skip, note: Some(note), next_fire_at: next }
     }
 
     /// The due instant at the end of a blackout. Jitter counts here too, or every postponed job would start at once.
     fn after_blackouts(&self, mut end: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        for _ in 0..MAX_BLACKOUTS {
+        for _ in 0..MAX_BLACKOUT_SCAN {
             let at = end + self.offset;
             match blackout_end(self.calendars, at) {
                 None => return self.before_end(at),
@@ -221,7 +221,7 @@ impl<'a> Timetable<'a> {
                 let step = Duration::try_seconds(i64::try_from(*seconds).ok()?)?;
                 let anchor = match self.rules.start_at {
                     Some(start) if start > after => return steps(start, step, least, 0),
-                    Some(start) if self.schedule.pause_after_end().is_none() => {
+                    Some(start) if self.schedule.delay_after_end().is_none() => {
                         return steps(start, step, least.max(after + Duration::microseconds(1)), 0);
                     }
                     _ => after,
@@ -252,7 +252,7 @@ fn jitter(id: JobId, seconds: u32) -> Duration {
 fn fires(count: usize) -> String {
     match count {
         1 => "1 fire".to_owned(),
-        n if n >= MAX_COUNTED => format!("{MAX_COUNTED} fires or more"),
+        n if n >= MAX_COUNTED_MISFIRES => format!("{MAX_COUNTED_MISFIRES} fires or more"),
         n => format!("{n} fires"),
     }
 }

@@ -12,29 +12,29 @@ use milvaion_protocol::id::CalendarId;
 mod policies;
 mod retries;
 
-pub use policies::{Blackout, Misfire, OnLost, Overlap};
-pub use retries::{LONGEST_PAUSE_SECONDS, retry_words};
+pub use policies::{BlackoutPolicy, LostRunPolicy, MisfirePolicy, OverlapPolicy};
+pub use retries::{MAX_RETRY_DELAY_SECONDS, describe_retries};
 
 /// The longest jitter, in seconds: a day.
 pub const MAX_JITTER_SECONDS: u32 = 86_400;
 /// The most calendars one job may have.
 pub const MAX_CALENDARS: usize = 10;
 /// The most missed fires that `catch_up` repeats.
-pub const MAX_CATCH_UP: u32 = 10_000;
+pub const MAX_CATCH_UP_RUNS: u32 = 10_000;
 /// The longest window of `catch_up`, in seconds: thirty days.
 pub const MAX_CATCH_UP_WINDOW_SECONDS: u32 = 30 * 86_400;
 /// The most occurrences a limit may allow at once.
-pub const MAX_CONCURRENT: u16 = 10_000;
+pub const MAX_CONCURRENCY_LIMIT: u16 = 10_000;
 /// The most characters of a concurrency key.
-pub const MAX_KEY_LENGTH: usize = 100;
+pub const MAX_CONCURRENCY_KEY_CHARS: usize = 100;
 /// The most failures a breaker may wait for.
-pub const MAX_THRESHOLD: u16 = 100;
+pub const MAX_AUTO_DISABLE_THRESHOLD: u16 = 100;
 
 /// When a job that keeps failing is disabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AutoDisable {
-    /// After how many failures in a row, 1 to [`MAX_THRESHOLD`].
+    /// After how many failures in a row, 1 to [`MAX_AUTO_DISABLE_THRESHOLD`].
     pub threshold: u16,
     /// Within how many seconds they must have ended, 1 to 30 days.
     pub window_seconds: u32,
@@ -46,10 +46,10 @@ pub struct AutoDisable {
 /// At most so many open occurrences, over all jobs that name the same key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct KeyLimit {
-    /// What is shared: a database, a tenant, an account. 1 to [`MAX_KEY_LENGTH`] characters.
+pub struct ConcurrencyKeyLimit {
+    /// What is shared: a database, a tenant, an account. 1 to [`MAX_CONCURRENCY_KEY_CHARS`] characters.
     pub key: String,
-    /// 1 to [`MAX_CONCURRENT`]. Where jobs disagree, each is held to its own number.
+    /// 1 to [`MAX_CONCURRENCY_LIMIT`]. Where jobs disagree, each is held to its own number.
     pub limit: u16,
 }
 
@@ -70,24 +70,24 @@ pub struct Rules {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub calendars: Vec<CalendarId>,
     /// What becomes of a fire in a blackout.
-    #[serde(skip_serializing_if = "Blackout::is_usual")]
-    pub blackout: Blackout,
+    #[serde(skip_serializing_if = "BlackoutPolicy::is_default")]
+    pub blackout: BlackoutPolicy,
     /// What becomes of missed fires.
-    #[serde(skip_serializing_if = "Misfire::is_usual")]
-    pub misfire: Misfire,
-    /// How many missed fires `catch_up` repeats at most, 1 to [`MAX_CATCH_UP`].
+    #[serde(skip_serializing_if = "MisfirePolicy::is_default")]
+    pub misfire: MisfirePolicy,
+    /// How many missed fires `catch_up` repeats at most, 1 to [`MAX_CATCH_UP_RUNS`].
     pub catch_up_limit: u32,
     /// How far back `catch_up` looks, in seconds, 1 to [`MAX_CATCH_UP_WINDOW_SECONDS`].
     pub catch_up_window_seconds: u32,
     /// What becomes of a fire while the previous occurrence is open.
-    #[serde(skip_serializing_if = "Overlap::is_usual")]
-    pub overlap: Overlap,
-    /// At most so many occurrences of this job at once, 1 to [`MAX_CONCURRENT`].
+    #[serde(skip_serializing_if = "OverlapPolicy::is_default")]
+    pub overlap: OverlapPolicy,
+    /// At most so many occurrences of this job at once, 1 to [`MAX_CONCURRENCY_LIMIT`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_concurrent: Option<u16>,
     /// At most so many at once among all jobs with the same key.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub key_limit: Option<KeyLimit>,
+    pub key_limit: Option<ConcurrencyKeyLimit>,
     /// Attempts after the first, 0 to 100.
     #[serde(skip_serializing_if = "is_zero_u16")]
     pub max_retries: u16,
@@ -99,10 +99,10 @@ pub struct Rules {
     pub retry_jitter_percent: u16,
     /// After how many seconds without a heartbeat a run counts as lost, 15 to 86,400; none means the installation's.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub zombie_timeout_seconds: Option<u32>,
+    pub heartbeat_timeout_seconds: Option<u32>,
     /// What becomes of a run that is lost.
-    #[serde(skip_serializing_if = "OnLost::is_usual")]
-    pub on_lost: OnLost,
+    #[serde(skip_serializing_if = "LostRunPolicy::is_default")]
+    pub on_lost: LostRunPolicy,
     /// When the job is disabled for failing; none means that the installation's rule holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_disable: Option<AutoDisable>,
@@ -115,18 +115,18 @@ impl Default for Rules {
             end_at: None,
             jitter_seconds: 0,
             calendars: Vec::new(),
-            blackout: Blackout::default(),
-            misfire: Misfire::default(),
+            blackout: BlackoutPolicy::default(),
+            misfire: MisfirePolicy::default(),
             catch_up_limit: 100,
             catch_up_window_seconds: 3_600,
-            overlap: Overlap::default(),
+            overlap: OverlapPolicy::default(),
             max_concurrent: None,
             key_limit: None,
             max_retries: 0,
             base_retry_delay_seconds: 5,
             retry_jitter_percent: 0,
-            zombie_timeout_seconds: None,
-            on_lost: OnLost::default(),
+            heartbeat_timeout_seconds: None,
+            on_lost: LostRunPolicy::default(),
             auto_disable: None,
         }
     }
@@ -146,22 +146,22 @@ impl Rules {
             }
         };
         within("jitter_seconds", self.jitter_seconds, 0, MAX_JITTER_SECONDS);
-        within("catch_up_limit", self.catch_up_limit, 1, MAX_CATCH_UP);
+        within("catch_up_limit", self.catch_up_limit, 1, MAX_CATCH_UP_RUNS);
         within("catch_up_window_seconds", self.catch_up_window_seconds, 1, MAX_CATCH_UP_WINDOW_SECONDS);
         if let Some(limit) = self.max_concurrent {
-            within("max_concurrent", limit.into(), 1, MAX_CONCURRENT.into());
+            within("max_concurrent", limit.into(), 1, MAX_CONCURRENCY_LIMIT.into());
         }
         if let Some(key) = &self.key_limit {
-            within("concurrency_key_limit", key.limit.into(), 1, MAX_CONCURRENT.into());
+            within("concurrency_key_limit", key.limit.into(), 1, MAX_CONCURRENCY_LIMIT.into());
         }
         within("max_retries", self.max_retries.into(), 0, 100);
         within("base_retry_delay_seconds", self.base_retry_delay_seconds, 1, 86_400);
         within("retry_jitter_percent", self.retry_jitter_percent.into(), 0, 100);
-        if let Some(seconds) = self.zombie_timeout_seconds {
-            within("zombie_timeout_seconds", seconds, 15, 86_400);
+        if let Some(seconds) = self.heartbeat_timeout_seconds {
+            within("heartbeat_timeout_seconds", seconds, 15, 86_400);
         }
         if let Some(breaker) = self.auto_disable {
-            within("auto_disable_threshold", breaker.threshold.into(), 1, MAX_THRESHOLD.into());
+            within("auto_disable_threshold", breaker.threshold.into(), 1, MAX_AUTO_DISABLE_THRESHOLD.into());
             within("auto_disable_window_seconds", breaker.window_seconds, 1, MAX_CATCH_UP_WINDOW_SECONDS);
             if let Some(seconds) = breaker.cool_down_seconds {
                 within("auto_disable_cool_down_seconds", seconds, 1, MAX_CATCH_UP_WINDOW_SECONDS);
@@ -169,10 +169,10 @@ impl Rules {
         }
         if let Some(key) = &self.key_limit
             && (key.key.trim().is_empty()
-                || key.key.chars().count() > MAX_KEY_LENGTH
+                || key.key.chars().count() > MAX_CONCURRENCY_KEY_CHARS
                 || key.key.contains(char::is_control))
         {
-            wrong.push(("concurrency_key", format!("takes 1 to {MAX_KEY_LENGTH} printable characters")));
+            wrong.push(("concurrency_key", format!("takes 1 to {MAX_CONCURRENCY_KEY_CHARS} printable characters")));
         }
         if self.calendars.len() > MAX_CALENDARS {
             wrong.push(("calendars", format!("takes at most {MAX_CALENDARS} calendars")));
@@ -188,15 +188,15 @@ impl Rules {
     /// Whether occurrences of the job are counted against each other or against others', so that each needs a slot.
     #[must_use]
     pub fn needs_slot(&self) -> bool {
-        self.overlap != Overlap::Allow || self.max_concurrent.is_some() || self.key_limit.is_some()
+        self.overlap != OverlapPolicy::Allow || self.max_concurrent.is_some() || self.key_limit.is_some()
     }
 
     /// How many occurrences of this job may be open at once; none means any number.
     #[must_use]
     pub fn job_limit(&self) -> Option<u16> {
         match self.overlap {
-            Overlap::Queue | Overlap::Replace => Some(1),
-            Overlap::Allow | Overlap::Skip => self.max_concurrent,
+            OverlapPolicy::Queue | OverlapPolicy::Replace => Some(1),
+            OverlapPolicy::Allow | OverlapPolicy::Skip => self.max_concurrent,
         }
     }
 }
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn taking_turns_means_one_at_a_time() {
-        let rules = Rules { overlap: Overlap::Queue, max_concurrent: Some(5), ..Rules::default() };
+        let rules = Rules { overlap: OverlapPolicy::Queue, max_concurrent: Some(5), ..Rules::default() };
         assert_eq!(rules.job_limit(), Some(1));
         assert_eq!(Rules { max_concurrent: Some(5), ..Rules::default() }.job_limit(), Some(5));
     }

@@ -9,10 +9,10 @@ use chrono::{DateTime, Duration, Utc};
 use chrono_tz::Tz;
 use serde::{Deserialize, Serialize};
 
-use crate::cron::Cron;
+use crate::cron::CronExpression;
 
 /// The longest pause between two fires of an `every` schedule: a year, in seconds.
-pub const MAX_EVERY_SECONDS: u64 = 366 * 24 * 3600;
+pub const MAX_INTERVAL_SECONDS: u64 = 366 * 24 * 3600;
 
 /// When a job is due.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,8 +30,8 @@ pub enum Schedule {
         /// At least 1.
         seconds: u64,
         /// What the seconds are counted from.
-        #[serde(default, skip_serializing_if = "Rhythm::is_from_fire")]
-        from: Rhythm,
+        #[serde(default, skip_serializing_if = "IntervalAnchor::is_from_fire")]
+        from: IntervalAnchor,
     },
     /// At one instant.
     Once {
@@ -45,7 +45,7 @@ pub enum Schedule {
 /// What an `every` schedule counts from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Rhythm {
+pub enum IntervalAnchor {
     /// The last fire: the rhythm is kept however long a run takes.
     #[default]
     Fire,
@@ -53,20 +53,20 @@ pub enum Rhythm {
     End,
 }
 
-impl Rhythm {
+impl IntervalAnchor {
     /// The word in definitions and forms.
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Fire => "fire",
             Self::End => "end",
         }
     }
 
-    /// The one behind a [`word`](Self::word).
+    /// The one behind a [`as_str`](Self::as_str).
     #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Fire, Self::End].into_iter().find(|rhythm| rhythm.word() == word)
+    pub fn parse(word: &str) -> Option<Self> {
+        [Self::Fire, Self::End].into_iter().find(|rhythm| rhythm.as_str() == word)
     }
 
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
@@ -79,14 +79,14 @@ impl Schedule {
     /// Every so many seconds, counted from the last fire.
     #[must_use]
     pub const fn every(seconds: u64) -> Self {
-        Self::Every { seconds, from: Rhythm::Fire }
+        Self::Every { seconds, from: IntervalAnchor::Fire }
     }
 
     /// The pause after the end of a run, for a rhythm that is counted from there.
     #[must_use]
-    pub const fn pause_after_end(&self) -> Option<u64> {
+    pub const fn delay_after_end(&self) -> Option<u64> {
         match self {
-            Self::Every { seconds, from: Rhythm::End } => Some(*seconds),
+            Self::Every { seconds, from: IntervalAnchor::End } => Some(*seconds),
             _ => None,
         }
     }
@@ -99,12 +99,12 @@ impl Schedule {
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         match self {
             Self::Cron { expression, zone } => {
-                Cron::parse(expression).map_err(|error| ("cron", error.0))?;
+                CronExpression::parse(expression).map_err(|error| ("cron", error.0))?;
                 parse_zone(zone).map_err(|message| ("zone", message))?;
                 Ok(())
             }
             Self::Every { seconds, .. } if *seconds < 1 => Err(("every", "a rhythm takes at least 1 second".into())),
-            Self::Every { seconds, .. } if *seconds > MAX_EVERY_SECONDS => {
+            Self::Every { seconds, .. } if *seconds > MAX_INTERVAL_SECONDS => {
                 Err(("every", "a rhythm takes at most 366 days: use a cron expression or a date".into()))
             }
             _ => Ok(()),
@@ -117,7 +117,9 @@ impl Schedule {
     #[must_use]
     pub fn next_after(&self, after: DateTime<Utc>) -> Option<DateTime<Utc>> {
         match self {
-            Self::Cron { expression, zone } => Cron::parse(expression).ok()?.next_after(parse_zone(zone).ok()?, after),
+            Self::Cron { expression, zone } => {
+                CronExpression::parse(expression).ok()?.next_after(parse_zone(zone).ok()?, after)
+            }
             Self::Every { seconds, .. } => after.checked_add_signed(Duration::seconds(i64::try_from(*seconds).ok()?)),
             Self::Once { at } => Some(*at).filter(|at| *at > after),
             Self::Manual => None,
@@ -141,14 +143,14 @@ impl Schedule {
 
     /// The schedule as a sentence.
     #[must_use]
-    pub fn words(&self) -> String {
+    pub fn describe(&self) -> String {
         match self {
-            Self::Cron { expression, zone } => match Cron::parse(expression) {
-                Ok(cron) => format!("{}, {zone}", cron.words().trim_end_matches('.')),
+            Self::Cron { expression, zone } => match CronExpression::parse(expression) {
+                Ok(cron) => format!("{}, {zone}", cron.describe().trim_end_matches('.')),
                 Err(error) => format!("Invalid: {error}"),
             },
-            Self::Every { seconds, from: Rhythm::Fire } => format!("Every {}", span(*seconds)),
-            Self::Every { seconds, from: Rhythm::End } => {
+            Self::Every { seconds, from: IntervalAnchor::Fire } => format!("Every {}", span(*seconds)),
+            Self::Every { seconds, from: IntervalAnchor::End } => {
                 format!("{} after the end of the last run", count(*seconds))
             }
             Self::Once { at } => format!("Once at {}", at.format("%Y-%m-%d %H:%M:%S UTC")),
@@ -234,11 +236,11 @@ mod tests {
 
     #[test]
     fn words_are_for_people() {
-        assert_eq!(Schedule::every(120).words(), "Every 2 minutes");
-        assert_eq!(Schedule::every(1).words(), "Every second");
-        let pausing = Schedule::Every { seconds: 90, from: Rhythm::End };
-        assert_eq!(pausing.words(), "90 seconds after the end of the last run");
+        assert_eq!(Schedule::every(120).describe(), "Every 2 minutes");
+        assert_eq!(Schedule::every(1).describe(), "Every second");
+        let pausing = Schedule::Every { seconds: 90, from: IntervalAnchor::End };
+        assert_eq!(pausing.describe(), "90 seconds after the end of the last run");
         let daily = Schedule::Cron { expression: "0 9 * * *".into(), zone: "UTC".into() };
-        assert!(daily.words().ends_with(", UTC"), "{}", daily.words());
+        assert!(daily.describe().ends_with(", UTC"), "{}", daily.describe());
     }
 }

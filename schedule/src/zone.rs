@@ -15,34 +15,34 @@
 //! began, and the width of a change, its hour, a date line or two changes close together need no case of their own.
 //!
 //! The zone database does not list its changes to us; it only answers which offset holds at an instant. Changes are
-//! therefore found by asking every [`STRIDE`] and halving where two answers differ.
+//! therefore found by asking every [`OFFSET_SCAN_STEP`] and halving where two answers differ.
 
 use chrono::{DateTime, Offset, TimeZone, Utc};
 use chrono_tz::Tz;
 
-use crate::cron::matcher::{FIRST, LAST, Matcher};
+use crate::cron::matcher::{CronMatcher, MAX_LOCAL_TIME, MIN_LOCAL_TIME};
 
 /// Seconds between two looks at a zone's offset. The two changes closest to each other in the whole database are
 /// 95 hours apart (Freetown, 1939), so none hides between two looks.
-const STRIDE: i64 = 24 * 3600;
+const OFFSET_SCAN_STEP: i64 = 24 * 3600;
 
 /// No zone's offset is further from UTC than this, in seconds (Manila once had nearly 16 hours).
-const WIDEST: i64 = 24 * 3600;
+const MAX_UTC_OFFSET: i64 = 24 * 3600;
 
 /// How far before the search the clock's movements are looked at, in seconds: after the widest fold (a day, Alaska in
 /// 1867) the high mark is reached again.
-const BEHIND: i64 = 2 * 24 * 3600;
+const SCAN_BEFORE: i64 = 2 * 24 * 3600;
 
 /// How far from the search's start one look reaches, in seconds.
-const AHEAD: i64 = 3 * 24 * 3600;
+const SCAN_AFTER: i64 = 3 * 24 * 3600;
 
 /// The most windows one search may need: the one it starts in, and one more for each time its match turns out to lie in
 /// a second pass.
-const WINDOWS: usize = 16;
+const MAX_SCANS: usize = 16;
 
 /// A stretch of time with one offset.
 #[derive(Clone, Copy)]
-struct Span {
+struct OffsetSpan {
     /// First and one past the last second, UTC.
     start: i64,
     end: i64,
@@ -50,14 +50,19 @@ struct Span {
 }
 
 /// The first instant strictly after `after` at which the pattern fires in `zone`; none when it never fires again.
-pub(crate) fn next_after(matcher: &Matcher, interval: bool, zone: Tz, after: DateTime<Utc>) -> Option<DateTime<Utc>> {
+pub(crate) fn next_after(
+    matcher: &CronMatcher,
+    interval: bool,
+    zone: Tz,
+    after: DateTime<Utc>,
+) -> Option<DateTime<Utc>> {
     // Fires are whole seconds.
     next(matcher, interval, zone, after.timestamp() + 1, true)
 }
 
 /// The first instant at or after `from`. At `from` itself only the wall clock counts: a fire that stands in there for
 /// times the clock has just jumped over belongs to who asked before the jump.
-pub(crate) fn next_from(matcher: &Matcher, interval: bool, zone: Tz, from: DateTime<Utc>) -> Option<DateTime<Utc>> {
+pub(crate) fn next_from(matcher: &CronMatcher, interval: bool, zone: Tz, from: DateTime<Utc>) -> Option<DateTime<Utc>> {
     if from.timestamp_subsec_nanos() > 0 {
         return next_after(matcher, interval, zone, from);
     }
@@ -65,31 +70,31 @@ pub(crate) fn next_from(matcher: &Matcher, interval: bool, zone: Tz, from: DateT
 }
 
 /// The first fire at or after the second `from`; `jumped` says whether one counts that stands in for a gap ending there.
-fn next(matcher: &Matcher, interval: bool, zone: Tz, from: i64, mut jumped: bool) -> Option<DateTime<Utc>> {
+fn next(matcher: &CronMatcher, interval: bool, zone: Tz, from: i64, mut jumped: bool) -> Option<DateTime<Utc>> {
     // Offsets of absurd instants are nobody's business: nothing fires before the calendar begins or after it ends.
-    let mut from = from.max(FIRST);
-    for _ in 0..WINDOWS {
-        if from > LAST {
+    let mut from = from.max(MIN_LOCAL_TIME);
+    for _ in 0..MAX_SCANS {
+        if from > MAX_LOCAL_TIME {
             return None;
         }
-        let mut spans = spans(zone, from - BEHIND, from + AHEAD);
+        let mut spans = spans(zone, from - SCAN_BEFORE, from + SCAN_AFTER);
         // Nothing fires before the hand reaches the first match above the lowest local time still to come.
         let lowest = spans.iter().map(|span| span.offset).min().unwrap_or(0);
-        let earliest = matcher.next(from - 1 + lowest)? - WIDEST;
+        let earliest = matcher.next(from - 1 + lowest)? - MAX_UTC_OFFSET;
         if earliest > from {
             (from, jumped) = (earliest, true);
-            spans = self::spans(zone, from - BEHIND, from + AHEAD);
+            spans = self::spans(zone, from - SCAN_BEFORE, from + SCAN_AFTER);
         }
         if let Some(at) = first_in(matcher, interval, &spans, from, jumped) {
-            return DateTime::from_timestamp(at, 0).filter(|_| at <= LAST);
+            return DateTime::from_timestamp(at, 0).filter(|_| at <= MAX_LOCAL_TIME);
         }
-        (from, jumped) = (from + AHEAD, true);
+        (from, jumped) = (from + SCAN_AFTER, true);
     }
     None
 }
 
 /// The first second at or after `from` within `spans` at which the pattern fires.
-fn first_in(matcher: &Matcher, interval: bool, spans: &[Span], from: i64, jumped: bool) -> Option<i64> {
+fn first_in(matcher: &CronMatcher, interval: bool, spans: &[OffsetSpan], from: i64, jumped: bool) -> Option<i64> {
     let mut mark = i64::MIN;
     for span in spans {
         let shown = span.start + span.offset;
@@ -114,22 +119,22 @@ fn first_in(matcher: &Matcher, interval: bool, spans: &[Span], from: i64, jumped
 }
 
 /// The stretches of one offset that `[low, high)` falls into.
-fn spans(zone: Tz, low: i64, high: i64) -> Vec<Span> {
+fn spans(zone: Tz, low: i64, high: i64) -> Vec<OffsetSpan> {
     let mut spans = Vec::with_capacity(2);
     let mut start = low;
     let mut held = offset(zone, low);
     let mut looked = low;
     while looked < high {
-        let next = (looked + STRIDE).min(high);
+        let next = (looked + OFFSET_SCAN_STEP).min(high);
         let found = offset(zone, next);
         if found != held {
             let change = change(zone, looked, next, held);
-            spans.push(Span { start, end: change, offset: held });
+            spans.push(OffsetSpan { start, end: change, offset: held });
             (start, held) = (change, found);
         }
         looked = next;
     }
-    spans.push(Span { start, end: high, offset: held });
+    spans.push(OffsetSpan { start, end: high, offset: held });
     spans
 }
 

@@ -19,24 +19,24 @@ use std::{
 };
 
 /// A difference between what PostgreSQL says and what we expected it to say that is no drift but a step.
-const STEP: Duration = Duration::seconds(2);
+const DATABASE_STEP_THRESHOLD: Duration = Duration::seconds(2);
 /// The same for this machine's clock against its monotonic one.
-const MACHINE_STEP: Duration = Duration::seconds(5);
+const MACHINE_STEP_THRESHOLD: Duration = Duration::seconds(5);
 /// How long dispatching is held after a step.
-const HOLD: Duration = Duration::seconds(30);
+const DISPATCH_HOLD: Duration = Duration::seconds(30);
 /// How long after a hold other servers may still go by the old time.
-const DOUBT: Duration = Duration::seconds(60);
+const STALE_TIME_WINDOW: Duration = Duration::seconds(60);
 
 /// Where time comes from. Cloning gives the same one.
 #[derive(Clone, Debug)]
 pub struct Clock {
-    source: Arc<Source>,
+    source: Arc<ClockSource>,
     /// When set, time stands still here (microseconds since the epoch): tests move it by hand.
     frozen: Option<Arc<AtomicI64>>,
 }
 
 #[derive(Debug)]
-struct Source {
+struct ClockSource {
     /// The machine's clock and its monotonic one, read together at the beginning.
     wall: DateTime<Utc>,
     begun: Instant,
@@ -60,7 +60,7 @@ impl Clock {
     /// The machine's clock.
     #[must_use]
     pub fn system() -> Self {
-        let source = Source {
+        let source = ClockSource {
             wall: machine_now(),
             begun: Instant::now(),
             offset: AtomicI64::new(0),
@@ -105,14 +105,14 @@ impl Clock {
     /// Whether a clock was set so short a while ago that what other servers write may still go by the old time: they
     /// measure once a minute. Ages say nothing until then.
     #[must_use]
-    pub fn is_doubtful(&self) -> bool {
+    pub fn is_settling(&self) -> bool {
         let until = self.source.held_until.load(Ordering::Relaxed);
-        self.passed() < until.saturating_add(DOUBT.num_microseconds().unwrap_or(0))
+        self.passed() < until.saturating_add(STALE_TIME_WINDOW.num_microseconds().unwrap_or(0))
     }
 
     /// Holds dispatching for 30 seconds from now.
     pub fn hold(&self) {
-        let until = self.passed().saturating_add(HOLD.num_microseconds().unwrap_or(0));
+        let until = self.passed().saturating_add(DISPATCH_HOLD.num_microseconds().unwrap_or(0));
         self.source.held_until.fetch_max(until, Ordering::Relaxed);
     }
 
@@ -126,13 +126,13 @@ impl Clock {
         let passed = i64::try_from(self.source.begun.elapsed().as_micros()).unwrap_or(i64::MAX);
         let ahead = (wall - self.source.wall).num_microseconds().unwrap_or(0) - passed;
         let step = Duration::microseconds(ahead - self.source.ahead.swap(ahead, Ordering::Relaxed));
-        if step.abs() <= MACHINE_STEP {
+        if step.abs() <= MACHINE_STEP_THRESHOLD {
             return None;
         }
         tracing::warn!(
             event.name = "clock_step",
             step_ms = step.num_milliseconds(),
-            hold_s = HOLD.num_seconds(),
+            hold_s = DISPATCH_HOLD.num_seconds(),
             "this machine's clock was set, or it slept; nothing is fired for a moment"
         );
         self.hold();
@@ -159,11 +159,11 @@ impl Clock {
         let step = Duration::microseconds(wanted - self.source.offset.load(Ordering::Relaxed));
         // A difference below the time the question took is noise.
         if step.abs() > took {
-            if !is_first && step.abs() > STEP {
+            if !is_first && step.abs() > DATABASE_STEP_THRESHOLD {
                 tracing::warn!(
                     event.name = "clock_step",
                     step_ms = step.num_milliseconds(),
-                    hold_s = HOLD.num_seconds(),
+                    hold_s = DISPATCH_HOLD.num_seconds(),
                     "PostgreSQL's clock was set, or this machine slept; nothing is fired for a moment"
                 );
                 // First, or somebody could read the new time and know of no hold.
@@ -235,7 +235,7 @@ mod tests {
         let off = clock.now() - machine_now() - Duration::hours(2);
         assert!(off.abs() < Duration::seconds(1), "{off}");
         assert_eq!(clock.held_for(), None, "the first measurement is no step");
-        assert!(!clock.is_doubtful());
+        assert!(!clock.is_settling());
     }
 
     #[test]
@@ -245,7 +245,7 @@ mod tests {
             let before = machine_now();
             assert!((clock.align(before + step, before) - step).abs() < Duration::seconds(1));
             assert!(clock.held_for().is_some_and(|left| left.as_secs() > 25), "{step}");
-            assert!(clock.is_doubtful(), "{step}");
+            assert!(clock.is_settling(), "{step}");
             assert!((clock.now() - machine_now() - step).abs() < Duration::seconds(1), "{step}");
         }
     }

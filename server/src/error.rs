@@ -20,6 +20,6 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
 
 /// The first characters of a body, on one line, for a log that says what was let go.
 #[must_use]
-pub fn start_of(body: &[u8]) -> String {
+pub fn body_excerpt(body: &[u8]) -> String {
     String::from_utf8_lossy(body).chars().take(120).flat_map(char::escape_default).collect()
 }

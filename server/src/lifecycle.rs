@@ -21,36 +21,36 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     background::{
-        board::Board,
-        breaker::Breaker,
-        cancellations::Cancellations,
+        activators::Activators,
+        auto_disable::AutoDisabler,
+        cancellations::CancellationRepeater,
         clock_watch::ClockWatch,
         dispatcher::Dispatcher,
         driver::{drive, drive_led},
-        due_index::DueIndex,
-        growth::Growth,
-        lease::{self, LEADER, Leadership, Lease},
-        lost_messages::LostMessages,
-        presence::Presence,
-        releaser::Releaser,
+        due_index::DueIndexRebuilder,
+        lease::{self, LEADER_ROLE, Leadership, Lease},
+        lost_messages::LostMessageDetector,
+        lost_runs::{HeartbeatFeed, LostRunDetector},
+        maintenance::Maintenance,
+        partition_analyze::AnalyzePartitions,
+        presence::WorkerPresence,
         republisher::{self, Republisher},
-        sender::{Marker, Sender},
-        upkeep::Upkeep,
-        wakes::Wakes,
-        zombies::{Ears, Zombies},
+        sender::{MessageSender, PublishMarker},
+        slot_granter::SlotGranter,
+        task_status::TaskStatuses,
     },
-    broker::{Broker, consumer::consume, depth::QueueProbe, publisher::Publisher},
+    broker::{Broker, consumer::consume, publisher::Publisher, queue_probe::QueueProbe},
     cache::Cache,
     clock::Clock,
-    command::{cluster::Cluster, jobs::Jobs, sign_in::Hasher},
-    config::Config,
+    command::{cluster::ClusterCommands, jobs::JobCommands, sign_in::PassphraseHasher},
+    config::ServerConfig,
     error::chain,
     http::{WebState, health::HealthCheck},
-    intake::{
-        claims::ClaimIntake, dead_letters::DeadLetterIntake, logs::LogIntake, registration::RegistrationIntake,
-        status::StatusIntake,
+    ingest::{
+        claims::ClaimConsumer, dead_letters::DeadLetterConsumer, logs::LogConsumer, registration::RegistrationConsumer,
+        status::StatusConsumer,
     },
-    live::{Hub, alerts::Alerts, bridge::Bridge},
+    live::{Hub, alerts::AlertSender, bridge::EventBridge},
     store::Store,
     ui::backend::ServerBackend,
 };
@@ -58,9 +58,9 @@ use crate::{
 /// The first port tried when none is asked for.
 const FIRST_PORT: u16 = 8600;
 /// How many ports are tried then.
-const PORTS: u16 = 100;
+const MAX_PORTS_TRIED: u16 = 100;
 /// How long an orderly stop may take.
-const STOP: Duration = Duration::from_secs(5);
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running server.
 #[derive(Debug)]
@@ -74,22 +74,22 @@ pub struct Server {
     /// The dispatcher, for calling its tick.
     pub dispatcher: Dispatcher,
     /// Changing jobs.
-    pub jobs: Jobs,
+    pub jobs: JobCommands,
     /// What browsers hear.
     pub hub: Hub,
     /// What time it is.
     pub clock: Clock,
-    sender: Sender,
+    sender: MessageSender,
     /// How its loops are.
-    pub board: Board,
+    pub task_statuses: TaskStatuses,
     /// Whether this server leads.
     pub leadership: watch::Receiver<Leadership>,
-    stop_doors: CancellationToken,
-    stop_loops: CancellationToken,
-    stop_pipes: CancellationToken,
-    doors: TaskTracker,
-    loops: TaskTracker,
-    pipes: TaskTracker,
+    stop_http: CancellationToken,
+    stop_tasks: CancellationToken,
+    stop_connections: CancellationToken,
+    http_group: TaskTracker,
+    task_group: TaskTracker,
+    connection_group: TaskTracker,
 }
 
 impl Server {
@@ -98,7 +98,7 @@ impl Server {
     /// # Errors
     ///
     /// A sentence that names the cause and the remedy.
-    pub async fn start(config: &Config, clock: Clock) -> Result<Self, String> {
+    pub async fn start(config: &ServerConfig, clock: Clock) -> Result<Self, String> {
         let listener = listen(config.http.host, config.http.port).await?;
         let address = listener.local_addr().map_err(|error| format!("The address listened on is unknown: {error}."))?;
         let store = connect_store(config).await?;
@@ -118,27 +118,34 @@ impl Server {
             let _ = connection.close(200, "checked".into()).await;
         }
 
-        let (stop_doors, stop_loops, stop_pipes) =
+        let (stop_http, stop_tasks, stop_connections) =
             (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
-        let (doors, loops, pipes) = (TaskTracker::new(), TaskTracker::new(), TaskTracker::new());
-        let board = Board::default();
-        let wakes = Wakes::default();
+        let (http_group, task_group, connection_group) = (TaskTracker::new(), TaskTracker::new(), TaskTracker::new());
+        let task_statuses = TaskStatuses::default();
+        let activators = Activators::default();
 
         let (hub, outbox) = Hub::new();
-        let bridge =
-            Bridge::new(cache.clone(), hub.clone(), clock.clone(), wakes.dispatch.clone(), wakes.release.clone());
-        pipes.spawn(bridge.clone().send(outbox, stop_pipes.clone()));
-        pipes.spawn(bridge.listen(stop_pipes.clone()));
-        let (publisher, keep_open) = Publisher::new(&broker, stop_pipes.clone());
-        pipes.spawn(keep_open);
+        let bridge = EventBridge::new(
+            cache.clone(),
+            hub.clone(),
+            clock.clone(),
+            activators.dispatcher.clone(),
+            activators.slot_granter.clone(),
+        );
+        connection_group.spawn(bridge.clone().send(outbox, stop_connections.clone()));
+        connection_group.spawn(bridge.listen(stop_connections.clone()));
+        let (publisher, keep_open) = Publisher::new(&broker, stop_connections.clone());
+        connection_group.spawn(keep_open);
 
-        let sender = Sender::new(store.clone(), publisher.clone(), clock.clone(), wakes.republish.clone());
-        let marker = Marker { sender: sender.clone() };
-        loops.spawn(drive(marker, Arc::default(), board.clone(), stop_loops.clone()));
+        let sender =
+            MessageSender::new(store.clone(), publisher.clone(), clock.clone(), activators.republisher.clone());
+        let marker = PublishMarker { sender: sender.clone() };
+        task_group.spawn(drive(marker, Arc::default(), task_statuses.clone(), stop_tasks.clone()));
         let holder = lease::holder_name();
-        let lease = Lease::new(LEADER, holder, cache.clone(), store.clone(), clock.clone(), wakes.rebuild.clone());
+        let lease =
+            Lease::new(LEADER_ROLE, holder, cache.clone(), store.clone(), clock.clone(), activators.due_index.clone());
         let leadership = lease.leadership();
-        loops.spawn(lease.run(stop_loops.clone()));
+        task_group.spawn(lease.run(stop_tasks.clone()));
 
         let dispatcher = Dispatcher {
             store: store.clone(),
@@ -147,143 +154,185 @@ impl Server {
             hub: hub.clone(),
             clock: clock.clone(),
             leadership: leadership.clone(),
-            wake: wakes.dispatch.clone(),
-            rebuild: wakes.rebuild.clone(),
-            release: wakes.release.clone(),
+            activate_dispatcher: activators.dispatcher.clone(),
+            activate_due_index: activators.due_index.clone(),
+            activate_slot_granter: activators.slot_granter.clone(),
             config: config.background.clone(),
         };
-        loops.spawn(dispatcher.clone().run(board.clone(), stop_loops.clone()));
-        let task = |wake: Arc<Notify>| (wake, board.clone(), stop_loops.clone());
-        let (wake_index, board_index, stop_index) = task(wakes.rebuild.clone());
-        let index = DueIndex {
+        task_group.spawn(dispatcher.clone().run(task_statuses.clone(), stop_tasks.clone()));
+        let task = |wake: Arc<Notify>| (wake, task_statuses.clone(), stop_tasks.clone());
+        let (wake_index, board_index, stop_index) = task(activators.due_index.clone());
+        let index = DueIndexRebuilder {
             store: store.clone(),
             cache: cache.clone(),
             clock: clock.clone(),
-            dispatch: wakes.dispatch.clone(),
-            every: config.background.rebuild,
+            activate_dispatcher: activators.dispatcher.clone(),
+            period: config.background.rebuild,
         };
-        loops.spawn(drive_led(index, wake_index, board_index, leadership.clone(), stop_index));
-        let (wake_republish, board_republish, stop_republish) = task(wakes.republish.clone());
+        task_group.spawn(drive_led(index, wake_index, board_index, leadership.clone(), stop_index));
+        let (wake_republish, board_republish, stop_republish) = task(activators.republisher.clone());
         let republisher = Republisher {
             store: store.clone(),
             publisher: publisher.clone(),
             clock: clock.clone(),
-            every: config.background.republish,
-            left: HashSet::new(),
+            period: config.background.republish,
+            known_unsent: HashSet::new(),
         };
-        loops.spawn(drive(republisher, wake_republish, board_republish, stop_republish));
-        let watch = republisher::wake_when_up(publisher.clone(), wakes.republish.clone());
-        let stop_watch = stop_loops.clone();
-        loops.spawn(async move { stop_watch.run_until_cancelled(watch).await });
-        let presence =
-            Presence { store: store.clone(), hub: hub.clone(), clock: clock.clone(), known: Default::default() };
-        loops.spawn(drive(presence, Arc::default(), board.clone(), stop_loops.clone()));
+        task_group.spawn(drive(republisher, wake_republish, board_republish, stop_republish));
+        let watch = republisher::activate_when_up(publisher.clone(), activators.republisher.clone());
+        let stop_watch = stop_tasks.clone();
+        task_group.spawn(async move { stop_watch.run_until_cancelled(watch).await });
+        let presence = WorkerPresence {
+            store: store.clone(),
+            hub: hub.clone(),
+            clock: clock.clone(),
+            last_alive: Default::default(),
+        };
+        task_group.spawn(drive(presence, Arc::default(), task_statuses.clone(), stop_tasks.clone()));
 
         let names = broker.topology().clone();
-        let status =
-            StatusIntake { store: store.clone(), wakes: wakes.clone(), hub: hub.clone(), clock: clock.clone() };
-        loops.spawn(consume(broker.clone(), names.status(), status, stop_loops.clone()));
-        let logs = LogIntake { store: store.clone(), hub: hub.clone(), clock: clock.clone() };
-        loops.spawn(consume(broker.clone(), names.logs(), logs, stop_loops.clone()));
-        let registration = RegistrationIntake {
+        let status = StatusConsumer {
+            store: store.clone(),
+            activators: activators.clone(),
+            hub: hub.clone(),
+            clock: clock.clone(),
+        };
+        task_group.spawn(consume(broker.clone(), names.status(), status, stop_tasks.clone()));
+        let logs = LogConsumer { store: store.clone(), hub: hub.clone(), clock: clock.clone() };
+        task_group.spawn(consume(broker.clone(), names.logs(), logs, stop_tasks.clone()));
+        let registration = RegistrationConsumer {
             store: store.clone(),
             publisher: publisher.clone(),
             hub: hub.clone(),
             clock: clock.clone(),
         };
-        loops.spawn(consume(broker.clone(), names.registration(), registration, stop_loops.clone()));
+        task_group.spawn(consume(broker.clone(), names.registration(), registration, stop_tasks.clone()));
 
-        let jobs = Jobs {
+        let jobs = JobCommands {
             store: store.clone(),
             cache: cache.clone(),
             publisher: publisher.clone(),
             hub: hub.clone(),
             clock: clock.clone(),
-            wake: wakes.dispatch.clone(),
-            republish: wakes.republish.clone(),
-            release: wakes.release.clone(),
-            cancellations: Arc::default(),
-            flights: TaskTracker::new(),
+            activate_dispatcher: activators.dispatcher.clone(),
+            activate_republisher: activators.republisher.clone(),
+            activate_slot_granter: activators.slot_granter.clone(),
+            activate_cancellation_repeater: Arc::default(),
+            in_flight: TaskTracker::new(),
         };
-        let cluster = Cluster {
+        let cluster = ClusterCommands {
             store: store.clone(),
             cache: cache.clone(),
             hub: hub.clone(),
             clock: clock.clone(),
-            wake: wakes.dispatch.clone(),
-            release: wakes.release.clone(),
+            activate_dispatcher: activators.dispatcher.clone(),
+            activate_slot_granter: activators.slot_granter.clone(),
         };
-        let cancellations = Cancellations { jobs: jobs.clone(), open: 0 };
-        loops.spawn(drive(cancellations, jobs.cancellations.clone(), board.clone(), stop_loops.clone()));
-        let releaser = Releaser {
+        let cancellations = CancellationRepeater { jobs: jobs.clone(), pending: 0 };
+        task_group.spawn(drive(
+            cancellations,
+            jobs.activate_cancellation_repeater.clone(),
+            task_statuses.clone(),
+            stop_tasks.clone(),
+        ));
+        let releaser = SlotGranter {
             store: store.clone(),
             cache: cache.clone(),
             sender: sender.clone(),
             jobs: jobs.clone(),
             clock: clock.clone(),
-            wake: wakes.dispatch.clone(),
+            activate_dispatcher: activators.dispatcher.clone(),
             next: None,
         };
-        loops.spawn(drive(releaser, wakes.release.clone(), board.clone(), stop_loops.clone()));
-        let letters = DeadLetterIntake {
+        task_group.spawn(drive(releaser, activators.slot_granter.clone(), task_statuses.clone(), stop_tasks.clone()));
+        let letters = DeadLetterConsumer {
             store: store.clone(),
             hub: hub.clone(),
             clock: clock.clone(),
-            release: jobs.release.clone(),
-            failed: wakes.breaker.clone(),
+            activate_slot_granter: jobs.activate_slot_granter.clone(),
+            activate_auto_disable: activators.auto_disable.clone(),
         };
-        loops.spawn(consume(broker.clone(), names.dead_letter_queue(), letters, stop_loops.clone()));
-        let claims = ClaimIntake { store: store.clone() };
-        loops.spawn(consume(broker.clone(), names.claims(), claims, stop_loops.clone()));
-        let (alerts, sending) = Alerts::new(config.alerts.webhook_url.clone());
-        let stop_alerts = stop_pipes.clone();
-        pipes.spawn(async move { stop_alerts.run_until_cancelled(sending).await });
-        let breaker = Breaker { jobs: jobs.clone(), alerts, usual: config.alerts.auto_disable };
-        loops.spawn(drive(breaker, wakes.breaker.clone(), board.clone(), stop_loops.clone()));
-        let upkeep = Upkeep {
+        task_group.spawn(consume(broker.clone(), names.dead_letter_queue(), letters, stop_tasks.clone()));
+        let claims = ClaimConsumer { store: store.clone() };
+        task_group.spawn(consume(broker.clone(), names.claims(), claims, stop_tasks.clone()));
+        let (alerts, sending) = AlertSender::new(config.alerts.webhook_url.clone());
+        let stop_alerts = stop_connections.clone();
+        connection_group.spawn(async move { stop_alerts.run_until_cancelled(sending).await });
+        let breaker = AutoDisabler { jobs: jobs.clone(), alerts, default_rule: config.alerts.auto_disable };
+        task_group.spawn(drive(breaker, activators.auto_disable.clone(), task_statuses.clone(), stop_tasks.clone()));
+        let upkeep = Maintenance {
             store: store.clone(),
             clock: clock.clone(),
             retention: config.retention.clone(),
-            release: jobs.release.clone(),
+            activate_slot_granter: jobs.activate_slot_granter.clone(),
         };
-        loops.spawn(drive_led(upkeep, Arc::default(), board.clone(), leadership.clone(), stop_loops.clone()));
-        let growth = Growth { store: store.clone(), clock: clock.clone() };
-        loops.spawn(drive_led(growth, Arc::default(), board.clone(), leadership.clone(), stop_loops.clone()));
-        let watch = ClockWatch { store: store.clone(), clock: clock.clone(), measured: None };
-        loops.spawn(drive(watch, Arc::default(), board.clone(), stop_loops.clone()));
-        let zombies = Zombies {
+        task_group.spawn(drive_led(
+            upkeep,
+            Arc::default(),
+            task_statuses.clone(),
+            leadership.clone(),
+            stop_tasks.clone(),
+        ));
+        let growth = AnalyzePartitions { store: store.clone(), clock: clock.clone() };
+        task_group.spawn(drive_led(
+            growth,
+            Arc::default(),
+            task_statuses.clone(),
+            leadership.clone(),
+            stop_tasks.clone(),
+        ));
+        let watch = ClockWatch { store: store.clone(), clock: clock.clone(), last_measured: None };
+        task_group.spawn(drive(watch, Arc::default(), task_statuses.clone(), stop_tasks.clone()));
+        let zombies = LostRunDetector {
             store: store.clone(),
             cache: cache.clone(),
             hub: hub.clone(),
             clock: clock.clone(),
-            ears: Ears::new(broker.clone()),
+            heartbeat_feed: HeartbeatFeed::new(broker.clone()),
             leadership: leadership.clone(),
-            limit: config.lost.zombie,
-            wake: jobs.wake.clone(),
-            republish: jobs.republish.clone(),
-            release: jobs.release.clone(),
-            watch: Zombies::watch(),
+            heartbeat_timeout: config.lost_runs.heartbeat_timeout,
+            activate_dispatcher: jobs.activate_dispatcher.clone(),
+            activate_republisher: jobs.activate_republisher.clone(),
+            activate_slot_granter: jobs.activate_slot_granter.clone(),
+            watch: LostRunDetector::watch(),
         };
-        loops.spawn(drive_led(zombies, Arc::default(), board.clone(), leadership.clone(), stop_loops.clone()));
-        let lost_messages = LostMessages {
+        task_group.spawn(drive_led(
+            zombies,
+            Arc::default(),
+            task_statuses.clone(),
+            leadership.clone(),
+            stop_tasks.clone(),
+        ));
+        let lost_messages = LostMessageDetector {
             store: store.clone(),
             broker: broker.clone(),
             probe: QueueProbe::new(broker.clone()),
             clock: clock.clone(),
             leadership: leadership.clone(),
-            after: config.lost.requeue_after,
-            republish: jobs.republish.clone(),
+            requeue_after: config.lost_runs.requeue_after,
+            activate_republisher: jobs.activate_republisher.clone(),
         };
-        loops.spawn(drive_led(lost_messages, Arc::default(), board.clone(), leadership.clone(), stop_loops.clone()));
-        let health =
-            HealthCheck { store: store.clone(), cache: cache.clone(), broker, publisher, board: board.clone() };
+        task_group.spawn(drive_led(
+            lost_messages,
+            Arc::default(),
+            task_statuses.clone(),
+            leadership.clone(),
+            stop_tasks.clone(),
+        ));
+        let health = HealthCheck {
+            store: store.clone(),
+            cache: cache.clone(),
+            broker,
+            publisher,
+            task_statuses: task_statuses.clone(),
+        };
         let http_config = Arc::new(config.http.clone());
         let backend = Arc::new(ServerBackend {
             store: store.clone(),
             clock: clock.clone(),
             jobs: jobs.clone(),
             cluster,
-            hasher: Hasher::new(),
+            hasher: PassphraseHasher::new(),
             health: health.clone(),
             config: http_config.clone(),
         });
@@ -293,11 +342,11 @@ impl Server {
             hub: hub.clone(),
             config: http_config,
             health,
-            stop: stop_doors.clone(),
+            stop: stop_http.clone(),
         };
         let service = crate::http::router(&state, backend).into_make_service_with_connect_info::<SocketAddr>();
-        let stop_serving = stop_doors.clone();
-        doors.spawn(async move {
+        let stop_serving = stop_http.clone();
+        http_group.spawn(async move {
             let serving = axum::serve(listener, service).with_graceful_shutdown(stop_serving.cancelled_owned());
             if let Err(error) = serving.await {
                 tracing::error!(error = %error, "the web server ended");
@@ -312,37 +361,37 @@ impl Server {
             hub,
             clock,
             sender,
-            board,
+            task_statuses,
             leadership,
-            stop_doors,
-            stop_loops,
-            stop_pipes,
-            doors,
-            loops,
-            pipes,
+            stop_http,
+            stop_tasks,
+            stop_connections,
+            http_group,
+            task_group,
+            connection_group,
         })
     }
 
     /// Stops: the door and the loops, then the pipes they wrote to. Within about five seconds.
     pub async fn stop(self) {
-        self.stop_doors.cancel();
-        self.stop_loops.cancel();
-        self.doors.close();
-        self.loops.close();
+        self.stop_http.cancel();
+        self.stop_tasks.cancel();
+        self.http_group.close();
+        self.task_group.close();
         let stages = async {
-            self.loops.wait().await;
-            self.sender.finish().await;
-            self.jobs.flights.close();
-            self.jobs.flights.wait().await;
-            self.stop_pipes.cancel();
-            self.pipes.close();
-            self.pipes.wait().await;
+            self.task_group.wait().await;
+            self.sender.drain().await;
+            self.jobs.in_flight.close();
+            self.jobs.in_flight.wait().await;
+            self.stop_connections.cancel();
+            self.connection_group.close();
+            self.connection_group.wait().await;
             // A browser that holds a connection open without using it is not waited for any longer than this.
-            let _ = tokio::time::timeout(Duration::from_secs(1), self.doors.wait()).await;
+            let _ = tokio::time::timeout(Duration::from_secs(1), self.http_group.wait()).await;
         };
-        if tokio::time::timeout(STOP, stages).await.is_err() {
+        if tokio::time::timeout(STOP_TIMEOUT, stages).await.is_err() {
             tracing::warn!(
-                limit_s = STOP.as_secs(),
+                limit_s = STOP_TIMEOUT.as_secs(),
                 "something did not stop in time and is left behind; nothing is lost"
             );
         }
@@ -350,7 +399,7 @@ impl Server {
     }
 }
 
-async fn connect_store(config: &Config) -> Result<Store, String> {
+async fn connect_store(config: &ServerConfig) -> Result<Store, String> {
     Store::connect(&config.database).await.map_err(|error| {
         format!("PostgreSQL cannot be used: {}. Check DATABASE_URL and that the database runs.", chain(&error))
     })
@@ -384,12 +433,15 @@ async fn listen(host: IpAddr, port: Option<u16>) -> Result<TcpListener, String> 
         });
     }
     let mut last = None;
-    for port in FIRST_PORT..FIRST_PORT + PORTS {
+    for port in FIRST_PORT..FIRST_PORT + MAX_PORTS_TRIED {
         match TcpListener::bind((host, port)).await {
             Ok(listener) => return Ok(listener),
             Err(error) => last = Some(error),
         }
     }
     let reason = last.map(|error| error.to_string()).unwrap_or_default();
-    Err(format!("No port from {FIRST_PORT} to {} is free on {host}: {reason}. Set PORT.", FIRST_PORT + PORTS - 1))
+    Err(format!(
+        "No port from {FIRST_PORT} to {} is free on {host}: {reason}. Set PORT.",
+        FIRST_PORT + MAX_PORTS_TRIED - 1
+    ))
 }

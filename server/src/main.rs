@@ -8,7 +8,7 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     milvaion_server::faults::arm();
-    let arguments = cli::Arguments::parse();
+    let arguments = cli::CliArguments::parse();
     milvaion_server::telemetry::start();
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
@@ -17,7 +17,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match runtime.block_on(cli::carry_out(arguments)) {
+    match runtime.block_on(cli::run_command(arguments)) {
         Ok(code) => code,
         Err(sentence) => {
             eprintln!("milvaion: {sentence}");

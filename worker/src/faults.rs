@@ -7,23 +7,23 @@
 //!
 //! Both are there only with the feature `faults`, which is in no default and in nothing that is released. Without it each
 //! function here is empty or constantly false. The server has a copy of this room with its own points; its essay tells how
-//! they are armed: by `FAILPOINTS`, read when the worker is built, as in `FAILPOINTS='cp24=2*off->return'` (abort at the
-//! third visit), `'cp24=1*return(stop)'` (freeze until SIGCONT at the first), `'s05=return'`.
+//! they are armed: by `FAILPOINTS`, read when the worker is built, as in `FAILPOINTS='executor.before_report=2*off->return'` (abort at the
+//! third visit), `'executor.before_report=1*return(stop)'` (freeze until SIGCONT at the first), `'skip_claim=return'`.
 //!
 //! # Crash points
 //!
 //! | Name | Where | What a crash there could break |
 //! |---|---|---|
-//! | `cp20` | consumer: a delivery is read, nothing is claimed | nothing should: it is delivered again |
-//! | `cp21` | consumer: the claim is granted, the run has not begun and no report of it exists | an occurrence that is claimed by a dead worker |
-//! | `cp22` | consumer: the broker has confirmed that it runs, the delivery is not acknowledged; the run goes on since its start, and is on disk if that was 50 ms ago | a second copy that is run |
-//! | `cp23` | consumer: acknowledged, the run may still go on | a run that nobody has a message of: only the heartbeat misses it |
-//! | `cp24` | executor: the job has done what it does, no report of its end exists | an effect that is repeated or never told |
-//! | `cp25` | reporter: a batch of reports is about to be sent; on disk is what has waited for 50 ms | a result that is lost |
-//! | `cp25b` | journal: a write of the outbox has landed: the starts of runs that go on, and whatever waits for the broker | reports that the next process does not send |
-//! | `cp26` | reporter: a batch is handed to the connection, not confirmed; its last bytes may not have left | a report twice |
-//! | `cp27` | reporter: a batch is confirmed, its entries are still in the outbox | as `cp26`, and the broker has it for certain |
-//! | `cp28` | shutdown: runs are over or interrupted, the last reports not flushed | an orderly end that forgets what it interrupted |
+//! | `delivery.before_claim` | consumer: a delivery is read, nothing is claimed | nothing should: it is delivered again |
+//! | `delivery.after_claim` | consumer: the claim is granted, the run has not begun and no report of it exists | an occurrence that is claimed by a dead worker |
+//! | `delivery.before_ack` | consumer: the broker has confirmed that it runs, the delivery is not acknowledged; the run goes on since its start, and is on disk if that was 50 ms ago | a second copy that is run |
+//! | `delivery.after_ack` | consumer: acknowledged, the run may still go on | a run that nobody has a message of: only the heartbeat misses it |
+//! | `executor.before_report` | executor: the job has done what it does, no report of its end exists | an effect that is repeated or never told |
+//! | `reporter.before_send` | reporter: a batch of reports is about to be sent; on disk is what has waited for 50 ms | a result that is lost |
+//! | `outbox.after_write` | journal: a write of the outbox has landed: the starts of runs that go on, and whatever waits for the broker | reports that the next process does not send |
+//! | `reporter.after_send` | reporter: a batch is handed to the connection, not confirmed; its last bytes may not have left | a report twice |
+//! | `reporter.after_confirm` | reporter: a batch is confirmed, its entries are still in the outbox | as `reporter.after_send`, and the broker has it for certain |
+//! | `shutdown.before_flush` | shutdown: runs are over or interrupted, the last reports not flushed | an orderly end that forgets what it interrupted |
 //!
 //! The plan has a write to disk before the acknowledgement, and that before the run. Ours begins the run at once and
 //! acknowledges when the broker has confirmed the report that says so; 22 and 23 stand where their meaning went.
@@ -32,7 +32,7 @@
 //!
 //! | Name | What is taken away | What breaks, and what makes it visible |
 //! |---|---|---|
-//! | `s05` | the claim: whatever Redis says, and without asking the server, what is delivered is started | One attempt is started twice. Copies within one process are still known to it, so there must be two workers of a group: publish each message several times, or abort the server at `cp08`, or cut a worker's consuming connection while it runs something. |
+//! | `skip_claim` | the claim: whatever Redis says, and without asking the server, what is delivered is started | One attempt is started twice. Copies within one process are still known to it, so there must be two workers of a group: publish each message several times, or abort the server at `publisher.after_confirm`, or cut a worker's consuming connection while it runs something. |
 
 /// Arms what `FAILPOINTS` names. To be called before anything else; a second call does nothing.
 #[cfg(feature = "faults")]

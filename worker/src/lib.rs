@@ -45,7 +45,7 @@
 //! - What it writes to its log is seen live, and is stored before its end is.
 //! - It is told when its time is up, somebody cancels it or the worker stops, and has a moment to tidy up
 //!   ([`Job::GRACE`]).
-//! - When more is to run than there are places, the highest priority runs first.
+//! - When more runs are due than may run at once, the highest priority runs first.
 //! - A broker or a Redis that is away disturbs no run: what is to be reported waits, on disk, so that it outlives a
 //!   worker that is killed meanwhile.
 //!
@@ -55,70 +55,46 @@
 //! # How it is made
 //!
 //! ```text
-//!  jobs queue ─► consumer ─► places ─► clerk ─► executor ─► your job
-//!                   ▲                    │  reports, log lines
-//!                   │ ack when confirmed ▼
-//!   ── your runtime ┴──────────────── reporter, heartbeat ── the lifeline: a thread of its own ─► status, logs, registration
+//!  jobs queue ─► consumer ─► permits ─► claim batcher ─► executor ─► your job
+//!                   ▲                          │  reports, log lines
+//!                   │ ack when confirmed       ▼
+//!   ── your runtime ┴────────────────────── reporter, heartbeat ── control thread ─► status, logs, registration
 //! ```
 //!
-//! The reading order: [`job`](Job) and [`outcome`] are what users write; `executor` runs one attempt; `consumer`,
-//! `claim` and `running` see to it that it is one, `places` decides whose turn it is, `clerk` and `receipts` make one
-//! round trip of many; `cancel` hears who is to end; `log`, `backlog`, `reporter` and `publisher` bring a run's words to
-//! the broker, `outbox` keeps those it has not confirmed; `lifeline` and `heartbeat` keep the worker known; `shutdown` ends
-//! it; `faults` is where a test may end the process. To test a job without any service, see [`testing`].
+//! The reading order, folder by folder:
+//!
+//! - `api`: [`Job`] and [`outcome`] are what users write; `worker` puts all parts together.
+//! - `run`: `executor` runs one attempt.
+//! - `delivery`: `consumer`, `admission`, `claim` and `run_table` see to it that it is one; `permits` decides which
+//!   delivery runs next; `claim_batcher` and `acks` make one round trip of many.
+//! - `reporting`: `reporter` and `log_buffer` send reports and log lines in batches, `outbox` keeps what the broker has
+//!   not confirmed.
+//! - `control`: `control_thread` and `heartbeat` keep the worker registered, `cancel` receives requests to cancel,
+//!   `metrics` answers health checks, `shutdown` ends the worker.
+//! - `net`: `connection`, `topology` and `publisher` hold the AMQP connections.
+//! - `faults` names the points at which a test may end the process. To test a job without any service, see [`testing`].
 
-mod job;
-pub mod outcome;
-
-mod capture;
-mod executor;
-mod input;
-mod panics;
-mod registry;
-mod sink;
-mod stop_signal;
-
-mod admission;
-mod cancel;
-mod cancel_request;
-mod claim;
-mod clerk;
-mod consumer;
-mod inquiry;
-mod places;
-mod receipts;
-mod recent;
-mod running;
-mod watchdog;
-
-mod backlog;
-mod log;
-mod outbox;
-mod publisher;
-mod reporter;
-
-mod heartbeat;
-mod lifeline;
-
-mod connection;
-mod topology;
+mod api;
+mod control;
+mod delivery;
+mod net;
+mod reporting;
+mod run;
 
 mod clock;
-mod config;
-mod error;
 mod faults;
-mod shutdown;
-mod vitals;
-mod worker;
 
 pub mod testing;
 
-pub use capture::CaptureLayer;
-pub use config::WorkerConfig;
-pub use error::{Mistakes, WorkerError};
-pub use job::{Job, JobContext};
+pub use api::{
+    config::WorkerConfig,
+    error::{ConfigErrors, WorkerError},
+    job::{Job, JobContext},
+    outcome,
+    outcome::JobError,
+    worker::{Worker, WorkerBuilder},
+};
 pub use milvaion_protocol::message::LogLevel;
-pub use outbox::Outbox;
-pub use outcome::JobError;
+pub use reporting::outbox::Outbox;
+pub use run::capture::CaptureLayer;
 pub use tokio_util::sync::CancellationToken;
-pub use worker::{Worker, WorkerBuilder};

@@ -8,7 +8,7 @@ use crate::files;
 
 /// The fonts in use: package, file in the package, name on the server. One variable file each carries all weights; the
 /// wider alphabet is a file of its own that a browser loads only when a page needs it.
-const FONTS: [(&str, &str, &str); 4] = [
+const FONT_FILES: [(&str, &str, &str); 4] = [
     ("inter", "inter-latin-wght-normal", "inter-latin"),
     ("inter", "inter-latin-ext-wght-normal", "inter-latin-ext"),
     ("jetbrains-mono", "jetbrains-mono-latin-wght-normal", "jetbrains-mono-latin"),
@@ -19,8 +19,8 @@ const FONTS: [(&str, &str, &str); 4] = [
 ///
 /// # Errors
 /// If one is missing from its package.
-pub(crate) fn fonts(packages: &Path, pkg: &Path) -> Result<()> {
-    for (package, file, name) in FONTS {
+pub(crate) fn copy_fonts(packages: &Path, pkg: &Path) -> Result<()> {
+    for (package, file, name) in FONT_FILES {
         let from = packages.join("@fontsource-variable").join(package).join("files").join(file).with_extension("woff2");
         files::copy(&from, &pkg.join("fonts").join(name).with_extension("woff2"))?;
     }
@@ -31,7 +31,7 @@ pub(crate) fn fonts(packages: &Path, pkg: &Path) -> Result<()> {
 ///
 /// # Errors
 /// If one is missing from its package.
-pub(crate) fn licences(packages: &Path, pkg: &Path) -> Result<()> {
+pub(crate) fn copy_licences(packages: &Path, pkg: &Path) -> Result<()> {
     for (package, name) in [
         ("@fontsource-variable/inter", "inter"),
         ("@fontsource-variable/jetbrains-mono", "jetbrains-mono"),

@@ -11,7 +11,7 @@ pub(crate) struct Colour([f64; 3]);
 
 /// A way of seeing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Vision {
+pub(crate) enum ColourVision {
     Normal,
     /// Without long-wave cones.
     Protan,
@@ -21,7 +21,7 @@ pub(crate) enum Vision {
     Tritan,
 }
 
-impl Vision {
+impl ColourVision {
     pub(crate) const ALL: [Self; 4] = [Self::Normal, Self::Protan, Self::Deutan, Self::Tritan];
 
     /// The matrix that takes linear light to what these eyes make of it (severity 1.0).
@@ -74,7 +74,7 @@ impl Colour {
     }
 
     /// The colour as these eyes see it.
-    pub(crate) fn seen_by(self, vision: Vision) -> Self {
+    pub(crate) fn seen_by(self, vision: ColourVision) -> Self {
         let [r, g, b] = self.0;
         Self(vision.matrix().map(|row| (row[0] * r + row[1] * g + row[2] * b).clamp(0.0, 1.0)))
     }

@@ -18,7 +18,7 @@ use flate2::{Compression, write::GzEncoder};
 use crate::files;
 
 /// What is worth compressing; fonts are compressed already.
-const KINDS: [&str; 5] = ["wasm", "js", "css", "svg", "txt"];
+const COMPRESSED_EXTENSIONS: [&str; 5] = ["wasm", "js", "css", "svg", "txt"];
 
 /// Writes `.br` and `.gz` beside every suitable file below a folder that has none yet.
 ///
@@ -39,7 +39,7 @@ pub(crate) fn all_below(folder: &Path) -> Result<()> {
 }
 
 fn is_suitable(path: &Path) -> bool {
-    path.extension().and_then(OsStr::to_str).is_some_and(|kind| KINDS.contains(&kind))
+    path.extension().and_then(OsStr::to_str).is_some_and(|kind| COMPRESSED_EXTENSIONS.contains(&kind))
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
@@ -68,7 +68,7 @@ fn compress(path: &Path) -> Result<()> {
 /// If there is no finished build.
 pub(crate) fn print_sizes(site: &Path) -> Result<()> {
     ensure!(site.is_dir(), "nothing is built yet: run `cargo xtask front --release`");
-    let mut sums = Sums::default();
+    let mut sums = FirstVisitSizes::default();
     println!("{:<44}{:>10}{:>10}", "file", "raw", "br");
     for path in files::list(site)? {
         let kind = path.extension().and_then(OsStr::to_str).unwrap_or_default();
@@ -91,14 +91,14 @@ pub(crate) fn print_sizes(site: &Path) -> Result<()> {
 
 /// What a first visit transfers, by kind, in bytes.
 #[derive(Default)]
-struct Sums {
+struct FirstVisitSizes {
     compressed: bool,
     code: u64,
     style: u64,
     fonts: u64,
 }
 
-impl Sums {
+impl FirstVisitSizes {
     fn add(&mut self, kind: &str, name: &str, bytes: u64) {
         match kind {
             "wasm" | "js" => self.code += bytes,
@@ -110,7 +110,7 @@ impl Sums {
     }
 }
 
-impl std::fmt::Display for Sums {
+impl std::fmt::Display for FirstVisitSizes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kb = |bytes: u64| bytes.div_ceil(1000);
         write!(

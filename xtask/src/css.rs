@@ -15,7 +15,7 @@ use crate::files;
 ///
 /// # Errors
 /// If a file is missing or an `@import` is written in another form than `@import "./file.css" layer(name);`.
-pub(crate) fn inline(main: &Path) -> Result<String> {
+pub(crate) fn inline_imports(main: &Path) -> Result<String> {
     let folder = main.parent().context("the main sheet has no folder")?;
     let mut out = String::new();
     for line in files::read(main)?.lines() {
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn the_sheets_of_the_dashboard_fit_together() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let sheet = minify(&inline(&root.join("style/main.css")).unwrap());
+        let sheet = minify(&inline_imports(&root.join("style/main.css")).unwrap());
         assert!(!sheet.contains("@import") && !sheet.contains("/*"));
         assert_eq!(sheet.matches('{').count(), sheet.matches('}').count(), "a brace is missing");
         assert!(!sheet.contains("//"), "the stylesheet must not load anything from another place");

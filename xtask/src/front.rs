@@ -12,10 +12,10 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{assets, compress, css, files, sprite, stamp, wasm, wasm::Profile};
+use crate::{assets, compress, css, files, sprite, stamp, wasm, wasm::BuildProfile};
 
 /// Where a finished build lies: the folder a server is given as its site root.
-pub(crate) fn site(root: &Path) -> PathBuf {
+pub(crate) fn site_dir(root: &Path) -> PathBuf {
     root.join("target/site")
 }
 
@@ -24,9 +24,9 @@ pub(crate) fn site(root: &Path) -> PathBuf {
 /// # Errors
 /// If a source is wrong, an npm package or the WebAssembly target is missing, or a file cannot be written. The build
 /// that is in place stays untouched then.
-pub(crate) fn build(root: &Path, profile: Profile) -> Result<()> {
-    let site = site(root);
-    let stamp = stamp::of_inputs(root, profile.name())?;
+pub(crate) fn build(root: &Path, profile: BuildProfile) -> Result<()> {
+    let site = site_dir(root);
+    let stamp = stamp::for_inputs(root, profile.name())?;
     if stamp::matches(&site, &stamp) {
         println!("front: up to date");
         return Ok(());
@@ -40,8 +40,8 @@ pub(crate) fn build(root: &Path, profile: Profile) -> Result<()> {
     let bundle = wasm::bundle(root, profile, &packages)?;
     files::copy_dir(&bundle, &pkg)?;
     step("stylesheet", || {
-        let sheet = css::inline(&root.join("style/main.css"))?;
-        let sheet = if profile == Profile::Release { css::minify(&sheet) } else { sheet };
+        let sheet = css::inline_imports(&root.join("style/main.css"))?;
+        let sheet = if profile == BuildProfile::Release { css::minify(&sheet) } else { sheet };
         files::write(&pkg.join("app.css"), sheet)
     })?;
     step("icons", || {
@@ -50,14 +50,14 @@ pub(crate) fn build(root: &Path, profile: Profile) -> Result<()> {
         files::write(&pkg.join("icons.svg"), sprite)
     })?;
     step("fonts and public files", || {
-        assets::fonts(&packages, &pkg)?;
-        assets::licences(&packages, &pkg)?;
+        assets::copy_fonts(&packages, &pkg)?;
+        assets::copy_licences(&packages, &pkg)?;
         files::copy_dir(&root.join("public"), &new)
     })?;
-    if profile == Profile::Release {
+    if profile == BuildProfile::Release {
         step("compression", || compress::all_below(&new))?;
     }
-    stamp::put(&new, &stamp)?;
+    stamp::write(&new, &stamp)?;
     swap(&new, &site)?;
     println!("front: {} build finished in {}", profile.name(), seconds(started.elapsed()));
     compress::print_sizes(&site)

@@ -53,9 +53,9 @@ fn run() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.as_slice() {
-        ["front"] => front::build(&root, wasm::Profile::Dev),
-        ["front", "--release"] => front::build(&root, wasm::Profile::Release),
-        ["sizes"] => compress::print_sizes(&front::site(&root)),
+        ["front"] => front::build(&root, wasm::BuildProfile::Dev),
+        ["front", "--release"] => front::build(&root, wasm::BuildProfile::Release),
+        ["sizes"] => compress::print_sizes(&front::site_dir(&root)),
         ["prepare"] => prepare::write(&root),
         ["prepare", "--check"] => prepare::check(&root),
         ["help" | "--help" | "-h"] => {

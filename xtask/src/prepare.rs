@@ -50,10 +50,10 @@ fn place(root: &Path) -> PathBuf {
 }
 
 /// A record: file name → content.
-type Record = BTreeMap<String, Vec<u8>>;
+type QueryRecords = BTreeMap<String, Vec<u8>>;
 
 /// Lets the macros describe every query against a database that has exactly the migrations of the repository.
-fn record(root: &Path) -> Result<Record> {
+fn record(root: &Path) -> Result<QueryRecords> {
     let server = std::env::var("DATABASE_URL").unwrap_or_default();
     ensure!(
         !server.is_empty(),
@@ -64,7 +64,7 @@ fn record(root: &Path) -> Result<Record> {
 
     let folder = target_dir(root).join("xtask/sqlx");
     files::fresh_dir(&folder)?;
-    let touched = Touched::new(&root.join("server/src/lib.rs"))?;
+    let touched = TouchedFile::new(&root.join("server/src/lib.rs"))?;
     let checked = run_command(
         cargo(root)
             .args(["check", "--package", "milvaion-server", "--all-targets"])
@@ -82,12 +82,12 @@ fn record(root: &Path) -> Result<Record> {
 
 /// A source file that looks as if it was changed just now, and gets its old time back in the end. The first makes cargo
 /// compile the crate and what depends on it again; the second keeps the other builds of it fresh.
-struct Touched {
+struct TouchedFile {
     path: PathBuf,
     before: SystemTime,
 }
 
-impl Touched {
+impl TouchedFile {
     fn new(path: &Path) -> Result<Self> {
         let before = fs::metadata(path).and_then(|about| about.modified());
         let before = before.with_context(|| format!("cannot find {}", path.display()))?;
@@ -96,7 +96,7 @@ impl Touched {
     }
 }
 
-impl Drop for Touched {
+impl Drop for TouchedFile {
     fn drop(&mut self) {
         if let Err(error) = set_time(&self.path, self.before) {
             eprintln!("xtask: {error:#}; the server will be compiled once more than needed");
@@ -110,8 +110,8 @@ fn set_time(path: &Path, time: SystemTime) -> Result<()> {
 }
 
 /// Reads the query files of a folder; a folder that is not there holds none.
-fn read(folder: &Path) -> Result<Record> {
-    let mut record = Record::new();
+fn read(folder: &Path) -> Result<QueryRecords> {
+    let mut record = QueryRecords::new();
     if !folder.is_dir() {
         return Ok(record);
     }
@@ -126,7 +126,7 @@ fn read(folder: &Path) -> Result<Record> {
 }
 
 /// One line for each file that is not the same in both.
-fn differences(old: &Record, fresh: &Record) -> Vec<String> {
+fn differences(old: &QueryRecords, fresh: &QueryRecords) -> Vec<String> {
     let gone =
         old.keys().filter(|name| !fresh.contains_key(*name)).map(|name| format!("{name}: no query has it any more"));
     let new = fresh.iter().filter_map(|(name, content)| match old.get(name) {
@@ -141,7 +141,7 @@ fn differences(old: &Record, fresh: &Record) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn of(entries: &[(&str, &str)]) -> Record {
+    fn of(entries: &[(&str, &str)]) -> QueryRecords {
         entries.iter().map(|(name, content)| ((*name).to_owned(), content.as_bytes().to_vec())).collect()
     }
 
@@ -163,7 +163,7 @@ mod tests {
         files::write(&path, "x").unwrap();
         let before = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000);
         set_time(&path, before).unwrap();
-        let touched = Touched::new(&path).unwrap();
+        let touched = TouchedFile::new(&path).unwrap();
         assert!(fs::metadata(&path).unwrap().modified().unwrap() > before);
         drop(touched);
         assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), before);

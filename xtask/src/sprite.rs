@@ -12,7 +12,7 @@ use crate::files;
 
 /// Lucide draws every icon on this grid and with these lines; a symbol repeats them because a page's style sheet does
 /// not reach into the file.
-const SYMBOL: &str = r#"viewBox="0 0 24 24" fill="none" stroke="currentColor" stroke-width="2" stroke-linecap="round" stroke-linejoin="round""#;
+const SYMBOL_ATTRIBUTES: &str = r#"viewBox="0 0 24 24" fill="none" stroke="currentColor" stroke-width="2" stroke-linecap="round" stroke-linejoin="round""#;
 
 /// Builds the sprite from a list of names (one a line, `#` starts a comment) and the folder of the SVG files.
 ///
@@ -30,7 +30,7 @@ pub(crate) fn build(names: &str, folder: &Path) -> Result<String> {
         let path = folder.join(name).with_extension("svg");
         ensure!(path.is_file(), "style/icons.txt lists {name}, which Lucide does not have: check the name");
         let shapes = shapes(&files::read(&path)?).with_context(|| path.display().to_string())?;
-        sprite.push_str(&format!("<symbol id=\"{name}\" {SYMBOL}>{shapes}</symbol>\n"));
+        sprite.push_str(&format!("<symbol id=\"{name}\" {SYMBOL_ATTRIBUTES}>{shapes}</symbol>\n"));
     }
     ensure!(!seen.is_empty(), "style/icons.txt lists no icon");
     sprite.push_str("</svg>\n");

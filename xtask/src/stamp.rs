@@ -16,24 +16,24 @@ use crate::files;
 
 /// What the browser side is made from, relative to the workspace. `Cargo.toml` and `.cargo` carry the profile and the
 /// environment of the build.
-const INPUTS: [&str; 10] =
+const BUILD_INPUTS: [&str; 10] =
     ["app", "api", "protocol", "schedule", "style", "public", "xtask", "Cargo.lock", "Cargo.toml", ".cargo"];
 
 /// The name of the stamp inside the site's folder.
-const NAME: &str = ".stamp";
+const STAMP_FILE_NAME: &str = ".stamp";
 
 /// Describes the inputs as they are now.
 ///
 /// # Errors
 /// If one of them cannot be read.
-pub(crate) fn of_inputs(root: &Path, profile: &str) -> Result<String> {
+pub(crate) fn for_inputs(root: &Path, profile: &str) -> Result<String> {
     let mut inputs = Vec::new();
-    for input in INPUTS {
+    for input in BUILD_INPUTS {
         inputs.extend(files::list(&root.join(input))?);
     }
     let mut stamp = format!("profile {profile}\n");
     for input in inputs {
-        let _infallible = writeln!(stamp, "{}", of_file(&input)?);
+        let _infallible = writeln!(stamp, "{}", for_file(&input)?);
     }
     Ok(stamp)
 }
@@ -42,7 +42,7 @@ pub(crate) fn of_inputs(root: &Path, profile: &str) -> Result<String> {
 ///
 /// # Errors
 /// If the file cannot be read.
-pub(crate) fn of_file(path: &Path) -> Result<String> {
+pub(crate) fn for_file(path: &Path) -> Result<String> {
     let about = fs::metadata(path).with_context(|| format!("cannot find {}", path.display()))?;
     let changed = about.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     Ok(format!("{} {} {}", path.display(), about.len(), changed.map_or(0, |age| age.as_nanos())))
@@ -57,12 +57,12 @@ pub(crate) fn matches(folder: &Path, stamp: &str) -> bool {
 ///
 /// # Errors
 /// If it cannot be written.
-pub(crate) fn put(folder: &Path, stamp: &str) -> Result<()> {
+pub(crate) fn write(folder: &Path, stamp: &str) -> Result<()> {
     files::write(&at(folder), stamp)
 }
 
 fn at(folder: &Path) -> PathBuf {
-    folder.join(NAME)
+    folder.join(STAMP_FILE_NAME)
 }
 
 #[cfg(test)]
@@ -73,22 +73,22 @@ mod tests {
     fn a_changed_or_removed_input_makes_another_stamp() {
         let root = std::env::temp_dir().join(format!("milvaion-stamp-{}", std::process::id()));
         files::fresh_dir(&root).unwrap();
-        for input in INPUTS {
+        for input in BUILD_INPUTS {
             files::write(&root.join(input).join("file"), "1").unwrap();
         }
-        let first = of_inputs(&root, "dev").unwrap();
-        assert_eq!(first, of_inputs(&root, "dev").unwrap());
-        assert_ne!(first, of_inputs(&root, "release").unwrap());
+        let first = for_inputs(&root, "dev").unwrap();
+        assert_eq!(first, for_inputs(&root, "dev").unwrap());
+        assert_ne!(first, for_inputs(&root, "release").unwrap());
 
         files::write(&root.join("app/file"), "22").unwrap();
-        let second = of_inputs(&root, "dev").unwrap();
+        let second = for_inputs(&root, "dev").unwrap();
         assert_ne!(first, second);
 
         files::write(&root.join("style/node_modules/big"), "not an input").unwrap();
-        assert_eq!(second, of_inputs(&root, "dev").unwrap());
+        assert_eq!(second, for_inputs(&root, "dev").unwrap());
 
         fs::remove_file(root.join("public/file")).unwrap();
-        assert_ne!(second, of_inputs(&root, "dev").unwrap());
+        assert_ne!(second, for_inputs(&root, "dev").unwrap());
         files::remove_dir(&root).unwrap();
     }
 }

@@ -8,65 +8,65 @@ use std::{collections::BTreeMap, path::Path};
 use anyhow::{Context, Result, ensure};
 
 use crate::{
-    colour::{Colour, Vision},
+    colour::{Colour, ColourVision},
     files,
 };
 
 /// Least contrast of text (WCAG 2.2, 1.4.3).
-const TEXT: f64 = 4.5;
+const MIN_TEXT_CONTRAST: f64 = 4.5;
 /// Least contrast of lines and shapes that carry meaning (WCAG 2.2, 1.4.11).
-const SHAPE: f64 = 3.0;
+const MIN_SHAPE_CONTRAST: f64 = 3.0;
 /// Least distance of two status colours: what is told apart at a glance.
-const APART: f64 = 10.0;
+const MIN_STATUS_DIFFERENCE: f64 = 10.0;
 
 /// The families of statuses. Each has three tokens: `-fg`, `-tint` and `-solid`.
-const FAMILIES: [&str; 7] = ["success", "failed", "running", "waiting", "retrying", "stopped", "dead"];
+const STATUS_FAMILIES: [&str; 7] = ["success", "failed", "running", "waiting", "retrying", "stopped", "dead"];
 
 /// Ink, ground, least contrast: every pair the components put together.
-const PAIRS: [(&str, &str, f64); 34] = [
-    ("text", "bg", TEXT),
-    ("text", "panel", TEXT),
-    ("text", "raised", TEXT),
-    ("text", "row-hover", TEXT),
-    ("text", "row-selected", TEXT),
-    ("text-muted", "bg", TEXT),
-    ("text-muted", "panel", TEXT),
-    ("text-muted", "raised", TEXT),
-    ("text-muted", "row-hover", TEXT),
-    ("text-muted-selected", "row-selected", TEXT),
-    ("accent", "bg", TEXT),
-    ("accent", "panel", TEXT),
-    ("accent", "raised", TEXT),
-    ("accent", "row-hover", TEXT),
-    ("accent", "row-selected", TEXT),
-    ("on-accent", "accent-fill", TEXT),
-    ("on-accent", "accent-fill-hover", TEXT),
-    ("on-danger", "danger-fill", TEXT),
-    ("on-danger", "danger-fill-hover", TEXT),
-    ("accent", "card", TEXT),
-    ("text", "card", TEXT),
-    ("text-muted", "card", TEXT),
-    ("border-control", "bg", SHAPE),
-    ("border-control", "panel", SHAPE),
-    ("border-control", "card", SHAPE),
-    ("border-control", "raised", SHAPE),
-    ("border-control", "row-hover", SHAPE),
-    ("accent-fill", "bg", SHAPE),
-    ("accent-fill", "panel", SHAPE),
-    ("danger-fill", "bg", SHAPE),
-    ("danger-fill", "panel", SHAPE),
-    ("focus", "bg", SHAPE),
-    ("focus", "panel", SHAPE),
-    ("focus", "row-selected", SHAPE),
+const CONTRAST_PAIRS: [(&str, &str, f64); 34] = [
+    ("text", "bg", MIN_TEXT_CONTRAST),
+    ("text", "panel", MIN_TEXT_CONTRAST),
+    ("text", "raised", MIN_TEXT_CONTRAST),
+    ("text", "row-hover", MIN_TEXT_CONTRAST),
+    ("text", "row-selected", MIN_TEXT_CONTRAST),
+    ("text-muted", "bg", MIN_TEXT_CONTRAST),
+    ("text-muted", "panel", MIN_TEXT_CONTRAST),
+    ("text-muted", "raised", MIN_TEXT_CONTRAST),
+    ("text-muted", "row-hover", MIN_TEXT_CONTRAST),
+    ("text-muted-selected", "row-selected", MIN_TEXT_CONTRAST),
+    ("accent", "bg", MIN_TEXT_CONTRAST),
+    ("accent", "panel", MIN_TEXT_CONTRAST),
+    ("accent", "raised", MIN_TEXT_CONTRAST),
+    ("accent", "row-hover", MIN_TEXT_CONTRAST),
+    ("accent", "row-selected", MIN_TEXT_CONTRAST),
+    ("on-accent", "accent-fill", MIN_TEXT_CONTRAST),
+    ("on-accent", "accent-fill-hover", MIN_TEXT_CONTRAST),
+    ("on-danger", "danger-fill", MIN_TEXT_CONTRAST),
+    ("on-danger", "danger-fill-hover", MIN_TEXT_CONTRAST),
+    ("accent", "card", MIN_TEXT_CONTRAST),
+    ("text", "card", MIN_TEXT_CONTRAST),
+    ("text-muted", "card", MIN_TEXT_CONTRAST),
+    ("border-control", "bg", MIN_SHAPE_CONTRAST),
+    ("border-control", "panel", MIN_SHAPE_CONTRAST),
+    ("border-control", "card", MIN_SHAPE_CONTRAST),
+    ("border-control", "raised", MIN_SHAPE_CONTRAST),
+    ("border-control", "row-hover", MIN_SHAPE_CONTRAST),
+    ("accent-fill", "bg", MIN_SHAPE_CONTRAST),
+    ("accent-fill", "panel", MIN_SHAPE_CONTRAST),
+    ("danger-fill", "bg", MIN_SHAPE_CONTRAST),
+    ("danger-fill", "panel", MIN_SHAPE_CONTRAST),
+    ("focus", "bg", MIN_SHAPE_CONTRAST),
+    ("focus", "panel", MIN_SHAPE_CONTRAST),
+    ("focus", "row-selected", MIN_SHAPE_CONTRAST),
 ];
 
 /// Both themes: token → colour.
-struct Palette {
+struct ThemePalette {
     light: BTreeMap<String, Colour>,
     dark: BTreeMap<String, Colour>,
 }
 
-impl Palette {
+impl ThemePalette {
     /// Reads the colours of a sheet: every `--name: light-dark(#rrggbb, #rrggbb);`.
     fn parse(sheet: &str) -> Result<Self> {
         let mut palette = Self { light: BTreeMap::new(), dark: BTreeMap::new() };
@@ -98,10 +98,10 @@ fn get(theme: &BTreeMap<String, Colour>, token: &str) -> Colour {
 
 #[test]
 fn text_and_lines_have_enough_contrast_in_both_themes() {
-    let palette = Palette::of_the_dashboard();
+    let palette = ThemePalette::of_the_dashboard();
     let mut failures = Vec::new();
     for (name, theme) in palette.themes() {
-        for (ink, ground, least) in PAIRS {
+        for (ink, ground, least) in CONTRAST_PAIRS {
             let found = get(theme, ink).contrast(get(theme, ground));
             if found < least {
                 failures.push(format!("{name}: --{ink} on --{ground} is {found:.2}, less than {least}"));
@@ -113,21 +113,21 @@ fn text_and_lines_have_enough_contrast_in_both_themes() {
 
 #[test]
 fn every_status_can_be_read_on_its_tint_and_seen_on_every_surface() {
-    let palette = Palette::of_the_dashboard();
+    let palette = ThemePalette::of_the_dashboard();
     let mut failures = Vec::new();
     for (name, theme) in palette.themes() {
-        for family in FAMILIES {
+        for family in STATUS_FAMILIES {
             let [ink, tint, solid] = ["fg", "tint", "solid"].map(|part| get(theme, &format!("{family}-{part}")));
-            if ink.contrast(tint) < TEXT {
+            if ink.contrast(tint) < MIN_TEXT_CONTRAST {
                 failures.push(format!("{name}: --{family}-fg on its tint is {:.2}", ink.contrast(tint)));
             }
             // What floats carries the words of a status, but no chart.
             for (surface, has_shapes) in [("bg", true), ("panel", true), ("card", true), ("raised", false)] {
                 let ground = get(theme, surface);
-                if ink.contrast(ground) < TEXT {
+                if ink.contrast(ground) < MIN_TEXT_CONTRAST {
                     failures.push(format!("{name}: --{family}-fg on --{surface} is {:.2}", ink.contrast(ground)));
                 }
-                if has_shapes && solid.contrast(ground) < SHAPE {
+                if has_shapes && solid.contrast(ground) < MIN_SHAPE_CONTRAST {
                     failures.push(format!("{name}: --{family}-solid on --{surface} is {:.2}", solid.contrast(ground)));
                 }
             }
@@ -138,12 +138,12 @@ fn every_status_can_be_read_on_its_tint_and_seen_on_every_surface() {
 
 #[test]
 fn no_two_statuses_look_alike_to_anybody() {
-    let palette = Palette::of_the_dashboard();
+    let palette = ThemePalette::of_the_dashboard();
     for (name, theme) in palette.themes() {
-        for vision in Vision::ALL {
+        for vision in ColourVision::ALL {
             let mut nearest = (f64::INFINITY, "", "");
-            for (at, first) in FAMILIES.iter().enumerate() {
-                for second in &FAMILIES[at + 1..] {
+            for (at, first) in STATUS_FAMILIES.iter().enumerate() {
+                for second in &STATUS_FAMILIES[at + 1..] {
                     let [a, b] = [first, second].map(|family| get(theme, &format!("{family}-solid")).seen_by(vision));
                     let found = a.difference(b);
                     if found < nearest.0 {
@@ -153,15 +153,18 @@ fn no_two_statuses_look_alike_to_anybody() {
             }
             let (found, first, second) = nearest;
             println!("{name}, {vision:?}: nearest are {first} and {second}, {found:.1} apart");
-            assert!(found >= APART, "{name}, {vision:?}: {first} and {second} are only {found:.1} apart");
+            assert!(
+                found >= MIN_STATUS_DIFFERENCE,
+                "{name}, {vision:?}: {first} and {second} are only {found:.1} apart"
+            );
         }
     }
 }
 
 #[test]
 fn a_token_that_is_written_otherwise_is_refused() {
-    assert!(Palette::parse("--a: light-dark(#fff, #000000);").is_err());
-    assert!(Palette::parse("--a: light-dark(#ffffff);").is_err());
-    assert!(Palette::parse("--a: light-dark(#ffffff, #000000);\n--a: light-dark(#ffffff, #000000);").is_err());
-    assert_eq!(Palette::parse("--gap: 4px;\n--a: light-dark(#ffffff, #000000);").unwrap().light.len(), 1);
+    assert!(ThemePalette::parse("--a: light-dark(#fff, #000000);").is_err());
+    assert!(ThemePalette::parse("--a: light-dark(#ffffff);").is_err());
+    assert!(ThemePalette::parse("--a: light-dark(#ffffff, #000000);\n--a: light-dark(#ffffff, #000000);").is_err());
+    assert_eq!(ThemePalette::parse("--gap: 4px;\n--a: light-dark(#ffffff, #000000);").unwrap().light.len(), 1);
 }

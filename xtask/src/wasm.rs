@@ -15,10 +15,10 @@ use wasm_bindgen_cli_support::Bindgen;
 
 use crate::{cargo, compress, files, front::step, run_command, stamp, target_dir};
 
-const TARGET: &str = "wasm32-unknown-unknown";
+const WASM_TARGET: &str = "wasm32-unknown-unknown";
 
 /// The instruction sets beyond the first WebAssembly that rustc emits today and that every current browser runs.
-const FEATURES: [&str; 6] = [
+const WASM_FEATURES: [&str; 6] = [
     "--enable-bulk-memory",
     "--enable-multivalue",
     "--enable-mutable-globals",
@@ -29,14 +29,14 @@ const FEATURES: [&str; 6] = [
 
 /// How much is done for the size of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Profile {
+pub(crate) enum BuildProfile {
     /// Quick to build, with names in stack traces, not compressed.
     Dev,
     /// Small: optimised for size twice, pre-compressed.
     Release,
 }
 
-impl Profile {
+impl BuildProfile {
     /// The word in messages and stamps.
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -58,11 +58,11 @@ impl Profile {
 ///
 /// # Errors
 /// If the target is not installed, `app` does not compile, or one of the tools refuses the result.
-pub(crate) fn bundle(root: &Path, profile: Profile, packages: &Path) -> Result<PathBuf> {
+pub(crate) fn bundle(root: &Path, profile: BuildProfile, packages: &Path) -> Result<PathBuf> {
     let compiled = step("cargo", || compile(root, profile))?;
     let folder = target_dir(root).join("xtask").join(profile.name());
     let tool = std::env::current_exe().context("cannot find this program's own file")?;
-    let key = format!("{}\n{}\n", stamp::of_file(&compiled)?, stamp::of_file(&tool)?);
+    let key = format!("{}\n{}\n", stamp::for_file(&compiled)?, stamp::for_file(&tool)?);
     let key_file = folder.with_extension("key");
     if folder.is_dir() && fs::read_to_string(&key_file).is_ok_and(|found| found == key) {
         println!("front: WebAssembly unchanged");
@@ -74,7 +74,7 @@ pub(crate) fn bundle(root: &Path, profile: Profile, packages: &Path) -> Result<P
     }
     files::fresh_dir(&folder)?;
     let module = step("wasm-bindgen", || bind(&compiled, &folder, profile))?;
-    if profile == Profile::Release {
+    if profile == BuildProfile::Release {
         step("wasm-opt", || optimise(&module, packages))?;
         step("compression of script and wasm", || compress::all_below(&folder))?;
     }
@@ -83,23 +83,23 @@ pub(crate) fn bundle(root: &Path, profile: Profile, packages: &Path) -> Result<P
 }
 
 /// Compiles `app` for the browser and returns cargo's output.
-fn compile(root: &Path, profile: Profile) -> Result<PathBuf> {
+fn compile(root: &Path, profile: BuildProfile) -> Result<PathBuf> {
     let (name, folder) = profile.cargo();
     run_command(
         cargo(root)
             .args(["build", "--package", "milvaion-app", "--lib", "--no-default-features", "--features", "hydrate"])
-            .args(["--target", TARGET, "--profile", name]),
+            .args(["--target", WASM_TARGET, "--profile", name]),
         "see the compiler's messages above; if the target is missing, run `make install`",
     )?;
-    let output = target_dir(root).join(TARGET).join(folder).join("milvaion_app.wasm");
+    let output = target_dir(root).join(WASM_TARGET).join(folder).join("milvaion_app.wasm");
     ensure!(output.is_file(), "cargo wrote no {}: is `app` still a cdylib?", output.display());
     Ok(output)
 }
 
 /// Writes the script and the bound module, and returns the module's path. The page passes the module's address to the
 /// script and expects it under the name of the script, without the suffix that wasm-bindgen gives it.
-fn bind(compiled: &Path, folder: &Path, profile: Profile) -> Result<PathBuf> {
-    let dev = profile == Profile::Dev;
+fn bind(compiled: &Path, folder: &Path, profile: BuildProfile) -> Result<PathBuf> {
+    let dev = profile == BuildProfile::Dev;
     Bindgen::new()
         .web(true)?
         .typescript(false)
@@ -120,7 +120,7 @@ fn bind(compiled: &Path, folder: &Path, profile: Profile) -> Result<PathBuf> {
 fn optimise(module: &Path, packages: &Path) -> Result<()> {
     let small = module.with_extension("small");
     run_command(
-        Command::new(packages.join(".bin/wasm-opt")).arg("-Oz").args(FEATURES).arg("-o").arg(&small).arg(module),
+        Command::new(packages.join(".bin/wasm-opt")).arg("-Oz").args(WASM_FEATURES).arg("-o").arg(&small).arg(module),
         "it comes with the npm packages and needs node: run `make install`",
     )?;
     fs::rename(&small, module).context("wasm-opt wrote no file")?;

@@ -1,22 +1,22 @@
 //! What browsers hear, and what PostgreSQL keeps as JSON.
 
 use milvaion_api::{
-    event::{Envelope, Event},
-    view::{OccurrenceRow, StatusChange, Trigger},
+    events::{EventEnvelope, LiveEvent},
+    views::{OccurrenceRow, StatusChange, TriggerSource},
 };
 use milvaion_protocol::{
-    message::{LogLevel, LogLine, Progress},
+    message::{LogLevel, LogLine, RunProgress},
     status::OccurrenceStatus,
 };
-use milvaion_schedule::schedule::{Rhythm, Schedule};
+use milvaion_schedule::schedule::{IntervalAnchor, Schedule};
 use serde_json::{Value, json};
 
-use crate::{DUE, JOB, LATER, OCCURRENCE, at, golden, job, least, occurrence};
+use crate::{DUE_TIME, JOB_ID, LATER_TIME, OCCURRENCE_ID, at, golden, job, least, occurrence};
 
 fn line() -> LogLine {
     LogLine {
         seq: 2_000_017,
-        at: at(LATER),
+        at: at(LATER_TIME),
         level: LogLevel::Warn,
         message: "slow answer\nfrom the mailbox".into(),
         data: Some(json!({ "elapsedMs": 900 })),
@@ -27,7 +27,7 @@ fn line() -> LogLine {
 fn line_json() -> Value {
     json!({
         "seq": 2_000_017,
-        "at": LATER,
+        "at": LATER_TIME,
         "level": "warn",
         "message": "slow answer\nfrom the mailbox",
         "data": { "elapsedMs": 900 },
@@ -43,14 +43,14 @@ fn row() -> OccurrenceRow {
         job_name: "Nightly report".into(),
         status: OccurrenceStatus::Completed,
         version: 4,
-        trigger: Trigger::Manual,
+        trigger: TriggerSource::Manual,
         attempt: 1,
-        scheduled_for: at(DUE),
-        started_at: Some(at(LATER)),
+        scheduled_for: at(DUE_TIME),
+        started_at: Some(at(LATER_TIME)),
         ended_at: Some(at("2026-11-21T09:00:01Z")),
         duration_ms: Some(877),
         instance_id: Some("mail-0a1b2c3d".into()),
-        progress: Some(Progress { percent: 100, message: "done".into() }),
+        progress: Some(RunProgress { percent: 100, message: "done".into() }),
         note: Some("all well".into()),
         waits_until: Some(at("2026-11-21T09:05:00Z")),
     }
@@ -58,15 +58,15 @@ fn row() -> OccurrenceRow {
 
 fn row_json() -> Value {
     json!({
-        "id": OCCURRENCE,
-        "jobId": JOB,
+        "id": OCCURRENCE_ID,
+        "jobId": JOB_ID,
         "jobName": "Nightly report",
         "status": 2,
         "version": 4,
         "trigger": "manual",
         "attempt": 1,
-        "scheduledFor": DUE,
-        "startedAt": LATER,
+        "scheduledFor": DUE_TIME,
+        "startedAt": LATER_TIME,
         "endedAt": "2026-11-21T09:00:01Z",
         "durationMs": 877,
         "instanceId": "mail-0a1b2c3d",
@@ -104,30 +104,30 @@ fn occurrence_row() {
     least(queued_json, &queued);
 }
 
-fn enveloped(event: Event, json: Value) {
-    let envelope = Envelope { id: "6430a1b2c3d4e-00ff00ff00ff00ff".into(), at: at(LATER), event };
-    golden(&envelope, json!({ "id": "6430a1b2c3d4e-00ff00ff00ff00ff", "at": LATER, "event": json }));
+fn enveloped(event: LiveEvent, json: Value) {
+    let envelope = EventEnvelope { id: "6430a1b2c3d4e-00ff00ff00ff00ff".into(), at: at(LATER_TIME), event };
+    golden(&envelope, json!({ "id": "6430a1b2c3d4e-00ff00ff00ff00ff", "at": LATER_TIME, "event": json }));
 }
 
 #[test]
 fn every_event() {
-    enveloped(Event::Occurrences { rows: vec![row()] }, json!({ "kind": "occurrences", "rows": [row_json()] }));
-    enveloped(Event::Job { id: job() }, json!({ "kind": "job", "id": JOB }));
-    enveloped(Event::JobDeleted { id: job() }, json!({ "kind": "jobDeleted", "id": JOB }));
+    enveloped(LiveEvent::Occurrences { rows: vec![row()] }, json!({ "kind": "occurrences", "rows": [row_json()] }));
+    enveloped(LiveEvent::Job { id: job() }, json!({ "kind": "job", "id": JOB_ID }));
+    enveloped(LiveEvent::JobDeleted { id: job() }, json!({ "kind": "jobDeleted", "id": JOB_ID }));
     enveloped(
-        Event::Log { occurrence_id: occurrence(), lines: vec![line()] },
-        json!({ "kind": "log", "occurrenceId": OCCURRENCE, "lines": [line_json()] }),
+        LiveEvent::Log { occurrence_id: occurrence(), lines: vec![line()] },
+        json!({ "kind": "log", "occurrenceId": OCCURRENCE_ID, "lines": [line_json()] }),
     );
-    enveloped(Event::Workers, json!({ "kind": "workers" }));
-    enveloped(Event::Cluster, json!({ "kind": "cluster" }));
-    enveloped(Event::Resync, json!({ "kind": "resync" }));
+    enveloped(LiveEvent::Workers, json!({ "kind": "workers" }));
+    enveloped(LiveEvent::Cluster, json!({ "kind": "cluster" }));
+    enveloped(LiveEvent::Resync, json!({ "kind": "resync" }));
 }
 
 #[test]
 fn an_event_of_tomorrow_is_an_error_that_the_page_can_see() {
     // The page answers it by reading again; taking it for another event would be worse.
-    let json = json!({ "id": "1", "at": LATER, "event": { "kind": "eclipse" } });
-    assert!(serde_json::from_value::<Envelope>(json).is_err());
+    let json = json!({ "id": "1", "at": LATER_TIME, "event": { "kind": "eclipse" } });
+    assert!(serde_json::from_value::<EventEnvelope>(json).is_err());
 }
 
 // --- Kept in PostgreSQL as JSON: read by every later version. ---
@@ -140,10 +140,10 @@ fn schedules() {
     );
     golden(&Schedule::every(30), json!({ "kind": "every", "seconds": 30 }));
     golden(
-        &Schedule::Every { seconds: 30, from: Rhythm::End },
+        &Schedule::Every { seconds: 30, from: IntervalAnchor::End },
         json!({ "kind": "every", "seconds": 30, "from": "end" }),
     );
-    golden(&Schedule::Once { at: at(DUE) }, json!({ "kind": "once", "at": DUE }));
+    golden(&Schedule::Once { at: at(DUE_TIME) }, json!({ "kind": "once", "at": DUE_TIME }));
     golden(&Schedule::Manual, json!({ "kind": "manual" }));
 }
 
@@ -151,18 +151,18 @@ fn schedules() {
 fn steps_of_an_occurrences_life() {
     let step = StatusChange {
         status: OccurrenceStatus::Failed,
-        at: at(LATER),
+        at: at(LATER_TIME),
         attempt: 1,
         by: Some("mail-0a1b2c3d".into()),
         note: Some("the mailbox is full".into()),
     };
     golden(
         &step,
-        json!({ "status": 3, "at": LATER, "attempt": 1, "by": "mail-0a1b2c3d", "note": "the mailbox is full" }),
+        json!({ "status": 3, "at": LATER_TIME, "attempt": 1, "by": "mail-0a1b2c3d", "note": "the mailbox is full" }),
     );
     // As the statement that fires a job writes the first one.
     golden(
         &StatusChange { status: OccurrenceStatus::Queued, by: None, note: None, ..step },
-        json!({ "status": 0, "at": LATER, "attempt": 1 }),
+        json!({ "status": 0, "at": LATER_TIME, "attempt": 1 }),
     );
 }

@@ -5,7 +5,7 @@ mod events;
 use std::fmt::Debug;
 
 use chrono::{DateTime, Utc};
-use milvaion_api::{access::Role, view::Trigger};
+use milvaion_api::{permissions::Role, views::TriggerSource};
 use milvaion_protocol::id::{JobId, OccurrenceId};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -14,20 +14,20 @@ use serde_json::{Value, json};
 const RULE: &str = "a changed golden is a changed contract: a field may be added with a default, none may be renamed, \
                     removed or given another meaning, and a number keeps what it stands for";
 
-const OCCURRENCE: &str = "019a9b3f-7c00-7abc-8def-0123456789ab";
-const JOB: &str = "019a9b3f-0000-7abc-8def-0123456789ab";
-const DUE: &str = "2026-11-21T09:00:00Z";
-const LATER: &str = "2026-11-21T09:00:00.123456Z";
+const OCCURRENCE_ID: &str = "019a9b3f-7c00-7abc-8def-0123456789ab";
+const JOB_ID: &str = "019a9b3f-0000-7abc-8def-0123456789ab";
+const DUE_TIME: &str = "2026-11-21T09:00:00Z";
+const LATER_TIME: &str = "2026-11-21T09:00:00.123456Z";
 
 /// Members whose contents are somebody else's: everything in them is kept, so nothing in them is unknown.
 const FREE: [&str; 3] = ["jobData", "data", "schema"];
 
 fn occurrence() -> OccurrenceId {
-    OCCURRENCE.parse().expect("an id")
+    OCCURRENCE_ID.parse().expect("an id")
 }
 
 fn job() -> JobId {
-    JOB.parse().expect("an id")
+    JOB_ID.parse().expect("an id")
 }
 
 fn at(text: &str) -> DateTime<Utc> {
@@ -75,11 +75,14 @@ fn read<T: DeserializeOwned>(json: Value) -> T {
 
 #[test]
 fn words_for_triggers_and_roles() {
-    for (trigger, word) in
-        [(Trigger::Schedule, "schedule"), (Trigger::Manual, "manual"), (Trigger::Api, "api"), (Trigger::Retry, "retry")]
-    {
+    for (trigger, word) in [
+        (TriggerSource::Schedule, "schedule"),
+        (TriggerSource::Manual, "manual"),
+        (TriggerSource::Api, "api"),
+        (TriggerSource::Retry, "retry"),
+    ] {
         golden(&trigger, json!(word));
-        assert_eq!(trigger.word(), word, "the database holds the same word; {RULE}");
+        assert_eq!(trigger.as_str(), word, "the database holds the same word; {RULE}");
     }
     for (role, word) in [(Role::Viewer, "viewer"), (Role::Operator, "operator"), (Role::Admin, "admin")] {
         golden(&role, json!(word));

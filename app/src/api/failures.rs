@@ -2,8 +2,11 @@
 
 use leptos::prelude::*;
 use milvaion_api::{
-    failure::{DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow, Resolved, Retried},
-    page::Page,
+    failures::{
+        DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow, ResolveFailuresResult,
+        RetryFailuresResult,
+    },
+    page::ListPage,
 };
 use milvaion_protocol::id::{DeadLetterId, OccurrenceId};
 use server_fn::codec::GetUrl;
@@ -16,9 +19,9 @@ use crate::{error::AppError, format::plural};
 ///
 /// `SignedOut`, or a service that is away.
 #[server(input = GetUrl, endpoint = "failure_groups")]
-pub async fn failure_groups(#[server(default)] filter: FailureFilter) -> Result<Page<FailureGroup>, AppError> {
-    let (backend, me) = super::allowed(milvaion_api::access::Action::Read).await?;
-    backend.failure_groups(&me, filter).await.map_err(super::failed)
+pub async fn failure_groups(#[server(default)] filter: FailureFilter) -> Result<ListPage<FailureGroup>, AppError> {
+    let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
+    backend.failure_groups(&me, filter).await.map_err(super::with_error_status)
 }
 
 /// A page of failures, newest first: of each only the first line of its exception, and not its input.
@@ -27,9 +30,9 @@ pub async fn failure_groups(#[server(default)] filter: FailureFilter) -> Result<
 ///
 /// `SignedOut`, or a service that is away.
 #[server(input = GetUrl, endpoint = "failures")]
-pub async fn list_failures(#[server(default)] filter: FailureFilter) -> Result<Page<FailureRow>, AppError> {
-    let (backend, me) = super::allowed(milvaion_api::access::Action::Read).await?;
-    backend.failures(&me, filter).await.map_err(super::failed)
+pub async fn list_failures(#[server(default)] filter: FailureFilter) -> Result<ListPage<FailureRow>, AppError> {
+    let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
+    backend.failures(&me, filter).await.map_err(super::with_error_status)
 }
 
 /// One failure, whole.
@@ -39,8 +42,8 @@ pub async fn list_failures(#[server(default)] filter: FailureFilter) -> Result<P
 /// `NotFound` when retention has taken it or the occurrence never failed.
 #[server(input = GetUrl, endpoint = "failure")]
 pub async fn get_failure(id: OccurrenceId) -> Result<FailureRow, AppError> {
-    let (backend, me) = super::allowed(milvaion_api::access::Action::Read).await?;
-    backend.failure(&me, id).await.map_err(super::failed)
+    let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
+    backend.failure(&me, id).await.map_err(super::with_error_status)
 }
 
 /// Runs a failure again, as a new occurrence, and answers which. With `input_json`, this once with that input; `force`
@@ -57,9 +60,9 @@ pub async fn retry_failure(
     #[server(default)] note: String,
     #[server(default)] force: bool,
 ) -> Result<OccurrenceId, AppError> {
-    let (backend, me) = super::allowed(milvaion_api::access::Action::SettleFailures).await?;
+    let (backend, me) = super::authorize(milvaion_api::permissions::Permission::SettleFailures).await?;
     let typed = serde_json::json!({ "form": "retry", "input_json": &input_json, "note": &note });
-    let which = milvaion_api::failure::Which::Ids(vec![id]);
+    let which = milvaion_api::failures::FailureSelection::Ids(vec![id]);
     let how = crate::backend::RetryInput { input_json, reason: note, force };
     let result = match backend.retry_failures(&me, &which, 1, how).await {
         Ok(retried) => retried.made.first().map(|(_, made)| *made).ok_or_else(|| {
@@ -68,7 +71,7 @@ pub async fn retry_failure(
         Err(error) => Err(as_note(error)),
     };
     let back = format!("/failed/{id}");
-    super::answer("failure", result, |made| format!("/occurrences/{made}"), RETRIED, &back, typed).await
+    super::respond("failure", result, |made| format!("/occurrences/{made}"), FAILURE_RETRIED_NOTICE, &back, typed).await
 }
 
 /// Runs failures again, each as a new occurrence with the input that failed: those with `ids`, or with `all` the open ones
@@ -86,13 +89,13 @@ pub async fn retry_failures(
     #[server(default)] seen: usize,
     #[server(default)] note: String,
     #[server(default)] back: String,
-) -> Result<Retried, AppError> {
-    let (backend, me) = super::allowed(milvaion_api::access::Action::SettleFailures).await?;
+) -> Result<RetryFailuresResult, AppError> {
+    let (backend, me) = super::authorize(milvaion_api::permissions::Permission::SettleFailures).await?;
     let how = crate::backend::RetryInput { reason: note.clone(), ..Default::default() };
     let result = backend.retry_failures(&me, &which(ids, all, filter), seen, how).await.map_err(as_note);
     let notice = result.as_ref().map(retry_notice).unwrap_or_default();
     let back = list_address(&back);
-    super::answer("failures", result, |_| back.clone(), &notice, &back, serde_json::json!({ "note": note })).await
+    super::respond("failures", result, |_| back.clone(), &notice, &back, serde_json::json!({ "note": note })).await
 }
 
 /// Settles failures with a note: those chosen as in [`retry_failures`].
@@ -108,13 +111,13 @@ pub async fn resolve_failures(
     #[server(default)] seen: usize,
     #[server(default)] note: String,
     #[server(default)] back: String,
-) -> Result<Resolved, AppError> {
-    let (backend, me) = super::allowed(milvaion_api::access::Action::SettleFailures).await?;
+) -> Result<ResolveFailuresResult, AppError> {
+    let (backend, me) = super::authorize(milvaion_api::permissions::Permission::SettleFailures).await?;
     let result = backend.resolve_failures(&me, &which(ids, all, filter), seen, &note).await;
     let notice = result.as_ref().map(resolve_notice).unwrap_or_default();
     let back = list_address(&back);
     let typed = serde_json::json!({ "form": "resolve", "note": note });
-    super::answer("failures", result, |_| back.clone(), &notice, &back, typed).await
+    super::respond("failures", result, |_| back.clone(), &notice, &back, typed).await
 }
 
 /// A page of dead letters, newest first: of each body only the beginning.
@@ -123,9 +126,11 @@ pub async fn resolve_failures(
 ///
 /// `SignedOut`, or a service that is away.
 #[server(input = GetUrl, endpoint = "dead_letters")]
-pub async fn list_dead_letters(#[server(default)] filter: DeadLetterFilter) -> Result<Page<DeadLetterRow>, AppError> {
-    let (backend, me) = super::allowed(milvaion_api::access::Action::Read).await?;
-    backend.dead_letters(&me, filter).await.map_err(super::failed)
+pub async fn list_dead_letters(
+    #[server(default)] filter: DeadLetterFilter,
+) -> Result<ListPage<DeadLetterRow>, AppError> {
+    let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
+    backend.dead_letters(&me, filter).await.map_err(super::with_error_status)
 }
 
 /// Settles dead letters with a note. Answers how many were open.
@@ -139,19 +144,19 @@ pub async fn resolve_dead_letters(
     #[server(default)] note: String,
     #[server(default)] back: String,
 ) -> Result<usize, AppError> {
-    let (backend, me) = super::allowed(milvaion_api::access::Action::SettleFailures).await?;
+    let (backend, me) = super::authorize(milvaion_api::permissions::Permission::SettleFailures).await?;
     let result = backend.resolve_dead_letters(&me, &ids, &note).await;
-    let notice = result.as_ref().map(|count| letters_notice(*count)).unwrap_or_default();
+    let notice = result.as_ref().map(|count| dead_letters_notice(*count)).unwrap_or_default();
     let back = list_address(&back);
-    super::answer("failures", result, |_| back.clone(), &notice, &back, serde_json::json!({ "note": note })).await
+    super::respond("failures", result, |_| back.clone(), &notice, &back, serde_json::json!({ "note": note })).await
 }
 
 /// What is said after one failure was retried.
-pub const RETRIED: &str = "The failure is retried as this occurrence.";
+pub const FAILURE_RETRIED_NOTICE: &str = "The failure is retried as this occurrence.";
 
 /// What is said after a retry.
 #[must_use]
-pub fn retry_notice(retried: &Retried) -> String {
+pub fn retry_notice(retried: &RetryFailuresResult) -> String {
     let mut words = format!("{} retried.", was(retried.made.len(), "failure"));
     match retried.left {
         0 => {}
@@ -159,25 +164,25 @@ pub fn retry_notice(retried: &Retried) -> String {
         n => words.push_str(&format!(" {n} were left alone: they were retried before, or their job is deleted.")),
     }
     if retried.more {
-        words.push_str(MORE);
+        words.push_str(MORE_REMAIN_NOTICE);
     }
     words
 }
 
 /// What is said after settling.
 #[must_use]
-pub fn resolve_notice(resolved: &Resolved) -> String {
-    let more = if resolved.more { MORE } else { "" };
+pub fn resolve_notice(resolved: &ResolveFailuresResult) -> String {
+    let more = if resolved.more { MORE_REMAIN_NOTICE } else { "" };
     format!("{} resolved.{more}", was(resolved.count, "failure"))
 }
 
 /// What is said after settling dead letters.
 #[must_use]
-pub fn letters_notice(count: usize) -> String {
+pub fn dead_letters_notice(count: usize) -> String {
     format!("{} resolved.", was(count, "dead letter"))
 }
 
-const MORE: &str = " There are more than can be taken at once: do it again.";
+const MORE_REMAIN_NOTICE: &str = " There are more than can be taken at once: do it again.";
 
 /// `1 failure is`, `2 failures are`.
 fn was(count: usize, noun: &str) -> String {
@@ -187,10 +192,10 @@ fn was(count: usize, noun: &str) -> String {
 
 /// Which failures a form means.
 #[cfg(feature = "ssr")]
-fn which(ids: Vec<OccurrenceId>, all: bool, filter: FailureFilter) -> milvaion_api::failure::Which {
-    use milvaion_api::failure::Which;
+fn which(ids: Vec<OccurrenceId>, all: bool, filter: FailureFilter) -> milvaion_api::failures::FailureSelection {
+    use milvaion_api::failures::FailureSelection;
 
-    if all { Which::Filter(filter) } else { Which::Ids(ids) }
+    if all { FailureSelection::Filter(filter) } else { FailureSelection::Ids(ids) }
 }
 
 /// The forms here have one field for words, whatever the command calls it.
@@ -223,13 +228,13 @@ mod tests {
     #[test]
     fn what_was_done_is_said_with_its_numbers() {
         let id = OccurrenceId::default();
-        let retried = Retried { made: vec![(id, id); 2], left: 1, more: true };
+        let retried = RetryFailuresResult { made: vec![(id, id); 2], left: 1, more: true };
         assert_eq!(
             retry_notice(&retried),
             "2 failures are retried. One was left alone: it was retried before, or its job is deleted. There are more than can \
              be taken at once: do it again."
         );
-        assert_eq!(resolve_notice(&Resolved { count: 1, more: false }), "1 failure is resolved.");
-        assert_eq!(letters_notice(0), "0 dead letters are resolved.");
+        assert_eq!(resolve_notice(&ResolveFailuresResult { count: 1, more: false }), "1 failure is resolved.");
+        assert_eq!(dead_letters_notice(0), "0 dead letters are resolved.");
     }
 }

@@ -2,15 +2,15 @@
 
 use leptos::prelude::*;
 use milvaion_api::{
-    page::{JobFilter, Page},
-    request::{FieldError, JobForm},
-    view::{FormContext, JobRow, JobView, SchedulePreview},
+    page::{JobFilter, ListPage},
+    requests::{FieldError, JobForm},
+    views::{JobFormContext, JobRow, JobView, SchedulePreview},
 };
 use milvaion_protocol::id::{JobId, OccurrenceId};
 use serde::{Deserialize, Serialize};
 use server_fn::codec::GetUrl;
 
-use super::session::Left;
+use super::session::FlashView;
 use crate::error::AppError;
 
 /// What the job form judges of itself while it is being filled in.
@@ -26,11 +26,11 @@ pub struct JobCheck {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobFormPage {
     /// What can be chosen.
-    pub context: FormContext,
+    pub context: JobFormContext,
     /// What stands in the fields: a fresh form, the job to edit, or what was typed before a refusal.
     pub form: JobForm,
     /// What a plain form post left.
-    pub left: Option<Left>,
+    pub flash: Option<FlashView>,
     /// The schedule of `form`, when it is right.
     pub preview: Option<SchedulePreview>,
 }
@@ -41,9 +41,9 @@ pub struct JobFormPage {
 ///
 /// `SignedOut`, or a service that is away.
 #[server(input = GetUrl, endpoint = "jobs")]
-pub async fn jobs(filter: JobFilter) -> Result<Page<JobRow>, AppError> {
-    let (backend, me) = super::allowed(milvaion_api::access::Action::Read).await?;
-    backend.jobs(&me, filter).await.map_err(super::failed)
+pub async fn jobs(filter: JobFilter) -> Result<ListPage<JobRow>, AppError> {
+    let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
+    backend.jobs(&me, filter).await.map_err(super::with_error_status)
 }
 
 /// One job, its schedule also in the reader's zone.
@@ -53,8 +53,8 @@ pub async fn jobs(filter: JobFilter) -> Result<Page<JobRow>, AppError> {
 /// `NotFound` when it is deleted or never was.
 #[server(input = GetUrl, endpoint = "job")]
 pub async fn job(id: JobId) -> Result<JobView, AppError> {
-    let (backend, me) = super::allowed(milvaion_api::access::Action::Read).await?;
-    backend.job(&me, id, super::session::viewer_zone().as_deref()).await.map_err(super::failed)
+    let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
+    backend.job(&me, id, super::session::viewer_zone().as_deref()).await.map_err(super::with_error_status)
 }
 
 /// Everything the page with the job form is drawn from: of the job `id`, or of a new one, for the type `target`
@@ -65,14 +65,14 @@ pub async fn job(id: JobId) -> Result<JobView, AppError> {
 /// `Denied` below Operator, `NotFound` when the job is deleted.
 #[server(input = GetUrl, endpoint = "job_form")]
 pub async fn load_job_form(id: Option<JobId>, target: Option<String>) -> Result<JobFormPage, AppError> {
-    let (backend, me) = super::allowed(milvaion_api::access::Action::DefineJob).await?;
-    let context = backend.form_context(&me, id).await.map_err(super::failed)?;
+    let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DefineJob).await?;
+    let context = backend.form_context(&me, id).await.map_err(super::with_error_status)?;
     let zone = super::session::viewer_zone();
-    let left = backend.take_flash(&super::request()?, "job-form").await?.map(Left::from);
+    let flash = backend.take_flash(&super::request()?, "job-form").await?.map(FlashView::from);
     // What was typed for another job in another tab does not belong here.
-    let typed = left
+    let typed = flash
         .as_ref()
-        .and_then(|left| serde_json::from_value::<JobForm>(left.typed.clone()).ok())
+        .and_then(|flash| serde_json::from_value::<JobForm>(flash.typed.clone()).ok())
         .filter(|form| form.id == id.map(|id| id.to_string()).unwrap_or_default());
     let is_typed = typed.is_some();
     let mut form = match (typed, &context.job) {
@@ -85,12 +85,12 @@ pub async fn load_job_form(id: Option<JobId>, target: Option<String>) -> Result<
     }
     // What is wrong with the schedule is told beside its fields; the page itself is fine.
     let preview = backend.preview(&me, &form, zone.as_deref()).await.ok();
-    Ok(JobFormPage { context, form, left, preview })
+    Ok(JobFormPage { context, form, flash, preview })
 }
 
 /// An empty form with what most people would choose.
 #[cfg(feature = "ssr")]
-fn fresh(zone: Option<String>, context: &FormContext) -> JobForm {
+fn fresh(zone: Option<String>, context: &JobFormContext) -> JobForm {
     // A zone we do not know would only be refused later.
     let zone = zone.filter(|zone| context.zones.iter().any(|known| known == zone));
     let target = match context.job_types.as_slice() {
@@ -107,7 +107,7 @@ fn fresh(zone: Option<String>, context: &FormContext) -> JobForm {
         every_unit: "minutes".into(),
         is_active: "on".into(),
         priority: "3".into(),
-        rules: milvaion_api::rules_form::usual(),
+        rules: milvaion_api::rules_form::default_fields(),
         ..JobForm::default()
     }
 }
@@ -120,20 +120,20 @@ fn fresh(zone: Option<String>, context: &FormContext) -> JobForm {
 /// `Denied` below Operator, or a service that is away.
 #[server(endpoint = "check_job")]
 pub async fn check_job(form: JobForm) -> Result<JobCheck, AppError> {
-    let (backend, me) = super::allowed(milvaion_api::access::Action::DefineJob).await?;
+    let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DefineJob).await?;
     let errors = match backend.check_job(&me, &form).await {
         Ok(()) => Vec::new(),
         Err(AppError::Fields(errors)) => errors,
-        Err(error) => return Err(super::failed(error)),
+        Err(error) => return Err(super::with_error_status(error)),
     };
     if super::is_plain_form() {
         let notice = errors.is_empty().then(|| "Everything is right. Nothing is saved yet.".to_owned());
-        let flash = crate::backend::Flash {
+        let flash = crate::backend::FlashMessage {
             form: "job-form".into(),
             notice,
             fields: errors,
             typed: serde_json::to_value(&form).unwrap_or_default(),
-            ..crate::backend::Flash::default()
+            ..crate::backend::FlashMessage::default()
         };
         backend.put_flash(&super::request()?, flash).await?;
         leptos_axum::redirect(&form_address(&form));
@@ -150,7 +150,7 @@ pub async fn check_job(form: JobForm) -> Result<JobCheck, AppError> {
 /// The wrong fields; `Conflict` when somebody else changed the job meanwhile; `Denied` below Operator.
 #[server(endpoint = "save_job")]
 pub async fn save_job(form: JobForm, #[server(default)] then: String) -> Result<JobId, AppError> {
-    let (backend, me) = super::allowed(milvaion_api::access::Action::DefineJob).await?;
+    let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DefineJob).await?;
     let result = backend.save_job(&me, &form).await;
     let mut notice = if form.id.is_empty() { "The job is created." } else { "The job is saved." };
     if let Ok(id) = &result
@@ -163,7 +163,7 @@ pub async fn save_job(form: JobForm, #[server(default)] then: String) -> Result<
         };
     }
     let back = form_address(&form);
-    super::answer("job-form", result, |id| format!("/jobs/{id}"), notice, &back, form).await
+    super::respond("job-form", result, |id| format!("/jobs/{id}"), notice, &back, form).await
 }
 
 /// Where the form that sent `form` stands.
@@ -191,13 +191,20 @@ pub async fn trigger_job(
     #[server(default)] idempotency_key: String,
     #[server(default)] force: bool,
 ) -> Result<OccurrenceId, AppError> {
-    let (backend, me) = super::allowed(milvaion_api::access::Action::RunJob).await?;
+    let (backend, me) = super::authorize(milvaion_api::permissions::Permission::RunJob).await?;
     let typed = serde_json::json!({ "input_json": &input_json, "reason": &reason });
     let input = crate::backend::TriggerInput { input_json, reason, force, idempotency_key: Some(idempotency_key) };
     let result = backend.trigger_job(&me, id, input).await;
     let back = format!("/jobs/{id}");
-    super::answer("trigger", result, |run| format!("/occurrences/{run}"), "The job is queued to run now.", &back, typed)
-        .await
+    super::respond(
+        "trigger",
+        result,
+        |run| format!("/occurrences/{run}"),
+        "The job is queued to run now.",
+        &back,
+        typed,
+    )
+    .await
 }
 
 /// Pauses or resumes a job. `back` is the page a plain form is led to: the job's own when empty.
@@ -212,14 +219,14 @@ pub async fn set_job_active(
     #[server(default)] reason: String,
     #[server(default)] back: String,
 ) -> Result<(), AppError> {
-    let (backend, me) = super::allowed(milvaion_api::access::Action::DefineJob).await?;
+    let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DefineJob).await?;
     let result = backend.set_job_active(&me, id, active, &reason).await;
     let notice = if active { "The job is resumed." } else { "The job is paused." };
     let back = match super::session::local_path(&back) {
         "/" => format!("/jobs/{id}"),
         path => path.to_owned(),
     };
-    super::answer("trigger", result, |()| back.clone(), notice, &back, ()).await
+    super::respond("trigger", result, |()| back.clone(), notice, &back, ()).await
 }
 
 /// Deletes a job and answers its name. Its occurrences stay until retention takes them.
@@ -229,8 +236,8 @@ pub async fn set_job_active(
 /// `NotFound` when it is gone already; `Denied` for anybody but an Admin.
 #[server(endpoint = "delete_job")]
 pub async fn delete_job(id: JobId) -> Result<String, AppError> {
-    let (backend, me) = super::allowed(milvaion_api::access::Action::DeleteJob).await?;
+    let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DeleteJob).await?;
     let result = backend.delete_job(&me, id).await;
     let notice = result.as_ref().map(|name| format!("The job {name} is deleted.")).unwrap_or_default();
-    super::answer("trigger", result, |_| "/jobs".into(), &notice, &format!("/jobs/{id}"), ()).await
+    super::respond("trigger", result, |_| "/jobs".into(), &notice, &format!("/jobs/{id}"), ()).await
 }

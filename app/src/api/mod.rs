@@ -1,12 +1,12 @@
 //! The calls between a browser and its server.
 //!
-//! Every server function here is a few lines: get the backend and the person by naming the [`Action`] it performs, call
-//! one method, hand the answer back. [`allowed`] is the only door to the backend for them, and it is the backend that
+//! Every server function here is a few lines: get the backend and the person by naming the [`Permission`] it performs, call
+//! one method, hand the answer back. [`authorize`] is the only door to the backend for them, and it is the backend that
 //! judges session, role and origin. Reads use GET-like calls from resources; whatever changes something is a POST that a
 //! plain HTML form can send too.
 //!
-//! A plain form post has no script that could show an answer, so [`answer`] leads it back to a page and leaves a
-//! [`Flash`](crate::backend::Flash) there: what went well, what did not, and what was typed.
+//! A plain form post has no script that could show an answer, so [`respond`] leads it back to a page and leaves a
+//! [`FlashMessage`](crate::backend::FlashMessage) there: what went well, what did not, and what was typed.
 
 pub mod calendars;
 pub mod cluster;
@@ -29,11 +29,11 @@ mod server_side {
     use http::{StatusCode, header, request::Parts};
     use leptos::prelude::*;
     use leptos_axum::ResponseOptions;
-    use milvaion_api::{access::Action, view::Me};
+    use milvaion_api::{permissions::Permission, views::CurrentUser};
     use serde::Serialize;
 
     use crate::{
-        backend::{Backend, Flash},
+        backend::{DashboardBackend, FlashMessage},
         error::AppError,
     };
 
@@ -42,8 +42,9 @@ mod server_side {
     /// # Errors
     ///
     /// Only when the server forgot to provide it.
-    pub fn backend() -> Result<Arc<dyn Backend>, AppError> {
-        use_context::<Arc<dyn Backend>>().ok_or_else(|| AppError::Failed("the server gave this page no backend".into()))
+    pub fn backend() -> Result<Arc<dyn DashboardBackend>, AppError> {
+        use_context::<Arc<dyn DashboardBackend>>()
+            .ok_or_else(|| AppError::Failed("the server gave this page no backend".into()))
     }
 
     /// The head of this request.
@@ -60,15 +61,15 @@ mod server_side {
     /// # Errors
     ///
     /// `SignedOut` or `Denied`; the response's status says the same.
-    pub async fn allowed(action: Action) -> Result<(Arc<dyn Backend>, Me), AppError> {
+    pub async fn authorize(action: Permission) -> Result<(Arc<dyn DashboardBackend>, CurrentUser), AppError> {
         let backend = backend()?;
         let parts = request()?;
-        let me = backend.authorize(&parts, action).await.map_err(failed)?;
+        let me = backend.authorize(&parts, action).await.map_err(with_error_status)?;
         Ok((backend, me))
     }
 
     /// Gives the response the status that says the same as the error.
-    pub fn failed(error: AppError) -> AppError {
+    pub fn with_error_status(error: AppError) -> AppError {
         if let (Some(response), Ok(status)) = (use_context::<ResponseOptions>(), StatusCode::from_u16(error.status())) {
             response.set_status(status);
         }
@@ -89,7 +90,7 @@ mod server_side {
     /// # Errors
     ///
     /// The error itself, for a script.
-    pub async fn answer<T: Default>(
+    pub async fn respond<T: Default>(
         form: &str,
         result: Result<T, AppError>,
         then: impl FnOnce(&T) -> String,
@@ -98,14 +99,15 @@ mod server_side {
         typed: impl Serialize,
     ) -> Result<T, AppError> {
         if !is_plain_form() {
-            return result.map_err(failed);
+            return result.map_err(with_error_status);
         }
         let backend = backend()?;
         let parts = request()?;
         match result {
             Ok(value) => {
                 if !notice.is_empty() {
-                    let flash = Flash { form: "notice".into(), notice: Some(notice.into()), ..Flash::default() };
+                    let flash =
+                        FlashMessage { form: "notice".into(), notice: Some(notice.into()), ..FlashMessage::default() };
                     backend.put_flash(&parts, flash).await?;
                 }
                 leptos_axum::redirect(&then(&value));
@@ -116,12 +118,12 @@ mod server_side {
                 Ok(T::default())
             }
             // A refusal by role is a page of its own with its own status, not a message on the way back.
-            Err(error @ AppError::Denied(_)) => Err(failed(error)),
+            Err(error @ AppError::Denied(_)) => Err(with_error_status(error)),
             Err(error) => {
-                let mut flash = Flash {
+                let mut flash = FlashMessage {
                     form: form.into(),
                     typed: serde_json::to_value(typed).unwrap_or_default(),
-                    ..Flash::default()
+                    ..FlashMessage::default()
                 };
                 match error {
                     AppError::Fields(fields) => flash.fields = fields,

@@ -2,8 +2,8 @@
 
 use leptos::prelude::*;
 use milvaion_api::{
-    page::{OccurrenceFilter, Page},
-    view::{OccurrenceRow, OccurrenceView},
+    page::{ListPage, OccurrenceFilter},
+    views::{OccurrenceRow, OccurrenceView},
 };
 use milvaion_protocol::{id::OccurrenceId, message::LogLine};
 use server_fn::codec::GetUrl;
@@ -16,9 +16,11 @@ use crate::error::AppError;
 ///
 /// `SignedOut`, or a service that is away.
 #[server(input = GetUrl, endpoint = "occurrences")]
-pub async fn list_occurrences(#[server(default)] filter: OccurrenceFilter) -> Result<Page<OccurrenceRow>, AppError> {
-    let (backend, me) = super::allowed(milvaion_api::access::Action::Read).await?;
-    backend.occurrences(&me, filter).await.map_err(super::failed)
+pub async fn list_occurrences(
+    #[server(default)] filter: OccurrenceFilter,
+) -> Result<ListPage<OccurrenceRow>, AppError> {
+    let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
+    backend.occurrences(&me, filter).await.map_err(super::with_error_status)
 }
 
 /// One occurrence with the newest lines of its log.
@@ -28,8 +30,8 @@ pub async fn list_occurrences(#[server(default)] filter: OccurrenceFilter) -> Re
 /// `NotFound` when retention has taken it or it never was.
 #[server(input = GetUrl, endpoint = "occurrence")]
 pub async fn get_occurrence(id: OccurrenceId) -> Result<OccurrenceView, AppError> {
-    let (backend, me) = super::allowed(milvaion_api::access::Action::Read).await?;
-    backend.occurrence(&me, id).await.map_err(super::failed)
+    let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
+    backend.occurrence(&me, id).await.map_err(super::with_error_status)
 }
 
 /// At most 500 lines of an occurrence's log before `before_seq`, oldest first.
@@ -39,8 +41,8 @@ pub async fn get_occurrence(id: OccurrenceId) -> Result<OccurrenceView, AppError
 /// `NotFound` as above.
 #[server(input = GetUrl, endpoint = "log_before")]
 pub async fn log_before(id: OccurrenceId, before_seq: i64) -> Result<Vec<LogLine>, AppError> {
-    let (backend, me) = super::allowed(milvaion_api::access::Action::Read).await?;
-    backend.log_before(&me, id, before_seq).await.map_err(super::failed)
+    let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
+    backend.log_before(&me, id, before_seq).await.map_err(super::with_error_status)
 }
 
 /// Cancels an occurrence. Answers whether that is all: true when it is Cancelled now, false when a worker runs it and was
@@ -51,13 +53,13 @@ pub async fn log_before(id: OccurrenceId, before_seq: i64) -> Result<Vec<LogLine
 /// A `reason` of more than 500 characters; `Conflict` when it has ended already; `NotFound`; `Denied` below Operator.
 #[server(endpoint = "cancel_occurrence")]
 pub async fn cancel_occurrence(id: OccurrenceId, #[server(default)] reason: String) -> Result<bool, AppError> {
-    let (backend, me) = super::allowed(milvaion_api::access::Action::CancelOccurrence).await?;
+    let (backend, me) = super::authorize(milvaion_api::permissions::Permission::CancelOccurrence).await?;
     let result =
         backend.cancel_occurrence(&me, id, &reason).await.map(milvaion_protocol::status::OccurrenceStatus::is_final);
     let notice = cancel_notice(*result.as_ref().unwrap_or(&false));
     let page = format!("/occurrences/{id}");
     let typed = serde_json::json!({ "reason": reason });
-    super::answer("cancel", result, |_| page.clone(), notice, &page, typed).await
+    super::respond("cancel", result, |_| page.clone(), notice, &page, typed).await
 }
 
 /// What is said after [`cancel_occurrence`] answered `has_ended`.

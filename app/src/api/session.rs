@@ -2,8 +2,8 @@
 
 use leptos::prelude::*;
 use milvaion_api::{
-    request::FieldError,
-    view::{InviteInfo, Me},
+    requests::FieldError,
+    views::{CurrentUser, InviteInfo},
 };
 use serde::{Deserialize, Serialize};
 use server_fn::codec::GetUrl;
@@ -11,11 +11,11 @@ use server_fn::codec::GetUrl;
 use crate::error::AppError;
 
 /// The longest address a sign-in leads on to, in bytes; a longer one is not ours.
-const MAX_NEXT: usize = 2_000;
+const MAX_NEXT_PATH_BYTES: usize = 2_000;
 
 /// What the sign-in page has to know.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Door {
+pub struct SignInPageData {
     /// True while there is nobody yet, so that only the setup link leads in.
     pub needs_setup: bool,
     /// True when the reader is signed in already.
@@ -24,7 +24,7 @@ pub struct Door {
 
 /// What a one-time link leads to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Link {
+pub enum InviteLink {
     /// It is good, for this.
     Good(InviteInfo),
     /// It is used up, too old, mistyped, or its inviter took it back.
@@ -34,7 +34,7 @@ pub enum Link {
 /// What a plain form left for the page it led back to: the browser's view of a flash.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Left {
+pub struct FlashView {
     /// What went well.
     pub notice: Option<String>,
     /// What did not, when it belongs to no field.
@@ -45,7 +45,7 @@ pub struct Left {
     pub typed: serde_json::Value,
 }
 
-impl Left {
+impl FlashView {
     /// All that is wrong; what belongs to no field has an empty one.
     #[must_use]
     pub fn problems(&self) -> Vec<FieldError> {
@@ -61,8 +61,8 @@ impl Left {
 }
 
 #[cfg(feature = "ssr")]
-impl From<crate::backend::Flash> for Left {
-    fn from(flash: crate::backend::Flash) -> Self {
+impl From<crate::backend::FlashMessage> for FlashView {
+    fn from(flash: crate::backend::FlashMessage) -> Self {
         Self { notice: flash.notice, error: flash.error, fields: flash.fields, typed: flash.typed }
     }
 }
@@ -73,10 +73,10 @@ impl From<crate::backend::Flash> for Left {
 ///
 /// When the session cannot be looked up.
 #[server(input = GetUrl, endpoint = "whoami")]
-pub async fn whoami() -> Result<Option<Me>, AppError> {
+pub async fn whoami() -> Result<Option<CurrentUser>, AppError> {
     let backend = super::backend()?;
     let parts = super::request()?;
-    backend.me(&parts).await.map_err(super::failed)
+    backend.me(&parts).await.map_err(super::with_error_status)
 }
 
 /// What the sign-in page has to know.
@@ -84,14 +84,14 @@ pub async fn whoami() -> Result<Option<Me>, AppError> {
 /// # Errors
 ///
 /// When the people cannot be counted.
-#[server(input = GetUrl, endpoint = "doorway")]
-pub async fn doorway() -> Result<Door, AppError> {
+#[server(input = GetUrl, endpoint = "sign_in_page")]
+pub async fn load_sign_in_page() -> Result<SignInPageData, AppError> {
     let backend = super::backend()?;
     let parts = super::request()?;
     // A session that cannot be read must not keep anybody from signing in anew.
     let signed_in = backend.me(&parts).await.ok().flatten().is_some();
-    let needs_setup = backend.needs_setup().await.map_err(super::failed)?;
-    Ok(Door { needs_setup, signed_in })
+    let needs_setup = backend.needs_setup().await.map_err(super::with_error_status)?;
+    Ok(SignInPageData { needs_setup, signed_in })
 }
 
 /// Reads and forgets what the form called `form` left for this person.
@@ -100,10 +100,10 @@ pub async fn doorway() -> Result<Door, AppError> {
 ///
 /// When the session cannot be looked up.
 #[server(input = GetUrl, endpoint = "take_flash")]
-pub async fn take_flash(form: String) -> Result<Option<Left>, AppError> {
+pub async fn take_flash(form: String) -> Result<Option<FlashView>, AppError> {
     let backend = super::backend()?;
     let parts = super::request()?;
-    Ok(backend.take_flash(&parts, &form).await?.map(Left::from))
+    Ok(backend.take_flash(&parts, &form).await?.map(FlashView::from))
 }
 
 /// Signs in and answers where to go on. The page goes there with a full load, because everything it shows depends on
@@ -130,7 +130,7 @@ pub async fn sign_in(
     };
     let back = if next == "/" { "/login".to_owned() } else { format!("/login?next={}", query_value(&next)) };
     let typed = serde_json::json!({ "email": email });
-    super::answer("login", result, Clone::clone, "", &back, typed).await
+    super::respond("login", result, Clone::clone, "", &back, typed).await
 }
 
 /// Ends the session. A script then loads `/login` anew; a plain form is led there.
@@ -142,7 +142,7 @@ pub async fn sign_in(
 pub async fn sign_out() -> Result<(), AppError> {
     let parts = super::request()?;
     let result = super::backend()?.sign_out(&parts).await;
-    super::answer("login", result, |()| "/login".into(), "", "/", ()).await
+    super::respond("login", result, |()| "/login".into(), "", "/", ()).await
 }
 
 /// What the one-time link with this token is good for.
@@ -151,14 +151,14 @@ pub async fn sign_out() -> Result<(), AppError> {
 ///
 /// When it cannot be looked up; a link that is not good is an answer, not an error.
 #[server(input = GetUrl, endpoint = "invite")]
-pub async fn invite(#[server(default)] token: String) -> Result<Link, AppError> {
+pub async fn invite(#[server(default)] token: String) -> Result<InviteLink, AppError> {
     match super::backend()?.invite(&token).await {
-        Ok(info) => Ok(Link::Good(info)),
+        Ok(info) => Ok(InviteLink::Good(info)),
         Err(error @ AppError::NotFound(_)) => {
-            super::failed(error);
-            Ok(Link::Spent)
+            super::with_error_status(error);
+            Ok(InviteLink::Spent)
         }
-        Err(error) => Err(super::failed(error)),
+        Err(error) => Err(super::with_error_status(error)),
     }
 }
 
@@ -182,7 +182,7 @@ pub async fn accept_invite(
     let page = if page == "setup" { "setup" } else { "invite" };
     let back = format!("/{page}?token={}", query_value(&token));
     let typed = serde_json::json!({ "name": name, "email": email });
-    super::answer("invite", result, Clone::clone, "", &back, typed).await
+    super::respond("invite", result, Clone::clone, "", &back, typed).await
 }
 
 /// `next` if it is a path on this server, else the overview. A browser reads `//host` and `/\host` as another site, so
@@ -190,7 +190,7 @@ pub async fn accept_invite(
 #[must_use]
 pub fn local_path(next: &str) -> &str {
     let mut bytes = next.bytes();
-    let is_local = next.len() <= MAX_NEXT
+    let is_local = next.len() <= MAX_NEXT_PATH_BYTES
         && bytes.next() == Some(b'/')
         && !matches!(bytes.next(), Some(b'/' | b'\\'))
         && next.bytes().all(|byte| byte.is_ascii_graphic());
@@ -200,13 +200,17 @@ pub fn local_path(next: &str) -> &str {
 /// `text` as it may stand behind `?name=`.
 #[must_use]
 pub fn query_value(text: &str) -> String {
-    const HEX: [u8; 16] = *b"0123456789ABCDEF";
+    const HEX_DIGITS: [u8; 16] = *b"0123456789ABCDEF";
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~' | b'/') {
             out.push(char::from(byte));
         } else {
-            out.extend(['%', char::from(HEX[usize::from(byte >> 4)]), char::from(HEX[usize::from(byte & 15)])]);
+            out.extend([
+                '%',
+                char::from(HEX_DIGITS[usize::from(byte >> 4)]),
+                char::from(HEX_DIGITS[usize::from(byte & 15)]),
+            ]);
         }
     }
     out

@@ -4,7 +4,7 @@ use leptos::prelude::*;
 
 use super::icon::Icon;
 
-/// The value of `aria-describedby` for the control of a [`Field`] with this id. Both ends exist from the start, so that
+/// The value of `aria-describedby` for the control of a [`FormField`] with this id. Both ends exist from the start, so that
 /// an error which appears later is found.
 #[must_use]
 pub fn described_by(id: &str) -> String {
@@ -14,7 +14,7 @@ pub fn described_by(id: &str) -> String {
 /// A labelled control. The control itself comes as the child and must carry `id`, `aria-describedby` as
 /// [`described_by`] says, and `aria-invalid` while there is an error.
 #[component]
-pub fn Field(
+pub fn FormField(
     /// The control's id.
     #[prop(into)]
     id: String,
@@ -44,7 +44,7 @@ pub fn Field(
             </label>
             <p class="hint" id=hint_id hidden=no_hint>{hint}</p>
             {children()}
-            <FieldError id=error_id error/>
+            <FieldErrorText id=error_id error/>
         </div>
     }
 }
@@ -52,7 +52,7 @@ pub fn Field(
 /// What is wrong with one field. The element stays when nothing is, so that what describes the control never points
 /// nowhere.
 #[component]
-pub fn FieldError(
+pub fn FieldErrorText(
     /// The element's id.
     #[prop(into)]
     id: String,

@@ -5,7 +5,7 @@ use leptos_meta::Title;
 use leptos_router::{NavigateOptions, components::Redirect, hooks::use_location};
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{icon::Icon, me::Session, page_head::PageHead};
+use super::{icon::Icon, page_header::PageHeader, session_context::SessionContext};
 use crate::{api::session::query_value, error::AppError};
 
 /// Draws a page once its data is there and it is known who reads.
@@ -13,17 +13,17 @@ use crate::{api::session::query_value, error::AppError};
 /// The server waits for both, so its HTML is whole; in the browser a change of the resource's source keeps the old page
 /// until the new one is ready. An error becomes a page too: `SignedOut` leads to the sign-in page and back, the others
 /// say what happened and what can be done. `view` runs outside any tracking: what it reads it reads once.
-pub fn page<T, V, F>(data: Resource<Result<T, AppError>>, view: F) -> AnyView
+pub fn render_page<T, V, F>(data: Resource<Result<T, AppError>>, view: F) -> AnyView
 where
     T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static,
     V: IntoView + 'static,
     F: Fn(T) -> V + Clone + Send + Sync + 'static,
 {
-    let session = use_context::<Session>();
+    let session = use_context::<SessionContext>();
     let asked = session.clone();
     let retry = Callback::new(move |()| {
         if let Some(session) = &asked {
-            session.ask_again();
+            session.refetch();
         }
         data.refetch();
     });
@@ -31,7 +31,7 @@ where
         let (view, session) = (view.clone(), session.clone());
         Suspend::new(async move {
             let known = match session {
-                Some(session) => session.known().await.map(|_| ()),
+                Some(session) => session.user().await.map(|_| ()),
                 None => Ok(()),
             };
             let data = data.await;
@@ -41,12 +41,12 @@ where
             })
         })
     };
-    view! { <Transition fallback=|| view! { <Loading/> }>{draw}</Transition> }.into_any()
+    view! { <Transition fallback=|| view! { <LoadingIndicator/> }>{draw}</Transition> }.into_any()
 }
 
 /// What is shown while a page is on its way.
 #[component]
-pub fn Loading() -> impl IntoView {
+pub fn LoadingIndicator() -> impl IntoView {
     view! {
         <p class="cluster muted" role="status">
             <Icon name="loader-circle"/>
@@ -62,11 +62,11 @@ fn problem(error: AppError, retry: Callback<()>) -> AnyView {
             let options = NavigateOptions { replace: true, ..NavigateOptions::default() };
             view! { <Redirect path=sign_in_path() options=options/> }.into_any()
         }
-        AppError::NotFound(text) => view! { <Apology title="Not found" text/> }.into_any(),
-        AppError::Denied(text) => view! { <Apology title="Not allowed" text/> }.into_any(),
+        AppError::NotFound(text) => view! { <ErrorPage title="Not found" text/> }.into_any(),
+        AppError::Denied(text) => view! { <ErrorPage title="Not allowed" text/> }.into_any(),
         other => view! {
             <Title text="Something went wrong"/>
-            <PageHead title="Something went wrong"/>
+            <PageHeader title="Something went wrong"/>
             <div class="notice" data-kind="error" role="alert">
                 <Icon name="circle-alert"/>
                 <p>{other.to_string()}</p>
@@ -98,7 +98,7 @@ pub fn sign_in_path() -> String {
 
 /// A page that says why there is no page.
 #[component]
-pub fn Apology(
+pub fn ErrorPage(
     /// What it is.
     title: &'static str,
     /// Why, and what to do.
@@ -106,7 +106,7 @@ pub fn Apology(
 ) -> impl IntoView {
     view! {
         <Title text=title/>
-        <PageHead title=title/>
+        <PageHeader title=title/>
         <div class="empty">
             <p>{text}</p>
             <p>

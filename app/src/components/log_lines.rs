@@ -9,20 +9,20 @@ use leptos::prelude::*;
 use milvaion_protocol::message::LogLine;
 
 /// How many lines lie in one block.
-pub const BLOCK: usize = 200;
+pub const LOG_BLOCK_LINES: usize = 200;
 /// The most lines kept on the page. Following a log for hours drops its oldest lines from the page, not from the store.
-const MOST_LINES: usize = 20_000;
+const MAX_LOG_LINES: usize = 20_000;
 
 /// A run of lines.
 #[derive(Clone)]
-pub struct Block {
+pub struct LogBlock {
     /// Tells blocks apart.
     pub key: u64,
     /// In order of `seq`.
     pub lines: ArcRwSignal<Vec<LogLine>>,
 }
 
-impl Block {
+impl LogBlock {
     fn new(lines: Vec<LogLine>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self { key: NEXT.fetch_add(1, Ordering::Relaxed), lines: ArcRwSignal::new(lines) }
@@ -36,7 +36,7 @@ impl Block {
 /// The log.
 #[derive(Clone, Copy)]
 pub struct LogLines {
-    blocks: RwSignal<Vec<Block>>,
+    blocks: RwSignal<Vec<LogBlock>>,
     has_earlier: RwSignal<bool>,
     count: RwSignal<usize>,
 }
@@ -52,7 +52,7 @@ impl LogLines {
 
     /// The blocks, in order.
     #[must_use]
-    pub fn blocks(self) -> RwSignal<Vec<Block>> {
+    pub fn blocks(self) -> RwSignal<Vec<LogBlock>> {
         self.blocks
     }
 
@@ -71,12 +71,12 @@ impl LogLines {
     /// The first line's place.
     #[must_use]
     pub fn first_seq(self) -> Option<i64> {
-        self.blocks.with(|blocks| blocks.first().map(Block::first)).filter(|seq| *seq != i64::MAX)
+        self.blocks.with(|blocks| blocks.first().map(LogBlock::first)).filter(|seq| *seq != i64::MAX)
     }
 
     /// Takes lines in wherever they belong and returns how many were not known.
-    pub fn take_in(self, lines: &[LogLine]) -> usize {
-        let added = lines.iter().filter(|line| self.take_in_one(line)).count();
+    pub fn merge(self, lines: &[LogLine]) -> usize {
+        let added = lines.iter().filter(|line| self.merge_line(line)).count();
         if added > 0 {
             self.count.update(|count| *count += added);
             self.drop_oldest();
@@ -86,7 +86,7 @@ impl LogLines {
 
     /// Puts a page of earlier lines in front; `has_earlier` says whether there are lines before those.
     pub fn prepend(self, lines: Vec<LogLine>, has_earlier: bool) {
-        let first = self.blocks.with_untracked(|blocks| blocks.first().map_or(i64::MAX, Block::first));
+        let first = self.blocks.with_untracked(|blocks| blocks.first().map_or(i64::MAX, LogBlock::first));
         let lines: Vec<LogLine> = lines.into_iter().filter(|line| line.seq < first).collect();
         self.count.update(|count| *count += lines.len());
         self.blocks.update(|blocks| {
@@ -95,7 +95,7 @@ impl LogLines {
         self.has_earlier.set(has_earlier);
     }
 
-    fn take_in_one(self, line: &LogLine) -> bool {
+    fn merge_line(self, line: &LogLine) -> bool {
         // The block whose range holds the line: the last one that begins at or before it.
         let block = self.blocks.with_untracked(|blocks| {
             let after = blocks.partition_point(|block| block.first() <= line.seq);
@@ -103,20 +103,20 @@ impl LogLines {
             blocks.get(after.saturating_sub(1)).cloned().map(|block| (block, is_last))
         });
         let Some((block, is_last)) = block else {
-            self.blocks.update(|blocks| blocks.push(Block::new(vec![line.clone()])));
+            self.blocks.update(|blocks| blocks.push(LogBlock::new(vec![line.clone()])));
             return true;
         };
         let (place, known, full) = {
             let lines = block.lines.read_untracked();
             let place = lines.partition_point(|other| other.seq < line.seq);
-            (place, lines.get(place).is_some_and(|other| other.seq == line.seq), lines.len() >= BLOCK)
+            (place, lines.get(place).is_some_and(|other| other.seq == line.seq), lines.len() >= LOG_BLOCK_LINES)
         };
         if known {
             return false;
         }
         let at_end = place == block.lines.read_untracked().len();
         if full && is_last && at_end {
-            self.blocks.update(|blocks| blocks.push(Block::new(vec![line.clone()])));
+            self.blocks.update(|blocks| blocks.push(LogBlock::new(vec![line.clone()])));
         } else {
             block.lines.update(|lines| lines.insert(place, line.clone()));
         }
@@ -124,7 +124,7 @@ impl LogLines {
     }
 
     fn drop_oldest(self) {
-        while self.count.get_untracked() > MOST_LINES && self.blocks.with_untracked(|blocks| blocks.len() > 1) {
+        while self.count.get_untracked() > MAX_LOG_LINES && self.blocks.with_untracked(|blocks| blocks.len() > 1) {
             let dropped = self.blocks.try_update(|blocks| blocks.remove(0));
             let lines = dropped.map_or(0, |block| block.lines.read_untracked().len());
             self.count.update(|count| *count = count.saturating_sub(lines));
@@ -133,8 +133,8 @@ impl LogLines {
     }
 }
 
-fn in_blocks(lines: Vec<LogLine>) -> Vec<Block> {
-    lines.chunks(BLOCK).map(|chunk| Block::new(chunk.to_vec())).collect()
+fn in_blocks(lines: Vec<LogLine>) -> Vec<LogBlock> {
+    lines.chunks(LOG_BLOCK_LINES).map(|chunk| LogBlock::new(chunk.to_vec())).collect()
 }
 
 #[cfg(test)]
@@ -166,7 +166,7 @@ mod tests {
     fn a_line_told_twice_is_shown_once() {
         in_owner(|| {
             let log = LogLines::new(lines([1, 2, 3]), false);
-            assert_eq!(log.take_in(&lines([2, 3, 4, 5])), 2);
+            assert_eq!(log.merge(&lines([2, 3, 4, 5])), 2);
             assert_eq!(seqs(log), [1, 2, 3, 4, 5]);
         });
     }
@@ -175,7 +175,7 @@ mod tests {
     fn a_late_line_finds_its_place() {
         in_owner(|| {
             let log = LogLines::new(lines([10, 12]), false);
-            log.take_in(&lines([20, 11, 9]));
+            log.merge(&lines([20, 11, 9]));
             assert_eq!(seqs(log), [9, 10, 11, 12, 20]);
         });
     }
@@ -184,7 +184,7 @@ mod tests {
     fn blocks_stay_small_while_a_log_grows() {
         in_owner(|| {
             let log = LogLines::new(vec![], false);
-            log.take_in(&lines(0..450));
+            log.merge(&lines(0..450));
             assert_eq!(seqs(log), (0..450).collect::<Vec<_>>());
             let sizes: Vec<usize> =
                 log.blocks.with_untracked(|blocks| blocks.iter().map(|b| b.lines.get_untracked().len()).collect());
@@ -207,9 +207,9 @@ mod tests {
     fn the_page_forgets_the_oldest_lines_of_an_endless_log() {
         in_owner(|| {
             let log = LogLines::new(vec![], false);
-            let most = i64::try_from(MOST_LINES).expect("fits");
-            log.take_in(&lines(0..most + 10));
-            assert!(log.count() <= MOST_LINES);
+            let most = i64::try_from(MAX_LOG_LINES).expect("fits");
+            log.merge(&lines(0..most + 10));
+            assert!(log.count() <= MAX_LOG_LINES);
             assert!(log.has_earlier());
             assert_eq!(seqs(log).last(), Some(&(most + 9)));
         });

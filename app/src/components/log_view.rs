@@ -12,17 +12,17 @@ use milvaion_protocol::{
 
 use super::{
     icon::Icon,
-    log_lines::{BLOCK, LogLines},
-    time::use_clock,
+    log_lines::{LOG_BLOCK_LINES, LogLines},
+    time::use_page_clock,
 };
 use crate::{api::occurrences::log_before, format};
 
 /// How many lines one earlier page holds at most; a shorter one was the first.
-const PAGE: usize = 500;
+const EARLIER_PAGE_LINES: usize = 500;
 /// How near its end the reader must come for following to begin again, in CSS pixels.
-const NEAR_END: i32 = 24;
+const FOLLOW_DISTANCE_PX: i32 = 24;
 
-const LEVELS: [LogLevel; 4] = [LogLevel::Debug, LogLevel::Info, LogLevel::Warn, LogLevel::Error];
+const LOG_LEVELS: [LogLevel; 4] = [LogLevel::Debug, LogLevel::Info, LogLevel::Warn, LogLevel::Error];
 
 /// The log of one occurrence.
 #[component]
@@ -40,7 +40,7 @@ pub fn LogView(
 ) -> impl IntoView {
     let scroller = NodeRef::<html::Div>::new();
     let follow = RwSignal::new(true);
-    let hidden_levels = RwSignal::new([false; LEVELS.len()]);
+    let hidden_levels = RwSignal::new([false; LOG_LEVELS.len()]);
 
     let to_end = move || {
         if let Some(element) = scroller.get_untracked() {
@@ -70,7 +70,7 @@ pub fn LogView(
         last_top.set_value(top);
         if went_up && rest > 1 {
             follow.set(false);
-        } else if !went_up && rest <= NEAR_END {
+        } else if !went_up && rest <= FOLLOW_DISTANCE_PX {
             follow.set(true);
         }
     };
@@ -119,8 +119,8 @@ pub fn LogView(
 
 /// One chip for each level; a pressed one is shown.
 #[component]
-fn LevelChips(hidden_levels: RwSignal<[bool; LEVELS.len()]>) -> impl IntoView {
-    let chips = LEVELS
+fn LevelChips(hidden_levels: RwSignal<[bool; LOG_LEVELS.len()]>) -> impl IntoView {
+    let chips = LOG_LEVELS
         .into_iter()
         .enumerate()
         .map(|(index, level)| {
@@ -133,7 +133,7 @@ fn LevelChips(hidden_levels: RwSignal<[bool; LEVELS.len()]>) -> impl IntoView {
                     aria-current=move || shown().then_some("true")
                     on:click=move |_| hidden_levels.update(|hidden| hidden[index] = !hidden[index])
                 >
-                    {level.word()}
+                    {level.as_str()}
                 </button>
             }
         })
@@ -162,7 +162,7 @@ fn EarlierButton(id: OccurrenceId, lines: LogLines) -> impl IntoView {
             match answer {
                 Ok(earlier) => {
                     failed.set(None);
-                    let has_earlier = earlier.len() >= PAGE;
+                    let has_earlier = earlier.len() >= EARLIER_PAGE_LINES;
                     lines.prepend(earlier, has_earlier);
                 }
                 Err(error) => failed.set(Some(error.to_string())),
@@ -188,7 +188,7 @@ fn EarlierButton(id: OccurrenceId, lines: LogLines) -> impl IntoView {
 }
 
 #[component]
-fn BlockView(lines: RwSignal<Vec<LogLine>>, hidden_levels: RwSignal<[bool; LEVELS.len()]>) -> impl IntoView {
+fn BlockView(lines: RwSignal<Vec<LogLine>>, hidden_levels: RwSignal<[bool; LOG_LEVELS.len()]>) -> impl IntoView {
     let shown = move || {
         let hidden = hidden_levels.read();
         let lines = lines.read();
@@ -196,7 +196,7 @@ fn BlockView(lines: RwSignal<Vec<LogLine>>, hidden_levels: RwSignal<[bool; LEVEL
     };
     // The browser may skip a block that is out of sight because it knows a full one's height; one that still grows is
     // not yet that high.
-    let is_full = move || lines.read().len() >= BLOCK && !hidden_levels.read().contains(&true);
+    let is_full = move || lines.read().len() >= LOG_BLOCK_LINES && !hidden_levels.read().contains(&true);
     let class = move || if is_full() { "log-block" } else { "log-tail" };
     view! {
         <ol class=class>
@@ -209,16 +209,16 @@ fn BlockView(lines: RwSignal<Vec<LogLine>>, hidden_levels: RwSignal<[bool; LEVEL
 
 #[component]
 fn LineView(line: LogLine) -> impl IntoView {
-    let clock = use_clock();
+    let clock = use_page_clock();
     let at = line.at;
     let anchor = format!("line-{}", line.seq);
     let number = number(line.seq);
     let data = line.data.map(|data| view! { <span class="muted">{format!(" {data}")}</span> });
     view! {
-        <li class="log-line" data-level=line.level.word() id=anchor>
+        <li class="log-line" data-level=line.level.as_str() id=anchor>
             <span class="log-no">{number}</span>
             <time class="log-at" datetime=format::iso(at)>{move || clock.millis_text(at)}</time>
-            <span class="log-level">{line.level.word()}</span>
+            <span class="log-level">{line.level.as_str()}</span>
             <span class="log-text">{line.message}{data}</span>
         </li>
     }
@@ -232,19 +232,19 @@ fn number(seq: i64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use milvaion_protocol::message::first_seq;
+    use milvaion_protocol::message::first_log_seq;
 
     use super::*;
 
     #[test]
     fn a_line_is_numbered_within_its_attempt() {
-        assert_eq!(number(first_seq(1)), "1");
-        assert_eq!(number(first_seq(2) + 6), "2:7");
+        assert_eq!(number(first_log_seq(1)), "1");
+        assert_eq!(number(first_log_seq(2) + 6), "2:7");
     }
 
     #[test]
     fn levels_stand_at_their_own_place() {
-        for (index, level) in LEVELS.into_iter().enumerate() {
+        for (index, level) in LOG_LEVELS.into_iter().enumerate() {
             assert_eq!(level as usize, index);
         }
     }

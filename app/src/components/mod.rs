@@ -4,31 +4,31 @@
 //! clock, zone or screen comes in an effect afterwards. None of them sets a style or an event handler as an attribute:
 //! the content security policy forbids both, and it is the same for everybody.
 
-pub mod bars;
-pub mod choice;
-pub mod copy;
+pub mod collapsible_section;
+pub mod copy_button;
 pub mod dialog;
-pub mod duplicates;
-pub mod empty;
-pub mod folded;
+pub mod duplicate_start_warning;
+pub mod empty_state;
 pub mod form;
+pub mod form_check;
 pub mod icon;
 pub mod input_form;
 pub mod loading;
 pub mod log_lines;
 pub mod log_view;
-pub mod me;
+pub mod minute_bars;
 pub mod nav;
 pub mod occurrence_list;
 pub mod occurrence_table;
-pub mod page_head;
+pub mod page_header;
 pub mod preferences;
+pub mod radio_field;
 pub mod schedule_bounds;
 pub mod schedule_field;
-pub mod self_check;
+pub mod session_context;
 pub mod shortcuts;
 pub mod status_badge;
+pub mod status_explanation;
 pub mod time;
 pub mod toast;
-pub mod why;
 pub mod zone_field;

@@ -2,25 +2,25 @@
 
 use leptos::prelude::*;
 use leptos_router::components::A;
-use milvaion_api::{access::Action, view::Me};
+use milvaion_api::{permissions::Permission, views::CurrentUser};
 
 use super::{
     icon::Icon,
-    me::{Session, may},
     preferences::{ThemeButton, ZoneButton},
+    session_context::{SessionContext, may},
 };
 use crate::{
     api::session::{SignOut, take_flash},
-    live::{Live, LiveState},
+    live::{LiveState, LiveUpdates},
 };
 
 /// The bar at the top.
 #[component]
-pub fn Topbar(session: Session) -> impl IntoView {
+pub fn TopBar(session: SessionContext) -> impl IntoView {
     let user = move || {
         let session = session.clone();
         Suspend::new(async move {
-            let me = session.known().await.ok().flatten();
+            let me = session.user().await.ok().flatten();
             untrack(|| me.map(|me| view! { <UserMenu me/> }))
         })
     };
@@ -47,7 +47,7 @@ pub fn Topbar(session: Session) -> impl IntoView {
 /// Says whether what is shown is current; a click stops it and lets it go on.
 #[component]
 fn LivePill() -> impl IntoView {
-    let live = expect_context::<Live>();
+    let live = expect_context::<LiveUpdates>();
     let title = move || match live.state.get() {
         LiveState::Live => "Pages change by themselves. Click to pause.",
         LiveState::Paused => "Pages stand still. Click to go on.",
@@ -79,7 +79,7 @@ fn LivePill() -> impl IntoView {
 }
 
 #[component]
-fn UserMenu(me: Me) -> impl IntoView {
+fn UserMenu(me: CurrentUser) -> impl IntoView {
     let sign_out = ServerAction::<SignOut>::new();
     Effect::new(move |_| {
         if matches!(sign_out.value().get(), Some(Ok(()))) {
@@ -88,7 +88,7 @@ fn UserMenu(me: Me) -> impl IntoView {
         }
     });
     // The short way around on a phone has no room for these and the calendars.
-    let team = me.role.may(Action::ReadTeam).then(|| {
+    let team = me.role.allows(Permission::ReadTeam).then(|| {
         view! {
             <a class="btn btn-quiet" href="/team">
                 <Icon name="users"/>
@@ -107,7 +107,7 @@ fn UserMenu(me: Me) -> impl IntoView {
                 <p>
                     <span class="muted">{me.email}</span>
                     <br/>
-                    <span>{me.role.word()}</span>
+                    <span>{me.role.label()}</span>
                 </p>
                 <a class="btn btn-quiet" href="/workers">
                     <Icon name="server"/>
@@ -131,12 +131,12 @@ fn UserMenu(me: Me) -> impl IntoView {
 
 /// The way around, at the side.
 #[component]
-pub fn SideNav(session: Session) -> impl IntoView {
+pub fn SideNav(session: SessionContext) -> impl IntoView {
     let govern = move || {
         let session = session.clone();
         Suspend::new(async move {
-            let _ = session.known().await;
-            untrack(|| may(Action::ReadTeam)).then(|| {
+            let _ = session.user().await;
+            untrack(|| may(Permission::ReadTeam)).then(|| {
                 view! {
                     <div class="nav-group">
                         <p class="nav-title">"Govern"</p>
@@ -194,11 +194,11 @@ fn NavLink(href: &'static str, icon: &'static str, word: &'static str) -> impl I
 
 /// What the last plain form post left to say.
 #[component]
-pub fn Notice() -> impl IntoView {
-    let left = Resource::new_blocking(|| (), |()| take_flash("notice".into()));
+pub fn FlashNotice() -> impl IntoView {
+    let flash = Resource::new_blocking(|| (), |()| take_flash("notice".into()));
     let said = move || {
         Suspend::new(async move {
-            let text = left.await.ok().flatten().and_then(|left| left.notice);
+            let text = flash.await.ok().flatten().and_then(|flash| flash.notice);
             text.map(|text| {
                 view! {
                     <div class="notice" data-kind="success" role="status">

@@ -7,19 +7,19 @@
 use chrono::{DateTime, Utc};
 use leptos::prelude::*;
 use milvaion_api::{
-    page::{OccurrenceFilter, Page},
-    view::OccurrenceRow,
+    page::{ListPage, OccurrenceFilter},
+    views::OccurrenceRow,
 };
 use milvaion_protocol::id::OccurrenceId;
 
 use crate::format;
 
 /// The most rows kept on the page: the newest. Older ones are a page away.
-pub const MOST_ROWS: usize = 200;
+pub const MAX_OCCURRENCE_ROWS: usize = 200;
 
 /// One row as the page holds it.
 #[derive(Clone)]
-pub struct Entry {
+pub struct OccurrenceEntry {
     /// Whose row.
     pub id: OccurrenceId,
     /// What it shows.
@@ -30,7 +30,7 @@ pub struct Entry {
     pub is_new: bool,
 }
 
-impl Entry {
+impl OccurrenceEntry {
     fn new(row: OccurrenceRow, event_at: Option<DateTime<Utc>>) -> Self {
         Self {
             id: row.id,
@@ -56,16 +56,16 @@ impl Entry {
 #[derive(Clone, Copy)]
 pub struct OccurrenceList {
     filter: StoredValue<OccurrenceFilter>,
-    shown: RwSignal<Vec<Entry>>,
-    held: RwSignal<Vec<Entry>>,
+    shown: RwSignal<Vec<OccurrenceEntry>>,
+    held: RwSignal<Vec<OccurrenceEntry>>,
     next: RwSignal<Option<String>>,
 }
 
 impl OccurrenceList {
     /// The list a page begins with.
     #[must_use]
-    pub fn new(filter: OccurrenceFilter, page: Page<OccurrenceRow>) -> Self {
-        let shown = page.rows.into_iter().map(|row| Entry::new(row, None)).collect();
+    pub fn new(filter: OccurrenceFilter, page: ListPage<OccurrenceRow>) -> Self {
+        let shown = page.rows.into_iter().map(|row| OccurrenceEntry::new(row, None)).collect();
         Self {
             filter: StoredValue::new(filter),
             shown: RwSignal::new(shown),
@@ -76,7 +76,7 @@ impl OccurrenceList {
 
     /// The rows, newest first.
     #[must_use]
-    pub fn shown(self) -> RwSignal<Vec<Entry>> {
+    pub fn shown(self) -> RwSignal<Vec<OccurrenceEntry>> {
         self.shown
     }
 
@@ -105,7 +105,7 @@ impl OccurrenceList {
                         self.remove(row.id);
                     }
                 }
-                (None, true) => new.push(Entry::new(row.clone(), Some(at))),
+                (None, true) => new.push(OccurrenceEntry::new(row.clone(), Some(at))),
                 (None, false) => {}
             }
         }
@@ -130,7 +130,7 @@ impl OccurrenceList {
     }
 
     /// Takes in a whole new reading of the same page: patches what is known, adds what is not, drops what is gone.
-    pub fn reread(self, page: Page<OccurrenceRow>, hold: bool) {
+    pub fn reread(self, page: ListPage<OccurrenceRow>, hold: bool) {
         let oldest_read = page.rows.last().map(|row| row.id);
         let read_all = page.next.is_none();
         let is_read = |id: OccurrenceId| page.rows.iter().any(|row| row.id == id);
@@ -143,7 +143,7 @@ impl OccurrenceList {
         for row in &page.rows {
             match self.find(row.id) {
                 Some(entry) => entry.patch(row, None),
-                None => new.push(Entry::new(row.clone(), None)),
+                None => new.push(OccurrenceEntry::new(row.clone(), None)),
             }
         }
         let extends_below = self
@@ -161,8 +161,8 @@ impl OccurrenceList {
         }
     }
 
-    fn find(self, id: OccurrenceId) -> Option<Entry> {
-        let within = |entries: &Vec<Entry>| entries.iter().find(|entry| entry.id == id).cloned();
+    fn find(self, id: OccurrenceId) -> Option<OccurrenceEntry> {
+        let within = |entries: &Vec<OccurrenceEntry>| entries.iter().find(|entry| entry.id == id).cloned();
         self.shown.with_untracked(within).or_else(|| self.held.with_untracked(within))
     }
 
@@ -174,11 +174,11 @@ impl OccurrenceList {
         }
     }
 
-    fn insert(self, new: Vec<Entry>) {
+    fn insert(self, new: Vec<OccurrenceEntry>) {
         self.shown.update(|shown| {
             insert(shown, new);
-            if shown.len() > MOST_ROWS {
-                shown.truncate(MOST_ROWS);
+            if shown.len() > MAX_OCCURRENCE_ROWS {
+                shown.truncate(MAX_OCCURRENCE_ROWS);
                 self.next.set(shown.last().map(|entry| entry.id.to_string()));
             }
         });
@@ -186,7 +186,7 @@ impl OccurrenceList {
 }
 
 /// Puts `new` where their ids belong: ids sort by time, newest first.
-fn insert(entries: &mut Vec<Entry>, new: Vec<Entry>) {
+fn insert(entries: &mut Vec<OccurrenceEntry>, new: Vec<OccurrenceEntry>) {
     for entry in new {
         let place = entries.partition_point(|other| other.id > entry.id);
         if entries.get(place).is_none_or(|other| other.id != entry.id) {
@@ -204,7 +204,7 @@ fn fits(filter: &OccurrenceFilter, row: &OccurrenceRow) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use milvaion_api::view::Trigger;
+    use milvaion_api::views::TriggerSource;
     use milvaion_protocol::status::OccurrenceStatus;
 
     use super::*;
@@ -220,7 +220,7 @@ mod tests {
             job_name: "report".into(),
             status,
             version,
-            trigger: Trigger::Schedule,
+            trigger: TriggerSource::Schedule,
             attempt: 1,
             scheduled_for: at(second),
             started_at: None,
@@ -250,8 +250,10 @@ mod tests {
     #[test]
     fn a_late_event_does_not_undo_a_newer_one() {
         in_owner(|| {
-            let list =
-                OccurrenceList::new(OccurrenceFilter::default(), Page { rows: vec![row(1, Queued, 1)], next: None });
+            let list = OccurrenceList::new(
+                OccurrenceFilter::default(),
+                ListPage { rows: vec![row(1, Queued, 1)], next: None },
+            );
             list.apply(&[row(1, Completed, 3)], at(5), false);
             list.apply(&[row(1, Running, 2)], at(6), false);
             assert_eq!(status_at(list, 0), Completed);
@@ -261,8 +263,10 @@ mod tests {
     #[test]
     fn new_rows_come_in_by_time_whatever_order_they_arrive_in() {
         in_owner(|| {
-            let list =
-                OccurrenceList::new(OccurrenceFilter::default(), Page { rows: vec![row(1, Queued, 1)], next: None });
+            let list = OccurrenceList::new(
+                OccurrenceFilter::default(),
+                ListPage { rows: vec![row(1, Queued, 1)], next: None },
+            );
             list.apply(&[row(3, Queued, 1)], at(5), false);
             list.apply(&[row(2, Queued, 1), row(3, Running, 2)], at(6), false);
             assert_eq!(ids(list), [row(3, Queued, 1).id, row(2, Queued, 1).id, row(1, Queued, 1).id]);
@@ -273,7 +277,7 @@ mod tests {
     #[test]
     fn held_rows_are_patched_while_they_wait() {
         in_owner(|| {
-            let list = OccurrenceList::new(OccurrenceFilter::default(), Page { rows: vec![], next: None });
+            let list = OccurrenceList::new(OccurrenceFilter::default(), ListPage { rows: vec![], next: None });
             list.apply(&[row(1, Queued, 1)], at(5), true);
             list.apply(&[row(1, Completed, 2)], at(6), true);
             assert!(ids(list).is_empty());
@@ -287,7 +291,7 @@ mod tests {
     fn a_row_that_leaves_the_filter_leaves_the_list() {
         in_owner(|| {
             let filter = OccurrenceFilter { status: Some(Running), ..OccurrenceFilter::default() };
-            let list = OccurrenceList::new(filter, Page { rows: vec![row(1, Running, 2)], next: None });
+            let list = OccurrenceList::new(filter, ListPage { rows: vec![row(1, Running, 2)], next: None });
             list.apply(&[row(1, Completed, 3), row(2, Queued, 1)], at(5), false);
             assert!(ids(list).is_empty());
         });
@@ -297,7 +301,7 @@ mod tests {
     fn a_later_page_takes_no_new_rows() {
         in_owner(|| {
             let filter = OccurrenceFilter { before: Some(row(9, Queued, 1).id), ..OccurrenceFilter::default() };
-            let list = OccurrenceList::new(filter, Page { rows: vec![row(1, Running, 2)], next: None });
+            let list = OccurrenceList::new(filter, ListPage { rows: vec![row(1, Running, 2)], next: None });
             list.apply(&[row(10, Queued, 1), row(2, Queued, 1)], at(11), false);
             assert_eq!(ids(list).len(), 1);
         });
@@ -307,9 +311,9 @@ mod tests {
     fn the_list_keeps_its_newest_rows_and_knows_where_to_go_on() {
         in_owner(|| {
             let rows: Vec<_> = (0..200).rev().map(|second| row(second, Queued, 1)).collect();
-            let list = OccurrenceList::new(OccurrenceFilter::default(), Page { rows, next: None });
+            let list = OccurrenceList::new(OccurrenceFilter::default(), ListPage { rows, next: None });
             list.apply(&[row(300, Queued, 1)], at(301), false);
-            assert_eq!(ids(list).len(), MOST_ROWS);
+            assert_eq!(ids(list).len(), MAX_OCCURRENCE_ROWS);
             assert_eq!(list.next.get_untracked(), Some(row(1, Queued, 1).id.to_string()));
         });
     }
@@ -318,9 +322,9 @@ mod tests {
     fn a_new_reading_drops_what_is_gone_and_keeps_what_it_did_not_reach() {
         in_owner(|| {
             let rows: Vec<_> = (1..=4).rev().map(|second| row(second, Queued, 1)).collect();
-            let list = OccurrenceList::new(OccurrenceFilter::default(), Page { rows, next: None });
+            let list = OccurrenceList::new(OccurrenceFilter::default(), ListPage { rows, next: None });
             let read = vec![row(5, Queued, 1), row(4, Running, 2), row(2, Queued, 1)];
-            list.reread(Page { rows: read, next: Some("more".into()) }, false);
+            list.reread(ListPage { rows: read, next: Some("more".into()) }, false);
             let seconds: Vec<i64> =
                 ids(list).into_iter().map(|id| id.created_at().timestamp() - at(0).timestamp()).collect();
             assert_eq!(seconds, [5, 4, 2, 1]);

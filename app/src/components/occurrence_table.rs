@@ -4,40 +4,40 @@ use std::time::Duration as StdDuration;
 
 use leptos::prelude::*;
 use milvaion_api::{
-    event::Event,
-    page::{OccurrenceFilter, Page},
-    view::{OccurrenceRow, Trigger},
+    events::LiveEvent,
+    page::{ListPage, OccurrenceFilter},
+    views::{OccurrenceRow, TriggerSource},
 };
 use milvaion_protocol::status::OccurrenceStatus;
 
 use super::{
     icon::Icon,
-    occurrence_list::{Entry, OccurrenceList},
+    occurrence_list::{OccurrenceEntry, OccurrenceList},
     status_badge::StatusBadge,
     time::{Duration, MaybeTime, Time},
 };
 use crate::{
     api::occurrences::list_occurrences,
     browser, format,
-    live::{Live, is_resync, refresher, use_live},
+    live::{LiveUpdates, is_resync, throttled_refresh, use_live_updates},
 };
 
 /// The table's id, by which it is known whether the reader works in it.
-const TABLE: &str = "occurrences";
+const OCCURRENCE_TABLE_ID: &str = "occurrences";
 /// Scrolled further than this, the reader is taken to be reading.
-const READING_BELOW: f64 = 400.0;
+const READING_SCROLL_OFFSET: f64 = 400.0;
 
 /// How much of a note is shown in its cell; all of it is the cell's title and stands on the occurrence's own page.
-const NOTE_LENGTH: usize = 80;
+const NOTE_MAX_CHARS: usize = 80;
 
 /// The icon that stands for a trigger.
 #[must_use]
-pub const fn trigger_icon(trigger: Trigger) -> &'static str {
+pub const fn trigger_icon(trigger: TriggerSource) -> &'static str {
     match trigger {
-        Trigger::Schedule => "calendar-clock",
-        Trigger::Manual => "hand",
-        Trigger::Api => "terminal",
-        Trigger::Retry => "rotate-cw",
+        TriggerSource::Schedule => "calendar-clock",
+        TriggerSource::Manual => "hand",
+        TriggerSource::Api => "terminal",
+        TriggerSource::Retry => "rotate-cw",
     }
 }
 
@@ -47,7 +47,7 @@ pub fn OccurrenceTable(
     /// What it shows; decides which events concern it.
     filter: OccurrenceFilter,
     /// What it begins with.
-    page: Page<OccurrenceRow>,
+    page: ListPage<OccurrenceRow>,
     /// What it is a table of, for those who cannot see where it stands.
     #[prop(into)]
     caption: String,
@@ -81,7 +81,7 @@ pub fn OccurrenceTable(
     let is_empty = Memo::new(move |_| list.shown().with(Vec::is_empty));
     view! {
         <div role="status">{pill}</div>
-        <div id=TABLE hidden=move || is_empty.get()>
+        <div id=OCCURRENCE_TABLE_ID hidden=move || is_empty.get()>
             <div class="table-wrap">
                 <table class="table table-cards">
                     <caption class="sr-only">{caption}</caption>
@@ -99,7 +99,7 @@ pub fn OccurrenceTable(
                     </thead>
                     <tbody>
                         <For each=move || list.shown().get() key=|entry| entry.id let:entry>
-                            <Row entry names_job/>
+                            <OccurrenceTableRow entry names_job/>
                         </For>
                     </tbody>
                 </table>
@@ -110,7 +110,7 @@ pub fn OccurrenceTable(
 }
 
 fn is_held() -> bool {
-    browser::is_busy_in(TABLE) || browser::scrolled() > READING_BELOW
+    browser::is_busy_in(OCCURRENCE_TABLE_ID) || browser::scroll_offset() > READING_SCROLL_OFFSET
 }
 
 fn keep_current(list: OccurrenceList, filter: OccurrenceFilter) {
@@ -118,20 +118,20 @@ fn keep_current(list: OccurrenceList, filter: OccurrenceFilter) {
         let filter = filter.clone();
         async move { list_occurrences(filter).await }
     };
-    let refresh = refresher(StdDuration::from_millis(300), read, move |page| list.reread(page, is_held()));
-    if use_context::<Live>().is_some_and(Live::heard_lately) {
-        refresh.ask();
+    let refresh = throttled_refresh(StdDuration::from_millis(300), read, move |page| list.reread(page, is_held()));
+    if use_context::<LiveUpdates>().is_some_and(LiveUpdates::received_recently) {
+        refresh.request();
     }
-    use_live(move |envelope| match &envelope.event {
-        Event::Occurrences { rows } => list.apply(rows, envelope.at, is_held()),
-        _ if is_resync(envelope) => refresh.ask(),
+    use_live_updates(move |envelope| match &envelope.event {
+        LiveEvent::Occurrences { rows } => list.apply(rows, envelope.at, is_held()),
+        _ if is_resync(envelope) => refresh.request(),
         _ => {}
     });
 }
 
 #[component]
-fn Row(entry: Entry, names_job: bool) -> impl IntoView {
-    let Entry { id, row, event_at, is_new } = entry;
+fn OccurrenceTableRow(entry: OccurrenceEntry, names_job: bool) -> impl IntoView {
+    let OccurrenceEntry { id, row, event_at, is_new } = entry;
     let row = RwSignal::from(row);
     let first = row.read_untracked();
     let job_name = first.job_name.clone();
@@ -176,12 +176,12 @@ fn Row(entry: Entry, names_job: bool) -> impl IntoView {
             <td data-label="Status"><StatusBadge status/></td>
             <td data-label=if names_job { "Job" } else { "Occurrence" }>
                 {name_cell}
-                <div class="row-note" title=note>{move || note().map(|note| format::clip(&note, NOTE_LENGTH))}</div>
+                <div class="row-note" title=note>{move || note().map(|note| format::clip(&note, NOTE_MAX_CHARS))}</div>
             </td>
             <td data-label="Trigger">
                 <span class="cluster">
                     <Icon name=trigger_icon(trigger)/>
-                    <span>{trigger.word()}</span>
+                    <span>{trigger.as_str()}</span>
                 </span>
             </td>
             <td data-label="Due"><Time at=due/></td>

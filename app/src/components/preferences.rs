@@ -2,7 +2,7 @@
 
 use leptos::prelude::*;
 
-use super::{icon::Icon, time::use_clock};
+use super::{icon::Icon, time::use_page_clock};
 use crate::browser;
 
 /// The cookie that keeps the theme; the document's shell reads it.
@@ -86,7 +86,7 @@ pub fn ThemeButton() -> impl IntoView {
 /// Switches all times between the reader's zone and UTC.
 #[component]
 pub fn ZoneButton() -> impl IntoView {
-    let clock = use_clock();
+    let clock = use_page_clock();
     let word = move || if clock.is_utc() { "UTC" } else { "Local" };
     let title = move || {
         if clock.is_utc() {

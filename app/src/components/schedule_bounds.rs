@@ -1,12 +1,12 @@
 //! From when and until when a schedule holds, and how far its fires are spread.
 
 use leptos::prelude::*;
-use milvaion_api::request::JobForm;
+use milvaion_api::requests::JobForm;
 
-use super::{folded::Folded, input_form::FormState, schedule_field::TextField};
+use super::{collapsible_section::CollapsibleSection, input_form::FormState, schedule_field::TextField};
 
 /// The fields of this part, by their names in the form.
-pub const BOUNDS: [&str; 3] = ["rules.start_at", "rules.end_at", "rules.jitter_seconds"];
+pub const SCHEDULE_BOUND_FIELDS: [&str; 3] = ["rules.start_at", "rules.end_at", "rules.jitter_seconds"];
 
 /// The folded part of the section that says when.
 #[component]
@@ -16,11 +16,11 @@ pub fn ScheduleBounds(
     /// What stands in the fields at first.
     form: JobForm,
 ) -> impl IntoView {
-    let is_open = form.differs(&BOUNDS);
+    let is_open = form.has_non_default(&SCHEDULE_BOUND_FIELDS);
     let start = form.rule("start_at");
     let end = form.rule("end_at");
     view! {
-        <Folded state fields=&BOUNDS is_open summary="Start, end, jitter">
+        <CollapsibleSection state fields=&SCHEDULE_BOUND_FIELDS is_open summary="Start, end, jitter">
             <div class="field-row">
                 <TextField
                     state
@@ -51,7 +51,7 @@ pub fn ScheduleBounds(
                 inputmode="numeric"
                 is_required=false
             />
-        </Folded>
+        </CollapsibleSection>
     }
 }
 

@@ -4,20 +4,20 @@
 //! from the server, which asks the same code the dispatcher asks: the browser has no second opinion about time zones.
 
 use leptos::prelude::*;
-use milvaion_api::{request::JobForm, view::SchedulePreview};
-use milvaion_schedule::schedule::Rhythm;
+use milvaion_api::{requests::JobForm, views::SchedulePreview};
+use milvaion_schedule::schedule::IntervalAnchor;
 
 use crate::components::{
-    choice::Choice,
-    form::{Field, FieldError, described_by},
+    form::{FieldErrorText, FormField, described_by},
     icon::Icon,
     input_form::{FormState, control_id, control_name},
-    schedule_bounds::{BOUNDS, ScheduleBounds},
+    radio_field::RadioField,
+    schedule_bounds::{SCHEDULE_BOUND_FIELDS, ScheduleBounds},
     zone_field::ZoneField,
 };
 
 /// The ways, in the order of the form: the value, the name, and what it is for.
-const KINDS: [(&str, &str, &str); 4] = [
+const SCHEDULE_KINDS: [(&str, &str, &str); 4] = [
     ("cron", "Cron expression", "At local times: every weekday at nine, on the first of the month."),
     ("every", "Every so often", "In a fixed rhythm, or with a pause after each run."),
     ("once", "Once", "At one date and time."),
@@ -25,7 +25,7 @@ const KINDS: [(&str, &str, &str); 4] = [
 ];
 
 /// Those that make a job due by themselves, and so need a clock.
-const SCHEDULED: [&str; 3] = ["cron", "every", "once"];
+const KINDS_WITH_ZONE: [&str; 3] = ["cron", "every", "once"];
 
 /// The section of a job form that says when.
 #[component]
@@ -47,7 +47,7 @@ pub fn ScheduleField(
     let kind_error = state.error("kind");
     let unit_error = state.error("every_unit");
 
-    let cards: Vec<_> = KINDS
+    let cards: Vec<_> = SCHEDULE_KINDS
         .into_iter()
         .map(|(value, name, what)| {
             view! {
@@ -80,7 +80,7 @@ pub fn ScheduleField(
                 <legend class="sr-only">"How it is scheduled"</legend>
                 {cards}
             </fieldset>
-            <FieldError id="f-kind-error" error=kind_error/>
+            <FieldErrorText id="f-kind-error" error=kind_error/>
             <div hidden=move || is_off(&["cron"])>
                 <TextField
                     state
@@ -95,7 +95,7 @@ pub fn ScheduleField(
             <div class="stack" hidden=move || is_off(&["every"])>
                 <div class="field-row">
                 <TextField state field="every" label="Every" hint="A whole number." value=form.every.clone() inputmode="numeric"/>
-                <Field id=control_id("every_unit") label="Unit" error=unit_error>
+                <FormField id=control_id("every_unit") label="Unit" error=unit_error>
                     <select
                         id=control_id("every_unit")
                         name=control_name("every_unit")
@@ -104,15 +104,15 @@ pub fn ScheduleField(
                     >
                         {units}
                     </select>
-                </Field>
+                </FormField>
                 </div>
-                <Choice
+                <RadioField
                     state
                     field="every_from"
                     label="Counted from"
                     options=vec![
-                        (Rhythm::Fire.word(), "The last fire, however long a run takes"),
-                        (Rhythm::End.word(), "The end of the last run, so that two never overlap"),
+                        (IntervalAnchor::Fire.as_str(), "The last fire, however long a run takes"),
+                        (IntervalAnchor::End.as_str(), "The end of the last run, so that two never overlap"),
                     ]
                     chosen=RwSignal::new(form.every_from.clone())
                 />
@@ -120,7 +120,7 @@ pub fn ScheduleField(
             <div hidden=move || is_off(&["once"])>
                 <TextField state field="once" label="Date and time" hint="On the clock of the zone below." value=form.once.clone() kind="datetime-local"/>
             </div>
-            <div hidden=move || is_off(&SCHEDULED) && !state.is_wrong(&["zone"])>
+            <div hidden=move || is_off(&KINDS_WITH_ZONE) && !state.is_wrong(&["zone"])>
                 <ZoneField
                     state
                     hint="An IANA name such as Europe/Warsaw; the schedule follows its clock changes, and start and \
@@ -129,7 +129,7 @@ pub fn ScheduleField(
                     zones
                 />
             </div>
-            <div hidden=move || is_off(&SCHEDULED) && !state.is_wrong(&BOUNDS)>
+            <div hidden=move || is_off(&KINDS_WITH_ZONE) && !state.is_wrong(&SCHEDULE_BOUND_FIELDS)>
                 <ScheduleBounds state form/>
             </div>
         </fieldset>
@@ -169,7 +169,7 @@ pub fn TextField(
     // With seconds, so that a moment set to the second is not refused by the browser.
     let step = (kind == "datetime-local").then_some("1");
     view! {
-        <Field id=id.clone() label hint optional=!is_required error>
+        <FormField id=id.clone() label hint optional=!is_required error>
             <input
                 type=kind
                 id=id.clone()
@@ -185,13 +185,13 @@ pub fn TextField(
                 aria-describedby=described_by(&id)
                 aria-invalid=move || error.get().is_some().then_some("true")
             />
-        </Field>
+        </FormField>
     }
 }
 
 /// A schedule in words, and its next runs in its own zone and in the reader's.
 #[component]
-pub fn Preview(
+pub fn NextRunsPreview(
     /// What there is to show; none while the schedule is not right.
     #[prop(into)]
     preview: Signal<Option<SchedulePreview>>,

@@ -10,12 +10,12 @@ use super::dialog::Dialog;
 use crate::browser;
 
 /// The cookie that keeps whether the keys are off.
-const COOKIE: &str = "shortcuts";
+const SHORTCUTS_COOKIE: &str = "shortcuts";
 /// How long after `g` the second key may come.
-const PAUSE_MILLIS: i64 = 1_500;
+const SECOND_KEY_TIMEOUT_MILLIS: i64 = 1_500;
 
 /// Keys and what they do, for the dialog and the help page.
-pub const KEYS: [(&str, &str); 8] = [
+pub const SHORTCUT_KEYS: [(&str, &str); 8] = [
     ("g o", "Go to the overview"),
     ("g j", "Go to the jobs"),
     ("g r", "Go to the occurrences"),
@@ -34,7 +34,7 @@ pub fn Shortcuts() -> impl IntoView {
     let after_g = StoredValue::new(0_i64);
     let navigate = use_navigate();
     Effect::new(move |_| {
-        off.set(browser::cookie(COOKIE).is_some_and(|value| value == "off"));
+        off.set(browser::cookie(SHORTCUTS_COOKIE).is_some_and(|value| value == "off"));
         let navigate = navigate.clone();
         let listener = window_event_listener(ev::keydown, move |event| {
             if off.get_untracked() || event.ctrl_key() || event.meta_key() || event.alt_key() || is_typing() {
@@ -42,7 +42,7 @@ pub fn Shortcuts() -> impl IntoView {
             }
             let go = |path: &str| navigate(path, NavigateOptions::default());
             let now = browser::now_millis();
-            let is_second = now - after_g.get_value() < PAUSE_MILLIS;
+            let is_second = now - after_g.get_value() < SECOND_KEY_TIMEOUT_MILLIS;
             after_g.set_value(0);
             match event.key().as_str() {
                 "g" if !is_second => after_g.set_value(now),
@@ -52,7 +52,7 @@ pub fn Shortcuts() -> impl IntoView {
                 "f" if is_second => go("/failed"),
                 "w" if is_second => go("/workers"),
                 "c" if is_second => go("/calendars"),
-                "n" if browser::here().split('?').next() == Some("/jobs") => {
+                "n" if browser::current_path().split('?').next() == Some("/jobs") => {
                     event.prevent_default();
                     go("/jobs/new");
                 }
@@ -65,7 +65,7 @@ pub fn Shortcuts() -> impl IntoView {
     let switch = move |event: ev::Event| {
         let on = event_target_checked(&event);
         off.set(!on);
-        browser::set_cookie(COOKIE, if on { "on" } else { "off" });
+        browser::set_cookie(SHORTCUTS_COOKIE, if on { "on" } else { "off" });
     };
     view! {
         <Dialog open id="shortcuts-title" title="Keyboard shortcuts">
@@ -85,7 +85,7 @@ pub fn Shortcuts() -> impl IntoView {
 /// The keys as a list.
 #[component]
 pub fn KeyTable() -> impl IntoView {
-    let rows = KEYS
+    let rows = SHORTCUT_KEYS
         .into_iter()
         .map(|(keys, what)| {
             let keys = keys.split(' ').map(|key| view! { <kbd class="kbd">{key}</kbd>" " }).collect::<Vec<_>>();

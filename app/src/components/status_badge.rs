@@ -45,7 +45,7 @@ pub fn StatusBadge(
             <svg class="icon" aria-hidden="true" focusable="false">
                 <use href=move || format!("/pkg/icons.svg#{}", icon_of(status.get()))></use>
             </svg>
-            <span>{move || status.get().word()}</span>
+            <span>{move || status.get().label()}</span>
         </span>
     }
 }

@@ -1,6 +1,6 @@
 //! Times that say their zone, and lengths that tick.
 //!
-//! The server writes every instant in UTC, because it cannot know the reader's clock. Once the page runs, one [`Clock`]
+//! The server writes every instant in UTC, because it cannot know the reader's clock. Once the page runs, one [`PageClock`]
 //! turns them all to the reader's zone (or leaves them, if the reader prefers UTC) and lets the relative ones tick. It
 //! ticks by the *server's* clock: a countdown is about when the scheduler will act, whatever the reader's computer
 //! believes the time to be.
@@ -11,20 +11,20 @@ use leptos::prelude::*;
 use crate::{browser, format};
 
 /// The cookie that keeps which of the two is wanted.
-const MODE_COOKIE: &str = "zone_mode";
+const ZONE_MODE_COOKIE: &str = "zone_mode";
 /// The cookie that tells the server the reader's zone, for previews in it.
 const ZONE_COOKIE: &str = "zone";
 
 /// The page's clock.
 #[derive(Clone, Copy)]
-pub struct Clock {
+pub struct PageClock {
     started: RwSignal<bool>,
     in_utc: RwSignal<bool>,
     now: RwSignal<DateTime<Utc>>,
     offset_millis: StoredValue<i64>,
 }
 
-impl Clock {
+impl PageClock {
     /// Makes the page's clock and starts it once the page runs. Called once, by the root.
     pub fn provide() {
         let clock = Self {
@@ -38,7 +38,7 @@ impl Clock {
             if let Some(zone) = browser::zone_name() {
                 browser::set_cookie(ZONE_COOKIE, &zone);
             }
-            clock.in_utc.set(browser::cookie(MODE_COOKIE).is_some_and(|mode| mode == "utc"));
+            clock.in_utc.set(browser::cookie(ZONE_MODE_COOKIE).is_some_and(|mode| mode == "utc"));
             clock.tick();
             clock.started.set(true);
             let ticker = set_interval_with_handle(move || clock.tick(), std::time::Duration::from_secs(1));
@@ -81,7 +81,7 @@ impl Clock {
     /// Shows times in UTC, or in the reader's zone, and remembers it.
     pub fn set_utc(self, utc: bool) {
         self.in_utc.set(utc);
-        browser::set_cookie(MODE_COOKIE, if utc { "utc" } else { "local" });
+        browser::set_cookie(ZONE_MODE_COOKIE, if utc { "utc" } else { "local" });
     }
 
     /// An instant in the zone that is shown: `2026-11-21 14:02:05 UTC`.
@@ -101,7 +101,7 @@ impl Clock {
     }
 
     fn local(self, at: DateTime<Utc>) -> Option<browser::LocalTime> {
-        if self.is_utc() { None } else { browser::local(at) }
+        if self.is_utc() { None } else { browser::local_time(at) }
     }
 }
 
@@ -111,7 +111,7 @@ impl Clock {
 ///
 /// Outside the app, which provides it at its root.
 #[must_use]
-pub fn use_clock() -> Clock {
+pub fn use_page_clock() -> PageClock {
     expect_context()
 }
 
@@ -126,7 +126,7 @@ pub fn Time(
     #[prop(optional)]
     relative: bool,
 ) -> impl IntoView {
-    let clock = use_clock();
+    let clock = use_page_clock();
     let text = move || match clock.now() {
         Some(now) if relative => format::relative(now, at.get()),
         _ => clock.text(at.get()),
@@ -169,7 +169,7 @@ pub fn Duration(
     #[prop(into)]
     running: Signal<bool>,
 ) -> impl IntoView {
-    let clock = use_clock();
+    let clock = use_page_clock();
     let text = move || match (millis.get(), started_at.get()) {
         (_, Some(start)) if running.get() => match clock.now() {
             Some(now) => format::duration_whole((now - start).max(TimeDelta::zero()).num_milliseconds()),
@@ -190,7 +190,7 @@ pub fn Countdown(
     #[prop(into)]
     at: Signal<DateTime<Utc>>,
 ) -> impl IntoView {
-    let clock = use_clock();
+    let clock = use_page_clock();
     let text = move || match clock.now() {
         Some(now) if at.get() > now => {
             format!("in {}", format::duration_whole((at.get() - now).num_milliseconds().saturating_add(999)))

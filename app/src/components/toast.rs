@@ -11,9 +11,9 @@ use leptos::prelude::*;
 use super::icon::Icon;
 
 /// How long a notice without anything to do stays.
-const STAYS: Duration = Duration::from_secs(8);
+const TOAST_DURATION: Duration = Duration::from_secs(8);
 /// The most notices at once; the oldest makes room.
-const MOST: usize = 4;
+const MAX_TOASTS: usize = 4;
 
 /// What kind of notice it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,13 +54,13 @@ struct Toast {
 
 /// Where notices go.
 #[derive(Clone, Copy)]
-pub struct Toasts {
+pub struct ToastQueue {
     shown: RwSignal<Vec<Toast>>,
     next: StoredValue<u64>,
     held: RwSignal<bool>,
 }
 
-impl Toasts {
+impl ToastQueue {
     /// Makes the place. Called once, by the root.
     pub fn provide() -> Self {
         let toasts = Self { shown: RwSignal::new(Vec::new()), next: StoredValue::new(0), held: RwSignal::new(false) };
@@ -71,7 +71,7 @@ impl Toasts {
     /// Shows a notice for a while.
     pub fn show(self, kind: ToastKind, text: impl Into<String>) {
         let id = self.push(kind, text.into(), None);
-        self.leave_later(id);
+        self.dismiss_later(id);
     }
 
     /// Shows a notice with a button that takes back what was done. It stays until it is used or put away.
@@ -83,7 +83,7 @@ impl Toasts {
         let id = self.next.get_value();
         self.next.set_value(id + 1);
         self.shown.update(|shown| {
-            if shown.len() >= MOST {
+            if shown.len() >= MAX_TOASTS {
                 shown.remove(0);
             }
             shown.push(Toast { id, kind, text, undo });
@@ -91,14 +91,14 @@ impl Toasts {
         id
     }
 
-    fn leave_later(self, id: u64) {
+    fn dismiss_later(self, id: u64) {
         set_timeout(
             move || match self.held.try_get_untracked() {
-                Some(true) => self.leave_later(id),
+                Some(true) => self.dismiss_later(id),
                 Some(false) => self.dismiss(id),
                 None => {}
             },
-            STAYS,
+            TOAST_DURATION,
         );
     }
 
@@ -116,7 +116,7 @@ impl Toasts {
 ///
 /// Outside the app, which provides it at its root.
 #[must_use]
-pub fn toasts() -> Toasts {
+pub fn toasts() -> ToastQueue {
     expect_context()
 }
 
@@ -143,7 +143,7 @@ pub fn ToastRegion() -> impl IntoView {
 }
 
 #[component]
-fn ToastView(toast: Toast, toasts: Toasts) -> impl IntoView {
+fn ToastView(toast: Toast, toasts: ToastQueue) -> impl IntoView {
     let Toast { id, kind, text, undo } = toast;
     let undo = undo.map(|undo| {
         let take_back = move |_| {

@@ -3,7 +3,7 @@
 use leptos::prelude::*;
 
 use super::{
-    form::{Field, described_by},
+    form::{FormField, described_by},
     input_form::{FormState, control_id, control_name},
 };
 
@@ -21,7 +21,7 @@ pub fn ZoneField(
 ) -> impl IntoView {
     let error = state.error("zone");
     view! {
-        <Field id=control_id("zone") label="Time zone" hint error>
+        <FormField id=control_id("zone") label="Time zone" hint error>
             <input
                 type="text"
                 id=control_id("zone")
@@ -33,7 +33,7 @@ pub fn ZoneField(
                 aria-describedby=described_by("f-zone")
                 aria-invalid=move || error.get().is_some().then_some("true")
             />
-        </Field>
+        </FormField>
         // Six hundred options as one piece of HTML: as nodes of ours they would each be walked at the start.
         <datalist id="zones" inner_html=options(&zones)></datalist>
     }

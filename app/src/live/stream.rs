@@ -9,28 +9,28 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use leptos::{prelude::*, task::spawn_local};
-use milvaion_api::event::{Envelope, Event};
+use milvaion_api::events::{EventEnvelope, LiveEvent};
 use wasm_bindgen::{JsCast, closure::Closure};
 use web_sys::{EventSource, MessageEvent, PageTransitionEvent};
 
-use super::{Live, LiveState};
-use crate::{api::session::whoami, browser, components::time::use_clock};
+use super::{LiveState, LiveUpdates};
+use crate::{api::session::whoami, browser, components::time::use_page_clock};
 
 /// Where the server's stream is.
-const ADDRESS: &str = "/events";
+const EVENTS_PATH: &str = "/events";
 /// The server pings every 15 s; after two missed ones and some patience the connection counts as dead.
-const SILENCE_MILLIS: i64 = 40_000;
+const PING_TIMEOUT_MILLIS: i64 = 40_000;
 /// A tab hidden for longer gives its connection back, and reads again when it is looked at.
-const HIDDEN_MILLIS: i64 = 300_000;
+const HIDDEN_TAB_TIMEOUT_MILLIS: i64 = 300_000;
 /// Trying for longer than this is called being offline.
-const PATIENCE_MILLIS: i64 = 20_000;
+const OFFLINE_AFTER_MILLIS: i64 = 20_000;
 /// How often all of these are looked at.
-const WATCH: Duration = Duration::from_secs(5);
+const WATCH_INTERVAL: Duration = Duration::from_secs(5);
 /// The most events kept for one frame. A page that is this far behind is better off reading again.
-const MOST_WAITING: usize = 500;
+const MAX_PENDING_EVENTS: usize = 500;
 
 /// An open connection. Dropping it closes it.
-struct Connection {
+struct EventConnection {
     source: EventSource,
     _open: Closure<dyn FnMut()>,
     _error: Closure<dyn FnMut()>,
@@ -38,7 +38,7 @@ struct Connection {
     _ping: Closure<dyn FnMut(MessageEvent)>,
 }
 
-impl Drop for Connection {
+impl Drop for EventConnection {
     fn drop(&mut self) {
         self.source.set_onopen(None);
         self.source.set_onerror(None);
@@ -48,10 +48,10 @@ impl Drop for Connection {
 }
 
 #[derive(Clone, Copy)]
-struct Stream {
-    live: Live,
-    connection: StoredValue<Option<Connection>, LocalStorage>,
-    waiting: StoredValue<Vec<Envelope>>,
+struct EventStream {
+    live: LiveUpdates,
+    connection: StoredValue<Option<EventConnection>, LocalStorage>,
+    waiting: StoredValue<Vec<EventEnvelope>>,
     last_frame: StoredValue<i64>,
     lost_since: StoredValue<Option<i64>>,
     hidden_since: StoredValue<Option<i64>>,
@@ -62,9 +62,9 @@ struct Stream {
 }
 
 /// Keeps the stream open while the current owner lives.
-pub(super) fn run(live: Live, sign_in: Callback<()>) {
-    let clock = use_clock();
-    let stream = Stream {
+pub(super) fn run(live: LiveUpdates, sign_in: Callback<()>) {
+    let clock = use_page_clock();
+    let stream = EventStream {
         live,
         connection: StoredValue::new_local(None),
         waiting: StoredValue::new(Vec::new()),
@@ -86,7 +86,7 @@ pub(super) fn run(live: Live, sign_in: Callback<()>) {
         }
     });
     Effect::new(move |_| {
-        let watch = set_interval_with_handle(move || stream.watch(), WATCH);
+        let watch = set_interval_with_handle(move || stream.watch(), WATCH_INTERVAL);
         let hide = window_event_listener_untyped("pagehide", move |_| stream.close(LiveState::Reconnecting));
         let show = window_event_listener_untyped("pageshow", move |event| {
             if event.dyn_ref::<PageTransitionEvent>().is_some_and(PageTransitionEvent::persisted) {
@@ -118,14 +118,14 @@ pub(super) fn run(live: Live, sign_in: Callback<()>) {
     });
 }
 
-impl Stream {
+impl EventStream {
     fn open(self) {
         if self.live.paused.try_get_untracked() != Some(false) {
             return;
         }
         let address = match self.live.log.get_untracked() {
-            Some(id) => format!("{ADDRESS}?log={id}"),
-            None => ADDRESS.to_owned(),
+            Some(id) => format!("{EVENTS_PATH}?log={id}"),
+            None => EVENTS_PATH.to_owned(),
         };
         self.reopen_at.set_value(None);
         self.last_frame.set_value(browser::now_millis());
@@ -157,7 +157,7 @@ impl Stream {
         source.set_onmessage(Some(message.as_ref().unchecked_ref()));
         // It fails only for a listener that is none.
         let _ = source.add_event_listener_with_callback("ping", ping.as_ref().unchecked_ref());
-        let connection = Connection { source, _open: open, _error: error, _message: message, _ping: ping };
+        let connection = EventConnection { source, _open: open, _error: error, _message: message, _ping: ping };
         self.connection.set_value(Some(connection));
     }
 
@@ -170,9 +170,9 @@ impl Stream {
         self.last_frame.set_value(browser::now_millis());
         let Some(text) = event.data().as_string() else { return };
         // An event this build cannot read comes from a newer server; reading again shows what it was about.
-        let Ok(envelope) = serde_json::from_str::<Envelope>(&text) else { return self.resync() };
+        let Ok(envelope) = serde_json::from_str::<EventEnvelope>(&text) else { return self.resync() };
         let first = self.waiting.try_update_value(|waiting| {
-            if waiting.len() >= MOST_WAITING {
+            if waiting.len() >= MAX_PENDING_EVENTS {
                 waiting.clear();
                 waiting.push(resync_now());
                 return false;
@@ -246,14 +246,14 @@ impl Stream {
         if browser::is_hidden() {
             let since = self.hidden_since.get_value().unwrap_or(now);
             self.hidden_since.set_value(Some(since));
-            if now - since > HIDDEN_MILLIS && self.connection.with_value(Option::is_some) {
+            if now - since > HIDDEN_TAB_TIMEOUT_MILLIS && self.connection.with_value(Option::is_some) {
                 self.close(LiveState::Reconnecting);
             }
             return;
         }
         self.hidden_since.set_value(None);
         let is_closed = self.connection.with_value(Option::is_none);
-        let is_silent = state == LiveState::Live && now - self.last_frame.get_value() > SILENCE_MILLIS;
+        let is_silent = state == LiveState::Live && now - self.last_frame.get_value() > PING_TIMEOUT_MILLIS;
         if is_silent {
             self.lost_since.set_value(Some(now));
             self.live.state.set(LiveState::Reconnecting);
@@ -261,7 +261,7 @@ impl Stream {
         if (is_closed && browser::is_online()) || is_silent {
             self.open();
         } else if state == LiveState::Reconnecting
-            && self.lost_since.get_value().is_some_and(|since| now - since > PATIENCE_MILLIS)
+            && self.lost_since.get_value().is_some_and(|since| now - since > OFFLINE_AFTER_MILLIS)
         {
             self.live.state.set(LiveState::Offline);
         } else {
@@ -270,7 +270,7 @@ impl Stream {
     }
 }
 
-fn resync_now() -> Envelope {
+fn resync_now() -> EventEnvelope {
     let at = DateTime::from_timestamp_millis(browser::now_millis()).unwrap_or_default();
-    Envelope { id: String::new(), at, event: Event::Resync }
+    EventEnvelope { id: String::new(), at, event: LiveEvent::Resync }
 }

@@ -2,16 +2,16 @@
 
 use leptos::prelude::*;
 use leptos_meta::Title;
-use milvaion_protocol::status::ALL;
+use milvaion_protocol::status::ALL_STATUSES;
 
 use crate::components::{
-    page_head::PageHead,
+    page_header::PageHeader,
     shortcuts::KeyTable,
     status_badge::{StatusBadge, meaning_of},
 };
 
 /// The product's words and what they mean.
-const WORDS: [(&str, &str); 14] = [
+const GLOSSARY: [(&str, &str); 14] = [
     ("Job", "A definition: what runs, with which input, and when."),
     ("Schedule", "When a job is due: by a cron expression in a time zone, every so often, once, or only by hand."),
     ("Occurrence", "One execution of a job, with everything that came of it. It has one or more attempts."),
@@ -31,7 +31,7 @@ const WORDS: [(&str, &str); 14] = [
 /// The page.
 #[component]
 pub fn HelpPage() -> impl IntoView {
-    let words = WORDS
+    let words = GLOSSARY
         .into_iter()
         .map(|(word, meaning)| {
             view! {
@@ -40,7 +40,7 @@ pub fn HelpPage() -> impl IntoView {
             }
         })
         .collect::<Vec<_>>();
-    let statuses = ALL
+    let statuses = ALL_STATUSES
         .into_iter()
         .map(|status| {
             view! {
@@ -51,7 +51,7 @@ pub fn HelpPage() -> impl IntoView {
         .collect::<Vec<_>>();
     view! {
         <Title text="Help"/>
-        <PageHead title="Help" sub="The words used here, what the statuses mean, and the keys."/>
+        <PageHeader title="Help" sub="The words used here, what the statuses mean, and the keys."/>
         <div class="stack">
             <section class="card" aria-labelledby="help-words">
                 <h2 class="card-title" id="help-words">"Words"</h2>

@@ -2,16 +2,16 @@
 
 use leptos::prelude::*;
 use leptos_router::hooks::use_query_map;
-use milvaion_api::view::InviteInfo;
+use milvaion_api::views::InviteInfo;
 
-use super::login::{Gate, PassphraseField, enter_when_done, problems_of};
+use super::login::{AuthPage, PassphraseField, navigate_when_done, problems_of};
 use crate::{
-    api::session::{AcceptInvite, Left, Link, invite, take_flash},
+    api::session::{AcceptInvite, FlashView, InviteLink, invite, take_flash},
     components::{
-        form::{ErrorSummary, Field, described_by},
+        form::{ErrorSummary, FormField, described_by},
         icon::Icon,
-        input_form::{error_of, listed},
-        loading::page,
+        input_form::{error_of, summary_entries},
+        loading::render_page,
     },
     error::AppError,
 };
@@ -19,16 +19,16 @@ use crate::{
 /// `/setup?token=`.
 #[component]
 pub fn SetupPage() -> impl IntoView {
-    entrance(true)
+    one_time_link_page(true)
 }
 
 /// `/invite?token=`.
 #[component]
 pub fn InvitePage() -> impl IntoView {
-    entrance(false)
+    one_time_link_page(false)
 }
 
-fn entrance(is_setup: bool) -> AnyView {
+fn one_time_link_page(is_setup: bool) -> AnyView {
     let query = use_query_map();
     let token = Memo::new(move |_| query.with(|query| query.get("token")).unwrap_or_default());
     let data = Resource::new_blocking(
@@ -37,15 +37,15 @@ fn entrance(is_setup: bool) -> AnyView {
             Ok::<_, AppError>((invite(token).await?, take_flash("invite".into()).await?.unwrap_or_default()))
         },
     );
-    page(data, move |(link, left): (Link, Left)| match link {
-        Link::Good(info) => view! { <AcceptForm is_setup token=token.get_untracked() info left/> }.into_any(),
-        Link::Spent => view! { <Spent is_setup/> }.into_any(),
+    render_page(data, move |(link, flash): (InviteLink, FlashView)| match link {
+        InviteLink::Good(info) => view! { <AcceptForm is_setup token=token.get_untracked() info flash/> }.into_any(),
+        InviteLink::Spent => view! { <ExpiredLink is_setup/> }.into_any(),
     })
 }
 
 /// A link that is not good, and how to get one that is.
 #[component]
-fn Spent(is_setup: bool) -> impl IntoView {
+fn ExpiredLink(is_setup: bool) -> impl IntoView {
     let (what, remedy) = if is_setup {
         (
             "A setup link works once, for fifteen minutes, and only while nobody has an account.",
@@ -58,7 +58,7 @@ fn Spent(is_setup: bool) -> impl IntoView {
         )
     };
     view! {
-        <Gate title="This link no longer works">
+        <AuthPage title="This link no longer works">
             <div class="notice" data-kind="warn">
                 <Icon name="clock"/>
                 <p>{what}</p>
@@ -67,17 +67,17 @@ fn Spent(is_setup: bool) -> impl IntoView {
             <p>
                 <a class="btn" href="/login">"Go to the sign-in page"</a>
             </p>
-        </Gate>
+        </AuthPage>
     }
 }
 
 #[component]
-fn AcceptForm(is_setup: bool, token: String, info: InviteInfo, left: Left) -> impl IntoView {
+fn AcceptForm(is_setup: bool, token: String, info: InviteInfo, flash: FlashView) -> impl IntoView {
     let action = ServerAction::<AcceptInvite>::new();
-    let wrong = problems_of(action.value(), &left);
-    enter_when_done(action.value());
+    let wrong = problems_of(action.value(), &flash);
+    navigate_when_done(action.value());
     let (name_error, email_error) = (error_of(wrong, "name"), error_of(wrong, "email"));
-    let name = if left.typed("name").is_empty() { info.name } else { left.typed("name") };
+    let name = if flash.typed("name").is_empty() { info.name } else { flash.typed("name") };
     let (title, intro, verb) = if info.is_setup {
         (
             "Set up Milvaion",
@@ -87,18 +87,18 @@ fn AcceptForm(is_setup: bool, token: String, info: InviteInfo, left: Left) -> im
     } else {
         (
             "Welcome to Milvaion",
-            format!("You were invited as {}. Choose how you sign in.", info.role.word()),
+            format!("You were invited as {}. Choose how you sign in.", info.role.label()),
             "Create my account",
         )
     };
     view! {
-        <Gate title>
+        <AuthPage title>
             <p>{intro}</p>
             <ActionForm action attr:class="form">
-                <ErrorSummary errors=Signal::derive(move || wrong.with(|wrong| listed(wrong)))/>
+                <ErrorSummary errors=Signal::derive(move || wrong.with(|wrong| summary_entries(wrong)))/>
                 <input type="hidden" name="token" value=token/>
                 <input type="hidden" name="page" value=if is_setup { "setup" } else { "invite" }/>
-                <Field id="f-name" label="Name" hint="As the others see you." error=name_error>
+                <FormField id="f-name" label="Name" hint="As the others see you." error=name_error>
                     <input
                         type="text"
                         id="f-name"
@@ -110,13 +110,13 @@ fn AcceptForm(is_setup: bool, token: String, info: InviteInfo, left: Left) -> im
                         aria-describedby=described_by("f-name")
                         aria-invalid=move || name_error.get().is_some().then_some("true")
                     />
-                </Field>
-                <Field id="f-email" label="E-mail" hint="You sign in with it." error=email_error>
+                </FormField>
+                <FormField id="f-email" label="E-mail" hint="You sign in with it." error=email_error>
                     <input
                         type="email"
                         id="f-email"
                         name="email"
-                        value=left.typed("email")
+                        value=flash.typed("email")
                         autocomplete="username"
                         autocapitalize="off"
                         spellcheck="false"
@@ -124,7 +124,7 @@ fn AcceptForm(is_setup: bool, token: String, info: InviteInfo, left: Left) -> im
                         aria-describedby=described_by("f-email")
                         aria-invalid=move || email_error.get().is_some().then_some("true")
                     />
-                </Field>
+                </FormField>
                 <PassphraseField
                     label="Passphrase"
                     hint="At least 12 characters. A few words that do not belong together do well."
@@ -135,6 +135,6 @@ fn AcceptForm(is_setup: bool, token: String, info: InviteInfo, left: Left) -> im
                     {move || if action.pending().get() { "Creating…" } else { verb }}
                 </button>
             </ActionForm>
-        </Gate>
+        </AuthPage>
     }
 }

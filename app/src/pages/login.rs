@@ -3,16 +3,16 @@
 use leptos::prelude::*;
 use leptos_meta::Title;
 use leptos_router::{components::Redirect, hooks::use_query_map};
-use milvaion_api::request::FieldError;
+use milvaion_api::requests::FieldError;
 
 use crate::{
-    api::session::{Door, Left, SignIn, doorway, local_path, take_flash},
+    api::session::{FlashView, SignIn, SignInPageData, load_sign_in_page, local_path, take_flash},
     browser,
     components::{
-        form::{ErrorSummary, Field, described_by},
+        form::{ErrorSummary, FormField, described_by},
         icon::Icon,
-        input_form::{error_of, listed, problems},
-        loading::page,
+        input_form::{error_of, problems, summary_entries},
+        loading::render_page,
     },
     error::AppError,
 };
@@ -25,16 +25,18 @@ pub fn LoginPage() -> impl IntoView {
     let next = local_path(&next).to_owned();
     let data = Resource::new_blocking(
         || (),
-        |()| async { Ok::<_, AppError>((doorway().await?, take_flash("login".into()).await?.unwrap_or_default())) },
+        |()| async {
+            Ok::<_, AppError>((load_sign_in_page().await?, take_flash("login".into()).await?.unwrap_or_default()))
+        },
     );
-    page(data, move |(door, left): (Door, Left)| {
-        if door.signed_in {
+    render_page(data, move |(data, flash): (SignInPageData, FlashView)| {
+        if data.signed_in {
             return view! { <Redirect path=next.clone()/> }.into_any();
         }
         let next = next.clone();
         view! {
-            <Gate title="Sign in">
-                {door
+            <AuthPage title="Sign in">
+                {data
                     .needs_setup
                     .then(|| {
                         view! {
@@ -46,8 +48,8 @@ pub fn LoginPage() -> impl IntoView {
                             </div>
                         }
                     })}
-                <SignInForm next left/>
-            </Gate>
+                <SignInForm next flash/>
+            </AuthPage>
         }
         .into_any()
     })
@@ -55,7 +57,7 @@ pub fn LoginPage() -> impl IntoView {
 
 /// A page of its own in the middle of the window: what stands before the dashboard.
 #[component]
-pub(super) fn Gate(
+pub(super) fn AuthPage(
     /// The heading and the page's title.
     title: &'static str,
     /// What is on it.
@@ -77,21 +79,21 @@ pub(super) fn Gate(
 }
 
 #[component]
-fn SignInForm(next: String, left: Left) -> impl IntoView {
+fn SignInForm(next: String, flash: FlashView) -> impl IntoView {
     let action = ServerAction::<SignIn>::new();
-    let wrong = problems_of(action.value(), &left);
-    enter_when_done(action.value());
+    let wrong = problems_of(action.value(), &flash);
+    navigate_when_done(action.value());
     let email_error = error_of(wrong, "email");
     view! {
         <ActionForm action attr:class="form">
-            <ErrorSummary errors=Signal::derive(move || wrong.with(|wrong| listed(wrong)))/>
+            <ErrorSummary errors=Signal::derive(move || wrong.with(|wrong| summary_entries(wrong)))/>
             <input type="hidden" name="next" value=next/>
-            <Field id="f-email" label="E-mail" error=email_error>
+            <FormField id="f-email" label="E-mail" error=email_error>
                 <input
                     type="email"
                     id="f-email"
                     name="email"
-                    value=left.typed("email")
+                    value=flash.typed("email")
                     autocomplete="username"
                     autocapitalize="off"
                     spellcheck="false"
@@ -99,7 +101,7 @@ fn SignInForm(next: String, left: Left) -> impl IntoView {
                     aria-describedby=described_by("f-email")
                     aria-invalid=move || email_error.get().is_some().then_some("true")
                 />
-            </Field>
+            </FormField>
             <PassphraseField label="Passphrase" hint="" autocomplete="current-password" error=error_of(wrong, "passphrase")/>
             <button type="submit" class="btn btn-primary" disabled=move || action.pending().get()>
                 {move || if action.pending().get() { "Signing in…" } else { "Sign in" }}
@@ -125,7 +127,7 @@ pub(super) fn PassphraseField(
 ) -> impl IntoView {
     let shown = RwSignal::new(false);
     view! {
-        <Field id="f-passphrase" label hint error>
+        <FormField id="f-passphrase" label hint error>
             <input
                 type=move || if shown.get() { "text" } else { "password" }
                 id="f-passphrase"
@@ -141,16 +143,19 @@ pub(super) fn PassphraseField(
                 <input type="checkbox" prop:checked=move || shown.get() on:change=move |_| shown.update(|shown| *shown = !*shown)/>
                 <span>"Show the passphrase"</span>
             </label>
-        </Field>
+        </FormField>
     }
 }
 
 /// What a call that was refused found wrong; before any call, what a plain form left.
-pub(super) fn problems_of<T>(value: MappedSignal<Option<Result<T, AppError>>>, left: &Left) -> Signal<Vec<FieldError>>
+pub(super) fn problems_of<T>(
+    value: MappedSignal<Option<Result<T, AppError>>>,
+    flash: &FlashView,
+) -> Signal<Vec<FieldError>>
 where
     T: Clone + Send + Sync + 'static,
 {
-    let before = left.problems();
+    let before = flash.problems();
     let wrong = Signal::derive(move || {
         value.with(|value| match value {
             None => before.clone(),
@@ -168,7 +173,7 @@ where
 }
 
 /// Loads the address a call answered with anew, because who reads has changed with it.
-pub(super) fn enter_when_done(value: MappedSignal<Option<Result<String, AppError>>>) {
+pub(super) fn navigate_when_done(value: MappedSignal<Option<Result<String, AppError>>>) {
     Effect::new(move |_| {
         if let Some(Ok(address)) = value.get() {
             // It fails only for an address that is none, and ours was checked.

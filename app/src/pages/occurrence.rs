@@ -8,39 +8,39 @@ use leptos::prelude::*;
 use leptos_meta::Title;
 use leptos_router::hooks::{use_params_map, use_query_map};
 use milvaion_api::{
-    access::Action,
-    event::{Envelope, Event},
-    view::{OccurrenceView, StatusChange},
+    events::{EventEnvelope, LiveEvent},
+    permissions::Permission,
+    views::{OccurrenceView, StatusChange},
 };
 use milvaion_protocol::{id::OccurrenceId, message::LogLine, status::OccurrenceStatus};
 
-use self::cancel::Cancel;
+use self::cancel::CancelButton;
 use crate::{
     api::{
         occurrences::{get_occurrence, log_before},
-        session::{Left, take_flash},
+        session::{FlashView, take_flash},
     },
     components::{
-        copy::CopyButton,
-        duplicates::Duplicates,
+        copy_button::CopyButton,
+        duplicate_start_warning::DuplicateStartWarning,
         form::ErrorSummary,
         icon::Icon,
-        loading::page,
+        loading::render_page,
         log_lines::LogLines,
         log_view::LogView,
-        me::may,
-        page_head::{Crumbs, PageHead},
+        page_header::{Breadcrumbs, PageHeader},
+        session_context::may,
         status_badge::StatusBadge,
+        status_explanation::{explain_status, unexplained_note},
         time::{Duration, MaybeTime, Time},
-        why::{unsaid, why},
     },
     error::AppError,
     format,
-    live::{Live, Refresher, is_resync, refresher, use_live, use_log_of},
+    live::{LiveUpdates, ThrottledRefresh, is_resync, throttled_refresh, use_live_updates, use_occurrence_log},
 };
 
 /// A change is shown at once from the event; what the event leaves out is read this much later.
-const PAUSE: StdDuration = StdDuration::from_millis(150);
+const REFRESH_DELAY: StdDuration = StdDuration::from_millis(150);
 
 /// The page. `log_before` in its address shows a part of the log further back.
 #[component]
@@ -53,27 +53,27 @@ pub fn OccurrencePage() -> impl IntoView {
         (id, before)
     });
     let data = Resource::new_blocking(move || asked.get(), |(id, before)| read(id, before));
-    page(data, |(view, earlier, left)| view! { <Occurrence view earlier left/> })
+    render_page(data, |(view, earlier, flash)| view! { <OccurrenceContent view earlier flash/> })
 }
 
-async fn read(id: String, before: Option<i64>) -> Result<(OccurrenceView, Option<Vec<LogLine>>, Left), AppError> {
+async fn read(id: String, before: Option<i64>) -> Result<(OccurrenceView, Option<Vec<LogLine>>, FlashView), AppError> {
     let Ok(id) = id.parse::<OccurrenceId>() else {
         let error = AppError::NotFound("This address names no occurrence: its last part should be an id.".into());
         #[cfg(feature = "ssr")]
-        let error = crate::api::failed(error);
+        let error = crate::api::with_error_status(error);
         return Err(error);
     };
     let mut view = get_occurrence(id).await?;
-    let left = take_flash("cancel".into()).await?.unwrap_or_default();
-    let Some(before) = before else { return Ok((view, None, left)) };
+    let flash = take_flash("cancel".into()).await?.unwrap_or_default();
+    let Some(before) = before else { return Ok((view, None, flash)) };
     // The newest lines are not shown then; sending them along would only make the page heavier.
     view.log.clear();
     let earlier = log_before(id, before).await?;
-    Ok((view, Some(earlier), left))
+    Ok((view, Some(earlier), flash))
 }
 
 #[component]
-fn Occurrence(mut view: OccurrenceView, earlier: Option<Vec<LogLine>>, left: Left) -> impl IntoView {
+fn OccurrenceContent(mut view: OccurrenceView, earlier: Option<Vec<LogLine>>, flash: FlashView) -> impl IntoView {
     let id = view.row.id;
     let is_earlier_page = earlier.is_some();
     let lines = match earlier {
@@ -91,10 +91,10 @@ fn Occurrence(mut view: OccurrenceView, earlier: Option<Vec<LogLine>>, left: Lef
     let name = Signal::derive(move || data.with(|data| data.row.job_name.clone()));
     let status = Signal::derive(move || data.with(|data| data.row.status));
     let open = Signal::derive(move || !status.get().is_final());
-    let title = move || format!("{} {} · Occurrence", status.get().word(), name.get());
+    let title = move || format!("{} {} · Occurrence", status.get().label(), name.get());
     let exists = data.with_untracked(|data| data.job_exists);
     let job_id = data.with_untracked(|data| data.row.job_id);
-    let again = (exists && may(Action::RunJob)).then(|| {
+    let again = (exists && may(Permission::RunJob)).then(|| {
         view! {
             <a class="btn" href=format!("/jobs/{job_id}")>
                 <Icon name="rotate-cw"/>
@@ -114,19 +114,19 @@ fn Occurrence(mut view: OccurrenceView, earlier: Option<Vec<LogLine>>, left: Lef
             }
         })
     };
-    let whole: Vec<_> = left.error.iter().map(|text| (String::new(), text.clone())).collect();
-    let may_cancel = may(Action::CancelOccurrence);
+    let whole: Vec<_> = flash.error.iter().map(|text| (String::new(), text.clone())).collect();
+    let may_cancel = may(Permission::CancelOccurrence);
     let can_cancel = Memo::new(move |_| may_cancel && open.get());
     // The stream tells what came of it too, but the reader may have stopped it.
-    let on_done = Callback::new(move |()| refresh.ask());
+    let on_done = Callback::new(move |()| refresh.request());
     let cancel = move || {
-        let left = left.clone();
-        can_cancel.get().then(move || view! { <Cancel id name status left on_done/> })
+        let flash = flash.clone();
+        can_cancel.get().then(move || view! { <CancelButton id name status flash on_done/> })
     };
     view! {
         <Title text=title/>
-        <Crumbs steps=vec![("/occurrences".into(), "Occurrences".into())] here=name/>
-        <PageHead title=name>
+        <Breadcrumbs steps=vec![("/occurrences".into(), "Occurrences".into())] here=name/>
+        <PageHeader title=name>
             <span
                 class="cluster"
                 id="occurrence-status"
@@ -139,22 +139,22 @@ fn Occurrence(mut view: OccurrenceView, earlier: Option<Vec<LogLine>>, left: Lef
             {failure}
             {again}
             {cancel}
-        </PageHead>
+        </PageHeader>
         <ErrorSummary errors=whole/>
         <div class="stack">
-            <p class="page-sub" role="status">{move || data.with(why)}</p>
-            <Duplicates data/>
+            <p class="page-sub" role="status">{move || data.with(explain_status)}</p>
+            <DuplicateStartWarning data/>
             <ProgressBar data/>
             <div class="cards">
-                <Facts data/>
+                <OccurrenceFacts data/>
                 <Timeline data/>
             </div>
-            <Outcome data/>
+            <OccurrenceOutcome data/>
             <section aria-labelledby="log-title">
                 <h2 id="log-title">"Log"</h2>
                 <LogView id lines open is_earlier_page/>
             </section>
-            <Input data/>
+            <OccurrenceInput data/>
         </div>
     }
 }
@@ -165,42 +165,44 @@ fn keep_current(
     data: RwSignal<OccurrenceView>,
     event_at: RwSignal<Option<String>>,
     lines: Option<LogLines>,
-) -> Refresher {
-    use_log_of(id);
-    let refresh = refresher(
-        PAUSE,
+) -> ThrottledRefresh {
+    use_occurrence_log(id);
+    let refresh = throttled_refresh(
+        REFRESH_DELAY,
         move || get_occurrence(id),
         move |mut read: OccurrenceView| {
             let log = std::mem::take(&mut read.log);
             if let Some(lines) = lines {
-                lines.take_in(&log);
+                lines.merge(&log);
             }
             if read.row.version >= data.with_untracked(|data| data.row.version) {
                 data.set(read);
             }
         },
     );
-    if use_context::<Live>().is_some_and(Live::heard_lately) {
-        refresh.ask();
+    if use_context::<LiveUpdates>().is_some_and(LiveUpdates::received_recently) {
+        refresh.request();
     }
     let asked = refresh.clone();
-    use_live(move |envelope: &Envelope| match &envelope.event {
-        Event::Occurrences { rows } => {
+    use_live_updates(move |envelope: &EventEnvelope| match &envelope.event {
+        LiveEvent::Occurrences { rows } => {
             let Some(row) = rows.iter().find(|row| row.id == id) else { return };
             if row.version >= data.with_untracked(|data| data.row.version) {
                 event_at.set(Some(format::iso(envelope.at)));
                 data.update(|data| data.row = row.clone());
             }
-            refresh.ask();
+            refresh.request();
         }
-        Event::Log { occurrence_id, lines: new } if *occurrence_id == id => {
+        LiveEvent::Log { occurrence_id, lines: new } if *occurrence_id == id => {
             if let Some(lines) = lines {
-                lines.take_in(new);
+                lines.merge(new);
             }
         }
         // Whether somebody can run it is part of why it waits.
-        Event::Workers if data.with_untracked(|data| data.row.status) == OccurrenceStatus::Queued => refresh.ask(),
-        _ if is_resync(envelope) => refresh.ask(),
+        LiveEvent::Workers if data.with_untracked(|data| data.row.status) == OccurrenceStatus::Queued => {
+            refresh.request()
+        }
+        _ if is_resync(envelope) => refresh.request(),
         _ => {}
     });
     asked
@@ -226,7 +228,7 @@ fn ProgressBar(data: RwSignal<OccurrenceView>) -> impl IntoView {
 
 /// Everything that is known about it, as a list.
 #[component]
-fn Facts(data: RwSignal<OccurrenceView>) -> impl IntoView {
+fn OccurrenceFacts(data: RwSignal<OccurrenceView>) -> impl IntoView {
     let first = data.get_untracked();
     let id = first.row.id.to_string();
     let job_id = first.row.job_id.to_string();
@@ -252,7 +254,7 @@ fn Facts(data: RwSignal<OccurrenceView>) -> impl IntoView {
     let waits_until = Signal::derive(move || data.with(|data| data.row.waits_until));
     let millis = Signal::derive(move || data.with(|data| data.row.duration_ms));
     let running = Signal::derive(move || data.with(|data| data.row.status == OccurrenceStatus::Running));
-    let note = Memo::new(move |_| data.with(unsaid));
+    let note = Memo::new(move |_| data.with(unexplained_note));
     let note = move || {
         note.get().map(|note| {
             view! {
@@ -271,7 +273,7 @@ fn Facts(data: RwSignal<OccurrenceView>) -> impl IntoView {
                 <dt>"Runs"</dt>
                 <dd class="mono">{format!("{}/{}", first.worker_id, first.job_type)}</dd>
                 <dt>"Trigger"</dt>
-                <dd>{first.row.trigger.word()}{by}</dd>
+                <dd>{first.row.trigger.as_str()}{by}</dd>
                 {repeats}
                 <dt>"Due"</dt>
                 <dd><Time at=first.row.scheduled_for/></dd>
@@ -332,7 +334,7 @@ fn Timeline(data: RwSignal<OccurrenceView>) -> impl IntoView {
         let attempt = (change.attempt > 1).then(|| format!("attempt {}", change.attempt));
         view! {
             <li data-status=change.status.slug()>
-                <strong>{change.status.word()}</strong>
+                <strong>{change.status.label()}</strong>
                 <Time at=change.at/>
                 {attempt.map(|attempt| view! { <span class="muted">{attempt}</span> })}
                 {change.by.map(|by| view! { <span class="muted mono">{by}</span> })}
@@ -357,7 +359,7 @@ fn step_key(change: &StatusChange) -> (i16, i64, i32, Option<String>, Option<Str
 
 /// What it returned, or what went wrong.
 #[component]
-fn Outcome(data: RwSignal<OccurrenceView>) -> impl IntoView {
+fn OccurrenceOutcome(data: RwSignal<OccurrenceView>) -> impl IntoView {
     let outcome = Memo::new(move |_| data.with(|data| (data.result.clone(), data.exception.clone())));
     move || {
         let (result, exception) = outcome.get();
@@ -372,7 +374,7 @@ fn Outcome(data: RwSignal<OccurrenceView>) -> impl IntoView {
 
 /// The input it was given.
 #[component]
-fn Input(data: RwSignal<OccurrenceView>) -> impl IntoView {
+fn OccurrenceInput(data: RwSignal<OccurrenceView>) -> impl IntoView {
     let json = data.with_untracked(|data| serde_json::to_string_pretty(&data.job_data).unwrap_or_default());
     block("input", "Input", json.clone(), json, "input")
 }

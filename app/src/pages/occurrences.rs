@@ -4,16 +4,16 @@ use leptos::prelude::*;
 use leptos_meta::Title;
 use leptos_router::hooks::use_query_map;
 use milvaion_api::{
-    page::{OccurrenceFilter, Page},
-    view::OccurrenceRow,
+    page::{ListPage, OccurrenceFilter},
+    views::OccurrenceRow,
 };
-use milvaion_protocol::status::{ALL, OccurrenceStatus};
+use milvaion_protocol::status::{ALL_STATUSES, OccurrenceStatus};
 
 use crate::{
     api::occurrences::list_occurrences,
     components::{
-        empty::Empty, icon::Icon, loading::page, occurrence_list::OccurrenceList, occurrence_table::OccurrenceTable,
-        page_head::PageHead, status_badge::icon_of,
+        empty_state::EmptyState, icon::Icon, loading::render_page, occurrence_list::OccurrenceList,
+        occurrence_table::OccurrenceTable, page_header::PageHeader, status_badge::icon_of,
     },
 };
 
@@ -35,9 +35,9 @@ pub fn OccurrencesPage() -> impl IntoView {
     );
     view! {
         <Title text="Occurrences"/>
-        <PageHead title="Occurrences" sub="Every execution of a job, newest first."/>
+        <PageHeader title="Occurrences" sub="Every execution of a job, newest first."/>
         <StatusChips filter/>
-        {page(data, |(filter, page)| view! { <List filter page/> })}
+        {render_page(data, |(filter, page)| view! { <OccurrencesContent filter page/> })}
     }
 }
 
@@ -65,11 +65,11 @@ fn StatusChips(filter: Memo<OccurrenceFilter>) -> impl IntoView {
         view! {
             <a class="chip" href=href aria-current=move || is_current().then_some("true")>
                 {status.map(|status| view! { <Icon name=icon_of(status)/> })}
-                {status.map_or("All", OccurrenceStatus::word)}
+                {status.map_or("All", OccurrenceStatus::label)}
             </a>
         }
     };
-    let chips = ALL.into_iter().map(|status| chip(Some(status))).collect::<Vec<_>>();
+    let chips = ALL_STATUSES.into_iter().map(|status| chip(Some(status))).collect::<Vec<_>>();
     let one_job = move || {
         filter.get().job_id.map(|_| {
             let href = move || {
@@ -95,7 +95,7 @@ fn StatusChips(filter: Memo<OccurrenceFilter>) -> impl IntoView {
 }
 
 #[component]
-fn List(filter: OccurrenceFilter, page: Page<OccurrenceRow>) -> impl IntoView {
+fn OccurrencesContent(filter: OccurrenceFilter, page: ListPage<OccurrenceRow>) -> impl IntoView {
     let list = RwSignal::new(None::<OccurrenceList>);
     let is_filtered = filter.status.is_some() || filter.job_id.is_some() || filter.before.is_some();
     let is_later = filter.before.is_some();
@@ -137,24 +137,24 @@ fn List(filter: OccurrenceFilter, page: Page<OccurrenceRow>) -> impl IntoView {
 fn nothing(is_filtered: bool) -> AnyView {
     if is_filtered {
         view! {
-            <Empty
+            <EmptyState
                 icon="filter"
                 title="No occurrence fits this filter"
                 text="There may be others. New ones appear here by themselves as soon as they fit."
             >
                 <a class="btn" href="/occurrences">"Show all"</a>
-            </Empty>
+            </EmptyState>
         }
         .into_any()
     } else {
         view! {
-            <Empty
+            <EmptyState
                 icon="list-checks"
                 title="No occurrence yet"
                 text="An occurrence is one execution of a job. The first appears here as soon as a job is due or run by hand."
             >
                 <a class="btn btn-primary" href="/jobs">"Go to the jobs"</a>
-            </Empty>
+            </EmptyState>
         }
         .into_any()
     }

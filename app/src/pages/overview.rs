@@ -1,47 +1,47 @@
 //! Is it normal, and if not, where? One look at everything, kept current.
 
-pub mod cluster;
+pub mod cluster_pause;
 
 use std::time::Duration;
 
 use leptos::prelude::*;
 use leptos_meta::Title;
 use milvaion_api::{
-    access::Action,
-    event::Event,
-    failure::MOST_COUNTED,
-    view::{ClusterPause, Health, HealthItem, NextDue, OccurrenceRow, Overview},
+    events::LiveEvent,
+    failures::MAX_COUNTED_FAILURES,
+    permissions::Permission,
+    views::{ClusterOverview, ClusterPause, HealthItem, HealthState, OccurrenceRow, UpcomingJob},
 };
-use milvaion_protocol::status::{ALL, OccurrenceStatus};
+use milvaion_protocol::status::{ALL_STATUSES, OccurrenceStatus};
 
-use self::cluster::{PauseAll, Paused};
+use self::cluster_pause::{ClusterPauseBanner, PauseAllButton};
 use crate::{
     api::{
         cluster::get_cluster,
         overview::get_overview,
-        session::{Left, take_flash},
+        session::{FlashView, take_flash},
     },
     components::{
-        bars::MinuteBars,
         form::ErrorSummary,
         icon::Icon,
-        loading::page,
-        me::may,
-        page_head::PageHead,
+        loading::render_page,
+        minute_bars::MinuteBars,
+        page_header::PageHeader,
+        session_context::may,
         status_badge::{StatusBadge, icon_of},
-        time::{Countdown, MaybeTime, use_clock},
+        time::{Countdown, MaybeTime, use_page_clock},
     },
     error::AppError,
     format,
-    live::{Live, is_resync, refresher, use_live},
+    live::{LiveUpdates, is_resync, throttled_refresh, use_live_updates},
 };
 
 /// How often the page reads again at most while events come in.
-const PAUSE: Duration = Duration::from_millis(800);
+const REFRESH_INTERVAL: Duration = Duration::from_millis(800);
 /// The same for whether everything is paused, which changes seldom and is to be seen at once.
-const SOON: Duration = Duration::from_millis(150);
+const CLUSTER_REFRESH_INTERVAL: Duration = Duration::from_millis(150);
 /// How often it reads again when nothing is heard: health and the roll-up's window change without an event.
-const QUIET: Duration = Duration::from_secs(30);
+const IDLE_REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The page.
 #[component]
@@ -49,55 +49,55 @@ pub fn OverviewPage() -> impl IntoView {
     let data = Resource::new_blocking(|| (), |()| read());
     view! {
         <Title text="Overview"/>
-        {page(data, |(overview, pause, left)| view! { <Content overview pause left/> })}
+        {render_page(data, |(overview, pause, flash)| view! { <OverviewContent overview pause flash/> })}
     }
 }
 
-async fn read() -> Result<(Overview, Option<ClusterPause>, Left), AppError> {
+async fn read() -> Result<(ClusterOverview, Option<ClusterPause>, FlashView), AppError> {
     let overview = get_overview().await?;
     let pause = get_cluster().await?;
-    let left = take_flash("cluster".into()).await?.unwrap_or_default();
-    Ok((overview, pause, left))
+    let flash = take_flash("cluster".into()).await?.unwrap_or_default();
+    Ok((overview, pause, flash))
 }
 
 #[component]
-fn Content(overview: Overview, pause: Option<ClusterPause>, left: Left) -> impl IntoView {
-    let clock = use_clock();
+fn OverviewContent(overview: ClusterOverview, pause: Option<ClusterPause>, flash: FlashView) -> impl IntoView {
+    let clock = use_page_clock();
     clock.learn(overview.now);
     let data = RwSignal::new(overview);
-    let refresh = refresher(PAUSE, get_overview, move |read: Overview| {
+    let refresh = throttled_refresh(REFRESH_INTERVAL, get_overview, move |read: ClusterOverview| {
         clock.learn(read.now);
         data.set(read);
     });
     let pause = RwSignal::new(pause);
-    let refresh_pause = refresher(SOON, get_cluster, move |read| pause.set(read));
-    if use_context::<Live>().is_some_and(Live::heard_lately) {
-        refresh.ask();
-        refresh_pause.ask();
+    let refresh_pause = throttled_refresh(CLUSTER_REFRESH_INTERVAL, get_cluster, move |read| pause.set(read));
+    if use_context::<LiveUpdates>().is_some_and(LiveUpdates::received_recently) {
+        refresh.request();
+        refresh_pause.request();
     }
-    use_live({
+    use_live_updates({
         let (refresh, refresh_pause) = (refresh.clone(), refresh_pause.clone());
         move |envelope| {
-            if matches!(envelope.event, Event::Cluster) || is_resync(envelope) {
-                refresh_pause.ask();
+            if matches!(envelope.event, LiveEvent::Cluster) || is_resync(envelope) {
+                refresh_pause.request();
             }
             // Log lines change nothing here.
-            if !matches!(envelope.event, Event::Log { .. }) {
-                refresh.ask();
+            if !matches!(envelope.event, LiveEvent::Log { .. }) {
+                refresh.request();
             }
         }
     });
     let on_change = Callback::new({
         let refresh_pause = refresh_pause.clone();
-        move |()| refresh_pause.ask()
+        move |()| refresh_pause.request()
     });
     Effect::new(move |_| {
         let (refresh, refresh_pause) = (refresh.clone(), refresh_pause.clone());
         let ask = move || {
-            refresh.ask();
-            refresh_pause.ask();
+            refresh.request();
+            refresh_pause.request();
         };
-        let timer = set_interval_with_handle(ask, QUIET);
+        let timer = set_interval_with_handle(ask, IDLE_REFRESH_INTERVAL);
         on_cleanup(move || {
             if let Ok(timer) = timer {
                 timer.clear();
@@ -105,26 +105,26 @@ fn Content(overview: Overview, pause: Option<ClusterPause>, left: Left) -> impl 
         });
     });
     let is_new = Memo::new(move |_| data.with(|data| data.jobs_total == 0));
-    let may_define = may(Action::DefineJob);
+    let may_define = may(Permission::DefineJob);
     let body = move || {
         if is_new.get() {
             view! { <FirstSteps data may_define/> }.into_any()
         } else {
-            view! { <Numbers data/> }.into_any()
+            view! { <OverviewNumbers data/> }.into_any()
         }
     };
-    let whole: Vec<_> = left.error.iter().map(|text| (String::new(), text.clone())).collect();
-    let may_pause = may(Action::PauseCluster);
+    let whole: Vec<_> = flash.error.iter().map(|text| (String::new(), text.clone())).collect();
+    let may_pause = may(Permission::PauseCluster);
     let can_pause = Memo::new(move |_| may_pause && pause.with(Option::is_none));
     let pause_all = move || {
-        let left = left.clone();
-        can_pause.get().then(move || view! { <PauseAll left on_change/> })
+        let flash = flash.clone();
+        can_pause.get().then(move || view! { <PauseAllButton flash on_change/> })
     };
     view! {
-        <PageHead title="Overview">{pause_all}</PageHead>
+        <PageHeader title="Overview">{pause_all}</PageHeader>
         <ErrorSummary errors=whole/>
         <div class="stack">
-            <Paused pause may_resume=may_pause on_change/>
+            <ClusterPauseBanner pause may_resume=may_pause on_change/>
             <HealthStrip data/>
             {body}
         </div>
@@ -132,7 +132,7 @@ fn Content(overview: Overview, pause: Option<ClusterPause>, left: Left) -> impl 
 }
 
 #[component]
-fn HealthStrip(data: RwSignal<Overview>) -> impl IntoView {
+fn HealthStrip(data: RwSignal<ClusterOverview>) -> impl IntoView {
     let items = move || data.with(|data| data.health.iter().map(health_item).collect::<Vec<_>>());
     view! {
         <section aria-label="Health">
@@ -143,9 +143,9 @@ fn HealthStrip(data: RwSignal<Overview>) -> impl IntoView {
 
 fn health_item(item: &HealthItem) -> impl IntoView + use<> {
     let (state, icon, word) = match item.state {
-        Health::Ok => ("ok", "circle-check", "OK"),
-        Health::Warn => ("warn", "triangle-alert", "Warning"),
-        Health::Down => ("down", "octagon-x", "Down"),
+        HealthState::Ok => ("ok", "circle-check", "OK"),
+        HealthState::Warn => ("warn", "triangle-alert", "Warning"),
+        HealthState::Down => ("down", "octagon-x", "Down"),
     };
     let (name, detail) = (item.name.clone(), item.detail.clone());
     view! {
@@ -162,8 +162,8 @@ fn health_item(item: &HealthItem) -> impl IntoView + use<> {
 
 /// What a new installation still lacks.
 #[component]
-fn FirstSteps(data: RwSignal<Overview>, may_define: bool) -> impl IntoView {
-    let healthy = Memo::new(move |_| data.with(|data| data.health.iter().all(|item| item.state != Health::Down)));
+fn FirstSteps(data: RwSignal<ClusterOverview>, may_define: bool) -> impl IntoView {
+    let healthy = Memo::new(move |_| data.with(|data| data.health.iter().all(|item| item.state != HealthState::Down)));
     let has_worker = Memo::new(move |_| data.with(|data| data.workers_alive > 0));
     let mark = |done: Memo<bool>| {
         view! {
@@ -210,7 +210,7 @@ fn FirstSteps(data: RwSignal<Overview>, may_define: bool) -> impl IntoView {
 }
 
 #[component]
-fn Numbers(data: RwSignal<Overview>) -> impl IntoView {
+fn OverviewNumbers(data: RwSignal<ClusterOverview>) -> impl IntoView {
     let bars = move || {
         let (minutes, now) = data.with(|data| (data.minutes.clone(), data.now));
         view! { <MinuteBars minutes now/> }
@@ -223,13 +223,13 @@ fn Numbers(data: RwSignal<Overview>) -> impl IntoView {
         </section>
         <div class="cards">
             <NextRuns data/>
-            <Failures data/>
+            <RecentFailures data/>
         </div>
     }
 }
 
 #[component]
-fn OutcomeTiles(data: RwSignal<Overview>) -> impl IntoView {
+fn OutcomeTiles(data: RwSignal<ClusterOverview>) -> impl IntoView {
     let tile = move |status: OccurrenceStatus| {
         let count = move || {
             data.with(|data| data.last_hour.iter().filter(|(of, _)| *of == status).map(|(_, n)| n).sum::<i64>())
@@ -238,17 +238,17 @@ fn OutcomeTiles(data: RwSignal<Overview>) -> impl IntoView {
             <a class="tile" data-status=status.slug() href=format!("/occurrences?status={}", status.slug())>
                 <span class="tile-label cluster">
                     <Icon name=icon_of(status)/>
-                    <span>{status.word()}</span>
+                    <span>{status.label()}</span>
                 </span>
                 <span class="tile-value">{move || format::count(count())}</span>
                 <span class="tile-hint">"in the last hour"</span>
             </a>
         }
     };
-    let tiles = ALL.into_iter().map(tile).collect::<Vec<_>>();
+    let tiles = ALL_STATUSES.into_iter().map(tile).collect::<Vec<_>>();
     let failures = move || {
         let open = data.with(|data| data.open_failures);
-        format!("{}{}", format::count(open), if open >= MOST_COUNTED { "+" } else { "" })
+        format!("{}{}", format::count(open), if open >= MAX_COUNTED_FAILURES { "+" } else { "" })
     };
     let workers = move || data.with(|data| format::count(data.workers_alive));
     let workers_hint =
@@ -287,10 +287,10 @@ fn OutcomeTiles(data: RwSignal<Overview>) -> impl IntoView {
 }
 
 #[component]
-fn NextRuns(data: RwSignal<Overview>) -> impl IntoView {
+fn NextRuns(data: RwSignal<ClusterOverview>) -> impl IntoView {
     let none = Memo::new(move |_| data.with(|data| data.next_due.is_empty()));
     let each = move || data.with(|data| data.next_due.clone());
-    let row = |due: NextDue| {
+    let row = |due: UpcomingJob| {
         view! {
             <tr>
                 <td><a class="row-link" href=format!("/jobs/{}", due.job_id)>{due.job_name}</a></td>
@@ -324,7 +324,7 @@ fn NextRuns(data: RwSignal<Overview>) -> impl IntoView {
 }
 
 #[component]
-fn Failures(data: RwSignal<Overview>) -> impl IntoView {
+fn RecentFailures(data: RwSignal<ClusterOverview>) -> impl IntoView {
     let none = Memo::new(move |_| data.with(|data| data.failures.is_empty()));
     let each = move || data.with(|data| data.failures.clone());
     let row = |row: OccurrenceRow| {

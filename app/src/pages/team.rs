@@ -3,24 +3,24 @@
 use leptos::prelude::*;
 use leptos_meta::Title;
 use milvaion_api::{
-    access::Role,
-    view::{InviteView, TeamView, UserView},
+    permissions::Role,
+    views::{InviteView, TeamView, UserView},
 };
 
 use super::login::problems_of;
 use crate::{
     api::{
-        session::{Left, take_flash},
+        session::{FlashView, take_flash},
         team::{InviteUser, RevokeInvite, team},
     },
     components::{
-        copy::CopyButton,
+        copy_button::CopyButton,
         dialog::ConfirmDialog,
-        form::{ErrorSummary, Field, described_by},
+        form::{ErrorSummary, FormField, described_by},
         icon::Icon,
-        input_form::{error_of, listed},
-        loading::page,
-        page_head::PageHead,
+        input_form::{error_of, summary_entries},
+        loading::render_page,
+        page_header::PageHeader,
         time::{MaybeTime, Time},
         toast::{ToastKind, toasts},
     },
@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// What each role may do, for those who hand them out.
-const ROLES: [(Role, &str); 3] = [
+const ROLE_DESCRIPTIONS: [(Role, &str); 3] = [
     (Role::Viewer, "Sees everything that runs, changes nothing."),
     (Role::Operator, "Defines jobs and runs them."),
     (Role::Admin, "Does everything, people included."),
@@ -58,22 +58,22 @@ pub fn TeamPage() -> impl IntoView {
         Some(Err(error)) => toasts.show(ToastKind::Error, error.to_string()),
         None => {}
     });
-    page(data, move |(team, left): (TeamView, Left)| {
+    render_page(data, move |(team, flash): (TeamView, FlashView)| {
         let TeamView { users, invites } = team;
         view! {
             <Title text="Team"/>
-            <PageHead title="Team" sub="Who can sign in to this installation, and as what."/>
+            <PageHeader title="Team" sub="Who can sign in to this installation, and as what."/>
             <div class="stack">
-                <People users/>
-                <Invites invites revoking/>
-                <InviteForm left inviting/>
+                <UserTable users/>
+                <InviteTable invites revoking/>
+                <InviteForm flash inviting/>
             </div>
         }
     })
 }
 
 #[component]
-fn People(users: Vec<UserView>) -> impl IntoView {
+fn UserTable(users: Vec<UserView>) -> impl IntoView {
     let rows: Vec<_> = users
         .into_iter()
         .map(|user| {
@@ -81,7 +81,7 @@ fn People(users: Vec<UserView>) -> impl IntoView {
                 <tr>
                     <th scope="row" data-label="Name">{user.me.name}</th>
                     <td data-label="E-mail">{user.me.email}</td>
-                    <td data-label="Role">{user.me.role.word()}</td>
+                    <td data-label="Role">{user.me.role.label()}</td>
                     <td data-label="Last sign-in">
                         <MaybeTime at=user.last_sign_in_at relative=true/>
                     </td>
@@ -115,7 +115,7 @@ fn People(users: Vec<UserView>) -> impl IntoView {
 }
 
 #[component]
-fn Invites(invites: Vec<InviteView>, revoking: ServerAction<RevokeInvite>) -> impl IntoView {
+fn InviteTable(invites: Vec<InviteView>, revoking: ServerAction<RevokeInvite>) -> impl IntoView {
     let rows: Vec<_> = invites.into_iter().map(|invite| view! { <InviteRow invite revoking/> }).collect();
     if rows.is_empty() {
         return view! {
@@ -160,7 +160,7 @@ fn InviteRow(invite: InviteView, revoking: ServerAction<RevokeInvite>) -> impl I
     view! {
         <tr>
             <th scope="row" data-label="Name">{invite.name}</th>
-            <td data-label="Role">{invite.role.word()}</td>
+            <td data-label="Role">{invite.role.label()}</td>
             <td data-label="Good until">
                 <Time at=invite.expires_at/>
             </td>
@@ -197,11 +197,11 @@ fn InviteRow(invite: InviteView, revoking: ServerAction<RevokeInvite>) -> impl I
 }
 
 #[component]
-fn InviteForm(left: Left, inviting: ServerAction<InviteUser>) -> impl IntoView {
-    let wrong = problems_of(inviting.value(), &left);
+fn InviteForm(flash: FlashView, inviting: ServerAction<InviteUser>) -> impl IntoView {
+    let wrong = problems_of(inviting.value(), &flash);
     let name_error = error_of(wrong, "name");
     let role_error = error_of(wrong, "role");
-    let typed_role = left.typed("role");
+    let typed_role = flash.typed("role");
     let chosen = Role::from_slug(&typed_role).unwrap_or(Role::Viewer);
     // The next invitation is for somebody else.
     let name = NodeRef::<leptos::html::Input>::new();
@@ -210,14 +210,14 @@ fn InviteForm(left: Left, inviting: ServerAction<InviteUser>) -> impl IntoView {
             name.set_value("");
         }
     });
-    let roles: Vec<_> = ROLES
+    let roles: Vec<_> = ROLE_DESCRIPTIONS
         .into_iter()
         .map(|(role, what)| {
             view! {
                 <label class="radio-card">
                     <input type="radio" name="role" value=role.slug() checked=role == chosen/>
                     <span>
-                        <strong>{role.word()}</strong>
+                        <strong>{role.label()}</strong>
                         <span class="muted">{what}</span>
                     </span>
                 </label>
@@ -232,13 +232,13 @@ fn InviteForm(left: Left, inviting: ServerAction<InviteUser>) -> impl IntoView {
             </p>
             <NewLink inviting/>
             <ActionForm action=inviting attr:class="form">
-                <ErrorSummary errors=Signal::derive(move || wrong.with(|wrong| listed(wrong)))/>
-                <Field id="f-name" label="Name" error=name_error>
+                <ErrorSummary errors=Signal::derive(move || wrong.with(|wrong| summary_entries(wrong)))/>
+                <FormField id="f-name" label="Name" error=name_error>
                     <input
                         type="text"
                         id="f-name"
                         name="name"
-                        value=left.typed("name")
+                        value=flash.typed("name")
                         autocomplete="off"
                         maxlength="100"
                         node_ref=name
@@ -246,7 +246,7 @@ fn InviteForm(left: Left, inviting: ServerAction<InviteUser>) -> impl IntoView {
                         aria-describedby=described_by("f-name")
                         aria-invalid=move || name_error.get().is_some().then_some("true")
                     />
-                </Field>
+                </FormField>
                 <fieldset class="radio-cards" id="f-role" tabindex="-1">
                     <legend>"Role"</legend>
                     {roles}

@@ -5,20 +5,23 @@ use std::time::Duration;
 use leptos::prelude::*;
 use leptos_meta::Title;
 use milvaion_api::{
-    access::Action,
-    event::Event,
-    view::{InstanceView, JobTypeView, WorkerView},
+    events::LiveEvent,
+    permissions::Permission,
+    views::{InstanceView, JobTypeView, WorkerView},
 };
 
 use crate::{
     api::{session::query_value, workers::list_workers},
-    components::{empty::Empty, icon::Icon, loading::page, me::may, page_head::PageHead, time::Time},
+    components::{
+        empty_state::EmptyState, icon::Icon, loading::render_page, page_header::PageHeader, session_context::may,
+        time::Time,
+    },
     format,
-    live::{refresher, use_live},
+    live::{throttled_refresh, use_live_updates},
 };
 
 /// How often the page reads again at most; heartbeats come every few seconds.
-const PAUSE: Duration = Duration::from_millis(700);
+const REFRESH_INTERVAL: Duration = Duration::from_millis(700);
 
 /// The page.
 #[component]
@@ -26,21 +29,21 @@ pub fn WorkersPage() -> impl IntoView {
     let data = Resource::new_blocking(|| (), |()| list_workers());
     view! {
         <Title text="Workers"/>
-        <PageHead title="Workers" sub="Programs that run jobs, seen in the last day."/>
-        {page(data, |workers| view! { <Workers workers/> })}
+        <PageHeader title="Workers" sub="Programs that run jobs, seen in the last day."/>
+        {render_page(data, |workers| view! { <WorkersContent workers/> })}
     }
 }
 
 #[component]
-fn Workers(workers: Vec<WorkerView>) -> impl IntoView {
+fn WorkersContent(workers: Vec<WorkerView>) -> impl IntoView {
     let workers = RwSignal::new(workers);
-    let refresh = refresher(PAUSE, list_workers, move |read| workers.set(read));
-    use_live(move |envelope| {
-        if matches!(envelope.event, Event::Workers | Event::Resync) {
-            refresh.ask();
+    let refresh = throttled_refresh(REFRESH_INTERVAL, list_workers, move |read| workers.set(read));
+    use_live_updates(move |envelope| {
+        if matches!(envelope.event, LiveEvent::Workers | LiveEvent::Resync) {
+            refresh.request();
         }
     });
-    let may_define = may(Action::DefineJob);
+    let may_define = may(Permission::DefineJob);
     let cards = move || {
         let workers = workers.get();
         if workers.is_empty() {
@@ -54,13 +57,13 @@ fn Workers(workers: Vec<WorkerView>) -> impl IntoView {
 
 fn nothing() -> impl IntoView {
     view! {
-        <Empty
+        <EmptyState
             icon="server"
             title="No worker has been seen"
             text="A worker is a program that runs jobs. Start one that is connected to the same broker, and it appears here by itself; jobs wait for it until then."
         >
             <a class="btn" href="/help">"What the words mean"</a>
-        </Empty>
+        </EmptyState>
     }
 }
 

@@ -5,18 +5,18 @@ mod backend;
 use std::sync::{Arc, Mutex};
 
 use milvaion_api::{
-    access::Role,
-    view::{ClusterPause, Me},
+    permissions::Role,
+    views::{ClusterPause, CurrentUser},
 };
-use milvaion_app::{backend::Flash, error::AppError};
+use milvaion_app::{backend::FlashMessage, error::AppError};
 use milvaion_protocol::{id::JobId, status::OccurrenceStatus};
 
 use super::samples;
 
 /// What the backend holds and what was asked of it.
-pub(crate) struct Fake {
+pub(crate) struct FakeBackend {
     /// Who asks; nobody when signed out.
-    pub(crate) me: Option<Me>,
+    pub(crate) me: Option<CurrentUser>,
     /// Whether there is anything at all.
     pub(crate) empty: bool,
     /// The status of every occurrence.
@@ -24,16 +24,16 @@ pub(crate) struct Fake {
     /// Whether a live worker can run it.
     pub(crate) worker_alive: bool,
     /// Whether occurrences were started twice.
-    pub(crate) doubled: bool,
+    pub(crate) duplicate_starts: bool,
     /// The pause of everything, while there is one.
     pub(crate) paused: Mutex<Option<ClusterPause>>,
     /// What plain forms left.
-    pub(crate) flashes: Mutex<Vec<Flash>>,
+    pub(crate) flashes: Mutex<Vec<FlashMessage>>,
     /// What was changed, one line for each change.
     pub(crate) done: Mutex<Vec<String>>,
 }
 
-impl Fake {
+impl FakeBackend {
     /// Somebody with this role before a busy installation.
     pub(crate) fn signed_in(role: Role) -> Self {
         Self {
@@ -41,7 +41,7 @@ impl Fake {
             empty: false,
             status: OccurrenceStatus::Completed,
             worker_alive: true,
-            doubled: false,
+            duplicate_starts: false,
             paused: Mutex::default(),
             flashes: Mutex::default(),
             done: Mutex::default(),
@@ -64,8 +64,8 @@ impl Fake {
     }
 
     /// The same, with a second start of every occurrence.
-    pub(crate) fn doubled(self) -> Self {
-        Self { doubled: true, ..self }
+    pub(crate) fn duplicate_starts(self) -> Self {
+        Self { duplicate_starts: true, ..self }
     }
 
     /// The same, without a live worker.

@@ -2,14 +2,14 @@
 
 use chrono::{DateTime, Utc};
 use milvaion_api::{
-    access::Role,
-    failure::{Cause, DeadLetterRow, FailureGroup, FailureRow},
-    request::JobInput,
-    versions::{Change, Difference, VersionRow, VersionStep},
-    view::{
-        BlackoutView, CalendarName, CalendarRow, CalendarView, ClusterPause, Health, HealthItem, InstanceView, JobRow,
-        JobTypeView, JobView, Me, MinuteCount, NextDue, OccurrenceRow, OccurrenceView, Overview, PreviewRun,
-        SchedulePreview, StatusChange, Trigger, WorkerView,
+    failures::{DeadLetterRow, FailureCause, FailureGroup, FailureRow},
+    permissions::Role,
+    requests::JobInput,
+    versions::{FieldChange, VersionDiff, VersionRow, VersionStep},
+    views::{
+        BlackoutView, CalendarName, CalendarRow, CalendarView, ClusterOverview, ClusterPause, CurrentUser, HealthItem,
+        HealthState, InstanceView, JobRow, JobTypeView, JobView, MinuteCount, OccurrenceRow, OccurrenceView,
+        PreviewRun, SchedulePreview, StatusChange, TriggerSource, UpcomingJob, WorkerView,
     },
 };
 use milvaion_protocol::{
@@ -18,8 +18,8 @@ use milvaion_protocol::{
     status::OccurrenceStatus,
 };
 use milvaion_schedule::{
-    calendar::{Calendar, Window},
-    rules::{Overlap, Rules},
+    calendar::{Calendar, WeeklyWindow},
+    rules::{OverlapPolicy, Rules},
     schedule::Schedule,
 };
 use serde_json::json;
@@ -40,8 +40,8 @@ pub(crate) fn occurrence_id(second: i64) -> OccurrenceId {
 }
 
 /// Somebody with this role.
-pub(crate) fn me(role: Role) -> Me {
-    Me { id: UserId::from_parts(at(0), [3; 10]), name: "Ada".into(), email: "ada@example.org".into(), role }
+pub(crate) fn me(role: Role) -> CurrentUser {
+    CurrentUser { id: UserId::from_parts(at(0), [3; 10]), name: "Ada".into(), email: "ada@example.org".into(), role }
 }
 
 /// A pause of everything, for this reason.
@@ -59,7 +59,7 @@ pub(crate) fn row(second: i64, status: OccurrenceStatus) -> OccurrenceRow {
         job_name: "nightly report".into(),
         status,
         version: 1,
-        trigger: Trigger::Schedule,
+        trigger: TriggerSource::Schedule,
         attempt: 1,
         scheduled_for: at(second),
         started_at: begun.then(|| at(second)),
@@ -160,7 +160,7 @@ pub(crate) fn job() -> JobView {
             rules: Rules {
                 start_at: Some(at(86_400)),
                 jitter_seconds: 30,
-                overlap: Overlap::Queue,
+                overlap: OverlapPolicy::Queue,
                 calendars: vec![calendar_id()],
                 max_retries: 4,
                 retry_jitter_percent: 25,
@@ -213,7 +213,7 @@ pub(crate) fn calendar() -> CalendarView {
             name: "Holidays".into(),
             zone: "Europe/Warsaw".into(),
             dates: (24..=26).map(day).collect(),
-            windows: vec![Window { weekday: 5, from: time(22), to: time(6) }],
+            windows: vec![WeeklyWindow { weekday: 5, from: time(22), to: time(6) }],
         },
         jobs: vec![(job_id(), "nightly report".into())],
         jobs_total: 1,
@@ -268,19 +268,19 @@ pub(crate) fn worker() -> WorkerView {
 }
 
 /// The overview of a busy installation, or of one without a job.
-pub(crate) fn overview(empty: bool) -> Overview {
+pub(crate) fn overview(empty: bool) -> ClusterOverview {
     let health = |name: &str, state, detail: &str| HealthItem { name: name.into(), state, detail: detail.into() };
     let counts = vec![(OccurrenceStatus::Completed, 1_234), (OccurrenceStatus::Failed, 1)];
-    Overview {
+    ClusterOverview {
         now: at(30),
-        health: vec![health("PostgreSQL", Health::Ok, "1 ms"), health("RabbitMQ", Health::Down, "refused")],
+        health: vec![health("PostgreSQL", HealthState::Ok, "1 ms"), health("RabbitMQ", HealthState::Down, "refused")],
         last_hour: if empty { vec![] } else { counts.clone() },
         minutes: if empty { vec![] } else { vec![MinuteCount { minute: at(0), counts }] },
         workers_alive: 1,
         workers_known: 2,
         jobs_active: i64::from(!empty),
         jobs_total: i64::from(!empty),
-        next_due: vec![NextDue { job_id: job_id(), job_name: "nightly report".into(), at: at(3_600) }],
+        next_due: vec![UpcomingJob { job_id: job_id(), job_name: "nightly report".into(), at: at(3_600) }],
         failures: vec![row(0, OccurrenceStatus::Failed)],
         open_failures: if empty { 0 } else { 10_000 },
     }
@@ -298,7 +298,7 @@ pub(crate) fn group() -> FailureGroup {
         occurrence_id: occurrence_id(0),
         job_id: job_id(),
         job_name: "nightly report".into(),
-        cause: Cause::Exhausted,
+        cause: FailureCause::Exhausted,
         note: "order <b>7</b> not found".into(),
     }
 }
@@ -314,7 +314,7 @@ pub(crate) fn failure(second: i64) -> FailureRow {
         job_type: "http-request".into(),
         attempt: 3,
         failed_at: at(second),
-        cause: Cause::Exhausted,
+        cause: FailureCause::Exhausted,
         exception: Some("order <b>7</b> not found\n  at line 3".into()),
         fingerprint: group().fingerprint,
         job_data: json!({ "order": "</textarea><script>" }),
@@ -363,9 +363,9 @@ pub(crate) fn history() -> Vec<VersionStep> {
 }
 
 /// What differs between them.
-pub(crate) fn difference() -> Difference {
-    let change = |field: &str, before, after| Change { field: field.into(), before, after };
-    Difference {
+pub(crate) fn difference() -> VersionDiff {
+    let change = |field: &str, before, after| FieldChange { field: field.into(), before, after };
+    VersionDiff {
         changes: vec![
             change("displayName", Some(json!("report")), Some(json!("nightly <report>"))),
             change("rules.maxRetries", None, Some(json!(4))),

@@ -1,11 +1,11 @@
 //! What failed: finding it, running it again, settling it, as a browser without a script does.
 
 use axum::http::StatusCode;
-use milvaion_api::access::Role;
+use milvaion_api::permissions::Role;
 use milvaion_protocol::status::OccurrenceStatus;
 
 use super::done;
-use crate::common::{Fake, get, post, samples};
+use crate::common::{FakeBackend, get, post, samples};
 
 fn page_of_kind() -> String {
     format!("/failed/{}", samples::group().fingerprint)
@@ -13,17 +13,17 @@ fn page_of_kind() -> String {
 
 #[tokio::test]
 async fn causes_are_listed_narrowed_and_paged_by_address() {
-    let fake = Fake::signed_in(Role::Viewer).ready();
+    let fake = FakeBackend::signed_in(Role::Viewer).ready();
     let page = get(&fake, "/failed?state=all&job=nonsense").await;
-    page.says(&["order &lt;b&gt;7&lt;/b&gt; not found", "1,234", " and 2 other jobs", "Attempts used up"]);
-    page.says(&["href=\"/failed/0123456789abcdef?state=all\"", "/failed?state=all&amp;after=1234~"]);
-    page.says_none_of(&["<b>7</b>", "Of one job"]);
+    page.assert_contains(&["order &lt;b&gt;7&lt;/b&gt; not found", "1,234", " and 2 other jobs", "Attempts used up"]);
+    page.assert_contains(&["href=\"/failed/0123456789abcdef?state=all\"", "/failed?state=all&amp;after=1234~"]);
+    page.assert_lacks(&["<b>7</b>", "Of one job"]);
     let of_job = get(&fake, &format!("/failed?job={}", samples::job_id())).await;
-    of_job.says(&["Of one job", "href=\"/failed\" aria-current=\"true\"", "name=\"job\""]);
-    get(&fake, "/failed?cause=exhausted").await.says(&["1,234", "<option value=\"exhausted\" selected"]);
-    get(&fake, "/failed?cause=lost").await.says(&["No failure fits"]);
-    get(&fake, "/failed?after=1~1~x").await.says(&["First page"]).says_none_of(&["Next page"]);
-    get(&Fake::signed_in(Role::Viewer).empty().ready(), "/failed").await.says(&["Nothing is open"]);
+    of_job.assert_contains(&["Of one job", "href=\"/failed\" aria-current=\"true\"", "name=\"job\""]);
+    get(&fake, "/failed?cause=exhausted").await.assert_contains(&["1,234", "<option value=\"exhausted\" selected"]);
+    get(&fake, "/failed?cause=lost").await.assert_contains(&["No failure fits"]);
+    get(&fake, "/failed?after=1~1~x").await.assert_contains(&["First page"]).assert_lacks(&["Next page"]);
+    get(&FakeBackend::signed_in(Role::Viewer).empty().ready(), "/failed").await.assert_contains(&["Nothing is open"]);
     assert_eq!(get(&fake, "/failed/ffffffffffffffff").await.status, StatusCode::NOT_FOUND);
     assert_eq!(get(&fake, &format!("/failed/{}", samples::occurrence_id(9))).await.status, StatusCode::NOT_FOUND);
 }
@@ -32,31 +32,31 @@ async fn causes_are_listed_narrowed_and_paged_by_address() {
 async fn what_repeats_a_failed_occurrence_leads_back_to_it() {
     let path = format!("/occurrences/{}", samples::occurrence_id(0));
     let failed = format!("href=\"/occurrences/{}\"", samples::occurrence_id(1));
-    let again = Fake::signed_in(Role::Viewer).with_status(OccurrenceStatus::Completed).ready();
-    get(&again, &path).await.says(&["<dt>Repeats", &failed]);
-    let first = Fake::signed_in(Role::Viewer).with_status(OccurrenceStatus::Failed).ready();
-    get(&first, &path).await.says(&["<dt>Trigger"]).says_none_of(&["<dt>Repeats", &failed]);
+    let again = FakeBackend::signed_in(Role::Viewer).with_status(OccurrenceStatus::Completed).ready();
+    get(&again, &path).await.assert_contains(&["<dt>Repeats", &failed]);
+    let first = FakeBackend::signed_in(Role::Viewer).with_status(OccurrenceStatus::Failed).ready();
+    get(&first, &path).await.assert_contains(&["<dt>Trigger"]).assert_lacks(&["<dt>Repeats", &failed]);
 }
 
 #[tokio::test]
 async fn only_those_who_may_settle_find_boxes_and_buttons() {
     let changes = ["/api/retry_failure", "/api/resolve_", "name=\"ids[]\"", "Retry", "Resolve…"];
     for path in [page_of_kind(), format!("/failed/{}", samples::occurrence_id(0)), "/failed?tab=dead-letters".into()] {
-        let viewer = get(&Fake::signed_in(Role::Viewer).ready(), &path).await;
+        let viewer = get(&FakeBackend::signed_in(Role::Viewer).ready(), &path).await;
         assert_eq!(viewer.status, StatusCode::OK, "{path}");
-        viewer.says_none_of(&changes);
-        let operator = get(&Fake::signed_in(Role::Operator).ready(), &path).await;
+        viewer.assert_lacks(&changes);
+        let operator = get(&FakeBackend::signed_in(Role::Operator).ready(), &path).await;
         assert!(operator.body.contains("/api/resolve_"), "{path}");
     }
 }
 
 #[tokio::test]
 async fn some_or_all_of_a_cause_are_settled_by_a_plain_form() {
-    let fake = Fake::signed_in(Role::Operator).ready();
+    let fake = FakeBackend::signed_in(Role::Operator).ready();
     let path = page_of_kind();
     let page = get(&fake, &path).await;
-    page.says(&["12 open of 1,234 failures", "name=\"ids[]\"", "All 12 open failures of this cause"]);
-    page.says(&["formaction=\"/api/resolve_failures\"", "name=\"seen\" value=\"12\""]);
+    page.assert_contains(&["12 open of 1,234 failures", "name=\"ids[]\"", "All 12 open failures of this cause"]);
+    page.assert_contains(&["formaction=\"/api/resolve_failures\"", "name=\"seen\" value=\"12\""]);
     assert_eq!(page.body.matches("name=\"ids[]\"").count(), 1, "what is settled has no box");
     let (one, two) = (samples::occurrence_id(0), samples::occurrence_id(1));
     let back = format!("back={}", path.replace('/', "%2F"));
@@ -64,47 +64,58 @@ async fn some_or_all_of_a_cause_are_settled_by_a_plain_form() {
     let some = format!("ids%5B%5D={one}&ids%5B%5D={two}&all=false&seen=12&note=again&{back}");
     let answer = post(&fake, "/api/retry_failures", &some).await;
     assert_eq!((answer.status, answer.location.as_deref()), (StatusCode::FOUND, Some(path.as_str())));
-    get(&fake, &path).await.says(&["2 failures are retried."]);
+    get(&fake, &path).await.assert_contains(&["2 failures are retried."]);
     let all = format!("ids%5B%5D={one}&all=true&filter%5Bfingerprint%5D=0123456789abcdef&seen=12&note=known&{back}");
     post(&fake, "/api/resolve_failures", &all).await;
-    get(&fake, &path).await.says(&["2 failures are resolved."]);
+    get(&fake, &path).await.assert_contains(&["2 failures are resolved."]);
     assert_eq!(done(&fake), ["retry 2 of 12: again false", "resolve 2 of 12: known"]);
 
     post(&fake, "/api/resolve_failures", &format!("all=false&note=nothing+chosen&{back}")).await;
-    get(&fake, &path).await.says(&["Choose at least one that is open", "value=\"nothing chosen\""]);
+    get(&fake, &path).await.assert_contains(&["Choose at least one that is open", "value=\"nothing chosen\""]);
     post(&fake, "/api/retry_failures", &format!("all=true&seen=1&{back}")).await;
-    get(&fake, &path).await.says(&["There are many more by now."]);
+    get(&fake, &path).await.assert_contains(&["There are many more by now."]);
     post(&fake, "/api/retry_failures", &format!("ids%5B%5D={one}&note={}&{back}", "x".repeat(501))).await;
-    get(&fake, &path).await.says(&["At most 500 characters", "aria-invalid=\"true\""]);
+    get(&fake, &path).await.assert_contains(&["At most 500 characters", "aria-invalid=\"true\""]);
     let elsewhere = post(&fake, "/api/retry_failures", &format!("ids%5B%5D={one}&back=%2F%2Fevil.example")).await;
     assert_eq!(elsewhere.location.as_deref(), Some("/failed"));
 }
 
 #[tokio::test]
 async fn one_failure_is_run_again_with_its_input_or_another() {
-    let fake = Fake::signed_in(Role::Operator).ready();
+    let fake = FakeBackend::signed_in(Role::Operator).ready();
     let id = samples::occurrence_id(0);
     let path = format!("/failed/{id}");
     let page = get(&fake, &path).await;
-    page.says(&["Every attempt it had has failed.", "  at line 3", "&lt;/textarea&gt;&lt;script&gt;", "Run it again"]);
-    page.says(&[&format!("/occurrences/{id}"), "/failed/0123456789abcdef"]);
-    page.says_none_of(&["\"order\": \"</textarea>", "Retry it once more"]);
+    page.assert_contains(&[
+        "Every attempt it had has failed.",
+        "  at line 3",
+        "&lt;/textarea&gt;&lt;script&gt;",
+        "Run it again",
+    ]);
+    page.assert_contains(&[&format!("/occurrences/{id}"), "/failed/0123456789abcdef"]);
+    page.assert_lacks(&["\"order\": \"</textarea>", "Retry it once more"]);
 
     let answer = post(&fake, "/api/retry_failure", &format!("id={id}&input_json=%7B&note=typo")).await;
     assert_eq!(answer.location.as_deref(), Some(path.as_str()));
     let refused = get(&fake, &path).await;
-    refused.says(&["This is not JSON", "aria-invalid=\"true\"", ">{</textarea>", "value=\"typo\""]);
+    refused.assert_contains(&["This is not JSON", "aria-invalid=\"true\"", ">{</textarea>", "value=\"typo\""]);
     assert!(done(&fake).is_empty());
     let answer = post(&fake, "/api/retry_failure", &format!("id={id}&input_json=%7B%7D&note=typo")).await;
     assert_eq!(answer.location, Some(format!("/occurrences/{id}")));
     assert_eq!(done(&fake), ["retry 1 of 1: typo false"]);
 
     post(&fake, "/api/resolve_failures", &format!("ids%5B%5D={id}&note={}&back=/failed/{id}", "y".repeat(2_001))).await;
-    get(&fake, &path).await.says(&["At most 2,000 characters"]);
+    get(&fake, &path).await.assert_contains(&["At most 2,000 characters"]);
 
     let settled = get(&fake, &format!("/failed/{}", samples::resolved_failure(1).occurrence_id)).await;
-    settled.says(&["Retried", "as this occurrence", "grace@example.org", "the shop was closed", "Retry it once more"]);
-    settled.says(&["aria-labelledby=\"resolve-title\" hidden"]);
+    settled.assert_contains(&[
+        "Retried",
+        "as this occurrence",
+        "grace@example.org",
+        "the shop was closed",
+        "Retry it once more",
+    ]);
+    settled.assert_contains(&["aria-labelledby=\"resolve-title\" hidden"]);
 }
 
 #[tokio::test]
@@ -113,8 +124,8 @@ async fn an_occurrence_that_failed_leads_to_its_failure() {
 
     let path = format!("/occurrences/{}", samples::occurrence_id(0));
     let link = format!("href=\"/failed/{}\"", samples::occurrence_id(0));
-    for status in milvaion_protocol::status::ALL {
-        let page = get(&Fake::signed_in(Role::Viewer).with_status(status).ready(), &path).await;
+    for status in milvaion_protocol::status::ALL_STATUSES {
+        let page = get(&FakeBackend::signed_in(Role::Viewer).with_status(status).ready(), &path).await;
         let has_failed = matches!(status, OccurrenceStatus::Failed | OccurrenceStatus::TimedOut);
         assert_eq!(page.body.contains(&link), has_failed, "{status}");
     }
@@ -122,18 +133,26 @@ async fn an_occurrence_that_failed_leads_to_its_failure() {
 
 #[tokio::test]
 async fn a_dead_letter_is_shown_safely_and_resolved() {
-    let fake = Fake::signed_in(Role::Operator).ready();
+    let fake = FakeBackend::signed_in(Role::Operator).ready();
     let page = get(&fake, "/failed?tab=dead-letters").await;
-    page.says(&["It is no job message", "milvaion.dlx/w.echo", "97.6 KiB", "The same came 2 times more.", "x-death"]);
-    page.says(&["\\x00\\x1b[31m&lt;script&gt;alert(1)", "Its beginning"]).says_none_of(&["<script>alert"]);
-    get(&fake, "/failed?tab=dead-letters&state=resolved").await.says(&["None is resolved"]);
+    page.assert_contains(&[
+        "It is no job message",
+        "milvaion.dlx/w.echo",
+        "97.6 KiB",
+        "The same came 2 times more.",
+        "x-death",
+    ]);
+    page.assert_contains(&["\\x00\\x1b[31m&lt;script&gt;alert(1)", "Its beginning"]).assert_lacks(&["<script>alert"]);
+    get(&fake, "/failed?tab=dead-letters&state=resolved").await.assert_contains(&["None is resolved"]);
     let id = samples::dead_letter().id;
     let back = "back=%2Ffailed%3Ftab%3Ddead-letters";
     let answer = post(&fake, "/api/resolve_dead_letters", &format!("ids%5B%5D={id}&note=noise&{back}")).await;
     assert_eq!(answer.location.as_deref(), Some("/failed?tab=dead-letters"));
-    get(&fake, "/failed?tab=dead-letters").await.says(&["1 dead letter is resolved."]);
+    get(&fake, "/failed?tab=dead-letters").await.assert_contains(&["1 dead letter is resolved."]);
     assert_eq!(done(&fake), ["resolve 1 letters: noise"]);
     post(&fake, "/api/resolve_dead_letters", &format!("note=noise&{back}")).await;
-    get(&fake, "/failed?tab=dead-letters").await.says(&["Choose at least one", "value=\"noise\""]);
-    get(&Fake::signed_in(Role::Viewer).empty().ready(), "/failed?tab=dead-letters").await.says(&["No dead letter"]);
+    get(&fake, "/failed?tab=dead-letters").await.assert_contains(&["Choose at least one", "value=\"noise\""]);
+    get(&FakeBackend::signed_in(Role::Viewer).empty().ready(), "/failed?tab=dead-letters")
+        .await
+        .assert_contains(&["No dead letter"]);
 }

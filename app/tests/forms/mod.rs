@@ -1,31 +1,31 @@
 //! What a browser without a script can do: every form of the dashboard, sent as it is drawn.
 
 mod calendars;
+mod cancel_and_pause;
 mod failures;
-mod stops;
 mod versions;
 
 use axum::http::StatusCode;
-use milvaion_api::access::{ALL_ACTIONS, Role};
+use milvaion_api::permissions::{ALL_PERMISSIONS, Role};
 use milvaion_protocol::id::UserId;
 
-use crate::common::{Fake, get, post, samples};
+use crate::common::{FakeBackend, get, post, samples};
 
 /// A job form that is right, as a browser writes it.
-const RIGHT: &str = "form%5Bid%5D=&form%5Bversion%5D=&form%5Bdisplay_name%5D=Hourly+check&form%5Btarget%5D=local%2Fhttp-request\
+const VALID_JOB_FORM: &str = "form%5Bid%5D=&form%5Bversion%5D=&form%5Bdisplay_name%5D=Hourly+check&form%5Btarget%5D=local%2Fhttp-request\
                      &form%5Binput_mode%5D=form&form%5Binput%5D%5Burl%5D=http%3A%2F%2Flocalhost%2F&form%5Binput_json%5D=%7B%7D\
                      &form%5Bkind%5D=cron&form%5Bcron%5D=0+*+*+*+*&form%5Bzone%5D=Europe%2FWarsaw&form%5Bevery%5D=10\
                      &form%5Bevery_unit%5D=minutes&form%5Bonce%5D=&form%5Bis_active%5D=on&form%5Bpriority%5D=3\
                      &form%5Btimeout_seconds%5D=&form%5Btags%5D=a%2C+b&form%5Bdescription%5D=";
 
-fn done(fake: &Fake) -> Vec<String> {
+fn done(fake: &FakeBackend) -> Vec<String> {
     fake.done.lock().expect("no test panics inside").clone()
 }
 
 #[tokio::test]
 async fn signing_in_leads_to_where_one_was_going() {
-    let fake = Fake::signed_out().ready();
-    get(&fake, "/login?next=/jobs%3Fq%3Da").await.says(&[
+    let fake = FakeBackend::signed_out().ready();
+    get(&fake, "/login?next=/jobs%3Fq%3Da").await.assert_contains(&[
         "action=\"/api/sign_in\"",
         "method=\"post\"",
         "value=\"/jobs?q=a\"",
@@ -41,43 +41,47 @@ async fn signing_in_leads_to_where_one_was_going() {
 
 #[tokio::test]
 async fn a_wrong_passphrase_is_told_beside_the_form_and_is_not_kept() {
-    let fake = Fake::signed_out().ready();
+    let fake = FakeBackend::signed_out().ready();
     let answer = post(&fake, "/api/sign_in", "email=ada%40example.org&passphrase=not-this-one&next=%2Fjobs").await;
     assert_eq!(answer.location.as_deref(), Some("/login?next=/jobs"));
     let page = get(&fake, "/login?next=/jobs").await;
-    page.says(&[
+    page.assert_contains(&[
         "The e-mail address or the passphrase is wrong.",
         "value=\"ada@example.org\"",
         "aria-invalid=\"true\"",
     ]);
-    page.says_none_of(&["not-this-one"]);
-    get(&fake, "/login?next=/jobs").await.says_none_of(&["passphrase is wrong"]);
+    page.assert_lacks(&["not-this-one"]);
+    get(&fake, "/login?next=/jobs").await.assert_lacks(&["passphrase is wrong"]);
 }
 
 #[tokio::test]
 async fn before_anybody_exists_the_sign_in_page_says_where_the_way_in_is() {
-    get(&Fake::signed_out().empty().ready(), "/login").await.says(&["prints a setup link"]);
-    get(&Fake::signed_out().ready(), "/login").await.says_none_of(&["prints a setup link"]);
-    let inside = get(&Fake::signed_in(Role::Viewer).ready(), "/login?next=/jobs").await;
+    get(&FakeBackend::signed_out().empty().ready(), "/login").await.assert_contains(&["prints a setup link"]);
+    get(&FakeBackend::signed_out().ready(), "/login").await.assert_lacks(&["prints a setup link"]);
+    let inside = get(&FakeBackend::signed_in(Role::Viewer).ready(), "/login?next=/jobs").await;
     assert_eq!((inside.status, inside.location.as_deref()), (StatusCode::FOUND, Some("/jobs")));
 }
 
 #[tokio::test]
 async fn a_one_time_link_makes_an_account_or_says_how_to_get_another() {
-    let fake = Fake::signed_out().ready();
-    get(&fake, "/setup?token=setup").await.says(&["Set up Milvaion", "value=\"setup\"", "At least 12 characters"]);
-    get(&fake, "/invite?token=good").await.says(&["You were invited as Operator", "value=\"Grace\""]);
+    let fake = FakeBackend::signed_out().ready();
+    get(&fake, "/setup?token=setup").await.assert_contains(&[
+        "Set up Milvaion",
+        "value=\"setup\"",
+        "At least 12 characters",
+    ]);
+    get(&fake, "/invite?token=good").await.assert_contains(&["You were invited as Operator", "value=\"Grace\""]);
     let spent = get(&fake, "/setup?token=old").await;
     assert_eq!(spent.status, StatusCode::NOT_FOUND);
-    spent.says(&["restart the server"]);
-    get(&fake, "/invite").await.says(&["Ask the Admin who sent it"]);
+    spent.assert_contains(&["restart the server"]);
+    get(&fake, "/invite").await.assert_contains(&["Ask the Admin who sent it"]);
 
     let short = "token=setup&page=setup&name=Ada&email=ada%40example.org&passphrase=short";
     let answer = post(&fake, "/api/accept_invite", short).await;
     assert_eq!(answer.location.as_deref(), Some("/setup?token=setup"));
     let page = get(&fake, "/setup?token=setup").await;
-    page.says(&["Use at least 12 characters.", "value=\"Ada\"", "value=\"ada@example.org\""])
-        .says_none_of(&["value=\"short\""]);
+    page.assert_contains(&["Use at least 12 characters.", "value=\"Ada\"", "value=\"ada@example.org\""])
+        .assert_lacks(&["value=\"short\""]);
 
     let right = "token=good&page=invite&name=Grace&email=g%40example.org&passphrase=long+enough+this";
     let answer = post(&fake, "/api/accept_invite", right).await;
@@ -87,25 +91,30 @@ async fn a_one_time_link_makes_an_account_or_says_how_to_get_another() {
 
 #[tokio::test]
 async fn a_job_can_be_created_without_a_script() {
-    let fake = Fake::signed_in(Role::Operator).ready();
+    let fake = FakeBackend::signed_in(Role::Operator).ready();
     let page = get(&fake, "/jobs/new?type=local%2Fhttp-request").await;
-    page.says(&["name=\"form[input][url]\"", "name=\"form[input_json]\"", "name=\"form[kind]\"", "Whom to ask."]);
-    page.says(&["<option value=\"Europe/Warsaw\">", "name=\"then\"", "formaction=\"/api/check_job\""]);
+    page.assert_contains(&[
+        "name=\"form[input][url]\"",
+        "name=\"form[input_json]\"",
+        "name=\"form[kind]\"",
+        "Whom to ask.",
+    ]);
+    page.assert_contains(&["<option value=\"Europe/Warsaw\">", "name=\"then\"", "formaction=\"/api/check_job\""]);
 
-    let answer = post(&fake, "/api/save_job", RIGHT).await;
+    let answer = post(&fake, "/api/save_job", VALID_JOB_FORM).await;
     assert_eq!(answer.status, StatusCode::FOUND, "{}", answer.body);
     assert_eq!(answer.location, Some(format!("/jobs/{}", samples::job_id())));
     assert_eq!(done(&fake), ["save Hourly check"]);
-    get(&fake, &format!("/jobs/{}", samples::job_id())).await.says(&["The job is created."]);
+    get(&fake, &format!("/jobs/{}", samples::job_id())).await.assert_contains(&["The job is created."]);
 
-    post(&fake, "/api/save_job", &format!("{RIGHT}&then=run")).await;
+    post(&fake, "/api/save_job", &format!("{VALID_JOB_FORM}&then=run")).await;
     assert_eq!(done(&fake)[1..], ["save Hourly check", "trigger "]);
 }
 
 #[tokio::test]
 async fn what_was_typed_survives_a_refusal_and_each_error_stands_beside_its_field() {
-    let fake = Fake::signed_in(Role::Operator).ready();
-    let wrong = RIGHT
+    let fake = FakeBackend::signed_in(Role::Operator).ready();
+    let wrong = VALID_JOB_FORM
         .replace("=0+*+*+*+*", "=61+*+*+*+*")
         .replace("=Hourly+check", "=")
         .replace("%5Burl%5D=http%3A%2F%2Flocalhost%2F", "%5Burl%5D=");
@@ -113,53 +122,66 @@ async fn what_was_typed_survives_a_refusal_and_each_error_stands_beside_its_fiel
     assert_eq!(answer.location.as_deref(), Some("/jobs/new?type=local/http-request"));
     assert!(done(&fake).is_empty());
     let page = get(&fake, "/jobs/new?type=local%2Fhttp-request").await;
-    page.says(&["3 things need another look", "href=\"#f-display_name\"", "href=\"#f-cron\"", "href=\"#f-input-url\""]);
-    page.says(&["Give the job a name", "value=\"61 * * * *\"", "value=\"a, b\"", "aria-invalid=\"true\""]);
-    get(&fake, "/jobs/new").await.says_none_of(&["Give the job a name"]);
+    page.assert_contains(&[
+        "3 things need another look",
+        "href=\"#f-display_name\"",
+        "href=\"#f-cron\"",
+        "href=\"#f-input-url\"",
+    ]);
+    page.assert_contains(&["Give the job a name", "value=\"61 * * * *\"", "value=\"a, b\"", "aria-invalid=\"true\""]);
+    get(&fake, "/jobs/new").await.assert_lacks(&["Give the job a name"]);
 }
 
 #[tokio::test]
 async fn rules_are_chosen_in_words_and_what_is_usual_is_folded_away() {
-    let fake = Fake::signed_in(Role::Operator).ready();
+    let fake = FakeBackend::signed_in(Role::Operator).ready();
     let fresh = get(&fake, "/jobs/new").await;
-    fresh.says(&[
+    fresh.assert_contains(&[
         "name=\"form[rules][overlap]\" value=\"allow\" checked",
         "Wait for it to end",
         "Run each missed fire",
     ]);
-    fresh.says(&["name=\"form[every_from]\" value=\"fire\" checked", "The end of the last run"]);
-    fresh.says(&["id=\"f-rules-jitter_seconds\"", "id=\"f-rules-start_at\"", "type=\"datetime-local\""]);
-    fresh.says(&["Not tried again: a failed attempt ends its occurrence."]);
+    fresh.assert_contains(&["name=\"form[every_from]\" value=\"fire\" checked", "The end of the last run"]);
+    fresh.assert_contains(&["id=\"f-rules-jitter_seconds\"", "id=\"f-rules-start_at\"", "type=\"datetime-local\""]);
+    fresh.assert_contains(&["Not tried again: a failed attempt ends its occurrence."]);
     assert_eq!(opened(&fresh.body), [false; 5], "start, blackouts, overlap, failing, limits");
 
     let edit = get(&fake, &format!("/jobs/{}/edit", samples::job_id())).await;
     assert_eq!(opened(&edit.body), [true, true, true, false, false], "what differs stands open");
     // The sample starts at 14:02 UTC, and its schedule is in Warsaw.
-    edit.says(&["value=\"2026-11-22T15:02:00\"", "name=\"form[rules][overlap]\" value=\"queue\" checked"]);
-    edit.says(&["name=\"form[rules][max_retries]\"", "value=\"4\"", "name=\"form[rules][retry_jitter_percent]\""]);
-    edit.says(&["value=\"25\"", "after 5 s, 10 s, 20 s and 40 s, each up to 25 % sooner."]);
+    edit.assert_contains(&["value=\"2026-11-22T15:02:00\"", "name=\"form[rules][overlap]\" value=\"queue\" checked"]);
+    edit.assert_contains(&[
+        "name=\"form[rules][max_retries]\"",
+        "value=\"4\"",
+        "name=\"form[rules][retry_jitter_percent]\"",
+    ]);
+    edit.assert_contains(&["value=\"25\"", "after 5 s, 10 s, 20 s and 40 s, each up to 25 % sooner."]);
 }
 
 #[tokio::test]
 async fn rules_that_are_wrong_come_back_as_they_were_typed() {
-    let fake = Fake::signed_in(Role::Operator).ready();
+    let fake = FakeBackend::signed_in(Role::Operator).ready();
     let rules = "&form%5Brules%5D%5Bstart_at%5D=2027-03-28T02%3A30&form%5Brules%5D%5Boverlap%5D=replace\
                  &form%5Brules%5D%5Bmisfire%5D=catch_up&form%5Brules%5D%5Bcatch_up_limit%5D=lots\
                  &form%5Brules%5D%5Bconcurrency_key%5D=tenant-7&form%5Brules%5D%5Bend_at%5D=tomorrow\
                  &form%5Brules%5D%5Bauto_disable_window_seconds%5D=60&form%5Brules%5D%5Bmax_retries%5D=7";
-    let answer = post(&fake, "/api/save_job", &format!("{RIGHT}{rules}")).await;
+    let answer = post(&fake, "/api/save_job", &format!("{VALID_JOB_FORM}{rules}")).await;
     assert_eq!(answer.location.as_deref(), Some("/jobs/new?type=local/http-request"));
     assert!(done(&fake).is_empty());
     let page = get(&fake, "/jobs/new?type=local%2Fhttp-request").await;
-    page.says(&["4 things need another look", "href=\"#f-rules-start_at\"", "href=\"#f-rules-catch_up_limit\""]);
-    page.says(&["does not exist in Europe/Warsaw", "got lots", "Say after how many failures"]);
-    page.says(&["value=\"2027-03-28T02:30\"", "value=\"lots\"", "value=\"tomorrow\"", "value=\"tenant-7\""]);
-    page.says(&["value=\"replace\" checked", "value=\"catch_up\" checked", "Tried up to 7 times more"]);
+    page.assert_contains(&[
+        "4 things need another look",
+        "href=\"#f-rules-start_at\"",
+        "href=\"#f-rules-catch_up_limit\"",
+    ]);
+    page.assert_contains(&["does not exist in Europe/Warsaw", "got lots", "Say after how many failures"]);
+    page.assert_contains(&["value=\"2027-03-28T02:30\"", "value=\"lots\"", "value=\"tomorrow\"", "value=\"tenant-7\""]);
+    page.assert_contains(&["value=\"replace\" checked", "value=\"catch_up\" checked", "Tried up to 7 times more"]);
     assert_eq!(opened(&page.body), [true, false, true, true, false], "what is wrong stands open");
 
     let right = rules.replace("2027-03-28T02%3A30", "2027-03-28T03%3A30").replace("lots", "5");
     let right = right.replace("tomorrow", "").replace("window_seconds%5D=60", "window_seconds%5D=");
-    let answer = post(&fake, "/api/save_job", &format!("{RIGHT}{right}")).await;
+    let answer = post(&fake, "/api/save_job", &format!("{VALID_JOB_FORM}{right}")).await;
     assert_eq!(answer.location, Some(format!("/jobs/{}", samples::job_id())), "{}", answer.body);
 }
 
@@ -172,11 +194,11 @@ fn opened(body: &str) -> Vec<bool> {
 
 #[tokio::test]
 async fn a_check_shows_the_next_runs_and_saves_nothing() {
-    let fake = Fake::signed_in(Role::Operator).ready();
-    let answer = post(&fake, "/api/check_job", RIGHT).await;
+    let fake = FakeBackend::signed_in(Role::Operator).ready();
+    let answer = post(&fake, "/api/check_job", VALID_JOB_FORM).await;
     assert_eq!(answer.location.as_deref(), Some("/jobs/new?type=local/http-request"));
     let page = get(&fake, "/jobs/new?type=local%2Fhttp-request").await;
-    page.says(&[
+    page.assert_contains(&[
         "Nothing is saved yet.",
         "2026-11-22 09:00 CET",
         "value=\"Hourly check\"",
@@ -187,33 +209,33 @@ async fn a_check_shows_the_next_runs_and_saves_nothing() {
 
 #[tokio::test]
 async fn an_edit_begins_with_what_the_job_is() {
-    let fake = Fake::signed_in(Role::Operator).ready();
+    let fake = FakeBackend::signed_in(Role::Operator).ready();
     let page = get(&fake, &format!("/jobs/{}/edit", samples::job_id())).await;
-    page.says(&[
+    page.assert_contains(&[
         "value=\"nightly report\"",
         "value=\"0 9 * * *\"",
         "value=\"http://127.0.0.1:9/report\"",
         "Asks for the report.",
     ]);
-    page.says(&["name=\"form[version]\" value=\"2\""]).says_none_of(&["Create and run now"]);
+    page.assert_contains(&["name=\"form[version]\" value=\"2\""]).assert_lacks(&["Create and run now"]);
     assert_eq!(get(&fake, "/jobs/nonsense/edit").await.status, StatusCode::NOT_FOUND);
-    let viewer = Fake::signed_in(Role::Viewer).ready();
+    let viewer = FakeBackend::signed_in(Role::Viewer).ready();
     assert_eq!(get(&viewer, "/jobs/new").await.status, StatusCode::FORBIDDEN);
 }
 
 #[tokio::test]
 async fn a_form_without_any_worker_says_what_to_do() {
-    let fake = Fake::signed_in(Role::Operator).empty().ready();
-    get(&fake, "/jobs/new").await.says(&["No worker has announced what it can run"]);
-    get(&fake, "/jobs").await.says(&["No jobs yet", "Create the first job"]);
-    get(&fake, "/jobs?q=x").await.says(&["No job matches", "Show all jobs"]);
+    let fake = FakeBackend::signed_in(Role::Operator).empty().ready();
+    get(&fake, "/jobs/new").await.assert_contains(&["No worker has announced what it can run"]);
+    get(&fake, "/jobs").await.assert_contains(&["No jobs yet", "Create the first job"]);
+    get(&fake, "/jobs?q=x").await.assert_contains(&["No job matches", "Show all jobs"]);
 }
 
 #[tokio::test]
 async fn a_job_shows_what_it_is_and_only_what_the_reader_may_do() {
     let path = format!("/jobs/{}", samples::job_id());
-    let admin = get(&Fake::signed_in(Role::Admin).ready(), &path).await;
-    admin.says(&[
+    let admin = get(&FakeBackend::signed_in(Role::Admin).ready(), &path).await;
+    admin.assert_contains(&[
         "Asks for the report.",
         "At 09:00",
         "2026-11-22 09:00 CET",
@@ -223,27 +245,30 @@ async fn a_job_shows_what_it_is_and_only_what_the_reader_may_do() {
         "data-status=\"active\"",
     ]);
     // Its rules, as far as they are not the usual ones.
-    admin.says(&["<dt>Overlap", "Wait for it to end", "<dt>Starts", "2026-11-22 14:02:00 UTC"]);
-    admin.says(&["up to 30 seconds later"]).says_none_of(&["<dt>Missed fires"]);
-    admin.says(&["<dt>Retries", "Tried up to 4 times more: after 5 s, 10 s, 20 s and 40 s, each up to 25 % sooner<"]);
+    admin.assert_contains(&["<dt>Overlap", "Wait for it to end", "<dt>Starts", "2026-11-22 14:02:00 UTC"]);
+    admin.assert_contains(&["up to 30 seconds later"]).assert_lacks(&["<dt>Missed fires"]);
+    admin.assert_contains(&[
+        "<dt>Retries",
+        "Tried up to 4 times more: after 5 s, 10 s, 20 s and 40 s, each up to 25 % sooner<",
+    ]);
     let calendar = format!("href=\"/calendars/{}/edit\"", samples::calendar_id());
-    admin.says(&["<dt>Calendars", &calendar, ">Holidays<", "A fire in a blackout is left out"]);
-    let operator = get(&Fake::signed_in(Role::Operator).ready(), &format!("{path}?confirm=delete")).await;
-    operator.says(&["Run now", "Pause"]).says_none_of(&["Delete"]);
-    let viewer = get(&Fake::signed_in(Role::Viewer).ready(), &path).await;
-    viewer.says(&["Definition", "href=\"/calendars\">Holidays<"]).says_none_of(&[
+    admin.assert_contains(&["<dt>Calendars", &calendar, ">Holidays<", "A fire in a blackout is left out"]);
+    let operator = get(&FakeBackend::signed_in(Role::Operator).ready(), &format!("{path}?confirm=delete")).await;
+    operator.assert_contains(&["Run now", "Pause"]).assert_lacks(&["Delete"]);
+    let viewer = get(&FakeBackend::signed_in(Role::Viewer).ready(), &path).await;
+    viewer.assert_contains(&["Definition", "href=\"/calendars\">Holidays<"]).assert_lacks(&[
         "Run now",
         "Pause",
         "/edit\"",
         "action=\"/api/trigger_job\"",
     ]);
-    let asked = get(&Fake::signed_in(Role::Admin).ready(), &format!("{path}?confirm=delete")).await;
-    asked.says(&["Delete job nightly report?", "action=\"/api/delete_job\""]);
+    let asked = get(&FakeBackend::signed_in(Role::Admin).ready(), &format!("{path}?confirm=delete")).await;
+    asked.assert_contains(&["Delete job nightly report?", "action=\"/api/delete_job\""]);
 }
 
 #[tokio::test]
 async fn running_pausing_and_deleting_are_plain_forms() {
-    let fake = Fake::signed_in(Role::Admin).ready();
+    let fake = FakeBackend::signed_in(Role::Admin).ready();
     let id = samples::job_id();
     let run = post(&fake, "/api/trigger_job", &format!("id={id}")).await;
     assert_eq!(run.location, Some(format!("/occurrences/{}", samples::occurrence_id(0))));
@@ -254,17 +279,22 @@ async fn running_pausing_and_deleting_are_plain_forms() {
     let delete = post(&fake, "/api/delete_job", &format!("id={id}")).await;
     assert_eq!(delete.location.as_deref(), Some("/jobs"));
     assert_eq!(done(&fake), ["trigger ", "pause", "resume", "delete"]);
-    get(&fake, "/jobs").await.says(&["nightly report", "/occurrences/", "Completed, "]);
+    get(&fake, "/jobs").await.assert_contains(&["nightly report", "/occurrences/", "Completed, "]);
 }
 
 #[tokio::test]
 async fn a_person_is_invited_by_a_link_that_is_shown_once() {
-    let fake = Fake::signed_in(Role::Admin).ready();
-    get(&fake, "/team").await.says(&["Add a person", "name=\"role\"", "ada@example.org", "Nobody is invited"]);
+    let fake = FakeBackend::signed_in(Role::Admin).ready();
+    get(&fake, "/team").await.assert_contains(&[
+        "Add a person",
+        "name=\"role\"",
+        "ada@example.org",
+        "Nobody is invited",
+    ]);
     let answer = post(&fake, "/api/invite_user", "name=Grace&role=operator").await;
     assert_eq!(answer.location.as_deref(), Some("/team"));
-    get(&fake, "/team").await.says(&["Grace can now join as Operator", "/invite?token=good"]);
-    get(&fake, "/team").await.says_none_of(&["/invite?token=good"]);
+    get(&fake, "/team").await.assert_contains(&["Grace can now join as Operator", "/invite?token=good"]);
+    get(&fake, "/team").await.assert_lacks(&["/invite?token=good"]);
     post(&fake, "/api/revoke_invite", &format!("id={}", UserId::from_parts(samples::at(0), [4; 10]))).await;
     assert_eq!(done(&fake), ["invite Grace as operator", "revoke"]);
 }
@@ -275,10 +305,10 @@ async fn what_a_role_may_not_do_is_refused_by_the_server_whatever_page_asks() {
     let calls = [
         ("/api/trigger_job", format!("id={id}"), Role::Operator),
         ("/api/set_job_active", format!("id={id}&active=false"), Role::Operator),
-        ("/api/save_job", RIGHT.to_owned(), Role::Operator),
-        ("/api/check_job", RIGHT.to_owned(), Role::Operator),
-        ("/api/save_calendar", calendars::RIGHT.to_owned(), Role::Operator),
-        ("/api/check_calendar", calendars::RIGHT.to_owned(), Role::Operator),
+        ("/api/save_job", VALID_JOB_FORM.to_owned(), Role::Operator),
+        ("/api/check_job", VALID_JOB_FORM.to_owned(), Role::Operator),
+        ("/api/save_calendar", calendars::VALID_CALENDAR_FORM.to_owned(), Role::Operator),
+        ("/api/check_calendar", calendars::VALID_CALENDAR_FORM.to_owned(), Role::Operator),
         ("/api/delete_calendar", format!("id={}", samples::calendar_id()), Role::Operator),
         ("/api/cancel_occurrence", format!("id={}", samples::occurrence_id(0)), Role::Operator),
         ("/api/retry_failure", format!("id={}", samples::occurrence_id(0)), Role::Operator),
@@ -294,14 +324,14 @@ async fn what_a_role_may_not_do_is_refused_by_the_server_whatever_page_asks() {
     ];
     // Every action that changes something is needed by one of these at least.
     assert!(
-        ALL_ACTIONS
+        ALL_PERMISSIONS
             .iter()
             .filter(|action| action.mutates())
-            .all(|action| calls.iter().any(|call| call.2 == action.needs()))
+            .all(|action| calls.iter().any(|call| call.2 == action.required_role()))
     );
     for (path, form, needed) in &calls {
         for role in [Role::Viewer, Role::Operator, Role::Admin] {
-            let fake = Fake::signed_in(role).ready();
+            let fake = FakeBackend::signed_in(role).ready();
             let answer = post(&fake, path, form).await;
             if role >= *needed {
                 assert_eq!(answer.status, StatusCode::FOUND, "{path} as {role:?}");

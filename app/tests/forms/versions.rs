@@ -1,42 +1,46 @@
 //! The history of a job: reading it, comparing, and going back, as a browser without a script does.
 
 use axum::http::StatusCode;
-use milvaion_api::access::Role;
+use milvaion_api::permissions::Role;
 
 use super::done;
-use crate::common::{Fake, get, post, samples};
+use crate::common::{FakeBackend, get, post, samples};
 
 #[tokio::test]
 async fn a_history_says_who_changed_what() {
-    let fake = Fake::signed_in(Role::Viewer).ready();
+    let fake = FakeBackend::signed_in(Role::Viewer).ready();
     let path = format!("/jobs/{}?tab=history", samples::job_id());
     let page = get(&fake, &path).await;
-    page.says(&["Name, Rules: max retries", "Created", "Present", "Ada", "from=1&amp;to=2#compared"]);
-    page.says(&["from=2&amp;to=1#compared", "aria-current=\"page\">History"]).says_none_of(&["or restore"]);
+    page.assert_contains(&["Name, Rules: max retries", "Created", "Present", "Ada", "from=1&amp;to=2#compared"]);
+    page.assert_contains(&["from=2&amp;to=1#compared", "aria-current=\"page\">History"]).assert_lacks(&["or restore"]);
     let compared = get(&fake, &format!("{path}&from=2&to=1")).await;
-    compared.says(&["nightly &lt;report&gt;", "Not there", "Rules: max retries"]);
-    compared.says_none_of(&["/api/restore_version"]);
-    get(&fake, &format!("{path}&from=2&to=2")).await.says(&["They are alike"]);
+    compared.assert_contains(&["nightly &lt;report&gt;", "Not there", "Rules: max retries"]);
+    compared.assert_lacks(&["/api/restore_version"]);
+    get(&fake, &format!("{path}&from=2&to=2")).await.assert_contains(&["They are alike"]);
     assert_eq!(get(&fake, &format!("{path}&from=2&to=9")).await.status, StatusCode::NOT_FOUND);
-    get(&fake, &format!("{path}&from=x&to=1")).await.says_none_of(&["id=\"compared\""]);
+    get(&fake, &format!("{path}&from=x&to=1")).await.assert_lacks(&["id=\"compared\""]);
 }
 
 #[tokio::test]
 async fn a_version_is_restored_unless_somebody_was_quicker() {
-    let fake = Fake::signed_in(Role::Operator).ready();
+    let fake = FakeBackend::signed_in(Role::Operator).ready();
     let job = samples::job_id();
     let path = format!("/jobs/{job}?tab=history");
     let present = get(&fake, &format!("{path}&from=2&to=1")).await;
-    present.says(&["action=\"/api/restore_version\"", "name=\"expected\" value=\"2\"", "name=\"version\" value=\"1\""]);
+    present.assert_contains(&[
+        "action=\"/api/restore_version\"",
+        "name=\"expected\" value=\"2\"",
+        "name=\"version\" value=\"1\"",
+    ]);
     let earlier = get(&fake, &format!("{path}&from=1&to=2")).await;
-    earlier.says_none_of(&["/api/restore_version"]);
+    earlier.assert_lacks(&["/api/restore_version"]);
 
     let answer = post(&fake, "/api/restore_version", &format!("id={job}&version=1&expected=1")).await;
     assert_eq!(answer.location.as_deref(), Some(path.as_str()));
-    get(&fake, &path).await.says(&["Somebody else changed this job meanwhile."]);
+    get(&fake, &path).await.assert_contains(&["Somebody else changed this job meanwhile."]);
     assert!(done(&fake).is_empty());
     let answer = post(&fake, "/api/restore_version", &format!("id={job}&version=1&expected=2")).await;
     assert_eq!((answer.status, answer.location.as_deref()), (StatusCode::FOUND, Some(path.as_str())));
-    get(&fake, &path).await.says(&["Version 1 is restored, as version 3."]);
+    get(&fake, &path).await.assert_contains(&["Version 1 is restored, as version 3."]);
     assert_eq!(done(&fake), ["restore 1"]);
 }

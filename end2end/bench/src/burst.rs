@@ -5,117 +5,115 @@ use chrono::{DateTime, Duration, Utc};
 use milvaion_server::clock::machine_now;
 
 use crate::{
-    budget::{self, Window},
-    cpu,
-    crop::{self, Crop},
-    figures::Sample,
-    lab::{Lab, Site},
+    figures::RunSample,
+    harness::{BenchEnv, BenchHarness},
+    job_batch::{self, JobBatch},
+    process_stats,
+    stage_times::{self, MeasurementWindow},
 };
 
 /// Ten thousand jobs due in the same second, with a worker that runs them meanwhile: until the last is dispatched.
-pub(crate) async fn burst(lab: &Lab, runs: usize) -> anyhow::Result<Vec<Sample>> {
+pub(crate) async fn burst(harness: &BenchHarness, runs: usize) -> anyhow::Result<Vec<RunSample>> {
     let mut samples = Vec::new();
     for _ in 0..runs {
-        let site = Site::new(lab).await?;
-        let server = site.server().await?;
-        let worker = site.worker().await?;
-        crop::warm_up(&site).await?;
-        let due = crowd(&site, 10_000, 3).await?;
-        site.drained().await?;
-        site.verify(worker.runs().await?).await?;
-        let last = published(&site, due).await?;
+        let env = BenchEnv::new(harness).await?;
+        let server = env.server().await?;
+        let worker = env.worker().await?;
+        job_batch::warm_up(&env).await?;
+        let due = crowd(&env, 10_000, 3).await?;
+        env.wait_until_drained().await?;
+        env.verify(worker.stop_and_count_runs().await?).await?;
+        let last = published(&env, due).await?;
         samples.push(vec![("burst-10000", seconds(last - due))]);
         server.stop().await?;
-        site.close().await?;
+        env.close().await?;
     }
     Ok(samples)
 }
 
 /// Twenty thousand occurrences wait in the broker; then a worker starts. From its first start to the last end stored.
-pub(crate) async fn drain(lab: &Lab, runs: usize) -> anyhow::Result<Vec<Sample>> {
+pub(crate) async fn drain(harness: &BenchHarness, runs: usize) -> anyhow::Result<Vec<RunSample>> {
     const COUNT: i64 = 20_000;
     let mut samples = Vec::new();
     for _ in 0..runs {
-        let site = Site::new(lab).await?;
-        let server = site.server().await?;
-        crowd(&site, COUNT, 3).await?;
-        let mut parties = vec![server.party.clone()];
-        parties.extend(lab.services()?.iter().cloned());
-        let mut before = cpu::seconds(&parties);
-        let worker = site.worker().await?;
-        parties.push(worker.party.clone());
+        let env = BenchEnv::new(harness).await?;
+        let server = env.server().await?;
+        crowd(&env, COUNT, 3).await?;
+        let mut process_groups = vec![server.process_group.clone()];
+        process_groups.extend(harness.services()?.iter().cloned());
+        let mut before = process_stats::seconds(&process_groups);
+        let worker = env.worker().await?;
+        process_groups.push(worker.process_group.clone());
         before.push(0.0);
-        site.drained().await?;
-        budget::print_cpu(&parties, &before, &cpu::seconds(&parties), COUNT);
-        site.verify(worker.runs().await?).await?;
+        env.wait_until_drained().await?;
+        stage_times::print_cpu(&process_groups, &before, &process_stats::seconds(&process_groups), COUNT);
+        env.verify(worker.stop_and_count_runs().await?).await?;
         let (first, last): (DateTime<Utc>, DateTime<Utc>) =
-            sqlx::query_as("SELECT min(started_at), max(last_heartbeat) FROM occurrences")
-                .fetch_one(&site.pool)
-                .await?;
+            sqlx::query_as("SELECT min(started_at), max(last_heartbeat) FROM occurrences").fetch_one(&env.pool).await?;
         samples.push(vec![("drain", COUNT as f64 / seconds(last - first))]);
         server.stop().await?;
-        site.close().await?;
+        env.close().await?;
     }
     Ok(samples)
 }
 
 /// Forty thousand occurrences of the lowest priority wait in the broker; a worker starts on them, and two hundred of the
 /// highest come due one after another meanwhile. How late those start.
-pub(crate) async fn flood(lab: &Lab, runs: usize) -> anyhow::Result<Vec<Sample>> {
+pub(crate) async fn flood(harness: &BenchHarness, runs: usize) -> anyhow::Result<Vec<RunSample>> {
     const LOW: i64 = 40_000;
     let mut samples = Vec::new();
     for _ in 0..runs {
-        let site = Site::new(lab).await?;
-        let server = site.server().await?;
-        crowd(&site, LOW, 1).await?;
-        let worker = site.worker().await?;
-        site.until("the first ends", async || {
+        let env = BenchEnv::new(harness).await?;
+        let server = env.server().await?;
+        crowd(&env, LOW, 1).await?;
+        let worker = env.worker().await?;
+        env.wait_until("the first ends", async || {
             let done = "SELECT count(*) FROM (SELECT 1 FROM occurrences WHERE status = 2 LIMIT 500) o";
-            Ok(sqlx::query_scalar::<_, i64>(done).fetch_one(&site.pool).await? == 500)
+            Ok(sqlx::query_scalar::<_, i64>(done).fetch_one(&env.pool).await? == 500)
         })
         .await?;
         let from = machine_now();
-        let critical = Crop {
+        let critical = JobBatch {
             count: 200,
             first: Some(machine_now() + Duration::milliseconds(200)),
             spread: Duration::milliseconds(1_500),
             priority: 5,
-            ..Crop::default()
+            ..JobBatch::default()
         };
-        let due = critical.sow(&site.pool).await?;
-        site.tell(&due).await?;
-        site.drained().await?;
-        site.verify(worker.runs().await?).await?;
+        let due = critical.insert(&env.pool).await?;
+        env.notify_due(&due).await?;
+        env.wait_until_drained().await?;
+        env.verify(worker.stop_and_count_runs().await?).await?;
         let statement = "SELECT percentile_disc(ARRAY[0.5, 0.99]) WITHIN GROUP \
                                 (ORDER BY extract(epoch FROM c.started_at - c.scheduled_for)::float8 * 1000), \
                                 count(*) FILTER (WHERE (SELECT max(l.started_at) FROM occurrences l WHERE l.priority = 1) > c.started_at) \
                            FROM occurrences c WHERE c.priority = 5";
-        let (late, amid): (Vec<f64>, i64) = sqlx::query_as(statement).fetch_one(&site.pool).await?;
+        let (late, amid): (Vec<f64>, i64) = sqlx::query_as(statement).fetch_one(&env.pool).await?;
         ensure!(amid == 200, "only {amid} of 200 came while the flood lasted");
-        Window { from, upto: machine_now() }.print_stages(&site.pool, Some(5)).await?;
+        MeasurementWindow { from, upto: machine_now() }.print_stages(&env.pool, Some(5)).await?;
         samples.push(vec![("flood-critical-p50", late[0]), ("flood-critical-p99", late[1])]);
         server.stop().await?;
-        site.close().await?;
+        env.close().await?;
     }
     Ok(samples)
 }
 
 /// Defines jobs that are all due in a few seconds, at one instant, and waits until all are with the broker.
-async fn crowd(site: &Site, count: i64, priority: i16) -> anyhow::Result<DateTime<Utc>> {
+async fn crowd(env: &BenchEnv, count: i64, priority: i16) -> anyhow::Result<DateTime<Utc>> {
     let at = machine_now() + Duration::seconds(4);
-    let due = Crop { count, first: Some(at), priority, ..Crop::default() }.sow(&site.pool).await?;
-    site.tell(&due).await?;
-    site.until("the dispatch of all", async || {
+    let due = JobBatch { count, first: Some(at), priority, ..JobBatch::default() }.insert(&env.pool).await?;
+    env.notify_due(&due).await?;
+    env.wait_until("the dispatch of all", async || {
         let sent = "SELECT count(*) FROM occurrences WHERE scheduled_for = $1 AND published_at IS NOT NULL";
-        Ok(sqlx::query_scalar::<_, i64>(sent).bind(at).fetch_one(&site.pool).await? == count)
+        Ok(sqlx::query_scalar::<_, i64>(sent).bind(at).fetch_one(&env.pool).await? == count)
     })
     .await?;
     Ok(at)
 }
 
-async fn published(site: &Site, due: DateTime<Utc>) -> anyhow::Result<DateTime<Utc>> {
+async fn published(env: &BenchEnv, due: DateTime<Utc>) -> anyhow::Result<DateTime<Utc>> {
     let statement = "SELECT max(published_at) FROM occurrences WHERE scheduled_for = $1";
-    Ok(sqlx::query_scalar(statement).bind(due).fetch_one(&site.pool).await?)
+    Ok(sqlx::query_scalar(statement).bind(due).fetch_one(&env.pool).await?)
 }
 
 fn seconds(span: Duration) -> f64 {

@@ -27,72 +27,77 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::{
-    figures::Sample,
-    lab::{JOB_TYPE, Lab, Site, WORKER, occurrence_id},
+    figures::RunSample,
+    harness::{BenchEnv, BenchHarness, JOB_TYPE, WORKER_ID, occurrence_id},
 };
 
 /// How long is counted, after a second that is not.
-const SECONDS: u64 = 10;
+const MEASURED_SECONDS: u64 = 10;
 /// Rows in a statement, messages in a bite.
-const BATCH: usize = 500;
+const ROWS_PER_BATCH: usize = 500;
 /// Batches under way at once.
-const SIDE_BY_SIDE: usize = 4;
+const CONCURRENT_BATCHES: usize = 4;
 /// Confirms that may be awaited at once.
-const IN_FLIGHT: usize = 2_000;
+const MAX_UNCONFIRMED: usize = 2_000;
 /// Bytes of a message.
-const BODY: usize = 500;
+const MESSAGE_BYTES: usize = 500;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Load {
+enum CeilingLoad {
     Broker,
     Database,
     Both,
 }
 
 /// Messages a second: published persistent with confirm, consumed, acknowledged.
-pub(crate) async fn broker(lab: &Lab, runs: usize) -> anyhow::Result<Vec<Sample>> {
-    repeat(lab, runs, "ceiling-broker", Load::Broker).await
+pub(crate) async fn broker(harness: &BenchHarness, runs: usize) -> anyhow::Result<Vec<RunSample>> {
+    repeat(harness, runs, "ceiling-broker", CeilingLoad::Broker).await
 }
 
 /// Rows a second: inserted and updated twice.
-pub(crate) async fn database(lab: &Lab, runs: usize) -> anyhow::Result<Vec<Sample>> {
-    repeat(lab, runs, "ceiling-database", Load::Database).await
+pub(crate) async fn database(harness: &BenchHarness, runs: usize) -> anyhow::Result<Vec<RunSample>> {
+    repeat(harness, runs, "ceiling-database", CeilingLoad::Database).await
 }
 
 /// Both for each occurrence: inserted, updated, published, consumed, updated, acknowledged.
-pub(crate) async fn both(lab: &Lab, runs: usize) -> anyhow::Result<Vec<Sample>> {
-    repeat(lab, runs, "ceiling-both", Load::Both).await
+pub(crate) async fn both(harness: &BenchHarness, runs: usize) -> anyhow::Result<Vec<RunSample>> {
+    repeat(harness, runs, "ceiling-both", CeilingLoad::Both).await
 }
 
-async fn repeat(lab: &Lab, runs: usize, name: &'static str, load: Load) -> anyhow::Result<Vec<Sample>> {
+async fn repeat(
+    harness: &BenchHarness,
+    runs: usize,
+    name: &'static str,
+    load: CeilingLoad,
+) -> anyhow::Result<Vec<RunSample>> {
     let mut samples = Vec::new();
     for _ in 0..runs {
-        samples.push(vec![(name, once(lab, load).await?)]);
+        samples.push(vec![(name, once(harness, load).await?)]);
     }
     Ok(samples)
 }
 
-async fn once(lab: &Lab, load: Load) -> anyhow::Result<f64> {
-    let site = Site::new(lab).await?;
-    let connections = [connect(&lab.amqp_url).await?, connect(&lab.amqp_url).await?];
+async fn once(harness: &BenchHarness, load: CeilingLoad) -> anyhow::Result<f64> {
+    let env = BenchEnv::new(harness).await?;
+    let connections = [connect(&harness.amqp_url).await?, connect(&harness.amqp_url).await?];
     let (done, stop) = (Arc::new(AtomicU64::new(0)), CancellationToken::new());
     let mut tasks = JoinSet::new();
-    if load != Load::Database {
-        let names = Topology::new(site.prefix.as_str());
+    if load != CeilingLoad::Database {
+        let names = Topology::new(env.prefix.as_str());
         let channel = connections[0].create_channel().await?;
         topology::declare(&channel, &names).await?;
-        topology::declare_job_queue(&channel, &names, WORKER, JOB_TYPE).await?;
-        let pool = (load == Load::Both).then(|| site.pool.clone());
+        topology::declare_job_queue(&channel, &names, WORKER_ID, JOB_TYPE).await?;
+        let pool = (load == CeilingLoad::Both).then(|| env.pool.clone());
         let channel = connections[1].create_channel().await?;
         tasks.spawn(consume(channel, names, pool, done.clone(), stop.clone()));
     }
-    for _ in 0..SIDE_BY_SIDE {
+    for _ in 0..CONCURRENT_BATCHES {
         let channel = confirming(&connections[0]).await?;
-        tasks.spawn(produce(load, site.pool.clone(), channel, site.prefix.clone(), done.clone(), stop.clone()));
+        tasks.spawn(produce(load, env.pool.clone(), channel, env.prefix.clone(), done.clone(), stop.clone()));
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
     let (from, begun) = (done.load(Ordering::Relaxed), tokio::time::Instant::now());
-    tokio::time::sleep(Duration::from_secs(SECONDS)).await;
+    tokio::time::sleep(Duration::from_secs(MEASURED_SECONDS)).await;
     let (upto, took) = (done.load(Ordering::Relaxed), begun.elapsed());
     stop.cancel();
     while let Some(ended) = tasks.join_next().await {
@@ -101,12 +106,12 @@ async fn once(lab: &Lab, load: Load) -> anyhow::Result<f64> {
     for connection in connections {
         close(connection).await;
     }
-    site.close().await?;
+    env.close().await?;
     Ok((upto - from) as f64 / took.as_secs_f64())
 }
 
 async fn produce(
-    load: Load,
+    load: CeilingLoad,
     pool: PgPool,
     channel: Channel,
     prefix: String,
@@ -116,8 +121,8 @@ async fn produce(
     let names = Topology::new(prefix);
     let exchange = names.jobs_exchange();
     while !stop.is_cancelled() {
-        let ids: Vec<OccurrenceId> = (0..BATCH).map(|_| occurrence_id()).collect();
-        if load != Load::Broker {
+        let ids: Vec<OccurrenceId> = (0..ROWS_PER_BATCH).map(|_| occurrence_id()).collect();
+        if load != CeilingLoad::Broker {
             insert(&pool, &ids).await?;
             // Before the message, so that this update and the consumer's never wait for each other.
             let statement = "UPDATE occurrences o SET published_at = now() \
@@ -125,21 +130,21 @@ async fn produce(
                               WHERE o.id = p.id AND o.created_at = p.created_at AND o.created_at BETWEEN $3 AND $4";
             update(&pool, statement, &ids).await?;
         }
-        if load != Load::Database {
-            let mut sender = Sender::new(&channel, &exchange, "");
+        if load != CeilingLoad::Database {
+            let mut sender = PipelinedPublisher::new(&channel, &exchange, "");
             for id in &ids {
-                sender.key = Topology::routing_key(WORKER, JOB_TYPE, *id);
-                sender.send(format!("{id:<BODY$}").as_bytes()).await?;
+                sender.key = Topology::routing_key(WORKER_ID, JOB_TYPE, *id);
+                sender.send(format!("{id:<MESSAGE_BYTES$}").as_bytes()).await?;
             }
             sender.settle().await?;
         }
-        if load == Load::Database {
+        if load == CeilingLoad::Database {
             complete(&pool, &ids).await?;
             done.fetch_add(ids.len() as u64, Ordering::Relaxed);
         } else {
             // Never more than a few batches ahead of the consumer: a queue that grows is not what we measure.
             let ahead = channel.queue_declare(
-                names.job_queue(WORKER, JOB_TYPE).into(),
+                names.job_queue(WORKER_ID, JOB_TYPE).into(),
                 lapin::options::QueueDeclareOptions { passive: true, ..Default::default() },
                 FieldTable::default(),
             );
@@ -158,10 +163,10 @@ async fn consume(
     done: Arc<AtomicU64>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    channel.basic_qos(u16::try_from(IN_FLIGHT)?, BasicQosOptions::default()).await?;
-    let queue = names.job_queue(WORKER, JOB_TYPE);
+    channel.basic_qos(u16::try_from(MAX_UNCONFIRMED)?, BasicQosOptions::default()).await?;
+    let queue = names.job_queue(WORKER_ID, JOB_TYPE);
     let consume = channel.basic_consume(queue.into(), "".into(), BasicConsumeOptions::default(), FieldTable::default());
-    let mut bites = consume.await?.ready_chunks(BATCH);
+    let mut bites = consume.await?.ready_chunks(ROWS_PER_BATCH);
     while let Some(Some(bite)) = stop.run_until_cancelled(bites.next()).await {
         let mut ids = Vec::with_capacity(bite.len());
         let mut last = None;
@@ -235,21 +240,21 @@ pub(crate) async fn confirming(connection: &Connection) -> anyhow::Result<Channe
 }
 
 /// Publishes persistent messages with many confirms awaited at once.
-pub(crate) struct Sender<'a> {
+pub(crate) struct PipelinedPublisher<'a> {
     channel: &'a Channel,
     exchange: String,
     pub(crate) key: String,
     waiting: VecDeque<PublisherConfirm>,
 }
 
-impl<'a> Sender<'a> {
+impl<'a> PipelinedPublisher<'a> {
     pub(crate) fn new(channel: &'a Channel, exchange: &str, key: &str) -> Self {
         Self { channel, exchange: exchange.to_owned(), key: key.to_owned(), waiting: VecDeque::new() }
     }
 
     /// Sends one; waits for the oldest confirm when too many are missing.
     pub(crate) async fn send(&mut self, body: &[u8]) -> anyhow::Result<()> {
-        if self.waiting.len() >= IN_FLIGHT
+        if self.waiting.len() >= MAX_UNCONFIRMED
             && let Some(oldest) = self.waiting.pop_front()
         {
             ensure!(oldest.await?.is_ack(), "the broker refused a message");

@@ -5,12 +5,12 @@ use std::{hint::black_box, time::Instant};
 use anyhow::Context;
 use chrono::{DateTime, Utc};
 use chrono_tz::TZ_VARIANTS;
-use milvaion_schedule::cron::Cron;
+use milvaion_schedule::cron::CronExpression;
 
-use crate::figures::Sample;
+use crate::figures::RunSample;
 
 /// From instants at which zones, calendars and years are strange.
-const AFTER: [&str; 6] = [
+const START_INSTANTS: [&str; 6] = [
     "0001-01-01T00:00:00Z",
     "1583-10-15T00:00:00Z",
     "1899-12-31T23:59:59Z",
@@ -20,13 +20,13 @@ const AFTER: [&str; 6] = [
 ];
 
 /// The longest of all, in milliseconds. What never fires is refused, which takes its time too.
-pub(crate) fn worst(runs: usize) -> anyhow::Result<Vec<Sample>> {
+pub(crate) fn worst(runs: usize) -> anyhow::Result<Vec<RunSample>> {
     let minutes = (0..60).map(|minute| minute.to_string()).collect::<Vec<_>>().join(",");
     let long = format!("{minutes}{} * * * *", ",0-59/3".repeat(11));
     let expressions =
         ["* * * * *", "0 9 * * MON-FRI", "0 0 29 2 MON", "0 0 31 12 1#5", "0 0 30 2 *", "59 59 23 L-30 2 *", &long];
     let instants: Vec<DateTime<Utc>> =
-        AFTER.iter().map(|text| text.parse()).collect::<Result<_, _>>().context("instants")?;
+        START_INSTANTS.iter().map(|text| text.parse()).collect::<Result<_, _>>().context("instants")?;
     let mut samples = Vec::with_capacity(runs);
     for _ in 0..runs {
         let mut worst = 0.0_f64;
@@ -34,7 +34,9 @@ pub(crate) fn worst(runs: usize) -> anyhow::Result<Vec<Sample>> {
             for zone in TZ_VARIANTS {
                 for after in &instants {
                     let began = Instant::now();
-                    let _ = black_box(Cron::parse(black_box(expression)).map(|cron| cron.next_after(zone, *after)));
+                    let _ = black_box(
+                        CronExpression::parse(black_box(expression)).map(|cron| cron.next_after(zone, *after)),
+                    );
                     worst = worst.max(began.elapsed().as_secs_f64() * 1e3);
                 }
             }

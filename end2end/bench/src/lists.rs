@@ -11,29 +11,29 @@ use milvaion_protocol::{
 use milvaion_server::{clock::machine_now, store::Store};
 
 use crate::{
-    figures::{Sample, percentile},
-    lab::{Lab, Site},
+    figures::{RunSample, percentile},
+    harness::{BenchEnv, BenchHarness},
     seed,
 };
 
 /// How many pages of each list are read in a run.
-const PAGES: usize = 200;
+const PAGES_PER_LIST: usize = 200;
 /// Rows of a page.
-const ROWS: u32 = 50;
+const ROWS_PER_PAGE: u32 = 50;
 
 /// Fills a database once and reads from it in every run.
-pub(crate) async fn run(lab: &Lab, runs: usize) -> anyhow::Result<Vec<Sample>> {
-    let site = Site::new(lab).await?;
-    seed::fill(&site.pool, lab.settings.rows).await?;
-    let jobs: Vec<uuid::Uuid> = sqlx::query_scalar("SELECT id FROM jobs").fetch_all(&site.pool).await?;
-    let store = Store::over(site.pool.clone());
+pub(crate) async fn run(harness: &BenchHarness, runs: usize) -> anyhow::Result<Vec<RunSample>> {
+    let env = BenchEnv::new(harness).await?;
+    seed::fill(&env.pool, harness.settings.rows).await?;
+    let jobs: Vec<uuid::Uuid> = sqlx::query_scalar("SELECT id FROM jobs").fetch_all(&env.pool).await?;
+    let store = Store::from_pool(env.pool.clone());
     let mut samples = Vec::new();
     // The first round only warms what a server that runs has warm.
     for round in 0..=runs {
         let mut sample = Vec::new();
         for name in ["list-newest-p95", "list-job-p95", "list-status-p95", "list-status-job-time-p95"] {
             let mut took = Vec::new();
-            for number in 0..PAGES {
+            for number in 0..PAGES_PER_LIST {
                 let filter = filter(name, &jobs, number);
                 let begun = Instant::now();
                 store.occurrences(&filter).await?;
@@ -45,13 +45,13 @@ pub(crate) async fn run(lab: &Lab, runs: usize) -> anyhow::Result<Vec<Sample>> {
             samples.push(sample);
         }
     }
-    site.close().await?;
+    env.close().await?;
     Ok(samples)
 }
 
 /// What is asked for: the first page and, every other time, one from somewhere in the month.
 fn filter(name: &str, jobs: &[uuid::Uuid], number: usize) -> OccurrenceFilter {
-    let mut filter = OccurrenceFilter { limit: ROWS, ..OccurrenceFilter::default() };
+    let mut filter = OccurrenceFilter { limit: ROWS_PER_PAGE, ..OccurrenceFilter::default() };
     let job = jobs.get(rand::random::<u32>() as usize % jobs.len().max(1)).map(|id| JobId(*id));
     match name {
         "list-job-p95" => filter.job_id = job,
@@ -63,7 +63,7 @@ fn filter(name: &str, jobs: &[uuid::Uuid], number: usize) -> OccurrenceFilter {
         _ => {}
     }
     if number % 2 == 1 {
-        let days = if filter.since.is_some() { 6 } else { seed::DAYS - 1 };
+        let days = if filter.since.is_some() { 6 } else { seed::SEED_DAYS - 1 };
         let back = Duration::seconds(i64::from(rand::random::<u32>()) % (days * 86_400));
         filter.before = Some(OccurrenceId::from_parts(machine_now() - back, rand::random()));
     }

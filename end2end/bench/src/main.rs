@@ -6,27 +6,27 @@
 //! every due instant once, none lost, or there is no figure. A figure is the median of at least three runs, with the
 //! least and the greatest beside it.
 //!
-//! Reading order: [`figures`] is the table of everything; [`settings`] what can be set; [`lab`] the place, [`crop`] the
-//! jobs; then one file for each kind of figure; [`budget`] and [`cpu`] say where time goes, [`report`] and [`peers`] how
+//! Reading order: [`figures`] is the table of everything; [`settings`] what can be set; [`harness`] the place, [`job_batch`] the
+//! jobs; then one file for each kind of figure; [`stage_times`] and [`process_stats`] say where time goes, [`report`] and [`peers`] how
 //! it is told and compared. docs/PERFORMANCE.md explains each figure.
 
 mod figures;
 mod settings;
 
-mod cpu;
-mod crop;
-mod lab;
+mod harness;
+mod job_batch;
+mod process_stats;
 
-mod budget;
 mod burst;
 mod ceiling;
 mod cron;
 mod idle;
-mod intake;
+mod ingest;
 mod lateness;
 mod lists;
 mod million;
 mod seed;
+mod stage_times;
 mod throughput;
 mod trigger;
 
@@ -36,12 +36,12 @@ mod report;
 use std::{process::ExitCode, time::Instant};
 
 use anyhow::ensure;
-use figures::{GROUPS, Group};
-use lab::Lab;
-use report::{Report, show};
+use figures::{FigureGroup, GROUPS};
+use harness::BenchHarness;
+use report::{BenchReport, show};
 
 /// What asks for the other job systems.
-const PEERS: &str = "peers";
+const PEERS_FIGURE: &str = "peers";
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -63,27 +63,27 @@ async fn main() -> ExitCode {
 
 /// Measures what is wanted. False when something could not be measured; the rest is kept.
 async fn measure() -> anyhow::Result<bool> {
-    let lab = Lab::new()?;
-    let wanted = &lab.settings.wanted;
+    let harness = BenchHarness::new()?;
+    let wanted = &harness.settings.wanted;
     for name in wanted {
-        let is_known = name == PEERS || GROUPS.iter().any(|group| group.is_meant(name));
+        let is_known = name == PEERS_FIGURE || GROUPS.iter().any(|group| group.matches(name));
         ensure!(is_known, "FIGURE={name} is none: {}", known());
     }
-    let is_wanted = |group: &Group| {
+    let is_wanted = |group: &FigureGroup| {
         if wanted.is_empty() {
-            !group.opt_in || lab.settings.lists
+            !group.opt_in || harness.settings.lists
         } else {
-            wanted.iter().any(|name| group.is_meant(name))
+            wanted.iter().any(|name| group.matches(name))
         }
     };
-    if lab.settings.runs < 3 {
+    if harness.settings.runs < 3 {
         println!("Fewer than three runs: good for trying out, not for telling.");
     }
-    let (begun, mut report, mut all_found) = (Instant::now(), Report::open(&lab), true);
+    let (begun, mut report, mut all_found) = (Instant::now(), BenchReport::open(&harness), true);
     for group in GROUPS.iter().filter(|group| is_wanted(group)) {
         println!("{} …", group.name);
         let begun = Instant::now();
-        match (group.run)(&lab, lab.settings.runs).await {
+        match (group.run)(&harness, harness.settings.runs).await {
             Ok(samples) => {
                 let found = group.summarise(&samples);
                 for (name, it) in &found {
@@ -99,9 +99,9 @@ async fn measure() -> anyhow::Result<bool> {
             }
         }
     }
-    if (wanted.is_empty() && lab.settings.peers) || wanted.iter().any(|name| name == PEERS) {
-        println!("{PEERS} …");
-        match peers::run(&lab).await {
+    if (wanted.is_empty() && harness.settings.peers) || wanted.iter().any(|name| name == PEERS_FIGURE) {
+        println!("{PEERS_FIGURE} …");
+        match peers::run(&harness).await {
             Ok(found) => report.merge(found)?,
             Err(error) => {
                 all_found = false;
@@ -115,6 +115,6 @@ async fn measure() -> anyhow::Result<bool> {
 }
 
 fn known() -> String {
-    let names: Vec<&str> = GROUPS.iter().map(|group| group.name).chain([PEERS]).collect();
+    let names: Vec<&str> = GROUPS.iter().map(|group| group.name).chain([PEERS_FIGURE]).collect();
     format!("give some of {}, or a figure's own name", names.join(", "))
 }

@@ -5,30 +5,33 @@ use std::{collections::BTreeMap, fs, time::Duration};
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
-use crate::{lab::Lab, settings};
+use crate::{harness::BenchHarness, settings};
 
 /// What measures them, in the repository.
-const PROGRAM: &str = "end2end/bench/peers.py";
+const PEERS_SCRIPT: &str = "end2end/bench/peers.py";
 /// How long all of them may take.
-const WITHIN: Duration = Duration::from_secs(15 * 60);
+const PEERS_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
 /// Measures all of them. Returns their figures, or their errors in place of figures.
-pub(crate) async fn run(lab: &Lab) -> anyhow::Result<BTreeMap<String, Value>> {
-    ensure!(std::path::Path::new(PROGRAM).exists(), "{PROGRAM} is not here: run this in the repository's first folder");
+pub(crate) async fn run(harness: &BenchHarness) -> anyhow::Result<BTreeMap<String, Value>> {
+    ensure!(
+        std::path::Path::new(PEERS_SCRIPT).exists(),
+        "{PEERS_SCRIPT} is not here: run this in the repository's first folder"
+    );
     let python = settings::text("PYTHON").unwrap_or_else(|| "python3".to_owned());
-    let out = lab.folder.join("peers.json");
+    let out = harness.folder.join("peers.json");
     let mut child = tokio::process::Command::new(&python)
-        .arg(PROGRAM)
+        .arg(PEERS_SCRIPT)
         .args(["--peer", "all", "--figure", "drain", "--figure", "latency", "--runs"])
-        .arg(lab.settings.runs.to_string())
+        .arg(harness.settings.runs.to_string())
         .arg("--out")
         .arg(&out)
         .kill_on_drop(true)
         .spawn()
         .with_context(|| format!("{python} cannot be started"))?;
-    let status = tokio::time::timeout(WITHIN, child.wait())
+    let status = tokio::time::timeout(PEERS_TIMEOUT, child.wait())
         .await
-        .with_context(|| format!("the peers were not done within {} s", WITHIN.as_secs()))??;
-    ensure!(status.success(), "{PROGRAM} ended with {status}");
+        .with_context(|| format!("the peers were not done within {} s", PEERS_TIMEOUT.as_secs()))??;
+    ensure!(status.success(), "{PEERS_SCRIPT} ended with {status}");
     Ok(serde_json::from_str(&fs::read_to_string(&out)?)?)
 }

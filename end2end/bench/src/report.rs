@@ -7,26 +7,27 @@ use anyhow::Context;
 use serde_json::{Value, json};
 
 use crate::{
-    figures::{Figure, GROUPS, Named},
-    lab::Lab,
+    figures::{FigureSpec, FigureSummary, GROUPS},
+    harness::BenchHarness,
 };
 
 /// Which of our figures is held beside which of every peer's, and whether more is better.
-const BESIDE: [(&str, &str, bool); 3] =
+const PEER_COMPARISONS: [(&str, &str, bool); 3] =
     [("drain", "-drain", true), ("throughput", "-drain", true), ("trigger-p50", "-latency-p50", false)];
 /// Our throughput as a share of what the services could do.
-const SHARE: Named = Named { name: "share-of-ceiling", unit: "%", meaning: "throughput as a share of ceiling-both" };
+const CEILING_SHARE: FigureSpec =
+    FigureSpec { name: "share-of-ceiling", unit: "%", meaning: "throughput as a share of ceiling-both" };
 
 /// Everything found so far, in this run and earlier ones.
-pub(crate) struct Report {
+pub(crate) struct BenchReport {
     path: PathBuf,
     figures: BTreeMap<String, Value>,
 }
 
-impl Report {
+impl BenchReport {
     /// Reads what earlier runs have left.
-    pub(crate) fn open(lab: &Lab) -> Self {
-        let path = lab.folder.join("latest.json");
+    pub(crate) fn open(harness: &BenchHarness) -> Self {
+        let path = harness.folder.join("latest.json");
         let figures =
             fs::read_to_string(&path).ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
         Self { path, figures }
@@ -39,22 +40,22 @@ impl Report {
             let share = |ours: f64, ceiling: f64| ours / ceiling.max(1.0) * 100.0;
             let (median, min, max) =
                 (share(ours.median, ceiling.median), share(ours.min, ceiling.max), share(ours.max, ceiling.min));
-            let share = json!({"median": median, "min": min, "max": max, "unit": SHARE.unit});
-            self.figures.insert(SHARE.name.to_owned(), share);
+            let share = json!({"median": median, "min": min, "max": max, "unit": CEILING_SHARE.unit});
+            self.figures.insert(CEILING_SHARE.name.to_owned(), share);
         }
         let text = serde_json::to_string_pretty(&self.figures)?;
         fs::write(&self.path, text + "\n").with_context(|| format!("{} cannot be written", self.path.display()))
     }
 
-    fn figure(&self, name: &str) -> Option<Figure> {
+    fn figure(&self, name: &str) -> Option<FigureSummary> {
         self.figures.get(name).and_then(|value| serde_json::from_value(value.clone()).ok())
     }
 
     /// Prints our figures, the ones that are known.
     pub(crate) fn print(&self) {
         println!("\n{:<26} {:>10} {:>10} {:>10}  {:<12} what", "figure", "median", "min", "max", "unit");
-        for it in GROUPS.iter().flat_map(|group| group.figures).chain([&SHARE]) {
-            if let Some(Figure { median, min, max, unit }) = self.figure(it.name) {
+        for it in GROUPS.iter().flat_map(|group| group.figures).chain([&CEILING_SHARE]) {
+            if let Some(FigureSummary { median, min, max, unit }) = self.figure(it.name) {
                 let (median, min, max) = (show(median), show(min), show(max));
                 println!("{:<26} {median:>10} {min:>10} {max:>10}  {unit:<12} {}", it.name, it.meaning);
             }
@@ -65,7 +66,7 @@ impl Report {
 
     fn print_peers(&self) {
         let mut is_first = true;
-        for (ours, suffix, more_is_better) in BESIDE {
+        for (ours, suffix, more_is_better) in PEER_COMPARISONS {
             let Some(own) = self.figure(ours) else { continue };
             for name in self.figures.keys().filter(|name| name.ends_with(suffix)) {
                 let Some(peer) = self.figure(name).filter(|peer| peer.median > 0.0) else {

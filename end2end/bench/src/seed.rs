@@ -9,22 +9,22 @@ use milvaion_server::clock::machine_now;
 use sqlx::{PgPool, postgres::PgPoolOptions};
 
 use crate::{
-    crop::UUID7,
-    lab::{JOB_TYPE, WORKER},
+    harness::{JOB_TYPE, WORKER_ID},
+    job_batch::UUID7_FUNCTION,
     lateness, settings,
 };
 
 /// How many jobs they belong to.
-pub(crate) const JOBS: i64 = 2_000;
+pub(crate) const SEED_JOBS: i64 = 2_000;
 /// Over how many days they are spread, today included.
-pub(crate) const DAYS: i64 = 30;
+pub(crate) const SEED_DAYS: i64 = 30;
 /// How many of today's are still open.
-const OPEN: i64 = 200;
+const OPEN_OCCURRENCES: i64 = 200;
 
 /// `bench seed --rows N`: fills the database that `DATABASE_URL` names.
 pub(crate) async fn command(arguments: &[String]) -> anyhow::Result<()> {
     let rows = match arguments {
-        [] => settings::Settings::from_env()?.rows,
+        [] => settings::BenchSettings::from_env()?.rows,
         [flag, rows] if flag == "--rows" => rows.parse()?,
         _ => anyhow::bail!("say `seed --rows 10000000`"),
     };
@@ -39,8 +39,8 @@ pub(crate) async fn command(arguments: &[String]) -> anyhow::Result<()> {
 /// Fills a migrated database.
 pub(crate) async fn fill(pool: &PgPool, rows: i64) -> anyhow::Result<()> {
     let begun = Instant::now();
-    lateness::idle_jobs(JOBS).sow(pool).await?;
-    sqlx::query(UUID7).execute(pool).await?;
+    lateness::idle_jobs(SEED_JOBS).insert(pool).await?;
+    sqlx::query(UUID7_FUNCTION).execute(pool).await?;
     sqlx::query("CREATE TABLE IF NOT EXISTS bench_seed AS SELECT row_number() OVER (ORDER BY id) - 1 AS n, id, display_name FROM jobs")
         .execute(pool)
         .await?;
@@ -48,18 +48,18 @@ pub(crate) async fn fill(pool: &PgPool, rows: i64) -> anyhow::Result<()> {
     let now = machine_now();
     let today = now.date_naive();
     sqlx::query("SELECT ensure_partitions($1, $2)")
-        .bind(today - Duration::days(DAYS - 1))
+        .bind(today - Duration::days(SEED_DAYS - 1))
         .bind(today + Duration::days(2))
         .execute(pool)
         .await?;
-    let each = rows / DAYS;
-    for back in (0..DAYS).rev() {
+    let each = rows / SEED_DAYS;
+    for back in (0..SEED_DAYS).rev() {
         let from = (today - Duration::days(back)).and_time(NaiveTime::MIN).and_utc();
         // Today ends now.
         let upto = (from + Duration::days(1)).min(now - Duration::seconds(5));
-        let count = if back == 0 { rows - each * (DAYS - 1) } else { each };
-        day(pool, from, upto, count, if back == 0 { OPEN.min(count) } else { 0 }).await?;
-        let done = each * (DAYS - 1 - back) + count;
+        let count = if back == 0 { rows - each * (SEED_DAYS - 1) } else { each };
+        day(pool, from, upto, count, if back == 0 { OPEN_OCCURRENCES.min(count) } else { 0 }).await?;
+        let done = each * (SEED_DAYS - 1 - back) + count;
         println!("    {:>3} % of {rows} rows after {} s", done * 100 / rows, begun.elapsed().as_secs());
     }
     sqlx::query("INSERT INTO stats_minute (minute, status, shard, count, duration_ms) \
@@ -119,9 +119,9 @@ async fn day(pool: &PgPool, from: DateTime<Utc>, upto: DateTime<Utc>, count: i64
         .bind(upto)
         .bind(count)
         .bind(open)
-        .bind(WORKER)
+        .bind(WORKER_ID)
         .bind(JOB_TYPE)
-        .bind(JOBS)
+        .bind(SEED_JOBS)
         // Another draw for each day.
         .bind(from.timestamp())
         .execute(&mut *transaction)

@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 
 /// Numbers that make a measurement longer or shorter. Each is an environment variable with a bound.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
+pub(crate) struct BenchSettings {
     /// `BENCH_RUNS`: how often each figure is measured, 1 to 20. Default 3; fewer is for trying out only.
     pub(crate) runs: usize,
     /// `BENCH_SECONDS`: how long the throughput is sustained, 5 to 3,600. Default 60.
@@ -25,7 +25,7 @@ pub(crate) struct Settings {
     pub(crate) wanted: Vec<String>,
 }
 
-impl Settings {
+impl BenchSettings {
     /// Reads the environment.
     pub(crate) fn from_env() -> anyhow::Result<Self> {
         let wanted = text("FIGURE").unwrap_or_default();

@@ -1,7 +1,7 @@
 //! How many occurrences a second, from due to stored as Completed, for a minute, with one server and one worker.
 //!
 //! Offering more than can be done would measure a backlog that grows, and offering a guess would measure the guess. So a
-//! governor looks twice a second how much is under way and how late the dispatcher is, and makes a few more jobs due each
+//! controller looks twice a second how much is under way and how late the dispatcher is, and makes a few more jobs due each
 //! second while both are small, or pauses some while one is not. What is completed in a second is then what was due in
 //! one, a second or two before, and there is no backlog that somebody would have to work off later.
 
@@ -13,99 +13,99 @@ use milvaion_server::clock::machine_now;
 use uuid::Uuid;
 
 use crate::{
-    budget, cpu,
-    crop::{self, Crop, EACH_SECOND},
-    figures::Sample,
-    lab::{Lab, Site},
+    figures::RunSample,
+    harness::{BenchEnv, BenchHarness},
+    job_batch::{self, EVERY_SECOND, JobBatch},
+    process_stats, stage_times,
 };
 
 /// The most jobs that may be due each second.
-const MOST: i64 = 60_000;
+const MAX_JOBS_PER_SECOND: i64 = 60_000;
 /// How many are due each second at first.
-const FIRST: i64 = 400;
-/// How long the governor may look for the rate.
-const RAMP: Duration = Duration::from_secs(60);
+const INITIAL_JOBS_PER_SECOND: i64 = 400;
+/// How long the controller may look for the rate.
+const RAMP_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long it goes on looking after it first found too much.
-const SETTLE: Duration = Duration::from_secs(15);
+const SETTLE_TIME: Duration = Duration::from_secs(15);
 /// How long a cut may take to show before the next one.
-const PATIENT: Duration = Duration::from_millis(1_500);
+const DECREASE_COOLDOWN: Duration = Duration::from_millis(1_500);
 /// How often it looks.
-const LOOK: Duration = Duration::from_millis(500);
+const CONTROL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Measures it.
-pub(crate) async fn run(lab: &Lab, runs: usize) -> anyhow::Result<Vec<Sample>> {
+pub(crate) async fn run(harness: &BenchHarness, runs: usize) -> anyhow::Result<Vec<RunSample>> {
     let mut samples = Vec::new();
     for _ in 0..runs {
-        samples.push(vec![("throughput", once(lab).await?)]);
+        samples.push(vec![("throughput", once(harness).await?)]);
     }
     Ok(samples)
 }
 
-async fn once(lab: &Lab) -> anyhow::Result<f64> {
-    let site = Site::new(lab).await?;
-    Crop { count: MOST, schedule: EACH_SECOND, ..Crop::default() }.sow(&site.pool).await?;
+async fn once(harness: &BenchHarness) -> anyhow::Result<f64> {
+    let env = BenchEnv::new(harness).await?;
+    JobBatch { count: MAX_JOBS_PER_SECOND, schedule: EVERY_SECOND, ..JobBatch::default() }.insert(&env.pool).await?;
     sqlx::query("CREATE TABLE bench_jobs AS SELECT row_number() OVER (ORDER BY id) - 1 AS n, id FROM jobs")
-        .execute(&site.pool)
+        .execute(&env.pool)
         .await?;
-    sqlx::query("CREATE UNIQUE INDEX ON bench_jobs (n)").execute(&site.pool).await?;
-    sqlx::query("VACUUM ANALYZE jobs, bench_jobs").execute(&site.pool).await?;
-    let server = site.server().await?;
-    let worker = site.worker().await?;
-    crop::warm_up(&site).await?;
-    let mut parties = vec![server.party.clone(), worker.party.clone()];
-    parties.extend(lab.services()?.iter().cloned());
+    sqlx::query("CREATE UNIQUE INDEX ON bench_jobs (n)").execute(&env.pool).await?;
+    sqlx::query("VACUUM ANALYZE jobs, bench_jobs").execute(&env.pool).await?;
+    let server = env.server().await?;
+    let worker = env.worker().await?;
+    job_batch::warm_up(&env).await?;
+    let mut process_groups = vec![server.process_group.clone(), worker.process_group.clone()];
+    process_groups.extend(harness.services()?.iter().cloned());
 
-    let mut governor = Governor { site: &site, due: 0, saturated: None, cut: None };
+    let mut controller = RateController { env: &env, due: 0, saturated: None, cut: None };
     let begun = tokio::time::Instant::now();
-    governor.set(FIRST).await?;
-    while begun.elapsed() < RAMP && governor.saturated.is_none_or(|at| at.elapsed() < SETTLE) {
-        governor.look().await?;
+    controller.set(INITIAL_JOBS_PER_SECOND).await?;
+    while begun.elapsed() < RAMP_TIMEOUT && controller.saturated.is_none_or(|at| at.elapsed() < SETTLE_TIME) {
+        controller.look().await?;
     }
-    let (from, before) = (machine_now(), cpu::seconds(&parties));
+    let (from, before) = (machine_now(), process_stats::seconds(&process_groups));
     let begun = tokio::time::Instant::now();
-    while begun.elapsed() < lab.settings.seconds {
-        governor.look().await?;
+    while begun.elapsed() < harness.settings.seconds {
+        controller.look().await?;
     }
-    let (upto, after) = (machine_now(), cpu::seconds(&parties));
-    let offered = governor.due;
+    let (upto, after) = (machine_now(), process_stats::seconds(&process_groups));
+    let offered = controller.due;
 
-    crop::pause(&site).await?;
-    site.drained().await?;
-    let all = site.verify(worker.runs().await?).await?;
-    let window = budget::Window { from, upto };
-    let completed = window.completed(&site.pool).await?;
+    job_batch::pause(&env).await?;
+    env.wait_until_drained().await?;
+    let all = env.verify(worker.stop_and_count_runs().await?).await?;
+    let window = stage_times::MeasurementWindow { from, upto };
+    let completed = window.completed(&env.pool).await?;
     let rate = completed as f64 / ((upto - from).num_milliseconds() as f64 / 1e3);
     println!("    {rate:.0}/s of {offered}/s offered at the end; {all} in all, each once, none lost");
-    window.print_stages(&site.pool, None).await?;
-    budget::print_cpu(&parties, &before, &after, completed);
+    window.print_stages(&env.pool, None).await?;
+    stage_times::print_cpu(&process_groups, &before, &after, completed);
     server.stop().await?;
-    site.close().await?;
+    env.close().await?;
     Ok(rate)
 }
 
 /// Decides how many jobs are due each second.
-struct Governor<'a> {
-    site: &'a Site,
+struct RateController<'a> {
+    env: &'a BenchEnv,
     due: i64,
     /// Since when it is known that more would be too much.
     saturated: Option<tokio::time::Instant>,
     cut: Option<tokio::time::Instant>,
 }
 
-impl Governor<'_> {
+impl RateController<'_> {
     /// Waits, looks, and corrects.
     async fn look(&mut self) -> anyhow::Result<()> {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(CONTROL_INTERVAL).await;
         let statement = "SELECT coalesce(sum(count) FILTER (WHERE status = 0), 0)::bigint \
                               - coalesce(sum(count) FILTER (WHERE status IN (2, 3, 4, 5, 7)), 0)::bigint, \
                                 (SELECT min(next_fire_at) FROM jobs WHERE priority = 3 AND next_fire_at IS NOT NULL) \
                            FROM stats_minute";
         let (open, earliest): (i64, Option<DateTime<Utc>>) =
-            sqlx::query_as(statement).fetch_one(&self.site.pool).await?;
+            sqlx::query_as(statement).fetch_one(&self.env.pool).await?;
         let backlog = open as f64 / self.due.max(1) as f64;
         let late = earliest.map_or(0.0, |at| (machine_now() - at).num_milliseconds() as f64 / 1e3).max(0.0);
         let wanted = if backlog > 2.0 || late > 0.9 {
-            if self.cut.is_some_and(|at| at.elapsed() < PATIENT) {
+            if self.cut.is_some_and(|at| at.elapsed() < DECREASE_COOLDOWN) {
                 return Ok(());
             }
             let now = tokio::time::Instant::now();
@@ -120,7 +120,7 @@ impl Governor<'_> {
         } else {
             return Ok(());
         };
-        self.set(wanted.clamp(FIRST / 4, MOST)).await
+        self.set(wanted.clamp(INITIAL_JOBS_PER_SECOND / 4, MAX_JOBS_PER_SECOND)).await
     }
 
     /// Makes exactly so many jobs due each second, at instants that are spread over it.
@@ -133,7 +133,7 @@ impl Governor<'_> {
             self.change(wanted..self.due, "is_active = false, next_fire_at = NULL").await?
         };
         self.due = wanted;
-        self.site.tell(&changed).await
+        self.env.notify_due(&changed).await
     }
 
     async fn change(&self, which: Range<i64>, how: &str) -> anyhow::Result<Vec<(JobId, Option<DateTime<Utc>>)>> {
@@ -144,7 +144,7 @@ impl Governor<'_> {
         let rows: Vec<(Uuid, Option<DateTime<Utc>>)> = sqlx::query_as(sqlx::AssertSqlSafe(statement))
             .bind(which.start)
             .bind(which.end)
-            .fetch_all(&self.site.pool)
+            .fetch_all(&self.env.pool)
             .await?;
         Ok(rows.into_iter().map(|(id, at)| (JobId(id), at)).collect())
     }

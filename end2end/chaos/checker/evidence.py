@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Callable, TypeVar
 
 KINDS = ("cron", "once", "manual")
-TYPES = ("quick", "flaky", "failing", "panics", "long", "killer", "obedient")
+TYPES = ("quick", "flaky", "failing", "panics", "long", "crasher", "obedient")
 OPS = ("define", "enable", "disable", "retire", "trigger", "cancel")
 OUTCOMES = ("ok", "refused", "unknown")
 ENDS = ("completed", "failed", "panicked", "cancelled")
@@ -28,7 +28,7 @@ class EvidenceError(Exception):
 
 
 @dataclass(slots=True)
-class Run:
+class RunInfo:
     scenario: str
     seed: int
     round: int
@@ -40,7 +40,7 @@ class Run:
     dispatch_allowance_ms: int | None
     recovery_ms: int
     early_ms: int
-    zombie_ms: int
+    heartbeat_timeout_ms: int
     orphan_ms: int | None
     tolerate: dict[str, str]
 
@@ -57,7 +57,7 @@ class Job:
 
 
 @dataclass(slots=True)
-class Op:
+class DriverOperation:
     op: str
     job: str | None
     occurrence: str | None
@@ -68,7 +68,7 @@ class Op:
 
 
 @dataclass(slots=True)
-class Seen:
+class WitnessEvent:
     """One datagram of the witness."""
 
     at: int
@@ -85,7 +85,7 @@ class Seen:
 
 
 @dataclass(slots=True)
-class Fault:
+class FaultRecord:
     fault: str
     target: str
     began: int
@@ -94,7 +94,7 @@ class Fault:
 
 
 @dataclass(slots=True)
-class Change:
+class StatusChange:
     status: str
     at: int
     attempt: int
@@ -103,7 +103,7 @@ class Change:
 
 
 @dataclass(slots=True)
-class Row:
+class OccurrenceRecord:
     """An occurrence as it was read at the end. The last five members are known to sql.jsonl alone."""
 
     occurrence: str
@@ -120,7 +120,7 @@ class Row:
     failures: int = 0
     duplicate_starts: int = 0
     trigger_key: str | None = None
-    changes: list[Change] = field(default_factory=list)
+    changes: list[StatusChange] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -134,7 +134,7 @@ class Leftovers:
 
 
 @dataclass(slots=True)
-class LogLine:
+class LogLineCount:
     process: str
     loop: str
     second: int
@@ -143,20 +143,20 @@ class LogLine:
 
 @dataclass
 class Evidence:
-    run: Run
+    run: RunInfo
     jobs: list[Job]
-    ops: list[Op]
-    witness: list[Seen]
-    nemesis: list[Fault]
-    sql: list[Row]
-    api: list[Row]
+    ops: list[DriverOperation]
+    witness: list[WitnessEvent]
+    nemesis: list[FaultRecord]
+    sql: list[OccurrenceRecord]
+    api: list[OccurrenceRecord]
     leftovers: Leftovers
-    loglines: list[LogLine]
+    loglines: list[LogLineCount]
     # What `history.joined` worked out, kept so that nineteen verdicts do not work it out nineteen times.
     history: Any = field(default=None, init=False, repr=False, compare=False)
 
 
-class Members:
+class MemberReader:
     """One JSON object together with the place it came from, so that every complaint can name it."""
 
     def __init__(self, value: Any, where: str) -> None:
@@ -206,11 +206,11 @@ class Members:
         return value
 
     def counts(self, name: str) -> dict[str, int]:
-        inner = Members(self._object(name), f"{self.where}: `{name}`")
+        inner = MemberReader(self._object(name), f"{self.where}: `{name}`")
         return {key: inner.count(key) for key in inner.value}
 
     def texts(self, name: str) -> dict[str, str]:
-        inner = Members(self._object(name), f"{self.where}: `{name}`")
+        inner = MemberReader(self._object(name), f"{self.where}: `{name}`")
         return {key: inner.text(key) for key in inner.value}
 
     def _object(self, name: str) -> Any:
@@ -224,7 +224,7 @@ def load(folder: Path | str) -> Evidence:
     folder = Path(folder)
     if not folder.is_dir():
         raise EvidenceError(f"{folder}: no such folder")
-    run = _run(Members(_parse(_text(folder / "run.json"), "run.json"), "run.json"))
+    run = _run(MemberReader(_parse(_text(folder / "run.json"), "run.json"), "run.json"))
     evidence = Evidence(
         run=run,
         jobs=_lines(folder / "jobs.jsonl", _job),
@@ -234,7 +234,7 @@ def load(folder: Path | str) -> Evidence:
         sql=_lines(folder / "sql.jsonl", lambda line: _row(line, True)),
         api=_lines(folder / "api.jsonl", lambda line: _row(line, False)),
         leftovers=_leftovers(
-            Members(_parse(_text(folder / "leftovers.json"), "leftovers.json"), "leftovers.json")
+            MemberReader(_parse(_text(folder / "leftovers.json"), "leftovers.json"), "leftovers.json")
         ),
         loglines=_lines(folder / "loglines.jsonl", _logline),
     )
@@ -263,20 +263,20 @@ def _parse(text: str, where: str) -> Any:
         raise EvidenceError(f"{where}: not JSON: {error}") from error
 
 
-def _lines(path: Path, read: Callable[[Members], Item]) -> list[Item]:
+def _lines(path: Path, read: Callable[[MemberReader], Item]) -> list[Item]:
     items = []
     for number, line in enumerate(_text(path).split("\n"), 1):
         if line.strip():
             where = f"{path.name}:{number}"
-            items.append(read(Members(_parse(line, where), where)))
+            items.append(read(MemberReader(_parse(line, where), where)))
     return items
 
 
-def _run(m: Members) -> Run:
-    run = Run(
+def _run(m: MemberReader) -> RunInfo:
+    run = RunInfo(
         m.text("scenario"), m.number("seed"), m.number("round"), m.number("began"), m.number("cut"), m.number("read"),
         m.count("slo_ms"), m.nullable("allowance_ms"), m.nullable("dispatch_allowance_ms"), m.count("recovery_ms"),
-        m.count("early_ms"), m.count("zombie_ms"), m.nullable("orphan_ms"),
+        m.count("early_ms"), m.count("heartbeat_timeout_ms"), m.nullable("orphan_ms"),
         m.texts("tolerate") if "tolerate" in m.value else {},
     )
     if not run.began <= run.cut <= run.read:
@@ -284,7 +284,7 @@ def _run(m: Members) -> Run:
     return run
 
 
-def _job(m: Members) -> Job:
+def _job(m: MemberReader) -> Job:
     from schedule import CronError, times_of_day
 
     kind = m.one_of("kind", KINDS)
@@ -300,11 +300,11 @@ def _job(m: Members) -> Job:
     )
 
 
-def _op(m: Members, read: int) -> Op:
+def _op(m: MemberReader, read: int) -> DriverOperation:
     op, outcome = m.one_of("op", OPS), m.one_of("outcome", OUTCOMES)
     # Where no answer came the call may be said to have no end: it is under way until the reading.
     returned = m.maybe_number("returned") if outcome == "unknown" else m.number("returned")
-    made = Op(
+    made = DriverOperation(
         op, m.maybe_text("job") if op == "cancel" else m.text("job"),
         m.text("occurrence") if op == "cancel" else m.maybe_text("occurrence"),
         m.maybe_text("key"), m.number("invoked"), read if returned is None else returned, outcome,
@@ -314,17 +314,17 @@ def _op(m: Members, read: int) -> Op:
     return made
 
 
-def _seen(m: Members) -> Seen:
+def _seen(m: MemberReader) -> WitnessEvent:
     what = m.one_of("what", ("start", "end"))
-    return Seen(
+    return WitnessEvent(
         m.number("at"), m.number("mono"), what, m.text("job"), m.text("occurrence"), m.count("attempt"),
         m.maybe_number("scheduled_for"), m.text("instance"), m.text("process"), m.number("pid"),
         m.one_of("outcome", ENDS) if what == "end" else None,
     )
 
 
-def _fault(m: Members) -> Fault:
-    fault = Fault(
+def _fault(m: MemberReader) -> FaultRecord:
+    fault = FaultRecord(
         m.text("fault"), m.text("target"), m.number("began"), m.nullable("ended"), m.maybe_text("detail") or ""
     )
     if fault.ended is not None and fault.ended < fault.began:
@@ -332,9 +332,9 @@ def _fault(m: Members) -> Fault:
     return fault
 
 
-def _row(m: Members, sql: bool) -> Row:
+def _row(m: MemberReader, sql: bool) -> OccurrenceRecord:
     trigger = m.one_of("trigger", TRIGGERS)
-    row = Row(
+    row = OccurrenceRecord(
         m.text("occurrence"), m.text("job"),
         m.number("scheduled_for") if trigger == "schedule" else m.maybe_number("scheduled_for"),
         trigger, m.one_of("status", STATUSES), m.count("attempt"), m.maybe_number("started_at"),
@@ -348,15 +348,15 @@ def _row(m: Members, sql: bool) -> Row:
         if not isinstance(changes, list):
             raise m.bad("changes", "a list")
         for number, value in enumerate(changes, 1):
-            change = Members(value, f"{m.where}: `changes` entry {number}")
-            row.changes.append(Change(
+            change = MemberReader(value, f"{m.where}: `changes` entry {number}")
+            row.changes.append(StatusChange(
                 change.one_of("status", STATUSES), change.number("at"), change.count("attempt"),
                 change.maybe_text("by"), change.maybe_text("note"),
             ))
     return row
 
 
-def _leftovers(m: Members) -> Leftovers:
+def _leftovers(m: MemberReader) -> Leftovers:
     heard = m.texts("heard")
     for occurrence, status in heard.items():
         if status not in STATUSES:
@@ -367,5 +367,5 @@ def _leftovers(m: Members) -> Leftovers:
     )
 
 
-def _logline(m: Members) -> LogLine:
-    return LogLine(m.text("process"), m.text("loop"), m.number("second"), m.count("lines"))
+def _logline(m: MemberReader) -> LogLineCount:
+    return LogLineCount(m.text("process"), m.text("loop"), m.number("second"), m.count("lines"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from evidence import Evidence, Job, Op
+from evidence import Evidence, Job, DriverOperation
 from schedule import instants
 
 # How long after a call returned its effect may still be on the way through the product.
@@ -16,7 +16,7 @@ SLACK = 1_000_000
 
 
 @dataclass(slots=True)
-class Trigger:
+class TriggerRecord:
     """All calls that asked for one manual run with one key."""
 
     job: str
@@ -27,13 +27,13 @@ class Trigger:
 
 
 @dataclass(slots=True)
-class Expected:
+class ExpectedWork:
     must: dict[str, list[int]]
     may: dict[str, set[int]]
     defined: dict[str, int]  # When the job's definition was acknowledged.
-    triggers: dict[tuple[str, str], Trigger]
+    triggers: dict[tuple[str, str], TriggerRecord]
     named: dict[str, int]  # Occurrences that an answer to a trigger without a key told, and when it was invoked.
-    nameless: dict[str, list[Op]]  # By job: triggers without a key whose answer told no occurrence.
+    nameless: dict[str, list[DriverOperation]]  # By job: triggers without a key whose answer told no occurrence.
 
     def allows(self, job: str, instant: int) -> bool:
         return instant in self.may.get(job, ()) or instant in self._must_set(job)
@@ -47,9 +47,9 @@ class Expected:
         return known
 
 
-def expect(evidence: Evidence) -> Expected:
-    switches: dict[str, list[Op]] = {job.job: [] for job in evidence.jobs}
-    expected = Expected({}, {}, {}, {}, {}, {})
+def expect(evidence: Evidence) -> ExpectedWork:
+    switches: dict[str, list[DriverOperation]] = {job.job: [] for job in evidence.jobs}
+    expected = ExpectedWork({}, {}, {}, {}, {}, {})
     doubtful: dict[str, int] = {}
     for op in sorted(evidence.ops, key=lambda op: (op.invoked, op.returned)):
         if op.op == "trigger":
@@ -74,7 +74,7 @@ def expect(evidence: Evidence) -> Expected:
     return expected
 
 
-def enabled(ops: list[Op], cut: int, read: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+def enabled(ops: list[DriverOperation], cut: int, read: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """The spans in which a job was certainly enabled, and those in which it may have been.
 
     A call without an answer leaves the job in doubt until one with an answer; so do two calls under way at once that
@@ -119,7 +119,7 @@ def due(job: Job, first: int, last: int) -> list[int]:
     return []
 
 
-def _trigger(expected: Expected, op: Op) -> None:
+def _trigger(expected: ExpectedWork, op: DriverOperation) -> None:
     if op.outcome == "refused" or op.job is None:
         return
     if op.key is None:
@@ -128,7 +128,7 @@ def _trigger(expected: Expected, op: Op) -> None:
         else:
             expected.named.setdefault(op.occurrence, op.invoked)
         return
-    trigger = expected.triggers.setdefault((op.job, op.key), Trigger(op.job, op.key, op.invoked))
+    trigger = expected.triggers.setdefault((op.job, op.key), TriggerRecord(op.job, op.key, op.invoked))
     trigger.sure = trigger.sure or op.outcome == "ok"
     if op.occurrence is not None:
         trigger.named.add(op.occurrence)

@@ -10,8 +10,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from evidence import Evidence, Fault, Job, Op, Row, Seen
-from expect import Expected, expect
+from evidence import Evidence, FaultRecord, Job, DriverOperation, OccurrenceRecord, WitnessEvent
+from expect import ExpectedWork, expect
 
 MS = 1_000
 DEADLY = frozenset(("kill", "terminate", "crash-point"))
@@ -25,16 +25,16 @@ class Attempt:
     """One attempt by the witness. `start` is None where only an end was seen."""
 
     number: int
-    start: Seen | None
-    end: Seen | None
-    again: list[Seen] | None = None  # Starts beyond the first.
+    start: WitnessEvent | None
+    end: WitnessEvent | None
+    again: list[WitnessEvent] | None = None  # Starts beyond the first.
 
 
 @dataclass(slots=True)
-class Spell:
+class FaultSpan:
     """A fault with its end settled. `pid` is set where it hit one process and not whoever bears its name."""
 
-    fault: Fault
+    fault: FaultRecord
     began: int
     ended: int
     pid: int | None = None
@@ -62,14 +62,14 @@ class History:
         self.evidence = evidence
         self.run = evidence.run
         self.jobs: dict[str, Job] = {job.job: job for job in evidence.jobs}
-        self.expected: Expected = expect(evidence)
-        self.rows: dict[str, Row] = {row.occurrence: row for row in evidence.sql}
-        self.cancels: dict[str, list[Op]] = {}
+        self.expected: ExpectedWork = expect(evidence)
+        self.rows: dict[str, OccurrenceRecord] = {row.occurrence: row for row in evidence.sql}
+        self.cancels: dict[str, list[DriverOperation]] = {}
         for op in evidence.ops:
             if op.op == "cancel" and op.occurrence is not None:
                 self.cancels.setdefault(op.occurrence, []).append(op)
-        self.scheduled: dict[tuple[str, int], list[Row]] = {}
-        self.keyed: dict[tuple[str, str], list[Row]] = {}
+        self.scheduled: dict[tuple[str, int], list[OccurrenceRecord]] = {}
+        self.keyed: dict[tuple[str, str], list[OccurrenceRecord]] = {}
         for row in evidence.sql:
             if row.trigger == "schedule":
                 self.scheduled.setdefault((row.job, row.scheduled_for or 0), []).append(row)
@@ -81,9 +81,9 @@ class History:
     def _attempts(self) -> None:
         runs: dict[str, dict[int, Attempt]] = {}
         self.starts = self.ends = 0
-        killers: list[Seen] = []
-        deadly_jobs = {job.job for job in self.evidence.jobs if job.type == "killer"}
-        restarted: dict[str, list[Seen]] = {}
+        crashers: list[WitnessEvent] = []
+        deadly_jobs = {job.job for job in self.evidence.jobs if job.type == "crasher"}
+        restarted: dict[str, list[WitnessEvent]] = {}
         for seen in sorted(self.evidence.witness, key=lambda seen: seen.at):
             attempts = runs.get(seen.occurrence)
             if attempts is None:
@@ -98,7 +98,7 @@ class History:
                 else:
                     attempt.again = [*(attempt.again or ()), seen]
                 if seen.job in deadly_jobs:
-                    killers.append(seen)
+                    crashers.append(seen)
             else:
                 self.ends += 1
                 if attempt is None:
@@ -111,17 +111,17 @@ class History:
             occurrence: list(found.values()) if len(found) == 1 else [found[n] for n in sorted(found)]
             for occurrence, found in runs.items()
         }
-        # A killer takes its whole process with it, and no line of the nemesis tells.
-        self.deaths: list[Spell] = []
-        for start in killers:
+        # A crasher takes its whole process with it, and no line of the nemesis tells.
+        self.deaths: list[FaultSpan] = []
+        for start in crashers:
             back = next((s.at for s in restarted[start.process] if s.at > start.at and s.pid != start.pid), self.run.read)
-            fault = Fault("kill", start.process, start.at, back, f"by the run of {start.occurrence}")
-            self.deaths.append(Spell(fault, start.at, back, start.pid))
+            fault = FaultRecord("kill", start.process, start.at, back, f"by the run of {start.occurrence}")
+            self.deaths.append(FaultSpan(fault, start.at, back, start.pid))
 
     def _faults(self) -> None:
         read = self.run.read
         self.spells = [
-            Spell(fault, fault.began, read if fault.ended is None else fault.ended) for fault in self.evidence.nemesis
+            FaultSpan(fault, fault.began, read if fault.ended is None else fault.ended) for fault in self.evidence.nemesis
         ]
         self.spells.sort(key=lambda spell: spell.began)
         self.all_spells = self.spells + self.deaths
@@ -137,23 +137,23 @@ class History:
         index = bisect_right(self._excused_from, instant) - 1
         return index >= 0 and instant <= self.excused[index][1]
 
-    def first_start(self, occurrence: str) -> Seen | None:
+    def first_start(self, occurrence: str) -> WitnessEvent | None:
         """The first time that any attempt of the occurrence was begun."""
-        earliest: Seen | None = None
+        earliest: WitnessEvent | None = None
         for attempt in self.attempts.get(occurrence, ()):
             start = attempt.start
             if start is not None and (earliest is None or start.at < earliest.at):
                 earliest = start
         return earliest
 
-    def opening(self, occurrence: str) -> Seen | None:
+    def opening(self, occurrence: str) -> WitnessEvent | None:
         """The start that lateness is measured by: that of the lowest attempt, whenever a later one may have begun."""
         for attempt in self.attempts.get(occurrence, ()):
             if attempt.start is not None:
                 return attempt.start
         return None
 
-    def due(self, row: Row) -> int | None:
+    def due(self, row: OccurrenceRecord) -> int | None:
         """The instant that a row is measured against, or None for one that nothing asked for."""
         if row.trigger == "schedule":
             return row.scheduled_for
@@ -166,9 +166,9 @@ class History:
         known = self.jobs.get(job)
         return "" if known is None else known.type
 
-    def death(self, start: Seen) -> Spell | None:
+    def death(self, start: WitnessEvent) -> FaultSpan | None:
         """What killed the process of a run, if anything did after the run began; the first such thing."""
-        found: Spell | None = None
+        found: FaultSpan | None = None
         for spell in self.all_spells:
             if spell.fault.fault in DEADLY and spell.hits(start.process, start.pid):
                 # One that is still on at the start counts: what was sent before the end is stamped after its beginning.
@@ -177,9 +177,9 @@ class History:
                         found = spell
         return found
 
-    def silenced(self, start: Seen, until: int) -> Spell | None:
+    def silenced(self, start: WitnessEvent, until: int) -> FaultSpan | None:
         """A fault that can have made a run's worker look lost between its start and `until`."""
-        since = start.at - self.run.zombie_ms * MS
+        since = start.at - self.run.heartbeat_timeout_ms * MS
         link = start.process + ">"
         for spell in self.all_spells:
             if spell.began <= until and spell.ended >= since and spell.fault.fault not in ADDING:

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from typing import Any
 
 from evidence import FINAL, Evidence
-from history import DEADLY, MS, History, Spell, joined
+from history import DEADLY, MS, History, FaultSpan, joined
 from timing import judged, orphans
 
 
@@ -89,8 +89,8 @@ def recovery(evidence: Evidence) -> list[dict[str, Any]]:
     return report
 
 
-def _same(death: Spell, spell: Spell) -> bool:
-    """Whether a fault on record is the death by a killer that was inferred: the harness sees it a moment later."""
+def _same(death: FaultSpan, spell: FaultSpan) -> bool:
+    """Whether a fault on record is the death by a crasher that was inferred: the harness sees it a moment later."""
     return (
         death.pid is not None and spell.fault.fault in DEADLY and spell.fault.target == death.fault.target
         and death.began <= spell.began <= death.ended

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Callable
 
-from evidence import Change, Evidence, Fault, Op, Row, Seen
+from evidence import StatusChange, Evidence, FaultRecord, DriverOperation, OccurrenceRecord, WitnessEvent
 from history import MS
 from schedule import SECOND
 from synthetic import BEGAN
@@ -30,11 +30,11 @@ def twin(verdict: str) -> Callable[[Plant], Plant]:
 # Tools to change a history with.
 
 
-def type_of(e: Evidence, row: Row) -> str:
+def type_of(e: Evidence, row: OccurrenceRecord) -> str:
     return next(job.type for job in e.jobs if job.job == row.job)
 
 
-def pick(e: Evidence, type_: str = "quick", trigger: str = "schedule", second: int = 4, attempt: int | None = 1) -> Row:
+def pick(e: Evidence, type_: str = "quick", trigger: str = "schedule", second: int = 4, attempt: int | None = 1) -> OccurrenceRecord:
     """An occurrence from long before the first fault (which is at second 15)."""
     for row in e.sql:
         if row.trigger == trigger and type_of(e, row) == type_ and attempt in (None, row.attempt):
@@ -43,32 +43,32 @@ def pick(e: Evidence, type_: str = "quick", trigger: str = "schedule", second: i
     raise LookupError(type_)
 
 
-def seen(e: Evidence, row: Row, what: str, attempt: int = 1) -> Seen | None:
+def seen(e: Evidence, row: OccurrenceRecord, what: str, attempt: int = 1) -> WitnessEvent | None:
     return next((s for s in e.witness if (s.occurrence, s.what, s.attempt) == (row.occurrence, what, attempt)), None)
 
 
-def first(e: Evidence, row: Row) -> Seen | None:
+def first(e: Evidence, row: OccurrenceRecord) -> WitnessEvent | None:
     return seen(e, row, "start")
 
 
-def forget(e: Evidence, row: Row, what: str | None = None) -> None:
+def forget(e: Evidence, row: OccurrenceRecord, what: str | None = None) -> None:
     e.witness[:] = [s for s in e.witness if s.occurrence != row.occurrence or what not in (None, s.what)]
 
 
-def drop(e: Evidence, row: Row) -> None:
+def drop(e: Evidence, row: OccurrenceRecord) -> None:
     forget(e, row)
     e.sql.remove(row)
     e.api[:] = [r for r in e.api if r.occurrence != row.occurrence]
     e.leftovers.heard.pop(row.occurrence, None)
 
 
-def add(e: Evidence, row: Row) -> Row:
+def add(e: Evidence, row: OccurrenceRecord) -> OccurrenceRecord:
     e.sql.append(row)
     e.api.append(replace(row, changes=[], created_at=0, failures=0, trigger_key=None))
     return row
 
 
-def settle(e: Evidence, row: Row) -> None:
+def settle(e: Evidence, row: OccurrenceRecord) -> None:
     """Has the interface and the live stream tell what the database tells."""
     for api in e.api:
         if api.occurrence == row.occurrence:
@@ -77,12 +77,12 @@ def settle(e: Evidence, row: Row) -> None:
         e.leftovers.heard[row.occurrence] = row.status
 
 
-def become(e: Evidence, row: Row, status: str) -> None:
+def become(e: Evidence, row: OccurrenceRecord, status: str) -> None:
     row.status = row.changes[-1].status = status
     settle(e, row)
 
 
-def copy_of(e: Evidence, row: Row, name: str, due: int | None = None, key: str | None = None, runs: bool = True) -> Row:
+def copy_of(e: Evidence, row: OccurrenceRecord, name: str, due: int | None = None, key: str | None = None, runs: bool = True) -> OccurrenceRecord:
     """Another occurrence like this one, with runs of its own."""
     moved = 0 if due is None else due - (row.scheduled_for or 0)
     made = replace(row, occurrence=name, scheduled_for=None if row.scheduled_for is None else row.scheduled_for + moved,
@@ -93,14 +93,14 @@ def copy_of(e: Evidence, row: Row, name: str, due: int | None = None, key: str |
     return add(e, made)
 
 
-def alone(e: Evidence, row: Row) -> None:
+def alone(e: Evidence, row: OccurrenceRecord) -> None:
     """Has the occurrence run on a worker of its own, so that a fault of it touches nothing else."""
     for s in e.witness:
         if s.occurrence == row.occurrence:
             s.process, s.pid, s.instance = "worker-7", 7000, "worker-7-7000"
 
 
-def rerun(e: Evidence, row: Row, after_ms: int, first_lasts_ms: int | None) -> Seen:
+def rerun(e: Evidence, row: OccurrenceRecord, after_ms: int, first_lasts_ms: int | None) -> WitnessEvent:
     """Gives the run up and runs it again on worker-3, `after_ms` after its start; the first one goes on as long as told."""
     alone(e, row)
     start, end = first(e, row), seen(e, row, "end")
@@ -109,11 +109,11 @@ def rerun(e: Evidence, row: Row, after_ms: int, first_lasts_ms: int | None) -> S
     else:
         end.at = start.at + first_lasts_ms * MS
     at = start.at + after_ms * MS
-    again = Seen(at, at - BEGAN, "start", row.job, row.occurrence, 2, row.scheduled_for, "worker-3-1", "worker-3", 1, None)
+    again = WitnessEvent(at, at - BEGAN, "start", row.job, row.occurrence, 2, row.scheduled_for, "worker-3-1", "worker-3", 1, None)
     e.witness += [again, replace(again, at=at + 9 * MS, what="end", outcome="completed")]
     row.changes[-1:] = [
-        Change("queued", at - 20 * MS, 2, "server-1", "lost"), Change("running", at - 2 * MS, 2, "worker-3-1", None),
-        Change("completed", at + 30 * MS, 2, "worker-3-1", None),
+        StatusChange("queued", at - 20 * MS, 2, "server-1", "lost"), StatusChange("running", at - 2 * MS, 2, "worker-3-1", None),
+        StatusChange("completed", at + 30 * MS, 2, "worker-3-1", None),
     ]
     row.attempt = 2
     settle(e, row)
@@ -121,10 +121,10 @@ def rerun(e: Evidence, row: Row, after_ms: int, first_lasts_ms: int | None) -> S
 
 
 def fault(e: Evidence, kind: str, target: str, began: int, lasts_ms: int = 500) -> None:
-    e.nemesis.append(Fault(kind, target, began, began + lasts_ms * MS, ""))
+    e.nemesis.append(FaultRecord(kind, target, began, began + lasts_ms * MS, ""))
 
 
-def delay(e: Evidence, row: Row, span: int) -> None:
+def delay(e: Evidence, row: OccurrenceRecord, span: int) -> None:
     """Moves the row's start and everything after it."""
     for s in e.witness:
         if s.occurrence == row.occurrence:
@@ -133,17 +133,17 @@ def delay(e: Evidence, row: Row, span: int) -> None:
         change.at += span
 
 
-def start_after(e: Evidence, row: Row, span: int) -> None:
+def start_after(e: Evidence, row: OccurrenceRecord, span: int) -> None:
     """Has the row start that long after it was due."""
     delay(e, row, row.scheduled_for + span - first(e, row).at)
 
 
-def cancel(e: Evidence, row: Row, outcome: str) -> None:
+def cancel(e: Evidence, row: OccurrenceRecord, outcome: str) -> None:
     at = first(e, row).at
-    e.ops.append(Op("cancel", row.job, row.occurrence, None, at, at + MS, outcome))
+    e.ops.append(DriverOperation("cancel", row.job, row.occurrence, None, at, at + MS, outcome))
 
 
-def toggled(e: Evidence) -> tuple[Op, Row]:
+def toggled(e: Evidence) -> tuple[DriverOperation, OccurrenceRecord]:
     """The disabling of a job, and one of its occurrences before that."""
     op = next(op for op in e.ops if op.op == "disable")
     return op, next(row for row in e.sql if row.job == op.job and row.created_at > BEGAN + 4 * SECOND)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from evidence import Change, Op
+from evidence import StatusChange, DriverOperation
 from history import MS
 from planted import become, cancel, copy_of, delay, drop, fault, first, forget, pick, planted, seen, toggled, twin
 from schedule import SECOND
@@ -48,10 +48,10 @@ def an_attempt_that_ended_and_was_not_seen_to_start_is_lost(e):
 @planted("lost")
 def an_attempt_on_record_as_running_that_nobody_saw_is_lost(e):
     row = pick(e)
-    row.changes.insert(1, Change("running", row.created_at, 1, "worker-1", None))
+    row.changes.insert(1, StatusChange("running", row.created_at, 1, "worker-1", None))
     forget(e, row)
     cancel_at = row.created_at
-    e.ops.append(Op("cancel", row.job, row.occurrence, None, cancel_at, cancel_at + MS, "ok"))
+    e.ops.append(DriverOperation("cancel", row.job, row.occurrence, None, cancel_at, cancel_at + MS, "ok"))
     become(e, row, "cancelled")
 
 
@@ -64,7 +64,7 @@ def a_failing_run_that_is_not_given_all_its_retries_is_lost(e):
 @planted("lost")
 def a_trigger_without_a_key_that_was_told_nothing_is_owed_a_run(e):
     job = next(job for job in e.jobs if job.kind == "manual").job
-    e.ops.append(Op("trigger", job, None, None, BEGAN + SECOND, BEGAN + SECOND + MS, "ok"))
+    e.ops.append(DriverOperation("trigger", job, None, None, BEGAN + SECOND, BEGAN + SECOND + MS, "ok"))
 
 
 @planted("lost")
@@ -118,7 +118,7 @@ def what_is_due_after_a_disabling_without_an_answer_and_an_enabling_with_one_is_
 def a_trigger_without_an_answer_may_have_had_no_effect(e):
     row = pick(e, trigger="api")
     e.ops[:] = [op for op in e.ops if op.key != row.trigger_key]
-    e.ops.append(Op("trigger", row.job, None, row.trigger_key, row.created_at, row.created_at + MS, "unknown"))
+    e.ops.append(DriverOperation("trigger", row.job, None, row.trigger_key, row.created_at, row.created_at + MS, "unknown"))
     drop(e, row)
 
 
@@ -136,8 +136,8 @@ def a_run_whose_worker_died_between_claim_and_start_is_not_lost(e):
     row = pick(e, "flaky", attempt=2)
     forget(e, row)
     made = row.created_at
-    row.changes[1:] = [Change("running", made + MS, 1, "w", None), Change("cancelled", made + 9 * MS, 1, "", None)]
-    e.ops.append(Op("cancel", row.job, row.occurrence, None, row.created_at, row.created_at + MS, "ok"))
+    row.changes[1:] = [StatusChange("running", made + MS, 1, "w", None), StatusChange("cancelled", made + 9 * MS, 1, "", None)]
+    e.ops.append(DriverOperation("cancel", row.job, row.occurrence, None, row.created_at, row.created_at + MS, "ok"))
     row.attempt = 1
     become(e, row, "cancelled")
     fault(e, "kill", "worker-7", row.created_at + 5 * MS)
@@ -270,7 +270,7 @@ def a_run_without_a_key_that_a_call_names_is_no_phantom(e):
     row = pick(e, trigger="api")
     e.ops[:] = [op for op in e.ops if op.key != row.trigger_key]
     row.trigger_key = None
-    e.ops.append(Op("trigger", row.job, row.occurrence, None, row.created_at - 5 * MS, row.created_at, "ok"))
+    e.ops.append(DriverOperation("trigger", row.job, row.occurrence, None, row.created_at - 5 * MS, row.created_at, "ok"))
 
 
 @planted("phantom")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from evidence import Change, Evidence
+from evidence import StatusChange, Evidence
 from history import MS
 from planted import alone, delay, fault, first, forget, pick, planted, rerun, seen, start_after, twin
 from schedule import SECOND
@@ -112,78 +112,78 @@ def an_attempt_held_up_between_claim_and_start_may_begin_after_a_later_one(e):
     row.started_at = next(a for a in e.api if a.occurrence == row.occurrence).started_at = start.at
 
 
-# false_zombie
+# false_lost
 
 
-@planted("false_zombie")
+@planted("false_lost")
 def a_healthy_run_that_is_given_up_is_a_false_zombie(e):
     rerun(e, pick(e), 11_000, 10_900)
 
 
-@twin("false_zombie")
+@twin("false_lost")
 def the_same_run_given_up_with_its_worker_frozen_is_none(e):
     row = pick(e)
     rerun(e, row, 11_000, 10_900)
     fault(e, "freeze", "worker-7", first(e, row).at + MS, 10_500)
 
 
-@planted("false_zombie")
+@planted("false_lost")
 def a_run_that_was_called_unknown_without_cause_is_a_false_zombie(e):
     row = pick(e)
     at = first(e, row).at + MS
-    row.changes[1:-1] = [Change("running", at, 1, "w", None), Change("unknown", at, 1, "s", None)]
+    row.changes[1:-1] = [StatusChange("running", at, 1, "w", None), StatusChange("unknown", at, 1, "s", None)]
 
 
-@planted("false_zombie")
+@planted("false_lost")
 def a_server_that_cannot_hear_the_broker_may_not_give_a_run_up(e):
     row = pick(e)
     rerun(e, row, 11_000, 10_900)
     fault(e, "cut", "server-1>rabbitmq", first(e, row).at + MS, 10_500)
 
 
-@planted("false_zombie")
+@planted("false_lost")
 def a_run_may_not_be_given_up_because_the_broker_was_away(e):
     row = pick(e)
     rerun(e, row, 11_000, 10_900)
     fault(e, "kill", "rabbitmq", first(e, row).at + MS, 9_000)
 
 
-@twin("false_zombie")
+@twin("false_lost")
 def a_run_given_up_while_its_own_line_to_the_broker_was_cut_is_none(e):
     row = pick(e)
     rerun(e, row, 11_000, 10_900)
     fault(e, "blackhole", first(e, row).process + ">rabbitmq", first(e, row).at + MS, 9_000)
 
 
-@planted("false_zombie")
+@planted("false_lost")
 def messages_that_are_copied_silence_no_worker(e):
     row = pick(e)
     rerun(e, row, 11_000, 10_900)
     fault(e, "copy", "rabbitmq", first(e, row).at + MS, 9_000)
 
 
-@planted("false_zombie")
+@planted("false_lost")
 def a_fault_that_came_after_the_giving_up_does_not_explain_it(e):
     row = pick(e)
     again = rerun(e, row, 3_000, 2_900)
     fault(e, "freeze", "worker-7", again.at + MS, 3_000)
 
 
-@planted("false_zombie")
+@planted("false_lost")
 def a_fault_that_ended_longer_ago_than_the_patience_does_not_explain_a_giving_up(e):
     row = pick(e, second=11)
     rerun(e, row, 3_000, 2_900)
     fault(e, "freeze", "worker-7", first(e, row).at - 11_000 * MS, 990)
 
 
-@twin("false_zombie")
+@twin("false_lost")
 def a_fault_that_ended_within_the_patience_explains_a_giving_up(e):
     row = pick(e, second=11)
     rerun(e, row, 3_000, 2_900)
     fault(e, "freeze", "worker-7", first(e, row).at - 11_000 * MS, 1_000)
 
 
-@twin("false_zombie")
+@twin("false_lost")
 def a_run_that_failed_and_is_tried_again_is_none(e):
     row = pick(e)
     rerun(e, row, 1_000, 100)
@@ -329,14 +329,14 @@ def a_killed_run_is_not_judged_where_there_is_no_limit(e):
 
 
 def taken_by_a_killer(e: Evidence, after_ms: int) -> None:
-    """Has a quick run share the process of a killer, which starts 5 ms later, and begin again `after_ms` after that."""
-    killer = min((s for s in e.witness if s.process == "worker-9" and s.what == "start"), key=lambda s: s.at)
+    """Has a quick run share the process of a crasher, which starts 5 ms later, and begin again `after_ms` after that."""
+    crasher = min((s for s in e.witness if s.process == "worker-9" and s.what == "start"), key=lambda s: s.at)
     job = pick(e).job
-    row = max((r for r in e.sql if r.job == job and r.scheduled_for < killer.at - 5 * MS), key=lambda r: r.scheduled_for)
-    delay(e, row, killer.at - 5 * MS - first(e, row).at)
+    row = max((r for r in e.sql if r.job == job and r.scheduled_for < crasher.at - 5 * MS), key=lambda r: r.scheduled_for)
+    delay(e, row, crasher.at - 5 * MS - first(e, row).at)
     rerun(e, row, after_ms + 5, None)
     start = first(e, row)
-    start.process, start.pid, start.instance = killer.process, killer.pid, killer.instance
+    start.process, start.pid, start.instance = crasher.process, crasher.pid, crasher.instance
 
 
 @twin("orphan_late")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from evidence import Change, LogLine
+from evidence import StatusChange, LogLineCount
 from history import MS
 from planted import alone, become, cancel, fault, first, forget, pick, planted, seen, twin
 
@@ -61,7 +61,7 @@ def cancelled_although_the_call_was_refused_is_a_lie(e):
 @planted("status_lie")
 def skipped_although_it_ran_is_a_lie(e):
     row = pick(e)
-    row.changes = [Change("skipped", row.created_at, 1, None, None)]
+    row.changes = [StatusChange("skipped", row.created_at, 1, None, None)]
     become(e, row, "skipped")
 
 
@@ -115,7 +115,7 @@ def cancelled_at_the_moment_of_completion_is_no_lost_result(e):
 @planted("state_regress")
 def a_completed_run_that_runs_again_regresses(e):
     row = pick(e)
-    row.changes += [Change("running", row.ended_at, 1, "w", None), Change("completed", row.ended_at, 1, "w", None)]
+    row.changes += [StatusChange("running", row.ended_at, 1, "w", None), StatusChange("completed", row.ended_at, 1, "w", None)]
 
 
 @planted("state_regress")
@@ -138,13 +138,13 @@ def a_life_that_ends_otherwise_than_the_row_regresses(e):
 @planted("state_regress")
 def a_queued_run_that_becomes_unknown_regresses(e):
     row = pick(e)
-    row.changes[1:-1] = [Change("unknown", row.created_at, 1, "s", None)]
+    row.changes[1:-1] = [StatusChange("unknown", row.created_at, 1, "s", None)]
 
 
 @planted("state_regress")
 def a_running_one_put_back_by_nobody_in_the_same_attempt_regresses(e):
     row = pick(e, "long", attempt=None)
-    row.changes.insert(2, Change("queued", row.created_at, 1, None, None))
+    row.changes.insert(2, StatusChange("queued", row.created_at, 1, None, None))
 
 
 @twin("state_regress")
@@ -161,7 +161,7 @@ def a_wait_that_is_let_go_does_not_regress(e):
 @twin("state_regress")
 def a_running_one_handed_back_in_the_same_attempt_does_not_regress(e):
     row = pick(e, "flaky", attempt=2)
-    row.changes.insert(-1, Change("queued", row.created_at, 2, "worker-1", "handed back"))
+    row.changes.insert(-1, StatusChange("queued", row.created_at, 2, "worker-1", "handed back"))
 
 
 @twin("state_regress")
@@ -170,7 +170,7 @@ def an_unknown_run_that_comes_back_does_not_regress(e):
     alone(e, row)
     at = first(e, row).at
     fault(e, "freeze", "worker-7", at)
-    row.changes[1:-1] = [Change(status, at + 5 * MS, 1, "s", None) for status in ("running", "unknown", "running")]
+    row.changes[1:-1] = [StatusChange(status, at + 5 * MS, 1, "s", None) for status in ("running", "unknown", "running")]
 
 
 # api_sql_mismatch
@@ -271,7 +271,7 @@ def timed_out_without_a_run_that_failed_is_blamed_on_the_services(e):
 
 @twin("failed_by_infra")
 def a_killer_fails_without_a_run_that_was_seen_to_fail(e):
-    assert pick(e, "killer", attempt=3, second=0).status == "failed"
+    assert pick(e, "crasher", attempt=3, second=0).status == "failed"
 
 
 @twin("failed_by_infra")
@@ -286,25 +286,25 @@ def a_run_that_was_seen_to_fail_may_be_failed(e):
 
 @planted("storm")
 def six_lines_a_second_for_five_seconds_are_a_storm(e):
-    e.loglines += [LogLine("worker-1", "outbox", 1_700_000_000 + 10 * n, 6) for n in range(5)]
+    e.loglines += [LogLineCount("worker-1", "outbox", 1_700_000_000 + 10 * n, 6) for n in range(5)]
 
 
 @planted("storm")
 def lines_of_one_second_are_added_up(e):
-    e.loglines += [LogLine("worker-1", "outbox", 1_700_000_000 + n // 2, 3) for n in range(12) for _ in (1,)]
-    e.loglines += [LogLine("worker-1", "outbox", 1_700_000_000 + n // 2, 1) for n in range(12)]
+    e.loglines += [LogLineCount("worker-1", "outbox", 1_700_000_000 + n // 2, 3) for n in range(12) for _ in (1,)]
+    e.loglines += [LogLineCount("worker-1", "outbox", 1_700_000_000 + n // 2, 1) for n in range(12)]
 
 
 @twin("storm")
 def five_lines_a_second_for_ever_are_no_storm(e):
-    e.loglines += [LogLine("worker-1", "outbox", 1_700_000_000 + n, 5) for n in range(60)]
+    e.loglines += [LogLineCount("worker-1", "outbox", 1_700_000_000 + n, 5) for n in range(60)]
 
 
 @twin("storm")
 def six_lines_in_four_seconds_of_a_minute_are_no_storm(e):
-    e.loglines += [LogLine("worker-1", "outbox", 1_700_000_000 + 15 * n, 6) for n in range(40)]
+    e.loglines += [LogLineCount("worker-1", "outbox", 1_700_000_000 + 15 * n, 6) for n in range(40)]
 
 
 @twin("storm")
 def two_loops_are_not_one_storm(e):
-    e.loglines += [LogLine("worker-1", f"loop-{n % 2}", 1_700_000_000 + n, 6) for n in range(8)]
+    e.loglines += [LogLineCount("worker-1", f"loop-{n % 2}", 1_700_000_000 + n, 6) for n in range(8)]

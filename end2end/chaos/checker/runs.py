@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evidence import Evidence, Row
+from evidence import Evidence, OccurrenceRecord
 from history import ADDING, DEADLY, MS, Attempt, History, joined, when
 
 
@@ -44,7 +44,7 @@ def _over(h: History, attempt: Attempt) -> int | None:
     """When an attempt stopped running, or None where nothing tells."""
     if attempt.end is not None:
         return attempt.end.at
-    if h.type_of(attempt.start.job) == "killer":
+    if h.type_of(attempt.start.job) == "crasher":
         return attempt.start.at
     death = h.death(attempt.start)
     return None if death is None else max(death.began, attempt.start.at)
@@ -57,7 +57,7 @@ def _explained(
 
     A death does not count, for a dead process runs nothing; nor does what takes no time, for nobody is given up over it.
     """
-    since = (first.start.at if since is None else since) - h.run.zombie_ms * MS
+    since = (first.start.at if since is None else since) - h.run.heartbeat_timeout_ms * MS
     process, link = first.start.process, first.start.process + ">"
     for spell in h.spells:
         kind, target = spell.fault.fault, spell.fault.target
@@ -68,7 +68,7 @@ def _explained(
     return False
 
 
-def false_zombie(evidence: Evidence) -> list[str]:
+def false_lost(evidence: Evidence) -> list[str]:
     """Given up as lost, although its process lived, was not frozen and had all its links."""
     h = joined(evidence)
     found = []
@@ -78,7 +78,7 @@ def false_zombie(evidence: Evidence) -> list[str]:
             continue
         for index, attempt in enumerate(attempts):
             start, end = attempt.start, attempt.end
-            if start is None or h.type_of(start.job) == "killer":
+            if start is None or h.type_of(start.job) == "crasher":
                 continue
             if end is not None and end.outcome in ("failed", "panicked"):
                 continue
@@ -90,12 +90,12 @@ def false_zombie(evidence: Evidence) -> list[str]:
                 state = "was still running" if end is None or end.at > given_up else f"had {end.outcome}"
                 found.append(
                     f"Attempt {attempt.number} of occurrence {occurrence} was given up at {when(given_up)}; it {state}"
-                    f" on {start.process}, of which nothing was wrong since {when(start.at - h.run.zombie_ms * MS)}."
+                    f" on {start.process}, of which nothing was wrong since {when(start.at - h.run.heartbeat_timeout_ms * MS)}."
                 )
     return found
 
 
-def _unknown(row: Row) -> bool:
+def _unknown(row: OccurrenceRecord) -> bool:
     return row.status == "unknown" or any(change.status == "unknown" for change in row.changes)
 
 
@@ -103,7 +103,7 @@ def _cancelled(h: History, occurrence: str) -> bool:
     return any(op.outcome != "refused" for op in h.cancels.get(occurrence, ()))
 
 
-def _given_up(h: History, row: Row, attempt: Attempt, following: Attempt | None) -> int | None:
+def _given_up(h: History, row: OccurrenceRecord, attempt: Attempt, following: Attempt | None) -> int | None:
     """When the product gave an attempt up, or None if it did not.
 
     The product's own instants are taken only where they can be true: a clock that was put wrong may have made them.

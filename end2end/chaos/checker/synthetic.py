@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from evidence import Change, Evidence, Fault, Job, Leftovers, LogLine, Op, Row, Run, Seen
+from evidence import StatusChange, Evidence, FaultRecord, Job, Leftovers, LogLineCount, DriverOperation, OccurrenceRecord, RunInfo, WitnessEvent
 from schedule import SECOND, instants
 
 MS = 1_000
@@ -17,23 +17,23 @@ BEGAN = 1_700_000_000 * SECOND + 500 * MS
 WORKERS = ("worker-1", "worker-2", "worker-3")
 
 
-class Maker:
+class HistoryBuilder:
     def __init__(self, seed: int, seconds: int, quick: int) -> None:
         self.dice = random.Random(seed)
         self.seconds = seconds
         self.cut = BEGAN + seconds * SECOND
         self.read = self.cut + 100 * SECOND
         self.jobs: list[Job] = []
-        self.ops: list[Op] = []
-        self.witness: list[Seen] = []
-        self.rows: list[Row] = []
+        self.ops: list[DriverOperation] = []
+        self.witness: list[WitnessEvent] = []
+        self.rows: list[OccurrenceRecord] = []
         self.serial = 0
-        self.killer_pid = 9_000
+        self.crasher_pid = 9_000
         share = seconds * SECOND // 20
 
-        def fault(kind: str, target: str, slot: float, length: int, detail: str = "") -> Fault:
+        def fault(kind: str, target: str, slot: float, length: int, detail: str = "") -> FaultRecord:
             first = BEGAN + int(slot * share) + 300 * MS
-            return Fault(kind, target, first, first + length * MS, detail)
+            return FaultRecord(kind, target, first, first + length * MS, detail)
 
         self.faults = [
             fault("kill", "worker-1", 3, 1500, "SIGKILL"),
@@ -56,7 +56,7 @@ class Maker:
         job = Job(f"job-{len(self.jobs) + 1:02}", name, kind, cron, once, type_, retries)
         self.jobs.append(job)
         invoked = BEGAN + 5 * MS * len(self.jobs)
-        self.ops.append(Op("define", job.job, None, None, invoked, invoked + 4 * MS, "ok"))
+        self.ops.append(DriverOperation("define", job.job, None, None, invoked, invoked + 4 * MS, "ok"))
         return job
 
     def define_all(self, quick: int) -> None:
@@ -69,7 +69,7 @@ class Maker:
         self.define("failing", "cron", "failing", "*/10 * * * * *", retries=2)
         self.define("panics", "cron", "panics", "*/15 * * * * *", retries=1)
         self.define("long", "cron", "long", "*/4 * * * * *", retries=1)
-        self.define("killer", "cron", "killer", "*/30 * * * * *")
+        self.define("crasher", "cron", "crasher", "*/30 * * * * *")
         self.define("obedient", "cron", "obedient", "*/10 * * * * *")
         for n in range(4):
             once = BEGAN + self.dice.randint(3, self.seconds - 2) * SECOND + self.ms(1, 900)
@@ -98,23 +98,23 @@ class Maker:
         kills = sum(f.target == process and f.fault in ("kill", "terminate") and f.ended <= instant for f in self.faults)
         return 1000 * int(process[-1]) + kills
 
-    def seen(self, what: str, at: int, row: Row, attempt: int, process: str, pid: int, outcome: str | None = None) -> None:
-        self.witness.append(Seen(
+    def seen(self, what: str, at: int, row: OccurrenceRecord, attempt: int, process: str, pid: int, outcome: str | None = None) -> None:
+        self.witness.append(WitnessEvent(
             at, at - BEGAN + 7 * SECOND, what, row.job, row.occurrence, attempt, row.scheduled_for,
             f"{process}-{pid}", process, pid, outcome,
         ))
 
-    def create(self, job: Job, due: int, trigger: str, key: str | None = None) -> Row:
+    def create(self, job: Job, due: int, trigger: str, key: str | None = None) -> OccurrenceRecord:
         self.serial += 1
         created = self.away(due + self.ms(5, 60), "postgres", "server-1")
-        row = Row(
+        row = OccurrenceRecord(
             f"occ-{self.serial:06}", job.job, due if trigger == "schedule" else None, trigger, "queued", 1,
-            None, None, None, None, created, 0, 0, key, [Change("queued", created, 1, "server-2", None)],
+            None, None, None, None, created, 0, 0, key, [StatusChange("queued", created, 1, "server-2", None)],
         )
         self.rows.append(row)
         return row
 
-    def life(self, row: Row, job: Job) -> Row:
+    def life(self, row: OccurrenceRecord, job: Job) -> OccurrenceRecord:
         """Runs an occurrence to its end."""
         begin = row.created_at + self.ms(5, 80)
         attempt = 1
@@ -126,28 +126,28 @@ class Maker:
             attempt += 1
             begin = again
 
-    def note(self, row: Row, status: str, at: int, attempt: int, note: str | None = None) -> None:
-        row.changes.append(Change(status, at, attempt, row.instance or "server-2", note))
+    def note(self, row: OccurrenceRecord, status: str, at: int, attempt: int, note: str | None = None) -> None:
+        row.changes.append(StatusChange(status, at, attempt, row.instance or "server-2", note))
         row.status, row.attempt = status, attempt
         if status not in ("queued", "running", "unknown"):
             row.ended_at = at
 
-    def again(self, row: Row, queued: int, attempt: int, note: str) -> int:
+    def again(self, row: OccurrenceRecord, queued: int, attempt: int, note: str) -> int:
         self.note(row, "queued", queued, attempt + 1, note)
         return queued + self.ms(10, 80)
 
-    def attempt(self, row: Row, job: Job, attempt: int, begin: int) -> int | None:
+    def attempt(self, row: OccurrenceRecord, job: Job, attempt: int, begin: int) -> int | None:
         """One attempt; the instant of the next one's begin, or None when this was the last."""
         dice = self.dice
-        process = "worker-9" if job.type == "killer" else self.worker(begin)
-        pid = self.killer_pid if job.type == "killer" else self.pid(process, begin)
+        process = "worker-9" if job.type == "crasher" else self.worker(begin)
+        pid = self.crasher_pid if job.type == "crasher" else self.pid(process, begin)
         row.instance = f"{process}-{pid}"
         row.started_at = row.started_at or begin
-        if attempt > 1 or dice.random() < 0.9 or job.type in ("long", "killer", "obedient"):
+        if attempt > 1 or dice.random() < 0.9 or job.type in ("long", "crasher", "obedient"):
             self.note(row, "running", begin - 2 * MS, attempt)
         self.seen("start", begin, row, attempt, process, pid)
-        if job.type == "killer":
-            self.killer_pid += 1
+        if job.type == "crasher":
+            self.crasher_pid += 1
             if attempt == 3:
                 self.note(row, "failed", begin + 11 * SECOND, attempt, "lost three times")
                 return None
@@ -160,7 +160,7 @@ class Maker:
         if job.type == "obedient":
             asked = begin + self.ms(500, 3000)
             answer = dice.choice(("ok", "ok", "unknown"))
-            self.ops.append(Op("cancel", job.job, row.occurrence, None, asked, asked + 5 * MS, answer))
+            self.ops.append(DriverOperation("cancel", job.job, row.occurrence, None, asked, asked + 5 * MS, answer))
             end, outcome = asked + self.ms(10, 100), "cancelled"
         for fault in self.faults:
             if not begin < fault.began < end:
@@ -196,12 +196,12 @@ class Maker:
 
     def schedule_all(self) -> None:
         off, on = BEGAN + self.seconds // 4 * SECOND, BEGAN + self.seconds // 2 * SECOND
-        self.ops.append(Op("disable", self.toggled.job, None, None, off, off + 20 * MS, "ok"))
-        self.ops.append(Op("enable", self.toggled.job, None, None, on, on + 20 * MS, "ok"))
+        self.ops.append(DriverOperation("disable", self.toggled.job, None, None, off, off + 20 * MS, "ok"))
+        self.ops.append(DriverOperation("enable", self.toggled.job, None, None, on, on + 20 * MS, "ok"))
         skip_once = True
         for job in self.jobs:
             retired = self.cut - 100 * MS
-            self.ops.append(Op("retire", job.job, None, None, retired, retired + 10 * MS, "ok"))
+            self.ops.append(DriverOperation("retire", job.job, None, None, retired, retired + 10 * MS, "ok"))
             if job.kind == "cron":
                 due = instants(job.cron or "", BEGAN + 400 * MS, retired)
             else:
@@ -214,7 +214,7 @@ class Maker:
                     # One is cancelled before it begins.
                     skip_once = False
                     asked = row.created_at + 2 * MS
-                    self.ops.append(Op("cancel", job.job, row.occurrence, None, asked, asked + 3 * MS, "ok"))
+                    self.ops.append(DriverOperation("cancel", job.job, row.occurrence, None, asked, asked + 3 * MS, "ok"))
                     self.note(row, "cancelled", asked + MS, 1)
                 else:
                     self.life(row, job)
@@ -227,31 +227,31 @@ class Maker:
             key = f"key-{second:05}"
             luck = self.dice.random()
             if luck < 0.05:
-                self.ops.append(Op("trigger", job.job, None, key, asked, asked + 9 * MS, "refused"))
+                self.ops.append(DriverOperation("trigger", job.job, None, key, asked, asked + 9 * MS, "refused"))
                 continue
             row = self.life(self.create(job, asked, "api", key), job)
             if luck < 0.15:
-                self.ops.append(Op("trigger", job.job, None, key, asked, asked + 300 * MS, "unknown"))
+                self.ops.append(DriverOperation("trigger", job.job, None, key, asked, asked + 300 * MS, "unknown"))
                 asked += 400 * MS
             if luck < 0.2:  # A call without an answer may have had its effect all the same, and need not be repeated.
                 outcome = ("ok", row.occurrence) if luck < 0.15 else ("unknown", None)
             else:
                 outcome = ("ok", row.occurrence)
-            self.ops.append(Op("trigger", job.job, outcome[1], key, asked, asked + 70 * MS, outcome[0]))
+            self.ops.append(DriverOperation("trigger", job.job, outcome[1], key, asked, asked + 70 * MS, outcome[0]))
 
     def evidence(self) -> Evidence:
         self.schedule_all()
         self.trigger_all()
         self.dice.shuffle(self.witness)
-        run = Run("made-up", 1, 1, BEGAN, self.cut, self.read, 1000, 15_000, 10_000, 5000, 100, 10_000, 15_000, {})
+        run = RunInfo("made-up", 1, 1, BEGAN, self.cut, self.read, 1000, 15_000, 10_000, 5000, 100, 10_000, 15_000, {})
         heard = {row.occurrence: row.status for row in self.rows[::3]}
         return Evidence(
             run, self.jobs, self.ops, self.witness, self.faults, self.rows,
             [replace(row, changes=[], created_at=0, failures=0, trigger_key=None) for row in self.rows],
             Leftovers({"jobs": 0, "status": 0}, {"worker-1": 0, "worker-2": 0}, 0, 0, 0, heard),
-            [LogLine("server-1", "relay", BEGAN // SECOND + n, 5 if n < 30 else 9) for n in range(34)],
+            [LogLineCount("server-1", "relay", BEGAN // SECOND + n, 5 if n < 30 else 9) for n in range(34)],
         )
 
 
 def clean(seed: int = 1, seconds: int = 100, quick: int = 2) -> Evidence:
-    return Maker(seed, seconds, quick).evidence()
+    return HistoryBuilder(seed, seconds, quick).evidence()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from evidence import FINAL, Evidence
-from history import MS, History, Spell, joined
+from history import MS, History, FaultSpan, joined
 from timing import judged
 
 WIDTH, LEFT, RIGHT, LANE, TOP = 1400, 150, 20, 34, 34
@@ -73,7 +73,7 @@ def _lane(h: History, job: str) -> str:
     return "undefined" if known is None else f"{known.kind} {known.type}"
 
 
-def _rows(spells: list[Spell], x) -> list[int]:
+def _rows(spells: list[FaultSpan], x) -> list[int]:
     """The row for each fault's label, such that labels do not cover each other; at most eight rows."""
     free: list[float] = []
     rows = []
@@ -90,11 +90,11 @@ def _rows(spells: list[Spell], x) -> list[int]:
     return rows
 
 
-def _label(spell: Spell) -> str:
+def _label(spell: FaultSpan) -> str:
     return f"{spell.fault.fault} {spell.fault.target}"
 
 
-def _band(spell: Spell, row: int, x, bottom: int) -> str:
+def _band(spell: FaultSpan, row: int, x, bottom: int) -> str:
     first, last = x(spell.began), x(spell.ended)
     y = TOP + BAND_ROW * row
     detail = f": {spell.fault.detail}" if spell.fault.detail else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evidence import Evidence
-from history import MS, History, Spell, is_service, joined, when
+from history import MS, History, FaultSpan, is_service, joined, when
 
 
 def early(evidence: Evidence) -> list[str]:
@@ -75,7 +75,7 @@ def orphan_late(evidence: Evidence) -> list[str]:
     return found
 
 
-def orphans(h: History) -> list[tuple[str, int, Spell, int | None]]:
+def orphans(h: History) -> list[tuple[str, int, FaultSpan, int | None]]:
     """Each run that was killed: its occurrence, attempt, what killed it, and when the next attempt began."""
     found = []
     if not any(True for _ in h.all_spells):
@@ -83,8 +83,8 @@ def orphans(h: History) -> list[tuple[str, int, Spell, int | None]]:
     for occurrence, attempts in h.attempts.items():
         for index, attempt in enumerate(attempts):
             start = attempt.start
-            # A killer's own death is how it ends; what follows is granted by other rules.
-            if start is None or attempt.end is not None or h.type_of(start.job) == "killer":
+            # A crasher's own death is how it ends; what follows is granted by other rules.
+            if start is None or attempt.end is not None or h.type_of(start.job) == "crasher":
                 continue
             death = h.death(start)
             if death is not None:
@@ -93,7 +93,7 @@ def orphans(h: History) -> list[tuple[str, int, Spell, int | None]]:
     return found
 
 
-def _excused_until(h: History, occurrence: str, number: int, death: Spell) -> int:
+def _excused_until(h: History, occurrence: str, number: int, death: FaultSpan) -> int:
     """From when on the next attempt could be expected.
 
     A service or server that is away, or a worker that is frozen or cut off before it dies, keeps the death from being

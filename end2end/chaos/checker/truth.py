@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evidence import FINAL, Change, Evidence, Row
+from evidence import FINAL, StatusChange, Evidence, OccurrenceRecord
 from history import joined, when
 
 # From each state, the states that may follow within one attempt. `running` may be missing from a life, for reports
@@ -76,14 +76,14 @@ def lost_result(evidence: Evidence) -> list[str]:
 
 
 def failed_by_infra(evidence: Evidence) -> list[str]:
-    """Failed although no run of it did. A killer's runs end with their process, so it may fail without."""
+    """Failed although no run of it did. A crasher's runs end with their process, so it may fail without."""
     h = joined(evidence)
     return [
         f"Occurrence {row.occurrence} of job {row.job} is {row.status}, and no run of it was seen to fail"
         f" (note: {row.note or 'none'})."
         for row in evidence.sql
         if row.status in ("failed", "timed-out")
-        and h.type_of(row.job) != "killer"
+        and h.type_of(row.job) != "crasher"
         and not any(
             a.end is not None and a.end.outcome in ("failed", "panicked") for a in h.attempts.get(row.occurrence, ())
         )
@@ -100,7 +100,7 @@ def state_regress(evidence: Evidence) -> list[str]:
     return found
 
 
-def _wrong(row: Row) -> str | None:
+def _wrong(row: OccurrenceRecord) -> str | None:
     changes = row.changes
     if not changes:
         return f"is {row.status} without a life"
@@ -119,7 +119,7 @@ def _wrong(row: Row) -> str | None:
     return None
 
 
-def _may_follow(before: Change, after: Change) -> bool:
+def _may_follow(before: StatusChange, after: StatusChange) -> bool:
     if after.status not in RULES.get(before.status, ()) or after.attempt < before.attempt:
         return False
     if before.status in ("failed", "timed-out"):

@@ -7,7 +7,7 @@ from typing import Callable
 from evidence import Evidence, EvidenceError
 from presence import dup_occurrence, dup_start, lost, mislabelled, phantom
 from remains import leak, storm
-from runs import false_zombie, overlap
+from runs import false_lost, overlap
 from timing import early, late, orphan_late
 from truth import api_sql_mismatch, failed_by_infra, lost_result, order_lie, state_regress, status_lie, stuck
 
@@ -17,7 +17,7 @@ VERDICTS: dict[str, Verdict] = {
     verdict.__name__: verdict
     for verdict in (
         lost, dup_occurrence, dup_start, overlap, phantom, mislabelled, early, late, stuck, status_lie, lost_result,
-        state_regress, api_sql_mismatch, leak, order_lie, false_zombie, failed_by_infra, orphan_late, storm,
+        state_regress, api_sql_mismatch, leak, order_lie, false_lost, failed_by_infra, orphan_late, storm,
     )
 }
 

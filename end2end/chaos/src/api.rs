@@ -11,11 +11,11 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 /// How long an answer may take.
-const ANSWER: Duration = Duration::from_secs(10);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What came back.
 #[derive(Debug)]
-pub(crate) enum Reply {
+pub(crate) enum ApiReply {
     /// It was done.
     Done(Value),
     /// It was not done, and will not be.
@@ -24,9 +24,9 @@ pub(crate) enum Reply {
     Unknown(String),
 }
 
-impl Reply {
+impl ApiReply {
     /// As operations are noted.
-    pub(crate) fn word(&self) -> &'static str {
+    pub(crate) fn outcome(&self) -> &'static str {
         match self {
             Self::Done(_) => "ok",
             Self::Refused(_) => "refused",
@@ -37,17 +37,17 @@ impl Reply {
 
 /// Somebody who is signed in at every server.
 #[derive(Clone, Debug)]
-pub(crate) struct Api {
+pub(crate) struct ApiClient {
     client: Client,
     /// `http://127.0.0.1:port` of each server.
     servers: Vec<String>,
     cookie: String,
 }
 
-impl Api {
+impl ApiClient {
     /// Uses up the setup link that the first server printed.
     pub(crate) async fn set_up(servers: Vec<String>, token: &str) -> anyhow::Result<Self> {
-        let client = Client::builder().timeout(ANSWER).connect_timeout(Duration::from_secs(2)).build()?;
+        let client = Client::builder().timeout(RESPONSE_TIMEOUT).connect_timeout(Duration::from_secs(2)).build()?;
         let mut api = Self { client, servers, cookie: String::new() };
         let form = json!({
             "token": token, "page": "setup", "name": "Chaos", "email": "chaos@example.org",
@@ -61,21 +61,21 @@ impl Api {
     }
 
     /// Asks a server to do something.
-    pub(crate) async fn post(&self, server: usize, endpoint: &str, form: &impl Serialize) -> Reply {
+    pub(crate) async fn post(&self, server: usize, endpoint: &str, form: &impl Serialize) -> ApiReply {
         let response = match self.send(server, Method::POST, endpoint, form).await {
             Ok(response) => response,
-            Err(error) => return Reply::Unknown(format!("{error:#}")),
+            Err(error) => return ApiReply::Unknown(format!("{error:#}")),
         };
         let status = response.status();
         match response.text().await {
-            Err(error) => Reply::Unknown(error.to_string()),
+            Err(error) => ApiReply::Unknown(error.to_string()),
             Ok(text) if status.is_success() => match serde_json::from_str(&text) {
-                Ok(value) => Reply::Done(value),
-                Err(_) => Reply::Unknown(format!("an answer that cannot be read: {text}")),
+                Ok(value) => ApiReply::Done(value),
+                Err(_) => ApiReply::Unknown(format!("an answer that cannot be read: {text}")),
             },
             // A service was away, perhaps only when it was to say that all is done.
-            Ok(text) if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => Reply::Unknown(text),
-            Ok(text) => Reply::Refused(text),
+            Ok(text) if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => ApiReply::Unknown(text),
+            Ok(text) => ApiReply::Refused(text),
         }
     }
 

@@ -20,22 +20,22 @@ pub(crate) fn now() -> i64 {
 
 /// The evidence of one run.
 #[derive(Debug)]
-pub(crate) struct Evidence {
+pub(crate) struct EvidenceWriter {
     folder: PathBuf,
     files: Mutex<HashMap<&'static str, File>>,
 }
 
-/// A fault that goes on. It is noted when it is over: [`Evidence::over`].
+/// A fault that goes on. It is noted when it is over: [`EvidenceWriter::end_fault`].
 #[derive(Debug)]
 #[must_use = "a fault that is never over is never noted"]
-pub(crate) struct Fault {
+pub(crate) struct OngoingFault {
     kind: &'static str,
     target: String,
     detail: String,
     began: i64,
 }
 
-impl Evidence {
+impl EvidenceWriter {
     /// An empty folder; what an earlier run left there is deleted.
     pub(crate) fn open(folder: PathBuf) -> anyhow::Result<Self> {
         let _ = fs::remove_dir_all(&folder);
@@ -56,7 +56,7 @@ impl Evidence {
     }
 
     /// Adds a line to one of the files.
-    pub(crate) fn note(&self, file: &'static str, line: &impl Serialize) {
+    pub(crate) fn append(&self, file: &'static str, line: &impl Serialize) {
         let mut text = serde_json::to_vec(line).expect("evidence is plain JSON");
         text.push(b'\n');
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,22 +72,27 @@ impl Evidence {
     }
 
     /// A fault begins.
-    pub(crate) fn begin(&self, kind: &'static str, target: impl Into<String>, detail: impl Into<String>) -> Fault {
+    pub(crate) fn begin_fault(
+        &self,
+        kind: &'static str,
+        target: impl Into<String>,
+        detail: impl Into<String>,
+    ) -> OngoingFault {
         let (target, detail) = (target.into(), detail.into());
-        Fault { kind, target, detail, began: now() }
+        OngoingFault { kind, target, detail, began: now() }
     }
 
     /// It is over.
-    pub(crate) fn over(&self, fault: Fault) {
-        let Fault { kind, target, detail, began } = fault;
+    pub(crate) fn end_fault(&self, fault: OngoingFault) {
+        let OngoingFault { kind, target, detail, began } = fault;
         let line = json!({"fault": kind, "target": target, "detail": detail, "began": began, "ended": now()});
-        self.note("nemesis.jsonl", &line);
+        self.append("nemesis.jsonl", &line);
     }
 
     /// A fault that takes no time.
-    pub(crate) fn happened(&self, kind: &'static str, target: impl Into<String>, detail: impl Into<String>) {
-        let fault = self.begin(kind, target, detail);
-        self.over(fault);
+    pub(crate) fn record_fault(&self, kind: &'static str, target: impl Into<String>, detail: impl Into<String>) {
+        let fault = self.begin_fault(kind, target, detail);
+        self.end_fault(fault);
     }
 
     fn touch(&self, name: &'static str) -> anyhow::Result<()> {

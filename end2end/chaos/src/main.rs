@@ -13,26 +13,26 @@
 //! signals and real broken connections. Only two things are added to the programs, both by a feature that released ones
 //! lack: points at which they end on their own, and sabotage, with which the suite is tested itself.
 //!
-//! The reading order: `scenarios` says what is done; `stand` what it is done to; `workload`, `driver` and `listener` are the
-//! people and jobs meanwhile; `proxy`, `process` and `service` are what can be broken; `witness`, `evidence` and `reading` write down
+//! The reading order: `scenarios` says what is done; `cluster` what it is done to; `workload`, `workload_driver` and `live_stream` are the
+//! people and jobs meanwhile; `proxy`, `process` and `private_service` are what can be broken; `witness`, `evidence` and `final_state` write down
 //! what was seen; `verdict` has it judged; `sabotage` tests the suite.
 
 mod api;
-mod driver;
+mod cluster;
 mod evidence;
-mod house;
-mod listener;
+mod final_state;
+mod harness;
+mod live_stream;
+mod private_service;
 mod process;
 mod proxy;
-mod reading;
 mod sabotage;
 mod scenarios;
-mod service;
-mod stand;
 mod tap;
 mod verdict;
 mod witness;
 mod workload;
+mod workload_driver;
 
 use std::{
     path::{Path, PathBuf},
@@ -43,29 +43,29 @@ use std::{
 use anyhow::{Context, bail};
 use clap::{Parser, ValueEnum};
 
-use house::House;
-use scenarios::{Dials, Scenario};
-use verdict::Verdict;
+use harness::ServiceHarness;
+use scenarios::{Scenario, ScenarioConfig};
+use verdict::ScenarioVerdict;
 
 /// Every verdict of the last run.
-const RESULTS: &str = "latest.json";
+const RESULTS_FILE: &str = "latest.json";
 
 /// Takes services and processes away, and has judged what came of it. Each option can also be given by the environment.
 #[derive(Debug, Parser)]
-struct Arguments {
-    /// Which scenarios, separated by commas, such as C10,C18; instead of a set.
+struct ChaosArgs {
+    /// Which scenarios, separated by commas, such as redis_flushed,rabbitmq_killed; instead of a set.
     #[arg(long, value_delimiter = ',')]
     scenario: Vec<String>,
     /// Which set: the short one takes about five minutes, the long one about an hour.
     #[arg(long, value_enum, default_value = "short")]
-    set: Set,
+    set: ScenarioSet,
     /// How often the fault happens; instead of what the set says.
     #[arg(long)]
     count: Option<u32>,
     /// The random numbers to begin with; a run prints those it had.
     #[arg(long)]
     seed: Option<u64>,
-    /// Take a protection away, such as s05, or `all` one after the other, and see whether that is noticed.
+    /// Take a protection away, such as skip_claim, or `all` one after the other, and see whether that is noticed.
     #[arg(long)]
     sabotage: Option<String>,
     /// Where services, logs and evidence lie.
@@ -74,7 +74,7 @@ struct Arguments {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Set {
+enum ScenarioSet {
     /// For every change.
     Short,
     /// By hand.
@@ -83,7 +83,7 @@ enum Set {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match carry_out(Arguments::parse()).await {
+    match carry_out(ChaosArgs::parse()).await {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -93,34 +93,34 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn carry_out(arguments: Arguments) -> anyhow::Result<bool> {
+async fn carry_out(arguments: ChaosArgs) -> anyhow::Result<bool> {
     let seed = arguments.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     let folder = std::path::absolute(&arguments.folder)?;
     std::fs::create_dir_all(&folder).with_context(|| format!("{} cannot be made", folder.display()))?;
     println!("Seed {seed}. Evidence and logs: {}", folder.join("runs").display());
-    let mut house = House::open(&folder).await.context("the services cannot be started")?;
+    let mut harness = ServiceHarness::open(&folder).await.context("the services cannot be started")?;
     let outcome = tokio::select! {
-        outcome = play(&mut house, &arguments, seed) => outcome,
+        outcome = play(&mut harness, &arguments, seed) => outcome,
         _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("stopped from outside")),
     };
-    house.close().await?;
+    harness.close().await?;
     outcome
 }
 
-async fn play(house: &mut House, arguments: &Arguments, seed: u64) -> anyhow::Result<bool> {
+async fn play(harness: &mut ServiceHarness, arguments: &ChaosArgs, seed: u64) -> anyhow::Result<bool> {
     if let Some(name) = &arguments.sabotage {
-        return sabotage::test_the_suite(house, name, seed).await;
+        return sabotage::test_the_suite(harness, name, seed).await;
     }
     let chosen = choose(arguments)?;
     let mut verdicts = Vec::new();
     for (scenario, count) in chosen {
-        let is_short = arguments.set == Set::Short;
-        let dials = Dials { count: arguments.count.unwrap_or(count), seed, is_short, armed: None };
-        let verdict = one(house, scenario, dials).await?;
+        let is_short = arguments.set == ScenarioSet::Short;
+        let config = ScenarioConfig { count: arguments.count.unwrap_or(count), seed, is_short, armed: None };
+        let verdict = run_scenario(harness, scenario, config).await?;
         verdict.print();
         verdicts.push(verdict);
         // Kept as it grows, so that a run that is stopped leaves what it found.
-        report(&house.folder, &verdicts)?;
+        report(&harness.folder, &verdicts)?;
     }
     let failed: Vec<_> = verdicts.iter().filter(|verdict| !verdict.passed).map(|verdict| verdict.scenario).collect();
     println!(
@@ -133,33 +133,37 @@ async fn play(house: &mut House, arguments: &Arguments, seed: u64) -> anyhow::Re
     Ok(failed.is_empty())
 }
 
-/// Plays one scenario. An error is that the house is in no state for another.
-async fn one(house: &mut House, scenario: &Scenario, dials: Dials) -> anyhow::Result<Verdict> {
-    let (begun, seed, count) = (Instant::now(), dials.seed, dials.count);
-    let played = (scenario.play)(house, dials).await;
-    let mut verdict = match played.and_then(|played| Verdict::of(scenario, seed, count, played)) {
+/// Plays one scenario. An error is that the harness is in no state for another.
+async fn run_scenario(
+    harness: &mut ServiceHarness,
+    scenario: &Scenario,
+    config: ScenarioConfig,
+) -> anyhow::Result<ScenarioVerdict> {
+    let (begun, seed, count) = (Instant::now(), config.seed, config.count);
+    let played = (scenario.play)(harness, config).await;
+    let mut verdict = match played.and_then(|played| ScenarioVerdict::from_checker(scenario, seed, count, played)) {
         Ok(verdict) => verdict,
         Err(error) => {
-            house.make_whole().await.context("a service that was taken away does not come back")?;
-            Verdict::broken(scenario, seed, count, &error)
+            harness.restart_stopped().await.context("a service that was taken away does not come back")?;
+            ScenarioVerdict::aborted(scenario, seed, count, &error)
         }
     };
     verdict.seconds = begun.elapsed().as_secs_f64();
     Ok(verdict)
 }
 
-fn choose(arguments: &Arguments) -> anyhow::Result<Vec<(&'static Scenario, u32)>> {
+fn choose(arguments: &ChaosArgs) -> anyhow::Result<Vec<(&'static Scenario, u32)>> {
     let count = |scenario: &Scenario| match arguments.set {
-        Set::Short => scenario.short,
-        Set::Long => scenario.long,
+        ScenarioSet::Short => scenario.short,
+        ScenarioSet::Long => scenario.long,
     };
     if arguments.scenario.is_empty() {
-        return Ok(scenarios::ALL.iter().map(|one| (one, count(one))).filter(|(_, count)| *count > 0).collect());
+        return Ok(scenarios::SCENARIOS.iter().map(|one| (one, count(one))).filter(|(_, count)| *count > 0).collect());
     }
     let find = |name: &String| {
-        let found = scenarios::ALL.iter().find(|one| one.id.eq_ignore_ascii_case(name.trim()));
+        let found = scenarios::SCENARIOS.iter().find(|one| one.id.eq_ignore_ascii_case(name.trim()));
         let Some(one) = found else {
-            let all: Vec<_> = scenarios::ALL.iter().map(|one| one.id).collect();
+            let all: Vec<_> = scenarios::SCENARIOS.iter().map(|one| one.id).collect();
             bail!("there is no scenario {name}: choose from {}", all.join(", "));
         };
         Ok((one, count(one).max(1)))
@@ -167,8 +171,8 @@ fn choose(arguments: &Arguments) -> anyhow::Result<Vec<(&'static Scenario, u32)>
     arguments.scenario.iter().map(find).collect()
 }
 
-fn report(folder: &Path, verdicts: &[Verdict]) -> anyhow::Result<()> {
-    let path = folder.join(RESULTS);
+fn report(folder: &Path, verdicts: &[ScenarioVerdict]) -> anyhow::Result<()> {
+    let path = folder.join(RESULTS_FILE);
     std::fs::write(&path, serde_json::to_vec_pretty(verdicts)?)
         .with_context(|| format!("{} cannot be written", path.display()))
 }

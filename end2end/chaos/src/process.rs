@@ -7,29 +7,29 @@ use std::{
 };
 
 use anyhow::Context;
-use milvaion_server::embedded::child::{Child, Launch};
+use milvaion_server::embedded::child::{ChildProcess, LaunchSpec};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 
 /// How long a program that was asked to stop may take before it is killed.
-const FAREWELL: Duration = Duration::from_secs(60);
+const TERMINATE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A program, running or not.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub(crate) struct ManagedProcess {
     name: String,
-    launch: Launch,
+    launch: LaunchSpec,
     log: PathBuf,
     /// What is armed at each start.
     armed: Option<String>,
-    child: Option<Child>,
+    child: Option<ChildProcess>,
 }
 
-impl Process {
+impl ManagedProcess {
     /// One that does not run yet.
-    pub(crate) fn new(name: String, launch: Launch, log: PathBuf, armed: Option<String>) -> Self {
+    pub(crate) fn new(name: String, launch: LaunchSpec, log: PathBuf, armed: Option<String>) -> Self {
         Self { name, launch, log, armed, child: None }
     }
 
@@ -50,7 +50,7 @@ impl Process {
 
     /// Its process id, while it runs.
     pub(crate) fn pid(&self) -> Option<i32> {
-        self.child.as_ref().map(Child::pid)
+        self.child.as_ref().map(ChildProcess::pid)
     }
 
     /// Starts it. Returns at once.
@@ -71,13 +71,13 @@ impl Process {
         self.spawn(self.launch.clone().env("FAILPOINTS", armed)).await
     }
 
-    async fn spawn(&mut self, launch: Launch) -> anyhow::Result<()> {
-        let child = Child::spawn(&self.name, launch, &self.log).await;
+    async fn spawn(&mut self, launch: LaunchSpec) -> anyhow::Result<()> {
+        let child = ChildProcess::spawn(&self.name, launch, &self.log).await;
         self.child = Some(child.with_context(|| format!("{} cannot be started", self.name))?);
         Ok(())
     }
 
-    /// Whether the processor has been taken away from it, by [`Process::freeze`] or by a crash point.
+    /// Whether the processor has been taken away from it, by [`ManagedProcess::freeze`] or by a crash point.
     pub(crate) fn is_frozen(&self) -> bool {
         let Some(pid) = self.pid() else { return false };
         let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -110,9 +110,9 @@ impl Process {
     pub(crate) async fn terminate(&mut self) -> anyhow::Result<(ExitStatus, Duration)> {
         let begun = Instant::now();
         self.signal(Signal::SIGTERM)?;
-        let status = tokio::time::timeout(FAREWELL, self.ended())
+        let status = tokio::time::timeout(TERMINATE_TIMEOUT, self.ended())
             .await
-            .with_context(|| format!("{} does not end within {} s", self.name, FAREWELL.as_secs()))??;
+            .with_context(|| format!("{} does not end within {} s", self.name, TERMINATE_TIMEOUT.as_secs()))??;
         Ok((status, begun.elapsed()))
     }
 
@@ -125,7 +125,7 @@ impl Process {
     }
 
     /// Puts it away at the end of a scenario, in whatever state that left it.
-    pub(crate) async fn put_away(&mut self) {
+    pub(crate) async fn clean_up(&mut self) {
         if let Some(child) = self.child.take() {
             let _ = kill(Pid::from_raw(child.pid()), Signal::SIGCONT);
             child.stop(Duration::from_secs(10)).await;

@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use anyhow::{Context, ensure};
 
 use crate::{
-    house::House,
-    one,
-    scenarios::{self, Dials},
+    harness::ServiceHarness,
+    run_scenario,
+    scenarios::{self, ScenarioConfig},
 };
 
 /// A protection that can be taken away, and where that must be noticed.
-struct Sabotage {
+struct SabotageCase {
     name: &'static str,
     /// What is taken away.
     what: &'static str,
@@ -26,52 +26,59 @@ struct Sabotage {
     noticed_by: &'static [&'static str],
 }
 
-const ALL: &[Sabotage] = &[
-    Sabotage {
-        name: "s01",
+const SABOTAGE_CASES: &[SabotageCase] = &[
+    SabotageCase {
+        name: "skip_compare_and_swap",
         what: "the compare before the swap",
-        scenario: "C11",
+        scenario: "redis_outage",
         count: 1,
-        besides: "cp01=sleep(300)",
+        besides: "dispatch.before_commit=sleep(300)",
         noticed_by: &["dup_occurrence"],
     },
-    Sabotage {
-        name: "s02",
+    SabotageCase {
+        name: "publish_before_commit",
         what: "the commit before the message",
-        scenario: "C14",
+        scenario: "postgres_killed",
         count: 3,
         besides: "",
         noticed_by: &["phantom", "lost", "stuck"],
     },
-    Sabotage {
-        name: "s03",
+    SabotageCase {
+        name: "skip_publisher_confirms",
         what: "the wait for confirmations",
-        scenario: "C23",
+        scenario: "confirms_lost",
         count: 10,
         besides: "",
         noticed_by: &["late"],
     },
-    Sabotage {
-        name: "s04",
+    SabotageCase {
+        name: "skip_mandatory_flag",
         what: "the return of what no queue takes",
-        scenario: "C22",
+        scenario: "queue_removed",
         count: 1,
         besides: "",
         noticed_by: &["late", "stuck", "lost"],
     },
-    Sabotage { name: "s05", what: "the claim", scenario: "C32", count: 1, besides: "", noticed_by: &["dup_start"] },
-    Sabotage {
-        name: "s06",
+    SabotageCase {
+        name: "skip_claim",
+        what: "the claim",
+        scenario: "messages_duplicated",
+        count: 1,
+        besides: "",
+        noticed_by: &["dup_start"],
+    },
+    SabotageCase {
+        name: "skip_fence",
         what: "the fencing epoch",
-        scenario: "C04",
+        scenario: "leader_frozen",
         count: 1,
         besides: "",
         noticed_by: &["stale_writes"],
     },
-    Sabotage {
-        name: "s07",
+    SabotageCase {
+        name: "skip_attempt_check",
         what: "the attempt in reports",
-        scenario: "C33",
+        scenario: "reports_replayed",
         count: 1,
         besides: "",
         noticed_by: &[
@@ -84,44 +91,44 @@ const ALL: &[Sabotage] = &[
             "failed_by_infra",
         ],
     },
-    Sabotage {
-        name: "s08",
+    SabotageCase {
+        name: "ack_before_commit",
         what: "the commit before the acknowledgement",
-        scenario: "C02",
+        scenario: "leader_killed",
         count: 2,
         // Longer than the second between two bursts of runs, so that its hand is full whenever it is killed. PostgreSQL's
         // death hardly shows it: what is in hand waits for its return.
-        besides: "cp13=sleep(1500)",
-        noticed_by: &["lost_result", "false_zombie", "stuck", "overlap", "dup_start", "status_lie"],
+        besides: "status.before_commit=sleep(1500)",
+        noticed_by: &["lost_result", "false_lost", "stuck", "overlap", "dup_start", "status_lie"],
     },
-    Sabotage {
-        name: "s09",
+    SabotageCase {
+        name: "trust_due_index",
         what: "PostgreSQL's word about what is due",
-        scenario: "C11",
+        scenario: "redis_outage",
         count: 1,
         besides: "",
         noticed_by: &["late"],
     },
-    Sabotage {
-        name: "s10",
+    SabotageCase {
+        name: "skip_observed_time",
         what: "observed time",
-        scenario: "C18",
+        scenario: "rabbitmq_killed",
         count: 2,
         besides: "",
-        noticed_by: &["false_zombie", "overlap"],
+        noticed_by: &["false_lost", "overlap"],
     },
-    Sabotage {
-        name: "s11",
+    SabotageCase {
+        name: "skip_republish_lookback",
         what: "the look back for unpublished occurrences",
-        scenario: "C25",
+        scenario: "worker_killed",
         count: 5,
         besides: "",
         noticed_by: &["stuck", "orphan_late"],
     },
-    Sabotage {
-        name: "s12",
+    SabotageCase {
+        name: "fail_unpublished",
         what: "patience with the broker",
-        scenario: "C18",
+        scenario: "rabbitmq_killed",
         count: 1,
         besides: "",
         noticed_by: &["failed_by_infra"],
@@ -129,15 +136,18 @@ const ALL: &[Sabotage] = &[
 ];
 
 /// Takes protections away, each in turn or the named one. True when every one was noticed.
-pub(crate) async fn test_the_suite(house: &mut House, name: &str, seed: u64) -> anyhow::Result<bool> {
-    let chosen: Vec<_> = ALL.iter().filter(|one| name == "all" || one.name == name).collect();
-    ensure!(!chosen.is_empty(), "there is no sabotage {name}: choose s01 to s12, or all");
+pub(crate) async fn test_the_suite(harness: &mut ServiceHarness, name: &str, seed: u64) -> anyhow::Result<bool> {
+    let chosen: Vec<_> = SABOTAGE_CASES.iter().filter(|one| name == "all" || one.name == name).collect();
+    ensure!(
+        !chosen.is_empty(),
+        "there is no sabotage {name}: choose skip_compare_and_swap to fail_unpublished, or all"
+    );
     let mut unnoticed = Vec::new();
     for sabotage in chosen {
-        let findings = commit(house, sabotage, seed).await?;
+        let findings = commit(harness, sabotage, seed).await?;
         let innocent = match sabotage.besides {
             "" => BTreeMap::new(),
-            besides => play(house, sabotage, besides.to_owned(), seed).await?,
+            besides => play(harness, sabotage, besides.to_owned(), seed).await?,
         };
         let by: Vec<_> = findings
             .keys()
@@ -156,23 +166,27 @@ pub(crate) async fn test_the_suite(house: &mut House, name: &str, seed: u64) -> 
 }
 
 /// Plays the scenario without the protection. Returns what was found.
-async fn commit(house: &mut House, sabotage: &Sabotage, seed: u64) -> anyhow::Result<BTreeMap<String, u64>> {
+async fn commit(
+    harness: &mut ServiceHarness,
+    sabotage: &SabotageCase,
+    seed: u64,
+) -> anyhow::Result<BTreeMap<String, u64>> {
     let mut armed = format!("{}=return", sabotage.name);
     if !sabotage.besides.is_empty() {
         armed = format!("{armed};{}", sabotage.besides);
     }
-    play(house, sabotage, armed, seed).await
+    play(harness, sabotage, armed, seed).await
 }
 
 async fn play(
-    house: &mut House,
-    sabotage: &Sabotage,
+    harness: &mut ServiceHarness,
+    sabotage: &SabotageCase,
     armed: String,
     seed: u64,
 ) -> anyhow::Result<BTreeMap<String, u64>> {
-    let scenario = scenarios::ALL.iter().find(|one| one.id == sabotage.scenario).context("a scenario of ours")?;
-    let dials = Dials { count: sabotage.count, seed, is_short: true, armed: Some(armed) };
-    let verdict = one(house, scenario, dials).await?;
+    let scenario = scenarios::SCENARIOS.iter().find(|one| one.id == sabotage.scenario).context("a scenario of ours")?;
+    let config = ScenarioConfig { count: sabotage.count, seed, is_short: true, armed: Some(armed) };
+    let verdict = run_scenario(harness, scenario, config).await?;
     verdict.print();
     let mut findings = verdict.findings;
     // What a scenario looks at itself.

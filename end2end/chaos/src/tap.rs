@@ -13,11 +13,11 @@ use lapin::{
 };
 
 /// Marks what was sent by us, so that copies of copies are not copied.
-const MARK: &str = "x-chaos-copy";
+const COPY_HEADER: &str = "x-chaos-copy";
 
 /// A message as it was published.
 #[derive(Clone, Debug)]
-pub(crate) struct Heard {
+pub(crate) struct TappedMessage {
     exchange: String,
     key: String,
     properties: BasicProperties,
@@ -25,15 +25,15 @@ pub(crate) struct Heard {
 }
 
 /// What was published since it was opened.
-pub(crate) struct Tap {
+pub(crate) struct ExchangeTap {
     connection: Connection,
     channel: Channel,
-    heard: Arc<Mutex<Vec<Heard>>>,
+    messages: Arc<Mutex<Vec<TappedMessage>>>,
     /// How often each message is published again as soon as it is heard.
     is_copying: Arc<AtomicBool>,
 }
 
-impl Tap {
+impl ExchangeTap {
     /// Listens on exchanges, each with the key it is bound with. What is heard is published `copies` times more at once.
     pub(crate) async fn open(url: &str, exchanges: &[(String, &str)], copies: usize) -> anyhow::Result<Self> {
         let connection = Connection::connect(url, ConnectionProperties::default()).await?;
@@ -50,15 +50,16 @@ impl Tap {
         let options = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
         let mut deliveries =
             channel.basic_consume(queue.as_str().into(), "tap".into(), options, FieldTable::default()).await?;
-        let (heard, is_copying) = (Arc::<Mutex<Vec<Heard>>>::default(), Arc::new(AtomicBool::new(copies > 0)));
-        let (note, may_copy, again) = (heard.clone(), is_copying.clone(), channel.clone());
+        let (messages, is_copying) =
+            (Arc::<Mutex<Vec<TappedMessage>>>::default(), Arc::new(AtomicBool::new(copies > 0)));
+        let (note, may_copy, again) = (messages.clone(), is_copying.clone(), channel.clone());
         tokio::spawn(async move {
             while let Some(Ok(delivery)) = deliveries.next().await {
                 let headers = delivery.properties.headers();
-                if headers.as_ref().is_some_and(|headers| headers.inner().contains_key(MARK)) {
+                if headers.as_ref().is_some_and(|headers| headers.inner().contains_key(COPY_HEADER)) {
                     continue;
                 }
-                let one = Heard {
+                let one = TappedMessage {
                     exchange: delivery.exchange.to_string(),
                     key: delivery.routing_key.to_string(),
                     properties: delivery.properties,
@@ -72,36 +73,36 @@ impl Tap {
                 note.lock().unwrap_or_else(PoisonError::into_inner).push(one);
             }
         });
-        Ok(Self { connection, channel, heard, is_copying })
+        Ok(Self { connection, channel, messages, is_copying })
     }
 
     /// Everything that was heard so far.
-    pub(crate) fn heard(&self) -> Vec<Heard> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn messages(&self) -> Vec<TappedMessage> {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Publishes something again.
-    pub(crate) async fn replay(&self, one: &Heard) -> anyhow::Result<()> {
+    pub(crate) async fn replay(&self, one: &TappedMessage) -> anyhow::Result<()> {
         publish(&self.channel, one).await
     }
 
     /// Copies nothing any more.
-    pub(crate) fn rest(&self) {
+    pub(crate) fn stop_copying(&self) {
         self.is_copying.store(false, Ordering::SeqCst);
     }
 
     /// Listens no longer.
     pub(crate) async fn close(self) -> anyhow::Result<()> {
-        self.rest();
-        // As in `reading`: it ends, whatever it says.
+        self.stop_copying();
+        // As in `final_state`: it ends, whatever it says.
         let _ = self.connection.close(200, "heard".into()).await;
         Ok(())
     }
 }
 
-async fn publish(channel: &Channel, one: &Heard) -> anyhow::Result<()> {
+async fn publish(channel: &Channel, one: &TappedMessage) -> anyhow::Result<()> {
     let mut headers = one.properties.headers().clone().unwrap_or_default();
-    headers.insert(MARK.into(), AMQPValue::Boolean(true));
+    headers.insert(COPY_HEADER.into(), AMQPValue::Boolean(true));
     let properties = one.properties.clone().with_headers(headers);
     let (exchange, key) = (one.exchange.as_str().into(), one.key.as_str().into());
     channel.basic_publish(exchange, key, BasicPublishOptions::default(), &one.body, properties).await?;

@@ -10,11 +10,11 @@ use anyhow::{Context, ensure};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::scenarios::Played;
+use crate::scenarios::ScenarioResult;
 
 /// One scenario's outcome, as it stands in `latest.json`.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Verdict {
+pub(crate) struct ScenarioVerdict {
     pub(crate) scenario: &'static str,
     pub(crate) title: &'static str,
     pub(crate) seed: u64,
@@ -32,9 +32,9 @@ pub(crate) struct Verdict {
     pub(crate) folder: PathBuf,
 }
 
-impl Verdict {
+impl ScenarioVerdict {
     /// A scenario that could not be played to its end.
-    pub(crate) fn broken(scenario: &crate::scenarios::Scenario, seed: u64, count: u32, error: &anyhow::Error) -> Self {
+    pub(crate) fn aborted(scenario: &crate::scenarios::Scenario, seed: u64, count: u32, error: &anyhow::Error) -> Self {
         Self {
             scenario: scenario.id,
             title: scenario.title,
@@ -50,19 +50,19 @@ impl Verdict {
     }
 
     /// Has the evidence judged.
-    pub(crate) fn of(
+    pub(crate) fn from_checker(
         scenario: &crate::scenarios::Scenario,
         seed: u64,
         count: u32,
-        played: Played,
+        played: ScenarioResult,
     ) -> anyhow::Result<Self> {
-        let Played { folder, rest, extra } = played;
+        let ScenarioResult { folder, rest, measurements } = played;
         let said = check(&folder)?;
-        let mut failures = extra.failures;
+        let mut failures = measurements.failures;
         let mut figures: BTreeMap<String, f64> =
-            extra.figures.into_iter().map(|(name, figure)| (name.to_owned(), figure)).collect();
+            measurements.figures.into_iter().map(|(name, figure)| (name.to_owned(), figure)).collect();
         figures.insert("rest_s".into(), rest.as_secs_f64());
-        for (pointer, bound) in extra.bounds {
+        for (pointer, bound) in measurements.bounds {
             let figure = said.pointer(pointer).and_then(Value::as_f64);
             let figure = figure.with_context(|| format!("the checker says nothing at {pointer}"))?;
             if figure > bound {
@@ -122,7 +122,7 @@ impl Verdict {
     pub(crate) fn print(&self) {
         let word = if self.passed { "passed" } else { "FAILED" };
         println!(
-            "{:<4} {word}  count {:>3}, seed {}, {:.0} s  {}",
+            "{:<26} {word}  count {:>3}, seed {}, {:.0} s  {}",
             self.scenario, self.count, self.seed, self.seconds, self.title
         );
         for failure in &self.failures {

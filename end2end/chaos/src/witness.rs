@@ -20,23 +20,23 @@ use std::{
 use anyhow::Context;
 use serde_json::Value;
 
-use crate::evidence::{Evidence, now};
+use crate::evidence::{EvidenceWriter, now};
 
 /// The longest message; a job sends about 300 bytes.
-const LONGEST: usize = 4 << 10;
+const MAX_DATAGRAM_BYTES: usize = 4 << 10;
 
 /// The socket's end that is listened at.
 #[derive(Debug)]
 pub(crate) struct Witness {
     socket: PathBuf,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<WitnessState>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// What a scenario may want to know while it goes on.
 #[derive(Debug, Default)]
-struct Seen {
+struct WitnessState {
     starts: usize,
     /// By occurrence and attempt: which process runs it.
     running: HashMap<(String, i64), String>,
@@ -44,13 +44,13 @@ struct Seen {
 
 impl Witness {
     /// Listens from now on.
-    pub(crate) fn open(socket: PathBuf, evidence: Arc<Evidence>) -> anyhow::Result<Self> {
+    pub(crate) fn open(socket: PathBuf, evidence: Arc<EvidenceWriter>) -> anyhow::Result<Self> {
         let _ = std::fs::remove_file(&socket);
         let listener =
             UnixDatagram::bind(&socket).with_context(|| format!("no socket can be made at {}", socket.display()))?;
         // Only so that the end is noticed.
         listener.set_read_timeout(Some(Duration::from_millis(200)))?;
-        let (seen, stop) = (Arc::<Mutex<Seen>>::default(), Arc::<AtomicBool>::default());
+        let (seen, stop) = (Arc::<Mutex<WitnessState>>::default(), Arc::<AtomicBool>::default());
         let (seen_here, stop_here) = (seen.clone(), stop.clone());
         let thread = std::thread::Builder::new().name("witness".into()).spawn(move || {
             listen(&listener, &evidence, &seen_here, &stop_here);
@@ -82,14 +82,14 @@ impl Witness {
         let _ = std::fs::remove_file(&self.socket);
     }
 
-    fn look<T>(&self, look: impl FnOnce(&Seen) -> T) -> T {
+    fn look<T>(&self, look: impl FnOnce(&WitnessState) -> T) -> T {
         look(&self.seen.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-fn listen(listener: &UnixDatagram, evidence: &Evidence, seen: &Mutex<Seen>, stop: &AtomicBool) {
+fn listen(listener: &UnixDatagram, evidence: &EvidenceWriter, seen: &Mutex<WitnessState>, stop: &AtomicBool) {
     let clock = Instant::now();
-    let mut buffer = [0; LONGEST];
+    let mut buffer = [0; MAX_DATAGRAM_BYTES];
     loop {
         let length = match listener.recv(&mut buffer) {
             Ok(length) => length,
@@ -115,6 +115,6 @@ fn listen(listener: &UnixDatagram, evidence: &Evidence, seen: &Mutex<Seen>, stop
                 seen.running.remove(&key);
             }
         }
-        evidence.note("witness.jsonl", &told);
+        evidence.append("witness.jsonl", &told);
     }
 }

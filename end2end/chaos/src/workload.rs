@@ -1,24 +1,24 @@
 //! What there is to do while things break: jobs of every kind, drawn from the seed.
 
 use chrono::{DateTime, Timelike, Utc};
-use milvaion_api::request::JobInput;
+use milvaion_api::requests::JobInput;
 use milvaion_schedule::{
-    rules::{Misfire, Overlap, Rules},
+    rules::{MisfirePolicy, OverlapPolicy, Rules},
     schedule::Schedule,
 };
 use rand::{Rng, RngExt, rngs::StdRng};
 use serde_json::{Value, json};
 
 /// The worker id that everything is addressed to.
-pub(crate) const WORKER: &str = "chaos";
+pub(crate) const WORKER_ID: &str = "chaos";
 
 /// A job to be defined.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct JobPlan {
     /// What it runs.
     pub(crate) kind: &'static str,
     /// When.
-    pub(crate) when: When,
+    pub(crate) when: JobTiming,
     /// Failures that are followed by another attempt.
     pub(crate) max_retries: u16,
     /// How long a run lasts, if not as its type says.
@@ -27,7 +27,7 @@ pub(crate) struct Plan {
 
 /// When a job is due.
 #[derive(Clone, Debug)]
-pub(crate) enum When {
+pub(crate) enum JobTiming {
     /// By an expression of six fields in UTC.
     Cron(String),
     /// At one instant.
@@ -36,9 +36,9 @@ pub(crate) enum When {
     Manual,
 }
 
-impl Plan {
+impl JobPlan {
     /// A job of a type, with the retries that the type is about.
-    pub(crate) fn new(kind: &'static str, when: When) -> Self {
+    pub(crate) fn new(kind: &'static str, when: JobTiming) -> Self {
         let max_retries = match kind {
             "flaky" => 2,
             "failing" | "panics" => 1,
@@ -48,13 +48,13 @@ impl Plan {
     }
 
     /// Every `seconds` seconds of the minute.
-    pub(crate) fn each(kind: &'static str, seconds: u32) -> Self {
+    pub(crate) fn every(kind: &'static str, seconds: u32) -> Self {
         let expression = if seconds == 1 { "* * * * * *".to_owned() } else { format!("*/{seconds} * * * * *") };
-        Self::new(kind, When::Cron(expression))
+        Self::new(kind, JobTiming::Cron(expression))
     }
 
     /// Whose runs last so long.
-    pub(crate) fn lasting(mut self, milliseconds: u64) -> Self {
+    pub(crate) fn with_duration_ms(mut self, milliseconds: u64) -> Self {
         self.milliseconds = Some(milliseconds);
         self
     }
@@ -65,23 +65,23 @@ impl Plan {
             display_name: name.into(),
             description: String::new(),
             tags: Vec::new(),
-            worker_id: WORKER.into(),
+            worker_id: WORKER_ID.into(),
             job_type: self.kind.into(),
             job_data: self.milliseconds.map_or_else(|| json!({}), |n| json!({"milliseconds": n})),
             schedule: match &self.when {
-                When::Cron(expression) => Schedule::Cron { expression: expression.clone(), zone: "UTC".into() },
-                When::Once(at) => Schedule::Once { at: *at },
-                When::Manual => Schedule::Manual,
+                JobTiming::Cron(expression) => Schedule::Cron { expression: expression.clone(), zone: "UTC".into() },
+                JobTiming::Once(at) => Schedule::Once { at: *at },
+                JobTiming::Manual => Schedule::Manual,
             },
             is_active: true,
             priority: 3,
             timeout_seconds: None,
             // Everything that is missed is owed, so that nothing that is lost can pass for a policy.
             rules: Rules {
-                misfire: Misfire::CatchUp,
+                misfire: MisfirePolicy::CatchUp,
                 catch_up_limit: 1_000,
                 catch_up_window_seconds: 3_600,
-                overlap: Overlap::Allow,
+                overlap: OverlapPolicy::Allow,
                 max_retries: self.max_retries,
                 base_retry_delay_seconds: 1,
                 ..Rules::default()
@@ -92,9 +92,9 @@ impl Plan {
     /// As the checker is told.
     pub(crate) fn evidence(&self, job: &Value, name: &str) -> Value {
         let (kind, cron, once) = match &self.when {
-            When::Cron(expression) => ("cron", Some(expression.as_str()), None),
-            When::Once(at) => ("once", None, Some(at.timestamp_micros())),
-            When::Manual => ("manual", None, None),
+            JobTiming::Cron(expression) => ("cron", Some(expression.as_str()), None),
+            JobTiming::Once(at) => ("once", None, Some(at.timestamp_micros())),
+            JobTiming::Manual => ("manual", None, None),
         };
         json!({
             "job": job, "name": name, "kind": kind, "cron": cron, "once": once, "type": self.kind,
@@ -105,25 +105,25 @@ impl Plan {
 
 /// The ordinary mix: sixty jobs, about 27 occurrences a second. `window` is how many seconds from now the single runs are
 /// spread over.
-pub(crate) fn usual(random: &mut StdRng, window: u64) -> Vec<Plan> {
+pub(crate) fn default_workload(random: &mut StdRng, window: u64) -> Vec<JobPlan> {
     let mut plans = Vec::with_capacity(60);
-    let mut add = |kind, count: usize, make: &mut dyn FnMut(&'static str) -> Plan| {
+    let mut add = |kind, count: usize, make: &mut dyn FnMut(&'static str) -> JobPlan| {
         plans.extend((0..count).map(|_| make(kind)));
     };
     for (kind, each_second, each_five) in
         [("quick", 16, 16), ("flaky", 2, 1), ("failing", 1, 1), ("panics", 1, 0), ("long", 0, 2)]
     {
-        add(kind, each_second, &mut |kind| Plan::each(kind, 1));
-        add(kind, each_five, &mut |kind| Plan::each(kind, 5));
+        add(kind, each_second, &mut |kind| JobPlan::every(kind, 1));
+        add(kind, each_five, &mut |kind| JobPlan::every(kind, 5));
     }
     for (kind, each_minute, once) in [("quick", 6, 8), ("long", 2, 2)] {
         add(kind, each_minute, &mut |kind| {
-            Plan::new(kind, When::Cron(format!("{} * * * * *", random.random_range(0..60))))
+            JobPlan::new(kind, JobTiming::Cron(format!("{} * * * * *", random.random_range(0..60))))
         });
-        add(kind, once, &mut |kind| Plan::new(kind, When::Once(some_second(random, window))));
+        add(kind, once, &mut |kind| JobPlan::new(kind, JobTiming::Once(some_second(random, window))));
     }
-    add("quick", 1, &mut |kind| Plan::new(kind, When::Manual));
-    add("obedient", 1, &mut |kind| Plan::new(kind, When::Manual));
+    add("quick", 1, &mut |kind| JobPlan::new(kind, JobTiming::Manual));
+    add("obedient", 1, &mut |kind| JobPlan::new(kind, JobTiming::Manual));
     plans
 }
 

@@ -6,13 +6,13 @@
 pub mod stack;
 
 use chrono::{DateTime, Utc};
-use milvaion_api::request::JobInput;
+use milvaion_api::requests::JobInput;
 use milvaion_protocol::id::JobId;
 use milvaion_schedule::{rules::Rules, schedule::Schedule};
 use milvaion_server::{
     clock::Clock,
     config::database::DatabaseConfig,
-    store::{Store, jobs::Edit},
+    store::{Store, jobs::AuditStamp},
 };
 use sqlx::{Connection, Executor, PgConnection};
 
@@ -78,6 +78,9 @@ pub fn job(schedule: Schedule) -> JobInput {
 /// Stores a job that is due at `due`.
 pub async fn insert(store: &Store, clock: &Clock, schedule: Schedule, due: Option<DateTime<Utc>>) -> JobId {
     let id = clock.job_id();
-    store.insert_job(id, &job(schedule), due, Edit { by: "test", at: clock.now() }).await.expect("the job is stored");
+    store
+        .insert_job(id, &job(schedule), due, AuditStamp { by: "test", at: clock.now() })
+        .await
+        .expect("the job is stored");
     id
 }

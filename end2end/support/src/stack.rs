@@ -8,10 +8,10 @@ use std::{
 };
 
 use milvaion_api::{
-    access::Role,
     page::OccurrenceFilter,
-    request::JobForm,
-    view::{Me, OccurrenceView},
+    permissions::Role,
+    requests::JobForm,
+    views::{CurrentUser, OccurrenceView},
 };
 use milvaion_protocol::{
     id::{OccurrenceId, UserId},
@@ -20,7 +20,7 @@ use milvaion_protocol::{
 use milvaion_server::{
     clock::Clock,
     config::{
-        Config, alerts::AlertsConfig, background::BackgroundConfig, broker::BrokerConfig, cache::CacheConfig,
+        ServerConfig, alerts::AlertsConfig, background::BackgroundConfig, broker::BrokerConfig, cache::CacheConfig,
         database::DatabaseConfig, http::HttpConfig,
     },
     domain::liveness,
@@ -33,12 +33,12 @@ use tokio_util::sync::CancellationToken;
 use super::{database_url, unique, url};
 
 /// How long something may take before a test gives up on it. Generous: the machine may be busy.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A configuration on fresh names.
-pub async fn config() -> Config {
+pub async fn config() -> ServerConfig {
     let prefix = unique("t");
-    Config {
+    ServerConfig {
         database_url: None,
         redis_url: None,
         amqp_url: None,
@@ -59,19 +59,19 @@ pub async fn config() -> Config {
             rebuild: Duration::from_secs(60),
             republish: Duration::from_secs(1),
         },
-        lost: Default::default(),
+        lost_runs: Default::default(),
         retention: Default::default(),
     }
 }
 
 /// A server on a configuration.
-pub async fn server(config: &Config) -> Server {
+pub async fn server(config: &ServerConfig) -> Server {
     Server::start(config, Clock::system()).await.expect("the server starts")
 }
 
 /// A job that does what its input says, and remembers which occurrences it started.
 #[derive(Clone, Default)]
-pub struct Echo {
+pub struct EchoJob {
     started: Arc<Mutex<Vec<OccurrenceId>>>,
 }
 
@@ -82,7 +82,7 @@ pub struct EchoInput {
     pub say: String,
 }
 
-impl Job for Echo {
+impl Job for EchoJob {
     const TYPE: &'static str = "echo";
     const DESCRIPTION: &'static str = "Answers what it is told.";
     type Input = EchoInput;
@@ -97,7 +97,7 @@ impl Job for Echo {
 
 /// A running worker; dropping it leaves it to the end of the test's runtime.
 pub struct RunningWorker {
-    echo: Echo,
+    echo: EchoJob,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
@@ -123,8 +123,8 @@ impl RunningWorker {
 }
 
 /// A worker called `w` that can echo.
-pub fn worker(config: &Config) -> RunningWorker {
-    let echo = Echo::default();
+pub fn worker(config: &ServerConfig) -> RunningWorker {
+    let echo = EchoJob::default();
     let stop = CancellationToken::new();
     let task = worker_with(config, &stop, |worker| worker.job(echo.clone()));
     RunningWorker { echo, stop, task }
@@ -133,7 +133,7 @@ pub fn worker(config: &Config) -> RunningWorker {
 /// A worker called `w` on the names of a configuration, until `stop`. What is special about it is the test's to say: its
 /// jobs before all.
 pub fn worker_with(
-    config: &Config,
+    config: &ServerConfig,
     stop: &CancellationToken,
     special: impl FnOnce(WorkerBuilder) -> WorkerBuilder,
 ) -> JoinHandle<()> {
@@ -150,8 +150,8 @@ pub fn worker_with(
 }
 
 /// Somebody who may do everything.
-pub fn admin() -> Me {
-    Me { id: UserId::default(), name: "Ana".into(), email: "ana@example.org".into(), role: Role::Admin }
+pub fn admin() -> CurrentUser {
+    CurrentUser { id: UserId::default(), name: "Ana".into(), email: "ana@example.org".into(), role: Role::Admin }
 }
 
 /// A job form for worker `w`'s echo.
@@ -171,14 +171,14 @@ pub fn form(name: &str) -> JobForm {
 ///
 /// # Panics
 ///
-/// When it does not come within [`PATIENCE`].
+/// When it does not come within [`WAIT_TIMEOUT`].
 pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
     let begun = tokio::time::Instant::now();
     loop {
         if let Some(found) = look().await {
             return found;
         }
-        assert!(begun.elapsed() < PATIENCE, "{what} did not come within {} s", PATIENCE.as_secs());
+        assert!(begun.elapsed() < WAIT_TIMEOUT, "{what} did not come within {} s", WAIT_TIMEOUT.as_secs());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -193,7 +193,7 @@ pub async fn ended(server: &Server, id: OccurrenceId) -> OccurrenceView {
 }
 
 /// Every occurrence there is, newest first.
-pub async fn all(server: &Server, status: Option<OccurrenceStatus>) -> Vec<milvaion_api::view::OccurrenceRow> {
+pub async fn all(server: &Server, status: Option<OccurrenceStatus>) -> Vec<milvaion_api::views::OccurrenceRow> {
     let mut rows = Vec::new();
     let mut filter = OccurrenceFilter { status, limit: 200, ..OccurrenceFilter::default() };
     loop {

@@ -34,7 +34,7 @@ pub struct ClaimReply {
     pub granted: bool,
     /// Why not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<Denial>,
+    pub reason: Option<ClaimDenial>,
     /// The instance that runs it, where that is the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
@@ -44,7 +44,7 @@ pub struct ClaimReply {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub enum Denial {
+pub enum ClaimDenial {
     /// An instance has reported that it runs it; if that one has died, a next attempt follows.
     Running,
     /// It has ended.
@@ -59,10 +59,10 @@ pub enum Denial {
     Unknown,
 }
 
-impl Denial {
+impl ClaimDenial {
     /// Why, for a log.
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn describe(self) -> &'static str {
         match self {
             Self::Running => "somebody else runs it",
             Self::Ended => "it has ended",

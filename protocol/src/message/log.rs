@@ -43,7 +43,7 @@ impl LogLevel {
 
     /// The word people read.
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Debug => "debug",
             Self::Info => "info",
@@ -75,7 +75,7 @@ pub struct LogLine {
 
 /// The first `seq` of an attempt's lines.
 #[must_use]
-pub const fn first_seq(attempt: u32) -> i64 {
+pub const fn first_log_seq(attempt: u32) -> i64 {
     attempt as i64 * 1_000_000
 }
 

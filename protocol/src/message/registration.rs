@@ -13,9 +13,9 @@ use crate::id::OccurrenceId;
 #[serde(tag = "kind", rename_all = "camelCase")]
 pub enum RegistrationMessage {
     /// Sent when the worker starts and after each reconnect.
-    Hello(Hello),
+    Hello(InstanceHello),
     /// Sent every five seconds.
-    Heartbeat(Heartbeat),
+    Heartbeat(InstanceHeartbeat),
     /// Sent by a worker that stops in an orderly way.
     Goodbye {
         /// Who goes.
@@ -28,7 +28,7 @@ pub enum RegistrationMessage {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub struct Hello {
+pub struct InstanceHello {
     /// The group this process belongs to; jobs are addressed to it.
     pub worker_id: String,
     /// This process.
@@ -76,7 +76,7 @@ pub struct JobTypeInfo {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub struct Heartbeat {
+pub struct InstanceHeartbeat {
     /// The group.
     pub worker_id: String,
     /// This process.

@@ -39,7 +39,7 @@ pub struct StatusReport {
     pub duration_ms: Option<u64>,
     /// How far it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub progress: Option<Progress>,
+    pub progress: Option<RunProgress>,
     /// With Failed: another attempt is useless, whatever retries are left.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub permanent: bool,
@@ -80,7 +80,7 @@ impl StatusReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub struct Progress {
+pub struct RunProgress {
     /// 0 to 100.
     pub percent: u8,
     /// What it is doing.

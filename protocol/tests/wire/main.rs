@@ -3,7 +3,7 @@
 //! Each golden is checked both ways: what we write is the golden, and the golden is read as what we wrote. It is then
 //! read again with fields of tomorrow strewn into every object, and once more with nothing but what has no default. A
 //! worker in another language, an old server beside a new one and a browser tab from yesterday all rest on these pages,
-//! so a test that fails here is not mended by editing the golden: see [`RULE`]. The same goldens are held against the
+//! so a test that fails here is not mended by editing the golden: see [`CONTRACT_RULE`]. The same goldens are held against the
 //! schemas in `docs/protocol`.
 
 mod messages;
@@ -18,23 +18,23 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 /// Said by every assertion here.
-const RULE: &str = "a changed golden is a changed contract: a field may be added with a default, none may be renamed, \
+const CONTRACT_RULE: &str = "a changed golden is a changed contract: a field may be added with a default, none may be renamed, \
                     removed or given another meaning, and a number keeps what it stands for";
 
-const OCCURRENCE: &str = "019a9b3f-7c00-7abc-8def-0123456789ab";
-const JOB: &str = "019a9b3f-0000-7abc-8def-0123456789ab";
-const DUE: &str = "2026-11-21T09:00:00Z";
-const LATER: &str = "2026-11-21T09:00:00.123456Z";
+const OCCURRENCE_ID: &str = "019a9b3f-7c00-7abc-8def-0123456789ab";
+const JOB_ID: &str = "019a9b3f-0000-7abc-8def-0123456789ab";
+const DUE_TIME: &str = "2026-11-21T09:00:00Z";
+const LATER_TIME: &str = "2026-11-21T09:00:00.123456Z";
 
 /// Members whose contents are somebody else's: everything in them is kept, so nothing in them is unknown.
-const FREE: [&str; 3] = ["jobData", "data", "schema"];
+const FREE_FORM_FIELDS: [&str; 3] = ["jobData", "data", "schema"];
 
 fn occurrence() -> OccurrenceId {
-    OCCURRENCE.parse().expect("an id")
+    OCCURRENCE_ID.parse().expect("an id")
 }
 
 fn job() -> JobId {
-    JOB.parse().expect("an id")
+    JOB_ID.parse().expect("an id")
 }
 
 fn at(text: &str) -> DateTime<Utc> {
@@ -48,7 +48,8 @@ fn of_tomorrow(json: &Value) -> Value {
             let mut wider: serde_json::Map<String, Value> = fields
                 .iter()
                 .map(|(name, value)| {
-                    let value = if FREE.contains(&name.as_str()) { value.clone() } else { of_tomorrow(value) };
+                    let value =
+                        if FREE_FORM_FIELDS.contains(&name.as_str()) { value.clone() } else { of_tomorrow(value) };
                     (name.clone(), value)
                 })
                 .collect();
@@ -63,24 +64,24 @@ fn of_tomorrow(json: &Value) -> Value {
 /// Checks one value against its golden, both ways, and that readers ignore what they do not know.
 #[track_caller]
 fn golden<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T, json: Value) {
-    assert_eq!(serde_json::to_value(value).expect("it can be written"), json, "{RULE}");
+    assert_eq!(serde_json::to_value(value).expect("it can be written"), json, "{CONTRACT_RULE}");
     schemas::take::<T>(&json);
     schemas::take::<T>(&of_tomorrow(&json));
-    assert_eq!(&read::<T>(of_tomorrow(&json)), value, "an unknown field is ignored; {RULE}");
-    assert_eq!(&read::<T>(json), value, "{RULE}");
+    assert_eq!(&read::<T>(of_tomorrow(&json)), value, "an unknown field is ignored; {CONTRACT_RULE}");
+    assert_eq!(&read::<T>(json), value, "{CONTRACT_RULE}");
 }
 
 /// Checks that the least a writer may send is read with these defaults.
 #[track_caller]
 fn least<T: DeserializeOwned + PartialEq + Debug>(json: Value, value: &T) {
     schemas::take::<T>(&json);
-    assert_eq!(&read::<T>(json), value, "a missing field takes its default; {RULE}");
+    assert_eq!(&read::<T>(json), value, "a missing field takes its default; {CONTRACT_RULE}");
 }
 
 #[track_caller]
 fn read<T: DeserializeOwned>(json: Value) -> T {
     // Through text, as it comes from a broker: borrowed and owned readers may differ.
-    serde_json::from_str(&json.to_string()).unwrap_or_else(|error| panic!("{error}; {RULE}\n{json:#}"))
+    serde_json::from_str(&json.to_string()).unwrap_or_else(|error| panic!("{error}; {CONTRACT_RULE}\n{json:#}"))
 }
 
 #[test]

@@ -2,21 +2,21 @@
 
 use milvaion_protocol::{
     message::{
-        CancelMessage, ClaimReply, ClaimRequest, Denial, Heartbeat, Hello, JobMessage, JobTypeInfo, LogLevel, LogLine,
-        LogMessage, Progress, RegistrationMessage, StatusMessage, StatusReport,
+        CancelMessage, ClaimDenial, ClaimReply, ClaimRequest, InstanceHeartbeat, InstanceHello, JobMessage,
+        JobTypeInfo, LogLevel, LogLine, LogMessage, RegistrationMessage, RunProgress, StatusMessage, StatusReport,
     },
     status::OccurrenceStatus,
 };
 use serde_json::{Value, json};
 
-use crate::{DUE, JOB, LATER, OCCURRENCE, at, golden, job, least, occurrence};
+use crate::{DUE_TIME, JOB_ID, LATER_TIME, OCCURRENCE_ID, at, golden, job, least, occurrence};
 
 // --- Server to worker. ---
 
 #[test]
 fn cancel_message() {
     let message = CancelMessage { occurrence_id: occurrence(), attempt: 2, reason: "too slow".into() };
-    golden(&message, json!({ "occurrenceId": OCCURRENCE, "attempt": 2, "reason": "too slow" }));
+    golden(&message, json!({ "occurrenceId": OCCURRENCE_ID, "attempt": 2, "reason": "too slow" }));
 }
 
 #[test]
@@ -28,8 +28,8 @@ fn job_message() {
         job_type: "http-request".into(),
         job_data: json!({ "url": "https://example.org", "headers": {} }),
         correlation_id: occurrence(),
-        scheduled_for: at(DUE),
-        timestamp: at(LATER),
+        scheduled_for: at(DUE_TIME),
+        timestamp: at(LATER_TIME),
         attempt: 2,
         retry_count: 1,
         max_retries: 3,
@@ -38,14 +38,14 @@ fn job_message() {
         traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into()),
     };
     let json = json!({
-        "occurrenceId": OCCURRENCE,
-        "jobId": JOB,
+        "occurrenceId": OCCURRENCE_ID,
+        "jobId": JOB_ID,
         "jobName": "Nightly report",
         "jobType": "http-request",
         "jobData": { "url": "https://example.org", "headers": {} },
-        "correlationId": OCCURRENCE,
-        "scheduledFor": DUE,
-        "timestamp": LATER,
+        "correlationId": OCCURRENCE_ID,
+        "scheduledFor": DUE_TIME,
+        "timestamp": LATER_TIME,
         "attempt": 2,
         "retryCount": 1,
         "maxRetries": 3,
@@ -64,8 +64,8 @@ fn job_message() {
 
     least(
         json!({
-            "occurrenceId": OCCURRENCE, "jobId": JOB, "jobType": "http-request", "correlationId": OCCURRENCE,
-            "scheduledFor": DUE, "timestamp": LATER,
+            "occurrenceId": OCCURRENCE_ID, "jobId": JOB_ID, "jobType": "http-request", "correlationId": OCCURRENCE_ID,
+            "scheduledFor": DUE_TIME, "timestamp": LATER_TIME,
         }),
         &JobMessage {
             job_name: String::new(),
@@ -89,11 +89,11 @@ fn report() -> StatusReport {
         attempt: 2,
         instance_id: "mail-0a1b2c3d".into(),
         status: OccurrenceStatus::Failed,
-        timestamp: at(LATER),
+        timestamp: at(LATER_TIME),
         result: Some("{\"sent\":3}".into()),
         exception: Some("the mailbox is full".into()),
         duration_ms: Some(1_250),
-        progress: Some(Progress { percent: 40, message: "2 of 5".into() }),
+        progress: Some(RunProgress { percent: 40, message: "2 of 5".into() }),
         permanent: true,
         retry_after_ms: Some(90_000),
     }
@@ -101,11 +101,11 @@ fn report() -> StatusReport {
 
 fn report_json() -> Value {
     json!({
-        "occurrenceId": OCCURRENCE,
+        "occurrenceId": OCCURRENCE_ID,
         "attempt": 2,
         "instanceId": "mail-0a1b2c3d",
         "status": 3,
-        "timestamp": LATER,
+        "timestamp": LATER_TIME,
         "result": "{\"sent\":3}",
         "exception": "the mailbox is full",
         "durationMs": 1250,
@@ -119,7 +119,7 @@ fn report_json() -> Value {
 fn status_report() {
     golden(&report(), report_json());
     let least_json =
-        json!({ "occurrenceId": OCCURRENCE, "instanceId": "mail-0a1b2c3d", "status": 1, "timestamp": LATER });
+        json!({ "occurrenceId": OCCURRENCE_ID, "instanceId": "mail-0a1b2c3d", "status": 1, "timestamp": LATER_TIME });
     let running = StatusReport {
         attempt: 1,
         status: OccurrenceStatus::Running,
@@ -136,10 +136,10 @@ fn status_report() {
     golden(
         &running,
         json!({
-            "occurrenceId": OCCURRENCE, "attempt": 1, "instanceId": "mail-0a1b2c3d", "status": 1, "timestamp": LATER,
+            "occurrenceId": OCCURRENCE_ID, "attempt": 1, "instanceId": "mail-0a1b2c3d", "status": 1, "timestamp": LATER_TIME,
         }),
     );
-    least(json!({ "percent": 7 }), &Progress { percent: 7, message: String::new() });
+    least(json!({ "percent": 7 }), &RunProgress { percent: 7, message: String::new() });
 }
 
 #[test]
@@ -156,21 +156,21 @@ fn status_message_batched_and_alone() {
 fn claims() {
     golden(
         &ClaimRequest { occurrence_id: occurrence(), attempt: 2, instance_id: "mail-0a1b2c3d".into() },
-        json!({ "occurrenceId": OCCURRENCE, "attempt": 2, "instanceId": "mail-0a1b2c3d" }),
+        json!({ "occurrenceId": OCCURRENCE_ID, "attempt": 2, "instanceId": "mail-0a1b2c3d" }),
     );
     let granted = ClaimReply { occurrence_id: occurrence(), attempt: 2, granted: true, reason: None, by: None };
-    golden(&granted, json!({ "occurrenceId": OCCURRENCE, "attempt": 2, "granted": true }));
+    golden(&granted, json!({ "occurrenceId": OCCURRENCE_ID, "attempt": 2, "granted": true }));
     for (reason, word) in [
-        (Denial::Running, "running"),
-        (Denial::Ended, "ended"),
-        (Denial::Cancelled, "cancelled"),
-        (Denial::Superseded, "superseded"),
-        (Denial::Waiting, "waiting"),
-        (Denial::Unknown, "unknown"),
+        (ClaimDenial::Running, "running"),
+        (ClaimDenial::Ended, "ended"),
+        (ClaimDenial::Cancelled, "cancelled"),
+        (ClaimDenial::Superseded, "superseded"),
+        (ClaimDenial::Waiting, "waiting"),
+        (ClaimDenial::Unknown, "unknown"),
     ] {
         golden(
             &ClaimReply { granted: false, reason: Some(reason), by: Some("mail-9f8e7d6c".into()), ..granted.clone() },
-            json!({ "occurrenceId": OCCURRENCE, "attempt": 2, "granted": false, "reason": word, "by": "mail-9f8e7d6c" }),
+            json!({ "occurrenceId": OCCURRENCE_ID, "attempt": 2, "granted": false, "reason": word, "by": "mail-9f8e7d6c" }),
         );
     }
 }
@@ -179,7 +179,7 @@ fn claims() {
 fn line() -> LogLine {
     LogLine {
         seq: 2_000_017,
-        at: at(LATER),
+        at: at(LATER_TIME),
         level: LogLevel::Warn,
         message: "slow answer\nfrom the mailbox".into(),
         data: Some(json!({ "elapsedMs": 900 })),
@@ -190,7 +190,7 @@ fn line() -> LogLine {
 fn line_json() -> Value {
     json!({
         "seq": 2_000_017,
-        "at": LATER,
+        "at": LATER_TIME,
         "level": "warn",
         "message": "slow answer\nfrom the mailbox",
         "data": { "elapsedMs": 900 },
@@ -203,14 +203,14 @@ fn log_message() {
     golden(
         &LogMessage { occurrence_id: occurrence(), lines: vec![line(), lean.clone()] },
         json!({
-            "occurrenceId": OCCURRENCE,
+            "occurrenceId": OCCURRENCE_ID,
             "lines": [
                 line_json(),
-                { "seq": 2_000_017, "at": LATER, "level": "info", "message": "slow answer\nfrom the mailbox" },
+                { "seq": 2_000_017, "at": LATER_TIME, "level": "info", "message": "slow answer\nfrom the mailbox" },
             ],
         }),
     );
-    least(json!({ "seq": 2_000_017, "at": LATER, "message": "slow answer\nfrom the mailbox" }), &lean);
+    least(json!({ "seq": 2_000_017, "at": LATER_TIME, "message": "slow answer\nfrom the mailbox" }), &lean);
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn registration_hello() {
         concurrency: 10,
         timeout_seconds: Some(60),
     };
-    let hello = Hello {
+    let hello = InstanceHello {
         worker_id: "mail".into(),
         instance_id: "mail-0a1b2c3d".into(),
         host: "post-office".into(),
@@ -230,7 +230,7 @@ fn registration_hello() {
         version: "1.2.3".into(),
         capacity: 50,
         job_types: vec![info.clone()],
-        timestamp: at(LATER),
+        timestamp: at(LATER_TIME),
     };
     golden(
         &RegistrationMessage::Hello(hello.clone()),
@@ -249,7 +249,7 @@ fn registration_hello() {
                 "concurrency": 10,
                 "timeoutSeconds": 60,
             }],
-            "timestamp": LATER,
+            "timestamp": LATER_TIME,
         }),
     );
     let bare =
@@ -257,9 +257,9 @@ fn registration_hello() {
     least(
         json!({
             "kind": "hello", "workerId": "mail", "instanceId": "mail-0a1b2c3d", "jobTypes": [{ "jobType": "send" }],
-            "timestamp": LATER,
+            "timestamp": LATER_TIME,
         }),
-        &RegistrationMessage::Hello(Hello {
+        &RegistrationMessage::Hello(InstanceHello {
             host: String::new(),
             pid: 0,
             version: String::new(),
@@ -272,31 +272,31 @@ fn registration_hello() {
 
 #[test]
 fn registration_heartbeat_and_goodbye() {
-    let beat = Heartbeat {
+    let beat = InstanceHeartbeat {
         worker_id: "mail".into(),
         instance_id: "mail-0a1b2c3d".into(),
         running: vec![occurrence()],
         notice: Some("The disk is full.".into()),
-        timestamp: at(LATER),
+        timestamp: at(LATER_TIME),
     };
     golden(
         &RegistrationMessage::Heartbeat(beat.clone()),
         json!({
-            "kind": "heartbeat", "workerId": "mail", "instanceId": "mail-0a1b2c3d", "running": [OCCURRENCE],
-            "notice": "The disk is full.", "timestamp": LATER,
+            "kind": "heartbeat", "workerId": "mail", "instanceId": "mail-0a1b2c3d", "running": [OCCURRENCE_ID],
+            "notice": "The disk is full.", "timestamp": LATER_TIME,
         }),
     );
-    let beat = Heartbeat { notice: None, ..beat };
+    let beat = InstanceHeartbeat { notice: None, ..beat };
     golden(
         &RegistrationMessage::Heartbeat(beat.clone()),
         json!({
-            "kind": "heartbeat", "workerId": "mail", "instanceId": "mail-0a1b2c3d", "running": [OCCURRENCE],
-            "timestamp": LATER,
+            "kind": "heartbeat", "workerId": "mail", "instanceId": "mail-0a1b2c3d", "running": [OCCURRENCE_ID],
+            "timestamp": LATER_TIME,
         }),
     );
     least(
-        json!({ "kind": "heartbeat", "workerId": "mail", "instanceId": "mail-0a1b2c3d", "timestamp": LATER }),
-        &RegistrationMessage::Heartbeat(Heartbeat { running: Vec::new(), ..beat }),
+        json!({ "kind": "heartbeat", "workerId": "mail", "instanceId": "mail-0a1b2c3d", "timestamp": LATER_TIME }),
+        &RegistrationMessage::Heartbeat(InstanceHeartbeat { running: Vec::new(), ..beat }),
     );
     golden(
         &RegistrationMessage::Goodbye { instance_id: "mail-0a1b2c3d".into() },

@@ -2,12 +2,12 @@
 
 use milvaion_protocol::{
     message::{self, LogLevel},
-    status::{ALL, OccurrenceStatus},
-    topology::{self, Keys, Topology},
+    status::{ALL_STATUSES, OccurrenceStatus},
+    topology::{self, RedisKeys, Topology},
 };
 use serde_json::json;
 
-use crate::{RULE, golden, occurrence};
+use crate::{CONTRACT_RULE, golden, occurrence};
 
 #[test]
 fn every_status_has_its_number_for_ever() {
@@ -21,10 +21,10 @@ fn every_status_has_its_number_for_ever() {
         (OccurrenceStatus::Unknown, 6),
         (OccurrenceStatus::Skipped, 7),
     ];
-    assert_eq!(numbers.map(|(status, _)| status), ALL, "every status stands in this table");
+    assert_eq!(numbers.map(|(status, _)| status), ALL_STATUSES, "every status stands in this table");
     for (status, number) in numbers {
         golden(&status, json!(number));
-        assert_eq!(status.code(), number, "the database holds the same number; {RULE}");
+        assert_eq!(status.code(), number, "the database holds the same number; {CONTRACT_RULE}");
     }
     for wrong in [json!(8), json!(-1), json!("Completed"), json!(null), json!(70_000)] {
         assert!(serde_json::from_value::<OccurrenceStatus>(wrong.clone()).is_err(), "{wrong} is no status");
@@ -40,7 +40,7 @@ fn words_for_log_levels() {
         (LogLevel::Error, "error", 3),
     ] {
         golden(&level, json!(word));
-        assert_eq!((level.code(), LogLevel::from_code(code)), (code, level), "{RULE}");
+        assert_eq!((level.code(), LogLevel::from_code(code)), (code, level), "{CONTRACT_RULE}");
     }
 }
 
@@ -72,7 +72,7 @@ fn names_on_the_broker_and_in_redis() {
             "mail_deu.send__letter.*",
             "mail_deu.send__letter.019a9b3f-7c00-7abc-8def-0123456789ab",
         ],
-        "{RULE}"
+        "{CONTRACT_RULE}"
     );
     assert_eq!(
         [
@@ -82,9 +82,9 @@ fn names_on_the_broker_and_in_redis() {
             topology::HEADER_REPUBLISH,
         ],
         ["x-retry-count", "x-max-retries", "x-original-correlation-id", "x-republish"],
-        "{RULE}"
+        "{CONTRACT_RULE}"
     );
-    let keys = Keys::default();
+    let keys = RedisKeys::default();
     assert_eq!(
         [
             keys.schedule(),
@@ -104,16 +104,16 @@ fn names_on_the_broker_and_in_redis() {
             "Milvaion:JobScheduler:running:019a9b3f-7c00-7abc-8def-0123456789ab",
             "Milvaion:JobScheduler:cancel:019a9b3f-7c00-7abc-8def-0123456789ab",
         ],
-        "{RULE}"
+        "{CONTRACT_RULE}"
     );
 }
 
 #[test]
 fn limits_that_the_other_side_counts_on() {
     // A queue is declared with its number of priorities; another number is refused by the broker that has the first.
-    assert_eq!(topology::MAX_PRIORITY, 5, "{RULE}");
-    assert_eq!((message::MAX_MESSAGE, message::MAX_JOB_DATA), (1_048_576, 65_536), "{RULE}");
-    assert_eq!((message::MAX_RESULT, message::MAX_LOG_LINE), (65_536, 8_192), "{RULE}");
-    assert_eq!((message::HEARTBEAT_SECONDS, message::LOST_AFTER_SECONDS), (5, 15), "{RULE}");
-    assert_eq!([message::first_seq(1), message::first_seq(3)], [1_000_000, 3_000_000], "{RULE}");
+    assert_eq!(topology::MAX_PRIORITY, 5, "{CONTRACT_RULE}");
+    assert_eq!((message::MAX_MESSAGE_BYTES, message::MAX_JOB_DATA_BYTES), (1_048_576, 65_536), "{CONTRACT_RULE}");
+    assert_eq!((message::MAX_RESULT_BYTES, message::MAX_LOG_LINE_BYTES), (65_536, 8_192), "{CONTRACT_RULE}");
+    assert_eq!((message::HEARTBEAT_INTERVAL_SECONDS, message::INSTANCE_TIMEOUT_SECONDS), (5, 15), "{CONTRACT_RULE}");
+    assert_eq!([message::first_log_seq(1), message::first_log_seq(3)], [1_000_000, 3_000_000], "{CONTRACT_RULE}");
 }

@@ -9,13 +9,13 @@ use milvaion_protocol::{
         CancelMessage, ClaimReply, ClaimRequest, JobMessage, LogMessage, RegistrationMessage, StatusMessage,
         StatusReport,
     },
-    schema::{self, DeadLetterHeaders, Death, GivenUp, JobHeaders},
+    schema::{self, DeadLetterCause, DeadLetterHeaders, DeathRecord, JobHeaders},
     topology,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::{DUE, JOB, LATER, OCCURRENCE, golden, least, occurrence};
+use crate::{DUE_TIME, JOB_ID, LATER_TIME, OCCURRENCE_ID, golden, least, occurrence};
 
 fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("../docs/protocol/{name}.schema.json"))
@@ -87,16 +87,16 @@ fn the_manual_names_every_schema_and_its_examples_hold() {
 fn headers() {
     let headers = JobHeaders { retry_count: 1, max_retries: 3, correlation_id: occurrence(), republish: Some(1) };
     let json = json!({
-        "x-retry-count": 1, "x-max-retries": 3, "x-original-correlation-id": OCCURRENCE, "x-republish": 1,
+        "x-retry-count": 1, "x-max-retries": 3, "x-original-correlation-id": OCCURRENCE_ID, "x-republish": 1,
     });
     golden(&headers, json);
     golden(
         &JobHeaders { republish: None, ..headers },
-        json!({ "x-retry-count": 1, "x-max-retries": 3, "x-original-correlation-id": OCCURRENCE }),
+        json!({ "x-retry-count": 1, "x-max-retries": 3, "x-original-correlation-id": OCCURRENCE_ID }),
     );
-    let death = Death { reason: "rejected".into(), queue: "milvaion.jobs.mail.send".into() };
+    let death = DeathRecord { reason: "rejected".into(), queue: "milvaion.jobs.mail.send".into() };
     golden(
-        &DeadLetterHeaders { cause: Some(GivenUp::Poison), deaths: vec![death] },
+        &DeadLetterHeaders { cause: Some(DeadLetterCause::Poison), deaths: vec![death] },
         json!({
             "x-milvaion-cause": "poison", "x-death": [{ "reason": "rejected", "queue": "milvaion.jobs.mail.send" }],
         }),
@@ -125,10 +125,10 @@ fn refused<T: DeserializeOwned>(name: &str, json: Value) {
 
 #[test]
 fn what_a_reader_refuses_its_schema_refuses() {
-    let report = json!({ "occurrenceId": OCCURRENCE, "instanceId": "w-1", "status": 2, "timestamp": LATER });
+    let report = json!({ "occurrenceId": OCCURRENCE_ID, "instanceId": "w-1", "status": 2, "timestamp": LATER_TIME });
     let job = json!({
-        "occurrenceId": OCCURRENCE, "jobId": JOB, "jobType": "send", "correlationId": OCCURRENCE,
-        "scheduledFor": DUE, "timestamp": LATER,
+        "occurrenceId": OCCURRENCE_ID, "jobId": JOB_ID, "jobType": "send", "correlationId": OCCURRENCE_ID,
+        "scheduledFor": DUE_TIME, "timestamp": LATER_TIME,
     });
     let with = |json: &Value, field: &str, value: Value| {
         let mut json = json.clone();
@@ -159,13 +159,13 @@ fn what_a_reader_refuses_its_schema_refuses() {
         refused::<JobMessage>("job-message", without(&job, field));
     }
     refused::<JobMessage>("job-message", with(&job, "timeoutSeconds", json!("90")));
-    refused::<LogMessage>("log-message", json!({ "occurrenceId": OCCURRENCE }));
-    let line = json!({ "seq": 1_000_000, "at": LATER, "message": "x", "level": "loud" });
-    refused::<LogMessage>("log-message", json!({ "occurrenceId": OCCURRENCE, "lines": [line] }));
+    refused::<LogMessage>("log-message", json!({ "occurrenceId": OCCURRENCE_ID }));
+    let line = json!({ "seq": 1_000_000, "at": LATER_TIME, "message": "x", "level": "loud" });
+    refused::<LogMessage>("log-message", json!({ "occurrenceId": OCCURRENCE_ID, "lines": [line] }));
     refused::<CancelMessage>("cancel-message", json!({ "attempt": 1 }));
-    refused::<ClaimRequest>("claim-request", json!({ "occurrenceId": OCCURRENCE, "attempt": 1 }));
-    refused::<ClaimReply>("claim-reply", json!({ "occurrenceId": OCCURRENCE, "attempt": 1 }));
-    let denied = json!({ "occurrenceId": OCCURRENCE, "attempt": 1, "granted": false, "reason": "later" });
+    refused::<ClaimRequest>("claim-request", json!({ "occurrenceId": OCCURRENCE_ID, "attempt": 1 }));
+    refused::<ClaimReply>("claim-reply", json!({ "occurrenceId": OCCURRENCE_ID, "attempt": 1 }));
+    let denied = json!({ "occurrenceId": OCCURRENCE_ID, "attempt": 1, "granted": false, "reason": "later" });
     refused::<ClaimReply>("claim-reply", denied);
     for wrong in
         [json!({ "kind": "hello" }), json!({ "kind": "bye", "instanceId": "w-1" }), json!({ "kind": "goodbye" })]

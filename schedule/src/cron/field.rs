@@ -9,27 +9,34 @@ use super::{
 };
 
 /// What a field may hold.
-pub(super) struct Field {
+pub(super) struct CronField {
     pub(super) name: &'static str,
     low: u32,
     high: u32,
     names: &'static [&'static str],
 }
 
-const MONTHS: &[&str] = &["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];
-const DAYS: &[&str] = &["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
+const MONTH_NAMES: &[&str] = &["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];
+const DAY_NAMES: &[&str] = &["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
 
-pub(super) const SECOND: Field = Field { name: "second", low: 0, high: 59, names: &[] };
-pub(super) const MINUTE: Field = Field { name: "minute", low: 0, high: 59, names: &[] };
-pub(super) const HOUR: Field = Field { name: "hour", low: 0, high: 23, names: &[] };
-pub(super) const MONTH_DAY: Field = Field { name: "day-of-month", low: 1, high: 31, names: &[] };
-pub(super) const MONTH: Field = Field { name: "month", low: 1, high: 12, names: MONTHS };
-pub(super) const WEEK_DAY: Field = Field { name: "day-of-week", low: 0, high: 7, names: DAYS };
+pub(super) const SECOND_FIELD: CronField = CronField { name: "second", low: 0, high: 59, names: &[] };
+pub(super) const MINUTE_FIELD: CronField = CronField { name: "minute", low: 0, high: 59, names: &[] };
+pub(super) const HOUR_FIELD: CronField = CronField { name: "hour", low: 0, high: 23, names: &[] };
+pub(super) const MONTH_DAY_FIELD: CronField = CronField { name: "day-of-month", low: 1, high: 31, names: &[] };
+pub(super) const MONTH_FIELD: CronField = CronField { name: "month", low: 1, high: 12, names: MONTH_NAMES };
+pub(super) const WEEK_DAY_FIELD: CronField = CronField { name: "day-of-week", low: 0, high: 7, names: DAY_NAMES };
 
 /// The names of the fields, in their order.
-pub(super) const NAMES: [&str; 6] = [SECOND.name, MINUTE.name, HOUR.name, MONTH_DAY.name, MONTH.name, WEEK_DAY.name];
+pub(super) const FIELD_NAMES: [&str; 6] = [
+    SECOND_FIELD.name,
+    MINUTE_FIELD.name,
+    HOUR_FIELD.name,
+    MONTH_DAY_FIELD.name,
+    MONTH_FIELD.name,
+    WEEK_DAY_FIELD.name,
+];
 
-impl Field {
+impl CronField {
     /// The bits of a field of numbers, names, lists, ranges and steps.
     pub(super) fn bits(&self, text: &str) -> Result<u64, CronError> {
         let (base, step) = split_step(text);
@@ -127,7 +134,7 @@ pub(super) fn month_days(text: &str) -> Result<MonthDays, CronError> {
         if day.contains([',', '-', '/', '*', '?']) {
             return Err(alone(text));
         }
-        return MONTH_DAY.value(day).map(MonthDays::WeekdayNear).map_err(|_| {
+        return MONTH_DAY_FIELD.value(day).map(MonthDays::WeekdayNear).map_err(|_| {
             CronError(format!("day-of-month takes 1W–31W, the weekday nearest to that day: got {}", shown(text)))
         });
     }
@@ -137,7 +144,7 @@ pub(super) fn month_days(text: &str) -> Result<MonthDays, CronError> {
     if text.split(',').any(special) {
         return Err(alone(text));
     }
-    MONTH_DAY.bits(text).map(|bits| MonthDays::Listed(bits as u32))
+    MONTH_DAY_FIELD.bits(text).map(|bits| MonthDays::Listed(bits as u32))
 }
 
 fn alone(text: &str) -> CronError {
@@ -160,7 +167,7 @@ pub(super) fn week_days(text: &str) -> Result<WeekDays, CronError> {
         if combined(day) || combined(nth) {
             return Err(trouble());
         }
-        let day = WEEK_DAY.value(day)? % 7;
+        let day = WEEK_DAY_FIELD.value(day)? % 7;
         return match number(nth) {
             Some(nth @ 1..=5) => Ok(WeekDays::Nth(day, nth)),
             _ => Err(CronError(format!("day-of-week takes 1–5 after #: got {}", shown(nth)))),
@@ -175,9 +182,9 @@ pub(super) fn week_days(text: &str) -> Result<WeekDays, CronError> {
         if combined(day) {
             return Err(trouble());
         }
-        return WEEK_DAY.value(day).map(|day| WeekDays::Last(day % 7)).map_err(|_| WEEK_DAY.refuse(text));
+        return WEEK_DAY_FIELD.value(day).map(|day| WeekDays::Last(day % 7)).map_err(|_| WEEK_DAY_FIELD.refuse(text));
     }
-    let bits = WEEK_DAY.bits(text)?;
+    let bits = WEEK_DAY_FIELD.bits(text)?;
     // 7 is Sunday too.
     Ok(WeekDays::Listed(((bits | bits >> 7) & 0x7f) as u32))
 }

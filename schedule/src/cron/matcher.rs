@@ -8,17 +8,17 @@
 use chrono::{Datelike, NaiveDate};
 
 /// Seconds in a day of the wall clock.
-const DAY: i64 = 86_400;
+const SECONDS_PER_DAY: i64 = 86_400;
 
 /// Days from 0001-01-01 to 1970-01-01, plus one: what chrono's day count adds to ours.
 const EPOCH_FROM_CE: i64 = 719_163;
 
 /// The first local time there is: 0001-01-01T00:00:00.
-pub(crate) const FIRST: i64 = -62_135_596_800;
+pub(crate) const MIN_LOCAL_TIME: i64 = -62_135_596_800;
 
 /// The last local time there is: 9999-12-31T23:59:59. The library whose dialect this is ends there too, and so does
 /// RFC 3339.
-pub(crate) const LAST: i64 = 253_402_300_799;
+pub(crate) const MAX_LOCAL_TIME: i64 = 253_402_300_799;
 
 /// Days of the month that match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub(crate) const ANY_MONTHDAY: MonthDays = MonthDays::Listed(0xffff_fffe);
 
 /// A pattern of local times. Bit `n` of a field stands for the value `n`; no field is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Matcher {
+pub(crate) struct CronMatcher {
     pub(crate) seconds: u64,
     pub(crate) minutes: u64,
     pub(crate) hours: u64,
@@ -61,7 +61,7 @@ pub(crate) struct Matcher {
     pub(crate) week_days: WeekDays,
 }
 
-impl Matcher {
+impl CronMatcher {
     /// The first matching local time at or after `from`; none when the calendar ends before.
     pub(crate) fn next(&self, from: i64) -> Option<i64> {
         self.search(from).0
@@ -69,16 +69,16 @@ impl Matcher {
 
     /// The same, and how many months were looked at.
     fn search(&self, from: i64) -> (Option<i64>, u32) {
-        let from = from.max(FIRST);
-        if from > LAST {
+        let from = from.max(MIN_LOCAL_TIME);
+        if from > MAX_LOCAL_TIME {
             return (None, 0);
         }
-        let (days, second) = (from.div_euclid(DAY), from.rem_euclid(DAY));
+        let (days, second) = (from.div_euclid(SECONDS_PER_DAY), from.rem_euclid(SECONDS_PER_DAY));
         let Some(date) = date(days) else { return (None, 0) };
         let month = self.month_mask(date.year(), date.month());
         let today = month & (1 << date.day()) != 0 && self.months & (1 << date.month()) != 0;
         if today && let Some(time) = self.time(second as u32) {
-            return (Some(days * DAY + i64::from(time)), 1);
+            return (Some(days * SECONDS_PER_DAY + i64::from(time)), 1);
         }
         let (mut year, mut number, mut steps) = (date.year(), date.month(), 1);
         // In the first month only later days count.
@@ -103,7 +103,7 @@ impl Matcher {
         let found = NaiveDate::from_ymd_opt(year, number, mask.trailing_zeros()).map(|date| {
             let days = i64::from(date.num_days_from_ce()) - EPOCH_FROM_CE;
             let time = (first_bit(self.hours) * 60 + first_bit(self.minutes)) * 60 + first_bit(self.seconds);
-            days * DAY + i64::from(time)
+            days * SECONDS_PER_DAY + i64::from(time)
         });
         (found, steps)
     }
@@ -210,7 +210,7 @@ fn first_bit(bits: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cron::Cron;
+    use crate::cron::CronExpression;
 
     /// The longest search from any month of any year, for patterns chosen to be rare.
     #[test]
@@ -218,7 +218,7 @@ mod tests {
         for expression in
             ["0 0 29 2 MON", "0 0 29 2 SUN#5", "0 0 31 12 1#5", "0 0 L-30 * MON", "0 0 LW 2 1", "59 59 23 31 12 SAT"]
         {
-            let matcher = *Cron::parse(expression).expect(expression).matcher();
+            let matcher = *CronExpression::parse(expression).expect(expression).matcher();
             for year in (1..=9999).step_by(3) {
                 let from = NaiveDate::from_ymd_opt(year, 3, 1).expect("date").and_hms_opt(0, 0, 0).expect("time");
                 let (_, steps) = matcher.search(from.and_utc().timestamp());
@@ -229,11 +229,17 @@ mod tests {
 
     #[test]
     fn the_calendar_has_two_ends() {
-        let every = Cron::parse("* * * * * *").expect("valid");
-        assert_eq!(every.matcher().next(i64::MIN), Some(FIRST));
-        assert_eq!(every.matcher().next(LAST), Some(LAST));
-        assert_eq!(every.matcher().next(LAST + 1), None);
+        let every = CronExpression::parse("* * * * * *").expect("valid");
+        assert_eq!(every.matcher().next(i64::MIN), Some(MIN_LOCAL_TIME));
+        assert_eq!(every.matcher().next(MAX_LOCAL_TIME), Some(MAX_LOCAL_TIME));
+        assert_eq!(every.matcher().next(MAX_LOCAL_TIME + 1), None);
         assert_eq!(every.matcher().next(i64::MAX), None);
-        assert_eq!(Cron::parse("0 0 29 2 *").expect("valid").matcher().next(LAST - 3 * 365 * DAY), None);
+        assert_eq!(
+            CronExpression::parse("0 0 29 2 *")
+                .expect("valid")
+                .matcher()
+                .next(MAX_LOCAL_TIME - 3 * 365 * SECONDS_PER_DAY),
+            None
+        );
     }
 }

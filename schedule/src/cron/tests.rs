@@ -3,11 +3,11 @@
 use super::*;
 
 fn refused(expression: &str) -> String {
-    Cron::parse(expression).expect_err(expression).0
+    CronExpression::parse(expression).expect_err(expression).0
 }
 
 fn next(expression: &str, zone: &str, after: &str, count: usize) -> Vec<String> {
-    let cron = Cron::parse(expression).expect(expression);
+    let cron = CronExpression::parse(expression).expect(expression);
     let zone: Tz = zone.parse().expect("zone");
     let mut at: DateTime<Utc> = after.parse().expect("instant");
     let mut hits = Vec::new();
@@ -38,7 +38,7 @@ fn a_refusal_names_the_field_and_the_remedy() {
     assert!(refused("*,5 * * * *").contains("minute has a list with *: write * alone"));
     assert_eq!(refused("*/0 * * * *"), "the step of minute takes 1–59: got 0");
     assert_eq!(refused("0 0 1/32 * *"), "the step of day-of-month takes 1–31: got 32");
-    Cron::parse("? ? ? ? ?").expect("? is another way to write *");
+    CronExpression::parse("? ? ? ? ?").expect("? is another way to write *");
     assert_eq!(refused("0 0 * jul-32 *"), "month takes 1–12 or JAN–DEC: got 32");
     assert_eq!(refused("007 * * * *"), "minute takes 0–59: got 007");
     assert!(refused("@often").contains("not a macro: these are @every_second"));
@@ -63,7 +63,7 @@ fn what_people_write_is_accepted() {
         "@daily",
         "0 0 ? * 1",
     ] {
-        Cron::parse(expression).expect(expression);
+        CronExpression::parse(expression).expect(expression);
     }
 }
 
@@ -73,7 +73,7 @@ fn both_days_restricted_means_both_must_match_and_is_said() {
         next("0 0 13 * FRI", "UTC", "2026-01-01T00:00:00Z", 2),
         ["2026-02-13T00:00:00+00:00", "2026-03-13T00:00:00+00:00"]
     );
-    assert_eq!(Cron::parse("0 0 13 * FRI").expect("valid").warnings().len(), 1);
+    assert_eq!(CronExpression::parse("0 0 13 * FRI").expect("valid").warnings().len(), 1);
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn runs_are_strictly_increasing_around_every_change() {
         "Antarctica/Troll",
     ] {
         for expression in ["*/20 * * * *", "30 2 * * *", "0 */2 * * *", "15,45 0-3 * * *"] {
-            let cron = Cron::parse(expression).expect(expression);
+            let cron = CronExpression::parse(expression).expect(expression);
             let zone: Tz = zone.parse().expect("zone");
             let mut at: DateTime<Utc> = "2026-01-01T00:00:00Z".parse().expect("instant");
             for _ in 0..2_000 {
@@ -302,7 +302,7 @@ fn odd_zones_have_no_rules_of_their_own() {
 fn an_instant_counts_inclusively_when_its_wall_clock_matches() {
     let at = |text: &str| text.parse::<DateTime<Utc>>().expect("instant");
     let warsaw: Tz = "Europe/Warsaw".parse().expect("zone");
-    let daily = Cron::parse("30 2 * * *").expect("valid");
+    let daily = CronExpression::parse("30 2 * * *").expect("valid");
     assert_eq!(daily.next_from(warsaw, at("2026-10-25T00:30:00Z")), Some(at("2026-10-25T00:30:00Z")));
     // The second pass is no fire of an appointment, and the end of the gap shows another time than the one asked for.
     assert_eq!(daily.next_from(warsaw, at("2026-10-25T01:30:00Z")), Some(at("2026-10-26T01:30:00Z")));
@@ -312,12 +312,12 @@ fn an_instant_counts_inclusively_when_its_wall_clock_matches() {
 
 #[test]
 fn the_ends_of_time_are_reached_without_a_panic() {
-    let every = Cron::parse("* * * * * *").expect("valid");
+    let every = CronExpression::parse("* * * * * *").expect("valid");
     for zone in ["UTC", "Pacific/Kiritimati", "America/Adak", "Asia/Manila", "Europe/Amsterdam"] {
         let zone: Tz = zone.parse().expect("zone");
         assert_eq!(every.next_after(zone, DateTime::<Utc>::MAX_UTC), None);
         let first = every.next_after(zone, DateTime::<Utc>::MIN_UTC).expect("fires");
-        assert!(first.timestamp() >= matcher::FIRST && first.timestamp() < matcher::FIRST + 86_400);
+        assert!(first.timestamp() >= matcher::MIN_LOCAL_TIME && first.timestamp() < matcher::MIN_LOCAL_TIME + 86_400);
     }
     let last = "9999-12-31T23:59:59Z".parse().expect("instant");
     assert_eq!(every.next_after(Tz::UTC, last), None);
@@ -342,8 +342,8 @@ fn words_say_what_the_bits_say() {
         ("0 0 * 1-3 5L", "At 00:00, on the last Friday of the month, in January, February and March."),
         ("0 0 ? * 5#2", "At 00:00, on the second Friday of the month."),
     ] {
-        assert_eq!(Cron::parse(expression).expect(expression).words(), words, "{expression}");
+        assert_eq!(CronExpression::parse(expression).expect(expression).describe(), words, "{expression}");
     }
     // A step that is not even round the hour is no "every": its minutes are listed.
-    assert!(Cron::parse("*/25 * * * *").expect("valid").words().contains("0, 25, and 50"));
+    assert!(CronExpression::parse("*/25 * * * *").expect("valid").describe().contains("0, 25, and 50"));
 }

@@ -20,30 +20,30 @@ macro_rules! words {
 
             /// The word in definitions, in the database and in forms.
             #[must_use]
-            pub const fn word(self) -> &'static str {
+            pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $word,)+ }
             }
 
             /// What it means, for people.
             #[must_use]
-            pub const fn says(self) -> &'static str {
+            pub const fn label(self) -> &'static str {
                 match self { $(Self::$variant => $says,)+ }
             }
 
-            /// The one behind a [`word`](Self::word).
+            /// The one behind a [`as_str`](Self::as_str).
             #[must_use]
-            pub fn from_word(word: &str) -> Option<Self> {
-                Self::ALL.iter().copied().find(|one| one.word() == word)
+            pub fn parse(word: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|one| one.as_str() == word)
             }
 
-            pub(super) fn is_usual(&self) -> bool {
+            pub(super) fn is_default(&self) -> bool {
                 *self == Self::default()
             }
         }
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.word())
+                f.write_str(self.as_str())
             }
         }
     };
@@ -51,7 +51,7 @@ macro_rules! words {
 
 words! {
     /// What becomes of fires that were missed while no scheduler was there.
-    Misfire {
+    MisfirePolicy {
         /// One occurrence stands for all of them.
         #[default]
         FireOnce = "fire_once", "Run once for all missed fires";
@@ -64,7 +64,7 @@ words! {
 
 words! {
     /// What becomes of a fire while the previous occurrence is still open.
-    Overlap {
+    OverlapPolicy {
         /// It runs beside it.
         #[default]
         Allow = "allow", "Run beside it";
@@ -77,7 +77,7 @@ words! {
     }
 }
 
-impl Overlap {
+impl OverlapPolicy {
     /// The wire number, as the database keeps it.
     #[must_use]
     pub const fn code(self) -> i16 {
@@ -103,7 +103,7 @@ impl Overlap {
 
 words! {
     /// What becomes of a fire that falls into a blackout of one of the job's calendars.
-    Blackout {
+    BlackoutPolicy {
         /// It is left out.
         #[default]
         Skip = "skip", "Leave the fire out";
@@ -114,7 +114,7 @@ words! {
 
 words! {
     /// What becomes of an occurrence whose worker fell silent.
-    OnLost {
+    LostRunPolicy {
         /// It is queued again as the next attempt.
         #[default]
         Requeue = "requeue", "Run it again on another worker";
@@ -129,14 +129,14 @@ mod tests {
 
     #[test]
     fn words_lead_back() {
-        for misfire in Misfire::ALL {
-            assert_eq!(Misfire::from_word(misfire.word()), Some(*misfire));
+        for misfire in MisfirePolicy::ALL {
+            assert_eq!(MisfirePolicy::parse(misfire.as_str()), Some(*misfire));
         }
-        for overlap in Overlap::ALL {
-            assert_eq!(Overlap::from_word(overlap.word()), Some(*overlap));
-            assert_eq!(Overlap::from_code(overlap.code()), *overlap);
+        for overlap in OverlapPolicy::ALL {
+            assert_eq!(OverlapPolicy::parse(overlap.as_str()), Some(*overlap));
+            assert_eq!(OverlapPolicy::from_code(overlap.code()), *overlap);
             let json = serde_json::to_string(overlap).expect("writes");
-            assert_eq!(json, format!("{:?}", overlap.word()));
+            assert_eq!(json, format!("{:?}", overlap.as_str()));
         }
     }
 }

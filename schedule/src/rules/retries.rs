@@ -2,21 +2,21 @@
 //! longest pause stands here too: the words and the server's arithmetic must agree on it.
 
 /// The longest pause between attempts, in seconds: a day. Doubling leads there from any base within 17 steps.
-pub const LONGEST_PAUSE_SECONDS: u64 = 24 * 3_600;
+pub const MAX_RETRY_DELAY_SECONDS: u64 = 24 * 3_600;
 
 /// How many pauses between attempts are named one by one.
-const NAMED_PAUSES: u16 = 6;
+const MAX_LISTED_RETRY_DELAYS: u16 = 6;
 
 /// What becomes of a failed attempt, in words: how many more there are, and after which pauses.
 ///
 /// As in `Tried up to 3 times more: after 5 s, 10 s and 20 s, each up to 20 % sooner.`
 #[must_use]
-pub fn retry_words(max_retries: u16, base_retry_delay_seconds: u32, retry_jitter_percent: u16) -> String {
+pub fn describe_retries(max_retries: u16, base_retry_delay_seconds: u32, retry_jitter_percent: u16) -> String {
     let pause = |n: u16| {
         let doubled = u64::from(base_retry_delay_seconds) << n.min(17);
-        pause_words(doubled.min(LONGEST_PAUSE_SECONDS))
+        pause_words(doubled.min(MAX_RETRY_DELAY_SECONDS))
     };
-    let capped = |n: u16| u64::from(base_retry_delay_seconds) << n.min(17) > LONGEST_PAUSE_SECONDS;
+    let capped = |n: u16| u64::from(base_retry_delay_seconds) << n.min(17) > MAX_RETRY_DELAY_SECONDS;
     let sooner = match (retry_jitter_percent, max_retries) {
         (0, _) => String::new(),
         (percent, 1) => format!(", or up to {percent} % sooner"),
@@ -25,12 +25,12 @@ pub fn retry_words(max_retries: u16, base_retry_delay_seconds: u32, retry_jitter
     match max_retries {
         0 => "Not tried again: a failed attempt ends its occurrence.".into(),
         1 => format!("Tried once more: after {}{sooner}.", pause(0)),
-        n if n <= NAMED_PAUSES => {
+        n if n <= MAX_LISTED_RETRY_DELAYS => {
             let first: Vec<_> = (0..n - 1).map(pause).collect();
             format!("Tried up to {n} times more: after {} and {}{sooner}.", first.join(", "), pause(n - 1))
         }
         n => {
-            let first: Vec<_> = (0..NAMED_PAUSES - 2).map(pause).collect();
+            let first: Vec<_> = (0..MAX_LISTED_RETRY_DELAYS - 2).map(pause).collect();
             let last = pause(n - 1);
             let end = if capped(n - 1) { format!(", at most {last}") } else { format!("; before the last {last}") };
             format!(
@@ -72,13 +72,13 @@ mod tests {
             ),
         ];
         for (retries, base, words) in told {
-            assert_eq!(retry_words(retries, base, 0), words);
+            assert_eq!(describe_retries(retries, base, 0), words);
         }
         assert!(
-            retry_words(100, 86_400, 0)
+            describe_retries(100, 86_400, 0)
                 .ends_with("after 24 h, 24 h, 24 h, 24 h and so on, each time twice as long, at most 24 h.")
         );
-        assert!(retry_words(40, 1, 0).ends_with("each time twice as long, at most 24 h."));
+        assert!(describe_retries(40, 1, 0).ends_with("each time twice as long, at most 24 h."));
     }
 
     #[test]
@@ -89,8 +89,8 @@ mod tests {
             (3, "Tried up to 3 times more: after 5 s, 10 s and 20 s, each up to 20 % sooner."),
         ];
         for (retries, words) in told {
-            assert_eq!(retry_words(retries, 5, 20), words);
+            assert_eq!(describe_retries(retries, 5, 20), words);
         }
-        assert!(retry_words(10, 100, 100).ends_with("before the last 14 h 13 min, each up to 100 % sooner."));
+        assert!(describe_retries(10, 100, 100).ends_with("before the last 14 h 13 min, each up to 100 % sooner."));
     }
 }

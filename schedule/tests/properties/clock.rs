@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use chrono::{DateTime, Duration, NaiveDate, NaiveDateTime, NaiveTime, Offset, TimeZone, Timelike, Utc};
 use chrono_tz::Tz;
 
-use crate::pattern::Pattern;
+use crate::pattern::CronPattern;
 
 /// Half hours, quarter hours, midnight changes, Ramadan, two hours, missing days, abolished and doubled summer times.
 pub(crate) const ZONES: [&str; 52] = [
@@ -72,7 +72,7 @@ pub(crate) fn offset(zone: Tz, at: DateTime<Utc>) -> i32 {
 }
 
 /// One minute of UTC.
-pub(crate) struct Minute {
+pub(crate) struct ClockMinute {
     pub(crate) at: DateTime<Utc>,
     pub(crate) shows: NaiveDateTime,
     pub(crate) first_pass: bool,
@@ -80,16 +80,16 @@ pub(crate) struct Minute {
     pub(crate) skipped: Vec<NaiveDateTime>,
 }
 
-pub(crate) struct Window {
+pub(crate) struct ClockWindow {
     pub(crate) zone: Tz,
     pub(crate) change: DateTime<Utc>,
-    pub(crate) minutes: Vec<Minute>,
+    pub(crate) minutes: Vec<ClockMinute>,
 }
 
 /// Six days, minute by minute, with the change in their middle.
-pub(crate) fn window(zone: Tz, change: DateTime<Utc>) -> Window {
+pub(crate) fn window(zone: Tz, change: DateTime<Utc>) -> ClockWindow {
     let mut seen = HashSet::new();
-    let mut minutes: Vec<Minute> = Vec::with_capacity(6 * 1440);
+    let mut minutes: Vec<ClockMinute> = Vec::with_capacity(6 * 1440);
     for n in 0..6 * 1440 {
         let at = change - Duration::days(3) + Duration::minutes(n);
         let shows = at.naive_utc() + Duration::seconds(i64::from(offset(zone, at)));
@@ -101,17 +101,17 @@ pub(crate) fn window(zone: Tz, change: DateTime<Utc>) -> Window {
                 missing += Duration::minutes(1);
             }
         }
-        minutes.push(Minute { at, shows, first_pass: seen.insert(shows), skipped });
+        minutes.push(ClockMinute { at, shows, first_pass: seen.insert(shows), skipped });
     }
-    Window { zone, change, minutes }
+    ClockWindow { zone, change, minutes }
 }
 
-impl Window {
+impl ClockWindow {
     /// The first `count` fires at or after the `start`-th minute plus `seconds`; there itself a fire that only stands in
     /// for skipped minutes counts when `stand_in` says so.
     pub(crate) fn fires(
         &self,
-        pattern: &Pattern,
+        pattern: &CronPattern,
         start: usize,
         seconds: u32,
         count: usize,

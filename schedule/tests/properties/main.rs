@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Datelike, Duration, NaiveDate, NaiveTime, Timelike, Utc};
 use chrono_tz::Tz;
-use milvaion_schedule::cron::Cron;
+use milvaion_schedule::cron::CronExpression;
 use proptest::{
     prelude::*,
     sample::select,
@@ -35,7 +35,7 @@ fn no_match_is_skipped_and_none_invented_around_any_change() {
         let case = (pattern(), start, select(vec![0, 1, 30, 59]), any::<bool>());
         runner(20)
             .run(&case, |(pattern, start, second, strictly)| {
-                let Ok(cron) = Cron::parse(&pattern.text) else {
+                let Ok(cron) = CronExpression::parse(&pattern.text) else {
                     // Refused only when it can never fire: then it does not fire here either.
                     prop_assert!(window.fires(&pattern, 0, 0, 1, true).is_empty(), "{} was refused", pattern.text);
                     return Ok(());
@@ -80,7 +80,7 @@ fn every_date_that_matches_is_found_and_no_other() {
     let from = NaiveDate::from_ymd_opt(1890, 1, 1).expect("date");
     runner(8_000)
         .run(&(pattern(), 0..110_000_i64), |(pattern, days)| {
-            let Ok(cron) = Cron::parse(&format!("0 0 {}", pattern.days)) else { return Ok(()) };
+            let Ok(cron) = CronExpression::parse(&format!("0 0 {}", pattern.days)) else { return Ok(()) };
             let start = from + Duration::days(days);
             let expected: Vec<NaiveDate> =
                 start.iter_days().take(500).filter(|date| pattern.date_matches(*date)).take(3).collect();
@@ -108,7 +108,7 @@ fn fires_increase_strictly_and_the_next_is_the_same_until_it_comes() {
     let case = (pattern(), select(ZONES.to_vec()), seconds, 0..1_000_000_000_u32, 0.0..1.0_f64);
     runner(22_000)
         .run(&case, |(pattern, name, seconds, nanos, part)| {
-            let Ok(cron) = Cron::parse(&pattern.text) else { return Ok(()) };
+            let Ok(cron) = CronExpression::parse(&pattern.text) else { return Ok(()) };
             let zone = zone(name);
             let after = DateTime::from_timestamp(seconds, nanos).expect("instant");
             let Some(next) = cron.next_after(zone, after) else {
@@ -137,7 +137,7 @@ fn a_fixed_daily_job_runs_exactly_once_for_each_local_date() {
     for (zone, change) in all_changes() {
         runner(8)
             .run(&(0..24_u32, 0..60_u32), |(hour, minute)| {
-                let cron = Cron::parse(&format!("{minute} {hour} * * *")).expect("valid");
+                let cron = CronExpression::parse(&format!("{minute} {hour} * * *")).expect("valid");
                 let due = NaiveTime::from_hms_opt(hour, minute, 0).expect("time");
                 let mut at = change - Duration::days(3);
                 let mut served: Vec<NaiveDate> = Vec::new();
@@ -167,7 +167,7 @@ fn a_fixed_daily_job_runs_exactly_once_for_each_local_date() {
 
 #[test]
 fn an_hourly_job_runs_as_many_times_as_the_day_has_hours() {
-    let cron = Cron::parse("0 * * * *").expect("valid");
+    let cron = CronExpression::parse("0 * * * *").expect("valid");
     let mut seen = BTreeSet::new();
     for (zone, change) in all_changes() {
         let before = offset(zone, change - Duration::seconds(1));
@@ -240,11 +240,11 @@ fn reading_never_panics_whatever_is_written() {
     let extremes = vec![DateTime::<Utc>::MIN_UTC, DateTime::<Utc>::MAX_UTC, DateTime::UNIX_EPOCH];
     runner(20_000)
         .run(&(anything, select(ZONES.to_vec()), select(extremes)), |(text, name, after)| {
-            match Cron::parse(&text) {
+            match CronExpression::parse(&text) {
                 Ok(cron) => {
                     let _ = cron.next_after(zone(name), after);
                     let _ = cron.next_from(zone(name), after);
-                    prop_assert!(cron.words().ends_with('.'), "{text}: {}", cron.words());
+                    prop_assert!(cron.describe().ends_with('.'), "{text}: {}", cron.describe());
                 }
                 Err(refusal) => prop_assert!(!refusal.0.is_empty() && refusal.0.chars().count() < 300, "{}", refusal.0),
             }

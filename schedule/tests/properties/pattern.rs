@@ -7,14 +7,14 @@ use proptest::prelude::*;
 
 /// A field's text and the values it stands for, counted out.
 #[derive(Clone, Debug)]
-pub(crate) struct Values {
+pub(crate) struct FieldValues {
     pub(crate) text: String,
     pub(crate) set: BTreeSet<u32>,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Day {
-    Of(Values),
+pub(crate) enum DayField {
+    Of(FieldValues),
     LastOfMonth(u32),
     WeekdayNear(u32),
     WeekdayNearLast(u32),
@@ -23,16 +23,16 @@ pub(crate) enum Day {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Pattern {
+pub(crate) struct CronPattern {
     pub(crate) text: String,
     /// The last three fields.
     pub(crate) days: String,
     pub(crate) seconds: BTreeSet<u32>,
     pub(crate) minutes: BTreeSet<u32>,
     pub(crate) hours: BTreeSet<u32>,
-    pub(crate) month_day: Day,
+    pub(crate) month_day: DayField,
     pub(crate) months: BTreeSet<u32>,
-    pub(crate) week_day: Day,
+    pub(crate) week_day: DayField,
     pub(crate) rhythm: bool,
 }
 
@@ -52,7 +52,7 @@ fn counted(low: u32, high: u32, from: u32, to: u32, step: u32) -> BTreeSet<u32> 
 }
 
 /// `top` is what a step may be and where `a/b` ends; `high` is where a range goes round (they differ for weekdays).
-fn values(low: u32, high: u32, top: u32) -> impl Strategy<Value = Values> {
+fn values(low: u32, high: u32, top: u32) -> impl Strategy<Value = FieldValues> {
     let one = low..=high;
     let item = prop_oneof![
         4 => one.clone().prop_map(|n| (n.to_string(), BTreeSet::from([n]))),
@@ -69,49 +69,49 @@ fn values(low: u32, high: u32, top: u32) -> impl Strategy<Value = Values> {
             (text.join(","), items.into_iter().flat_map(|(_, set)| set).collect())
         }),
     ]
-    .prop_map(|(text, set)| Values { text, set })
+    .prop_map(|(text, set)| FieldValues { text, set })
 }
 
-fn fixed(low: u32, high: u32) -> impl Strategy<Value = Values> {
+fn fixed(low: u32, high: u32) -> impl Strategy<Value = FieldValues> {
     prop::collection::btree_set(low..=high, 1..4).prop_map(|set| {
         let text: Vec<String> = set.iter().map(ToString::to_string).collect();
-        Values { text: text.join(","), set }
+        FieldValues { text: text.join(","), set }
     })
 }
 
-fn month_day() -> impl Strategy<Value = (String, Day)> {
-    let any = || Just(("*".to_owned(), Day::Of(Values { text: "*".into(), set: (1..=31).collect() })));
+fn month_day() -> impl Strategy<Value = (String, DayField)> {
+    let any = || Just(("*".to_owned(), DayField::Of(FieldValues { text: "*".into(), set: (1..=31).collect() })));
     prop_oneof![
         8 => any(),
-        1 => Just(("?".to_owned(), Day::Of(Values { text: "?".into(), set: (1..=31).collect() }))),
-        4 => values(1, 31, 31).prop_map(|v| (v.text.clone(), Day::Of(v))),
-        1 => Just(("L".to_owned(), Day::LastOfMonth(0))),
-        1 => (0..=30_u32).prop_map(|n| (format!("L-{n}"), Day::LastOfMonth(n))),
-        1 => Just(("LW".to_owned(), Day::WeekdayNearLast(0))),
-        1 => (0..=30_u32).prop_map(|n| (format!("L-{n}W"), Day::WeekdayNearLast(n))),
-        1 => (1..=31_u32).prop_map(|n| (format!("{n}W"), Day::WeekdayNear(n))),
+        1 => Just(("?".to_owned(), DayField::Of(FieldValues { text: "?".into(), set: (1..=31).collect() }))),
+        4 => values(1, 31, 31).prop_map(|v| (v.text.clone(), DayField::Of(v))),
+        1 => Just(("L".to_owned(), DayField::LastOfMonth(0))),
+        1 => (0..=30_u32).prop_map(|n| (format!("L-{n}"), DayField::LastOfMonth(n))),
+        1 => Just(("LW".to_owned(), DayField::WeekdayNearLast(0))),
+        1 => (0..=30_u32).prop_map(|n| (format!("L-{n}W"), DayField::WeekdayNearLast(n))),
+        1 => (1..=31_u32).prop_map(|n| (format!("{n}W"), DayField::WeekdayNear(n))),
     ]
 }
 
-fn week_day() -> impl Strategy<Value = (String, Day)> {
+fn week_day() -> impl Strategy<Value = (String, DayField)> {
     let names = ["SUN", "mon", "Tue", "WED", "THU", "FRI", "sat"];
     prop_oneof![
-        8 => Just(("*".to_owned(), Day::Of(Values { text: "*".into(), set: (0..=6).collect() }))),
+        8 => Just(("*".to_owned(), DayField::Of(FieldValues { text: "*".into(), set: (0..=6).collect() }))),
         3 => values(0, 6, 7).prop_map(|v| {
             let set = v.set.iter().map(|n| n % 7).collect();
-            (v.text.clone(), Day::Of(Values { set, ..v }))
+            (v.text.clone(), DayField::Of(FieldValues { set, ..v }))
         }),
         2 => (0..7_usize, 0..7_usize).prop_map(move |(a, b)| {
             let set = counted(0, 6, a as u32, b as u32, 1);
-            (format!("{}-{}", names[a], names[b]), Day::Of(Values { text: String::new(), set }))
+            (format!("{}-{}", names[a], names[b]), DayField::Of(FieldValues { text: String::new(), set }))
         }),
-        1 => (0..=7_u32).prop_map(|n| (format!("{n}L"), Day::LastInMonth(n % 7))),
-        1 => (0..=7_u32, 1..=5_u32).prop_map(|(n, k)| (format!("{n}#{k}"), Day::Nth(n % 7, k))),
+        1 => (0..=7_u32).prop_map(|n| (format!("{n}L"), DayField::LastInMonth(n % 7))),
+        1 => (0..=7_u32, 1..=5_u32).prop_map(|(n, k)| (format!("{n}#{k}"), DayField::Nth(n % 7, k))),
     ]
 }
 
 /// Any pattern: half of them appointments, half of them with seconds.
-pub(crate) fn pattern() -> impl Strategy<Value = Pattern> {
+pub(crate) fn pattern() -> impl Strategy<Value = CronPattern> {
     let month = prop_oneof![3 => Just(None), 1 => values(1, 12, 12).prop_map(Some)];
     let time = |rhythm: bool| {
         if rhythm {
@@ -122,12 +122,12 @@ pub(crate) fn pattern() -> impl Strategy<Value = Pattern> {
     };
     (any::<bool>().prop_flat_map(time), any::<bool>(), month_day(), month, week_day()).prop_map(
         |((second, minute, hour), six, (day_text, month_day), month, (week_text, week_day))| {
-            let zero = Values { text: "0".into(), set: BTreeSet::from([0]) };
+            let zero = FieldValues { text: "0".into(), set: BTreeSet::from([0]) };
             let second = if six { second } else { zero };
-            let month = month.unwrap_or_else(|| Values { text: "*".into(), set: (1..=12).collect() });
+            let month = month.unwrap_or_else(|| FieldValues { text: "*".into(), set: (1..=12).collect() });
             let lead = if six { format!("{} ", second.text) } else { String::new() };
             let days = format!("{day_text} {} {week_text}", month.text);
-            Pattern {
+            CronPattern {
                 text: format!("{lead}{} {} {days}", minute.text, hour.text),
                 days,
                 rhythm: [&second, &minute, &hour].iter().any(|field| field.text.contains(['*', '-', '/'])),
@@ -156,22 +156,22 @@ fn nearest_weekday(date: NaiveDate, target: u32) -> Option<u32> {
         .map(|day| day.day())
 }
 
-pub(crate) fn day_matches(day: &Day, date: NaiveDate) -> bool {
+pub(crate) fn day_matches(day: &DayField, date: NaiveDate) -> bool {
     let (number, weekday, last) = (date.day(), date.weekday().num_days_from_sunday(), length(date));
     match day {
-        Day::Of(values) => values.set.contains(&number),
-        Day::LastOfMonth(n) => number + n == last,
-        Day::WeekdayNear(n) => nearest_weekday(date, *n) == Some(number),
-        Day::WeekdayNearLast(n) => *n < last && nearest_weekday(date, last - n) == Some(number),
-        Day::LastInMonth(day) => weekday == *day && number + 7 > last,
-        Day::Nth(day, k) => weekday == *day && number.div_ceil(7) == *k,
+        DayField::Of(values) => values.set.contains(&number),
+        DayField::LastOfMonth(n) => number + n == last,
+        DayField::WeekdayNear(n) => nearest_weekday(date, *n) == Some(number),
+        DayField::WeekdayNearLast(n) => *n < last && nearest_weekday(date, last - n) == Some(number),
+        DayField::LastInMonth(day) => weekday == *day && number + 7 > last,
+        DayField::Nth(day, k) => weekday == *day && number.div_ceil(7) == *k,
     }
 }
 
-impl Pattern {
+impl CronPattern {
     pub(crate) fn date_matches(&self, date: NaiveDate) -> bool {
         let week = match &self.week_day {
-            Day::Of(values) => values.set.contains(&date.weekday().num_days_from_sunday()),
+            DayField::Of(values) => values.set.contains(&date.weekday().num_days_from_sunday()),
             other => day_matches(other, date),
         };
         self.months.contains(&date.month()) && week && day_matches(&self.month_day, date)

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Task;
+use super::BackgroundTask;
 use crate::{clock::Clock, store::Store};
 
 /// How often the machine's clock is looked at; that costs nothing.
-const LOOK: Duration = Duration::from_secs(1);
+const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How often PostgreSQL is asked.
-const MEASURE: Duration = Duration::from_secs(60);
+const DATABASE_CLOCK_INTERVAL: Duration = Duration::from_secs(60);
 /// From which difference on people are told to mend a clock.
-const WORTH_TELLING: chrono::Duration = chrono::Duration::seconds(2);
+const MIN_WARNED_DIFFERENCE: chrono::Duration = chrono::Duration::seconds(2);
 
 /// The task.
 #[derive(Debug)]
@@ -24,50 +24,50 @@ pub struct ClockWatch {
     /// Which follows it.
     pub clock: Clock,
     /// When PostgreSQL was asked last; none means that it is to be asked now.
-    pub measured: Option<Instant>,
+    pub last_measured: Option<Instant>,
 }
 
 /// What one tick saw.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Measured {
+pub struct ClockWatchReport {
     /// By how many milliseconds this machine's clock was set.
     pub step_ms: i64,
     /// Whether PostgreSQL was asked.
-    pub asked: bool,
+    pub was_measured: bool,
     /// Whether dispatching is held.
     pub is_held: bool,
 }
 
-impl Task for ClockWatch {
+impl BackgroundTask for ClockWatch {
     const NAME: &'static str = "clock";
-    type Report = Measured;
+    type Report = ClockWatchReport;
 
     fn period(&self) -> Duration {
-        LOOK
+        CLOCK_CHECK_INTERVAL
     }
 
-    async fn tick(&mut self) -> anyhow::Result<Measured> {
-        let mut seen = Measured::default();
+    async fn tick(&mut self) -> anyhow::Result<ClockWatchReport> {
+        let mut seen = ClockWatchReport::default();
         if let Some(step) = self.clock.machine_step() {
             seen.step_ms = step.num_milliseconds();
-            self.measured = None;
+            self.last_measured = None;
         }
-        if self.measured.is_none_or(|at| at.elapsed() >= MEASURE) {
+        if self.last_measured.is_none_or(|at| at.elapsed() >= DATABASE_CLOCK_INTERVAL) {
             let apart = self.store.align(&self.clock).await?;
-            if apart.abs() > WORTH_TELLING {
+            if apart.abs() > MIN_WARNED_DIFFERENCE {
                 tracing::warn!(
                     difference_ms = apart.num_milliseconds(),
                     "this machine's clock differs from PostgreSQL's, which is the one that counts"
                 );
             }
-            self.measured = Some(Instant::now());
-            seen.asked = true;
+            self.last_measured = Some(Instant::now());
+            seen.was_measured = true;
         }
         seen.is_held = self.clock.held_for().is_some();
         Ok(seen)
     }
 
-    fn is_news(report: &Measured) -> bool {
+    fn is_notable(report: &ClockWatchReport) -> bool {
         report.step_ms != 0
     }
 }

@@ -23,8 +23,8 @@ use std::{
 
 use chrono::{DateTime, Utc};
 use milvaion_api::{
-    event::Event,
-    view::{OccurrenceRow, Trigger},
+    events::LiveEvent,
+    views::{OccurrenceRow, TriggerSource},
 };
 use milvaion_protocol::{
     id::{CalendarId, JobId, OccurrenceId},
@@ -35,24 +35,24 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::{board::Board, lease::Leadership, sender::Sender};
+use super::{lease::Leadership, sender::MessageSender, task_status::TaskStatuses};
 use crate::{
-    broker::publisher::Outgoing,
+    broker::publisher::OutgoingMessage,
     cache::Cache,
     clock::Clock,
     config::background::BackgroundConfig,
     domain::{
-        departure::departure,
-        message::{Queued, message},
+        message::{QueuedOccurrence, message},
+        send_time::send_time,
     },
     faults,
     live::Hub,
     store::{
         Store,
-        plan::{DueJob, Fire, Made},
+        plan::{DueJob, NewScheduledRun, ScheduledRunResult},
     },
 };
-use milvaion_schedule::due::{Timetable, Verdict};
+use milvaion_schedule::due::{DueAction, EffectiveSchedule};
 
 /// What it is called on the board.
 pub const NAME: &str = "dispatcher";
@@ -60,13 +60,13 @@ pub const NAME: &str = "dispatcher";
 /// short for anybody to notice that a job was edited or paused after its occurrence was made.
 pub const HEAD_START: Duration = Duration::from_millis(20);
 /// The longest sleep: the board must hear from the loop even when nothing is due for a year.
-const LONGEST_SLEEP: Duration = Duration::from_secs(30);
+const MAX_SLEEP: Duration = Duration::from_secs(30);
 /// How often a paused cluster is looked at, should the wake-up of whoever resumes it get lost.
-const PAUSED: Duration = Duration::from_secs(1);
+const PAUSED_RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the first tick waits for a way to the broker. Without a broker occurrences are recorded all the same.
-const FIRST_CHANNEL: Duration = Duration::from_secs(3);
+const STARTUP_BROKER_TIMEOUT: Duration = Duration::from_secs(3);
 /// The pause when everything due is being fired by another server.
-const BUSY_ELSEWHERE: Duration = Duration::from_millis(20);
+const CONTENTION_PAUSE: Duration = Duration::from_millis(20);
 
 /// Fires what is due.
 #[derive(Clone, Debug)]
@@ -76,7 +76,7 @@ pub struct Dispatcher {
     /// The fast clock.
     pub cache: Cache,
     /// The way to workers.
-    pub sender: Sender,
+    pub sender: MessageSender,
     /// The way to browsers.
     pub hub: Hub,
     /// What time it is.
@@ -84,24 +84,24 @@ pub struct Dispatcher {
     /// Whether this server is to dispatch.
     pub leadership: watch::Receiver<Leadership>,
     /// Woken when the schedule changed.
-    pub wake: Arc<Notify>,
+    pub activate_dispatcher: Arc<Notify>,
     /// Woken when the index in Redis is not to be believed.
-    pub rebuild: Arc<Notify>,
+    pub activate_due_index: Arc<Notify>,
     /// Woken when something was made that waits for a slot.
-    pub release: Arc<Notify>,
+    pub activate_slot_granter: Arc<Notify>,
     /// Batch size and sweep.
     pub config: BackgroundConfig,
 }
 
 /// What one tick did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ticked {
+pub struct DispatchReport {
     /// Jobs that were due, and those whose occurrence was made ahead.
     pub due: usize,
     /// Up to which instant was looked.
-    pub looked_upto: DateTime<Utc>,
+    pub scanned_until: DateTime<Utc>,
     /// The latest instant of what may not be made before it comes. Until then there is nothing to do ahead.
-    pub waits_for: Option<DateTime<Utc>>,
+    pub deferred_until: Option<DateTime<Utc>>,
     /// Occurrences made; the rest was fired, edited or paused by somebody else meanwhile.
     pub fired: Vec<OccurrenceId>,
     /// Jobs taken out because their schedule cannot be read.
@@ -118,56 +118,65 @@ impl Dispatcher {
     /// # Errors
     ///
     /// When the database does not answer; then nothing was fired.
-    pub async fn tick(&self) -> anyhow::Result<Ticked> {
+    pub async fn tick(&self) -> anyhow::Result<DispatchReport> {
         self.look(HEAD_START).await
     }
 
     /// Fires one batch of what is due at most `ahead` from now.
-    async fn look(&self, ahead: Duration) -> anyhow::Result<Ticked> {
+    async fn look(&self, ahead: Duration) -> anyhow::Result<DispatchReport> {
         // An old leader that was frozen stops here, or at the latest at the fence in the statement.
         let epoch = match &*self.leadership.borrow() {
-            Leadership::Leader(term) if term.holds() => (!faults::sabotaged("s06")).then(|| term.epoch()),
-            Leadership::Nobody => None,
-            Leadership::Leader(_) | Leadership::Follower => return Ok(Ticked::default()),
+            Leadership::Leader(term) if term.is_valid() => (!faults::sabotaged("skip_fence")).then(|| term.epoch()),
+            Leadership::Leaderless => None,
+            Leadership::Leader(_) | Leadership::Follower => return Ok(DispatchReport::default()),
         };
         if let Some(left) = self.clock.held_for() {
-            return Ok(Ticked { held_for: Some(left), ..Ticked::default() });
+            return Ok(DispatchReport { held_for: Some(left), ..DispatchReport::default() });
         }
         let now = self.clock.now();
-        let looked_upto = now + ahead;
-        let mut jobs = self.store.due(looked_upto, self.config.dispatch_batch).await?;
-        let mut ticked = Ticked { looked_upto, ..Ticked::default() };
+        let scanned_until = now + ahead;
+        let mut jobs = self.store.due_jobs(scanned_until, self.config.dispatch_batch).await?;
+        let mut ticked = DispatchReport { scanned_until, ..DispatchReport::default() };
         jobs.retain(|job| {
             let is_now = job.next_fire_at <= now || !takes_turns(job);
             if !is_now {
-                ticked.waits_for = ticked.waits_for.max(Some(job.next_fire_at));
+                ticked.deferred_until = ticked.deferred_until.max(Some(job.next_fire_at));
             }
             is_now
         });
         ticked.due = jobs.len();
-        if faults::sabotaged("s09") {
-            self.believe_redis(&mut jobs, looked_upto).await;
+        if faults::sabotaged("trust_due_index") {
+            self.believe_redis(&mut jobs, scanned_until).await;
         }
         let fires = self.judge(&jobs, now, &mut ticked).await?;
         if fires.is_empty() {
             return Ok(ticked);
         }
-        let early = if faults::sabotaged("s02") { self.send_early(&jobs, &fires, now).await } else { HashSet::new() };
-        faults::point("cp01");
-        let made: HashMap<OccurrenceId, Made> =
-            self.store.fire(&fires, epoch, now).await?.into_iter().map(|made| (made.id, made)).collect();
-        faults::point("cp05");
+        let early = if faults::sabotaged("publish_before_commit") {
+            self.send_early(&jobs, &fires, now).await
+        } else {
+            HashSet::new()
+        };
+        faults::point("dispatch.before_commit");
+        let made: HashMap<OccurrenceId, ScheduledRunResult> = self
+            .store
+            .create_scheduled_runs(&fires, epoch, now)
+            .await?
+            .into_iter()
+            .map(|made| (made.id, made))
+            .collect();
+        faults::point("dispatch.after_commit");
         // What was refused ahead (an earlier occurrence is open) is asked for again when it is due.
         let refused = fires.iter().filter(|fire| fire.due > now && !made.contains_key(&fire.occurrence_id));
         for fire in refused {
             ticked.due -= 1;
-            ticked.waits_for = ticked.waits_for.max(Some(fire.due));
+            ticked.deferred_until = ticked.deferred_until.max(Some(fire.due));
         }
         if made.is_empty() {
-            ticked.is_paused = self.store.is_paused().await?;
+            ticked.is_paused = self.store.is_cluster_paused().await?;
             return Ok(ticked);
         }
-        let mut messages: BTreeMap<DateTime<Utc>, Vec<Outgoing>> = BTreeMap::new();
+        let mut messages: BTreeMap<DateTime<Utc>, Vec<OutgoingMessage>> = BTreeMap::new();
         let mut rows = Vec::with_capacity(made.len());
         let mut due_again = Vec::with_capacity(made.len());
         let mut by_id: HashMap<JobId, DueJob> = jobs.into_iter().map(|job| (job.id, job)).collect();
@@ -180,7 +189,7 @@ impl Dispatcher {
             rows.push(row(&job, fire, made));
             is_held |= made.is_held;
             if made.status == OccurrenceStatus::Queued && !made.is_held && !early.contains(&made.id) {
-                messages.entry(departure(fire.due, now)).or_default().push(outgoing(job, fire, now));
+                messages.entry(send_time(fire.due, now)).or_default().push(outgoing(job, fire, now));
             }
         }
         for (at, messages) in messages {
@@ -191,19 +200,24 @@ impl Dispatcher {
             }
         }
         if is_held {
-            self.release.notify_one();
+            self.activate_slot_granter.notify_one();
         }
-        self.hub.publish(now, vec![Event::Occurrences { rows }]);
+        self.hub.publish(now, vec![LiveEvent::Occurrences { rows }]);
         if let Err(error) = self.cache.note_due(&due_again).await {
             tracing::debug!(error = %error, "Redis did not hear when jobs are due again");
             // Should it be there again, its index lacks them: they would be late until the next comparison.
-            self.rebuild.notify_one();
+            self.activate_due_index.notify_one();
         }
         Ok(ticked)
     }
 
     /// What each due job's timetable says about this fire.
-    async fn judge(&self, jobs: &[DueJob], now: DateTime<Utc>, ticked: &mut Ticked) -> anyhow::Result<Vec<Fire>> {
+    async fn judge(
+        &self,
+        jobs: &[DueJob],
+        now: DateTime<Utc>,
+        ticked: &mut DispatchReport,
+    ) -> anyhow::Result<Vec<NewScheduledRun>> {
         let named: HashSet<CalendarId> = jobs.iter().flat_map(|job| job.rules.calendars.iter().copied()).collect();
         let calendars = if named.is_empty() { HashMap::new() } else { self.store.calendars_by_id(&named).await? };
         let mut fires = Vec::with_capacity(jobs.len());
@@ -212,20 +226,24 @@ impl Dispatcher {
             let Some(schedule) = job.schedule.as_ref().filter(|schedule| schedule.check().is_ok()) else {
                 tracing::error!(job.id = %job.id, job.name = job.display_name, "a job's schedule cannot be read; the job is paused");
                 self.store
-                    .park(job.id, job.version, "Its schedule cannot be read by this version: edit the job.")
+                    .pause_unreadable_job(
+                        job.id,
+                        job.version,
+                        "Its schedule cannot be read by this version: edit the job.",
+                    )
                     .await?;
                 ticked.parked += 1;
                 continue;
             };
             let kept: Vec<&Calendar> = job.rules.calendars.iter().filter_map(|id| calendars.get(id)).collect();
-            let firing = Timetable::new(job.id, schedule, &job.rules, &kept).fire(job.next_fire_at, now);
-            fires.push(Fire {
+            let firing = EffectiveSchedule::new(job.id, schedule, &job.rules, &kept).decide(job.next_fire_at, now);
+            fires.push(NewScheduledRun {
                 job_id: job.id,
                 version: job.version,
                 due: job.next_fire_at,
                 next_fire_at: firing.next_fire_at,
                 occurrence_id: self.clock.occurrence_id(),
-                verdict: firing.verdict,
+                action: firing.action,
                 note: firing.note,
             });
         }
@@ -234,16 +252,21 @@ impl Dispatcher {
 
     /// Sabotage: sends the messages of rows that are not there yet, of jobs whose rows are never held or skipped. Returns
     /// whose.
-    async fn send_early(&self, jobs: &[DueJob], fires: &[Fire], now: DateTime<Utc>) -> HashSet<OccurrenceId> {
-        let messages: Vec<Outgoing> = fires
+    async fn send_early(
+        &self,
+        jobs: &[DueJob],
+        fires: &[NewScheduledRun],
+        now: DateTime<Utc>,
+    ) -> HashSet<OccurrenceId> {
+        let messages: Vec<OutgoingMessage> = fires
             .iter()
-            .filter(|fire| fire.verdict == Verdict::Run)
+            .filter(|fire| fire.action == DueAction::Run)
             .filter_map(|fire| Some((jobs.iter().find(|job| job.id == fire.job_id)?, fire)))
             .filter(|(job, _)| !job.rules.needs_slot())
             .map(|(job, fire)| outgoing(job.clone(), fire, now))
             .collect();
         let early = messages.iter().map(|out| out.message.occurrence_id).collect();
-        self.sender.fly(&messages).await;
+        self.sender.publish_batch(&messages).await;
         early
     }
 
@@ -255,50 +278,51 @@ impl Dispatcher {
     }
 
     /// Ticks for ever while this server leads, or while nobody can; until `stop`.
-    pub async fn run(mut self, board: Board, stop: CancellationToken) {
+    pub async fn run(mut self, task_statuses: TaskStatuses, stop: CancellationToken) {
         // What was due before the server started would otherwise be made before there is a way to send it.
-        let _ = tokio::time::timeout(FIRST_CHANNEL, stop.run_until_cancelled(self.sender.ready())).await;
-        let mut waits_for: Option<DateTime<Utc>> = None;
+        let _ = tokio::time::timeout(STARTUP_BROKER_TIMEOUT, stop.run_until_cancelled(self.sender.wait_until_ready()))
+            .await;
+        let mut deferred_until: Option<DateTime<Utc>> = None;
         while !stop.is_cancelled() {
-            let works = self.leadership.borrow_and_update().works();
+            let works = self.leadership.borrow_and_update().may_work();
             if !works {
-                board.stand_by(NAME, LONGEST_SLEEP);
+                task_statuses.record_standby(NAME, MAX_SLEEP);
                 tokio::select! {
-                    _ = tokio::time::timeout(LONGEST_SLEEP, self.leadership.changed()) => {}
+                    _ = tokio::time::timeout(MAX_SLEEP, self.leadership.changed()) => {}
                     () = stop.cancelled() => {}
                 }
                 continue;
             }
-            waits_for = waits_for.filter(|at| *at > self.clock.now());
-            let pause = match self.look(ahead(waits_for)).await {
+            deferred_until = deferred_until.filter(|at| *at > self.clock.now());
+            let pause = match self.look(ahead(deferred_until)).await {
                 Ok(ticked) => {
-                    waits_for = waits_for.max(ticked.waits_for);
+                    deferred_until = deferred_until.max(ticked.deferred_until);
                     if !ticked.fired.is_empty() {
                         tracing::debug!(jobs.due = ticked.due, occurrences.fired = ticked.fired.len(), "dispatched");
                     }
-                    board.beat(NAME, LONGEST_SLEEP, None);
+                    task_statuses.record_tick(NAME, MAX_SLEEP, None);
                     if let Some(left) = ticked.held_for {
-                        left.min(LONGEST_SLEEP)
+                        left.min(MAX_SLEEP)
                     } else if ticked.is_paused {
-                        PAUSED
+                        PAUSED_RECHECK_INTERVAL
                     } else if ticked.fired.is_empty() && ticked.due > ticked.parked {
-                        BUSY_ELSEWHERE
+                        CONTENTION_PAUSE
                     } else if ticked.due > 0 {
                         continue;
                     } else {
-                        self.sleep_length(&ticked, ahead(waits_for)).await
+                        self.sleep_length(&ticked, ahead(deferred_until)).await
                     }
                 }
                 Err(error) => {
                     let reason = crate::error::chain(error.as_ref());
                     tracing::warn!(error = reason, "nothing could be fired; the database is asked again in a second");
-                    board.beat(NAME, LONGEST_SLEEP, Some(reason));
+                    task_statuses.record_tick(NAME, MAX_SLEEP, Some(reason));
                     Duration::from_secs(1)
                 }
             };
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                () = self.wake.notified() => {}
+                () = self.activate_dispatcher.notified() => {}
                 _ = self.leadership.changed() => {}
                 () = stop.cancelled() => {}
             }
@@ -306,24 +330,24 @@ impl Dispatcher {
     }
 
     /// How long there is nothing to do, when the next look is `ahead` of what it looks for.
-    async fn sleep_length(&self, ticked: &Ticked, ahead: Duration) -> Duration {
+    async fn sleep_length(&self, ticked: &DispatchReport, ahead: Duration) -> Duration {
         let now = self.clock.now() + ahead;
         match self.cache.earliest().await {
-            Ok((Some(at), true)) if at > ticked.looked_upto || ticked.waits_for.is_some() => {
-                until(at, now).min(LONGEST_SLEEP)
+            Ok((Some(at), true)) if at > ticked.scanned_until || ticked.deferred_until.is_some() => {
+                until(at, now).min(MAX_SLEEP)
             }
             // The index says something is due, the truth says nothing is: mend those members.
             Ok((Some(_), true)) => {
-                if let Err(error) = self.mend(ticked.looked_upto).await {
+                if let Err(error) = self.mend(ticked.scanned_until).await {
                     tracing::warn!(error = %error, "the schedule in Redis could not be mended");
                     return self.config.sweep;
                 }
                 Duration::ZERO
             }
-            Ok((None, true)) => LONGEST_SLEEP,
+            Ok((None, true)) => MAX_SLEEP,
             Ok((_, false)) => {
-                self.rebuild.notify_one();
-                self.ask_the_truth(now).await.min(LONGEST_SLEEP)
+                self.activate_due_index.notify_one();
+                self.ask_the_truth(now).await.min(MAX_SLEEP)
             }
             // Another server's change cannot reach us, so look at least once a sweep.
             Err(_) => self.ask_the_truth(now).await.min(self.config.sweep),
@@ -331,9 +355,9 @@ impl Dispatcher {
     }
 
     async fn ask_the_truth(&self, now: DateTime<Utc>) -> Duration {
-        match self.store.earliest_due().await {
+        match self.store.earliest_due_time().await {
             Ok(Some(at)) => until(at, now),
-            Ok(None) => LONGEST_SLEEP,
+            Ok(None) => MAX_SLEEP,
             Err(_) => self.config.sweep,
         }
     }
@@ -341,19 +365,19 @@ impl Dispatcher {
     async fn mend(&self, now: DateTime<Utc>) -> anyhow::Result<()> {
         let members = self.cache.due_members(now, 1_000).await?;
         let ids: Vec<Uuid> = members.iter().filter_map(|member| Uuid::parse_str(member).ok()).collect();
-        let truth = self.store.due_instants(&ids).await?;
+        let truth = self.store.due_times(&ids).await?;
         let known: std::collections::HashSet<String> = truth.iter().map(|(id, _)| id.to_string()).collect();
         let gone: Vec<String> = members.into_iter().filter(|member| !known.contains(member)).collect();
-        self.cache.forget(&gone).await?;
+        self.cache.remove_members(&gone).await?;
         let truth: Vec<_> = truth.into_iter().map(|(id, at)| (id, Some(at))).collect();
         self.cache.note_due(&truth).await?;
         Ok(())
     }
 }
 
-/// How far a look reaches ahead while something that `waits_for` its instant would only be found again.
-fn ahead(waits_for: Option<DateTime<Utc>>) -> Duration {
-    if waits_for.is_some() { Duration::ZERO } else { HEAD_START }
+/// How far a look reaches ahead while something that `deferred_until` its instant would only be found again.
+fn ahead(deferred_until: Option<DateTime<Utc>>) -> Duration {
+    if deferred_until.is_some() { Duration::ZERO } else { HEAD_START }
 }
 
 /// Whether the job's occurrences are let go one after another. The releaser does that at once, so they are not made ahead.
@@ -365,14 +389,14 @@ fn until(at: DateTime<Utc>, now: DateTime<Utc>) -> Duration {
     (at - now).to_std().unwrap_or(Duration::ZERO)
 }
 
-fn row(job: &DueJob, fire: &Fire, made: &Made) -> OccurrenceRow {
+fn row(job: &DueJob, fire: &NewScheduledRun, made: &ScheduledRunResult) -> OccurrenceRow {
     OccurrenceRow {
         id: fire.occurrence_id,
         job_id: job.id,
         job_name: job.display_name.clone(),
         status: made.status,
         version: 1,
-        trigger: Trigger::Schedule,
+        trigger: TriggerSource::Schedule,
         attempt: 1,
         scheduled_for: fire.due,
         started_at: None,
@@ -385,8 +409,8 @@ fn row(job: &DueJob, fire: &Fire, made: &Made) -> OccurrenceRow {
     }
 }
 
-fn outgoing(job: DueJob, fire: &Fire, now: DateTime<Utc>) -> Outgoing {
-    let queued = Queued {
+fn outgoing(job: DueJob, fire: &NewScheduledRun, now: DateTime<Utc>) -> OutgoingMessage {
+    let queued = QueuedOccurrence {
         id: fire.occurrence_id,
         job_id: job.id,
         job_name: job.display_name,
@@ -400,5 +424,5 @@ fn outgoing(job: DueJob, fire: &Fire, now: DateTime<Utc>) -> Outgoing {
         priority: job.priority,
         timeout_seconds: job.timeout_seconds,
     };
-    Outgoing { worker_id: job.worker_id, message: message(queued, now), republished: false }
+    OutgoingMessage { worker_id: job.worker_id, message: message(queued, now), republished: false }
 }

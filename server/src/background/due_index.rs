@@ -8,15 +8,15 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use milvaion_protocol::id::JobId;
 use tokio::sync::Notify;
 
-use super::Task;
+use super::BackgroundTask;
 use crate::{cache::Cache, clock::Clock, faults, store::Store};
 
 /// How many jobs are read at once.
-const SLICE: i64 = 10_000;
+const REBUILD_PAGE: i64 = 10_000;
 
 /// The task.
 #[derive(Debug)]
-pub struct DueIndex {
+pub struct DueIndexRebuilder {
     /// The truth.
     pub store: Store,
     /// The copy.
@@ -24,14 +24,14 @@ pub struct DueIndex {
     /// Aligned with the database on the way.
     pub clock: Clock,
     /// Wakes the dispatcher: what it sleeps on was wrong.
-    pub dispatch: Arc<Notify>,
+    pub activate_dispatcher: Arc<Notify>,
     /// How often.
-    pub every: Duration,
+    pub period: Duration,
 }
 
 /// What one rebuild did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rebuilt {
+pub struct DueIndexReport {
     /// Jobs with a due instant.
     pub jobs: usize,
     /// Members added or moved.
@@ -40,47 +40,47 @@ pub struct Rebuilt {
     pub removed: usize,
 }
 
-impl Task for DueIndex {
+impl BackgroundTask for DueIndexRebuilder {
     const NAME: &'static str = "due-index";
-    type Report = Rebuilt;
+    type Report = DueIndexReport;
 
     fn period(&self) -> Duration {
-        self.every
+        self.period
     }
 
-    async fn tick(&mut self) -> anyhow::Result<Rebuilt> {
+    async fn tick(&mut self) -> anyhow::Result<DueIndexReport> {
         // What is due is judged by this clock, and by PostgreSQL's in the end: let them agree before they are compared.
         self.store.align(&self.clock).await?;
         let mut found: HashMap<String, f64> = self.cache.scheduled().await?.into_iter().collect();
-        let mut rebuilt = Rebuilt::default();
+        let mut rebuilt = DueIndexReport::default();
         let mut after = JobId::default();
         loop {
-            let slice = self.store.schedule_slice(after, SLICE).await?;
+            let slice = self.store.schedule_slice(after, REBUILD_PAGE).await?;
             let Some((last, _)) = slice.last() else { break };
             after = *last;
             rebuilt.jobs += slice.len();
             let wrong: Vec<_> = slice
                 .into_iter()
-                .filter(|(id, at)| !found.remove(&id.to_string()).is_some_and(|score| Cache::says(score, *at)))
+                .filter(|(id, at)| !found.remove(&id.to_string()).is_some_and(|score| Cache::matches_score(score, *at)))
                 .map(|(id, at)| (id, Some(at)))
                 .collect();
             rebuilt.noted += wrong.len();
             self.cache.note_due(&wrong).await?;
-            faults::point("cp10");
+            faults::point("due_index.mid_rebuild");
         }
         let gone: Vec<String> = found.into_keys().collect();
         rebuilt.removed = gone.len();
         for some in gone.chunks(1_000) {
-            self.cache.forget(some).await?;
+            self.cache.remove_members(some).await?;
         }
         self.cache.mark_complete().await?;
         if rebuilt.noted > 0 {
-            self.dispatch.notify_one();
+            self.activate_dispatcher.notify_one();
         }
         Ok(rebuilt)
     }
 
-    fn is_news(report: &Rebuilt) -> bool {
+    fn is_notable(report: &DueIndexReport) -> bool {
         report.noted + report.removed > 0
     }
 }

@@ -4,7 +4,7 @@
 //!              Redis says it is ours                    its epoch is raised in PostgreSQL
 //!  Follower ──────────────────────────► (key taken) ─────────────────────────────────────► Leader
 //!     ▲  │                                                                                   │
-//!     │  └─ Redis away, and nobody's lease can still hold ─► Nobody ◄── Redis away too long ──┤
+//!     │  └─ Redis away, and nobody's lease can still hold ─► Leaderless ◄── Redis away too long ──┤
 //!     └── another has it · PostgreSQL away for 3 s · a newer epoch · we stop ─────────────────┘
 //! ```
 //!
@@ -20,7 +20,7 @@
 //! A role is given back in good order when the server stops, and the others are told, so that a restart costs
 //! milliseconds. A server that is killed costs its lease's ten seconds at most.
 
-mod term;
+mod held_lease;
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,11 +31,11 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub use term::{Leadership, Term};
+pub use held_lease::{HeldLease, Leadership};
 
 use crate::{
-    backoff::Backoff,
-    cache::{Cache, lease::Held},
+    backoff::ReconnectBackoff,
+    cache::{Cache, lease::LeaseStatus},
     clock::Clock,
     faults,
     store::Store,
@@ -43,29 +43,29 @@ use crate::{
 
 /// The role of the server that dispatches; it also releases, repairs and cleans up. Statements name it as it is written
 /// here.
-pub const LEADER: &str = "dispatcher";
+pub const LEADER_ROLE: &str = "dispatcher";
 /// How long PostgreSQL may take to answer a question of one row.
-const DATABASE: Duration = Duration::from_secs(1);
+const DATABASE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest a server that does not hold the role waits before it looks again.
-const LOOK: Duration = Duration::from_secs(2);
+const MAX_RECHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// How long things last.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseTimes {
     /// How often a lease is prolonged.
-    pub heartbeat: Duration,
+    pub renew_interval: Duration,
     /// How long it lives without that.
-    pub life: Duration,
+    pub ttl: Duration,
     /// How long its holder may be without PostgreSQL.
-    pub without_database: Duration,
+    pub database_grace: Duration,
 }
 
 impl Default for LeaseTimes {
     fn default() -> Self {
         Self {
-            heartbeat: Duration::from_secs(3),
-            life: Duration::from_secs(10),
-            without_database: Duration::from_secs(3),
+            renew_interval: Duration::from_secs(3),
+            ttl: Duration::from_secs(10),
+            database_grace: Duration::from_secs(3),
         }
     }
 }
@@ -79,8 +79,8 @@ pub struct Lease {
     store: Store,
     clock: Clock,
     times: LeaseTimes,
-    rebuild: Arc<Notify>,
-    poke: Arc<Notify>,
+    activate_due_index: Arc<Notify>,
+    recheck: Arc<Notify>,
     state: watch::Sender<Leadership>,
     /// Until when the last holder we saw may have the role.
     taken_until: Option<Instant>,
@@ -90,11 +90,11 @@ pub struct Lease {
     redis_away: bool,
     /// Since when PostgreSQL does not answer.
     database_away: Option<Instant>,
-    backoff: Backoff,
+    backoff: ReconnectBackoff,
 }
 
 impl Lease {
-    /// A lease on `role`, held in the name of `holder`, which no other server may use: see [`holder_name`]. `rebuild` is
+    /// A lease on `role`, held in the name of `holder`, which no other server may use: see [`holder_name`]. `activate_due_index` is
     /// woken when what is in Redis is not to be believed any more.
     #[must_use]
     pub fn new(
@@ -103,7 +103,7 @@ impl Lease {
         cache: Cache,
         store: Store,
         clock: Clock,
-        rebuild: Arc<Notify>,
+        activate_due_index: Arc<Notify>,
     ) -> Self {
         Self {
             role,
@@ -112,14 +112,14 @@ impl Lease {
             store,
             clock,
             times: LeaseTimes::default(),
-            rebuild,
-            poke: Arc::default(),
+            activate_due_index,
+            recheck: Arc::default(),
             state: watch::Sender::new(Leadership::Follower),
             taken_until: None,
             run_id: None,
             redis_away: false,
             database_away: None,
-            backoff: Backoff::default(),
+            backoff: ReconnectBackoff::default(),
         }
     }
 
@@ -138,7 +138,7 @@ impl Lease {
 
     /// Strives for the role until `stop`, then gives it back.
     pub async fn run(mut self, stop: CancellationToken) {
-        let listening = listen(self.cache.clone(), self.role, self.poke.clone());
+        let listening = listen(self.cache.clone(), self.role, self.recheck.clone());
         tokio::pin!(listening);
         while !stop.is_cancelled() {
             let pause = tokio::select! {
@@ -147,15 +147,15 @@ impl Lease {
                 () = &mut listening => return,
                 () = stop.cancelled() => break,
             };
-            let poke = self.poke.clone();
+            let recheck = self.recheck.clone();
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                () = poke.notified() => {}
+                () = recheck.notified() => {}
                 () = &mut listening => return,
                 () = stop.cancelled() => break,
             }
         }
-        if self.term().is_some() {
+        if self.held_lease().is_some() {
             self.release("this server stops").await;
         } else {
             // The key may be ours without a term: we may have been stopped between the two.
@@ -165,14 +165,14 @@ impl Lease {
 
     /// One look, bounded by what is left of our trust. Returns how long to wait before the next.
     async fn step(&mut self) -> Duration {
-        let Some(term) = self.term() else { return self.strive().await };
-        let trusted_until = term.trusted_until();
-        match tokio::time::timeout_at(trusted_until, self.prolong(&term)).await {
+        let Some(term) = self.held_lease() else { return self.strive().await };
+        let valid_until = term.valid_until();
+        match tokio::time::timeout_at(valid_until, self.prolong(&term)).await {
             // Also when we were frozen: the time is over whatever the answer was.
-            Ok(pause) if Instant::now() < term.trusted_until() || term.over().is_cancelled() => pause,
+            Ok(pause) if Instant::now() < term.valid_until() || term.ended().is_cancelled() => pause,
             // Redis was asked in vain, so it may be away for everybody.
             _ if self.redis_away => {
-                self.end("it could not be prolonged in time", Leadership::Nobody);
+                self.end("it could not be prolonged in time", Leadership::Leaderless);
                 self.pause()
             }
             // We did not even ask: we were frozen, and somebody else leads by now. Working without a leader would be
@@ -185,22 +185,22 @@ impl Lease {
     }
 
     /// As the holder: prolongs the lease, and makes sure that PostgreSQL sees it the same way.
-    async fn prolong(&mut self, term: &Term) -> Duration {
+    async fn prolong(&mut self, term: &HeldLease) -> Duration {
         let before = Instant::now();
-        let answer = self.cache.hold_lease(self.role, &self.holder, self.times.life).await;
+        let answer = self.cache.acquire_or_renew_lease(self.role, &self.holder, self.times.ttl).await;
         self.redis_away = answer.is_err();
         match answer {
             Ok(answer) => {
                 self.note_run(answer.run_id);
-                match answer.held {
-                    Held::Renewed => term.trust_until(before + self.times.life),
-                    Held::Taken => {
+                match answer.status {
+                    LeaseStatus::Renewed => term.extend_until(before + self.times.ttl),
+                    LeaseStatus::Acquired => {
                         // The key was gone, so another may have had it meanwhile: this is a new term.
-                        self.rebuild.notify_one();
+                        self.activate_due_index.notify_one();
                         self.end("its key had vanished from Redis", Leadership::Follower);
                         return self.begin(before).await;
                     }
-                    Held::Elsewhere { left } => {
+                    LeaseStatus::HeldElsewhere { left } => {
                         self.end("another server took it", Leadership::Follower);
                         return self.wait_for(left);
                     }
@@ -208,27 +208,27 @@ impl Lease {
             }
             Err(error) => {
                 tracing::debug!(role = self.role, error = %error, "a lease could not be prolonged yet");
-                let left = term.trusted_until().saturating_duration_since(Instant::now());
+                let left = term.valid_until().saturating_duration_since(Instant::now());
                 return self.pause().min(left);
             }
         }
-        match timeout(DATABASE, self.store.lease_epoch(self.role)).await {
+        match timeout(DATABASE_TIMEOUT, self.store.lease_epoch(self.role)).await {
             Ok(Ok(epoch)) if epoch != term.epoch() => {
                 self.release("a newer term has begun").await;
                 self.pause()
             }
             Ok(Ok(_)) => {
                 self.database_away = None;
-                self.backoff = Backoff::default();
-                jittered(self.times.heartbeat)
+                self.backoff = ReconnectBackoff::default();
+                jittered(self.times.renew_interval)
             }
             _ => {
                 let since = *self.database_away.get_or_insert_with(Instant::now);
-                if since.elapsed() >= self.times.without_database {
+                if since.elapsed() >= self.times.database_grace {
                     self.release("PostgreSQL does not answer this server").await;
                     return self.pause();
                 }
-                self.pause().min(self.times.without_database / 4)
+                self.pause().min(self.times.database_grace / 4)
             }
         }
     }
@@ -236,27 +236,27 @@ impl Lease {
     /// Without the role: looks whether it is free.
     async fn strive(&mut self) -> Duration {
         // Who cannot reach PostgreSQL could not use the role, and must not take it from who can.
-        if !matches!(timeout(DATABASE, self.store.lease_epoch(self.role)).await, Ok(Ok(_))) {
+        if !matches!(timeout(DATABASE_TIMEOUT, self.store.lease_epoch(self.role)).await, Ok(Ok(_))) {
             self.database_away.get_or_insert_with(Instant::now);
             return self.pause();
         }
         self.database_away = None;
         let before = Instant::now();
-        match self.cache.hold_lease(self.role, &self.holder, self.times.life).await {
+        match self.cache.acquire_or_renew_lease(self.role, &self.holder, self.times.ttl).await {
             Ok(answer) => {
                 self.note_run(answer.run_id);
-                match answer.held {
-                    Held::Taken | Held::Renewed => self.begin(before).await,
-                    Held::Elsewhere { left } => self.wait_for(left),
+                match answer.status {
+                    LeaseStatus::Acquired | LeaseStatus::Renewed => self.begin(before).await,
+                    LeaseStatus::HeldElsewhere { left } => self.wait_for(left),
                 }
             }
             Err(error) => {
                 // As long as the last holder may have it, there is one.
                 if self.taken_until.is_none_or(|until| Instant::now() >= until) {
-                    if !matches!(*self.state.borrow(), Leadership::Nobody) {
+                    if !matches!(*self.state.borrow(), Leadership::Leaderless) {
                         tracing::warn!(role = self.role, error = %error, "Redis is away, so nobody leads; every server works from PostgreSQL");
                     }
-                    self.tell(Leadership::Nobody);
+                    self.tell(Leadership::Leaderless);
                 }
                 self.pause()
             }
@@ -265,11 +265,11 @@ impl Lease {
 
     /// The key is ours: raises the epoch, and begins the term if there is time left for it.
     async fn begin(&mut self, before: Instant) -> Duration {
-        let trusted_until = before + self.times.life;
-        faults::point("cp11");
+        let valid_until = before + self.times.ttl;
+        faults::point("lease.before_epoch");
         let taking = self.store.take_lease(self.role, &self.holder, self.clock.now());
-        let fence = match timeout(2 * DATABASE, taking).await {
-            Ok(Ok(fence)) if Instant::now() < trusted_until => fence,
+        let fence = match timeout(2 * DATABASE_TIMEOUT, taking).await {
+            Ok(Ok(fence)) if Instant::now() < valid_until => fence,
             _ => {
                 tracing::warn!(role = self.role, "a term could not begin, for PostgreSQL did not answer in time");
                 let _ = self.cache.release_lease(self.role, &self.holder).await;
@@ -277,46 +277,46 @@ impl Lease {
                 return self.pause();
             }
         };
-        faults::point("cp12");
+        faults::point("lease.after_epoch");
         tracing::info!(role = self.role, lease.epoch = fence.epoch, lease.holder = self.holder, "this server leads");
         self.taken_until = None;
         self.redis_away = false;
-        self.backoff = Backoff::default();
-        self.state.send_replace(Leadership::Leader(Term::new(fence, trusted_until)));
+        self.backoff = ReconnectBackoff::default();
+        self.state.send_replace(Leadership::Leader(HeldLease::new(fence, valid_until)));
         // Whoever led before may have left the index half written.
-        self.rebuild.notify_one();
-        jittered(self.times.heartbeat)
+        self.activate_due_index.notify_one();
+        jittered(self.times.renew_interval)
     }
 
     fn wait_for(&mut self, left: Duration) -> Duration {
         self.taken_until = Some(Instant::now() + left);
-        self.backoff = Backoff::default();
+        self.backoff = ReconnectBackoff::default();
         self.tell(Leadership::Follower);
         // Just after its end, and not all of us at once.
         let after_its_end = left + Duration::from_millis(20) + Duration::from_millis(300).mul_f64(rand::random());
-        after_its_end.min(jittered(LOOK))
+        after_its_end.min(jittered(MAX_RECHECK_INTERVAL))
     }
 
     /// Ends the term and gives the role back, so that another can have it at once.
     async fn release(&mut self, why: &'static str) {
-        let Some(term) = self.term() else { return };
+        let Some(term) = self.held_lease() else { return };
         self.end(why, Leadership::Follower);
         let released = self.cache.release_lease(self.role, &self.holder).await;
-        let left = timeout(DATABASE, self.store.leave_lease(term.fence(), self.clock.now())).await;
+        let left = timeout(DATABASE_TIMEOUT, self.store.release_lease(term.fence(), self.clock.now())).await;
         if released.is_err() || !matches!(left, Ok(Ok(_))) {
             tracing::debug!(role = self.role, "the lease could not be given back everywhere; it ends by itself");
         }
     }
 
     fn end(&self, why: &'static str, then: Leadership) {
-        if let Some(term) = self.term() {
+        if let Some(term) = self.held_lease() {
             tracing::info!(role = self.role, lease.epoch = term.epoch(), why, "this server no longer leads");
-            term.over().cancel();
+            term.ended().cancel();
         }
         self.state.send_replace(then);
     }
 
-    fn term(&self) -> Option<Term> {
+    fn held_lease(&self) -> Option<HeldLease> {
         match &*self.state.borrow() {
             Leadership::Leader(term) => Some(term.clone()),
             _ => None,
@@ -335,13 +335,13 @@ impl Lease {
     fn note_run(&mut self, run_id: String) {
         if self.run_id.as_ref().is_some_and(|known| *known != run_id) {
             tracing::warn!("Redis was started anew; what it holds is written again");
-            self.rebuild.notify_one();
+            self.activate_due_index.notify_one();
         }
         self.run_id = Some(run_id);
     }
 
     fn pause(&mut self) -> Duration {
-        self.backoff.pause().min(LOOK)
+        self.backoff.pause().min(MAX_RECHECK_INTERVAL)
     }
 }
 
@@ -349,7 +349,7 @@ impl Drop for Lease {
     fn drop(&mut self) {
         // Whoever throws the lease away without stopping it must not leave a term running.
         if let Leadership::Leader(term) = &*self.state.borrow() {
-            term.over().cancel();
+            term.ended().cancel();
         }
     }
 }
@@ -365,14 +365,14 @@ pub fn holder_name() -> String {
 }
 
 /// Says when the role is given back. What is said while the line is down is found at the next look.
-async fn listen(cache: Cache, role: &'static str, poke: Arc<Notify>) {
-    let mut backoff = Backoff::default();
+async fn listen(cache: Cache, role: &'static str, recheck: Arc<Notify>) {
+    let mut backoff = ReconnectBackoff::default();
     loop {
         if let Ok(mut releases) = cache.lease_releases(role).await {
-            backoff = Backoff::default();
-            poke.notify_one();
+            backoff = ReconnectBackoff::default();
+            recheck.notify_one();
             while releases.next().await.is_some() {
-                poke.notify_one();
+                recheck.notify_one();
             }
         }
         tokio::time::sleep(backoff.pause()).await;

@@ -9,22 +9,22 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::sync::{Notify, watch};
 
-use super::{Task, lease::Leadership};
+use super::{BackgroundTask, lease::Leadership};
 use crate::{
-    broker::{Broker, depth::QueueProbe},
+    broker::{Broker, queue_probe::QueueProbe},
     clock::Clock,
     domain::liveness,
     store::Store,
 };
 
 /// How many are sent again at once, over all queues.
-const BATCH: i64 = 1_000;
+const RESEND_BATCH: i64 = 1_000;
 /// How often is looked at most.
-const OFTEN: Duration = Duration::from_secs(15);
+const MAX_DETECTION_INTERVAL: Duration = Duration::from_secs(15);
 
 /// The task.
 #[derive(Debug)]
-pub struct LostMessages {
+pub struct LostMessageDetector {
     /// The truth.
     pub store: Store,
     /// Where the names of queues are from.
@@ -36,35 +36,35 @@ pub struct LostMessages {
     /// In which term this is done.
     pub leadership: watch::Receiver<Leadership>,
     /// How long an occurrence may be queued before its message is looked for.
-    pub after: Duration,
+    pub requeue_after: Duration,
     /// Wakes the republisher.
-    pub republish: Arc<Notify>,
+    pub activate_republisher: Arc<Notify>,
 }
 
 /// What one tick did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Missed {
+pub struct LostMessageReport {
     /// Queued for long.
     pub waiting: i64,
     /// Whose messages were gone and are sent again.
     pub lost: u64,
 }
 
-impl Task for LostMessages {
+impl BackgroundTask for LostMessageDetector {
     const NAME: &'static str = "lost-messages";
-    type Report = Missed;
+    type Report = LostMessageReport;
 
     fn period(&self) -> Duration {
-        (self.after / 2).min(OFTEN)
+        (self.requeue_after / 2).min(MAX_DETECTION_INTERVAL)
     }
 
-    async fn tick(&mut self) -> anyhow::Result<Missed> {
+    async fn tick(&mut self) -> anyhow::Result<LostMessageReport> {
         let now = self.clock.now();
-        let before = now - chrono::Duration::from_std(self.after).unwrap_or(chrono::Duration::minutes(1));
-        let queues = self.store.waiting(before, liveness::alive_since(now)).await?;
-        let mut missed = Missed::default();
-        let Some(fence) = self.leadership.borrow().mandate() else { return Ok(missed) };
-        let mut room = BATCH;
+        let before = now - chrono::Duration::from_std(self.requeue_after).unwrap_or(chrono::Duration::minutes(1));
+        let queues = self.store.published_backlog(before, liveness::alive_since(now)).await?;
+        let mut missed = LostMessageReport::default();
+        let Some(fence) = self.leadership.borrow().write_fence() else { return Ok(missed) };
+        let mut room = RESEND_BATCH;
         for waiting in &queues {
             missed.waiting += waiting.count;
             let queue = self.broker.topology().job_queue(&waiting.worker_id, &waiting.job_type);
@@ -78,7 +78,7 @@ impl Task for LostMessages {
             };
             let lost = (waiting.count - waiting.held - there).min(room);
             if lost > 0 {
-                let again = self.store.publish_again(waiting, before, lost, fence).await?;
+                let again = self.store.clear_published(waiting, before, lost, fence).await?;
                 tracing::warn!(
                     queue.name = queue,
                     expected = waiting.count,
@@ -93,12 +93,12 @@ impl Task for LostMessages {
         // Most of the time there is nothing to ask; a connection is not kept for that.
         self.probe.close().await;
         if missed.lost > 0 {
-            self.republish.notify_one();
+            self.activate_republisher.notify_one();
         }
         Ok(missed)
     }
 
-    fn is_news(report: &Missed) -> bool {
+    fn is_notable(report: &LostMessageReport) -> bool {
         report.lost > 0
     }
 }

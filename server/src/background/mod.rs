@@ -10,31 +10,31 @@
 //! The dispatcher waits differently, for an instant that it works out itself, so it has its own loop; its tick is the
 //! same kind of thing.
 //!
-//! To add a task: a file with a struct that implements [`Task`], its tick tested on a real database, a line in
+//! To add a task: a file with a struct that implements [`BackgroundTask`], its tick tested on a real database, a line in
 //! `lifecycle`, and nothing else: the driver logs it, watches over it and shows it in the health of the server.
 
-pub mod board;
-pub mod breaker;
+pub mod activators;
+pub mod auto_disable;
 pub mod cancellations;
 pub mod clock_watch;
 pub mod dispatcher;
 pub mod driver;
 pub mod due_index;
-pub mod growth;
 pub mod lease;
 pub mod lost_messages;
+pub mod lost_runs;
+pub mod maintenance;
+pub mod partition_analyze;
 pub mod presence;
-pub mod releaser;
 pub mod republisher;
 pub mod sender;
-pub mod upkeep;
-pub mod wakes;
-pub mod zombies;
+pub mod slot_granter;
+pub mod task_status;
 
 use std::{fmt::Debug, time::Duration};
 
 /// One thing the server does again and again.
-pub trait Task: Send + 'static {
+pub trait BackgroundTask: Send + 'static {
     /// What it is called in logs and on the board.
     const NAME: &'static str;
     /// What a tick says it did.
@@ -44,7 +44,7 @@ pub trait Task: Send + 'static {
     fn period(&self) -> Duration;
 
     /// How soon the next tick is wanted, where that is known and sooner than a period. It is kept exactly.
-    fn appointment(&self) -> Option<Duration> {
+    fn next_tick_in(&self) -> Option<Duration> {
         None
     }
 
@@ -52,5 +52,5 @@ pub trait Task: Send + 'static {
     fn tick(&mut self) -> impl Future<Output = anyhow::Result<Self::Report>> + Send;
 
     /// Whether a report is worth a line in the log.
-    fn is_news(report: &Self::Report) -> bool;
+    fn is_notable(report: &Self::Report) -> bool;
 }

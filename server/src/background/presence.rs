@@ -2,15 +2,15 @@
 
 use std::{collections::HashSet, time::Duration};
 
-use milvaion_api::event::Event;
-use milvaion_protocol::message::HEARTBEAT_SECONDS;
+use milvaion_api::events::LiveEvent;
+use milvaion_protocol::message::HEARTBEAT_INTERVAL_SECONDS;
 
-use super::Task;
+use super::BackgroundTask;
 use crate::{clock::Clock, domain::liveness, live::Hub, store::Store};
 
 /// The task.
 #[derive(Debug)]
-pub struct Presence {
+pub struct WorkerPresence {
     /// The truth.
     pub store: Store,
     /// The way to browsers.
@@ -18,38 +18,38 @@ pub struct Presence {
     /// What time it is.
     pub clock: Clock,
     /// Who was there at the last tick.
-    pub known: HashSet<(String, String)>,
+    pub last_alive: HashSet<(String, String)>,
 }
 
 /// What one tick saw.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct PresenceReport {
     /// Job types with a live instance.
     pub alive: usize,
     /// Whether that changed.
     pub changed: bool,
 }
 
-impl Task for Presence {
+impl BackgroundTask for WorkerPresence {
     const NAME: &'static str = "presence";
-    type Report = Seen;
+    type Report = PresenceReport;
 
     fn period(&self) -> Duration {
-        Duration::from_secs(HEARTBEAT_SECONDS)
+        Duration::from_secs(HEARTBEAT_INTERVAL_SECONDS)
     }
 
-    async fn tick(&mut self) -> anyhow::Result<Seen> {
+    async fn tick(&mut self) -> anyhow::Result<PresenceReport> {
         let now = self.clock.now();
         let alive = self.store.alive_types(liveness::alive_since(now)).await?;
-        let changed = alive != self.known;
+        let changed = alive != self.last_alive;
         if changed {
-            self.hub.publish(now, vec![Event::Workers]);
+            self.hub.publish(now, vec![LiveEvent::Workers]);
         }
-        self.known = alive;
-        Ok(Seen { alive: self.known.len(), changed })
+        self.last_alive = alive;
+        Ok(PresenceReport { alive: self.last_alive.len(), changed })
     }
 
-    fn is_news(report: &Seen) -> bool {
+    fn is_notable(report: &PresenceReport) -> bool {
         report.changed
     }
 }

@@ -17,17 +17,17 @@ use std::{
 use milvaion_protocol::id::OccurrenceId;
 use tokio::sync::Notify;
 
-use super::Task;
+use super::BackgroundTask;
 use crate::{
-    broker::publisher::{Outgoing, Publisher, UNSENT},
+    broker::publisher::{MAX_UNSENT, OutgoingMessage, Publisher},
     clock::Clock,
-    domain::message::{Queued, message},
+    domain::message::{QueuedOccurrence, message},
     faults,
     store::Store,
 };
 
 /// How many are sent at once.
-const BATCH: i64 = 500;
+const REPUBLISH_BATCH: i64 = 500;
 
 /// The task.
 #[derive(Debug)]
@@ -39,55 +39,55 @@ pub struct Republisher {
     /// What time it is.
     pub clock: Clock,
     /// How often, and from which age on.
-    pub every: Duration,
+    pub period: Duration,
     /// What is known not to be on its way, and was not tried again yet.
-    pub left: HashSet<OccurrenceId>,
+    pub known_unsent: HashSet<OccurrenceId>,
 }
 
 /// What one tick did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Republished {
+pub struct RepublishReport {
     /// Found without a confirm.
     pub found: usize,
     /// Confirmed now.
     pub sent: usize,
 }
 
-impl Task for Republisher {
+impl BackgroundTask for Republisher {
     const NAME: &'static str = "republisher";
-    type Report = Republished;
+    type Report = RepublishReport;
 
     fn period(&self) -> Duration {
-        self.every
+        self.period
     }
 
-    async fn tick(&mut self) -> anyhow::Result<Republished> {
-        let mut total = Republished::default();
+    async fn tick(&mut self) -> anyhow::Result<RepublishReport> {
+        let mut total = RepublishReport::default();
         // Younger ones are most likely on their way right now, except those of which is known that they are not.
-        let age = chrono::Duration::from_std(self.every).unwrap_or_default();
+        let age = chrono::Duration::from_std(self.period).unwrap_or_default();
         while self.publisher.is_up() {
             let now = self.clock.now();
-            let room = UNSENT.saturating_sub(self.left.len());
-            self.left.extend(self.publisher.take_left().into_iter().take(room));
-            let left: Vec<OccurrenceId> = self.left.iter().copied().collect();
-            let mut found = self.store.unpublished(now - age, &left, BATCH).await?;
-            let is_all = i64::try_from(found.len()).is_ok_and(|found| found < BATCH);
+            let room = MAX_UNSENT.saturating_sub(self.known_unsent.len());
+            self.known_unsent.extend(self.publisher.take_unsent().into_iter().take(room));
+            let left: Vec<OccurrenceId> = self.known_unsent.iter().copied().collect();
+            let mut found = self.store.unsent_occurrences(now - age, &left, REPUBLISH_BATCH).await?;
+            let is_all = i64::try_from(found.len()).is_ok_and(|found| found < REPUBLISH_BATCH);
             // Nobody waits for the others: they are sent, or over. Except in a pause, after which some are sent.
-            if is_all && !self.left.is_empty() && !self.store.is_paused().await? {
-                self.left.clear();
+            if is_all && !self.known_unsent.is_empty() && !self.store.is_cluster_paused().await? {
+                self.known_unsent.clear();
             }
             for queued in &found {
-                self.left.remove(&queued.id);
+                self.known_unsent.remove(&queued.id);
             }
-            if faults::sabotaged("s11") {
+            if faults::sabotaged("skip_republish_lookback") {
                 only_newer(&mut found);
             }
             if found.is_empty() {
                 break;
             }
-            let messages: Vec<Outgoing> = found
+            let messages: Vec<OutgoingMessage> = found
                 .into_iter()
-                .map(|queued| Outgoing {
+                .map(|queued| OutgoingMessage {
                     worker_id: queued.worker_id.clone(),
                     message: message(queued, now),
                     republished: true,
@@ -104,13 +104,13 @@ impl Task for Republisher {
         Ok(total)
     }
 
-    fn is_news(report: &Republished) -> bool {
+    fn is_notable(report: &RepublishReport) -> bool {
         report.found > 0
     }
 }
 
 /// Sabotage: leaves out what is not beyond the last id that was seen.
-fn only_newer(found: &mut Vec<Queued>) {
+fn only_newer(found: &mut Vec<QueuedOccurrence>) {
     static LAST: Mutex<Option<OccurrenceId>> = Mutex::new(None);
     if let Ok(mut last) = LAST.lock() {
         let seen = *last;
@@ -120,10 +120,10 @@ fn only_newer(found: &mut Vec<Queued>) {
 }
 
 /// Wakes the republisher whenever the broker comes back.
-pub async fn wake_when_up(publisher: Publisher, wake: Arc<Notify>) {
+pub async fn activate_when_up(publisher: Publisher, wake: Arc<Notify>) {
     loop {
-        publisher.up().await;
+        publisher.wait_until_up().await;
         wake.notify_one();
-        publisher.down().await;
+        publisher.wait_until_down().await;
     }
 }

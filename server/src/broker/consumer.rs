@@ -1,6 +1,6 @@
 //! Consuming what workers say, in batches.
 //!
-//! A batch is handed to a [`Handler`], which commits it; only then is it acknowledged, all at once. If the handler fails
+//! A batch is handed to a [`BatchHandler`], which commits it; only then is it acknowledged, all at once. If the handler fails
 //! because a service is away, nothing is acknowledged and the batch is tried again: the broker keeps it for us. Not for
 //! long, though, for perhaps it is only from here that the service cannot be reached: what is in our hand no other server
 //! can hear, and it would take workers for silent that have spoken. A body that cannot be read is logged and acknowledged,
@@ -20,25 +20,25 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Broker, topology};
 use crate::{
-    backoff::Backoff,
-    error::{chain, start_of},
+    backoff::ReconnectBackoff,
+    error::{body_excerpt, chain},
     faults,
 };
 
 /// The most messages in one batch. A worker's has some 400 reports at most, so that a full batch is stored in two or three
 /// seconds, and all that may be in our hand in less than it takes to count as silent.
-const BATCH: usize = 250;
+const MAX_BATCH_MESSAGES: usize = 250;
 
 /// For how long a batch that cannot be stored is kept from other servers. With the ten seconds that a refused attempt takes
-/// at most, shorter than [`SHORTEST_LIMIT`](crate::domain::zombie::SHORTEST_LIMIT). An attempt that is not answered at all
+/// at most, shorter than [`MIN_HEARTBEAT_TIMEOUT`](crate::domain::lost_run::MIN_HEARTBEAT_TIMEOUT). An attempt that is not answered at all
 /// is not cut short: a large batch on a slow disk would begin again for ever.
-const HELD: Duration = Duration::from_secs(4);
+const MAX_BATCH_HOLD: Duration = Duration::from_secs(4);
 
 /// How often it is said that a batch still cannot be stored.
-const SAY: Duration = Duration::from_secs(10);
+const RETRY_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Does something with what a queue holds.
-pub trait Handler: Send + Sync + 'static {
+pub trait BatchHandler: Send + Sync + 'static {
     /// What it is called in logs.
     const NAME: &'static str;
 
@@ -47,30 +47,34 @@ pub trait Handler: Send + Sync + 'static {
     fn handle(&self, bodies: Vec<Vec<u8>>) -> impl Future<Output = anyhow::Result<()>> + Send;
 
     /// Whether the same bodies once more could fare better. If not, the one that is to blame is looked for and let go.
-    fn may_succeed(_error: &anyhow::Error) -> bool {
+    fn is_retryable(_error: &anyhow::Error) -> bool {
         true
     }
 
     /// Handles whole deliveries in order, for those who must know what is written on the envelope; by itself it hands
     /// over the bodies alone. `Err` means the same.
-    fn handle_whole(&self, _channel: &Channel, batch: &[Delivery]) -> impl Future<Output = anyhow::Result<()>> + Send {
+    fn handle_deliveries(
+        &self,
+        _channel: &Channel,
+        batch: &[Delivery],
+    ) -> impl Future<Output = anyhow::Result<()>> + Send {
         self.handle(batch.iter().map(|delivery| delivery.data.clone()).collect())
     }
 }
 
 /// Consumes `queue` for ever, until `stop`.
-pub async fn consume<H: Handler>(broker: Broker, queue: String, handler: H, stop: CancellationToken) {
-    let mut backoff = Backoff::default();
+pub async fn consume<H: BatchHandler>(broker: Broker, queue: String, handler: H, stop: CancellationToken) {
+    let mut backoff = ReconnectBackoff::default();
     broker.note_consuming(&queue, false);
     while !stop.is_cancelled() {
         let connection = tokio::select! {
-            connection = broker.connect_forever(H::NAME) => connection,
+            connection = broker.connect_with_retry(H::NAME) => connection,
             () = stop.cancelled() => return,
         };
         match open(&connection, &broker, &queue, H::NAME).await {
             Ok((channel, consumer)) => {
                 broker.note_consuming(&queue, true);
-                backoff = Backoff::default();
+                backoff = ReconnectBackoff::default();
                 deliver(&channel, consumer, &handler, &stop).await;
                 broker.note_consuming(&queue, false);
             }
@@ -97,7 +101,7 @@ async fn open(
     Ok((channel, consumer))
 }
 
-async fn deliver<H: Handler>(channel: &Channel, mut consumer: Consumer, handler: &H, stop: &CancellationToken) {
+async fn deliver<H: BatchHandler>(channel: &Channel, mut consumer: Consumer, handler: &H, stop: &CancellationToken) {
     loop {
         let first = tokio::select! {
             next = consumer.next() => match next {
@@ -113,7 +117,7 @@ async fn deliver<H: Handler>(channel: &Channel, mut consumer: Consumer, handler:
         // Whatever has already arrived belongs to this batch; nothing is waited for, so a lone message is not delayed and
         // a flood is taken in large bites.
         let mut batch = vec![first];
-        while batch.len() < BATCH {
+        while batch.len() < MAX_BATCH_MESSAGES {
             match futures::FutureExt::now_or_never(consumer.next()) {
                 Some(Some(Ok(delivery))) => batch.push(delivery),
                 _ => break,
@@ -126,22 +130,27 @@ async fn deliver<H: Handler>(channel: &Channel, mut consumer: Consumer, handler:
 }
 
 /// Handles a batch until it is done, then acknowledges it. False when the channel is of no more use.
-async fn settle<H: Handler>(channel: &Channel, batch: Vec<Delivery>, handler: &H, stop: &CancellationToken) -> bool {
+async fn settle<H: BatchHandler>(
+    channel: &Channel,
+    batch: Vec<Delivery>,
+    handler: &H,
+    stop: &CancellationToken,
+) -> bool {
     let Some(last) = batch.last().map(|delivery| delivery.delivery_tag) else { return true };
-    if faults::sabotaged("s08") {
+    if faults::sabotaged("ack_before_commit") {
         let _ = channel.basic_ack(last, BasicAckOptions { multiple: true }).await;
         // Nobody has it any more, so it is not tried again either.
-        return handler.handle_whole(channel, &batch).await.is_ok() || channel.status().connected();
+        return handler.handle_deliveries(channel, &batch).await.is_ok() || channel.status().connected();
     }
     let since = Instant::now();
     let done = match store(channel, &batch, handler, stop, since).await {
-        Stored::Refused(_) if batch.len() > 1 => one_by_one(channel, &batch, handler, stop, since).await,
-        Stored::Refused(error) => {
+        BatchOutcome::Refused(_) if batch.len() > 1 => one_by_one(channel, &batch, handler, stop, since).await,
+        BatchOutcome::Refused(error) => {
             let_go::<H>(&batch[0], &error);
             true
         }
-        Stored::Done => true,
-        Stored::Not => false,
+        BatchOutcome::Done => true,
+        BatchOutcome::Interrupted => false,
     };
     if !done {
         return false;
@@ -156,7 +165,7 @@ async fn settle<H: Handler>(channel: &Channel, batch: Vec<Delivery>, handler: &H
 }
 
 /// Handles each delivery by itself, and lets go of those that can never be stored. False when one was not stored.
-async fn one_by_one<H: Handler>(
+async fn one_by_one<H: BatchHandler>(
     channel: &Channel,
     batch: &[Delivery],
     handler: &H,
@@ -165,51 +174,51 @@ async fn one_by_one<H: Handler>(
 ) -> bool {
     for delivery in batch {
         match store(channel, std::slice::from_ref(delivery), handler, stop, since).await {
-            Stored::Done => {}
-            Stored::Refused(error) => let_go::<H>(delivery, &error),
-            Stored::Not => return false,
+            BatchOutcome::Done => {}
+            BatchOutcome::Refused(error) => let_go::<H>(delivery, &error),
+            BatchOutcome::Interrupted => return false,
         }
     }
     true
 }
 
-fn let_go<H: Handler>(delivery: &Delivery, error: &anyhow::Error) {
+fn let_go<H: BatchHandler>(delivery: &Delivery, error: &anyhow::Error) {
     tracing::error!(
         consumer = H::NAME,
         error = %chain(error.as_ref()),
         body.bytes = delivery.data.len(),
-        body.start = start_of(&delivery.data),
+        body.start = body_excerpt(&delivery.data),
         "a worker sent something that can never be stored; it is let go"
     );
 }
 
 /// What became of deliveries.
-enum Stored {
+enum BatchOutcome {
     Done,
     /// It never will be.
     Refused(anyhow::Error),
     /// Not here, not now.
-    Not,
+    Interrupted,
 }
 
 /// Handles deliveries, again and again while that may help and the batch, in our hand `since` then, may be kept.
-async fn store<H: Handler>(
+async fn store<H: BatchHandler>(
     channel: &Channel,
     batch: &[Delivery],
     handler: &H,
     stop: &CancellationToken,
     since: Instant,
-) -> Stored {
-    let mut backoff = Backoff::default();
+) -> BatchOutcome {
+    let mut backoff = ReconnectBackoff::default();
     let mut said: Option<Instant> = None;
     loop {
-        let error = match handler.handle_whole(channel, batch).await {
-            Ok(()) => return Stored::Done,
-            Err(error) if !H::may_succeed(&error) => return Stored::Refused(error),
+        let error = match handler.handle_deliveries(channel, batch).await {
+            Ok(()) => return BatchOutcome::Done,
+            Err(error) if !H::is_retryable(&error) => return BatchOutcome::Refused(error),
             Err(error) => error,
         };
         let pause = backoff.pause();
-        if said.is_none_or(|said| said.elapsed() >= SAY) {
+        if said.is_none_or(|said| said.elapsed() >= RETRY_LOG_INTERVAL) {
             said = Some(Instant::now());
             tracing::warn!(
                 consumer = H::NAME,
@@ -221,11 +230,11 @@ async fn store<H: Handler>(
         }
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            () = stop.cancelled() => return Stored::Not,
+            () = stop.cancelled() => return BatchOutcome::Interrupted,
         }
         // Closing gives it back.
-        if since.elapsed() >= HELD || !channel.status().connected() {
-            return Stored::Not;
+        if since.elapsed() >= MAX_BATCH_HOLD || !channel.status().connected() {
+            return BatchOutcome::Interrupted;
         }
     }
 }

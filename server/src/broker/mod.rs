@@ -5,9 +5,9 @@
 //! once that there is none. A broker that is away never fails an occurrence: it waits in PostgreSQL, unpublished.
 
 pub mod consumer;
-pub mod depth;
-pub mod letter;
 pub mod publisher;
+pub mod queue_probe;
+pub mod raw_message;
 pub mod reply;
 pub mod topology;
 
@@ -21,16 +21,16 @@ use lapin::{Connection, ConnectionProperties, uri::AMQPUri};
 use milvaion_protocol::topology::Topology;
 use tokio::time::Instant;
 
-use crate::{backoff::Backoff, config::broker::BrokerConfig};
+use crate::{backoff::ReconnectBackoff, config::broker::BrokerConfig};
 
 /// How often the two ends assure each other that they are there, in seconds; the broker notices a dead line after two to
 /// three times that. A server that is frozen holds reports in its hand meanwhile, which another one misses: it must get
-/// them before it takes anybody for dead, which is after [`SHORTEST_LIMIT`](crate::domain::zombie::SHORTEST_LIMIT).
+/// them before it takes anybody for dead, which is after [`MIN_HEARTBEAT_TIMEOUT`](crate::domain::lost_run::MIN_HEARTBEAT_TIMEOUT).
 const AMQP_HEARTBEAT: u16 = 3;
 /// How long opening a connection may take.
-const OPENING: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the log says that the broker is away.
-const COMPLAINT: Duration = Duration::from_secs(10);
+const OUTAGE_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Where the broker is and what things are called there.
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ pub struct Broker {
     /// Which queues are consumed from here, and whether that works at the moment.
     consuming: Arc<Mutex<BTreeMap<String, bool>>>,
     /// When it was last said in the log that the broker is away.
-    complained: Arc<Mutex<Option<Instant>>>,
+    last_outage_log: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Broker {
@@ -58,7 +58,7 @@ impl Broker {
             topology: Topology::new(config.prefix.clone()),
             prefetch: config.prefetch,
             consuming: Arc::default(),
-            complained: Arc::default(),
+            last_outage_log: Arc::default(),
         })
     }
 
@@ -93,18 +93,18 @@ impl Broker {
     /// The broker's reason, or that it did not answer.
     pub async fn connect(&self, name: &str) -> Result<Connection, String> {
         let properties = ConnectionProperties::default().with_connection_name(name.into());
-        match tokio::time::timeout(OPENING, Connection::connect_uri(self.uri.clone(), properties)).await {
+        match tokio::time::timeout(CONNECT_TIMEOUT, Connection::connect_uri(self.uri.clone(), properties)).await {
             Ok(Ok(connection)) => Ok(connection),
             Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err(format!("no answer within {} s", OPENING.as_secs())),
+            Err(_) => Err(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs())),
         }
     }
 
     /// Whether it is time to say so that the broker is away: each connection finds it out for itself, several times a
     /// second together, and the log needs to know it once.
     fn may_complain(&self) -> bool {
-        let Ok(mut last) = self.complained.lock() else { return true };
-        let may = last.is_none_or(|last| last.elapsed() >= COMPLAINT);
+        let Ok(mut last) = self.last_outage_log.lock() else { return true };
+        let may = last.is_none_or(|last| last.elapsed() >= OUTAGE_LOG_INTERVAL);
         if may {
             *last = Some(Instant::now());
         }
@@ -112,8 +112,8 @@ impl Broker {
     }
 
     /// Opens a connection, however often it takes.
-    async fn connect_forever(&self, name: &str) -> Connection {
-        let mut backoff = Backoff::default();
+    async fn connect_with_retry(&self, name: &str) -> Connection {
+        let mut backoff = ReconnectBackoff::default();
         loop {
             match self.connect(name).await {
                 Ok(connection) => {

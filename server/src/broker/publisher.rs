@@ -25,22 +25,22 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{Broker, topology};
-use crate::{backoff::Backoff, faults};
+use crate::{backoff::ReconnectBackoff, faults};
 
 /// How long the broker may take to confirm.
-const CONFIRM: Duration = Duration::from_secs(10);
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
 /// How many messages are remembered as not taken. What is beyond is found by its age.
-pub const UNSENT: usize = 10_000;
+pub const MAX_UNSENT: usize = 10_000;
 /// AMQP's number for a message that survives a restart of the broker.
-const PERSISTENT: u8 = 2;
+const PERSISTENT_DELIVERY_MODE: u8 = 2;
 
 /// Which message the broker has confirmed: the occurrence and the attempt it was about. A row that is in a later attempt
 /// by then has a message of its own to wait for.
-pub type Sent = (OccurrenceId, i32);
+pub type ConfirmedMessage = (OccurrenceId, i32);
 
 /// One message and whom it is for.
 #[derive(Clone, Debug)]
-pub struct Outgoing {
+pub struct OutgoingMessage {
     /// The worker it is addressed to.
     pub worker_id: String,
     /// What it says.
@@ -83,27 +83,27 @@ impl Publisher {
     }
 
     /// Waits until there is a channel.
-    pub async fn up(&self) {
+    pub async fn wait_until_up(&self) {
         // The keeper only goes when the server does.
         let _ = self.channel.clone().wait_for(Option::is_some).await;
     }
 
     /// Waits until there is none.
-    pub async fn down(&self) {
+    pub async fn wait_until_down(&self) {
         let _ = self.channel.clone().wait_for(Option::is_none).await;
     }
 
     /// Remembers occurrences whose messages are not on their way from here, up to 10,000.
-    pub fn leave(&self, occurrences: impl IntoIterator<Item = OccurrenceId>) {
+    pub fn note_unsent(&self, occurrences: impl IntoIterator<Item = OccurrenceId>) {
         if let Ok(mut unsent) = self.unsent.lock() {
-            let room = UNSENT.saturating_sub(unsent.len());
+            let room = MAX_UNSENT.saturating_sub(unsent.len());
             unsent.extend(occurrences.into_iter().take(room));
         }
     }
 
     /// What was left since this was asked last.
     #[must_use]
-    pub fn take_left(&self) -> Vec<OccurrenceId> {
+    pub fn take_unsent(&self) -> Vec<OccurrenceId> {
         self.unsent.lock().map(|mut unsent| unsent.drain().collect()).unwrap_or_default()
     }
 
@@ -133,24 +133,24 @@ impl Publisher {
     }
 
     /// Sends messages, all in flight at once, and tells which the broker has for certain. The others are
-    /// [left](Self::leave).
-    pub async fn publish(&self, messages: &[Outgoing]) -> Vec<Sent> {
+    /// [left](Self::note_unsent).
+    pub async fn publish(&self, messages: &[OutgoingMessage]) -> Vec<ConfirmedMessage> {
         let sent = self.try_to_publish(messages).await;
         if sent.len() < messages.len() {
             let taken: HashSet<OccurrenceId> = sent.iter().map(|(id, _)| *id).collect();
-            self.leave(messages.iter().map(|out| out.message.occurrence_id).filter(|id| !taken.contains(id)));
+            self.note_unsent(messages.iter().map(|out| out.message.occurrence_id).filter(|id| !taken.contains(id)));
         }
         sent
     }
 
-    async fn try_to_publish(&self, messages: &[Outgoing]) -> Vec<Sent> {
+    async fn try_to_publish(&self, messages: &[OutgoingMessage]) -> Vec<ConfirmedMessage> {
         let Some(channel) = self.channel.borrow().clone() else { return Vec::new() };
         let queues: HashSet<(&str, &str)> =
             messages.iter().map(|out| (out.worker_id.as_str(), out.message.job_type.as_str())).collect();
         for (worker_id, job_type) in queues {
             self.declare(&channel, worker_id, job_type).await;
         }
-        faults::point("cp06");
+        faults::point("publisher.before_send");
         let mut sent = Vec::with_capacity(messages.len());
         // Handed over one after another, so that they leave in the order of the batch; confirmed together.
         let mut waiting = Vec::with_capacity(messages.len());
@@ -165,13 +165,13 @@ impl Publisher {
             }
         }
         if !waiting.is_empty() {
-            faults::point("cp07");
+            faults::point("publisher.after_send");
         }
-        if faults::sabotaged("s03") {
+        if faults::sabotaged("skip_publisher_confirms") {
             return waiting.iter().map(|(out, _)| mark(out)).collect();
         }
         let verdicts = join_all(
-            waiting.into_iter().map(async |(out, confirm)| (out, tokio::time::timeout(CONFIRM, confirm).await)),
+            waiting.into_iter().map(async |(out, confirm)| (out, tokio::time::timeout(CONFIRM_TIMEOUT, confirm).await)),
         )
         .await;
         // By reason: what befalls a whole batch is one line in the log, not five hundred.
@@ -195,7 +195,7 @@ impl Publisher {
                 }
                 Err(_) => {
                     self.broken.notify_one();
-                    format!("no confirmation within {} s", CONFIRM.as_secs())
+                    format!("no confirmation within {} s", CONFIRM_TIMEOUT.as_secs())
                 }
             };
             refused.entry(reason).or_default().push(out.message.occurrence_id);
@@ -209,18 +209,22 @@ impl Publisher {
             );
         }
         if !sent.is_empty() {
-            faults::point("cp08");
+            faults::point("publisher.after_confirm");
         }
         sent
     }
 
-    fn forget(&self, out: &Outgoing) {
+    fn forget(&self, out: &OutgoingMessage) {
         if let Ok(mut declared) = self.declared.lock() {
             declared.remove(&(out.worker_id.clone(), out.message.job_type.clone()));
         }
     }
 
-    async fn hand_over(&self, channel: &Channel, out: &Outgoing) -> Result<lapin::PublisherConfirm, lapin::Error> {
+    async fn hand_over(
+        &self,
+        channel: &Channel,
+        out: &OutgoingMessage,
+    ) -> Result<lapin::PublisherConfirm, lapin::Error> {
         let message = &out.message;
         let id = message.occurrence_id.to_string();
         let mut headers = FieldTable::default();
@@ -232,20 +236,23 @@ impl Publisher {
         }
         let properties = BasicProperties::default()
             .with_content_type("application/json".into())
-            .with_delivery_mode(PERSISTENT)
+            .with_delivery_mode(PERSISTENT_DELIVERY_MODE)
             .with_priority(message.priority)
             .with_message_id(id.as_str().into())
             .with_correlation_id(id.as_str().into())
             .with_timestamp(message.timestamp.timestamp().unsigned_abs())
             .with_headers(headers);
         let body = serde_json::to_vec(message).unwrap_or_default();
-        let options = BasicPublishOptions { mandatory: !faults::sabotaged("s04"), ..BasicPublishOptions::default() };
+        let options = BasicPublishOptions {
+            mandatory: !faults::sabotaged("skip_mandatory_flag"),
+            ..BasicPublishOptions::default()
+        };
         let key = Topology::routing_key(&out.worker_id, &message.job_type, message.occurrence_id);
         channel.basic_publish(self.names.jobs_exchange().into(), key.into(), options, &body, properties).await
     }
 }
 
-fn mark(out: &Outgoing) -> Sent {
+fn mark(out: &OutgoingMessage) -> ConfirmedMessage {
     (out.message.occurrence_id, i32::try_from(out.message.attempt).unwrap_or(i32::MAX))
 }
 
@@ -256,10 +263,10 @@ async fn keep_open(
     declared: Arc<Mutex<HashSet<(String, String)>>>,
     stop: CancellationToken,
 ) {
-    let mut backoff = Backoff::default();
+    let mut backoff = ReconnectBackoff::default();
     loop {
         let connection = tokio::select! {
-            connection = broker.connect_forever("milvaion server publish") => connection,
+            connection = broker.connect_with_retry("milvaion server publish") => connection,
             () = stop.cancelled() => return,
         };
         let mut events = Box::pin(connection.events_listener());
@@ -271,19 +278,19 @@ async fn keep_open(
                 // A complaint about the channel before is no complaint about this one.
                 let _ = futures::FutureExt::now_or_never(broken.notified());
                 sender.send_replace(Some(channel.clone()));
-                backoff = Backoff::default();
+                backoff = ReconnectBackoff::default();
                 let mut is_blocked = false;
                 loop {
                     tokio::select! {
-                        news = news(&mut events) => match news {
-                            News::Broken => break,
+                        news = next_connection_event(&mut events) => match news {
+                            ConnectionEvent::Broken => break,
                             // A new connection would be blocked as well, and what was handed to this one would arrive
                             // twice; so this one is kept, and nobody is given it.
-                            News::Blocked => {
+                            ConnectionEvent::Blocked => {
                                 is_blocked = true;
                                 sender.send_replace(None);
                             }
-                            News::Unblocked => {
+                            ConnectionEvent::Unblocked => {
                                 is_blocked = false;
                                 // Confirms that were late meanwhile are no fault of the channel's.
                                 let _ = futures::FutureExt::now_or_never(broken.notified());
@@ -316,7 +323,7 @@ async fn open_channel(connection: &lapin::Connection, names: &Topology) -> Resul
 }
 
 /// What a connection says about itself.
-enum News {
+enum ConnectionEvent {
     /// It, or its channel, has failed.
     Broken,
     /// The broker is short of memory or disk and takes no messages.
@@ -326,20 +333,20 @@ enum News {
 }
 
 /// Waits for news.
-async fn news(events: &mut (impl futures::Stream<Item = lapin::Event> + Unpin)) -> News {
+async fn next_connection_event(events: &mut (impl futures::Stream<Item = lapin::Event> + Unpin)) -> ConnectionEvent {
     while let Some(event) = events.next().await {
         match event {
-            lapin::Event::Error(_) => return News::Broken,
+            lapin::Event::Error(_) => return ConnectionEvent::Broken,
             lapin::Event::ConnectionBlocked(reason) => {
                 tracing::warn!(reason, "the broker takes no messages for now; occurrences wait");
-                return News::Blocked;
+                return ConnectionEvent::Blocked;
             }
             lapin::Event::ConnectionUnblocked => {
                 tracing::info!("the broker takes messages again");
-                return News::Unblocked;
+                return ConnectionEvent::Unblocked;
             }
             _ => {}
         }
     }
-    News::Broken
+    ConnectionEvent::Broken
 }

@@ -6,7 +6,7 @@ use super::consumer::{Channel, Delivery};
 
 /// Whether somebody waits for an answer to a delivery.
 #[must_use]
-pub fn is_wanted(delivery: &Delivery) -> bool {
+pub fn is_requested(delivery: &Delivery) -> bool {
     delivery.properties.reply_to().is_some()
 }
 

@@ -6,7 +6,7 @@ use redis::RedisError;
 use super::Cache;
 
 /// How long a mark is kept, in seconds: longer than any copy of a message is on its way.
-const KEEP_SECONDS: u64 = 24 * 3_600;
+const CANCELLATION_TTL_SECONDS: u64 = 24 * 3_600;
 
 impl Cache {
     /// Marks attempts as ended in the place where workers claim them, so that whoever gets the message drops it. A
@@ -21,7 +21,7 @@ impl Cache {
         }
         let mut pipe = redis::pipe();
         for (id, attempt) in ended {
-            pipe.set_ex(self.keys.running(*id), format!("done:{attempt}"), KEEP_SECONDS).ignore();
+            pipe.set_ex(self.keys.running(*id), format!("done:{attempt}"), CANCELLATION_TTL_SECONDS).ignore();
         }
         pipe.query_async(&mut self.connection()).await
     }
@@ -31,7 +31,7 @@ impl Cache {
     /// # Errors
     ///
     /// When Redis does not answer.
-    pub async fn ask_to_end(&self, wishes: &[CancelMessage]) -> Result<(), RedisError> {
+    pub async fn request_cancellations(&self, wishes: &[CancelMessage]) -> Result<(), RedisError> {
         if wishes.is_empty() {
             return Ok(());
         }
@@ -39,7 +39,7 @@ impl Cache {
         let mut pipe = redis::pipe();
         for wish in wishes {
             let text = serde_json::to_string(wish).unwrap_or_default();
-            pipe.set_ex(self.keys.cancel_request(wish.occurrence_id), &text, KEEP_SECONDS).ignore();
+            pipe.set_ex(self.keys.cancel_request(wish.occurrence_id), &text, CANCELLATION_TTL_SECONDS).ignore();
             pipe.publish(&channel, &text).ignore();
         }
         pipe.query_async(&mut self.connection()).await

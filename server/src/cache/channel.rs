@@ -11,7 +11,7 @@ impl Cache {
     /// # Errors
     ///
     /// When Redis does not answer.
-    pub async fn wake(&self) -> Result<(), RedisError> {
+    pub async fn announce_schedule_change(&self) -> Result<(), RedisError> {
         self.connection().publish(self.keys.wake_channel(), "").await
     }
 
@@ -20,7 +20,7 @@ impl Cache {
     /// # Errors
     ///
     /// When Redis does not answer.
-    pub async fn announce(&self, envelopes: &[String]) -> Result<(), RedisError> {
+    pub async fn publish_events(&self, envelopes: &[String]) -> Result<(), RedisError> {
         let mut pipe = redis::pipe();
         for envelope in envelopes {
             pipe.publish(self.keys.events_channel(), envelope).ignore();

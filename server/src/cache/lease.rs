@@ -9,11 +9,11 @@ use std::time::Duration;
 use futures::{Stream, StreamExt};
 use redis::RedisError;
 
-use super::{ANSWER, Cache};
+use super::{Cache, RESPONSE_TIMEOUT};
 
 /// Takes a key that nobody has, prolongs it when it is ours, or tells how long its holder still has it. A key without
 /// an end was not made by us and would lock everybody out for ever: it is given one.
-const HOLD: &str = r"
+const ACQUIRE_OR_RENEW_SCRIPT: &str = r"
 local holder = redis.call('GET', KEYS[1])
 if not holder then
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
@@ -31,7 +31,7 @@ end
 return {0, left}";
 
 /// Deletes the key if it is ours, and only then tells the others.
-const RELEASE: &str = r"
+const RELEASE_SCRIPT: &str = r"
 if redis.call('GET', KEYS[1]) == ARGV[1] then
   redis.call('DEL', KEYS[1])
   redis.call('PUBLISH', ARGV[2], '')
@@ -41,13 +41,13 @@ return 0";
 
 /// What Redis says to somebody who wants a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held {
+pub enum LeaseStatus {
     /// Nobody had it; now we do.
-    Taken,
+    Acquired,
     /// It was ours and is ours for longer.
     Renewed,
     /// Somebody else has it.
-    Elsewhere {
+    HeldElsewhere {
         /// For so long, unless it is prolonged.
         left: Duration,
     },
@@ -57,7 +57,7 @@ pub enum Held {
 #[derive(Clone, Debug)]
 pub struct LeaseAnswer {
     /// Whose the lease is.
-    pub held: Held,
+    pub status: LeaseStatus,
     /// Redis' own id, drawn anew at each of its starts: another one means that Redis may have forgotten things, or
     /// remembers old ones.
     pub run_id: String,
@@ -69,11 +69,16 @@ impl Cache {
     /// # Errors
     ///
     /// When Redis does not answer within a second. It may have done it nevertheless.
-    pub async fn hold_lease(&self, role: &str, holder: &str, life: Duration) -> Result<LeaseAnswer, RedisError> {
+    pub async fn acquire_or_renew_lease(
+        &self,
+        role: &str,
+        holder: &str,
+        life: Duration,
+    ) -> Result<LeaseAnswer, RedisError> {
         let asking = async {
             let ((code, left), server): ((i64, u64), String) = redis::pipe()
                 .cmd("EVAL")
-                .arg(HOLD)
+                .arg(ACQUIRE_OR_RENEW_SCRIPT)
                 .arg(1)
                 .arg(self.keys.lease(role))
                 .arg(holder)
@@ -82,16 +87,16 @@ impl Cache {
                 .arg("server")
                 .query_async(&mut self.connection())
                 .await?;
-            let held = match code {
-                1 => Held::Taken,
-                2 => Held::Renewed,
-                _ => Held::Elsewhere { left: Duration::from_millis(left) },
+            let status = match code {
+                1 => LeaseStatus::Acquired,
+                2 => LeaseStatus::Renewed,
+                _ => LeaseStatus::HeldElsewhere { left: Duration::from_millis(left) },
             };
             let run_id = server.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap_or_default();
-            Ok(LeaseAnswer { held, run_id: run_id.trim().to_owned() })
+            Ok(LeaseAnswer { status, run_id: run_id.trim().to_owned() })
         };
         // The connection's own limits add up when it has to be made anew; a lease cannot wait for that.
-        tokio::time::timeout(ANSWER, asking).await.unwrap_or_else(|_| Err(too_slow()))
+        tokio::time::timeout(RESPONSE_TIMEOUT, asking).await.unwrap_or_else(|_| Err(too_slow()))
     }
 
     /// Gives the lease back if it is `holder`'s, and tells those who wait for it. False when it was somebody else's.
@@ -101,9 +106,11 @@ impl Cache {
     /// When Redis does not answer within a second; the lease then ends by itself.
     pub async fn release_lease(&self, role: &str, holder: &str) -> Result<bool, RedisError> {
         let mut command = redis::cmd("EVAL");
-        command.arg(RELEASE).arg(1).arg(self.keys.lease(role)).arg(holder).arg(self.keys.lease_channel(role));
+        command.arg(RELEASE_SCRIPT).arg(1).arg(self.keys.lease(role)).arg(holder).arg(self.keys.lease_channel(role));
         let mut connection = self.connection();
-        tokio::time::timeout(ANSWER, command.query_async(&mut connection)).await.unwrap_or_else(|_| Err(too_slow()))
+        tokio::time::timeout(RESPONSE_TIMEOUT, command.query_async(&mut connection))
+            .await
+            .unwrap_or_else(|_| Err(too_slow()))
     }
 
     /// One item each time somebody gives the lease on `role` back, until the connection breaks.

@@ -11,7 +11,7 @@ pub mod schedule;
 
 use std::time::Duration;
 
-use milvaion_protocol::topology::Keys;
+use milvaion_protocol::topology::RedisKeys;
 use redis::{
     Client, RedisError,
     aio::{ConnectionManager, ConnectionManagerConfig},
@@ -20,14 +20,14 @@ use redis::{
 use crate::config::cache::CacheConfig;
 
 /// How long Redis may take to answer.
-const ANSWER: Duration = Duration::from_secs(1);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Redis, or rather its promise.
 #[derive(Clone)]
 pub struct Cache {
     client: Client,
     manager: ConnectionManager,
-    keys: Keys,
+    keys: RedisKeys,
 }
 
 impl std::fmt::Debug for Cache {
@@ -45,17 +45,17 @@ impl Cache {
     pub fn new(config: &CacheConfig) -> Result<Self, RedisError> {
         let client = Client::open(config.url.as_str())?;
         let settings = ConnectionManagerConfig::new()
-            .set_connection_timeout(Some(ANSWER))
-            .set_response_timeout(Some(ANSWER))
+            .set_connection_timeout(Some(RESPONSE_TIMEOUT))
+            .set_response_timeout(Some(RESPONSE_TIMEOUT))
             .set_number_of_retries(1)
             .set_max_delay(Duration::from_millis(500));
         let manager = ConnectionManager::new_lazy_with_config(client.clone(), settings)?;
-        Ok(Self { client, manager, keys: Keys::new(config.key_prefix.clone()) })
+        Ok(Self { client, manager, keys: RedisKeys::new(config.key_prefix.clone()) })
     }
 
     /// The names of keys.
     #[must_use]
-    pub const fn keys(&self) -> &Keys {
+    pub const fn keys(&self) -> &RedisKeys {
         &self.keys
     }
 
@@ -85,7 +85,7 @@ impl Cache {
 
     async fn subscriber(&self) -> Result<redis::aio::PubSub, RedisError> {
         // A pub/sub connection waits for ever by nature; only making it has a limit.
-        tokio::time::timeout(ANSWER, self.client.get_async_pubsub())
+        tokio::time::timeout(RESPONSE_TIMEOUT, self.client.get_async_pubsub())
             .await
             .map_err(|_| RedisError::from((redis::ErrorKind::Io, "no answer within a second")))?
     }

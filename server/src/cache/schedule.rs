@@ -77,7 +77,7 @@ impl Cache {
     /// # Errors
     ///
     /// When Redis does not answer.
-    pub async fn forget(&self, ids: &[String]) -> Result<(), RedisError> {
+    pub async fn remove_members(&self, ids: &[String]) -> Result<(), RedisError> {
         if ids.is_empty() {
             return Ok(());
         }
@@ -95,7 +95,7 @@ impl Cache {
 
     /// Whether a score says the same as an instant.
     #[must_use]
-    pub fn says(found: f64, at: DateTime<Utc>) -> bool {
+    pub fn matches_score(found: f64, at: DateTime<Utc>) -> bool {
         (found - score(at)).abs() < 2e-6
     }
 }

@@ -11,14 +11,14 @@ use std::{
 use chrono::{DateTime, Offset, SecondsFormat, Utc};
 use chrono_tz::Tz;
 use clap::Subcommand;
-use milvaion_schedule::{cron::Cron, schedule::parse_zone};
+use milvaion_schedule::{cron::CronExpression, schedule::parse_zone};
 use milvaion_server::clock::Clock;
 
 /// How many coming runs `explain` shows.
-const SHOWN: usize = 3;
+const EXPLAINED_RUNS: usize = 3;
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Question {
+pub(super) enum CronCommand {
     /// Print the coming fires, one RFC 3339 instant a line; fewer when the schedule ends.
     Next {
         /// Five fields (minute first) or six (second first), or a macro such as @daily.
@@ -49,7 +49,7 @@ pub(super) enum Question {
 }
 
 /// Answers on standard output. A refusal is status 2; an error is a sentence for people.
-pub(super) fn cron(question: Question) -> Result<ExitCode, String> {
+pub(super) fn cron(question: CronCommand) -> Result<ExitCode, String> {
     let text = match answer(question, Clock::system().now()) {
         Ok(text) => text,
         Err(refusal) => {
@@ -67,24 +67,24 @@ pub(super) fn cron(question: Question) -> Result<ExitCode, String> {
     }
 }
 
-fn answer(question: Question, now: DateTime<Utc>) -> Result<String, String> {
+fn answer(question: CronCommand, now: DateTime<Utc>) -> Result<String, String> {
     match question {
-        Question::Next { expression, tz, after, count, inclusive } => {
-            let cron = Cron::parse(&expression).map_err(|error| error.to_string())?;
+        CronCommand::Next { expression, tz, after, count, inclusive } => {
+            let cron = CronExpression::parse(&expression).map_err(|error| error.to_string())?;
             let zone = parse_zone(&tz)?;
             let after = after.map_or(Ok(now), |text| instant(&text))?;
             let first = if inclusive { cron.next_from(zone, after) } else { cron.next_after(zone, after) };
             Ok(lines(&cron, zone, first, usize::from(count)))
         }
-        Question::Explain { expression, tz } => {
-            let cron = Cron::parse(&expression).map_err(|error| error.to_string())?;
+        CronCommand::Explain { expression, tz } => {
+            let cron = CronExpression::parse(&expression).map_err(|error| error.to_string())?;
             let zone = parse_zone(&tz)?;
-            let mut text = format!("{} Time zone: {zone}.\n", cron.words());
+            let mut text = format!("{} Time zone: {zone}.\n", cron.describe());
             for warning in cron.warnings() {
                 text += &format!("Warning: {warning}\n");
             }
             text += "Next:\n";
-            Ok(text + &lines(&cron, zone, cron.next_after(zone, now), SHOWN))
+            Ok(text + &lines(&cron, zone, cron.next_after(zone, now), EXPLAINED_RUNS))
         }
     }
 }
@@ -96,7 +96,7 @@ fn instant(text: &str) -> Result<DateTime<Utc>, String> {
     })
 }
 
-fn lines(cron: &Cron, zone: Tz, first: Option<DateTime<Utc>>, count: usize) -> String {
+fn lines(cron: &CronExpression, zone: Tz, first: Option<DateTime<Utc>>, count: usize) -> String {
     std::iter::successors(first, |at| cron.next_after(zone, *at)).take(count).map(|at| line(at, zone) + "\n").collect()
 }
 

@@ -11,13 +11,13 @@ use clap::{Parser, Subcommand};
 /// Milvaion: a distributed job scheduler.
 #[derive(Debug, Parser)]
 #[command(version, about)]
-pub(crate) struct Arguments {
+pub(crate) struct CliArguments {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<CliCommand>,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     /// Run the server. For each of DATABASE_URL, REDIS_URL and AMQP_URL that is not set, a private service is started.
     Run {
         /// Also run this worker program, as the worker `local`.
@@ -39,15 +39,15 @@ enum Command {
     },
     /// Say when a cron expression fires and what it means.
     #[command(subcommand)]
-    Cron(cron::Question),
+    Cron(cron::CronCommand),
 }
 
 /// Does what was asked. An error is a sentence for people.
-pub(crate) async fn carry_out(arguments: Arguments) -> Result<ExitCode, String> {
-    match arguments.command.unwrap_or(Command::Run { with_worker: None, data: None }) {
-        Command::Run { with_worker, data } => run::run(with_worker, data).await,
-        Command::Cron(question) => cron::cron(question),
-        Command::Services { data, command } => services::services(&data, &command).await,
+pub(crate) async fn run_command(arguments: CliArguments) -> Result<ExitCode, String> {
+    match arguments.command.unwrap_or(CliCommand::Run { with_worker: None, data: None }) {
+        CliCommand::Run { with_worker, data } => run::run(with_worker, data).await,
+        CliCommand::Cron(question) => cron::cron(question),
+        CliCommand::Services { data, command } => services::services(&data, &command).await,
     }
 }
 

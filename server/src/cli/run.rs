@@ -8,15 +8,15 @@ use std::{
 use milvaion_server::{
     clock::Clock,
     command::invite,
-    config::Config,
-    embedded::{self, Embedded, Wanted, worker::LocalWorker},
+    config::ServerConfig,
+    embedded::{self, EmbeddedServices, ServiceSelection, worker::LocalWorker},
     error::chain,
     lifecycle::Server,
 };
 
 /// Runs until asked to stop, or until a private service crashes.
 pub(super) async fn run(with_worker: Option<PathBuf>, data: Option<PathBuf>) -> Result<ExitCode, String> {
-    let mut config = Config::from_env().map_err(|mistakes| mistakes.join("\n          "))?;
+    let mut config = ServerConfig::from_env().map_err(|mistakes| mistakes.join("\n          "))?;
     if let Some(data) = data {
         config.data_dir = data;
     }
@@ -32,8 +32,8 @@ pub(super) async fn run(with_worker: Option<PathBuf>, data: Option<PathBuf>) -> 
     outcome
 }
 
-async fn start_services(config: &Config) -> Result<Embedded, String> {
-    let wanted = Wanted {
+async fn start_services(config: &ServerConfig) -> Result<EmbeddedServices, String> {
+    let wanted = ServiceSelection {
         postgres: config.database_url.is_none(),
         redis: config.redis_url.is_none(),
         rabbitmq: config.amqp_url.is_none(),
@@ -41,7 +41,7 @@ async fn start_services(config: &Config) -> Result<Embedded, String> {
     embedded::start(&config.data_dir, wanted, |line| eprintln!("  {line}")).await.map_err(|error| error.to_string())
 }
 
-fn fill_in(config: &mut Config, services: &Embedded) {
+fn fill_in(config: &mut ServerConfig, services: &EmbeddedServices) {
     let or = |given: &Option<String>, own: &Option<String>| given.clone().or_else(|| own.clone()).unwrap_or_default();
     config.database.url = or(&config.database_url, &services.database_url);
     config.cache.url = or(&config.redis_url, &services.redis_url);
@@ -49,8 +49,8 @@ fn fill_in(config: &mut Config, services: &Embedded) {
 }
 
 async fn serve(
-    config: &Config,
-    services: &mut Embedded,
+    config: &ServerConfig,
+    services: &mut EmbeddedServices,
     with_worker: Option<&Path>,
     stop: impl Future<Output = Result<(), String>>,
 ) -> Result<ExitCode, String> {
@@ -85,7 +85,7 @@ async fn serve(
 }
 
 /// Says where everything is.
-async fn greet(config: &Config, services: &Embedded, server: &Server) {
+async fn greet(config: &ServerConfig, services: &EmbeddedServices, server: &Server) {
     let base = config.http.public_url.clone().unwrap_or_else(|| {
         let host =
             if server.address.ip().is_unspecified() { "127.0.0.1".to_owned() } else { server.address.ip().to_string() };

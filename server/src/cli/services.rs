@@ -5,7 +5,7 @@ use std::{
     process::{ExitCode, Stdio},
 };
 
-use milvaion_server::embedded::{self, Wanted};
+use milvaion_server::embedded::{self, ServiceSelection};
 use tokio::process::Command;
 
 /// Runs `command` with the three URLs set. Its exit code is ours.
@@ -14,8 +14,9 @@ pub(super) async fn services(data: &Path, command: &[String]) -> Result<ExitCode
         return Err("Say which command to run, after `--`.".into());
     };
     embedded::erase(data).await.map_err(|error| error.to_string())?;
-    let mut services =
-        embedded::start(data, Wanted::ALL, |line| eprintln!("  {line}")).await.map_err(|error| error.to_string())?;
+    let mut services = embedded::start(data, ServiceSelection::ALL, |line| eprintln!("  {line}"))
+        .await
+        .map_err(|error| error.to_string())?;
     let spawned = Command::new(program)
         .args(arguments)
         .env("DATABASE_URL", services.database_url.as_deref().unwrap_or_default())

@@ -1,20 +1,20 @@
 //! Calendars: save and delete, and what that means for the jobs that keep to them.
 
-use milvaion_api::{event::Event, view::Me};
+use milvaion_api::{events::LiveEvent, views::CurrentUser};
 use milvaion_app::error::AppError;
 use milvaion_protocol::id::{CalendarId, JobId};
 use milvaion_schedule::calendar::Calendar;
 
-use super::jobs::Jobs;
-use crate::store::{calendars::StoredCalendar, jobs::Edit};
-use milvaion_schedule::due::Timetable;
+use super::jobs::JobCommands;
+use crate::store::{calendars::StoredCalendar, jobs::AuditStamp};
+use milvaion_schedule::due::EffectiveSchedule;
 
 /// How many jobs are looked at in one go.
-const SLICE: i64 = 500;
+const RESCHEDULE_PAGE: i64 = 500;
 /// How many of the jobs that keep a calendar from being deleted are named.
-const NAMED: i64 = 5;
+const MAX_NAMED_JOBS: i64 = 5;
 
-impl Jobs {
+impl JobCommands {
     /// Every calendar by name.
     ///
     /// # Errors
@@ -32,7 +32,7 @@ impl Jobs {
     /// `Fields`, or `Conflict` when somebody else changed it meanwhile.
     pub async fn save_calendar(
         &self,
-        me: &Me,
+        me: &CurrentUser,
         id: Option<(CalendarId, i32)>,
         calendar: &Calendar,
     ) -> Result<CalendarId, AppError> {
@@ -46,7 +46,7 @@ impl Jobs {
             Some((id, version)) => (id, Some(version)),
             None => (self.clock.calendar_id(), None),
         };
-        let saved = self.store.save_calendar(key, version, &calendar, Edit { by: &me.email, at: now }).await;
+        let saved = self.store.save_calendar(key, version, &calendar, AuditStamp { by: &me.email, at: now }).await;
         match saved {
             Ok(Some(_)) => {}
             Ok(None) => {
@@ -68,14 +68,14 @@ impl Jobs {
     /// # Errors
     ///
     /// `Conflict` with the names of the jobs that do; `NotFound` when the calendar is gone.
-    pub async fn delete_calendar(&self, me: &Me, id: CalendarId) -> Result<String, AppError> {
+    pub async fn delete_calendar(&self, me: &CurrentUser, id: CalendarId) -> Result<String, AppError> {
         let stored = self.store.calendar(id).await?.ok_or_else(gone)?;
-        if self.store.delete_calendar(id, Edit { by: &me.email, at: self.clock.now() }).await? {
+        if self.store.delete_calendar(id, AuditStamp { by: &me.email, at: self.clock.now() }).await? {
             return Ok(stored.calendar.name);
         }
         // Counted anew: what kept it from being deleted may have come since it was read.
         let total = self.store.calendar(id).await?.ok_or_else(gone)?.jobs;
-        let named = self.store.jobs_keeping(id, NAMED).await?;
+        let named = self.store.calendar_job_names(id, MAX_NAMED_JOBS).await?;
         Err(AppError::Conflict(kept_by(&stored.calendar.name, &named, total)))
     }
 
@@ -84,7 +84,7 @@ impl Jobs {
     async fn reschedule(&self, id: CalendarId) -> Result<(), AppError> {
         let mut after = JobId::default();
         loop {
-            let slice = self.store.jobs_with_calendar(id, after, SLICE).await?;
+            let slice = self.store.jobs_with_calendar(id, after, RESCHEDULE_PAGE).await?;
             let Some(last) = slice.last() else { return Ok(()) };
             after = *last;
             for job in slice {
@@ -93,17 +93,17 @@ impl Jobs {
                 let kept: Vec<&Calendar> = calendars.values().collect();
                 let definition = &job.definition;
                 let now = self.clock.now();
-                if definition.schedule.pause_after_end().is_some() && job.next_fire_at.is_none() {
+                if definition.schedule.delay_after_end().is_some() && job.next_fire_at.is_none() {
                     continue;
                 }
                 // What is due already waits for the dispatcher, which judges it by the new calendar and the misfire rule.
                 if job.next_fire_at.is_some_and(|due| due <= now) {
                     continue;
                 }
-                let table = Timetable::new(job.id, &definition.schedule, &definition.rules, &kept);
+                let table = EffectiveSchedule::new(job.id, &definition.schedule, &definition.rules, &kept);
                 let next = table.first(job.last_fire_at, now);
                 if next != job.next_fire_at && self.store.move_due(job.id, job.version, job.next_fire_at, next).await? {
-                    self.told(job.id, next, Event::Job { id: job.id }).await;
+                    self.publish_change(job.id, next, LiveEvent::Job { id: job.id }).await;
                 }
             }
         }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use milvaion_api::{
-    event::Event,
-    view::{ClusterPause, Me},
+    events::LiveEvent,
+    views::{ClusterPause, CurrentUser},
 };
 use milvaion_app::error::AppError;
 use tokio::sync::Notify;
@@ -13,15 +13,15 @@ use crate::{
     cache::Cache,
     clock::Clock,
     live::Hub,
-    store::{Store, jobs::Edit},
+    store::{Store, jobs::AuditStamp},
 };
 
 /// The longest reason, in characters.
-const MAX_REASON: usize = 500;
+const MAX_REASON_CHARS: usize = 500;
 
 /// What pausing needs.
 #[derive(Clone, Debug)]
-pub struct Cluster {
+pub struct ClusterCommands {
     /// The truth.
     pub store: Store,
     /// Tells the other servers.
@@ -31,12 +31,12 @@ pub struct Cluster {
     /// What time it is.
     pub clock: Clock,
     /// Wakes this server's dispatcher.
-    pub wake: Arc<Notify>,
+    pub activate_dispatcher: Arc<Notify>,
     /// Wakes whoever hands out slots.
-    pub release: Arc<Notify>,
+    pub activate_slot_granter: Arc<Notify>,
 }
 
-impl Cluster {
+impl ClusterCommands {
     /// Whether everything is paused.
     ///
     /// # Errors
@@ -52,15 +52,15 @@ impl Cluster {
     /// # Errors
     ///
     /// `Fields` for `reason`.
-    pub async fn pause(&self, me: &Me, reason: &str) -> Result<(), AppError> {
+    pub async fn pause(&self, me: &CurrentUser, reason: &str) -> Result<(), AppError> {
         let reason = reason.trim().replace('\0', "");
         if reason.is_empty() {
             return Err(AppError::field("reason", "say why: others will see nothing run and ask themselves"));
         }
-        if reason.chars().count() > MAX_REASON {
-            return Err(AppError::field("reason", format!("at most {MAX_REASON} characters")));
+        if reason.chars().count() > MAX_REASON_CHARS {
+            return Err(AppError::field("reason", format!("at most {MAX_REASON_CHARS} characters")));
         }
-        if self.store.pause_cluster(&reason, Edit { by: &me.email, at: self.clock.now() }).await? {
+        if self.store.pause_cluster(&reason, AuditStamp { by: &me.email, at: self.clock.now() }).await? {
             tracing::warn!(user.id = %me.id, reason, "everything is paused: nothing is fired until somebody resumes it");
             self.told().await;
         }
@@ -73,9 +73,9 @@ impl Cluster {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn resume(&self, me: &Me) -> Result<(), AppError> {
+    pub async fn resume(&self, me: &CurrentUser) -> Result<(), AppError> {
         let now = self.clock.now();
-        if let Some(since) = self.store.resume_cluster(Edit { by: &me.email, at: now }).await? {
+        if let Some(since) = self.store.resume_cluster(AuditStamp { by: &me.email, at: now }).await? {
             tracing::warn!(user.id = %me.id, paused_s = (now - since).num_seconds(), "everything goes on");
             self.told().await;
         }
@@ -84,11 +84,11 @@ impl Cluster {
 
     /// Tells the dispatchers and the browsers. Whoever does not hear it finds out at the next statement.
     async fn told(&self) {
-        self.wake.notify_one();
-        self.release.notify_one();
-        if let Err(error) = self.cache.wake().await {
+        self.activate_dispatcher.notify_one();
+        self.activate_slot_granter.notify_one();
+        if let Err(error) = self.cache.announce_schedule_change().await {
             tracing::debug!(error = %error, "other servers did not hear that everything was paused or resumed");
         }
-        self.hub.publish(self.clock.now(), vec![Event::Cluster]);
+        self.hub.publish(self.clock.now(), vec![LiveEvent::Cluster]);
     }
 }

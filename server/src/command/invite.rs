@@ -9,34 +9,34 @@ use std::net::IpAddr;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use chrono::TimeDelta;
 use milvaion_api::{
-    access::Role,
-    request::{FieldError, check_email, check_name, check_passphrase},
-    view::{InviteInfo, Me},
+    permissions::Role,
+    requests::{FieldError, check_email, check_name, check_passphrase},
+    views::{CurrentUser, InviteInfo},
 };
 use milvaion_app::error::AppError;
 use milvaion_protocol::id::UserId;
 use sha2::{Digest, Sha256};
 
-use super::sign_in::{Hasher, passphrase::check_guessable};
+use super::sign_in::{PassphraseHasher, passphrase::check_guessable};
 use crate::{
     clock::Clock,
     store::{
         Store, StoreError,
-        users::{Acceptance, InviteRow, NewInvite, NewUser},
+        users::{InviteAcceptance, InviteRow, NewInvite, NewUser},
     },
 };
 
 /// How long the setup link works. It is printed to a log, so not for long.
-const SETUP_LIFE: TimeDelta = TimeDelta::minutes(15);
+const SETUP_LINK_TTL: TimeDelta = TimeDelta::minutes(15);
 
 /// How long an invitation works.
-const INVITE_LIFE: TimeDelta = TimeDelta::hours(72);
+const INVITE_TTL: TimeDelta = TimeDelta::hours(72);
 
 /// Open invitations at one time.
-const MAX_OPEN: i64 = 100;
+const MAX_OPEN_INVITES: i64 = 100;
 
 /// Longer than any token of ours, in bytes; what is longer is not looked up.
-const MAX_TOKEN: usize = 64;
+const MAX_TOKEN_CHARS: usize = 64;
 
 /// Makes a new setup link, good for 15 minutes, in place of every earlier one. Returns its path, `/setup?token=…`; none
 /// when there is somebody already.
@@ -45,7 +45,7 @@ const MAX_TOKEN: usize = 64;
 ///
 /// When the database does not answer.
 pub async fn setup_link(store: &Store, clock: &Clock) -> Result<Option<String>, StoreError> {
-    let (token, invite) = new_invite(clock, String::new(), Role::Admin, SETUP_LIFE);
+    let (token, invite) = new_invite(clock, String::new(), Role::Admin, SETUP_LINK_TTL);
     let made = store.replace_setup_invite(&invite).await?;
     Ok(made.then(|| format!("/setup?token={token}")))
 }
@@ -71,13 +71,13 @@ pub async fn info(store: &Store, clock: &Clock, token: &str) -> Result<InviteInf
 pub async fn accept(
     store: &Store,
     clock: &Clock,
-    hasher: &Hasher,
+    hasher: &PassphraseHasher,
     address: Option<IpAddr>,
     token: &str,
     name: &str,
     email: &str,
     passphrase: &str,
-) -> Result<Me, AppError> {
+) -> Result<CurrentUser, AppError> {
     // Only a good link is worth a hash.
     find(store, clock, token).await?;
     let (name, email) = check(name, email, passphrase).map_err(AppError::Fields)?;
@@ -85,12 +85,12 @@ pub async fn accept(
     let user = NewUser { id: clock.user_id(), name, email, passphrase_hash };
     let address = address.map(|address| address.to_string());
     match store.accept_invite(&hash(token), &user, clock.now(), address).await? {
-        Acceptance::Made(me) => {
+        InviteAcceptance::Accepted(me) => {
             tracing::info!(user.id = %me.id, user.role = me.role.slug(), "somebody joined");
             Ok(me)
         }
-        Acceptance::Spent => Err(spent(store).await),
-        Acceptance::EmailTaken => {
+        InviteAcceptance::Spent => Err(spent(store).await),
+        InviteAcceptance::EmailTaken => {
             Err(AppError::field("email", "somebody here has this address already: sign in, or use another"))
         }
     }
@@ -101,13 +101,21 @@ pub async fn accept(
 /// # Errors
 ///
 /// `Fields` for `name`; `TooMany` when 100 invitations are open.
-pub async fn create(store: &Store, clock: &Clock, by: &Me, name: &str, role: Role) -> Result<String, AppError> {
+pub async fn create(
+    store: &Store,
+    clock: &Clock,
+    by: &CurrentUser,
+    name: &str,
+    role: Role,
+) -> Result<String, AppError> {
     let name = check_name(name).map_err(|message| AppError::field("name", message))?;
-    let (token, invite) = new_invite(clock, name, role, INVITE_LIFE);
-    if store.insert_invite(&invite, by, MAX_OPEN).await? {
+    let (token, invite) = new_invite(clock, name, role, INVITE_TTL);
+    if store.insert_invite(&invite, by, MAX_OPEN_INVITES).await? {
         Ok(format!("/invite?token={token}"))
     } else {
-        Err(AppError::TooMany(format!("{MAX_OPEN} invitations are open. Take one back before you make another.")))
+        Err(AppError::TooMany(format!(
+            "{MAX_OPEN_INVITES} invitations are open. Take one back before you make another."
+        )))
     }
 }
 
@@ -116,7 +124,7 @@ pub async fn create(store: &Store, clock: &Clock, by: &Me, name: &str, role: Rol
 /// # Errors
 ///
 /// `NotFound` when it was used or taken back meanwhile.
-pub async fn revoke(store: &Store, clock: &Clock, by: &Me, id: UserId) -> Result<(), AppError> {
+pub async fn revoke(store: &Store, clock: &Clock, by: &CurrentUser, id: UserId) -> Result<(), AppError> {
     if store.delete_invite(id, by, clock.now()).await? {
         Ok(())
     } else {
@@ -160,7 +168,7 @@ fn new_invite(clock: &Clock, name: String, role: Role, life: TimeDelta) -> (Stri
 
 async fn find(store: &Store, clock: &Clock, token: &str) -> Result<InviteRow, AppError> {
     if !token.is_empty()
-        && token.len() <= MAX_TOKEN
+        && token.len() <= MAX_TOKEN_CHARS
         && let Some(invite) = store.open_invite(&hash(token), clock.now()).await?
     {
         return Ok(invite);
@@ -191,11 +199,11 @@ mod tests {
 
     #[test]
     fn a_token_has_256_bits_and_stands_in_an_address_as_it_is() {
-        let (token, invite) = new_invite(&Clock::system(), String::new(), Role::Admin, SETUP_LIFE);
+        let (token, invite) = new_invite(&Clock::system(), String::new(), Role::Admin, SETUP_LINK_TTL);
         assert_eq!(URL_SAFE_NO_PAD.decode(&token).expect("base64url").len(), 32);
-        assert!(token.len() <= MAX_TOKEN);
+        assert!(token.len() <= MAX_TOKEN_CHARS);
         assert_eq!(invite.token_hash, hash(&token));
-        assert_eq!(invite.expires_at - invite.created_at, SETUP_LIFE);
+        assert_eq!(invite.expires_at - invite.created_at, SETUP_LINK_TTL);
     }
 
     #[test]

@@ -7,9 +7,9 @@ use std::{
 
 use chrono::{DateTime, Utc};
 use milvaion_api::{
-    event::Event,
-    request::{FieldError, JobForm, JobInput},
-    view::Me,
+    events::LiveEvent,
+    requests::{FieldError, JobForm, JobInput},
+    views::CurrentUser,
 };
 use milvaion_app::error::AppError;
 use milvaion_protocol::id::{CalendarId, JobId};
@@ -25,18 +25,18 @@ use crate::{
     live::Hub,
     store::{
         Store,
-        jobs::{Edit, StoredJob},
+        jobs::{AuditStamp, StoredJob},
     },
 };
-use milvaion_schedule::due::Timetable;
+use milvaion_schedule::due::EffectiveSchedule;
 
 /// How often an edit is made anew because the job was fired meanwhile. A job that is due each second is fired between
 /// reading and writing once in hundreds of edits.
-const FIRED_MEANWHILE: usize = 5;
+const MAX_EDIT_ATTEMPTS: usize = 5;
 
 /// What changing a job needs.
 #[derive(Clone, Debug)]
-pub struct Jobs {
+pub struct JobCommands {
     /// The truth.
     pub store: Store,
     /// The fast clock.
@@ -48,18 +48,18 @@ pub struct Jobs {
     /// What time it is.
     pub clock: Clock,
     /// Wakes this server's dispatcher.
-    pub wake: Arc<Notify>,
+    pub activate_dispatcher: Arc<Notify>,
     /// Wakes this server's republisher.
-    pub republish: Arc<Notify>,
+    pub activate_republisher: Arc<Notify>,
     /// Wakes whoever hands out slots.
-    pub release: Arc<Notify>,
+    pub activate_slot_granter: Arc<Notify>,
     /// Wakes whoever repeats cancellations.
-    pub cancellations: Arc<Notify>,
+    pub activate_cancellation_repeater: Arc<Notify>,
     /// What is on its way to the broker; waited for when the server stops.
-    pub flights: TaskTracker,
+    pub in_flight: TaskTracker,
 }
 
-impl Jobs {
+impl JobCommands {
     /// Checks the whole form: its own rules, and the input against the schema its job type announced.
     ///
     /// # Errors
@@ -91,13 +91,13 @@ impl Jobs {
     /// # Errors
     ///
     /// `Fields`, `NotFound`, or `Conflict` when somebody else changed it since the form was drawn.
-    pub async fn save(&self, me: &Me, form: &JobForm) -> Result<JobId, AppError> {
+    pub async fn save(&self, me: &CurrentUser, form: &JobForm) -> Result<JobId, AppError> {
         let job = self.check(form).await?;
         let now = self.clock.now();
-        let edit = Edit { by: &me.email, at: now };
+        let edit = AuditStamp { by: &me.email, at: now };
         let (id, next) = if form.id.is_empty() {
             let id = self.clock.job_id();
-            let next = if job.is_active { self.first(id, &job, None, now).await? } else { None };
+            let next = if job.is_active { self.first_due(id, &job, None, now).await? } else { None };
             self.store.insert_job(id, &job, next, edit).await?;
             (id, next)
         } else {
@@ -111,7 +111,7 @@ impl Jobs {
             (id, next)
         };
         self.publisher.ensure_queue(&job.worker_id, &job.job_type).await;
-        self.told(id, next, Event::Job { id }).await;
+        self.publish_change(id, next, LiveEvent::Job { id }).await;
         Ok(id)
     }
 
@@ -120,7 +120,7 @@ impl Jobs {
     /// # Errors
     ///
     /// `NotFound`, `Conflict`, or `Fields` for `reason`.
-    pub async fn set_active(&self, me: &Me, id: JobId, active: bool, reason: &str) -> Result<(), AppError> {
+    pub async fn set_active(&self, me: &CurrentUser, id: JobId, active: bool, reason: &str) -> Result<(), AppError> {
         let reason = reason.trim().replace('\0', "");
         if reason.chars().count() > 500 {
             return Err(AppError::field("reason", "at most 500 characters"));
@@ -132,12 +132,12 @@ impl Jobs {
             return Ok(());
         }
         let now = self.clock.now();
-        let next = if active { self.first(id, &job.definition, job.last_fire_at, now).await? } else { None };
+        let next = if active { self.first_due(id, &job.definition, job.last_fire_at, now).await? } else { None };
         let reason = Some(reason.as_str()).filter(|reason| !reason.is_empty());
-        if !self.store.set_active(&job, active, next, reason, Edit { by: &me.email, at: now }).await? {
+        if !self.store.set_active(&job, active, next, reason, AuditStamp { by: &me.email, at: now }).await? {
             return Err(conflict());
         }
-        self.told(id, next, Event::Job { id }).await;
+        self.publish_change(id, next, LiveEvent::Job { id }).await;
         Ok(())
     }
 
@@ -146,9 +146,10 @@ impl Jobs {
     /// # Errors
     ///
     /// `NotFound`.
-    pub async fn delete(&self, me: &Me, id: JobId) -> Result<String, AppError> {
-        let name = self.store.delete_job(id, Edit { by: &me.email, at: self.clock.now() }).await?.ok_or_else(gone)?;
-        self.told(id, None, Event::JobDeleted { id }).await;
+    pub async fn delete(&self, me: &CurrentUser, id: JobId) -> Result<String, AppError> {
+        let name =
+            self.store.delete_job(id, AuditStamp { by: &me.email, at: self.clock.now() }).await?.ok_or_else(gone)?;
+        self.publish_change(id, None, LiveEvent::JobDeleted { id }).await;
         Ok(name)
     }
 
@@ -161,10 +162,10 @@ impl Jobs {
         &self,
         before: StoredJob,
         job: &JobInput,
-        edit: Edit<'_>,
+        edit: AuditStamp<'_>,
     ) -> Result<(i32, Option<DateTime<Utc>>), AppError> {
         let (version, mut before) = (before.version, before);
-        for _ in 0..FIRED_MEANWHILE {
+        for _ in 0..MAX_EDIT_ATTEMPTS {
             let next = self.next_after_edit(&before, job, edit.at).await?;
             if let Some(version) = self.store.update_job(&before, job, next, edit).await? {
                 return Ok((version, next));
@@ -180,19 +181,19 @@ impl Jobs {
 
     /// When a job is due first, after what it `fired` last. None also when it is due so long after the end of a run that
     /// is open: the releaser makes it due then.
-    pub(crate) async fn first(
+    pub(crate) async fn first_due(
         &self,
         id: JobId,
         job: &JobInput,
         fired: Option<DateTime<Utc>>,
         now: DateTime<Utc>,
     ) -> Result<Option<DateTime<Utc>>, AppError> {
-        if job.schedule.pause_after_end().is_some() && self.store.has_open_run(id).await? {
+        if job.schedule.delay_after_end().is_some() && self.store.has_open_run(id).await? {
             return Ok(None);
         }
         let calendars = self.calendars_of(job).await?;
         let kept: Vec<&Calendar> = calendars.values().collect();
-        Ok(Timetable::new(id, &job.schedule, &job.rules, &kept).first(fired, now))
+        Ok(EffectiveSchedule::new(id, &job.schedule, &job.rules, &kept).first(fired, now))
     }
 
     /// The calendars a job keeps to.
@@ -224,21 +225,21 @@ impl Jobs {
             return Ok(None);
         }
         // A pause that waits for the end of a run is kept too, though nothing is due then.
-        let waits_for_end = job.schedule.pause_after_end().is_some();
+        let waits_for_end = job.schedule.delay_after_end().is_some();
         if is_due_alike(&before.definition, job) && (before.next_fire_at.is_some() || waits_for_end) {
             return Ok(before.next_fire_at);
         }
-        self.first(before.id, job, before.last_fire_at, now).await
+        self.first_due(before.id, job, before.last_fire_at, now).await
     }
 
     /// Tells Redis, the dispatchers and the browsers.
-    pub(crate) async fn told(&self, id: JobId, next: Option<DateTime<Utc>>, event: Event) {
+    pub(crate) async fn publish_change(&self, id: JobId, next: Option<DateTime<Utc>>, event: LiveEvent) {
         let noted = self.cache.note_due(&[(id, next)]).await;
         if let Err(error) = noted {
             tracing::debug!(error = %error, "Redis did not hear of a changed job");
         }
-        self.wake.notify_one();
-        if let Err(error) = self.cache.wake().await {
+        self.activate_dispatcher.notify_one();
+        if let Err(error) = self.cache.announce_schedule_change().await {
             tracing::debug!(error = %error, "other servers did not hear of a changed job");
         }
         self.hub.publish(self.clock.now(), vec![event]);

@@ -9,7 +9,7 @@ pub mod cluster;
 pub mod failures;
 pub mod invite;
 pub mod jobs;
+pub mod manual_run;
 pub mod occurrences;
 pub mod sign_in;
-pub mod trigger;
 pub mod versions;

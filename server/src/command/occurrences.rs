@@ -1,17 +1,17 @@
 //! Occurrences: cancel them.
 
-use milvaion_api::{event::Event, view::Me};
+use milvaion_api::{events::LiveEvent, views::CurrentUser};
 use milvaion_app::error::AppError;
 use milvaion_protocol::{id::OccurrenceId, message::CancelMessage, status::OccurrenceStatus};
 
-use super::jobs::Jobs;
+use super::jobs::JobCommands;
 use crate::{
     domain::transition::clean,
-    store::{Result, cancel::Cancelled, jobs::Edit},
+    store::{Result, cancel::CancelOutcome, jobs::AuditStamp},
 };
 
 /// The most characters of a reason.
-const MAX_REASON: usize = 500;
+const MAX_REASON_CHARS: usize = 500;
 
 /// A reason as it is stored: none when it is empty.
 ///
@@ -20,13 +20,13 @@ const MAX_REASON: usize = 500;
 /// `Fields` for `reason`.
 pub(super) fn reason(text: &str) -> std::result::Result<Option<String>, AppError> {
     let text = clean(text.trim().to_owned());
-    if text.chars().count() > MAX_REASON {
+    if text.chars().count() > MAX_REASON_CHARS {
         return Err(AppError::field("reason", "at most 500 characters"));
     }
     Ok(Some(text).filter(|text| !text.is_empty()))
 }
 
-impl Jobs {
+impl JobCommands {
     /// Cancels an occurrence. What no worker runs is Cancelled at once; what runs is asked to end, and asked again until
     /// it has. Returns what it is now: Cancelled, or Running. Asking twice is no mistake.
     ///
@@ -35,12 +35,13 @@ impl Jobs {
     /// `Fields` for `reason`, `NotFound`, or `Conflict` when it has ended already.
     pub async fn cancel(
         &self,
-        me: &Me,
+        me: &CurrentUser,
         id: OccurrenceId,
         why: &str,
     ) -> std::result::Result<OccurrenceStatus, AppError> {
         let why = reason(why)?;
-        let changed = self.cancel_all(&[id], why.as_deref(), Edit { by: &me.email, at: self.clock.now() }).await?;
+        let changed =
+            self.cancel_all(&[id], why.as_deref(), AuditStamp { by: &me.email, at: self.clock.now() }).await?;
         if let Some(cancelled) = changed.first() {
             return Ok(cancelled.row.status);
         }
@@ -48,10 +49,10 @@ impl Jobs {
             None => Err(AppError::NotFound("This occurrence does not exist, or is no longer kept.".into())),
             Some((status, _)) if status.is_final() => Err(AppError::Conflict(format!(
                 "This occurrence has ended already: it is {}. There is nothing left to cancel.",
-                status.word()
+                status.label()
             ))),
             Some((status, _)) => {
-                self.cancellations.notify_one();
+                self.activate_cancellation_repeater.notify_one();
                 Ok(status)
             }
         }
@@ -62,13 +63,18 @@ impl Jobs {
     /// # Errors
     ///
     /// When the database does not answer; then nothing changed.
-    pub async fn cancel_all(&self, ids: &[OccurrenceId], why: Option<&str>, edit: Edit<'_>) -> Result<Vec<Cancelled>> {
+    pub async fn cancel_all(
+        &self,
+        ids: &[OccurrenceId],
+        why: Option<&str>,
+        edit: AuditStamp<'_>,
+    ) -> Result<Vec<CancelOutcome>> {
         let changed = self.store.cancel(ids, why, edit).await?;
         if changed.is_empty() {
             return Ok(changed);
         }
         let (mut ended, mut wishes) = (Vec::new(), Vec::new());
-        for Cancelled { row, .. } in &changed {
+        for CancelOutcome { row, .. } in &changed {
             let attempt = u32::try_from(row.attempt).unwrap_or(1);
             if row.status.is_final() {
                 ended.push((row.id, attempt));
@@ -78,16 +84,16 @@ impl Jobs {
             wishes.push(CancelMessage { occurrence_id: row.id, attempt, reason });
         }
         let rows = changed.iter().map(|cancelled| cancelled.row.clone()).collect();
-        self.hub.publish(edit.at, vec![Event::Occurrences { rows }]);
+        self.hub.publish(edit.at, vec![LiveEvent::Occurrences { rows }]);
         if changed.iter().any(|cancelled| !cancelled.row.status.is_final()) {
-            self.cancellations.notify_one();
+            self.activate_cancellation_repeater.notify_one();
         }
         if !ended.is_empty() {
-            self.release.notify_one();
+            self.activate_slot_granter.notify_one();
         }
         let told = async {
             self.cache.end_claims(&ended).await?;
-            self.cache.ask_to_end(&wishes).await
+            self.cache.request_cancellations(&wishes).await
         };
         if let Err(error) = told.await {
             tracing::warn!(

@@ -2,7 +2,7 @@
 //!
 //! Three things an attacker must not get: an answer that tells whether an address is known, more guesses than the brake
 //! allows, and the memory of the machine. So an unknown address costs the same hash as a known one and is answered in
-//! the same words; every try is counted before it is judged; and [`Hasher`] works on two passphrases at a time.
+//! the same words; every try is counted before it is judged; and [`PassphraseHasher`] works on two passphrases at a time.
 
 pub mod passphrase;
 
@@ -10,14 +10,14 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use milvaion_api::{
-    request::{check_email, check_passphrase},
-    view::Me,
+    requests::{check_email, check_passphrase},
+    views::CurrentUser,
 };
 use milvaion_app::error::AppError;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-pub use passphrase::Hasher;
+pub use passphrase::PassphraseHasher;
 
 use crate::{
     clock::Clock,
@@ -25,7 +25,7 @@ use crate::{
     store::{
         Store,
         audit::AuditEntry,
-        users::{Credentials, Try},
+        users::{Credentials, SignInThrottle},
     },
 };
 
@@ -36,12 +36,12 @@ const FREE_PER_ACCOUNT: i32 = 5;
 const FREE_PER_ADDRESS: i32 = 20;
 
 /// The longest wait between two tries.
-const LONGEST_WAIT: TimeDelta = TimeDelta::minutes(15);
+const MAX_SIGN_IN_WAIT: TimeDelta = TimeDelta::minutes(15);
 
 /// A count that rested for so long starts anew.
-pub const MEMORY: TimeDelta = TimeDelta::hours(1);
+pub const FAILED_SIGN_IN_RETENTION: TimeDelta = TimeDelta::hours(1);
 
-const WRONG: &str = "The e-mail address or the passphrase is wrong.";
+const WRONG_CREDENTIALS: &str = "The e-mail address or the passphrase is wrong.";
 
 /// Signs somebody in: checks the passphrase, and writes down that it was right or wrong. The session is the caller's to
 /// make. `address` is where the request came from; none when that is not known, as behind a proxy.
@@ -53,11 +53,11 @@ const WRONG: &str = "The e-mail address or the passphrase is wrong.";
 pub async fn sign_in(
     store: &Store,
     clock: &Clock,
-    hasher: &Hasher,
+    hasher: &PassphraseHasher,
     address: Option<IpAddr>,
     email: &str,
     passphrase: &str,
-) -> Result<Me, AppError> {
+) -> Result<CurrentUser, AppError> {
     let email = check_email(email).map_err(|message| AppError::field("email", message))?;
     if passphrase.is_empty() {
         return Err(AppError::field("passphrase", "write your passphrase"));
@@ -68,14 +68,14 @@ pub async fn sign_in(
     }
 
     let now = clock.now();
-    let from = address.map(|address| Subject::new("address", &network(address), FREE_PER_ADDRESS));
-    let account = Subject::new("account", &email, FREE_PER_ACCOUNT);
+    let from = address.map(|address| LoginThrottle::new("address", &network(address), FREE_PER_ADDRESS));
+    let account = LoginThrottle::new("account", &email, FREE_PER_ACCOUNT);
     let from_count = match &from {
         Some(from) => Some(from.count(store, now).await?),
         None => None,
     };
     let give_back_from = async || match (&from, from_count) {
-        (Some(from), Some(counted)) => store.give_try_back(&from.key, counted).await,
+        (Some(from), Some(counted)) => store.uncount_sign_in_attempt(&from.key, counted).await,
         _ => Ok(()),
     };
     let account_count = match account.count(store, now).await {
@@ -93,7 +93,7 @@ pub async fn sign_in(
         Err(error) => {
             // Nothing was judged.
             give_back_from().await?;
-            store.give_try_back(&account.key, account_count).await?;
+            store.uncount_sign_in_attempt(&account.key, account_count).await?;
             return Err(error);
         }
     };
@@ -108,34 +108,37 @@ pub async fn sign_in(
     } else {
         None
     };
-    store.signed_in(&user, stronger.as_deref(), now, address.map(|address| address.to_string())).await?;
+    store.record_sign_in(&user, stronger.as_deref(), now, address.map(|address| address.to_string())).await?;
     // The account starts anew. The address only gets this try back: else whoever has an account could clear its count
     // between guesses at other accounts.
-    store.forget_tries(&account.key).await?;
+    store.reset_sign_in_attempts(&account.key).await?;
     give_back_from().await?;
     Ok(user.me())
 }
 
 fn wrong() -> AppError {
-    AppError::field("passphrase", WRONG)
+    AppError::field("passphrase", WRONG_CREDENTIALS)
 }
 
 /// Something whose tries are counted. Only its hash is kept.
-struct Subject {
+struct LoginThrottle {
     key: String,
     free: i32,
 }
 
-impl Subject {
+impl LoginThrottle {
     fn new(kind: &str, name: &str, free: i32) -> Self {
         let digest = Sha256::digest(format!("{kind}:{name}"));
         Self { key: digest.iter().map(|byte| format!("{byte:02x}")).collect(), free }
     }
 
     async fn count(&self, store: &Store, now: DateTime<Utc>) -> Result<i32, AppError> {
-        match store.count_try(&self.key, now, MEMORY, |tries| wait_after(tries, self.free)).await? {
-            Try::Counted(counted) => Ok(counted),
-            Try::Locked(until) => {
+        match store
+            .count_sign_in_attempt(&self.key, now, FAILED_SIGN_IN_RETENTION, |tries| wait_after(tries, self.free))
+            .await?
+        {
+            SignInThrottle::Counted(counted) => Ok(counted),
+            SignInThrottle::Locked(until) => {
                 let seconds = (until - now).num_milliseconds().max(1).unsigned_abs().div_ceil(1_000);
                 let unit = if seconds == 1 { "second" } else { "seconds" };
                 Err(AppError::TooMany(format!("Too many tries. Wait {seconds} {unit}, then try again.")))
@@ -148,7 +151,7 @@ impl Subject {
 fn wait_after(tries: i32, free: i32) -> Option<TimeDelta> {
     let beyond = u32::try_from(tries - free).ok()?;
     let seconds = 1_i64.checked_shl(beyond.min(32)).unwrap_or(i64::MAX);
-    Some(TimeDelta::seconds(seconds).min(LONGEST_WAIT))
+    Some(TimeDelta::seconds(seconds).min(MAX_SIGN_IN_WAIT))
 }
 
 /// What is counted for an address: one household has a whole /64 of IPv6 addresses to try from.
@@ -166,7 +169,7 @@ fn network(address: IpAddr) -> String {
 /// into the wrong field.
 async fn note_failure(
     store: &Store,
-    account: &Subject,
+    account: &LoginThrottle,
     tries: i32,
     email: &str,
     now: DateTime<Utc>,

@@ -3,32 +3,32 @@
 use std::collections::BTreeMap;
 
 use milvaion_api::{
-    event::Event,
-    page::Page,
-    request::JobInput,
-    versions::{Difference, Restored, VersionRow, VersionStep, VersionView},
-    view::Me,
+    events::LiveEvent,
+    page::ListPage,
+    requests::JobInput,
+    versions::{RestoreVersionResult, VersionDiff, VersionRow, VersionStep, VersionView},
+    views::CurrentUser,
 };
 use milvaion_app::error::AppError;
 use milvaion_protocol::id::JobId;
 use serde_json::Value;
 
-use super::jobs::{Jobs, conflict, gone};
-use crate::{domain::diff, store::jobs::Edit};
+use super::jobs::{JobCommands, conflict, gone};
+use crate::{domain::diff, store::jobs::AuditStamp};
 
 /// How many versions a page of a job's history holds: each is read whole to tell what it changed.
 const HISTORY_ROWS: u32 = 20;
 
-impl Jobs {
+impl JobCommands {
     /// A page of a job's versions, newest first, those before `before`, with what each of them changed.
     ///
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn history(&self, id: JobId, before: Option<i32>) -> Result<Page<VersionStep>, AppError> {
-        let Page { rows, next } = self.store.versions(id, before, HISTORY_ROWS).await?;
+    pub async fn history(&self, id: JobId, before: Option<i32>) -> Result<ListPage<VersionStep>, AppError> {
+        let ListPage { rows, next } = self.store.versions(id, before, HISTORY_ROWS).await?;
         let (Some(newest), Some(oldest)) = (rows.first(), rows.last()) else {
-            return Ok(Page { rows: Vec::new(), next });
+            return Ok(ListPage { rows: Vec::new(), next });
         };
         // One more than is shown: what the oldest is compared with.
         let definitions = self.store.definitions(id, oldest.version - 1, newest.version).await?;
@@ -39,7 +39,7 @@ impl Jobs {
             let fields = difference.changes.into_iter().map(|change| change.field).collect();
             VersionStep { row, fields, more: difference.more }
         };
-        Ok(Page { rows: rows.into_iter().map(step).collect(), next })
+        Ok(ListPage { rows: rows.into_iter().map(step).collect(), next })
     }
 
     /// One version of a job, which may be deleted.
@@ -56,7 +56,7 @@ impl Jobs {
     /// # Errors
     ///
     /// `NotFound`.
-    pub async fn compare_versions(&self, id: JobId, before: i32, after: i32) -> Result<Difference, AppError> {
+    pub async fn compare_versions(&self, id: JobId, before: i32, after: i32) -> Result<VersionDiff, AppError> {
         let (before, after) = (self.version(id, before).await?, self.version(id, after).await?);
         Ok(diff::diff(&before.definition, &after.definition))
     }
@@ -68,7 +68,13 @@ impl Jobs {
     ///
     /// `NotFound` for the job and the version; `Conflict` when somebody else changed the job meanwhile, or when the old
     /// definition cannot be used any more.
-    pub async fn restore(&self, me: &Me, id: JobId, version: i32, expected: i32) -> Result<Restored, AppError> {
+    pub async fn restore(
+        &self,
+        me: &CurrentUser,
+        id: JobId,
+        version: i32,
+        expected: i32,
+    ) -> Result<RestoreVersionResult, AppError> {
         let before = self.store.job(id).await?.ok_or_else(gone)?;
         if before.version != expected {
             return Err(conflict());
@@ -84,11 +90,11 @@ impl Jobs {
         let missing_calendars = self.store.missing_calendars(&job.rules.calendars).await?;
         job.rules.calendars.retain(|calendar| !missing_calendars.contains(calendar));
         job.is_active = before.definition.is_active;
-        let edit = Edit { by: &me.email, at: self.clock.now() };
+        let edit = AuditStamp { by: &me.email, at: self.clock.now() };
         let (version, next) = self.replace(before, &job, edit).await?;
         self.publisher.ensure_queue(&job.worker_id, &job.job_type).await;
-        self.told(id, next, Event::Job { id }).await;
-        Ok(Restored { version, missing_calendars })
+        self.publish_change(id, next, LiveEvent::Job { id }).await;
+        Ok(RestoreVersionResult { version, missing_calendars })
     }
 }
 

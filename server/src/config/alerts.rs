@@ -1,8 +1,8 @@
 //! What is done about jobs that keep failing, and who is told.
 
-use milvaion_schedule::rules::{AutoDisable, MAX_CATCH_UP_WINDOW_SECONDS, MAX_THRESHOLD};
+use milvaion_schedule::rules::{AutoDisable, MAX_AUTO_DISABLE_THRESHOLD, MAX_CATCH_UP_WINDOW_SECONDS};
 
-use super::Reader;
+use super::EnvReader;
 
 /// The installation's breaker, and where alerts go.
 #[derive(Clone, Debug, Default)]
@@ -19,8 +19,8 @@ pub struct AlertsConfig {
 }
 
 impl AlertsConfig {
-    pub(super) fn read(read: &mut Reader) -> Self {
-        let threshold = read.number("AUTO_DISABLE_THRESHOLD", 0, 0, MAX_THRESHOLD);
+    pub(super) fn read(read: &mut EnvReader) -> Self {
+        let threshold = read.number("AUTO_DISABLE_THRESHOLD", 0, 0, MAX_AUTO_DISABLE_THRESHOLD);
         let window_seconds = read.number("AUTO_DISABLE_WINDOW_SECONDS", 3_600, 1, MAX_CATCH_UP_WINDOW_SECONDS);
         let cool_down = read.number("AUTO_DISABLE_COOL_DOWN_SECONDS", 0, 0, MAX_CATCH_UP_WINDOW_SECONDS);
         let webhook_url = read.text("ALERT_WEBHOOK_URL");

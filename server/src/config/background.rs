@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Reader;
+use super::EnvReader;
 
 /// Periods and batches.
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ pub struct BackgroundConfig {
 }
 
 impl BackgroundConfig {
-    pub(super) fn read(read: &mut Reader) -> Self {
+    pub(super) fn read(read: &mut EnvReader) -> Self {
         Self {
             dispatch_batch: read.number("DISPATCH_BATCH", 500, 1, 5_000),
             sweep: Duration::from_millis(read.number("SWEEP_MILLISECONDS", 1_000, 100, 10_000)),

@@ -2,7 +2,7 @@
 
 use milvaion_protocol::topology;
 
-use super::Reader;
+use super::EnvReader;
 
 /// How to reach the broker.
 #[derive(Clone, Debug)]
@@ -16,10 +16,10 @@ pub struct BrokerConfig {
 }
 
 impl BrokerConfig {
-    pub(super) fn read(read: &mut Reader) -> Self {
+    pub(super) fn read(read: &mut EnvReader) -> Self {
         Self {
             url: String::new(),
-            prefix: read.text("MILVAION_PREFIX").unwrap_or_else(|| topology::DEFAULT_PREFIX.into()),
+            prefix: read.text("MILVAION_PREFIX").unwrap_or_else(|| topology::DEFAULT_BROKER_PREFIX.into()),
             prefetch: read.number("BROKER_PREFETCH", 1_000, 50, 10_000),
         }
     }

@@ -2,7 +2,7 @@
 
 use milvaion_protocol::topology;
 
-use super::Reader;
+use super::EnvReader;
 
 /// How to reach the fast clock.
 #[derive(Clone, Debug)]
@@ -14,10 +14,10 @@ pub struct CacheConfig {
 }
 
 impl CacheConfig {
-    pub(super) fn read(read: &mut Reader) -> Self {
+    pub(super) fn read(read: &mut EnvReader) -> Self {
         Self {
             url: String::new(),
-            key_prefix: read.text("MILVAION_KEY_PREFIX").unwrap_or_else(|| topology::DEFAULT_KEY_PREFIX.into()),
+            key_prefix: read.text("MILVAION_KEY_PREFIX").unwrap_or_else(|| topology::DEFAULT_REDIS_KEY_PREFIX.into()),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! PostgreSQL.
 
-use super::Reader;
+use super::EnvReader;
 
 /// How to reach the truth.
 #[derive(Clone, Debug)]
@@ -12,7 +12,7 @@ pub struct DatabaseConfig {
 }
 
 impl DatabaseConfig {
-    pub(super) fn read(read: &mut Reader) -> Self {
+    pub(super) fn read(read: &mut EnvReader) -> Self {
         Self { url: String::new(), max_connections: read.number("DATABASE_CONNECTIONS", 16, 4, 200) }
     }
 }

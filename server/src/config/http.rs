@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, path::PathBuf};
 
-use super::Reader;
+use super::EnvReader;
 
 /// Where and how people reach the server.
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ pub struct HttpConfig {
 }
 
 impl HttpConfig {
-    pub(super) fn read(read: &mut Reader) -> Self {
+    pub(super) fn read(read: &mut EnvReader) -> Self {
         let host = match read.text("HOST").map(|text| text.parse::<IpAddr>().map_err(|_| text)) {
             None => IpAddr::from([127, 0, 0, 1]),
             Some(Ok(host)) => host,

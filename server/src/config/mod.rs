@@ -9,14 +9,14 @@ pub mod broker;
 pub mod cache;
 pub mod database;
 pub mod http;
-pub mod lost;
+pub mod lost_runs;
 pub mod retention;
 
 use std::{env, fmt::Display, path::PathBuf, str::FromStr};
 
 /// Everything.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct ServerConfig {
     /// PostgreSQL; none means an embedded one.
     pub database_url: Option<String>,
     /// Redis; none means an embedded one.
@@ -37,21 +37,21 @@ pub struct Config {
     pub alerts: alerts::AlertsConfig,
     /// See [`background::BackgroundConfig`].
     pub background: background::BackgroundConfig,
-    /// See [`lost::LostConfig`].
-    pub lost: lost::LostConfig,
+    /// See [`lost_runs::LostRunConfig`].
+    pub lost_runs: lost_runs::LostRunConfig,
     /// See [`retention::RetentionConfig`].
     pub retention: retention::RetentionConfig,
 }
 
-impl Config {
+impl ServerConfig {
     /// Reads the environment.
     ///
     /// # Errors
     ///
     /// Every mistake, one sentence each.
     pub fn from_env() -> Result<Self, Vec<String>> {
-        let mut read = Reader::default();
-        let url = |read: &mut Reader, name: &str, schemes: &[&str]| {
+        let mut read = EnvReader::default();
+        let url = |read: &mut EnvReader, name: &str, schemes: &[&str]| {
             let value = read.text(name)?;
             if schemes.iter().any(|scheme| value.starts_with(scheme)) {
                 return Some(value);
@@ -70,7 +70,7 @@ impl Config {
             http: http::HttpConfig::read(&mut read),
             alerts: alerts::AlertsConfig::read(&mut read),
             background: background::BackgroundConfig::read(&mut read),
-            lost: lost::LostConfig::read(&mut read),
+            lost_runs: lost_runs::LostRunConfig::read(&mut read),
             retention: retention::RetentionConfig::read(&mut read),
         };
         if read.mistakes.is_empty() { Ok(config) } else { Err(read.mistakes) }
@@ -79,11 +79,11 @@ impl Config {
 
 /// Reads variables and collects what is wrong with them.
 #[derive(Debug, Default)]
-pub struct Reader {
+pub struct EnvReader {
     mistakes: Vec<String>,
 }
 
-impl Reader {
+impl EnvReader {
     /// A variable that is set and not empty.
     pub fn text(&mut self, name: &str) -> Option<String> {
         match env::var(name) {

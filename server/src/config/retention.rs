@@ -2,7 +2,7 @@
 
 use chrono::Duration;
 
-use super::Reader;
+use super::EnvReader;
 
 /// Ages after which things are taken away. Whole days; a day is kept until its last hour is old enough.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ impl Default for RetentionConfig {
 }
 
 impl RetentionConfig {
-    pub(super) fn read(read: &mut Reader) -> Self {
+    pub(super) fn read(read: &mut EnvReader) -> Self {
         let default = Self::default();
         let mut days = |name: &str, default: Duration| Duration::days(read.number(name, default.num_days(), 1, 3_650));
         Self {

@@ -4,13 +4,13 @@
 //! Redis has forgotten. The rule is short: an attempt may start as long as nobody has said that it began.
 
 use milvaion_protocol::{
-    message::{ClaimReply, ClaimRequest, Denial},
+    message::{ClaimDenial, ClaimReply, ClaimRequest},
     status::OccurrenceStatus,
 };
 
 /// What is known of an occurrence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct RecordedAttempt {
     /// What it is.
     pub status: OccurrenceStatus,
     /// The attempt in force.
@@ -23,10 +23,10 @@ pub struct Known {
 
 /// Answers a request from what is known of its occurrence, if there is one.
 #[must_use]
-pub fn answer(request: ClaimRequest, known: Option<&Known>) -> ClaimReply {
+pub fn answer(request: ClaimRequest, known: Option<&RecordedAttempt>) -> ClaimReply {
     let denied = denial(&request, known);
     let by = match denied {
-        Some(Denial::Running) => known.and_then(|known| known.instance_id.clone()),
+        Some(ClaimDenial::Running) => known.and_then(|known| known.instance_id.clone()),
         _ => None,
     };
     ClaimReply {
@@ -38,24 +38,24 @@ pub fn answer(request: ClaimRequest, known: Option<&Known>) -> ClaimReply {
     }
 }
 
-fn denial(request: &ClaimRequest, known: Option<&Known>) -> Option<Denial> {
+fn denial(request: &ClaimRequest, known: Option<&RecordedAttempt>) -> Option<ClaimDenial> {
     use OccurrenceStatus as S;
-    let Some(known) = known else { return Some(Denial::Unknown) };
+    let Some(known) = known else { return Some(ClaimDenial::Unknown) };
     match known.status {
-        S::Cancelled => return Some(Denial::Cancelled),
-        S::Completed | S::Failed | S::TimedOut | S::Skipped => return Some(Denial::Ended),
+        S::Cancelled => return Some(ClaimDenial::Cancelled),
+        S::Completed | S::Failed | S::TimedOut | S::Skipped => return Some(ClaimDenial::Ended),
         S::Queued | S::Running | S::Unknown => {}
     }
     let asked = i64::from(request.attempt);
     match asked.cmp(&i64::from(known.attempt)) {
-        std::cmp::Ordering::Less => Some(Denial::Superseded),
-        std::cmp::Ordering::Greater => Some(Denial::Unknown),
+        std::cmp::Ordering::Less => Some(ClaimDenial::Superseded),
+        std::cmp::Ordering::Greater => Some(ClaimDenial::Unknown),
         std::cmp::Ordering::Equal => match known.status {
-            S::Queued if known.is_held => Some(Denial::Waiting),
+            S::Queued if known.is_held => Some(ClaimDenial::Waiting),
             S::Queued => None,
             // It asks a second time about what it began itself.
             _ if known.instance_id.as_deref() == Some(&request.instance_id) => None,
-            _ => Some(Denial::Running),
+            _ => Some(ClaimDenial::Running),
         },
     }
 }
@@ -66,13 +66,13 @@ mod tests {
 
     use super::*;
 
-    fn ask(attempt: u32, known: Option<Known>) -> ClaimReply {
+    fn ask(attempt: u32, known: Option<RecordedAttempt>) -> ClaimReply {
         let request = ClaimRequest { occurrence_id: OccurrenceId::default(), attempt, instance_id: "me".into() };
         answer(request, known.as_ref())
     }
 
-    fn known(status: OccurrenceStatus, instance: Option<&str>) -> Known {
-        Known { status, attempt: 2, instance_id: instance.map(Into::into), is_held: false }
+    fn known(status: OccurrenceStatus, instance: Option<&str>) -> RecordedAttempt {
+        RecordedAttempt { status, attempt: 2, instance_id: instance.map(Into::into), is_held: false }
     }
 
     #[test]
@@ -81,22 +81,22 @@ mod tests {
         assert!(ask(2, Some(known(S::Queued, None))).granted);
         assert!(ask(2, Some(known(S::Running, Some("me")))).granted);
         let table = [
-            (2, Some(known(S::Running, Some("other"))), Denial::Running),
-            (2, Some(known(S::Unknown, Some("other"))), Denial::Running),
-            (2, Some(known(S::Completed, Some("me"))), Denial::Ended),
-            (2, Some(known(S::Failed, None)), Denial::Ended),
-            (2, Some(known(S::Cancelled, None)), Denial::Cancelled),
-            (1, Some(known(S::Queued, None)), Denial::Superseded),
-            (1, Some(known(S::Running, Some("me"))), Denial::Superseded),
-            (3, Some(known(S::Queued, None)), Denial::Unknown),
-            (u32::MAX, Some(known(S::Queued, None)), Denial::Unknown),
-            (2, Some(Known { is_held: true, ..known(S::Queued, None) }), Denial::Waiting),
-            (2, None, Denial::Unknown),
+            (2, Some(known(S::Running, Some("other"))), ClaimDenial::Running),
+            (2, Some(known(S::Unknown, Some("other"))), ClaimDenial::Running),
+            (2, Some(known(S::Completed, Some("me"))), ClaimDenial::Ended),
+            (2, Some(known(S::Failed, None)), ClaimDenial::Ended),
+            (2, Some(known(S::Cancelled, None)), ClaimDenial::Cancelled),
+            (1, Some(known(S::Queued, None)), ClaimDenial::Superseded),
+            (1, Some(known(S::Running, Some("me"))), ClaimDenial::Superseded),
+            (3, Some(known(S::Queued, None)), ClaimDenial::Unknown),
+            (u32::MAX, Some(known(S::Queued, None)), ClaimDenial::Unknown),
+            (2, Some(RecordedAttempt { is_held: true, ..known(S::Queued, None) }), ClaimDenial::Waiting),
+            (2, None, ClaimDenial::Unknown),
         ];
         for (attempt, known, denial) in table {
             let reply = ask(attempt, known.clone());
             assert_eq!((reply.granted, reply.reason), (false, Some(denial)), "{attempt} {known:?}");
-            assert_eq!(reply.by.as_deref(), (denial == Denial::Running).then_some("other"));
+            assert_eq!(reply.by.as_deref(), (denial == ClaimDenial::Running).then_some("other"));
         }
     }
 }

@@ -2,29 +2,29 @@
 
 use std::collections::BTreeSet;
 
-use milvaion_api::versions::{Change, Difference};
+use milvaion_api::versions::{FieldChange, VersionDiff};
 use serde_json::Value;
 
 /// The most changes that are told.
-const MOST: usize = 200;
+const MAX_DIFF_CHANGES: usize = 200;
 /// How deep it looks; what lies deeper is compared as a whole.
-const DEPTH: usize = 8;
+const MAX_DIFF_DEPTH: usize = 8;
 
 /// Compares two definitions field by field. Lists are compared as a whole: an element that moved would otherwise look
 /// like a change of everything behind it.
 #[must_use]
-pub fn diff(before: &Value, after: &Value) -> Difference {
-    let mut difference = Difference::default();
+pub fn diff(before: &Value, after: &Value) -> VersionDiff {
+    let mut difference = VersionDiff::default();
     compare("", Some(before), Some(after), 0, &mut difference);
     difference
 }
 
-fn compare(field: &str, before: Option<&Value>, after: Option<&Value>, depth: usize, found: &mut Difference) {
+fn compare(field: &str, before: Option<&Value>, after: Option<&Value>, depth: usize, found: &mut VersionDiff) {
     if before == after || found.more {
         return;
     }
     if let (Some(Value::Object(before)), Some(Value::Object(after))) = (before, after)
-        && depth < DEPTH
+        && depth < MAX_DIFF_DEPTH
     {
         let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
         for name in names {
@@ -33,11 +33,11 @@ fn compare(field: &str, before: Option<&Value>, after: Option<&Value>, depth: us
         }
         return;
     }
-    if found.changes.len() == MOST {
+    if found.changes.len() == MAX_DIFF_CHANGES {
         found.more = true;
         return;
     }
-    found.changes.push(Change { field: field.to_owned(), before: before.cloned(), after: after.cloned() });
+    found.changes.push(FieldChange { field: field.to_owned(), before: before.cloned(), after: after.cloned() });
 }
 
 #[cfg(test)]
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn what_is_alike_differs_in_nothing() {
         let same = json!({"a": {"b": [1, {"c": null}]}});
-        assert_eq!(diff(&same, &same.clone()), Difference::default());
+        assert_eq!(diff(&same, &same.clone()), VersionDiff::default());
     }
 
     #[test]
@@ -81,10 +81,11 @@ mod tests {
 
     #[test]
     fn very_many_changes_and_great_depth_are_bounded() {
-        let many: serde_json::Map<String, Value> = (0..MOST + 1).map(|n| (n.to_string(), json!(n))).collect();
+        let many: serde_json::Map<String, Value> =
+            (0..MAX_DIFF_CHANGES + 1).map(|n| (n.to_string(), json!(n))).collect();
         let difference = diff(&json!({}), &Value::Object(many));
-        assert_eq!((difference.changes.len(), difference.more), (MOST, true));
+        assert_eq!((difference.changes.len(), difference.more), (MAX_DIFF_CHANGES, true));
         let deep = |end: i32| (0..50).fold(json!(end), |inner, _| json!({ "x": inner }));
-        assert_eq!(diff(&deep(1), &deep(2)).changes[0].field, ["x"; DEPTH].join("."));
+        assert_eq!(diff(&deep(1), &deep(2)).changes[0].field, ["x"; MAX_DIFF_DEPTH].join("."));
     }
 }

@@ -12,7 +12,7 @@ use milvaion_protocol::{id::OccurrenceId, message::StatusReport, status::Occurre
 
 /// A report that says that its instance started an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Start {
+pub struct ReportedStart {
     /// Of which occurrence.
     pub occurrence_id: OccurrenceId,
     /// Which attempt.
@@ -25,13 +25,13 @@ pub struct Start {
 
 /// The starts that a batch of reports tells of.
 #[derive(Clone, Debug, Default)]
-pub struct Starts {
-    starts: Vec<Start>,
+pub struct ReportedStarts {
+    starts: Vec<ReportedStart>,
     /// Attempts that several instances speak of.
     contested: HashSet<(OccurrenceId, i32)>,
 }
 
-impl Starts {
+impl ReportedStarts {
     /// Those in `reports`: each that says Running, and each end that only who ran it can tell. Progress tells nothing
     /// new, and an attempt may be reported as cancelled by who never started it.
     #[must_use]
@@ -54,7 +54,7 @@ impl Starts {
                 Some(_) => drop(told.contested.insert(key)),
                 None => drop(first.insert(key, &report.instance_id)),
             }
-            told.starts.push(Start {
+            told.starts.push(ReportedStart {
                 occurrence_id: report.occurrence_id,
                 attempt,
                 instance_id: report.instance_id.clone(),
@@ -67,7 +67,7 @@ impl Starts {
     /// Those worth a look. `undisputed` are the occurrences that the batch has changed, without those that were another
     /// instance's until then.
     #[must_use]
-    pub fn suspects(self, undisputed: &HashSet<OccurrenceId>) -> Vec<Start> {
+    pub fn suspects(self, undisputed: &HashSet<OccurrenceId>) -> Vec<ReportedStart> {
         let Self { mut starts, contested } = self;
         starts.retain(|start| {
             !undisputed.contains(&start.occurrence_id) || contested.contains(&(start.occurrence_id, start.attempt))
@@ -78,7 +78,7 @@ impl Starts {
 
 #[cfg(test)]
 mod tests {
-    use milvaion_protocol::message::Progress;
+    use milvaion_protocol::message::RunProgress;
 
     use super::*;
 
@@ -96,7 +96,7 @@ mod tests {
 
     fn suspects(reports: &[StatusReport], changed: &[u8]) -> Vec<(OccurrenceId, i32, String)> {
         let changed = changed.iter().copied().map(id).collect();
-        let suspects = Starts::of(reports).suspects(&changed);
+        let suspects = ReportedStarts::of(reports).suspects(&changed);
         suspects.into_iter().map(|start| (start.occurrence_id, start.attempt, start.instance_id)).collect()
     }
 
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn what_changed_nothing_is_looked_at_unless_it_tells_of_no_start() {
         use OccurrenceStatus as S;
-        let progress = Progress { percent: 1, message: String::new() };
+        let progress = RunProgress { percent: 1, message: String::new() };
         let reports = [
             report(1, 1, "a", S::Running),
             report(1, 1, "a", S::Failed),

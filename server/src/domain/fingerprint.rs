@@ -7,25 +7,25 @@
 use sha2::{Digest, Sha256};
 
 /// How many lines of an exception tell what it is: the message and the innermost frames, not who called whom before.
-const LINES: usize = 5;
+const FINGERPRINT_LINES: usize = 5;
 /// How many characters of a line count.
-const LINE_LENGTH: usize = 400;
+const MAX_LINE_CHARS: usize = 400;
 /// How many bytes of the hash are kept.
-const BYTES: usize = 8;
+const FINGERPRINT_BYTES: usize = 8;
 
 /// The fingerprint of an exception: 16 hexadecimal characters, equal for failures of one cause.
 #[must_use]
 pub fn fingerprint(exception: &str) -> String {
     let hash = Sha256::digest(normal(exception).as_bytes());
-    hash.iter().take(BYTES).map(|byte| format!("{byte:02x}")).collect()
+    hash.iter().take(FINGERPRINT_BYTES).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The exception without what differs between two of its kind.
 fn normal(exception: &str) -> String {
-    let lines = exception.lines().map(str::trim).filter(|line| !line.is_empty()).take(LINES);
+    let lines = exception.lines().map(str::trim).filter(|line| !line.is_empty()).take(FINGERPRINT_LINES);
     let mut normal = String::new();
     for line in lines {
-        let line: String = line.chars().take(LINE_LENGTH).collect();
+        let line: String = line.chars().take(MAX_LINE_CHARS).collect();
         normal_line(&line, &mut normal);
         normal.push('\n');
     }

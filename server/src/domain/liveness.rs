@@ -1,7 +1,7 @@
 //! Is a worker instance there?
 
 use chrono::{DateTime, Duration, Utc};
-use milvaion_protocol::message::LOST_AFTER_SECONDS;
+use milvaion_protocol::message::INSTANCE_TIMEOUT_SECONDS;
 
 /// Whether a sign of life at `last` is recent enough at `now`.
 #[must_use]
@@ -12,7 +12,7 @@ pub fn is_alive(last: DateTime<Utc>, stopped: bool, now: DateTime<Utc>) -> bool 
 /// The oldest sign of life that still counts at `now`.
 #[must_use]
 pub fn alive_since(now: DateTime<Utc>) -> DateTime<Utc> {
-    now - Duration::seconds(LOST_AFTER_SECONDS)
+    now - Duration::seconds(INSTANCE_TIMEOUT_SECONDS)
 }
 
 #[cfg(test)]

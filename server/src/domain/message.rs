@@ -10,7 +10,7 @@ use serde_json::Value;
 
 /// A queued occurrence, as far as its message is concerned.
 #[derive(Clone, Debug)]
-pub struct Queued {
+pub struct QueuedOccurrence {
     /// Which.
     pub id: OccurrenceId,
     /// Of which job.
@@ -39,7 +39,7 @@ pub struct Queued {
 
 /// The message, made at `now`.
 #[must_use]
-pub fn message(queued: Queued, now: DateTime<Utc>) -> JobMessage {
+pub fn message(queued: QueuedOccurrence, now: DateTime<Utc>) -> JobMessage {
     let attempt = u32::try_from(queued.attempt).unwrap_or(1).max(1);
     JobMessage {
         occurrence_id: queued.id,
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn an_attempt_that_was_lost_is_no_retry() {
         let now = DateTime::UNIX_EPOCH;
-        let queued = Queued {
+        let queued = QueuedOccurrence {
             id: OccurrenceId::default(),
             job_id: JobId::default(),
             job_name: "x".into(),

@@ -14,27 +14,27 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
-use milvaion_api::{failure::Cause, view::StatusChange};
+use milvaion_api::{failures::FailureCause, views::StatusChange};
 use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
-use milvaion_schedule::rules::LONGEST_PAUSE_SECONDS;
+use milvaion_schedule::rules::MAX_RETRY_DELAY_SECONDS;
 use sha2::{Digest, Sha256};
 
 use super::{
-    lane,
-    transition::Change,
-    zombie::{self, Fate, OnLost},
+    lost_run::{self, LostRunDecision, LostRunRule},
+    quarantine,
+    transition::AttemptChange,
 };
 
 /// The longest pause before an attempt, whoever asks for it.
-pub const LONGEST_WAIT: Duration = Duration::from_secs(30 * 24 * 3600);
+pub const MAX_RETRY_DELAY: Duration = Duration::from_secs(30 * 24 * 3600);
 /// The longest pause that doubling leads to.
-const LONGEST_BACKOFF: Duration = Duration::from_secs(LONGEST_PAUSE_SECONDS);
+const MAX_RETRY_BACKOFF: Duration = Duration::from_secs(MAX_RETRY_DELAY_SECONDS);
 /// An occurrence that was handed back so often is going round in circles.
-const MOST_ATTEMPTS: i32 = 10_000;
+const MAX_OCCURRENCE_ATTEMPTS: i32 = 10_000;
 
 /// What an occurrence has behind it and may still do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct RetryContext {
     /// Whose worker runs it.
     pub worker_id: String,
     /// How many attempts have failed already.
@@ -48,33 +48,33 @@ pub struct Standing {
     /// Whether somebody asked for it to end.
     pub is_cancelled: bool,
     /// What becomes of a run that is lost with its worker.
-    pub on_lost: OnLost,
+    pub on_lost: LostRunRule,
     /// How often it was rescued already.
-    pub rescues: i16,
+    pub requeues: i16,
     /// How long this attempt lasted up to its last sign of life, as far as its start is recorded.
-    pub lived: Option<chrono::Duration>,
-    /// Whether somebody takes turns in the worker's lane; see [`gather`].
-    pub lane_is_open: bool,
+    pub ran_for: Option<chrono::Duration>,
+    /// Whether somebody takes turns in the worker's lane; see [`open_quarantines`].
+    pub quarantine_is_open: bool,
 }
 
-impl Standing {
+impl RetryContext {
     /// What becomes of it if this attempt was lost.
-    fn fate(&self) -> Fate {
-        zombie::fate(self.on_lost, self.rescues, self.is_cancelled)
+    fn fate(&self) -> LostRunDecision {
+        lost_run::decide_lost_run(self.on_lost, self.requeues, self.is_cancelled)
     }
 }
 
 /// Opens the lanes of those workers of which a run comes that was lost and has one chance left: who died with it may have
 /// to take its turn as well.
-pub fn gather(changes: &[Change], standings: &mut HashMap<OccurrenceId, Standing>) {
+pub fn open_quarantines(changes: &[AttemptChange], standings: &mut HashMap<OccurrenceId, RetryContext>) {
     let lost = changes.iter().filter(|change| change.is_lost);
     let again = lost
         .filter_map(|change| standings.get(&change.occurrence_id))
-        .filter(|standing| standing.fate() == Fate::Requeue)
-        .map(|standing| (standing.worker_id.as_str(), standing.rescues + 1));
-    let opened: HashSet<String> = lane::opened(again).into_iter().map(str::to_owned).collect();
+        .filter(|standing| standing.fate() == LostRunDecision::Requeue)
+        .map(|standing| (standing.worker_id.as_str(), standing.requeues + 1));
+    let opened: HashSet<String> = quarantine::newly_quarantined(again).into_iter().map(str::to_owned).collect();
     for standing in standings.values_mut().filter(|standing| opened.contains(&standing.worker_id)) {
-        standing.lane_is_open = true;
+        standing.quarantine_is_open = true;
     }
 }
 
@@ -82,7 +82,7 @@ pub fn gather(changes: &[Change], standings: &mut HashMap<OccurrenceId, Standing
 #[must_use]
 pub fn backoff(base: Duration, failures: i16) -> Duration {
     let doublings = u32::from(failures.unsigned_abs()).min(31);
-    base.saturating_mul(1 << doublings).min(LONGEST_BACKOFF)
+    base.saturating_mul(1 << doublings).min(MAX_RETRY_BACKOFF)
 }
 
 /// The pause without the part that is drawn for this failure: evenly spread from the whole pause down to `percent` of it
@@ -101,14 +101,14 @@ pub fn jittered(pause: Duration, percent: i16, id: OccurrenceId, attempt: i32) -
 
 /// Decides what an ended attempt leads to and writes it into the change: the next attempt and when it may begin, or why
 /// this was the last one. A change that is no failure and was not handed back stays as it is.
-pub fn decide(change: &mut Change, standing: &Standing, now: DateTime<Utc>) {
-    if !change.may_be_followed() {
+pub fn decide(change: &mut AttemptChange, standing: &RetryContext, now: DateTime<Utc>) {
+    if !change.may_be_retried() {
         return;
     }
     // However this attempt has ended, one that was lost so often has had no more chances than before.
-    change.takes_turn = lane::takes_turn(standing.rescues, None, standing.lane_is_open);
-    let asked = change.retry_after.map(|wait| wait.min(LONGEST_WAIT));
-    let spent = change.attempt >= MOST_ATTEMPTS;
+    change.is_quarantined = quarantine::needs_quarantine(standing.requeues, None, standing.quarantine_is_open);
+    let asked = change.retry_after.map(|wait| wait.min(MAX_RETRY_DELAY));
+    let spent = change.attempt >= MAX_OCCURRENCE_ATTEMPTS;
     if change.is_lost {
         return lose(change, standing, now);
     }
@@ -118,7 +118,7 @@ pub fn decide(change: &mut Change, standing: &Standing, now: DateTime<Utc>) {
             return finish(change, OccurrenceStatus::Cancelled, reason, now);
         }
         if spent {
-            change.cause = Some(Cause::Exhausted);
+            change.cause = Some(FailureCause::Exhausted);
             return finish(change, OccurrenceStatus::Failed, "It was handed back too often.", now);
         }
         let wait = asked.unwrap_or_default();
@@ -127,10 +127,10 @@ pub fn decide(change: &mut Change, standing: &Standing, now: DateTime<Utc>) {
     let left = standing.max_retries - standing.failures;
     if change.permanent || left <= 0 || spent || standing.is_cancelled {
         change.cause = Some(match change.status {
-            _ if change.permanent => Cause::Permanent,
-            OccurrenceStatus::TimedOut => Cause::TimedOut,
-            _ if standing.max_retries > 0 && left <= 0 => Cause::Exhausted,
-            _ => Cause::Failed,
+            _ if change.permanent => FailureCause::Permanent,
+            OccurrenceStatus::TimedOut => FailureCause::TimedOut,
+            _ if standing.max_retries > 0 && left <= 0 => FailureCause::Exhausted,
+            _ => FailureCause::Failed,
         });
         return;
     }
@@ -146,30 +146,31 @@ pub fn decide(change: &mut Change, standing: &Standing, now: DateTime<Utc>) {
 
 /// A run that was lost with its worker's process, by the word of that worker at its next start, or of another that met its
 /// claim: the same is decided as about one whose worker fell silent, only sooner.
-fn lose(change: &mut Change, standing: &Standing, now: DateTime<Utc>) {
+fn lose(change: &mut AttemptChange, standing: &RetryContext, now: DateTime<Utc>) {
     match standing.fate() {
-        Fate::Cancel => {
+        LostRunDecision::Cancel => {
             finish(change, OccurrenceStatus::Cancelled, "Cancelled: its worker's process ended before it could.", now);
         }
-        Fate::Requeue => {
-            change.is_rescue = true;
+        LostRunDecision::Requeue => {
+            change.is_requeue = true;
             // Of whom nobody had heard while it ran, its own word must do.
-            let lived = standing.lived.or_else(|| change.started_at.map(|started| now - started));
-            change.takes_turn = lane::takes_turn(standing.rescues + 1, lived, standing.lane_is_open);
+            let lived = standing.ran_for.or_else(|| change.started_at.map(|started| now - started));
+            change.is_quarantined =
+                quarantine::needs_quarantine(standing.requeues + 1, lived, standing.quarantine_is_open);
             let next = change.attempt + 1;
-            let when = if change.takes_turn { lane::IN_TURN } else { "at once" };
+            let when = if change.is_quarantined { quarantine::QUARANTINE_NOTE } else { "at once" };
             let note = format!("Its worker's process ended before it did; attempt {next} begins {when}");
             again(change, Duration::ZERO, note, now);
         }
-        Fate::Poison => {
-            change.cause = Some(Cause::Poison);
+        LostRunDecision::Poison => {
+            change.cause = Some(FailureCause::Poison);
             let note = format!(
                 "Its run ended with its worker's process {} times: it is not given to another.",
-                standing.rescues + 1
+                standing.requeues + 1
             );
             finish(change, OccurrenceStatus::Failed, &note, now);
         }
-        Fate::Unknown => {
+        LostRunDecision::Unknown => {
             let note = "Its worker's process ended before it did, and the job must not be run twice.";
             change.steps.push(StatusChange {
                 status: OccurrenceStatus::Unknown,
@@ -184,7 +185,7 @@ fn lose(change: &mut Change, standing: &Standing, now: DateTime<Utc>) {
     }
 }
 
-fn again(change: &mut Change, wait: Duration, note: String, now: DateTime<Utc>) {
+fn again(change: &mut AttemptChange, wait: Duration, note: String, now: DateTime<Utc>) {
     change.steps.push(StatusChange {
         status: OccurrenceStatus::Queued,
         at: now,
@@ -198,7 +199,7 @@ fn again(change: &mut Change, wait: Duration, note: String, now: DateTime<Utc>) 
     change.waits_until = Some(now + chrono::Duration::from_std(wait).unwrap_or_default());
 }
 
-fn finish(change: &mut Change, status: OccurrenceStatus, note: &str, now: DateTime<Utc>) {
+fn finish(change: &mut AttemptChange, status: OccurrenceStatus, note: &str, now: DateTime<Utc>) {
     change.steps.push(StatusChange {
         status,
         at: now,

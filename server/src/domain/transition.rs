@@ -1,27 +1,27 @@
 //! What a batch of reports means for each occurrence.
 //!
 //! Reports arrive at least once, in batches, and sometimes out of order. Before the database is asked, all reports about
-//! one attempt are folded into one [`Change`]: the furthest state they reach and the steps on the way. The database then
+//! one attempt are folded into one [`AttemptChange`]: the furthest state they reach and the steps on the way. The database then
 //! applies it only where the row's present state allows it, so a duplicate, a late or a forged report changes nothing.
 
 use std::{collections::HashMap, time::Duration};
 
 use chrono::{DateTime, Utc};
-use milvaion_api::{failure::Cause, view::StatusChange};
+use milvaion_api::{failures::FailureCause, views::StatusChange};
 use milvaion_protocol::{
     id::OccurrenceId,
-    message::{MAX_RESULT, Progress, StatusReport, cut},
+    message::{MAX_RESULT_BYTES, RunProgress, StatusReport, truncate_text},
     status::OccurrenceStatus,
 };
 
 use super::fingerprint::fingerprint;
 
 /// The longest note, in bytes: one line in a list.
-const MAX_NOTE: usize = 300;
+const MAX_NOTE_BYTES: usize = 300;
 
 /// Everything one batch says about one attempt.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Change {
+pub struct AttemptChange {
     /// Of which occurrence.
     pub occurrence_id: OccurrenceId,
     /// Of which attempt.
@@ -48,9 +48,9 @@ pub struct Change {
     /// claim. What then follows is decided by `retry`.
     pub is_lost: bool,
     /// Whether the next attempt is one of those that are granted to lost runs.
-    pub is_rescue: bool,
+    pub is_requeue: bool,
     /// Whether the next attempt takes its turn in its worker's lane.
-    pub takes_turn: bool,
+    pub is_quarantined: bool,
     /// Whether another attempt is useless.
     pub permanent: bool,
     /// The pause the worker asks for before the next attempt.
@@ -60,19 +60,19 @@ pub struct Change {
     /// Whether one of the job's retries is used up by it.
     pub counts_as_failure: bool,
     /// For a final failure: why there is no further attempt.
-    pub cause: Option<Cause>,
+    pub cause: Option<FailureCause>,
     /// Equal for failures with the same cause.
     pub fingerprint: Option<String>,
     /// How far it is.
-    pub progress: Option<Progress>,
+    pub progress: Option<RunProgress>,
     /// The steps, oldest first; the first one is Running exactly when `started_at` is known.
     pub steps: Vec<StatusChange>,
 }
 
-impl Change {
+impl AttemptChange {
     /// Whether another attempt may follow, if the occurrence has one left.
     #[must_use]
-    pub fn may_be_followed(&self) -> bool {
+    pub fn may_be_retried(&self) -> bool {
         self.handed_back || self.is_lost || matches!(self.status, OccurrenceStatus::Failed | OccurrenceStatus::TimedOut)
     }
 
@@ -85,8 +85,8 @@ impl Change {
 /// Folds reports, in the order they came, into one change for each attempt. The one a worker may not make (Skipped) and
 /// those after an end are dropped.
 #[must_use]
-pub fn fold(reports: Vec<StatusReport>) -> Vec<Change> {
-    let mut changes: Vec<Change> = Vec::with_capacity(reports.len());
+pub fn fold(reports: Vec<StatusReport>) -> Vec<AttemptChange> {
+    let mut changes: Vec<AttemptChange> = Vec::with_capacity(reports.len());
     let mut place: HashMap<(OccurrenceId, u32), usize> = HashMap::with_capacity(reports.len());
     for report in reports {
         if report.status == OccurrenceStatus::Skipped {
@@ -105,16 +105,16 @@ pub fn fold(reports: Vec<StatusReport>) -> Vec<Change> {
 
 /// The report with what it says cut to its bounds, and without what cannot be stored.
 #[must_use]
-pub fn storable(report: StatusReport) -> StatusReport {
-    let bounded = |text: String| clean(cut(text, MAX_NOTE));
+pub fn sanitize_report(report: StatusReport) -> StatusReport {
+    let bounded = |text: String| clean(truncate_text(text, MAX_NOTE_BYTES));
     let progress = report
         .progress
-        .map(|progress| Progress { percent: progress.percent.min(100), message: bounded(progress.message) });
+        .map(|progress| RunProgress { percent: progress.percent.min(100), message: bounded(progress.message) });
     StatusReport { instance_id: bounded(report.instance_id), progress, ..report }
 }
 
-fn begin(report: StatusReport) -> Change {
-    let mut change = Change {
+fn begin(report: StatusReport) -> AttemptChange {
+    let mut change = AttemptChange {
         occurrence_id: report.occurrence_id,
         attempt: i32::try_from(report.attempt).unwrap_or(i32::MAX),
         status: OccurrenceStatus::Queued,
@@ -127,8 +127,8 @@ fn begin(report: StatusReport) -> Change {
         note: None,
         handed_back: false,
         is_lost: false,
-        is_rescue: false,
-        takes_turn: false,
+        is_requeue: false,
+        is_quarantined: false,
         permanent: false,
         retry_after: None,
         waits_until: None,
@@ -142,7 +142,7 @@ fn begin(report: StatusReport) -> Change {
     change
 }
 
-fn add(change: &mut Change, report: StatusReport) {
+fn add(change: &mut AttemptChange, report: StatusReport) {
     let is_start = report.status == OccurrenceStatus::Running && report.progress.is_none();
     if change.is_over() && is_start && change.started_at.is_none() {
         // The two came in the wrong order: what is new is only when it began.
@@ -186,8 +186,8 @@ fn add(change: &mut Change, report: StatusReport) {
     change.steps.push(step(&report, change.note.clone()));
     change.status = report.status;
     change.instance_id = report.instance_id;
-    change.result = report.result.map(|text| clean(cut(text, MAX_RESULT)));
-    change.exception = report.exception.map(|text| clean(cut(text, MAX_RESULT)));
+    change.result = report.result.map(|text| clean(truncate_text(text, MAX_RESULT_BYTES)));
+    change.exception = report.exception.map(|text| clean(truncate_text(text, MAX_RESULT_BYTES)));
 }
 
 fn step(report: &StatusReport, note: Option<String>) -> StatusChange {
@@ -204,7 +204,7 @@ fn step(report: &StatusReport, note: Option<String>) -> StatusChange {
 #[must_use]
 pub fn first_line(text: &str) -> String {
     let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
-    clean(cut(line.to_owned(), MAX_NOTE))
+    clean(truncate_text(line.to_owned(), MAX_NOTE_BYTES))
 }
 
 /// PostgreSQL's text cannot hold NUL; everything else is kept as it is.

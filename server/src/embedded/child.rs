@@ -28,14 +28,14 @@ use super::EmbeddedError;
 use super::programs;
 
 /// A log longer than this is set aside at the next start, so that logs cannot fill the disk over the years.
-const LOG_LIMIT: u64 = 16 << 20;
+const MAX_LOG_BYTES: u64 = 16 << 20;
 
 /// How much of a log's end is looked at for the last words.
-const TAIL: u64 = 8 << 10;
+const LOG_TAIL_BYTES: u64 = 8 << 10;
 
 /// A system user to run as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Account {
+pub struct SystemAccount {
     /// User id.
     pub uid: u32,
     /// Group id; supplementary groups are dropped.
@@ -44,27 +44,27 @@ pub struct Account {
 
 /// What to start and how.
 #[derive(Debug, Clone)]
-pub struct Launch {
+pub struct LaunchSpec {
     program: PathBuf,
     args: Vec<OsString>,
     env: Vec<(OsString, Option<OsString>)>,
-    bare: bool,
+    clean_env: bool,
     folder: Option<PathBuf>,
-    account: Option<Account>,
-    farewell: Signal,
+    account: Option<SystemAccount>,
+    stop_signal: Signal,
 }
 
-impl Launch {
+impl LaunchSpec {
     /// A program with our environment, our user and our working folder, ended by SIGTERM.
     pub fn new(program: impl Into<PathBuf>) -> Self {
         Self {
             program: program.into(),
             args: Vec::new(),
             env: Vec::new(),
-            bare: false,
+            clean_env: false,
             folder: None,
             account: None,
-            farewell: Signal::SIGTERM,
+            stop_signal: Signal::SIGTERM,
         }
     }
 
@@ -99,8 +99,8 @@ impl Launch {
     /// Gives the child nothing of our environment but `PATH` and a UTF-8 locale: a stray `PGPORT` or
     /// `RABBITMQ_NODENAME` of the caller's must not steer a private service.
     #[must_use]
-    pub fn bare(mut self) -> Self {
-        self.bare = true;
+    pub fn clean_env(mut self) -> Self {
+        self.clean_env = true;
         self
     }
 
@@ -113,26 +113,26 @@ impl Launch {
 
     /// The user to run as; `None` is our own.
     #[must_use]
-    pub fn account(mut self, account: Option<Account>) -> Self {
+    pub fn account(mut self, account: Option<SystemAccount>) -> Self {
         self.account = account;
         self
     }
 
-    /// The signal that means an orderly stop; sent by [`Child::stop`], and by the kernel when we die.
+    /// The signal that means an orderly stop; sent by [`ChildProcess::stop`], and by the kernel when we die.
     #[must_use]
-    pub fn farewell(mut self, signal: Signal) -> Self {
-        self.farewell = signal;
+    pub fn stop_signal(mut self, signal: Signal) -> Self {
+        self.stop_signal = signal;
         self
     }
 
     fn command(&self, setpriv: &Path, log: &File) -> io::Result<Command> {
         let mut command = Command::new(setpriv);
-        if let Some(Account { uid, gid }) = self.account {
+        if let Some(SystemAccount { uid, gid }) = self.account {
             command.arg(format!("--reuid={uid}")).arg(format!("--regid={gid}")).arg("--clear-groups");
         }
-        let signal = self.farewell.as_str().trim_start_matches("SIG");
+        let signal = self.stop_signal.as_str().trim_start_matches("SIG");
         command.arg(format!("--pdeathsig={signal}")).arg("--").arg(&self.program).args(&self.args);
-        if self.bare {
+        if self.clean_env {
             command.env_clear();
             command.env("LANG", "C.UTF-8");
             command.env("PATH", std::env::join_paths(programs::search_path()).unwrap_or_default());
@@ -153,22 +153,22 @@ impl Launch {
 
 /// A running child. When the last handle is dropped it is asked to stop, without waiting.
 #[derive(Debug)]
-pub struct Child {
+pub struct ChildProcess {
     name: String,
     pid: Pid,
     log: PathBuf,
     /// Where the log ended before this child wrote to it: earlier runs' words are not its own.
     log_began_at: u64,
-    farewell: Signal,
+    stop_signal: Signal,
     exit: watch::Receiver<Option<ExitStatus>>,
 }
 
-impl Child {
+impl ChildProcess {
     /// Starts the program; `name` is what people call it ("PostgreSQL"), `log` receives all it prints.
     ///
     /// # Errors
     /// When the log cannot be written, `setpriv` is missing, or the program cannot be executed.
-    pub async fn spawn(name: &str, launch: Launch, log: &Path) -> Result<Self, EmbeddedError> {
+    pub async fn spawn(name: &str, launch: LaunchSpec, log: &Path) -> Result<Self, EmbeddedError> {
         let setpriv = programs::find("setpriv", &programs::search_path())
             .ok_or(EmbeddedError::Missing { what: "The program setpriv".into(), package: "util-linux" })?;
         let (file, log_began_at) = open_log(log).map_err(EmbeddedError::folder(log, "written"))?;
@@ -187,7 +187,14 @@ impl Child {
             let status = process.wait().await.unwrap_or_else(|_| ExitStatus::from_raw(127 << 8));
             told.send_replace(Some(status));
         });
-        Ok(Self { name: name.to_owned(), pid, log: log.to_owned(), log_began_at, farewell: launch.farewell, exit })
+        Ok(Self {
+            name: name.to_owned(),
+            pid,
+            log: log.to_owned(),
+            log_began_at,
+            stop_signal: launch.stop_signal,
+            exit,
+        })
     }
 
     /// What people call it.
@@ -226,7 +233,7 @@ impl Child {
 
     /// Asks it to stop and waits; after `within` its whole process group is killed. Returns whether it went by itself.
     pub async fn stop(&self, within: Duration) -> bool {
-        self.signal(self.farewell);
+        self.signal(self.stop_signal);
         let orderly = tokio::time::timeout(within, self.wait()).await.is_ok();
         if !orderly {
             tracing::warn!(
@@ -242,8 +249,8 @@ impl Child {
 
     /// The last lines it printed, on one line, for an error message. Empty when it printed nothing.
     #[must_use]
-    pub fn last_words(&self) -> String {
-        last_words(&self.log_tail())
+    pub fn log_excerpt(&self) -> String {
+        log_excerpt(&self.log_tail())
     }
 
     /// The end of what it printed.
@@ -259,13 +266,13 @@ impl Child {
     }
 }
 
-impl Drop for Child {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
-        self.signal(self.farewell);
+        self.signal(self.stop_signal);
     }
 }
 
-struct Order {
+struct SpawnRequest {
     command: Command,
     runtime: Handle,
     reply: oneshot::Sender<io::Result<tokio::process::Child>>,
@@ -273,11 +280,11 @@ struct Order {
 
 /// Forks on the one thread that never ends, see the top of this file.
 async fn fork_elsewhere(command: Command) -> io::Result<tokio::process::Child> {
-    static NURSERY: OnceLock<mpsc::Sender<Order>> = OnceLock::new();
-    let nursery = NURSERY.get_or_init(|| {
-        let (orders, inbox) = mpsc::channel::<Order>();
+    static SPAWNER: OnceLock<mpsc::Sender<SpawnRequest>> = OnceLock::new();
+    let nursery = SPAWNER.get_or_init(|| {
+        let (orders, inbox) = mpsc::channel::<SpawnRequest>();
         std::thread::spawn(move || {
-            for Order { command, runtime, reply } in inbox {
+            for SpawnRequest { command, runtime, reply } in inbox {
                 let _context = runtime.enter();
                 // A caller that went away drops the child, and with it the only reference: end it at once.
                 let mut command = tokio::process::Command::from(command);
@@ -290,7 +297,7 @@ async fn fork_elsewhere(command: Command) -> io::Result<tokio::process::Child> {
     });
     let (reply, answer) = oneshot::channel();
     let gone = |_| io::Error::other("the thread that starts children is gone");
-    nursery.send(Order { command, runtime: Handle::current(), reply }).map_err(|_| gone(()))?;
+    nursery.send(SpawnRequest { command, runtime: Handle::current(), reply }).map_err(|_| gone(()))?;
     answer.await.map_err(|_| gone(()))?
 }
 
@@ -299,7 +306,7 @@ fn open_log(path: &Path) -> io::Result<(File, u64)> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    if fs::metadata(path).is_ok_and(|meta| meta.len() > LOG_LIMIT) {
+    if fs::metadata(path).is_ok_and(|meta| meta.len() > MAX_LOG_BYTES) {
         let mut aside = path.as_os_str().to_owned();
         aside.push(".1");
         fs::rename(path, aside)?;
@@ -312,14 +319,14 @@ fn open_log(path: &Path) -> io::Result<(File, u64)> {
 fn read_tail(path: &Path, from: u64) -> io::Result<String> {
     let mut file = File::open(path)?;
     let end = file.metadata()?.len();
-    file.seek(SeekFrom::Start(from.max(end.saturating_sub(TAIL))))?;
+    file.seek(SeekFrom::Start(from.max(end.saturating_sub(LOG_TAIL_BYTES))))?;
     let mut bytes = Vec::new();
-    file.take(TAIL).read_to_end(&mut bytes)?;
+    file.take(LOG_TAIL_BYTES).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The last three lines that say something, joined and shortened.
-fn last_words(tail: &str) -> String {
+fn log_excerpt(tail: &str) -> String {
     let lines: Vec<&str> = tail.lines().map(str::trim).filter(|line| line.chars().any(char::is_alphanumeric)).collect();
     let words = lines[lines.len().saturating_sub(3)..].join(" / ");
     let plain: String = words.chars().filter(|c| !c.is_control()).collect();
@@ -339,8 +346,8 @@ mod tests {
         path
     }
 
-    async fn shell(script: &str, log: &Path) -> Child {
-        Child::spawn("The shell", Launch::new("/bin/sh").arg("-c").arg(script), log).await.unwrap()
+    async fn shell(script: &str, log: &Path) -> ChildProcess {
+        ChildProcess::spawn("The shell", LaunchSpec::new("/bin/sh").arg("-c").arg(script), log).await.unwrap()
     }
 
     #[tokio::test]
@@ -348,23 +355,23 @@ mod tests {
         let log = log("ends");
         let child = shell("echo one; echo; echo two >&2; exit 3", &log).await;
         assert_eq!(child.wait().await.code(), Some(3));
-        assert_eq!(child.last_words(), "one / two");
+        assert_eq!(child.log_excerpt(), "one / two");
         assert_eq!(child.wait().await.code(), Some(3));
 
         let second = shell("echo three", &log).await;
         second.wait().await;
-        assert_eq!(second.last_words(), "three", "words of an earlier run are not its own");
+        assert_eq!(second.log_excerpt(), "three", "words of an earlier run are not its own");
         let _ = fs::remove_file(log);
     }
 
     #[tokio::test]
     async fn a_child_that_obeys_goes_by_itself_and_a_deaf_one_is_killed() {
         let log = log("obeys");
-        let polite = Child::spawn("sleep", Launch::new("/bin/sleep").arg("60"), &log).await.unwrap();
+        let polite = ChildProcess::spawn("sleep", LaunchSpec::new("/bin/sleep").arg("60"), &log).await.unwrap();
         assert!(polite.stop(Duration::from_secs(5)).await);
 
         let deaf = shell("trap '' TERM; echo ready; while :; do sleep 1; done", &log).await;
-        while !deaf.last_words().contains("ready") {
+        while !deaf.log_excerpt().contains("ready") {
             tokio::task::yield_now().await;
         }
         assert!(!deaf.stop(Duration::from_millis(50)).await);
@@ -375,17 +382,17 @@ mod tests {
     #[tokio::test]
     async fn a_missing_program_ends_with_setprivs_words() {
         let log = log("missing");
-        let child = Child::spawn("Nothing", Launch::new("/no/such/program"), &log).await.unwrap();
+        let child = ChildProcess::spawn("Nothing", LaunchSpec::new("/no/such/program"), &log).await.unwrap();
         assert!(!child.wait().await.success());
-        assert!(child.last_words().contains("/no/such/program"), "{}", child.last_words());
+        assert!(child.log_excerpt().contains("/no/such/program"), "{}", child.log_excerpt());
         let _ = fs::remove_file(log);
     }
 
     #[tokio::test]
     async fn a_bare_child_sees_nothing_of_our_environment() {
         let log = log("bare");
-        let launch = Launch::new("/usr/bin/env").bare().env("PGPORT", "1");
-        let child = Child::spawn("env", launch, &log).await.unwrap();
+        let launch = LaunchSpec::new("/usr/bin/env").clean_env().env("PGPORT", "1");
+        let child = ChildProcess::spawn("env", launch, &log).await.unwrap();
         child.wait().await;
         let text = child.log_tail();
         let mut names: Vec<_> = text.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
@@ -396,8 +403,8 @@ mod tests {
 
     #[test]
     fn last_words_are_one_short_line() {
-        assert_eq!(last_words("a\n\nb\n ---- \nc\nd\n"), "b / c / d");
-        assert_eq!(last_words(""), "");
-        assert_eq!(last_words(&"x".repeat(1000)).chars().count(), 401);
+        assert_eq!(log_excerpt("a\n\nb\n ---- \nc\nd\n"), "b / c / d");
+        assert_eq!(log_excerpt(""), "");
+        assert_eq!(log_excerpt(&"x".repeat(1000)).chars().count(), 401);
     }
 }

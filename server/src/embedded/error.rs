@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use super::child::Child;
+use super::child::ChildProcess;
 
 /// Each message is one sentence that names the cause and the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -132,12 +132,12 @@ pub enum EmbeddedError {
 
 impl EmbeddedError {
     /// The child ended; quotes the end of its log.
-    pub(super) fn ended(child: &Child, exit: ExitStatus) -> Self {
-        Self::Ended { service: child.name().to_owned(), exit, tail: child.last_words(), log: child.log().to_owned() }
+    pub(super) fn ended(child: &ChildProcess, exit: ExitStatus) -> Self {
+        Self::Ended { service: child.name().to_owned(), exit, tail: child.log_excerpt(), log: child.log().to_owned() }
     }
 
     /// The child ended while it was starting on `port`, which may have been taken meanwhile.
-    pub(super) fn ended_at_start(child: &Child, exit: ExitStatus, port: u16) -> Self {
+    pub(super) fn ended_at_start(child: &ChildProcess, exit: ExitStatus, port: u16) -> Self {
         if names_a_taken_port(&child.log_tail()) {
             return Self::PortTaken { service: child.name().to_owned(), port };
         }
@@ -145,11 +145,11 @@ impl EmbeddedError {
     }
 
     /// The child is alive but did not answer in time.
-    pub(super) fn slow(child: &Child, within: Duration) -> Self {
+    pub(super) fn slow(child: &ChildProcess, within: Duration) -> Self {
         Self::Slow {
             service: child.name().to_owned(),
             seconds: within.as_secs(),
-            tail: child.last_words(),
+            tail: child.log_excerpt(),
             log: child.log().to_owned(),
         }
     }

@@ -8,7 +8,7 @@
 //!
 //! What is promised:
 //! - **Nobody is left behind.** Every child asks the kernel for a signal when the server dies, whatever killed it,
-//!   and a start first sees off what an earlier one may have left (`leftovers`).
+//!   and a start first sees off what an earlier one may have left (`orphans`).
 //! - **One at a time.** A lock on the data folder refuses a second server with a sentence instead of a mess.
 //! - **Two clones do not meet.** Ports, passwords, sockets and node names belong to one data folder.
 //! - **Data survives.** Writes are synced, the stop is orderly, and data written by another PostgreSQL version is
@@ -21,9 +21,9 @@
 pub mod child;
 pub mod worker;
 
+mod data_dir;
 mod error;
-mod leftovers;
-mod place;
+mod orphans;
 mod ports;
 mod postgres;
 mod programs;
@@ -36,9 +36,9 @@ use std::time::{Duration, Instant};
 
 use futures::future::{join_all, select_all};
 
-use child::Child;
+use child::ChildProcess;
+use data_dir::DataDir;
 pub use error::EmbeddedError;
-use place::Place;
 
 /// How long an orderly stop may take before the process group is killed. RabbitMQ is the slowest, at about one second.
 const STOP_WITHIN: Duration = Duration::from_secs(9);
@@ -48,7 +48,7 @@ const PROBE_EVERY: Duration = Duration::from_millis(25);
 
 /// Which services have no URL and are to be started here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wanted {
+pub struct ServiceSelection {
     /// Start a PostgreSQL of our own.
     pub postgres: bool,
     /// Start a Redis of our own.
@@ -57,20 +57,20 @@ pub struct Wanted {
     pub rabbitmq: bool,
 }
 
-impl Wanted {
+impl ServiceSelection {
     /// All three, as tests want them.
     pub const ALL: Self = Self { postgres: true, redis: true, rabbitmq: true };
 
     /// Whether there is nothing to start.
     #[must_use]
-    pub fn nothing(self) -> bool {
+    pub fn is_empty(self) -> bool {
         !(self.postgres || self.redis || self.rabbitmq)
     }
 }
 
-/// The running private services. Call [`Embedded::stop`] at the end; a mere drop asks them to stop but does not wait.
+/// The running private services. Call [`EmbeddedServices::stop`] at the end; a mere drop asks them to stop but does not wait.
 #[derive(Debug)]
-pub struct Embedded {
+pub struct EmbeddedServices {
     /// Where the private PostgreSQL listens; `None` when it was not wanted.
     pub database_url: Option<String>,
     /// Where the private Redis listens; `None` when it was not wanted.
@@ -79,9 +79,9 @@ pub struct Embedded {
     pub amqp_url: Option<String>,
     /// Where the services keep their data, to tell people; `None` when nothing was started.
     pub folder: Option<PathBuf>,
-    children: Vec<Arc<Child>>,
+    children: Vec<Arc<ChildProcess>>,
     /// Holds the lock on the data folder until the last child is gone.
-    _place: Option<Place>,
+    _data_dir: Option<DataDir>,
 }
 
 /// Starts the wanted services, all at once, and returns when each answers. `progress` hears one readable line per step.
@@ -90,29 +90,29 @@ pub struct Embedded {
 /// One sentence with cause and remedy; what had been started by then has been stopped.
 pub async fn start(
     data_dir: &Path,
-    wanted: Wanted,
+    wanted: ServiceSelection,
     progress: impl Fn(&str) + Send + Sync,
-) -> Result<Embedded, EmbeddedError> {
-    let none = Embedded {
+) -> Result<EmbeddedServices, EmbeddedError> {
+    let none = EmbeddedServices {
         database_url: None,
         redis_url: None,
         amqp_url: None,
         folder: None,
         children: Vec::new(),
-        _place: None,
+        _data_dir: None,
     };
-    if wanted.nothing() {
+    if wanted.is_empty() {
         return Ok(none);
     }
 
-    let place = Place::claim(data_dir, wanted)?;
+    let place = DataDir::claim(data_dir, wanted)?;
     if let Some(reason) = place.moved() {
         progress(&reason);
     }
     // Before the ports are chosen: a leftover still sits on its own.
     settle_all(&place).await;
     let ports = ports::choose(&place.ports_file())?;
-    let start = Start { place: &place, progress: &progress, children: Mutex::new(Vec::new()) };
+    let start = StartContext { data_dir: &place, progress: &progress, children: Mutex::new(Vec::new()) };
 
     let urls = tokio::try_join!(
         when(wanted.postgres, || postgres::start(&start, ports.postgres)),
@@ -121,13 +121,13 @@ pub async fn start(
     );
     let children = start.children.into_inner().unwrap_or_else(PoisonError::into_inner);
     match urls {
-        Ok((database_url, redis_url, amqp_url)) => Ok(Embedded {
+        Ok((database_url, redis_url, amqp_url)) => Ok(EmbeddedServices {
             database_url,
             redis_url,
             amqp_url,
             folder: Some(place.services().to_owned()),
             children,
-            _place: Some(place),
+            _data_dir: Some(place),
         }),
         Err(error) => {
             stop_all(&children).await;
@@ -136,7 +136,7 @@ pub async fn start(
     }
 }
 
-impl Embedded {
+impl EmbeddedServices {
     /// Stops every service in an orderly way, all at once, and returns when they are gone: within about 10 s.
     pub async fn stop(self) {
         stop_all(&self.children).await;
@@ -168,26 +168,26 @@ pub async fn erase(data_dir: &Path) -> Result<(), EmbeddedError> {
     if !data_dir.exists() {
         return Ok(());
     }
-    let place = Place::claim(data_dir, Wanted { postgres: false, redis: false, rabbitmq: false })?;
+    let place = DataDir::claim(data_dir, ServiceSelection { postgres: false, redis: false, rabbitmq: false })?;
     settle_all(&place).await;
     place.erase()
 }
 
 /// What the three starts share: where they live, whom they tell, and where their child is entered so that a
 /// failure of one can stop the others.
-struct Start<'a> {
-    place: &'a Place,
+struct StartContext<'a> {
+    data_dir: &'a DataDir,
     progress: &'a (dyn Fn(&str) + Send + Sync),
-    children: Mutex<Vec<Arc<Child>>>,
+    children: Mutex<Vec<Arc<ChildProcess>>>,
 }
 
-impl Start<'_> {
+impl StartContext<'_> {
     fn say(&self, line: &str) {
         (self.progress)(line);
     }
 
     /// Enters a child into the books.
-    fn adopt(&self, child: Child) -> Arc<Child> {
+    fn register(&self, child: ChildProcess) -> Arc<ChildProcess> {
         let child = Arc::new(child);
         self.children.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&child));
         child
@@ -195,7 +195,7 @@ impl Start<'_> {
 }
 
 /// What one look at a starting service found.
-enum Probe {
+enum ProbeResult {
     Healthy,
     NotYet,
     /// It will never get healthy.
@@ -204,19 +204,19 @@ enum Probe {
 
 /// Looks at the service again and again until it is healthy, has ended, or `within` is over.
 async fn until_healthy(
-    child: &Child,
+    child: &ChildProcess,
     port: u16,
     within: Duration,
-    probe: impl AsyncFn() -> Probe,
+    probe: impl AsyncFn() -> ProbeResult,
 ) -> Result<Duration, EmbeddedError> {
     let began = Instant::now();
     let look = async {
         loop {
             // A probe that hangs must not outlive the deadline by much, nor hide that the child has ended.
             match tokio::time::timeout(Duration::from_secs(5), probe()).await {
-                Ok(Probe::Healthy) => return Ok(began.elapsed()),
-                Ok(Probe::Hopeless(error)) => return Err(error),
-                Ok(Probe::NotYet) | Err(_) => tokio::time::sleep(PROBE_EVERY).await,
+                Ok(ProbeResult::Healthy) => return Ok(began.elapsed()),
+                Ok(ProbeResult::Hopeless(error)) => return Err(error),
+                Ok(ProbeResult::NotYet) | Err(_) => tokio::time::sleep(PROBE_EVERY).await,
             }
         }
     };
@@ -235,19 +235,19 @@ where
 }
 
 /// Sees off what a killed server may have left alive in this data folder.
-async fn settle_all(place: &Place) {
+async fn settle_all(place: &DataDir) {
     let services = [
-        (postgres::FOLDER, postgres::PROCESS, postgres::FAREWELL),
-        (redis::FOLDER, redis::PROCESS, redis::FAREWELL),
-        (rabbitmq::FOLDER, rabbitmq::PROCESS, rabbitmq::FAREWELL),
+        (postgres::FOLDER, postgres::PROCESS, postgres::STOP_SIGNAL),
+        (redis::FOLDER, redis::PROCESS, redis::STOP_SIGNAL),
+        (rabbitmq::FOLDER, rabbitmq::PROCESS, rabbitmq::STOP_SIGNAL),
     ];
-    join_all(services.map(|(folder, process, farewell)| async move {
-        leftovers::settle(&place.services().join(folder), process, farewell).await;
+    join_all(services.map(|(folder, process, stop_signal)| async move {
+        orphans::terminate(&place.services().join(folder), process, stop_signal).await;
     }))
     .await;
 }
 
-async fn stop_all(children: &[Arc<Child>]) {
+async fn stop_all(children: &[Arc<ChildProcess>]) {
     join_all(children.iter().map(|child| child.stop(STOP_WITHIN))).await;
 }
 
@@ -258,7 +258,7 @@ mod tests {
     #[tokio::test]
     async fn nothing_wanted_starts_nothing_and_writes_nothing() {
         let folder = std::env::temp_dir().join("milvaion-test-nothing-wanted");
-        let wanted = Wanted { postgres: false, redis: false, rabbitmq: false };
+        let wanted = ServiceSelection { postgres: false, redis: false, rabbitmq: false };
         let embedded = start(&folder, wanted, |_| {}).await.unwrap();
         assert_eq!((embedded.database_url.as_ref(), embedded.folder.as_ref()), (None, None));
         assert!(!folder.exists());

@@ -9,11 +9,11 @@ use super::EmbeddedError;
 
 /// Ports are drawn from here: above the well-known services, below Linux' range for outgoing connections (32768 up),
 /// where any browser tab could sit on a remembered port.
-const RANGE: Range<u16> = 20_000..32_000;
+const PORT_RANGE: Range<u16> = 20_000..32_000;
 
 /// The ports of one data folder.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Ports {
+pub(super) struct ServicePorts {
     pub(super) postgres: u16,
     pub(super) redis: u16,
     pub(super) rabbitmq: u16,
@@ -22,9 +22,9 @@ pub(super) struct Ports {
 }
 
 /// Takes each port remembered in `file` that is still free, draws the others, and remembers the outcome.
-pub(super) fn choose(file: &Path) -> Result<Ports, EmbeddedError> {
+pub(super) fn choose(file: &Path) -> Result<ServicePorts, EmbeddedError> {
     let before = std::fs::read_to_string(file).unwrap_or_default();
-    let ports = assign(&parse(&before), is_free, || rand::random_range(RANGE));
+    let ports = assign(&parse(&before), is_free, || rand::random_range(PORT_RANGE));
     let after = render(&ports);
     if after != before {
         std::fs::write(file, after).map_err(EmbeddedError::folder(file, "written"))?;
@@ -37,7 +37,7 @@ fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
-fn assign(remembered: &BTreeMap<&str, u16>, free: impl Fn(u16) -> bool, draw: impl Fn() -> u16) -> Ports {
+fn assign(remembered: &BTreeMap<&str, u16>, free: impl Fn(u16) -> bool, draw: impl Fn() -> u16) -> ServicePorts {
     let mut taken = Vec::new();
     let mut pick = |name: &str| {
         let mut port = remembered.get(name).copied().unwrap_or_else(&draw);
@@ -47,7 +47,7 @@ fn assign(remembered: &BTreeMap<&str, u16>, free: impl Fn(u16) -> bool, draw: im
         taken.push(port);
         port
     };
-    Ports {
+    ServicePorts {
         postgres: pick("postgres"),
         redis: pick("redis"),
         rabbitmq: pick("rabbitmq"),
@@ -63,8 +63,8 @@ fn parse(text: &str) -> BTreeMap<&str, u16> {
         .collect()
 }
 
-fn render(ports: &Ports) -> String {
-    let Ports { postgres, redis, rabbitmq, distribution } = ports;
+fn render(ports: &ServicePorts) -> String {
+    let ServicePorts { postgres, redis, rabbitmq, distribution } = ports;
     format!("postgres {postgres}\nredis {redis}\nrabbitmq {rabbitmq}\ndistribution {distribution}\n")
 }
 
@@ -83,20 +83,20 @@ mod tests {
     fn remembered_ports_are_taken_again_while_free() {
         let text = render(&assign(&BTreeMap::new(), |_| true, counting_from(20_100)));
         let again = assign(&parse(&text), |_| true, counting_from(30_000));
-        assert_eq!(again, Ports { postgres: 20_100, redis: 20_101, rabbitmq: 20_102, distribution: 20_103 });
+        assert_eq!(again, ServicePorts { postgres: 20_100, redis: 20_101, rabbitmq: 20_102, distribution: 20_103 });
     }
 
     #[test]
     fn only_the_port_somebody_took_is_replaced() {
         let text = "postgres 20100\nredis 20101\nrabbitmq 20102\ndistribution 20103\n";
         let ports = assign(&parse(text), |port| port != 20_101, counting_from(30_000));
-        assert_eq!(ports, Ports { postgres: 20_100, redis: 30_000, rabbitmq: 20_102, distribution: 20_103 });
+        assert_eq!(ports, ServicePorts { postgres: 20_100, redis: 30_000, rabbitmq: 20_102, distribution: 20_103 });
     }
 
     #[test]
     fn no_two_services_share_a_port_even_if_the_file_says_so() {
         let ports = assign(&parse("postgres 20100\nredis 20100\n"), |_| true, counting_from(20_100));
-        assert_eq!(ports, Ports { postgres: 20_100, redis: 20_101, rabbitmq: 20_102, distribution: 20_103 });
+        assert_eq!(ports, ServicePorts { postgres: 20_100, redis: 20_101, rabbitmq: 20_102, distribution: 20_103 });
     }
 
     #[test]

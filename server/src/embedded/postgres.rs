@@ -8,9 +8,9 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use sqlx::{Connection, PgConnection};
 
-use super::child::{Child, Launch};
-use super::place::Home;
-use super::{EmbeddedError, Probe, Start, programs, until_healthy};
+use super::child::{ChildProcess, LaunchSpec};
+use super::data_dir::ServiceDir;
+use super::{EmbeddedError, ProbeResult, StartContext, programs, until_healthy};
 
 pub(super) const FOLDER: &str = "postgres";
 pub(super) const PROCESS: &str = "postgres";
@@ -18,7 +18,7 @@ pub(super) const USER: &str = "postgres";
 pub(super) const PACKAGE: &str = "postgresql";
 
 /// "Fast": ends sessions, writes a checkpoint, goes. SIGTERM would wait for clients.
-pub(super) const FAREWELL: Signal = Signal::SIGINT;
+pub(super) const STOP_SIGNAL: Signal = Signal::SIGINT;
 
 /// Role and database.
 const NAME: &str = "milvaion";
@@ -30,12 +30,12 @@ const HEALTHY_WITHIN: Duration = Duration::from_secs(90);
 const INITDB_WITHIN: Duration = Duration::from_secs(120);
 
 /// Starts PostgreSQL on `port`, with its database, and returns its URL when it answers.
-pub(super) async fn start(start: &Start<'_>, port: u16) -> Result<String, EmbeddedError> {
-    let home = start.place.home(FOLDER, USER, PACKAGE)?;
+pub(super) async fn start(start: &StartContext<'_>, port: u16) -> Result<String, EmbeddedError> {
+    let home = start.data_dir.home(FOLDER, USER, PACKAGE)?;
     let data = home.folder.join("data");
     let programs = choose(installed(), &data)?;
-    let password = start.place.secret(FOLDER)?;
-    let log = start.place.log(FOLDER);
+    let password = start.data_dir.secret(FOLDER)?;
+    let log = start.data_dir.log(FOLDER);
 
     if !data.exists() {
         start.say("Preparing an empty PostgreSQL database");
@@ -45,15 +45,15 @@ pub(super) async fn start(start: &Start<'_>, port: u16) -> Result<String, Embedd
     // PostgreSQL would wait for it; we hold the folder's lock and have just seen that no server is left.
     let _ = fs::remove_file(data.join("postmaster.pid"));
 
-    let launch = Launch::new(programs.join("postgres"))
+    let launch = LaunchSpec::new(programs.join("postgres"))
         .arg("-D")
         .arg(&data)
         .args(settings(port).iter().flat_map(|setting| ["-c", setting]))
-        .bare()
+        .clean_env()
         .folder(&home.folder)
         .account(home.account)
-        .farewell(FAREWELL);
-    let child = start.adopt(Child::spawn("PostgreSQL", launch, &log).await?);
+        .stop_signal(STOP_SIGNAL);
+    let child = start.register(ChildProcess::spawn("PostgreSQL", launch, &log).await?);
     let url = |database: &str| {
         format!("postgres://{NAME}:{password}@{}:{port}/{database}?sslmode=disable", Ipv4Addr::LOCALHOST)
     };
@@ -87,7 +87,7 @@ fn settings(port: u16) -> [String; 8] {
 
 /// Makes the data folder beside its place and renames it when it is complete, so that half a one is never used.
 async fn initialise(
-    home: &Home,
+    home: &ServiceDir,
     programs: &Path,
     password: &str,
     data: &Path,
@@ -98,17 +98,17 @@ async fn initialise(
         fs::remove_dir_all(&fresh).map_err(EmbeddedError::folder(&fresh, "deleted"))?;
     }
     let password_file = home.file("password", password)?;
-    let launch = Launch::new(programs.join("initdb"))
+    let launch = LaunchSpec::new(programs.join("initdb"))
         .arg("--pgdata")
         .arg(&fresh)
         .arg("--pwfile")
         .arg(&password_file)
         .arg(format!("--username={NAME}"))
         .args(["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--data-checksums", "--no-instructions"])
-        .bare()
+        .clean_env()
         .folder(&home.folder)
         .account(home.account);
-    let child = Child::spawn("PostgreSQL's initdb", launch, log).await?;
+    let child = ChildProcess::spawn("PostgreSQL's initdb", launch, log).await?;
     let exit = tokio::time::timeout(INITDB_WITHIN, child.wait()).await;
     let _ = fs::remove_file(&password_file);
     match exit {
@@ -119,22 +119,22 @@ async fn initialise(
     fs::rename(&fresh, data).map_err(EmbeddedError::folder(data, "created"))
 }
 
-async fn probe(start: &Start<'_>, url: &str) -> Probe {
+async fn probe(start: &StartContext<'_>, url: &str) -> ProbeResult {
     match PgConnection::connect(url).await {
         Ok(connection) => {
             let _ = connection.close().await;
-            Probe::Healthy
+            ProbeResult::Healthy
         }
         // 28P01: wrong password.
         Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("28P01") => {
-            Probe::Hopeless(EmbeddedError::Password {
+            ProbeResult::Hopeless(EmbeddedError::Password {
                 service: "PostgreSQL",
-                secret: start.place.secret_file(FOLDER),
-                folder: start.place.services().join(FOLDER),
+                secret: start.data_dir.secret_file(FOLDER),
+                folder: start.data_dir.services().join(FOLDER),
             })
         }
         // Not listening yet, or "the database system is starting up".
-        Err(_) => Probe::NotYet,
+        Err(_) => ProbeResult::NotYet,
     }
 }
 

@@ -6,12 +6,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// Where programs are looked for besides `PATH`: a service started by an init system may have a short one.
-const USUAL: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+const FALLBACK_PATHS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
 /// The folders of `PATH`, then the usual ones.
 pub(super) fn search_path() -> Vec<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path).filter(|folder| folder.is_absolute()).chain(USUAL.map(PathBuf::from)).collect()
+    env::split_paths(&path).filter(|folder| folder.is_absolute()).chain(FALLBACK_PATHS.map(PathBuf::from)).collect()
 }
 
 /// The first executable file of this name in the folders.

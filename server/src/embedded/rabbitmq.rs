@@ -13,8 +13,8 @@ use lapin::{Connection, ConnectionProperties};
 use nix::sys::signal::Signal;
 use tokio::net::TcpStream;
 
-use super::child::{Child, Launch};
-use super::{EmbeddedError, Probe, Start, programs, until_healthy};
+use super::child::{ChildProcess, LaunchSpec};
+use super::{EmbeddedError, ProbeResult, StartContext, programs, until_healthy};
 
 pub(super) const FOLDER: &str = "rabbitmq";
 pub(super) const PROCESS: &str = "beam.smp";
@@ -22,7 +22,7 @@ pub(super) const USER: &str = "rabbitmq";
 pub(super) const PACKAGE: &str = "rabbitmq-server";
 
 /// The node turns it into an orderly stop of its applications.
-pub(super) const FAREWELL: Signal = Signal::SIGTERM;
+pub(super) const STOP_SIGNAL: Signal = Signal::SIGTERM;
 
 /// The broker account.
 const ACCOUNT: &str = "milvaion";
@@ -37,12 +37,12 @@ const INETRC: &str = "{lookup, [file]}.\n{host, {127,0,0,1}, [\"localhost\"]}.\n
 const HEALTHY_WITHIN: Duration = Duration::from_secs(120);
 
 /// Starts RabbitMQ on `port` (and its Erlang distribution on `distribution`) and returns its URL when it lets us in.
-pub(super) async fn start(start: &Start<'_>, port: u16, distribution: u16) -> Result<String, EmbeddedError> {
+pub(super) async fn start(start: &StartContext<'_>, port: u16, distribution: u16) -> Result<String, EmbeddedError> {
     let program = server_program()?;
-    let home = start.place.home(FOLDER, USER, PACKAGE)?;
-    let password = start.place.secret(FOLDER)?;
+    let home = start.data_dir.home(FOLDER, USER, PACKAGE)?;
+    let password = start.data_dir.secret(FOLDER)?;
     // Erlang insists that nobody else can read the cookie; anyone who could would own the broker.
-    home.file(".erlang.cookie", &start.place.secret("erlang-cookie")?)?;
+    home.file(".erlang.cookie", &start.data_dir.secret("erlang-cookie")?)?;
     home.file("rabbitmq.conf", &config(port, &password))?;
     home.file("enabled_plugins", "[].\n")?;
     home.file("inetrc", INETRC)?;
@@ -50,11 +50,12 @@ pub(super) async fn start(start: &Start<'_>, port: u16, distribution: u16) -> Re
     home.sub_folder("mnesia")?;
     home.sub_folder("log")?;
 
-    let mut launch = Launch::new(program).bare().folder(&home.folder).account(home.account).farewell(FAREWELL);
+    let mut launch =
+        LaunchSpec::new(program).clean_env().folder(&home.folder).account(home.account).stop_signal(STOP_SIGNAL);
     for (name, value) in environment(&home.folder, distribution) {
         launch = launch.env(name, value);
     }
-    let child = start.adopt(Child::spawn("RabbitMQ", launch, &start.place.log(FOLDER)).await?);
+    let child = start.register(ChildProcess::spawn("RabbitMQ", launch, &start.data_dir.log(FOLDER)).await?);
     let url = format!("amqp://{ACCOUNT}:{password}@{}:{port}/%2f", Ipv4Addr::LOCALHOST);
     let took = until_healthy(&child, port, HEALTHY_WITHIN, async || probe(start, port, &url).await).await?;
     start.say(&format!("RabbitMQ is ready on port {port} ({} ms)", took.as_millis()));
@@ -117,22 +118,22 @@ fn environment(folder: &Path, distribution: u16) -> Vec<(&'static str, String)> 
     ]
 }
 
-async fn probe(start: &Start<'_>, port: u16, url: &str) -> Probe {
+async fn probe(start: &StartContext<'_>, port: u16, url: &str) -> ProbeResult {
     // The listener opens last of all, so most looks end here.
     if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.is_err() {
-        return Probe::NotYet;
+        return ProbeResult::NotYet;
     }
     match Connection::connect(url, ConnectionProperties::default()).await {
         Ok(connection) => {
             let _ = connection.close(200, "healthy".into()).await;
-            Probe::Healthy
+            ProbeResult::Healthy
         }
-        Err(error) if error.to_string().contains("ACCESS_REFUSED") => Probe::Hopeless(EmbeddedError::Password {
+        Err(error) if error.to_string().contains("ACCESS_REFUSED") => ProbeResult::Hopeless(EmbeddedError::Password {
             service: "RabbitMQ",
-            secret: start.place.secret_file(FOLDER),
-            folder: start.place.services().join(FOLDER),
+            secret: start.data_dir.secret_file(FOLDER),
+            folder: start.data_dir.services().join(FOLDER),
         }),
-        Err(_) => Probe::NotYet,
+        Err(_) => ProbeResult::NotYet,
     }
 }
 

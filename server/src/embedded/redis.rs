@@ -7,8 +7,8 @@ use nix::sys::signal::Signal;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::child::{Child, Launch};
-use super::{EmbeddedError, Probe, Start, place, until_healthy};
+use super::child::{ChildProcess, LaunchSpec};
+use super::{EmbeddedError, ProbeResult, StartContext, data_dir, until_healthy};
 
 pub(super) const FOLDER: &str = "redis";
 pub(super) const PROCESS: &str = "redis-server";
@@ -16,20 +16,25 @@ pub(super) const USER: &str = "redis";
 pub(super) const PACKAGE: &str = "redis-server";
 
 /// Syncs the append-only file and goes.
-pub(super) const FAREWELL: Signal = Signal::SIGTERM;
+pub(super) const STOP_SIGNAL: Signal = Signal::SIGTERM;
 
 /// An empty Redis answers in 50 ms; the rest is for reading a long append-only file after a crash.
 const HEALTHY_WITHIN: Duration = Duration::from_secs(60);
 
 /// Starts Redis on `port` and returns its URL when it answers.
-pub(super) async fn start(start: &Start<'_>, port: u16) -> Result<String, EmbeddedError> {
-    let program = place::program("redis-server", "Redis", PACKAGE)?;
-    let home = start.place.home(FOLDER, USER, PACKAGE)?;
-    let password = start.place.secret(FOLDER)?;
+pub(super) async fn start(start: &StartContext<'_>, port: u16) -> Result<String, EmbeddedError> {
+    let program = data_dir::program("redis-server", "Redis", PACKAGE)?;
+    let home = start.data_dir.home(FOLDER, USER, PACKAGE)?;
+    let password = start.data_dir.secret(FOLDER)?;
     let config = home.file("redis.conf", &config(port, &password))?;
 
-    let launch = Launch::new(program).arg(config).bare().folder(&home.folder).account(home.account).farewell(FAREWELL);
-    let child = start.adopt(Child::spawn("Redis", launch, &start.place.log(FOLDER)).await?);
+    let launch = LaunchSpec::new(program)
+        .arg(config)
+        .clean_env()
+        .folder(&home.folder)
+        .account(home.account)
+        .stop_signal(STOP_SIGNAL);
+    let child = start.register(ChildProcess::spawn("Redis", launch, &start.data_dir.log(FOLDER)).await?);
     let took = until_healthy(&child, port, HEALTHY_WITHIN, async || probe(start, port, &password).await).await?;
     start.say(&format!("Redis is ready on port {port} ({} ms)", took.as_millis()));
     Ok(format!("redis://:{password}@{}:{port}/0", Ipv4Addr::LOCALHOST))
@@ -52,16 +57,16 @@ fn config(port: u16, password: &str) -> String {
     )
 }
 
-async fn probe(start: &Start<'_>, port: u16, password: &str) -> Probe {
+async fn probe(start: &StartContext<'_>, port: u16, password: &str) -> ProbeResult {
     match ask(port, password).await {
-        Ok(answer) if answer == "+OK\r\n+PONG\r\n" => Probe::Healthy,
-        Ok(answer) if answer.starts_with("-WRONGPASS") => Probe::Hopeless(EmbeddedError::Password {
+        Ok(answer) if answer == "+OK\r\n+PONG\r\n" => ProbeResult::Healthy,
+        Ok(answer) if answer.starts_with("-WRONGPASS") => ProbeResult::Hopeless(EmbeddedError::Password {
             service: "Redis",
-            secret: start.place.secret_file(FOLDER),
-            folder: start.place.services().join(FOLDER),
+            secret: start.data_dir.secret_file(FOLDER),
+            folder: start.data_dir.services().join(FOLDER),
         }),
         // Not listening yet, or still reading its file ("-LOADING").
-        _ => Probe::NotYet,
+        _ => ProbeResult::NotYet,
     }
 }
 

@@ -7,17 +7,17 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::EmbeddedError;
-use super::child::{Child, Launch};
+use super::child::{ChildProcess, LaunchSpec};
 
 /// How long running jobs may take to wind up when the server stops; the worker is killed after that.
-const GRACE: Duration = Duration::from_secs(8);
+const STOP_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Pause before the first restart; doubled each time up to the longest.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const MIN_RESTART_PAUSE: Duration = Duration::from_secs(1);
+const MAX_RESTART_PAUSE: Duration = Duration::from_secs(30);
 
 /// A worker that ran this long was well: its next crash counts as the first again.
-const STEADY_AFTER: Duration = Duration::from_secs(60);
+const RESTART_PAUSE_RESET: Duration = Duration::from_secs(60);
 
 /// A worker process that is started again whenever it ends. Call [`LocalWorker::stop`] before the services stop.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl LocalWorker {
             });
         }
         let outbox = std::env::var_os("MILVAION_OUTBOX").unwrap_or_else(|| outbox.into());
-        let launch = Launch::new(program)
+        let launch = LaunchSpec::new(program)
             .env("AMQP_URL", amqp_url)
             .env("REDIS_URL", redis_url)
             .env("MILVAION_WORKER_ID", "local")
@@ -69,19 +69,19 @@ impl LocalWorker {
     }
 }
 
-async fn keep_alive(mut worker: Child, launch: Launch, log: PathBuf, stop: CancellationToken) {
-    let mut pause = FIRST_PAUSE;
+async fn keep_alive(mut worker: ChildProcess, launch: LaunchSpec, log: PathBuf, stop: CancellationToken) {
+    let mut pause = MIN_RESTART_PAUSE;
     loop {
         let began = Instant::now();
         let exit = tokio::select! {
             exit = worker.wait() => exit,
             () = stop.cancelled() => {
-                worker.stop(GRACE).await;
+                worker.stop(STOP_TIMEOUT).await;
                 return;
             }
         };
-        if began.elapsed() >= STEADY_AFTER {
-            pause = FIRST_PAUSE;
+        if began.elapsed() >= RESTART_PAUSE_RESET {
+            pause = MIN_RESTART_PAUSE;
         }
         tracing::warn!(
             child.name = worker.name(), child.exit = %exit, child.log = %log.display(), pause_ms = pause.as_millis(),
@@ -92,7 +92,7 @@ async fn keep_alive(mut worker: Child, launch: Launch, log: PathBuf, stop: Cance
                 () = tokio::time::sleep(pause) => {}
                 () = stop.cancelled() => return,
             }
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(MAX_RESTART_PAUSE);
             match spawn(&launch, &log).await {
                 Ok(again) => break again,
                 Err(error) => tracing::warn!(error = %error, "The local worker could not be started again: {error}"),
@@ -101,8 +101,8 @@ async fn keep_alive(mut worker: Child, launch: Launch, log: PathBuf, stop: Cance
     }
 }
 
-async fn spawn(launch: &Launch, log: &Path) -> Result<Child, EmbeddedError> {
-    Child::spawn("The local worker", launch.clone(), log).await
+async fn spawn(launch: &LaunchSpec, log: &Path) -> Result<ChildProcess, EmbeddedError> {
+    ChildProcess::spawn("The local worker", launch.clone(), log).await
 }
 
 #[cfg(test)]

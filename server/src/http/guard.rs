@@ -2,7 +2,7 @@
 //!
 //! [`authorize`] answers three questions, in this order: does the request come from our own pages, whose is it, and does
 //! their role reach. The person is read from the table for each request, so a changed role or a deactivation holds from
-//! the next request on. There is no other way to a [`Me`] from a request.
+//! the next request on. There is no other way to a [`CurrentUser`] from a request.
 //!
 //! That a change comes from our own pages is seen from headers which only the browser can set: `Sec-Fetch-Site`, or, from
 //! a browser that does not send it, `Origin`. A request with neither is no browser's of these years and is refused;
@@ -20,8 +20,8 @@ use axum::{
 };
 use http::{HeaderMap, Method, StatusCode, Uri, header, request::Parts};
 use milvaion_api::{
-    access::{Action, Role},
-    view::Me,
+    permissions::{Permission, Role},
+    views::CurrentUser,
 };
 use milvaion_app::error::AppError;
 use serde_json::json;
@@ -47,18 +47,18 @@ pub async fn authorize(
     clock: &Clock,
     config: &HttpConfig,
     parts: &Parts,
-    action: Action,
-) -> Result<Me, AppError> {
+    action: Permission,
+) -> Result<CurrentUser, AppError> {
     if action.mutates() {
         same_origin(config, parts)?;
     }
     let me = me(store, clock, parts).await?.ok_or(AppError::SignedOut)?;
-    if me.role.may(action) {
+    if me.role.allows(action) {
         return Ok(me);
     }
     if action.mutates() {
         let entry = AuditEntry::new(clock.now(), &me.email, "refuse", format!("user:{}", me.id))
-            .change(None, Some(json!({ "action": action.words(), "role": me.role.slug() })))
+            .change(None, Some(json!({ "action": action.describe(), "role": me.role.slug() })))
             .from(address(parts).map(|address| address.to_string()));
         // The refusal stands whether or not it can be written down.
         if let Err(error) = store.audit(&entry).await {
@@ -73,7 +73,7 @@ pub async fn authorize(
 /// # Errors
 ///
 /// `Unavailable` or `Failed` when that cannot be found out.
-pub async fn me(store: &Store, clock: &Clock, parts: &Parts) -> Result<Option<Me>, AppError> {
+pub async fn me(store: &Store, clock: &Clock, parts: &Parts) -> Result<Option<CurrentUser>, AppError> {
     let Some(id) = user_of(session(parts)?, clock.now()).await? else { return Ok(None) };
     Ok(store.user(id).await?.filter(|user| user.is_active).map(|user| user.me()))
 }
@@ -102,7 +102,11 @@ pub fn address(parts: &Parts) -> Option<IpAddr> {
 ///
 /// `Denied` when it does not, or does not say.
 pub fn same_origin(config: &HttpConfig, parts: &Parts) -> Result<(), AppError> {
-    if is_same_origin(config, &parts.uri, &parts.headers) { Ok(()) } else { Err(AppError::Denied(FOREIGN.into())) }
+    if is_same_origin(config, &parts.uri, &parts.headers) {
+        Ok(())
+    } else {
+        Err(AppError::Denied(CROSS_ORIGIN_REFUSAL.into()))
+    }
 }
 
 /// Middleware: refuses every request that may change something and does not come from our own pages, whatever it is
@@ -119,10 +123,10 @@ pub async fn origin_layer(State(config): State<Arc<HttpConfig>>, request: Reques
         http.sec_fetch_site = %text("sec-fetch-site"),
         "a request from another site was refused"
     );
-    (StatusCode::FORBIDDEN, FOREIGN).into_response()
+    (StatusCode::FORBIDDEN, CROSS_ORIGIN_REFUSAL).into_response()
 }
 
-const FOREIGN: &str = "This request did not come from this dashboard's own pages, so nothing was changed. Open the \
+const CROSS_ORIGIN_REFUSAL: &str = "This request did not come from this dashboard's own pages, so nothing was changed. Open the \
                        dashboard at its own address and try again; behind a proxy, PUBLIC_URL must be that address.";
 
 fn is_same_origin(config: &HttpConfig, uri: &Uri, headers: &HeaderMap) -> bool {
@@ -145,26 +149,26 @@ fn is_same_origin(config: &HttpConfig, uri: &Uri, headers: &HeaderMap) -> bool {
 /// Whether `origin` is one of our own: that of `PUBLIC_URL`, and the one the request was sent to, unless browsers come
 /// over TLS: then whoever can answer for the plain address on the way must not speak for us.
 fn is_ours(config: &HttpConfig, uri: &Uri, headers: &HeaderMap, origin: &str) -> bool {
-    let Some(origin) = Origin::parse(origin) else { return false };
-    if config.public_url.as_deref().and_then(Origin::parse).is_some_and(|public| public == origin) {
+    let Some(origin) = RequestOrigin::parse(origin) else { return false };
+    if config.public_url.as_deref().and_then(RequestOrigin::parse).is_some_and(|public| public == origin) {
         return true;
     }
     if config.is_secure() {
         return false;
     }
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).or(uri.authority().map(|a| a.as_str()));
-    host.and_then(|host| Origin::parse(&format!("{}://{host}", origin.scheme))).is_some_and(|own| own == origin)
+    host.and_then(|host| RequestOrigin::parse(&format!("{}://{host}", origin.scheme))).is_some_and(|own| own == origin)
 }
 
 /// Scheme, host and port, with the port made explicit.
 #[derive(Debug, PartialEq, Eq)]
-struct Origin {
+struct RequestOrigin {
     scheme: &'static str,
     host: String,
     port: u16,
 }
 
-impl Origin {
+impl RequestOrigin {
     fn parse(text: &str) -> Option<Self> {
         let uri: Uri = text.parse().ok()?;
         let (scheme, port) = match uri.scheme_str()? {
@@ -181,14 +185,14 @@ impl Origin {
 }
 
 /// Why a role does not reach, and whom to ask.
-fn denial(role: Role, action: Action) -> String {
-    let who = match action.needs() {
+fn denial(role: Role, action: Permission) -> String {
+    let who = match action.required_role() {
         Role::Viewer => "a Viewer, an Operator or an Admin",
         Role::Operator => "an Operator or Admin",
         Role::Admin => "an Admin",
     };
     let article = if role == Role::Viewer { "a" } else { "an" };
-    format!("Only {who} may {}. You are {article} {}; ask an Admin.", action.words(), role.word())
+    format!("Only {who} may {}. You are {article} {}; ask an Admin.", action.describe(), role.label())
 }
 
 #[cfg(test)]
@@ -262,11 +266,11 @@ mod tests {
     #[test]
     fn a_refusal_names_the_role_it_takes() {
         assert_eq!(
-            denial(Role::Viewer, Action::RunJob),
+            denial(Role::Viewer, Permission::RunJob),
             "Only an Operator or Admin may run jobs. You are a Viewer; ask an Admin."
         );
         assert_eq!(
-            denial(Role::Operator, Action::DeleteJob),
+            denial(Role::Operator, Permission::DeleteJob),
             "Only an Admin may delete jobs. You are an Operator; ask an Admin."
         );
     }

@@ -15,7 +15,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use crate::config::http::HttpConfig;
 
 /// Headers whose value is always the same.
-const ALWAYS: [(HeaderName, &str); 6] = [
+const COMMON_HEADERS: [(HeaderName, &str); 6] = [
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (header::REFERRER_POLICY, "same-origin"),
     (header::X_FRAME_OPTIONS, "DENY"),
@@ -40,7 +40,7 @@ pub async fn headers_layer(State(config): State<Arc<HttpConfig>>, request: Reque
 }
 
 fn protect(headers: &mut HeaderMap, status: StatusCode, is_file: bool, is_secure: bool) {
-    for (name, value) in ALWAYS {
+    for (name, value) in COMMON_HEADERS {
         headers.insert(name, HeaderValue::from_static(value));
     }
     if is_secure {
@@ -138,7 +138,7 @@ mod tests {
             (None, StatusCode::FOUND, false, "no-store"),
         ] {
             let headers = protected(kind, status, is_file, false);
-            for (name, value) in ALWAYS {
+            for (name, value) in COMMON_HEADERS {
                 assert_eq!(headers[&name], value, "{kind:?}");
             }
             assert_eq!(headers[header::CACHE_CONTROL], cache, "{kind:?} {status}");

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use axum::{Json, extract::State, response::IntoResponse};
 use http::StatusCode;
-use milvaion_api::view::{Health, HealthItem};
+use milvaion_api::views::{HealthItem, HealthState};
 
 use super::WebState;
 use crate::{
     background::{
-        board::{Board, Pulse},
         dispatcher,
+        task_status::{TaskHealth, TaskStatuses},
     },
     broker::{Broker, publisher::Publisher},
     cache::Cache,
@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// How long one part may take to answer.
-const ANSWER: Duration = Duration::from_secs(2);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Looks at every part.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ pub struct HealthCheck {
     /// RabbitMQ, publishing.
     pub publisher: Publisher,
     /// The loops.
-    pub board: Board,
+    pub task_statuses: TaskStatuses,
 }
 
 impl HealthCheck {
@@ -41,35 +41,37 @@ impl HealthCheck {
     pub async fn items(&self) -> Vec<HealthItem> {
         let scratch = Clock::system();
         let (database, redis) = tokio::join!(
-            tokio::time::timeout(ANSWER, self.store.align(&scratch)),
-            tokio::time::timeout(ANSWER, self.cache.ping())
+            tokio::time::timeout(CHECK_TIMEOUT, self.store.align(&scratch)),
+            tokio::time::timeout(CHECK_TIMEOUT, self.cache.ping())
         );
         let item = |name: &str, state, detail: &str| HealthItem { name: name.into(), state, detail: detail.into() };
         vec![
             match database {
-                Ok(Ok(_)) => item("PostgreSQL", Health::Ok, "answers"),
-                _ => item("PostgreSQL", Health::Down, "does not answer: nothing fires until it does"),
+                Ok(Ok(_)) => item("PostgreSQL", HealthState::Ok, "answers"),
+                _ => item("PostgreSQL", HealthState::Down, "does not answer: nothing fires until it does"),
             },
             match redis {
-                Ok(Ok(())) => item("Redis", Health::Ok, "answers"),
+                Ok(Ok(())) => item("Redis", HealthState::Ok, "answers"),
                 _ => item(
                     "Redis",
-                    Health::Warn,
+                    HealthState::Warn,
                     "does not answer: the schedule is read from PostgreSQL, up to a second late",
                 ),
             },
             match (self.publisher.is_up(), self.broker.is_consuming()) {
-                (true, true) => item("RabbitMQ", Health::Ok, "publishes and consumes"),
-                (false, false) => item("RabbitMQ", Health::Down, "is away: occurrences are recorded and wait"),
-                _ => item("RabbitMQ", Health::Warn, "is being reconnected"),
+                (true, true) => item("RabbitMQ", HealthState::Ok, "publishes and consumes"),
+                (false, false) => item("RabbitMQ", HealthState::Down, "is away: occurrences are recorded and wait"),
+                _ => item("RabbitMQ", HealthState::Warn, "is being reconnected"),
             },
-            match self.board.pulse(dispatcher::NAME) {
-                Pulse::Beating => item("Dispatcher", Health::Ok, "is on time"),
-                Pulse::Failing(_) => {
-                    item("Dispatcher", Health::Warn, "tries again: the last look at the database failed")
+            match self.task_statuses.health(dispatcher::NAME) {
+                TaskHealth::Healthy => item("Dispatcher", HealthState::Ok, "is on time"),
+                TaskHealth::Failing(_) => {
+                    item("Dispatcher", HealthState::Warn, "tries again: the last look at the database failed")
                 }
-                Pulse::StandingBy => item("Dispatcher", Health::Ok, "stands by: another server leads"),
-                Pulse::Silent => item("Dispatcher", Health::Down, "has not been heard of: restart this server"),
+                TaskHealth::Standby => item("Dispatcher", HealthState::Ok, "stands by: another server leads"),
+                TaskHealth::Stalled => {
+                    item("Dispatcher", HealthState::Down, "has not been heard of: restart this server")
+                }
             },
         ]
     }
@@ -83,7 +85,7 @@ pub async fn live() -> impl IntoResponse {
 /// Every part is there; 503 names the first that is not.
 pub async fn ready(State(state): State<WebState>) -> impl IntoResponse {
     let items = state.health.items().await;
-    let down = items.iter().any(|item| item.state == Health::Down);
+    let down = items.iter().any(|item| item.state == HealthState::Down);
     let status = if down { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
     (status, Json(items))
 }

@@ -18,9 +18,9 @@ use tokio_util::sync::CancellationToken;
 use crate::{clock::Clock, config::http::HttpConfig, live::Hub, store::Store, ui::backend::ServerBackend};
 
 /// The largest request body, in bytes: a job form with a full input fits well.
-const MAX_BODY: usize = 512 * 1024;
+const MAX_BODY_BYTES: usize = 512 * 1024;
 /// How long a page or a server function may take.
-const MAX_TIME: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What handlers outside the pages need.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ pub struct WebState {
 /// Every route.
 pub fn router(state: &WebState, backend: Arc<ServerBackend>) -> Router {
     let pages = crate::ui::router(&state.config, backend)
-        .layer(tower_http::timeout::TimeoutLayer::with_status_code(http::StatusCode::GATEWAY_TIMEOUT, MAX_TIME));
+        .layer(tower_http::timeout::TimeoutLayer::with_status_code(http::StatusCode::GATEWAY_TIMEOUT, REQUEST_TIMEOUT));
     // A stream has no end, so it stays outside the time limit.
     let stream = Router::new().route("/events", get(sse::events)).with_state(state.clone());
     let checks = Router::new()
@@ -53,8 +53,8 @@ pub fn router(state: &WebState, backend: Arc<ServerBackend>) -> Router {
         .merge(stream)
         .layer(session::layer(state.store.clone(), state.clock.clone(), &state.config))
         .merge(checks)
-        .layer(DefaultBodyLimit::max(MAX_BODY))
-        .layer(tower_http::limit::RequestBodyLimitLayer::new(MAX_BODY))
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .layer(tower_http::limit::RequestBodyLimitLayer::new(MAX_BODY_BYTES))
         .layer(middleware::from_fn_with_state(state.config.clone(), guard::origin_layer))
         .layer(middleware::from_fn_with_state(state.config.clone(), headers::headers_layer))
 }

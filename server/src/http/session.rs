@@ -7,8 +7,8 @@
 
 use async_trait::async_trait;
 use chrono::{DateTime, TimeDelta, Utc};
-use milvaion_api::view::Me;
-use milvaion_app::{backend::Flash, error::AppError};
+use milvaion_api::views::CurrentUser;
+use milvaion_app::{backend::FlashMessage, error::AppError};
 use milvaion_protocol::id::UserId;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -31,40 +31,40 @@ use crate::{
 };
 
 /// A session ends when it rests for so long.
-const IDLE_LIFE: TimeDelta = TimeDelta::hours(12);
+const IDLE_TIMEOUT: TimeDelta = TimeDelta::hours(12);
 
 /// A session ends so long after signing in, however busy it is.
-const WHOLE_LIFE: TimeDelta = TimeDelta::days(7);
+const SESSION_LIFETIME: TimeDelta = TimeDelta::days(7);
 
 /// A session of nobody's lives for so long: it only carries a message to the next page.
-const FLASH_LIFE: TimeDelta = TimeDelta::minutes(15);
+const FLASH_TTL: TimeDelta = TimeDelta::minutes(15);
 
 /// A session's end is put off at most this often, so that reading a page does not always write.
-const EXTEND_EVERY: TimeDelta = TimeDelta::minutes(5);
+const EXTEND_INTERVAL: TimeDelta = TimeDelta::minutes(5);
 
 /// Messages kept at one time; with one more, all earlier ones go.
 const MAX_FLASHES: usize = 8;
 
 /// What a message may hold of what was typed, in bytes of JSON: a whole job form of somebody signed in, a name and an
 /// address of anybody else.
-const MAX_TYPED: usize = 256 * 1_024;
-const MAX_TYPED_BY_NOBODY: usize = 2 * 1_024;
+const MAX_FLASH_BYTES: usize = 256 * 1_024;
+const MAX_ANONYMOUS_FLASH_BYTES: usize = 2 * 1_024;
 
 /// The keys in a session's data.
-const PERSON: &str = "person";
-const FLASHES: &str = "flashes";
+const SIGNED_IN_USER_KEY: &str = "person";
+const FLASHES_KEY: &str = "flashes";
 
 /// Who signed in, and when.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Person {
+struct SignedInUser {
     user: UserId,
     since: DateTime<Utc>,
 }
 
 /// The session layer: cookie and table. Every request behind it carries a [`Session`] in its extensions.
 #[must_use]
-pub fn layer(store: Store, clock: Clock, config: &HttpConfig) -> SessionManagerLayer<Sessions> {
-    SessionManagerLayer::new(Sessions::new(store, clock))
+pub fn layer(store: Store, clock: Clock, config: &HttpConfig) -> SessionManagerLayer<PostgresSessionStore> {
+    SessionManagerLayer::new(PostgresSessionStore::new(store, clock))
         .with_name(cookie_name(config))
         .with_http_only(true)
         // Lax, not Strict: a link to an occurrence in a chat must open it, not the sign-in page. What changes anything
@@ -73,7 +73,7 @@ pub fn layer(store: Store, clock: Clock, config: &HttpConfig) -> SessionManagerL
         .with_secure(config.is_secure())
         .with_path("/")
         // Only how long the browser keeps the cookie; when the session ends is the table's to say.
-        .with_expiry(Expiry::OnInactivity(Duration::seconds(WHOLE_LIFE.num_seconds())))
+        .with_expiry(Expiry::OnInactivity(Duration::seconds(SESSION_LIFETIME.num_seconds())))
 }
 
 /// What the cookie is called. Over TLS its name makes browsers insist on `Secure`, `Path=/` and no `Domain`.
@@ -87,10 +87,10 @@ pub fn cookie_name(config: &HttpConfig) -> &'static str {
 /// # Errors
 ///
 /// `Unavailable` when it cannot be kept.
-pub async fn sign_in_session(session: &Session, me: &Me, now: DateTime<Utc>) -> Result<(), AppError> {
+pub async fn sign_in_session(session: &Session, me: &CurrentUser, now: DateTime<Utc>) -> Result<(), AppError> {
     session.clear().await;
     session.cycle_id().await.map_err(unavailable)?;
-    session.insert(PERSON, Person { user: me.id, since: now }).await.map_err(unavailable)?;
+    session.insert(SIGNED_IN_USER_KEY, SignedInUser { user: me.id, since: now }).await.map_err(unavailable)?;
     session.save().await.map_err(unavailable)
 }
 
@@ -110,8 +110,8 @@ pub async fn sign_out_session(session: &Session) -> Result<(), AppError> {
 ///
 /// `Unavailable` when it cannot be looked up.
 pub async fn user_of(session: &Session, now: DateTime<Utc>) -> Result<Option<UserId>, AppError> {
-    let person: Option<Person> = session.get(PERSON).await.map_err(unavailable)?;
-    Ok(person.filter(|person| now < person.since + WHOLE_LIFE).map(|person| person.user))
+    let person: Option<SignedInUser> = session.get(SIGNED_IN_USER_KEY).await.map_err(unavailable)?;
+    Ok(person.filter(|person| now < person.since + SESSION_LIFETIME).map(|person| person.user))
 }
 
 /// Keeps a message for the next page, in place of an earlier one of the same form. What was typed is left out when it is
@@ -120,9 +120,9 @@ pub async fn user_of(session: &Session, now: DateTime<Utc>) -> Result<Option<Use
 /// # Errors
 ///
 /// `Unavailable` when it cannot be kept.
-pub async fn put_flash(session: &Session, mut flash: Flash) -> Result<(), AppError> {
-    let is_nobodys = session.get_value(PERSON).await.map_err(unavailable)?.is_none();
-    let limit = if is_nobodys { MAX_TYPED_BY_NOBODY } else { MAX_TYPED };
+pub async fn put_flash(session: &Session, mut flash: FlashMessage) -> Result<(), AppError> {
+    let is_nobodys = session.get_value(SIGNED_IN_USER_KEY).await.map_err(unavailable)?.is_none();
+    let limit = if is_nobodys { MAX_ANONYMOUS_FLASH_BYTES } else { MAX_FLASH_BYTES };
     if flash.typed.to_string().len() > limit {
         flash.typed = Value::Null;
     }
@@ -132,7 +132,7 @@ pub async fn put_flash(session: &Session, mut flash: Flash) -> Result<(), AppErr
     }
     let form = flash.form.clone();
     flashes.insert(form, serde_json::to_value(flash).unwrap_or_default());
-    session.insert(FLASHES, flashes).await.map_err(unavailable)
+    session.insert(FLASHES_KEY, flashes).await.map_err(unavailable)
 }
 
 /// Reads and forgets the message that `form` left.
@@ -140,13 +140,13 @@ pub async fn put_flash(session: &Session, mut flash: Flash) -> Result<(), AppErr
 /// # Errors
 ///
 /// `Unavailable` when it cannot be looked up.
-pub async fn take_flash(session: &Session, form: &str) -> Result<Option<Flash>, AppError> {
+pub async fn take_flash(session: &Session, form: &str) -> Result<Option<FlashMessage>, AppError> {
     let mut flashes = flashes(session).await?;
     let Some(flash) = flashes.remove(form) else { return Ok(None) };
     if flashes.is_empty() {
-        session.remove_value(FLASHES).await.map_err(unavailable)?;
+        session.remove_value(FLASHES_KEY).await.map_err(unavailable)?;
     } else {
-        session.insert(FLASHES, flashes).await.map_err(unavailable)?;
+        session.insert(FLASHES_KEY, flashes).await.map_err(unavailable)?;
     }
     // Saved at once: a page that is sent piece by piece asks for its messages after the layer has looked for changes.
     session.save().await.map_err(unavailable)?;
@@ -154,7 +154,7 @@ pub async fn take_flash(session: &Session, form: &str) -> Result<Option<Flash>, 
 }
 
 async fn flashes(session: &Session) -> Result<Map<String, Value>, AppError> {
-    let value = session.get_value(FLASHES).await.map_err(unavailable)?;
+    let value = session.get_value(FLASHES_KEY).await.map_err(unavailable)?;
     Ok(if let Some(Value::Object(flashes)) = value { flashes } else { Map::new() })
 }
 
@@ -165,12 +165,12 @@ fn unavailable(error: session::Error) -> AppError {
 
 /// Our table, as the session layer wants it.
 #[derive(Clone, Debug)]
-pub struct Sessions {
+pub struct PostgresSessionStore {
     store: Store,
     clock: Clock,
 }
 
-impl Sessions {
+impl PostgresSessionStore {
     /// The table `store` has, judged by `clock`.
     #[must_use]
     pub const fn new(store: Store, clock: Clock) -> Self {
@@ -179,8 +179,8 @@ impl Sessions {
 
     /// The row that keeps `record` from now on.
     fn row(&self, record: &Record) -> SessionRow {
-        let person = record.data.get(PERSON).and_then(|value| Person::deserialize(value).ok());
-        let life = if person.is_some() { IDLE_LIFE } else { FLASH_LIFE };
+        let person = record.data.get(SIGNED_IN_USER_KEY).and_then(|value| SignedInUser::deserialize(value).ok());
+        let life = if person.is_some() { IDLE_TIMEOUT } else { FLASH_TTL };
         SessionRow {
             data: record.data.iter().map(|(key, value)| (key.clone(), value.clone())).collect::<Map<_, _>>().into(),
             user_id: person.map(|person| person.user),
@@ -190,7 +190,7 @@ impl Sessions {
 }
 
 #[async_trait]
-impl SessionStore for Sessions {
+impl SessionStore for PostgresSessionStore {
     async fn create(&self, record: &mut Record) -> session_store::Result<()> {
         // Never the id that was there: after signing out it would be alive again.
         let random = self.clock.token();
@@ -214,8 +214,8 @@ impl SessionStore for Sessions {
     async fn load(&self, id: &Id) -> session_store::Result<Option<Record>> {
         let now = self.clock.now();
         let Some(row) = self.store.session(&hash(*id), now).await.map_err(backend)? else { return Ok(None) };
-        let end = now + IDLE_LIFE;
-        if row.user_id.is_some() && row.expires_at + EXTEND_EVERY < end {
+        let end = now + IDLE_TIMEOUT;
+        if row.user_id.is_some() && row.expires_at + EXTEND_INTERVAL < end {
             self.store.extend_session(&hash(*id), end).await.map_err(backend)?;
         }
         let Value::Object(data) = row.data else {

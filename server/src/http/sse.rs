@@ -16,37 +16,37 @@ use axum::{
 };
 use futures::stream;
 use http::{HeaderName, HeaderValue, StatusCode, request::Parts};
-use milvaion_api::{access::Action, event::Event};
+use milvaion_api::{events::LiveEvent, permissions::Permission};
 use milvaion_protocol::id::OccurrenceId;
 use serde::Deserialize;
 use tokio::sync::broadcast::{self, error::RecvError};
 
 use super::{WebState, guard};
-use crate::live::hub::{self, Start};
+use crate::live::hub::{self, InitialReplay};
 
 /// How often both sides are shown that the line is alive.
-const PING: Duration = Duration::from_secs(15);
+const PING_INTERVAL: Duration = Duration::from_secs(15);
 /// The most listeners one server has.
 const MAX_LISTENERS: usize = 2_000;
 
 /// What a listener wants beside the common events.
 #[derive(Debug, Deserialize)]
-pub struct Wishes {
+pub struct EventStreamQuery {
     log: Option<OccurrenceId>,
 }
 
-struct Listener {
+struct EventSubscriber {
     state: WebState,
     parts: Parts,
     log: Option<OccurrenceId>,
     first: VecDeque<Frame>,
-    receiver: broadcast::Receiver<Arc<hub::Frame>>,
+    receiver: broadcast::Receiver<Arc<hub::EventFrame>>,
     ping: tokio::time::Interval,
 }
 
 /// The handler.
-pub async fn events(State(state): State<WebState>, Query(wishes): Query<Wishes>, parts: Parts) -> Response {
-    if let Err(error) = guard::authorize(&state.store, &state.clock, &state.config, &parts, Action::Read).await {
+pub async fn events(State(state): State<WebState>, Query(wishes): Query<EventStreamQuery>, parts: Parts) -> Response {
+    if let Err(error) = guard::authorize(&state.store, &state.clock, &state.config, &parts, Permission::Read).await {
         let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::FORBIDDEN);
         return (status, error.to_string()).into_response();
     }
@@ -60,16 +60,16 @@ pub async fn events(State(state): State<WebState>, Query(wishes): Query<Wishes>,
     match start {
         // Who cannot say where it stood has heard no event yet, perhaps on a line that was lost meanwhile.
         _ if last.is_none() => first.push_back(resync()),
-        Start::Replay(frames) => {
+        InitialReplay::Replay(frames) => {
             first.extend(frames.iter().filter(|frame| wanted(frame, wishes.log)).map(|frame| encode(frame)))
         }
-        Start::Resync => first.push_back(resync()),
+        InitialReplay::Resync => first.push_back(resync()),
     }
     // Something is sent at once, so that a browser knows the stream is open.
     first.push_front(ping_frame(&state).retry(Duration::from_secs(1)));
-    let mut ping = tokio::time::interval_at(tokio::time::Instant::now() + PING, PING);
+    let mut ping = tokio::time::interval_at(tokio::time::Instant::now() + PING_INTERVAL, PING_INTERVAL);
     ping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let listener = Listener { state, parts, log: wishes.log, first, receiver, ping };
+    let listener = EventSubscriber { state, parts, log: wishes.log, first, receiver, ping };
     let frames = stream::unfold(listener, |mut listener| async move {
         let frame = listener.next().await?;
         Some((Ok::<_, Infallible>(frame), listener))
@@ -80,7 +80,7 @@ pub async fn events(State(state): State<WebState>, Query(wishes): Query<Wishes>,
     response
 }
 
-impl Listener {
+impl EventSubscriber {
     async fn next(&mut self) -> Option<Frame> {
         if let Some(frame) = self.first.pop_front() {
             return Some(frame);
@@ -95,7 +95,7 @@ impl Listener {
                 },
                 _ = self.ping.tick() => {
                     let WebState { store, clock, config, .. } = &self.state;
-                    let allowed = guard::authorize(store, clock, config, &self.parts, Action::Read).await;
+                    let allowed = guard::authorize(store, clock, config, &self.parts, Permission::Read).await;
                     if matches!(allowed, Err(milvaion_app::error::AppError::SignedOut | milvaion_app::error::AppError::Denied(_))) {
                         return None;
                     }
@@ -112,14 +112,14 @@ fn ping_frame(state: &WebState) -> Frame {
     Frame::default().event("ping").data(state.clock.now().to_rfc3339())
 }
 
-fn wanted(frame: &hub::Frame, log: Option<OccurrenceId>) -> bool {
+fn wanted(frame: &hub::EventFrame, log: Option<OccurrenceId>) -> bool {
     match &frame.envelope.event {
-        Event::Log { occurrence_id, .. } => log == Some(*occurrence_id),
+        LiveEvent::Log { occurrence_id, .. } => log == Some(*occurrence_id),
         _ => true,
     }
 }
 
-fn encode(frame: &hub::Frame) -> Frame {
+fn encode(frame: &hub::EventFrame) -> Frame {
     Frame::default().id(frame.envelope.id.clone()).data(frame.json.clone())
 }
 

@@ -11,13 +11,13 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 /// How many alerts may wait.
-const WAITING: usize = 100;
+const ALERT_QUEUE_CAPACITY: usize = 100;
 /// How often each is tried.
-const TRIES: u32 = 3;
+const MAX_DELIVERY_ATTEMPTS: u32 = 3;
 /// How long the receiver may take.
-const ANSWER: Duration = Duration::from_secs(5);
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause after the first try; doubled after each.
-const PAUSE: Duration = Duration::from_secs(1);
+const DELIVERY_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Something somebody should know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -37,14 +37,14 @@ pub struct Alert {
 
 /// Where alerts are handed in. Cloning gives the same place; without an address it leads nowhere.
 #[derive(Clone, Debug)]
-pub struct Alerts {
+pub struct AlertSender {
     queue: Option<mpsc::Sender<Alert>>,
 }
 
-impl Alerts {
+impl AlertSender {
     /// The place, and the task that delivers until every copy of it is gone.
     pub fn new(url: Option<String>) -> (Self, impl Future<Output = ()> + use<>) {
-        let (sender, queue) = mpsc::channel(WAITING);
+        let (sender, queue) = mpsc::channel(ALERT_QUEUE_CAPACITY);
         let alerts = Self { queue: url.is_some().then_some(sender) };
         (alerts, deliver(url, queue))
     }
@@ -60,7 +60,11 @@ impl Alerts {
 
 async fn deliver(url: Option<String>, mut queue: mpsc::Receiver<Alert>) {
     let Some(url) = url else { return };
-    let client = match reqwest::Client::builder().timeout(ANSWER).redirect(reqwest::redirect::Policy::none()).build() {
+    let client = match reqwest::Client::builder()
+        .timeout(DELIVERY_TIMEOUT)
+        .redirect(reqwest::redirect::Policy::none())
+        .build()
+    {
         Ok(client) => client,
         Err(error) => {
             tracing::error!(error = %error, "alerts cannot be delivered");
@@ -68,11 +72,11 @@ async fn deliver(url: Option<String>, mut queue: mpsc::Receiver<Alert>) {
         }
     };
     while let Some(alert) = queue.recv().await {
-        let mut pause = PAUSE;
-        for attempt in 1..=TRIES {
+        let mut pause = DELIVERY_RETRY_INTERVAL;
+        for attempt in 1..=MAX_DELIVERY_ATTEMPTS {
             match post(&client, &url, &alert).await {
                 Ok(()) => break,
-                Err(reason) if attempt < TRIES => {
+                Err(reason) if attempt < MAX_DELIVERY_ATTEMPTS => {
                     tracing::debug!(reason, attempt, "an alert could not be delivered yet");
                     tokio::time::sleep(pause).await;
                     pause *= 2;

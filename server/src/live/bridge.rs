@@ -10,16 +10,16 @@ use std::sync::{
 };
 
 use futures::StreamExt;
-use milvaion_api::event::Envelope;
+use milvaion_api::events::EventEnvelope;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::Hub;
-use crate::{backoff::Backoff, cache::Cache, clock::Clock};
+use crate::{backoff::ReconnectBackoff, cache::Cache, clock::Clock};
 
 /// Carries events between the hub and Redis, and wakes the dispatcher when another server changed the schedule.
 #[derive(Clone, Debug)]
-pub struct Bridge {
+pub struct EventBridge {
     /// Through which.
     pub cache: Cache,
     /// For whom.
@@ -27,22 +27,28 @@ pub struct Bridge {
     /// When.
     pub clock: Clock,
     /// Woken when the schedule changed.
-    pub wake: Arc<Notify>,
+    pub activate_dispatcher: Arc<Notify>,
     /// Woken too: whoever paused everything may have resumed it.
-    pub release: Arc<Notify>,
+    pub activate_slot_granter: Arc<Notify>,
     listening: Arc<AtomicBool>,
 }
 
-impl Bridge {
+impl EventBridge {
     /// A bridge that is not listening yet.
     #[must_use]
-    pub fn new(cache: Cache, hub: Hub, clock: Clock, wake: Arc<Notify>, release: Arc<Notify>) -> Self {
-        Self { cache, hub, clock, wake, release, listening: Arc::default() }
+    pub fn new(
+        cache: Cache,
+        hub: Hub,
+        clock: Clock,
+        activate_dispatcher: Arc<Notify>,
+        activate_slot_granter: Arc<Notify>,
+    ) -> Self {
+        Self { cache, hub, clock, activate_dispatcher, activate_slot_granter, listening: Arc::default() }
     }
 
     /// Listens for ever, until `stop`.
     pub async fn listen(self, stop: CancellationToken) {
-        let mut backoff = Backoff::default();
+        let mut backoff = ReconnectBackoff::default();
         loop {
             let opened = tokio::select! {
                 opened = self.cache.listen() => opened,
@@ -50,26 +56,26 @@ impl Bridge {
             };
             match opened {
                 Ok(mut messages) => {
-                    backoff = Backoff::default();
+                    backoff = ReconnectBackoff::default();
                     self.listening.store(true, Ordering::Release);
                     // Whatever was said before this moment was said to nobody.
                     self.hub.resync(self.clock.now());
-                    self.wake.notify_one();
+                    self.activate_dispatcher.notify_one();
                     loop {
                         let message = tokio::select! {
                             message = messages.next() => message,
                             () = stop.cancelled() => return,
                         };
                         match message {
-                            Some((true, text)) => match serde_json::from_str::<Envelope>(&text) {
+                            Some((true, text)) => match serde_json::from_str::<EventEnvelope>(&text) {
                                 Ok(envelope) => self.hub.deliver(envelope),
                                 Err(error) => {
                                     tracing::debug!(error = %error, "another server said something unreadable")
                                 }
                             },
                             Some((false, _)) => {
-                                self.wake.notify_one();
-                                self.release.notify_one();
+                                self.activate_dispatcher.notify_one();
+                                self.activate_slot_granter.notify_one();
                             }
                             None => break,
                         }
@@ -89,7 +95,7 @@ impl Bridge {
     }
 
     /// Sends what the hub publishes, until the hub is gone or `stop`.
-    pub async fn send(self, mut queue: mpsc::Receiver<Vec<Envelope>>, stop: CancellationToken) {
+    pub async fn send(self, mut queue: mpsc::Receiver<Vec<EventEnvelope>>, stop: CancellationToken) {
         loop {
             let mut envelopes = tokio::select! {
                 next = queue.recv() => match next {
@@ -105,8 +111,8 @@ impl Bridge {
             let texts: Vec<String> =
                 envelopes.iter().filter_map(|envelope| serde_json::to_string(envelope).ok()).collect();
             let listening = self.listening.load(Ordering::Acquire);
-            let announced = if listening { self.cache.announce(&texts).await.is_ok() } else { false };
-            if self.hub.take_lost() {
+            let announced = if listening { self.cache.publish_events(&texts).await.is_ok() } else { false };
+            if self.hub.take_overflow() {
                 self.hub.resync(self.clock.now());
             }
             if !announced {

@@ -9,45 +9,45 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
-use milvaion_api::event::{Envelope, Event};
+use milvaion_api::events::{EventEnvelope, LiveEvent};
 use tokio::sync::{broadcast, mpsc};
 
 /// How many events are kept for resuming.
-const RING: usize = 4_096;
+const REPLAY_CAPACITY: usize = 4_096;
 /// How many events a listener may lag behind before it must read again.
-const LAG: usize = 2_048;
+const LISTENER_CAPACITY: usize = 2_048;
 /// How many batches may wait for the bridge.
-const OUTBOX: usize = 4_096;
+const OUTBOUND_CAPACITY: usize = 4_096;
 
 /// One server's hub. Cloning gives the same one.
 #[derive(Clone, Debug)]
 pub struct Hub {
-    inner: Arc<Inner>,
+    inner: Arc<HubState>,
 }
 
 #[derive(Debug)]
-struct Inner {
-    ring: Mutex<VecDeque<Arc<Frame>>>,
-    listeners: broadcast::Sender<Arc<Frame>>,
-    outbox: mpsc::Sender<Vec<Envelope>>,
+struct HubState {
+    ring: Mutex<VecDeque<Arc<EventFrame>>>,
+    listeners: broadcast::Sender<Arc<EventFrame>>,
+    outbound: mpsc::Sender<Vec<EventEnvelope>>,
     /// Set when the outbox was full and something was left out.
-    lost: AtomicBool,
+    overflowed: AtomicBool,
 }
 
 /// An event with its JSON, written once for all who listen.
 #[derive(Debug)]
-pub struct Frame {
+pub struct EventFrame {
     /// The event.
-    pub envelope: Envelope,
+    pub envelope: EventEnvelope,
     /// The same as text.
     pub json: String,
 }
 
 /// What a new listener gets first.
 #[derive(Debug)]
-pub enum Start {
+pub enum InitialReplay {
     /// Everything since the event it knows.
-    Replay(Vec<Arc<Frame>>),
+    Replay(Vec<Arc<EventFrame>>),
     /// That event is no longer known: read again.
     Resync,
 }
@@ -55,40 +55,40 @@ pub enum Start {
 impl Hub {
     /// The hub, and the queue of what it publishes, for the bridge.
     #[must_use]
-    pub fn new() -> (Self, mpsc::Receiver<Vec<Envelope>>) {
-        let (outbox, queue) = mpsc::channel(OUTBOX);
-        let inner = Inner {
+    pub fn new() -> (Self, mpsc::Receiver<Vec<EventEnvelope>>) {
+        let (outbound, queue) = mpsc::channel(OUTBOUND_CAPACITY);
+        let inner = HubState {
             ring: Mutex::default(),
-            listeners: broadcast::channel(LAG).0,
-            outbox,
-            lost: AtomicBool::new(false),
+            listeners: broadcast::channel(LISTENER_CAPACITY).0,
+            outbound,
+            overflowed: AtomicBool::new(false),
         };
         (Self { inner: Arc::new(inner) }, queue)
     }
 
     /// Publishes what was just committed. Returns at once.
-    pub fn publish(&self, at: DateTime<Utc>, events: Vec<Event>) {
+    pub fn publish(&self, at: DateTime<Utc>, events: Vec<LiveEvent>) {
         if events.is_empty() {
             return;
         }
-        let envelopes = events.into_iter().map(|event| Envelope { id: event_id(at), at, event }).collect();
+        let envelopes = events.into_iter().map(|event| EventEnvelope { id: event_id(at), at, event }).collect();
         // Publishing must never hold up whoever committed. A full outbox is told by a resync later.
-        if self.inner.outbox.try_send(envelopes).is_err() {
-            self.inner.lost.store(true, Ordering::Release);
+        if self.inner.outbound.try_send(envelopes).is_err() {
+            self.inner.overflowed.store(true, Ordering::Release);
         }
     }
 
     /// Whether something was left out since this was asked last.
-    pub fn take_lost(&self) -> bool {
-        self.inner.lost.swap(false, Ordering::AcqRel)
+    pub fn take_overflow(&self) -> bool {
+        self.inner.overflowed.swap(false, Ordering::AcqRel)
     }
 
     /// Hands an event to this server's listeners: called by the bridge, in the order all servers see.
-    pub fn deliver(&self, envelope: Envelope) {
+    pub fn deliver(&self, envelope: EventEnvelope) {
         let json = serde_json::to_string(&envelope).unwrap_or_default();
-        let frame = Arc::new(Frame { envelope, json });
+        let frame = Arc::new(EventFrame { envelope, json });
         if let Ok(mut ring) = self.inner.ring.lock() {
-            if ring.len() == RING {
+            if ring.len() == REPLAY_CAPACITY {
                 ring.pop_front();
             }
             ring.push_back(frame.clone());
@@ -102,18 +102,18 @@ impl Hub {
         if let Ok(mut ring) = self.inner.ring.lock() {
             ring.clear();
         }
-        self.deliver(Envelope { id: event_id(at), at, event: Event::Resync });
+        self.deliver(EventEnvelope { id: event_id(at), at, event: LiveEvent::Resync });
     }
 
     /// Starts listening. With the id of the last event a browser knows, it is told what it missed.
-    pub fn listen(&self, last: Option<&str>) -> (Start, broadcast::Receiver<Arc<Frame>>) {
-        let Ok(ring) = self.inner.ring.lock() else { return (Start::Resync, self.inner.listeners.subscribe()) };
+    pub fn listen(&self, last: Option<&str>) -> (InitialReplay, broadcast::Receiver<Arc<EventFrame>>) {
+        let Ok(ring) = self.inner.ring.lock() else { return (InitialReplay::Resync, self.inner.listeners.subscribe()) };
         let receiver = self.inner.listeners.subscribe();
         let start = match last {
-            None => Start::Replay(Vec::new()),
+            None => InitialReplay::Replay(Vec::new()),
             Some(last) => match ring.iter().rposition(|frame| frame.envelope.id == last) {
-                Some(at) => Start::Replay(ring.iter().skip(at + 1).cloned().collect()),
-                None => Start::Resync,
+                Some(at) => InitialReplay::Replay(ring.iter().skip(at + 1).cloned().collect()),
+                None => InitialReplay::Resync,
             },
         };
         (start, receiver)
@@ -135,14 +135,14 @@ fn event_id(at: DateTime<Utc>) -> String {
 mod tests {
     use super::*;
 
-    fn envelope(id: &str) -> Envelope {
-        Envelope { id: id.into(), at: DateTime::UNIX_EPOCH, event: Event::Workers }
+    fn envelope(id: &str) -> EventEnvelope {
+        EventEnvelope { id: id.into(), at: DateTime::UNIX_EPOCH, event: LiveEvent::Workers }
     }
 
-    fn ids(start: Start) -> Option<Vec<String>> {
+    fn ids(start: InitialReplay) -> Option<Vec<String>> {
         match start {
-            Start::Replay(events) => Some(events.iter().map(|frame| frame.envelope.id.clone()).collect()),
-            Start::Resync => None,
+            InitialReplay::Replay(events) => Some(events.iter().map(|frame| frame.envelope.id.clone()).collect()),
+            InitialReplay::Resync => None,
         }
     }
 
@@ -170,10 +170,10 @@ mod tests {
     #[test]
     fn the_ring_is_bounded() {
         let (hub, _queue) = Hub::new();
-        for n in 0..=RING {
+        for n in 0..=REPLAY_CAPACITY {
             hub.deliver(envelope(&n.to_string()));
         }
         assert_eq!(ids(hub.listen(Some("0")).0), None);
-        assert_eq!(ids(hub.listen(Some("1")).0).map(|events| events.len()), Some(RING - 1));
+        assert_eq!(ids(hub.listen(Some("1")).0).map(|events| events.len()), Some(REPLAY_CAPACITY - 1));
     }
 }

@@ -8,7 +8,7 @@ use milvaion_schedule::calendar::Calendar;
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Result, Store, StoreError, jobs::Edit};
+use super::{Result, Store, StoreError, jobs::AuditStamp};
 
 /// A calendar as it is stored.
 #[derive(Clone, Debug, PartialEq)]
@@ -93,7 +93,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn jobs_keeping(&self, id: CalendarId, limit: i64) -> Result<Vec<(JobId, String)>> {
+    pub async fn calendar_job_names(&self, id: CalendarId, limit: i64) -> Result<Vec<(JobId, String)>> {
         let rows = sqlx::query!(
             "SELECT id, display_name FROM jobs
               WHERE cardinality(calendars) > 0 AND calendars @> ARRAY[$1::uuid]
@@ -134,7 +134,7 @@ impl Store {
         id: CalendarId,
         version: Option<i32>,
         calendar: &Calendar,
-        edit: Edit<'_>,
+        edit: AuditStamp<'_>,
     ) -> Result<Option<i32>> {
         Ok(sqlx::query_scalar!(
             r#"WITH before AS (SELECT definition FROM calendars WHERE id = $1),
@@ -169,7 +169,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn delete_calendar(&self, id: CalendarId, edit: Edit<'_>) -> Result<bool> {
+    pub async fn delete_calendar(&self, id: CalendarId, edit: AuditStamp<'_>) -> Result<bool> {
         let done = sqlx::query!(
             "WITH gone AS (
                 DELETE FROM calendars

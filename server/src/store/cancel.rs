@@ -4,7 +4,7 @@
 //! wish stands in the row.
 
 use chrono::{DateTime, Utc};
-use milvaion_api::view::OccurrenceRow;
+use milvaion_api::views::OccurrenceRow;
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
     status::OccurrenceStatus,
@@ -13,13 +13,13 @@ use uuid::Uuid;
 
 use super::{
     Result, Store,
-    jobs::Edit,
-    occurrences::{listed, status},
+    jobs::AuditStamp,
+    occurrences::{occurrence_row, status},
 };
 
 /// What a wish to cancel did to one occurrence.
 #[derive(Clone, Debug)]
-pub struct Cancelled {
+pub struct CancelOutcome {
     /// As it is now: Cancelled, or still Running and asked to end.
     pub row: OccurrenceRow,
     /// What it was before.
@@ -28,7 +28,7 @@ pub struct Cancelled {
 
 /// A wish that has not been fulfilled yet.
 #[derive(Clone, Debug)]
-pub struct OpenWish {
+pub struct OpenCancelRequest {
     /// Which occurrence is to end.
     pub id: OccurrenceId,
     /// What it is now.
@@ -49,7 +49,12 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer; then nothing changed.
-    pub async fn cancel(&self, ids: &[OccurrenceId], reason: Option<&str>, edit: Edit<'_>) -> Result<Vec<Cancelled>> {
+    pub async fn cancel(
+        &self,
+        ids: &[OccurrenceId],
+        reason: Option<&str>,
+        edit: AuditStamp<'_>,
+    ) -> Result<Vec<CancelOutcome>> {
         let created: Vec<DateTime<Utc>> = ids.iter().map(|id| id.created_at()).collect();
         let (Some(oldest), Some(newest)) = (created.iter().min().copied(), created.iter().max().copied()) else {
             return Ok(Vec::new());
@@ -119,7 +124,7 @@ impl Store {
         )
         .fetch_all(self.pool())
         .await?;
-        rows.into_iter().map(|row| Ok(Cancelled { was: status(row.was)?, row: listed!(row)? })).collect()
+        rows.into_iter().map(|row| Ok(CancelOutcome { was: status(row.was)?, row: occurrence_row!(row)? })).collect()
     }
 
     /// What an occurrence is, of which job; none when there is none.
@@ -143,7 +148,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn open_wishes(&self, limit: i64) -> Result<Vec<OpenWish>> {
+    pub async fn open_cancel_requests(&self, limit: i64) -> Result<Vec<OpenCancelRequest>> {
         let rows = sqlx::query!(
             r#"SELECT id, status, attempt, coalesce(cancel_requested_by, 'system') AS "by!", coalesce(note, '') AS "reason!"
                  FROM occurrences
@@ -156,7 +161,7 @@ impl Store {
         .await?;
         rows.into_iter()
             .map(|row| {
-                Ok(OpenWish {
+                Ok(OpenCancelRequest {
                     id: OccurrenceId(row.id),
                     status: status(row.status)?,
                     attempt: row.attempt,

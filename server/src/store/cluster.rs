@@ -4,9 +4,9 @@
 //! already on its way to the database slips past; nobody has to have heard of the switch for it to work.
 
 use chrono::{DateTime, Utc};
-use milvaion_api::view::ClusterPause;
+use milvaion_api::views::ClusterPause;
 
-use super::{Result, Store, jobs::Edit};
+use super::{Result, Store, jobs::AuditStamp};
 
 impl Store {
     /// Whether everything is paused, since when, by whom and why.
@@ -25,7 +25,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn pause_cluster(&self, reason: &str, edit: Edit<'_>) -> Result<bool> {
+    pub async fn pause_cluster(&self, reason: &str, edit: AuditStamp<'_>) -> Result<bool> {
         let done = sqlx::query!(
             "WITH made AS (
                 INSERT INTO cluster_pause (since, by_whom, reason) VALUES ($1, $2, $3)
@@ -47,7 +47,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn resume_cluster(&self, edit: Edit<'_>) -> Result<Option<DateTime<Utc>>> {
+    pub async fn resume_cluster(&self, edit: AuditStamp<'_>) -> Result<Option<DateTime<Utc>>> {
         Ok(sqlx::query_scalar!(
             r#"WITH gone AS (DELETE FROM cluster_pause RETURNING since, by_whom, reason),
                     noted AS (

@@ -2,9 +2,9 @@
 
 use chrono::{DateTime, Utc};
 use milvaion_api::{
-    failure::{Cause, DeadLetterFilter, DeadLetterRow},
-    page::{self, Page},
-    view::OccurrenceRow,
+    failures::{DeadLetterFilter, DeadLetterRow, FailureCause},
+    page::{self, ListPage},
+    views::OccurrenceRow,
 };
 use milvaion_protocol::{
     id::{DeadLetterId, OccurrenceId},
@@ -16,22 +16,22 @@ use uuid::Uuid;
 
 use super::{
     Result, Store,
-    jobs::Edit,
-    occurrences::{RawRow, status},
+    jobs::AuditStamp,
+    occurrences::{RawOccurrenceRow, status},
 };
 
 /// How many bytes of a body are kept.
-pub const KEEP_BYTES: usize = 64 * 1024;
+pub const MAX_STORED_BODY_BYTES: usize = 64 * 1024;
 
 /// An occurrence whose message was given up.
 #[derive(Clone, Debug)]
-pub struct GivenUp {
+pub struct DeadLetteredRun {
     /// Which.
     pub id: OccurrenceId,
     /// The attempt the message was for.
     pub attempt: i32,
     /// Why.
-    pub cause: Cause,
+    pub cause: FailureCause,
     /// The same in a sentence.
     pub reason: String,
     /// Its fingerprint.
@@ -42,13 +42,13 @@ pub struct GivenUp {
 
 /// What became of that.
 #[derive(Clone, Debug)]
-pub enum Settled {
+pub enum DeadLetterOutcome {
     /// It is Failed now.
     Failed(Box<OccurrenceRow>),
     /// It had failed before; its failure is on record.
-    OnRecord,
+    AlreadyFailed,
     /// It was this and was left alone.
-    LeftAlone(OccurrenceStatus),
+    Unchanged(OccurrenceStatus),
     /// There is no such occurrence.
     Unknown,
 }
@@ -66,7 +66,7 @@ pub struct NewDeadLetter {
     pub source: String,
     /// Its headers.
     pub headers: Value,
-    /// At most [`KEEP_BYTES`] of it.
+    /// At most [`MAX_STORED_BODY_BYTES`] of it.
     pub body: Vec<u8>,
     /// How long it was.
     pub body_bytes: i64,
@@ -79,7 +79,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer; then nothing changed.
-    pub async fn give_up(&self, letter: &GivenUp, now: DateTime<Utc>) -> Result<Settled> {
+    pub async fn fail_dead_lettered(&self, letter: &DeadLetteredRun, now: DateTime<Utc>) -> Result<DeadLetterOutcome> {
         let row = sqlx::query!(
             r#"
             WITH locked AS (
@@ -138,13 +138,13 @@ impl Store {
             now,
             letter.reason,
             letter.by_worker,
-            letter.cause.word(),
+            letter.cause.as_str(),
             letter.fingerprint,
             self.shard()
         )
         .fetch_optional(self.pool())
         .await?;
-        let Some(row) = row else { return Ok(Settled::Unknown) };
+        let Some(row) = row else { return Ok(DeadLetterOutcome::Unknown) };
         let was = status(row.was)?;
         let changed =
             (row.id, row.job_id, row.job_name, row.status, row.version, row.trigger, row.attempt, row.scheduled_for);
@@ -160,9 +160,9 @@ impl Store {
         ) = changed
         else {
             let on_record = matches!(was, OccurrenceStatus::Failed | OccurrenceStatus::TimedOut);
-            return Ok(if on_record { Settled::OnRecord } else { Settled::LeftAlone(was) });
+            return Ok(if on_record { DeadLetterOutcome::AlreadyFailed } else { DeadLetterOutcome::Unchanged(was) });
         };
-        let changed = OccurrenceRow::try_from(RawRow {
+        let changed = OccurrenceRow::try_from(RawOccurrenceRow {
             id,
             job_id,
             job_name,
@@ -179,7 +179,7 @@ impl Store {
             note: row.note,
             waits_until: None,
         })?;
-        Ok(Settled::Failed(Box::new(changed)))
+        Ok(DeadLetterOutcome::Failed(Box::new(changed)))
     }
 
     /// Keeps a message; one that is there already is only counted.
@@ -187,7 +187,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer, or cannot hold it.
-    pub async fn keep_dead_letter(&self, letter: &NewDeadLetter, now: DateTime<Utc>) -> Result<()> {
+    pub async fn insert_dead_letter(&self, letter: &NewDeadLetter, now: DateTime<Utc>) -> Result<()> {
         sqlx::query!(
             "INSERT INTO dead_letters AS d (id, received_at, digest, reason, source, headers, body, body_bytes)
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
@@ -211,8 +211,8 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<Page<DeadLetterRow>> {
-        let limit = page::rows(filter.limit);
+    pub async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<ListPage<DeadLetterRow>> {
+        let limit = page::effective_limit(filter.limit);
         let mut query = QueryBuilder::<Postgres>::new("SELECT * FROM dead_letters WHERE true");
         match filter.resolved {
             Some(true) => query.push(" AND resolved_at IS NOT NULL"),
@@ -223,11 +223,11 @@ impl Store {
             query.push(" AND id < ").push_bind(before.0);
         }
         query.push(" ORDER BY id DESC LIMIT ").push_bind(i64::from(limit) + 1);
-        let mut rows: Vec<RawLetter> = query.build_query_as().fetch_all(self.pool()).await?;
+        let mut rows: Vec<RawDeadLetter> = query.build_query_as().fetch_all(self.pool()).await?;
         let more = rows.len() > limit as usize;
         rows.truncate(limit as usize);
         let next = rows.last().filter(|_| more).map(|row| row.id.to_string());
-        Ok(Page { rows: rows.into_iter().map(RawLetter::row).collect(), next })
+        Ok(ListPage { rows: rows.into_iter().map(RawDeadLetter::row).collect(), next })
     }
 
     /// Settles open dead letters, with an audit row each. Returns how many.
@@ -239,7 +239,7 @@ impl Store {
         &self,
         ids: &[DeadLetterId],
         note: Option<&str>,
-        edit: Edit<'_>,
+        edit: AuditStamp<'_>,
     ) -> Result<usize> {
         let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
         let done = sqlx::query!(
@@ -266,7 +266,7 @@ impl Store {
 }
 
 #[derive(Debug, sqlx::FromRow)]
-struct RawLetter {
+struct RawDeadLetter {
     id: Uuid,
     received_at: DateTime<Utc>,
     reason: String,
@@ -280,7 +280,7 @@ struct RawLetter {
     resolution_note: Option<String>,
 }
 
-impl RawLetter {
+impl RawDeadLetter {
     fn row(self) -> DeadLetterRow {
         DeadLetterRow {
             id: DeadLetterId(self.id),

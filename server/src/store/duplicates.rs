@@ -6,17 +6,17 @@
 use chrono::{DateTime, Utc};
 use milvaion_api::{
     duplicates,
-    view::{OccurrenceRow, StatusChange},
+    views::{OccurrenceRow, StatusChange},
 };
 use milvaion_protocol::id::OccurrenceId;
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Result, Store, StoreError, occurrences::RawRow};
-use crate::domain::duplicates::Start;
+use super::{Result, Store, StoreError, occurrences::RawOccurrenceRow};
+use crate::domain::duplicates::ReportedStart;
 
 /// How many starts are looked at in one transaction.
-const BATCH: usize = 1_000;
+const DUPLICATE_BATCH_SIZE: usize = 1_000;
 
 impl Store {
     /// Puts on record which of these starts were not the first one of their attempt. Returns the occurrences with a new
@@ -25,17 +25,17 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer; then what was found so far is on record, and the rest is not.
-    pub async fn note_duplicates(&self, starts: &[Start]) -> Result<Vec<OccurrenceRow>> {
+    pub async fn record_duplicates(&self, starts: &[ReportedStart]) -> Result<Vec<OccurrenceRow>> {
         let mut rows = Vec::new();
-        for some in starts.chunks(BATCH) {
+        for some in starts.chunks(DUPLICATE_BATCH_SIZE) {
             rows.extend(self.note_some(some).await?);
         }
         Ok(rows)
     }
 
-    async fn note_some(&self, starts: &[Start]) -> Result<Vec<OccurrenceRow>> {
+    async fn note_some(&self, starts: &[ReportedStart]) -> Result<Vec<OccurrenceRow>> {
         // Locked in the order of ids, as everywhere.
-        let mut starts: Vec<&Start> = starts.iter().collect();
+        let mut starts: Vec<&ReportedStart> = starts.iter().collect();
         starts.sort_by_key(|start| start.occurrence_id);
         let created: Vec<DateTime<Utc>> = starts.iter().map(|start| start.occurrence_id.created_at()).collect();
         let (Some(oldest), Some(newest)) = (created.iter().min().copied(), created.iter().max().copied()) else {
@@ -78,9 +78,9 @@ impl Store {
             })?;
             let mut is_new = false;
             for start in starts.iter().filter(|start| start.occurrence_id == id) {
-                is_new |= duplicates::note(&mut life, start.attempt, &start.instance_id, start.at);
+                is_new |= duplicates::record_duplicate_start(&mut life, start.attempt, &start.instance_id, start.at);
             }
-            let others = duplicates::find(&life).iter().map(|one| one.others.len()).sum::<usize>();
+            let others = duplicates::find_duplicate_starts(&life).iter().map(|one| one.others.len()).sum::<usize>();
             let count = i16::try_from(others).unwrap_or(i16::MAX);
             if is_new || count != row.duplicate_starts {
                 ids.push(id.0);
@@ -106,7 +106,7 @@ impl Store {
             return Ok(Vec::new());
         }
         let rows = sqlx::query_as!(
-            RawRow,
+            RawOccurrenceRow,
             "UPDATE occurrences o
                 SET status_changes = n.life, duplicate_starts = n.count, version = o.version + 1
                FROM unnest($1::uuid[], $2::timestamptz[], $3::jsonb[], $4::smallint[]) AS n (id, created_at, life, count)

@@ -2,8 +2,8 @@
 
 use chrono::{DateTime, Utc};
 use milvaion_api::{
-    failure::{Cause, FailureFilter, FailureGroup, FailureRow, MOST_COUNTED},
-    page::{self, Page},
+    failures::{FailureCause, FailureFilter, FailureGroup, FailureRow, MAX_COUNTED_FAILURES},
+    page::{self, ListPage},
 };
 use milvaion_protocol::id::{JobId, OccurrenceId};
 use serde_json::Value;
@@ -12,13 +12,13 @@ use uuid::Uuid;
 
 use super::{
     Result, Store, StoreError,
-    asked::{MadeRow, RawMade},
-    jobs::{Edit, like},
+    jobs::{AuditStamp, like},
+    manual_runs::{CreatedOccurrence, RawCreatedOccurrence},
 };
 use crate::domain::transition::first_line;
 
 /// How many failures a look at groups counts at most, the newest.
-const GROUPED: i64 = 20_000;
+const MAX_GROUPED_FAILURES: i64 = 20_000;
 
 impl Store {
     /// A page of failures, newest first.
@@ -26,8 +26,8 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn failures(&self, filter: &FailureFilter) -> Result<Page<FailureRow>> {
-        let limit = page::rows(filter.limit);
+    pub async fn failures(&self, filter: &FailureFilter) -> Result<ListPage<FailureRow>> {
+        let limit = page::effective_limit(filter.limit);
         let mut query = QueryBuilder::<Postgres>::new("SELECT * FROM failed_occurrences WHERE true");
         narrow(&mut query, filter);
         if let Some((at, id)) = filter.cursor() {
@@ -41,7 +41,7 @@ impl Store {
         let rows: Vec<FailureRow> =
             rows.into_iter().take(limit as usize).map(FailureRow::try_from).collect::<Result<_>>()?;
         let next = rows.last().filter(|_| more).map(FailureRow::cursor);
-        Ok(Page { rows, next })
+        Ok(ListPage { rows, next })
     }
 
     /// One failure.
@@ -70,7 +70,7 @@ impl Store {
         Ok(ids.into_iter().map(|(id,)| OccurrenceId(id)).collect())
     }
 
-    /// How many failures nobody has settled, counted up to [`MOST_COUNTED`].
+    /// How many failures nobody has settled, counted up to [`MAX_COUNTED_FAILURES`].
     ///
     /// # Errors
     ///
@@ -78,7 +78,7 @@ impl Store {
     pub async fn open_failures(&self) -> Result<i64> {
         let count = sqlx::query_scalar!(
             r#"SELECT count(*) AS "count!" FROM (SELECT FROM failed_occurrences WHERE resolved_at IS NULL LIMIT $1) f"#,
-            MOST_COUNTED
+            MAX_COUNTED_FAILURES
         )
         .fetch_one(self.pool())
         .await?;
@@ -91,8 +91,8 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn failure_groups(&self, filter: &FailureFilter, since: DateTime<Utc>) -> Result<Page<FailureGroup>> {
-        let limit = page::rows(filter.limit);
+    pub async fn failure_groups(&self, filter: &FailureFilter, since: DateTime<Utc>) -> Result<ListPage<FailureGroup>> {
+        let limit = page::effective_limit(filter.limit);
         let mut query = QueryBuilder::<Postgres>::new(
             "SELECT fingerprint, count(*) AS count, count(*) FILTER (WHERE resolved_at IS NULL) AS open,
                     count(DISTINCT job_id) AS jobs, min(failed_at) AS first_at, max(failed_at) AS last_at,
@@ -105,7 +105,7 @@ impl Store {
         );
         query.push_bind(since);
         narrow(&mut query, filter);
-        query.push(" ORDER BY failed_at DESC LIMIT ").push_bind(GROUPED);
+        query.push(" ORDER BY failed_at DESC LIMIT ").push_bind(MAX_GROUPED_FAILURES);
         query.push(") f GROUP BY fingerprint");
         if let Some((count, last_at, fingerprint)) = filter.group_cursor() {
             query.push(" HAVING (count(*), max(failed_at), fingerprint) < (").push_bind(count);
@@ -113,7 +113,7 @@ impl Store {
         }
         query.push(" ORDER BY count(*) DESC, max(failed_at) DESC, fingerprint DESC LIMIT ");
         query.push_bind(i64::from(limit) + 1);
-        let rows: Vec<RawGroup> = query.build_query_as().fetch_all(self.pool()).await?;
+        let rows: Vec<RawFailureGroup> = query.build_query_as().fetch_all(self.pool()).await?;
         let more = rows.len() > limit as usize;
         let rows: Vec<FailureGroup> = rows
             .into_iter()
@@ -135,7 +135,7 @@ impl Store {
             })
             .collect::<Result<_>>()?;
         let next = rows.last().filter(|_| more).map(FailureGroup::cursor);
-        Ok(Page { rows, next })
+        Ok(ListPage { rows, next })
     }
 
     /// Settles open failures, with an audit row each. Returns how many.
@@ -143,7 +143,12 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn resolve_failures(&self, ids: &[OccurrenceId], note: Option<&str>, edit: Edit<'_>) -> Result<usize> {
+    pub async fn resolve_failures(
+        &self,
+        ids: &[OccurrenceId],
+        note: Option<&str>,
+        edit: AuditStamp<'_>,
+    ) -> Result<usize> {
         let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
         let done = sqlx::query!(
             "WITH locked AS (
@@ -182,8 +187,8 @@ impl Store {
         input: Option<&Value>,
         reason: Option<&str>,
         force: bool,
-        edit: Edit<'_>,
-    ) -> Result<Vec<(OccurrenceId, MadeRow)>> {
+        edit: AuditStamp<'_>,
+    ) -> Result<Vec<(OccurrenceId, CreatedOccurrence)>> {
         let old: Vec<Uuid> = wanted.iter().map(|(old, _)| old.0).collect();
         let new: Vec<Uuid> = wanted.iter().map(|(_, new)| new.0).collect();
         let created: Vec<DateTime<Utc>> = wanted.iter().map(|(_, new)| new.created_at()).collect();
@@ -207,13 +212,13 @@ impl Store {
                 INSERT INTO occurrences (id, created_at, job_id, job_name, job_version, worker_id, job_type, job_data,
                                          scheduled_for, trigger, triggered_by, trigger_reason, status, priority,
                                          max_retries, timeout_seconds, status_changes, is_held, pause_after_seconds,
-                                         on_lost, zombie_timeout_seconds, retry_of)
+                                         on_lost, heartbeat_timeout_seconds, retry_of)
                 SELECT l.new, l.created_at, j.id, j.display_name, j.version, j.worker_id, j.job_type,
                        coalesce($5, l.failed_with), $6, 'retry', $7, $8, 0, j.priority, j.max_retries, j.timeout_seconds,
                        jsonb_build_array(jsonb_build_object('status', 0, 'at', $6::timestamptz, 'attempt', 1, 'by', $7::text)),
                        j.needs_slot,
                        CASE WHEN j.schedule ->> 'from' = 'end' THEN (j.schedule ->> 'seconds')::bigint END,
-                       j.on_lost, j.zombie_timeout_seconds, l.old
+                       j.on_lost, j.heartbeat_timeout_seconds, l.old
                   FROM locked l JOIN job j ON j.id = l.job_id
                 RETURNING *
             ),
@@ -262,7 +267,7 @@ impl Store {
         .await?;
         rows.into_iter()
             .map(|row| {
-                let made = RawMade {
+                let made = RawCreatedOccurrence {
                     id: row.id,
                     job_id: row.job_id,
                     job_name: row.job_name,
@@ -276,7 +281,7 @@ impl Store {
                     timeout_seconds: row.timeout_seconds,
                     is_held: row.is_held,
                 };
-                Ok((OccurrenceId(row.retry_of), MadeRow::try_from(made)?))
+                Ok((OccurrenceId(row.retry_of), CreatedOccurrence::try_from(made)?))
             })
             .collect()
     }
@@ -296,7 +301,7 @@ fn narrow(query: &mut QueryBuilder<Postgres>, filter: &FailureFilter) {
         query.push(" AND fingerprint = ").push_bind(fingerprint.clone());
     }
     if let Some(cause) = filter.cause {
-        query.push(" AND cause = ").push_bind(cause.word());
+        query.push(" AND cause = ").push_bind(cause.as_str());
     }
     if let Some(since) = filter.since {
         query.push(" AND failed_at >= ").push_bind(since);
@@ -308,8 +313,8 @@ fn narrow(query: &mut QueryBuilder<Postgres>, filter: &FailureFilter) {
     }
 }
 
-fn cause(word: String) -> Result<Cause> {
-    Cause::from_word(&word).ok_or(StoreError::Corrupt { table: "failed_occurrences", column: "cause", detail: word })
+fn cause(word: String) -> Result<FailureCause> {
+    FailureCause::parse(&word).ok_or(StoreError::Corrupt { table: "failed_occurrences", column: "cause", detail: word })
 }
 
 #[derive(Debug, sqlx::FromRow)]
@@ -360,7 +365,7 @@ impl TryFrom<RawFailure> for FailureRow {
 }
 
 #[derive(Debug, sqlx::FromRow)]
-struct RawGroup {
+struct RawFailureGroup {
     fingerprint: String,
     count: i64,
     open: i64,

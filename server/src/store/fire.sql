@@ -33,7 +33,7 @@ moved AS (
     RETURNING w.occurrence_id, w.created_at, w.due, w.is_skipped, w.remark,
               j.id, j.display_name, j.version, j.worker_id, j.job_type, j.job_data, j.priority, j.max_retries,
               j.timeout_seconds, j.overlap_policy, j.max_concurrent, j.concurrency_key, j.concurrency_key_limit,
-              j.on_lost, j.zombie_timeout_seconds,
+              j.on_lost, j.heartbeat_timeout_seconds,
               CASE WHEN j.schedule ->> 'from' = 'end' THEN (j.schedule ->> 'seconds')::bigint END AS pause_after
 ),
 -- Overlap 0 skips while anything of the job is open. 1 and 3 take turns, as limits do: such an occurrence is born held,
@@ -50,11 +50,11 @@ judged AS (
 made AS (
     INSERT INTO occurrences (id, created_at, job_id, job_name, job_version, worker_id, job_type, job_data, scheduled_for,
                              trigger, trigger_reason, status, priority, max_retries, timeout_seconds, is_held,
-                             pause_after_seconds, on_lost, zombie_timeout_seconds, ended_at, note, status_changes)
+                             pause_after_seconds, on_lost, heartbeat_timeout_seconds, ended_at, note, status_changes)
     SELECT occurrence_id, created_at, id, display_name, version, worker_id, job_type, job_data, due,
            'schedule', CASE WHEN status = 0 THEN remark END, status, priority, max_retries, timeout_seconds,
            takes_turns AND status = 0,
-           CASE WHEN status = 0 THEN pause_after END, on_lost, zombie_timeout_seconds,
+           CASE WHEN status = 0 THEN pause_after END, on_lost, heartbeat_timeout_seconds,
            CASE WHEN status = 7 THEN $9::timestamptz END,
            CASE WHEN status = 7
                 THEN coalesce(CASE WHEN is_skipped THEN remark END, 'Skipped: the previous occurrence is still open.') END,

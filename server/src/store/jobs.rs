@@ -3,7 +3,7 @@
 mod list;
 
 use chrono::{DateTime, Utc};
-use milvaion_api::request::JobInput;
+use milvaion_api::requests::JobInput;
 use milvaion_protocol::id::JobId;
 use milvaion_schedule::schedule::Schedule;
 use serde_json::Value;
@@ -44,7 +44,7 @@ pub struct StoredJob {
 
 /// Who changes a job, and when.
 #[derive(Clone, Copy, Debug)]
-pub struct Edit<'a> {
+pub struct AuditStamp<'a> {
     /// Who.
     pub by: &'a str,
     /// When.
@@ -74,7 +74,7 @@ impl Store {
         id: JobId,
         job: &JobInput,
         next_fire_at: Option<DateTime<Utc>>,
-        edit: Edit<'_>,
+        edit: AuditStamp<'_>,
     ) -> Result<()> {
         let rules = RuleColumns::of(&job.rules);
         sqlx::query!(
@@ -83,7 +83,7 @@ impl Store {
                                   is_active, priority, timeout_seconds, created_at, created_by, modified_at, modified_by,
                                   start_at, end_at, jitter_seconds, calendars, blackout, misfire_policy, catch_up_limit,
                                   catch_up_window_seconds, overlap_policy, max_concurrent, concurrency_key,
-                                  concurrency_key_limit, max_retries, base_retry_delay_seconds, zombie_timeout_seconds,
+                                  concurrency_key_limit, max_retries, base_retry_delay_seconds, heartbeat_timeout_seconds,
                                   on_lost, auto_disable, retry_jitter_percent)
                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $13, $14,
                         $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33)
@@ -123,7 +123,7 @@ impl Store {
             rules.key_limit,
             rules.max_retries,
             rules.base_retry_delay_seconds,
-            rules.zombie_timeout_seconds,
+            rules.heartbeat_timeout_seconds,
             rules.on_lost,
             rules.auto_disable,
             rules.retry_jitter_percent
@@ -145,7 +145,7 @@ impl Store {
         before: &StoredJob,
         job: &JobInput,
         next_fire_at: Option<DateTime<Utc>>,
-        edit: Edit<'_>,
+        edit: AuditStamp<'_>,
     ) -> Result<Option<i32>> {
         let rules = RuleColumns::of(&job.rules);
         Ok(sqlx::query_scalar!(
@@ -161,7 +161,7 @@ impl Store {
                        start_at = $17, end_at = $18, jitter_seconds = $19, calendars = $20, blackout = $21,
                        misfire_policy = $22, catch_up_limit = $23, catch_up_window_seconds = $24, overlap_policy = $25,
                        max_concurrent = $26, concurrency_key = $27, concurrency_key_limit = $28, max_retries = $29,
-                       base_retry_delay_seconds = $30, zombie_timeout_seconds = $31, on_lost = $32, auto_disable = $33,
+                       base_retry_delay_seconds = $30, heartbeat_timeout_seconds = $31, on_lost = $32, auto_disable = $33,
                        retry_jitter_percent = $34
                  WHERE id = $1 AND version = $2 AND next_fire_at IS NOT DISTINCT FROM $35
                 RETURNING id, version
@@ -205,7 +205,7 @@ impl Store {
             rules.key_limit,
             rules.max_retries,
             rules.base_retry_delay_seconds,
-            rules.zombie_timeout_seconds,
+            rules.heartbeat_timeout_seconds,
             rules.on_lost,
             rules.auto_disable,
             rules.retry_jitter_percent,
@@ -226,7 +226,7 @@ impl Store {
         active: bool,
         next_fire_at: Option<DateTime<Utc>>,
         reason: Option<&str>,
-        edit: Edit<'_>,
+        edit: AuditStamp<'_>,
     ) -> Result<bool> {
         let definition = JobInput { is_active: active, ..job.definition.clone() };
         let done = sqlx::query!(
@@ -264,7 +264,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn delete_job(&self, id: JobId, edit: Edit<'_>) -> Result<Option<String>> {
+    pub async fn delete_job(&self, id: JobId, edit: AuditStamp<'_>) -> Result<Option<String>> {
         Ok(sqlx::query_scalar!(
             r#"WITH gone AS (DELETE FROM jobs WHERE id = $1 RETURNING id, display_name, version),
              noted AS (

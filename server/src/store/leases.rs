@@ -10,7 +10,7 @@ use super::{Result, Store};
 
 /// What a write in a role carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fence {
+pub struct FencingToken {
     /// Which role.
     pub role: &'static str,
     /// The epoch of the term in which it is made.
@@ -36,7 +36,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer; then no term may begin.
-    pub async fn take_lease(&self, role: &'static str, holder: &str, now: DateTime<Utc>) -> Result<Fence> {
+    pub async fn take_lease(&self, role: &'static str, holder: &str, now: DateTime<Utc>) -> Result<FencingToken> {
         let epoch = sqlx::query_scalar!(
             "INSERT INTO leases AS l (role, epoch, holder, changed_at) VALUES ($1, 1, $2, $3)
              ON CONFLICT (role) DO UPDATE SET epoch = l.epoch + 1, holder = excluded.holder, changed_at = excluded.changed_at
@@ -47,7 +47,7 @@ impl Store {
         )
         .fetch_one(self.pool())
         .await?;
-        Ok(Fence { role, epoch })
+        Ok(FencingToken { role, epoch })
     }
 
     /// Ends a term in good order. False when it was no longer the newest; then nothing is changed.
@@ -55,7 +55,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer; then the table names the old holder until there is a new one.
-    pub async fn leave_lease(&self, fence: Fence, now: DateTime<Utc>) -> Result<bool> {
+    pub async fn release_lease(&self, fence: FencingToken, now: DateTime<Utc>) -> Result<bool> {
         let done = sqlx::query!(
             "UPDATE leases SET holder = NULL, changed_at = $3 WHERE role = $1 AND epoch = $2 AND holder IS NOT NULL",
             fence.role,

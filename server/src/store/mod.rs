@@ -8,29 +8,29 @@
 
 pub mod error;
 
-pub mod asked;
-pub mod breaker;
+pub mod auto_disable;
 pub mod calendars;
 pub mod cancel;
 pub mod dead_letters;
+pub mod delayed;
 pub mod duplicates;
 pub mod failures;
 pub mod jobs;
+pub mod manual_runs;
 pub mod occurrences;
 pub mod plan;
 pub mod reports;
 pub mod rules;
 pub mod slots;
 pub mod versions;
-pub mod waits;
 
 pub mod cluster;
-mod lanes;
 pub mod leases;
 pub mod logs;
-pub mod lost;
+pub mod lost_runs;
 pub mod overview;
 pub mod partitions;
+mod quarantine;
 pub mod workers;
 
 pub mod audit;
@@ -87,12 +87,12 @@ impl Store {
             .connect_with(options)
             .await?;
         MIGRATOR.run(&pool).await.map_err(|error| StoreError::Driver(error.into()))?;
-        Ok(Self::over(pool))
+        Ok(Self::from_pool(pool))
     }
 
     /// A store over a pool that exists, for tests.
     #[must_use]
-    pub fn over(pool: PgPool) -> Self {
+    pub fn from_pool(pool: PgPool) -> Self {
         Self { pool, shard: i16::from(rand::random::<u8>() % 16) }
     }
 

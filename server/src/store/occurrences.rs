@@ -2,8 +2,8 @@
 
 use chrono::{DateTime, Utc};
 use milvaion_api::{
-    page::{self, OccurrenceFilter, Page},
-    view::{OccurrenceRow, OccurrenceView, StatusChange, Trigger},
+    page::{self, ListPage, OccurrenceFilter},
+    views::{OccurrenceRow, OccurrenceView, StatusChange, TriggerSource},
 };
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
@@ -17,7 +17,7 @@ use super::{Result, Store, StoreError};
 
 /// A list row as the database has it.
 #[derive(Debug, sqlx::FromRow)]
-pub struct RawRow {
+pub struct RawOccurrenceRow {
     pub(super) id: Uuid,
     pub(super) job_id: Uuid,
     pub(super) job_name: String,
@@ -35,11 +35,11 @@ pub struct RawRow {
     pub(super) waits_until: Option<DateTime<Utc>>,
 }
 
-/// The list row in what a statement returned, whose columns are named as [`ROW`] names them. Every checked statement has
+/// The list row in what a statement returned, whose columns are named as [`ROW_COLUMNS`] names them. Every checked statement has
 /// a row type of its own, so this is no function.
-macro_rules! listed {
+macro_rules! occurrence_row {
     ($row:expr) => {
-        milvaion_api::view::OccurrenceRow::try_from($crate::store::occurrences::RawRow {
+        milvaion_api::views::OccurrenceRow::try_from($crate::store::occurrences::RawOccurrenceRow {
             id: $row.id,
             job_id: $row.job_id,
             job_name: $row.job_name,
@@ -58,12 +58,12 @@ macro_rules! listed {
         })
     };
 }
-pub(super) use listed;
+pub(super) use occurrence_row;
 
-impl TryFrom<RawRow> for OccurrenceRow {
+impl TryFrom<RawOccurrenceRow> for OccurrenceRow {
     type Error = StoreError;
 
-    fn try_from(row: RawRow) -> Result<Self> {
+    fn try_from(row: RawOccurrenceRow) -> Result<Self> {
         let corrupt =
             |column: &'static str, detail: String| StoreError::Corrupt { table: "occurrences", column, detail };
         Ok(Self {
@@ -72,7 +72,7 @@ impl TryFrom<RawRow> for OccurrenceRow {
             job_name: row.job_name,
             status: status(row.status)?,
             version: row.version,
-            trigger: Trigger::from_word(&row.trigger).ok_or_else(|| corrupt("trigger", row.trigger))?,
+            trigger: TriggerSource::parse(&row.trigger).ok_or_else(|| corrupt("trigger", row.trigger))?,
             attempt: row.attempt,
             scheduled_for: row.scheduled_for,
             started_at: row.started_at,
@@ -96,7 +96,7 @@ pub(super) fn status(code: i16) -> Result<OccurrenceStatus> {
 }
 
 /// The columns of a list row, for statements that are put together.
-const ROW: &str = "id, job_id, job_name, status, version, trigger, attempt, scheduled_for, started_at, ended_at, \
+const ROW_COLUMNS: &str = "id, job_id, job_name, status, version, trigger, attempt, scheduled_for, started_at, ended_at, \
                    duration_ms, instance_id, progress, note, waits_until";
 
 impl Store {
@@ -105,9 +105,9 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn occurrences(&self, filter: &OccurrenceFilter) -> Result<Page<OccurrenceRow>> {
-        let limit = page::rows(filter.limit);
-        let mut query = QueryBuilder::<Postgres>::new(format!("SELECT {ROW} FROM occurrences WHERE true"));
+    pub async fn occurrences(&self, filter: &OccurrenceFilter) -> Result<ListPage<OccurrenceRow>> {
+        let limit = page::effective_limit(filter.limit);
+        let mut query = QueryBuilder::<Postgres>::new(format!("SELECT {ROW_COLUMNS} FROM occurrences WHERE true"));
         if let Some(job) = filter.job_id {
             query.push(" AND job_id = ").push_bind(job.0);
         }
@@ -124,12 +124,12 @@ impl Store {
             query.push(" AND created_at >= ").push_bind(since);
         }
         query.push(" ORDER BY id DESC LIMIT ").push_bind(i64::from(limit) + 1);
-        let mut rows: Vec<RawRow> = query.build_query_as().fetch_all(self.pool()).await?;
+        let mut rows: Vec<RawOccurrenceRow> = query.build_query_as().fetch_all(self.pool()).await?;
         let more = rows.len() > limit as usize;
         rows.truncate(limit as usize);
         let next = if more { rows.last().map(|row| row.id.to_string()) } else { None };
         let rows = rows.into_iter().map(OccurrenceRow::try_from).collect::<Result<_>>()?;
-        Ok(Page { rows, next })
+        Ok(ListPage { rows, next })
     }
 
     /// One occurrence for its page, with the newest `lines` of its log.
@@ -168,7 +168,7 @@ impl Store {
             StoreError::Corrupt { table: "occurrences", column: "status_changes", detail: error.to_string() }
         })?;
         Ok(Some(OccurrenceView {
-            row: listed!(row)?,
+            row: occurrence_row!(row)?,
             worker_id: row.worker_id,
             job_type: row.job_type,
             job_version: row.job_version,

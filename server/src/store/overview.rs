@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, Duration, Utc};
 use milvaion_api::{
     page::OccurrenceFilter,
-    view::{MinuteCount, NextDue, OccurrenceRow},
+    views::{MinuteCount, OccurrenceRow, UpcomingJob},
 };
 use milvaion_protocol::{id::JobId, status::OccurrenceStatus};
 
@@ -13,7 +13,7 @@ use super::{Result, Store, occurrences::status};
 
 /// What PostgreSQL knows for the overview.
 #[derive(Clone, Debug)]
-pub struct Numbers {
+pub struct OverviewSnapshot {
     /// By minute, oldest first.
     pub minutes: Vec<MinuteCount>,
     /// The sum of the minutes.
@@ -27,7 +27,7 @@ pub struct Numbers {
     /// All jobs.
     pub jobs_total: i64,
     /// The next ten.
-    pub next_due: Vec<NextDue>,
+    pub next_due: Vec<UpcomingJob>,
     /// The last failures.
     pub failures: Vec<OccurrenceRow>,
 }
@@ -38,7 +38,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn numbers(&self, now: DateTime<Utc>, alive_since: DateTime<Utc>) -> Result<Numbers> {
+    pub async fn overview_snapshot(&self, now: DateTime<Utc>, alive_since: DateTime<Utc>) -> Result<OverviewSnapshot> {
         let counts = sqlx::query!(
             r#"SELECT minute, status, sum(count)::bigint AS "count!" FROM stats_minute
                 WHERE minute > $1 GROUP BY minute, status ORDER BY minute, status"#,
@@ -73,7 +73,7 @@ impl Store {
         .fetch_all(self.pool())
         .await?
         .into_iter()
-        .map(|row| NextDue { job_id: JobId(row.id), job_name: row.display_name, at: row.at })
+        .map(|row| UpcomingJob { job_id: JobId(row.id), job_name: row.display_name, at: row.at })
         .collect();
         let failures = self
             .occurrences(&OccurrenceFilter {
@@ -84,7 +84,7 @@ impl Store {
             })
             .await?
             .rows;
-        Ok(Numbers {
+        Ok(OverviewSnapshot {
             minutes,
             last_hour: sum.into_iter().collect(),
             workers_alive: totals.alive,

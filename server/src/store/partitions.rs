@@ -6,26 +6,26 @@ use sqlx::{AssertSqlSafe, Executor};
 use super::{Result, Store};
 
 /// How many days ahead partitions are made. A server that is down longer than that makes them when it starts.
-const DAYS_AHEAD: i64 = 7;
+const PARTITION_DAYS_AHEAD: i64 = 7;
 /// From how many blocks on a partition is worth measuring: below, reading the whole of it for a row costs little.
-const WORTH_MEASURING: i64 = 32;
+const MIN_ANALYZE_BLOCKS: i64 = 32;
 /// How many times as large a partition must have become since it was measured last.
-const GROWN: i64 = 4;
+const ANALYZE_GROWTH_FACTOR: i64 = 4;
 /// How many rows one statement deletes, so that none holds its locks for long.
-const BATCH: i64 = 1_000;
+const DELETE_BATCH_SIZE: i64 = 1_000;
 /// How many such statements one call runs at most; the rest follows the next time.
-const BATCHES: usize = 500;
+const MAX_DELETE_BATCHES: usize = 500;
 
 /// The tables that are partitioned by day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Daily {
+pub enum DailyTable {
     /// What ran.
     Occurrences,
     /// What it wrote.
     Logs,
 }
 
-impl Daily {
+impl DailyTable {
     const fn table(self) -> &'static str {
         match self {
             Self::Occurrences => "occurrences",
@@ -42,13 +42,13 @@ impl Daily {
 
 /// What became of a partition that is old enough to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dropped {
+pub enum PartitionDropOutcome {
     /// It is gone.
-    Gone,
+    Removed,
     /// Something in it is still open.
-    HasOpen,
+    HasOpenRuns,
     /// Somebody reads it; it goes the next time.
-    Busy,
+    Locked,
 }
 
 impl Store {
@@ -59,7 +59,7 @@ impl Store {
     /// When the database does not answer.
     pub async fn ensure_partitions(&self, now: DateTime<Utc>) -> Result<i32> {
         let from = (now - Duration::days(1)).date_naive();
-        let upto = (now + Duration::days(DAYS_AHEAD)).date_naive();
+        let upto = (now + Duration::days(PARTITION_DAYS_AHEAD)).date_naive();
         Ok(sqlx::query_scalar!(r#"SELECT ensure_partitions($1, $2) AS "made!""#, from, upto)
             .fetch_one(self.pool())
             .await?)
@@ -70,7 +70,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn days_before(&self, daily: Daily, before: DateTime<Utc>) -> Result<Vec<NaiveDate>> {
+    pub async fn partition_days_before(&self, daily: DailyTable, before: DateTime<Utc>) -> Result<Vec<NaiveDate>> {
         let names = sqlx::query_scalar!(
             r#"SELECT c.relname AS "name!" FROM pg_inherits i
                  JOIN pg_class c ON c.oid = i.inhrelid
@@ -95,7 +95,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn drop_day(&self, daily: Daily, day: NaiveDate) -> Result<Dropped> {
+    pub async fn drop_partition(&self, daily: DailyTable, day: NaiveDate) -> Result<PartitionDropOutcome> {
         let mut tx = self.pool().begin().await?;
         tx.execute("SET LOCAL lock_timeout = '2s'").await?;
         let has_open = sqlx::query_scalar!(
@@ -107,7 +107,7 @@ impl Store {
         .fetch_one(&mut *tx)
         .await?;
         if has_open {
-            return Ok(Dropped::HasOpen);
+            return Ok(PartitionDropOutcome::HasOpenRuns);
         }
         // A name that was put together from a date here, never from outside.
         let (table, partition) = (daily.table(), daily.partition(day));
@@ -117,13 +117,13 @@ impl Store {
             if let Err(error) = tx.execute(AssertSqlSafe(statement)).await {
                 // 55P03: the lock did not come in time.
                 if error.as_database_error().and_then(|error| error.code()).is_some_and(|code| code == "55P03") {
-                    return Ok(Dropped::Busy);
+                    return Ok(PartitionDropOutcome::Locked);
                 }
                 return Err(error.into());
             }
         }
         tx.commit().await?;
-        Ok(Dropped::Gone)
+        Ok(PartitionDropOutcome::Removed)
     }
 
     /// Measures those partitions of a day and the one before that are several times as large as when they were measured
@@ -132,8 +132,8 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn measure_grown(&self, day: NaiveDate) -> Result<Vec<String>> {
-        let days: Vec<String> = [Daily::Occurrences, Daily::Logs]
+    pub async fn analyze_grown_partitions(&self, day: NaiveDate) -> Result<Vec<String>> {
+        let days: Vec<String> = [DailyTable::Occurrences, DailyTable::Logs]
             .iter()
             .flat_map(|daily| [day, day - Days::new(1)].map(|day| daily.partition(day)))
             .collect();
@@ -142,8 +142,8 @@ impl Store {
                 WHERE c.relname = ANY($1::text[]) AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
                   AND pg_relation_size(c.oid) / current_setting('block_size')::bigint >= greatest($2::bigint, $3::bigint * c.relpages)"#,
             &days,
-            WORTH_MEASURING,
-            GROWN
+            MIN_ANALYZE_BLOCKS,
+            ANALYZE_GROWTH_FACTOR
         )
         .fetch_all(self.pool())
         .await?;
@@ -159,7 +159,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn forget_stats(&self, before: DateTime<Utc>) -> Result<u64> {
+    pub async fn delete_old_stats(&self, before: DateTime<Utc>) -> Result<u64> {
         Ok(sqlx::query!("DELETE FROM stats_minute WHERE minute < $1", before)
             .execute(self.pool())
             .await?
@@ -171,20 +171,20 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn forget_failures(&self, before: DateTime<Utc>) -> Result<u64> {
+    pub async fn delete_old_failures(&self, before: DateTime<Utc>) -> Result<u64> {
         let mut all = 0;
-        for _ in 0..BATCHES {
+        for _ in 0..MAX_DELETE_BATCHES {
             let deleted = sqlx::query!(
                 "DELETE FROM failed_occurrences WHERE occurrence_id IN
                     (SELECT occurrence_id FROM failed_occurrences WHERE failed_at < $1 ORDER BY failed_at LIMIT $2)",
                 before,
-                BATCH
+                DELETE_BATCH_SIZE
             )
             .execute(self.pool())
             .await?
             .rows_affected();
             all += deleted;
-            if deleted < BATCH.unsigned_abs() {
+            if deleted < DELETE_BATCH_SIZE.unsigned_abs() {
                 break;
             }
         }
@@ -196,20 +196,20 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn forget_dead_letters(&self, before: DateTime<Utc>) -> Result<u64> {
+    pub async fn delete_old_dead_letters(&self, before: DateTime<Utc>) -> Result<u64> {
         let mut all = 0;
-        for _ in 0..BATCHES {
+        for _ in 0..MAX_DELETE_BATCHES {
             let deleted = sqlx::query!(
                 "DELETE FROM dead_letters WHERE id IN
                     (SELECT id FROM dead_letters WHERE received_at < $1 ORDER BY received_at LIMIT $2)",
                 before,
-                BATCH
+                DELETE_BATCH_SIZE
             )
             .execute(self.pool())
             .await?
             .rows_affected();
             all += deleted;
-            if deleted < BATCH.unsigned_abs() {
+            if deleted < DELETE_BATCH_SIZE.unsigned_abs() {
                 break;
             }
         }
@@ -222,7 +222,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn repair_slots(&self) -> Result<u64> {
+    pub async fn delete_stale_slots(&self) -> Result<u64> {
         Ok(sqlx::query!(
             "DELETE FROM slots s WHERE NOT EXISTS
                 (SELECT 1 FROM occurrences o

@@ -9,9 +9,9 @@ use milvaion_schedule::{rules::Rules, schedule::Schedule};
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Result, Store, StoreError, occurrences::status, rules::rules_in, waits::queued};
-use crate::{domain::message::Queued, faults};
-use milvaion_schedule::due::Verdict;
+use super::{Result, Store, StoreError, delayed::queued_occurrence, occurrences::status, rules::rules_in};
+use crate::{domain::message::QueuedOccurrence, faults};
+use milvaion_schedule::due::DueAction;
 
 /// A job that is due, with what its message needs.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ pub struct DueJob {
 
 /// One fire that is wanted.
 #[derive(Clone, Debug)]
-pub struct Fire {
+pub struct NewScheduledRun {
     /// Of which job.
     pub job_id: JobId,
     /// As it was read.
@@ -54,14 +54,14 @@ pub struct Fire {
     /// The occurrence to make.
     pub occurrence_id: OccurrenceId,
     /// Whether it is to run.
-    pub verdict: Verdict,
+    pub action: DueAction,
     /// Why it does not, or what else it stands for.
     pub note: Option<String>,
 }
 
 /// An occurrence that was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Made {
+pub struct ScheduledRunResult {
     /// Which.
     pub id: OccurrenceId,
     /// Queued, or Skipped.
@@ -78,7 +78,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn due(&self, now: DateTime<Utc>, limit: i64) -> Result<Vec<DueJob>> {
+    pub async fn due_jobs(&self, now: DateTime<Utc>, limit: i64) -> Result<Vec<DueJob>> {
         // One probe of the index for each priority, and only as many as it takes to fill the batch: sorting all that is
         // due would make a backlog slower the longer it is.
         let rows = sqlx::query!(
@@ -86,7 +86,7 @@ impl Store {
                       j.version, j.priority, j.timeout_seconds, j.start_at, j.end_at, j.jitter_seconds, j.calendars,
                       j.blackout, j.misfire_policy, j.catch_up_limit, j.catch_up_window_seconds, j.overlap_policy,
                       j.max_concurrent, j.concurrency_key, j.concurrency_key_limit, j.max_retries,
-                      j.base_retry_delay_seconds, j.retry_jitter_percent, j.zombie_timeout_seconds, j.on_lost,
+                      j.base_retry_delay_seconds, j.retry_jitter_percent, j.heartbeat_timeout_seconds, j.on_lost,
                       j.auto_disable
                  FROM (VALUES (5::smallint), (4), (3), (2), (1)) AS p (priority)
                 CROSS JOIN LATERAL (
@@ -124,16 +124,21 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer; then nothing was fired.
-    pub async fn fire(&self, fires: &[Fire], epoch: Option<i64>, now: DateTime<Utc>) -> Result<Vec<Made>> {
+    pub async fn create_scheduled_runs(
+        &self,
+        fires: &[NewScheduledRun],
+        epoch: Option<i64>,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<ScheduledRunResult>> {
         let jobs: Vec<Uuid> = fires.iter().map(|fire| fire.job_id.0).collect();
         let versions: Vec<i32> = fires.iter().map(|fire| fire.version).collect();
         let due: Vec<DateTime<Utc>> = fires.iter().map(|fire| fire.due).collect();
         let next: Vec<Option<DateTime<Utc>>> = fires.iter().map(|fire| fire.next_fire_at).collect();
         let ids: Vec<Uuid> = fires.iter().map(|fire| fire.occurrence_id.0).collect();
         let created: Vec<DateTime<Utc>> = fires.iter().map(|fire| fire.occurrence_id.created_at()).collect();
-        let skipped: Vec<bool> = fires.iter().map(|fire| fire.verdict == Verdict::Skip).collect();
+        let skipped: Vec<bool> = fires.iter().map(|fire| fire.action == DueAction::Skip).collect();
         let notes: Vec<Option<String>> = fires.iter().map(|fire| fire.note.clone()).collect();
-        if faults::sabotaged("s01") {
+        if faults::sabotaged("skip_compare_and_swap") {
             self.put_back(&jobs, &versions, &due).await?;
         }
         let rows = sqlx::query_file!(
@@ -156,7 +161,12 @@ impl Store {
         .await?;
         rows.into_iter()
             .map(|row| {
-                Ok(Made { id: OccurrenceId(row.id), status: status(row.status)?, is_held: row.is_held, note: row.note })
+                Ok(ScheduledRunResult {
+                    id: OccurrenceId(row.id),
+                    status: status(row.status)?,
+                    is_held: row.is_held,
+                    note: row.note,
+                })
             })
             .collect()
     }
@@ -210,7 +220,7 @@ impl Store {
         .execute(self.pool())
         .await?;
         if !sent.is_empty() {
-            faults::point("cp09");
+            faults::point("publisher.after_mark");
         }
         Ok(done.rows_affected())
     }
@@ -221,7 +231,12 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn unpublished(&self, before: DateTime<Utc>, left: &[OccurrenceId], limit: i64) -> Result<Vec<Queued>> {
+    pub async fn unsent_occurrences(
+        &self,
+        before: DateTime<Utc>,
+        left: &[OccurrenceId],
+        limit: i64,
+    ) -> Result<Vec<QueuedOccurrence>> {
         let left: Vec<Uuid> = left.iter().map(|id| id.0).collect();
         let rows = sqlx::query!(
             "SELECT id, job_id, job_name, worker_id, job_type, job_data, scheduled_for, attempt, failures, max_retries,
@@ -237,7 +252,7 @@ impl Store {
         )
         .fetch_all(self.pool())
         .await?;
-        Ok(rows.into_iter().map(|row| queued!(row)).collect())
+        Ok(rows.into_iter().map(|row| queued_occurrence!(row)).collect())
     }
 
     /// Every active job's due instant, for rebuilding the index, in slices of `limit` after `after`.
@@ -261,7 +276,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn due_instants(&self, ids: &[Uuid]) -> Result<Vec<(JobId, DateTime<Utc>)>> {
+    pub async fn due_times(&self, ids: &[Uuid]) -> Result<Vec<(JobId, DateTime<Utc>)>> {
         let rows = sqlx::query!(
             r#"SELECT id, next_fire_at AS "at!" FROM jobs WHERE id = ANY($1) AND next_fire_at IS NOT NULL"#,
             ids
@@ -276,7 +291,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn earliest_due(&self) -> Result<Option<DateTime<Utc>>> {
+    pub async fn earliest_due_time(&self) -> Result<Option<DateTime<Utc>>> {
         Ok(sqlx::query_scalar!(
             "SELECT min(e.next_fire_at)
                FROM (VALUES (5::smallint), (4), (3), (2), (1)) AS p (priority)
@@ -292,7 +307,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn is_paused(&self) -> Result<bool> {
+    pub async fn is_cluster_paused(&self) -> Result<bool> {
         Ok(sqlx::query_scalar!(r#"SELECT EXISTS (SELECT 1 FROM cluster_pause) AS "is_paused!""#)
             .fetch_one(self.pool())
             .await?)
@@ -304,7 +319,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn park(&self, id: JobId, version: i32, reason: &str) -> Result<()> {
+    pub async fn pause_unreadable_job(&self, id: JobId, version: i32, reason: &str) -> Result<()> {
         sqlx::query!(
             "UPDATE jobs SET is_active = false, next_fire_at = NULL, paused_reason = $2, version = version + 1
               WHERE id = $1 AND version = $3",

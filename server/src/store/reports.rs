@@ -6,32 +6,32 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
-use milvaion_api::view::OccurrenceRow;
+use milvaion_api::views::OccurrenceRow;
 use milvaion_protocol::id::OccurrenceId;
 use serde_json::Value;
 use uuid::Uuid;
 
 use super::{
     Result, Store, StoreError,
-    occurrences::{listed, status},
+    occurrences::{occurrence_row, status},
 };
-use crate::domain::{claim::Known, retry::Standing, transition::Change, zombie::OnLost};
+use crate::domain::{claim::RecordedAttempt, lost_run::LostRunRule, retry::RetryContext, transition::AttemptChange};
 
 /// What came of a batch of changes.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Applied {
+pub struct AppliedChanges {
     /// The changed rows, as they are now.
     pub rows: Vec<OccurrenceRow>,
     /// Those of which another instance had said that it runs this attempt.
     pub taken_over: HashSet<OccurrenceId>,
     /// Whether a slot became free.
-    pub freed: bool,
+    pub slot_freed: bool,
     /// Whether there are new failures.
-    pub failed: bool,
+    pub has_failures: bool,
     /// Whether a run has ended from whose end a job's pause is counted.
-    pub pauses: bool,
+    pub starts_pause: bool,
     /// Whether something waits for its next attempt now.
-    pub waits: bool,
+    pub has_delayed: bool,
 }
 
 impl Store {
@@ -41,11 +41,11 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer; then nothing was applied.
-    pub async fn apply(&self, changes: &[Change], now: DateTime<Utc>) -> Result<Applied> {
-        let mut changes: Vec<&Change> = changes.iter().collect();
+    pub async fn apply(&self, changes: &[AttemptChange], now: DateTime<Utc>) -> Result<AppliedChanges> {
+        let mut changes: Vec<&AttemptChange> = changes.iter().collect();
         changes.sort_by_key(|change| change.occurrence_id);
         let Some(newest) = changes.iter().map(|change| change.occurrence_id.created_at()).max() else {
-            return Ok(Applied::default());
+            return Ok(AppliedChanges::default());
         };
         let oldest = changes.iter().map(|change| change.occurrence_id.created_at()).min().unwrap_or(newest);
         let ids: Vec<Uuid> = changes.iter().map(|change| change.occurrence_id.0).collect();
@@ -67,11 +67,11 @@ impl Store {
             changes.iter().map(|change| serde_json::to_value(&change.steps).unwrap_or_default()).collect();
         let fingerprints: Vec<Option<String>> = changes.iter().map(|change| change.fingerprint.clone()).collect();
         let causes: Vec<Option<String>> =
-            changes.iter().map(|change| change.cause.map(|cause| cause.word().to_owned())).collect();
+            changes.iter().map(|change| change.cause.map(|cause| cause.as_str().to_owned())).collect();
         let waits: Vec<Option<DateTime<Utc>>> = changes.iter().map(|change| change.waits_until).collect();
         let failed: Vec<bool> = changes.iter().map(|change| change.counts_as_failure).collect();
-        let rescues: Vec<bool> = changes.iter().map(|change| change.is_rescue).collect();
-        let turns: Vec<bool> = changes.iter().map(|change| change.takes_turn).collect();
+        let rescues: Vec<bool> = changes.iter().map(|change| change.is_requeue).collect();
+        let turns: Vec<bool> = changes.iter().map(|change| change.is_quarantined).collect();
         let rows = sqlx::query_file!(
             "src/store/apply.sql",
             &ids,
@@ -101,16 +101,16 @@ impl Store {
         .fetch_all(self.pool())
         .await
         .map_err(StoreError::from)?;
-        let mut applied = Applied::default();
+        let mut applied = AppliedChanges::default();
         for row in rows {
-            applied.freed |= row.freed;
-            applied.failed |= row.failed;
-            applied.pauses |= row.pauses;
-            applied.waits |= row.waits_until.is_some();
+            applied.slot_freed |= row.freed;
+            applied.has_failures |= row.failed;
+            applied.starts_pause |= row.pauses;
+            applied.has_delayed |= row.waits_until.is_some();
             if row.was_elsewhere {
                 applied.taken_over.insert(OccurrenceId(row.id));
             }
-            applied.rows.push(listed!(row)?);
+            applied.rows.push(occurrence_row!(row)?);
         }
         Ok(applied)
     }
@@ -120,7 +120,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn known(&self, asked: &[OccurrenceId]) -> Result<HashMap<OccurrenceId, Known>> {
+    pub async fn recorded_attempts(&self, asked: &[OccurrenceId]) -> Result<HashMap<OccurrenceId, RecordedAttempt>> {
         let ids: Vec<Uuid> = asked.iter().map(|id| id.0).collect();
         let created: Vec<DateTime<Utc>> = asked.iter().map(|id| id.created_at()).collect();
         let rows = sqlx::query!(
@@ -134,7 +134,7 @@ impl Store {
         .await?;
         rows.into_iter()
             .map(|row| {
-                let known = Known {
+                let known = RecordedAttempt {
                     status: status(row.status)?,
                     attempt: row.attempt,
                     instance_id: row.instance_id,
@@ -150,7 +150,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn standings(&self, asked: &[(OccurrenceId, i32)]) -> Result<HashMap<OccurrenceId, Standing>> {
+    pub async fn retry_contexts(&self, asked: &[(OccurrenceId, i32)]) -> Result<HashMap<OccurrenceId, RetryContext>> {
         let ids: Vec<Uuid> = asked.iter().map(|(id, _)| id.0).collect();
         let created: Vec<DateTime<Utc>> = asked.iter().map(|(id, _)| id.created_at()).collect();
         let attempts: Vec<i32> = asked.iter().map(|(_, attempt)| *attempt).collect();
@@ -180,17 +180,17 @@ impl Store {
         Ok(rows
             .into_iter()
             .map(|row| {
-                let standing = Standing {
+                let standing = RetryContext {
                     worker_id: row.worker_id,
                     failures: row.failures,
                     max_retries: row.max_retries,
                     base_delay: Duration::from_secs(u64::try_from(row.base).unwrap_or_default()),
                     jitter_percent: row.jitter,
                     is_cancelled: row.is_cancelled,
-                    on_lost: OnLost::from_word(&row.on_lost),
-                    rescues: row.rescues,
-                    lived: row.sign.zip(row.started_at).map(|(sign, started)| sign - started),
-                    lane_is_open: row.lane_is_open,
+                    on_lost: LostRunRule::from_word(&row.on_lost),
+                    requeues: row.rescues,
+                    ran_for: row.sign.zip(row.started_at).map(|(sign, started)| sign - started),
+                    quarantine_is_open: row.lane_is_open,
                 };
                 (OccurrenceId(row.id), standing)
             })

@@ -2,7 +2,9 @@
 
 use chrono::{DateTime, Utc};
 use milvaion_protocol::id::CalendarId;
-use milvaion_schedule::rules::{Blackout, KeyLimit, Misfire, OnLost, Overlap, Rules};
+use milvaion_schedule::rules::{
+    BlackoutPolicy, ConcurrencyKeyLimit, LostRunPolicy, MisfirePolicy, OverlapPolicy, Rules,
+};
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -24,7 +26,7 @@ pub(crate) struct RuleColumns {
     pub(crate) max_retries: i16,
     pub(crate) base_retry_delay_seconds: i32,
     pub(crate) retry_jitter_percent: i16,
-    pub(crate) zombie_timeout_seconds: Option<i32>,
+    pub(crate) heartbeat_timeout_seconds: Option<i32>,
     pub(crate) on_lost: String,
     pub(crate) auto_disable: Value,
 }
@@ -39,8 +41,8 @@ impl RuleColumns {
             end_at: rules.end_at,
             jitter_seconds: int(rules.jitter_seconds),
             calendars: rules.calendars.iter().map(|id| id.0).collect(),
-            blackout: rules.blackout.word().to_owned(),
-            misfire: rules.misfire.word().to_owned(),
+            blackout: rules.blackout.as_str().to_owned(),
+            misfire: rules.misfire.as_str().to_owned(),
             catch_up_limit: int(rules.catch_up_limit),
             catch_up_window_seconds: int(rules.catch_up_window_seconds),
             overlap: rules.overlap.code(),
@@ -50,8 +52,8 @@ impl RuleColumns {
             max_retries: small(rules.max_retries),
             base_retry_delay_seconds: int(rules.base_retry_delay_seconds),
             retry_jitter_percent: small(rules.retry_jitter_percent),
-            zombie_timeout_seconds: rules.zombie_timeout_seconds.map(int),
-            on_lost: rules.on_lost.word().to_owned(),
+            heartbeat_timeout_seconds: rules.heartbeat_timeout_seconds.map(int),
+            on_lost: rules.on_lost.as_str().to_owned(),
             auto_disable: rules
                 .auto_disable
                 .and_then(|breaker| serde_json::to_value(breaker).ok())
@@ -69,18 +71,18 @@ impl RuleColumns {
             end_at: self.end_at,
             jitter_seconds: number(self.jitter_seconds, 0),
             calendars: self.calendars.into_iter().map(CalendarId).collect(),
-            blackout: Blackout::from_word(&self.blackout).unwrap_or_default(),
-            misfire: Misfire::from_word(&self.misfire).unwrap_or_default(),
+            blackout: BlackoutPolicy::parse(&self.blackout).unwrap_or_default(),
+            misfire: MisfirePolicy::parse(&self.misfire).unwrap_or_default(),
             catch_up_limit: number(self.catch_up_limit, usual.catch_up_limit),
             catch_up_window_seconds: number(self.catch_up_window_seconds, usual.catch_up_window_seconds),
-            overlap: Overlap::from_code(self.overlap),
+            overlap: OverlapPolicy::from_code(self.overlap),
             max_concurrent: small(self.max_concurrent),
-            key_limit: self.key.zip(small(self.key_limit)).map(|(key, limit)| KeyLimit { key, limit }),
+            key_limit: self.key.zip(small(self.key_limit)).map(|(key, limit)| ConcurrencyKeyLimit { key, limit }),
             max_retries: u16::try_from(self.max_retries).unwrap_or(0),
             base_retry_delay_seconds: number(self.base_retry_delay_seconds, usual.base_retry_delay_seconds),
             retry_jitter_percent: u16::try_from(self.retry_jitter_percent).unwrap_or(0),
-            zombie_timeout_seconds: self.zombie_timeout_seconds.and_then(|n| u32::try_from(n).ok()),
-            on_lost: OnLost::from_word(&self.on_lost).unwrap_or_default(),
+            heartbeat_timeout_seconds: self.heartbeat_timeout_seconds.and_then(|n| u32::try_from(n).ok()),
+            on_lost: LostRunPolicy::parse(&self.on_lost).unwrap_or_default(),
             auto_disable: serde_json::from_value(self.auto_disable).ok(),
         }
     }
@@ -106,7 +108,7 @@ macro_rules! rules_in {
             max_retries: $row.max_retries,
             base_retry_delay_seconds: $row.base_retry_delay_seconds,
             retry_jitter_percent: $row.retry_jitter_percent,
-            zombie_timeout_seconds: $row.zombie_timeout_seconds,
+            heartbeat_timeout_seconds: $row.heartbeat_timeout_seconds,
             on_lost: $row.on_lost,
             auto_disable: $row.auto_disable,
         }
@@ -125,10 +127,10 @@ mod tests {
     fn what_goes_in_comes_out() {
         let rules = Rules {
             jitter_seconds: 9,
-            overlap: Overlap::Queue,
-            key_limit: Some(KeyLimit { key: "db".into(), limit: 3 }),
+            overlap: OverlapPolicy::Queue,
+            key_limit: Some(ConcurrencyKeyLimit { key: "db".into(), limit: 3 }),
             retry_jitter_percent: 20,
-            on_lost: OnLost::Fail,
+            on_lost: LostRunPolicy::Fail,
             auto_disable: Some(AutoDisable { threshold: 3, window_seconds: 60, cool_down_seconds: None }),
             ..Rules::default()
         };

@@ -8,7 +8,7 @@ use super::{Result, Store};
 
 /// How many sessions of people who have not signed in are kept at a time. Such a session only carries a message to the
 /// next page, and anybody can cause one, so there must be an end to them.
-const MAX_ANONYMOUS: i64 = 10_000;
+const MAX_ANONYMOUS_SESSIONS: i64 = 10_000;
 
 /// A session that has not ended.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,7 +38,7 @@ impl Store {
             row.data,
             row.user_id.map(|id| id.0),
             row.expires_at,
-            MAX_ANONYMOUS
+            MAX_ANONYMOUS_SESSIONS
         )
         .execute(self.pool())
         .await?;

@@ -7,8 +7,8 @@
 use chrono::{DateTime, Utc};
 use milvaion_protocol::id::{JobId, OccurrenceId};
 
-use super::{Result, Store, waits::queued};
-use crate::domain::message::Queued;
+use super::{Result, Store, delayed::queued_occurrence};
+use crate::domain::message::QueuedOccurrence;
 
 impl Store {
     /// Lets go what may run now, at most `limit`. Nothing while the cluster is paused.
@@ -16,7 +16,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer; then nothing was let go.
-    pub async fn release(&self, limit: i64) -> Result<Vec<Queued>> {
+    pub async fn grant_slots(&self, limit: i64) -> Result<Vec<QueuedOccurrence>> {
         let waits = sqlx::query_scalar!(
             r#"SELECT EXISTS (SELECT 1 FROM slots WHERE NOT is_taken) AND NOT EXISTS (SELECT 1 FROM cluster_pause) AS "waits!""#
         )
@@ -30,7 +30,7 @@ impl Store {
         sqlx::query!("SELECT pg_advisory_xact_lock(hashtext('milvaion.slots'))").execute(&mut *tx).await?;
         let rows = sqlx::query_file!("src/store/release.sql", limit).fetch_all(&mut *tx).await?;
         tx.commit().await?;
-        Ok(rows.into_iter().map(|row| queued!(row)).collect())
+        Ok(rows.into_iter().map(|row| queued_occurrence!(row)).collect())
     }
 
     /// Open occurrences whose job has a younger one waiting that is to replace them, oldest first.
@@ -38,7 +38,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn replaced(&self, limit: i64) -> Result<Vec<(OccurrenceId, OccurrenceId)>> {
+    pub async fn occurrences_to_replace(&self, limit: i64) -> Result<Vec<(OccurrenceId, OccurrenceId)>> {
         let rows = sqlx::query!(
             r#"SELECT s.occurrence_id AS "old!", max(w.occurrence_id::text) AS "new!"
                  FROM slots s
@@ -73,7 +73,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn begin_pauses(&self, now: DateTime<Utc>) -> Result<Vec<(JobId, DateTime<Utc>)>> {
+    pub async fn schedule_after_end(&self, now: DateTime<Utc>) -> Result<Vec<(JobId, DateTime<Utc>)>> {
         let rows = sqlx::query!(
             r#"UPDATE jobs j
                   SET next_fire_at = greatest(j.start_at,

@@ -4,19 +4,19 @@
 //! about a person is in [`UserRow`].
 
 mod invites;
-mod tries;
+mod sign_in_throttle;
 
 use chrono::{DateTime, Utc};
 use milvaion_api::{
-    access::Role,
-    view::{Me, UserView},
+    permissions::Role,
+    views::{CurrentUser, UserView},
 };
 use milvaion_protocol::id::UserId;
 use serde_json::json;
 use uuid::Uuid;
 
-pub use invites::{Acceptance, InviteRow, NewInvite, NewUser};
-pub use tries::Try;
+pub use invites::{InviteAcceptance, InviteRow, NewInvite, NewUser};
+pub use sign_in_throttle::SignInThrottle;
 
 use super::{
     Result, Store, StoreError,
@@ -45,8 +45,8 @@ pub struct UserRow {
 impl UserRow {
     /// Who they are to the pages.
     #[must_use]
-    pub fn me(&self) -> Me {
-        Me { id: self.id, name: self.name.clone(), email: self.email.clone(), role: self.role }
+    pub fn me(&self) -> CurrentUser {
+        CurrentUser { id: self.id, name: self.name.clone(), email: self.email.clone(), role: self.role }
     }
 
     /// Their line on the team page.
@@ -190,7 +190,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn signed_in(
+    pub async fn record_sign_in(
         &self,
         user: &UserRow,
         stronger_hash: Option<&str>,
@@ -218,7 +218,13 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn set_user_active(&self, id: UserId, active: bool, by: &Me, now: DateTime<Utc>) -> Result<bool> {
+    pub async fn set_user_active(
+        &self,
+        id: UserId,
+        active: bool,
+        by: &CurrentUser,
+        now: DateTime<Utc>,
+    ) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         let changed =
             sqlx::query!("UPDATE users SET is_active = $2 WHERE id = $1", id.0, active).execute(&mut *tx).await?;
@@ -241,7 +247,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn set_user_role(&self, id: UserId, role: Role, by: &Me, now: DateTime<Utc>) -> Result<bool> {
+    pub async fn set_user_role(&self, id: UserId, role: Role, by: &CurrentUser, now: DateTime<Utc>) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         let before = sqlx::query_scalar!("SELECT role FROM users WHERE id = $1 FOR UPDATE", id.0)
             .fetch_optional(&mut *tx)

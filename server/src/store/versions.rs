@@ -1,7 +1,7 @@
 //! The definitions a job has had. They outlive the job.
 
 use milvaion_api::{
-    page::{self, Page},
+    page::{self, ListPage},
     versions::{VersionRow, VersionView},
 };
 use milvaion_protocol::id::{CalendarId, JobId};
@@ -16,8 +16,8 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn versions(&self, id: JobId, before: Option<i32>, limit: u32) -> Result<Page<VersionRow>> {
-        let limit = page::rows(limit);
+    pub async fn versions(&self, id: JobId, before: Option<i32>, limit: u32) -> Result<ListPage<VersionRow>> {
+        let limit = page::effective_limit(limit);
         let mut rows = sqlx::query_as!(
             VersionRow,
             "SELECT version, changed_at, changed_by FROM job_versions
@@ -31,7 +31,7 @@ impl Store {
         let more = rows.len() > limit as usize;
         rows.truncate(limit as usize);
         let next = rows.last().filter(|_| more).map(|row| row.version.to_string());
-        Ok(Page { rows, next })
+        Ok(ListPage { rows, next })
     }
 
     /// One version of a job's definition, also when the job is deleted.

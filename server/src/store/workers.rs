@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashSet};
 
 use chrono::{DateTime, Utc};
-use milvaion_api::view::{InstanceView, JobTypeView, WorkerView};
-use milvaion_protocol::message::{Heartbeat, Hello, JobTypeInfo, MAX_NOTICE, cut};
+use milvaion_api::views::{InstanceView, JobTypeView, WorkerView};
+use milvaion_protocol::message::{InstanceHeartbeat, InstanceHello, JobTypeInfo, MAX_NOTICE_BYTES, truncate_text};
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -17,7 +17,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn hello(&self, hello: &Hello, now: DateTime<Utc>) -> Result<()> {
+    pub async fn hello(&self, hello: &InstanceHello, now: DateTime<Utc>) -> Result<()> {
         let mut tx = self.pool().begin().await?;
         sqlx::query!(
             "INSERT INTO workers (id, first_seen_at, last_seen_at) VALUES ($1, $2, $2)
@@ -80,7 +80,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn heartbeat(&self, beat: &Heartbeat, now: DateTime<Utc>) -> Result<Option<bool>> {
+    pub async fn heartbeat(&self, beat: &InstanceHeartbeat, now: DateTime<Utc>) -> Result<Option<bool>> {
         let running: Vec<Uuid> = beat.running.iter().map(|id| id.0).collect();
         let notice = beat.notice.as_ref().filter(|text| !text.trim().is_empty());
         Ok(sqlx::query_scalar!(
@@ -94,7 +94,7 @@ impl Store {
             i32::try_from(running.len()).unwrap_or(i32::MAX),
             &running,
             // Cut last, because what `clean` puts in is longer than what it takes out.
-            notice.map(|text| cut(clean(text.clone()), MAX_NOTICE))
+            notice.map(|text| truncate_text(clean(text.clone()), MAX_NOTICE_BYTES))
         )
         .fetch_optional(self.pool())
         .await?)

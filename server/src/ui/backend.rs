@@ -6,19 +6,22 @@ use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use http::request::Parts;
 use milvaion_api::{
-    access::{Action, Role},
     calendar_form::CalendarForm,
-    failure::{DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow, Resolved, Retried, Which},
-    page::{JobFilter, OccurrenceFilter, Page},
-    request::{JobForm, JobInput},
-    versions::{Difference, Restored, VersionStep},
-    view::{
-        BlackoutView, CalendarName, CalendarRow, CalendarView, ClusterPause, FormContext, InviteInfo, JobRow, JobView,
-        Me, OccurrenceRow, OccurrenceView, Overview, SchedulePreview, TeamView, WorkerView,
+    failures::{
+        DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow, FailureSelection,
+        ResolveFailuresResult, RetryFailuresResult,
+    },
+    page::{JobFilter, ListPage, OccurrenceFilter},
+    permissions::{Permission, Role},
+    requests::{JobForm, JobInput},
+    versions::{RestoreVersionResult, VersionDiff, VersionStep},
+    views::{
+        BlackoutView, CalendarName, CalendarRow, CalendarView, ClusterOverview, ClusterPause, CurrentUser, InviteInfo,
+        JobFormContext, JobRow, JobView, OccurrenceRow, OccurrenceView, SchedulePreview, TeamView, WorkerView,
     },
 };
 use milvaion_app::{
-    backend::{Backend, Flash, RetryInput, TriggerInput},
+    backend::{DashboardBackend, FlashMessage, RetryInput, TriggerInput},
     error::AppError,
 };
 use milvaion_protocol::{
@@ -32,10 +35,10 @@ use super::{calendars, failures, preview::preview};
 use crate::{
     clock::Clock,
     command::{
-        cluster::Cluster,
+        cluster::ClusterCommands,
         invite,
-        jobs::Jobs,
-        sign_in::{self, Hasher},
+        jobs::JobCommands,
+        sign_in::{self, PassphraseHasher},
     },
     config::http::HttpConfig,
     domain::liveness,
@@ -44,7 +47,7 @@ use crate::{
 };
 
 /// How many log lines a page opens with.
-const LOG_LINES: i64 = 500;
+const MAX_LOG_LINES: i64 = 500;
 
 /// The server behind the dashboard.
 #[derive(Debug)]
@@ -54,11 +57,11 @@ pub struct ServerBackend {
     /// What time it is.
     pub clock: Clock,
     /// Changing jobs.
-    pub jobs: Jobs,
+    pub jobs: JobCommands,
     /// Pausing everything.
-    pub cluster: Cluster,
+    pub cluster: ClusterCommands,
     /// Hashing passphrases.
-    pub hasher: Hasher,
+    pub hasher: PassphraseHasher,
     /// How every part is.
     pub health: HealthCheck,
     /// Who reaches us how.
@@ -74,7 +77,7 @@ impl ServerBackend {
 
     async fn view(&self, job: StoredJob, viewer_zone: Option<&str>) -> Result<JobView, AppError> {
         let alive = self.store.alive_types(liveness::alive_since(self.clock.now())).await?;
-        let mut recent = self.store.recent(&[job.id.0]).await?;
+        let mut recent = self.store.recent_statuses(&[job.id.0]).await?;
         let definition = job.definition;
         let schema = self.store.schema(&definition.worker_id, &definition.job_type).await?;
         Ok(JobView {
@@ -83,7 +86,7 @@ impl ServerBackend {
                 display_name: definition.display_name.clone(),
                 worker_id: definition.worker_id.clone(),
                 job_type: definition.job_type.clone(),
-                schedule_words: definition.schedule.words(),
+                schedule_words: definition.schedule.describe(),
                 next_fire_at: job.next_fire_at,
                 is_active: definition.is_active,
                 tags: definition.tags.clone(),
@@ -138,16 +141,16 @@ fn no_job() -> AppError {
 }
 
 #[async_trait]
-impl Backend for ServerBackend {
-    async fn authorize(&self, parts: &Parts, action: Action) -> Result<Me, AppError> {
+impl DashboardBackend for ServerBackend {
+    async fn authorize(&self, parts: &Parts, action: Permission) -> Result<CurrentUser, AppError> {
         guard::authorize(&self.store, &self.clock, &self.config, parts, action).await
     }
 
-    async fn me(&self, parts: &Parts) -> Result<Option<Me>, AppError> {
+    async fn me(&self, parts: &Parts) -> Result<Option<CurrentUser>, AppError> {
         guard::me(&self.store, &self.clock, parts).await
     }
 
-    async fn sign_in(&self, parts: &Parts, email: &str, passphrase: &str) -> Result<Me, AppError> {
+    async fn sign_in(&self, parts: &Parts, email: &str, passphrase: &str) -> Result<CurrentUser, AppError> {
         let address = self.address(parts);
         let me = sign_in::sign_in(&self.store, &self.clock, &self.hasher, address, email, passphrase).await?;
         session::sign_in_session(guard::session(parts)?, &me, self.clock.now()).await?;
@@ -177,7 +180,7 @@ impl Backend for ServerBackend {
         name: &str,
         email: &str,
         passphrase: &str,
-    ) -> Result<Me, AppError> {
+    ) -> Result<CurrentUser, AppError> {
         let address = self.address(parts);
         let me =
             invite::accept(&self.store, &self.clock, &self.hasher, address, token, name, email, passphrase).await?;
@@ -185,23 +188,23 @@ impl Backend for ServerBackend {
         Ok(me)
     }
 
-    async fn put_flash(&self, parts: &Parts, flash: Flash) -> Result<(), AppError> {
+    async fn put_flash(&self, parts: &Parts, flash: FlashMessage) -> Result<(), AppError> {
         session::put_flash(guard::session(parts)?, flash).await
     }
 
-    async fn take_flash(&self, parts: &Parts, form: &str) -> Result<Option<Flash>, AppError> {
+    async fn take_flash(&self, parts: &Parts, form: &str) -> Result<Option<FlashMessage>, AppError> {
         session::take_flash(guard::session(parts)?, form).await
     }
 
-    async fn overview(&self, _me: &Me) -> Result<Overview, AppError> {
+    async fn overview(&self, _me: &CurrentUser) -> Result<ClusterOverview, AppError> {
         let now = self.clock.now();
         let (numbers, open_failures, health) = tokio::join!(
-            self.store.numbers(now, liveness::alive_since(now)),
+            self.store.overview_snapshot(now, liveness::alive_since(now)),
             self.store.open_failures(),
             self.health.items()
         );
         let numbers = numbers?;
-        Ok(Overview {
+        Ok(ClusterOverview {
             now,
             health,
             last_hour: numbers.last_hour,
@@ -216,28 +219,28 @@ impl Backend for ServerBackend {
         })
     }
 
-    async fn cluster_state(&self, _me: &Me) -> Result<Option<ClusterPause>, AppError> {
+    async fn cluster_state(&self, _me: &CurrentUser) -> Result<Option<ClusterPause>, AppError> {
         self.cluster.state().await
     }
 
-    async fn pause_cluster(&self, me: &Me, reason: &str) -> Result<(), AppError> {
+    async fn pause_cluster(&self, me: &CurrentUser, reason: &str) -> Result<(), AppError> {
         self.cluster.pause(me, reason).await
     }
 
-    async fn resume_cluster(&self, me: &Me) -> Result<(), AppError> {
+    async fn resume_cluster(&self, me: &CurrentUser) -> Result<(), AppError> {
         self.cluster.resume(me).await
     }
 
-    async fn jobs(&self, _me: &Me, filter: JobFilter) -> Result<Page<JobRow>, AppError> {
+    async fn jobs(&self, _me: &CurrentUser, filter: JobFilter) -> Result<ListPage<JobRow>, AppError> {
         Ok(self.store.jobs(&filter, liveness::alive_since(self.clock.now())).await?)
     }
 
-    async fn job(&self, _me: &Me, id: JobId, viewer_zone: Option<&str>) -> Result<JobView, AppError> {
+    async fn job(&self, _me: &CurrentUser, id: JobId, viewer_zone: Option<&str>) -> Result<JobView, AppError> {
         let job = self.store.job(id).await?.ok_or_else(no_job)?;
         self.view(job, viewer_zone).await
     }
 
-    async fn form_context(&self, _me: &Me, job: Option<JobId>) -> Result<FormContext, AppError> {
+    async fn form_context(&self, _me: &CurrentUser, job: Option<JobId>) -> Result<JobFormContext, AppError> {
         let job = match job {
             Some(id) => {
                 let stored = self.store.job(id).await?.ok_or_else(no_job)?;
@@ -245,7 +248,7 @@ impl Backend for ServerBackend {
             }
             None => None,
         };
-        Ok(FormContext {
+        Ok(JobFormContext {
             job_types: self.store.job_types(liveness::alive_since(self.clock.now())).await?,
             zones: schedule::zone_names().into_iter().map(str::to_owned).collect(),
             calendars: calendars::rows(self.jobs.calendars().await?, self.clock.now()),
@@ -253,12 +256,17 @@ impl Backend for ServerBackend {
         })
     }
 
-    async fn preview(&self, _me: &Me, form: &JobForm, viewer_zone: Option<&str>) -> Result<SchedulePreview, AppError> {
+    async fn preview(
+        &self,
+        _me: &CurrentUser,
+        form: &JobForm,
+        viewer_zone: Option<&str>,
+    ) -> Result<SchedulePreview, AppError> {
         let schedule = form.schedule().map_err(AppError::Fields)?;
         // A wrong rule has its message beside its own field; the schedule can be shown without it.
         let rules = form.rules().unwrap_or_default();
         let id = form.id.parse().unwrap_or_default();
-        let job = JobInput::sketch(schedule, rules);
+        let job = JobInput::schedule_only(schedule, rules);
         let next = match self.store.job(id).await? {
             Some(before) => self.jobs.next_after_edit(&before, &job, self.clock.now()).await?,
             None => None,
@@ -266,114 +274,165 @@ impl Backend for ServerBackend {
         self.preview_of(id, &job, next, viewer_zone).await
     }
 
-    async fn check_job(&self, _me: &Me, form: &JobForm) -> Result<(), AppError> {
+    async fn check_job(&self, _me: &CurrentUser, form: &JobForm) -> Result<(), AppError> {
         self.jobs.check(form).await.map(drop)
     }
 
-    async fn save_job(&self, me: &Me, form: &JobForm) -> Result<JobId, AppError> {
+    async fn save_job(&self, me: &CurrentUser, form: &JobForm) -> Result<JobId, AppError> {
         self.jobs.save(me, form).await
     }
 
-    async fn trigger_job(&self, me: &Me, id: JobId, input: TriggerInput) -> Result<OccurrenceId, AppError> {
-        self.jobs.trigger(me, id, input).await
+    async fn trigger_job(&self, me: &CurrentUser, id: JobId, input: TriggerInput) -> Result<OccurrenceId, AppError> {
+        self.jobs.run_now(me, id, input).await
     }
 
-    async fn set_job_active(&self, me: &Me, id: JobId, active: bool, reason: &str) -> Result<(), AppError> {
+    async fn set_job_active(&self, me: &CurrentUser, id: JobId, active: bool, reason: &str) -> Result<(), AppError> {
         self.jobs.set_active(me, id, active, reason).await
     }
 
-    async fn delete_job(&self, me: &Me, id: JobId) -> Result<String, AppError> {
+    async fn delete_job(&self, me: &CurrentUser, id: JobId) -> Result<String, AppError> {
         self.jobs.delete(me, id).await
     }
 
-    async fn calendars(&self, _me: &Me) -> Result<Vec<CalendarRow>, AppError> {
+    async fn calendars(&self, _me: &CurrentUser) -> Result<Vec<CalendarRow>, AppError> {
         Ok(calendars::rows(self.jobs.calendars().await?, self.clock.now()))
     }
 
-    async fn calendar(&self, _me: &Me, id: CalendarId) -> Result<CalendarView, AppError> {
+    async fn calendar(&self, _me: &CurrentUser, id: CalendarId) -> Result<CalendarView, AppError> {
         calendars::view(&self.store, id).await
     }
 
-    async fn check_calendar(&self, _me: &Me, form: &CalendarForm) -> Result<Vec<BlackoutView>, AppError> {
+    async fn check_calendar(&self, _me: &CurrentUser, form: &CalendarForm) -> Result<Vec<BlackoutView>, AppError> {
         let calendar = form.check().map_err(AppError::Fields)?;
-        Ok(calendars::falls(&calendar, self.clock.now()))
+        Ok(calendars::upcoming_blackouts(&calendar, self.clock.now()))
     }
 
-    async fn save_calendar(&self, me: &Me, form: &CalendarForm) -> Result<CalendarId, AppError> {
+    async fn save_calendar(&self, me: &CurrentUser, form: &CalendarForm) -> Result<CalendarId, AppError> {
         let calendar = form.check().map_err(AppError::Fields)?;
-        self.jobs.save_calendar(me, calendars::edited(form)?, &calendar).await
+        self.jobs.save_calendar(me, calendars::edited_version(form)?, &calendar).await
     }
 
-    async fn delete_calendar(&self, me: &Me, id: CalendarId) -> Result<String, AppError> {
+    async fn delete_calendar(&self, me: &CurrentUser, id: CalendarId) -> Result<String, AppError> {
         self.jobs.delete_calendar(me, id).await
     }
 
-    async fn job_history(&self, _me: &Me, id: JobId, before: Option<i32>) -> Result<Page<VersionStep>, AppError> {
+    async fn job_history(
+        &self,
+        _me: &CurrentUser,
+        id: JobId,
+        before: Option<i32>,
+    ) -> Result<ListPage<VersionStep>, AppError> {
         self.jobs.history(id, before).await
     }
 
-    async fn compare_versions(&self, _me: &Me, id: JobId, from: i32, to: i32) -> Result<Difference, AppError> {
+    async fn compare_versions(
+        &self,
+        _me: &CurrentUser,
+        id: JobId,
+        from: i32,
+        to: i32,
+    ) -> Result<VersionDiff, AppError> {
         self.jobs.compare_versions(id, from, to).await
     }
 
-    async fn restore_version(&self, me: &Me, id: JobId, version: i32, expected: i32) -> Result<Restored, AppError> {
+    async fn restore_version(
+        &self,
+        me: &CurrentUser,
+        id: JobId,
+        version: i32,
+        expected: i32,
+    ) -> Result<RestoreVersionResult, AppError> {
         self.jobs.restore(me, id, version, expected).await
     }
 
-    async fn failure_groups(&self, _me: &Me, filter: FailureFilter) -> Result<Page<FailureGroup>, AppError> {
+    async fn failure_groups(
+        &self,
+        _me: &CurrentUser,
+        filter: FailureFilter,
+    ) -> Result<ListPage<FailureGroup>, AppError> {
         failures::groups(self, &filter).await
     }
 
-    async fn failures(&self, _me: &Me, filter: FailureFilter) -> Result<Page<FailureRow>, AppError> {
+    async fn failures(&self, _me: &CurrentUser, filter: FailureFilter) -> Result<ListPage<FailureRow>, AppError> {
         failures::page(self, &filter).await
     }
 
-    async fn failure(&self, _me: &Me, id: OccurrenceId) -> Result<FailureRow, AppError> {
+    async fn failure(&self, _me: &CurrentUser, id: OccurrenceId) -> Result<FailureRow, AppError> {
         failures::one(self, id).await
     }
 
-    async fn retry_failures(&self, me: &Me, which: &Which, seen: usize, how: RetryInput) -> Result<Retried, AppError> {
+    async fn retry_failures(
+        &self,
+        me: &CurrentUser,
+        which: &FailureSelection,
+        seen: usize,
+        how: RetryInput,
+    ) -> Result<RetryFailuresResult, AppError> {
         failures::retry(self, me, which, seen, &how).await
     }
 
-    async fn resolve_failures(&self, me: &Me, which: &Which, seen: usize, note: &str) -> Result<Resolved, AppError> {
+    async fn resolve_failures(
+        &self,
+        me: &CurrentUser,
+        which: &FailureSelection,
+        seen: usize,
+        note: &str,
+    ) -> Result<ResolveFailuresResult, AppError> {
         failures::resolve(self, me, which, seen, note).await
     }
 
-    async fn dead_letters(&self, _me: &Me, filter: DeadLetterFilter) -> Result<Page<DeadLetterRow>, AppError> {
-        failures::letters(self, &filter).await
+    async fn dead_letters(
+        &self,
+        _me: &CurrentUser,
+        filter: DeadLetterFilter,
+    ) -> Result<ListPage<DeadLetterRow>, AppError> {
+        failures::dead_letters(self, &filter).await
     }
 
-    async fn resolve_dead_letters(&self, me: &Me, ids: &[DeadLetterId], note: &str) -> Result<usize, AppError> {
+    async fn resolve_dead_letters(
+        &self,
+        me: &CurrentUser,
+        ids: &[DeadLetterId],
+        note: &str,
+    ) -> Result<usize, AppError> {
         self.jobs.resolve_dead_letters(me, ids, note).await
     }
 
-    async fn occurrences(&self, _me: &Me, filter: OccurrenceFilter) -> Result<Page<OccurrenceRow>, AppError> {
+    async fn occurrences(
+        &self,
+        _me: &CurrentUser,
+        filter: OccurrenceFilter,
+    ) -> Result<ListPage<OccurrenceRow>, AppError> {
         Ok(self.store.occurrences(&filter).await?)
     }
 
-    async fn occurrence(&self, _me: &Me, id: OccurrenceId) -> Result<OccurrenceView, AppError> {
+    async fn occurrence(&self, _me: &CurrentUser, id: OccurrenceId) -> Result<OccurrenceView, AppError> {
         let alive_since = liveness::alive_since(self.clock.now());
         self.store
-            .occurrence(id, LOG_LINES, alive_since)
+            .occurrence(id, MAX_LOG_LINES, alive_since)
             .await?
             .ok_or_else(|| AppError::NotFound("This occurrence does not exist, or is no longer kept.".into()))
     }
 
-    async fn log_before(&self, _me: &Me, id: OccurrenceId, before_seq: i64) -> Result<Vec<LogLine>, AppError> {
-        Ok(self.store.log_before(id, before_seq, LOG_LINES).await?)
+    async fn log_before(&self, _me: &CurrentUser, id: OccurrenceId, before_seq: i64) -> Result<Vec<LogLine>, AppError> {
+        Ok(self.store.log_before(id, before_seq, MAX_LOG_LINES).await?)
     }
 
-    async fn cancel_occurrence(&self, me: &Me, id: OccurrenceId, reason: &str) -> Result<OccurrenceStatus, AppError> {
+    async fn cancel_occurrence(
+        &self,
+        me: &CurrentUser,
+        id: OccurrenceId,
+        reason: &str,
+    ) -> Result<OccurrenceStatus, AppError> {
         self.jobs.cancel(me, id, reason).await
     }
 
-    async fn workers(&self, _me: &Me) -> Result<Vec<WorkerView>, AppError> {
+    async fn workers(&self, _me: &CurrentUser) -> Result<Vec<WorkerView>, AppError> {
         let now = self.clock.now();
         Ok(self.store.workers(now - chrono::Duration::days(1), now).await?)
     }
 
-    async fn team(&self, _me: &Me) -> Result<TeamView, AppError> {
+    async fn team(&self, _me: &CurrentUser) -> Result<TeamView, AppError> {
         let users = self.store.list_users().await?;
         let invites = self.store.list_invites(self.clock.now()).await?;
         Ok(TeamView {
@@ -382,11 +441,11 @@ impl Backend for ServerBackend {
         })
     }
 
-    async fn invite_user(&self, me: &Me, name: &str, role: Role) -> Result<String, AppError> {
+    async fn invite_user(&self, me: &CurrentUser, name: &str, role: Role) -> Result<String, AppError> {
         invite::create(&self.store, &self.clock, me, name, role).await
     }
 
-    async fn revoke_invite(&self, me: &Me, id: UserId) -> Result<(), AppError> {
+    async fn revoke_invite(&self, me: &CurrentUser, id: UserId) -> Result<(), AppError> {
         invite::revoke(&self.store, &self.clock, me, id).await
     }
 }

@@ -4,12 +4,12 @@ use chrono::{DateTime, NaiveTime, Utc};
 use chrono_tz::Tz;
 use milvaion_api::{
     calendar_form::CalendarForm,
-    view::{BlackoutView, CalendarRow, CalendarView},
+    views::{BlackoutView, CalendarRow, CalendarView},
 };
 use milvaion_app::error::AppError;
 use milvaion_protocol::id::CalendarId;
 use milvaion_schedule::{
-    calendar::{Calendar, Fall},
+    calendar::{BlackoutPeriod, Calendar},
     schedule::parse_zone,
 };
 
@@ -19,9 +19,9 @@ use crate::{
 };
 
 /// How many coming blackouts are shown.
-const FALLS: usize = 5;
+const UPCOMING_BLACKOUTS: usize = 5;
 /// How many of the jobs that keep to a calendar its page names.
-const JOBS: i64 = 20;
+const MAX_LISTED_JOBS: i64 = 20;
 
 /// The list.
 #[must_use]
@@ -33,9 +33,9 @@ pub fn rows(calendars: Vec<StoredCalendar>, now: DateTime<Utc>) -> Vec<CalendarR
             let zone = parse_zone(&calendar.zone).unwrap_or(Tz::UTC);
             CalendarRow {
                 id: stored.id,
-                words: calendar.words(now.with_timezone(&zone).date_naive()),
+                words: calendar.describe(now.with_timezone(&zone).date_naive()),
                 jobs: stored.jobs,
-                next: calendar.falls(now, 1).first().map(|fall| written(*fall, zone, now)),
+                next: calendar.next_blackouts(now, 1).first().map(|fall| written(*fall, zone, now)),
                 name: calendar.name,
                 zone: calendar.zone,
             }
@@ -54,7 +54,7 @@ pub async fn view(store: &Store, id: CalendarId) -> Result<CalendarView, AppErro
         id,
         version: stored.version,
         calendar: stored.calendar,
-        jobs: store.jobs_keeping(id, JOBS).await?,
+        jobs: store.calendar_job_names(id, MAX_LISTED_JOBS).await?,
         jobs_total: stored.jobs,
         modified_at: stored.modified_at,
         modified_by: stored.modified_by,
@@ -63,9 +63,9 @@ pub async fn view(store: &Store, id: CalendarId) -> Result<CalendarView, AppErro
 
 /// The next blackouts.
 #[must_use]
-pub fn falls(calendar: &Calendar, now: DateTime<Utc>) -> Vec<BlackoutView> {
+pub fn upcoming_blackouts(calendar: &Calendar, now: DateTime<Utc>) -> Vec<BlackoutView> {
     let zone = parse_zone(&calendar.zone).unwrap_or(Tz::UTC);
-    calendar.falls(now, FALLS).into_iter().map(|fall| written(fall, zone, now)).collect()
+    calendar.next_blackouts(now, UPCOMING_BLACKOUTS).into_iter().map(|fall| written(fall, zone, now)).collect()
 }
 
 /// Which calendar a form changes, at which version; none when it makes one.
@@ -73,7 +73,7 @@ pub fn falls(calendar: &Calendar, now: DateTime<Utc>) -> Vec<BlackoutView> {
 /// # Errors
 ///
 /// `NotFound` for an id that is none, `Conflict` for a version that is none.
-pub fn edited(form: &CalendarForm) -> Result<Option<(CalendarId, i32)>, AppError> {
+pub fn edited_version(form: &CalendarForm) -> Result<Option<(CalendarId, i32)>, AppError> {
     if form.id.is_empty() {
         return Ok(None);
     }
@@ -83,7 +83,7 @@ pub fn edited(form: &CalendarForm) -> Result<Option<(CalendarId, i32)>, AppError
     Ok(Some((id, version)))
 }
 
-fn written(fall: Fall, zone: Tz, now: DateTime<Utc>) -> BlackoutView {
+fn written(fall: BlackoutPeriod, zone: Tz, now: DateTime<Utc>) -> BlackoutView {
     let is_now = fall.from <= now;
     let from = fall.from.with_timezone(&zone);
     let Some(to) = fall.to.map(|to| to.with_timezone(&zone)) else {
@@ -112,7 +112,7 @@ fn written(fall: Fall, zone: Tz, now: DateTime<Utc>) -> BlackoutView {
 
 #[cfg(test)]
 mod tests {
-    use milvaion_schedule::calendar::Window;
+    use milvaion_schedule::calendar::WeeklyWindow;
 
     use super::*;
 
@@ -121,12 +121,12 @@ mod tests {
     }
 
     fn words(calendar: &Calendar, now: &str) -> Vec<String> {
-        falls(calendar, at(now)).into_iter().map(|fall| fall.in_zone).collect()
+        upcoming_blackouts(calendar, at(now)).into_iter().map(|fall| fall.in_zone).collect()
     }
 
     #[test]
     fn blackouts_are_told_on_the_calendar_s_own_clock() {
-        let window = |weekday, from: &str, to: &str| Window {
+        let window = |weekday, from: &str, to: &str| WeeklyWindow {
             weekday,
             from: from.parse().expect("time"),
             to: to.parse().expect("time"),

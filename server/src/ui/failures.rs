@@ -2,12 +2,12 @@
 
 use chrono::Duration;
 use milvaion_api::{
-    failure::{
-        DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow, MAX_GROUP_DAYS, Resolved, Retried,
-        Which,
+    failures::{
+        DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow, FailureSelection,
+        MAX_FAILURE_GROUP_DAYS, ResolveFailuresResult, RetryFailuresResult,
     },
-    page::Page,
-    view::Me,
+    page::ListPage,
+    views::CurrentUser,
 };
 use milvaion_app::{backend::RetryInput, error::AppError};
 use milvaion_protocol::id::OccurrenceId;
@@ -17,16 +17,19 @@ use super::backend::ServerBackend;
 use crate::domain::transition::first_line;
 
 /// How many characters of a dead letter's body, and of its headers, a list carries.
-const PREVIEW: usize = 2_000;
+const MAX_PREVIEW_CHARS: usize = 2_000;
 
 /// A page of failures by cause.
-pub(super) async fn groups(backend: &ServerBackend, filter: &FailureFilter) -> Result<Page<FailureGroup>, AppError> {
-    let since = filter.since.unwrap_or_else(|| backend.clock.now() - Duration::days(MAX_GROUP_DAYS));
+pub(super) async fn groups(
+    backend: &ServerBackend,
+    filter: &FailureFilter,
+) -> Result<ListPage<FailureGroup>, AppError> {
+    let since = filter.since.unwrap_or_else(|| backend.clock.now() - Duration::days(MAX_FAILURE_GROUP_DAYS));
     Ok(backend.store.failure_groups(filter, since).await?)
 }
 
 /// A page of failures.
-pub(super) async fn page(backend: &ServerBackend, filter: &FailureFilter) -> Result<Page<FailureRow>, AppError> {
+pub(super) async fn page(backend: &ServerBackend, filter: &FailureFilter) -> Result<ListPage<FailureRow>, AppError> {
     let mut page = backend.store.failures(filter).await?;
     for row in &mut page.rows {
         row.exception = row.exception.as_deref().map(first_line);
@@ -44,40 +47,40 @@ pub(super) async fn one(backend: &ServerBackend, id: OccurrenceId) -> Result<Fai
 /// Runs failures again.
 pub(super) async fn retry(
     backend: &ServerBackend,
-    me: &Me,
-    which: &Which,
+    me: &CurrentUser,
+    which: &FailureSelection,
     seen: usize,
     how: &RetryInput,
-) -> Result<Retried, AppError> {
-    let (which, more) = backend.jobs.agreed(which, seen).await?;
+) -> Result<RetryFailuresResult, AppError> {
+    let (which, more) = backend.jobs.confirm_selection(which, seen).await?;
     let retried = backend.jobs.retry_failures(me, &which, how).await?;
-    Ok(Retried { more, ..retried })
+    Ok(RetryFailuresResult { more, ..retried })
 }
 
 /// Settles failures.
 pub(super) async fn resolve(
     backend: &ServerBackend,
-    me: &Me,
-    which: &Which,
+    me: &CurrentUser,
+    which: &FailureSelection,
     seen: usize,
     note: &str,
-) -> Result<Resolved, AppError> {
-    let (which, more) = backend.jobs.agreed(which, seen).await?;
+) -> Result<ResolveFailuresResult, AppError> {
+    let (which, more) = backend.jobs.confirm_selection(which, seen).await?;
     let resolved = backend.jobs.resolve_failures(me, &which, note).await?;
-    Ok(Resolved { more, ..resolved })
+    Ok(ResolveFailuresResult { more, ..resolved })
 }
 
 /// A page of dead letters.
-pub(super) async fn letters(
+pub(super) async fn dead_letters(
     backend: &ServerBackend,
     filter: &DeadLetterFilter,
-) -> Result<Page<DeadLetterRow>, AppError> {
+) -> Result<ListPage<DeadLetterRow>, AppError> {
     let mut page = backend.store.dead_letters(filter).await?;
     for row in &mut page.rows {
-        cut(&mut row.body, PREVIEW);
+        cut(&mut row.body, MAX_PREVIEW_CHARS);
         let headers = row.headers.to_string();
-        if headers.len() > PREVIEW {
-            row.headers = Value::String(headers.chars().take(PREVIEW).chain(['…']).collect());
+        if headers.len() > MAX_PREVIEW_CHARS {
+            row.headers = Value::String(headers.chars().take(MAX_PREVIEW_CHARS).chain(['…']).collect());
         }
     }
     Ok(page)

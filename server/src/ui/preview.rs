@@ -3,21 +3,21 @@
 use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
 use milvaion_api::{
-    request::JobInput,
-    view::{PreviewRun, SchedulePreview},
+    requests::JobInput,
+    views::{PreviewRun, SchedulePreview},
 };
 use milvaion_protocol::id::JobId;
 use milvaion_schedule::{
     calendar::Calendar,
-    cron::Cron,
-    rules::Blackout,
+    cron::CronExpression,
+    rules::BlackoutPolicy,
     schedule::{Schedule, parse_zone},
 };
 
-use milvaion_schedule::due::Timetable;
+use milvaion_schedule::due::EffectiveSchedule;
 
 /// How many coming fires are shown.
-const RUNS: usize = 5;
+const PREVIEW_RUNS: usize = 5;
 /// How many fires of one blackout are counted before it is just "many".
 const MAX_COUNTED: usize = 100;
 
@@ -37,7 +37,7 @@ pub fn preview(
     let (zone, mut warnings) = match schedule {
         Schedule::Cron { expression, zone } => (
             parse_zone(zone).unwrap_or(Tz::UTC),
-            Cron::parse(expression).map(|cron| cron.warnings()).unwrap_or_default(),
+            CronExpression::parse(expression).map(|cron| cron.warnings()).unwrap_or_default(),
         ),
         _ => (Tz::UTC, Vec::new()),
     };
@@ -48,21 +48,25 @@ pub fn preview(
         in_viewer_zone: viewer.map(|viewer| written(at, viewer)),
         blackout,
     };
-    let table = Timetable::new(id, schedule, &job.rules, calendars);
-    let black = Blackouts { table: Timetable::new(id, schedule, &job.rules, &[]), calendars, rule: job.rules.blackout };
-    let mut rows = Vec::with_capacity(RUNS);
+    let table = EffectiveSchedule::new(id, schedule, &job.rules, calendars);
+    let black = BlackoutPreview {
+        table: EffectiveSchedule::new(id, schedule, &job.rules, &[]),
+        calendars,
+        rule: job.rules.blackout,
+    };
+    let mut rows = Vec::with_capacity(PREVIEW_RUNS);
     // A rhythm is counted from its last fire: of a job that exists, that one is not known here.
     let mut since = Some(now)
         .filter(|_| next.is_none() || job.rules.start_at.is_some() || !matches!(schedule, Schedule::Every { .. }));
     let mut at = next.or_else(|| table.first(None, now));
     let mut runs = 0;
-    while runs < RUNS {
+    while runs < PREVIEW_RUNS {
         rows.extend(since.and_then(|since| black.between(since, at)).map(|(at, says)| row(at, Some(says))));
         let Some(instant) = at else { break };
         rows.push(row(instant, None));
         runs += 1;
         since = Some(instant);
-        if schedule.pause_after_end().is_some() {
+        if schedule.delay_after_end().is_some() {
             break;
         }
         at = table.following(instant, instant);
@@ -76,7 +80,7 @@ pub fn preview(
         _ => {}
     }
     SchedulePreview {
-        words: schedule.words(),
+        words: schedule.describe(),
         zone: zone.name().to_owned(),
         viewer_zone: viewer.map(|viewer| viewer.name().to_owned()),
         runs: rows,
@@ -85,13 +89,13 @@ pub fn preview(
 }
 
 /// What a job would do if it kept to no calendar, and what its calendars make of that.
-struct Blackouts<'a> {
-    table: Timetable<'a>,
+struct BlackoutPreview<'a> {
+    table: EffectiveSchedule<'a>,
     calendars: &'a [&'a Calendar],
-    rule: Blackout,
+    rule: BlackoutPolicy,
 }
 
-impl Blackouts<'_> {
+impl BlackoutPreview<'_> {
     /// The first fire after `since` and before `next` that is kept from running, and what becomes of it and of those
     /// that follow it until then. Every fire in between is one: the first that is not is `next`.
     fn between(&self, since: DateTime<Utc>, next: Option<DateTime<Utc>>) -> Option<(DateTime<Utc>, String)> {
@@ -110,7 +114,7 @@ impl Blackouts<'_> {
             .collect();
         names.sort_unstable();
         // Where nothing is left, not even a postponed fire runs: the end comes before the end of the blackout.
-        let postponed = self.rule == Blackout::Postpone && next.is_some();
+        let postponed = self.rule == BlackoutPolicy::Postpone && next.is_some();
         let says = match (count, postponed) {
             (1, false) => "Left out".to_owned(),
             (1, true) => "Postponed".to_owned(),
@@ -132,7 +136,7 @@ fn written(at: DateTime<Utc>, zone: Tz) -> String {
 
 #[cfg(test)]
 mod tests {
-    use milvaion_schedule::{calendar::Window, rules::Rules};
+    use milvaion_schedule::{calendar::WeeklyWindow, rules::Rules};
 
     use super::*;
 
@@ -141,13 +145,13 @@ mod tests {
     }
 
     fn preview(schedule: &Schedule, viewer_zone: Option<&str>, now: DateTime<Utc>) -> SchedulePreview {
-        let job = JobInput::sketch(schedule.clone(), Rules::default());
+        let job = JobInput::schedule_only(schedule.clone(), Rules::default());
         super::preview(JobId::default(), &job, &[], None, viewer_zone, now)
     }
 
     /// Each row as its day and hour, and what a blackout makes of it.
     fn rows(schedule: &Schedule, rules: Rules, calendar: &Calendar, next: Option<&str>, now: &str) -> Vec<String> {
-        let job = JobInput::sketch(schedule.clone(), rules);
+        let job = JobInput::schedule_only(schedule.clone(), rules);
         let preview = super::preview(JobId::default(), &job, &[calendar], next.map(at), None, at(now));
         let said = |run: &PreviewRun| format!(" {}", run.blackout.as_deref().unwrap_or("runs"));
         preview.runs.iter().map(|run| run.at.format("%d %H:%M").to_string() + &said(run)).collect()
@@ -177,7 +181,7 @@ mod tests {
 
     #[test]
     fn postponed_fires_are_shown_where_they_were_and_where_they_run() {
-        let rules = Rules { blackout: Blackout::Postpone, ..Rules::default() };
+        let rules = Rules { blackout: BlackoutPolicy::Postpone, ..Rules::default() };
         let shown = rows(&cron("0 9 * * *"), rules.clone(), &christmas(), None, "2026-12-24T12:00:00Z");
         let first = ["25 09:00 This and 1 more postponed, as one: Christmas", "27 00:00 runs", "27 09:00 runs"];
         assert_eq!(shown[..3], first);
@@ -188,7 +192,7 @@ mod tests {
 
     #[test]
     fn one_moment_in_a_blackout_is_not_past() {
-        let job = JobInput::sketch(Schedule::Once { at: at("2026-12-25T09:00:00Z") }, Rules::default());
+        let job = JobInput::schedule_only(Schedule::Once { at: at("2026-12-25T09:00:00Z") }, Rules::default());
         let preview = super::preview(JobId::default(), &job, &[&christmas()], None, None, at("2026-12-24T00:00:00Z"));
         assert_eq!(preview.runs[0].blackout.as_deref(), Some("Left out: Christmas"));
         assert_eq!(preview.warnings, ["No fire is left: its end or its calendars leave none."]);
@@ -197,7 +201,7 @@ mod tests {
     #[test]
     fn a_rhythm_of_a_job_that_exists_is_not_guessed_back_to_now() {
         let window =
-            Window { weekday: 4, from: "10:00:00".parse().expect("time"), to: "11:00:00".parse().expect("time") };
+            WeeklyWindow { weekday: 4, from: "10:00:00".parse().expect("time"), to: "11:00:00".parse().expect("time") };
         let calendar = Calendar { dates: Vec::new(), windows: vec![window], ..christmas() };
         // 24 December 2026 is a Thursday.
         let every = Schedule::every(1_800);

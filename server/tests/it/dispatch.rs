@@ -4,15 +4,15 @@ use std::collections::HashSet;
 
 use chrono::{DateTime, Duration, Utc};
 use futures::{StreamExt, stream};
-use milvaion_api::{page::OccurrenceFilter, request::JobForm};
+use milvaion_api::{page::OccurrenceFilter, requests::JobForm};
 use milvaion_protocol::{id::JobId, status::OccurrenceStatus};
-use milvaion_schedule::due::{Timetable, Verdict};
+use milvaion_schedule::due::{DueAction, EffectiveSchedule};
 use milvaion_schedule::schedule::Schedule;
 use milvaion_server::{
-    background::{Task, due_index::DueIndex},
+    background::{BackgroundTask, due_index::DueIndexRebuilder},
     cache::Cache,
     clock::Clock,
-    store::{Store, jobs::Edit, plan::Fire},
+    store::{Store, jobs::AuditStamp, plan::NewScheduledRun},
 };
 
 use milvaion_test_support::{self as common, stack};
@@ -25,27 +25,27 @@ async fn insert(store: &Store, clock: &Clock, due: DateTime<Utc>) -> JobId {
 async fn fire_everything(store: &Store, clock: &Clock, now: DateTime<Utc>) -> usize {
     let mut fired = 0;
     loop {
-        let jobs = store.due(now, 500).await.expect("due jobs can be read");
+        let jobs = store.due_jobs(now, 500).await.expect("due jobs can be read");
         if jobs.is_empty() {
             return fired;
         }
-        let fires: Vec<Fire> = jobs
+        let fires: Vec<NewScheduledRun> = jobs
             .iter()
             .map(|job| {
                 let schedule = job.schedule.as_ref().expect("a schedule");
-                let firing = Timetable::new(job.id, schedule, &job.rules, &[]).fire(job.next_fire_at, now);
-                Fire {
+                let firing = EffectiveSchedule::new(job.id, schedule, &job.rules, &[]).decide(job.next_fire_at, now);
+                NewScheduledRun {
                     job_id: job.id,
                     version: job.version,
                     due: job.next_fire_at,
                     next_fire_at: firing.next_fire_at,
                     occurrence_id: clock.occurrence_id(),
-                    verdict: firing.verdict,
+                    action: firing.action,
                     note: firing.note,
                 }
             })
             .collect();
-        fired += store.fire(&fires, None, now).await.expect("the batch is fired").len();
+        fired += store.create_scheduled_runs(&fires, None, now).await.expect("the batch is fired").len();
     }
 }
 
@@ -83,22 +83,22 @@ async fn a_fire_that_was_read_before_an_edit_makes_nothing() {
     let clock = Clock::system();
     let now = clock.now();
     let id = insert(&store, &clock, now - Duration::seconds(1)).await;
-    let read = store.due(now, 10).await.expect("due jobs can be read").remove(0);
+    let read = store.due_jobs(now, 10).await.expect("due jobs can be read").remove(0);
     let edited = common::job(Schedule::every(60));
-    let edit = Edit { by: "test", at: now };
+    let edit = AuditStamp { by: "test", at: now };
     let before = store.job(id).await.expect("answered").expect("there");
     let next = Some(now - Duration::seconds(1));
     store.update_job(&before, &edited, next, edit).await.expect("stored").expect("not raced");
-    let fire = Fire {
+    let fire = NewScheduledRun {
         job_id: id,
         version: read.version,
         due: read.next_fire_at,
         next_fire_at: None,
         occurrence_id: clock.occurrence_id(),
-        verdict: Verdict::Run,
+        action: DueAction::Run,
         note: None,
     };
-    assert_eq!(store.fire(&[fire], None, now).await.expect("answered"), []);
+    assert_eq!(store.create_scheduled_runs(&[fire], None, now).await.expect("answered"), []);
 }
 
 #[tokio::test]
@@ -107,7 +107,7 @@ async fn an_edit_made_from_an_old_page_is_refused() {
     let clock = Clock::system();
     let now = clock.now();
     let id = insert(&store, &clock, now).await;
-    let edit = Edit { by: "test", at: now };
+    let edit = AuditStamp { by: "test", at: now };
     let job = common::job(Schedule::Manual);
     let before = store.job(id).await.expect("answered").expect("there");
     assert_eq!(store.update_job(&before, &job, None, edit).await.expect("answered"), Some(2));
@@ -121,19 +121,19 @@ async fn an_edit_that_was_begun_before_a_fire_does_not_put_its_instant_back() {
     let now = clock.now();
     let id = insert(&store, &clock, now).await;
     let before = store.job(id).await.expect("answered").expect("there");
-    let due = store.due(now, 10).await.expect("due jobs can be read").remove(0);
+    let due = store.due_jobs(now, 10).await.expect("due jobs can be read").remove(0);
     let next = now + Duration::seconds(60);
-    let fire = Fire {
+    let fire = NewScheduledRun {
         job_id: id,
         version: due.version,
         due: due.next_fire_at,
         next_fire_at: Some(next),
         occurrence_id: clock.occurrence_id(),
-        verdict: Verdict::Run,
+        action: DueAction::Run,
         note: None,
     };
-    assert_eq!(store.fire(&[fire], None, now).await.expect("answered").len(), 1);
-    let edit = Edit { by: "test", at: now };
+    assert_eq!(store.create_scheduled_runs(&[fire], None, now).await.expect("answered").len(), 1);
+    let edit = AuditStamp { by: "test", at: now };
     let renamed = common::job(Schedule::every(60));
     let stale = store.update_job(&before, &renamed, before.next_fire_at, edit).await;
     assert_eq!(stale.expect("answered"), None, "it would be fired twice");
@@ -147,7 +147,7 @@ async fn a_job_of_a_worker_that_never_came_waits_for_it() {
     let config = stack::config().await;
     let server = stack::server(&config).await;
     let id = server.jobs.save(&stack::admin(), &stack::form("Waits")).await.expect("saved");
-    let occurrence = server.jobs.trigger(&stack::admin(), id, Default::default()).await.expect("triggered");
+    let occurrence = server.jobs.run_now(&stack::admin(), id, Default::default()).await.expect("triggered");
     stack::eventually("the confirm of the broker", || async {
         let view = server.store.occurrence(occurrence, 1, server.clock.now()).await.ok()??;
         view.published_at
@@ -172,12 +172,12 @@ async fn the_index_in_redis_is_rebuilt_from_the_truth() {
     cache.note_due(&[(id, Some(due + Duration::hours(5))), (ghost, Some(due))]).await.expect("Redis answers");
     assert!(!cache.earliest().await.expect("Redis answers").1, "an index nobody rebuilt must not be believed");
 
-    let mut index = DueIndex {
+    let mut index = DueIndexRebuilder {
         store,
         cache: cache.clone(),
         clock,
-        dispatch: Default::default(),
-        every: std::time::Duration::from_secs(60),
+        activate_dispatcher: Default::default(),
+        period: std::time::Duration::from_secs(60),
     };
     let rebuilt = index.tick().await.expect("rebuilt");
     assert_eq!((rebuilt.jobs, rebuilt.noted, rebuilt.removed), (1, 1, 1));
@@ -197,7 +197,7 @@ async fn a_paused_job_is_not_fired_and_a_resumed_one_catches_nothing_up() {
     server.jobs.set_active(&stack::admin(), id, false, "holiday").await.expect("paused");
     let job = server.store.job(id).await.expect("answered").expect("there");
     assert_eq!((job.next_fire_at, job.paused_reason.as_deref()), (None, Some("holiday")));
-    assert!(server.store.due(server.clock.now() + Duration::days(30), 10).await.expect("answered").is_empty());
+    assert!(server.store.due_jobs(server.clock.now() + Duration::days(30), 10).await.expect("answered").is_empty());
     server.jobs.set_active(&stack::admin(), id, true, "").await.expect("resumed");
     let job = server.store.job(id).await.expect("answered").expect("there");
     assert!(job.next_fire_at.expect("due again") > server.clock.now() + Duration::minutes(59));

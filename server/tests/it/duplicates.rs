@@ -1,47 +1,49 @@
 //! An attempt that two instances start is put on record once, whatever the order in which they speak.
 
 use milvaion_api::{
-    duplicates::{self, Duplicate},
-    view::OccurrenceView,
+    duplicates::{self, DuplicateStart},
+    views::OccurrenceView,
 };
 use milvaion_protocol::{
     id::OccurrenceId,
-    message::{Progress, StatusReport},
+    message::{RunProgress, StatusReport},
     status::OccurrenceStatus::{self, Cancelled, Completed, Running},
 };
 use milvaion_schedule::schedule::Schedule;
 use milvaion_server::{
-    background::wakes::Wakes,
+    background::activators::Activators,
     clock::Clock,
-    intake::status::StatusIntake,
+    ingest::status::StatusConsumer,
     live::Hub,
-    store::{Store, asked::Asked, jobs::Edit},
+    store::{Store, jobs::AuditStamp, manual_runs::NewManualRun},
 };
 
 use milvaion_test_support as common;
 
-struct Bench {
+struct DuplicateHarness {
     url: String,
     store: Store,
     clock: Clock,
-    intake: StatusIntake,
-    events: tokio::sync::mpsc::Receiver<Vec<milvaion_api::event::Envelope>>,
+    intake: StatusConsumer,
+    events: tokio::sync::mpsc::Receiver<Vec<milvaion_api::events::EventEnvelope>>,
 }
 
-impl Bench {
+impl DuplicateHarness {
     async fn new() -> Self {
         let url = common::database_url().await;
         let store = common::open(&url).await;
         let clock = Clock::system();
         let (hub, events) = Hub::new();
-        let intake = StatusIntake { store: store.clone(), wakes: Wakes::default(), hub, clock: clock.clone() };
+        let intake =
+            StatusConsumer { store: store.clone(), activators: Activators::default(), hub, clock: clock.clone() };
         Self { url, store, clock, intake, events }
     }
 
     async fn queued(&self) -> OccurrenceId {
         let job_id = common::insert(&self.store, &self.clock, Schedule::Manual, None).await;
-        let asked = Asked { id: self.clock.occurrence_id(), job_id, by: "test".into(), ..Asked::default() };
-        self.store.make_asked(&asked, self.clock.now()).await.expect("answered").new_row().expect("made");
+        let asked =
+            NewManualRun { id: self.clock.occurrence_id(), job_id, by: "test".into(), ..NewManualRun::default() };
+        self.store.insert_manual_run(&asked, self.clock.now()).await.expect("answered").into_created().expect("made");
         asked.id
     }
 
@@ -69,7 +71,7 @@ fn report(id: OccurrenceId, instance: &str, status: OccurrenceStatus) -> StatusR
 
 #[tokio::test]
 async fn two_instances_that_start_one_attempt_are_noted_whatever_the_order() {
-    let bench = Bench::new().await;
+    let harness = DuplicateHarness::new().await;
     let (a, b) = ("w-a", "w-b");
     let orders: [&[&[(&str, OccurrenceStatus)]]; 8] = [
         &[&[(a, Running)], &[(b, Running)]],
@@ -83,61 +85,61 @@ async fn two_instances_that_start_one_attempt_are_noted_whatever_the_order() {
         &[&[(a, Running)], &[(b, Running)], &[(a, Completed), (b, Completed)]],
     ];
     for batches in orders {
-        let id = bench.queued().await;
+        let id = harness.queued().await;
         for batch in batches {
-            bench.tell(id, batch).await;
+            harness.tell(id, batch).await;
         }
-        let view = bench.view(id).await;
-        let expected = Duplicate { attempt: 1, first: a.into(), others: vec![b.into()] };
-        assert_eq!(duplicates::find(&view.changes), [expected], "{batches:?}");
-        assert_eq!(bench.counted(id).await, 1, "{batches:?}");
+        let view = harness.view(id).await;
+        let expected = DuplicateStart { attempt: 1, first: a.into(), others: vec![b.into()] };
+        assert_eq!(duplicates::find_duplicate_starts(&view.changes), [expected], "{batches:?}");
+        assert_eq!(harness.counted(id).await, 1, "{batches:?}");
         assert_eq!(
             view.changes.last().map(|step| step.status),
             Some(if view.row.ended_at.is_some() { Completed } else { Running })
         );
         // All of it once more, as after a crash between the commit and the acknowledgement.
         for batch in batches {
-            bench.tell(id, batch).await;
+            harness.tell(id, batch).await;
         }
-        assert_eq!(bench.view(id).await, view, "{batches:?}");
+        assert_eq!(harness.view(id).await, view, "{batches:?}");
     }
 }
 
 #[tokio::test]
 async fn three_instances_are_two_duplicates_and_pages_hear_of_each() {
-    let mut bench = Bench::new().await;
-    let id = bench.queued().await;
-    bench.tell(id, &[("w-a", Running)]).await;
-    let first = bench.view(id).await.row.version;
+    let mut harness = DuplicateHarness::new().await;
+    let id = harness.queued().await;
+    harness.tell(id, &[("w-a", Running)]).await;
+    let first = harness.view(id).await.row.version;
     for instance in ["w-b", "w-c"] {
-        while bench.events.try_recv().is_ok() {}
-        bench.tell(id, &[(instance, Running)]).await;
-        let heard = bench.events.try_recv().expect("an event");
-        let milvaion_api::event::Event::Occurrences { rows } = &heard[0].event else { panic!("{heard:?}") };
+        while harness.events.try_recv().is_ok() {}
+        harness.tell(id, &[(instance, Running)]).await;
+        let heard = harness.events.try_recv().expect("an event");
+        let milvaion_api::events::LiveEvent::Occurrences { rows } = &heard[0].event else { panic!("{heard:?}") };
         assert!(rows[0].id == id && rows[0].version > first);
     }
-    assert_eq!(duplicates::find(&bench.view(id).await.changes)[0].others, ["w-b", "w-c"]);
-    assert_eq!(bench.counted(id).await, 2);
+    assert_eq!(duplicates::find_duplicate_starts(&harness.view(id).await.changes)[0].others, ["w-b", "w-c"]);
+    assert_eq!(harness.counted(id).await, 2);
 }
 
 #[tokio::test]
 async fn what_is_no_second_start_is_not_taken_for_one() {
-    let bench = Bench::new().await;
-    let id = bench.queued().await;
-    bench.tell(id, &[("w-a", Running)]).await;
+    let harness = DuplicateHarness::new().await;
+    let id = harness.queued().await;
+    harness.tell(id, &[("w-a", Running)]).await;
     // A person who wants it to end is no instance that runs it.
-    let edit = Edit { by: "ann@example.org", at: bench.clock.now() };
-    assert_eq!(bench.store.cancel(&[id], Some("too slow"), edit).await.expect("answered").len(), 1);
-    bench.tell(id, &[("w-a", Running)]).await;
+    let edit = AuditStamp { by: "ann@example.org", at: harness.clock.now() };
+    assert_eq!(harness.store.cancel(&[id], Some("too slow"), edit).await.expect("answered").len(), 1);
+    harness.tell(id, &[("w-a", Running)]).await;
     // Neither is who found a copy and was told that it is cancelled, nor who is late with its progress.
-    bench.tell(id, &[("w-a", Cancelled)]).await;
-    bench.tell(id, &[("w-b", Cancelled)]).await;
-    let progress = Some(Progress { percent: 7, message: String::new() });
-    bench.intake.apply(vec![StatusReport { progress, ..report(id, "w-b", Running) }]).await.expect("answered");
+    harness.tell(id, &[("w-a", Cancelled)]).await;
+    harness.tell(id, &[("w-b", Cancelled)]).await;
+    let progress = Some(RunProgress { percent: 7, message: String::new() });
+    harness.intake.apply(vec![StatusReport { progress, ..report(id, "w-b", Running) }]).await.expect("answered");
     // Nor is a word about another attempt, or about nothing.
-    bench.intake.apply(vec![StatusReport { attempt: 2, ..report(id, "w-b", Running) }]).await.expect("answered");
-    bench.tell(bench.clock.occurrence_id(), &[("w-b", Running)]).await;
-    let view = bench.view(id).await;
-    assert_eq!(duplicates::find(&view.changes), []);
-    assert_eq!((view.changes.len(), bench.counted(id).await), (4, 0), "{:?}", view.changes);
+    harness.intake.apply(vec![StatusReport { attempt: 2, ..report(id, "w-b", Running) }]).await.expect("answered");
+    harness.tell(harness.clock.occurrence_id(), &[("w-b", Running)]).await;
+    let view = harness.view(id).await;
+    assert_eq!(duplicates::find_duplicate_starts(&view.changes), []);
+    assert_eq!((view.changes.len(), harness.counted(id).await), (4, 0), "{:?}", view.changes);
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 /// A file of ours: where it is, seen from the top of the tree, and what it says without its comments.
-struct Source {
+struct SourceFile {
     path: String,
     code: String,
 }
@@ -25,7 +25,7 @@ fn read(path: &str) -> String {
 }
 
 /// Every Rust file below a folder, or one file.
-fn sources(path: &str) -> Vec<Source> {
+fn sources(path: &str) -> Vec<SourceFile> {
     let (mut found, mut open) = (Vec::new(), vec![top().join(path)]);
     while let Some(next) = open.pop() {
         if next.is_dir() {
@@ -34,7 +34,7 @@ fn sources(path: &str) -> Vec<Source> {
         } else if next.extension().is_some_and(|extension| extension == "rs" || extension == "sql") {
             let path = next.strip_prefix(top()).expect("it lies below the top").to_string_lossy().into_owned();
             let code = without_comments(&read(&path));
-            found.push(Source { path, code });
+            found.push(SourceFile { path, code });
         }
     }
     assert!(!found.is_empty(), "{path} holds no Rust file: has it been moved? Then move its rule too");
@@ -188,7 +188,7 @@ fn three_the_services_never_call_each_other() {
             let in_group = [format!("{{{other}::"), format!(" {other}::")];
             knows_nothing_of(&path, &in_group.each_ref().map(String::as_str));
         }
-        let others = ["background", "intake", "command", "live", "http", "ui", "lifecycle", "embedded"];
+        let others = ["background", "ingest", "command", "live", "http", "ui", "lifecycle", "embedded"];
         for other in others {
             knows_nothing_of(&format!("server/src/{room}"), &[&format!("crate::{other}")]);
         }
@@ -206,10 +206,10 @@ fn four_a_row_exists_before_a_message_does() {
     // questions.
     only_in("server/src", "basic_publish", &["server/src/broker/publisher.rs", "server/src/broker/reply.rs"]);
     for (file, row, message) in [
-        ("server/src/background/dispatcher.rs", "self.store.fire(", "self.sender.send("),
-        ("server/src/background/republisher.rs", "self.store.unpublished(", "self.publisher.publish("),
-        ("server/src/background/releaser.rs", "self.store.release(", "self.sender.send("),
-        ("server/src/command/trigger.rs", "self.store.make_asked(", "self.go("),
+        ("server/src/background/dispatcher.rs", ".create_scheduled_runs(", "self.sender.send("),
+        ("server/src/background/republisher.rs", ".unsent_occurrences(", "self.publisher.publish("),
+        ("server/src/background/slot_granter.rs", ".grant_slots(", "self.sender.send("),
+        ("server/src/command/manual_run.rs", ".insert_manual_run(", "self.send_created("),
     ] {
         let code = without_comments(&read(file));
         let place =
@@ -218,13 +218,13 @@ fn four_a_row_exists_before_a_message_does() {
     }
     only_in(
         "server/src",
-        "Outgoing {",
+        "OutgoingMessage {",
         &[
             "server/src/broker/",
             "server/src/background/dispatcher.rs",
-            "server/src/background/releaser.rs",
+            "server/src/background/slot_granter.rs",
             "server/src/background/republisher.rs",
-            "server/src/command/trigger.rs",
+            "server/src/command/manual_run.rs",
         ],
     );
 }
@@ -232,7 +232,7 @@ fn four_a_row_exists_before_a_message_does() {
 #[test]
 fn five_losing_redis_loses_speed_only() {
     // What a worker reports, what the domain decides and what a page shows never waits for Redis.
-    for room in ["server/src/intake", "server/src/domain", "server/src/store", "server/src/ui"] {
+    for room in ["server/src/ingest", "server/src/domain", "server/src/store", "server/src/ui"] {
         knows_nothing_of(room, &["cache", "Cache", "redis"]);
     }
 }
@@ -244,7 +244,7 @@ fn six_a_status_is_written_by_guarded_statements_only() {
     let guarded = [
         ("server/src/store/apply.sql", "o.status IN (0, 1, 6)"),
         ("server/src/store/cancel.rs", "o.status IN (0, 6)"),
-        ("server/src/store/lost.rs", "o.status = r.was"),
+        ("server/src/store/lost_runs.rs", "o.status = r.was"),
         ("server/src/store/dead_letters.rs", "l.was IN (0, 6)"),
     ];
     for file in sources("server/src") {
@@ -263,7 +263,7 @@ fn six_a_status_is_written_by_guarded_statements_only() {
         assert!(code.contains(guard), "{path}: the guard names the states it allows");
     }
     // Occurrences are born in three ways: by the schedule, by a person, and as the retry of a failed one.
-    let births = ["server/src/store/fire.sql", "server/src/store/asked.rs", "server/src/store/failures.rs"];
+    let births = ["server/src/store/fire.sql", "server/src/store/manual_runs.rs", "server/src/store/failures.rs"];
     only_in("server/src", "INSERT INTO occurrences", &births);
 }
 

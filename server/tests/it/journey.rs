@@ -1,8 +1,8 @@
 //! One occurrence from due to screen, on real services with the real SDK.
 
-use milvaion_api::{event::Event, request::JobForm};
+use milvaion_api::{events::LiveEvent, requests::JobForm};
 use milvaion_protocol::{id::OccurrenceId, message::LogLine, status::OccurrenceStatus};
-use milvaion_server::live::hub::Start;
+use milvaion_server::live::hub::InitialReplay;
 
 use milvaion_test_support::stack;
 
@@ -12,7 +12,7 @@ async fn a_due_job_runs_and_everybody_hears_of_it() {
     let server = stack::server(&config).await;
     let worker = stack::worker(&config);
     let (start, mut events) = server.hub.listen(None);
-    assert!(matches!(start, Start::Replay(none) if none.is_empty()));
+    assert!(matches!(start, InitialReplay::Replay(none) if none.is_empty()));
     let form = JobForm {
         kind: "cron".into(),
         cron: "* * * * * *".into(),
@@ -24,8 +24,9 @@ async fn a_due_job_runs_and_everybody_hears_of_it() {
     // The first occurrence's states, as a browser hears them.
     let mut heard: Vec<(OccurrenceId, OccurrenceStatus, i32)> = Vec::new();
     let first = loop {
-        let frame = tokio::time::timeout(stack::PATIENCE, events.recv()).await.expect("in time").expect("not lagged");
-        if let Event::Occurrences { rows } = &frame.envelope.event {
+        let frame =
+            tokio::time::timeout(stack::WAIT_TIMEOUT, events.recv()).await.expect("in time").expect("not lagged");
+        if let LiveEvent::Occurrences { rows } = &frame.envelope.event {
             heard.extend(rows.iter().map(|row| (row.id, row.status, row.version)));
         }
         if let Some((id, ..)) = heard.iter().find(|(_, status, _)| *status == OccurrenceStatus::Completed) {
@@ -49,7 +50,7 @@ async fn a_due_job_runs_and_everybody_hears_of_it() {
     assert_eq!(lines[0].message, "told: hello");
 
     // The roll-up knows without anybody counting rows.
-    let numbers = server.store.numbers(server.clock.now(), server.clock.now()).await.expect("answered");
+    let numbers = server.store.overview_snapshot(server.clock.now(), server.clock.now()).await.expect("answered");
     let completed = numbers.last_hour.iter().find(|(status, _)| *status == OccurrenceStatus::Completed);
     assert!(completed.is_some_and(|(_, count)| *count >= 1));
     worker.stop().await;
@@ -63,7 +64,7 @@ async fn a_failure_is_told_with_its_exception() {
     let worker = stack::worker(&config);
     let form = JobForm { input_json: r#"{"say": "fail"}"#.into(), ..stack::form("Fails") };
     let id = server.jobs.save(&stack::admin(), &form).await.expect("saved");
-    let occurrence = server.jobs.trigger(&stack::admin(), id, Default::default()).await.expect("triggered");
+    let occurrence = server.jobs.run_now(&stack::admin(), id, Default::default()).await.expect("triggered");
     let view = stack::ended(&server, occurrence).await;
     assert_eq!(view.row.status, OccurrenceStatus::Failed);
     assert_eq!(view.row.note.as_deref(), Some("told to fail"));
@@ -87,7 +88,7 @@ async fn what_one_server_does_the_browsers_of_another_hear_and_can_resume_there(
         let patience = tokio::time::Instant::now() + std::time::Duration::from_secs(2);
         while let Ok(frame) = tokio::time::timeout_at(patience, at_two.recv()).await {
             let frame = frame.expect("not lagged");
-            if frame.envelope.event == (Event::Job { id: job }) {
+            if frame.envelope.event == (LiveEvent::Job { id: job }) {
                 break 'said frame.envelope.id.clone();
             }
         }
@@ -99,7 +100,7 @@ async fn what_one_server_does_the_browsers_of_another_hear_and_can_resume_there(
         }
     }
     let (start, _) = two.hub.listen(Some(&id));
-    assert!(matches!(start, Start::Replay(_)), "an id from one server can be resumed at the other");
+    assert!(matches!(start, InitialReplay::Replay(_)), "an id from one server can be resumed at the other");
     one.stop().await;
     two.stop().await;
 }

@@ -8,26 +8,26 @@
 //!
 //! One topic is one module: `cargo nextest run -p server -E 'test(/^lease::/)'`.
 
-mod asked;
-mod breaker;
-mod captured;
+mod auto_disable;
+mod cluster_pause;
 mod cron_cli;
 mod dispatch;
 mod duplicates;
 mod engine;
 mod failures;
-mod growth;
 mod invariants;
 mod journey;
 mod lease;
+mod log_capture;
+mod lost_runs;
+mod manual_run;
 mod outages;
-mod pause;
-mod people;
+mod partition_analyze;
 mod python_worker;
 mod recovery;
-mod refused;
+mod regressions;
+mod rejected_messages;
 mod retention;
 mod status;
+mod users;
 mod versions;
-mod weak_spots;
-mod zombies;

@@ -11,7 +11,9 @@ use std::{
 use chrono::{DateTime, Duration, Utc};
 use milvaion_protocol::{id::JobId, status::OccurrenceStatus};
 use milvaion_schedule::schedule::Schedule;
-use milvaion_server::{background::dispatcher::HEAD_START, cache::Cache, clock::Clock, config::Config, store::Store};
+use milvaion_server::{
+    background::dispatcher::HEAD_START, cache::Cache, clock::Clock, config::ServerConfig, store::Store,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -22,14 +24,14 @@ use tokio::{
 use milvaion_test_support::{self as common, stack};
 
 /// A line to the broker that can be made to swallow everything the server says.
-struct Line {
+struct SwallowingProxy {
     url: String,
     swallows: Arc<AtomicBool>,
     swallowed: Arc<Mutex<Vec<u8>>>,
     cuts: watch::Sender<()>,
 }
 
-impl Line {
+impl SwallowingProxy {
     async fn to(url: &str) -> Self {
         let (head, rest) = url.split_once('@').expect("user and host");
         let (host, path) = rest.split_once('/').expect("a virtual host");
@@ -83,7 +85,7 @@ impl Line {
 }
 
 /// The real program.
-fn program(config: &Config, amqp_url: &str) -> Child {
+fn program(config: &ServerConfig, amqp_url: &str) -> Child {
     Command::new(env!("CARGO_BIN_EXE_milvaion"))
         .arg("run")
         .env("DATABASE_URL", &config.database.url)
@@ -102,7 +104,7 @@ fn program(config: &Config, amqp_url: &str) -> Child {
 }
 
 /// Waits until a server listens for changes of the schedule.
-async fn listening(config: &Config) {
+async fn listening(config: &ServerConfig) {
     let client = redis::Client::open(config.cache.url.as_str()).expect("a URL");
     let mut connection = client.get_multiplexed_async_connection().await.expect("Redis answers");
     let channel = format!("{}wake", config.cache.key_prefix);
@@ -128,7 +130,7 @@ async fn due_once(store: &Store, clock: &Clock) -> (JobId, DateTime<Utc>) {
 async fn due_once_and_told(store: &Store, cache: &Cache, clock: &Clock) {
     let (id, at) = due_once(store, clock).await;
     cache.note_due(&[(id, Some(at))]).await.expect("Redis answers");
-    cache.wake().await.expect("Redis answers");
+    cache.announce_schedule_change().await.expect("Redis answers");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -137,7 +139,7 @@ async fn mv02_a_server_killed_between_commit_and_publish_loses_nothing_and_doubl
     let store = common::open(&config.database.url).await;
     let cache = Cache::new(&config.cache).expect("a URL");
     let clock = Clock::system();
-    let line = Line::to(&config.broker.url).await;
+    let line = SwallowingProxy::to(&config.broker.url).await;
 
     let mut doomed = program(&config, &line.url);
     listening(&config).await;
@@ -179,7 +181,7 @@ async fn mv02_a_server_killed_between_commit_and_publish_loses_nothing_and_doubl
 async fn what_was_on_its_way_when_the_connection_ended_is_sent_again_at_once() {
     let config = stack::config().await;
     let worker = stack::worker(&config);
-    let line = Line::to(&config.broker.url).await;
+    let line = SwallowingProxy::to(&config.broker.url).await;
     let mut strict = config.clone();
     strict.broker.url = line.url.clone();
     // By its age it would be found in an hour.

@@ -1,9 +1,9 @@
 //! A job's earlier definitions can be read, compared and restored.
 
-use milvaion_api::request::JobForm;
+use milvaion_api::requests::JobForm;
 use milvaion_app::error::AppError;
 use milvaion_schedule::{rules::Rules, schedule::Schedule};
-use milvaion_server::store::jobs::Edit;
+use milvaion_server::store::jobs::AuditStamp;
 
 use milvaion_test_support::{self as common, stack};
 
@@ -69,7 +69,7 @@ async fn a_calendar_that_is_gone_is_left_out_and_named() {
     let mut job = common::job(Schedule::every(60));
     job.rules = Rules { calendars: vec![gone], ..Rules::default() };
     let id = server.clock.job_id();
-    let edit = Edit { by: "test", at: server.clock.now() };
+    let edit = AuditStamp { by: "test", at: server.clock.now() };
     server.store.insert_job(id, &job, None, edit).await.expect("stored");
     let restored = server.jobs.restore(&stack::admin(), id, 1, 1).await.expect("restored");
     assert_eq!(restored.missing_calendars, [gone]);

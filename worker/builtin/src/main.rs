@@ -6,11 +6,11 @@
 //! a worker can be told is in [`WorkerConfig`], and may stand in the file `MILVAION_CONFIG` names; `RUST_LOG` chooses what is logged to standard error (default `info`).
 //!
 //! ```text
-//!  message ─► Sealed: references become values ─► the job ─► Desk, result, failure ─► cleaned ─► reports, log lines
+//!  message ─► BuiltinAdapter: references become values ─► the job ─► BuiltinContext, result, failure ─► cleaned ─► reports, log lines
 //! ```
 
+mod context;
 mod redact;
-mod seal;
 mod secrets;
 mod settings;
 
@@ -31,8 +31,9 @@ use tokio_util::task::TaskTracker;
 use tracing_subscriber::EnvFilter;
 
 use crate::{
-    guard::Guard, http_request::HttpRequest, redact::Veil, seal::Sealed, secrets::Vault, send_email::SendEmail,
-    settings::Settings, shell_command::ShellCommand, sql_query::SqlQuery,
+    context::BuiltinAdapter, guard::EgressGuard, http_request::HttpRequest, redact::RedactingMakeWriter,
+    secrets::SecretStore, send_email::SendEmail, settings::BuiltinSettings, shell_command::ShellCommand,
+    sql_query::SqlQuery,
 };
 
 #[tokio::main]
@@ -51,9 +52,9 @@ async fn run() -> Result<(), String> {
     if let Err(error) = nix::sys::prctl::set_dumpable(false) {
         eprintln!("milvaion-worker: other programs of this user can read its environment: {error}");
     }
-    let (settings, mut mistakes) = match Settings::from_env() {
+    let (settings, mut mistakes) = match BuiltinSettings::from_env() {
         Ok(settings) => (settings, Vec::new()),
-        Err(mistakes) => (Settings::default(), mistakes),
+        Err(mistakes) => (BuiltinSettings::default(), mistakes),
     };
     let config = match std::env::var_os("MILVAION_CONFIG").filter(|path| !path.is_empty()) {
         Some(path) => WorkerConfig::from_file(path),
@@ -63,42 +64,43 @@ async fn run() -> Result<(), String> {
     if !mistakes.is_empty() {
         return Err(mistakes.join("\n"));
     }
-    let vault = Arc::new(Vault::new(settings.secrets_dir.clone()));
-    log_through(Veil(vault.known().clone()));
-    for sentence in settings.told() {
+    let secret_store = Arc::new(SecretStore::new(settings.secrets_dir.clone()));
+    log_through(RedactingMakeWriter(secret_store.process_redactor().clone()));
+    for sentence in settings.summary() {
         tracing::info!("{sentence}");
     }
 
-    let endings = TaskTracker::new();
+    let terminations = TaskTracker::new();
     let has_proxy = settings.http_proxy.is_some();
     let backends = settings.backends(&config);
-    let guard = Guard::new(settings.http_allow, settings.http_deny, backends, has_proxy);
-    let mut builder =
-        Worker::builder().config(config).job(Sealed::new(HttpRequest::new(guard, settings.http_proxy), vault.clone()));
+    let guard = EgressGuard::new(settings.http_allow, settings.http_deny, backends, has_proxy);
+    let mut builder = Worker::builder()
+        .config(config)
+        .job(BuiltinAdapter::new(HttpRequest::new(guard, settings.http_proxy), secret_store.clone()));
     if !settings.databases.is_empty() {
-        builder = builder.job(Sealed::new(SqlQuery { databases: settings.databases }, vault.clone()));
+        builder = builder.job(BuiltinAdapter::new(SqlQuery { databases: settings.databases }, secret_store.clone()));
     }
     if !settings.accounts.is_empty() {
-        builder = builder.job(Sealed::new(SendEmail { accounts: settings.accounts }, vault.clone()));
+        builder = builder.job(BuiltinAdapter::new(SendEmail { accounts: settings.accounts }, secret_store.clone()));
     }
     if settings.shell {
-        let job = ShellCommand { inherited: settings.shell_env, endings: endings.clone() };
-        builder = builder.job(Sealed::new(job, vault));
+        let job = ShellCommand { inherited_variables: settings.shell_env, terminations: terminations.clone() };
+        builder = builder.job(BuiltinAdapter::new(job, secret_store));
     }
     let worker = builder.build().map_err(|error| error.to_string())?;
     let ended = worker.run().await.map_err(|error| error.to_string());
     // Programs whose runs are over may still be within their grace.
-    endings.close();
-    if tokio::time::timeout(shell_command::LONGEST_GRACE, endings.wait()).await.is_err() {
+    terminations.close();
+    if tokio::time::timeout(shell_command::MAX_TERMINATION_GRACE, terminations.wait()).await.is_err() {
         tracing::warn!("a program of shell-command has not ended");
     }
     ended
 }
 
 /// Logs to standard error, panics included, without secrets.
-fn log_through(veil: Veil) {
+fn log_through(make_writer: RedactingMakeWriter) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(stderr().is_terminal()).with_writer(veil).init();
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(stderr().is_terminal()).with_writer(make_writer).init();
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
 }
 

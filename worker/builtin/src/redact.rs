@@ -19,45 +19,45 @@ use serde_json::Value;
 use tracing_subscriber::fmt::MakeWriter;
 
 /// The most values remembered; the oldest is given up. Only the process-wide redactor can get there.
-const MAX_VALUES: usize = 1_000;
+const MAX_KNOWN_SECRETS: usize = 1_000;
 /// The most values shown alike. Only tokens get there, of which each client is given a new one every hour or so.
-const MAX_ALIKE: usize = 100;
+const MAX_SECRETS_PER_LABEL: usize = 100;
 /// A piece of a value that is looked for by itself (a line, the middle of its base64) has at least this many characters;
 /// anything shorter is found in innocent text too.
-const SHORTEST_PIECE: usize = 8;
+const MIN_PATTERN_CHARS: usize = 8;
 /// Everything but what RFC 3986 calls unreserved.
-const COMPONENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+const URI_COMPONENT_SET: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 /// What a form leaves as it is differs by the tilde and the star.
-const FORM: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'*');
+const FORM_SET: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'*');
 /// What browsers and reqwest encode in a query, which is less.
-const QUERY: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'#').add(b'<').add(b'>').add(b'\'');
+const QUERY_SET: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'#').add(b'<').add(b'>').add(b'\'');
 
 /// Replaces secret values by their names.
 #[derive(Debug, Default)]
-pub(crate) struct Redactor(RwLock<Hidden>);
+pub(crate) struct Redactor(RwLock<KnownSecrets>);
 
 #[derive(Default)]
-struct Hidden {
+struct KnownSecrets {
     /// The values and what stands in their place.
     values: VecDeque<(String, String)>,
-    needles: Vec<Needle>,
+    patterns: Vec<SecretPattern>,
     finder: Option<AhoCorasick>,
 }
 
-struct Needle {
+struct SecretPattern {
     text: String,
     shown: String,
 }
 
-impl std::fmt::Debug for Hidden {
+impl std::fmt::Debug for KnownSecrets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Hidden").field("values", &self.values.len()).finish_non_exhaustive()
+        f.debug_struct("KnownSecrets").field("values", &self.values.len()).finish_non_exhaustive()
     }
 }
 
 impl Redactor {
     /// From now on `value` is shown as `shown`. An empty value is no secret.
-    pub(crate) fn hide(&self, value: &str, shown: &str) {
+    pub(crate) fn add_secret(&self, value: &str, shown: &str) {
         let mut hidden = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if value.is_empty() || hidden.values.iter().any(|(known, _)| known == value) {
             return;
@@ -65,36 +65,38 @@ impl Redactor {
         let mut alike =
             hidden.values.iter().enumerate().filter(|(_, (_, known))| known == shown).map(|(place, _)| place);
         let oldest_alike = alike.next();
-        let old = if alike.count() + 1 >= MAX_ALIKE {
+        let old = if alike.count() + 1 >= MAX_SECRETS_PER_LABEL {
             oldest_alike
         } else {
-            (hidden.values.len() >= MAX_VALUES).then_some(0)
+            (hidden.values.len() >= MAX_KNOWN_SECRETS).then_some(0)
         };
         if let Some(place) = old {
             hidden.values.remove(place);
         }
         hidden.values.push_back((value.to_owned(), shown.to_owned()));
-        hidden.needles = hidden
+        hidden.patterns = hidden
             .values
             .iter()
-            .flat_map(|(value, shown)| shapes(value).into_iter().map(|text| Needle { text, shown: shown.clone() }))
+            .flat_map(|(value, shown)| {
+                shapes(value).into_iter().map(|text| SecretPattern { text, shown: shown.clone() })
+            })
             .collect();
         hidden.finder = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
             // The usual choice, a table for each state, takes kilobytes for each byte of a long key.
             .kind(Some(AhoCorasickKind::ContiguousNFA))
-            .build(hidden.needles.iter().map(|needle| &needle.text))
+            .build(hidden.patterns.iter().map(|pattern| &pattern.text))
             .ok();
     }
 
     /// `text` without the values.
-    pub(crate) fn clean<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        self.clean_start(text, text.len())
+    pub(crate) fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        self.redact_start(text, text.len())
     }
 
     /// The first `max` bytes of `text` without the values. What lies behind them is looked at too, so that a value that
     /// crosses the border is not left behind by half.
-    pub(crate) fn clean_start<'a>(&self, text: &'a str, max: usize) -> Cow<'a, str> {
+    pub(crate) fn redact_start<'a>(&self, text: &'a str, max: usize) -> Cow<'a, str> {
         let max = text.floor_char_boundary(max);
         let hidden = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let mut cleaned = String::new();
@@ -104,7 +106,7 @@ impl Redactor {
                 break;
             }
             cleaned.push_str(&text[done..found.start()]);
-            cleaned.push_str(&hidden.needles[found.pattern()].shown);
+            cleaned.push_str(&hidden.patterns[found.pattern()].shown);
             done = found.end();
         }
         if done == 0 {
@@ -117,23 +119,23 @@ impl Redactor {
     }
 
     /// How many bytes the longest thing to look for has.
-    pub(crate) fn longest(&self) -> usize {
+    pub(crate) fn longest_pattern(&self) -> usize {
         let hidden = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        hidden.needles.iter().map(|needle| needle.text.len()).max().unwrap_or(0)
+        hidden.patterns.iter().map(|pattern| pattern.text.len()).max().unwrap_or(0)
     }
 
     /// `value` without the values, in names too. A number that spells one becomes text.
-    pub(crate) fn clean_value(&self, value: Value) -> Value {
+    pub(crate) fn redact_value(&self, value: Value) -> Value {
         match value {
-            Value::String(text) => Value::String(self.clean(&text).into_owned()),
-            Value::Array(items) => items.into_iter().map(|item| self.clean_value(item)).collect(),
+            Value::String(text) => Value::String(self.redact(&text).into_owned()),
+            Value::Array(items) => items.into_iter().map(|item| self.redact_value(item)).collect(),
             Value::Object(fields) => fields
                 .into_iter()
-                .map(|(name, value)| (self.clean(&name).into_owned(), self.clean_value(value)))
+                .map(|(name, value)| (self.redact(&name).into_owned(), self.redact_value(value)))
                 .collect(),
             Value::Number(number) => {
                 let text = number.to_string();
-                match self.clean(&text) {
+                match self.redact(&text) {
                     Cow::Borrowed(_) => Value::Number(number),
                     Cow::Owned(cleaned) => Value::String(cleaned),
                 }
@@ -146,8 +148,8 @@ impl Redactor {
 /// The ways `value` may be written.
 fn shapes(value: &str) -> BTreeSet<String> {
     let mut shapes = BTreeSet::from([value.to_owned()]);
-    shapes.extend(value.lines().map(str::trim).filter(|line| line.len() >= SHORTEST_PIECE).map(str::to_owned));
-    for set in [COMPONENT, FORM, QUERY] {
+    shapes.extend(value.lines().map(str::trim).filter(|line| line.len() >= MIN_PATTERN_CHARS).map(str::to_owned));
+    for set in [URI_COMPONENT_SET, FORM_SET, QUERY_SET] {
         let encoded = utf8_percent_encode(value, set).to_string();
         shapes.insert(encoded.replace("%20", "+"));
         shapes.insert(lower_hex(&encoded));
@@ -168,7 +170,7 @@ fn shapes(value: &str) -> BTreeSet<String> {
         for before in 0..3 {
             let middle =
                 base64_middle(&engine.encode([&vec![0; before], value.as_bytes()].concat()), before, value.len());
-            if middle.len() >= SHORTEST_PIECE {
+            if middle.len() >= MIN_PATTERN_CHARS {
                 shapes.insert(middle);
             }
         }
@@ -201,23 +203,23 @@ fn lower_hex(encoded: &str) -> String {
 
 /// Makes a log's writer one that writes no secret.
 #[derive(Clone, Debug)]
-pub(crate) struct Veil(pub(crate) Arc<Redactor>);
+pub(crate) struct RedactingMakeWriter(pub(crate) Arc<Redactor>);
 
-impl<'a> MakeWriter<'a> for Veil {
-    type Writer = Veiled;
+impl<'a> MakeWriter<'a> for RedactingMakeWriter {
+    type Writer = RedactingWriter;
 
-    fn make_writer(&'a self) -> Veiled {
-        Veiled(self.0.clone())
+    fn make_writer(&'a self) -> RedactingWriter {
+        RedactingWriter(self.0.clone())
     }
 }
 
 /// Standard error without secrets. An event comes in one piece, so none is cut in two.
-pub(crate) struct Veiled(Arc<Redactor>);
+pub(crate) struct RedactingWriter(Arc<Redactor>);
 
-impl Write for Veiled {
+impl Write for RedactingWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(bytes);
-        io::stderr().write_all(self.0.clean(&text).as_bytes())?;
+        io::stderr().write_all(self.0.redact(&text).as_bytes())?;
         Ok(bytes.len())
     }
 
@@ -233,27 +235,27 @@ mod tests {
     use super::*;
 
     const CANARY: &str = "c4n4ry/\"Wörld\" 100%";
-    const SHOWN: &str = "{{secret:bird}}";
+    const CANARY_LABEL: &str = "{{secret:bird}}";
 
     fn redactor() -> Redactor {
         let redactor = Redactor::default();
-        redactor.hide(CANARY, SHOWN);
+        redactor.add_secret(CANARY, CANARY_LABEL);
         redactor
     }
 
     #[test]
     fn of_values_that_are_shown_alike_the_last_ones_are_hidden() {
         let redactor = Redactor::default();
-        redactor.hide("the password", "[password]");
+        redactor.add_secret("the password", "[password]");
         let token = |n: usize| format!("token number {n:03}");
-        for n in 0..=MAX_ALIKE {
-            redactor.hide(&token(n), "[token]");
+        for n in 0..=MAX_SECRETS_PER_LABEL {
+            redactor.add_secret(&token(n), "[token]");
         }
-        assert_eq!(redactor.clean(&token(0)), token(0).as_str(), "it has run out long ago");
-        for n in 1..=MAX_ALIKE {
-            assert_eq!(redactor.clean(&token(n)), "[token]");
+        assert_eq!(redactor.redact(&token(0)), token(0).as_str(), "it has run out long ago");
+        for n in 1..=MAX_SECRETS_PER_LABEL {
+            assert_eq!(redactor.redact(&token(n)), "[token]");
         }
-        assert_eq!(redactor.clean("the password"), "[password]");
+        assert_eq!(redactor.redact("the password"), "[password]");
     }
 
     #[test]
@@ -275,11 +277,11 @@ mod tests {
         for user in ["a", "ab", "abc", "abcd"] {
             shapes.push(BASE64_STANDARD.encode(format!("{user}:{CANARY}")));
         }
-        // The strictest set differs from COMPONENT in four marks, none of which is in the canary.
+        // The strictest set differs from URI_COMPONENT_SET in four marks, none of which is in the canary.
         for shape in shapes {
             let text = format!("before {shape} after");
-            let cleaned = redactor.clean(&text);
-            assert!(cleaned.contains(SHOWN), "{shape} is still in {cleaned}");
+            let cleaned = redactor.redact(&text);
+            assert!(cleaned.contains(CANARY_LABEL), "{shape} is still in {cleaned}");
             assert!(!cleaned.contains("c4n4ry") && !cleaned.contains("Y0bjRyeS"), "{cleaned}");
             assert!(cleaned.starts_with("before ") && cleaned.ends_with(" after"), "{cleaned}");
         }
@@ -288,47 +290,47 @@ mod tests {
     #[test]
     fn a_value_of_many_lines_is_found_line_by_line() {
         let redactor = Redactor::default();
-        redactor.hide("-----BEGIN KEY-----\nMIIBOgIBAAJBAKj34GkxFhD9\nshort\n-----END KEY-----\n", SHOWN);
-        assert_eq!(redactor.clean("line 2: MIIBOgIBAAJBAKj34GkxFhD9"), format!("line 2: {SHOWN}"));
-        assert_eq!(redactor.clean("short"), "short");
+        redactor.add_secret("-----BEGIN KEY-----\nMIIBOgIBAAJBAKj34GkxFhD9\nshort\n-----END KEY-----\n", CANARY_LABEL);
+        assert_eq!(redactor.redact("line 2: MIIBOgIBAAJBAKj34GkxFhD9"), format!("line 2: {CANARY_LABEL}"));
+        assert_eq!(redactor.redact("short"), "short");
     }
 
     #[test]
     fn what_names_a_value_is_not_taken_apart_by_another() {
         let redactor = redactor();
-        redactor.hide("secret", "{{secret:silly}}");
-        assert_eq!(redactor.clean(&format!("{CANARY} secret")), "{{secret:bird}} {{secret:silly}}");
+        redactor.add_secret("secret", "{{secret:silly}}");
+        assert_eq!(redactor.redact(&format!("{CANARY} secret")), "{{secret:bird}} {{secret:silly}}");
     }
 
     #[test]
     fn a_value_across_the_border_does_not_stay_by_half() {
         let redactor = redactor();
         let text = format!("0123456789{CANARY} and more");
-        assert_eq!(redactor.clean_start(&text, 14), format!("0123456789{SHOWN}"));
-        assert_eq!(redactor.clean_start(&text, 10), "0123456789");
-        assert_eq!(redactor.clean_start("Wörld", 2), "W");
+        assert_eq!(redactor.redact_start(&text, 14), format!("0123456789{CANARY_LABEL}"));
+        assert_eq!(redactor.redact_start(&text, 10), "0123456789");
+        assert_eq!(redactor.redact_start("Wörld", 2), "W");
     }
 
     #[test]
     fn json_is_cleaned_in_names_texts_and_numbers() {
         let redactor = redactor();
-        redactor.hide("4711", "{{secret:pin}}");
-        let cleaned = redactor.clean_value(json!({CANARY: [CANARY, 4711, 4712, true, null]}));
-        assert_eq!(cleaned, json!({SHOWN: [SHOWN, "{{secret:pin}}", 4712, true, null]}));
+        redactor.add_secret("4711", "{{secret:pin}}");
+        let cleaned = redactor.redact_value(json!({CANARY: [CANARY, 4711, 4712, true, null]}));
+        assert_eq!(cleaned, json!({CANARY_LABEL: [CANARY_LABEL, "{{secret:pin}}", 4712, true, null]}));
     }
 
     #[test]
     fn the_oldest_value_is_given_up_when_there_are_too_many() {
         let redactor = Redactor::default();
-        redactor.hide("first-value", "x");
+        redactor.add_secret("first-value", "x");
         // Put in place without building the finder a thousand times.
         redactor
             .0
             .write()
             .expect("free")
             .values
-            .extend((1..MAX_VALUES).map(|n| (format!("value-{n}"), "y".to_owned())));
-        redactor.hide("last-value", "z");
-        assert_eq!(redactor.clean("first-value last-value"), "first-value z");
+            .extend((1..MAX_KNOWN_SECRETS).map(|n| (format!("value-{n}"), "y".to_owned())));
+        redactor.add_secret("last-value", "z");
+        assert_eq!(redactor.redact("first-value last-value"), "first-value z");
     }
 }

@@ -15,31 +15,31 @@ use std::{
 use serde_json::Value;
 use tokio::io::AsyncReadExt;
 
-use crate::{redact::Redactor, seal::Failure};
+use crate::{context::BuiltinError, redact::Redactor};
 
 /// How a reference begins and ends.
-const OPEN: &str = "{{secret:";
-const CLOSE: &str = "}}";
+const REFERENCE_START: &str = "{{secret:";
+const REFERENCE_END: &str = "}}";
 /// The most references in one input.
-const MAX_REFERENCES: usize = 50;
+const MAX_SECRET_REFERENCES: usize = 50;
 /// The most bytes of a secret.
-const MAX_VALUE: u64 = 64 * 1024;
+const MAX_SECRET_BYTES: u64 = 64 * 1024;
 /// The fewest: a shorter one cannot be kept out of a log without making the log unreadable.
-const MIN_VALUE: usize = 4;
+const MIN_SECRET_BYTES: usize = 4;
 /// The longest name.
-const MAX_NAME: usize = 100;
+const MAX_SECRET_NAME_CHARS: usize = 100;
 
-type Variables = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
+type VariableLookup = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 /// Where secrets come from.
-pub(crate) struct Vault {
-    variables: Variables,
+pub(crate) struct SecretStore {
+    variables: VariableLookup,
     folder: Option<PathBuf>,
     /// Every value given out since the start, for the process's own log.
-    known: Arc<Redactor>,
+    process_redactor: Arc<Redactor>,
 }
 
-impl Vault {
+impl SecretStore {
     /// Secrets from this process's environment and from the files in `folder`.
     pub(crate) fn new(folder: Option<PathBuf>) -> Self {
         Self::from_variables(|name| std::env::var(name).ok(), folder)
@@ -49,12 +49,12 @@ impl Vault {
         variables: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
         folder: Option<PathBuf>,
     ) -> Self {
-        Self { variables: Box::new(variables), folder, known: Arc::default() }
+        Self { variables: Box::new(variables), folder, process_redactor: Arc::default() }
     }
 
     /// What cleans the process's own log.
-    pub(crate) fn known(&self) -> &Arc<Redactor> {
-        &self.known
+    pub(crate) fn process_redactor(&self) -> &Arc<Redactor> {
+        &self.process_redactor
     }
 
     /// Puts the values in the place of their references, in every text of `value`, and tells `redactor` about them.
@@ -62,7 +62,11 @@ impl Vault {
     ///
     /// # Errors
     /// A permanent failure that names the secret: it is unknown, too long or too short, or not written as it should be.
-    pub(crate) async fn fill(&self, mut value: Value, redactor: &Redactor) -> Result<Value, Failure> {
+    pub(crate) async fn resolve_references(
+        &self,
+        mut value: Value,
+        redactor: &Redactor,
+    ) -> Result<Value, BuiltinError> {
         let mut names = Vec::new();
         gather(&value, &mut names)?;
         if names.is_empty() {
@@ -72,9 +76,9 @@ impl Vault {
         for name in names {
             if let Entry::Vacant(place) = values.entry(name) {
                 let secret = self.look_up(place.key()).await?;
-                let shown = format!("{OPEN}{}{CLOSE}", place.key());
-                redactor.hide(&secret, &shown);
-                self.known.hide(&secret, &shown);
+                let shown = format!("{REFERENCE_START}{}{REFERENCE_END}", place.key());
+                redactor.add_secret(&secret, &shown);
+                self.process_redactor.add_secret(&secret, &shown);
                 place.insert(secret);
             }
         }
@@ -82,29 +86,29 @@ impl Vault {
         Ok(value)
     }
 
-    async fn look_up(&self, name: &str) -> Result<String, Failure> {
+    async fn look_up(&self, name: &str) -> Result<String, BuiltinError> {
         let variable = variable(name);
         let value = match (self.variables)(&variable) {
             Some(value) => Some(value),
             None => self.read_file(name).await?,
         };
         let Some(value) = value else {
-            return Err(Failure::permanent(format!(
+            return Err(BuiltinError::permanent(format!(
                 "the secret {name:?} is unknown to this worker; set {variable} where it runs, or put a file of that name into its MILVAION_SECRETS_DIR"
             )));
         };
-        if value.len() as u64 > MAX_VALUE {
-            return Err(Failure::permanent(format!("the secret {name:?} has more than {MAX_VALUE} bytes")));
+        if value.len() as u64 > MAX_SECRET_BYTES {
+            return Err(BuiltinError::permanent(format!("the secret {name:?} has more than {MAX_SECRET_BYTES} bytes")));
         }
-        if value.len() < MIN_VALUE {
-            return Err(Failure::permanent(format!(
-                "the secret {name:?} has fewer than {MIN_VALUE} bytes; so short a one could not be kept out of logs"
+        if value.len() < MIN_SECRET_BYTES {
+            return Err(BuiltinError::permanent(format!(
+                "the secret {name:?} has fewer than {MIN_SECRET_BYTES} bytes; so short a one could not be kept out of logs"
             )));
         }
         Ok(value)
     }
 
-    async fn read_file(&self, name: &str) -> Result<Option<String>, Failure> {
+    async fn read_file(&self, name: &str) -> Result<Option<String>, BuiltinError> {
         let Some(folder) = &self.folder else { return Ok(None) };
         let path = folder.join(name);
         // Links are followed: Kubernetes makes each secret one. A pipe would never end.
@@ -116,9 +120,9 @@ impl Vault {
         }
         let mut bytes = Vec::new();
         let file = tokio::fs::File::open(&path).await.map_err(|error| unreadable(name, &error))?;
-        file.take(MAX_VALUE + 2).read_to_end(&mut bytes).await.map_err(|error| unreadable(name, &error))?;
+        file.take(MAX_SECRET_BYTES + 2).read_to_end(&mut bytes).await.map_err(|error| unreadable(name, &error))?;
         let mut text = String::from_utf8(bytes)
-            .map_err(|_| Failure::permanent(format!("the file of the secret {name:?} is not UTF-8 text")))?;
+            .map_err(|_| BuiltinError::permanent(format!("the file of the secret {name:?} is not UTF-8 text")))?;
         if text.ends_with('\n') {
             text.pop();
             if text.ends_with('\r') {
@@ -135,30 +139,30 @@ fn variable(name: &str) -> String {
 }
 
 // The file may be there again, or readable, in a moment.
-fn unreadable(name: &str, error: &std::io::Error) -> Failure {
-    Failure::retry(format!("the file of the secret {name:?} cannot be read: {error}"))
+fn unreadable(name: &str, error: &std::io::Error) -> BuiltinError {
+    BuiltinError::retry(format!("the file of the secret {name:?} cannot be read: {error}"))
 }
 
 /// Whether `text` refers to a secret.
-pub(crate) fn refers(text: &str) -> bool {
-    text.contains(OPEN)
+pub(crate) fn has_reference(text: &str) -> bool {
+    text.contains(REFERENCE_START)
 }
 
 /// The names in every text of `value`.
-fn gather(value: &Value, names: &mut Vec<String>) -> Result<(), Failure> {
+fn gather(value: &Value, names: &mut Vec<String>) -> Result<(), BuiltinError> {
     match value {
         Value::String(text) => {
-            for piece in text.split(OPEN).skip(1) {
-                let name = piece.split_once(CLOSE).map(|(name, _)| name).filter(|name| is_name(name));
+            for piece in text.split(REFERENCE_START).skip(1) {
+                let name = piece.split_once(REFERENCE_END).map(|(name, _)| name).filter(|name| is_name(name));
                 let Some(name) = name else {
-                    return Err(Failure::permanent(format!(
-                        "the input has a {OPEN} that is no reference to a secret; write {OPEN}name{CLOSE}, the name of 1 to {MAX_NAME} letters, digits, '-', '_' and '.', beginning with a letter, a digit or '_'"
+                    return Err(BuiltinError::permanent(format!(
+                        "the input has a {REFERENCE_START} that is no reference to a secret; write {REFERENCE_START}name{REFERENCE_END}, the name of 1 to {MAX_SECRET_NAME_CHARS} letters, digits, '-', '_' and '.', beginning with a letter, a digit or '_'"
                     )));
                 };
                 names.push(name.to_owned());
-                if names.len() > MAX_REFERENCES {
-                    return Err(Failure::permanent(format!(
-                        "the input refers to secrets more than {MAX_REFERENCES} times"
+                if names.len() > MAX_SECRET_REFERENCES {
+                    return Err(BuiltinError::permanent(format!(
+                        "the input refers to secrets more than {MAX_SECRET_REFERENCES} times"
                     )));
                 }
             }
@@ -172,19 +176,19 @@ fn gather(value: &Value, names: &mut Vec<String>) -> Result<(), Failure> {
 
 /// Neither a path nor a hidden file.
 fn is_name(name: &str) -> bool {
-    (1..=MAX_NAME).contains(&name.len())
+    (1..=MAX_SECRET_NAME_CHARS).contains(&name.len())
         && name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
 }
 
 fn put(value: &mut Value, values: &BTreeMap<String, String>) {
     match value {
-        Value::String(text) if refers(text) => {
-            let mut pieces = text.split(OPEN);
+        Value::String(text) if has_reference(text) => {
+            let mut pieces = text.split(REFERENCE_START);
             let mut filled = pieces.next().unwrap_or_default().to_owned();
             // One pass, so that a value which looks like a reference stays what it is.
             for piece in pieces {
-                let (name, rest) = piece.split_once(CLOSE).unwrap_or((piece, ""));
+                let (name, rest) = piece.split_once(REFERENCE_END).unwrap_or((piece, ""));
                 filled.push_str(values.get(name).map_or("", String::as_str));
                 filled.push_str(rest);
             }
@@ -202,38 +206,41 @@ mod tests {
 
     use super::*;
 
-    fn vault(folder: Option<PathBuf>) -> Vault {
+    fn secret_store(folder: Option<PathBuf>) -> SecretStore {
         let variables = |name: &str| match name {
             "MILVAION_SECRET_API_KEY" => Some("k3y-of-the-api".to_owned()),
             "MILVAION_SECRET_NESTED" => Some("{{secret:api.key}}".to_owned()),
             "MILVAION_SECRET_PIN" => Some("123".to_owned()),
             _ => None,
         };
-        Vault::from_variables(variables, folder)
+        SecretStore::from_variables(variables, folder)
     }
 
-    async fn refusal(value: Value, folder: Option<PathBuf>) -> Failure {
-        vault(folder).fill(value, &Redactor::default()).await.expect_err("must be refused")
+    async fn refusal(value: Value, folder: Option<PathBuf>) -> BuiltinError {
+        secret_store(folder).resolve_references(value, &Redactor::default()).await.expect_err("must be refused")
     }
 
     #[tokio::test]
     async fn references_become_values_wherever_text_stands_and_are_hidden_from_then_on() {
-        let (vault, redactor) = (vault(None), Redactor::default());
-        let filled = vault
-            .fill(
+        let (secret_store, redactor) = (secret_store(None), Redactor::default());
+        let filled = secret_store
+            .resolve_references(
                 json!({"a": ["x{{secret:api.key}}y{{secret:API-KEY}}"], "n": 1, "{{secret:api.key}}": null}),
                 &redactor,
             )
             .await
             .expect("known");
         assert_eq!(filled, json!({"a": ["xk3y-of-the-apiyk3y-of-the-api"], "n": 1, "{{secret:api.key}}": null}));
-        assert_eq!(redactor.clean("k3y-of-the-api"), "{{secret:api.key}}");
-        assert_eq!(vault.known().clean("k3y-of-the-api"), "{{secret:api.key}}");
+        assert_eq!(redactor.redact("k3y-of-the-api"), "{{secret:api.key}}");
+        assert_eq!(secret_store.process_redactor().redact("k3y-of-the-api"), "{{secret:api.key}}");
     }
 
     #[tokio::test]
     async fn a_value_that_looks_like_a_reference_is_left_alone() {
-        let filled = vault(None).fill(json!("{{secret:nested}}"), &Redactor::default()).await.expect("known");
+        let filled = secret_store(None)
+            .resolve_references(json!("{{secret:nested}}"), &Redactor::default())
+            .await
+            .expect("known");
         assert_eq!(filled, json!("{{secret:api.key}}"));
     }
 
@@ -252,7 +259,7 @@ mod tests {
             assert!(failure.is_permanent(), "{text}");
             assert!(failure.to_string().contains(told), "{text}: {failure}");
         }
-        let many = json!(vec!["{{secret:api.key}}"; MAX_REFERENCES + 1]);
+        let many = json!(vec!["{{secret:api.key}}"; MAX_SECRET_REFERENCES + 1]);
         assert!(refusal(many, None).await.to_string().contains("more than 50 times"));
     }
 
@@ -267,10 +274,11 @@ mod tests {
                 _ => Err(error),
             })
             .expect("linked");
-        std::fs::write(folder.join("large"), "x".repeat(MAX_VALUE as usize + 1)).expect("written");
+        std::fs::write(folder.join("large"), "x".repeat(MAX_SECRET_BYTES as usize + 1)).expect("written");
         std::fs::write(folder.join("binary"), [0xff, 0xfe, 0xfd, 0xfc]).expect("written");
-        let vault = vault(Some(folder.clone()));
-        let filled = vault.fill(json!("{{secret:linked}}"), &Redactor::default()).await.expect("there");
+        let secret_store = secret_store(Some(folder.clone()));
+        let filled =
+            secret_store.resolve_references(json!("{{secret:linked}}"), &Redactor::default()).await.expect("there");
         assert_eq!(filled, json!("two\nlines"));
         for (name, told) in [("large", "more than 65536 bytes"), ("binary", "not UTF-8"), ("directory", "unknown")] {
             let failure = refusal(json!(format!("{{{{secret:{name}}}}}")), Some(folder.clone())).await;

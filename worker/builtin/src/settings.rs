@@ -17,33 +17,33 @@ use milvaion_worker::WorkerConfig;
 use reqwest::Proxy;
 
 use crate::{
-    guard::{Backend, Rule},
-    send_email::Account,
-    sql_query::Database,
+    guard::{EgressRule, ProtectedBackend},
+    send_email::SmtpAccount,
+    sql_query::SqlDatabase,
 };
 
 /// The beginnings of the variables that hold passwords.
-const PASSWORDS: [&str; 3] = ["MILVAION_SQL_", "MILVAION_SMTP_", "MILVAION_SECRET"];
+const PASSWORD_VARIABLE_PREFIXES: [&str; 3] = ["MILVAION_SQL_", "MILVAION_SMTP_", "MILVAION_SECRET"];
 /// The longest list of rules.
-const MAX_RULES: usize = 1_000;
+const MAX_EGRESS_RULES: usize = 1_000;
 
 /// What was told.
 #[derive(Default)]
-pub(crate) struct Settings {
-    pub(crate) http_allow: Vec<Rule>,
-    pub(crate) http_deny: Vec<Rule>,
+pub(crate) struct BuiltinSettings {
+    pub(crate) http_allow: Vec<EgressRule>,
+    pub(crate) http_deny: Vec<EgressRule>,
     pub(crate) http_proxy: Option<Proxy>,
     /// By alias, in lower case.
-    pub(crate) databases: BTreeMap<String, Database>,
+    pub(crate) databases: BTreeMap<String, SqlDatabase>,
     /// By alias, in lower case.
-    pub(crate) accounts: BTreeMap<String, Account>,
+    pub(crate) accounts: BTreeMap<String, SmtpAccount>,
     pub(crate) shell: bool,
     /// The names of variables a program sees beside the usual ones.
     pub(crate) shell_env: Vec<String>,
     pub(crate) secrets_dir: Option<PathBuf>,
 }
 
-impl Settings {
+impl BuiltinSettings {
     /// Reads the environment.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl Settings {
             },
             "MILVAION_SHELL_ENV" => {
                 for variable in value.split(',').map(str::trim).filter(|variable| !variable.is_empty()) {
-                    if PASSWORDS.iter().any(|start| variable.starts_with(start))
+                    if PASSWORD_VARIABLE_PREFIXES.iter().any(|start| variable.starts_with(start))
                         || ["AMQP_URL", "REDIS_URL"].contains(&variable)
                     {
                         mistakes.push(format!(
@@ -117,14 +117,15 @@ impl Settings {
     }
 
     /// The services no job may call: what this worker itself lives on.
-    pub(crate) fn backends(&self, config: &WorkerConfig) -> Vec<Backend> {
+    pub(crate) fn backends(&self, config: &WorkerConfig) -> Vec<ProtectedBackend> {
         let amqp = if config.amqp_url.starts_with("amqps") { 5671 } else { 5672 };
-        let own = [Backend::of_url(&config.amqp_url, amqp), Backend::of_url(&config.redis_url, 6379)];
-        own.into_iter().flatten().chain(self.databases.values().filter_map(Database::backend)).collect()
+        let own =
+            [ProtectedBackend::from_url(&config.amqp_url, amqp), ProtectedBackend::from_url(&config.redis_url, 6379)];
+        own.into_iter().flatten().chain(self.databases.values().filter_map(SqlDatabase::backend)).collect()
     }
 
     /// What is on and what is off, a sentence each. Names only.
-    pub(crate) fn told(&self) -> Vec<String> {
+    pub(crate) fn summary(&self) -> Vec<String> {
         let names = |aliases: Vec<&String>| aliases.into_iter().map(String::as_str).collect::<Vec<_>>().join(", ");
         let beside = match self.http_allow.len() {
             0 => "to public addresses only; MILVAION_HTTP_ALLOW opens others".to_owned(),
@@ -148,7 +149,7 @@ impl Settings {
     }
 }
 
-fn rules(name: &str, value: &str, mistakes: &mut Vec<String>) -> Vec<Rule> {
+fn rules(name: &str, value: &str, mistakes: &mut Vec<String>) -> Vec<EgressRule> {
     let mut rules = Vec::new();
     for part in value.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         match part.parse() {
@@ -156,8 +157,8 @@ fn rules(name: &str, value: &str, mistakes: &mut Vec<String>) -> Vec<Rule> {
             Err(reason) => mistakes.push(format!("{name} has {reason}.")),
         }
     }
-    if rules.len() > MAX_RULES {
-        mistakes.push(format!("{name} has more than {MAX_RULES} entries: name networks."));
+    if rules.len() > MAX_EGRESS_RULES {
+        mistakes.push(format!("{name} has more than {MAX_EGRESS_RULES} entries: name networks."));
     }
     rules
 }
@@ -181,15 +182,15 @@ pub(crate) fn alias_key(alias: &str) -> String {
 mod tests {
     use super::*;
 
-    fn from(pairs: &[(&str, &str)]) -> Result<Settings, Vec<String>> {
-        Settings::from_variables(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+    fn from(pairs: &[(&str, &str)]) -> Result<BuiltinSettings, Vec<String>> {
+        BuiltinSettings::from_variables(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
     }
 
     #[test]
     fn nothing_said_means_the_public_web_and_nothing_else() {
         let settings = from(&[("MILVAION_SHELL", ""), ("OTHER", "x")]).unwrap_or_default();
         assert!(!settings.shell && settings.http_allow.is_empty() && settings.databases.is_empty());
-        let told = settings.told().join("\n");
+        let told = settings.summary().join("\n");
         for sentence in [
             "http-request is on, to public addresses only",
             "sql-query is off",
@@ -209,7 +210,7 @@ mod tests {
             ("MILVAION_SHELL", "1"),
         ])
         .unwrap_or_else(|mistakes| panic!("{mistakes:?}"));
-        let told = settings.told().join("\n");
+        let told = settings.summary().join("\n");
         assert!(told.contains("connections local_1, reporting\n") && told.contains("accounts news\n"), "{told}");
         assert!(told.contains("shell-command is on") && !told.contains("c4n4ry"), "{told}");
         let backends = settings.backends(&WorkerConfig::default());

@@ -1,24 +1,24 @@
 //! What people see of an input: the form drawn from its schema, and the page about it.
 
-use milvaion_api::input::{self, InputKind};
+use milvaion_api::schema_form::{self, InputKind};
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
 use super::*;
-use crate::seal::BuiltIn;
+use crate::context::BuiltinJob;
 
-const PAGE: &str = include_str!("../../../docs/BUILT_IN_JOBS.md");
+const JOBS_PAGE: &str = include_str!("../../../docs/BUILT_IN_JOBS.md");
 
 /// The schema as it is announced.
-fn schema<B: BuiltIn>() -> Value {
+fn schema<B: BuiltinJob>() -> Value {
     let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
     settings.into_generator().into_root_schema_for::<B::Input>().to_value()
 }
 
-fn check<B: BuiltIn>(kinds: &[(&str, InputKind)]) {
+fn check<B: BuiltinJob>(kinds: &[(&str, InputKind)]) {
     let (name, schema) = (B::TYPE, schema::<B>());
-    let section = PAGE.split("\n## ").find(|section| section.starts_with(name)).expect("a section");
-    let fields = input::fields(&schema);
+    let section = JOBS_PAGE.split("\n## ").find(|section| section.starts_with(name)).expect("a section");
+    let fields = schema_form::form_fields(&schema);
     assert_eq!(fields.len(), schema["properties"].as_object().map_or(0, |map| map.len()), "{name}");
     for field in &fields {
         assert!(!field.description.is_empty(), "{name}: {} has no description", field.name);

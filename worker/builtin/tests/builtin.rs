@@ -34,10 +34,10 @@ use tokio::{
 };
 
 /// How long anything may take before a test fails.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A worker process and its broker.
-struct House {
+struct WorkerHarness {
     topology: Topology,
     channel: Channel,
     _connection: Connection,
@@ -52,7 +52,7 @@ fn service(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} names a service"))
 }
 
-impl House {
+impl WorkerHarness {
     async fn start(variables: &[(&str, &str)]) -> Self {
         let prefix = format!("b{:016x}", rand::random::<u64>());
         let connection = Connection::connect(&service("AMQP_URL"), ConnectionProperties::default())
@@ -93,7 +93,9 @@ impl House {
                 sleep(Duration::from_millis(50)).await;
             }
         };
-        timeout(PATIENCE, ready).await.unwrap_or_else(|_| panic!("the worker takes no {job_type}: {}", self.said()));
+        timeout(TEST_TIMEOUT, ready)
+            .await
+            .unwrap_or_else(|_| panic!("the worker takes no {job_type}: {}", self.said()));
         let now = std::time::SystemTime::now().into();
         let occurrence_id = OccurrenceId::from_parts(now, rand::random());
         let message = JobMessage {
@@ -148,7 +150,7 @@ impl House {
                 sleep(Duration::from_millis(20)).await;
             }
         };
-        let end = timeout(PATIENCE, waiting).await;
+        let end = timeout(TEST_TIMEOUT, waiting).await;
         end.unwrap_or_else(|_| panic!("the occurrence does not end: {}", self.said()))
     }
 
@@ -176,7 +178,7 @@ impl House {
     async fn stop(mut self) -> String {
         let pid = self.worker.id().and_then(|pid| pid.try_into().ok()).expect("it runs");
         kill(Pid::from_raw(pid), Signal::SIGTERM).expect("signalled");
-        timeout(PATIENCE, self.worker.wait()).await.expect("it stops in time").expect("waited");
+        timeout(TEST_TIMEOUT, self.worker.wait()).await.expect("it stops in time").expect("waited");
         let topology = &self.topology;
         let queues = [topology.status(), topology.logs(), topology.registration()];
         for queue in &queues {
@@ -221,7 +223,7 @@ async fn no_canary_gets_out_at_any_level_of_the_log() {
     let secrets = folder("secrets");
     std::fs::write(secrets.join("file.key"), "canary-of-file\n").expect("written");
     let database = service("DATABASE_URL");
-    let mut house = House::start(&[
+    let mut harness = WorkerHarness::start(&[
         ("RUST_LOG", "trace"),
         ("MILVAION_SECRET_WORD", "canary/of+env"),
         // What the worker itself says at its end.
@@ -242,29 +244,29 @@ async fn no_canary_gets_out_at_any_level_of_the_log() {
         "headers": {"x-key": "{{secret:file.key}}"}, "body": "{{secret:word}}",
         "auth": {"type": "basic", "username": "u", "password": "{{secret:word}}"}
     });
-    let end = house.run("http-request", input).await;
+    let end = harness.run("http-request", input).await;
     let text = end.exception.unwrap_or_default();
     assert!(text.contains("answered 418") && text.contains("{{secret:file.key}}"), "{text}");
 
     let input =
         json!({"argv": ["sh", "-c", "echo $0 $1; echo $1 | base64; exit 3", "{{secret:word}}", "{{secret:file.key}}"]});
-    let end = house.run("shell-command", input).await;
+    let end = harness.run("shell-command", input).await;
     assert!(end.exception.is_some_and(|text| text.contains("{{secret:word}} {{secret:file.key}}")));
 
     let input = json!({"connection": "main", "query": "select $1::text::int", "parameters": ["{{secret:word}}"]});
-    let end = house.run("sql-query", input).await;
+    let end = harness.run("sql-query", input).await;
     assert!(end.exception.is_some_and(|text| text.contains("\"{{secret:word}}\"")));
 
     let input =
         json!({"account": "news", "to": ["a@b.test"], "subject": "{{secret:word}}", "text": "{{secret:file.key}}"});
-    let end = house.run("send-email", input).await;
+    let end = harness.run("send-email", input).await;
     assert_eq!(end.status, OccurrenceStatus::Failed);
 
-    house.run("http-request", json!({"url": "http://127.0.0.1:1/", "body": "{{secret:last}}"})).await;
-    let end = house.run("http-request", json!({"url": "http://x/", "body": "{{secret:nobody}}"})).await;
+    harness.run("http-request", json!({"url": "http://127.0.0.1:1/", "body": "{{secret:last}}"})).await;
+    let end = harness.run("http-request", json!({"url": "http://x/", "body": "{{secret:nobody}}"})).await;
     assert!(end.exception.is_some_and(|text| text.contains("\"nobody\" is unknown")));
 
-    let all = house.stop().await;
+    let all = harness.stop().await;
     // What is on, and the aliases.
     for sentence in ["with the connections main", "with the accounts news", "shell-command is on", "http-request is on"]
     {
@@ -287,39 +289,39 @@ fn url_password(url: &str) -> String {
 
 #[tokio::test]
 async fn the_workers_own_services_are_out_of_reach_even_when_everything_is_allowed() {
-    let mut house = House::start(&[("MILVAION_HTTP_ALLOW", "0.0.0.0/0,::/0")]).await;
+    let mut harness = WorkerHarness::start(&[("MILVAION_HTTP_ALLOW", "0.0.0.0/0,::/0")]).await;
     for name in ["AMQP_URL", "REDIS_URL"] {
         let url = service(name);
         let port = url.rsplit_once('@').expect("an account").1.split(['/', '?']).next().expect("a host");
         let port = port.rsplit_once(':').expect("a port").1;
         for host in ["127.0.0.1", "127.1", "0", "[::1]", "[::ffff:127.0.0.1]", "localhost", "localhost."] {
-            let end = house.run("http-request", json!({"url": format!("http://{host}:{port}/")})).await;
+            let end = harness.run("http-request", json!({"url": format!("http://{host}:{port}/")})).await;
             let text = end.exception.unwrap_or_default();
             assert!(text.contains("lives on; no job may call that"), "{name} {host}: {text}");
         }
     }
-    let all = house.stop().await;
+    let all = harness.stop().await;
     assert!(all.contains("shell-command is off") && all.contains("sql-query is off"), "{all}");
 }
 
 #[tokio::test]
 async fn a_worker_that_stops_takes_the_programs_it_started_along() {
-    let mut house = House::start(&[("MILVAION_SHELL", "1")]).await;
+    let mut harness = WorkerHarness::start(&[("MILVAION_SHELL", "1")]).await;
     let note = folder("stops").join("pids");
     // One that tidies up, and a child of it that does not want to end.
     let script = format!(
         "(trap '' TERM; while :; do sleep 0.1; done) & echo $$ $! > {0}; trap 'sleep 1.5; echo tidied >> {0}; exit' TERM; while :; do sleep 0.1; done",
         note.display()
     );
-    let occurrence = house.publish("shell-command", json!({"script": script, "graceSeconds": 3})).await;
+    let occurrence = harness.publish("shell-command", json!({"script": script, "graceSeconds": 3})).await;
     let begun = async {
         while !std::fs::read_to_string(&note).is_ok_and(|text| text.contains('\n')) {
             sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(PATIENCE, begun).await.expect("it begins");
-    house.messages.clear();
-    let all = house.stop().await;
+    timeout(TEST_TIMEOUT, begun).await.expect("it begins");
+    harness.messages.clear();
+    let all = harness.stop().await;
     let text = std::fs::read_to_string(&note).expect("a note");
     assert!(text.ends_with("tidied\n"), "it had its grace: {text}");
     for pid in text.lines().next().expect("numbers").split(' ') {

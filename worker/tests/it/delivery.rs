@@ -8,12 +8,12 @@ use std::{
 use milvaion_protocol::{id::OccurrenceId, message::JobMessage};
 use milvaion_worker::{Job, JobContext, JobError};
 
-use crate::common::{Counter, Nothing, Stack, eventually, nothing};
+use crate::common::{CountingJob, EmptyInput, WorkerTestEnv, eventually, nothing};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_be_run_goes_to_the_dead_letters() {
-    let stack = Stack::new().await;
-    let counter = Counter::new(true);
+    let stack = WorkerTestEnv::new().await;
+    let counter = CountingJob::new(true);
     let worker = stack.start(stack.worker().job(counter.clone()), "count").await;
     let mut stranger = stack.message("other", nothing());
     stack.publish_raw("w.count.x", b"not JSON").await;
@@ -30,22 +30,22 @@ async fn what_cannot_be_run_goes_to_the_dead_letters() {
 
 /// Takes a while, and writes down who began.
 #[derive(Clone, Default)]
-struct Diary(Arc<Mutex<Vec<OccurrenceId>>>);
+struct StartRecordingJob(Arc<Mutex<Vec<OccurrenceId>>>);
 
-impl Diary {
+impl StartRecordingJob {
     fn began(&self) -> Vec<OccurrenceId> {
         self.0.lock().expect("no test thread panicked").clone()
     }
 }
 
-impl Job for Diary {
+impl Job for StartRecordingJob {
     const TYPE: &'static str = "diary";
     const DESCRIPTION: &'static str = "Writes down who began.";
     const CONCURRENCY: u16 = 4;
-    type Input = Nothing;
+    type Input = EmptyInput;
     type Output = ();
 
-    async fn run(&self, ctx: &JobContext, _: Nothing) -> Result<(), JobError> {
+    async fn run(&self, ctx: &JobContext, _: EmptyInput) -> Result<(), JobError> {
         self.0.lock().expect("no test thread panicked").push(ctx.occurrence_id());
         tokio::time::sleep(Duration::from_millis(20)).await;
         Ok(())
@@ -54,11 +54,11 @@ impl Job for Diary {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_critical_message_overtakes_what_waits() {
-    let stack = Stack::new().await;
-    let diary = Diary::default();
+    let stack = WorkerTestEnv::new().await;
+    let diary = StartRecordingJob::default();
     let builder = stack.worker().job(diary.clone());
     let worker = stack.start(builder, "diary").await;
-    let (low, window) = (500, usize::from(Diary::CONCURRENCY));
+    let (low, window) = (500, usize::from(StartRecordingJob::CONCURRENCY));
     // All at once: one after the other, they might come no faster than they run.
     let messages: Vec<_> = std::iter::repeat_with(|| stack.message("diary", nothing())).take(low).collect();
     let messages: Vec<_> = messages.into_iter().map(|message| JobMessage { priority: 1, ..message }).collect();

@@ -3,31 +3,31 @@
 use std::time::Duration;
 
 use milvaion_protocol::{
-    message::{LogLevel, MAX_LOG_LINE, MAX_RESULT, first_seq},
+    message::{LogLevel, MAX_LOG_LINE_BYTES, MAX_RESULT_BYTES, first_log_seq},
     status::OccurrenceStatus,
 };
 use milvaion_worker::{
     CancellationToken, Job, JobContext, JobError,
-    testing::{Record, Trial},
+    testing::{TestReport, TestRun},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 /// Does what its input says.
-struct Puppet;
+struct ScriptedJob;
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Orders {
-    act: Act,
+struct ScriptedInput {
+    act: ScriptedAct,
     #[serde(default)]
     count: u16,
 }
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-enum Act {
+enum ScriptedAct {
     Greet,
     Nothing,
     Add,
@@ -45,60 +45,60 @@ enum Act {
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Answer {
+enum ScriptedOutput {
     Text(String),
     Sum { sum: u16 },
     Nothing(()),
 }
 
-impl Job for Puppet {
+impl Job for ScriptedJob {
     const TYPE: &'static str = "puppet";
     const DESCRIPTION: &'static str = "Does what its input says.";
-    type Input = Orders;
-    type Output = Answer;
+    type Input = ScriptedInput;
+    type Output = ScriptedOutput;
 
-    async fn run(&self, ctx: &JobContext, orders: Orders) -> Result<Answer, JobError> {
+    async fn run(&self, ctx: &JobContext, orders: ScriptedInput) -> Result<ScriptedOutput, JobError> {
         match orders.act {
-            Act::Greet => Ok(Answer::Text("Hello".to_owned())),
-            Act::Nothing => Ok(Answer::Nothing(())),
-            Act::Add => Ok(Answer::Sum { sum: orders.count + 1 }),
-            Act::Fail => {
+            ScriptedAct::Greet => Ok(ScriptedOutput::Text("Hello".to_owned())),
+            ScriptedAct::Nothing => Ok(ScriptedOutput::Nothing(())),
+            ScriptedAct::Add => Ok(ScriptedOutput::Sum { sum: orders.count + 1 }),
+            ScriptedAct::Fail => {
                 let number: u8 = "many".parse()?;
-                Ok(Answer::Sum { sum: number.into() })
+                Ok(ScriptedOutput::Sum { sum: number.into() })
             }
-            Act::GiveUp => Err(JobError::permanent("the account is closed")),
-            Act::Panic => panic!("no {} left", "tea"),
-            Act::Hang => {
+            ScriptedAct::GiveUp => Err(JobError::permanent("the account is closed")),
+            ScriptedAct::Panic => panic!("no {} left", "tea"),
+            ScriptedAct::Hang => {
                 std::future::pending::<()>().await;
-                Ok(Answer::Nothing(()))
+                Ok(ScriptedOutput::Nothing(()))
             }
-            Act::Tidy => {
+            ScriptedAct::Tidy => {
                 ctx.cancelled().cancelled().await;
                 ctx.info("tidied up");
-                Ok(Answer::Text("finished after all".to_owned()))
+                Ok(ScriptedOutput::Text("finished after all".to_owned()))
             }
-            Act::Fire => {
+            ScriptedAct::Fire => {
                 ctx.cancelled().cancel();
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 Err(JobError::new("fired"))
             }
-            Act::TooEarly => Err(JobError::snooze(Duration::from_secs(90), "the shop is closed")),
-            Act::Withdraw => Err(JobError::cancelled("the order was withdrawn")),
-            Act::Write => {
+            ScriptedAct::TooEarly => Err(JobError::snooze(Duration::from_secs(90), "the shop is closed")),
+            ScriptedAct::Withdraw => Err(JobError::cancelled("the order was withdrawn")),
+            ScriptedAct::Write => {
                 ctx.progress(50, "half");
                 for n in 0..orders.count {
                     ctx.log(LogLevel::Info, format!("line {n}"));
                 }
-                ctx.warn("x".repeat(2 * MAX_LOG_LINE));
-                Ok(Answer::Nothing(()))
+                ctx.warn("x".repeat(2 * MAX_LOG_LINE_BYTES));
+                Ok(ScriptedOutput::Nothing(()))
             }
-            Act::Long => Ok(Answer::Text("x".repeat(2 * MAX_RESULT))),
+            ScriptedAct::Long => Ok(ScriptedOutput::Text("x".repeat(2 * MAX_RESULT_BYTES))),
         }
     }
 }
 
-async fn run(input: Value) -> Record {
-    Trial::new(Puppet, input).timeout_seconds(1).run().await
+async fn run(input: Value) -> TestReport {
+    TestRun::new(ScriptedJob, input).timeout_seconds(1).run().await
 }
 
 #[tokio::test]
@@ -143,9 +143,9 @@ async fn a_run_ends_when_its_time_is_up() {
 }
 
 /// Goes on until it is told to end.
-struct Patient;
+struct TimeoutJob;
 
-impl Job for Patient {
+impl Job for TimeoutJob {
     const TYPE: &'static str = "patient";
     const DESCRIPTION: &'static str = "Waits.";
     const TIMEOUT: Option<Duration> = Some(Duration::from_secs(2));
@@ -160,8 +160,10 @@ impl Job for Patient {
 
 #[tokio::test]
 async fn what_the_job_says_of_its_time_goes_before_what_its_type_says() {
-    let (jobs, types) =
-        tokio::join!(Trial::new(Patient, json!({})).timeout_seconds(1).run(), Trial::new(Patient, json!({})).run(),);
+    let (jobs, types) = tokio::join!(
+        TestRun::new(TimeoutJob, json!({})).timeout_seconds(1).run(),
+        TestRun::new(TimeoutJob, json!({})).run(),
+    );
     for (record, text) in [(jobs, "after 1 s"), (types, "after 2 s")] {
         assert_eq!(record.status(), OccurrenceStatus::TimedOut);
         assert!(record.end().exception.as_deref().is_some_and(|said| said.contains(text)), "{:?}", record.end());
@@ -182,7 +184,7 @@ async fn a_stopping_worker_interrupts_what_does_not_end_by_itself() {
         ("tidy", OccurrenceStatus::Completed, "finished after all"),
     ] {
         let stop = CancellationToken::new();
-        let trial = Trial::new(Puppet, json!({"act": act})).interrupted_by(stop.clone());
+        let trial = TestRun::new(ScriptedJob, json!({"act": act})).interrupted_by(stop.clone());
         let (record, ()) = tokio::join!(trial.run(), async {
             tokio::time::sleep(Duration::from_millis(10)).await;
             stop.cancel();
@@ -199,7 +201,8 @@ async fn a_cancelled_run_may_tidy_up_is_dropped_otherwise_and_says_why() {
         ("tidy", Some("tidied up"), ""),
     ] {
         let cancel = CancellationToken::new();
-        let trial = Trial::new(Puppet, json!({"act": act})).cancelled_by(cancel.clone(), "by ann: wrong customer");
+        let trial =
+            TestRun::new(ScriptedJob, json!({"act": act})).cancelled_by(cancel.clone(), "by ann: wrong customer");
         cancel.cancel();
         let record = trial.run().await;
         assert_eq!(record.status(), OccurrenceStatus::Cancelled, "{act}");
@@ -211,9 +214,9 @@ async fn a_cancelled_run_may_tidy_up_is_dropped_otherwise_and_says_why() {
 }
 
 /// Needs a little more than a second to tidy up, and has said so.
-struct Careful;
+struct SlowCleanupJob;
 
-impl Job for Careful {
+impl Job for SlowCleanupJob {
     const TYPE: &'static str = "careful";
     const DESCRIPTION: &'static str = "Tidies up at length.";
     const GRACE: Duration = Duration::from_secs(30);
@@ -232,14 +235,14 @@ impl Job for Careful {
 async fn a_job_type_may_take_longer_to_tidy_up_unless_the_worker_stops() {
     let cancel = CancellationToken::new();
     cancel.cancel();
-    let record = Trial::new(Careful, json!({})).cancelled_by(cancel, "by ann").run().await;
+    let record = TestRun::new(SlowCleanupJob, json!({})).cancelled_by(cancel, "by ann").run().await;
     assert_eq!(record.status(), OccurrenceStatus::Cancelled);
     assert_eq!(record.end().exception.as_deref(), Some("by ann"));
     assert_eq!(record.lines.first().map(|line| line.message.as_str()), Some("tidied up"));
 
     let stop = CancellationToken::new();
     stop.cancel();
-    let record = Trial::new(Careful, json!({})).interrupted_by(stop).run().await;
+    let record = TestRun::new(SlowCleanupJob, json!({})).interrupted_by(stop).run().await;
     assert_eq!(record.status(), OccurrenceStatus::Queued);
     assert_eq!(record.lines, []);
     assert!(record.end().duration_ms.is_some_and(|ms| (1_000..2_000).contains(&ms)), "{:?}", record.end());
@@ -256,15 +259,15 @@ async fn a_job_that_fires_its_own_token_is_neither_cancelled_nor_interrupted() {
 async fn what_is_too_long_is_cut_and_says_so() {
     let record = run(json!({"act": "long"})).await;
     let result = record.end().result.as_deref().expect("a result");
-    assert!(result.len() <= MAX_RESULT && result.ends_with("bytes cut]"));
+    assert!(result.len() <= MAX_RESULT_BYTES && result.ends_with("bytes cut]"));
 }
 
 #[tokio::test]
 async fn lines_are_numbered_by_attempt_and_bounded() {
-    let record = Trial::new(Puppet, json!({"act": "write", "count": 3})).attempt(2).run().await;
-    let seqs: Vec<i64> = record.lines.iter().map(|line| line.seq - first_seq(2)).collect();
+    let record = TestRun::new(ScriptedJob, json!({"act": "write", "count": 3})).attempt(2).run().await;
+    let seqs: Vec<i64> = record.lines.iter().map(|line| line.seq - first_log_seq(2)).collect();
     assert_eq!(seqs, [0, 1, 2, 3]);
-    assert!(record.lines[3].message.len() <= MAX_LOG_LINE);
+    assert!(record.lines[3].message.len() <= MAX_LOG_LINE_BYTES);
     assert_eq!(record.lines[3].level, LogLevel::Warn);
     assert_eq!(record.reports[1].progress.as_ref().map(|progress| progress.percent), Some(50));
 

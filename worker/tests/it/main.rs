@@ -6,10 +6,10 @@
 
 mod common;
 
-mod copies;
 mod delivery;
+mod duplicates;
 mod executor;
+mod health;
 mod outbox;
 mod readme;
-mod signs;
-mod stops;
+mod shutdown;

@@ -4,23 +4,25 @@
 //! without scripts needs. With scripts only the one that counts is seen, and changing over carries the text along where
 //! the other side can hold it.
 
-mod state;
+mod form_state;
 
 use std::collections::BTreeMap;
 
 use leptos::{html, prelude::*};
 use milvaion_api::{
-    input::{self, InputField, InputKind},
-    request::{FieldError, parse_json},
+    requests::{FieldError, parse_input_json},
+    schema_form::{self, InputField, InputKind},
 };
 use serde_json::Value;
 
-pub use self::state::{FormState, as_inner, control_id, control_name, error_of, listed, problems, said};
-use crate::components::form::{Field, FieldError as FieldErrorLine, described_by};
+pub use self::form_state::{
+    FormState, capitalized, control_id, control_name, error_of, problems, summary_entries, textarea_html,
+};
+use crate::components::form::{FieldErrorText, FormField, described_by};
 
 /// A field and what stands in it when it is drawn.
 #[derive(Clone, Debug, PartialEq)]
-struct Row {
+struct InputFieldRow {
     field: InputField,
     value: String,
     /// Rises when the text is put there anew, so that the control is drawn anew and does not keep what was typed.
@@ -30,7 +32,7 @@ struct Row {
 /// The text the fields of `schema` start with: what is in `typed`, and for a box that is ticked by default, the tick.
 #[must_use]
 pub fn with_defaults(schema: Option<&Value>, mut typed: BTreeMap<String, String>) -> BTreeMap<String, String> {
-    for field in schema.map(input::fields).unwrap_or_default() {
+    for field in schema.map(schema_form::form_fields).unwrap_or_default() {
         if field.kind == InputKind::Boolean && field.default == "true" {
             typed.entry(field.name).or_insert_with(|| "true".into());
         }
@@ -40,9 +42,9 @@ pub fn with_defaults(schema: Option<&Value>, mut typed: BTreeMap<String, String>
 
 /// Whether the fields can hold all of `data`, so that nothing of it is lost in them.
 #[must_use]
-pub fn fits(schema: Option<&Value>, data: &Value) -> bool {
+pub fn fits_schema(schema: Option<&Value>, data: &Value) -> bool {
     let Some(schema) = schema else { return false };
-    let kept = input::assemble(schema, &with_defaults(Some(schema), input::to_fields(data)));
+    let kept = schema_form::build_input(schema, &with_defaults(Some(schema), schema_form::to_field_texts(data)));
     match (kept, data) {
         (Ok(Value::Object(kept)), Value::Object(data)) => data.iter().all(|(name, value)| {
             // Empty text and null are what an empty field stands for.
@@ -50,7 +52,7 @@ pub fn fits(schema: Option<&Value>, data: &Value) -> bool {
         }),
         // A required field that is still empty is no loss.
         (Err(_), Value::Object(data)) => {
-            let known: Vec<String> = input::fields(schema).into_iter().map(|field| field.name).collect();
+            let known: Vec<String> = schema_form::form_fields(schema).into_iter().map(|field| field.name).collect();
             data.keys().all(|name| known.contains(name))
         }
         _ => false,
@@ -65,7 +67,7 @@ fn as_json(schema: &Value, typed: &BTreeMap<String, String>) -> Value {
         map.remove("required");
     }
     for _ in 0..2 {
-        match input::assemble(&lenient, &typed) {
+        match schema_form::build_input(&lenient, &typed) {
             Ok(data) => return data,
             Err(errors) => {
                 for error in errors {
@@ -107,24 +109,30 @@ pub fn InputForm(
     // While the JSON counts, what is wrong with a part of it is said beside it: its field is not to be seen.
     let json_error = Signal::derive(move || {
         let part = || {
-            state.errors.with(|errors| errors.iter().find(|e| e.field.starts_with("input.")).map(|e| said(&e.message)))
+            state
+                .errors
+                .with(|errors| errors.iter().find(|e| e.field.starts_with("input.")).map(|e| capitalized(&e.message)))
         };
         own_error.get().or_else(|| if is_json.get() && state.shows_all.get() { part() } else { None })
     });
-    let has_fields =
-        Memo::new(move |_| schema.with(|schema| schema.as_ref().is_some_and(|s| !input::fields(s).is_empty())));
-    let rows = Memo::new(move |before: Option<&Vec<Row>>| {
+    let has_fields = Memo::new(move |_| {
+        schema.with(|schema| schema.as_ref().is_some_and(|s| !schema_form::form_fields(s).is_empty()))
+    });
+    let rows = Memo::new(move |before: Option<&Vec<InputFieldRow>>| {
         let drawn = before.and_then(|rows| rows.first()).map_or(0, |row| row.drawn + 1);
-        let fields = schema.with(|schema| schema.as_ref().map(input::fields).unwrap_or_default());
+        let fields = schema.with(|schema| schema.as_ref().map(schema_form::form_fields).unwrap_or_default());
         values.with(|values| {
-            let row =
-                |field: InputField| Row { value: values.get(&field.name).cloned().unwrap_or_default(), field, drawn };
+            let row = |field: InputField| InputFieldRow {
+                value: values.get(&field.name).cloned().unwrap_or_default(),
+                field,
+                drawn,
+            };
             fields.into_iter().map(row).collect::<Vec<_>>()
         })
     });
 
     let to_json = move |_| {
-        let (Some(typed), Some(schema)) = (state.typed(), schema.get_untracked()) else { return };
+        let (Some(typed), Some(schema)) = (state.read_job_form(), schema.get_untracked()) else { return };
         if let (Some(text), false) = (text.get_untracked(), is_json.get_untracked()) {
             text.set_value(&serde_json::to_string_pretty(&as_json(&schema, &typed.input)).unwrap_or_default());
         }
@@ -133,7 +141,7 @@ pub fn InputForm(
         on_switch.run(());
     };
     let to_form = move |_| {
-        let Some(typed) = state.typed() else { return };
+        let Some(typed) = state.read_job_form() else { return };
         let stay = |why: String| {
             note.set(Some(why));
             // The radio button has moved already; what counts has not.
@@ -142,9 +150,9 @@ pub fn InputForm(
             }
         };
         let schema = schema.get_untracked();
-        match parse_json(&typed.input_json) {
-            Ok(data) if fits(schema.as_ref(), &data) => {
-                values.set(with_defaults(schema.as_ref(), input::to_fields(&data)));
+        match parse_input_json(&typed.input_json) {
+            Ok(data) if fits_schema(schema.as_ref(), &data) => {
+                values.set(with_defaults(schema.as_ref(), schema_form::to_field_texts(&data)));
                 note.set(None);
                 is_json.set(false);
                 on_switch.run(());
@@ -191,11 +199,11 @@ pub fn InputForm(
             </fieldset>
             <div class="stack" hidden=move || !has_fields.get() || (has_script.get() && is_json.get())>
                 <For each=move || rows.get() key=|row| (row.drawn, row.field.name.clone()) let:row>
-                    <InputRow state row/>
+                    <InputFieldControl state row/>
                 </For>
             </div>
             <div hidden=move || has_fields.get() && has_script.get() && !is_json.get()>
-                <Field
+                <FormField
                     id=control_id("input_json")
                     label="Input as JSON"
                     hint="An object, as in {\"key\": \"value\"}; at most 64 KiB."
@@ -211,9 +219,9 @@ pub fn InputForm(
                         aria-describedby=described_by("f-input_json")
                         aria-invalid=move || json_error.get().is_some().then_some("true")
                         node_ref=text
-                        inner_html=as_inner(&json)
+                        inner_html=textarea_html(&json)
                     ></textarea>
-                </Field>
+                </FormField>
             </div>
         </fieldset>
     }
@@ -221,8 +229,8 @@ pub fn InputForm(
 
 /// One generated field.
 #[component]
-fn InputRow(state: FormState, row: Row) -> impl IntoView {
-    let Row { field, value, .. } = row;
+fn InputFieldControl(state: FormState, row: InputFieldRow) -> impl IntoView {
+    let InputFieldRow { field, value, .. } = row;
     let path = format!("input.{}", field.name);
     let (id, name) = (control_id(&path), control_name(&path));
     let error = state.error(path);
@@ -250,7 +258,7 @@ fn InputRow(state: FormState, row: Row) -> impl IntoView {
                         <span>{field.label}</span>
                     </label>
                     <p class="hint" id=format!("{id}-hint") hidden=no_hint>{hint}</p>
-                    <FieldErrorLine id=format!("{id}-error") error/>
+                    <FieldErrorText id=format!("{id}-error") error/>
                 </div>
             }
             .into_any();
@@ -292,7 +300,7 @@ fn InputRow(state: FormState, row: Row) -> impl IntoView {
                     aria-describedby=described
                     aria-invalid=is_wrong
                     aria-required=required
-                    inner_html=as_inner(&value)
+                    inner_html=textarea_html(&value)
                 ></textarea>
             }
             .into_any()
@@ -322,9 +330,9 @@ fn InputRow(state: FormState, row: Row) -> impl IntoView {
         }
     };
     view! {
-        <Field id label=field.label hint optional=!field.required error>
+        <FormField id label=field.label hint optional=!field.required error>
             {control}
-        </Field>
+        </FormField>
     }
     .into_any()
 }
@@ -366,11 +374,11 @@ mod tests {
     #[test]
     fn what_the_fields_cannot_hold_stays_json() {
         let schema = schema();
-        assert!(fits(Some(&schema), &json!({"url": "http://x", "count": 3})));
-        assert!(fits(Some(&schema), &json!({})));
-        assert!(!fits(Some(&schema), &json!({"url": "http://x", "other": 1})));
-        assert!(!fits(Some(&schema), &json!({"url": 5})));
-        assert!(!fits(None, &json!({})));
+        assert!(fits_schema(Some(&schema), &json!({"url": "http://x", "count": 3})));
+        assert!(fits_schema(Some(&schema), &json!({})));
+        assert!(!fits_schema(Some(&schema), &json!({"url": "http://x", "other": 1})));
+        assert!(!fits_schema(Some(&schema), &json!({"url": 5})));
+        assert!(!fits_schema(None, &json!({})));
     }
 
     #[test]

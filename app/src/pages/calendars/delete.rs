@@ -16,13 +16,13 @@ use crate::{
 };
 
 /// What deleting does.
-const CONSEQUENCE: &str =
+const DELETE_CONSEQUENCE: &str =
     "It cannot be brought back. A calendar that jobs still keep to is not deleted: take it out of them first.";
 
 /// Deletes a calendar after asking; without scripts the question is a section of the page, reached by a link. A refusal
 /// stands above the form, like whatever else is wrong.
 #[component]
-pub fn Delete(
+pub fn DeleteCalendarButton(
     /// Which.
     id: CalendarId,
     /// Its name.
@@ -63,14 +63,14 @@ pub fn Delete(
             verb="Delete calendar"
             on_confirm=delete
         >
-            <p>{CONSEQUENCE}</p>
+            <p>{DELETE_CONSEQUENCE}</p>
         </ConfirmDialog>
     }
 }
 
 /// The question before deleting, as a section of the page.
 #[component]
-pub fn DeleteSection(
+pub fn DeleteCalendarSection(
     /// Which.
     id: CalendarId,
     /// Its name.
@@ -79,7 +79,7 @@ pub fn DeleteSection(
     view! {
         <section class="card stack hide-js" id="delete" aria-labelledby="delete-heading">
             <h2 id="delete-heading">{format!("Delete calendar {name}?")}</h2>
-            <p>{CONSEQUENCE}</p>
+            <p>{DELETE_CONSEQUENCE}</p>
             <form class="form-actions" method="post" action=DeleteCalendar::PATH>
                 <input type="hidden" name="id" value=id.to_string()/>
                 <a class="btn" href=format!("/calendars/{id}/edit")>"Cancel"</a>

@@ -9,13 +9,13 @@ use leptos_router::{
     NavigateOptions,
     hooks::{use_navigate, use_params_map, use_query_map},
 };
-use milvaion_api::{calendar_form::CalendarForm, view::BlackoutView};
+use milvaion_api::{calendar_form::CalendarForm, views::BlackoutView};
 use milvaion_protocol::id::{CalendarId, JobId};
 
 use super::{
-    delete::{Delete, DeleteSection},
+    delete::{DeleteCalendarButton, DeleteCalendarSection},
     no_such_calendar,
-    windows::Windows,
+    windows::WindowsSection,
 };
 use crate::{
     api::calendars::{
@@ -23,13 +23,13 @@ use crate::{
     },
     browser,
     components::{
-        form::{ErrorSummary, Field, described_by},
+        form::{ErrorSummary, FormField, described_by},
+        form_check::{debounced_check, focus_error_summary, warn_before_unload},
         icon::Icon,
-        input_form::{FormState, as_inner, listed, problems},
-        loading::page,
-        page_head::{Crumbs, PageHead},
+        input_form::{FormState, problems, summary_entries, textarea_html},
+        loading::render_page,
+        page_header::{Breadcrumbs, PageHeader},
         schedule_field::TextField,
-        self_check::{announce, checker, guard},
         time::Time,
         toast::{ToastKind, toasts},
         zone_field::ZoneField,
@@ -40,7 +40,7 @@ use crate::{
 #[component]
 pub fn NewCalendarPage() -> impl IntoView {
     let data = Resource::new_blocking(|| (), |()| load_calendar_form(None));
-    page(data, |data: CalendarFormPage| view! { <Form data/> })
+    render_page(data, |data: CalendarFormPage| view! { <CalendarFormContent data/> })
 }
 
 /// `/calendars/:id/edit`.
@@ -52,16 +52,16 @@ pub fn EditCalendarPage() -> impl IntoView {
         move || id.get(),
         |id| async move { load_calendar_form(Some(id.ok_or_else(no_such_calendar)?)).await },
     );
-    page(data, |data: CalendarFormPage| view! { <Form data/> })
+    render_page(data, |data: CalendarFormPage| view! { <CalendarFormContent data/> })
 }
 
 #[component]
-fn Form(data: CalendarFormPage) -> impl IntoView {
-    let CalendarFormPage { calendar, zones, form, left, blackouts } = data;
-    let left = left.unwrap_or_default();
-    let state = FormState::new(left.problems());
+fn CalendarFormContent(data: CalendarFormPage) -> impl IntoView {
+    let CalendarFormPage { calendar, zones, form, flash, blackouts } = data;
+    let flash = flash.unwrap_or_default();
+    let state = FormState::new(flash.problems());
     let blackouts = RwSignal::new(blackouts);
-    let check = checker(
+    let check = debounced_check(
         move || typed(state),
         check_calendar,
         move |check: CalendarCheck| {
@@ -71,19 +71,16 @@ fn Form(data: CalendarFormPage) -> impl IntoView {
     );
     let is_busy = RwSignal::new(false);
     let save = saver(state, is_busy, calendar.is_some());
-    guard(state);
-    announce(state);
+    warn_before_unload(state);
+    focus_error_summary(state);
     let changed = move || {
         state.is_dirty.set(true);
         check.run(());
     };
     let asks_delete = use_query_map().with_untracked(|query| query.get("confirm").as_deref() == Some("delete"));
-    let listed_errors =
-        Signal::derive(
-            move || {
-                if state.shows_all.get() { state.errors.with(|errors| listed(errors)) } else { Vec::new() }
-            },
-        );
+    let listed_errors = Signal::derive(move || {
+        if state.shows_all.get() { state.errors.with(|errors| summary_entries(errors)) } else { Vec::new() }
+    });
     let name = calendar.as_ref().map(|view| view.calendar.name.clone());
     let (title, here) = match &name {
         Some(name) => (format!("Edit {name}"), name.clone()),
@@ -96,15 +93,15 @@ fn Form(data: CalendarFormPage) -> impl IntoView {
     let verb = if name.is_some() { "Save" } else { "Create" };
     view! {
         <Title text=format!("{title} · Calendars")/>
-        <Crumbs steps=vec![("/calendars".into(), "Calendars".into())] here/>
-        <PageHead title>{delete.map(|(id, name)| view! { <Delete id name state/> })}</PageHead>
-        {left.notice.map(|notice| view! {
+        <Breadcrumbs steps=vec![("/calendars".into(), "Calendars".into())] here/>
+        <PageHeader title>{delete.map(|(id, name)| view! { <DeleteCalendarButton id name state/> })}</PageHeader>
+        {flash.notice.map(|notice| view! {
             <div class="notice" data-kind="success" role="status">
                 <Icon name="circle-check"/>
                 <p>{notice}</p>
             </div>
         })}
-        {section.map(|(id, name)| view! { <DeleteSection id name/> })}
+        {section.map(|(id, name)| view! { <DeleteCalendarSection id name/> })}
         <form
             id="calendar-form"
             class="form"
@@ -147,13 +144,13 @@ fn Form(data: CalendarFormPage) -> impl IntoView {
                             />
                         </div>
                     </fieldset>
-                    <Days state text=form.dates.clone() on_change=Callback::new(move |()| changed())/>
-                    <Windows state form=form.clone() on_change=Callback::new(move |()| changed())/>
+                    <DaysSection state text=form.dates.clone() on_change=Callback::new(move |()| changed())/>
+                    <WindowsSection state form=form.clone() on_change=Callback::new(move |()| changed())/>
                 </div>
                 <aside class="summary" aria-labelledby="outcome" tabindex="0">
                     <h2 id="outcome">"Next blackouts"</h2>
-                    <Falls blackouts/>
-                    {keepers.map(|(jobs, total)| view! { <Keepers jobs total/> })}
+                    <UpcomingBlackouts blackouts/>
+                    {keepers.map(|(jobs, total)| view! { <CalendarJobs jobs total/> })}
                     {changed_by.map(|(at, by, version)| view! {
                         <p class="hint">
                             "Changed "
@@ -181,7 +178,7 @@ fn typed(state: FormState) -> Option<CalendarForm> {
 
 /// The days, as lines; with a script, two fields that write a line.
 #[component]
-fn Days(state: FormState, text: String, on_change: Callback<()>) -> impl IntoView {
+fn DaysSection(state: FormState, text: String, on_change: Callback<()>) -> impl IntoView {
     let error = state.error("dates");
     let (area, first, last) =
         (NodeRef::<html::Textarea>::new(), NodeRef::<html::Input>::new(), NodeRef::<html::Input>::new());
@@ -211,7 +208,7 @@ fn Days(state: FormState, text: String, on_change: Callback<()>) -> impl IntoVie
     view! {
         <fieldset class="form-section">
             <legend>"Whole days"</legend>
-            <Field
+            <FormField
                 id="f-dates"
                 label="Days"
                 hint="One a line: 2026-12-24, or first and last as in 2026-12-24 to 2026-12-26. At most 2,000 days."
@@ -227,9 +224,9 @@ fn Days(state: FormState, text: String, on_change: Callback<()>) -> impl IntoVie
                     aria-describedby=described_by("f-dates")
                     aria-invalid=move || error.get().is_some().then_some("true")
                     node_ref=area
-                    inner_html=as_inner(&text)
+                    inner_html=textarea_html(&text)
                 ></textarea>
-            </Field>
+            </FormField>
             <div class="date-adder needs-js" role="group" aria-label="Add days by date">
                 <div class="field">
                     <label for="add-first">"First day"</label>
@@ -250,7 +247,7 @@ fn Days(state: FormState, text: String, on_change: Callback<()>) -> impl IntoVie
 
 /// The blackouts to come, as the server works them out.
 #[component]
-fn Falls(blackouts: RwSignal<Option<Vec<BlackoutView>>>) -> impl IntoView {
+fn UpcomingBlackouts(blackouts: RwSignal<Option<Vec<BlackoutView>>>) -> impl IntoView {
     let list = move || match blackouts.get() {
         None => view! { <p class="hint">"As soon as the calendar is complete, its next blackouts stand here."</p> }
             .into_any(),
@@ -283,7 +280,7 @@ fn Falls(blackouts: RwSignal<Option<Vec<BlackoutView>>>) -> impl IntoView {
 
 /// The jobs that keep to a calendar.
 #[component]
-fn Keepers(jobs: Vec<(JobId, String)>, total: i64) -> impl IntoView {
+fn CalendarJobs(jobs: Vec<(JobId, String)>, total: i64) -> impl IntoView {
     let others = total - i64::try_from(jobs.len()).unwrap_or(i64::MAX);
     let items: Vec<_> =
         jobs.into_iter().map(|(id, name)| view! { <li><a href=format!("/jobs/{id}")>{name}</a></li> }).collect();

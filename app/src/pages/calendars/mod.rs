@@ -6,11 +6,14 @@ pub mod windows;
 
 use leptos::prelude::*;
 use leptos_meta::Title;
-use milvaion_api::{access::Action, view::CalendarRow};
+use milvaion_api::{permissions::Permission, views::CalendarRow};
 
 use crate::{
     api::calendars::calendars,
-    components::{empty::Empty, icon::Icon, loading::page, me::may, page_head::PageHead, time::Time},
+    components::{
+        empty_state::EmptyState, icon::Icon, loading::render_page, page_header::PageHeader, session_context::may,
+        time::Time,
+    },
     error::AppError,
     format::plural,
 };
@@ -19,20 +22,20 @@ use crate::{
 #[component]
 pub fn CalendarsPage() -> impl IntoView {
     let data = Resource::new_blocking(|| (), |()| calendars());
-    page(data, |rows: Vec<CalendarRow>| view! { <Calendars rows/> })
+    render_page(data, |rows: Vec<CalendarRow>| view! { <CalendarsContent rows/> })
 }
 
 /// What an address that cannot be a calendar's leads to.
 fn no_such_calendar() -> AppError {
     let error = AppError::NotFound("There is no such calendar. It may have been deleted.".into());
     #[cfg(feature = "ssr")]
-    let error = crate::api::failed(error);
+    let error = crate::api::with_error_status(error);
     error
 }
 
 #[component]
-fn Calendars(rows: Vec<CalendarRow>) -> impl IntoView {
-    let may_define = may(Action::DefineCalendar);
+fn CalendarsContent(rows: Vec<CalendarRow>) -> impl IntoView {
+    let may_define = may(Permission::DefineCalendar);
     let new = may_define.then(|| {
         view! {
             <a class="btn btn-primary" href="/calendars/new">
@@ -43,18 +46,18 @@ fn Calendars(rows: Vec<CalendarRow>) -> impl IntoView {
     });
     let body = if rows.is_empty() {
         view! {
-            <Empty
+            <EmptyState
                 icon="calendar-off"
                 title="No calendars yet"
                 text="A calendar holds days and weekly hours in which the jobs that keep to it do not run: holidays, a maintenance window, the end of a quarter."
             >
                 {may_define
                     .then(|| view! { <a class="btn btn-primary" href="/calendars/new">"Make the first calendar"</a> })}
-            </Empty>
+            </EmptyState>
         }
         .into_any()
     } else {
-        let rows: Vec<_> = rows.into_iter().map(|row| view! { <Row row may_define/> }).collect();
+        let rows: Vec<_> = rows.into_iter().map(|row| view! { <CalendarTableRow row may_define/> }).collect();
         view! {
             <div class="table-wrap">
                 <table class="table table-cards">
@@ -75,13 +78,13 @@ fn Calendars(rows: Vec<CalendarRow>) -> impl IntoView {
     };
     view! {
         <Title text="Calendars"/>
-        <PageHead title="Calendars" sub="When jobs do not run. Each job chooses which of them it keeps to.">{new}</PageHead>
+        <PageHeader title="Calendars" sub="When jobs do not run. Each job chooses which of them it keeps to.">{new}</PageHeader>
         {body}
     }
 }
 
 #[component]
-fn Row(row: CalendarRow, may_define: bool) -> impl IntoView {
+fn CalendarTableRow(row: CalendarRow, may_define: bool) -> impl IntoView {
     let name = if may_define {
         view! { <a class="row-link" href=format!("/calendars/{}/edit", row.id)>{row.name}</a> }.into_any()
     } else {

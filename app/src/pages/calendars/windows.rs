@@ -4,21 +4,21 @@
 //! adds rows when they are wanted, and takes them away.
 
 use leptos::prelude::*;
-use milvaion_api::calendar_form::{CalendarForm, day_field};
-use milvaion_schedule::calendar::words::WEEK;
+use milvaion_api::calendar_form::{CalendarForm, weekday_field};
+use milvaion_schedule::calendar::describe::WEEKDAYS;
 
 use crate::components::{
-    form::{FieldError, described_by},
+    form::{FieldErrorText, described_by},
     icon::Icon,
     input_form::{FormState, control_id},
 };
 
 /// How many empty rows a browser without scripts is given.
-const SPARE: usize = 3;
+const SPARE_WINDOW_ROWS: usize = 3;
 
 /// The section of a calendar form with the windows.
 #[component]
-pub fn Windows(
+pub fn WindowsSection(
     /// The form it is in.
     state: FormState,
     /// What stands in the fields at first.
@@ -28,7 +28,7 @@ pub fn Windows(
 ) -> impl IntoView {
     let rows = form.rows();
     let unused = rows.last().map_or(0, |last| last + 1);
-    let next = StoredValue::new(unused + SPARE);
+    let next = StoredValue::new(unused + SPARE_WINDOW_ROWS);
     let rows = RwSignal::new(rows);
     let form = StoredValue::new(form);
     let error = state.error("windows");
@@ -42,11 +42,11 @@ pub fn Windows(
         on_change.run(());
     });
     let place = move |row: usize| rows.with(|rows| rows.iter().position(|known| *known == row).unwrap_or_default() + 1);
-    let spare: Vec<_> = (unused..unused + SPARE)
+    let spare: Vec<_> = (unused..unused + SPARE_WINDOW_ROWS)
         .enumerate()
         .map(|(n, row)| {
             let name = Signal::derive(move || format!("Window {}", rows.with(Vec::len) + n + 1));
-            view! { <div class="hide-js"><Row state form row name/></div> }
+            view! { <div class="hide-js"><WindowRow state form row name/></div> }
         })
         .collect();
     view! {
@@ -56,9 +56,9 @@ pub fn Windows(
                 "Hours that come back every week. An end that is not after its beginning is on the next day; "
                 "00:00 to 00:00 is the whole day."
             </p>
-            <FieldError id="f-windows-error" error/>
+            <FieldErrorText id="f-windows-error" error/>
             <For each=move || rows.get() key=|row| *row let:row>
-                <Row state form row name=Signal::derive(move || format!("Window {}", place(row))) remove/>
+                <WindowRow state form row name=Signal::derive(move || format!("Window {}", place(row))) remove/>
             </For>
             {spare}
             <div class="needs-js">
@@ -73,7 +73,7 @@ pub fn Windows(
 
 /// One row. What it blacks out are the days that are ticked, from one time to the other.
 #[component]
-fn Row(
+fn WindowRow(
     state: FormState,
     form: StoredValue<CalendarForm>,
     row: usize,
@@ -85,10 +85,10 @@ fn Row(
     let error = state.error(field);
     let typed = move |field: &str| form.with_value(|form| form.window(row, field));
     let input_name = move |field: &str| format!("form[windows][{row}][{field}]");
-    let boxes: Vec<_> = WEEK
+    let boxes: Vec<_> = WEEKDAYS
         .into_iter()
         .map(|(_, word)| {
-            let field = day_field(word);
+            let field = weekday_field(word);
             view! {
                 <label class="day">
                     <input type="checkbox" name=input_name(&field) value="on" checked=!typed(&field).is_empty()/>
@@ -132,7 +132,7 @@ fn Row(
                         }
                     })}
             </div>
-            <FieldError id=format!("{id}-error") error/>
+            <FieldErrorText id=format!("{id}-error") error/>
         </fieldset>
     }
 }

@@ -4,26 +4,26 @@
 //! and tells the outcome in a notice.
 
 use leptos::{ev, html, prelude::*, server_fn::ServerFn, task::spawn_local};
-use milvaion_api::request::FieldError;
+use milvaion_api::requests::FieldError;
 use milvaion_protocol::id::JobId;
 
 use crate::{
     api::{
         jobs::{SetJobActive, TriggerJob, set_job_active, trigger_job},
-        session::Left,
+        session::FlashView,
     },
     browser,
     components::{
         dialog::Dialog,
-        form::{ErrorSummary, Field, described_by},
+        form::{ErrorSummary, FormField, described_by},
         icon::Icon,
-        input_form::{as_inner, error_of, problems},
+        input_form::{error_of, problems, textarea_html},
         toast::{ToastKind, toasts},
     },
 };
 
 /// A button that is only an icon, for where there are many; its words are its name and its title.
-pub const BARE: &str = "icon-btn";
+pub const ICON_BUTTON_CLASS: &str = "icon-btn";
 
 /// Runs a job now, with its own input.
 #[component]
@@ -38,7 +38,7 @@ pub fn RunNow(
     class: &'static str,
 ) -> impl IntoView {
     let toasts = toasts();
-    let is_bare = class == BARE;
+    let is_bare = class == ICON_BUTTON_CLASS;
     let is_busy = RwSignal::new(false);
     let run = move |event: ev::SubmitEvent| {
         event.prevent_default();
@@ -47,7 +47,7 @@ pub fn RunNow(
         }
         is_busy.set(true);
         spawn_local(async move {
-            let answer = trigger_job(id, String::new(), String::new(), browser::fresh_key(), false).await;
+            let answer = trigger_job(id, String::new(), String::new(), browser::random_key(), false).await;
             let _ = is_busy.try_set(false);
             let name = name.try_get_untracked().unwrap_or_default();
             match answer {
@@ -99,7 +99,7 @@ pub fn PauseOrResume(
         event.prevent_default();
         change.run((!is_active.get_untracked(), String::new()));
     };
-    let is_bare = class == BARE;
+    let is_bare = class == ICON_BUTTON_CLASS;
     let verb = move || if is_active.get() { "Pause" } else { "Resume" };
     view! {
         <form method="post" action=SetJobActive::PATH on:submit=toggle>
@@ -200,7 +200,7 @@ fn PauseForm(
             <p>"Its schedule stops until somebody resumes it. What runs already goes on. Running it by hand then takes “Run anyway”."</p>
             <input type="hidden" name="id" value=id.to_string()/>
             <input type="hidden" name="active" value="false"/>
-            <Field id=field label="Reason" optional=true error=Signal::stored(None::<String>)>
+            <FormField id=field label="Reason" optional=true error=Signal::stored(None::<String>)>
                 <input
                     type="text"
                     id=field
@@ -210,7 +210,7 @@ fn PauseForm(
                     aria-describedby=described_by(field)
                     node_ref=reason
                 />
-            </Field>
+            </FormField>
             <div class="dialog-actions">
                 <button type="button" class="btn needs-js" on:click=move |_| open.set(false)>"Cancel"</button>
                 <button type="submit" class="btn btn-primary">"Pause job"</button>
@@ -230,13 +230,13 @@ pub fn RunWithInput(
     /// The job's own input, to begin with.
     input_json: String,
     /// What a plain form left.
-    left: Left,
+    flash: FlashView,
 ) -> impl IntoView {
     let open = RwSignal::new(false);
-    let was_refused = !left.fields.is_empty();
-    let typed = left.typed("input_json");
+    let was_refused = !flash.fields.is_empty();
+    let typed = flash.typed("input_json");
     let plain_input = if typed.is_empty() { input_json.clone() } else { typed };
-    let reason = left.typed("reason");
+    let reason = flash.typed("reason");
     view! {
         <button type="button" class="btn needs-js" on:click=move |_| open.set(true)>
             "Run with other input…"
@@ -246,7 +246,7 @@ pub fn RunWithInput(
         </Dialog>
         <details class="hide-js" open=was_refused>
             <summary>"Run with other input"</summary>
-            <RunForm prefix="plain-run" id name input_json=plain_input reason before=left.fields open/>
+            <RunForm prefix="plain-run" id name input_json=plain_input reason before=flash.fields open/>
         </details>
     }
 }
@@ -277,7 +277,7 @@ fn RunForm(
     let key = StoredValue::new(String::new());
     Effect::new(move || {
         if open.get() {
-            key.set_value(browser::fresh_key());
+            key.set_value(browser::random_key());
         }
     });
     let (input_id, reason_id) = (format!("{prefix}-input"), format!("{prefix}-reason"));
@@ -313,7 +313,7 @@ fn RunForm(
         <form method="post" action=TriggerJob::PATH class="stack" on:submit=run>
             <ErrorSummary errors=whole/>
             <input type="hidden" name="id" value=id.to_string()/>
-            <Field id=input_id.clone() label="Input as JSON" hint="For this one occurrence. The job itself stays as it is." error=input_error>
+            <FormField id=input_id.clone() label="Input as JSON" hint="For this one occurrence. The job itself stays as it is." error=input_error>
                 <textarea
                     id=input_id.clone()
                     name="input_json"
@@ -324,10 +324,10 @@ fn RunForm(
                     aria-describedby=described_by(&input_id)
                     aria-invalid=move || input_error.get().is_some().then_some("true")
                     node_ref=input
-                    inner_html=as_inner(&input_json)
+                    inner_html=textarea_html(&input_json)
                 ></textarea>
-            </Field>
-            <Field id=reason_id.clone() label="Reason" hint="Kept with the occurrence." optional=true error=reason_error>
+            </FormField>
+            <FormField id=reason_id.clone() label="Reason" hint="Kept with the occurrence." optional=true error=reason_error>
                 <input
                     type="text"
                     id=reason_id.clone()
@@ -339,7 +339,7 @@ fn RunForm(
                     aria-invalid=move || reason_error.get().is_some().then_some("true")
                     node_ref=why
                 />
-            </Field>
+            </FormField>
             <label>
                 <input type="checkbox" name="force" value="true" node_ref=force/>
                 " Run anyway: even if the job is paused or its previous run is still open"

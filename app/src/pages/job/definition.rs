@@ -1,17 +1,17 @@
 //! What a job is: its definition in words.
 
 use leptos::prelude::*;
-use milvaion_api::view::JobView;
+use milvaion_api::views::JobView;
 
 use super::rules::RuleEntries;
 use crate::components::{icon::Icon, time::Time};
 
 /// The words for the five priorities, lowest first.
-pub const PRIORITIES: [&str; 5] = ["1, idle", "2, low", "3, normal", "4, high", "5, critical"];
+pub const PRIORITY_LABELS: [&str; 5] = ["1, idle", "2, low", "3, normal", "4, high", "5, critical"];
 
 /// The card that says what a job runs, with what, and who said so.
 #[component]
-pub fn Definition(
+pub fn JobDefinitionCard(
     /// The job.
     view: RwSignal<JobView>,
 ) -> impl IntoView {
@@ -26,7 +26,11 @@ pub fn Definition(
         None => "The worker's default".into(),
     });
     let priority = of(|job| {
-        PRIORITIES.get(usize::from(job.definition.priority).wrapping_sub(1)).copied().unwrap_or_default().to_owned()
+        PRIORITY_LABELS
+            .get(usize::from(job.definition.priority).wrapping_sub(1))
+            .copied()
+            .unwrap_or_default()
+            .to_owned()
     });
     let created_by = of(|job| job.created_by.clone());
     let modified_by = of(|job| job.modified_by.clone());

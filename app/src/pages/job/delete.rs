@@ -15,7 +15,7 @@ use crate::{
 
 /// Deletes a job after asking; without scripts the question is a section of the page, reached by a link.
 #[component]
-pub fn Delete(
+pub fn DeleteJobButton(
     /// Which.
     id: JobId,
     /// Its name.
@@ -50,18 +50,18 @@ pub fn Delete(
             verb="Delete job"
             on_confirm=delete
         >
-            <p>{CONSEQUENCE}</p>
+            <p>{DELETE_CONSEQUENCE}</p>
         </ConfirmDialog>
     }
 }
 
 /// What deleting does.
-const CONSEQUENCE: &str = "Its schedule ends, and it cannot be brought back. Occurrences that wait or run already go on, and its history stays \
+const DELETE_CONSEQUENCE: &str = "Its schedule ends, and it cannot be brought back. Occurrences that wait or run already go on, and its history stays \
      until its time is up. To stop it for a while only, pause it instead.";
 
 /// The question before deleting, as a section of the page.
 #[component]
-pub fn DeleteSection(
+pub fn DeleteJobSection(
     /// Which.
     id: JobId,
     /// Its name.
@@ -70,7 +70,7 @@ pub fn DeleteSection(
     view! {
         <section class="card stack hide-js" id="delete" aria-labelledby="delete-heading">
             <h2 id="delete-heading">{format!("Delete job {name}?")}</h2>
-            <p>{CONSEQUENCE}</p>
+            <p>{DELETE_CONSEQUENCE}</p>
             <form class="form-actions" method="post" action=DeleteJob::PATH>
                 <input type="hidden" name="id" value=id.to_string()/>
                 <a class="btn" href=format!("/jobs/{id}")>"Cancel"</a>

@@ -3,23 +3,23 @@
 use leptos::{ev, prelude::*, server_fn::ServerFn, task::spawn_local};
 use leptos_router::{NavigateOptions, hooks::use_navigate};
 use milvaion_api::{
-    access::Action,
-    page::Page,
-    versions::{Change, Difference, VersionStep},
-    view::JobView,
+    page::ListPage,
+    permissions::Permission,
+    versions::{FieldChange, VersionDiff, VersionStep},
+    views::JobView,
 };
 use milvaion_protocol::id::JobId;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::fields::{label, named, shown};
+use super::field_labels::{field_label, field_names, field_value};
 use crate::{
     api::versions::{RestoreVersion, compare_versions, job_history, restore_notice, restore_version},
     components::{
         dialog::ConfirmDialog,
-        empty::Empty,
+        empty_state::EmptyState,
         icon::Icon,
-        me::may,
+        session_context::may,
         time::Time,
         toast::{ToastKind, toasts},
     },
@@ -28,7 +28,7 @@ use crate::{
 
 /// Which part of the history an address asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct HistoryQuery {
     /// Only versions before this one.
     pub before: Option<i32>,
     /// Two versions to compare.
@@ -38,9 +38,9 @@ pub struct Asked {
 /// A page of the history, and what differs between the two versions that were asked for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HistoryPage {
-    steps: Page<VersionStep>,
+    steps: ListPage<VersionStep>,
     before: Option<i32>,
-    compared: Option<(i32, i32, Difference)>,
+    compared: Option<(i32, i32, VersionDiff)>,
 }
 
 impl HistoryPage {
@@ -49,7 +49,7 @@ impl HistoryPage {
     /// # Errors
     ///
     /// `NotFound` when a version that was asked for does not exist.
-    pub async fn read(id: JobId, asked: Asked) -> Result<Self, AppError> {
+    pub async fn read(id: JobId, asked: HistoryQuery) -> Result<Self, AppError> {
         let steps = job_history(id, asked.before).await?;
         let compared = match asked.pair {
             Some((from, to)) => Some((from, to, compare_versions(id, from, to).await?)),
@@ -61,7 +61,7 @@ impl HistoryPage {
 
 /// The part of a job's page that shows it.
 #[component]
-pub fn History(view: RwSignal<JobView>, history: HistoryPage) -> impl IntoView {
+pub fn JobHistorySection(view: RwSignal<JobView>, history: HistoryPage) -> impl IntoView {
     let id = view.with_untracked(|job| job.row.id);
     let present = version_of(view);
     let HistoryPage { steps, before, compared } = history;
@@ -83,14 +83,14 @@ pub fn History(view: RwSignal<JobView>, history: HistoryPage) -> impl IntoView {
             }
         })
     };
-    let compared = compared.map(|(from, to, difference)| view! { <Compared view from to difference/> });
-    let may_define = may(Action::DefineJob);
+    let compared = compared.map(|(from, to, difference)| view! { <VersionComparison view from to difference/> });
+    let may_define = may(Permission::DefineJob);
     let first = before.is_some().then(|| format!("/jobs/{id}?tab=history"));
     let next = steps.next.map(|next| format!("/jobs/{id}?tab=history&before={next}"));
     let is_empty = steps.rows.is_empty();
     let rows: Vec<_> = steps.rows.into_iter().map(|step| step_row(id, step, present, may_define)).collect();
     let table = if is_empty {
-        view! { <Empty icon="history" title="No version here" text="There is none before this one."/> }.into_any()
+        view! { <EmptyState icon="history" title="No version here" text="There is none before this one."/> }.into_any()
     } else {
         view! {
             <div class="table-wrap">
@@ -134,8 +134,8 @@ fn version_of(view: RwSignal<JobView>) -> Signal<i32> {
 fn step_row(id: JobId, step: VersionStep, present: Signal<i32>, may_define: bool) -> impl IntoView {
     let VersionStep { row, fields, more } = step;
     let version = row.version;
-    let what = if version == 1 { "Created".to_owned() } else { named(&fields, more) };
-    let whole = fields.iter().map(|field| label(field)).collect::<Vec<_>>().join(", ");
+    let what = if version == 1 { "Created".to_owned() } else { field_names(&fields, more) };
+    let whole = fields.iter().map(|field| field_label(field)).collect::<Vec<_>>().join(", ");
     let changes = (version > 1).then(|| {
         view! {
             <a href=address(id, version - 1, version)>
@@ -181,7 +181,7 @@ fn address(id: JobId, from: i32, to: i32) -> String {
 
 /// What differs between two versions, and the way back when one of them is the present one.
 #[component]
-fn Compared(view: RwSignal<JobView>, from: i32, to: i32, difference: Difference) -> impl IntoView {
+fn VersionComparison(view: RwSignal<JobView>, from: i32, to: i32, difference: VersionDiff) -> impl IntoView {
     let present = version_of(view);
     let name = move |version: i32| {
         if present.get() == version {
@@ -218,9 +218,10 @@ fn Compared(view: RwSignal<JobView>, from: i32, to: i32, difference: Difference)
         }
         .into_any()
     };
-    let may_define = may(Action::DefineJob);
+    let may_define = may(Permission::DefineJob);
     let restore = move || {
-        (may_define && is_worth && from == present.get()).then(|| view! { <Restore view version=to expected=from/> })
+        (may_define && is_worth && from == present.get())
+            .then(|| view! { <RestoreForm view version=to expected=from/> })
     };
     let id = view.with_untracked(|job| job.row.id);
     view! {
@@ -236,14 +237,14 @@ fn Compared(view: RwSignal<JobView>, from: i32, to: i32, difference: Difference)
     }
 }
 
-fn change_row(change: Change) -> impl IntoView {
+fn change_row(change: FieldChange) -> impl IntoView {
     let cell = |value: Option<Value>| match value {
-        Some(value) => view! { <pre class="value">{shown(&value)}</pre> }.into_any(),
+        Some(value) => view! { <pre class="value">{field_value(&value)}</pre> }.into_any(),
         None => view! { <span class="muted">"Not there"</span> }.into_any(),
     };
     view! {
         <tr data-field=change.field.clone()>
-            <th scope="row" data-label="Field">{label(&change.field)}</th>
+            <th scope="row" data-label="Field">{field_label(&change.field)}</th>
             <td data-label="Before">{cell(change.before)}</td>
             <td data-label="After">{cell(change.after)}</td>
         </tr>
@@ -252,7 +253,7 @@ fn change_row(change: Change) -> impl IntoView {
 
 /// Makes an earlier version the present definition, after a question. The comparison above it shows what that changes.
 #[component]
-fn Restore(
+fn RestoreForm(
     view: RwSignal<JobView>,
     version: i32,
     /// The version the reader saw as the present one.

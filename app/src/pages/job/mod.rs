@@ -6,7 +6,7 @@ pub mod delete;
 pub mod history;
 pub mod rules;
 
-mod fields;
+mod field_labels;
 
 use std::time::Duration;
 
@@ -14,47 +14,47 @@ use leptos::prelude::*;
 use leptos_meta::Title;
 use leptos_router::hooks::{use_params_map, use_query_map};
 use milvaion_api::{
-    access::Action,
-    event::Event,
-    page::{OccurrenceFilter, Page},
-    view::{JobView, OccurrenceRow},
+    events::LiveEvent,
+    page::{ListPage, OccurrenceFilter},
+    permissions::Permission,
+    views::{JobView, OccurrenceRow},
 };
 use milvaion_protocol::id::JobId;
 use serde::{Deserialize, Serialize};
 
 use self::{
     actions::{PauseOrResume, PauseWithReason, RunNow, RunWithInput},
-    definition::Definition,
-    delete::{Delete, DeleteSection},
-    history::{Asked, History, HistoryPage},
+    definition::JobDefinitionCard,
+    delete::{DeleteJobButton, DeleteJobSection},
+    history::{HistoryPage, HistoryQuery, JobHistorySection},
 };
 use crate::{
     api::{
         jobs::job,
         occurrences::list_occurrences,
-        session::{Left, take_flash},
+        session::{FlashView, take_flash},
     },
     components::{
-        empty::Empty,
+        empty_state::EmptyState,
         form::ErrorSummary,
         icon::Icon,
-        loading::page,
-        me::may,
+        loading::render_page,
         occurrence_table::OccurrenceTable,
-        page_head::{Crumbs, PageHead},
-        schedule_field::Preview,
+        page_header::{Breadcrumbs, PageHeader},
+        schedule_field::NextRunsPreview,
+        session_context::may,
     },
     error::AppError,
-    live::{Live, is_resync, refresher, use_live},
+    live::{LiveUpdates, is_resync, throttled_refresh, use_live_updates},
 };
 
 /// How many of its occurrences the page begins with.
-const ROWS: u32 = 25;
+const OCCURRENCES_PER_PAGE: u32 = 25;
 
 /// The parts of a job's page; one of them is shown.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-enum Part {
-    Overview(Page<OccurrenceRow>),
+enum JobTab {
+    Overview(ListPage<OccurrenceRow>),
     History(HistoryPage),
 }
 
@@ -68,7 +68,7 @@ pub fn JobPage() -> impl IntoView {
     let history = Memo::new(move |_| {
         query.with(|query| {
             let number = |name: &str| query.get_str(name).and_then(|text| text.parse::<i32>().ok());
-            let asked = Asked { before: number("before"), pair: number("from").zip(number("to")) };
+            let asked = HistoryQuery { before: number("before"), pair: number("from").zip(number("to")) };
             (query.get_str("tab") == Some("history")).then_some(asked)
         })
     });
@@ -78,15 +78,15 @@ pub fn JobPage() -> impl IntoView {
             let id = id.ok_or_else(no_such_job)?;
             let job = job(id).await?;
             let part = match history {
-                None => Part::Overview(list_occurrences(filter(id)).await?),
-                Some(asked) => Part::History(HistoryPage::read(id, asked).await?),
+                None => JobTab::Overview(list_occurrences(filter(id)).await?),
+                Some(asked) => JobTab::History(HistoryPage::read(id, asked).await?),
             };
-            let left = take_flash("trigger".into()).await?.unwrap_or_default();
-            Ok((job, part, left))
+            let flash = take_flash("trigger".into()).await?.unwrap_or_default();
+            Ok((job, part, flash))
         },
     );
-    page(data, |(job, part, left): (JobView, Part, Left)| {
-        view! { <Job job part left/> }
+    render_page(data, |(job, part, flash): (JobView, JobTab, FlashView)| {
+        view! { <JobContent job part flash/> }
     })
 }
 
@@ -95,24 +95,24 @@ pub(super) fn no_such_job() -> AppError {
     let error =
         AppError::NotFound("There is no such job. It may have been deleted; its occurrences are still listed.".into());
     #[cfg(feature = "ssr")]
-    let error = crate::api::failed(error);
+    let error = crate::api::with_error_status(error);
     error
 }
 
 fn filter(id: JobId) -> OccurrenceFilter {
-    OccurrenceFilter { job_id: Some(id), limit: ROWS, ..OccurrenceFilter::default() }
+    OccurrenceFilter { job_id: Some(id), limit: OCCURRENCES_PER_PAGE, ..OccurrenceFilter::default() }
 }
 
 #[component]
-fn Job(job: JobView, part: Part, left: Left) -> impl IntoView {
+fn JobContent(job: JobView, part: JobTab, flash: FlashView) -> impl IntoView {
     let id = job.row.id;
     let asks_delete = use_query_map().with_untracked(|query| query.get("confirm").as_deref() == Some("delete"));
     let input_json = serde_json::to_string_pretty(&job.definition.job_data).unwrap_or_default();
     let first_name = job.row.display_name.clone();
-    let whole: Vec<_> = left.error.iter().map(|text| (String::new(), text.clone())).collect();
+    let whole: Vec<_> = flash.error.iter().map(|text| (String::new(), text.clone())).collect();
     let view = RwSignal::new(job);
     let is_deleted = RwSignal::new(false);
-    let is_history = matches!(part, Part::History(_));
+    let is_history = matches!(part, JobTab::History(_));
     keep_current(id, view, is_deleted);
 
     let name = Signal::derive(move || view.with(|job| job.row.display_name.clone()));
@@ -120,9 +120,9 @@ fn Job(job: JobView, part: Part, left: Left) -> impl IntoView {
     let set_active = Callback::new(move |active| {
         let _ = view.try_update(|job| job.row.is_active = active);
     });
-    let may_run = may(Action::RunJob);
-    let may_define = may(Action::DefineJob);
-    let may_delete = may(Action::DeleteJob);
+    let may_run = may(Permission::RunJob);
+    let may_define = may(Permission::DefineJob);
+    let may_delete = may(Permission::DeleteJob);
     let pause_or_resume = move || {
         if is_active.get() {
             view! { <PauseWithReason id name on_change=set_active/> }.into_any()
@@ -133,8 +133,8 @@ fn Job(job: JobView, part: Part, left: Left) -> impl IntoView {
 
     view! {
         <Title text=move || format!("{}{} · Jobs", name.get(), if is_history { " · History" } else { "" })/>
-        <Crumbs steps=vec![("/jobs".into(), "Jobs".into())] here=name/>
-        <PageHead title=name>
+        <Breadcrumbs steps=vec![("/jobs".into(), "Jobs".into())] here=name/>
+        <PageHeader title=name>
             {may_run.then(|| view! { <RunNow id name class="btn btn-primary"/> })}
             {may_define
                 .then(|| {
@@ -146,11 +146,11 @@ fn Job(job: JobView, part: Part, left: Left) -> impl IntoView {
                         </a>
                     }
                 })}
-            {may_run.then(|| view! { <RunWithInput id name input_json left/> })}
-            {may_delete.then(|| view! { <Delete id name/> })}
-        </PageHead>
+            {may_run.then(|| view! { <RunWithInput id name input_json flash/> })}
+            {may_delete.then(|| view! { <DeleteJobButton id name/> })}
+        </PageHeader>
         <ErrorSummary errors=whole/>
-        {(asks_delete && may_delete).then(|| view! { <DeleteSection id name=first_name/> })}
+        {(asks_delete && may_delete).then(|| view! { <DeleteJobSection id name=first_name/> })}
         {move || is_deleted.get().then(deleted)}
         {move || view.with(|job| (!job.row.is_active).then(|| paused(job.paused_reason.clone())))}
         {move || view.with(|job| (!job.row.worker_alive).then(|| no_worker(&job.row.worker_id, &job.row.job_type)))}
@@ -159,23 +159,23 @@ fn Job(job: JobView, part: Part, left: Left) -> impl IntoView {
             <a href=format!("/jobs/{id}?tab=history") aria-current=is_history.then_some("page")>"History"</a>
         </nav>
         {match part {
-            Part::Overview(occurrences) => view! { <JobOverview view occurrences/> }.into_any(),
-            Part::History(history) => view! { <History view history/> }.into_any(),
+            JobTab::Overview(occurrences) => view! { <JobOverview view occurrences/> }.into_any(),
+            JobTab::History(history) => view! { <JobHistorySection view history/> }.into_any(),
         }}
     }
 }
 
 /// What it is, when it runs, and what became of it.
 #[component]
-fn JobOverview(view: RwSignal<JobView>, occurrences: Page<OccurrenceRow>) -> impl IntoView {
+fn JobOverview(view: RwSignal<JobView>, occurrences: ListPage<OccurrenceRow>) -> impl IntoView {
     let id = view.with_untracked(|job| job.row.id);
     let preview = Signal::derive(move || view.with(|job| Some(job.preview.clone())));
     view! {
         <div class="form-grid">
-            <Definition view/>
+            <JobDefinitionCard view/>
             <aside class="summary" aria-labelledby="schedule" tabindex="0">
                 <h2 id="schedule">"Schedule"</h2>
-                <Preview preview otherwise="It has no further runs."/>
+                <NextRunsPreview preview otherwise="It has no further runs."/>
             </aside>
         </div>
         <section class="stack" aria-labelledby="its-occurrences">
@@ -190,7 +190,7 @@ fn JobOverview(view: RwSignal<JobView>, occurrences: Page<OccurrenceRow>) -> imp
                 names_job=false
                 empty=|| {
                     view! {
-                        <Empty
+                        <EmptyState
                             icon="history"
                             title="It has not run yet"
                             text="Each time it runs, by its schedule or by hand, an occurrence appears here."
@@ -240,16 +240,16 @@ fn no_worker(worker_id: &str, job_type: &str) -> AnyView {
 
 /// Reads the job again when it may have changed.
 fn keep_current(id: JobId, view: RwSignal<JobView>, is_deleted: RwSignal<bool>) {
-    let refresh = refresher(Duration::from_millis(300), move || job(id), move |read| view.set(read));
+    let refresh = throttled_refresh(Duration::from_millis(300), move || job(id), move |read| view.set(read));
     // Whatever was heard while the page was being read is not in it.
-    if use_context::<Live>().is_some_and(Live::heard_lately) {
-        refresh.ask();
+    if use_context::<LiveUpdates>().is_some_and(LiveUpdates::received_recently) {
+        refresh.request();
     }
-    use_live(move |envelope| match &envelope.event {
-        Event::Job { id: changed } if *changed == id => refresh.ask(),
-        Event::JobDeleted { id: gone } if *gone == id => is_deleted.set(true),
-        Event::Workers => refresh.ask(),
-        _ if is_resync(envelope) => refresh.ask(),
+    use_live_updates(move |envelope| match &envelope.event {
+        LiveEvent::Job { id: changed } if *changed == id => refresh.request(),
+        LiveEvent::JobDeleted { id: gone } if *gone == id => is_deleted.set(true),
+        LiveEvent::Workers => refresh.request(),
+        _ if is_resync(envelope) => refresh.request(),
         _ => {}
     });
 }

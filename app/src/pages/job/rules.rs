@@ -2,17 +2,17 @@
 
 use chrono::{DateTime, Utc};
 use leptos::prelude::*;
-use milvaion_api::{access::Action, view::CalendarName};
-use milvaion_schedule::rules::{Blackout, Misfire, OnLost, Overlap, Rules, retry_words};
+use milvaion_api::{permissions::Permission, views::CalendarName};
+use milvaion_schedule::rules::{BlackoutPolicy, LostRunPolicy, MisfirePolicy, OverlapPolicy, Rules, describe_retries};
 
 use crate::{
-    components::{me::may, time::Time},
+    components::{session_context::may, time::Time},
     format::{plural, span},
 };
 
 /// What stands beside a rule's name.
 #[derive(Clone, Debug, PartialEq)]
-enum Said {
+enum RuleValue {
     At(DateTime<Utc>),
     Words(String),
     /// The calendars it keeps to, and what becomes of a fire in a blackout.
@@ -20,28 +20,28 @@ enum Said {
 }
 
 /// Every rule that differs from the usual, in the order of the form.
-fn said(rules: &Rules) -> Vec<(&'static str, Said)> {
+fn rule_values(rules: &Rules) -> Vec<(&'static str, RuleValue)> {
     let mut all = Vec::new();
     if !rules.calendars.is_empty() {
         let fire = match rules.blackout {
-            Blackout::Skip => "A fire in a blackout is left out",
-            Blackout::Postpone => "A fire in a blackout runs when that ends",
+            BlackoutPolicy::Skip => "A fire in a blackout is left out",
+            BlackoutPolicy::Postpone => "A fire in a blackout runs when that ends",
         };
-        all.push(("Calendars", Said::Calendars(fire)));
+        all.push(("Calendars", RuleValue::Calendars(fire)));
     }
-    let mut say = |name, words: String| all.push((name, Said::Words(words)));
+    let mut say = |name, words: String| all.push((name, RuleValue::Words(words)));
     if rules.jitter_seconds > 0 {
         let most = span(rules.jitter_seconds);
         say("Jitter", format!("Each fire comes up to {most} later, the same for this job every time"));
     }
-    if rules.overlap != Overlap::default() {
-        say("Overlap", rules.overlap.says().into());
+    if rules.overlap != OverlapPolicy::default() {
+        say("Overlap", rules.overlap.label().into());
     }
-    if rules.misfire == Misfire::CatchUp {
+    if rules.misfire == MisfirePolicy::CatchUp {
         let (limit, back) = (rules.catch_up_limit, span(rules.catch_up_window_seconds));
-        say("Missed fires", format!("{}: at most {limit}, and none older than {back}", rules.misfire.says()));
-    } else if rules.misfire != Misfire::default() {
-        say("Missed fires", rules.misfire.says().into());
+        say("Missed fires", format!("{}: at most {limit}, and none older than {back}", rules.misfire.label()));
+    } else if rules.misfire != MisfirePolicy::default() {
+        say("Missed fires", rules.misfire.label().into());
     }
     if let Some(limit) = rules.max_concurrent {
         say("At once", format!("At most {limit}"));
@@ -50,14 +50,14 @@ fn said(rules: &Rules) -> Vec<(&'static str, Said)> {
         say("Shared limit", format!("At most {} at once among all jobs that share {}", shared.limit, shared.key));
     }
     if rules.max_retries > 0 {
-        let words = retry_words(rules.max_retries, rules.base_retry_delay_seconds, rules.retry_jitter_percent);
+        let words = describe_retries(rules.max_retries, rules.base_retry_delay_seconds, rules.retry_jitter_percent);
         say("Retries", words.trim_end_matches('.').into());
     }
-    if let Some(seconds) = rules.zombie_timeout_seconds {
+    if let Some(seconds) = rules.heartbeat_timeout_seconds {
         say("Lost", format!("After {} without a heartbeat", span(seconds)));
     }
-    if rules.on_lost != OnLost::default() {
-        say("When lost", rules.on_lost.says().into());
+    if rules.on_lost != LostRunPolicy::default() {
+        say("When lost", rules.on_lost.label().into());
     }
     if let Some(breaker) = rules.auto_disable {
         let again = match breaker.cool_down_seconds {
@@ -69,7 +69,7 @@ fn said(rules: &Rules) -> Vec<(&'static str, Said)> {
         say("Disabled", format!("After {failures} in a row within {window}; {again}"));
     }
     let bounds = [("Starts", rules.start_at), ("Ends", rules.end_at)];
-    let bounds = bounds.into_iter().filter_map(|(name, at)| at.map(|at| (name, Said::At(at))));
+    let bounds = bounds.into_iter().filter_map(|(name, at)| at.map(|at| (name, RuleValue::At(at))));
     bounds.chain(all).collect()
 }
 
@@ -84,7 +84,7 @@ pub fn RuleEntries(
     calendars: Signal<Vec<CalendarName>>,
 ) -> impl IntoView {
     // Who may not change a calendar finds it in the list.
-    let may_define = may(Action::DefineCalendar);
+    let may_define = may(Permission::DefineCalendar);
     let links = move |fire: &'static str| {
         let link = |calendar: CalendarName| {
             let href = if may_define { format!("/calendars/{}/edit", calendar.id) } else { "/calendars".into() };
@@ -99,28 +99,28 @@ pub fn RuleEntries(
     move || {
         let entry = |(name, said)| {
             let value = match said {
-                Said::Calendars(fire) => links(fire).into_any(),
-                Said::At(at) => view! { <Time at/> }.into_any(),
-                Said::Words(words) => words.into_any(),
+                RuleValue::Calendars(fire) => links(fire).into_any(),
+                RuleValue::At(at) => view! { <Time at/> }.into_any(),
+                RuleValue::Words(words) => words.into_any(),
             };
             view! {
                 <dt>{name}</dt>
                 <dd>{value}</dd>
             }
         };
-        rules.with(|rules| said(rules).into_iter().map(entry).collect::<Vec<_>>())
+        rules.with(|rules| rule_values(rules).into_iter().map(entry).collect::<Vec<_>>())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use milvaion_schedule::rules::{AutoDisable, KeyLimit};
+    use milvaion_schedule::rules::{AutoDisable, ConcurrencyKeyLimit};
 
     use super::*;
 
     #[test]
     fn the_usual_goes_without_saying() {
-        assert_eq!(said(&Rules::default()), []);
+        assert_eq!(rule_values(&Rules::default()), []);
     }
 
     #[test]
@@ -130,24 +130,24 @@ mod tests {
             end_at: Some(DateTime::UNIX_EPOCH),
             jitter_seconds: 90,
             calendars: vec![milvaion_protocol::id::CalendarId::from_parts(DateTime::UNIX_EPOCH, [1; 10])],
-            blackout: Blackout::Postpone,
-            overlap: Overlap::Queue,
-            misfire: Misfire::CatchUp,
+            blackout: BlackoutPolicy::Postpone,
+            overlap: OverlapPolicy::Queue,
+            misfire: MisfirePolicy::CatchUp,
             max_concurrent: Some(3),
-            key_limit: Some(KeyLimit { key: "tenant-7".into(), limit: 2 }),
+            key_limit: Some(ConcurrencyKeyLimit { key: "tenant-7".into(), limit: 2 }),
             max_retries: 2,
             retry_jitter_percent: 20,
-            zombie_timeout_seconds: Some(60),
-            on_lost: OnLost::Fail,
+            heartbeat_timeout_seconds: Some(60),
+            on_lost: LostRunPolicy::Fail,
             auto_disable: Some(AutoDisable { threshold: 5, window_seconds: 3_600, cool_down_seconds: None }),
             ..Rules::default()
         };
-        let words: Vec<_> = said(&rules)
+        let words: Vec<_> = rule_values(&rules)
             .into_iter()
             .map(|(name, said)| match said {
-                Said::At(at) => format!("{name}: {at}"),
-                Said::Words(words) => format!("{name}: {words}"),
-                Said::Calendars(fire) => format!("{name}: {fire}"),
+                RuleValue::At(at) => format!("{name}: {at}"),
+                RuleValue::Words(words) => format!("{name}: {words}"),
+                RuleValue::Calendars(fire) => format!("{name}: {fire}"),
             })
             .collect();
         assert_eq!(

@@ -1,25 +1,25 @@
 //! Which calendars a job keeps to, and what becomes of a fire that falls into a blackout of theirs.
 
 use leptos::{ev, prelude::*, task::spawn_local};
-use milvaion_api::{request::JobForm, rules_form::calendar_field, view::CalendarRow};
-use milvaion_schedule::rules::Blackout;
+use milvaion_api::{requests::JobForm, rules_form::calendar_field, views::CalendarRow};
+use milvaion_schedule::rules::BlackoutPolicy;
 
 use crate::{
     api::calendars::calendars as list_calendars,
     components::{
-        choice::Choice,
-        folded::Folded,
-        form::{FieldError, described_by},
+        collapsible_section::CollapsibleSection,
+        form::{FieldErrorText, described_by},
         input_form::{FormState, control_id, control_name},
+        radio_field::RadioField,
     },
 };
 
 /// The fields of this section, by their names in the form; of the calendars, the name under which they are judged.
-const FIELDS: [&str; 2] = ["rules.calendars", "rules.blackout"];
+const BLACKOUT_FIELDS: [&str; 2] = ["rules.calendars", "rules.blackout"];
 
 /// The section of a job form that says when not to run.
 #[component]
-pub fn Blackouts(
+pub fn BlackoutSection(
     /// The form it is in.
     state: FormState,
     /// What stands in the fields at first.
@@ -27,7 +27,8 @@ pub fn Blackouts(
     /// Every calendar there is.
     calendars: Vec<CalendarRow>,
 ) -> impl IntoView {
-    let is_open = form.differs(&["rules.blackout"]) || calendars.iter().any(|calendar| form.keeps_to(calendar.id));
+    let is_open =
+        form.has_non_default(&["rules.blackout"]) || calendars.iter().any(|calendar| form.has_calendar(calendar.id));
     let blackout = RwSignal::new(form.rule("blackout"));
     let known = RwSignal::new(calendars);
     keep_current(known);
@@ -41,7 +42,7 @@ pub fn Blackouts(
     view! {
         <fieldset class="form-section">
             <legend>"When not"</legend>
-            <Folded state fields=&FIELDS is_open summary="Calendars, and what becomes of fires in a blackout">
+            <CollapsibleSection state fields=&BLACKOUT_FIELDS is_open summary="Calendars, and what becomes of fires in a blackout">
                 <div class="field" class:has-error=move || error.with(Option::is_some)>
                     <fieldset class="check-list" id=id.clone() tabindex="-1" aria-describedby=described_by(&id)>
                         <legend>"Keeps to these calendars"</legend>
@@ -55,17 +56,17 @@ pub fn Blackouts(
                         <a href="/calendars/new" target="_blank" rel="external">"Make a calendar"</a>
                         " (in a new tab)."
                     </p>
-                    <FieldError id=format!("{id}-error") error/>
+                    <FieldErrorText id=format!("{id}-error") error/>
                 </div>
-                <Choice
+                <RadioField
                     state
                     field="rules.blackout"
                     label="When it is due in a blackout"
                     hint="Several fires that wait for the end of one blackout become one run."
-                    options=Blackout::ALL.iter().map(|blackout| (blackout.word(), blackout.says())).collect()
+                    options=BlackoutPolicy::ALL.iter().map(|blackout| (blackout.as_str(), blackout.label())).collect()
                     chosen=blackout
                 />
-            </Folded>
+            </CollapsibleSection>
         </fieldset>
     }
 }
@@ -80,7 +81,7 @@ fn CalendarBox(form: StoredValue<JobForm>, calendar: CalendarRow) -> impl IntoVi
                 id=control_id(&field)
                 name=control_name(&field)
                 value="on"
-                checked=form.with_value(|form| form.keeps_to(calendar.id))
+                checked=form.with_value(|form| form.has_calendar(calendar.id))
             />
             <span>
                 <strong>{calendar.name}</strong>

@@ -1,24 +1,24 @@
 //! What bounds and describes a job: all of it has a default that does.
 
 use leptos::prelude::*;
-use milvaion_api::request::JobForm;
+use milvaion_api::requests::JobForm;
 
 use crate::{
     components::{
-        folded::Folded,
-        form::{Field, described_by},
-        input_form::{FormState, as_inner},
+        collapsible_section::CollapsibleSection,
+        form::{FormField, described_by},
+        input_form::{FormState, textarea_html},
         schedule_field::TextField,
     },
-    pages::job::definition::PRIORITIES,
+    pages::job::definition::PRIORITY_LABELS,
 };
 
 /// The fields of this section, by their names in the form.
-const FIELDS: [&str; 4] = ["timeout_seconds", "priority", "tags", "description"];
+const LIMIT_FIELDS: [&str; 4] = ["timeout_seconds", "priority", "tags", "description"];
 
 /// The last section of the form. It is folded away unless something in it is wrong.
 #[component]
-pub fn Limits(
+pub fn LimitsSection(
     /// The form it is in.
     state: FormState,
     /// What stands in the fields at first.
@@ -26,7 +26,7 @@ pub fn Limits(
 ) -> impl IntoView {
     let priority_error = state.error("priority");
     let description_error = state.error("description");
-    let options: Vec<_> = PRIORITIES
+    let options: Vec<_> = PRIORITY_LABELS
         .into_iter()
         .zip(1..)
         .map(|(words, n): (&str, u8)| {
@@ -43,7 +43,7 @@ pub fn Limits(
                 <input type="checkbox" id="f-is_active" name="form[is_active]" value="on" checked=!form.is_active.is_empty()/>
                 <span>"Active: its schedule fires"</span>
             </label>
-            <Folded state fields=&FIELDS summary="Timeout, priority, tags, description">
+            <CollapsibleSection state fields=&LIMIT_FIELDS summary="Timeout, priority, tags, description">
                 <div class="field-row">
                     <TextField
                         state
@@ -54,7 +54,7 @@ pub fn Limits(
                         inputmode="numeric"
                         is_required=false
                     />
-                    <Field id="f-priority" label="Priority" error=priority_error>
+                    <FormField id="f-priority" label="Priority" error=priority_error>
                         <select
                             id="f-priority"
                             name="form[priority]"
@@ -63,7 +63,7 @@ pub fn Limits(
                         >
                             {options}
                         </select>
-                    </Field>
+                    </FormField>
                 </div>
                 <TextField
                     state
@@ -73,17 +73,17 @@ pub fn Limits(
                     value=form.tags
                     is_required=false
                 />
-                <Field id="f-description" label="Description" hint="At most 2,000 characters." optional=true error=description_error>
+                <FormField id="f-description" label="Description" hint="At most 2,000 characters." optional=true error=description_error>
                     <textarea
                         id="f-description"
                         name="form[description]"
                         rows="3"
                         aria-describedby=described_by("f-description")
                         aria-invalid=move || description_error.get().is_some().then_some("true")
-                        inner_html=as_inner(&form.description)
+                        inner_html=textarea_html(&form.description)
                     ></textarea>
-                </Field>
-            </Folded>
+                </FormField>
+            </CollapsibleSection>
         </fieldset>
     }
 }

@@ -1,14 +1,14 @@
 //! Defining a job: one page, seven sections, and beside them what it will come to.
 //!
-//! The page is one plain form whose fields are named as [`JobForm`](milvaion_api::request::JobForm) names them. A browser
+//! The page is one plain form whose fields are named as [`JobForm`](milvaion_api::requests::JobForm) names them. A browser
 //! without scripts posts it, and is led back here with everything that was typed and what is wrong beside each field. A
 //! script posts the same fields to the same function, and asks the server for its judgement a moment after each change;
 //! the browser has no rules of its own that could differ.
 
 pub mod blackouts;
+pub mod job_type;
 pub mod limits;
 pub mod rules;
-pub mod what;
 
 use leptos::{ev, prelude::*, server_fn::ServerFn, task::spawn_local};
 use leptos_meta::Title;
@@ -20,25 +20,25 @@ use milvaion_protocol::id::JobId;
 use serde_json::Value;
 
 use self::{
-    blackouts::Blackouts,
-    limits::Limits,
-    rules::{Clashes, Failures},
-    what::What,
+    blackouts::BlackoutSection,
+    job_type::JobTypeSection,
+    limits::LimitsSection,
+    rules::{FailureSection, OverlapSection},
 };
 use crate::{
     api::{
         jobs::{CheckJob, JobCheck, JobFormPage, SaveJob, check_job, load_job_form},
-        session::Left,
+        session::FlashView,
     },
     browser,
     components::{
         form::ErrorSummary,
+        form_check::{debounced_check, focus_error_summary, warn_before_unload},
         icon::Icon,
-        input_form::{FormState, InputForm, fits, listed, problems, with_defaults},
-        loading::page,
-        page_head::{Crumbs, PageHead},
-        schedule_field::{Preview, ScheduleField},
-        self_check::{announce, checker, guard},
+        input_form::{FormState, InputForm, fits_schema, problems, summary_entries, with_defaults},
+        loading::render_page,
+        page_header::{Breadcrumbs, PageHeader},
+        schedule_field::{NextRunsPreview, ScheduleField},
         toast::{ToastKind, toasts},
     },
 };
@@ -49,7 +49,7 @@ pub fn NewJobPage() -> impl IntoView {
     let query = use_query_map();
     let target = Memo::new(move |_| query.with(|query| query.get("type")));
     let data = Resource::new_blocking(move || target.get(), |target| load_job_form(None, target));
-    page(data, |data: JobFormPage| view! { <JobForm id=None data/> })
+    render_page(data, |data: JobFormPage| view! { <JobFormContent id=None data/> })
 }
 
 /// `/jobs/:id/edit`.
@@ -64,14 +64,14 @@ pub fn EditJobPage() -> impl IntoView {
             load_job_form(Some(id), None).await
         },
     );
-    page(data, move |data: JobFormPage| view! { <JobForm id=id.get_untracked() data/> })
+    render_page(data, move |data: JobFormPage| view! { <JobFormContent id=id.get_untracked() data/> })
 }
 
 #[component]
-fn JobForm(id: Option<JobId>, data: JobFormPage) -> impl IntoView {
-    let JobFormPage { context, form, left, preview } = data;
-    let left = left.unwrap_or_default();
-    let state = FormState::new(left.problems());
+fn JobFormContent(id: Option<JobId>, data: JobFormPage) -> impl IntoView {
+    let JobFormPage { context, form, flash, preview } = data;
+    let flash = flash.unwrap_or_default();
+    let state = FormState::new(flash.problems());
     let preview = RwSignal::new(preview);
     let target = RwSignal::new(form.target.clone());
 
@@ -84,7 +84,7 @@ fn JobForm(id: Option<JobId>, data: JobFormPage) -> impl IntoView {
         let announced = types.with_value(|types| {
             types
                 .iter()
-                .find(|known| what::target_of(known) == target)
+                .find(|known| job_type::target_of(known) == target)
                 .map(|known| known.info.schema.clone())
                 .filter(Value::is_object)
         });
@@ -95,17 +95,17 @@ fn JobForm(id: Option<JobId>, data: JobFormPage) -> impl IntoView {
 
     // What came back from a refusal shows the tab it was sent from; else fields, where they can hold all of it.
     let first_schema = schema.get_untracked();
-    let starts_as_json = if state.errors.with_untracked(Vec::is_empty) && left.typed.is_null() {
-        context.job.as_ref().is_some_and(|job| !fits(first_schema.as_ref(), &job.definition.job_data))
+    let starts_as_json = if state.errors.with_untracked(Vec::is_empty) && flash.typed.is_null() {
+        context.job.as_ref().is_some_and(|job| !fits_schema(first_schema.as_ref(), &job.definition.job_data))
     } else {
         form.input_mode == "json"
     };
-    let is_fresh = left.typed.is_null();
+    let is_fresh = flash.typed.is_null();
     let typed_input = form.input.clone();
     let values = RwSignal::new(if is_fresh { with_defaults(first_schema.as_ref(), typed_input) } else { typed_input });
 
-    let check = checker(
-        move || state.typed(),
+    let check = debounced_check(
+        move || state.read_job_form(),
         check_job,
         move |check: JobCheck| {
             state.errors.set(check.errors);
@@ -113,15 +113,15 @@ fn JobForm(id: Option<JobId>, data: JobFormPage) -> impl IntoView {
         },
     );
     let on_target = Callback::new(move |chosen: String| {
-        let typed = state.typed().map(|form| form.input).unwrap_or_default();
+        let typed = state.read_job_form().map(|form| form.input).unwrap_or_default();
         values.set(with_defaults(schema_of(&chosen).as_ref(), typed));
         target.set(chosen);
         check.run(());
     });
     let is_busy = RwSignal::new(false);
     let save = saver(id, state, is_busy);
-    guard(state);
-    announce(state);
+    warn_before_unload(state);
+    focus_error_summary(state);
 
     let noticed = move |event: ev::Event| {
         if state.touch(&event) {
@@ -149,18 +149,15 @@ fn JobForm(id: Option<JobId>, data: JobFormPage) -> impl IntoView {
     let cancel = id.map_or_else(|| "/jobs".to_owned(), |id| format!("/jobs/{id}"));
     // The heading of the list is only drawn when all may be shown: before a try to save, what is wrong stands beside
     // the fields that were visited.
-    let listed_errors =
-        Signal::derive(
-            move || {
-                if state.shows_all.get() { state.errors.with(|errors| listed(errors)) } else { Vec::new() }
-            },
-        );
+    let listed_errors = Signal::derive(move || {
+        if state.shows_all.get() { state.errors.with(|errors| summary_entries(errors)) } else { Vec::new() }
+    });
 
     view! {
         <Title text=title/>
-        <Crumbs steps here=here.to_owned()/>
-        <PageHead title=heading/>
-        <Checked left/>
+        <Breadcrumbs steps here=here.to_owned()/>
+        <PageHeader title=heading/>
+        <CheckNotice flash/>
         <form
             id="job-form"
             class="form"
@@ -177,7 +174,7 @@ fn JobForm(id: Option<JobId>, data: JobFormPage) -> impl IntoView {
             <input type="hidden" name="form[version]" value=form.version.clone()/>
             <div class="form-grid">
                 <div class="form">
-                    <What state types=context.job_types own=own.get_value().map(|(target, _)| target) target on_target form=form.clone()/>
+                    <JobTypeSection state types=context.job_types own=own.get_value().map(|(target, _)| target) target on_target form=form.clone()/>
                     <InputForm
                         state
                         schema
@@ -187,15 +184,15 @@ fn JobForm(id: Option<JobId>, data: JobFormPage) -> impl IntoView {
                         on_switch=check
                     />
                     <ScheduleField state form=form.clone() zones=context.zones/>
-                    <Blackouts state form=form.clone() calendars=context.calendars/>
-                    <Clashes state form=form.clone()/>
-                    <Failures state form=form.clone()/>
-                    <Limits state form/>
+                    <BlackoutSection state form=form.clone() calendars=context.calendars/>
+                    <OverlapSection state form=form.clone()/>
+                    <FailureSection state form=form.clone()/>
+                    <LimitsSection state form/>
                 </div>
                 <aside class="summary" aria-labelledby="outcome" tabindex="0">
                     <h2 id="outcome">"What will happen"</h2>
                     <p>{move || sentence(&target.get())}</p>
-                    <Preview preview/>
+                    <NextRunsPreview preview/>
                 </aside>
             </div>
             <div class="form-actions">
@@ -227,8 +224,8 @@ fn JobForm(id: Option<JobId>, data: JobFormPage) -> impl IntoView {
 
 /// What a plain form's check found when it found nothing wrong.
 #[component]
-fn Checked(left: Left) -> impl IntoView {
-    left.notice.map(|notice| {
+fn CheckNotice(flash: FlashView) -> impl IntoView {
+    flash.notice.map(|notice| {
         view! {
             <div class="notice" data-kind="success" role="status">
                 <Icon name="circle-check"/>
@@ -251,7 +248,7 @@ fn saver(id: Option<JobId>, state: FormState, is_busy: RwSignal<bool>) -> Callba
     let navigate = use_navigate();
     Callback::new(move |event: ev::SubmitEvent| {
         event.prevent_default();
-        let Some(form) = state.typed() else { return };
+        let Some(form) = state.read_job_form() else { return };
         if is_busy.get_untracked() {
             return;
         }

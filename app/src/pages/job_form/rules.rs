@@ -4,13 +4,15 @@
 //! theirs differs from it or is wrong.
 
 use leptos::prelude::*;
-use milvaion_api::request::JobForm;
-use milvaion_schedule::rules::{Misfire, OnLost, Overlap, Rules, retry_words};
+use milvaion_api::requests::JobForm;
+use milvaion_schedule::rules::{LostRunPolicy, MisfirePolicy, OverlapPolicy, Rules, describe_retries};
 
-use crate::components::{choice::Choice, folded::Folded, input_form::FormState, schedule_field::TextField};
+use crate::components::{
+    collapsible_section::CollapsibleSection, input_form::FormState, radio_field::RadioField, schedule_field::TextField,
+};
 
 /// The fields of the first section, by their names in the form.
-const CLASHES: [&str; 7] = [
+const OVERLAP_FIELDS: [&str; 7] = [
     "rules.overlap",
     "rules.misfire",
     "rules.catch_up_limit",
@@ -20,10 +22,10 @@ const CLASHES: [&str; 7] = [
     "rules.concurrency_key_limit",
 ];
 /// Those that count only while missed fires are caught up.
-const CATCH_UP: [&str; 2] = ["rules.catch_up_limit", "rules.catch_up_window_seconds"];
+const CATCH_UP_FIELDS: [&str; 2] = ["rules.catch_up_limit", "rules.catch_up_window_seconds"];
 /// The fields of the second section.
-const FAILURES: [&str; 5] = [
-    "rules.zombie_timeout_seconds",
+const FAILURE_FIELDS: [&str; 5] = [
+    "rules.heartbeat_timeout_seconds",
     "rules.on_lost",
     "rules.auto_disable_threshold",
     "rules.auto_disable_window_seconds",
@@ -32,7 +34,7 @@ const FAILURES: [&str; 5] = [
 
 /// What happens when the job is due while it runs, or was due while nobody could run it.
 #[component]
-pub fn Clashes(
+pub fn OverlapSection(
     /// The form it is in.
     state: FormState,
     /// What stands in the fields at first.
@@ -43,29 +45,31 @@ pub fn Clashes(
     let has_script = RwSignal::new(false);
     Effect::new(move |_| has_script.set(true));
     let catches_up = move || {
-        !has_script.get() || misfire.with(|misfire| misfire == Misfire::CatchUp.word()) || state.is_wrong(&CATCH_UP)
+        !has_script.get()
+            || misfire.with(|misfire| misfire == MisfirePolicy::CatchUp.as_str())
+            || state.is_wrong(&CATCH_UP_FIELDS)
     };
     view! {
         <fieldset class="form-section">
             <legend>"When things overlap or are missed"</legend>
-            <Folded
+            <CollapsibleSection
                 state
-                fields=&CLASHES
-                is_open=form.differs(&CLASHES)
+                fields=&OVERLAP_FIELDS
+                is_open=form.has_non_default(&OVERLAP_FIELDS)
                 summary="Overlap, missed fires, how many at once"
             >
-                <Choice
+                <RadioField
                     state
                     field="rules.overlap"
                     label="When it is due while the run before goes on"
-                    options=Overlap::ALL.iter().map(|overlap| (overlap.word(), overlap.says())).collect()
+                    options=OverlapPolicy::ALL.iter().map(|overlap| (overlap.as_str(), overlap.label())).collect()
                     chosen=RwSignal::new(form.rule("overlap"))
                 />
-                <Choice
+                <RadioField
                     state
                     field="rules.misfire"
                     label="When fires were missed, because no scheduler was there"
-                    options=Misfire::ALL.iter().map(|misfire| (misfire.word(), misfire.says())).collect()
+                    options=MisfirePolicy::ALL.iter().map(|misfire| (misfire.as_str(), misfire.label())).collect()
                     chosen=misfire
                 />
                 <div class="field-row" hidden=move || !catches_up()>
@@ -118,14 +122,14 @@ pub fn Clashes(
                         is_required=false
                     />
                 </div>
-            </Folded>
+            </CollapsibleSection>
         </fieldset>
     }
 }
 
 /// What happens when a worker falls silent, or the job fails again and again.
 #[component]
-pub fn Failures(
+pub fn FailureSection(
     /// The form it is in.
     state: FormState,
     /// What stands in the fields at first.
@@ -136,7 +140,7 @@ pub fn Failures(
         <fieldset class="form-section">
             <legend>"When it fails"</legend>
             <div class="stack" on:input=move |_| {
-                if let Some(form) = state.typed() {
+                if let Some(form) = state.read_job_form() {
                     retries.set(self::retries(&form));
                 }
             }>
@@ -174,27 +178,27 @@ pub fn Failures(
                     {move || retries.get()}
                 </p>
             </div>
-            <Folded
+            <CollapsibleSection
                 state
-                fields=&FAILURES
-                is_open=form.differs(&FAILURES)
+                fields=&FAILURE_FIELDS
+                is_open=form.has_non_default(&FAILURE_FIELDS)
                 summary="Lost runs, disabling a job that keeps failing"
             >
                 <TextField
                     state
-                    field="rules.zombie_timeout_seconds"
+                    field="rules.heartbeat_timeout_seconds"
                     label="Silence that means lost, in seconds"
                     hint="A run whose worker has not been heard of for so long counts as lost: 15 to 86,400. Left empty, the rule of this installation holds."
-                    value=form.rule("zombie_timeout_seconds")
+                    value=form.rule("heartbeat_timeout_seconds")
                     inputmode="numeric"
                     is_required=false
                 />
-                <Choice
+                <RadioField
                     state
                     field="rules.on_lost"
                     label="When a run is lost"
                     hint="The lost run may have done its work, all or in part. Do not run it again if doing it twice does harm."
-                    options=OnLost::ALL.iter().map(|lost| (lost.word(), lost.says())).collect()
+                    options=LostRunPolicy::ALL.iter().map(|lost| (lost.as_str(), lost.label())).collect()
                     chosen=RwSignal::new(form.rule("on_lost"))
                 />
                 <TextField
@@ -226,7 +230,7 @@ pub fn Failures(
                         is_required=false
                     />
                 </div>
-            </Folded>
+            </CollapsibleSection>
         </fieldset>
     }
 }
@@ -243,7 +247,7 @@ fn retries(form: &JobForm) -> Option<String> {
     let retry_jitter_percent = number("retry_jitter_percent", usual.retry_jitter_percent.into())?.try_into().ok()?;
     let rules = Rules { max_retries, base_retry_delay_seconds, retry_jitter_percent, ..usual };
     rules.check().ok()?;
-    Some(retry_words(max_retries, base_retry_delay_seconds, retry_jitter_percent))
+    Some(describe_retries(max_retries, base_retry_delay_seconds, retry_jitter_percent))
 }
 
 #[cfg(test)]

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use leptos::prelude::*;
 use milvaion_api::{
-    event::Event,
-    page::{JobFilter, Page},
-    view::{JobRow, OccurrenceRow},
+    events::LiveEvent,
+    page::{JobFilter, ListPage},
+    views::{JobRow, OccurrenceRow},
 };
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
@@ -15,11 +15,11 @@ use milvaion_protocol::{
 
 use crate::{
     api::jobs::jobs,
-    live::{Live, is_resync, refresher, use_live},
+    live::{LiveUpdates, is_resync, throttled_refresh, use_live_updates},
 };
 
 /// How many of a job's last occurrences its row shows.
-const RECENT: usize = 10;
+const RECENT_OCCURRENCES: usize = 10;
 
 /// The rows on the page. Each is a signal of its own, so that a change repaints one row.
 #[derive(Clone, Copy)]
@@ -32,7 +32,7 @@ pub(super) struct JobList {
 
 impl JobList {
     /// The list that was read with the page.
-    pub(super) fn new(found: Page<JobRow>) -> Self {
+    pub(super) fn new(found: ListPage<JobRow>) -> Self {
         let rows = found.rows.into_iter().map(|row| (row.id, ArcRwSignal::new(row))).collect();
         Self { rows: RwSignal::new(rows), next: RwSignal::new(found.next) }
     }
@@ -43,20 +43,20 @@ impl JobList {
             let filter = filter.clone();
             async move { jobs(filter).await }
         };
-        let refresh = refresher(Duration::from_secs(1), read, move |found| self.reread(found));
+        let refresh = throttled_refresh(Duration::from_secs(1), read, move |found| self.reread(found));
         // Whatever was heard while the page was being read is not in it.
-        if use_context::<Live>().is_some_and(Live::heard_lately) {
-            refresh.ask();
+        if use_context::<LiveUpdates>().is_some_and(LiveUpdates::received_recently) {
+            refresh.request();
         }
-        use_live(move |envelope| match &envelope.event {
-            Event::Occurrences { rows } => self.apply(rows),
-            Event::Job { .. } | Event::JobDeleted { .. } | Event::Workers => refresh.ask(),
-            _ if is_resync(envelope) => refresh.ask(),
+        use_live_updates(move |envelope| match &envelope.event {
+            LiveEvent::Occurrences { rows } => self.apply(rows),
+            LiveEvent::Job { .. } | LiveEvent::JobDeleted { .. } | LiveEvent::Workers => refresh.request(),
+            _ if is_resync(envelope) => refresh.request(),
             _ => {}
         });
     }
 
-    fn reread(self, found: Page<JobRow>) {
+    fn reread(self, found: ListPage<JobRow>) {
         let known = self.rows.get_untracked();
         let rows: Vec<_> = found
             .rows
@@ -106,9 +106,9 @@ fn note(recent: &mut Vec<(OccurrenceId, OccurrenceStatus)>, id: OccurrenceId, st
             }
             changes
         }
-        _ if place < RECENT => {
+        _ if place < RECENT_OCCURRENCES => {
             recent.insert(place, (id, status));
-            recent.truncate(RECENT);
+            recent.truncate(RECENT_OCCURRENCES);
             true
         }
         _ => false,
@@ -138,7 +138,7 @@ mod tests {
         for second in 10..20 {
             note(&mut recent, id(second), Queued);
         }
-        assert_eq!(recent.len(), RECENT);
+        assert_eq!(recent.len(), RECENT_OCCURRENCES);
         assert!(!note(&mut recent, id(0), Completed), "older than the ten shown");
     }
 }

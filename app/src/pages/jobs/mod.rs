@@ -9,27 +9,28 @@ use leptos_router::{
     hooks::{use_navigate, use_query_map},
 };
 use milvaion_api::{
-    access::Action,
-    page::{JobFilter, Page},
-    view::JobRow,
+    page::{JobFilter, ListPage},
+    permissions::Permission,
+    views::JobRow,
 };
 use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
 
 use self::list::JobList;
 use super::job::{
-    actions::{BARE, PauseOrResume, RunNow},
+    actions::{ICON_BUTTON_CLASS, PauseOrResume, RunNow},
     definition::ActiveBadge,
 };
 use crate::{
     api::{jobs::jobs, session::query_value},
     components::{
-        empty::Empty, icon::Icon, loading::page, me::may, page_head::PageHead, status_badge::icon_of, time::Time,
+        empty_state::EmptyState, icon::Icon, loading::render_page, page_header::PageHeader, session_context::may,
+        status_badge::icon_of, time::Time,
     },
     format::plural,
 };
 
 /// How many jobs one page shows.
-const ROWS: u32 = 50;
+const JOBS_PER_PAGE: u32 = 50;
 
 /// `/jobs?q=&state=&after=`.
 #[component]
@@ -46,21 +47,21 @@ pub fn JobsPage() -> impl IntoView {
                     _ => None,
                 }),
                 after: part("after"),
-                limit: ROWS,
+                limit: JOBS_PER_PAGE,
             }
         })
     });
     let data =
         Resource::new_blocking(move || asked.get(), |filter| async move { Ok((filter.clone(), jobs(filter).await?)) });
-    page(data, |(filter, found): (JobFilter, Page<JobRow>)| view! { <Jobs filter found/> })
+    render_page(data, |(filter, found): (JobFilter, ListPage<JobRow>)| view! { <JobsContent filter found/> })
 }
 
 #[component]
-fn Jobs(filter: JobFilter, found: Page<JobRow>) -> impl IntoView {
+fn JobsContent(filter: JobFilter, found: ListPage<JobRow>) -> impl IntoView {
     let list = JobList::new(found);
     list.keep_current(filter.clone());
-    let may_define = may(Action::DefineJob);
-    let may_run = may(Action::RunJob);
+    let may_define = may(Permission::DefineJob);
+    let may_run = may(Permission::RunJob);
     let is_filtered = filter.text.is_some() || filter.active.is_some();
     let is_first = filter.after.is_none();
     let more = {
@@ -70,23 +71,23 @@ fn Jobs(filter: JobFilter, found: Page<JobRow>) -> impl IntoView {
     let first = (!is_first).then(|| address(&filter, None));
     let empty = if let Some(href) = first.clone() {
         view! {
-            <Empty icon="briefcase-business" title="Nothing on this page" text="The jobs that stood here are gone or renamed.">
+            <EmptyState icon="briefcase-business" title="Nothing on this page" text="The jobs that stood here are gone or renamed.">
                 <a class="btn" href=href>"Back to the beginning"</a>
-            </Empty>
+            </EmptyState>
         }
         .into_any()
     } else if is_filtered {
         view! {
-            <Empty icon="search" title="No job matches" text="Words are looked for in names, descriptions and tags.">
+            <EmptyState icon="search" title="No job matches" text="Words are looked for in names, descriptions and tags.">
                 <a class="btn" href="/jobs">"Show all jobs"</a>
-            </Empty>
+            </EmptyState>
         }
         .into_any()
     } else {
         view! {
-            <Empty icon="briefcase-business" title="No jobs yet" text="A job says what a worker runs, with which input, and when.">
+            <EmptyState icon="briefcase-business" title="No jobs yet" text="A job says what a worker runs, with which input, and when.">
                 {may_define.then(|| view! { <a class="btn btn-primary" href="/jobs/new">"Create the first job"</a> })}
-            </Empty>
+            </EmptyState>
         }
         .into_any()
     };
@@ -96,7 +97,7 @@ fn Jobs(filter: JobFilter, found: Page<JobRow>) -> impl IntoView {
 
     view! {
         <Title text="Jobs"/>
-        <PageHead title="Jobs">
+        <PageHeader title="Jobs">
             {may_define
                 .then(|| {
                     view! {
@@ -106,9 +107,9 @@ fn Jobs(filter: JobFilter, found: Page<JobRow>) -> impl IntoView {
                         </a>
                     }
                 })}
-        </PageHead>
+        </PageHeader>
         <div class="stack">
-            <Filter filter=filter.clone()/>
+            <JobFilterBar filter=filter.clone()/>
             <div hidden=move || !is_empty.get()>{empty}</div>
             <div class="table-wrap" hidden=move || is_empty.get()>
                 <table class="table table-cards">
@@ -133,7 +134,7 @@ fn Jobs(filter: JobFilter, found: Page<JobRow>) -> impl IntoView {
                     </thead>
                     <tbody>
                         <For each=move || list.rows.get() key=|(id, _)| *id let:entry>
-                            <Row row=entry.1 back=here.get_value() may_run may_define/>
+                            <JobTableRow row=entry.1 back=here.get_value() may_run may_define/>
                         </For>
                     </tbody>
                 </table>
@@ -157,7 +158,7 @@ fn address(filter: &JobFilter, after: Option<&str>) -> String {
 }
 
 #[component]
-fn Filter(filter: JobFilter) -> impl IntoView {
+fn JobFilterBar(filter: JobFilter) -> impl IntoView {
     let text = filter.text.clone().unwrap_or_default();
     let chips: Vec<_> = [("All", None), ("Active", Some(true)), ("Paused", Some(false))]
         .into_iter()
@@ -206,7 +207,7 @@ fn Filter(filter: JobFilter) -> impl IntoView {
 }
 
 #[component]
-fn Row(row: ArcRwSignal<JobRow>, back: String, may_run: bool, may_define: bool) -> impl IntoView {
+fn JobTableRow(row: ArcRwSignal<JobRow>, back: String, may_run: bool, may_define: bool) -> impl IntoView {
     let row = RwSignal::from(row);
     let id = row.with_untracked(|row| row.id);
     let name = Signal::derive(move || row.with(|row| row.display_name.clone()));
@@ -271,7 +272,7 @@ fn Row(row: ArcRwSignal<JobRow>, back: String, may_run: bool, may_define: bool) 
                     view! {
                         <td class="row-actions">
                             <span class="cluster">
-                                <RunNow id name class=BARE/>
+                                <RunNow id name class=ICON_BUTTON_CLASS/>
                                 {may_define
                                     .then(|| {
                                         view! {
@@ -281,7 +282,7 @@ fn Row(row: ArcRwSignal<JobRow>, back: String, may_run: bool, may_define: bool) 
                                                 is_active
                                                 on_change=set_active
                                                 back=back
-                                                class=BARE
+                                                class=ICON_BUTTON_CLASS
                                             />
                                         }
                                     })}

@@ -6,11 +6,11 @@ use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
 use crate::{
     api::{
         occurrences::{CancelOccurrence, cancel_notice, cancel_occurrence},
-        session::Left,
+        session::FlashView,
     },
     components::{
         dialog::ConfirmDialog,
-        form::{Field, described_by},
+        form::{FormField, described_by},
         icon::Icon,
         input_form::error_of,
         toast::{ToastKind, toasts},
@@ -19,7 +19,7 @@ use crate::{
 
 /// Cancels what waits, asks what runs to end.
 #[component]
-pub fn Cancel(
+pub fn CancelButton(
     /// Which.
     id: OccurrenceId,
     /// Its job's name.
@@ -29,7 +29,7 @@ pub fn Cancel(
     #[prop(into)]
     status: Signal<OccurrenceStatus>,
     /// What a plain form left.
-    left: Left,
+    flash: FlashView,
     /// Hears when it has been done.
     on_done: Callback<()>,
 ) -> impl IntoView {
@@ -47,9 +47,9 @@ pub fn Cancel(
             let _ = on_done.try_run(());
         });
     });
-    let was_refused = !left.fields.is_empty();
-    let typed = left.typed("reason");
-    let error = error_of(Signal::stored(left.fields), "reason");
+    let was_refused = !flash.fields.is_empty();
+    let typed = flash.typed("reason");
+    let error = error_of(Signal::stored(flash.fields), "reason");
     view! {
         <button type="button" class="btn needs-js" on:click=move |_| open.set(true)>
             <Icon name="ban"/>
@@ -64,14 +64,14 @@ pub fn Cancel(
             on_confirm=cancel
         >
             <p>{move || consequence(status.get())}</p>
-            <Reason field="cancel-reason" typed=String::new() error=Signal::stored(None) node=reason/>
+            <ReasonField field="cancel-reason" typed=String::new() error=Signal::stored(None) node=reason/>
         </ConfirmDialog>
         <details class="hide-js" open=was_refused>
             <summary>"Cancel"</summary>
             <form method="post" action=CancelOccurrence::PATH class="stack">
                 <p>{consequence(status.get_untracked())}</p>
                 <input type="hidden" name="id" value=id.to_string()/>
-                <Reason field="plain-cancel-reason" typed error node=NodeRef::new()/>
+                <ReasonField field="plain-cancel-reason" typed error node=NodeRef::new()/>
                 <div class="dialog-actions">
                     <button type="submit" class="btn btn-danger">"Cancel occurrence"</button>
                 </div>
@@ -94,7 +94,7 @@ const fn consequence(status: OccurrenceStatus) -> &'static str {
 }
 
 #[component]
-fn Reason(
+fn ReasonField(
     /// The control's id.
     field: &'static str,
     /// What stood there before a refusal.
@@ -103,7 +103,7 @@ fn Reason(
     node: NodeRef<html::Input>,
 ) -> impl IntoView {
     view! {
-        <Field id=field label="Reason" hint="Kept with the occurrence." optional=true error>
+        <FormField id=field label="Reason" hint="Kept with the occurrence." optional=true error>
             <input
                 type="text"
                 id=field
@@ -115,6 +115,6 @@ fn Reason(
                 aria-invalid=move || error.get().is_some().then_some("true")
                 node_ref=node
             />
-        </Field>
+        </FormField>
     }
 }

@@ -5,19 +5,23 @@ use std::time::Duration;
 use async_trait::async_trait;
 use axum::http::request::Parts;
 use milvaion_api::{
-    access::{Action, Role},
     calendar_form::CalendarForm,
-    failure::{DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow, Resolved, Retried, Which},
-    page::{JobFilter, OccurrenceFilter, Page},
-    request::JobForm,
-    versions::{Difference, Restored, VersionStep},
-    view::{
-        BlackoutView, CalendarRow, CalendarView, ClusterPause, FormContext, InviteInfo, JobRow, JobView, Me,
-        OccurrenceRow, OccurrenceView, Overview, SchedulePreview, TeamView, UserView, WorkerView,
+    failures::{
+        DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow, FailureSelection,
+        ResolveFailuresResult, RetryFailuresResult,
+    },
+    page::{JobFilter, ListPage, OccurrenceFilter},
+    permissions::{Permission, Role},
+    requests::JobForm,
+    versions::{RestoreVersionResult, VersionDiff, VersionStep},
+    views::{
+        BlackoutView, CalendarRow, CalendarView, ClusterOverview, ClusterPause, CurrentUser, InviteInfo,
+        JobFormContext, JobRow, JobView, OccurrenceRow, OccurrenceView, SchedulePreview, TeamView, UserView,
+        WorkerView,
     },
 };
 use milvaion_app::{
-    backend::{Backend, Flash, RetryInput, TriggerInput},
+    backend::{DashboardBackend, FlashMessage, RetryInput, TriggerInput},
     error::AppError,
 };
 use milvaion_protocol::{
@@ -26,46 +30,46 @@ use milvaion_protocol::{
     status::OccurrenceStatus,
 };
 
-use super::Fake;
+use super::FakeBackend;
 use crate::common::samples;
 
 /// The failures that are meant; a filter finds the two samples.
-fn meant(which: &Which) -> Result<Vec<OccurrenceId>, AppError> {
+fn meant(which: &FailureSelection) -> Result<Vec<OccurrenceId>, AppError> {
     match which {
-        Which::Ids(ids) if ids.is_empty() => Err(AppError::field("ids", "choose at least one that is open")),
-        Which::Ids(ids) => Ok(ids.clone()),
-        Which::Filter(filter) if filter.fingerprint == Some(samples::group().fingerprint) => {
+        FailureSelection::Ids(ids) if ids.is_empty() => Err(AppError::field("ids", "choose at least one that is open")),
+        FailureSelection::Ids(ids) => Ok(ids.clone()),
+        FailureSelection::Filter(filter) if filter.fingerprint == Some(samples::group().fingerprint) => {
             Ok(vec![samples::occurrence_id(0), samples::occurrence_id(1)])
         }
-        Which::Filter(_) => Err(AppError::Conflict("There are many more by now.".into())),
+        FailureSelection::Filter(_) => Err(AppError::Conflict("There are many more by now.".into())),
     }
 }
 
 /// Lets the page's other parts go on, as a real answer would: what only works when every answer is there at once would
 /// pass unseen otherwise.
-async fn as_slow_as_a_database() {
+async fn simulate_latency() {
     tokio::time::sleep(Duration::from_micros(300)).await;
 }
 
 #[async_trait]
-impl Backend for Fake {
-    async fn authorize(&self, _parts: &Parts, action: Action) -> Result<Me, AppError> {
-        as_slow_as_a_database().await;
+impl DashboardBackend for FakeBackend {
+    async fn authorize(&self, _parts: &Parts, action: Permission) -> Result<CurrentUser, AppError> {
+        simulate_latency().await;
         let me = self.me.clone().ok_or(AppError::SignedOut)?;
-        if me.role.may(action) {
+        if me.role.allows(action) {
             Ok(me)
         } else {
-            let needed = action.needs().word();
-            Err(AppError::Denied(format!("You are {}. Only {needed} may {}.", me.role.word(), action.words())))
+            let needed = action.required_role().label();
+            Err(AppError::Denied(format!("You are {}. Only {needed} may {}.", me.role.label(), action.describe())))
         }
     }
 
-    async fn me(&self, _parts: &Parts) -> Result<Option<Me>, AppError> {
-        as_slow_as_a_database().await;
+    async fn me(&self, _parts: &Parts) -> Result<Option<CurrentUser>, AppError> {
+        simulate_latency().await;
         Ok(self.me.clone())
     }
 
-    async fn sign_in(&self, _parts: &Parts, email: &str, passphrase: &str) -> Result<Me, AppError> {
+    async fn sign_in(&self, _parts: &Parts, email: &str, passphrase: &str) -> Result<CurrentUser, AppError> {
         if passphrase == "correct horse battery" {
             self.note(format!("sign in {email}"));
             Ok(samples::me(Role::Admin))
@@ -98,7 +102,7 @@ impl Backend for Fake {
         name: &str,
         _email: &str,
         passphrase: &str,
-    ) -> Result<Me, AppError> {
+    ) -> Result<CurrentUser, AppError> {
         if passphrase.chars().count() < 12 {
             return Err(AppError::field("passphrase", "Use at least 12 characters."));
         }
@@ -106,27 +110,27 @@ impl Backend for Fake {
         Ok(samples::me(Role::Operator))
     }
 
-    async fn put_flash(&self, _parts: &Parts, flash: Flash) -> Result<(), AppError> {
+    async fn put_flash(&self, _parts: &Parts, flash: FlashMessage) -> Result<(), AppError> {
         self.flashes.lock().expect("no test panics inside").push(flash);
         Ok(())
     }
 
-    async fn take_flash(&self, _parts: &Parts, form: &str) -> Result<Option<Flash>, AppError> {
+    async fn take_flash(&self, _parts: &Parts, form: &str) -> Result<Option<FlashMessage>, AppError> {
         let mut flashes = self.flashes.lock().expect("no test panics inside");
         let place = flashes.iter().position(|flash| flash.form == form);
         Ok(place.map(|place| flashes.remove(place)))
     }
 
-    async fn overview(&self, _me: &Me) -> Result<Overview, AppError> {
+    async fn overview(&self, _me: &CurrentUser) -> Result<ClusterOverview, AppError> {
         Ok(samples::overview(self.empty))
     }
 
-    async fn cluster_state(&self, _me: &Me) -> Result<Option<ClusterPause>, AppError> {
-        as_slow_as_a_database().await;
+    async fn cluster_state(&self, _me: &CurrentUser) -> Result<Option<ClusterPause>, AppError> {
+        simulate_latency().await;
         Ok(self.paused.lock().expect("no test panics inside").clone())
     }
 
-    async fn pause_cluster(&self, _me: &Me, reason: &str) -> Result<(), AppError> {
+    async fn pause_cluster(&self, _me: &CurrentUser, reason: &str) -> Result<(), AppError> {
         if reason.trim().is_empty() {
             return Err(AppError::field("reason", "say why"));
         }
@@ -135,136 +139,168 @@ impl Backend for Fake {
         Ok(())
     }
 
-    async fn resume_cluster(&self, _me: &Me) -> Result<(), AppError> {
+    async fn resume_cluster(&self, _me: &CurrentUser) -> Result<(), AppError> {
         self.note("resume everything");
         *self.paused.lock().expect("no test panics inside") = None;
         Ok(())
     }
 
-    async fn jobs(&self, _me: &Me, _filter: JobFilter) -> Result<Page<JobRow>, AppError> {
+    async fn jobs(&self, _me: &CurrentUser, _filter: JobFilter) -> Result<ListPage<JobRow>, AppError> {
         let rows = if self.empty { vec![] } else { vec![samples::job_row()] };
-        Ok(Page { rows, next: None })
+        Ok(ListPage { rows, next: None })
     }
 
-    async fn job(&self, _me: &Me, id: JobId, _viewer_zone: Option<&str>) -> Result<JobView, AppError> {
+    async fn job(&self, _me: &CurrentUser, id: JobId, _viewer_zone: Option<&str>) -> Result<JobView, AppError> {
         self.known(id)?;
         Ok(samples::job())
     }
 
-    async fn form_context(&self, _me: &Me, job: Option<JobId>) -> Result<FormContext, AppError> {
+    async fn form_context(&self, _me: &CurrentUser, job: Option<JobId>) -> Result<JobFormContext, AppError> {
         if let Some(id) = job {
             self.known(id)?;
         }
         let job_types = if self.empty { vec![] } else { vec![samples::job_type()] };
         let zones = vec!["Europe/Warsaw".into(), "UTC".into()];
         let calendars = if self.empty { vec![] } else { vec![samples::calendar_row()] };
-        Ok(FormContext { job_types, zones, calendars, job: job.map(|_| samples::job()) })
+        Ok(JobFormContext { job_types, zones, calendars, job: job.map(|_| samples::job()) })
     }
 
-    async fn preview(&self, _me: &Me, form: &JobForm, _zone: Option<&str>) -> Result<SchedulePreview, AppError> {
+    async fn preview(
+        &self,
+        _me: &CurrentUser,
+        form: &JobForm,
+        _zone: Option<&str>,
+    ) -> Result<SchedulePreview, AppError> {
         form.schedule().map_err(AppError::Fields)?;
         Ok(samples::preview())
     }
 
-    async fn check_job(&self, _me: &Me, form: &JobForm) -> Result<(), AppError> {
+    async fn check_job(&self, _me: &CurrentUser, form: &JobForm) -> Result<(), AppError> {
         form.check(Some(&samples::schema()), samples::at(0)).map(|_| ()).map_err(AppError::Fields)
     }
 
-    async fn save_job(&self, me: &Me, form: &JobForm) -> Result<JobId, AppError> {
+    async fn save_job(&self, me: &CurrentUser, form: &JobForm) -> Result<JobId, AppError> {
         self.check_job(me, form).await?;
         self.note(format!("save {}", form.display_name));
         Ok(samples::job_id())
     }
 
-    async fn trigger_job(&self, _me: &Me, id: JobId, input: TriggerInput) -> Result<OccurrenceId, AppError> {
+    async fn trigger_job(&self, _me: &CurrentUser, id: JobId, input: TriggerInput) -> Result<OccurrenceId, AppError> {
         self.known(id)?;
         self.note(format!("trigger {}", input.reason));
         Ok(samples::occurrence_id(0))
     }
 
-    async fn set_job_active(&self, _me: &Me, id: JobId, active: bool, _reason: &str) -> Result<(), AppError> {
+    async fn set_job_active(&self, _me: &CurrentUser, id: JobId, active: bool, _reason: &str) -> Result<(), AppError> {
         self.known(id)?;
         self.note(if active { "resume" } else { "pause" });
         Ok(())
     }
 
-    async fn delete_job(&self, _me: &Me, id: JobId) -> Result<String, AppError> {
+    async fn delete_job(&self, _me: &CurrentUser, id: JobId) -> Result<String, AppError> {
         self.known(id)?;
         self.note("delete");
         Ok("nightly report".into())
     }
 
-    async fn calendars(&self, _me: &Me) -> Result<Vec<CalendarRow>, AppError> {
+    async fn calendars(&self, _me: &CurrentUser) -> Result<Vec<CalendarRow>, AppError> {
         Ok(if self.empty { vec![] } else { vec![samples::calendar_row()] })
     }
 
-    async fn calendar(&self, _me: &Me, id: CalendarId) -> Result<CalendarView, AppError> {
+    async fn calendar(&self, _me: &CurrentUser, id: CalendarId) -> Result<CalendarView, AppError> {
         if id == samples::calendar_id() {
             return Ok(samples::calendar());
         }
         Err(AppError::NotFound("There is no such calendar.".into()))
     }
 
-    async fn check_calendar(&self, _me: &Me, form: &CalendarForm) -> Result<Vec<BlackoutView>, AppError> {
+    async fn check_calendar(&self, _me: &CurrentUser, form: &CalendarForm) -> Result<Vec<BlackoutView>, AppError> {
         form.check().map(|_| vec![samples::blackout()]).map_err(AppError::Fields)
     }
 
-    async fn save_calendar(&self, _me: &Me, form: &CalendarForm) -> Result<CalendarId, AppError> {
+    async fn save_calendar(&self, _me: &CurrentUser, form: &CalendarForm) -> Result<CalendarId, AppError> {
         let calendar = form.check().map_err(AppError::Fields)?;
-        self.note(format!("save calendar {}: {}", calendar.name, calendar.words(samples::at(0).date_naive())));
+        self.note(format!("save calendar {}: {}", calendar.name, calendar.describe(samples::at(0).date_naive())));
         Ok(samples::calendar_id())
     }
 
-    async fn delete_calendar(&self, me: &Me, id: CalendarId) -> Result<String, AppError> {
+    async fn delete_calendar(&self, me: &CurrentUser, id: CalendarId) -> Result<String, AppError> {
         if self.calendar(me, id).await?.jobs_total > 0 {
             return Err(AppError::Conflict("nightly report still keeps to Holidays: take it out there first.".into()));
         }
         Ok("Holidays".into())
     }
 
-    async fn job_history(&self, _me: &Me, id: JobId, _before: Option<i32>) -> Result<Page<VersionStep>, AppError> {
+    async fn job_history(
+        &self,
+        _me: &CurrentUser,
+        id: JobId,
+        _before: Option<i32>,
+    ) -> Result<ListPage<VersionStep>, AppError> {
         self.known(id)?;
-        Ok(Page { rows: samples::history(), next: None })
+        Ok(ListPage { rows: samples::history(), next: None })
     }
 
-    async fn compare_versions(&self, _me: &Me, _id: JobId, from: i32, to: i32) -> Result<Difference, AppError> {
+    async fn compare_versions(
+        &self,
+        _me: &CurrentUser,
+        _id: JobId,
+        from: i32,
+        to: i32,
+    ) -> Result<VersionDiff, AppError> {
         if from.max(to) > 2 {
             return Err(AppError::NotFound("This job has no such version.".into()));
         }
-        Ok(if from == to { Difference::default() } else { samples::difference() })
+        Ok(if from == to { VersionDiff::default() } else { samples::difference() })
     }
 
-    async fn restore_version(&self, _me: &Me, id: JobId, version: i32, expected: i32) -> Result<Restored, AppError> {
+    async fn restore_version(
+        &self,
+        _me: &CurrentUser,
+        id: JobId,
+        version: i32,
+        expected: i32,
+    ) -> Result<RestoreVersionResult, AppError> {
         self.known(id)?;
         if expected != 2 {
             return Err(AppError::Conflict("Somebody else changed this job meanwhile.".into()));
         }
         self.note(format!("restore {version}"));
-        Ok(Restored { version: 3, missing_calendars: vec![] })
+        Ok(RestoreVersionResult { version: 3, missing_calendars: vec![] })
     }
 
-    async fn failure_groups(&self, _me: &Me, filter: FailureFilter) -> Result<Page<FailureGroup>, AppError> {
+    async fn failure_groups(
+        &self,
+        _me: &CurrentUser,
+        filter: FailureFilter,
+    ) -> Result<ListPage<FailureGroup>, AppError> {
         let is_there = filter.fingerprint.is_none_or(|of| of == samples::group().fingerprint);
         if self.empty || !is_there || filter.cause.is_some_and(|cause| cause != samples::group().cause) {
-            return Ok(Page { rows: vec![], next: None });
+            return Ok(ListPage { rows: vec![], next: None });
         }
         let next = filter.after.is_none().then(|| samples::group().cursor());
-        Ok(Page { rows: vec![samples::group()], next })
+        Ok(ListPage { rows: vec![samples::group()], next })
     }
 
-    async fn failures(&self, _me: &Me, filter: FailureFilter) -> Result<Page<FailureRow>, AppError> {
+    async fn failures(&self, _me: &CurrentUser, filter: FailureFilter) -> Result<ListPage<FailureRow>, AppError> {
         let mut rows = vec![samples::failure(0), samples::resolved_failure(1)];
         rows.retain(|row| filter.resolved.is_none_or(|resolved| row.resolved_at.is_some() == resolved));
-        Ok(Page { rows, next: None })
+        Ok(ListPage { rows, next: None })
     }
 
-    async fn failure(&self, _me: &Me, id: OccurrenceId) -> Result<FailureRow, AppError> {
+    async fn failure(&self, _me: &CurrentUser, id: OccurrenceId) -> Result<FailureRow, AppError> {
         let known = [samples::failure(0), samples::resolved_failure(1)];
         let found = known.into_iter().find(|failure| failure.occurrence_id == id);
         found.ok_or_else(|| AppError::NotFound("This failure does not exist.".into()))
     }
 
-    async fn retry_failures(&self, _me: &Me, which: &Which, seen: usize, how: RetryInput) -> Result<Retried, AppError> {
+    async fn retry_failures(
+        &self,
+        _me: &CurrentUser,
+        which: &FailureSelection,
+        seen: usize,
+        how: RetryInput,
+    ) -> Result<RetryFailuresResult, AppError> {
         if how.reason.chars().count() > 500 {
             return Err(AppError::field("reason", "at most 500 characters"));
         }
@@ -273,25 +309,44 @@ impl Backend for Fake {
         }
         let ids = meant(which)?;
         self.note(format!("retry {} of {seen}: {} {}", ids.len(), how.reason, how.force));
-        Ok(Retried { made: ids.into_iter().map(|id| (id, samples::occurrence_id(0))).collect(), left: 0, more: false })
+        Ok(RetryFailuresResult {
+            made: ids.into_iter().map(|id| (id, samples::occurrence_id(0))).collect(),
+            left: 0,
+            more: false,
+        })
     }
 
-    async fn resolve_failures(&self, _me: &Me, which: &Which, seen: usize, note: &str) -> Result<Resolved, AppError> {
+    async fn resolve_failures(
+        &self,
+        _me: &CurrentUser,
+        which: &FailureSelection,
+        seen: usize,
+        note: &str,
+    ) -> Result<ResolveFailuresResult, AppError> {
         if note.chars().count() > 2_000 {
             return Err(AppError::field("note", "at most 2,000 characters"));
         }
         let ids = meant(which)?;
         self.note(format!("resolve {} of {seen}: {note}", ids.len()));
-        Ok(Resolved { count: ids.len(), more: false })
+        Ok(ResolveFailuresResult { count: ids.len(), more: false })
     }
 
-    async fn dead_letters(&self, _me: &Me, filter: DeadLetterFilter) -> Result<Page<DeadLetterRow>, AppError> {
+    async fn dead_letters(
+        &self,
+        _me: &CurrentUser,
+        filter: DeadLetterFilter,
+    ) -> Result<ListPage<DeadLetterRow>, AppError> {
         let mut rows = if self.empty { vec![] } else { vec![samples::dead_letter()] };
         rows.retain(|row| filter.resolved.is_none_or(|resolved| row.resolved_at.is_some() == resolved));
-        Ok(Page { rows, next: None })
+        Ok(ListPage { rows, next: None })
     }
 
-    async fn resolve_dead_letters(&self, _me: &Me, ids: &[DeadLetterId], note: &str) -> Result<usize, AppError> {
+    async fn resolve_dead_letters(
+        &self,
+        _me: &CurrentUser,
+        ids: &[DeadLetterId],
+        note: &str,
+    ) -> Result<usize, AppError> {
         if ids.is_empty() {
             return Err(AppError::field("ids", "choose at least one"));
         }
@@ -299,35 +354,44 @@ impl Backend for Fake {
         Ok(ids.len())
     }
 
-    async fn occurrences(&self, _me: &Me, filter: OccurrenceFilter) -> Result<Page<OccurrenceRow>, AppError> {
+    async fn occurrences(
+        &self,
+        _me: &CurrentUser,
+        filter: OccurrenceFilter,
+    ) -> Result<ListPage<OccurrenceRow>, AppError> {
         if self.empty || filter.status.is_some_and(|status| status != self.status) {
-            return Ok(Page { rows: vec![], next: None });
+            return Ok(ListPage { rows: vec![], next: None });
         }
         let rows = (0..3).rev().map(|second| samples::row(second, self.status)).collect();
         let next = filter.before.is_none().then(|| samples::occurrence_id(0).to_string());
-        Ok(Page { rows, next })
+        Ok(ListPage { rows, next })
     }
 
-    async fn occurrence(&self, _me: &Me, id: OccurrenceId) -> Result<OccurrenceView, AppError> {
+    async fn occurrence(&self, _me: &CurrentUser, id: OccurrenceId) -> Result<OccurrenceView, AppError> {
         if id != samples::occurrence_id(0) {
             return Err(AppError::NotFound("There is no such occurrence; they are kept for 30 days.".into()));
         }
         let mut view = samples::occurrence(self.status);
         view.worker_alive = self.worker_alive;
-        if self.doubled {
-            milvaion_api::duplicates::note(&mut view.changes, 1, "local-2", samples::at(1));
+        if self.duplicate_starts {
+            milvaion_api::duplicates::record_duplicate_start(&mut view.changes, 1, "local-2", samples::at(1));
         }
         Ok(view)
     }
 
-    async fn cancel_occurrence(&self, _me: &Me, _id: OccurrenceId, reason: &str) -> Result<OccurrenceStatus, AppError> {
+    async fn cancel_occurrence(
+        &self,
+        _me: &CurrentUser,
+        _id: OccurrenceId,
+        reason: &str,
+    ) -> Result<OccurrenceStatus, AppError> {
         if reason.chars().count() > 500 {
             return Err(AppError::field("reason", "at most 500 characters"));
         }
         if self.status.is_final() {
             return Err(AppError::Conflict(format!(
                 "This occurrence has ended already: it is {}.",
-                self.status.word()
+                self.status.label()
             )));
         }
         self.note(format!("cancel {reason}"));
@@ -335,25 +399,30 @@ impl Backend for Fake {
         Ok(if runs { OccurrenceStatus::Running } else { OccurrenceStatus::Cancelled })
     }
 
-    async fn log_before(&self, _me: &Me, _id: OccurrenceId, before_seq: i64) -> Result<Vec<LogLine>, AppError> {
+    async fn log_before(
+        &self,
+        _me: &CurrentUser,
+        _id: OccurrenceId,
+        before_seq: i64,
+    ) -> Result<Vec<LogLine>, AppError> {
         Ok(vec![samples::log_line(before_seq - 1, LogLevel::Debug, "a line further back")])
     }
 
-    async fn workers(&self, _me: &Me) -> Result<Vec<WorkerView>, AppError> {
+    async fn workers(&self, _me: &CurrentUser) -> Result<Vec<WorkerView>, AppError> {
         Ok(if self.empty { vec![] } else { vec![samples::worker()] })
     }
 
-    async fn team(&self, me: &Me) -> Result<TeamView, AppError> {
+    async fn team(&self, me: &CurrentUser) -> Result<TeamView, AppError> {
         let user = UserView { me: me.clone(), created_at: samples::at(0), last_sign_in_at: None };
         Ok(TeamView { users: vec![user], invites: vec![] })
     }
 
-    async fn invite_user(&self, _me: &Me, name: &str, role: Role) -> Result<String, AppError> {
+    async fn invite_user(&self, _me: &CurrentUser, name: &str, role: Role) -> Result<String, AppError> {
         self.note(format!("invite {name} as {}", role.slug()));
         Ok("/invite?token=good".into())
     }
 
-    async fn revoke_invite(&self, _me: &Me, _id: UserId) -> Result<(), AppError> {
+    async fn revoke_invite(&self, _me: &CurrentUser, _id: UserId) -> Result<(), AppError> {
         self.note("revoke");
         Ok(())
     }

@@ -11,23 +11,23 @@ use std::sync::{
 use milvaion_worker::{Job, JobContext, JobError, Worker, WorkerConfig, WorkerError};
 
 #[derive(Clone, Default)]
-struct Noop {
+struct NoopJob {
     runs: Arc<AtomicU64>,
 }
 
 /// Nothing is asked.
 #[derive(serde::Deserialize, schemars::JsonSchema)]
-struct Nothing {}
+struct EmptyInput {}
 
-impl Job for Noop {
+impl Job for NoopJob {
     const TYPE: &'static str = "noop";
     const DESCRIPTION: &'static str = "Does nothing.";
     // The most there is: the worker's capacity is the bound.
     const CONCURRENCY: u16 = 1000;
-    type Input = Nothing;
+    type Input = EmptyInput;
     type Output = ();
 
-    async fn run(&self, _: &JobContext, _: Nothing) -> Result<(), JobError> {
+    async fn run(&self, _: &JobContext, _: EmptyInput) -> Result<(), JobError> {
         self.runs.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -38,7 +38,7 @@ async fn main() -> Result<(), WorkerError> {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,lapin=error,redis=error"));
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(std::io::stderr).init();
-    let noop = Noop::default();
+    let noop = NoopJob::default();
     let worker = Worker::builder().config(WorkerConfig::from_env()?).job(noop.clone()).build()?;
     worker.run().await?;
     println!("runs {}", noop.runs.load(Ordering::Relaxed));

@@ -26,18 +26,18 @@ use milvaion_worker::{CancellationToken, Job, JobContext, JobError, Outbox, Work
 
 /// Does nothing, and counts it.
 #[derive(Clone)]
-struct Nothing(Arc<AtomicUsize>);
+struct NoopJob(Arc<AtomicUsize>);
 
 #[derive(serde::Deserialize, schemars::JsonSchema)]
-struct NoInput {}
+struct EmptyInput {}
 
-impl Job for Nothing {
+impl Job for NoopJob {
     const TYPE: &'static str = "nothing";
     const DESCRIPTION: &'static str = "Does nothing.";
-    type Input = NoInput;
+    type Input = EmptyInput;
     type Output = ();
 
-    async fn run(&self, _: &JobContext, _: NoInput) -> Result<(), JobError> {
+    async fn run(&self, _: &JobContext, _: EmptyInput) -> Result<(), JobError> {
         self.0.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -52,7 +52,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let name = format!("flood{:08x}", rand::random::<u32>());
     let own = std::env::temp_dir().join(format!("milvaion-{name}"));
     let settings = WorkerConfig::from_env()?;
-    let outbox = if settings.outbox == Outbox::Usual { Outbox::Folder(own.clone()) } else { settings.outbox.clone() };
+    let outbox =
+        if settings.outbox == Outbox::StateDirectory { Outbox::Folder(own.clone()) } else { settings.outbox.clone() };
     let config = WorkerConfig {
         worker_id: "flood".to_owned(),
         prefix: name.clone(),
@@ -64,7 +65,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let topology = Topology::new(name.as_str());
     let ran = Arc::new(AtomicUsize::new(0));
-    let worker = || Worker::builder().config(config.clone()).job(Nothing(ran.clone())).build();
+    let worker = || Worker::builder().config(config.clone()).job(NoopJob(ran.clone())).build();
 
     // A worker that stops at once leaves the queues behind.
     let stop = CancellationToken::new();

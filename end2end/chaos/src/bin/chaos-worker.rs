@@ -12,7 +12,7 @@ use serde_json::json;
 
 /// What a job of this worker is told.
 #[derive(Deserialize, JsonSchema)]
-struct Work {
+struct WorkInput {
     /// How long it works, instead of what its type says.
     #[serde(default)]
     milliseconds: Option<u64>,
@@ -20,13 +20,13 @@ struct Work {
 
 /// Where runs are told of.
 #[derive(Clone)]
-struct Teller {
+struct WitnessReporter {
     socket: std::sync::Arc<UnixDatagram>,
     process: String,
     instance: String,
 }
 
-impl Teller {
+impl WitnessReporter {
     fn from_env() -> Result<Self, String> {
         let read = |name: &str| {
             std::env::var(name).map_err(|_| format!("{name} is not set: `make chaos` starts this program"))
@@ -61,19 +61,19 @@ impl Teller {
 }
 
 macro_rules! jobs {
-    ($($name:ident $kind:literal $words:literal |$teller:ident, $ctx:ident, $input:ident| $body:block)*) => {$(
-        struct $name(Teller);
+    ($($name:ident $kind:literal $words:literal |$reporter:ident, $ctx:ident, $input:ident| $body:block)*) => {$(
+        struct $name(WitnessReporter);
 
         impl Job for $name {
             const TYPE: &'static str = $kind;
             const DESCRIPTION: &'static str = $words;
             const CONCURRENCY: u16 = 500;
-            type Input = Work;
+            type Input = WorkInput;
             type Output = ();
 
-            async fn run(&self, $ctx: &JobContext, $input: Work) -> Result<(), JobError> {
-                let $teller = &self.0;
-                $teller.begins($ctx);
+            async fn run(&self, $ctx: &JobContext, $input: WorkInput) -> Result<(), JobError> {
+                let $reporter = &self.0;
+                $reporter.begins($ctx);
                 $body
             }
         }
@@ -81,52 +81,52 @@ macro_rules! jobs {
 }
 
 jobs! {
-    Quick "quick" "Succeeds after 5 to 300 ms." |teller, ctx, input| {
+    Quick "quick" "Succeeds after 5 to 300 ms." |reporter, ctx, input| {
         works(input.milliseconds.unwrap_or_else(|| some_while(ctx))).await;
-        teller.ends(ctx, "completed");
+        reporter.ends(ctx, "completed");
         Ok(())
     }
-    Flaky "flaky" "Fails in its first attempt." |teller, ctx, input| {
+    Flaky "flaky" "Fails in its first attempt." |reporter, ctx, input| {
         works(input.milliseconds.unwrap_or_else(|| some_while(ctx))).await;
         if ctx.attempt() > 1 {
-            teller.ends(ctx, "completed");
+            reporter.ends(ctx, "completed");
             return Ok(());
         }
-        teller.ends(ctx, "failed");
+        reporter.ends(ctx, "failed");
         Err(JobError::new("not at the first attempt"))
     }
-    Failing "failing" "Fails in every attempt." |teller, ctx, input| {
+    Failing "failing" "Fails in every attempt." |reporter, ctx, input| {
         works(input.milliseconds.unwrap_or_else(|| some_while(ctx))).await;
-        teller.ends(ctx, "failed");
+        reporter.ends(ctx, "failed");
         Err(JobError::new("never"))
     }
-    Panics "panics" "Panics in every attempt." |teller, ctx, input| {
+    Panics "panics" "Panics in every attempt." |reporter, ctx, input| {
         works(input.milliseconds.unwrap_or_else(|| some_while(ctx))).await;
-        teller.ends(ctx, "panicked");
+        reporter.ends(ctx, "panicked");
         panic!("as it is meant to")
     }
-    Long "long" "Succeeds after 20 s." |teller, ctx, input| {
+    Long "long" "Succeeds after 20 s." |reporter, ctx, input| {
         let milliseconds = input.milliseconds.unwrap_or(20_000);
         for step in 1..=10_u8 {
             works(milliseconds / 10).await;
             ctx.progress(step * 10, "");
             ctx.info(format!("step {step} of 10"));
         }
-        teller.ends(ctx, "completed");
+        reporter.ends(ctx, "completed");
         Ok(())
     }
-    Killer "killer" "Kills its own process." |teller, ctx, input| {
-        let _ = (teller, ctx);
+    Crasher "crasher" "Kills its own process." |reporter, ctx, input| {
+        let _ = (reporter, ctx);
         works(input.milliseconds.unwrap_or(200)).await;
         std::process::abort()
     }
-    Obedient "obedient" "Runs until it is cancelled, at most 60 s." |teller, ctx, input| {
+    Obedient "obedient" "Runs until it is cancelled, at most 60 s." |reporter, ctx, input| {
         let at_most = Duration::from_millis(input.milliseconds.unwrap_or(60_000));
         if tokio::time::timeout(at_most, ctx.cancelled().cancelled()).await.is_ok() {
-            teller.ends(ctx, "cancelled");
+            reporter.ends(ctx, "cancelled");
             return Err(JobError::cancelled("as asked"));
         }
-        teller.ends(ctx, "completed");
+        reporter.ends(ctx, "completed");
         Ok(())
     }
 }
@@ -143,16 +143,16 @@ fn some_while(ctx: &JobContext) -> u64 {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let teller = Teller::from_env()?;
+    let reporter = WitnessReporter::from_env()?;
     Worker::builder()
         .config(WorkerConfig::from_env()?)
-        .job(Quick(teller.clone()))
-        .job(Flaky(teller.clone()))
-        .job(Failing(teller.clone()))
-        .job(Panics(teller.clone()))
-        .job(Long(teller.clone()))
-        .job(Killer(teller.clone()))
-        .job(Obedient(teller))
+        .job(Quick(reporter.clone()))
+        .job(Flaky(reporter.clone()))
+        .job(Failing(reporter.clone()))
+        .job(Panics(reporter.clone()))
+        .job(Long(reporter.clone()))
+        .job(Crasher(reporter.clone()))
+        .job(Obedient(reporter))
         .build()?
         .run()
         .await?;

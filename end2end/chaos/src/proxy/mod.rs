@@ -7,8 +7,8 @@
 //! message, taken out as a whole and followed by the end of the connection, which is how a broker's answer is lost in
 //! life. A message is lost as it is on its way when a connection ends: the sender's machine has taken it, and nobody more.
 
-mod amqp;
-mod pump;
+mod copy;
+mod frame_filter;
 
 use std::{
     collections::HashMap,
@@ -28,7 +28,7 @@ use tokio::{
 
 /// What a line does at the moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum LinkMode {
     /// What is sent arrives.
     #[default]
     Pass,
@@ -44,18 +44,18 @@ pub(crate) enum Mode {
 
 /// One line.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct ProxyLink {
     name: String,
     port: u16,
-    state: Arc<State>,
+    state: Arc<LinkState>,
 }
 
 /// What the pumps of one line share.
 #[derive(Debug)]
-struct State {
+struct LinkState {
     /// Whether frames are looked into.
     amqp: bool,
-    mode: watch::Sender<Mode>,
+    mode: watch::Sender<LinkMode>,
     /// Counts the cuts: a change ends every connection.
     cuts: watch::Sender<u64>,
     /// How many confirmations are still to be lost.
@@ -68,12 +68,12 @@ struct State {
     delivered: Mutex<HashMap<String, u32>>,
 }
 
-impl Link {
+impl ProxyLink {
     /// Opens a line to `target` on a free port. `name` says from whom to whom: `server-1>redis`.
     pub(crate) async fn open(name: String, target: SocketAddr) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.context("no port is free for a proxy")?;
         let port = listener.local_addr()?.port();
-        let state = Arc::new(State {
+        let state = Arc::new(LinkState {
             amqp: name.ends_with(">rabbitmq"),
             mode: watch::Sender::default(),
             cuts: watch::Sender::default(),
@@ -97,10 +97,10 @@ impl Link {
         self.port
     }
 
-    /// From now on. [`Mode::Refuse`] also ends what is connected.
-    pub(crate) fn set(&self, mode: Mode) {
+    /// From now on. [`LinkMode::Refuse`] also ends what is connected.
+    pub(crate) fn set(&self, mode: LinkMode) {
         self.state.mode.send_replace(mode);
-        if mode == Mode::Refuse {
+        if mode == LinkMode::Refuse {
             self.cut();
         }
     }
@@ -116,7 +116,7 @@ impl Link {
     }
 
     /// Loses the next message that the process sends, whatever it sent after it, and the connection.
-    pub(crate) fn swallow_publish(&self) {
+    pub(crate) fn lose_next_publish(&self) {
         self.state.to_swallow.store(1, Ordering::SeqCst);
     }
 
@@ -136,7 +136,7 @@ impl Link {
     }
 }
 
-async fn accept(listener: TcpListener, target: SocketAddr, state: std::sync::Weak<State>) {
+async fn accept(listener: TcpListener, target: SocketAddr, state: std::sync::Weak<LinkState>) {
     while let Ok((stream, _)) = listener.accept().await {
         let Some(state) = state.upgrade() else { return };
         tokio::spawn(async move {
@@ -146,19 +146,19 @@ async fn accept(listener: TcpListener, target: SocketAddr, state: std::sync::Wea
     }
 }
 
-async fn carry(process: TcpStream, target: SocketAddr, state: &Arc<State>) -> std::io::Result<()> {
+async fn carry(process: TcpStream, target: SocketAddr, state: &Arc<LinkState>) -> std::io::Result<()> {
     let mut mode = state.mode.subscribe();
     let cuts = state.cuts.subscribe();
-    if *mode.borrow() == Mode::Refuse {
+    if *mode.borrow() == LinkMode::Refuse {
         return process.set_zero_linger();
     }
     // The process believes that it is connected, as it does when a firewall swallows what follows.
-    let _ = mode.wait_for(|mode| !matches!(mode, Mode::Blackhole)).await;
+    let _ = mode.wait_for(|mode| !matches!(mode, LinkMode::Blackhole)).await;
     let service = match tokio::time::timeout(Duration::from_secs(5), TcpStream::connect(target)).await {
         Ok(Ok(service)) => service,
         _ => return process.set_zero_linger(),
     };
     process.set_nodelay(true)?;
     service.set_nodelay(true)?;
-    pump::both(process, service, state, cuts).await
+    copy::both(process, service, state, cuts).await
 }

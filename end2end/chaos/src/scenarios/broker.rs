@@ -6,198 +6,224 @@ use lapin::{Connection, ConnectionProperties, options::QueueDeleteOptions, types
 use milvaion_protocol::topology::Topology;
 use serde_json::json;
 
-use super::{Dials, Extra, Scenario, Script, pause};
+use super::{Scenario, ScenarioConfig, ScenarioMeasurements, ScenarioScript, pause};
 use crate::{
+    cluster::ChaosCluster,
     evidence::now,
-    house::House,
-    service::Kind,
-    stand::Stand,
-    workload::{Plan, WORKER},
+    harness::ServiceHarness,
+    private_service::ServiceKind,
+    workload::{JobPlan, WORKER_ID},
 };
 
-pub(super) const C18: Scenario = Scenario {
-    id: "C18",
+pub(super) const RABBITMQ_KILLED: Scenario = Scenario {
+    id: "rabbitmq_killed",
     title: "RabbitMQ is killed and boots again",
     short: 1,
     long: 5,
-    play: |house, dials| Box::pin(killed(house, dials)),
+    play: |harness, config| Box::pin(killed(harness, config)),
 };
 
-async fn killed(house: &mut House, dials: Dials) -> anyhow::Result<super::Played> {
+async fn killed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
     // Nothing can start while it is away, but everything is created on time.
     let judge =
         json!({"allowance_ms": 60_000, "dispatch_allowance_ms": 4_500, "recovery_ms": 30_000, "orphan_ms": null});
-    Script::new("C18", judge)
-        .play(house, dials, async |stand: &mut Stand<'_>, dials: &Dials, extra: &mut Extra| {
-            for round in 0..dials.count {
-                // With its boot, shorter and longer than a worker may be silent.
-                let (from, to) = if round % 2 == 0 { (0.0, 1.0) } else { (8.0, 12.0) };
-                let away = pause(&mut stand.random, from, to);
-                stand.crash(Kind::RabbitMq, away).await?;
-                let ready = now();
-                stand
-                    .until("an empty backlog of messages", async |stand| {
-                        let behind = "SELECT count(*) FROM occurrences WHERE published_at IS NULL AND status = 0
+    ScenarioScript::new("rabbitmq_killed", judge)
+        .play(
+            harness,
+            config,
+            async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, measurements: &mut ScenarioMeasurements| {
+                for round in 0..config.count {
+                    // With its boot, shorter and longer than a worker may be silent.
+                    let (from, to) = if round % 2 == 0 { (0.0, 1.0) } else { (8.0, 12.0) };
+                    let away = pause(&mut cluster.random, from, to);
+                    cluster.crash(ServiceKind::RabbitMq, away).await?;
+                    let ready = now();
+                    cluster
+                        .wait_until("an empty backlog of messages", async |cluster| {
+                            let behind = "SELECT count(*) FROM occurrences WHERE published_at IS NULL AND status = 0
                                          AND waits_until IS NULL AND created_at < now() - interval '1 second'";
-                        Ok(sqlx::query_scalar::<_, i64>(behind).fetch_one(&stand.pool).await? == 0)
-                    })
-                    .await?;
-                extra.at_most("backlog_published_s", (now() - ready) as f64 / 1e6, 30.0);
-                stand.go_on(dials.either(2.0, 6.0)).await;
-            }
-            Ok(())
-        })
+                            Ok(sqlx::query_scalar::<_, i64>(behind).fetch_one(&cluster.pool).await? == 0)
+                        })
+                        .await?;
+                    measurements.at_most("backlog_published_s", (now() - ready) as f64 / 1e6, 30.0);
+                    cluster.run_for(config.either(2.0, 6.0)).await;
+                }
+                Ok(())
+            },
+        )
         .await
 }
 
-pub(super) const C20: Scenario = Scenario {
-    id: "C20",
+pub(super) const RABBITMQ_WIPED: Scenario = Scenario {
+    id: "rabbitmq_wiped",
     title: "RabbitMQ loses everything while 500 occurrences are queued",
     short: 0,
     long: 2,
-    play: |house, dials| Box::pin(wiped(house, dials)),
+    play: |harness, config| Box::pin(wiped(harness, config)),
 };
 
-async fn wiped(house: &mut House, dials: Dials) -> anyhow::Result<super::Played> {
+async fn wiped(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
     let judge = json!({
         "allowance_ms": 90_000, "dispatch_allowance_ms": 4_500, "recovery_ms": 60_000, "orphan_ms": null,
     });
-    let mut script = Script::new("C20", judge);
-    script.more = (0..40).map(|_| Plan::each("quick", 1)).collect();
+    let mut script = ScenarioScript::new("rabbitmq_wiped", judge);
+    script.more = (0..40).map(|_| JobPlan::every("quick", 1)).collect();
     script
-        .play(house, dials, async |stand: &mut Stand<'_>, dials: &Dials, extra: &mut Extra| {
-            for _ in 0..dials.count {
-                let mut faults = Vec::new();
-                for worker in &mut stand.workers {
-                    faults.push(stand.evidence.begin("terminate", worker.name(), "so that work piles up"));
-                    worker.terminate().await?;
+        .play(
+            harness,
+            config,
+            async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, measurements: &mut ScenarioMeasurements| {
+                for _ in 0..config.count {
+                    let mut faults = Vec::new();
+                    for worker in &mut cluster.workers {
+                        faults.push(cluster.evidence.begin_fault("terminate", worker.name(), "so that work piles up"));
+                        worker.terminate().await?;
+                    }
+                    cluster
+                        .wait_until("500 queued occurrences", async |cluster| {
+                            let queued =
+                                "SELECT count(*) FROM occurrences WHERE status = 0 AND published_at IS NOT NULL";
+                            Ok(sqlx::query_scalar::<_, i64>(queued).fetch_one(&cluster.pool).await? >= 500)
+                        })
+                        .await?;
+                    let fault = cluster.evidence.begin_fault("wipe", "rabbitmq", "SIGKILL, and everything deleted");
+                    cluster.harness.rabbitmq.kill().await?;
+                    cluster.harness.rabbitmq.wipe()?;
+                    cluster.harness.rabbitmq.start().await?;
+                    cluster.evidence.end_fault(fault);
+                    let (ready, before) = (now(), cluster.witness.starts());
+                    for worker in &mut cluster.workers {
+                        worker.start().await?;
+                    }
+                    for fault in faults {
+                        cluster.evidence.end_fault(fault);
+                    }
+                    cluster.wait_until("a start", async |cluster| Ok(cluster.witness.starts() > before)).await?;
+                    measurements.at_most("topology_back_s", (now() - ready) as f64 / 1e6, 15.0);
+                    cluster
+                        .wait_until(
+                            "an end of the backlog",
+                            async |cluster| Ok(cluster.open_occurrences().await? < 300),
+                        )
+                        .await?;
                 }
-                stand
-                    .until("500 queued occurrences", async |stand| {
-                        let queued = "SELECT count(*) FROM occurrences WHERE status = 0 AND published_at IS NOT NULL";
-                        Ok(sqlx::query_scalar::<_, i64>(queued).fetch_one(&stand.pool).await? >= 500)
-                    })
-                    .await?;
-                let fault = stand.evidence.begin("wipe", "rabbitmq", "SIGKILL, and everything deleted");
-                stand.house.rabbitmq.kill().await?;
-                stand.house.rabbitmq.wipe()?;
-                stand.house.rabbitmq.start().await?;
-                stand.evidence.over(fault);
-                let (ready, before) = (now(), stand.witness.starts());
-                for worker in &mut stand.workers {
-                    worker.start().await?;
-                }
-                for fault in faults {
-                    stand.evidence.over(fault);
-                }
-                stand.until("a start", async |stand| Ok(stand.witness.starts() > before)).await?;
-                extra.at_most("topology_back_s", (now() - ready) as f64 / 1e6, 15.0);
-                stand.until("an end of the backlog", async |stand| Ok(stand.open_occurrences().await? < 300)).await?;
-            }
-            Ok(())
-        })
+                Ok(())
+            },
+        )
         .await
 }
 
-pub(super) const C22: Scenario = Scenario {
-    id: "C22",
+pub(super) const QUEUE_REMOVED: Scenario = Scenario {
+    id: "queue_removed",
     title: "A queue that work is published to loses its binding, or is deleted",
     short: 0,
     long: 6,
-    play: |house, dials| Box::pin(unbound(house, dials)),
+    play: |harness, config| Box::pin(unbound(harness, config)),
 };
 
-async fn unbound(house: &mut House, dials: Dials) -> anyhow::Result<super::Played> {
+async fn unbound(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
     // What finds no queue comes back at once. What lay in a queue that is deleted, as happens in every other round, is
     // missed once it is 15 s old (REQUEUE_AFTER_SECONDS), by a look each 7.5 s.
-    let allowance = if dials.count > 1 { 25_000 } else { 15_000 };
+    let allowance = if config.count > 1 { 25_000 } else { 15_000 };
     let judge = json!({
         "allowance_ms": allowance, "dispatch_allowance_ms": 3_000, "recovery_ms": 10_000, "orphan_ms": null,
     });
-    Script::new("C22", judge)
-        .play(house, dials, async |stand: &mut Stand<'_>, dials: &Dials, _: &mut Extra| {
-            for round in 0..dials.count {
-                let queue = stand.names.job_queue(WORKER, "quick");
-                let connection =
-                    Connection::connect(stand.house.rabbitmq.url(), ConnectionProperties::default()).await?;
-                let channel = connection.create_channel().await?;
-                if round % 2 == 0 {
-                    let (exchange, key) = (stand.names.jobs_exchange(), Topology::job_binding(WORKER, "quick"));
-                    let (queue, exchange, key) = (queue.as_str().into(), exchange.as_str().into(), key.as_str().into());
-                    channel.queue_unbind(queue, exchange, key, FieldTable::default()).await?;
-                    stand.evidence.happened("unbind", "rabbitmq", "the queue of quick");
-                } else {
-                    channel.queue_delete(queue.as_str().into(), QueueDeleteOptions::default()).await?;
-                    stand.evidence.happened("delete-queue", "rabbitmq", "the queue of quick");
+    ScenarioScript::new("queue_removed", judge)
+        .play(
+            harness,
+            config,
+            async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, _: &mut ScenarioMeasurements| {
+                for round in 0..config.count {
+                    let queue = cluster.names.job_queue(WORKER_ID, "quick");
+                    let connection =
+                        Connection::connect(cluster.harness.rabbitmq.url(), ConnectionProperties::default()).await?;
+                    let channel = connection.create_channel().await?;
+                    if round % 2 == 0 {
+                        let (exchange, key) =
+                            (cluster.names.jobs_exchange(), Topology::job_binding(WORKER_ID, "quick"));
+                        let (queue, exchange, key) =
+                            (queue.as_str().into(), exchange.as_str().into(), key.as_str().into());
+                        channel.queue_unbind(queue, exchange, key, FieldTable::default()).await?;
+                        cluster.evidence.record_fault("unbind", "rabbitmq", "the queue of quick");
+                    } else {
+                        channel.queue_delete(queue.as_str().into(), QueueDeleteOptions::default()).await?;
+                        cluster.evidence.record_fault("delete-queue", "rabbitmq", "the queue of quick");
+                    }
+                    let _ = connection.close(200, "done".into()).await;
+                    let breath = pause(&mut cluster.random, 12.0, 15.0);
+                    cluster.run_for(breath).await;
                 }
-                let _ = connection.close(200, "done".into()).await;
-                let breath = pause(&mut stand.random, 12.0, 15.0);
-                stand.go_on(breath).await;
-            }
-            Ok(())
-        })
+                Ok(())
+            },
+        )
         .await
 }
 
-pub(super) const C23: Scenario = Scenario {
-    id: "C23",
+pub(super) const CONFIRMS_LOST: Scenario = Scenario {
+    id: "confirms_lost",
     title: "The broker's confirmation, or the message, is lost with the connection",
     short: 10,
     long: 200,
-    play: |house, dials| Box::pin(unconfirmed(house, dials)),
+    play: |harness, config| Box::pin(unconfirmed(harness, config)),
 };
 
-async fn unconfirmed(house: &mut House, dials: Dials) -> anyhow::Result<super::Played> {
+async fn unconfirmed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
     let judge = json!({"allowance_ms": 8_000, "dispatch_allowance_ms": 6_000, "orphan_ms": null});
-    Script::new("C23", judge)
-        .play(house, dials, async |stand: &mut Stand<'_>, dials: &Dials, extra: &mut Extra| {
-            let (mut lost, mut unsent) = (0, 0);
-            while lost < dials.count {
-                let leader = stand.some_leader().await?;
-                let name = format!("{}>rabbitmq", stand.servers[leader].name());
-                let some = 1 + lost % 3;
-                stand.lose_confirms(&name, some).await?;
-                lost += some;
-                let breath = pause(&mut stand.random, 0.1, dials.either(0.6, 0.8));
-                stand.go_on(breath).await;
-                // To the sender it looks the same: no answer. This time nobody has the message.
-                if lost >= (unsent + 1) * 4 {
-                    stand.lose_publish(&name).await?;
-                    unsent += 1;
+    ScenarioScript::new("confirms_lost", judge)
+        .play(
+            harness,
+            config,
+            async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, measurements: &mut ScenarioMeasurements| {
+                let (mut lost, mut unsent) = (0, 0);
+                while lost < config.count {
+                    let leader = cluster.wait_for_leader().await?;
+                    let name = format!("{}>rabbitmq", cluster.servers[leader].name());
+                    let some = 1 + lost % 3;
+                    cluster.lose_confirms(&name, some).await?;
+                    lost += some;
+                    let breath = pause(&mut cluster.random, 0.1, config.either(0.6, 0.8));
+                    cluster.run_for(breath).await;
+                    // To the sender it looks the same: no answer. This time nobody has the message.
+                    if lost >= (unsent + 1) * 4 {
+                        cluster.lose_publish(&name).await?;
+                        unsent += 1;
+                    }
                 }
-            }
-            stand.go_on(6.0).await;
-            let copies = stand.copies();
-            extra.figures.insert("confirmations_lost", f64::from(lost));
-            extra.figures.insert("messages_lost", f64::from(unsent));
-            extra.at_least("copies_delivered", copies as f64, f64::from(dials.count) / 10.0);
-            Ok(())
-        })
+                cluster.run_for(6.0).await;
+                let copies = cluster.duplicate_deliveries();
+                measurements.figures.insert("confirmations_lost", f64::from(lost));
+                measurements.figures.insert("messages_lost", f64::from(unsent));
+                measurements.at_least("copies_delivered", copies as f64, f64::from(config.count) / 10.0);
+                Ok(())
+            },
+        )
         .await
 }
 
-impl Stand<'_> {
+impl ChaosCluster<'_> {
     async fn lose_confirms(&mut self, link: &str, count: u32) -> anyhow::Result<()> {
-        let fault = self.evidence.begin("drop-confirm", link, format!("{count} lost, then a reset"));
+        let fault = self.evidence.begin_fault("drop-confirm", link, format!("{count} lost, then a reset"));
         let before = self.link(link)?.dropped();
         self.link(link)?.drop_confirms(count);
-        self.until("a lost confirmation", async |stand| Ok(stand.link(link)?.dropped() >= before + u64::from(count)))
-            .await?;
-        self.evidence.over(fault);
+        self.wait_until("a lost confirmation", async |cluster| {
+            Ok(cluster.link(link)?.dropped() >= before + u64::from(count))
+        })
+        .await?;
+        self.evidence.end_fault(fault);
         Ok(())
     }
 
     async fn lose_publish(&mut self, link: &str) -> anyhow::Result<()> {
-        let fault = self.evidence.begin("lose-publish", link, "a reset, the message on its way".to_owned());
+        let fault = self.evidence.begin_fault("lose-publish", link, "a reset, the message on its way".to_owned());
         let before = self.link(link)?.swallowed();
-        self.link(link)?.swallow_publish();
-        self.until("a lost message", async |stand| Ok(stand.link(link)?.swallowed() > before)).await?;
-        self.evidence.over(fault);
+        self.link(link)?.lose_next_publish();
+        self.wait_until("a lost message", async |cluster| Ok(cluster.link(link)?.swallowed() > before)).await?;
+        self.evidence.end_fault(fault);
         Ok(())
     }
 
     /// How many occurrences had their message delivered more than once.
-    pub(super) fn copies(&self) -> usize {
+    pub(super) fn duplicate_deliveries(&self) -> usize {
         let mut times = HashMap::<String, u32>::new();
         for link in &self.links {
             for (occurrence, count) in link.delivered() {

@@ -5,10 +5,10 @@
 //! promises besides, such as how soon somebody else leads, it looks at itself.
 
 mod broker;
-mod cache;
-mod copies;
+mod crash_points;
 mod database;
-mod points;
+mod duplicates;
+mod redis_faults;
 mod servers;
 mod workers;
 
@@ -21,14 +21,14 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    house::House,
-    stand::{Setup, Stand},
-    workload::{self, Plan},
+    cluster::{ChaosCluster, ClusterConfig},
+    harness::ServiceHarness,
+    workload::{self, JobPlan},
 };
 
 /// How a scenario is to be played.
 #[derive(Clone, Debug)]
-pub(crate) struct Dials {
+pub(crate) struct ScenarioConfig {
     /// How often its fault happens.
     pub(crate) count: u32,
     pub(crate) seed: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Dials {
     pub(crate) armed: Option<String>,
 }
 
-impl Dials {
+impl ScenarioConfig {
     /// One of two durations.
     pub(crate) fn either(&self, short: f64, long: f64) -> f64 {
         if self.is_short { short } else { long }
@@ -47,7 +47,7 @@ impl Dials {
 
 /// What a scenario says besides the checker.
 #[derive(Debug, Default)]
-pub(crate) struct Extra {
+pub(crate) struct ScenarioMeasurements {
     /// What was measured.
     pub(crate) figures: BTreeMap<&'static str, f64>,
     /// What did not hold, as sentences.
@@ -56,7 +56,7 @@ pub(crate) struct Extra {
     pub(crate) bounds: Vec<(&'static str, f64)>,
 }
 
-impl Extra {
+impl ScenarioMeasurements {
     /// Keeps the greatest of several measurements, and what it may be.
     pub(crate) fn at_most(&mut self, name: &'static str, measured: f64, bound: f64) {
         let figure = self.figures.entry(name).or_insert(0.0);
@@ -77,14 +77,15 @@ impl Extra {
 
 /// A scenario that was played.
 #[derive(Debug)]
-pub(crate) struct Played {
+pub(crate) struct ScenarioResult {
     pub(crate) folder: PathBuf,
     /// From the last job's end in the schedule to the end of the last run.
     pub(crate) rest: Duration,
-    pub(crate) extra: Extra,
+    pub(crate) measurements: ScenarioMeasurements,
 }
 
-type Play = for<'a> fn(&'a mut House, Dials) -> LocalBoxFuture<'a, anyhow::Result<Played>>;
+type ScenarioFn =
+    for<'a> fn(&'a mut ServiceHarness, ScenarioConfig) -> LocalBoxFuture<'a, anyhow::Result<ScenarioResult>>;
 
 /// A scenario.
 #[derive(Clone, Copy)]
@@ -97,47 +98,47 @@ pub(crate) struct Scenario {
     pub(crate) short: u32,
     /// How often in the long set.
     pub(crate) long: u32,
-    pub(crate) play: Play,
+    pub(crate) play: ScenarioFn,
 }
 
 /// All of them, in the order they are played.
-pub(crate) const ALL: &[Scenario] = &[
-    servers::C01,
-    servers::C02,
-    servers::C04,
-    cache::C10,
-    cache::C11,
-    database::C14,
-    broker::C18,
-    broker::C20,
-    broker::C22,
-    broker::C23,
-    workers::C25,
-    workers::C26,
-    workers::C27,
-    workers::C28,
-    workers::C30,
-    workers::C31,
-    copies::C32,
-    copies::C33,
-    workers::C35,
-    workers::C44,
-    points::CP,
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    servers::NO_FAULT,
+    servers::LEADER_KILLED,
+    servers::LEADER_FROZEN,
+    redis_faults::REDIS_FLUSHED,
+    redis_faults::REDIS_OUTAGE,
+    database::POSTGRES_KILLED,
+    broker::RABBITMQ_KILLED,
+    broker::RABBITMQ_WIPED,
+    broker::QUEUE_REMOVED,
+    broker::CONFIRMS_LOST,
+    workers::WORKER_KILLED,
+    workers::WORKER_FROZEN,
+    workers::WORKER_PARTITIONED,
+    workers::PARTITIONED_WORKER_KILLED,
+    workers::WORKER_TERMINATED,
+    workers::ALL_WORKERS_KILLED,
+    duplicates::MESSAGES_DUPLICATED,
+    duplicates::REPORTS_REPLAYED,
+    workers::POISON_RUN,
+    workers::RUNS_CANCELLED,
+    crash_points::CRASH_POINTS,
 ];
 
 /// What one scenario has of its own.
-struct Script {
+struct ScenarioScript {
     scenario: &'static str,
     workers: usize,
     /// Jobs beside the usual ones.
-    more: Vec<Plan>,
+    more: Vec<JobPlan>,
     /// How long the usual single runs are spread over, in seconds.
     window: u64,
     /// What the checker is told besides.
     judge: Value,
 }
 
-impl Script {
+impl ScenarioScript {
     fn new(scenario: &'static str, judge: Value) -> Self {
         Self { scenario, workers: 3, more: Vec::new(), window: 30, judge }
     }
@@ -145,48 +146,48 @@ impl Script {
     /// Plays it: the usual jobs, somebody who goes on asking, `faults`, healing and rest.
     async fn play(
         self,
-        house: &mut House,
-        dials: Dials,
-        faults: impl AsyncFnOnce(&mut Stand<'_>, &Dials, &mut Extra) -> anyhow::Result<()>,
-    ) -> anyhow::Result<Played> {
-        let setup = Setup {
+        harness: &mut ServiceHarness,
+        config: ScenarioConfig,
+        faults: impl AsyncFnOnce(&mut ChaosCluster<'_>, &ScenarioConfig, &mut ScenarioMeasurements) -> anyhow::Result<()>,
+    ) -> anyhow::Result<ScenarioResult> {
+        let setup = ClusterConfig {
             scenario: self.scenario,
-            seed: dials.seed,
+            seed: config.seed,
             workers: self.workers,
             capacity: 300,
-            armed: dials.armed.clone(),
+            armed: config.armed.clone(),
             judge: self.judge,
         };
-        let mut stand = Stand::open(house, setup).await?;
-        let mut extra = Extra::default();
+        let mut cluster = ChaosCluster::open(harness, setup).await?;
+        let mut measurements = ScenarioMeasurements::default();
         let played = async {
-            let mut plans = workload::usual(&mut stand.random, self.window);
+            let mut plans = workload::default_workload(&mut cluster.random, self.window);
             plans.extend(self.more);
-            if dials.is_short {
+            if config.is_short {
                 // Long enough to be hit by a fault, short enough to be waited for.
                 for plan in plans.iter_mut().filter(|plan| plan.kind == "long" && plan.milliseconds.is_none()) {
                     plan.milliseconds = Some(5_000);
                 }
             }
-            stand.define(plans).await?;
+            cluster.define(plans).await?;
             let stop = CancellationToken::new();
             let asking = [
-                stand.driver.keep_asking("quick", Duration::from_secs(1), &stop)?,
-                stand.driver.keep_asking("obedient", Duration::from_secs(5), &stop)?,
+                cluster.driver.spawn_request_loop("quick", Duration::from_secs(1), &stop)?,
+                cluster.driver.spawn_request_loop("obedient", Duration::from_secs(5), &stop)?,
             ];
-            stand.go_on(dials.either(3.0, 10.0)).await;
-            faults(&mut stand, &dials, &mut extra).await?;
-            stand.go_on(dials.either(2.0, 6.0)).await;
+            cluster.run_for(config.either(3.0, 10.0)).await;
+            faults(&mut cluster, &config, &mut measurements).await?;
+            cluster.run_for(config.either(2.0, 6.0)).await;
             stop.cancel();
             for asking in asking {
                 asking.await.context("somebody at the dashboard panicked")?;
             }
-            stand.settle().await
+            cluster.settle().await
         }
         .await;
-        // A stand that is not taken down would be in the next scenario's way.
-        let folder = stand.close().await?;
-        Ok(Played { folder, rest: played?, extra })
+        // A cluster that is not taken down would be in the next scenario's way.
+        let folder = cluster.close().await?;
+        Ok(ScenarioResult { folder, rest: played?, measurements })
     }
 }
 

@@ -6,354 +6,398 @@ use anyhow::{Context, ensure};
 use rand::RngExt;
 use serde_json::json;
 
-use super::{Dials, Extra, Scenario, Script, pause};
+use super::{Scenario, ScenarioConfig, ScenarioMeasurements, ScenarioScript, pause};
 use crate::{
-    api::Reply,
+    api::ApiReply,
+    cluster::{ChaosCluster, WAIT_TIMEOUT},
     evidence::now,
-    house::House,
-    proxy::Mode,
-    stand::{PATIENCE, Stand},
-    workload::{Plan, When},
+    harness::ServiceHarness,
+    proxy::LinkMode,
+    workload::{JobPlan, JobTiming},
 };
 
 /// How long a worker lets its runs go on when it is asked to stop, in seconds: what stands set.
-const GRACE: f64 = 5.0;
+const SHUTDOWN_GRACE_SECONDS: f64 = 5.0;
 
-pub(super) const C25: Scenario = Scenario {
-    id: "C25",
+pub(super) const WORKER_KILLED: Scenario = Scenario {
+    id: "worker_killed",
     title: "Workers are killed at any moment, and come back soon, or so late that others must notice",
     short: 1,
     long: 9,
-    play: |house, dials| Box::pin(killed(house, dials)),
+    play: |harness, config| Box::pin(killed(harness, config)),
 };
 
-async fn killed(house: &mut House, dials: Dials) -> anyhow::Result<super::Played> {
+async fn killed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
     let judge = json!({"allowance_ms": 25_000, "dispatch_allowance_ms": 3_000, "recovery_ms": 20_000});
-    let mut script = Script::new("C25", judge);
-    script.more = vec![Plan::each("long", 1).lasting(18_000)];
+    let mut script = ScenarioScript::new("worker_killed", judge);
+    script.more = vec![JobPlan::every("long", 1).with_duration_ms(18_000)];
     script
-        .play(house, dials, async |stand: &mut Stand<'_>, dials: &Dials, _: &mut Extra| {
-            for round in 0..dials.count {
-                // In turn, so that one that dies has been there for a while.
-                let number = round as usize % stand.workers.len();
-                match round % 3 {
-                    0 => dies(stand, number, 18.0).await?,
-                    1 => two_die(stand, number).await?,
-                    _ => {
-                        let away = pause(&mut stand.random, 0.1, 3.0);
-                        dies(stand, number, away).await?;
+        .play(
+            harness,
+            config,
+            async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, _: &mut ScenarioMeasurements| {
+                for round in 0..config.count {
+                    // In turn, so that one that dies has been there for a while.
+                    let number = round as usize % cluster.workers.len();
+                    match round % 3 {
+                        0 => dies(cluster, number, 18.0).await?,
+                        1 => two_die(cluster, number).await?,
+                        _ => {
+                            let away = pause(&mut cluster.random, 0.1, 3.0);
+                            dies(cluster, number, away).await?;
+                        }
                     }
+                    let breath = pause(&mut cluster.random, 1.0, 4.0);
+                    // In one turn a run may lose three workers, which is as often as it is rescued. It must not meet the next.
+                    let next_turn = if round % 3 == 2 { 20.0 } else { 0.0 };
+                    cluster.run_for(breath + next_turn).await;
                 }
-                let breath = pause(&mut stand.random, 1.0, 4.0);
-                // In one turn a run may lose three workers, which is as often as it is rescued. It must not meet the next.
-                let next_turn = if round % 3 == 2 { 20.0 } else { 0.0 };
-                stand.go_on(breath + next_turn).await;
-            }
-            Ok(())
-        })
+                Ok(())
+            },
+        )
         .await
 }
 
-async fn dies(stand: &mut Stand<'_>, number: usize, away: f64) -> anyhow::Result<()> {
-    let fault = stand.evidence.begin("kill", stand.workers[number].name(), format!("SIGKILL for {away:.1} s"));
-    stand.workers[number].kill().await?;
-    stand.go_on(away).await;
-    stand.workers[number].start().await?;
-    stand.evidence.over(fault);
+async fn dies(cluster: &mut ChaosCluster<'_>, number: usize, away: f64) -> anyhow::Result<()> {
+    let fault =
+        cluster.evidence.begin_fault("kill", cluster.workers[number].name(), format!("SIGKILL for {away:.1} s"));
+    cluster.workers[number].kill().await?;
+    cluster.run_for(away).await;
+    cluster.workers[number].start().await?;
+    cluster.evidence.end_fault(fault);
     Ok(())
 }
 
 /// One dies, and soon another, so that of the runs that are given to others the later ones are not the younger ones.
-async fn two_die(stand: &mut Stand<'_>, number: usize) -> anyhow::Result<()> {
-    let other = (number + 1) % stand.workers.len();
-    let first = stand.evidence.begin("kill", stand.workers[number].name(), "SIGKILL for 19 s");
-    stand.workers[number].kill().await?;
-    stand.go_on(5.0).await;
-    let second = stand.evidence.begin("kill", stand.workers[other].name(), "SIGKILL for 19 s");
-    stand.workers[other].kill().await?;
-    stand.go_on(14.0).await;
-    stand.workers[number].start().await?;
-    stand.evidence.over(first);
-    stand.go_on(5.0).await;
-    stand.workers[other].start().await?;
-    stand.evidence.over(second);
+async fn two_die(cluster: &mut ChaosCluster<'_>, number: usize) -> anyhow::Result<()> {
+    let other = (number + 1) % cluster.workers.len();
+    let first = cluster.evidence.begin_fault("kill", cluster.workers[number].name(), "SIGKILL for 19 s");
+    cluster.workers[number].kill().await?;
+    cluster.run_for(5.0).await;
+    let second = cluster.evidence.begin_fault("kill", cluster.workers[other].name(), "SIGKILL for 19 s");
+    cluster.workers[other].kill().await?;
+    cluster.run_for(14.0).await;
+    cluster.workers[number].start().await?;
+    cluster.evidence.end_fault(first);
+    cluster.run_for(5.0).await;
+    cluster.workers[other].start().await?;
+    cluster.evidence.end_fault(second);
     Ok(())
 }
 
-pub(super) const C26: Scenario = Scenario {
-    id: "C26",
+pub(super) const WORKER_FROZEN: Scenario = Scenario {
+    id: "worker_frozen",
     title: "A worker is frozen for twice the limit of silence, and thawed",
     short: 0,
     long: 3,
-    play: |house, dials| Box::pin(frozen(house, dials)),
+    play: |harness, config| Box::pin(frozen(harness, config)),
 };
 
-async fn frozen(house: &mut House, dials: Dials) -> anyhow::Result<super::Played> {
+async fn frozen(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
     let judge = json!({"allowance_ms": 60_000, "dispatch_allowance_ms": 3_000, "recovery_ms": 20_000});
-    Script::new("C26", judge)
-        .play(house, dials, async |stand: &mut Stand<'_>, dials: &Dials, _: &mut Extra| {
-            for _ in 0..dials.count {
-                let number = stand.random.random_range(0..stand.workers.len());
-                let fault = stand.evidence.begin("freeze", stand.workers[number].name(), "SIGSTOP for 30 s");
-                stand.workers[number].freeze()?;
-                stand.go_on(30.0).await;
-                stand.workers[number].thaw()?;
-                stand.evidence.over(fault);
-                stand.go_on(4.0).await;
-            }
-            Ok(())
-        })
+    ScenarioScript::new("worker_frozen", judge)
+        .play(
+            harness,
+            config,
+            async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, _: &mut ScenarioMeasurements| {
+                for _ in 0..config.count {
+                    let number = cluster.random.random_range(0..cluster.workers.len());
+                    let fault =
+                        cluster.evidence.begin_fault("freeze", cluster.workers[number].name(), "SIGSTOP for 30 s");
+                    cluster.workers[number].freeze()?;
+                    cluster.run_for(30.0).await;
+                    cluster.workers[number].thaw()?;
+                    cluster.evidence.end_fault(fault);
+                    cluster.run_for(4.0).await;
+                }
+                Ok(())
+            },
+        )
         .await
 }
 
-pub(super) const C27: Scenario = Scenario {
-    id: "C27",
+pub(super) const WORKER_PARTITIONED: Scenario = Scenario {
+    id: "worker_partitioned",
     title: "A worker cannot reach RabbitMQ while its runs go on",
     short: 1,
     long: 3,
-    play: |house, dials| Box::pin(cut(house, dials)),
+    play: |harness, config| Box::pin(cut(harness, config)),
 };
 
-async fn cut(house: &mut House, dials: Dials) -> anyhow::Result<super::Played> {
+async fn cut(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
     let judge =
         json!({"allowance_ms": 60_000, "dispatch_allowance_ms": 3_000, "recovery_ms": 40_000, "orphan_ms": null});
-    Script::new("C27", judge)
-        .play(house, dials, async |stand: &mut Stand<'_>, dials: &Dials, extra: &mut Extra| {
-            for round in 0..dials.count {
-                let number = stand.random.random_range(0..stand.workers.len());
-                let name = format!("{}>rabbitmq", stand.workers[number].name());
-                let (word, mode) = [
-                    ("blackhole", Mode::Blackhole),
-                    ("cut", Mode::Refuse),
-                    ("half-open", Mode::HalfOpen),
-                    ("latency", Mode::Slow(300)),
-                ][(round % 4) as usize];
-                let seconds = dials.either(12.0, 60.0);
-                let at_work = stand.witness.running(stand.workers[number].name());
-                let fault =
-                    stand.evidence.begin(word, name.as_str(), format!("for {seconds} s, {at_work} runs at work"));
-                stand.link(&name)?.set(mode);
-                stand.go_on(seconds).await;
-                stand.link(&name)?.set(Mode::Pass);
-                stand.evidence.over(fault);
-                extra.figures.insert("runs_at_work", at_work as f64);
-                stand.go_on(dials.either(5.0, 15.0)).await;
-            }
-            Ok(())
-        })
+    ScenarioScript::new("worker_partitioned", judge)
+        .play(
+            harness,
+            config,
+            async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, measurements: &mut ScenarioMeasurements| {
+                for round in 0..config.count {
+                    let number = cluster.random.random_range(0..cluster.workers.len());
+                    let name = format!("{}>rabbitmq", cluster.workers[number].name());
+                    let (word, mode) = [
+                        ("blackhole", LinkMode::Blackhole),
+                        ("cut", LinkMode::Refuse),
+                        ("half-open", LinkMode::HalfOpen),
+                        ("latency", LinkMode::Slow(300)),
+                    ][(round % 4) as usize];
+                    let seconds = config.either(12.0, 60.0);
+                    let at_work = cluster.witness.running(cluster.workers[number].name());
+                    let fault = cluster.evidence.begin_fault(
+                        word,
+                        name.as_str(),
+                        format!("for {seconds} s, {at_work} runs at work"),
+                    );
+                    cluster.link(&name)?.set(mode);
+                    cluster.run_for(seconds).await;
+                    cluster.link(&name)?.set(LinkMode::Pass);
+                    cluster.evidence.end_fault(fault);
+                    measurements.figures.insert("runs_at_work", at_work as f64);
+                    cluster.run_for(config.either(5.0, 15.0)).await;
+                }
+                Ok(())
+            },
+        )
         .await
 }
 
-pub(super) const C28: Scenario = Scenario {
-    id: "C28",
+pub(super) const PARTITIONED_WORKER_KILLED: Scenario = Scenario {
+    id: "partitioned_worker_killed",
     title: "A worker cannot reach RabbitMQ, is killed, and starts again while it still cannot",
     short: 0,
     long: 2,
-    play: |house, dials| Box::pin(cut_and_killed(house, dials)),
+    play: |harness, config| Box::pin(cut_and_killed(harness, config)),
 };
 
-async fn cut_and_killed(house: &mut House, dials: Dials) -> anyhow::Result<super::Played> {
+async fn cut_and_killed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
     let judge =
         json!({"allowance_ms": 60_000, "dispatch_allowance_ms": 3_000, "recovery_ms": 40_000, "orphan_ms": null});
-    Script::new("C28", judge)
-        .play(house, dials, async |stand: &mut Stand<'_>, dials: &Dials, _: &mut Extra| {
-            for _ in 0..dials.count {
-                let number = stand.random.random_range(0..stand.workers.len());
-                let name = format!("{}>rabbitmq", stand.workers[number].name());
-                let fault = stand.evidence.begin("cut", name.as_str(), "until its worker has come back");
-                stand.link(&name)?.set(Mode::Refuse);
-                stand.go_on(10.0).await;
-                let death = stand.evidence.begin("kill", stand.workers[number].name(), "SIGKILL while cut off");
-                stand.workers[number].kill().await?;
-                stand.go_on(2.0).await;
-                stand.workers[number].start().await?;
-                stand.evidence.over(death);
-                stand.go_on(10.0).await;
-                stand.link(&name)?.set(Mode::Pass);
-                stand.evidence.over(fault);
-                stand.go_on(15.0).await;
-            }
-            Ok(())
-        })
+    ScenarioScript::new("partitioned_worker_killed", judge)
+        .play(
+            harness,
+            config,
+            async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, _: &mut ScenarioMeasurements| {
+                for _ in 0..config.count {
+                    let number = cluster.random.random_range(0..cluster.workers.len());
+                    let name = format!("{}>rabbitmq", cluster.workers[number].name());
+                    let fault = cluster.evidence.begin_fault("cut", name.as_str(), "until its worker has come back");
+                    cluster.link(&name)?.set(LinkMode::Refuse);
+                    cluster.run_for(10.0).await;
+                    let death =
+                        cluster.evidence.begin_fault("kill", cluster.workers[number].name(), "SIGKILL while cut off");
+                    cluster.workers[number].kill().await?;
+                    cluster.run_for(2.0).await;
+                    cluster.workers[number].start().await?;
+                    cluster.evidence.end_fault(death);
+                    cluster.run_for(10.0).await;
+                    cluster.link(&name)?.set(LinkMode::Pass);
+                    cluster.evidence.end_fault(fault);
+                    cluster.run_for(15.0).await;
+                }
+                Ok(())
+            },
+        )
         .await
 }
 
-pub(super) const C30: Scenario = Scenario {
-    id: "C30",
+pub(super) const WORKER_TERMINATED: Scenario = Scenario {
+    id: "worker_terminated",
     title: "A worker with short and long runs is asked to stop",
     short: 1,
     long: 8,
-    play: |house, dials| Box::pin(asked_to_stop(house, dials)),
+    play: |harness, config| Box::pin(asked_to_stop(harness, config)),
 };
 
-async fn asked_to_stop(house: &mut House, dials: Dials) -> anyhow::Result<super::Played> {
+async fn asked_to_stop(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
     let judge = json!({"allowance_ms": 8_000, "dispatch_allowance_ms": 3_000, "orphan_ms": 12_000});
-    let mut script = Script::new("C30", judge);
-    script.more = vec![Plan::each("long", 1).lasting(12_000)];
+    let mut script = ScenarioScript::new("worker_terminated", judge);
+    script.more = vec![JobPlan::every("long", 1).with_duration_ms(12_000)];
     script
-        .play(house, dials, async |stand: &mut Stand<'_>, dials: &Dials, extra: &mut Extra| {
-            for round in 0..dials.count {
-                let number = round as usize % stand.workers.len();
-                let name = stand.workers[number].name().to_owned();
-                let fault = stand.evidence.begin("terminate", name.as_str(), "SIGTERM");
-                let (status, took) = stand.workers[number].terminate().await?;
-                extra.at_most("exit_s", took.as_secs_f64(), GRACE + 2.0);
-                if !status.success() {
-                    extra.failures.push(format!("{name} ended with {status}"));
+        .play(
+            harness,
+            config,
+            async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, measurements: &mut ScenarioMeasurements| {
+                for round in 0..config.count {
+                    let number = round as usize % cluster.workers.len();
+                    let name = cluster.workers[number].name().to_owned();
+                    let fault = cluster.evidence.begin_fault("terminate", name.as_str(), "SIGTERM");
+                    let (status, took) = cluster.workers[number].terminate().await?;
+                    measurements.at_most("exit_s", took.as_secs_f64(), SHUTDOWN_GRACE_SECONDS + 2.0);
+                    if !status.success() {
+                        measurements.failures.push(format!("{name} ended with {status}"));
+                    }
+                    cluster.workers[number].start().await?;
+                    cluster.evidence.end_fault(fault);
+                    cluster.run_for(config.either(3.0, 6.0)).await;
                 }
-                stand.workers[number].start().await?;
-                stand.evidence.over(fault);
-                stand.go_on(dials.either(3.0, 6.0)).await;
-            }
-            Ok(())
-        })
+                Ok(())
+            },
+        )
         .await
 }
 
-pub(super) const C31: Scenario = Scenario {
-    id: "C31",
+pub(super) const ALL_WORKERS_KILLED: Scenario = Scenario {
+    id: "all_workers_killed",
     title: "Every worker is killed with thousands queued and running (count: thousands), and three new ones start",
     short: 0,
     long: 5,
-    play: |house, dials| Box::pin(all_killed(house, dials)),
+    play: |harness, config| Box::pin(all_killed(harness, config)),
 };
 
-async fn all_killed(house: &mut House, dials: Dials) -> anyhow::Result<super::Played> {
+async fn all_killed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
     // All that waits is late until it has been drained.
     let judge =
         json!({"allowance_ms": null, "dispatch_allowance_ms": 4_500, "recovery_ms": 120_000, "orphan_ms": 200_000});
-    let mut script = Script::new("C31", judge);
-    script.more = (0..100).map(|_| Plan::each("quick", 1)).collect();
+    let mut script = ScenarioScript::new("all_workers_killed", judge);
+    script.more = (0..100).map(|_| JobPlan::every("quick", 1)).collect();
     script
-        .play(house, dials, async |stand: &mut Stand<'_>, dials: &Dials, extra: &mut Extra| {
-            let wanted = i64::from(dials.count) * 1_000;
-            let mut faults = Vec::new();
-            for worker in &mut stand.workers {
-                faults.push(stand.evidence.begin("kill", worker.name(), "SIGKILL, all of them"));
-                worker.kill().await?;
-            }
-            stand.until("a backlog", async |stand| Ok(stand.open_occurrences().await? >= wanted)).await?;
-            let orphans = stand.open_occurrences().await?;
-            let at = now();
-            for worker in &mut stand.workers {
-                worker.start().await?;
-            }
-            for fault in faults {
-                stand.evidence.over(fault);
-            }
-            // Those that were open then, while as many come anew.
-            let begun = chrono::DateTime::from_timestamp_micros(at).context("an instant")?;
-            stand
-                .until("an end of the backlog", async |stand| {
-                    let left = "SELECT count(*) FROM occurrences WHERE status IN (0, 1, 6) AND created_at < $1";
-                    Ok(sqlx::query_scalar::<_, i64>(left).bind(begun).fetch_one(&stand.pool).await? == 0)
-                })
-                .await?;
-            extra.figures.insert("orphans", orphans as f64);
-            extra.at_most("drained_s", (now() - at) as f64 / 1e6, 120.0);
-            Ok(())
-        })
+        .play(
+            harness,
+            config,
+            async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, measurements: &mut ScenarioMeasurements| {
+                let wanted = i64::from(config.count) * 1_000;
+                let mut faults = Vec::new();
+                for worker in &mut cluster.workers {
+                    faults.push(cluster.evidence.begin_fault("kill", worker.name(), "SIGKILL, all of them"));
+                    worker.kill().await?;
+                }
+                cluster
+                    .wait_until("a backlog", async |cluster| Ok(cluster.open_occurrences().await? >= wanted))
+                    .await?;
+                let orphans = cluster.open_occurrences().await?;
+                let at = now();
+                for worker in &mut cluster.workers {
+                    worker.start().await?;
+                }
+                for fault in faults {
+                    cluster.evidence.end_fault(fault);
+                }
+                // Those that were open then, while as many come anew.
+                let begun = chrono::DateTime::from_timestamp_micros(at).context("an instant")?;
+                cluster
+                    .wait_until("an end of the backlog", async |cluster| {
+                        let left = "SELECT count(*) FROM occurrences WHERE status IN (0, 1, 6) AND created_at < $1";
+                        Ok(sqlx::query_scalar::<_, i64>(left).bind(begun).fetch_one(&cluster.pool).await? == 0)
+                    })
+                    .await?;
+                measurements.figures.insert("orphans", orphans as f64);
+                measurements.at_most("drained_s", (now() - at) as f64 / 1e6, 120.0);
+                Ok(())
+            },
+        )
         .await
 }
 
-pub(super) const C35: Scenario = Scenario {
-    id: "C35",
+pub(super) const POISON_RUN: Scenario = Scenario {
+    id: "poison_run",
     title: "A job kills its worker each time it runs, among innocent ones",
     short: 0,
     long: 3,
-    play: |house, dials| Box::pin(poisoned(house, dials)),
+    play: |harness, config| Box::pin(poisoned(harness, config)),
 };
 
-async fn poisoned(house: &mut House, dials: Dials) -> anyhow::Result<super::Played> {
+async fn poisoned(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
     let judge = json!({"allowance_ms": 60_000, "dispatch_allowance_ms": 3_000, "recovery_ms": 20_000});
-    let mut script = Script::new("C35", judge);
-    script.more = vec![Plan::new("killer", When::Manual)];
+    let mut script = ScenarioScript::new("poison_run", judge);
+    script.more = vec![JobPlan::new("crasher", JobTiming::Manual)];
     script
-        .play(house, dials, async |stand: &mut Stand<'_>, dials: &Dials, extra: &mut Extra| {
-            let job = stand.driver.manual("killer")?;
-            for number in 0..dials.count {
-                let occurrence = stand.driver.trigger(&job, &format!("killer-{number}")).await;
-                let occurrence = occurrence.context("nobody took the run")?;
-                let (mut deaths, begun) = (0.0, tokio::time::Instant::now());
-                loop {
-                    ensure!(begun.elapsed() < PATIENCE, "it has ended {deaths} workers and is still given to others");
-                    for number in 0..stand.workers.len() {
-                        if stand.workers[number].has_ended() {
-                            deaths += 1.0;
-                            let death = stand.evidence.begin("kill", stand.workers[number].name(), "by its job");
-                            stand.workers[number].ended().await?;
-                            stand.go_on(0.5).await;
-                            stand.workers[number].start().await?;
-                            stand.evidence.over(death);
+        .play(
+            harness,
+            config,
+            async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, measurements: &mut ScenarioMeasurements| {
+                let job = cluster.driver.manual_job("crasher")?;
+                for number in 0..config.count {
+                    let occurrence = cluster.driver.trigger(&job, &format!("crasher-{number}")).await;
+                    let occurrence = occurrence.context("nobody took the run")?;
+                    let (mut deaths, begun) = (0.0, tokio::time::Instant::now());
+                    loop {
+                        ensure!(
+                            begun.elapsed() < WAIT_TIMEOUT,
+                            "it has ended {deaths} workers and is still given to others"
+                        );
+                        for number in 0..cluster.workers.len() {
+                            if cluster.workers[number].has_ended() {
+                                deaths += 1.0;
+                                let death =
+                                    cluster.evidence.begin_fault("kill", cluster.workers[number].name(), "by its job");
+                                cluster.workers[number].ended().await?;
+                                cluster.run_for(0.5).await;
+                                cluster.workers[number].start().await?;
+                                cluster.evidence.end_fault(death);
+                            }
                         }
+                        let open = "SELECT count(*) FROM occurrences WHERE id = $1::uuid AND status IN (0, 1, 6)";
+                        let open: i64 = sqlx::query_scalar(open).bind(&occurrence).fetch_one(&cluster.pool).await?;
+                        if open == 0 {
+                            break;
+                        }
+                        cluster.run_for(0.1).await;
                     }
-                    let open = "SELECT count(*) FROM occurrences WHERE id = $1::uuid AND status IN (0, 1, 6)";
-                    let open: i64 = sqlx::query_scalar(open).bind(&occurrence).fetch_one(&stand.pool).await?;
-                    if open == 0 {
-                        break;
-                    }
-                    stand.go_on(0.1).await;
+                    // The first start and three rescues.
+                    measurements.at_most("deaths_by_one_run", deaths, 4.0);
+                    // A run that was acquitted lives for another 20 s; one that meets two such jobs in its life has as many
+                    // deaths to its name as they have.
+                    cluster.run_for(25.0).await;
                 }
-                // The first start and three rescues.
-                extra.at_most("deaths_by_one_run", deaths, 4.0);
-                // A run that was acquitted lives for another 20 s; one that meets two such jobs in its life has as many
-                // deaths to its name as they have.
-                stand.go_on(25.0).await;
-            }
-            Ok(())
-        })
+                Ok(())
+            },
+        )
         .await
 }
 
-pub(super) const C44: Scenario = Scenario {
-    id: "C44",
+pub(super) const RUNS_CANCELLED: Scenario = Scenario {
+    id: "runs_cancelled",
     title: "Runs are cancelled at any moment (count: hundreds)",
     short: 0,
     long: 5,
-    play: |house, dials| Box::pin(cancelled(house, dials)),
+    play: |harness, config| Box::pin(cancelled(harness, config)),
 };
 
-async fn cancelled(house: &mut House, dials: Dials) -> anyhow::Result<super::Played> {
-    Script::new("C44", json!({"slo_ms": 3_000}))
-        .play(house, dials, async |stand: &mut Stand<'_>, dials: &Dials, extra: &mut Extra| {
-            let job = stand.driver.manual("obedient")?;
-            let mut asked = tokio::task::JoinSet::new();
-            for number in 0..dials.count * 100 {
-                let (driver, job) = (stand.driver.clone(), job.clone());
-                let wait = Duration::from_millis(stand.random.random_range(0..1_500));
-                asked.spawn(async move {
-                    let occurrence = driver.trigger(&job, &format!("storm-{number}")).await?;
-                    tokio::time::sleep(wait).await;
-                    let at = std::time::Instant::now();
-                    matches!(driver.cancel(&job, &occurrence).await, Reply::Done(_)).then_some((occurrence, at))
-                });
-                // A storm, not a single gust.
-                if asked.len() >= 40 {
-                    ended(stand, extra, asked.join_next().await).await?;
+async fn cancelled(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
+    ScenarioScript::new("runs_cancelled", json!({"slo_ms": 3_000}))
+        .play(
+            harness,
+            config,
+            async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, measurements: &mut ScenarioMeasurements| {
+                let job = cluster.driver.manual_job("obedient")?;
+                let mut asked = tokio::task::JoinSet::new();
+                for number in 0..config.count * 100 {
+                    let (driver, job) = (cluster.driver.clone(), job.clone());
+                    let wait = Duration::from_millis(cluster.random.random_range(0..1_500));
+                    asked.spawn(async move {
+                        let occurrence = driver.trigger(&job, &format!("storm-{number}")).await?;
+                        tokio::time::sleep(wait).await;
+                        let at = std::time::Instant::now();
+                        matches!(driver.cancel(&job, &occurrence).await, ApiReply::Done(_)).then_some((occurrence, at))
+                    });
+                    // A storm, not a single gust.
+                    if asked.len() >= 40 {
+                        ended(cluster, measurements, asked.join_next().await).await?;
+                    }
                 }
-            }
-            while let Some(one) = asked.join_next().await {
-                ended(stand, extra, Some(one)).await?;
-            }
-            Ok(())
-        })
+                while let Some(one) = asked.join_next().await {
+                    ended(cluster, measurements, Some(one)).await?;
+                }
+                Ok(())
+            },
+        )
         .await
 }
 
 /// Waits until a cancelled run has ended, and notes how long that took.
 async fn ended(
-    stand: &Stand<'_>,
-    extra: &mut Extra,
+    cluster: &ChaosCluster<'_>,
+    measurements: &mut ScenarioMeasurements,
     cancelled: Option<Result<Option<(String, std::time::Instant)>, tokio::task::JoinError>>,
 ) -> anyhow::Result<()> {
     let Some((occurrence, at)) = cancelled.transpose()?.flatten() else { return Ok(()) };
-    stand
-        .until("the end of a cancelled run", async |stand| {
+    cluster
+        .wait_until("the end of a cancelled run", async |cluster| {
             let open = "SELECT count(*) FROM occurrences WHERE id = $1::uuid AND status IN (0, 1, 6)";
-            Ok(sqlx::query_scalar::<_, i64>(open).bind(&occurrence).fetch_one(&stand.pool).await? == 0)
+            Ok(sqlx::query_scalar::<_, i64>(open).bind(&occurrence).fetch_one(&cluster.pool).await? == 0)
         })
         .await?;
-    extra.at_most("cancel_to_end_s", at.elapsed().as_secs_f64(), 5.0);
-    *extra.figures.entry("cancelled").or_default() += 1.0;
+    measurements.at_most("cancel_to_end_s", at.elapsed().as_secs_f64(), 5.0);
+    *measurements.figures.entry("cancelled").or_default() += 1.0;
     Ok(())
 }

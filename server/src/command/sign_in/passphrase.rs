@@ -15,32 +15,32 @@ use crate::clock::Clock;
 const MEMORY_KIB: u32 = 47_104;
 
 /// Hashes made at one time. Each takes [`MEMORY_KIB`] and a processor.
-const AT_ONCE: usize = 2;
+const MAX_CONCURRENT_HASHES: usize = 2;
 
 /// The longest wait for a turn.
-const LONGEST_QUEUE: Duration = Duration::from_secs(5);
+const MAX_QUEUE_WAIT: Duration = Duration::from_secs(5);
 
 /// What a passphrase is compared with when there is nobody: the same parameters and lengths, of no known passphrase.
-const NOBODY: &str =
+const DUMMY_HASH: &str =
     "$argon2id$v=19$m=47104,t=1,p=1$bm9ib2R5J3Mgc2FsdC4uLg$AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8";
 
-/// Makes and checks argon2id hashes, two at a time in the whole process. Clones share the turns.
+/// Makes and checks argon2id hashes, two at a time in the whole process. Clones share the permits.
 #[derive(Clone, Debug)]
-pub struct Hasher {
-    turns: Arc<Semaphore>,
+pub struct PassphraseHasher {
+    permits: Arc<Semaphore>,
 }
 
-impl Default for Hasher {
+impl Default for PassphraseHasher {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Hasher {
+impl PassphraseHasher {
     /// One for the whole process.
     #[must_use]
     pub fn new() -> Self {
-        Self { turns: Arc::new(Semaphore::new(AT_ONCE)) }
+        Self { permits: Arc::new(Semaphore::new(MAX_CONCURRENT_HASHES)) }
     }
 
     /// The hash of a new passphrase, in PHC string form.
@@ -67,7 +67,7 @@ impl Hasher {
         let passphrase = passphrase.to_owned();
         let hash = hash.map(str::to_owned);
         self.in_turn(move || {
-            let kept = PasswordHash::new(hash.as_deref().unwrap_or(NOBODY))
+            let kept = PasswordHash::new(hash.as_deref().unwrap_or(DUMMY_HASH))
                 .map_err(|_| password_hash::Error::EncodingInvalid)?;
             match argon2()?.verify_password(passphrase.as_bytes(), &kept) {
                 Ok(()) => Ok(hash.is_some()),
@@ -82,7 +82,7 @@ impl Hasher {
         &self,
         work: impl FnOnce() -> Result<T, password_hash::Error> + Send + 'static,
     ) -> Result<T, AppError> {
-        let Ok(Ok(turn)) = timeout(LONGEST_QUEUE, Arc::clone(&self.turns).acquire_owned()).await else {
+        let Ok(Ok(turn)) = timeout(MAX_QUEUE_WAIT, Arc::clone(&self.permits).acquire_owned()).await else {
             return Err(AppError::TooMany("Many people are signing in just now. Try again in a few seconds.".into()));
         };
         // The turn goes along: a request that is given up must not let another hash start beside the one still running.
@@ -119,9 +119,9 @@ pub fn is_outdated(hash: &str) -> bool {
 }
 
 /// Phrases of at least twelve letters, and words, that everybody's list of guesses begins with; one a line.
-const GUESSED: &str = include_str!("guessed.txt");
+const COMMON_PASSPHRASES: &str = include_str!("common_passphrases.txt");
 
-/// Checks what [`milvaion_api::request::check_passphrase`] cannot know: that a passphrase is not the person's address or
+/// Checks what [`milvaion_api::requests::check_passphrase`] cannot know: that a passphrase is not the person's address or
 /// name, nor one of those that are tried first.
 ///
 /// # Errors
@@ -138,7 +138,9 @@ pub fn check_guessable(passphrase: &str, name: &str, email: &str) -> Result<(), 
         return Err("your name with something added is the first guess: choose a few unrelated words".into());
     }
     let whole = letters(&lower);
-    if has_rhythm(&lower) || GUESSED.lines().any(|guess| is_repeated(&core, guess) || is_repeated(&whole, guess)) {
+    if has_rhythm(&lower)
+        || COMMON_PASSPHRASES.lines().any(|guess| is_repeated(&core, guess) || is_repeated(&whole, guess))
+    {
         return Err("this is among the first that are guessed: choose a few unrelated words".into());
     }
     Ok(())
@@ -191,18 +193,18 @@ mod tests {
 
     #[test]
     fn nobodys_hash_costs_what_anybodys_does() {
-        let nobody = PasswordHash::new(NOBODY).expect("readable");
+        let nobody = PasswordHash::new(DUMMY_HASH).expect("readable");
         let params = Params::try_from(&nobody).expect("readable");
         assert_eq!((params.m_cost(), params.t_cost(), params.p_cost()), (MEMORY_KIB, 1, 1));
         assert_eq!(nobody.salt.expect("a salt").len(), 16);
         assert_eq!(nobody.hash.expect("a tag").len(), 32);
-        assert!(!is_outdated(NOBODY));
-        assert!(is_outdated(&NOBODY.replace("47104", "19456")));
+        assert!(!is_outdated(DUMMY_HASH));
+        assert!(is_outdated(&DUMMY_HASH.replace("47104", "19456")));
     }
 
     #[tokio::test]
     async fn a_passphrase_is_kept_whole() {
-        let hasher = Hasher::new();
+        let hasher = PassphraseHasher::new();
         let long = "é ".repeat(500);
         let kept = hasher.hash(&long, &Clock::system()).await.expect("hashed");
         assert!(kept.starts_with("$argon2id$v=19$m=47104,t=1,p=1$"));

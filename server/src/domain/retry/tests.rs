@@ -5,22 +5,22 @@ use crate::domain::transition::fold;
 
 const NOW: DateTime<Utc> = DateTime::UNIX_EPOCH;
 
-fn standing(failures: i16, max_retries: i16) -> Standing {
-    Standing {
+fn standing(failures: i16, max_retries: i16) -> RetryContext {
+    RetryContext {
         worker_id: "w".into(),
         failures,
         max_retries,
         base_delay: Duration::from_secs(5),
         jitter_percent: 0,
         is_cancelled: false,
-        on_lost: OnLost::Requeue,
-        rescues: 0,
-        lived: None,
-        lane_is_open: false,
+        on_lost: LostRunRule::Requeue,
+        requeues: 0,
+        ran_for: None,
+        quarantine_is_open: false,
     }
 }
 
-fn change(status: OccurrenceStatus) -> Change {
+fn change(status: OccurrenceStatus) -> AttemptChange {
     let report = StatusReport {
         exception: Some("boom".into()),
         duration_ms: Some(7),
@@ -33,7 +33,7 @@ fn occurrence(high: u8, low: u8) -> OccurrenceId {
     OccurrenceId::from_parts(NOW, [0, 0, 0, 0, 0, 0, 0, 0, high, low])
 }
 
-fn wait(change: &Change) -> Option<i64> {
+fn wait(change: &AttemptChange) -> Option<i64> {
     change.waits_until.map(|until| (until - NOW).num_milliseconds())
 }
 
@@ -41,7 +41,7 @@ fn wait(change: &Change) -> Option<i64> {
 fn the_pause_doubles_from_the_base_up_to_a_day() {
     let pauses = [0, 1, 2, 3].map(|failures| backoff(Duration::from_secs(5), failures).as_secs());
     assert_eq!(pauses, [5, 10, 20, 40]);
-    assert_eq!(backoff(Duration::from_secs(86_400), 100), LONGEST_BACKOFF);
+    assert_eq!(backoff(Duration::from_secs(86_400), 100), MAX_RETRY_BACKOFF);
 }
 
 #[test]
@@ -103,69 +103,70 @@ fn a_failure_with_a_retry_left_is_queued_again() {
 #[test]
 fn the_last_failure_is_the_end_and_says_why() {
     for (status, standing, permanent, cause) in [
-        (OccurrenceStatus::Failed, standing(3, 3), false, Cause::Exhausted),
-        (OccurrenceStatus::Failed, standing(0, 0), false, Cause::Failed),
-        (OccurrenceStatus::Failed, standing(0, 3), true, Cause::Permanent),
-        (OccurrenceStatus::TimedOut, standing(3, 3), false, Cause::TimedOut),
-        (OccurrenceStatus::Failed, Standing { is_cancelled: true, ..standing(0, 3) }, false, Cause::Failed),
+        (OccurrenceStatus::Failed, standing(3, 3), false, FailureCause::Exhausted),
+        (OccurrenceStatus::Failed, standing(0, 0), false, FailureCause::Failed),
+        (OccurrenceStatus::Failed, standing(0, 3), true, FailureCause::Permanent),
+        (OccurrenceStatus::TimedOut, standing(3, 3), false, FailureCause::TimedOut),
+        (OccurrenceStatus::Failed, RetryContext { is_cancelled: true, ..standing(0, 3) }, false, FailureCause::Failed),
     ] {
-        let mut change = Change { permanent, ..change(status) };
+        let mut change = AttemptChange { permanent, ..change(status) };
         let before = change.clone();
         decide(&mut change, &standing, NOW);
         assert_eq!(change.cause, Some(cause));
-        assert_eq!(Change { cause: None, ..change }, before);
+        assert_eq!(AttemptChange { cause: None, ..change }, before);
     }
 }
 
 #[test]
 fn the_worker_may_name_the_pause() {
-    let mut change = Change { retry_after: Some(Duration::from_millis(1_500)), ..change(OccurrenceStatus::Failed) };
+    let mut change =
+        AttemptChange { retry_after: Some(Duration::from_millis(1_500)), ..change(OccurrenceStatus::Failed) };
     decide(&mut change, &standing(0, 1), NOW);
     assert_eq!(wait(&change), Some(1_500));
-    let mut change = Change { retry_after: Some(Duration::MAX), ..self::change(OccurrenceStatus::Failed) };
+    let mut change = AttemptChange { retry_after: Some(Duration::MAX), ..self::change(OccurrenceStatus::Failed) };
     decide(&mut change, &standing(0, 1), NOW);
     assert_eq!(wait(&change), Some(30 * 24 * 3_600_000));
 }
 
 #[test]
 fn a_retry_comes_sooner_by_its_jitter_but_not_before_what_the_worker_asked_for() {
-    let standing = Standing { jitter_percent: 80, ..standing(1, 3) };
+    let standing = RetryContext { jitter_percent: 80, ..standing(1, 3) };
     let mut change = change(OccurrenceStatus::Failed);
     decide(&mut change, &standing, NOW);
     let drawn = jittered(Duration::from_secs(10), 80, OccurrenceId::default(), 3);
     assert!(drawn < Duration::from_secs(10));
     assert_eq!(wait(&change), i64::try_from(drawn.as_millis()).ok());
     let asked = Duration::from_secs(10);
-    let mut change = Change { retry_after: Some(asked), ..self::change(OccurrenceStatus::Failed) };
+    let mut change = AttemptChange { retry_after: Some(asked), ..self::change(OccurrenceStatus::Failed) };
     decide(&mut change, &standing, NOW);
     assert_eq!(wait(&change), Some(10_000));
 }
 
 #[test]
 fn a_run_that_was_lost_with_its_process_is_rescued_three_times_and_then_poison() {
-    for (rescues, how) in [(0, "at once"), (1, "at once"), (2, lane::IN_TURN)] {
+    for (requeues, how) in [(0, "at once"), (1, "at once"), (2, quarantine::QUARANTINE_NOTE)] {
         let mut change = change(OccurrenceStatus::Unknown);
-        decide(&mut change, &Standing { rescues, ..standing(0, 0) }, NOW);
-        assert_eq!((change.status, change.is_rescue), (OccurrenceStatus::Queued, true));
+        decide(&mut change, &RetryContext { requeues, ..standing(0, 0) }, NOW);
+        assert_eq!((change.status, change.is_requeue), (OccurrenceStatus::Queued, true));
         assert!(!change.counts_as_failure);
-        assert_eq!((wait(&change), change.takes_turn), (Some(0), rescues == 2));
+        assert_eq!((wait(&change), change.is_quarantined), (Some(0), requeues == 2));
         let note = change.steps[0].note.as_deref().unwrap_or_default();
         assert!(note.ends_with(&format!("attempt 4 begins {how}")), "{note}");
     }
     let mut change = change(OccurrenceStatus::Unknown);
-    decide(&mut change, &Standing { rescues: 3, ..standing(0, 5) }, NOW);
-    assert_eq!((change.status, change.cause), (OccurrenceStatus::Failed, Some(Cause::Poison)));
+    decide(&mut change, &RetryContext { requeues: 3, ..standing(0, 5) }, NOW);
+    assert_eq!((change.status, change.cause), (OccurrenceStatus::Failed, Some(FailureCause::Poison)));
     assert!(change.waits_until.is_none() && change.ended_at.is_some());
 }
 
 #[test]
 fn a_lost_run_of_a_job_that_must_not_be_repeated_is_unknown() {
-    let strict = Standing { on_lost: OnLost::Fail, ..standing(0, 5) };
+    let strict = RetryContext { on_lost: LostRunRule::Fail, ..standing(0, 5) };
     let mut lost = change(OccurrenceStatus::Unknown);
     decide(&mut lost, &strict, NOW);
     assert_eq!((lost.status, lost.ended_at, lost.waits_until), (OccurrenceStatus::Unknown, None, None));
     let mut cancelled = change(OccurrenceStatus::Unknown);
-    decide(&mut cancelled, &Standing { is_cancelled: true, ..strict }, NOW);
+    decide(&mut cancelled, &RetryContext { is_cancelled: true, ..strict }, NOW);
     assert_eq!(cancelled.status, OccurrenceStatus::Cancelled);
 }
 
@@ -182,7 +183,7 @@ fn what_was_handed_back_has_not_failed() {
 #[test]
 fn what_was_to_end_anyway_is_not_handed_back() {
     let mut change = change(OccurrenceStatus::Queued);
-    decide(&mut change, &Standing { is_cancelled: true, ..standing(0, 3) }, NOW);
+    decide(&mut change, &RetryContext { is_cancelled: true, ..standing(0, 3) }, NOW);
     assert_eq!((change.status, change.ended_at), (OccurrenceStatus::Cancelled, Some(NOW)));
 }
 
@@ -205,37 +206,41 @@ fn who_died_young_beside_one_with_its_last_chance_takes_its_turn_and_says_so() {
     };
     let mut changes = [lost(1), lost(2), lost(3), lost(4)];
     let lived = |seconds| Some(chrono::Duration::seconds(seconds));
-    let elsewhere = Standing { worker_id: "other".into(), lived: lived(1), ..standing(0, 0) };
+    let elsewhere = RetryContext { worker_id: "other".into(), ran_for: lived(1), ..standing(0, 0) };
     let mut standings: HashMap<_, _> = [
-        (occurrence(0, 1), Standing { rescues: 2, lived: lived(60), ..standing(0, 0) }),
-        (occurrence(0, 2), Standing { lived: lived(9), ..standing(0, 0) }),
-        (occurrence(0, 3), Standing { lived: lived(10), ..standing(0, 0) }),
+        (occurrence(0, 1), RetryContext { requeues: 2, ran_for: lived(60), ..standing(0, 0) }),
+        (occurrence(0, 2), RetryContext { ran_for: lived(9), ..standing(0, 0) }),
+        (occurrence(0, 3), RetryContext { ran_for: lived(10), ..standing(0, 0) }),
         (occurrence(0, 4), elsewhere),
     ]
     .into();
-    gather(&changes, &mut standings);
+    open_quarantines(&changes, &mut standings);
     for change in &mut changes {
         decide(change, &standings[&change.occurrence_id], NOW);
     }
-    assert_eq!(changes.each_ref().map(|change| change.takes_turn), [true, true, false, false]);
+    assert_eq!(changes.each_ref().map(|change| change.is_quarantined), [true, true, false, false]);
     let notes = changes.each_ref().map(|change| change.steps[0].note.clone().unwrap_or_default());
-    assert_eq!(notes.each_ref().map(|note| note.ends_with(lane::IN_TURN)), [true, true, false, false], "{notes:?}");
+    assert_eq!(
+        notes.each_ref().map(|note| note.ends_with(quarantine::QUARANTINE_NOTE)),
+        [true, true, false, false],
+        "{notes:?}"
+    );
 }
 
 #[test]
 fn whoever_is_given_up_opens_no_lane_for_those_who_died_with_it() {
     for culprit in [
-        Standing { rescues: 3, ..standing(0, 0) },
-        Standing { rescues: 2, is_cancelled: true, ..standing(0, 0) },
-        Standing { rescues: 2, on_lost: OnLost::Fail, ..standing(0, 0) },
+        RetryContext { requeues: 3, ..standing(0, 0) },
+        RetryContext { requeues: 2, is_cancelled: true, ..standing(0, 0) },
+        RetryContext { requeues: 2, on_lost: LostRunRule::Fail, ..standing(0, 0) },
     ] {
         let mut changes =
-            [1, 2].map(|n| Change { occurrence_id: occurrence(0, n), ..change(OccurrenceStatus::Unknown) });
-        let innocent = Standing { lived: Some(chrono::Duration::seconds(2)), ..standing(0, 0) };
+            [1, 2].map(|n| AttemptChange { occurrence_id: occurrence(0, n), ..change(OccurrenceStatus::Unknown) });
+        let innocent = RetryContext { ran_for: Some(chrono::Duration::seconds(2)), ..standing(0, 0) };
         let mut standings: HashMap<_, _> = [(occurrence(0, 1), culprit), (occurrence(0, 2), innocent)].into();
-        gather(&changes, &mut standings);
+        open_quarantines(&changes, &mut standings);
         decide(&mut changes[1], &standings[&occurrence(0, 2)], NOW);
-        assert_eq!((changes[1].status, changes[1].takes_turn), (OccurrenceStatus::Queued, false));
+        assert_eq!((changes[1].status, changes[1].is_quarantined), (OccurrenceStatus::Queued, false));
     }
 }
 
@@ -243,7 +248,7 @@ fn whoever_is_given_up_opens_no_lane_for_those_who_died_with_it() {
 fn one_that_was_lost_too_often_takes_its_turn_however_its_attempt_ended() {
     for status in [OccurrenceStatus::Failed, OccurrenceStatus::TimedOut, OccurrenceStatus::Queued] {
         let mut change = change(status);
-        decide(&mut change, &Standing { rescues: 3, lane_is_open: true, ..standing(0, 3) }, NOW);
-        assert!(change.takes_turn, "{status:?}");
+        decide(&mut change, &RetryContext { requeues: 3, quarantine_is_open: true, ..standing(0, 3) }, NOW);
+        assert!(change.is_quarantined, "{status:?}");
     }
 }

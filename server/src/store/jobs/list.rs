@@ -4,8 +4,8 @@
 
 use chrono::{DateTime, Utc};
 use milvaion_api::{
-    page::{self, JobFilter, Page},
-    view::JobRow,
+    page::{self, JobFilter, ListPage},
+    views::JobRow,
 };
 use milvaion_protocol::id::{JobId, OccurrenceId};
 use serde_json::Value;
@@ -21,8 +21,8 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn jobs(&self, filter: &JobFilter, alive_since: DateTime<Utc>) -> Result<Page<JobRow>> {
-        let limit = page::rows(filter.limit);
+    pub async fn jobs(&self, filter: &JobFilter, alive_since: DateTime<Utc>) -> Result<ListPage<JobRow>> {
+        let limit = page::effective_limit(filter.limit);
         let mut query = QueryBuilder::<Postgres>::new(
             "SELECT id, display_name, worker_id, job_type, schedule, next_fire_at, is_active, tags,
                     lower(display_name) AS sort_name FROM jobs WHERE true",
@@ -54,14 +54,14 @@ impl Store {
         rows.truncate(limit as usize);
         let next = rows.last().filter(|_| more).map(|row| format!("{}~{}", row.id, row.sort_name));
         let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
-        let mut recent = self.recent(&ids).await?;
+        let mut recent = self.recent_statuses(&ids).await?;
         let alive = self.alive_types(alive_since).await?;
         let rows = rows
             .into_iter()
             .map(|row| JobRow {
                 id: JobId(row.id),
                 schedule_words: schedule(row.schedule)
-                    .map_or_else(|_| "Unreadable: edit the job".into(), |schedule| schedule.words()),
+                    .map_or_else(|_| "Unreadable: edit the job".into(), |schedule| schedule.describe()),
                 next_fire_at: row.next_fire_at,
                 is_active: row.is_active,
                 tags: row.tags,
@@ -72,7 +72,7 @@ impl Store {
                 job_type: row.job_type,
             })
             .collect();
-        Ok(Page { rows, next })
+        Ok(ListPage { rows, next })
     }
 
     /// The last ten occurrences of each job: their ids and states, newest first.
@@ -80,7 +80,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn recent(
+    pub async fn recent_statuses(
         &self,
         jobs: &[Uuid],
     ) -> Result<std::collections::HashMap<Uuid, Vec<(OccurrenceId, milvaion_protocol::status::OccurrenceStatus)>>> {

@@ -5,8 +5,8 @@
 
 use chrono::{DateTime, Utc};
 use milvaion_api::{
-    access::Role,
-    view::{InviteView, Me},
+    permissions::Role,
+    views::{CurrentUser, InviteView},
 };
 use milvaion_protocol::id::UserId;
 use serde_json::json;
@@ -18,7 +18,7 @@ use crate::store::audit::{self, AuditEntry};
 
 /// Held by whoever decides something from how many people or invitations there are. The number only has to be no other
 /// lock's.
-const PEOPLE_LOCK: i64 = 0x70_65_6f_70_6c_65;
+const USERS_LOCK_KEY: i64 = 0x70_65_6f_70_6c_65;
 
 /// A link that can still be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,9 +82,9 @@ pub struct NewUser {
 
 /// How using a link up went.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Acceptance {
+pub enum InviteAcceptance {
     /// The person exists now.
-    Made(Me),
+    Accepted(CurrentUser),
     /// The link was used up, taken back or outlived while the form was filled in.
     Spent,
     /// Somebody has that e-mail address; the link is still good.
@@ -116,7 +116,7 @@ impl TryFrom<RawInvite> for InviteRow {
 }
 
 async fn lock_people(connection: &mut PgConnection) -> Result<()> {
-    sqlx::query!("SELECT pg_advisory_xact_lock($1)", PEOPLE_LOCK).execute(connection).await?;
+    sqlx::query!("SELECT pg_advisory_xact_lock($1)", USERS_LOCK_KEY).execute(connection).await?;
     Ok(())
 }
 
@@ -143,7 +143,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn insert_invite(&self, invite: &NewInvite, by: &Me, limit: i64) -> Result<bool> {
+    pub async fn insert_invite(&self, invite: &NewInvite, by: &CurrentUser, limit: i64) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         lock_people(&mut tx).await?;
         let open = sqlx::query_scalar!(
@@ -214,7 +214,7 @@ impl Store {
         user: &NewUser,
         now: DateTime<Utc>,
         address: Option<String>,
-    ) -> Result<Acceptance> {
+    ) -> Result<InviteAcceptance> {
         let mut tx = self.pool().begin().await?;
         lock_people(&mut tx).await?;
         let invite = sqlx::query!(
@@ -227,7 +227,7 @@ impl Store {
         )
         .fetch_optional(&mut *tx)
         .await?;
-        let Some(invite) = invite else { return Ok(Acceptance::Spent) };
+        let Some(invite) = invite else { return Ok(InviteAcceptance::Spent) };
         let role = role("invites", &invite.role)?;
         let made = sqlx::query!(
             "INSERT INTO users (id, name, email, passphrase_hash, role, created_at, last_sign_in_at)
@@ -242,7 +242,7 @@ impl Store {
         .execute(&mut *tx)
         .await?;
         if made.rows_affected() == 0 {
-            return Ok(Acceptance::EmailTaken);
+            return Ok(InviteAcceptance::EmailTaken);
         }
         sqlx::query!("UPDATE invites SET used_at = $2 WHERE id = $1", invite.id, now).execute(&mut *tx).await?;
         let action = if invite.is_setup { "setup" } else { "invite.accept" };
@@ -251,7 +251,12 @@ impl Store {
             .from(address);
         audit::record(&mut tx, &entry).await?;
         tx.commit().await?;
-        Ok(Acceptance::Made(Me { id: user.id, name: user.name.clone(), email: user.email.clone(), role }))
+        Ok(InviteAcceptance::Accepted(CurrentUser {
+            id: user.id,
+            name: user.name.clone(),
+            email: user.email.clone(),
+            role,
+        }))
     }
 
     /// Takes an invitation back. Returns false when there is none that could still be used.
@@ -259,7 +264,7 @@ impl Store {
     /// # Errors
     ///
     /// When the database does not answer.
-    pub async fn delete_invite(&self, id: UserId, by: &Me, now: DateTime<Utc>) -> Result<bool> {
+    pub async fn delete_invite(&self, id: UserId, by: &CurrentUser, now: DateTime<Utc>) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         let gone = sqlx::query!(
             "DELETE FROM invites WHERE id = $1 AND used_at IS NULL AND NOT is_setup RETURNING name, role",

@@ -6,36 +6,36 @@ use lapin::{
     types::{AMQPValue, FieldTable},
 };
 use milvaion_protocol::{
-    message::{ClaimRequest, Denial, JobMessage},
+    message::{ClaimDenial, ClaimRequest, JobMessage},
     status::OccurrenceStatus,
-    topology::{HEADER_REPUBLISH, Keys, Topology},
+    topology::{HEADER_REPUBLISH, RedisKeys, Topology},
 };
 use milvaion_schedule::{rules::Rules, schedule::Schedule};
-use milvaion_server::intake::claims::ClaimIntake;
+use milvaion_server::ingest::claims::ClaimConsumer;
 
-use super::house::House;
+use super::harness::ManualClockHarness;
 use milvaion_test_support::stack;
 
 #[tokio::test]
 async fn a_copy_is_not_started_though_redis_was_wiped_in_between() {
-    let house = House::open().await;
-    let now = house.clock.now();
-    let job = house.job(Schedule::Once { at: now }, Rules::default(), Some(now)).await;
-    let id = house.starts(1).await[0];
-    house.becomes(job, id, OccurrenceStatus::Running).await;
+    let harness = ManualClockHarness::open().await;
+    let now = harness.clock.now();
+    let job = harness.job(Schedule::Once { at: now }, Rules::default(), Some(now)).await;
+    let id = harness.starts(1).await[0];
+    harness.becomes(job, id, OccurrenceStatus::Running).await;
 
-    let mut redis = redis::Client::open(house.config.cache.url.as_str())
+    let mut redis = redis::Client::open(harness.config.cache.url.as_str())
         .expect("a valid address")
         .get_multiplexed_async_connection()
         .await
         .expect("Redis answers");
-    let claim = Keys::new(house.config.cache.key_prefix.as_str()).running(id);
+    let claim = RedisKeys::new(harness.config.cache.key_prefix.as_str()).running(id);
     let forgotten: i64 = redis::cmd("DEL").arg(claim).query_async(&mut redis).await.expect("Redis answers");
     assert_eq!(forgotten, 1, "the worker had claimed it");
 
-    let topology = Topology::new(house.config.broker.prefix.as_str());
+    let topology = Topology::new(harness.config.broker.prefix.as_str());
     let connection =
-        Connection::connect(&house.config.broker.url, ConnectionProperties::default()).await.expect("answers");
+        Connection::connect(&harness.config.broker.url, ConnectionProperties::default()).await.expect("answers");
     let channel = connection.create_channel().await.expect("a channel");
     let copy = JobMessage {
         occurrence_id: id,
@@ -64,7 +64,7 @@ async fn a_copy_is_not_started_though_redis_was_wiped_in_between() {
     let look = async || {
         channel.queue_declare(queue.as_str().into(), passive, FieldTable::default()).await.expect("the queue is there")
     };
-    house.hire();
+    harness.start_worker();
     stack::eventually("two instances take work", async || (look().await.consumer_count() == 2).then_some(())).await;
     for _ in 0..2 {
         let (exchange, key) = (exchange.as_str().into(), key.as_str().into());
@@ -72,19 +72,19 @@ async fn a_copy_is_not_started_though_redis_was_wiped_in_between() {
         channel.basic_publish(exchange, key, options, &body, properties.clone()).await.expect("sent");
     }
     stack::eventually("both are taken", async || (look().await.message_count() == 0).then_some(())).await;
-    house.gate.let_one_end();
-    house.becomes(job, id, OccurrenceStatus::Completed).await;
-    let gate = house.gate.clone();
+    harness.gate.let_one_end();
+    harness.becomes(job, id, OccurrenceStatus::Completed).await;
+    let gate = harness.gate.clone();
 
-    let claims = ClaimIntake { store: house.server.store.clone() };
+    let claims = ClaimConsumer { store: harness.server.store.clone() };
     let request = ClaimRequest { occurrence_id: id, attempt: 1, instance_id: "somebody".into() };
-    let unknown = ClaimRequest { occurrence_id: house.clock.occurrence_id(), ..request.clone() };
+    let unknown = ClaimRequest { occurrence_id: harness.clock.occurrence_id(), ..request.clone() };
     let replies = claims.answer(vec![request, unknown]).await.expect("answered");
     assert_eq!(
         replies.iter().map(|reply| reply.reason).collect::<Vec<_>>(),
-        [Some(Denial::Ended), Some(Denial::Unknown)]
+        [Some(ClaimDenial::Ended), Some(ClaimDenial::Unknown)]
     );
-    house.close().await;
+    harness.close().await;
     // Whatever had not been acknowledged is back by now.
     stack::eventually("both instances are gone", async || (look().await.consumer_count() == 0).then_some(())).await;
     assert_eq!(look().await.message_count(), 0);

@@ -5,10 +5,10 @@
 mod calendars;
 mod claims;
 mod fence;
+pub(crate) mod harness;
 mod head_start;
-pub(crate) mod house;
 mod limits;
 mod misfires;
 mod overlap;
 mod retries;
-mod unheard;
+mod unreported_loss;

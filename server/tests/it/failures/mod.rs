@@ -1,6 +1,6 @@
 //! What fails is kept until somebody settles it, and what comes out of the dead letter queue is never lost on the way.
 
-mod house;
+mod harness;
 
-mod letters;
-mod settled;
+mod dead_letters;
+mod resolution;

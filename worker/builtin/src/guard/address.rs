@@ -15,7 +15,7 @@ const fn v6(a: u16, b: u16, bits: u8) -> Ipv6Net {
     Ipv6Net::new_assert(Ipv6Addr::new(a, b, 0, 0, 0, 0, 0, 0), bits)
 }
 
-const SPECIAL_V4: [Ipv4Net; 16] = [
+const SPECIAL_IPV4_NETWORKS: [Ipv4Net; 16] = [
     v4(0, 0, 0, 0, 8),        // this network; connecting to it reaches this machine
     v4(10, 0, 0, 0, 8),       // private
     v4(100, 64, 0, 0, 10),    // between a provider and its customers
@@ -34,23 +34,23 @@ const SPECIAL_V4: [Ipv4Net; 16] = [
     v4(168, 63, 129, 16, 32), // public in form, yet the inside of every machine at one large cloud
 ];
 
-const GLOBAL_V6: Ipv6Net = v6(0x2000, 0, 3);
-const SPECIAL_V6: [Ipv6Net; 4] = [
+const GLOBAL_IPV6_NETWORK: Ipv6Net = v6(0x2000, 0, 3);
+const SPECIAL_IPV6_NETWORKS: [Ipv6Net; 4] = [
     v6(0x2001, 0, 23),     // protocol assignments, among them Teredo, which carries any IPv4 address
     v6(0x2001, 0xdb8, 32), // documentation
     v6(0x2002, 0, 16),     // 6to4, which carries any IPv4 address
     v6(0x3fff, 0, 20),     // documentation
 ];
 /// Behind it a translator makes IPv4 of the last four bytes.
-const NAT64: Ipv6Net = v6(0x64, 0xff9b, 96);
+const NAT64_PREFIX: Ipv6Net = v6(0x64, 0xff9b, 96);
 
 /// The address that is reached in the end: IPv4 where an IPv6 address only wraps it.
-pub(crate) fn unwrapped(ip: IpAddr) -> IpAddr {
+pub(crate) fn canonical_ip(ip: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = ip else { return ip };
     if let Some(v4) = v6.to_ipv4_mapped() {
         return v4.into();
     }
-    if NAT64.contains(&v6) {
+    if NAT64_PREFIX.contains(&v6) {
         let [.., a, b, c, d] = v6.octets();
         return Ipv4Addr::new(a, b, c, d).into();
     }
@@ -59,20 +59,22 @@ pub(crate) fn unwrapped(ip: IpAddr) -> IpAddr {
 
 /// Whether `ip` is nobody's inside.
 pub(crate) fn is_public(ip: IpAddr) -> bool {
-    match unwrapped(ip) {
-        IpAddr::V4(v4) => !SPECIAL_V4.iter().any(|net| net.contains(&v4)),
-        IpAddr::V6(v6) => GLOBAL_V6.contains(&v6) && !SPECIAL_V6.iter().any(|net| net.contains(&v6)),
+    match canonical_ip(ip) {
+        IpAddr::V4(v4) => !SPECIAL_IPV4_NETWORKS.iter().any(|net| net.contains(&v4)),
+        IpAddr::V6(v6) => {
+            GLOBAL_IPV6_NETWORK.contains(&v6) && !SPECIAL_IPV6_NETWORKS.iter().any(|net| net.contains(&v6))
+        }
     }
 }
 
 /// Whether `ip` lies in `net`, also when either of them wraps IPv4.
-pub(crate) fn lies_in(ip: IpAddr, net: &IpNet) -> bool {
-    net.contains(&ip) || net.contains(&unwrapped(ip))
+pub(crate) fn is_in_network(ip: IpAddr, net: &IpNet) -> bool {
+    net.contains(&ip) || net.contains(&canonical_ip(ip))
 }
 
 /// Whether `ip` is one of this machine's.
-pub(crate) fn is_own(ip: IpAddr) -> bool {
-    let ip = unwrapped(ip);
+pub(crate) fn is_local_ip(ip: IpAddr) -> bool {
+    let ip = canonical_ip(ip);
     // Only an own address can be bound.
     ip.is_loopback() || ip.is_unspecified() || std::net::UdpSocket::bind((ip, 0)).is_ok()
 }
@@ -144,8 +146,8 @@ mod tests {
     #[test]
     fn own_addresses_are_known_in_any_wrapping() {
         for text in ["127.0.0.1", "127.8.8.8", "0.0.0.0", "::", "::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1"] {
-            assert!(is_own(text.parse().expect("an address")), "{text}");
+            assert!(is_local_ip(text.parse().expect("an address")), "{text}");
         }
-        assert!(!is_own("192.0.2.1".parse().expect("an address")));
+        assert!(!is_local_ip("192.0.2.1".parse().expect("an address")));
     }
 }

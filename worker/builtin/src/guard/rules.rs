@@ -4,11 +4,11 @@ use std::{net::IpAddr, str::FromStr};
 
 use ipnet::IpNet;
 
-use super::address::lies_in;
+use super::address::is_in_network;
 
 /// One entry of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Rule {
+pub(crate) enum EgressRule {
     /// A network on every port: `10.0.0.0/8`, or a single address.
     Network(IpNet),
     /// An address on one port: `10.0.0.7:8080`, `[fd00::7]:8080`.
@@ -17,18 +17,20 @@ pub(crate) enum Rule {
     Name(String, u16),
 }
 
-impl Rule {
+impl EgressRule {
     /// Whether it means `host`, which is the name asked for or an address in text, at `ip` and `port`.
-    pub(crate) fn means(&self, host: &str, ip: Option<IpAddr>, port: u16) -> bool {
+    pub(crate) fn matches(&self, host: &str, ip: Option<IpAddr>, port: u16) -> bool {
         match self {
-            Self::Network(net) => ip.is_some_and(|ip| lies_in(ip, net)),
-            Self::Address(address, only) => *only == port && ip.is_some_and(|ip| lies_in(ip, &IpNet::from(*address))),
+            Self::Network(net) => ip.is_some_and(|ip| is_in_network(ip, net)),
+            Self::Address(address, only) => {
+                *only == port && ip.is_some_and(|ip| is_in_network(ip, &IpNet::from(*address)))
+            }
             Self::Name(name, only) => *only == port && name == host,
         }
     }
 }
 
-impl FromStr for Rule {
+impl FromStr for EgressRule {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -53,7 +55,7 @@ impl FromStr for Rule {
         if !is_name {
             return Err(wrong());
         }
-        Ok(Self::Name(super::host_key(host), port))
+        Ok(Self::Name(super::normalize_host(host), port))
     }
 }
 
@@ -77,15 +79,15 @@ mod tests {
             ("metrics.internal:90", "metrics.internal", "10.0.0.1", 91, false),
             ("metrics.internal:90", "evil.metrics.internal", "10.0.0.1", 90, false),
         ] {
-            let parsed: Rule = rule.parse().expect("a rule");
-            assert_eq!(parsed.means(host, Some(ip.parse().expect("an address")), port), means, "{rule} {host} {ip}");
+            let parsed: EgressRule = rule.parse().expect("a rule");
+            assert_eq!(parsed.matches(host, Some(ip.parse().expect("an address")), port), means, "{rule} {host} {ip}");
         }
     }
 
     #[test]
     fn half_a_rule_is_refused() {
         for text in ["", "name", "name:", "name:0", "name:70000", "na me:80", "http://name:80", "10.0.0.0/33", "*:80"] {
-            assert!(text.parse::<Rule>().is_err(), "{text}");
+            assert!(text.parse::<EgressRule>().is_err(), "{text}");
         }
     }
 }

@@ -5,15 +5,15 @@ use std::sync::Mutex;
 use super::*;
 
 /// A resolver that gives one answer after the other, and counts.
-pub(crate) struct Script(pub(crate) Mutex<Vec<Vec<&'static str>>>);
+pub(crate) struct ScriptedLookup(pub(crate) Mutex<Vec<Vec<&'static str>>>);
 
-impl Script {
+impl ScriptedLookup {
     pub(crate) fn new(answers: &[&[&'static str]]) -> Arc<Self> {
         Arc::new(Self(Mutex::new(answers.iter().rev().map(|answer| answer.to_vec()).collect())))
     }
 }
 
-impl Lookup for Script {
+impl HostLookup for ScriptedLookup {
     fn look_up<'a>(&'a self, _: &'a str, port: u16) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>> {
         let answer = self.0.lock().expect("free").pop().ok_or_else(|| io::Error::other("asked too often"));
         let read = move |text: &&str| SocketAddr::new(text.parse().expect("an address"), port);
@@ -21,16 +21,16 @@ impl Lookup for Script {
     }
 }
 
-fn rules(texts: &[&str]) -> Vec<Rule> {
+fn rules(texts: &[&str]) -> Vec<EgressRule> {
     texts.iter().map(|text| text.parse().expect("a rule")).collect()
 }
 
-fn guard(allow: &[&str]) -> Guard {
-    Guard::new(rules(allow), rules(&["192.0.2.66:80"]), Vec::new(), false)
+fn guard(allow: &[&str]) -> EgressGuard {
+    EgressGuard::new(rules(allow), rules(&["192.0.2.66:80"]), Vec::new(), false)
 }
 
-async fn judge(guard: &Guard, text: &str) -> Result<Way, Failure> {
-    guard.check(&address(text, "url")?).await
+async fn check_url(guard: &EgressGuard, text: &str) -> Result<ApprovedTarget, BuiltinError> {
+    guard.check(&parse_url(text, "url")?).await
 }
 
 #[tokio::test]
@@ -91,42 +91,42 @@ async fn nothing_inside_is_reached_however_it_is_spelt() {
         "//127.0.0.1/",
         "",
     ] {
-        let failure = judge(&guard, text).await.expect_err(text);
+        let failure = check_url(&guard, text).await.expect_err(text);
         assert!(failure.is_permanent(), "{text}: {failure}");
     }
 }
 
 #[tokio::test]
 async fn what_everybody_can_see_is_open() {
-    let guard = guard(&[]).with_lookup(Script::new(&[&["93.184.215.14", "2606:2800:21f:cb07::1"]]));
-    let way = judge(&guard, "https://Example.ORG./path").await.expect("public");
+    let guard = guard(&[]).with_lookup(ScriptedLookup::new(&[&["93.184.215.14", "2606:2800:21f:cb07::1"]]));
+    let way = check_url(&guard, "https://Example.ORG./path").await.expect("public");
     assert_eq!((way.host.as_str(), way.port, way.addresses.len()), ("example.org", 443, 2));
-    assert!(judge(&guard, "http://8.8.8.8:53/").await.is_ok());
-    assert!(judge(&guard, "http://[64:ff9b::808:808]/").await.is_ok());
+    assert!(check_url(&guard, "http://8.8.8.8:53/").await.is_ok());
+    assert!(check_url(&guard, "http://[64:ff9b::808:808]/").await.is_ok());
 }
 
 #[tokio::test]
 async fn one_inside_address_among_a_names_addresses_is_enough() {
-    let guard = guard(&[]).with_lookup(Script::new(&[&["93.184.215.14", "192.168.0.7"]]));
-    let failure = judge(&guard, "http://mixed.test/").await.expect_err("must be refused");
+    let guard = guard(&[]).with_lookup(ScriptedLookup::new(&[&["93.184.215.14", "192.168.0.7"]]));
+    let failure = check_url(&guard, "http://mixed.test/").await.expect_err("must be refused");
     assert!(failure.is_permanent() && failure.to_string().contains("192.168.0.7"), "{failure}");
     assert!(failure.to_string().contains("MILVAION_HTTP_ALLOW names mixed.test:80"), "{failure}");
 }
 
 #[tokio::test]
 async fn a_name_is_resolved_once_so_a_second_answer_is_never_heard() {
-    let script = Script::new(&[&["93.184.215.14"], &["127.0.0.1"]]);
+    let script = ScriptedLookup::new(&[&["93.184.215.14"], &["127.0.0.1"]]);
     let guard = guard(&[]).with_lookup(script.clone());
-    let way = judge(&guard, "http://rebinding.test/").await.expect("public at first");
+    let way = check_url(&guard, "http://rebinding.test/").await.expect("public at first");
     assert_eq!(way.addresses, ["93.184.215.14:80".parse().expect("an address")]);
     assert_eq!(script.0.lock().expect("free").len(), 1, "asked once");
-    assert!(judge(&guard, "http://rebinding.test/").await.expect_err("inside now").is_permanent());
+    assert!(check_url(&guard, "http://rebinding.test/").await.expect_err("inside now").is_permanent());
 }
 
 #[tokio::test]
 async fn what_is_allowed_is_open_and_nothing_beside() {
     let guard = guard(&["127.0.0.1:8080", "10.0.0.0/8", "metrics.test:90", "192.0.2.0/24"])
-        .with_lookup(Script::new(&[&["192.168.1.1"], &["192.168.1.1"]]));
+        .with_lookup(ScriptedLookup::new(&[&["192.168.1.1"], &["192.168.1.1"]]));
     for (text, open) in [
         ("http://127.1:8080/", true),
         ("http://127.0.0.1:8081/", false),
@@ -138,18 +138,20 @@ async fn what_is_allowed_is_open_and_nothing_beside() {
         // Denied, though its network is allowed.
         ("http://192.0.2.66/", false),
     ] {
-        assert_eq!(judge(&guard, text).await.is_ok(), open, "{text}");
+        assert_eq!(check_url(&guard, text).await.is_ok(), open, "{text}");
     }
 }
 
 #[tokio::test]
 async fn own_backends_are_out_of_reach_whatever_is_allowed() {
     let backends = ["amqp://u:p@127.0.0.1/%2f", "redis://[fd00::9]:6380/0", "amqp://broker.test:5673"];
-    let backends = backends.iter().filter_map(|url| Backend::of_url(url, 5672)).collect::<Vec<_>>();
+    let backends = backends.iter().filter_map(|url| ProtectedBackend::from_url(url, 5672)).collect::<Vec<_>>();
     assert_eq!(backends.len(), 3);
     let everything = ["0.0.0.0/0", "::/0", "localhost:5672", "broker.test:5673"];
-    let guard =
-        |answers| Guard::new(rules(&everything), Vec::new(), backends.clone(), false).with_lookup(Script::new(answers));
+    let guard = |answers| {
+        EgressGuard::new(rules(&everything), Vec::new(), backends.clone(), false)
+            .with_lookup(ScriptedLookup::new(answers))
+    };
     let own: &[&[&str]] = &[&["127.0.0.1"], &["127.0.0.1"]];
     for text in [
         "http://127.0.0.1:5672/",
@@ -161,30 +163,30 @@ async fn own_backends_are_out_of_reach_whatever_is_allowed() {
         "http://broker.test:5673/",
         "http://BROKER.test.:5673/",
     ] {
-        let failure = judge(&guard(own), text).await.expect_err(text);
+        let failure = check_url(&guard(own), text).await.expect_err(text);
         assert!(failure.is_permanent() && failure.to_string().contains("lives on"), "{text}: {failure}");
     }
     // By another name, and by its address.
     let inside: &[&[&str]] = &[&["fd00::9"], &["fd00::9"]];
-    assert!(judge(&guard(inside), "http://alias.test:6380/").await.is_err());
+    assert!(check_url(&guard(inside), "http://alias.test:6380/").await.is_err());
     let inside: &[&[&str]] = &[&["10.0.0.5"], &["10.0.0.5"]];
-    assert!(judge(&guard(inside), "http://alias.test:5673/").await.is_err());
+    assert!(check_url(&guard(inside), "http://alias.test:5673/").await.is_err());
     // Other ports of the same machine are not theirs.
-    assert!(judge(&guard(own), "http://127.0.0.1:5674/").await.is_ok());
+    assert!(check_url(&guard(own), "http://127.0.0.1:5674/").await.is_ok());
 }
 
 #[tokio::test]
 async fn a_backend_whose_name_cannot_be_compared_keeps_its_port_closed() {
-    let backends = vec![Backend { host: "broker.test".to_owned(), port: 5673 }];
-    let guard = Guard::new(Vec::new(), Vec::new(), backends, false).with_lookup(Script::new(&[]));
-    assert!(!judge(&guard, "http://8.8.8.8:5673/").await.expect_err("unknown").is_permanent());
+    let backends = vec![ProtectedBackend { host: "broker.test".to_owned(), port: 5673 }];
+    let guard = EgressGuard::new(Vec::new(), Vec::new(), backends, false).with_lookup(ScriptedLookup::new(&[]));
+    assert!(!check_url(&guard, "http://8.8.8.8:5673/").await.expect_err("unknown").is_permanent());
 }
 
 #[tokio::test]
 async fn before_a_proxy_only_what_the_address_says_is_judged() {
-    let guard = Guard::new(Vec::new(), Vec::new(), Vec::new(), true).with_lookup(Script::new(&[]));
-    assert!(judge(&guard, "http://example.org/").await.expect("not resolved").addresses.is_empty());
+    let guard = EgressGuard::new(Vec::new(), Vec::new(), Vec::new(), true).with_lookup(ScriptedLookup::new(&[]));
+    assert!(check_url(&guard, "http://example.org/").await.expect("not resolved").addresses.is_empty());
     for text in ["http://127.1/", "http://localhost./", "http://a.localhost/", "http://[::1]/"] {
-        assert!(judge(&guard, text).await.is_err(), "{text}");
+        assert!(check_url(&guard, text).await.is_err(), "{text}");
     }
 }

@@ -5,13 +5,13 @@ use reqwest::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::input::{Request, header};
-use crate::seal::{Desk, Failure};
+use super::input::{PreparedRequest, parse_header};
+use crate::context::{BuiltinContext, BuiltinError};
 
 /// How a call proves who it is from.
 #[derive(Clone, Deserialize, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
-pub(crate) enum Auth {
+pub(crate) enum HttpAuth {
     /// A name and a password.
     Basic {
         /// The name; it has no colon.
@@ -33,17 +33,17 @@ pub(crate) enum Auth {
         value: String,
         /// Whether it goes into a header or into the query.
         #[serde(default, rename = "in")]
-        place: Place,
+        location: ApiKeyLocation,
     },
     /// A token asked for with client credentials (RFC 6749, section 4.4), and kept for as long as it is good.
     #[serde(rename = "oauth2")]
-    OAuth2(Client),
+    OAuth2(OAuthClient),
 }
 
 /// Where an API key goes.
 #[derive(Clone, Copy, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum Place {
+pub(crate) enum ApiKeyLocation {
     #[default]
     Header,
     Query,
@@ -52,7 +52,7 @@ pub(crate) enum Place {
 /// Who asks for a token, and where.
 #[derive(Clone, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct Client {
+pub(crate) struct OAuthClient {
     /// Where tokens are given out; the same rules hold for it as for the address itself.
     pub(super) token_url: String,
     /// Who asks.
@@ -67,49 +67,55 @@ pub(crate) struct Client {
     pub(super) audience: Option<String>,
     /// Whether id and secret are sent as basic authentication or in the body.
     #[serde(default)]
-    pub(super) send_as: SendAs,
+    pub(super) send_as: ClientAuthMethod,
 }
 
 /// How id and secret of a client are sent.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum SendAs {
+pub(crate) enum ClientAuthMethod {
     #[default]
     Basic,
     Body,
 }
 
 /// What is put into a request, and taken out of it again where it goes to somebody else.
-pub(super) enum Credential {
+pub(super) enum RequestCredential {
     None,
     Header(HeaderName, HeaderValue),
     Parameter(String, String),
 }
 
-impl Credential {
+impl RequestCredential {
     /// What `auth` means, unless a token has to be asked for.
-    pub(super) fn of(auth: &Auth, desk: &Desk) -> Result<Option<Self>, Failure> {
+    pub(super) fn from_auth(auth: &HttpAuth, context: &BuiltinContext) -> Result<Option<Self>, BuiltinError> {
         Ok(Some(match auth {
-            Auth::Basic { username, password } => {
-                let (name, value) = header(AUTHORIZATION.as_str(), &basic(username, password, "auth", desk)?, "auth")?;
+            HttpAuth::Basic { username, password } => {
+                let (name, value) = parse_header(
+                    AUTHORIZATION.as_str(),
+                    &basic_auth_value(username, password, "auth", context)?,
+                    "auth",
+                )?;
                 Self::Header(name, value)
             }
-            Auth::Bearer { token } => Self::bearer(token)?,
-            Auth::ApiKey { name, value, place: Place::Query } => Self::Parameter(name.clone(), value.clone()),
-            Auth::ApiKey { name, value, place: Place::Header } => {
-                let (name, value) = header(name, value, "auth.name")?;
+            HttpAuth::Bearer { token } => Self::bearer(token)?,
+            HttpAuth::ApiKey { name, value, location: ApiKeyLocation::Query } => {
+                Self::Parameter(name.clone(), value.clone())
+            }
+            HttpAuth::ApiKey { name, value, location: ApiKeyLocation::Header } => {
+                let (name, value) = parse_header(name, value, "auth.name")?;
                 Self::Header(name, value)
             }
-            Auth::OAuth2(_) => return Ok(None),
+            HttpAuth::OAuth2(_) => return Ok(None),
         }))
     }
 
-    pub(super) fn bearer(token: &str) -> Result<Self, Failure> {
-        let (name, value) = header(AUTHORIZATION.as_str(), &format!("Bearer {token}"), "auth.token")?;
+    pub(super) fn bearer(token: &str) -> Result<Self, BuiltinError> {
+        let (name, value) = parse_header(AUTHORIZATION.as_str(), &format!("Bearer {token}"), "auth.token")?;
         Ok(Self::Header(name, value))
     }
 
-    pub(super) fn add_to(&self, request: &mut Request) {
+    pub(super) fn add_to(&self, request: &mut PreparedRequest) {
         match self {
             Self::None => {}
             Self::Header(name, value) => drop(request.headers.insert(name, value.clone())),
@@ -119,14 +125,19 @@ impl Credential {
 }
 
 /// The value of an `Authorization` header with a name and a password.
-pub(super) fn basic(username: &str, password: &str, field: &str, desk: &Desk) -> Result<String, Failure> {
+pub(super) fn basic_auth_value(
+    username: &str,
+    password: &str,
+    field: &str,
+    context: &BuiltinContext,
+) -> Result<String, BuiltinError> {
     if username.contains(':') {
-        return Err(Failure::permanent(format!(
+        return Err(BuiltinError::permanent(format!(
             "the user name in `{field}` has a colon; basic authentication has no way to send one"
         )));
     }
     let encoded = BASE64_STANDARD.encode(format!("{username}:{password}"));
     // The secret in it would be found by itself, but not a password that stands in the input as it is.
-    desk.hide(&encoded, "{{basic authentication}}");
+    context.add_secret(&encoded, "{{basic authentication}}");
     Ok(format!("Basic {encoded}"))
 }

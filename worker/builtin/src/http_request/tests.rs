@@ -14,24 +14,24 @@ use axum::{
     routing::{any, post},
 };
 use milvaion_protocol::status::OccurrenceStatus;
-use milvaion_worker::{CancellationToken, testing::Record};
+use milvaion_worker::{CancellationToken, testing::TestReport};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use super::*;
 use crate::{
-    guard::tests::Script,
-    seal::tests::{all_of, trial},
+    context::tests::{all_of, test_run},
+    guard::tests::ScriptedLookup,
 };
 
 const SECRETS: &[(&str, &str)] = &[("key", "c4n4ry-key"), ("pass", "c4n4ry:p&ss")];
 
 /// What arrived, one line for each request: method, path with query, the headers of interest, body.
-type Seen = Arc<Mutex<Vec<String>>>;
+type ReceivedRequests = Arc<Mutex<Vec<String>>>;
 
 #[derive(Clone, Default)]
-struct Site {
-    seen: Seen,
+struct TestSite {
+    seen: ReceivedRequests,
     tokens: Arc<AtomicUsize>,
     /// How many bytes of the endless answer were fetched.
     fetched: Arc<AtomicUsize>,
@@ -46,8 +46,8 @@ async fn serve(router: Router) -> String {
 
 /// A site that writes down who calls: `/echo` says so, `/status/N` answers N, `/to?X` points to X, `/token` gives tokens
 /// that `/guarded` accepts but for the first.
-async fn site() -> (String, Site) {
-    let site = Site::default();
+async fn start_test_site() -> (String, TestSite) {
+    let site = TestSite::default();
     let router = Router::new()
         .route("/echo", any(echo))
         .route("/status/{status}", any(status))
@@ -59,7 +59,7 @@ async fn site() -> (String, Site) {
     (serve(router).await, site)
 }
 
-async fn echo(State(site): State<Site>, method: Method, uri: Uri, headers: HeaderMap, body: Bytes) -> String {
+async fn echo(State(site): State<TestSite>, method: Method, uri: Uri, headers: HeaderMap, body: Bytes) -> String {
     let of_interest: Vec<_> = headers
         .iter()
         .filter(|(name, _)| ["authorization", "x-a", "x-api-key", "accept", "cookie"].contains(&name.as_str()))
@@ -82,7 +82,7 @@ async fn to(uri: Uri) -> Response {
     (status, [(header::LOCATION, target)]).into_response()
 }
 
-async fn token(State(site): State<Site>, headers: HeaderMap, body: String) -> Response {
+async fn token(State(site): State<TestSite>, headers: HeaderMap, body: String) -> Response {
     let number = site.tokens.fetch_add(1, Ordering::SeqCst) + 1;
     let who = headers.get(header::AUTHORIZATION).map_or("", |value| value.to_str().expect("text"));
     site.seen.lock().expect("free").push(format!("token {who} {body}"));
@@ -98,7 +98,7 @@ async fn guarded(headers: HeaderMap) -> Response {
     }
 }
 
-async fn endless(State(site): State<Site>) -> Body {
+async fn endless(State(site): State<TestSite>) -> Body {
     Body::from_stream(futures::stream::repeat_with(move || {
         site.fetched.fetch_add(4096, Ordering::Relaxed);
         Ok::<_, std::io::Error>(Bytes::from_static(&[b'y'; 4096]))
@@ -106,26 +106,26 @@ async fn endless(State(site): State<Site>) -> Body {
 }
 
 fn job() -> HttpRequest {
-    HttpRequest::new(Guard::new(vec!["127.0.0.1".parse().expect("a rule")], Vec::new(), Vec::new(), false), None)
+    HttpRequest::new(EgressGuard::new(vec!["127.0.0.1".parse().expect("a rule")], Vec::new(), Vec::new(), false), None)
 }
 
-async fn call(input: Value) -> Record {
-    trial(job(), SECRETS, input).run().await
+async fn call(input: Value) -> TestReport {
+    test_run(job(), SECRETS, input).run().await
 }
 
-fn result(record: &Record) -> Value {
+fn result(record: &TestReport) -> Value {
     let end = record.end();
     assert_eq!(end.status, OccurrenceStatus::Completed, "{end:?}");
     serde_json::from_str(end.result.as_deref().expect("a result")).expect("JSON")
 }
 
-fn exception(record: &Record) -> &str {
+fn exception(record: &TestReport) -> &str {
     record.end().exception.as_deref().unwrap_or_else(|| panic!("must fail: {record:?}"))
 }
 
 #[tokio::test]
 async fn what_is_asked_arrives_and_the_answer_is_the_result() {
-    let (url, site) = site().await;
+    let (url, site) = start_test_site().await;
     let record = call(json!({
         "url": format!("{url}/echo?a=1"), "method": "POST", "query": {"b c": "&"}, "headers": {"x-a": "1"}, "body": "text"
     }))
@@ -140,22 +140,22 @@ async fn what_is_asked_arrives_and_the_answer_is_the_result() {
 
 #[tokio::test]
 async fn an_inside_address_is_refused_unless_it_is_allowed() {
-    let (url, site) = site().await;
-    let closed = HttpRequest::new(Guard::new(Vec::new(), Vec::new(), Vec::new(), false), None);
-    let record = trial(closed, &[], json!({"url": format!("{url}/echo")})).run().await;
+    let (url, site) = start_test_site().await;
+    let closed = HttpRequest::new(EgressGuard::new(Vec::new(), Vec::new(), Vec::new(), false), None);
+    let record = test_run(closed, &[], json!({"url": format!("{url}/echo")})).run().await;
     assert!(exception(&record).contains("127.0.0.1, which is not public"), "{record:?}");
     assert!(site.seen.lock().expect("free").is_empty(), "nothing was called");
 }
 
 #[tokio::test]
 async fn the_connection_is_made_to_the_address_that_was_judged() {
-    let (url, site) = site().await;
+    let (url, site) = start_test_site().await;
     let port = url.rsplit(':').next().expect("a port");
     // A name that only this resolver knows, and only once.
-    let guard = Guard::new(vec!["127.0.0.1".parse().expect("a rule")], Vec::new(), Vec::new(), false);
-    let guard = guard.with_lookup(Script::new(&[&["127.0.0.1"], &["127.0.0.2"]]));
+    let guard = EgressGuard::new(vec!["127.0.0.1".parse().expect("a rule")], Vec::new(), Vec::new(), false);
+    let guard = guard.with_lookup(ScriptedLookup::new(&[&["127.0.0.1"], &["127.0.0.2"]]));
     let job = HttpRequest::new(guard, None);
-    let record = trial(job, &[], json!({"url": format!("http://judged.test:{port}/echo")})).run().await;
+    let record = test_run(job, &[], json!({"url": format!("http://judged.test:{port}/echo")})).run().await;
     result(&record);
     assert_eq!(site.seen.lock().expect("free").len(), 1);
 }
@@ -163,8 +163,8 @@ async fn the_connection_is_made_to_the_address_that_was_judged() {
 #[tokio::test]
 async fn statuses_are_success_worth_another_try_or_the_end() {
     let (expected, retried) = {
-        let input: Input = serde_json::from_value(json!({"url": "http://x"})).expect("an input");
-        (input.expected().expect("statuses"), input.retried().expect("statuses"))
+        let input: HttpRequestInput = serde_json::from_value(json!({"url": "http://x"})).expect("an input");
+        (input.expected_statuses().expect("statuses"), input.retry_statuses().expect("statuses"))
     };
     let mut headers = reqwest::header::HeaderMap::new();
     headers.insert(header::RETRY_AFTER, "17".parse().expect("a value"));
@@ -179,14 +179,14 @@ async fn statuses_are_success_worth_another_try_or_the_end() {
         (500, false),
         (503, false),
     ] {
-        let failure = judge(status, &headers, &expected, &retried, "GET x", "busy").expect_err("a failure");
+        let failure = check_status(status, &headers, &expected, &retried, "GET x", "busy").expect_err("a failure");
         assert_eq!(failure.is_permanent(), is_permanent, "{status}");
-        assert_eq!(failure.pause(), (!is_permanent).then_some(Duration::from_secs(17)), "{status}");
+        assert_eq!(failure.retry_delay(), (!is_permanent).then_some(Duration::from_secs(17)), "{status}");
         assert!(failure.to_string().ends_with("The answer begins: busy"), "{failure}");
     }
-    assert!(judge(204, &headers, &expected, &retried, "", "").is_ok());
+    assert!(check_status(204, &headers, &expected, &retried, "", "").is_ok());
 
-    let (url, _) = site().await;
+    let (url, _) = start_test_site().await;
     let record = call(json!({"url": format!("{url}/status/503?key=hidden")})).await;
     let text = exception(&record);
     assert!(text.contains("answered 503") && text.contains("the body") && !text.contains("hidden"), "{text}");
@@ -199,7 +199,7 @@ async fn statuses_are_success_worth_another_try_or_the_end() {
 #[tokio::test]
 async fn a_connection_that_fails_is_worth_another_try() {
     let port = TcpListener::bind("127.0.0.1:0").await.expect("a free port").local_addr().expect("bound").port();
-    let input: Input =
+    let input: HttpRequestInput =
         serde_json::from_value(json!({"url": format!("http://127.0.0.1:{port}/?k=hidden")})).expect("an input");
     let failure = job().caller.send(&input.request().expect("a request")).await.expect_err("nobody listens");
     assert!(!failure.is_permanent() && !failure.to_string().contains("hidden"), "{failure}");
@@ -223,7 +223,7 @@ async fn each_kind_of_authentication_arrives_and_none_is_told() {
             "GET /echo?k=c4n4ry%3Ap%26ss [] ",
         ),
     ] {
-        let (url, site) = site().await;
+        let (url, site) = start_test_site().await;
         let record = call(json!({"url": format!("{url}/echo"), "auth": auth})).await;
         assert_eq!(*site.seen.lock().expect("free"), [arrived]);
         // The site repeats everything in its answer.
@@ -235,13 +235,13 @@ async fn each_kind_of_authentication_arrives_and_none_is_told() {
 
 #[tokio::test]
 async fn a_token_is_asked_for_once_and_again_when_it_is_refused() {
-    let (url, site) = site().await;
+    let (url, site) = start_test_site().await;
     let input = json!({"url": format!("{url}/guarded"), "auth": {
         "type": "oauth2", "tokenUrl": format!("{url}/token"), "clientId": "me", "clientSecret": "{{secret:pass}}", "scope": "a b"
     }});
     let job = Arc::new(job());
     for _ in 0..3 {
-        let record = trial(Shared(job.clone()), SECRETS, input.clone()).run().await;
+        let record = test_run(SharedHttpRequest(job.clone()), SECRETS, input.clone()).run().await;
         assert_eq!(result(&record)["body"], "welcome");
         assert!(!all_of(&record).contains("t0ken-"), "{record:?}");
     }
@@ -254,7 +254,7 @@ async fn a_token_is_asked_for_once_and_again_when_it_is_refused() {
 
 #[tokio::test]
 async fn a_token_is_not_used_beyond_its_end_and_a_refusal_is_not_asked_about_twice() {
-    let (url, site) = site().await;
+    let (url, site) = start_test_site().await;
     let auth = |scope: &str| {
         json!({
             "type": "oauth2", "tokenUrl": format!("{url}/token"), "clientId": "me", "clientSecret": "{{secret:key}}",
@@ -264,33 +264,33 @@ async fn a_token_is_not_used_beyond_its_end_and_a_refusal_is_not_asked_about_twi
     let job = Arc::new(job());
     for _ in 0..2 {
         let input = json!({"url": format!("{url}/echo"), "auth": auth("brief")});
-        result(&trial(Shared(job.clone()), SECRETS, input).run().await);
+        result(&test_run(SharedHttpRequest(job.clone()), SECRETS, input).run().await);
     }
     assert_eq!(site.tokens.load(Ordering::SeqCst), 2, "each had expired when it was given");
     assert!(site.seen.lock().expect("free")[0].ends_with("scope=brief&client_id=me&client_secret=c4n4ry-key"));
     let input = json!({"url": format!("{url}/status/401"), "auth": auth("refused")});
-    let record = trial(Shared(job), SECRETS, input).run().await;
+    let record = test_run(SharedHttpRequest(job), SECRETS, input).run().await;
     assert!(exception(&record).contains("answered 401"), "{record:?}");
     assert_eq!(site.tokens.load(Ordering::SeqCst), 4, "one token, and one more");
 }
 
 /// A job that several runs share, as they do in a worker.
-struct Shared(Arc<HttpRequest>);
+struct SharedHttpRequest(Arc<HttpRequest>);
 
-impl BuiltIn for Shared {
+impl BuiltinJob for SharedHttpRequest {
     const TYPE: &'static str = HttpRequest::TYPE;
     const DESCRIPTION: &'static str = HttpRequest::DESCRIPTION;
-    type Input = Input;
-    type Output = Output;
+    type Input = HttpRequestInput;
+    type Output = HttpRequestOutput;
 
-    async fn run(&self, desk: &Desk, input: Input) -> Result<Output, Failure> {
-        self.0.run(desk, input).await
+    async fn run(&self, context: &BuiltinContext, input: HttpRequestInput) -> Result<HttpRequestOutput, BuiltinError> {
+        self.0.run(context, input).await
     }
 }
 
 #[tokio::test]
 async fn a_redirect_is_followed_only_when_asked_and_three_times_at_the_most() {
-    let (url, site) = site().await;
+    let (url, site) = start_test_site().await;
     let record = call(json!({"url": format!("{url}/to?302,/echo")})).await;
     assert!(exception(&record).contains("set followRedirects"), "{record:?}");
     let record =
@@ -311,7 +311,7 @@ async fn a_redirect_is_followed_only_when_asked_and_three_times_at_the_most() {
 
 #[tokio::test]
 async fn another_host_is_given_neither_credentials_nor_headers_nor_body() {
-    let ((first, seen_first), (second, seen)) = (site().await, site().await);
+    let ((first, seen_first), (second, seen)) = (start_test_site().await, start_test_site().await);
     let auth = json!({"type": "bearer", "token": "{{secret:key}}"});
     let headers = json!({"x-a": "1", "cookie": "c=1", "accept": "text/plain"});
     let input = |url: String| json!({"url": url, "auth": auth, "headers": headers, "followRedirects": true});
@@ -330,7 +330,7 @@ async fn another_host_is_given_neither_credentials_nor_headers_nor_body() {
 
 #[tokio::test]
 async fn every_hop_is_judged_like_the_first() {
-    let (url, _) = site().await;
+    let (url, _) = start_test_site().await;
     for target in
         ["http://127.0.0.2/", "http://[::1]/", "http://169.254.169.254/", "file:///etc/passwd", "http://a:b@127.0.0.1/"]
     {
@@ -345,12 +345,12 @@ async fn every_hop_is_judged_like_the_first() {
 
 #[tokio::test]
 async fn an_endless_answer_and_a_bomb_are_cut() {
-    let (url, site) = site().await;
+    let (url, site) = start_test_site().await;
     let endless = call(json!({"url": format!("{url}/endless")})).await;
     let result_of = result(&endless);
     assert_eq!(result_of["truncated"], true);
     assert!(result_of["body"].as_str().is_some_and(|body| body.len() > 50_000), "most of 64 KiB");
-    assert!(endless.end().result.as_deref().is_some_and(|text| text.len() <= crate::seal::MAX_RESULT));
+    assert!(endless.end().result.as_deref().is_some_and(|text| text.len() <= crate::context::MAX_RESULT_BYTES));
     assert!(endless.lines.iter().any(|line| line.message.contains("1048576 bytes, and more")), "{:?}", endless.lines);
 
     // What lies in the buffers of two sockets, and no more.
@@ -375,13 +375,13 @@ async fn silence_ends_in_time_and_a_cancelled_call_at_once() {
     assert!(exception(&record).contains("within 1 s"), "{record:?}");
     let token = CancellationToken::new();
     token.cancel();
-    let record = trial(job(), &[], json!({"url": url})).cancelled_by(token, "by ann").run().await;
+    let record = test_run(job(), &[], json!({"url": url})).cancelled_by(token, "by ann").run().await;
     assert_eq!(record.status(), OccurrenceStatus::Cancelled);
 }
 
 #[tokio::test]
 async fn a_body_must_be_as_expected() {
-    let (url, _) = site().await;
+    let (url, _) = start_test_site().await;
     let input = |text: &str| json!({"url": format!("{url}/echo"), "expectBody": [{"type": "contains", "text": text}]});
     result(&call(input("GET /echo")).await);
     let record = call(input("POST")).await;

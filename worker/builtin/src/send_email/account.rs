@@ -6,36 +6,36 @@ use lettre::{AsyncSmtpTransport, Tokio1Executor, message::Mailbox};
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-use crate::seal::{Desk, Failure};
+use crate::context::{BuiltinContext, BuiltinError};
 
 /// How long the server may take for each of its answers.
-const PATIENCE: Duration = Duration::from_secs(30);
+const SMTP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A mail server, by its address: `smtps://user:password@host:465?from=Jobs%20<jobs@example.org>`. `smtp://` with
 /// `tls=required` begins in clear and goes over to TLS; without it stays in clear.
 #[derive(Clone, Debug)]
-pub(crate) struct Account {
+pub(crate) struct SmtpAccount {
     url: Url,
     pub(super) from: Option<Mailbox>,
     password: Option<String>,
 }
 
-impl Account {
+impl SmtpAccount {
     /// A transport of its own for each message: a connection that was kept may be dead by the next.
-    pub(super) fn transport(&self) -> Result<AsyncSmtpTransport<Tokio1Executor>, Failure> {
+    pub(super) fn transport(&self) -> Result<AsyncSmtpTransport<Tokio1Executor>, BuiltinError> {
         let builder = AsyncSmtpTransport::<Tokio1Executor>::from_url(self.url.as_str())
-            .map_err(|_| Failure::permanent("the worker's address of this mail server cannot be used"))?;
-        Ok(builder.timeout(Some(PATIENCE)).build())
+            .map_err(|_| BuiltinError::permanent("the worker's address of this mail server cannot be used"))?;
+        Ok(builder.timeout(Some(SMTP_TIMEOUT)).build())
     }
 
-    pub(super) fn hide_from(&self, desk: &Desk) {
+    pub(super) fn register_password(&self, context: &BuiltinContext) {
         if let Some(password) = &self.password {
-            desk.hide(password, "{{account password}}");
+            context.add_secret(password, "{{account password}}");
         }
     }
 }
 
-impl FromStr for Account {
+impl FromStr for SmtpAccount {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -76,10 +76,11 @@ mod tests {
 
     #[test]
     fn an_account_is_its_address() {
-        let account: Account = "smtps://u:p%40ss@mail.test?from=Jobs%20%3Cjobs@x.test%3E".parse().expect("an account");
+        let account: SmtpAccount =
+            "smtps://u:p%40ss@mail.test?from=Jobs%20%3Cjobs@x.test%3E".parse().expect("an account");
         assert_eq!(account.password.as_deref(), Some("p@ss"));
         assert_eq!(account.from.map(|from| from.to_string()).as_deref(), Some("Jobs <jobs@x.test>"));
-        assert!("smtp://mail.test:587?tls=required&from=a@b.test".parse::<Account>().is_ok());
+        assert!("smtp://mail.test:587?tls=required&from=a@b.test".parse::<SmtpAccount>().is_ok());
         for text in [
             "mail.test",
             "http://mail.test",
@@ -89,7 +90,7 @@ mod tests {
             "smtps://h?from=nobody",
             "smtps://u@h",
         ] {
-            assert!(text.parse::<Account>().is_err(), "{text}");
+            assert!(text.parse::<SmtpAccount>().is_err(), "{text}");
         }
     }
 }

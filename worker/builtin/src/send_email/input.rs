@@ -12,7 +12,7 @@ pub(super) const MAX_ATTACHMENTS: usize = 10;
 #[derive(Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(title = "E-mail")]
-pub(crate) struct Input {
+pub(crate) struct SendEmailInput {
     /// The name under which the worker knows the mail server; addresses and passwords are the worker's, not the job's.
     #[schemars(title = "Account", length(min = 1, max = 50), example = &"news")]
     pub(super) account: String,
@@ -53,13 +53,13 @@ pub(crate) struct Input {
         length(max = MAX_ATTACHMENTS),
         example = serde_json::json!([{"name": "report.csv", "contentType": "text/csv", "content": "YSxiCjEsMgo="}])
     )]
-    pub(super) attachments: Vec<Attachment>,
+    pub(super) attachments: Vec<EmailAttachment>,
 }
 
 /// A file sent along.
 #[derive(Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct Attachment {
+pub(crate) struct EmailAttachment {
     /// The name of the file.
     #[schemars(length(min = 1, max = 200))]
     pub(super) name: String,

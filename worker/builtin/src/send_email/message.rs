@@ -7,37 +7,41 @@ use lettre::{
 };
 
 use super::{
-    account::Account,
-    input::{Input, MAX_ATTACHMENTS, MAX_RECIPIENTS},
+    account::SmtpAccount,
+    input::{MAX_ATTACHMENTS, MAX_RECIPIENTS, SendEmailInput},
 };
-use crate::seal::Failure;
+use crate::context::BuiltinError;
 
 /// The most bytes of text, HTML and attachments together, secrets filled in.
-const MAX_BYTES: usize = 1024 * 1024;
+const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
 /// The longest subject, in characters.
-const MAX_SUBJECT: usize = 500;
+const MAX_SUBJECT_CHARS: usize = 500;
 
 /// The message and its id.
 ///
 /// # Errors
 /// A permanent failure that names the field that is wrong.
-pub(super) fn compose(input: &Input, account: &Account, occurrence: &str) -> Result<(Message, String), Failure> {
+pub(super) fn compose(
+    input: &SendEmailInput,
+    account: &SmtpAccount,
+    occurrence: &str,
+) -> Result<(Message, String), BuiltinError> {
     let from = match (&input.from, &account.from) {
         (Some(text), _) if !text.is_empty() => mailbox(text, "from")?,
         (_, Some(from)) => from.clone(),
-        (_, None) => return Err(Failure::permanent("`from` is needed: the account names nobody")),
+        (_, None) => return Err(BuiltinError::permanent("`from` is needed: the account names nobody")),
     };
     if input.to.len() + input.cc.len() + input.bcc.len() > MAX_RECIPIENTS {
-        return Err(Failure::permanent(format!(
+        return Err(BuiltinError::permanent(format!(
             "`to`, `cc` and `bcc` have more than {MAX_RECIPIENTS} entries together"
         )));
     }
     if input.to.is_empty() {
-        return Err(Failure::permanent("`to` is empty; somebody must get the message"));
+        return Err(BuiltinError::permanent("`to` is empty; somebody must get the message"));
     }
     line(&input.subject, "subject")?;
-    if input.subject.is_empty() || input.subject.chars().count() > MAX_SUBJECT {
-        return Err(Failure::permanent(format!("`subject` has to have 1 to {MAX_SUBJECT} characters")));
+    if input.subject.is_empty() || input.subject.chars().count() > MAX_SUBJECT_CHARS {
+        return Err(BuiltinError::permanent(format!("`subject` has to have 1 to {MAX_SUBJECT_CHARS} characters")));
     }
     let message_id = format!("<{occurrence}@{}>", from.email.domain());
     let mut builder = Message::builder().message_id(Some(message_id.clone())).subject(&input.subject).from(from);
@@ -54,47 +58,50 @@ pub(super) fn compose(input: &Input, account: &Account, occurrence: &str) -> Res
         builder = builder.reply_to(mailbox(text, "replyTo")?);
     }
     let built = match (body(input)?, attachments(input)?) {
-        (Body::Single(part), files) if files.is_empty() => builder.singlepart(part),
-        (Body::Multi(parts), files) if files.is_empty() => builder.multipart(parts),
+        (MessageBody::Single(part), files) if files.is_empty() => builder.singlepart(part),
+        (MessageBody::Multi(parts), files) if files.is_empty() => builder.multipart(parts),
         (body, files) => {
             let mixed = match body {
-                Body::Single(part) => MultiPart::mixed().singlepart(part),
-                Body::Multi(parts) => MultiPart::mixed().multipart(parts),
+                MessageBody::Single(part) => MultiPart::mixed().singlepart(part),
+                MessageBody::Multi(parts) => MultiPart::mixed().multipart(parts),
             };
             builder.multipart(files.into_iter().fold(mixed, MultiPart::singlepart))
         }
     };
-    let message = built.map_err(|error| Failure::permanent(format!("the message cannot be put together: {error}")))?;
+    let message =
+        built.map_err(|error| BuiltinError::permanent(format!("the message cannot be put together: {error}")))?;
     Ok((message, message_id))
 }
 
-enum Body {
+enum MessageBody {
     Single(SinglePart),
     Multi(MultiPart),
 }
 
-fn body(input: &Input) -> Result<Body, Failure> {
+fn body(input: &SendEmailInput) -> Result<MessageBody, BuiltinError> {
     let text = input.text.as_ref().filter(|text| !text.is_empty());
     let html = input.html.as_ref().filter(|html| !html.is_empty());
-    if text.map_or(0, String::len) + html.map_or(0, String::len) > MAX_BYTES {
-        return Err(Failure::permanent(format!("`text` and `html` have more than {MAX_BYTES} bytes together")));
+    if text.map_or(0, String::len) + html.map_or(0, String::len) > MAX_MESSAGE_BYTES {
+        return Err(BuiltinError::permanent(format!(
+            "`text` and `html` have more than {MAX_MESSAGE_BYTES} bytes together"
+        )));
     }
     Ok(match (text, html) {
-        (Some(text), Some(html)) => Body::Multi(MultiPart::alternative_plain_html(text.clone(), html.clone())),
-        (Some(text), None) => Body::Single(SinglePart::plain(text.clone())),
-        (None, Some(html)) => Body::Single(SinglePart::html(html.clone())),
-        (None, None) => return Err(Failure::permanent("`text` and `html` are empty; write at least one of them")),
+        (Some(text), Some(html)) => MessageBody::Multi(MultiPart::alternative_plain_html(text.clone(), html.clone())),
+        (Some(text), None) => MessageBody::Single(SinglePart::plain(text.clone())),
+        (None, Some(html)) => MessageBody::Single(SinglePart::html(html.clone())),
+        (None, None) => return Err(BuiltinError::permanent("`text` and `html` are empty; write at least one of them")),
     })
 }
 
-fn attachments(input: &Input) -> Result<Vec<SinglePart>, Failure> {
+fn attachments(input: &SendEmailInput) -> Result<Vec<SinglePart>, BuiltinError> {
     if input.attachments.len() > MAX_ATTACHMENTS {
-        return Err(Failure::permanent(format!("`attachments` has more than {MAX_ATTACHMENTS} entries")));
+        return Err(BuiltinError::permanent(format!("`attachments` has more than {MAX_ATTACHMENTS} entries")));
     }
     let mut bytes = 0;
     let mut parts = Vec::new();
     for (place, attachment) in input.attachments.iter().enumerate() {
-        let wrong = |what: &str| Failure::permanent(format!("`attachments[{place}].{what}"));
+        let wrong = |what: &str| BuiltinError::permanent(format!("`attachments[{place}].{what}"));
         line(&attachment.name, &format!("attachments[{place}].name"))?;
         if attachment.name.is_empty() || attachment.name.len() > 200 {
             return Err(wrong("name` has to have 1 to 200 bytes"));
@@ -103,8 +110,8 @@ fn attachments(input: &Input) -> Result<Vec<SinglePart>, Failure> {
             .map_err(|_| wrong("contentType` is no content type, such as text/csv"))?;
         let content = BASE64_STANDARD.decode(attachment.content.trim()).map_err(|_| wrong("content` is not base64"))?;
         bytes += content.len();
-        if bytes > MAX_BYTES {
-            return Err(Failure::permanent(format!("`attachments` has more than {MAX_BYTES} bytes")));
+        if bytes > MAX_MESSAGE_BYTES {
+            return Err(BuiltinError::permanent(format!("`attachments` has more than {MAX_MESSAGE_BYTES} bytes")));
         }
         parts.push(Part::new(attachment.name.clone()).body(content, kind));
     }
@@ -112,19 +119,19 @@ fn attachments(input: &Input) -> Result<Vec<SinglePart>, Failure> {
 }
 
 /// An address. It is not repeated in a refusal: it may hold a secret.
-fn mailbox(text: &str, field: &str) -> Result<Mailbox, Failure> {
+fn mailbox(text: &str, field: &str) -> Result<Mailbox, BuiltinError> {
     line(text, field)?;
     text.trim().parse().map_err(|_| {
-        Failure::permanent(format!(
+        BuiltinError::permanent(format!(
             "`{field}` has an entry that is no address; write ann@example.org or Ann <ann@example.org>"
         ))
     })
 }
 
 /// Refuses what could begin a header of its own.
-fn line(text: &str, field: &str) -> Result<(), Failure> {
+fn line(text: &str, field: &str) -> Result<(), BuiltinError> {
     if text.chars().any(char::is_control) {
-        return Err(Failure::permanent(format!("`{field}` has a line break or another control character")));
+        return Err(BuiltinError::permanent(format!("`{field}` has a line break or another control character")));
     }
     Ok(())
 }

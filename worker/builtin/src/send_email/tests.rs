@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use milvaion_protocol::status::OccurrenceStatus;
-use milvaion_worker::{CancellationToken, testing::Record};
+use milvaion_worker::{CancellationToken, testing::TestReport};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
@@ -11,19 +11,19 @@ use tokio::{
 };
 
 use super::*;
-use crate::seal::tests::{all_of, trial};
+use crate::context::tests::{all_of, test_run};
 
 const SECRETS: &[(&str, &str)] = &[("code", "c4n4ry-code")];
 
 /// What a client said, line by line, the message included.
-type Said = Arc<Mutex<Vec<String>>>;
+type SmtpTranscript = Arc<Mutex<Vec<String>>>;
 
 /// A server that answers a line beginning with `refused.0` with `refused.1`, and everything else as a server does that is
 /// content.
-async fn server(refused: (&'static str, &'static str)) -> (u16, Said) {
+async fn server(refused: (&'static str, &'static str)) -> (u16, SmtpTranscript) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let port = listener.local_addr().expect("bound").port();
-    let said = Said::default();
+    let said = SmtpTranscript::default();
     let ours = said.clone();
     tokio::spawn(async move {
         while let Ok((socket, _)) = listener.accept().await {
@@ -33,7 +33,7 @@ async fn server(refused: (&'static str, &'static str)) -> (u16, Said) {
     (port, said)
 }
 
-async fn speak(socket: TcpStream, refused: (&str, &str), said: Said) {
+async fn speak(socket: TcpStream, refused: (&str, &str), said: SmtpTranscript) {
     let (read, mut write) = socket.into_split();
     let mut lines = BufReader::new(read).lines();
     let mut in_message = false;
@@ -75,7 +75,7 @@ fn job(port: u16) -> SendEmail {
     SendEmail { accounts: BTreeMap::from([("news".to_owned(), url.parse().expect("an account"))]) }
 }
 
-fn letter() -> Value {
+fn email_input() -> Value {
     json!({"account": "News", "to": ["Ann <ann@example.org>"], "subject": "Über alles", "text": "Hello"})
 }
 
@@ -85,15 +85,15 @@ fn with(mut input: Value, more: Value) -> Value {
     input
 }
 
-async fn send(port: u16, input: Value) -> Record {
-    trial(job(port), SECRETS, input).run().await
+async fn send(port: u16, input: Value) -> TestReport {
+    test_run(job(port), SECRETS, input).run().await
 }
 
 #[tokio::test]
 async fn a_message_arrives_with_all_its_parts() {
     let (port, said) = server(("", "")).await;
     let input = with(
-        letter(),
+        email_input(),
         json!({
             "cc": ["cc@example.org"], "bcc": ["bcc@example.org"], "replyTo": "answers@example.org",
             "text": "Your code: {{secret:code}}", "html": "<b>Hello</b>",
@@ -146,12 +146,13 @@ async fn a_servers_refusal_is_for_now_or_for_good() {
     ] {
         let (port, _) = server((at, answer)).await;
         let account = &job(port).accounts["news"];
-        let input: Input = serde_json::from_value(letter()).expect("an input");
+        let input: SendEmailInput = serde_json::from_value(email_input()).expect("an input");
         let (message, _) = message::compose(&input, account, "id").expect("a message");
-        let refused = failure(account.transport().expect("a transport").send(message).await.expect_err(answer));
+        let refused =
+            classify_smtp_error(account.transport().expect("a transport").send(message).await.expect_err(answer));
         assert_eq!(refused.is_permanent(), is_permanent, "{answer}: {refused}");
         // And as it is told.
-        let record = send(port, letter()).await;
+        let record = send(port, email_input()).await;
         let text = record.end().exception.as_deref().expect("a failure");
         assert!(text.contains("the mail server refused") && text.contains(&answer[..3]), "{text}");
         assert!(!text.contains("c4n4ry"), "{text}");
@@ -164,13 +165,14 @@ async fn a_server_that_is_away_or_silent_may_be_there_later() {
     let port = listener.local_addr().expect("bound").port();
     let token = CancellationToken::new();
     token.cancel();
-    let record = trial(job(port), SECRETS, letter()).cancelled_by(token, "by ann").run().await;
+    let record = test_run(job(port), SECRETS, email_input()).cancelled_by(token, "by ann").run().await;
     assert_eq!(record.status(), OccurrenceStatus::Cancelled);
     drop(listener);
     let account = &job(port).accounts["news"];
-    let input: Input = serde_json::from_value(letter()).expect("an input");
+    let input: SendEmailInput = serde_json::from_value(email_input()).expect("an input");
     let (message, _) = message::compose(&input, account, "id").expect("a message");
-    let away = failure(account.transport().expect("a transport").send(message).await.expect_err("nobody listens"));
+    let away =
+        classify_smtp_error(account.transport().expect("a transport").send(message).await.expect_err("nobody listens"));
     assert!(!away.is_permanent() && away.to_string().contains("could not be handed over"), "{away}");
 }
 
@@ -199,7 +201,7 @@ async fn wrong_input_names_the_field_and_nothing_is_sent() {
         ),
         (json!({"attachments": vec![file; 11]}), "`attachments`"),
     ] {
-        let record = send(port, with(letter(), more.clone())).await;
+        let record = send(port, with(email_input(), more.clone())).await;
         assert!(record.end().exception.as_deref().is_some_and(|text| text.contains(field)), "{more}: {record:?}");
         assert!(!all_of(&record).contains("c4n4ry"), "{record:?}");
     }

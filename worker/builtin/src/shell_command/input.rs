@@ -5,19 +5,19 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::seal::Failure;
+use crate::context::BuiltinError;
 
 /// The most arguments, and the most variables.
 const MAX_ARGUMENTS: usize = 200;
 const MAX_VARIABLES: usize = 100;
 /// The most bytes of what the program reads, secrets filled in.
-const MAX_STDIN: usize = 1024 * 1024;
+const MAX_STDIN_BYTES: usize = 1024 * 1024;
 
 /// What to run.
 #[derive(Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(title = "Shell command")]
-pub(crate) struct Input {
+pub(crate) struct ShellCommandInput {
     /// The program and its arguments, one for each entry; no shell reads them, so a wildcard is plain text. Give this or
     /// a script.
     #[serde(default)]
@@ -70,45 +70,52 @@ const fn an_hour() -> u32 {
     3_600
 }
 
-impl Input {
+impl ShellCommandInput {
     /// The program and its arguments.
     ///
     /// # Errors
     /// A permanent failure that names the field that is wrong.
-    pub(super) fn command(&self) -> Result<Vec<String>, Failure> {
+    pub(super) fn command(&self) -> Result<Vec<String>, BuiltinError> {
         let script = self.script.as_deref().filter(|script| !script.trim().is_empty());
         let argv = match (self.argv.as_slice(), script) {
             ([], Some(script)) => vec!["/bin/sh".to_owned(), "-c".to_owned(), script.to_owned()],
             (argv, None) if argv.first().is_some_and(|program| !program.is_empty()) => argv.to_vec(),
             (_, None) => {
-                return Err(Failure::permanent("`argv` names no program; its first entry must, or give a `script`"));
+                return Err(BuiltinError::permanent(
+                    "`argv` names no program; its first entry must, or give a `script`",
+                ));
             }
-            (_, Some(_)) => return Err(Failure::permanent("`argv` and `script` are both given; give one of them")),
+            (_, Some(_)) => {
+                return Err(BuiltinError::permanent("`argv` and `script` are both given; give one of them"));
+            }
         };
         if argv.len() > MAX_ARGUMENTS {
-            return Err(Failure::permanent(format!("`argv` has more than {MAX_ARGUMENTS} entries")));
+            return Err(BuiltinError::permanent(format!("`argv` has more than {MAX_ARGUMENTS} entries")));
         }
         if self.environment.len() > MAX_VARIABLES {
-            return Err(Failure::permanent(format!("`environment` has more than {MAX_VARIABLES} entries")));
+            return Err(BuiltinError::permanent(format!("`environment` has more than {MAX_VARIABLES} entries")));
         }
         if argv.iter().chain(self.environment.keys()).chain(self.environment.values()).any(|text| text.contains('\0')) {
-            return Err(Failure::permanent(
+            return Err(BuiltinError::permanent(
                 "`argv`, `script` or `environment` holds a NUL character; no program can be given one",
             ));
         }
         if let Some(name) = self.environment.keys().find(|name| name.is_empty() || name.contains('=')) {
-            return Err(Failure::permanent(format!(
+            return Err(BuiltinError::permanent(format!(
                 "`environment` holds the name {name:?}; a name is not empty and has no '='"
             )));
         }
-        if self.stdin.as_ref().is_some_and(|text| text.len() > MAX_STDIN) {
-            return Err(Failure::permanent(format!("`stdin` has more than {MAX_STDIN} bytes")));
+        if self.stdin.as_ref().is_some_and(|text| text.len() > MAX_STDIN_BYTES) {
+            return Err(BuiltinError::permanent(format!("`stdin` has more than {MAX_STDIN_BYTES} bytes")));
         }
         if self.grace_seconds > 30 {
-            return Err(Failure::permanent(format!("`graceSeconds` is {}; give 0 to 30", self.grace_seconds)));
+            return Err(BuiltinError::permanent(format!("`graceSeconds` is {}; give 0 to 30", self.grace_seconds)));
         }
         if !(1..=86_400).contains(&self.timeout_seconds) {
-            return Err(Failure::permanent(format!("`timeoutSeconds` is {}; give 1 to 86400", self.timeout_seconds)));
+            return Err(BuiltinError::permanent(format!(
+                "`timeoutSeconds` is {}; give 1 to 86400",
+                self.timeout_seconds
+            )));
         }
         Ok(argv)
     }

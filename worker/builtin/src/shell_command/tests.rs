@@ -3,28 +3,31 @@
 use std::path::{Path, PathBuf};
 
 use milvaion_protocol::status::OccurrenceStatus;
-use milvaion_worker::{CancellationToken, testing::Record};
+use milvaion_worker::{CancellationToken, testing::TestReport};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::seal::tests::{all_of, trial};
+use crate::context::tests::{all_of, test_run};
 
 const SECRETS: &[(&str, &str)] = &[("word", "c4n4ry-word"), ("lines", "first-canary-line\nsecond-canary-line")];
 
 fn job() -> (ShellCommand, TaskTracker) {
-    let endings = TaskTracker::new();
-    (ShellCommand { inherited: vec!["CARGO_PKG_NAME".to_owned()], endings: endings.clone() }, endings)
+    let terminations = TaskTracker::new();
+    (
+        ShellCommand { inherited_variables: vec!["CARGO_PKG_NAME".to_owned()], terminations: terminations.clone() },
+        terminations,
+    )
 }
 
-async fn run(input: Value) -> Record {
-    trial(job().0, SECRETS, input).run().await
+async fn run(input: Value) -> TestReport {
+    test_run(job().0, SECRETS, input).run().await
 }
 
 fn sh(script: &str) -> Value {
     json!({"script": script})
 }
 
-fn exception(record: &Record) -> &str {
+fn exception(record: &TestReport) -> &str {
     record.end().exception.as_deref().unwrap_or_else(|| panic!("must fail: {record:?}"))
 }
 
@@ -83,12 +86,12 @@ async fn the_exit_code_decides_and_the_last_lines_are_told() {
     let record = run(sh("kill -9 $$")).await;
     assert_eq!(exception(&record), "the command was ended by signal 9 (SIGKILL)");
     let (mut input, status) =
-        (serde_json::from_value::<Input>(sh("x")).expect("an input"), ExitStatus::from_raw(78 << 8));
-    let desk = crate::seal::tests::desk().await;
-    let output = Output::new(&desk);
-    assert!(!judge(status, &input, &output, LEFTOVERS).err().expect("a failure").is_permanent());
+        (serde_json::from_value::<ShellCommandInput>(sh("x")).expect("an input"), ExitStatus::from_raw(78 << 8));
+    let context = crate::context::tests::test_context().await;
+    let output = OutputCapture::new(&context);
+    assert!(!exit_result(status, &input, &output, OUTPUT_DRAIN_TIMEOUT).err().expect("a failure").is_permanent());
     input.permanent_codes = vec![78];
-    assert!(judge(status, &input, &output, LEFTOVERS).err().expect("a failure").is_permanent());
+    assert!(exit_result(status, &input, &output, OUTPUT_DRAIN_TIMEOUT).err().expect("a failure").is_permanent());
 }
 
 #[tokio::test]
@@ -154,7 +157,7 @@ async fn a_command_out_of_time_is_asked_then_killed_with_what_it_started() {
 #[tokio::test]
 async fn a_cancelled_command_has_its_grace_after_the_run_and_then_nothing_is_left() {
     let (child, asked) = (marker("cancelled"), marker("tidied"));
-    let (job, endings) = job();
+    let (job, terminations) = job();
     let token = CancellationToken::new();
     // It tidies up for longer than a cancelled run has.
     let script = format!(
@@ -162,15 +165,15 @@ async fn a_cancelled_command_has_its_grace_after_the_run_and_then_nothing_is_lef
         asked.display(),
         child.display()
     );
-    let trial = trial(job, SECRETS, sh(&script)).cancelled_by(token.clone(), "by ann");
-    let (record, ()) = tokio::join!(trial.run(), async {
+    let test_run = test_run(job, SECRETS, sh(&script)).cancelled_by(token.clone(), "by ann");
+    let (record, ()) = tokio::join!(test_run.run(), async {
         appears(&child).await;
         token.cancel();
     });
     assert_eq!(record.status(), OccurrenceStatus::Cancelled);
     assert!(runs(&child) && !asked.exists(), "the run ends before the program does");
-    endings.close();
-    timeout(Duration::from_secs(10), endings.wait()).await.expect("it ends within its grace");
+    terminations.close();
+    timeout(Duration::from_secs(10), terminations.wait()).await.expect("it ends within its grace");
     assert!(asked.exists(), "it tidied up");
     ends(&child).await;
 }

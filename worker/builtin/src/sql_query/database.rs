@@ -6,16 +6,16 @@ use percent_encoding::percent_decode_str;
 use sqlx::{ConnectOptions, postgres::PgConnectOptions, sqlite::SqliteConnectOptions};
 use url::Url;
 
-use crate::guard::{Backend, host_key};
+use crate::guard::{ProtectedBackend, normalize_host};
 
 /// A database, by its address.
 #[derive(Clone, Debug)]
-pub(crate) enum Database {
+pub(crate) enum SqlDatabase {
     Postgres { options: Box<PgConnectOptions>, password: Option<String> },
     Sqlite { options: Box<SqliteConnectOptions> },
 }
 
-impl Database {
+impl SqlDatabase {
     /// What must not be read in any text.
     pub(super) fn password(&self) -> Option<&str> {
         match self {
@@ -25,17 +25,17 @@ impl Database {
     }
 
     /// Where it listens, so that no HTTP request is made to it.
-    pub(crate) fn backend(&self) -> Option<Backend> {
+    pub(crate) fn backend(&self) -> Option<ProtectedBackend> {
         match self {
             Self::Postgres { options, .. } => {
-                Some(Backend { host: host_key(options.get_host()), port: options.get_port() })
+                Some(ProtectedBackend { host: normalize_host(options.get_host()), port: options.get_port() })
             }
             Self::Sqlite { .. } => None,
         }
     }
 }
 
-impl FromStr for Database {
+impl FromStr for SqlDatabase {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {

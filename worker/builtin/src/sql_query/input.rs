@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{seal::Failure, secrets};
+use crate::{context::BuiltinError, secrets};
 
 /// The most rows of a result.
 const MAX_ROWS: u32 = 10_000;
@@ -15,7 +15,7 @@ const MAX_PARAMETERS: usize = 1_000;
 #[derive(Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(title = "SQL query")]
-pub(crate) struct Input {
+pub(crate) struct SqlQueryInput {
     /// The name under which the worker knows the database; addresses and passwords are the worker's, not the job's.
     #[schemars(title = "Connection", length(min = 1, max = 50), example = &"reporting")]
     pub(super) connection: String,
@@ -52,22 +52,25 @@ const fn a_minute() -> u32 {
     60
 }
 
-impl Input {
-    pub(super) fn check(&self) -> Result<(), Failure> {
+impl SqlQueryInput {
+    pub(super) fn check(&self) -> Result<(), BuiltinError> {
         if self.query.trim().is_empty() {
-            return Err(Failure::permanent("`query` is empty; write one statement"));
+            return Err(BuiltinError::permanent("`query` is empty; write one statement"));
         }
         if self.query.contains('\0') {
-            return Err(Failure::permanent("`query` holds a NUL character"));
+            return Err(BuiltinError::permanent("`query` holds a NUL character"));
         }
         if self.parameters.len() > MAX_PARAMETERS {
-            return Err(Failure::permanent(format!("`parameters` has more than {MAX_PARAMETERS} entries")));
+            return Err(BuiltinError::permanent(format!("`parameters` has more than {MAX_PARAMETERS} entries")));
         }
         if !(1..=MAX_ROWS).contains(&self.max_rows) {
-            return Err(Failure::permanent(format!("`maxRows` is {}; give 1 to {MAX_ROWS}", self.max_rows)));
+            return Err(BuiltinError::permanent(format!("`maxRows` is {}; give 1 to {MAX_ROWS}", self.max_rows)));
         }
         if !(1..=3600).contains(&self.timeout_seconds) {
-            return Err(Failure::permanent(format!("`timeoutSeconds` is {}; give 1 to 3600", self.timeout_seconds)));
+            return Err(BuiltinError::permanent(format!(
+                "`timeoutSeconds` is {}; give 1 to 3600",
+                self.timeout_seconds
+            )));
         }
         Ok(())
     }
@@ -75,9 +78,9 @@ impl Input {
 
 /// Refuses a statement with a reference to a secret in it, before it is resolved: a value pasted into SQL can change what
 /// the statement does.
-pub(super) fn refuse_secrets(query: &str) -> Result<(), Failure> {
-    if secrets::refers(query) {
-        return Err(Failure::permanent(
+pub(super) fn refuse_secrets(query: &str) -> Result<(), BuiltinError> {
+    if secrets::has_reference(query) {
+        return Err(BuiltinError::permanent(
             "`query` refers to a secret; bind it instead: $1 in the statement, {{secret:name}} in `parameters`",
         ));
     }

@@ -14,12 +14,12 @@ use sqlx::{
     },
 };
 
-use super::classify::failure;
-use crate::seal::Failure;
+use super::error_class::classify_error;
+use crate::context::BuiltinError;
 
 /// The cell at `place`.
-pub(super) fn cell(row: &PgRow, place: usize) -> Result<Value, Failure> {
-    let raw = row.try_get_raw(place).map_err(failure)?;
+pub(super) fn cell(row: &PgRow, place: usize) -> Result<Value, BuiltinError> {
+    let raw = row.try_get_raw(place).map_err(classify_error)?;
     if raw.is_null() {
         return Ok(Value::Null);
     }
@@ -59,9 +59,9 @@ pub(super) fn cell(row: &PgRow, place: usize) -> Result<Value, Failure> {
     }
 }
 
-fn unread(row: &PgRow, place: usize, kind: &str) -> Failure {
+fn unread(row: &PgRow, place: usize, kind: &str) -> BuiltinError {
     let name = row.column(place).name();
-    Failure::permanent(format!(
+    BuiltinError::permanent(format!(
         "the column {name:?} has the type {}, which is not read; cast it in the statement, as in {name}::text",
         kind.to_lowercase()
     ))
@@ -70,23 +70,23 @@ fn unread(row: &PgRow, place: usize, kind: &str) -> Failure {
 fn get<'r, T: Decode<'r, Postgres> + Type<Postgres> + Into<Value>>(
     row: &'r PgRow,
     place: usize,
-) -> Result<Value, Failure> {
-    row.try_get::<T, _>(place).map(Into::into).map_err(failure)
+) -> Result<Value, BuiltinError> {
+    row.try_get::<T, _>(place).map(Into::into).map_err(classify_error)
 }
 
 fn one<'r, T: Decode<'r, Postgres> + Type<Postgres>, V: Into<Value>>(
     row: &'r PgRow,
     place: usize,
     show: impl Fn(T) -> V,
-) -> Result<Value, Failure> {
-    row.try_get::<T, _>(place).map(|value| show(value).into()).map_err(failure)
+) -> Result<Value, BuiltinError> {
+    row.try_get::<T, _>(place).map(|value| show(value).into()).map_err(classify_error)
 }
 
-fn list<'r, T, V: Into<Value>>(row: &'r PgRow, place: usize, show: impl Fn(T) -> V) -> Result<Value, Failure>
+fn list<'r, T, V: Into<Value>>(row: &'r PgRow, place: usize, show: impl Fn(T) -> V) -> Result<Value, BuiltinError>
 where
     Vec<Option<T>>: Decode<'r, Postgres> + Type<Postgres>,
 {
-    let items = row.try_get::<Vec<Option<T>>, _>(place).map_err(failure)?;
+    let items = row.try_get::<Vec<Option<T>>, _>(place).map_err(classify_error)?;
     Ok(items.into_iter().map(|item| item.map_or(Value::Null, |item| show(item).into())).collect())
 }
 

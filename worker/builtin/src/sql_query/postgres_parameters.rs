@@ -13,16 +13,16 @@ use sqlx::{
     },
 };
 
-use crate::seal::Failure;
+use crate::context::BuiltinError;
 
 /// The parameters of `statement`, from `values`.
-pub(super) fn bind(statement: &PgStatement, values: &[Value]) -> Result<PgArguments, Failure> {
+pub(super) fn bind(statement: &PgStatement, values: &[Value]) -> Result<PgArguments, BuiltinError> {
     let kinds = match statement.parameters() {
         Some(Either::Left(kinds)) => kinds,
         _ => &[],
     };
     if kinds.len() != values.len() {
-        return Err(Failure::permanent(format!(
+        return Err(BuiltinError::permanent(format!(
             "the statement has {} parameters and `parameters` has {} entries; give one for each",
             kinds.len(),
             values.len()
@@ -32,7 +32,7 @@ pub(super) fn bind(statement: &PgStatement, values: &[Value]) -> Result<PgArgume
     for (place, (value, kind)) in values.iter().zip(kinds).enumerate() {
         // The value is not repeated: it may be a secret.
         add(&mut arguments, value, kind).map_err(|reason| {
-            Failure::permanent(format!(
+            BuiltinError::permanent(format!(
                 "`parameters[{place}]` cannot be bound as {}: {reason}; give another value, or cast in the statement, as in ${}::text",
                 kind.name().to_lowercase(),
                 place + 1

@@ -22,79 +22,87 @@ use sqlx::{
 use tokio::time::{sleep, timeout};
 
 use super::{
-    classify::failure,
-    input::Input,
-    table::{Column, Table},
+    error_class::classify_error,
+    input::SqlQueryInput,
+    result_table::{ResultColumn, ResultTable},
 };
-use crate::seal::{Desk, Failure};
+use crate::context::{BuiltinContext, BuiltinError};
 
 /// How long a lock of somebody else is waited for.
-const BUSY: Duration = Duration::from_secs(5);
+const SQLITE_BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How many steps of SQLite's machine lie between two looks at the flag; some microseconds.
-const STEPS: i32 = 4_000;
+const PROGRESS_HANDLER_STEPS: i32 = 4_000;
 /// How long an interrupted statement may take to notice.
-const LAST_WORDS: Duration = Duration::from_millis(800);
+const SQLITE_INTERRUPT_TIMEOUT: Duration = Duration::from_millis(800);
 
-pub(super) async fn run(options: &SqliteConnectOptions, input: &Input, desk: &Desk) -> Result<Table, Failure> {
+pub(super) async fn run(
+    options: &SqliteConnectOptions,
+    input: &SqlQueryInput,
+    context: &BuiltinContext,
+) -> Result<ResultTable, BuiltinError> {
     one_statement(&input.query)?;
-    let options = options.clone().read_only(input.read_only).busy_timeout(BUSY);
+    let options = options.clone().read_only(input.read_only).busy_timeout(SQLITE_BUSY_TIMEOUT);
     let mut connection =
-        options.connect().await.map_err(|error| failure(error).within("the database cannot be opened"))?;
+        options.connect().await.map_err(|error| classify_error(error).with_context("the database cannot be opened"))?;
     let stop = Arc::new(AtomicBool::new(false));
     let asked = stop.clone();
     connection
         .lock_handle()
         .await
-        .map_err(failure)?
-        .set_progress_handler(STEPS, move || !asked.load(Ordering::Relaxed));
+        .map_err(classify_error)?
+        .set_progress_handler(PROGRESS_HANDLER_STEPS, move || !asked.load(Ordering::Relaxed));
     let patience = Duration::from_secs(input.timeout_seconds.into());
     let ended = {
-        let working = statement(&mut connection, input, desk);
+        let working = statement(&mut connection, input, context);
         tokio::pin!(working);
         let ended = tokio::select! {
             done = &mut working => None.ok_or(done),
             () = sleep(patience) => Ok(format!(
                 "the statement was ended after {} s; give timeoutSeconds a larger value if it needs longer", patience.as_secs()
             )),
-            () = desk.cancelled().cancelled() => Ok("the statement was ended because the run was to end".to_owned()),
+            () = context.cancelled().cancelled() => Ok("the statement was ended because the run was to end".to_owned()),
         };
         if ended.is_ok() {
             stop.store(true, Ordering::Relaxed);
             // What it says now is that it was interrupted.
-            drop(timeout(LAST_WORDS, working).await);
+            drop(timeout(SQLITE_INTERRUPT_TIMEOUT, working).await);
         }
         ended
     };
     match ended {
-        Ok(text) => Err(Failure::retry(text)),
+        Ok(text) => Err(BuiltinError::retry(text)),
         Err(done) => {
             let table = done?;
-            connection.close().await.map_err(failure)?;
+            connection.close().await.map_err(classify_error)?;
             Ok(table)
         }
     }
 }
 
-async fn statement(connection: &mut SqliteConnection, input: &Input, desk: &Desk) -> Result<Table, Failure> {
+async fn statement(
+    connection: &mut SqliteConnection,
+    input: &SqlQueryInput,
+    context: &BuiltinContext,
+) -> Result<ResultTable, BuiltinError> {
     let mut arguments = SqliteArguments::default();
     for (place, value) in input.parameters.iter().enumerate() {
         add(&mut arguments, value)
-            .map_err(|reason| Failure::permanent(format!("`parameters[{place}]` cannot be bound: {reason}")))?;
+            .map_err(|reason| BuiltinError::permanent(format!("`parameters[{place}]` cannot be bound: {reason}")))?;
     }
-    let mut table = Table::new(input.max_rows);
+    let mut table = ResultTable::new(input.max_rows);
     let query = sqlx::query_with(AssertSqlSafe(input.query.clone()), arguments);
     let mut results = connection.fetch_many(query);
     while let Some(result) = results.next().await {
-        match result.map_err(failure)? {
-            Either::Left(done) => table.affect(done.rows_affected()),
+        match result.map_err(classify_error)? {
+            Either::Left(done) => table.add_affected(done.rows_affected()),
             Either::Right(row) => {
-                table.describe(row.columns().iter().map(|column| Column {
+                table.describe(row.columns().iter().map(|column| ResultColumn {
                     name: column.name().to_owned(),
                     kind: column.type_info().name().to_lowercase(),
                 }));
-                if table.has_room() {
+                if table.can_keep_row() {
                     let cells = (0..row.len()).map(|place| cell(&row, place)).collect::<Result<_, _>>()?;
-                    table.push(cells, desk.redactor());
+                    table.push(cells, context.redactor());
                 } else {
                     table.skip();
                     if input.read_only {
@@ -124,8 +132,8 @@ fn add(arguments: &mut SqliteArguments, value: &Value) -> Result<(), String> {
 }
 
 /// A cell by the type it has itself: a column's type is only a wish in SQLite.
-fn cell(row: &SqliteRow, place: usize) -> Result<Value, Failure> {
-    let raw = row.try_get_raw(place).map_err(failure)?;
+fn cell(row: &SqliteRow, place: usize) -> Result<Value, BuiltinError> {
+    let raw = row.try_get_raw(place).map_err(classify_error)?;
     if raw.is_null() {
         return Ok(Value::Null);
     }
@@ -136,22 +144,23 @@ fn cell(row: &SqliteRow, place: usize) -> Result<Value, Failure> {
         "BLOB" => row.try_get_unchecked::<Vec<u8>, _>(place).map(|bytes| BASE64_STANDARD.encode(bytes).into()),
         _ => row.try_get_unchecked::<String, _>(place).map(Value::from),
     }
-    .map_err(failure)
+    .map_err(classify_error)
 }
 
 /// The statements that reach beyond the database, or would have to be followed by another.
-const REFUSED: [&str; 8] = ["ATTACH", "DETACH", "BEGIN", "COMMIT", "END", "ROLLBACK", "SAVEPOINT", "RELEASE"];
+const FORBIDDEN_STATEMENTS: [&str; 8] =
+    ["ATTACH", "DETACH", "BEGIN", "COMMIT", "END", "ROLLBACK", "SAVEPOINT", "RELEASE"];
 
 /// Refuses more than one statement, and those that are not for jobs.
-fn one_statement(sql: &str) -> Result<(), Failure> {
+fn one_statement(sql: &str) -> Result<(), BuiltinError> {
     // To SQLite the first is a blank, and the second may hide quotes in a parameter's name.
     if sql.contains('\u{feff}') {
-        return Err(Failure::permanent(
+        return Err(BuiltinError::permanent(
             "`query` has a byte order mark in it, which SQLite takes for a blank; remove it",
         ));
     }
     if names_a_parameter_with_brackets(sql) {
-        return Err(Failure::permanent(
+        return Err(BuiltinError::permanent(
             "`query` has a parameter's mark, a name and a bracket in a row, such as $name(; give parameters plain names",
         ));
     }
@@ -161,15 +170,17 @@ fn one_statement(sql: &str) -> Result<(), Failure> {
         match word.as_str() {
             ";" => ended = true,
             _ if ended => {
-                return Err(Failure::permanent("`query` has more than one statement; run each in a job of its own"));
+                return Err(BuiltinError::permanent(
+                    "`query` has more than one statement; run each in a job of its own",
+                ));
             }
             _ => {}
         }
     }
     let first = words.first().map(String::as_str).unwrap_or_default();
     let writes_a_file = first == "VACUUM" && words.iter().any(|word| word == "INTO");
-    if REFUSED.contains(&first) || writes_a_file {
-        return Err(Failure::permanent(format!("`query` begins with {first}, which jobs may not do on SQLite")));
+    if FORBIDDEN_STATEMENTS.contains(&first) || writes_a_file {
+        return Err(BuiltinError::permanent(format!("`query` begins with {first}, which jobs may not do on SQLite")));
     }
     Ok(())
 }

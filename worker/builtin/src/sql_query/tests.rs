@@ -1,13 +1,13 @@
 //! On a real PostgreSQL (`DATABASE_URL`) and on SQLite files.
 
 use milvaion_protocol::status::OccurrenceStatus;
-use milvaion_worker::{CancellationToken, testing::Record};
+use milvaion_worker::{CancellationToken, testing::TestReport};
 use serde_json::{Value, json};
 use sqlx::{ConnectOptions, Connection, Executor, PgConnection};
 use tokio::time::{sleep, timeout};
 
 use super::*;
-use crate::seal::tests::{all_of, trial};
+use crate::context::tests::{all_of, test_run};
 
 const SECRETS: &[(&str, &str)] = &[("word", "c4n4ry-word"), ("number", "47114711")];
 
@@ -27,18 +27,18 @@ fn job(address: &str) -> SqlQuery {
     SqlQuery { databases: BTreeMap::from([("main_eu".to_owned(), address.parse().expect("a database"))]) }
 }
 
-async fn ask(address: &str, mut input: Value) -> Record {
+async fn ask(address: &str, mut input: Value) -> TestReport {
     input["connection"] = json!("Main-EU");
-    trial(job(address), SECRETS, input).run().await
+    test_run(job(address), SECRETS, input).run().await
 }
 
-fn result(record: &Record) -> Value {
+fn result(record: &TestReport) -> Value {
     let end = record.end();
     assert_eq!(end.status, OccurrenceStatus::Completed, "{end:?}");
     serde_json::from_str(end.result.as_deref().expect("a result")).expect("JSON")
 }
 
-fn exception(record: &Record) -> &str {
+fn exception(record: &TestReport) -> &str {
     record.end().exception.as_deref().unwrap_or_else(|| panic!("must fail: {record:?}"))
 }
 
@@ -86,7 +86,7 @@ async fn what_cannot_be_bound_or_read_says_so() {
         let record = ask(&url(), json!({"query": query, "parameters": parameters})).await;
         assert!(exception(&record).contains(told), "{query}: {record:?}");
     }
-    let record = trial(job(&url()), SECRETS, json!({"connection": "other", "query": "select 1"})).run().await;
+    let record = test_run(job(&url()), SECRETS, json!({"connection": "other", "query": "select 1"})).run().await;
     assert!(exception(&record).contains("give one of main_eu"), "{record:?}");
 }
 
@@ -97,7 +97,7 @@ async fn rows_are_bounded_in_number_and_in_bytes() {
     assert_eq!((&few["rows"], &few["truncated"]), (&json!([[1], [2], [3]]), &json!(true)));
     let wide = "select repeat('x', 1000), n from generate_series(1, 100) n";
     let record = ask(&url(), json!({"query": wide})).await;
-    assert!(record.end().result.as_deref().is_some_and(|text| text.len() <= crate::seal::MAX_RESULT));
+    assert!(record.end().result.as_deref().is_some_and(|text| text.len() <= crate::context::MAX_RESULT_BYTES));
     let wide = result_of(record);
     let kept = wide["rows"].as_array().map_or(0, Vec::len);
     assert!((50..100).contains(&kept), "{kept}");
@@ -163,8 +163,8 @@ async fn a_cancelled_statement_ends_at_the_server() {
     let mark = format!("cancelled-{}", std::process::id());
     let token = CancellationToken::new();
     let input = json!({"connection": "main_eu", "query": format!("select pg_sleep(60) /* {mark} */")});
-    let trial = trial(job(&url()), SECRETS, input).cancelled_by(token.clone(), "by ann");
-    let (record, ()) = tokio::join!(trial.run(), async {
+    let test_run = test_run(job(&url()), SECRETS, input).cancelled_by(token.clone(), "by ann");
+    let (record, ()) = tokio::join!(test_run.run(), async {
         until_running(&mut connection, &mark, 1).await;
         token.cancel();
     });
@@ -184,7 +184,7 @@ async fn constraints_are_for_good_and_deadlocks_are_not() {
     let mut connection = own().await;
     let mut fail = async |sql: &'static str| {
         let error = connection.execute(sql).await.expect_err(sql);
-        classify::failure(error)
+        error_class::classify_error(error)
     };
     for (sql, is_permanent) in [
         ("do $$ begin raise exception using errcode = '40001'; end $$", false),
@@ -199,8 +199,8 @@ async fn constraints_are_for_good_and_deadlocks_are_not() {
     let lost = fail("select pg_terminate_backend(pg_backend_pid())").await;
     assert!(!lost.is_permanent(), "{lost}");
     let away = "postgres://u:p@127.0.0.1:1/x".parse().expect("a database");
-    let Database::Postgres { options, .. } = away else { panic!("is one") };
-    assert!(!classify::failure(options.connect().await.expect_err("nobody listens")).is_permanent());
+    let SqlDatabase::Postgres { options, .. } = away else { panic!("is one") };
+    assert!(!error_class::classify_error(options.connect().await.expect_err("nobody listens")).is_permanent());
 }
 
 #[tokio::test]
@@ -263,16 +263,16 @@ fn has_thread(name: &str) -> bool {
 
 #[tokio::test]
 async fn an_endless_statement_of_sqlite_is_ended() {
-    let Ok(Database::Sqlite { options }) = file("endless").parse() else { panic!("is one") };
+    let Ok(SqlDatabase::Sqlite { options }) = file("endless").parse() else { panic!("is one") };
     let endless = "with recursive n(i) as (select 1 union all select i + 1 from n) select max(i) from n";
     for (name, is_cancelled) in [("endless-late", false), ("endless-cancel", true)] {
         let options = Box::new(options.clone().thread_name(move |_| name.to_owned()));
-        let job = SqlQuery { databases: BTreeMap::from([("main".to_owned(), Database::Sqlite { options })]) };
+        let job = SqlQuery { databases: BTreeMap::from([("main".to_owned(), SqlDatabase::Sqlite { options })]) };
         let input =
             json!({"connection": "main", "query": endless, "timeoutSeconds": if is_cancelled { 60 } else { 1 }});
         let token = CancellationToken::new();
-        let trial = trial(job, SECRETS, input).cancelled_by(token.clone(), "by ann");
-        let (record, ()) = tokio::join!(trial.run(), async {
+        let test_run = test_run(job, SECRETS, input).cancelled_by(token.clone(), "by ann");
+        let (record, ()) = tokio::join!(test_run.run(), async {
             while !has_thread(name) {
                 sleep(Duration::from_millis(5)).await;
             }
@@ -298,11 +298,11 @@ async fn an_endless_statement_of_sqlite_is_ended() {
 async fn a_locked_sqlite_is_worth_another_try() {
     let lite = file("locked");
     let database = lite.parse().expect("a database");
-    let Database::Sqlite { options } = database else { panic!("is one") };
+    let SqlDatabase::Sqlite { options } = database else { panic!("is one") };
     let mut holder = options.connect().await.expect("opened");
     holder.execute("create table t (a)").await.expect("created");
     holder.execute("begin exclusive").await.expect("locked");
     let mut other = options.busy_timeout(Duration::ZERO).connect().await.expect("opened");
-    let busy = classify::failure(other.execute("insert into t values (1)").await.expect_err("locked"));
+    let busy = error_class::classify_error(other.execute("insert into t values (1)").await.expect_err("locked"));
     assert!(!busy.is_permanent(), "{busy}");
 }

@@ -1,11 +1,11 @@
 //! A broker and a Redis for one test: names of its own, and what a test asks of them.
 
-mod claims;
-mod forgetful;
-mod hold;
+mod claim_server;
+mod confirm_hold;
+mod consumer_drop_proxy;
 mod jobs;
 
-pub(crate) use jobs::{Counter, Nothing, Snoozer};
+pub(crate) use jobs::{CountingJob, EmptyInput, SnoozingJob};
 
 use std::{
     path::PathBuf,
@@ -14,7 +14,7 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
-use claims::{Server, answer_claims, claims_queue};
+use claim_server::{FakeClaimServer, answer_claims, claims_queue};
 use lapin::{
     BasicProperties, Channel, Connection, ConnectionProperties,
     options::{BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions},
@@ -24,7 +24,7 @@ use milvaion_protocol::{
     id::{JobId, OccurrenceId},
     message::{JobMessage, LogMessage, RegistrationMessage, StatusMessage, StatusReport},
     status::OccurrenceStatus,
-    topology::{HEADER_REPUBLISH, Keys, Topology},
+    topology::{HEADER_REPUBLISH, RedisKeys, Topology},
 };
 use milvaion_worker::{CancellationToken, Outbox, Worker, WorkerBuilder, WorkerError};
 use serde::de::DeserializeOwned;
@@ -36,9 +36,9 @@ use tokio::{
 };
 
 /// How long anything may take before a test fails.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-pub(crate) struct Stack {
+pub(crate) struct WorkerTestEnv {
     pub(crate) topology: Topology,
     pub(crate) worker_id: String,
     /// Where its workers keep what the broker has not confirmed.
@@ -49,10 +49,10 @@ pub(crate) struct Stack {
     channel: Channel,
     _connection: Connection,
     reports: std::sync::Mutex<Vec<StatusReport>>,
-    server: Arc<Server>,
+    server: Arc<FakeClaimServer>,
 }
 
-impl Stack {
+impl WorkerTestEnv {
     pub(crate) async fn new() -> Self {
         let amqp_url = service("AMQP_URL", "amqp://guest:guest@127.0.0.1:5672/%2f");
         let redis_url = service("REDIS_URL", "redis://127.0.0.1:6379/0");
@@ -62,7 +62,7 @@ impl Stack {
             .expect("RabbitMQ at AMQP_URL answers");
         let channel = connection.create_channel().await.expect("a channel");
         channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
-        let (topology, server) = (Topology::new(name.as_str()), Arc::<Server>::default());
+        let (topology, server) = (Topology::new(name.as_str()), Arc::<FakeClaimServer>::default());
         tokio::spawn(answer_claims(claims_queue(&connection, &topology.claims()).await, server.clone()));
         Self {
             topology,
@@ -103,7 +103,7 @@ impl Stack {
     }
 
     /// Runs a worker, and waits until it has introduced itself and takes work.
-    pub(crate) async fn start(&self, builder: WorkerBuilder, job_type: &str) -> Started {
+    pub(crate) async fn start(&self, builder: WorkerBuilder, job_type: &str) -> StartedWorker {
         let worker = builder.build().expect("a valid configuration");
         let (instance, stop) = (worker.instance_id().to_owned(), CancellationToken::new());
         let task = tokio::spawn(worker.run_until(stop.clone()));
@@ -119,7 +119,7 @@ impl Stack {
             self.queue(&queue).await.is_some_and(|(_, consumers)| consumers > 0)
         })
         .await;
-        Started { stop, task }
+        StartedWorker { stop, task }
     }
 
     /// A job message for this stack's worker.
@@ -207,8 +207,8 @@ impl Stack {
         self.redis::<()>(redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("pubsub")).await;
     }
 
-    fn keys(&self) -> Keys {
-        Keys::new(self.key_prefix.as_str())
+    fn keys(&self) -> RedisKeys {
+        RedisKeys::new(self.key_prefix.as_str())
     }
 
     async fn redis<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> T {
@@ -300,12 +300,12 @@ impl Stack {
 }
 
 /// A running worker.
-pub(crate) struct Started {
+pub(crate) struct StartedWorker {
     stop: CancellationToken,
     task: JoinHandle<Result<(), WorkerError>>,
 }
 
-impl Started {
+impl StartedWorker {
     /// Asks it to stop, without waiting.
     pub(crate) fn ask(&self) {
         self.stop.cancel();
@@ -314,7 +314,7 @@ impl Started {
     /// Stops it and waits for its end.
     pub(crate) async fn stop(self) {
         self.stop.cancel();
-        let ended = tokio::time::timeout(PATIENCE, self.task).await.expect("the worker stops in time");
+        let ended = tokio::time::timeout(TEST_TIMEOUT, self.task).await.expect("the worker stops in time");
         ended.expect("the worker does not panic").expect("the worker ends well");
     }
 }
@@ -323,7 +323,7 @@ impl Started {
 pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let since = Instant::now();
     while !holds().await {
-        assert!(since.elapsed() < PATIENCE, "in vain waited for this: {what}");
+        assert!(since.elapsed() < TEST_TIMEOUT, "in vain waited for this: {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -1,7 +1,7 @@
 //! What a worker remembers while nobody listens, and what the next one makes of it.
 
-mod full;
-mod line;
+mod broker_proxy;
+mod disk_full;
 
 use std::{
     fs,
@@ -11,10 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use line::Line;
+use broker_proxy::BrokerProxy;
 use milvaion_protocol::{
     id::OccurrenceId,
-    message::{JobMessage, RegistrationMessage, StatusReport, first_seq},
+    message::{JobMessage, RegistrationMessage, StatusReport, first_log_seq},
     status::OccurrenceStatus::{self, Completed, Running, Unknown},
 };
 use milvaion_worker::{Job, JobContext, JobError};
@@ -31,28 +31,28 @@ use tokio::{
     sync::Semaphore,
 };
 
-use crate::common::{Stack, eventually};
+use crate::common::{WorkerTestEnv, eventually};
 
 /// Writes as many lines as it is told, then waits for a pass, unless there are to be none.
 #[derive(Clone)]
-struct Scribe(Arc<Semaphore>);
+struct LogWritingJob(Arc<Semaphore>);
 
 #[derive(Deserialize, JsonSchema)]
-struct Orders {
+struct LogWritingInput {
     #[serde(default)]
     lines: u32,
     #[serde(default)]
     waits: bool,
 }
 
-impl Job for Scribe {
+impl Job for LogWritingJob {
     const TYPE: &'static str = "scribe";
     const DESCRIPTION: &'static str = "Writes.";
     const CONCURRENCY: u16 = 20;
-    type Input = Orders;
+    type Input = LogWritingInput;
     type Output = ();
 
-    async fn run(&self, ctx: &JobContext, orders: Orders) -> Result<(), JobError> {
+    async fn run(&self, ctx: &JobContext, orders: LogWritingInput) -> Result<(), JobError> {
         if orders.waits {
             self.0.acquire().await?.forget();
         }
@@ -63,7 +63,7 @@ impl Job for Scribe {
     }
 }
 
-impl Scribe {
+impl LogWritingJob {
     fn new() -> Self {
         Self(Arc::new(Semaphore::new(0)))
     }
@@ -75,7 +75,7 @@ impl Scribe {
 }
 
 /// The file of the only worker.
-fn file(stack: &Stack) -> PathBuf {
+fn file(stack: &WorkerTestEnv) -> PathBuf {
     stack.outbox.join(format!("{}-0.sqlite", stack.worker_id))
 }
 
@@ -84,7 +84,7 @@ async fn look(path: &Path) -> SqliteConnection {
 }
 
 /// What the outbox holds, in order: reports, the starts of runs that go on, lines.
-async fn held(stack: &Stack) -> (Vec<StatusReport>, usize, usize) {
+async fn held(stack: &WorkerTestEnv) -> (Vec<StatusReport>, usize, usize) {
     let mut outbox = look(&file(stack)).await;
     let rows: Vec<(i32, String)> =
         sqlx::query_as("SELECT kind, body FROM entry ORDER BY id").fetch_all(&mut outbox).await.expect("read");
@@ -94,12 +94,12 @@ async fn held(stack: &Stack) -> (Vec<StatusReport>, usize, usize) {
     (reports.collect(), count(1), count(2))
 }
 
-async fn is_empty(stack: &Stack) -> bool {
+async fn is_empty(stack: &WorkerTestEnv) -> bool {
     let (reports, begun, lines) = held(stack).await;
     reports.is_empty() && begun == 0 && lines == 0
 }
 
-async fn has_ended(stack: &Stack, message: &JobMessage) -> bool {
+async fn has_ended(stack: &WorkerTestEnv, message: &JobMessage) -> bool {
     stack.reports().await.iter().any(|report| is_end(report) && report.occurrence_id == message.occurrence_id)
 }
 
@@ -113,12 +113,12 @@ fn ends(reports: &[StatusReport]) -> Vec<OccurrenceId> {
 }
 
 /// Waits until so many runs are on disk, and the worker knows that the broker has their starts.
-async fn on_disk(stack: &Stack, runs: usize) {
+async fn on_disk(stack: &WorkerTestEnv, runs: usize) {
     eventually("the runs are on disk", async || held(stack).await.1 == runs).await;
 }
 
 /// Publishes jobs that wait for a pass, each begun before the next.
-async fn begin(stack: &Stack, count: usize) -> Vec<JobMessage> {
+async fn begin(stack: &WorkerTestEnv, count: usize) -> Vec<JobMessage> {
     let mut messages = Vec::new();
     for _ in 0..count {
         let message = stack.message("scribe", json!({"waits": true, "lines": 1}));
@@ -134,10 +134,10 @@ async fn begin(stack: &Stack, count: usize) -> Vec<JobMessage> {
 
 #[tokio::test]
 async fn reports_wait_in_order_while_the_broker_is_away_and_go_when_it_has_confirmed_them() {
-    let mut stack = Stack::new().await;
+    let mut stack = WorkerTestEnv::new().await;
     let hold = stack.hold_confirmations().await;
-    let line = Line::new(&mut stack).await;
-    let scribe = Scribe::new();
+    let line = BrokerProxy::new(&mut stack).await;
+    let scribe = LogWritingJob::new();
     let worker = stack.start(stack.worker().job(scribe.clone()), "scribe").await;
     let messages = begin(&stack, 10).await;
     on_disk(&stack, 10).await;
@@ -174,9 +174,9 @@ async fn reports_wait_in_order_while_the_broker_is_away_and_go_when_it_has_confi
 
 #[tokio::test]
 async fn lines_beyond_the_bound_are_given_up_and_counted_in_the_log() {
-    let mut stack = Stack::new().await;
-    let line = Line::new(&mut stack).await;
-    let scribe = Scribe::new();
+    let mut stack = WorkerTestEnv::new().await;
+    let line = BrokerProxy::new(&mut stack).await;
+    let scribe = LogWritingJob::new();
     let worker = stack.start(stack.worker().outbox_bounds(100, 1).job(scribe.clone()), "scribe").await;
     let message = stack.message("scribe", json!({"waits": true, "lines": 350}));
     stack.publish(&message).await;
@@ -197,7 +197,7 @@ async fn lines_beyond_the_bound_are_given_up_and_counted_in_the_log() {
     })
     .await;
     assert!(logs[0].message.starts_with("250 lines before this one were given up"), "{}", logs[0].message);
-    let numbers: Vec<i64> = logs.iter().map(|line| line.seq - first_seq(1)).collect();
+    let numbers: Vec<i64> = logs.iter().map(|line| line.seq - first_log_seq(1)).collect();
     assert_eq!(numbers, (249..350).collect::<Vec<_>>());
     eventually("the outbox is empty", async || is_empty(&stack).await).await;
     worker.stop().await;
@@ -206,9 +206,9 @@ async fn lines_beyond_the_bound_are_given_up_and_counted_in_the_log() {
 
 #[tokio::test]
 async fn what_an_orderly_end_could_not_tell_the_next_process_does() {
-    let mut stack = Stack::new().await;
-    let line = Line::new(&mut stack).await;
-    let scribe = Scribe::new();
+    let mut stack = WorkerTestEnv::new().await;
+    let line = BrokerProxy::new(&mut stack).await;
+    let scribe = LogWritingJob::new();
     let worker = stack.start(stack.worker().job(scribe.clone()), "scribe").await;
     let message = begin(&stack, 1).await.remove(0);
     on_disk(&stack, 1).await;
@@ -226,8 +226,8 @@ async fn what_an_orderly_end_could_not_tell_the_next_process_does() {
 
 #[tokio::test]
 async fn an_outbox_that_cannot_be_written_lets_nothing_begin_and_what_runs_go_on() {
-    let stack = Stack::new().await;
-    let scribe = Scribe::new();
+    let stack = WorkerTestEnv::new().await;
+    let scribe = LogWritingJob::new();
     let worker = stack.start(stack.worker().job(scribe.clone()), "scribe").await;
     // Whoever holds SQLite's lock keeps the worker from writing, as a full disk would.
     let mut intruder = look(&file(&stack)).await;
@@ -265,7 +265,7 @@ async fn an_outbox_that_cannot_be_written_lets_nothing_begin_and_what_runs_go_on
 }
 
 /// The worker that comes with Milvaion, in a process of its own.
-pub(crate) fn process(stack: &Stack) -> Command {
+pub(crate) fn process(stack: &WorkerTestEnv) -> Command {
     let here = std::env::current_exe().expect("the test has a path");
     let folder = here.ancestors().nth(2).expect("it lies in target/<profile>/deps");
     let mut command = Command::new(folder.join("milvaion-worker"));
@@ -283,7 +283,7 @@ pub(crate) fn pid(process: &Child) -> Pid {
 }
 
 /// Runs a shell until a file of this name is there, and says so. It ends with the test's folder too.
-fn until(stack: &Stack, name: &str) -> JobMessage {
+fn until(stack: &WorkerTestEnv, name: &str) -> JobMessage {
     let script = "while [ -d \"$1\" ] && [ ! -e \"$1/$2\" ]; do sleep 0.02; done; echo \"$2\"";
     let argv = json!(["sh", "-c", script, "sh", stack.outbox, name]);
     stack.message("shell-command", json!({ "argv": argv }))
@@ -291,8 +291,8 @@ fn until(stack: &Stack, name: &str) -> JobMessage {
 
 #[tokio::test]
 async fn a_killed_worker_is_spoken_for_by_the_next_one_at_once() {
-    let mut stack = Stack::new().await;
-    let line = Line::new(&mut stack).await;
+    let mut stack = WorkerTestEnv::new().await;
+    let line = BrokerProxy::new(&mut stack).await;
     let mut first = process(&stack).spawn().expect("started");
     let queue = stack.topology.job_queue(&stack.worker_id, "shell-command");
     eventually("it takes work", async || stack.queue(&queue).await.is_some_and(|(_, consumers)| consumers > 0)).await;
@@ -346,7 +346,7 @@ async fn a_killed_worker_is_spoken_for_by_the_next_one_at_once() {
 
 #[tokio::test]
 async fn two_processes_share_a_folder_and_never_a_file() {
-    let stack = Stack::new().await;
+    let stack = WorkerTestEnv::new().await;
     let start =
         |outbox: &Path| process(&stack).env("MILVAION_OUTBOX", outbox).stderr(Stdio::piped()).spawn().expect("started");
     let first = start(&stack.outbox);
@@ -367,7 +367,7 @@ async fn two_processes_share_a_folder_and_never_a_file() {
 
 #[tokio::test]
 async fn a_worker_with_a_damaged_outbox_says_so_and_works() {
-    let stack = Stack::new().await;
+    let stack = WorkerTestEnv::new().await;
     fs::create_dir_all(&stack.outbox).expect("made");
     fs::write(file(&stack), "no database at all ".repeat(500)).expect("written");
     let running = process(&stack).stderr(Stdio::piped()).spawn().expect("started");

@@ -1,0 +1,329 @@
+//! The job form: the strings somebody typed, and the definition they come to.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{FieldError, JobInput, is_valid_name};
+use crate::{rules_form, schema_form};
+use milvaion_protocol::{id::JobId, message::MAX_JOB_DATA_BYTES};
+use milvaion_schedule::{rules::Rules, schedule::Schedule};
+
+mod schedule;
+
+/// The job form as it is typed. Every field is text, absent ones are empty.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobForm {
+    /// The job to change; empty creates one.
+    pub id: String,
+    /// The version the form was drawn from; empty when creating.
+    pub version: String,
+    /// See [`JobInput::display_name`].
+    pub display_name: String,
+    /// See [`JobInput::description`].
+    pub description: String,
+    /// Separated by commas.
+    pub tags: String,
+    /// `worker/type`.
+    pub target: String,
+    /// `form` or `json`: which of the two the input is read from.
+    pub input_mode: String,
+    /// The generated fields by property name.
+    pub input: BTreeMap<String, String>,
+    /// The JSON tab.
+    pub input_json: String,
+    /// `cron`, `every`, `once` or `manual`.
+    pub kind: String,
+    /// The expression.
+    pub cron: String,
+    /// Its zone, and that of `once`.
+    pub zone: String,
+    /// A whole number.
+    pub every: String,
+    /// `seconds`, `minutes`, `hours` or `days`.
+    pub every_unit: String,
+    /// What it is counted from: `fire` (also when empty) or `end`.
+    pub every_from: String,
+    /// Local date and time in `zone`, as a browser writes it: `2026-11-21T09:00`.
+    pub once: String,
+    /// `on` when the job is to be active. Absent means paused, as browsers leave out an unticked box.
+    pub is_active: String,
+    /// 1 to 5; empty means 3.
+    pub priority: String,
+    /// Seconds; empty means the worker's default.
+    pub timeout_seconds: String,
+    /// The rules by field name; see [`rules_form`].
+    pub rules: BTreeMap<String, String>,
+}
+
+impl JobForm {
+    /// The form that shows `job` for an edit.
+    #[must_use]
+    pub fn from_job(id: JobId, version: i32, job: &JobInput) -> Self {
+        let mut form = Self {
+            id: id.to_string(),
+            version: version.to_string(),
+            display_name: job.display_name.clone(),
+            description: job.description.clone(),
+            tags: job.tags.join(", "),
+            target: format!("{}/{}", job.worker_id, job.job_type),
+            input_mode: "form".into(),
+            input: schema_form::to_field_texts(&job.job_data),
+            input_json: serde_json::to_string_pretty(&job.job_data).unwrap_or_default(),
+            zone: "UTC".into(),
+            every_unit: "seconds".into(),
+            is_active: if job.is_active { "on".into() } else { String::new() },
+            priority: job.priority.to_string(),
+            timeout_seconds: job.timeout_seconds.map(|s| s.to_string()).unwrap_or_default(),
+            ..Self::default()
+        };
+        form.show_schedule(&job.schedule);
+        form.rules = rules_form::write(&job.rules, &form.zone);
+        form
+    }
+
+    /// The rules part alone.
+    ///
+    /// # Errors
+    ///
+    /// The wrong fields, named `rules.NAME`.
+    pub fn rules(&self) -> Result<Rules, Vec<FieldError>> {
+        rules_form::read(&self.rules, &self.zone_or_utc())
+    }
+
+    fn zone_or_utc(&self) -> String {
+        let zone = self.zone.trim();
+        if zone.is_empty() { "UTC".into() } else { zone.to_owned() }
+    }
+
+    /// Checks everything that can be checked without a service. `schema` is the input's JSON Schema where it is known;
+    /// `now` refuses a `once` that is past.
+    ///
+    /// # Errors
+    ///
+    /// One entry for each wrong field, in the order of the form.
+    pub fn check(&self, schema: Option<&Value>, now: DateTime<Utc>) -> Result<JobInput, Vec<FieldError>> {
+        let mut errors = Vec::new();
+        let display_name = self.display_name.trim().to_owned();
+        match display_name.chars().count() {
+            0 => errors.push(FieldError::new("display_name", "give the job a name")),
+            n if n > 200 => errors.push(FieldError::new("display_name", format!("at most 200 characters: it has {n}"))),
+            _ => {}
+        }
+        let description = self.description.trim().to_owned();
+        if description.chars().count() > 2_000 {
+            errors.push(FieldError::new("description", "at most 2,000 characters"));
+        }
+        let tags = self.tags(&mut errors);
+        let (worker_id, job_type) = self.target(&mut errors);
+        let job_data = self.job_data(schema).unwrap_or_else(|wrong| {
+            errors.extend(wrong);
+            Value::Null
+        });
+        let schedule = self.schedule().unwrap_or_else(|wrong| {
+            errors.extend(wrong);
+            Schedule::Manual
+        });
+        if let Schedule::Once { at } = &schedule
+            && *at <= now
+            && self.id.is_empty()
+        {
+            errors.push(FieldError::new("once", "that moment is past: choose one to come"));
+        }
+        let rules = self.rules().unwrap_or_else(|wrong| {
+            // The schedule may have said the same about the zone.
+            let new: Vec<_> = wrong.into_iter().filter(|error| !errors.contains(error)).collect();
+            errors.extend(new);
+            Rules::default()
+        });
+        let priority = self.number("priority", &self.priority, 3, 1..=5, &mut errors);
+        let timeout_seconds = if self.timeout_seconds.trim().is_empty() {
+            None
+        } else {
+            Some(self.number("timeout_seconds", &self.timeout_seconds, 0, 1..=86_400, &mut errors))
+        };
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        Ok(JobInput {
+            display_name,
+            description,
+            tags,
+            worker_id,
+            job_type,
+            job_data,
+            schedule,
+            is_active: !self.is_active.is_empty(),
+            priority: u8::try_from(priority).unwrap_or(3),
+            timeout_seconds,
+            rules,
+        })
+    }
+
+    fn tags(&self, errors: &mut Vec<FieldError>) -> Vec<String> {
+        let mut tags: Vec<String> = Vec::new();
+        for tag in self.tags.split(',').map(str::trim).filter(|tag| !tag.is_empty()) {
+            if !tags.iter().any(|known| known == tag) {
+                tags.push(tag.to_owned());
+            }
+        }
+        if tags.len() > 20 {
+            errors.push(FieldError::new("tags", "at most 20 tags"));
+        }
+        if tags.iter().any(|tag| tag.chars().count() > 50) {
+            errors.push(FieldError::new("tags", "a tag has at most 50 characters"));
+        }
+        tags
+    }
+
+    fn target(&self, errors: &mut Vec<FieldError>) -> (String, String) {
+        match self.target.split_once('/') {
+            Some((worker, job_type)) if is_valid_name(worker) && is_valid_name(job_type) => {
+                (worker.to_owned(), job_type.to_owned())
+            }
+            _ => {
+                errors.push(FieldError::new("target", "choose what the job runs"));
+                (String::new(), String::new())
+            }
+        }
+    }
+
+    /// The input, from the tab in force.
+    ///
+    /// # Errors
+    ///
+    /// The wrong fields: `input.NAME` or `input_json`.
+    pub fn job_data(&self, schema: Option<&Value>) -> Result<Value, Vec<FieldError>> {
+        let data = match schema {
+            Some(schema) if self.input_mode != "json" => schema_form::build_input(schema, &self.input)?,
+            _ => parse_input_json(&self.input_json).map_err(|message| vec![FieldError::new("input_json", message)])?,
+        };
+        if data.to_string().len() > MAX_JOB_DATA_BYTES {
+            return Err(vec![FieldError::new(
+                "input_json",
+                "the input has more than 64 KiB: keep large data elsewhere",
+            )]);
+        }
+        Ok(data)
+    }
+
+    fn number(
+        &self,
+        field: &str,
+        text: &str,
+        default: u32,
+        range: std::ops::RangeInclusive<u32>,
+        errors: &mut Vec<FieldError>,
+    ) -> u32 {
+        let text = text.trim();
+        if text.is_empty() {
+            return default;
+        }
+        match text.parse::<u32>() {
+            Ok(n) if range.contains(&n) => n,
+            _ => {
+                errors.push(FieldError::new(
+                    field,
+                    format!("write a whole number from {} to {}: got {text}", range.start(), range.end()),
+                ));
+                default
+            }
+        }
+    }
+}
+
+/// JSON as people type it; nothing means an empty object.
+///
+/// # Errors
+///
+/// A sentence that says where.
+pub fn parse_input_json(text: &str) -> Result<Value, String> {
+    if text.trim().is_empty() {
+        return Ok(Value::Object(serde_json::Map::new()));
+    }
+    if text.len() > 2 * MAX_JOB_DATA_BYTES {
+        return Err("the input has more than 64 KiB: keep large data elsewhere".into());
+    }
+    let value: Value = serde_json::from_str(text).map_err(|error| format!("this is not JSON: {error}"))?;
+    if value.is_object() {
+        Ok(value)
+    } else {
+        Err("the input must be a JSON object, as in {\"key\": \"value\"}".into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn form() -> JobForm {
+        JobForm {
+            display_name: "Nightly".into(),
+            target: "local/http-request".into(),
+            input_mode: "json".into(),
+            input_json: "{\"url\": \"http://localhost\"}".into(),
+            kind: "cron".into(),
+            cron: "0 3 * * *".into(),
+            zone: "Europe/Warsaw".into(),
+            is_active: "on".into(),
+            ..JobForm::default()
+        }
+    }
+
+    fn wrong(form: &JobForm) -> Vec<String> {
+        let now = "2026-01-01T00:00:00Z".parse().expect("instant");
+        form.check(None, now).expect_err("wrong").into_iter().map(|error| error.field).collect()
+    }
+
+    #[test]
+    fn every_wrong_field_is_named_at_once() {
+        let form = JobForm {
+            display_name: " ".into(),
+            target: "nothing".into(),
+            input_json: "{".into(),
+            cron: "61 * * * *".into(),
+            priority: "9".into(),
+            timeout_seconds: "-1".into(),
+            ..form()
+        };
+        assert_eq!(wrong(&form), ["display_name", "target", "input_json", "cron", "priority", "timeout_seconds"]);
+    }
+
+    #[test]
+    fn a_job_survives_its_form() {
+        let now = "2026-01-01T00:00:00Z".parse().expect("instant");
+        let schema = serde_json::json!({"properties": {"url": {"type": "string"}}, "required": ["url"]});
+        for schedule in [
+            Schedule::Cron { expression: "0 3 * * *".into(), zone: "Europe/Warsaw".into() },
+            Schedule::every(7_200),
+            Schedule::Once { at: "2026-06-01T09:00:05Z".parse().expect("instant") },
+            Schedule::Manual,
+        ] {
+            let job = JobInput { schedule, ..form().check(None, now).expect("valid") };
+            let id = JobId::from_parts(now, [1; 10]);
+            let back = JobForm::from_job(id, 3, &job).check(Some(&schema), now).expect("valid");
+            assert_eq!(back, job);
+        }
+    }
+
+    #[test]
+    fn once_is_read_in_the_zone_and_refused_when_past() {
+        let form = JobForm { kind: "once".into(), once: "2026-07-01T09:00".into(), ..form() };
+        let now = "2026-01-01T00:00:00Z".parse().expect("instant");
+        let job = form.check(None, now).expect("valid");
+        assert_eq!(job.schedule, Schedule::Once { at: "2026-07-01T07:00:00Z".parse().expect("instant") });
+        let past = JobForm { once: "2025-07-01T09:00".into(), ..form };
+        assert_eq!(wrong(&past), ["once"]);
+    }
+
+    #[test]
+    fn an_absurd_rhythm_is_refused() {
+        let form = JobForm { kind: "every".into(), every: "99999999999999999999".into(), ..form() };
+        assert_eq!(wrong(&form), ["every"]);
+        let form = JobForm { every: "9999999999999".into(), every_unit: "days".into(), ..form };
+        assert_eq!(wrong(&form), ["every"]);
+    }
+}

@@ -1,0 +1,325 @@
+//! One failure: what is known of it, and the two ways to settle it.
+
+use leptos::{ev, html, prelude::*, server_fn::ServerFn, task::spawn_local};
+use leptos_meta::Title;
+use leptos_router::{NavigateOptions, hooks::use_navigate};
+use milvaion_api::{failures::FailureRow, permissions::Permission};
+use milvaion_protocol::id::OccurrenceId;
+
+use super::{
+    REFRESH_INTERVAL,
+    display::{CauseBadge, cause_description},
+    failure_row::FailureStateBadge,
+    keep_current,
+};
+use crate::{
+    api::{
+        failures::{
+            FAILURE_RETRIED_NOTICE, ResolveFailures, RetryFailure, get_failure, resolve_failures, resolve_notice,
+            retry_failure,
+        },
+        session::FlashView,
+    },
+    components::{
+        copy_button::CopyButton,
+        form::{ErrorSummary, FormField, described_by},
+        icon::Icon,
+        input_form::{capitalized, error_of, problems, textarea_html},
+        page_header::{Breadcrumbs, PageHeader},
+        session_context::may,
+        time::Time,
+        toast::{ToastKind, toasts},
+    },
+    live::{ThrottledRefresh, throttled_refresh},
+};
+
+/// The page.
+#[component]
+pub fn FailureDetail(failure: FailureRow, flash: FlashView) -> impl IntoView {
+    let id = failure.occurrence_id;
+    let name = failure.job_name.clone();
+    let fingerprint = failure.fingerprint.clone();
+    let input = serde_json::to_string_pretty(&failure.job_data).unwrap_or_default();
+    let exception = failure.exception.clone();
+    let data = RwSignal::new(failure);
+    let refresh = throttled_refresh(REFRESH_INTERVAL, move || get_failure(id), move |read| data.set(read));
+    keep_current(&refresh);
+
+    let is_open = Memo::new(move |_| data.with(|data| data.resolved_at.is_none()));
+    let is_retried = Memo::new(move |_| data.with(|data| data.retried_as.is_some()));
+    let whole: Vec<_> = flash.error.iter().map(|text| (String::new(), text.clone())).collect();
+    let steps = vec![
+        ("/failed".to_owned(), "Failures".to_owned()),
+        (format!("/failed/{fingerprint}"), "Of this cause".to_owned()),
+    ];
+    let below = if may(Permission::SettleFailures) {
+        let (retry, resolve) = match flash.typed("form").as_str() {
+            "resolve" => (FlashView::default(), flash),
+            _ => (flash, FlashView::default()),
+        };
+        view! {
+            <RetryForm id input is_retried flash=retry/>
+            <ResolveForm id is_open flash=resolve refresh/>
+        }
+        .into_any()
+    } else {
+        text_block("input", "Input", input).into_any()
+    };
+    view! {
+        <Title text=format!("{name} · Failure")/>
+        <Breadcrumbs steps here=name.clone()/>
+        <PageHeader title=name.clone()>
+            <a class="btn" href=format!("/occurrences/{id}")>
+                <Icon name="list-checks"/>
+                "Occurrence and log"
+            </a>
+        </PageHeader>
+        <ErrorSummary errors=whole/>
+        <div class="stack">
+            <FailureFacts data/>
+            {exception.map(|text| text_block("exception", "Exception", text))}
+            {below}
+        </div>
+    }
+}
+
+#[component]
+fn FailureFacts(data: RwSignal<FailureRow>) -> impl IntoView {
+    let first = data.get_untracked();
+    let id = first.occurrence_id.to_string();
+    let state = move || view! { <FailureStateBadge row=data.get()/> };
+    let settled = move || {
+        data.with(|data| {
+            let at = data.resolved_at?;
+            let by = data.resolved_by.clone().map(|who| format!(" by {who}"));
+            Some(view! {
+                <dt>"Settled"</dt>
+                <dd><Time at=at/>{by}</dd>
+            })
+        })
+    };
+    let note = move || {
+        data.with(|data| data.resolution_note.clone()).map(|note| {
+            view! {
+                <dt>"Note"</dt>
+                <dd>{note}</dd>
+            }
+        })
+    };
+    view! {
+        <section class="card" aria-labelledby="facts">
+            <h2 class="card-title" id="facts">"What happened"</h2>
+            <dl class="kv">
+                <dt>"State"</dt>
+                <dd id="failure-state">{state}</dd>
+                {settled}
+                {note}
+                <dt>"Cause"</dt>
+                <dd class="cluster">
+                    <CauseBadge cause=first.cause/>
+                    <span class="muted">{cause_description(first.cause)}</span>
+                </dd>
+                <dt>"Failed"</dt>
+                <dd><Time at=first.failed_at/></dd>
+                <dt>"Attempt"</dt>
+                <dd>{first.attempt}</dd>
+                <dt>"Job"</dt>
+                <dd>
+                    <a href=format!("/jobs/{}", first.job_id)>{first.job_name}</a>
+                    <span class="muted">{format!(" version {}", first.job_version)}</span>
+                </dd>
+                <dt>"Runs"</dt>
+                <dd class="mono">{format!("{}/{}", first.worker_id, first.job_type)}</dd>
+                <dt>"Occurrence"</dt>
+                <dd class="cluster">
+                    <a class="mono" href=format!("/occurrences/{id}")>{id.clone()}</a>
+                    <CopyButton text=id what="occurrence id"/>
+                </dd>
+            </dl>
+        </section>
+    }
+}
+
+fn text_block(id: &'static str, title: &'static str, text: String) -> impl IntoView {
+    let heading = format!("{id}-title");
+    view! {
+        <section id=id aria-labelledby=heading>
+            <div class="cluster">
+                <h2 id=heading.clone()>{title}</h2>
+                <CopyButton text=text.clone() what=title.to_lowercase()/>
+            </div>
+            <pre class="code wrap" tabindex="0" role="region" aria-label=format!("{title}, the whole text")>{text}</pre>
+        </section>
+    }
+}
+
+/// Runs it again, with the input that failed or another.
+#[component]
+fn RetryForm(
+    id: OccurrenceId,
+    /// The input that failed.
+    input: String,
+    is_retried: Memo<bool>,
+    /// What a plain form left.
+    flash: FlashView,
+) -> impl IntoView {
+    let toasts = toasts();
+    let navigate = use_navigate();
+    let typed = flash.typed("input_json");
+    let text = if typed.is_empty() { input } else { typed };
+    let note = flash.typed("note");
+    let wrong = RwSignal::new(flash.fields);
+    let input_error = error_of(wrong.into(), "input_json");
+    let note_error = error_of(wrong.into(), "note");
+    let whole = Signal::derive(move || {
+        let whole = wrong.get().into_iter().filter(|error| !matches!(error.field.as_str(), "input_json" | "note"));
+        let named = |error: milvaion_api::requests::FieldError| match error.field.as_str() {
+            "" => capitalized(&error.message),
+            field => format!("{}: {}", field.trim_start_matches("input."), error.message),
+        };
+        whole.map(|error| (String::new(), named(error))).collect::<Vec<_>>()
+    });
+    let (field, why, force) =
+        (NodeRef::<html::Textarea>::new(), NodeRef::<html::Input>::new(), NodeRef::<html::Input>::new());
+    let is_busy = RwSignal::new(false);
+    let run = move |event: ev::SubmitEvent| {
+        event.prevent_default();
+        let (Some(field), Some(why)) = (field.get_untracked(), why.get_untracked()) else { return };
+        if is_busy.get_untracked() {
+            return;
+        }
+        is_busy.set(true);
+        let force = force.get_untracked().is_some_and(|force| force.checked());
+        let navigate = navigate.clone();
+        spawn_local(async move {
+            let answer = retry_failure(id, field.value(), why.value(), force).await;
+            let _ = is_busy.try_set(false);
+            match answer {
+                Ok(made) => {
+                    toasts.show(ToastKind::Success, FAILURE_RETRIED_NOTICE);
+                    navigate(&format!("/occurrences/{made}"), NavigateOptions::default());
+                }
+                Err(error) => {
+                    let _ = wrong.try_set(problems(&error));
+                }
+            }
+        });
+    };
+    let again = move || {
+        is_retried.get().then(|| {
+            view! {
+                <label class="check">
+                    <input type="checkbox" name="force" value="true" node_ref=force/>
+                    <span>"Retry it once more, although it was retried before"</span>
+                </label>
+            }
+        })
+    };
+    view! {
+        <section class="card" aria-labelledby="retry-title">
+            <h2 class="card-title" id="retry-title">"Run it again"</h2>
+            <form method="post" action=RetryFailure::PATH class="stack" on:submit=run>
+                <ErrorSummary errors=whole/>
+                <input type="hidden" name="id" value=id.to_string()/>
+                <FormField
+                    id="retry-input"
+                    label="Input as JSON"
+                    hint="The input that failed. Change it to run this once with another one; the job itself stays as it is."
+                    error=input_error
+                >
+                    <textarea
+                        id="retry-input"
+                        name="input_json"
+                        class="input-mono"
+                        rows="6"
+                        spellcheck="false"
+                        autocapitalize="off"
+                        aria-describedby=described_by("retry-input")
+                        aria-invalid=move || input_error.get().is_some().then_some("true")
+                        node_ref=field
+                        inner_html=textarea_html(&text)
+                    ></textarea>
+                </FormField>
+                <FormField id="retry-note" label="Reason" hint="Kept with the failure and the new occurrence." optional=true error=note_error>
+                    <input
+                        type="text"
+                        id="retry-note"
+                        name="note"
+                        maxlength="500"
+                        value=note
+                        autocomplete="off"
+                        aria-describedby=described_by("retry-note")
+                        aria-invalid=move || note_error.get().is_some().then_some("true")
+                        node_ref=why
+                    />
+                </FormField>
+                {again}
+                <div class="form-actions">
+                    <button type="submit" class="btn btn-primary" aria-disabled=move || is_busy.get().then_some("true")>
+                        <Icon name="rotate-cw"/>
+                        "Retry"
+                    </button>
+                </div>
+            </form>
+        </section>
+    }
+}
+
+/// Settles it without running anything.
+#[component]
+fn ResolveForm(id: OccurrenceId, is_open: Memo<bool>, flash: FlashView, refresh: ThrottledRefresh) -> impl IntoView {
+    let toasts = toasts();
+    let typed = flash.typed("note");
+    let wrong = RwSignal::new(flash.fields);
+    let error = error_of(wrong.into(), "note");
+    let note = NodeRef::<html::Input>::new();
+    let resolve = move |event: ev::SubmitEvent| {
+        event.prevent_default();
+        let note = note.get_untracked().map(|note| note.value()).unwrap_or_default();
+        let refresh = refresh.clone();
+        spawn_local(async move {
+            match resolve_failures(vec![id], false, Default::default(), 1, note, String::new()).await {
+                Ok(resolved) => {
+                    let _ = wrong.try_set(Vec::new());
+                    toasts.show(ToastKind::Success, resolve_notice(&resolved));
+                }
+                Err(error) => match problems(&error).as_slice() {
+                    found if found.iter().any(|error| error.field == "note") => {
+                        let _ = wrong.try_set(found.to_vec());
+                    }
+                    _ => toasts.show(ToastKind::Error, error.to_string()),
+                },
+            }
+            refresh.request();
+        });
+    };
+    view! {
+        <section class="card" aria-labelledby="resolve-title" hidden=move || !is_open.get()>
+            <h2 class="card-title" id="resolve-title">"Resolve it"</h2>
+            <p class="muted">"It counts as settled and leaves the list of open ones. Nothing runs again."</p>
+            <form method="post" action=ResolveFailures::PATH class="stack" on:submit=resolve>
+                <input type="hidden" name="ids[]" value=id.to_string()/>
+                <input type="hidden" name="back" value=format!("/failed/{id}")/>
+                <FormField id="resolve-note" label="Note" hint="What was done about it, for whoever looks later." optional=true error>
+                    <input
+                        type="text"
+                        id="resolve-note"
+                        name="note"
+                        maxlength="2000"
+                        value=typed
+                        autocomplete="off"
+                        aria-describedby=described_by("resolve-note")
+                        aria-invalid=move || error.get().is_some().then_some("true")
+                        node_ref=note
+                    />
+                </FormField>
+                <div class="form-actions">
+                    <button type="submit" class="btn">
+                        <Icon name="check"/>
+                        "Resolve"
+                    </button>
+                </div>
+            </form>
+        </section>
+    }
+}

@@ -1,0 +1,73 @@
+//! A failure as a line, and what became of it.
+
+use leptos::prelude::*;
+use milvaion_api::failures::FailureRow;
+
+use super::{
+    bulk_actions::{RowCheckbox, RowSelection},
+    display::CauseBadge,
+};
+use crate::{
+    components::{icon::Icon, time::Time},
+    format::clip,
+};
+
+/// How much of an exception's first line a row has room for.
+const NOTE_MAX_CHARS: usize = 200;
+
+/// A failure in the list of its cause, with a box before it when it can be chosen.
+pub(super) fn failure_row(row: FailureRow, chosen: Option<RowSelection>) -> impl IntoView {
+    let id = row.occurrence_id.to_string();
+    let is_open = row.resolved_at.is_none();
+    let name = format!("the failure of {} at {}", row.job_name, crate::format::utc(row.failed_at));
+    let choose = chosen.map(|chosen| {
+        let choose = is_open.then(|| view! { <RowCheckbox chosen id=id.clone() name/> });
+        view! { <td class="col-narrow" data-label=is_open.then_some("Choose")>{choose}</td> }
+    });
+    let note = row.exception.as_deref().map(|text| clip(text, NOTE_MAX_CHARS));
+    view! {
+        <tr data-id=id.clone() data-state=if is_open { "open" } else { "resolved" }>
+            {choose}
+            <th scope="row" data-label="Failure">
+                <a class="row-link" href=format!("/failed/{id}")>{row.job_name.clone()}</a>
+                <div class="row-note">{note}</div>
+            </th>
+            <td data-label="Failed"><Time at=row.failed_at relative=true/></td>
+            <td data-label="Cause"><CauseBadge cause=row.cause/></td>
+            <td data-label="Attempt" class="num">{row.attempt}</td>
+            <td data-label="State"><FailureStateBadge row/></td>
+        </tr>
+    }
+}
+
+/// Whether a failure is open, or what became of it.
+#[component]
+pub fn FailureStateBadge(
+    /// Which.
+    row: FailureRow,
+) -> impl IntoView {
+    let Some(_) = row.resolved_at else {
+        return view! { <span class="badge" data-status="failed"><Icon name="circle-dot"/><span>"Open"</span></span> }
+            .into_any();
+    };
+    match row.retried_as {
+        Some(made) => view! {
+            <span class="cluster">
+                <span class="badge" data-status="retrying"><Icon name="rotate-cw"/><span>"Retried"</span></span>
+                <a href=format!("/occurrences/{made}")>"as this occurrence"</a>
+            </span>
+        }
+        .into_any(),
+        None => {
+            let by = row.resolved_by.map(|who| format!("by {who}"));
+            view! {
+                <span class="cluster">
+                    <span class="badge" data-status="completed"><Icon name="check"/><span>"Resolved"</span></span>
+                    " "
+                    <span class="muted">{by}</span>
+                </span>
+            }
+            .into_any()
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Failures by cause: what most of them have in common is what there is to repair.
+
+use leptos::{ev, html, prelude::*};
+use leptos_router::{NavigateOptions, hooks::use_navigate};
+use milvaion_api::{
+    failures::{FailureCause, FailureFilter, FailureGroup},
+    page::ListPage,
+};
+
+use super::{
+    REFRESH_INTERVAL,
+    display::{CauseBadge, cause_label},
+    keep_current, state_chips, url,
+};
+use crate::{
+    api::failures::failure_groups,
+    components::{empty_state::EmptyState, icon::Icon, time::Time},
+    format::{clip, count, plural},
+    live::throttled_refresh,
+};
+
+/// How much of an exception's first line a row has room for.
+const NOTE_MAX_CHARS: usize = 160;
+/// How many failures the server counts at most.
+const COUNTED_FAILURES_LIMIT: i64 = 20_000;
+
+/// The list.
+#[component]
+pub fn FailureGroupList(filter: FailureFilter, page: ListPage<FailureGroup>) -> impl IntoView {
+    let shown = RwSignal::new(page);
+    let asked = filter.clone();
+    let refresh =
+        throttled_refresh(REFRESH_INTERVAL, move || failure_groups(asked.clone()), move |read| shown.set(read));
+    keep_current(&refresh);
+
+    let is_empty = Memo::new(move |_| shown.with(|page| page.rows.is_empty()));
+    let rows = move || shown.with(|page| page.rows.clone());
+    // A link to a cause keeps what the reader has narrowed the list to, but for what a cause has only one of.
+    let below = FailureFilter { cause: None, text: None, after: None, ..filter.clone() };
+    let row = move |group: FailureGroup| group_row(group, &below);
+    let next = {
+        let filter = filter.clone();
+        move || {
+            let after = shown.with(|page| page.next.clone())?;
+            Some(url::failures_url("/failed", &FailureFilter { after: Some(after), ..filter.clone() }))
+        }
+    };
+    let first =
+        filter.after.is_some().then(|| url::failures_url("/failed", &FailureFilter { after: None, ..filter.clone() }));
+    let is_bounded =
+        move || shown.with(|page| page.rows.iter().map(|group| group.count).sum::<i64>() >= COUNTED_FAILURES_LIMIT);
+    let total = move || {
+        let causes = shown.with(|page| i64::try_from(page.rows.len()).unwrap_or(i64::MAX));
+        let more = if is_bounded() { ", counted are the newest 20,000 failures" } else { "" };
+        format!("{}{more}", plural(causes, "cause"))
+    };
+    let empty = nothing(&filter);
+    view! {
+        <div class="stack">
+            <FailureFilterBar filter/>
+            <div hidden=move || !is_empty.get()>{empty}</div>
+            <div class="table-wrap" hidden=move || is_empty.get()>
+                <table class="table table-cards" id="failure-groups">
+                    <caption class="sr-only">"Failures by cause, most numerous first"</caption>
+                    <thead>
+                        <tr>
+                            <th scope="col">"Failure"</th>
+                            <th scope="col">"Job"</th>
+                            <th scope="col">"Cause"</th>
+                            <th scope="col" class="num">"How many"</th>
+                            <th scope="col">"First"</th>
+                            <th scope="col">"Last"</th>
+                        </tr>
+                    </thead>
+                    <tbody>
+                        <For each=rows key=|group| (group.fingerprint.clone(), group.count, group.last_at) children=row/>
+                    </tbody>
+                </table>
+            </div>
+            <nav class="pager" aria-label="Pages">
+                <span>{total}</span>
+                {first.map(|href| view! { <a class="btn btn-small" href=href>"First page"</a> })}
+                {move || next().map(|href| view! { <a class="btn btn-small" rel="next" href=href>"Next page"</a> })}
+            </nav>
+        </div>
+    }
+}
+
+fn group_row(group: FailureGroup, below: &FailureFilter) -> impl IntoView + use<> {
+    let href = url::failures_url(&format!("/failed/{}", group.fingerprint), below);
+    let others = (group.jobs > 1).then(|| format!(" and {}", plural(group.jobs - 1, "other job")));
+    let note = if group.note.is_empty() { "No message".to_owned() } else { clip(&group.note, NOTE_MAX_CHARS) };
+    view! {
+        <tr data-fingerprint=group.fingerprint>
+            <th scope="row" data-label="Failure">
+                <a class="row-link" href=href>{note}</a>
+            </th>
+            <td data-label="Job">
+                <a href=format!("/jobs/{}", group.job_id)>{group.job_name}</a>
+                {others}
+            </td>
+            <td data-label="Cause"><CauseBadge cause=group.cause/></td>
+            <td data-label="How many" class="num">{count(group.count)}</td>
+            <td data-label="First"><Time at=group.first_at relative=true/></td>
+            <td data-label="Last"><Time at=group.last_at relative=true/></td>
+        </tr>
+    }
+}
+
+/// Words, cause, state and job.
+#[component]
+fn FailureFilterBar(filter: FailureFilter) -> impl IntoView {
+    let text = filter.text.clone().unwrap_or_default();
+    let options: Vec<_> = FailureCause::ALL
+        .into_iter()
+        .map(|cause| view! { <option value=cause.as_str() selected=filter.cause == Some(cause)>{cause_label(cause)}</option> })
+        .collect();
+    let hidden = [
+        (
+            "state",
+            url::STATE_FILTERS
+                .into_iter()
+                .find(|(_, _, state)| *state == filter.resolved)
+                .map(|(word, _, _)| word.to_owned()),
+        ),
+        ("job", filter.job_id.map(|id| id.to_string())),
+    ];
+    let hidden: Vec<_> = hidden
+        .into_iter()
+        .filter_map(|(name, value)| Some(view! { <input type="hidden" name=name value=value?/> }))
+        .collect();
+    let chips = {
+        let filter = filter.clone();
+        state_chips(filter.resolved, move |resolved| {
+            url::failures_url("/failed", &FailureFilter { resolved, after: None, ..filter.clone() })
+        })
+    };
+    let one_job = filter.job_id.map(|_| {
+        let href = url::failures_url("/failed", &FailureFilter { job_id: None, after: None, ..filter.clone() });
+        view! {
+            <a class="chip" href=href aria-current="true">
+                "Of one job"
+                <Icon name="x"/>
+                <span class="sr-only">", show those of all jobs"</span>
+            </a>
+        }
+    });
+    let field = NodeRef::<html::Input>::new();
+    let select = NodeRef::<html::Select>::new();
+    let navigate = use_navigate();
+    let search = move |event: ev::SubmitEvent| {
+        event.prevent_default();
+        let text = field.get_untracked().map(|field| field.value().trim().to_owned()).filter(|text| !text.is_empty());
+        let cause = select.get_untracked().and_then(|select| FailureCause::parse(&select.value()));
+        let wanted = FailureFilter { text, cause, after: None, ..filter.clone() };
+        navigate(&url::failures_url("/failed", &wanted), NavigateOptions::default());
+    };
+    view! {
+        <div class="filterbar">
+            <form method="get" action="/failed" class="filterbar grow" role="search" on:submit=search>
+                <div class="field grow">
+                    <label class="sr-only" for="q">"Search failures"</label>
+                    <input
+                        type="search"
+                        id="q"
+                        name="q"
+                        value=text.clone()
+                        prop:value=text
+                        placeholder="Job or exception"
+                        autocomplete="off"
+                        maxlength="200"
+                        node_ref=field
+                    />
+                </div>
+                <div class="field">
+                    <label class="sr-only" for="cause">"Cause"</label>
+                    <select id="cause" name="cause" node_ref=select>
+                        <option value="">"Any cause"</option>
+                        {options}
+                    </select>
+                </div>
+                {hidden}
+                <button type="submit" class="btn">
+                    <Icon name="search"/>
+                    "Search"
+                </button>
+            </form>
+            {chips}
+            {one_job}
+        </div>
+    }
+}
+
+fn nothing(filter: &FailureFilter) -> AnyView {
+    let is_narrow =
+        filter.job_id.is_some() || filter.cause.is_some() || filter.text.is_some() || filter.after.is_some();
+    if is_narrow || filter.resolved == Some(true) {
+        let text = if filter.resolved == Some(false) {
+            "Only open failures are looked for. Resolved ones are under Resolved and All."
+        } else {
+            "Words are looked for in names of jobs and in exceptions."
+        };
+        view! {
+            <EmptyState icon="search" title="No failure fits" text>
+                <a class="btn" href="/failed">"Show all open failures"</a>
+            </EmptyState>
+        }
+        .into_any()
+    } else {
+        view! {
+            <EmptyState
+                icon="circle-check"
+                title="Nothing is open"
+                text="What fails for good, after its last attempt, is kept here until somebody runs it again or resolves it."
+            >
+                <a class="btn" href="/failed?state=all">"Show resolved ones too"</a>
+            </EmptyState>
+        }
+        .into_any()
+    }
+}

@@ -1,0 +1,196 @@
+//! What failed for good and waits for somebody to settle it, by cause; and messages nobody could read.
+//!
+//! Two thousand failures have three causes, so the first page shows the causes. One cause has a page with its failures,
+//! and one failure a page with all that is known of it and the input to run it again with.
+
+pub mod bulk_actions;
+pub mod dead_letters;
+pub mod display;
+pub mod failure_detail;
+pub mod failure_row;
+pub mod group_detail;
+pub mod group_list;
+
+mod url;
+
+use std::time::Duration;
+
+use leptos::prelude::*;
+use leptos_meta::Title;
+use leptos_router::hooks::{use_params_map, use_query_map};
+use milvaion_api::{
+    events::LiveEvent,
+    failures::{DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow},
+    page::ListPage,
+};
+use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
+use serde::{Deserialize, Serialize};
+
+use self::{
+    dead_letters::DeadLetterList, failure_detail::FailureDetail, group_detail::FailureGroupDetail,
+    group_list::FailureGroupList,
+};
+use crate::{
+    api::{
+        failures::{failure_groups, get_failure, list_dead_letters, list_failures},
+        session::{FlashView, take_flash},
+    },
+    components::{loading::render_page, page_header::PageHeader},
+    error::AppError,
+    live::{LiveUpdates, ThrottledRefresh, is_resync, use_live_updates},
+};
+
+/// How often these pages read again at most while failures come in.
+const REFRESH_INTERVAL: Duration = Duration::from_millis(700);
+/// How often they read again when nothing is heard: what somebody else settles makes no event.
+const IDLE_REFRESH_INTERVAL: Duration = Duration::from_secs(20);
+
+/// What the page at `/failed` is asked for, and what it shows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+enum FailuresTab {
+    Groups(FailureFilter, ListPage<FailureGroup>),
+    DeadLetters(DeadLetterFilter, ListPage<DeadLetterRow>, FlashView),
+}
+
+/// `/failed`. What it shows is in its address: `tab`, `state`, `job`, `cause`, `q`, `after`, `before`.
+#[component]
+pub fn FailuresPage() -> impl IntoView {
+    let query = use_query_map();
+    let is_dead_letters = Memo::new(move |_| query.with(|query| query.get_str("tab") == Some("dead-letters")));
+    let asked = Memo::new(move |_| {
+        query.with(|query| {
+            if query.get_str("tab") == Some("dead-letters") {
+                let before = query.get_str("before").and_then(|id| id.parse().ok());
+                Err(DeadLetterFilter {
+                    resolved: url::parse_resolved(query),
+                    before,
+                    limit: dead_letters::DEAD_LETTERS_PER_PAGE,
+                })
+            } else {
+                Ok(url::parse_filter(query))
+            }
+        })
+    });
+    let data = Resource::new_blocking(
+        move || asked.get(),
+        |asked| async move {
+            Ok::<_, AppError>(match asked {
+                Ok(filter) => FailuresTab::Groups(filter.clone(), failure_groups(filter).await?),
+                Err(filter) => {
+                    let flash = take_flash("failures".into()).await?.unwrap_or_default();
+                    FailuresTab::DeadLetters(filter.clone(), list_dead_letters(filter).await?, flash)
+                }
+            })
+        },
+    );
+    let current = move |dead_letters: bool| (is_dead_letters.get() == dead_letters).then_some("page");
+    view! {
+        <Title text=move || if is_dead_letters.get() { "Dead letters · Failures" } else { "Failures" }/>
+        <PageHeader title="Failures" sub="What failed for good and waits for somebody to settle it."/>
+        <nav class="tabs" aria-label="Failures and dead letters">
+            <a href="/failed" aria-current=move || current(false)>"Failures by cause"</a>
+            <a href="/failed?tab=dead-letters" aria-current=move || current(true)>"Dead letters"</a>
+        </nav>
+        {render_page(data, |shown| match shown {
+            FailuresTab::Groups(filter, page) => view! { <FailureGroupList filter page/> }.into_any(),
+            FailuresTab::DeadLetters(filter, page, flash) => view! { <DeadLetterList filter page flash/> }.into_any(),
+        })}
+    }
+}
+
+/// What the page below it shows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+enum FailurePageData {
+    Group(Box<FailureGroup>, FailureFilter, ListPage<FailureRow>, FlashView),
+    Failure(Box<FailureRow>, FlashView),
+}
+
+/// `/failed/:key`: the key is a fingerprint, for all failures of one cause, or the id of the occurrence that failed.
+#[component]
+pub fn FailurePage() -> impl IntoView {
+    let params = use_params_map();
+    let query = use_query_map();
+    let asked = Memo::new(move |_| {
+        let key = params.with(|params| params.get("key").unwrap_or_default());
+        (key, query.with(url::parse_filter))
+    });
+    let data = Resource::new_blocking(
+        move || asked.get(),
+        |(key, filter)| async move {
+            if let Ok(id) = key.parse::<OccurrenceId>() {
+                let failure = get_failure(id).await?;
+                // The two forms of this page are of two calls, and each leaves its own.
+                let flash = match take_flash("failure".into()).await? {
+                    Some(flash) => flash,
+                    None => take_flash("failures".into()).await?.unwrap_or_default(),
+                };
+                return Ok(FailurePageData::Failure(Box::new(failure), flash));
+            }
+            let filter = FailureFilter { fingerprint: Some(key), cause: None, text: None, ..filter };
+            let (group, page) = load_group(filter.clone()).await?;
+            let flash = take_flash("failures".into()).await?.unwrap_or_default();
+            Ok(FailurePageData::Group(Box::new(group), filter, page, flash))
+        },
+    );
+    render_page(data, |shown| match shown {
+        FailurePageData::Group(group, filter, page, flash) => {
+            view! { <FailureGroupDetail group=*group filter page flash/> }.into_any()
+        }
+        FailurePageData::Failure(failure, flash) => view! { <FailureDetail failure=*failure flash/> }.into_any(),
+    })
+}
+
+/// A cause and a page of its failures.
+async fn load_group(filter: FailureFilter) -> Result<(FailureGroup, ListPage<FailureRow>), AppError> {
+    let whole = FailureFilter { resolved: None, after: None, ..filter.clone() };
+    let group = failure_groups(whole).await?.rows.into_iter().next();
+    let group = group.ok_or_else(|| {
+        let error = AppError::NotFound("There are no failures of this cause, or none that are still kept.".into());
+        #[cfg(feature = "ssr")]
+        let error = crate::api::with_error_status(error);
+        error
+    })?;
+    Ok((group, list_failures(filter).await?))
+}
+
+/// Reads again when something has failed, when something may have been missed, and now and then.
+fn keep_current(refresh: &ThrottledRefresh) {
+    if use_context::<LiveUpdates>().is_some_and(LiveUpdates::received_recently) {
+        refresh.request();
+    }
+    use_live_updates({
+        let refresh = refresh.clone();
+        move |envelope| {
+            let is_news = match &envelope.event {
+                LiveEvent::Occurrences { rows } => {
+                    rows.iter().any(|row| matches!(row.status, OccurrenceStatus::Failed | OccurrenceStatus::TimedOut))
+                }
+                _ => is_resync(envelope),
+            };
+            if is_news {
+                refresh.request();
+            }
+        }
+    });
+    let refresh = refresh.clone();
+    Effect::new(move |_| {
+        let refresh = refresh.clone();
+        let timer = set_interval_with_handle(move || refresh.request(), IDLE_REFRESH_INTERVAL);
+        on_cleanup(move || {
+            if let Ok(timer) = timer {
+                timer.clear();
+            }
+        });
+    });
+}
+
+/// The chips that narrow a list to a state.
+fn state_chips(resolved: Option<bool>, address: impl Fn(Option<bool>) -> String) -> impl IntoView {
+    let chips: Vec<_> = url::STATE_FILTERS
+        .into_iter()
+        .map(|(_, word, state)| {
+            view! { <a class="chip" href=address(state) aria-current=(resolved == state).then_some("true")>{word}</a> }
+        })
+        .collect();
+    view! { <div class="chips" role="group" aria-label="State">{chips}</div> }
+}

@@ -1,0 +1,163 @@
+//! What a job runs: its name, and one of the types that workers have announced.
+
+use leptos::prelude::*;
+use milvaion_api::{requests::JobForm, views::JobTypeView};
+
+use crate::{
+    api::session::query_value,
+    components::{
+        empty_state::EmptyState, form::FieldErrorText, icon::Icon, input_form::FormState, schedule_field::TextField,
+    },
+    format::plural,
+};
+
+/// `worker/type`, as the form sends it.
+pub(super) fn target_of(known: &JobTypeView) -> String {
+    format!("{}/{}", known.worker_id, known.info.job_type)
+}
+
+/// The first section of the form.
+#[component]
+pub fn JobTypeSection(
+    /// The form it is in.
+    state: FormState,
+    /// The types to choose from.
+    types: Vec<JobTypeView>,
+    /// The type of the job that is edited, which may no longer be announced.
+    own: Option<String>,
+    /// What is chosen.
+    target: RwSignal<String>,
+    /// Called with what was chosen anew.
+    #[prop(into)]
+    on_target: Callback<String>,
+    /// What stands in the fields at first.
+    form: JobForm,
+) -> impl IntoView {
+    let error = state.error("target");
+    let is_new = form.id.is_empty();
+    let nothing = (types.is_empty() && own.is_none()).then(|| {
+        view! {
+            <EmptyState
+                icon="server"
+                title="No worker has announced what it can run"
+                text="Start a worker that is connected to the same broker. Its job types appear here after a reload."
+            >
+                <a class="btn" href="/workers">"See workers"</a>
+            </EmptyState>
+        }
+    });
+    let gone = own
+        .filter(|own| types.iter().all(|known| target_of(known) != *own))
+        .map(|own| view! { <UnannouncedTypeCard own target on_target/> });
+    let links = is_new.then(|| plain_links(&types));
+    let alive: Vec<(String, i64)> = types.iter().map(|known| (target_of(known), known.alive)).collect();
+    let waits = move || {
+        let chosen = target.get();
+        let is_alive =
+            alive.iter().find(|(known, _)| *known == chosen).map_or(chosen.is_empty(), |(_, alive)| *alive > 0);
+        (!is_alive).then(|| {
+            view! {
+                <div class="notice" data-kind="warn">
+                    <Icon name="triangle-alert"/>
+                    <p>"No live worker offers this. The job can be saved; what is due waits until one comes."</p>
+                </div>
+            }
+        })
+    };
+    let cards: Vec<_> = types.into_iter().map(|known| view! { <TypeCard known target on_target/> }).collect();
+    view! {
+        <fieldset class="form-section">
+            <legend>"What"</legend>
+            <TextField state field="display_name" label="Name" hint="How people find it. At most 200 characters." value=form.display_name/>
+            {nothing}
+            <fieldset class="type-cards" id="f-target" tabindex="-1" aria-describedby="f-target-error">
+                <legend>"Job type"</legend>
+                {gone}
+                {cards}
+            </fieldset>
+            <FieldErrorText id="f-target-error" error/>
+            {links}
+            <div role="status">{waits}</div>
+        </fieldset>
+    }
+}
+
+#[component]
+fn TypeCard(known: JobTypeView, target: RwSignal<String>, on_target: Callback<String>) -> impl IntoView {
+    let value = target_of(&known);
+    let chosen = value.clone();
+    let checked = target.with_untracked(|target| *target == value);
+    let JobTypeView { worker_id, info, alive } = known;
+    let live = if alive > 0 {
+        view! {
+            <span class="badge" data-status="active">
+                <Icon name="circle-check"/>
+                <span>{format!("{} live", plural(alive, "instance"))}</span>
+            </span>
+        }
+        .into_any()
+    } else {
+        view! {
+            <span class="badge" data-status="unknown">
+                <Icon name="wifi-off"/>
+                <span>"No live instance"</span>
+            </span>
+        }
+        .into_any()
+    };
+    view! {
+        <label class="type-card">
+            <input
+                type="radio"
+                name="form[target]"
+                value=value
+                checked=checked
+                on:change=move |_| on_target.run(chosen.clone())
+            />
+            <span>
+                <strong>{info.job_type}</strong>
+                <span class="muted">{format!("on {worker_id}")}</span>
+                <span>{info.description}</span>
+                <span>{live}</span>
+            </span>
+        </label>
+    }
+}
+
+/// The type of an edited job that nobody announces any more.
+#[component]
+fn UnannouncedTypeCard(own: String, target: RwSignal<String>, on_target: Callback<String>) -> impl IntoView {
+    let (worker, job_type) = own.split_once('/').unwrap_or(("", &own));
+    let words = (job_type.to_owned(), format!("on {worker}"));
+    let checked = target.with_untracked(|target| *target == own);
+    let chosen = own.clone();
+    view! {
+        <label class="type-card">
+            <input type="radio" name="form[target]" value=own checked=checked on:change=move |_| on_target.run(chosen.clone())/>
+            <span>
+                <strong>{words.0}</strong>
+                <span class="muted">{words.1}</span>
+                <span>"No longer announced by any worker."</span>
+            </span>
+        </label>
+    }
+}
+
+/// Without scripts the fields of a type are drawn by the server: by asking for the page again, with that type.
+fn plain_links(types: &[JobTypeView]) -> impl IntoView + use<> {
+    let links: Vec<_> = types
+        .iter()
+        .map(|known| {
+            let href = format!("/jobs/new?type={}", query_value(&target_of(known)));
+            view! { <li><a href=href>{format!("{} on {}", known.info.job_type, known.worker_id)}</a></li> }
+        })
+        .collect();
+    (!links.is_empty()).then(|| {
+        view! {
+            <div class="hide-js">
+                <p class="hint">"Choose here first: the page then shows the fields of that type."</p>
+                <ul>{links}</ul>
+            </div>
+        }
+    })
+}

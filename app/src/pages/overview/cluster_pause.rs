@@ -1,0 +1,195 @@
+//! The switch that stops everything from being fired, and the banner that stands while it is thrown.
+//!
+//! Both are plain forms; a script takes their place. The switch is quiet, for it is seldom wanted, and asks for a reason,
+//! because whoever looks next sees nothing run and asks themselves why. The banner is loud for the same cause.
+
+use leptos::{ev, html, prelude::*, server_fn::ServerFn, task::spawn_local};
+use milvaion_api::views::ClusterPause;
+
+use crate::{
+    api::{
+        cluster::{
+            CLUSTER_PAUSED_NOTICE, CLUSTER_RESUMED_NOTICE, PauseCluster, ResumeCluster, pause_cluster, resume_cluster,
+        },
+        session::FlashView,
+    },
+    browser,
+    components::{
+        dialog::Dialog,
+        form::{ErrorSummary, FormField, described_by},
+        icon::Icon,
+        input_form::{error_of, problems},
+        time::Time,
+        toast::{ToastKind, toasts},
+    },
+};
+
+/// Says since when, by whom and why everything is paused, and lets it go on.
+#[component]
+pub fn ClusterPauseBanner(
+    /// The pause, while there is one.
+    pause: RwSignal<Option<ClusterPause>>,
+    /// Whether the person who reads may resume.
+    may_resume: bool,
+    /// Hears when it was resumed.
+    on_change: Callback<()>,
+) -> impl IntoView {
+    let banner = move |pause: ClusterPause| {
+        let by = format!("Paused by {} since ", pause.by);
+        let why = format!(": {} Nothing is fired until somebody resumes.", sentence(&pause.reason));
+        view! {
+            <div class="notice" data-kind="warn" id="paused">
+                <Icon name="circle-pause"/>
+                <p>{by} <Time at=pause.since/> {why}</p>
+                {may_resume.then(|| view! { <ResumeForm on_change/> })}
+            </div>
+        }
+    };
+    // The region stands from the start: one that arrives together with its text is not read out.
+    view! { <div role="status">{move || pause.get().map(banner)}</div> }
+}
+
+/// `text` with a full stop, unless it ends with a sign of its own.
+fn sentence(text: &str) -> String {
+    let text = text.trim();
+    if text.ends_with(['.', '!', '?', '…']) { text.to_owned() } else { format!("{text}.") }
+}
+
+#[component]
+fn ResumeForm(on_change: Callback<()>) -> impl IntoView {
+    let toasts = toasts();
+    let is_busy = RwSignal::new(false);
+    let resume = move |event: ev::SubmitEvent| {
+        event.prevent_default();
+        if is_busy.get_untracked() {
+            return;
+        }
+        is_busy.set(true);
+        spawn_local(async move {
+            let answer = resume_cluster().await;
+            let _ = is_busy.try_set(false);
+            match answer {
+                Ok(()) => toasts.show(ToastKind::Success, CLUSTER_RESUMED_NOTICE),
+                Err(error) => toasts.show(ToastKind::Error, error.to_string()),
+            }
+            let _ = on_change.try_run(());
+        });
+    };
+    view! {
+        <form method="post" action=ResumeCluster::PATH on:submit=resume>
+            <button type="submit" class="btn" aria-disabled=move || is_busy.get().then_some("true")>
+                <Icon name="play"/>
+                "Resume"
+            </button>
+        </form>
+    }
+}
+
+/// Pauses everything and says why: in a dialog, or without scripts below a line that opens.
+#[component]
+pub fn PauseAllButton(
+    /// What a plain form left.
+    flash: FlashView,
+    /// Hears when it was paused.
+    on_change: Callback<()>,
+) -> impl IntoView {
+    let open = RwSignal::new(false);
+    let was_refused = !flash.fields.is_empty();
+    view! {
+        <button type="button" class="btn btn-quiet needs-js" on:click=move |_| open.set(true)>
+            <Icon name="pause"/>
+            "Pause all schedules…"
+        </button>
+        <Dialog open id="pause-all-title" title="Pause all schedules?">
+            <PauseAllForm field="pause-all-reason" flash=FlashView::default() open on_change/>
+        </Dialog>
+        <details class="hide-js" open=was_refused>
+            <summary>"Pause all schedules"</summary>
+            <PauseAllForm field="plain-pause-all-reason" flash open on_change/>
+        </details>
+    }
+}
+
+#[component]
+fn PauseAllForm(
+    /// The id of its only field.
+    field: &'static str,
+    flash: FlashView,
+    open: RwSignal<bool>,
+    on_change: Callback<()>,
+) -> impl IntoView {
+    let toasts = toasts();
+    let typed = flash.typed("reason");
+    let wrong = RwSignal::new(flash.fields);
+    let reason_error = error_of(wrong.into(), "reason");
+    let whole = Signal::derive(move || {
+        let whole = wrong.get().into_iter().filter(|error| error.field != "reason");
+        whole.map(|error| (String::new(), error.message)).collect::<Vec<_>>()
+    });
+    let reason = NodeRef::<html::Input>::new();
+    let is_busy = RwSignal::new(false);
+    let pause = move |event: ev::SubmitEvent| {
+        event.prevent_default();
+        let Some(reason) = reason.get_untracked() else { return };
+        if is_busy.get_untracked() {
+            return;
+        }
+        is_busy.set(true);
+        spawn_local(async move {
+            let answer = pause_cluster(reason.value()).await;
+            let _ = is_busy.try_set(false);
+            match answer {
+                Ok(()) => {
+                    let _ = wrong.try_set(Vec::new());
+                    let _ = open.try_set(false);
+                    toasts.show(ToastKind::Success, CLUSTER_PAUSED_NOTICE);
+                    let _ = on_change.try_run(());
+                }
+                Err(error) => {
+                    let _ = wrong.try_set(problems(&error));
+                    browser::focus(field);
+                }
+            }
+        });
+    };
+    view! {
+        <form method="post" action=PauseCluster::PATH class="stack" on:submit=pause>
+            <ErrorSummary errors=whole/>
+            <p>
+                "No job is fired until somebody resumes, and what waits for its turn goes on waiting. What runs already runs on. Each job's misfire policy says what becomes of the times that pass meanwhile."
+            </p>
+            <FormField id=field label="Reason" hint="Everybody sees it while nothing runs." error=reason_error>
+                <input
+                    type="text"
+                    id=field
+                    name="reason"
+                    maxlength="500"
+                    value=typed
+                    autocomplete="off"
+                    required
+                    aria-describedby=described_by(field)
+                    aria-invalid=move || reason_error.get().is_some().then_some("true")
+                    node_ref=reason
+                />
+            </FormField>
+            <div class="dialog-actions">
+                <button type="button" class="btn needs-js" on:click=move |_| open.set(false)>"Cancel"</button>
+                <button type="submit" class="btn btn-primary" aria-disabled=move || is_busy.get().then_some("true")>
+                    "Pause all schedules"
+                </button>
+            </div>
+        </form>
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_ends_with_one_sign() {
+        assert_eq!(sentence("the disk is full"), "the disk is full.");
+        assert_eq!(sentence("The disk is full. "), "The disk is full.");
+        assert_eq!(sentence("full!"), "full!");
+    }
+}

@@ -1,0 +1,90 @@
+//! Jobs by the thousand, defined in one statement.
+
+use anyhow::ensure;
+use chrono::{DateTime, Duration, Utc};
+use milvaion_protocol::id::JobId;
+use sqlx::PgPool;
+
+use crate::harness::{BenchEnv, JOB_TYPE, WORKER_ID};
+
+/// Every second.
+pub(crate) const EVERY_SECOND: &str = r#"{"kind": "every", "seconds": 1}"#;
+/// Once, whenever `next_fire_at` says.
+pub(crate) const ONE_TIME: &str = r#"{"kind": "once", "at": "2000-01-01T00:00:00Z"}"#;
+/// Every thirty days: defined, but not due while anything is measured.
+pub(crate) const EVERY_MONTH: &str = r#"{"kind": "every", "seconds": 2592000}"#;
+
+/// Some jobs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct JobBatch {
+    pub(crate) count: i64,
+    pub(crate) schedule: &'static str,
+    /// When the first is due; none means that they are paused.
+    pub(crate) first: Option<DateTime<Utc>>,
+    /// Over how long the others are spread.
+    pub(crate) spread: Duration,
+    /// 1 to 5; 3 is what nobody asked to be otherwise.
+    pub(crate) priority: i16,
+}
+
+impl Default for JobBatch {
+    fn default() -> Self {
+        Self { count: 1, schedule: ONE_TIME, first: None, spread: Duration::zero(), priority: 3 }
+    }
+}
+
+/// An instant inside a UUIDv7, which the database cannot make by itself yet.
+pub(crate) const UUID7_FUNCTION: &str = "CREATE OR REPLACE FUNCTION bench_uuid7(at timestamptz) RETURNS uuid LANGUAGE sql VOLATILE AS $$ \
+     SELECT (lpad(to_hex(floor(extract(epoch FROM at) * 1000)::bigint), 12, '0') || '-7' || substr(gen_random_uuid()::text, 16))::uuid $$";
+
+impl JobBatch {
+    /// Defines them. Returns ids and due instants.
+    pub(crate) async fn insert(self, pool: &PgPool) -> anyhow::Result<Vec<(JobId, Option<DateTime<Utc>>)>> {
+        sqlx::query(UUID7_FUNCTION).execute(pool).await?;
+        let statement = "INSERT INTO jobs (id, display_name, worker_id, job_type, job_data, schedule, next_fire_at, priority, \
+                                           is_active, created_at, created_by, modified_at, modified_by) \
+             SELECT bench_uuid7(now()), 'Bench ' || n, $1, $2, '{}', $3::jsonb, \
+                    $4::timestamptz + n * interval '1 microsecond' * ($5::float8 / greatest($6::bigint, 1)), $7, \
+                    $4 IS NOT NULL, now(), 'bench', now(), 'bench' \
+               FROM generate_series(0, $6::bigint - 1) AS n \
+             RETURNING id, next_fire_at";
+        let rows: Vec<(uuid::Uuid, Option<DateTime<Utc>>)> = sqlx::query_as(statement)
+            .bind(WORKER_ID)
+            .bind(JOB_TYPE)
+            .bind(self.schedule)
+            .bind(self.first)
+            .bind(self.spread.num_microseconds().unwrap_or_default() as f64)
+            .bind(self.count)
+            .bind(self.priority)
+            .fetch_all(pool)
+            .await?;
+        sqlx::query("ANALYZE jobs").execute(pool).await?;
+        Ok(rows.into_iter().map(|(id, at)| (JobId(id), at)).collect())
+    }
+}
+
+/// Runs fifty occurrences, so that queues are declared, connections open and statements prepared before anything counts.
+pub(crate) async fn warm_up(env: &BenchEnv) -> anyhow::Result<()> {
+    let first = Some(milvaion_server::clock::machine_now());
+    let job_batch = JobBatch { count: 50, first, ..JobBatch::default() };
+    let due = job_batch.insert(&env.pool).await?;
+    env.notify_due(&due).await?;
+    env.wait_until("the warm-up", async || {
+        let done = "SELECT count(*) FROM occurrences WHERE status = 2 AND job_id = ANY($1)";
+        let ids: Vec<uuid::Uuid> = due.iter().map(|(id, _)| id.0).collect();
+        Ok(sqlx::query_scalar::<_, i64>(done).bind(ids).fetch_one(&env.pool).await? == 50)
+    })
+    .await
+}
+
+/// Pauses every job.
+pub(crate) async fn pause(env: &BenchEnv) -> anyhow::Result<()> {
+    let ids: Vec<uuid::Uuid> = sqlx::query_scalar(
+        "UPDATE jobs SET is_active = false, next_fire_at = NULL WHERE is_active AND next_fire_at < now() + interval '1 hour' RETURNING id",
+    )
+    .fetch_all(&env.pool)
+    .await?;
+    let gone: Vec<_> = ids.into_iter().map(|id| (JobId(id), None)).collect();
+    ensure!(gone.len() < 1_000_000, "too many jobs are due");
+    env.notify_due(&gone).await
+}

@@ -1,0 +1,69 @@
+//! Where the time goes: how long occurrences spent in each stage, and what processor time a thousand of them cost each
+//! process.
+
+use chrono::{DateTime, Utc};
+use sqlx::PgPool;
+
+use crate::process_stats::ProcessGroup;
+
+/// The stages of an occurrence, each with the difference that measures it. `last_heartbeat` is when the server stored
+/// the last report; `published_at` is when it noted that the broker has confirmed, which a quick worker may be ahead of.
+const OCCURRENCE_STAGES: [(&str, &str); 6] = [
+    ("due to created", "created_at - scheduled_for"),
+    ("created to confirmed", "published_at - created_at"),
+    ("created to started", "started_at - created_at"),
+    ("started to ended", "ended_at - started_at"),
+    ("ended to stored", "last_heartbeat - ended_at"),
+    ("due to stored", "last_heartbeat - scheduled_for"),
+];
+
+/// Between two instants.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MeasurementWindow {
+    pub(crate) from: DateTime<Utc>,
+    pub(crate) upto: DateTime<Utc>,
+}
+
+impl MeasurementWindow {
+    /// How many occurrences were stored as Completed in it.
+    pub(crate) async fn completed(self, pool: &PgPool) -> anyhow::Result<i64> {
+        let statement =
+            "SELECT count(*) FROM occurrences WHERE status = 2 AND last_heartbeat >= $1 AND last_heartbeat < $2";
+        Ok(sqlx::query_scalar(statement).bind(self.from).bind(self.upto).fetch_one(pool).await?)
+    }
+
+    /// Prints how long they spent where; those of one priority, or all.
+    pub(crate) async fn print_stages(self, pool: &PgPool, priority: Option<i16>) -> anyhow::Result<()> {
+        for (name, difference) in OCCURRENCE_STAGES {
+            let statement = format!(
+                "SELECT coalesce(percentile_disc(ARRAY[0.5, 0.99]) WITHIN GROUP \
+                        (ORDER BY extract(epoch FROM {difference})::float8 * 1000), '{{0, 0}}') \
+                   FROM occurrences \
+                  WHERE status = 2 AND last_heartbeat >= $1 AND last_heartbeat < $2 AND priority = coalesce($3, priority)"
+            );
+            let found: Vec<f64> = sqlx::query_scalar(sqlx::AssertSqlSafe(statement))
+                .bind(self.from)
+                .bind(self.upto)
+                .bind(priority)
+                .fetch_one(pool)
+                .await?;
+            if let [p50, p99] = found[..] {
+                println!("    {name:<22} p50 {p50:>8.1} ms   p99 {p99:>8.1} ms");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Prints what processor time a thousand occurrences took.
+pub(crate) fn print_cpu(process_groups: &[ProcessGroup], before: &[f64], after: &[f64], occurrences: i64) {
+    let thousands = (occurrences as f64 / 1e3).max(0.001);
+    let mut total = 0.0;
+    let mut parts = Vec::new();
+    for ((process_group, before), after) in process_groups.iter().zip(before).zip(after) {
+        let cost = (after - before) / thousands;
+        total += cost;
+        parts.push(format!("{} {cost:.3}", process_group.name));
+    }
+    println!("    processor seconds for 1,000: {}; together {total:.3}", parts.join(", "));
+}

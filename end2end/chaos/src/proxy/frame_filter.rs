@@ -1,0 +1,195 @@
+//! As much of AMQP 0-9-1 as it takes to find confirmations and deliveries in what a broker sends, and messages in what a
+//! process sends.
+//!
+//! A frame is a byte of type, two of channel, four of length, as many bytes, and an end mark. In a method frame the first
+//! four bytes name class and method. A broker's `basic.ack` is always a confirmation: only clients acknowledge deliveries.
+//! A process greets with eight bytes that are no frame.
+
+use std::sync::{
+    PoisonError,
+    atomic::{AtomicU32, Ordering},
+};
+
+use super::{LinkState, copy::LinkDirection};
+
+const FRAME_HEADER_LEN: usize = 7;
+const METHOD_FRAME: u8 = 1;
+const PROTOCOL_HEADER_LEN: usize = 8;
+const BASIC_PUBLISH: [u8; 4] = [0, 60, 0, 40];
+const BASIC_DELIVER: [u8; 4] = [0, 60, 0, 60];
+const BASIC_ACK: [u8; 4] = [0, 60, 0, 80];
+
+/// Takes one way of a connection apart.
+pub(super) struct FrameFilter {
+    way: LinkDirection,
+    /// What of the greeting is still to come.
+    greeting: usize,
+    /// What has come of a frame that is not complete yet.
+    rest: Vec<u8>,
+}
+
+/// What may go on.
+pub(super) struct FilteredBytes {
+    pub(super) bytes: Vec<u8>,
+    /// Whether the connection ends with it.
+    pub(super) is_last: bool,
+}
+
+impl FrameFilter {
+    pub(super) fn new(way: LinkDirection) -> Self {
+        Self { way, greeting: if way == LinkDirection::Up { PROTOCOL_HEADER_LEN } else { 0 }, rest: Vec::new() }
+    }
+
+    pub(super) fn pass(&mut self, bytes: &[u8], state: &LinkState) -> FilteredBytes {
+        let (greeting, bytes) = bytes.split_at(self.greeting.min(bytes.len()));
+        self.greeting -= greeting.len();
+        self.rest.extend_from_slice(bytes);
+        let mut passed = FilteredBytes { bytes: greeting.to_vec(), is_last: false };
+        let mut read = 0;
+        while let Some(frame) = first(&self.rest[read..]) {
+            read += frame.len();
+            match (self.way, kind(frame)) {
+                (LinkDirection::Up, Some(BASIC_PUBLISH)) if lose_one(&state.to_swallow) => {
+                    state.swallowed.fetch_add(1, Ordering::SeqCst);
+                    passed.is_last = true;
+                    break;
+                }
+                (LinkDirection::Down, Some(BASIC_ACK)) if lose_one(&state.to_drop) => {
+                    state.dropped.fetch_add(1, Ordering::SeqCst);
+                    if state.to_drop.load(Ordering::SeqCst) == 0 {
+                        passed.is_last = true;
+                        break;
+                    }
+                    continue;
+                }
+                (LinkDirection::Down, Some(BASIC_DELIVER)) => note(frame, state),
+                _ => {}
+            }
+            passed.bytes.extend_from_slice(frame);
+        }
+        self.rest.drain(..read);
+        passed
+    }
+}
+
+/// The first frame, if all of it has come.
+fn first(bytes: &[u8]) -> Option<&[u8]> {
+    let length = bytes.get(3..FRAME_HEADER_LEN)?;
+    let length = u32::from_be_bytes(length.try_into().ok()?) as usize;
+    bytes.get(..FRAME_HEADER_LEN + length + 1)
+}
+
+fn kind(frame: &[u8]) -> Option<[u8; 4]> {
+    (frame[0] == METHOD_FRAME).then(|| frame.get(FRAME_HEADER_LEN..FRAME_HEADER_LEN + 4)?.try_into().ok()).flatten()
+}
+
+fn lose_one(count: &AtomicU32) -> bool {
+    count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
+}
+
+/// The routing key ends with the occurrence; before it stand the consumer's tag, the delivery's number, whether it is a
+/// redelivery, and the exchange.
+fn note(frame: &[u8], state: &LinkState) {
+    let short = |bytes: &[u8]| Some(1 + usize::from(*bytes.first()?));
+    let occurrence = (|| {
+        let mut rest = frame.get(FRAME_HEADER_LEN + 4..)?;
+        rest = rest.get(short(rest)? + 9..)?;
+        rest = rest.get(short(rest)?..)?;
+        let key = std::str::from_utf8(rest.get(1..short(rest)?)?).ok()?;
+        key.rsplit_once('.').map(|(_, occurrence)| occurrence.to_owned())
+    })();
+    if let Some(occurrence) = occurrence {
+        *state.delivered.lock().unwrap_or_else(PoisonError::into_inner).entry(occurrence).or_default() += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        collections::HashMap,
+        sync::{Mutex, atomic::AtomicU64},
+    };
+
+    use super::*;
+
+    fn state(to_drop: u32) -> LinkState {
+        LinkState {
+            amqp: true,
+            mode: Default::default(),
+            cuts: Default::default(),
+            to_drop: AtomicU32::new(to_drop),
+            dropped: AtomicU64::new(0),
+            to_swallow: AtomicU32::new(0),
+            swallowed: AtomicU64::new(0),
+            delivered: Mutex::default(),
+        }
+    }
+
+    fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
+        [&[kind, 0, 1], &length[..], payload, &[0xce]].concat()
+    }
+
+    fn ack(number: u8) -> Vec<u8> {
+        frame(METHOD_FRAME, &[0, 60, 0, 80, 0, 0, 0, 0, 0, 0, 0, number, 0])
+    }
+
+    fn deliver(key: &str) -> Vec<u8> {
+        let mut payload = vec![0, 60, 0, 60, 3];
+        payload.extend(b"tag");
+        payload.extend([0; 9]);
+        payload.push(4);
+        payload.extend(b"jobs");
+        payload.push(u8::try_from(key.len()).expect("short"));
+        payload.extend(key.as_bytes());
+        frame(METHOD_FRAME, &payload)
+    }
+
+    #[test]
+    fn what_comes_in_pieces_goes_on_whole_and_in_order() {
+        let sent = [frame(8, &[]), ack(1), frame(3, b"a body"), ack(2)].concat();
+        let (mut frames, state) = (FrameFilter::new(LinkDirection::Down), state(0));
+        let got: Vec<u8> = sent.chunks(3).flat_map(|piece| frames.pass(piece, &state).bytes).collect();
+        assert_eq!(got, sent);
+    }
+
+    #[test]
+    fn a_confirmation_is_lost_and_the_connection_ends_with_the_last_one() {
+        let (mut frames, state) = (FrameFilter::new(LinkDirection::Down), state(2));
+        let one = frames.pass(&[frame(8, &[]), ack(1)].concat(), &state);
+        assert_eq!((one.bytes, one.is_last), (frame(8, &[]), false));
+        let two = frames.pass(&[ack(2), ack(3)].concat(), &state);
+        assert_eq!((two.bytes, two.is_last), (Vec::new(), true));
+        assert_eq!(state.dropped.into_inner(), 2);
+    }
+
+    #[test]
+    fn a_message_is_lost_and_the_connection_with_it() {
+        let (mut frames, state) = (FrameFilter::new(LinkDirection::Up), state(0));
+        state.to_swallow.store(1, Ordering::SeqCst);
+        let publish = frame(METHOD_FRAME, &[0, 60, 0, 40, 0, 0, 4]);
+        let sent = [b"AMQP\x00\x00\x09\x01".to_vec(), ack(1), publish.clone(), frame(3, b"a body")].concat();
+        let (mut got, mut is_over) = (Vec::new(), false);
+        for piece in sent.chunks(5) {
+            let passed = frames.pass(piece, &state);
+            got.extend(passed.bytes);
+            if passed.is_last {
+                is_over = true;
+                break;
+            }
+        }
+        assert!(is_over);
+        assert_eq!(got, sent[..sent.len() - publish.len() - frame(3, b"a body").len()]);
+        assert_eq!(state.swallowed.load(Ordering::SeqCst), 1);
+        let next = FrameFilter::new(LinkDirection::Up).pass(&sent, &state);
+        assert_eq!((next.bytes, next.is_last), (sent, false), "the next one arrives");
+    }
+
+    #[test]
+    fn deliveries_are_counted_by_occurrence() {
+        let (mut frames, state) = (FrameFilter::new(LinkDirection::Down), state(0));
+        frames.pass(&[deliver("w.quick.01"), deliver("w.quick.02"), deliver("w.quick.01")].concat(), &state);
+        let counted = state.delivered.into_inner().expect("nobody panicked");
+        assert_eq!(counted, HashMap::from([("01".to_owned(), 2), ("02".to_owned(), 1)]));
+    }
+}

@@ -1,0 +1,100 @@
+//! Messages that come more than once, and reports that come again long after.
+
+use anyhow::ensure;
+use rand::seq::SliceRandom;
+use serde_json::json;
+
+use super::{Scenario, ScenarioConfig, ScenarioMeasurements, ScenarioScript};
+use crate::{cluster::ChaosCluster, harness::ServiceHarness, tap::ExchangeTap, workload::JobPlan};
+
+pub(super) const MESSAGES_DUPLICATED: Scenario = Scenario {
+    id: "messages_duplicated",
+    title: "Every message is published three times more (count: times 10 s)",
+    short: 1,
+    long: 6,
+    play: |harness, config| Box::pin(doubled(harness, config)),
+};
+
+async fn doubled(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
+    ScenarioScript::new("messages_duplicated", json!({"slo_ms": 3_000}))
+        .play(
+            harness,
+            config,
+            async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, measurements: &mut ScenarioMeasurements| {
+                let exchanges = [(cluster.names.jobs_exchange(), "#")];
+                let tap = ExchangeTap::open(cluster.harness.rabbitmq.url(), &exchanges, 3).await?;
+                let fault = cluster.evidence.begin_fault("copy", "rabbitmq", "each message three times more");
+                cluster.run_for(f64::from(config.count) * 10.0).await;
+                tap.stop_copying();
+                cluster.evidence.end_fault(fault);
+                cluster.run_for(2.0).await;
+                let messages = tap.messages().len();
+                tap.close().await?;
+                measurements.figures.insert("messages", messages as f64);
+                measurements.at_least("copies_delivered", cluster.duplicate_deliveries() as f64, messages as f64 / 2.0);
+                Ok(())
+            },
+        )
+        .await
+}
+
+pub(super) const REPORTS_REPLAYED: Scenario = Scenario {
+    id: "reports_replayed",
+    title: "Every report and log line is played back three times, shuffled (count: times 10 s)",
+    short: 0,
+    long: 3,
+    play: |harness, config| Box::pin(replayed(harness, config)),
+};
+
+async fn replayed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
+    let mut script = ScenarioScript::new("reports_replayed", json!({"slo_ms": 3_000}));
+    // Whose second attempts are under way when what the first ones said comes again.
+    script.more = vec![JobPlan::every("flaky", 1).with_duration_ms(6_000)];
+    script
+        .play(
+            harness,
+            config,
+            async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, measurements: &mut ScenarioMeasurements| {
+                let (status, logs) = (cluster.names.status(), cluster.names.logs());
+                let exchanges = [(status.clone(), status.as_str()), (logs.clone(), logs.as_str())];
+                let tap = ExchangeTap::open(cluster.harness.rabbitmq.url(), &exchanges, 0).await?;
+                cluster.run_for(f64::from(config.count) * 10.0).await;
+                // What is to be played back must have ended, so that nothing may change any more.
+                let before = cluster.ended_rows().await?;
+                let mut messages: Vec<_> = std::iter::repeat_n(tap.messages(), 3).flatten().collect();
+                messages.shuffle(&mut cluster.random);
+                let fault = cluster.evidence.begin_fault("replay", "rabbitmq", format!("{} messages", messages.len()));
+                for one in &messages {
+                    tap.replay(one).await?;
+                }
+                cluster
+                    .wait_until("an end of the played back", async |cluster| Ok(cluster.waiting_reports().await? == 0))
+                    .await?;
+                cluster.run_for(2.0).await;
+                cluster.evidence.end_fault(fault);
+                let after = cluster.ended_rows().await?;
+                let changed = before.iter().filter(|row| !after.contains(*row)).count();
+                tap.close().await?;
+                measurements.figures.insert("messages_replayed", messages.len() as f64);
+                measurements.figures.insert("rows_compared", before.len() as f64);
+                measurements.at_most("rows_changed", changed as f64, 0.0);
+                ensure!(!before.is_empty(), "nothing had ended yet");
+                Ok(())
+            },
+        )
+        .await
+}
+
+impl ChaosCluster<'_> {
+    /// Everything about the occurrences that have ended, and how many log lines each has.
+    async fn ended_rows(&self) -> anyhow::Result<std::collections::HashSet<String>> {
+        let query = "SELECT to_jsonb(o)::text || ' ' ||
+                            (SELECT count(*) FROM occurrence_logs l WHERE l.occurrence_id = o.id)::text
+                       FROM occurrences o WHERE o.status IN (2, 3, 4, 5) AND o.ended_at < now() - interval '3 seconds'";
+        Ok(sqlx::query_scalar::<_, String>(query).fetch_all(&self.pool).await?.into_iter().collect())
+    }
+
+    async fn waiting_reports(&self) -> anyhow::Result<u32> {
+        Ok(self.queues().await?.values().sum())
+    }
+}

@@ -1,0 +1,184 @@
+//! Asks for things as people do, and notes what was asked and what was answered.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use milvaion_api::requests::JobForm;
+use milvaion_protocol::id::JobId;
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    api::{ApiClient, ApiReply},
+    cluster::DefinedJob,
+    evidence::{EvidenceWriter, now},
+    workload::{JobPlan, JobTiming},
+};
+
+/// How often something that got no answer is asked again.
+const MAX_REQUEST_ATTEMPTS: usize = 60;
+/// The pause before.
+const REQUEST_RETRY_DELAY: Duration = Duration::from_millis(500);
+
+/// Somebody at the dashboard. Clones are the same person.
+#[derive(Clone, Debug)]
+pub(crate) struct WorkloadDriver {
+    pub(crate) api: ApiClient,
+    evidence: Arc<EvidenceWriter>,
+    jobs: Arc<Mutex<Vec<DefinedJob>>>,
+    /// Which server is asked next.
+    turn: Arc<AtomicUsize>,
+}
+
+impl WorkloadDriver {
+    pub(crate) fn new(api: ApiClient, evidence: Arc<EvidenceWriter>) -> Self {
+        Self { api, evidence, jobs: Arc::default(), turn: Arc::default() }
+    }
+
+    /// Every job that was defined.
+    pub(crate) fn jobs(&self) -> Vec<DefinedJob> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The first job of a type that runs when it is asked for.
+    pub(crate) fn manual_job(&self, kind: &str) -> anyhow::Result<String> {
+        let jobs = self.jobs();
+        let job = jobs.iter().find(|job| job.plan.kind == kind && matches!(job.plan.when, JobTiming::Manual));
+        Ok(job.with_context(|| format!("there is no manual job of type {kind}"))?.id.clone())
+    }
+
+    /// Defines jobs. Everything must answer: this is before any fault.
+    pub(crate) async fn define(&self, plans: Vec<JobPlan>) -> anyhow::Result<()> {
+        #[derive(Serialize)]
+        struct SaveJobRequest {
+            form: JobForm,
+        }
+        for plan in plans {
+            let number = self.jobs().len() + 1;
+            let name = format!("{} {number}", plan.kind);
+            let mut form = JobForm::from_job(JobId::default(), 0, &plan.input(&name));
+            (form.id, form.version, form.input_mode) = (String::new(), String::new(), "json".into());
+            let invoked = now();
+            let reply = self.api.post(0, "save_job", &SaveJobRequest { form }).await;
+            let ApiReply::Done(id) = &reply else { bail!("{name} cannot be defined: {reply:?}") };
+            let line = json!({
+                "op": "define", "job": id, "occurrence": null, "key": null, "invoked": invoked, "returned": now(),
+                "outcome": "ok",
+            });
+            self.evidence.append("jobs.jsonl", &plan.evidence(id, &name));
+            self.evidence.append("ops.jsonl", &line);
+            let id = id.as_str().context("an id is a text")?.to_owned();
+            self.jobs.lock().unwrap_or_else(PoisonError::into_inner).push(DefinedJob { id, plan });
+        }
+        Ok(())
+    }
+
+    /// Asks for a run, again with the same key until somebody answers. Returns the occurrence, if somebody did.
+    pub(crate) async fn trigger(&self, job: &str, key: &str) -> Option<String> {
+        let form = json!({ "id": job, "idempotency_key": key });
+        let reply = self.insist("trigger", "trigger_job", job, None, Some(key), &form).await;
+        match reply {
+            ApiReply::Done(Value::String(occurrence)) => Some(occurrence),
+            _ => None,
+        }
+    }
+
+    /// Cancels an occurrence, until somebody answers.
+    pub(crate) async fn cancel(&self, job: &str, occurrence: &str) -> ApiReply {
+        let form = json!({ "id": occurrence });
+        self.insist("cancel", "cancel_occurrence", job, Some(occurrence), None, &form).await
+    }
+
+    /// Pauses or resumes a job, until somebody answers.
+    pub(crate) async fn set_active(&self, op: &'static str, job: &str) -> anyhow::Result<()> {
+        let form = json!({ "id": job, "active": op == "enable" });
+        match self.insist(op, "set_job_active", job, None, None, &form).await {
+            ApiReply::Done(_) => Ok(()),
+            reply => bail!("{op} {job}: {reply:?}"),
+        }
+    }
+
+    /// Takes every job that is still in the schedule out of it.
+    pub(crate) async fn retire_all(&self) -> anyhow::Result<()> {
+        for job in self.jobs() {
+            if !matches!(job.plan.when, JobTiming::Manual) {
+                self.set_active("retire", &job.id).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for a run each `period` until told to stop; every fifth of an `obedient` job is left to run into its own end,
+    /// the others are cancelled.
+    pub(crate) fn spawn_request_loop(
+        &self,
+        kind: &'static str,
+        period: Duration,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<RequestLoop> {
+        let (driver, job, until) = (self.clone(), self.manual_job(kind)?, stop.clone());
+        Ok(tokio::spawn(async move {
+            let mut number = 0;
+            loop {
+                tokio::select! {
+                    () = until.cancelled() => return,
+                    () = tokio::time::sleep(period) => {}
+                }
+                number += 1;
+                let key = format!("{kind}-{number}");
+                let Some(occurrence) = driver.trigger(&job, &key).await else { continue };
+                if kind == "obedient" {
+                    tokio::time::sleep(Duration::from_millis(300 + number % 5 * 400)).await;
+                    driver.cancel(&job, &occurrence).await;
+                }
+            }
+        }))
+    }
+
+    /// Asks one server after the other until one says yes or no, and notes each time.
+    async fn insist(
+        &self,
+        op: &'static str,
+        endpoint: &str,
+        job: &str,
+        occurrence: Option<&str>,
+        key: Option<&str>,
+        form: &Value,
+    ) -> ApiReply {
+        let mut tries = 0;
+        loop {
+            let server = self.turn.fetch_add(1, Ordering::Relaxed) % self.api.servers();
+            let invoked = now();
+            let reply = self.api.post(server, endpoint, form).await;
+            let answered = match &reply {
+                ApiReply::Done(Value::String(id)) if op == "trigger" => Some(id.as_str()),
+                _ => None,
+            };
+            let detail = match &reply {
+                ApiReply::Done(_) => None,
+                ApiReply::Refused(text) | ApiReply::Unknown(text) => Some(text),
+            };
+            let line = json!({
+                "op": op, "job": job, "occurrence": answered.or(occurrence), "key": key, "invoked": invoked,
+                "returned": if matches!(reply, ApiReply::Unknown(_)) { Value::Null } else { now().into() },
+                "outcome": reply.outcome(), "detail": detail,
+            });
+            self.evidence.append("ops.jsonl", &line);
+            tries += 1;
+            if !matches!(reply, ApiReply::Unknown(_)) || tries == MAX_REQUEST_ATTEMPTS {
+                return reply;
+            }
+            tokio::time::sleep(REQUEST_RETRY_DELAY).await;
+        }
+    }
+}
+
+/// Somebody who goes on asking.
+pub(crate) type RequestLoop = tokio::task::JoinHandle<()>;

@@ -1,0 +1,113 @@
+//! A delivery with what is written on its envelope, in plain values.
+
+use lapin::{
+    message::Delivery,
+    types::{AMQPValue, FieldTable},
+};
+use serde_json::{Map, Value};
+
+/// The most bytes of headers that are kept, as JSON.
+const MAX_HEADER_BYTES: usize = 16 * 1024;
+/// How deep headers may be nested. The broker's own are two deep.
+const MAX_HEADER_DEPTH: usize = 6;
+
+/// A message as it came.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RawMessage {
+    /// What it says.
+    pub body: Vec<u8>,
+    /// Its headers; only their names when they are too large.
+    pub headers: Value,
+    /// The exchange it was sent to.
+    pub exchange: String,
+    /// What it was sent with.
+    pub routing_key: String,
+}
+
+impl From<&Delivery> for RawMessage {
+    fn from(delivery: &Delivery) -> Self {
+        Self {
+            body: delivery.data.clone(),
+            headers: delivery.properties.headers().as_ref().map_or_else(|| Value::Object(Map::new()), headers),
+            exchange: clean(delivery.exchange.as_str()),
+            routing_key: clean(delivery.routing_key.as_str()),
+        }
+    }
+}
+
+fn headers(table: &FieldTable) -> Value {
+    let all = object(table, 0);
+    if all.to_string().len() <= MAX_HEADER_BYTES {
+        return all;
+    }
+    let names: Vec<String> =
+        table.inner().keys().take(50).map(|name| clean(name.as_str()).chars().take(100).collect()).collect();
+    serde_json::json!({ "tooLarge": names })
+}
+
+fn object(table: &FieldTable, depth: usize) -> Value {
+    Value::Object(table.inner().iter().map(|(name, value)| (clean(name.as_str()), json(value, depth + 1))).collect())
+}
+
+fn json(value: &AMQPValue, depth: usize) -> Value {
+    if depth > MAX_HEADER_DEPTH {
+        return Value::String("…".into());
+    }
+    match value {
+        AMQPValue::Boolean(value) => (*value).into(),
+        AMQPValue::ShortShortInt(value) => (*value).into(),
+        AMQPValue::ShortShortUInt(value) => (*value).into(),
+        AMQPValue::ShortInt(value) => (*value).into(),
+        AMQPValue::ShortUInt(value) => (*value).into(),
+        AMQPValue::LongInt(value) => (*value).into(),
+        AMQPValue::LongUInt(value) => (*value).into(),
+        AMQPValue::LongLongInt(value) => (*value).into(),
+        AMQPValue::Float(value) => (*value).into(),
+        AMQPValue::Double(value) => (*value).into(),
+        AMQPValue::Timestamp(value) => (*value).into(),
+        AMQPValue::ShortString(text) => clean(text.as_str()).into(),
+        AMQPValue::LongString(text) => clean(&String::from_utf8_lossy(text.as_bytes())).into(),
+        AMQPValue::ByteArray(bytes) => clean(&String::from_utf8_lossy(bytes.as_slice())).into(),
+        AMQPValue::FieldArray(values) => values.as_slice().iter().map(|value| json(value, depth + 1)).collect(),
+        AMQPValue::FieldTable(table) => object(table, depth),
+        AMQPValue::DecimalValue(_) | AMQPValue::Void => Value::Null,
+    }
+}
+
+/// PostgreSQL's jsonb cannot hold NUL.
+fn clean(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
+}
+
+#[cfg(test)]
+mod tests {
+    use lapin::types::FieldArray;
+
+    use super::*;
+
+    #[test]
+    fn headers_become_plain_values() {
+        let mut death = FieldTable::default();
+        death.insert("queue".into(), AMQPValue::LongString("q\0".into()));
+        death.insert("count".into(), AMQPValue::LongLongInt(2));
+        let mut deaths = FieldArray::default();
+        deaths.push(AMQPValue::FieldTable(death));
+        let mut table = FieldTable::default();
+        table.insert("x-death".into(), AMQPValue::FieldArray(deaths));
+        assert_eq!(headers(&table), serde_json::json!({"x-death": [{"queue": "q\u{fffd}", "count": 2}]}));
+    }
+
+    #[test]
+    fn headers_that_are_too_large_leave_their_names() {
+        let mut table = FieldTable::default();
+        table.insert("big".into(), AMQPValue::LongString("x".repeat(MAX_HEADER_BYTES).into()));
+        assert_eq!(headers(&table), serde_json::json!({"tooLarge": ["big"]}));
+        let mut deep = FieldTable::default();
+        for _ in 0..100 {
+            let mut outer = FieldTable::default();
+            outer.insert("in".into(), AMQPValue::FieldTable(deep));
+            deep = outer;
+        }
+        assert!(headers(&deep).to_string().len() < 100);
+    }
+}

@@ -1,0 +1,36 @@
+//! When a message leaves.
+//!
+//! What was made ahead of its instant must not be sent before it, and what leaves at one instant is one batch: a batch for
+//! each microsecond would cost the broker more than the runs do.
+
+use chrono::{DateTime, Duration, Utc};
+
+/// When the message of what is due at `due` leaves: now, or at the next full millisecond, which is as finely as can be
+/// slept.
+#[must_use]
+pub fn send_time(due: DateTime<Utc>, now: DateTime<Utc>) -> DateTime<Utc> {
+    if due <= now {
+        return now;
+    }
+    match due.timestamp_subsec_nanos() % 1_000_000 {
+        0 => due,
+        rest => due + Duration::nanoseconds((1_000_000 - rest).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_due_leaves_together_and_the_rest_by_the_millisecond_never_early() {
+        let at = |micros: i64| DateTime::from_timestamp_micros(1_800_000_000_000_000 + micros).expect("an instant");
+        let now = at(5_400);
+        for past in [at(-60_000_000), at(0), at(5_000), at(5_399), now] {
+            assert_eq!(send_time(past, now), now);
+        }
+        assert_eq!(send_time(at(5_401), now), at(6_000));
+        assert_eq!(send_time(at(6_000), now), at(6_000));
+        assert_eq!(send_time(at(6_001), now), at(7_000));
+    }
+}

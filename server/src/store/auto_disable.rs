@@ -1,0 +1,173 @@
+//! The breaker's reading and writing: which jobs fail, disabling one, and enabling it again.
+
+use chrono::{DateTime, Utc};
+use milvaion_api::requests::JobInput;
+use milvaion_protocol::id::JobId;
+use uuid::Uuid;
+
+use super::{Result, Store, jobs::StoredJob, occurrences::status};
+use crate::domain::auto_disable::EndedRun;
+
+/// Who disables and enables jobs when nobody does.
+pub const SYSTEM_ACTOR: &str = "system";
+
+/// How many recent failures are looked through for jobs that may have to be disabled, the newest.
+const MAX_RECENT_FAILURES: i64 = 10_000;
+
+impl Store {
+    /// Active jobs with a rule and a failure within its window; `usual` is the window, in seconds, for jobs without a rule
+    /// of their own, none when there is no rule for them. Of very many failures since `since` only the newest are looked
+    /// at: a job that keeps failing is soon among them again.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn failing_jobs(
+        &self,
+        since: DateTime<Utc>,
+        usual: Option<u32>,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<JobId>> {
+        let ids = sqlx::query_scalar!(
+            r#"SELECT f.job_id AS "job_id!"
+                 FROM (SELECT job_id, failed_at FROM failed_occurrences
+                        WHERE failed_at >= $1 ORDER BY failed_at DESC LIMIT $2) f
+                 JOIN jobs j ON j.id = f.job_id AND j.is_active
+                  AND f.failed_at >= $4::timestamptz - make_interval(
+                          secs => coalesce((j.auto_disable ->> 'windowSeconds')::float8, $3::float8))
+                GROUP BY f.job_id"#,
+            since,
+            MAX_RECENT_FAILURES,
+            usual.map(f64::from),
+            now
+        )
+        .fetch_all(self.pool())
+        .await?;
+        Ok(ids.into_iter().map(JobId).collect())
+    }
+
+    /// A job's newest runs that ended well, badly or too late, by when we heard of it, and when the failures before
+    /// stopped to count.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn last_runs(&self, id: JobId, limit: i64) -> Result<(Vec<EndedRun>, Option<DateTime<Utc>>)> {
+        let rows = sqlx::query!(
+            r#"SELECT o.status, coalesce(f.failed_at, o.last_heartbeat, o.ended_at) AS "at!"
+                 FROM (SELECT * FROM occurrences WHERE job_id = $1 AND status IN (2, 3, 5) ORDER BY id DESC LIMIT $2) o
+                 LEFT JOIN failed_occurrences f ON f.occurrence_id = o.id"#,
+            id.0,
+            limit
+        )
+        .fetch_all(self.pool())
+        .await?;
+        let since = sqlx::query_scalar!("SELECT failures_since FROM jobs WHERE id = $1", id.0)
+            .fetch_optional(self.pool())
+            .await?
+            .flatten();
+        let runs = rows
+            .into_iter()
+            .map(|row| Ok(EndedRun { status: status(row.status)?, at: row.at }))
+            .collect::<Result<_>>()?;
+        Ok((runs, since))
+    }
+
+    /// Disables a job that is still active and at the version that was read, with its version and audit row. False when
+    /// it is not; somebody else was faster.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn auto_disable(
+        &self,
+        job: &StoredJob,
+        reason: &str,
+        enable_again_at: Option<DateTime<Utc>>,
+        now: DateTime<Utc>,
+    ) -> Result<bool> {
+        let definition = JobInput { is_active: false, ..job.definition.clone() };
+        let done = sqlx::query!(
+            "WITH changed AS (
+                UPDATE jobs SET is_active = false, next_fire_at = NULL, paused_reason = $3, auto_disabled_at = $4,
+                       enable_again_at = $5, modified_at = $4, modified_by = $6, version = version + 1
+                 WHERE id = $1 AND version = $2 AND is_active
+                RETURNING id, version
+             ),
+             kept AS (
+                INSERT INTO job_versions (job_id, version, definition, changed_at, changed_by)
+                SELECT id, version, $7, $4, $6 FROM changed
+             )
+             INSERT INTO audit_log (at, who, action, object, after)
+             SELECT $4, $6, 'job.auto_disable', 'job:' || id::text,
+                    jsonb_build_object('reason', $3::text, 'enableAgainAt', $5::timestamptz)
+               FROM changed",
+            job.id.0,
+            job.version,
+            reason,
+            now,
+            enable_again_at,
+            SYSTEM_ACTOR,
+            serde_json::to_value(&definition).unwrap_or_default()
+        )
+        .execute(self.pool())
+        .await?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    /// Jobs whose time to be enabled again has come, at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn cooled_down_jobs(&self, now: DateTime<Utc>, limit: i64) -> Result<Vec<JobId>> {
+        let ids: Vec<Uuid> = sqlx::query_scalar!(
+            "SELECT id FROM jobs WHERE enable_again_at IS NOT NULL AND enable_again_at <= $1
+              ORDER BY enable_again_at LIMIT $2",
+            now,
+            limit
+        )
+        .fetch_all(self.pool())
+        .await?;
+        Ok(ids.into_iter().map(JobId).collect())
+    }
+
+    /// Enables a job again that the breaker had disabled, if it is still at the version that was read. Its failures so
+    /// far no longer count. False when somebody else was faster.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn auto_enable(
+        &self,
+        job: &StoredJob,
+        next_fire_at: Option<DateTime<Utc>>,
+        now: DateTime<Utc>,
+    ) -> Result<bool> {
+        let definition = JobInput { is_active: true, ..job.definition.clone() };
+        let done = sqlx::query!(
+            "WITH changed AS (
+                UPDATE jobs SET is_active = true, next_fire_at = $3, paused_reason = NULL, auto_disabled_at = NULL,
+                       enable_again_at = NULL, failures_since = $4, modified_at = $4, modified_by = $5,
+                       version = version + 1
+                 WHERE id = $1 AND version = $2 AND NOT is_active AND enable_again_at <= $4
+                RETURNING id, version
+             ),
+             kept AS (
+                INSERT INTO job_versions (job_id, version, definition, changed_at, changed_by)
+                SELECT id, version, $6, $4, $5 FROM changed
+             )
+             INSERT INTO audit_log (at, who, action, object)
+             SELECT $4, $5, 'job.auto_enable', 'job:' || id::text FROM changed",
+            job.id.0,
+            job.version,
+            next_fire_at,
+            now,
+            SYSTEM_ACTOR,
+            serde_json::to_value(&definition).unwrap_or_default()
+        )
+        .execute(self.pool())
+        .await?;
+        Ok(done.rows_affected() == 1)
+    }
+}

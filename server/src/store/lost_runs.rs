@@ -1,0 +1,330 @@
+//! Runs whose worker fell silent, and messages that the broker lost.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use milvaion_api::views::OccurrenceRow;
+use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
+use uuid::Uuid;
+
+use super::{Result, Store, leases::FencingToken, occurrences::occurrence_row};
+use crate::domain::lost_run::{LostRunRule, SilentRun};
+
+/// How many runs are judged at once; the rest follows at the next look.
+const LOST_RUN_BATCH_SIZE: i64 = 500;
+
+/// A lost run and what becomes of it.
+#[derive(Clone, Debug)]
+pub struct LostRunUpdate {
+    /// Which.
+    pub id: OccurrenceId,
+    /// The attempt that was lost.
+    pub attempt: i32,
+    /// The state it was seen in: Running or Unknown.
+    pub was: OccurrenceStatus,
+    /// The sign of life that was the last; a later one saves the run. None for Unknown.
+    pub last_seen_at: Option<DateTime<Utc>>,
+    /// Queued, Unknown, Failed or Cancelled.
+    pub status: OccurrenceStatus,
+    /// Why, in words.
+    pub note: String,
+    /// For Failed: `poison` or `lost`.
+    pub cause: Option<&'static str>,
+    /// For Queued: whether it takes its turn in the worker's lane; otherwise it begins at once.
+    pub is_quarantined: bool,
+}
+
+/// What was settled.
+#[derive(Clone, Debug, Default)]
+pub struct UpdatedLostRuns {
+    /// The occurrences as they are now.
+    pub rows: Vec<OccurrenceRow>,
+}
+
+/// Queued occurrences of one worker's job type whose messages should be waiting at the broker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PublishedBacklog {
+    /// Whom they are addressed to.
+    pub worker_id: String,
+    /// What they run.
+    pub job_type: String,
+    /// How many.
+    pub count: i64,
+    /// How many of their messages busy workers may hold instead of the broker.
+    pub held: i64,
+}
+
+impl Store {
+    /// Running occurrences that nobody has spoken of since `silent_since`, those that are lost soonest first, at most
+    /// 500. `limit` is for jobs that have none of their own.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn silent_runs(
+        &self,
+        silent_since: DateTime<Utc>,
+        limit: Duration,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<SilentRun>> {
+        let default_limit = i32::try_from(limit.as_secs()).unwrap_or(i32::MAX);
+        let rows = sqlx::query!(
+            r#"
+            SELECT o.id, o.attempt, o.on_lost, o.rescues, o.worker_id, o.started_at,
+                   EXISTS (SELECT 1 FROM waits w WHERE w.lane = o.worker_id) AS "lane_is_open!",
+                   o.cancel_requested_at IS NOT NULL AS "is_cancelled!",
+                   coalesce(i.stopped_at IS NULL AND i.last_heartbeat_at >= $1, false) AS "is_forgotten!",
+                   coalesce(o.heartbeat_timeout_seconds, $2) AS "limit!",
+                   s.sign AS "sign!"
+              FROM occurrences o
+              LEFT JOIN worker_instances i ON i.id = o.instance_id
+             CROSS JOIN LATERAL (
+                   -- What was said of this run itself, or its place in its worker's heartbeat.
+                   SELECT greatest(coalesce(o.last_heartbeat, o.started_at, o.created_at),
+                                   CASE WHEN o.id = ANY(i.running_ids) THEN i.last_heartbeat_at END) AS sign
+                 ) s
+             WHERE o.status = 1 AND s.sign < $1
+             ORDER BY s.sign + make_interval(secs => coalesce(o.heartbeat_timeout_seconds, $2)), o.id
+             LIMIT $3
+            "#,
+            silent_since,
+            default_limit,
+            LOST_RUN_BATCH_SIZE
+        )
+        .fetch_all(self.pool())
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| SilentRun {
+                id: OccurrenceId(row.id),
+                attempt: row.attempt,
+                last_seen_at: row.sign,
+                age: (now - row.sign).to_std().unwrap_or_default(),
+                is_unreported: row.is_forgotten,
+                limit: Duration::from_secs(u64::try_from(row.limit).unwrap_or_default()),
+                on_lost: LostRunRule::from_word(&row.on_lost),
+                requeues: row.rescues,
+                worker_id: row.worker_id,
+                started_at: row.started_at,
+                quarantine_is_open: row.lane_is_open,
+                is_cancelled: row.is_cancelled,
+            })
+            .collect())
+    }
+
+    /// Occurrences that became Unknown before `before`, at most 500: `(id, attempt)`.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn expired_unknown_runs(&self, before: DateTime<Utc>) -> Result<Vec<(OccurrenceId, i32)>> {
+        let rows = sqlx::query!(
+            "SELECT id, attempt FROM occurrences
+              WHERE status = 6 AND (status_changes -> -1 ->> 'at')::timestamptz < $1 ORDER BY id LIMIT $2",
+            before,
+            LOST_RUN_BATCH_SIZE
+        )
+        .fetch_all(self.pool())
+        .await?;
+        Ok(rows.into_iter().map(|row| (OccurrenceId(row.id), row.attempt)).collect())
+    }
+
+    /// Settles lost runs, each only if it is still as it was seen and, with a fence, only if that is still the newest.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer; then nothing was settled.
+    pub async fn update_lost_runs(
+        &self,
+        settled: &[LostRunUpdate],
+        fence: Option<FencingToken>,
+        now: DateTime<Utc>,
+    ) -> Result<UpdatedLostRuns> {
+        let Some(newest) = settled.iter().map(|lost| lost.id.created_at()).max() else {
+            return Ok(UpdatedLostRuns::default());
+        };
+        let oldest = settled.iter().map(|lost| lost.id.created_at()).min().unwrap_or(newest);
+        let ids: Vec<Uuid> = settled.iter().map(|lost| lost.id.0).collect();
+        let created: Vec<DateTime<Utc>> = settled.iter().map(|lost| lost.id.created_at()).collect();
+        let attempts: Vec<i32> = settled.iter().map(|lost| lost.attempt).collect();
+        let was: Vec<i16> = settled.iter().map(|lost| lost.was.code()).collect();
+        let signs: Vec<Option<DateTime<Utc>>> = settled.iter().map(|lost| lost.last_seen_at).collect();
+        let statuses: Vec<i16> = settled.iter().map(|lost| lost.status.code()).collect();
+        let notes: Vec<String> = settled.iter().map(|lost| lost.note.clone()).collect();
+        let causes: Vec<Option<String>> = settled.iter().map(|lost| lost.cause.map(str::to_owned)).collect();
+        let turns: Vec<bool> = settled.iter().map(|lost| lost.is_quarantined).collect();
+        let rows = sqlx::query!(
+            r#"
+            WITH r AS (
+                SELECT * FROM unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::smallint[], $5::timestamptz[],
+                                     $6::smallint[], $7::text[], $8::text[], $15::boolean[])
+                           AS r (id, created_at, attempt, was, sign, status, note, cause, takes_turn)
+            ),
+            fence AS (SELECT 1 FROM leases WHERE role = $9 AND epoch = $10 FOR SHARE),
+            -- The guard: as it was seen, and silent still. Locked in the order of ids, as everywhere.
+            locked AS (
+                SELECT r.*
+                  FROM occurrences o
+                  JOIN r ON r.id = o.id AND r.created_at = o.created_at AND r.attempt = o.attempt
+                 WHERE o.created_at BETWEEN $11 AND $12
+                   AND o.status = r.was
+                   AND ((r.was = 1 AND r.status IN (0, 3, 4, 6)) OR (r.was = 6 AND r.status = 3))
+                   AND (r.sign IS NULL OR NOT EXISTS (
+                            SELECT 1 FROM worker_instances i
+                             WHERE i.id = o.instance_id AND i.last_heartbeat_at > r.sign AND o.id = ANY(i.running_ids)))
+                   AND (r.sign IS NULL OR coalesce(o.last_heartbeat, r.sign) <= r.sign)
+                   AND ($10::bigint IS NULL OR EXISTS (SELECT 1 FROM fence))
+                 ORDER BY o.id
+                   FOR UPDATE OF o
+            ),
+            changed AS (
+                UPDATE occurrences o
+                   SET status = r.status,
+                       version = o.version + 1,
+                       attempt = o.attempt + CASE WHEN r.status = 0 THEN 1 ELSE 0 END,
+                       rescues = o.rescues + CASE WHEN r.status = 0 THEN 1 ELSE 0 END,
+                       is_held = r.takes_turn OR o.is_held,
+                       waits_until = CASE WHEN r.takes_turn THEN $13::timestamptz END,
+                       instance_id = CASE WHEN r.status <> 0 THEN o.instance_id END,
+                       started_at = CASE WHEN r.status <> 0 THEN o.started_at END,
+                       progress = CASE WHEN r.status <> 0 THEN o.progress END,
+                       published_at = CASE WHEN r.status <> 0 THEN o.published_at END,
+                       ended_at = CASE WHEN r.status IN (3, 4) THEN $13::timestamptz END,
+                       -- What an earlier attempt failed with is not why it ends.
+                       exception = CASE WHEN r.status = 3 THEN r.note ELSE o.exception END,
+                       note = CASE WHEN r.status <> 0 THEN r.note ELSE o.note END,
+                       status_changes = o.status_changes || jsonb_build_array(jsonb_build_object(
+                           'status', r.status, 'at', $13::timestamptz,
+                           'attempt', o.attempt + CASE WHEN r.status = 0 THEN 1 ELSE 0 END, 'note', r.note))
+                  FROM locked r
+                 WHERE o.id = r.id AND o.created_at = r.created_at AND o.attempt = r.attempt
+                RETURNING o.*, r.cause
+            ),
+            counted AS (
+                INSERT INTO stats_minute AS s (minute, status, shard, count)
+                SELECT date_trunc('minute', $13::timestamptz), status, $14, count(*) FROM changed GROUP BY status ORDER BY status
+                ON CONFLICT (minute, status, shard) DO UPDATE SET count = s.count + excluded.count
+            ),
+            waiting AS (
+                INSERT INTO waits AS w (occurrence_id, created_at, until, lane)
+                SELECT id, created_at, waits_until, worker_id FROM changed WHERE waits_until IS NOT NULL
+                ON CONFLICT (occurrence_id) DO UPDATE SET until = excluded.until, lane = excluded.lane
+            ),
+            freed AS (
+                DELETE FROM slots WHERE occurrence_id IN (SELECT id FROM changed WHERE status IN (3, 4))
+            ),
+            kept AS (
+                INSERT INTO failed_occurrences (occurrence_id, job_id, job_name, failed_at, cause, exception, fingerprint,
+                                                job_data, job_version, worker_id, job_type, attempt)
+                SELECT id, job_id, job_name, $13, cause, exception, cause || ':' || worker_id || '/' || job_type,
+                       job_data, job_version, worker_id, job_type, attempt
+                  FROM changed WHERE status = 3
+                ON CONFLICT (occurrence_id) DO NOTHING
+            )
+            SELECT c.id AS "id!", c.job_id AS "job_id!", c.job_name AS "job_name!", c.status AS "status!",
+                   c.version AS "version!", c.trigger AS "trigger!", c.attempt AS "attempt!",
+                   c.scheduled_for AS "scheduled_for!", c.started_at, c.ended_at, c.duration_ms, c.instance_id, c.progress,
+                   c.note, c.waits_until
+              FROM changed c
+            "#,
+            &ids,
+            &created,
+            &attempts,
+            &was,
+            &signs as &[Option<DateTime<Utc>>],
+            &statuses,
+            &notes,
+            &causes as &[Option<String>],
+            fence.map(|fence| fence.role),
+            fence.map(|fence| fence.epoch),
+            oldest,
+            newest,
+            now,
+            self.shard(),
+            &turns
+        )
+        .fetch_all(self.pool())
+        .await?;
+        let mut done = UpdatedLostRuns::default();
+        for row in rows {
+            done.rows.push(occurrence_row!(row)?);
+        }
+        Ok(done)
+    }
+
+    /// For each worker's job type: queued occurrences whose message the broker confirmed before `before`, and how many of
+    /// those its workers may have taken already. A worker fetches as many messages as it may run at once; while it is
+    /// busy, those wait with it and not at the broker.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn published_backlog(
+        &self,
+        before: DateTime<Utc>,
+        alive_since: DateTime<Utc>,
+    ) -> Result<Vec<PublishedBacklog>> {
+        Ok(sqlx::query_as!(
+            PublishedBacklog,
+            r#"
+            WITH waiting AS (
+                SELECT worker_id, job_type, count(*) AS count FROM occurrences
+                 WHERE status = 0 AND NOT is_held AND published_at < $1
+                 GROUP BY worker_id, job_type
+                 ORDER BY count(*) DESC LIMIT 500
+            )
+            SELECT w.worker_id AS "worker_id!", w.job_type AS "job_type!", w.count AS "count!",
+                   coalesce((SELECT sum(t.concurrency) FROM worker_job_types t
+                              JOIN worker_instances i ON i.worker_id = t.worker_id
+                              JOIN instance_job_types o ON o.instance_id = i.id AND o.job_type = t.job_type
+                             WHERE t.worker_id = w.worker_id AND t.job_type = w.job_type
+                               AND i.stopped_at IS NULL AND i.last_heartbeat_at >= $2
+                               AND (i.running >= i.capacity
+                                    OR (SELECT count(*) FROM occurrences r
+                                         WHERE r.status = 1 AND r.instance_id = i.id AND r.job_type = t.job_type)
+                                       >= t.concurrency)), 0)::bigint AS "held!"
+              FROM waiting w
+            "#,
+            before,
+            alive_since
+        )
+        .fetch_all(self.pool())
+        .await?)
+    }
+
+    /// Marks up to `limit` queued occurrences of a worker's job type as not published, the longest waiting first, so that
+    /// their messages are sent once more. Returns how many.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn clear_published(
+        &self,
+        waiting: &PublishedBacklog,
+        before: DateTime<Utc>,
+        limit: i64,
+        fence: Option<FencingToken>,
+    ) -> Result<u64> {
+        let done = sqlx::query!(
+            "WITH fence AS (SELECT 1 FROM leases WHERE role = $5 AND epoch = $6 FOR SHARE),
+                  oldest AS (
+                      SELECT id, created_at FROM occurrences
+                       WHERE status = 0 AND NOT is_held AND published_at < $3 AND worker_id = $1 AND job_type = $2
+                         AND ($6::bigint IS NULL OR EXISTS (SELECT 1 FROM fence))
+                       ORDER BY id LIMIT $4
+                         FOR UPDATE SKIP LOCKED
+                  )
+             UPDATE occurrences o SET published_at = NULL
+               FROM oldest WHERE o.id = oldest.id AND o.created_at = oldest.created_at AND o.status = 0",
+            waiting.worker_id,
+            waiting.job_type,
+            before,
+            limit,
+            fence.map(|fence| fence.role),
+            fence.map(|fence| fence.epoch)
+        )
+        .execute(self.pool())
+        .await?;
+        Ok(done.rows_affected())
+    }
+}

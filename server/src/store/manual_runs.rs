@@ -1,0 +1,295 @@
+//! Occurrences that somebody asked for, and what speaks against making them.
+
+use chrono::{DateTime, Duration, Utc};
+use milvaion_api::views::OccurrenceRow;
+use milvaion_protocol::id::{JobId, OccurrenceId};
+use serde_json::Value;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::{Result, Store, occurrences::RawOccurrenceRow};
+use crate::domain::message::QueuedOccurrence;
+
+/// How long an idempotency key is remembered.
+pub const IDEMPOTENCY_KEY_RETENTION: Duration = Duration::days(7);
+
+/// How often a verdict is sought when the world changes between two looks at it.
+const MAX_INSERT_TRIES: usize = 3;
+
+/// An occurrence somebody asks for.
+#[derive(Clone, Debug, Default)]
+pub struct NewManualRun {
+    /// Its id.
+    pub id: OccurrenceId,
+    /// Of which job.
+    pub job_id: JobId,
+    /// Its input; none means the job's.
+    pub job_data: Option<Value>,
+    /// Who asked.
+    pub by: String,
+    /// Why.
+    pub reason: Option<String>,
+    /// Whether pauses, limits and open occurrences are overruled.
+    pub force: bool,
+    /// The same key for the same job within [`IDEMPOTENCY_KEY_RETENTION`] makes nothing and leads to what it made before.
+    pub key: Option<String>,
+    /// Whether the job may have no other occurrence open; makes those who ask at the same time take turns.
+    pub exclusive: bool,
+}
+
+/// An occurrence that was just made.
+#[derive(Clone, Debug)]
+pub struct CreatedOccurrence {
+    /// For lists.
+    pub row: OccurrenceRow,
+    /// For its message.
+    pub queued: QueuedOccurrence,
+    /// True while it waits for a slot: its message must not be sent yet.
+    pub is_held: bool,
+}
+
+/// What became of asking.
+#[derive(Clone, Debug)]
+pub enum ManualRunOutcome {
+    /// It was made.
+    Created(Box<CreatedOccurrence>),
+    /// The same wish had been granted before: this is what it made.
+    Duplicate(OccurrenceId),
+    /// Something speaks against it.
+    Refused(ManualRunRefusal),
+    /// There is no such job.
+    JobNotFound,
+}
+
+impl ManualRunOutcome {
+    /// The new occurrence, if one was made.
+    #[must_use]
+    pub fn into_created(self) -> Option<CreatedOccurrence> {
+        match self {
+            Self::Created(made) => Some(*made),
+            _ => None,
+        }
+    }
+}
+
+/// What speaks against an occurrence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ManualRunRefusal {
+    /// The job is paused.
+    JobPaused,
+    /// The whole cluster is; with the reason.
+    ClusterPaused(String),
+    /// The job skips what would overlap, and its previous occurrence is open.
+    PreviousRunOpen,
+}
+
+/// What a statement that makes occurrences returns.
+#[derive(Debug)]
+pub(super) struct RawCreatedOccurrence {
+    pub(super) id: Uuid,
+    pub(super) job_id: Uuid,
+    pub(super) job_name: String,
+    pub(super) worker_id: String,
+    pub(super) job_type: String,
+    pub(super) job_data: Value,
+    pub(super) scheduled_for: DateTime<Utc>,
+    pub(super) trigger: String,
+    pub(super) priority: i16,
+    pub(super) max_retries: i16,
+    pub(super) timeout_seconds: Option<i32>,
+    pub(super) is_held: bool,
+}
+
+impl TryFrom<RawCreatedOccurrence> for CreatedOccurrence {
+    type Error = super::StoreError;
+
+    fn try_from(raw: RawCreatedOccurrence) -> Result<Self> {
+        let row = OccurrenceRow::try_from(RawOccurrenceRow {
+            id: raw.id,
+            job_id: raw.job_id,
+            job_name: raw.job_name.clone(),
+            status: 0,
+            version: 1,
+            trigger: raw.trigger,
+            attempt: 1,
+            scheduled_for: raw.scheduled_for,
+            started_at: None,
+            ended_at: None,
+            duration_ms: None,
+            instance_id: None,
+            progress: None,
+            note: None,
+            waits_until: None,
+        })?;
+        let queued = QueuedOccurrence {
+            id: OccurrenceId(raw.id),
+            job_id: JobId(raw.job_id),
+            job_name: raw.job_name,
+            worker_id: raw.worker_id,
+            job_type: raw.job_type,
+            job_data: raw.job_data,
+            scheduled_for: raw.scheduled_for,
+            attempt: 1,
+            failures: 0,
+            max_retries: raw.max_retries,
+            priority: raw.priority,
+            timeout_seconds: raw.timeout_seconds,
+        };
+        Ok(Self { row, queued, is_held: raw.is_held })
+    }
+}
+
+impl Store {
+    /// Makes an occurrence that somebody asked for, with its slot, its key and its audit row, unless something speaks
+    /// against it.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn insert_manual_run(&self, asked: &NewManualRun, now: DateTime<Utc>) -> Result<ManualRunOutcome> {
+        for _ in 0..MAX_INSERT_TRIES {
+            let mut transaction = self.pool().begin().await?;
+            if asked.exclusive && !asked.force {
+                // Whoever asks at the same moment waits here, and then sees this one's slot.
+                sqlx::query!("SELECT id FROM jobs WHERE id = $1 FOR NO KEY UPDATE", asked.job_id.0)
+                    .fetch_optional(&mut *transaction)
+                    .await?;
+            }
+            let made = self.make_one(&mut transaction, asked, now).await?;
+            transaction.commit().await?;
+            if let Some(made) = made {
+                return Ok(ManualRunOutcome::Created(Box::new(made)));
+            }
+            if let Some(verdict) = self.why_not(asked, now).await? {
+                return Ok(verdict);
+            }
+        }
+        Ok(ManualRunOutcome::Refused(ManualRunRefusal::PreviousRunOpen))
+    }
+
+    async fn make_one(
+        &self,
+        connection: &mut PgConnection,
+        asked: &NewManualRun,
+        now: DateTime<Utc>,
+    ) -> Result<Option<CreatedOccurrence>> {
+        let made = sqlx::query_as!(
+            RawCreatedOccurrence,
+            r#"
+            -- Which rules need a slot, and how many the job allows, is said by `Rules` too; a test keeps both together. One
+            -- thing is added here: where runs may not overlap, one that is asked for waits for a fire of this very moment.
+            WITH job AS (
+                SELECT *, overlap_policy <> 2 OR max_concurrent IS NOT NULL OR concurrency_key IS NOT NULL AS needs_slot
+                  FROM jobs j
+                 WHERE id = $3
+                   AND ($9 OR (is_active
+                               AND NOT EXISTS (SELECT 1 FROM cluster_pause)
+                               AND (overlap_policy <> 0 OR NOT EXISTS (SELECT 1 FROM slots s WHERE s.job_id = j.id))))
+            ),
+            -- Of two with the same key, the later one waits here for the earlier one and then inserts nothing.
+            keyed AS (
+                INSERT INTO trigger_keys AS k (job_id, key, occurrence_id, created_at)
+                SELECT id, $10, $1, $7 FROM job WHERE $10::text IS NOT NULL
+                ON CONFLICT (job_id, key) DO UPDATE
+                   SET occurrence_id = excluded.occurrence_id, created_at = excluded.created_at
+                 WHERE k.created_at < $11
+                RETURNING key
+            ),
+            made AS (
+                INSERT INTO occurrences (id, created_at, job_id, job_name, job_version, worker_id, job_type, job_data,
+                                         scheduled_for, trigger, triggered_by, trigger_reason, status, priority,
+                                         max_retries, timeout_seconds, status_changes, is_held, pause_after_seconds,
+                                         on_lost, heartbeat_timeout_seconds)
+                SELECT $1, $2, id, display_name, version, worker_id, job_type, coalesce($4, job_data),
+                       $7, 'manual', $5, $6, 0, priority, max_retries, timeout_seconds,
+                       jsonb_build_array(jsonb_build_object('status', 0, 'at', $7::timestamptz, 'attempt', 1, 'by', $5::text)),
+                       needs_slot AND NOT $9,
+                       CASE WHEN schedule ->> 'from' = 'end' THEN (schedule ->> 'seconds')::bigint END,
+                       on_lost, heartbeat_timeout_seconds
+                  FROM job WHERE $10::text IS NULL OR EXISTS (SELECT 1 FROM keyed)
+                RETURNING *
+            ),
+            slotted AS (
+                INSERT INTO slots (occurrence_id, created_at, job_id, priority, is_taken, replaces, job_limit, key, key_limit)
+                SELECT m.id, m.created_at, j.id, j.priority, $9, j.overlap_policy = 3,
+                       CASE WHEN j.overlap_policy <> 2 THEN 1 ELSE j.max_concurrent END,
+                       j.concurrency_key, j.concurrency_key_limit
+                  FROM made m JOIN job j ON j.id = m.job_id WHERE j.needs_slot
+            ),
+            counted AS (
+                INSERT INTO stats_minute AS s (minute, status, shard, count)
+                SELECT date_trunc('minute', $7::timestamptz), 0, $8, count(*) FROM made HAVING count(*) > 0
+                ON CONFLICT (minute, status, shard) DO UPDATE SET count = s.count + excluded.count
+            ),
+            noted AS (
+                INSERT INTO audit_log (at, who, action, object, after)
+                SELECT $7, $5, 'job.run', 'job:' || job_id::text,
+                       jsonb_build_object('occurrence', id, 'reason', $6::text, 'forced', $9::boolean)
+                  FROM made
+            )
+            SELECT id AS "id!", job_id AS "job_id!", job_name AS "job_name!", worker_id AS "worker_id!",
+                   job_type AS "job_type!", job_data AS "job_data!", scheduled_for AS "scheduled_for!",
+                   trigger AS "trigger!", priority AS "priority!", max_retries AS "max_retries!", timeout_seconds,
+                   is_held AS "is_held!"
+              FROM made
+            "#,
+            asked.id.0,
+            asked.id.created_at(),
+            asked.job_id.0,
+            asked.job_data,
+            asked.by,
+            asked.reason,
+            now,
+            self.shard(),
+            asked.force,
+            asked.key,
+            now - IDEMPOTENCY_KEY_RETENTION
+        )
+        .fetch_optional(connection)
+        .await?;
+        made.map(CreatedOccurrence::try_from).transpose()
+    }
+
+    /// Why nothing was made. None when nothing speaks against it any more.
+    async fn why_not(&self, asked: &NewManualRun, now: DateTime<Utc>) -> Result<Option<ManualRunOutcome>> {
+        let Some(row) = sqlx::query!(
+            r#"SELECT j.is_active,
+                      (SELECT k.occurrence_id FROM trigger_keys k
+                        WHERE k.job_id = j.id AND k.key = $2 AND k.created_at >= $3) AS before,
+                      (SELECT reason FROM cluster_pause) AS stopped,
+                      j.overlap_policy = 0 AND EXISTS (SELECT 1 FROM slots s WHERE s.job_id = j.id) AS "is_open!"
+                 FROM jobs j WHERE j.id = $1"#,
+            asked.job_id.0,
+            asked.key,
+            now - IDEMPOTENCY_KEY_RETENTION
+        )
+        .fetch_optional(self.pool())
+        .await?
+        else {
+            return Ok(Some(ManualRunOutcome::JobNotFound));
+        };
+        Ok(if let Some(before) = row.before {
+            Some(ManualRunOutcome::Duplicate(OccurrenceId(before)))
+        } else if let Some(reason) = row.stopped {
+            Some(ManualRunOutcome::Refused(ManualRunRefusal::ClusterPaused(reason)))
+        } else if !row.is_active {
+            Some(ManualRunOutcome::Refused(ManualRunRefusal::JobPaused))
+        } else if row.is_open {
+            Some(ManualRunOutcome::Refused(ManualRunRefusal::PreviousRunOpen))
+        } else {
+            None
+        })
+    }
+
+    /// Forgets idempotency keys older than [`IDEMPOTENCY_KEY_RETENTION`]. Returns how many.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn delete_old_trigger_keys(&self, now: DateTime<Utc>) -> Result<u64> {
+        let gone = sqlx::query!("DELETE FROM trigger_keys WHERE created_at < $1", now - IDEMPOTENCY_KEY_RETENTION)
+            .execute(self.pool())
+            .await?;
+        Ok(gone.rows_affected())
+    }
+}

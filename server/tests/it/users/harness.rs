@@ -1,0 +1,123 @@
+//! A server's people, without the rest of the server.
+
+use std::{path::PathBuf, sync::Arc};
+
+use axum::extract::Request;
+use chrono::{DateTime, TimeDelta, Utc};
+use http::request::Parts;
+use milvaion_api::{
+    permissions::{Permission, Role},
+    views::CurrentUser,
+};
+use milvaion_app::error::AppError;
+use milvaion_server::{
+    clock::Clock,
+    command::{
+        invite,
+        sign_in::{PassphraseHasher, sign_in},
+    },
+    config::http::HttpConfig,
+    http::{
+        guard::authorize,
+        session::{self, PostgresSessionStore},
+    },
+    store::Store,
+};
+use tower_sessions::{Session, session::Id};
+
+/// Everybody's passphrase.
+pub(crate) const VALID_PASSPHRASE: &str = "violet tram under snow";
+
+/// A server's people, without the rest of the server.
+pub(crate) struct UserHarness {
+    pub(crate) store: Store,
+    pub(crate) clock: Clock,
+    pub(crate) hasher: PassphraseHasher,
+    pub(crate) config: HttpConfig,
+    _database: Box<dyn std::any::Any + Send + Sync>,
+}
+
+impl UserHarness {
+    pub(crate) async fn new() -> Self {
+        let (store, database) = milvaion_test_support::database().await;
+        let config =
+            HttpConfig { host: [127, 0, 0, 1].into(), port: Some(8600), public_url: None, site_root: PathBuf::new() };
+        let start: DateTime<Utc> = "2026-11-23T09:00:00Z".parse().expect("an instant");
+        Self {
+            store,
+            clock: Clock::manual(start),
+            hasher: PassphraseHasher::new(),
+            config,
+            _database: Box::new(database),
+        }
+    }
+
+    pub(crate) async fn setup_token(&self) -> String {
+        let path = invite::setup_link(&self.store, &self.clock).await.expect("stored").expect("nobody is here yet");
+        token(&path)
+    }
+
+    pub(crate) async fn accept(&self, token: &str, name: &str) -> Result<CurrentUser, AppError> {
+        let email = format!("{name}@example.org");
+        invite::accept(&self.store, &self.clock, &self.hasher, None, token, name, &email, VALID_PASSPHRASE).await
+    }
+
+    /// The first Admin.
+    pub(crate) async fn admin(&self) -> CurrentUser {
+        self.accept(&self.setup_token().await, "ana").await.expect("accepted")
+    }
+
+    /// Somebody whom `admin` invited.
+    pub(crate) async fn join(&self, admin: &CurrentUser, name: &str, role: Role) -> CurrentUser {
+        let path = invite::create(&self.store, &self.clock, admin, name, role).await.expect("invited");
+        self.accept(&token(&path), name).await.expect("accepted")
+    }
+
+    pub(crate) async fn sign_in(
+        &self,
+        from: Option<&str>,
+        name: &str,
+        passphrase: &str,
+    ) -> Result<CurrentUser, AppError> {
+        let from = from.map(|from| from.parse().expect("an address"));
+        let email = format!("{name}@example.org");
+        sign_in(&self.store, &self.clock, &self.hasher, from, &email, passphrase).await
+    }
+
+    /// The session behind a cookie.
+    pub(crate) fn session(&self, id: Option<Id>) -> Session {
+        Session::new(id, Arc::new(PostgresSessionStore::new(self.store.clone(), self.clock.clone())), None)
+    }
+
+    /// A session of somebody who has just signed in, by its id.
+    pub(crate) async fn session_of(&self, me: &CurrentUser) -> Id {
+        let session = self.session(None);
+        session::sign_in_session(&session, me, self.clock.now()).await.expect("kept");
+        session.id().expect("an id")
+    }
+
+    /// A request with a session and from our own page.
+    pub(crate) fn parts(&self, id: Option<Id>) -> Parts {
+        let mut parts =
+            Request::post("/api/x").header("sec-fetch-site", "same-origin").body(()).expect("valid").into_parts().0;
+        parts.extensions.insert(self.session(id));
+        parts
+    }
+
+    pub(crate) async fn authorize(&self, id: Option<Id>, action: Permission) -> Result<CurrentUser, AppError> {
+        authorize(&self.store, &self.clock, &self.config, &self.parts(id), action).await
+    }
+
+    pub(crate) async fn audited(&self, object: &str) -> Vec<String> {
+        let rows = self.store.audit_entries(Some(object), 100).await.expect("read");
+        rows.into_iter().map(|row| row.action).collect()
+    }
+}
+
+pub(crate) fn token(path: &str) -> String {
+    path.split_once("?token=").expect("a path with a token").1.to_owned()
+}
+
+pub(crate) fn seconds(seconds: i64) -> TimeDelta {
+    TimeDelta::seconds(seconds)
+}

@@ -1,0 +1,320 @@
+//! What a worker can be told from outside, with its defaults and bounds.
+
+use std::{collections::BTreeMap, net::SocketAddr, ops::RangeInclusive, path::Path, time::Duration};
+
+use lapin::uri::AMQPUri;
+use milvaion_protocol::topology::{DEFAULT_BROKER_PREFIX, DEFAULT_REDIS_KEY_PREFIX};
+
+mod file;
+
+use crate::{
+    api::error::{ConfigErrors, WorkerError},
+    reporting::log_buffer::LogBounds,
+    reporting::outbox::Outbox,
+};
+
+/// How a worker finds its services and how much it takes on.
+///
+/// [`from_env`](Self::from_env) reads the variables named below; [`default`](Self::default) is what holds when none is
+/// set. Both are checked by [`WorkerBuilder::build`](crate::WorkerBuilder::build), so a value set in code obeys the same
+/// bounds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerConfig {
+    /// `AMQP_URL`: the broker, `amqp://` or `amqps://`; the virtual host `/` is written `%2f`.
+    /// Default `amqp://127.0.0.1:5672/%2f`.
+    pub amqp_url: String,
+    /// `REDIS_URL`: Redis, `redis://` or `rediss://`. Default `redis://127.0.0.1:6379/0`.
+    pub redis_url: String,
+    /// `MILVAION_WORKER_ID`: the group this process belongs to, which jobs are addressed to: 1 to 100 letters, digits,
+    /// `-`, `_` and `.`. Default `default`.
+    pub worker_id: String,
+    /// `MILVAION_PREFIX`: what the names of exchanges and queues begin with, 1 to 50 letters, digits, `-`, `_` and `.`;
+    /// the server's must be equal. Default `milvaion`.
+    pub prefix: String,
+    /// `MILVAION_KEY_PREFIX`: what keys in Redis begin with, 1 to 100 characters without blanks; the server's must be
+    /// equal. Default `Milvaion:JobScheduler:`.
+    pub key_prefix: String,
+    /// `MILVAION_CAPACITY`: how many occurrences run at once over all job types, 1 to 10,000. Default 50.
+    pub capacity: u32,
+    /// `MILVAION_CONCURRENCY`: how many occurrences of a job type run at once, where it is not to be what the type says
+    /// itself: `http-request=200,send-mail=5`, each from 1 to 1000. A type of runs that last only milliseconds wants many:
+    /// it starts at most as many as this in the few milliseconds the broker takes to confirm. Default: none.
+    pub concurrency: BTreeMap<String, u16>,
+    /// `MILVAION_SHUTDOWN_GRACE_SECONDS`: how long runs may go on after SIGTERM before they are interrupted, 0 to 3600
+    /// whole seconds. Default 30.
+    pub shutdown_grace: Duration,
+    /// `MILVAION_OUTBOX`: where reports and log lines wait for the broker that must outlive the process: a folder, which
+    /// the instances of one machine may share; a file that ends in `.sqlite`, which no other process may have; or `off`.
+    /// Default: the folder [`Outbox::StateDirectory`] describes.
+    pub outbox: Outbox,
+    /// `MILVAION_OUTBOX_LINES`: how many log lines wait for the broker before the oldest are given up, 100 to 10,000,000.
+    /// Holds without an outbox too. Default 100,000.
+    pub outbox_lines: u32,
+    /// `MILVAION_OUTBOX_MEGABYTES`: how many megabytes of log lines wait, 1 to 10,000; as many in memory as on disk.
+    /// Default 64.
+    pub outbox_megabytes: u32,
+    /// `MILVAION_HEALTH`: the address at which `/health/live`, `/health/ready` and Prometheus's `/metrics` are answered,
+    /// such as `0.0.0.0:9100`; nobody needs to sign in there. Default: none.
+    pub health: Option<SocketAddr>,
+    /// After how long a run is ended when neither the job nor its type says, 1 second to 7 days. Default one hour; no
+    /// variable.
+    pub default_timeout: Duration,
+}
+
+/// The most occurrences one process may be told to run at once.
+const MAX_CAPACITY: u32 = 10_000;
+/// The longest wait for runs at shutdown; whoever wants more wants a longer `TimeoutStopSec` first.
+const MAX_SHUTDOWN_GRACE: Duration = Duration::from_secs(3600);
+/// How many log lines may wait, and how many megabytes of them. A hundred is what a single run may well write at once.
+const OUTBOX_LINES_RANGE: RangeInclusive<u32> = 100..=10_000_000;
+const OUTBOX_MEGABYTES_RANGE: RangeInclusive<u32> = 1..=10_000;
+/// The most runs of one type at once.
+pub(crate) const MAX_CONCURRENCY: u16 = 1000;
+/// The longest timeout, also of a single job.
+pub(crate) const MAX_TIMEOUT: Duration = Duration::from_secs(7 * 24 * 3600);
+
+impl Default for WorkerConfig {
+    fn default() -> Self {
+        Self {
+            amqp_url: "amqp://127.0.0.1:5672/%2f".to_owned(),
+            redis_url: "redis://127.0.0.1:6379/0".to_owned(),
+            worker_id: "default".to_owned(),
+            prefix: DEFAULT_BROKER_PREFIX.to_owned(),
+            key_prefix: DEFAULT_REDIS_KEY_PREFIX.to_owned(),
+            capacity: 50,
+            concurrency: BTreeMap::new(),
+            shutdown_grace: Duration::from_secs(30),
+            outbox: Outbox::StateDirectory,
+            outbox_lines: 100_000,
+            outbox_megabytes: 64,
+            health: None,
+            default_timeout: Duration::from_secs(3600),
+        }
+    }
+}
+
+impl WorkerConfig {
+    /// Reads the environment. A variable that is unset or empty leaves the default.
+    ///
+    /// # Errors
+    /// [`WorkerError::Config`] with one sentence for each variable that is wrong.
+    pub fn from_env() -> Result<Self, WorkerError> {
+        Self::from_lookup(|name| std::env::var(name).ok())
+    }
+
+    /// Reads a file in TOML, and the environment over it. The file's keys are the variables' names in lower case,
+    /// `MILVAION_` left out; `concurrency` may be a table:
+    ///
+    /// ```toml
+    /// worker_id = "mail"
+    /// capacity = 20
+    /// concurrency = { http-request = 200, send-mail = 5 }
+    /// ```
+    ///
+    /// # Errors
+    /// [`WorkerError::File`] when the file cannot be read or has a key that means nothing; [`WorkerError::Config`] as
+    /// [`from_env`](Self::from_env).
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, WorkerError> {
+        let file = file::read(path.as_ref())?;
+        Self::from_lookup(|name| std::env::var(name).ok().filter(|value| !value.is_empty()).or_else(|| file.get(name)))
+    }
+
+    fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, WorkerError> {
+        let mut errors = ConfigErrors::default();
+        let mut config = Self::default();
+        let read = |name: &str| lookup(name).filter(|value| !value.is_empty());
+        for (name, field) in [
+            ("AMQP_URL", &mut config.amqp_url),
+            ("REDIS_URL", &mut config.redis_url),
+            ("MILVAION_WORKER_ID", &mut config.worker_id),
+            ("MILVAION_PREFIX", &mut config.prefix),
+            ("MILVAION_KEY_PREFIX", &mut config.key_prefix),
+        ] {
+            if let Some(value) = read(name) {
+                *field = value;
+            }
+        }
+        if let Some(text) = read("MILVAION_CAPACITY") {
+            match text.parse() {
+                Ok(capacity) => config.capacity = capacity,
+                Err(_) => {
+                    errors.add(format!("MILVAION_CAPACITY is {text:?}: give a whole number from 1 to {MAX_CAPACITY}."))
+                }
+            }
+        }
+        for part in read("MILVAION_CONCURRENCY").iter().flat_map(|text| text.split(',')) {
+            match part.split_once('=').map(|(name, number)| (name.trim(), number.trim().parse())) {
+                Some((name, Ok(concurrency))) => drop(config.concurrency.insert(name.to_owned(), concurrency)),
+                _ => errors.add(format!(
+                    "MILVAION_CONCURRENCY has {part:?}: give a job type and a number from 1 to {MAX_CONCURRENCY}, such as http-request=200."
+                )),
+            }
+        }
+        if let Some(text) = read("MILVAION_SHUTDOWN_GRACE_SECONDS") {
+            match text.parse() {
+                Ok(seconds) => config.shutdown_grace = Duration::from_secs(seconds),
+                Err(_) => errors.add(format!(
+                    "MILVAION_SHUTDOWN_GRACE_SECONDS is {text:?}: give a whole number of seconds from 0 to {}.",
+                    MAX_SHUTDOWN_GRACE.as_secs()
+                )),
+            }
+        }
+        if let Some(text) = read("MILVAION_OUTBOX") {
+            config.outbox = Outbox::read(&text);
+        }
+        for (name, bounds, field) in [
+            ("MILVAION_OUTBOX_LINES", OUTBOX_LINES_RANGE, &mut config.outbox_lines),
+            ("MILVAION_OUTBOX_MEGABYTES", OUTBOX_MEGABYTES_RANGE, &mut config.outbox_megabytes),
+        ] {
+            if let Some(text) = read(name) {
+                match text.parse() {
+                    Ok(number) => *field = number,
+                    Err(_) => errors.add(out_of(name, &bounds, &format!("{text:?}"))),
+                }
+            }
+        }
+        if let Some(text) = read("MILVAION_HEALTH") {
+            match text.parse() {
+                Ok(address) => config.health = Some(address),
+                Err(_) => errors
+                    .add(format!("MILVAION_HEALTH is {text:?}: give an address and a port, such as 0.0.0.0:9100.")),
+            }
+        }
+        config.check(&mut errors);
+        errors.into_result(config)
+    }
+
+    /// How many log lines wait for the broker.
+    pub(crate) fn log_bounds(&self) -> LogBounds {
+        LogBounds { lines: self.outbox_lines as usize, bytes: self.outbox_megabytes as usize * 1_000_000 }
+    }
+
+    /// Notes every setting that is out of its bounds.
+    pub(crate) fn check(&self, errors: &mut ConfigErrors) {
+        // The addresses carry passwords and are therefore not repeated.
+        if let Err(reason) = self.amqp_url.parse::<AMQPUri>() {
+            errors.add(format!("AMQP_URL cannot be read ({reason}): write amqp://user:password@host:5672/%2f."));
+        }
+        if let Err(reason) = redis::Client::open(self.redis_url.as_str()) {
+            errors.add(format!("REDIS_URL cannot be read ({reason}): write redis://:password@host:6379/0."));
+        }
+        if !is_valid_name(&self.worker_id, 100) {
+            errors.add(format!(
+                "MILVAION_WORKER_ID is {:?}: give 1 to 100 letters, digits, '-', '_' and '.'.",
+                self.worker_id
+            ));
+        }
+        if !is_valid_name(&self.prefix, 50) {
+            errors
+                .add(format!("MILVAION_PREFIX is {:?}: give 1 to 50 letters, digits, '-', '_' and '.'.", self.prefix));
+        }
+        if !(1..=100).contains(&self.key_prefix.len()) || self.key_prefix.contains(char::is_whitespace) {
+            errors
+                .add(format!("MILVAION_KEY_PREFIX is {:?}: give 1 to 100 characters without blanks.", self.key_prefix));
+        }
+        if !(1..=MAX_CAPACITY).contains(&self.capacity) {
+            errors
+                .add(format!("MILVAION_CAPACITY is {}: give a whole number from 1 to {MAX_CAPACITY}.", self.capacity));
+        }
+        for (job_type, concurrency) in &self.concurrency {
+            if !(1..=MAX_CONCURRENCY).contains(concurrency) {
+                errors.add(format!(
+                    "MILVAION_CONCURRENCY gives {job_type:?} {concurrency}: give a number from 1 to {MAX_CONCURRENCY}."
+                ));
+            }
+        }
+        if self.shutdown_grace > MAX_SHUTDOWN_GRACE {
+            errors.add(format!(
+                "MILVAION_SHUTDOWN_GRACE_SECONDS is {}: give a whole number of seconds from 0 to {}.",
+                self.shutdown_grace.as_secs(),
+                MAX_SHUTDOWN_GRACE.as_secs()
+            ));
+        }
+        self.outbox.check(errors);
+        for (name, bounds, number) in [
+            ("MILVAION_OUTBOX_LINES", OUTBOX_LINES_RANGE, self.outbox_lines),
+            ("MILVAION_OUTBOX_MEGABYTES", OUTBOX_MEGABYTES_RANGE, self.outbox_megabytes),
+        ] {
+            if !bounds.contains(&number) {
+                errors.add(out_of(name, &bounds, &number.to_string()));
+            }
+        }
+        if !(Duration::from_secs(1)..=MAX_TIMEOUT).contains(&self.default_timeout) {
+            errors.add(format!("the default timeout is {:?}: give 1 second to 7 days.", self.default_timeout));
+        }
+    }
+}
+
+fn out_of(name: &str, bounds: &RangeInclusive<u32>, value: &str) -> String {
+    format!("{name} is {value}: give a whole number from {} to {}.", bounds.start(), bounds.end())
+}
+
+/// Whether `name` is 1 to `max` letters, digits, `-`, `_` and `.`: what worker ids and job types are made of.
+pub(crate) fn is_valid_name(name: &str, max: usize) -> bool {
+    (1..=max).contains(&name.len()) && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(pairs: &[(&str, &str)]) -> Result<WorkerConfig, WorkerError> {
+        WorkerConfig::from_lookup(|name| {
+            pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn an_empty_environment_gives_the_defaults() {
+        assert_eq!(from(&[]).expect("valid"), WorkerConfig::default());
+        assert_eq!(from(&[("MILVAION_CAPACITY", "")]).expect("valid"), WorkerConfig::default());
+    }
+
+    #[test]
+    fn values_are_taken() {
+        let config = from(&[
+            ("MILVAION_WORKER_ID", "mail.eu"),
+            ("MILVAION_SHUTDOWN_GRACE_SECONDS", "8"),
+            ("MILVAION_CONCURRENCY", "http-request=200, send=5"),
+            ("MILVAION_OUTBOX", "/var/lib/mail"),
+            ("MILVAION_OUTBOX_LINES", "500"),
+            ("MILVAION_OUTBOX_MEGABYTES", "2"),
+        ])
+        .expect("valid");
+        assert_eq!(config.outbox, Outbox::Folder("/var/lib/mail".into()));
+        let bounds = config.log_bounds();
+        assert_eq!((bounds.lines, bounds.bytes), (500, 2_000_000));
+        assert_eq!(config.concurrency, BTreeMap::from([("http-request".to_owned(), 200), ("send".to_owned(), 5)]));
+        assert_eq!(config.worker_id, "mail.eu");
+        assert_eq!(config.shutdown_grace, Duration::from_secs(8));
+    }
+
+    #[test]
+    fn all_mistakes_are_told_at_once_and_name_their_variable() {
+        let wrong = [
+            ("AMQP_URL", "http://x"),
+            ("REDIS_URL", "nonsense"),
+            ("MILVAION_WORKER_ID", "a b"),
+            ("MILVAION_PREFIX", "ü"),
+            ("MILVAION_KEY_PREFIX", "a b"),
+            ("MILVAION_CAPACITY", "0"),
+            ("MILVAION_CONCURRENCY", "send=0"),
+            ("MILVAION_SHUTDOWN_GRACE_SECONDS", "soon"),
+            ("MILVAION_OUTBOX", "/proc/self/status"),
+            ("MILVAION_OUTBOX_LINES", "99"),
+            ("MILVAION_OUTBOX_MEGABYTES", "-1"),
+            ("MILVAION_HEALTH", "9100"),
+        ];
+        let Err(WorkerError::Config(errors)) = from(&wrong) else { panic!("must be refused") };
+        for (name, _) in wrong {
+            let begins = format!("{name} ");
+            assert_eq!(errors.messages().iter().filter(|sentence| sentence.starts_with(&begins)).count(), 1, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_refused_address_does_not_show_its_password() {
+        let Err(error) = from(&[("REDIS_URL", "nonsense://:hunter2@host")]) else { panic!("must be refused") };
+        assert!(!error.to_string().contains("hunter2"), "{error}");
+    }
+}

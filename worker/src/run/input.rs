@@ -1,0 +1,145 @@
+//! Turns a job's input into the type the job declares, and says where it does not fit.
+//!
+//! serde tells the place of a mistake as a column of the text. People look for a field, so the column is walked back to
+//! the path of the value it lies in: `headers.accept`, `argv[2]`.
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::api::outcome::JobError;
+
+/// Reads `data` as a `T`.
+///
+/// # Errors
+/// A permanent failure whose sentence names the field: another attempt would bring the same input.
+pub(crate) fn read<T: DeserializeOwned>(data: &Value) -> Result<T, JobError> {
+    // What fits is read as it is; only to say where something does not fit, the text is needed.
+    if !data.is_null()
+        && let Ok(input) = T::deserialize(data)
+    {
+        return Ok(input);
+    }
+    // A job without input is often stored as null; an empty object suits every struct whose fields are optional.
+    let text = if data.is_null() { "{}".to_owned() } else { data.to_string() };
+    serde_json::from_str(&text).or_else(|error| {
+        if data.is_null()
+            && let Ok(input) = serde_json::from_str("null")
+        {
+            return Ok(input);
+        }
+        let path = path_at(&text, error.column());
+        let reason = error.to_string();
+        // The text is one line that nobody has seen; its column would only confuse.
+        let reason = reason.split(" at line ").next().unwrap_or_default();
+        let place = if path.is_empty() { "the input".to_owned() } else { format!("the input's field `{path}`") };
+        Err(JobError::permanent(format!(
+            "{place} does not fit the job type: {reason}; correct it in the job and run it again"
+        )))
+    })
+}
+
+/// A step on the way into a JSON text.
+enum PathStep {
+    /// Inside an object; the name of the field being read, once known.
+    Field(Option<String>),
+    /// Inside a list, at this place.
+    Item(usize),
+}
+
+/// The path of the value that the first `column` bytes of `text` end in. The text is JSON without blanks between its
+/// tokens, as `Value` prints it.
+fn path_at(text: &str, column: usize) -> String {
+    let read = &text.as_bytes()[..column.min(text.len())];
+    let mut steps: Vec<PathStep> = Vec::new();
+    let mut at = 0;
+    while at < read.len() {
+        match read[at] {
+            b'{' => steps.push(PathStep::Field(None)),
+            b'[' => steps.push(PathStep::Item(0)),
+            // The mistake is known only when the object ends: a field is missing. It belongs to the object.
+            b'}' | b']' if at + 1 == read.len() => {
+                if let Some(PathStep::Field(name)) = steps.last_mut() {
+                    *name = None;
+                }
+            }
+            b'}' | b']' => drop(steps.pop()),
+            b',' => match steps.last_mut() {
+                Some(PathStep::Field(name)) => *name = None,
+                Some(PathStep::Item(place)) => *place += 1,
+                None => {}
+            },
+            b'"' => {
+                let start = at;
+                at += 1;
+                while at < read.len() && read[at] != b'"' {
+                    at += if read[at] == b'\\' { 2 } else { 1 };
+                }
+                let name = text.get(start..=at).and_then(|quoted| serde_json::from_str::<String>(quoted).ok());
+                if let Some(PathStep::Field(field @ None)) = steps.last_mut() {
+                    *field = name;
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    let mut path = String::new();
+    for step in steps {
+        match step {
+            PathStep::Field(Some(name)) if path.is_empty() => path = name,
+            PathStep::Field(Some(name)) => path = format!("{path}.{name}"),
+            PathStep::Field(None) => {}
+            PathStep::Item(place) => path = format!("{path}[{place}]"),
+        }
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde::Deserialize;
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct TestInput {
+        #[serde(default, rename = "to")]
+        _to: Vec<u8>,
+        #[serde(default, rename = "deep")]
+        _deep: BTreeMap<String, TestInnerInput>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    struct TestInnerInput {
+        #[serde(rename = "size")]
+        _size: u8,
+    }
+
+    #[test]
+    fn the_field_that_does_not_fit_is_named() {
+        for (data, place) in [
+            (json!({"to": [1, "two"]}), "`to[1]`"),
+            (json!({"to": 5}), "`to`"),
+            (json!({"deep": {"a\"b": {"size": 1}, "c": {"size": 700}}}), "`deep.c.size`"),
+            (json!({"deep": {"a": {}}}), "`deep.a`"),
+            (json!({"other": 1}), "`other`"),
+            (json!([1]), "the input"),
+        ] {
+            let error = read::<TestInput>(&data).expect_err("does not fit");
+            assert!(error.is_permanent());
+            assert!(error.to_string().contains(place), "{data}: {error}");
+            assert!(!error.to_string().contains("column"), "{error}");
+        }
+    }
+
+    #[test]
+    fn no_input_suits_a_job_that_needs_none() {
+        read::<TestInput>(&Value::Null).expect("every field has a default");
+        read::<()>(&Value::Null).expect("null is the unit");
+        read::<Option<TestInput>>(&Value::Null).expect("null is none");
+    }
+}
