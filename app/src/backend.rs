@@ -1,7 +1,7 @@
 //! The seam: everything the dashboard may ask of a server.
 //!
 //! A page never holds more power than the request it was made for. Each method that reads or changes anything takes the
-//! [`CurrentUser`] that [`DashboardBackend::authorize`] returned for that request, and `authorize` is the one place that looks at the
+//! [`CurrentUser`] that [`Backend::authorize`] returned for that request, and `authorize` is the one place that looks at the
 //! session, the role and the request's origin. There is no other way to get a `CurrentUser` from a request, so a server function
 //! cannot forget to ask.
 
@@ -74,7 +74,7 @@ pub struct RetryInput {
 
 /// Everything the dashboard may ask of a server. Implemented once by the server and once by a fake for page tests.
 #[async_trait]
-pub trait DashboardBackend: Send + Sync + 'static {
+pub trait Backend: Send + Sync + 'static {
     /// Who asks, if they may do `action` and, for a change, ask from our own pages.
     async fn authorize(&self, parts: &Parts, action: Permission) -> Result<CurrentUser, AppError>;
     /// Who is signed in, if anybody.

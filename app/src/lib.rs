@@ -5,7 +5,7 @@
 //! HTML over and keeps it current from one stream of events.
 //!
 //! This crate sees `protocol` and nothing else of ours. Whatever a page wants it asks of one trait,
-//! [`backend::DashboardBackend`], which the server implements; so the browser build cannot come to know PostgreSQL by accident,
+//! [`backend::Backend`], which the server implements; so the browser build cannot come to know PostgreSQL by accident,
 //! and a page can be rendered in a test without any service.
 //!
 //! Rooms: [`routes`] is the sitemap, [`pages`] has one file for each page, [`components`] what several pages share,

@@ -33,7 +33,7 @@ mod server_side {
     use serde::Serialize;
 
     use crate::{
-        backend::{DashboardBackend, FlashMessage},
+        backend::{Backend, FlashMessage},
         error::AppError,
     };
 
@@ -42,9 +42,8 @@ mod server_side {
     /// # Errors
     ///
     /// Only when the server forgot to provide it.
-    pub fn backend() -> Result<Arc<dyn DashboardBackend>, AppError> {
-        use_context::<Arc<dyn DashboardBackend>>()
-            .ok_or_else(|| AppError::Failed("the server gave this page no backend".into()))
+    pub fn backend() -> Result<Arc<dyn Backend>, AppError> {
+        use_context::<Arc<dyn Backend>>().ok_or_else(|| AppError::Failed("the server gave this page no backend".into()))
     }
 
     /// The head of this request.
@@ -61,7 +60,7 @@ mod server_side {
     /// # Errors
     ///
     /// `SignedOut` or `Denied`; the response's status says the same.
-    pub async fn authorize(action: Permission) -> Result<(Arc<dyn DashboardBackend>, CurrentUser), AppError> {
+    pub async fn authorize(action: Permission) -> Result<(Arc<dyn Backend>, CurrentUser), AppError> {
         let backend = backend()?;
         let parts = request()?;
         let me = backend.authorize(&parts, action).await.map_err(with_error_status)?;

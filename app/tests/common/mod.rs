@@ -16,7 +16,7 @@ use axum::{
 };
 use leptos::{config::LeptosOptions, prelude::provide_context};
 use leptos_axum::{AxumRouteListing, LeptosRoutes, generate_route_list, handle_server_fns_with_context};
-use milvaion_app::{backend::DashboardBackend, owner_isolation::isolate_owner, routes::App, shell::shell};
+use milvaion_app::{backend::Backend, owner_isolation::isolate_owner, routes::App, shell::shell};
 use tower::ServiceExt;
 
 pub(crate) use fake::FakeBackend;
@@ -61,7 +61,7 @@ pub(crate) async fn send(fake: Arc<FakeBackend>, request: Request<Body>) -> Page
     let routes = ROUTES.get_or_init(|| generate_route_list(App)).clone();
     let provide = {
         let fake = fake.clone();
-        move || provide_context::<Arc<dyn DashboardBackend>>(fake.clone())
+        move || provide_context::<Arc<dyn Backend>>(fake.clone())
     };
     let calls = {
         let provide = provide.clone();

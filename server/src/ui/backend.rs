@@ -21,7 +21,7 @@ use milvaion_api::{
     },
 };
 use milvaion_app::{
-    backend::{DashboardBackend, FlashMessage, RetryInput, TriggerInput},
+    backend::{Backend, FlashMessage, RetryInput, TriggerInput},
     error::AppError,
 };
 use milvaion_protocol::{
@@ -141,7 +141,7 @@ fn no_job() -> AppError {
 }
 
 #[async_trait]
-impl DashboardBackend for ServerBackend {
+impl Backend for ServerBackend {
     async fn authorize(&self, parts: &Parts, action: Permission) -> Result<CurrentUser, AppError> {
         guard::authorize(&self.store, &self.clock, &self.config, parts, action).await
     }

@@ -20,7 +20,7 @@ use leptos::{config::LeptosOptions, nonce::use_nonce, prelude::*};
 use leptos_axum::{
     AxumRouteListing, LeptosRoutes, ResponseOptions, file_and_error_handler_with_context, generate_route_list,
 };
-use milvaion_app::{backend::DashboardBackend, owner_isolation::isolate_owner, routes::App, shell::shell};
+use milvaion_app::{backend::Backend, owner_isolation::isolate_owner, routes::App, shell::shell};
 
 use crate::{config::http::HttpConfig, http::headers::csp};
 use backend::ServerBackend;
@@ -32,7 +32,7 @@ pub fn router(config: &HttpConfig, backend: Arc<ServerBackend>) -> Router {
         .site_root(config.site_root.to_string_lossy().into_owned())
         .site_pkg_dir("pkg")
         .build();
-    let backend: Arc<dyn DashboardBackend> = backend;
+    let backend: Arc<dyn Backend> = backend;
     let provide = move || provide_context(backend.clone());
     let provide_page = {
         let provide = provide.clone();

@@ -21,7 +21,7 @@ use milvaion_api::{
     },
 };
 use milvaion_app::{
-    backend::{DashboardBackend, FlashMessage, RetryInput, TriggerInput},
+    backend::{Backend, FlashMessage, RetryInput, TriggerInput},
     error::AppError,
 };
 use milvaion_protocol::{
@@ -52,7 +52,7 @@ async fn simulate_latency() {
 }
 
 #[async_trait]
-impl DashboardBackend for FakeBackend {
+impl Backend for FakeBackend {
     async fn authorize(&self, _parts: &Parts, action: Permission) -> Result<CurrentUser, AppError> {
         simulate_latency().await;
         let me = self.me.clone().ok_or(AppError::SignedOut)?;
