@@ -1,8 +1,8 @@
-//! A calendar as a form has it: text by field, and back.
+//! The calendar form: a calendar as text fields, and back.
 //!
-//! Days are typed as lines of dates and stretches of dates, since that is how lists of holidays are found and pasted.
-//! Weekly windows are rows of seven boxes and two times; a row that nothing was typed into is left out, so that a
-//! browser without scripts can be given spare ones.
+//! Days are entered as lines of dates and date ranges, because lists of holidays are published and pasted in this form.
+//! Each weekly window is a row of seven checkboxes and two times. Empty rows are ignored, so that a browser without
+//! scripts can be given spare rows.
 
 use std::collections::BTreeMap;
 
@@ -16,43 +16,43 @@ use milvaion_schedule::calendar::{
     describe::{WEEKDAYS, format_date_range, format_time_of_day},
 };
 
-/// What a ticked box sends.
+/// The value of a checked checkbox.
 const CHECKBOX_ON: &str = "on";
-/// What may stand between the first and the last day of a stretch.
+/// The accepted separators between the first and the last day of a range.
 const DATE_RANGE_SEPARATORS: [&str; 3] = [" to ", "..", "–"];
 
-/// The calendar form as it is typed. Every field is text, absent ones are empty.
+/// The calendar form as entered. Every field is text; absent fields are empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CalendarForm {
-    /// The calendar to change; empty makes one.
+    /// The id of the calendar to change; empty for a new one.
     pub id: String,
-    /// The version the form was drawn from; empty when it is made.
+    /// The version that the form shows; empty for a new calendar.
     pub version: String,
     /// See [`Calendar::name`].
     pub name: String,
     /// See [`Calendar::zone`].
     pub zone: String,
-    /// Days, as in `2026-12-24`, and stretches of them, as in `2026-12-24 to 2026-12-26`; one a line, or separated by commas.
+    /// Days such as `2026-12-24` and ranges such as `2026-12-24 to 2026-12-26`, one per line or separated by commas.
     pub dates: String,
-    /// The weekly windows by the number of their row; each has the fields of [`weekday_field`], `from` and `to`.
+    /// The weekly windows by row number. Each row has the fields of [`weekday_field`], `from` and `to`.
     pub windows: BTreeMap<String, BTreeMap<String, String>>,
 }
 
-/// The field of a row that says whether the window comes on this day: `mon` to `sun`.
+/// Returns the name of the checkbox of a weekday in a row: `mon` to `sun`.
 #[must_use]
 pub fn weekday_field(word: &str) -> String {
     word.to_ascii_lowercase()
 }
 
 impl CalendarForm {
-    /// The form that shows `calendar` for an edit.
+    /// Builds the form that edits `calendar`.
     #[must_use]
     pub fn from_calendar(id: CalendarId, version: i32, calendar: &Calendar) -> Self {
         let row = |((from, to), days): ((NaiveTime, NaiveTime), Vec<u8>)| {
-            let ticked = WEEKDAYS.iter().filter(|(day, _)| days.contains(day));
+            let checked = WEEKDAYS.iter().filter(|(day, _)| days.contains(day));
             let mut row: BTreeMap<_, _> =
-                ticked.map(|(_, word)| (weekday_field(word), CHECKBOX_ON.to_owned())).collect();
+                checked.map(|(_, word)| (weekday_field(word), CHECKBOX_ON.to_owned())).collect();
             row.extend([("from".to_owned(), format_time_of_day(from)), ("to".to_owned(), format_time_of_day(to))]);
             row
         };
@@ -68,7 +68,7 @@ impl CalendarForm {
         }
     }
 
-    /// The numbers of the rows, in their order.
+    /// Returns the row numbers in ascending order.
     #[must_use]
     pub fn rows(&self) -> Vec<usize> {
         let mut rows: Vec<usize> = self.windows.keys().filter_map(|n| n.parse().ok()).collect();
@@ -76,17 +76,17 @@ impl CalendarForm {
         rows
     }
 
-    /// What stands in a field of a row.
+    /// Returns the value of a field of a row.
     #[must_use]
     pub fn window(&self, row: usize, field: &str) -> String {
         self.windows.get(&row.to_string()).and_then(|row| row.get(field)).cloned().unwrap_or_default()
     }
 
-    /// Reads the calendar.
+    /// Parses and checks the form.
     ///
     /// # Errors
     ///
-    /// One entry for each wrong field, in the order of the form; that of a window is named `windows.ROW`.
+    /// Returns one error per invalid field, in the order of the form. The field of a window is `windows.ROW`.
     pub fn check(&self) -> Result<Calendar, Vec<FieldError>> {
         let mut errors = Vec::new();
         let dates = dates(&self.dates).unwrap_or_else(|message| {
@@ -105,17 +105,17 @@ impl CalendarForm {
         let zone = self.zone.trim();
         let zone = if zone.is_empty() { "UTC".to_owned() } else { zone.to_owned() };
         let calendar = Calendar { name: self.name.trim().to_owned(), zone, dates, windows };
-        if let Err(wrong) = calendar.check() {
-            // That there is no day says nothing while one of them cannot be read.
-            let known = !errors.is_empty();
-            let of_its_own =
-                wrong.into_iter().filter(|error| !known || matches!(error.field.as_str(), "name" | "zone"));
-            errors.splice(0..0, of_its_own);
+        if let Err(invalid) = calendar.check() {
+            // If another field is unreadable, a missing day or window may be due to it and is not reported.
+            let has_errors = !errors.is_empty();
+            let of_calendar =
+                invalid.into_iter().filter(|error| !has_errors || matches!(error.field.as_str(), "name" | "zone"));
+            errors.splice(0..0, of_calendar);
         }
         if errors.is_empty() { Ok(calendar) } else { Err(errors) }
     }
 
-    /// The windows of one row: none of an empty one.
+    /// Parses the windows of one row. An empty row has none.
     fn row(&self, row: usize) -> Result<Vec<WeeklyWindow>, String> {
         let days: Vec<u8> = WEEKDAYS
             .iter()
@@ -125,9 +125,9 @@ impl CalendarForm {
         let (from, to) = (self.window(row, "from"), self.window(row, "to"));
         match (days.is_empty(), from.trim(), to.trim()) {
             (true, "", "") => Ok(Vec::new()),
-            (_, "", _) => Err("say when it begins, as in 22:00, or empty the row".into()),
-            (_, _, "") => Err("say when it ends, as in 06:00, or empty the row".into()),
-            (true, _, _) => Err("choose at least one day of the week, or empty the row".into()),
+            (_, "", _) => Err("enter a start time, for example 22:00, or clear the row".into()),
+            (_, _, "") => Err("enter an end time, for example 06:00, or clear the row".into()),
+            (true, _, _) => Err("choose at least one day of the week, or clear the row".into()),
             (false, from, to) => {
                 let (from, to) = (time(from)?, time(to)?);
                 Ok(days.into_iter().map(|weekday| WeeklyWindow { weekday, from, to }).collect())
@@ -137,29 +137,29 @@ impl CalendarForm {
 }
 
 fn time(text: &str) -> Result<NaiveTime, String> {
-    // As a browser writes it, with seconds or without; midnight at the end of a day is that of the next.
+    // The format of browsers, with or without seconds. Midnight at the end of a day is that of the next day.
     if text == "24:00" {
         return Ok(NaiveTime::MIN);
     }
     NaiveTime::parse_from_str(text, "%H:%M:%S")
         .or_else(|_| NaiveTime::parse_from_str(text, "%H:%M"))
-        .map_err(|_| format!("write a time of day as in 22:00: got {}", short(text)))
+        .map_err(|_| format!("enter a time of day, for example 22:00: got {}", clip(text)))
 }
 
-/// The days of a text, in order, each once.
+/// Parses the days of a text, sorted and without duplicates.
 fn dates(text: &str) -> Result<Vec<NaiveDate>, String> {
     let mut dates = Vec::new();
     for part in text.split(['\n', ',', ';']).map(str::trim).filter(|part| !part.is_empty()) {
         let (first, last) = DATE_RANGE_SEPARATORS.iter().find_map(|to| part.split_once(to)).unwrap_or((part, part));
         let (first, last) = (date(first, part)?, date(last, part)?);
         if last < first {
-            return Err(format!("write the earlier day first: got {}", short(part)));
+            return Err(format!("enter the earlier day first: got {}", clip(part)));
         }
         for day in first.iter_days().take_while(|day| *day <= last) {
             dates.push(day);
-            // Judged here, for a stretch of a thousand years is a short text.
+            // Checked here, because a range of a thousand years is a short text.
             if dates.len() > MAX_CALENDAR_DATES {
-                return Err(format!("at most {MAX_CALENDAR_DATES} days: {} goes beyond", short(part)));
+                return Err(format!("at most {MAX_CALENDAR_DATES} days are allowed: {} exceeds the limit", clip(part)));
             }
         }
     }
@@ -170,14 +170,12 @@ fn dates(text: &str) -> Result<Vec<NaiveDate>, String> {
 
 fn date(text: &str, part: &str) -> Result<NaiveDate, String> {
     let text = text.trim();
-    // Ten signs, so that no year has five digits or a sign.
+    // Exactly ten characters, because chrono also accepts signs and years of five digits.
     let read = (text.len() == 10).then(|| NaiveDate::parse_from_str(text, "%Y-%m-%d").ok()).flatten();
-    read.ok_or_else(|| {
-        format!("write days as in 2026-12-24, or first and last as in 2026-12-24 to 2026-12-26: got {}", short(part))
-    })
+    read.ok_or_else(|| format!("enter days as 2026-12-24 or ranges as 2026-12-24 to 2026-12-26: got {}", clip(part)))
 }
 
-fn short(text: &str) -> String {
+fn clip(text: &str) -> String {
     text.chars().take(40).collect()
 }
 
@@ -186,7 +184,7 @@ mod tests {
     use super::*;
 
     fn day(text: &str) -> NaiveDate {
-        text.parse().expect("date")
+        text.parse().expect("a valid date")
     }
 
     fn form(dates: &str) -> CalendarForm {
@@ -203,15 +201,15 @@ mod tests {
         CalendarForm { windows: BTreeMap::from([("10".to_owned(), row)]), ..form("") }
     }
 
-    fn wrong(form: &CalendarForm) -> (String, String) {
-        let errors = form.check().expect_err("wrong");
+    fn only_error(form: &CalendarForm) -> (String, String) {
+        let errors = form.check().expect_err("invalid");
         assert_eq!(errors.len(), 1, "{errors:?}");
         (errors[0].field.clone(), errors[0].message.clone())
     }
 
     #[test]
-    fn what_is_shown_is_read_back() {
-        let time = |text: &str| text.parse().expect("time");
+    fn calendar_round_trips_through_its_form() {
+        let time = |text: &str| text.parse().expect("a valid time");
         let window = |weekday, from, to| WeeklyWindow { weekday, from: time(from), to: time(to) };
         let calendar = Calendar {
             name: "Quiet hours".into(),
@@ -233,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn days_are_read_as_people_paste_them() {
+    fn pasted_days_are_parsed() {
         let expected = ["2026-12-24", "2026-12-25", "2027-01-01", "2027-01-02"].map(day).to_vec();
         for text in [
             "2027-01-01 to 2027-01-02\r\n2026-12-24\r\n\r\n2026-12-25",
@@ -245,42 +243,44 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_day_is_named_with_its_remedy() {
-        let (field, message) = wrong(&form("2026-12-24\n24.12.2026"));
+    fn invalid_day_is_quoted_with_the_remedy() {
+        let (field, message) = only_error(&form("2026-12-24\n24.12.2026"));
         assert_eq!(field, "dates");
-        assert!(
-            message.starts_with("write days as in 2026-12-24") && message.ends_with(": got 24.12.2026"),
-            "{message}"
-        );
-        assert!(wrong(&form("2026-02-29")).1.contains("got 2026-02-29"));
-        assert!(wrong(&form("2026-12-26 to 2026-12-24")).1.contains("write the earlier day first"));
-        assert!(wrong(&form("0001-01-01 to 9999-12-31")).1.starts_with("at most 2000 days"));
-        assert!(wrong(&form("12026-12-24")).1.contains("got 12026-12-24"));
+        assert!(message.starts_with("enter days as 2026-12-24") && message.ends_with(": got 24.12.2026"), "{message}");
+        assert!(only_error(&form("2026-02-29")).1.contains("got 2026-02-29"));
+        assert!(only_error(&form("2026-12-26 to 2026-12-24")).1.contains("enter the earlier day first"));
+        assert!(only_error(&form("0001-01-01 to 9999-12-31")).1.starts_with("at most 2000 days"));
+        assert!(only_error(&form("12026-12-24")).1.contains("got 12026-12-24"));
     }
 
     #[test]
-    fn a_row_is_whole_or_empty() {
-        assert_eq!(wrong(&with_row(&[("from", "22:00"), ("to", "06:00")])).0, "windows.10");
-        assert!(wrong(&with_row(&[("mon", "on"), ("to", "06:00")])).1.contains("when it begins"));
-        assert!(wrong(&with_row(&[("mon", "on"), ("from", "22:00")])).1.contains("when it ends"));
-        assert!(wrong(&with_row(&[("mon", "on"), ("from", "noon"), ("to", "06:00")])).1.contains("got noon"));
-        let right =
-            with_row(&[("mon", "on"), ("sun", "on"), ("from", "18:00"), ("to", "24:00")]).check().expect("right");
-        assert_eq!(right.windows.len(), 2);
+    fn window_row_is_complete_or_empty() {
+        assert_eq!(only_error(&with_row(&[("from", "22:00"), ("to", "06:00")])).0, "windows.10");
+        assert!(only_error(&with_row(&[("mon", "on"), ("to", "06:00")])).1.contains("start time"));
+        assert!(only_error(&with_row(&[("mon", "on"), ("from", "22:00")])).1.contains("end time"));
+        assert!(only_error(&with_row(&[("mon", "on"), ("from", "noon"), ("to", "06:00")])).1.contains("got noon"));
+        let calendar = with_row(&[("mon", "on"), ("sun", "on"), ("from", "18:00"), ("to", "24:00")])
+            .check()
+            .expect("a valid form");
+        assert_eq!(calendar.windows.len(), 2);
         assert_eq!(
-            right.windows[0],
-            WeeklyWindow { weekday: 0, from: "18:00:00".parse().expect("time"), to: NaiveTime::MIN }
+            calendar.windows[0],
+            WeeklyWindow { weekday: 0, from: "18:00:00".parse().expect("a valid time"), to: NaiveTime::MIN }
         );
-        assert_eq!(wrong(&with_row(&[])).0, "dates", "an empty row is none, and a calendar of nothing is refused");
+        assert_eq!(
+            only_error(&with_row(&[])).0,
+            "dates",
+            "an empty row has no window, and an empty calendar is refused"
+        );
     }
 
     #[test]
-    fn everything_wrong_is_told_at_once_in_the_order_of_the_form() {
+    fn all_errors_are_returned_in_form_order() {
         let mut form = with_row(&[("mon", "on")]);
         form.name.clear();
         form.zone = "Mars/Olympus".into();
         form.dates = "tomorrow".into();
-        let fields: Vec<_> = form.check().expect_err("wrong").into_iter().map(|error| error.field).collect();
+        let fields: Vec<_> = form.check().expect_err("invalid").into_iter().map(|error| error.field).collect();
         assert_eq!(fields, ["name", "zone", "dates", "windows.10"]);
     }
 }

@@ -1,38 +1,39 @@
-//! Attempts that more than one instance has started.
+//! Detection of attempts that more than one instance has started.
 //!
-//! A broker may deliver a message twice. Claims make the second copy harmless; but a worker may do without claims, and a
-//! wiped Redis forgets them. Then an attempt may be started twice. That cannot be undone, so it is told: whoever reads
-//! the life of the occurrence finds both starts in it, and the page warns of what both may have done.
+//! A broker may deliver a message twice. Claims make the duplicate delivery harmless, but a worker may run without
+//! claims, and a Redis that lost its data has lost the claims too. Then an attempt may be started twice. This cannot be
+//! undone, so it is reported: the occurrence's history lists both starts, and its page warns about side effects of
+//! both.
 
 use chrono::{DateTime, Utc};
 
 use crate::views::StatusChange;
 use milvaion_protocol::status::OccurrenceStatus;
 
-/// How the note of a start begins that was not the first one of its attempt.
+/// The prefix of the note of a start that was not the first one of its attempt.
 pub const DUPLICATE_START_NOTE: &str = "duplicate start";
 
 /// An attempt that was started more than once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DuplicateStart {
-    /// Which attempt.
+    /// The attempt, counted from 1.
     pub attempt: i32,
-    /// The instance that was first to speak of it.
+    /// The instance that reported first.
     pub first: String,
-    /// The others, in the order they spoke.
+    /// The other instances, in the order of their reports.
     pub others: Vec<String>,
 }
 
-/// The attempts in an occurrence's life that several instances have started, in order.
+/// Returns the attempts in an occurrence's history that several instances have started, in ascending order.
 #[must_use]
-pub fn find_duplicate_starts(life: &[StatusChange]) -> Vec<DuplicateStart> {
-    let mut attempts: Vec<i32> = life.iter().map(|step| step.attempt).collect();
+pub fn find_duplicate_starts(history: &[StatusChange]) -> Vec<DuplicateStart> {
+    let mut attempts: Vec<i32> = history.iter().map(|step| step.attempt).collect();
     attempts.sort_unstable();
     attempts.dedup();
     attempts
         .into_iter()
         .filter_map(|attempt| {
-            let mut instances = runners(life, attempt).into_iter().map(|(instance, _)| instance);
+            let mut instances = runners(history, attempt).into_iter().map(|(instance, _)| instance);
             let first = instances.next()?;
             let others: Vec<String> = instances.collect();
             (!others.is_empty()).then_some(DuplicateStart { attempt, first, others })
@@ -40,45 +41,51 @@ pub fn find_duplicate_starts(life: &[StatusChange]) -> Vec<DuplicateStart> {
         .collect()
 }
 
-/// Notes in an occurrence's life that `instance` started `attempt`, if another one had it too. Every start but the first
-/// becomes a step, beside the first one, so that the last step stays the last. Returns whether anything was added.
-pub fn record_duplicate_start(life: &mut Vec<StatusChange>, attempt: i32, instance: &str, at: DateTime<Utc>) -> bool {
-    let mut runners = runners(life, attempt);
+/// Records in an occurrence's history that `instance` started `attempt`, if another instance started it too. Every
+/// start but the first becomes a status change next to the first one, so that the last status change stays the last.
+/// Returns true if anything was added.
+pub fn record_duplicate_start(
+    history: &mut Vec<StatusChange>,
+    attempt: i32,
+    instance: &str,
+    at: DateTime<Utc>,
+) -> bool {
+    let mut runners = runners(history, attempt);
     let Some(first) = runners.first().map(|(first, _)| first.clone()) else { return false };
     if !runners.iter().any(|(known, _)| known == instance) {
         runners.push((instance.to_owned(), at));
     }
     let mut is_new = false;
     for (instance, at) in runners.into_iter().skip(1) {
-        let is_told = |step: &StatusChange| {
+        let is_recorded = |step: &StatusChange| {
             step.attempt == attempt
                 && step.status == OccurrenceStatus::Running
                 && step.by.as_deref() == Some(instance.as_str())
         };
-        if life.iter().any(is_told) {
+        if history.iter().any(is_recorded) {
             continue;
         }
         let of_attempt = |step: &StatusChange| step.attempt == attempt && step.status != OccurrenceStatus::Queued;
         let is_start = |step: &StatusChange| step.attempt == attempt && step.status == OccurrenceStatus::Running;
-        let place = match life.iter().rposition(is_start) {
+        let index = match history.iter().rposition(is_start) {
             Some(start) => start + 1,
-            None => life.iter().position(of_attempt).unwrap_or(life.len()),
+            None => history.iter().position(of_attempt).unwrap_or(history.len()),
         };
-        let note = Some(format!("{DUPLICATE_START_NOTE}: {first} had started this attempt already"));
+        let note = Some(format!("{DUPLICATE_START_NOTE}: {first} had already started this attempt"));
         let status = OccurrenceStatus::Running;
-        life.insert(place, StatusChange { status, at, attempt, by: Some(instance), note });
+        history.insert(index, StatusChange { status, at, attempt, by: Some(instance), note });
         is_new = true;
     }
     is_new
 }
 
-/// The instances that said they had run an attempt, and since when they are known, in the order of the steps; those that
-/// were noted as not the first come last, wherever their step stands.
-fn runners(life: &[StatusChange], attempt: i32) -> Vec<(String, DateTime<Utc>)> {
+/// Returns the instances that reported to have run an attempt, each with the time of its first status change, in the
+/// order of the history. Instances that were recorded as duplicates come last, wherever their status change is.
+fn runners(history: &[StatusChange], attempt: i32) -> Vec<(String, DateTime<Utc>)> {
     let mut runners: Vec<(String, DateTime<Utc>)> = Vec::new();
-    let steps = life.iter().filter(|step| step.attempt == attempt && is_of_a_run(step));
-    let (noted, told): (Vec<&StatusChange>, Vec<&StatusChange>) = steps.partition(|step| is_noted(step));
-    for step in told.into_iter().chain(noted) {
+    let steps = history.iter().filter(|step| step.attempt == attempt && shows_a_run(step));
+    let (duplicates, reported): (Vec<&StatusChange>, Vec<&StatusChange>) = steps.partition(|step| is_duplicate(step));
+    for step in reported.into_iter().chain(duplicates) {
         let Some(by) = &step.by else { continue };
         if !runners.iter().any(|(known, _)| known == by) {
             runners.push((by.clone(), step.at));
@@ -87,17 +94,17 @@ fn runners(life: &[StatusChange], attempt: i32) -> Vec<(String, DateTime<Utc>)> 
     runners
 }
 
-/// Whether a step says that an instance ran the attempt. A start by a person, with a note, is a wish that it end; and
-/// an attempt may be reported as cancelled by who never started it.
-fn is_of_a_run(step: &StatusChange) -> bool {
+/// Returns true if a status change shows that an instance ran the attempt. A Running change with another note is a
+/// user's cancellation request, and an attempt may be reported as Cancelled by an instance that never started it.
+fn shows_a_run(step: &StatusChange) -> bool {
     match step.status {
-        OccurrenceStatus::Running => step.note.is_none() || is_noted(step),
+        OccurrenceStatus::Running => step.note.is_none() || is_duplicate(step),
         OccurrenceStatus::Completed | OccurrenceStatus::Failed | OccurrenceStatus::TimedOut => true,
         _ => false,
     }
 }
 
-fn is_noted(step: &StatusChange) -> bool {
+fn is_duplicate(step: &StatusChange) -> bool {
     step.status == OccurrenceStatus::Running
         && step.note.as_deref().is_some_and(|note| note.starts_with(DUPLICATE_START_NOTE))
 }
@@ -116,12 +123,12 @@ mod tests {
         DateTime::UNIX_EPOCH + Duration::seconds(second)
     }
 
-    fn words(life: &[StatusChange]) -> Vec<String> {
-        life.iter().map(|step| format!("{} {}", step.status.slug(), step.by.as_deref().unwrap_or("-"))).collect()
+    fn words(history: &[StatusChange]) -> Vec<String> {
+        history.iter().map(|step| format!("{} {}", step.status.slug(), step.by.as_deref().unwrap_or("-"))).collect()
     }
 
-    /// A life of two attempts: the first one was lost with its worker.
-    fn life() -> Vec<StatusChange> {
+    /// A history of two attempts. The first one was lost with its worker.
+    fn history() -> Vec<StatusChange> {
         use OccurrenceStatus as S;
         vec![
             step(0, S::Queued, 1, Some("ann")),
@@ -133,64 +140,66 @@ mod tests {
     }
 
     #[test]
-    fn another_attempt_elsewhere_is_no_duplicate() {
-        let mut life = life();
-        assert_eq!(find_duplicate_starts(&life), []);
-        assert!(!record_duplicate_start(&mut life, 1, "a", at(2)));
-        assert!(!record_duplicate_start(&mut life, 2, "b", at(12)));
-        assert!(!record_duplicate_start(&mut life, 3, "c", at(12)), "nobody has spoken of that attempt");
-        assert_eq!(life.len(), 5);
+    fn later_attempt_elsewhere_is_not_a_duplicate() {
+        let mut history = history();
+        assert_eq!(find_duplicate_starts(&history), []);
+        assert!(!record_duplicate_start(&mut history, 1, "a", at(2)));
+        assert!(!record_duplicate_start(&mut history, 2, "b", at(12)));
+        assert!(!record_duplicate_start(&mut history, 3, "c", at(12)), "no instance reported that attempt");
+        assert_eq!(history.len(), 5);
     }
 
     #[test]
-    fn a_second_start_stands_beside_the_first_one_and_is_noted_once() {
-        let mut life = life();
-        assert!(record_duplicate_start(&mut life, 2, "c", at(12)));
-        assert!(!record_duplicate_start(&mut life, 2, "c", at(12)));
-        assert!(record_duplicate_start(&mut life, 1, "b", at(3)));
+    fn second_start_is_recorded_once_next_to_the_first() {
+        let mut history = history();
+        assert!(record_duplicate_start(&mut history, 2, "c", at(12)));
+        assert!(!record_duplicate_start(&mut history, 2, "c", at(12)));
+        assert!(record_duplicate_start(&mut history, 1, "b", at(3)));
         assert_eq!(
-            words(&life),
+            words(&history),
             ["queued ann", "running a", "running b", "queued -", "running b", "running c", "completed b"]
         );
-        assert_eq!(life[5].note.as_deref(), Some("duplicate start: b had started this attempt already"));
-        let found = find_duplicate_starts(&life);
+        assert_eq!(history[5].note.as_deref(), Some("duplicate start: b had already started this attempt"));
+        let found = find_duplicate_starts(&history);
         assert_eq!(found.iter().map(|one| (one.attempt, one.first.as_str())).collect::<Vec<_>>(), [(1, "a"), (2, "b")]);
         assert_eq!(found[1].others, ["c"]);
     }
 
     #[test]
-    fn who_ended_what_another_began_must_have_started_it() {
+    fn instance_that_reported_the_end_counts_as_a_start() {
         use OccurrenceStatus as S;
-        let mut life = vec![
+        let mut history = vec![
             step(0, S::Queued, 1, None),
             step(1, S::Running, 1, Some("a")),
-            StatusChange { note: Some("asked to end".into()), ..step(2, S::Running, 1, Some("ann")) },
+            StatusChange { note: Some("cancellation requested".into()), ..step(2, S::Running, 1, Some("ann")) },
             step(3, S::Completed, 1, Some("b")),
         ];
-        assert_eq!(find_duplicate_starts(&life)[0].others, ["b"], "and not the person who wanted it to end");
-        assert!(record_duplicate_start(&mut life, 1, "a", at(4)));
-        assert_eq!(words(&life), ["queued -", "running a", "running ann", "running b", "completed b"]);
+        assert_eq!(find_duplicate_starts(&history)[0].others, ["b"], "the user who cancelled is not an instance");
+        assert!(record_duplicate_start(&mut history, 1, "a", at(4)));
+        assert_eq!(words(&history), ["queued -", "running a", "running ann", "running b", "completed b"]);
     }
 
     #[test]
-    fn who_told_only_its_end_was_first_all_the_same() {
+    fn instance_that_reported_only_the_end_is_first() {
         use OccurrenceStatus as S;
-        let mut life = vec![step(0, S::Queued, 1, None), step(2, S::Failed, 1, Some("a")), step(2, S::Queued, 2, None)];
-        assert!(record_duplicate_start(&mut life, 1, "b", at(1)));
-        assert_eq!(words(&life), ["queued -", "running b", "failed a", "queued -"]);
-        let found = find_duplicate_starts(&life);
+        let mut history =
+            vec![step(0, S::Queued, 1, None), step(2, S::Failed, 1, Some("a")), step(2, S::Queued, 2, None)];
+        assert!(record_duplicate_start(&mut history, 1, "b", at(1)));
+        assert_eq!(words(&history), ["queued -", "running b", "failed a", "queued -"]);
+        let found = find_duplicate_starts(&history);
         assert_eq!((found[0].first.as_str(), found[0].others.as_slice()), ("a", ["b".to_owned()].as_slice()));
         assert!(
-            !record_duplicate_start(&mut life, 1, "a", at(2)) && !record_duplicate_start(&mut life, 1, "b", at(1)),
-            "and is not noted later"
+            !record_duplicate_start(&mut history, 1, "a", at(2))
+                && !record_duplicate_start(&mut history, 1, "b", at(1)),
+            "known starts are not recorded again"
         );
     }
 
     #[test]
-    fn what_was_declined_was_never_started() {
+    fn declined_attempt_was_not_started() {
         use OccurrenceStatus as S;
-        let life =
+        let history =
             [step(0, S::Queued, 1, None), step(1, S::Running, 1, Some("a")), step(2, S::Cancelled, 1, Some("b"))];
-        assert_eq!(find_duplicate_starts(&life), []);
+        assert_eq!(find_duplicate_starts(&history), []);
     }
 }

@@ -1,8 +1,9 @@
-//! What browsers hear.
+//! The live events for browsers.
 //!
-//! An event is published after its change is committed, by the server that committed it, to every server, and by each of
-//! them to its browsers. It carries the row as it was then and that row's `version`, so that a late event cannot undo a
-//! newer one; but nothing depends on an event arriving: whoever misses one is told to [`LiveEvent::Resync`] and reads again.
+//! The server that commits a change publishes the event after the commit to every server, and each server sends it to
+//! its browsers. An event carries the row as of then with the row's `version`, so that a late event cannot overwrite a
+//! newer one. Nothing depends on the delivery of an event: a browser that missed one receives [`LiveEvent::Resync`] and
+//! reads its page again.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -13,49 +14,50 @@ use milvaion_protocol::{
     message::LogLine,
 };
 
-/// One event on its way.
+/// An event with its id and time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EventEnvelope {
-    /// Unique; every server delivers the same ids in the same order, so a browser may resume at any of them.
+    /// The unique id. Every server delivers the same ids in the same order, so that a browser can resume at any of
+    /// them.
     pub id: String,
-    /// When the change was committed.
+    /// The time of the commit.
     pub at: DateTime<Utc>,
-    /// What changed.
+    /// The change.
     pub event: LiveEvent,
 }
 
-/// What changed.
+/// The change that an event reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase")]
 pub enum LiveEvent {
-    /// Occurrences appeared or changed.
+    /// Occurrences were created or changed.
     Occurrences {
-        /// As they are now.
+        /// The occurrences after the change.
         rows: Vec<OccurrenceRow>,
     },
-    /// A job was created, changed, paused, resumed, or its next fire time moved.
+    /// A job was created, changed, paused or resumed, or its next due time changed.
     Job {
-        /// Which.
+        /// The id of the job.
         id: JobId,
     },
     /// A job was deleted.
     JobDeleted {
-        /// Which.
+        /// The id of the job.
         id: JobId,
     },
-    /// An occurrence wrote log lines. Sent only to those who look at it.
+    /// A run wrote log lines. The event is sent only to browsers that show the occurrence.
     Log {
-        /// Which.
+        /// The id of the occurrence.
         #[serde(rename = "occurrenceId")]
         occurrence_id: OccurrenceId,
-        /// In order.
+        /// The lines, oldest first.
         lines: Vec<LogLine>,
     },
-    /// Workers came or went.
+    /// Worker instances started or stopped.
     Workers,
-    /// Everything was paused or resumed.
+    /// The cluster was paused or resumed.
     Cluster,
-    /// Something may have been missed: read again what is on the page.
+    /// Events may have been missed, so the page must be read again.
     Resync,
 }

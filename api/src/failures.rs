@@ -1,4 +1,4 @@
-//! What failed and waits for somebody to settle it, and messages that belong to nothing we know.
+//! Failures, and dead letters that belong to no known occurrence.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -6,41 +6,41 @@ use serde_json::Value;
 
 use milvaion_protocol::id::{DeadLetterId, JobId, OccurrenceId};
 
-/// The most failures one resolve or retry takes.
+/// The maximum number of failures that one resolve or retry request changes.
 pub const MAX_FAILURE_SELECTION: usize = 1_000;
-/// The most characters of a note.
+/// The maximum length of a resolution note, in characters.
 pub const MAX_RESOLUTION_NOTE_CHARS: usize = 2_000;
-/// How far open failures are counted; more than these are told as "10,000+".
+/// The maximum count of open failures. Pages show a larger number as "10,000+".
 pub const MAX_COUNTED_FAILURES: i64 = 10_000;
-/// The most days a look at groups reaches back.
+/// The maximum age of failures in the list of groups, in days.
 pub const MAX_FAILURE_GROUP_DAYS: i64 = 180;
 
-/// Why an occurrence counts as failed.
+/// The reason why an occurrence counts as failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureCause {
-    /// Its only attempt failed.
+    /// The only attempt failed.
     Failed,
-    /// The job said that trying again is of no use.
+    /// The job reported that a retry is useless.
     Permanent,
-    /// Every attempt failed.
+    /// All attempts failed.
     Exhausted,
-    /// Its time was up.
+    /// The attempt exceeded its timeout.
     TimedOut,
-    /// A worker could not make anything of its message.
+    /// A worker could not read the message.
     Rejected,
-    /// Its runs ended their worker's process again and again.
+    /// A poison run: its attempts crashed the worker's process repeatedly.
     Poison,
-    /// Its worker fell silent, and the job does not want it run again.
+    /// The run was lost, and the job's policy is not to run it again.
     Lost,
 }
 
 impl FailureCause {
-    /// All of them.
+    /// All causes.
     pub const ALL: [Self; 7] =
         [Self::Failed, Self::Permanent, Self::Exhausted, Self::TimedOut, Self::Rejected, Self::Poison, Self::Lost];
 
-    /// The word in the database, on the wire and in filters.
+    /// Returns the word in the database, on the wire and in filters.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -54,7 +54,7 @@ impl FailureCause {
         }
     }
 
-    /// The one behind a [`as_str`](Self::as_str).
+    /// Returns the cause of an [`as_str`](Self::as_str) word.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|cause| cause.as_str() == word)
@@ -65,82 +65,83 @@ impl FailureCause {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FailureRow {
-    /// Which occurrence.
+    /// The failed occurrence.
     pub occurrence_id: OccurrenceId,
-    /// Of which job.
+    /// Its job.
     pub job_id: JobId,
-    /// The job's name at the time.
+    /// The name of the job at that time.
     pub job_name: String,
-    /// Which version of the job's definition it followed.
+    /// The version of the job's definition that the occurrence used.
     pub job_version: i32,
-    /// The worker it was addressed to.
+    /// The worker to which it was addressed.
     pub worker_id: String,
-    /// What it ran.
+    /// The job type that it ran.
     pub job_type: String,
-    /// Its last attempt, from 1.
+    /// The last attempt, counted from 1.
     pub attempt: i32,
-    /// When it failed.
+    /// The time of the failure.
     pub failed_at: DateTime<Utc>,
-    /// Why it counts as failed.
+    /// The reason why it counts as failed.
     pub cause: FailureCause,
-    /// What went wrong.
+    /// The error.
     pub exception: Option<String>,
-    /// Equal for failures of one cause.
+    /// The fingerprint, equal for failures of the same kind.
     pub fingerprint: String,
-    /// The input it was given.
+    /// The input.
     pub job_data: Value,
-    /// When somebody settled it; none while it is open.
+    /// The time of the resolution; none while the failure is open.
     pub resolved_at: Option<DateTime<Utc>>,
-    /// Who.
+    /// The user who resolved it.
     pub resolved_by: Option<String>,
-    /// What they said about it.
+    /// The note of that user.
     pub resolution_note: Option<String>,
-    /// How: `resolve` or `retry`.
+    /// The action that resolved it: `resolve` or `retry`.
     pub resolution_action: Option<String>,
-    /// The occurrence that repeats it.
+    /// The occurrence that retries it.
     pub retried_as: Option<OccurrenceId>,
 }
 
 impl FailureRow {
-    /// Where the page after this row begins: the value for [`FailureFilter::after`].
+    /// Returns the cursor of the page after this row: the value for [`FailureFilter::after`].
     #[must_use]
     pub fn cursor(&self) -> String {
         format!("{}~{}", self.failed_at.timestamp_micros(), self.occurrence_id)
     }
 }
 
-/// Which failures. Everything that is given must hold.
+/// A filter for failures. All given conditions must match.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct FailureFilter {
-    /// Only settled ones, or only open ones.
+    /// Only resolved or only open failures.
     pub resolved: Option<bool>,
-    /// Only of this job.
+    /// Only failures of this job.
     pub job_id: Option<JobId>,
-    /// Only of this kind.
+    /// Only failures with this fingerprint.
     pub fingerprint: Option<String>,
-    /// Only for this reason.
+    /// Only failures with this cause.
     pub cause: Option<FailureCause>,
-    /// Words that must occur in the job's name or the exception.
+    /// A text that must occur in the job's name or in the exception.
     pub text: Option<String>,
-    /// Not failed before this instant.
+    /// The earliest time of the failure.
     pub since: Option<DateTime<Utc>>,
-    /// Only those after this one, in the order of the list: the value of `next`. Failures and their groups have each their
-    /// own.
+    /// The cursor: only failures after this one, in the order of the list. It is the `next` of the previous page.
+    /// Failures and their groups have different cursors.
     pub after: Option<String>,
-    /// How many rows; 0 means 50, more than [`crate::page::MAX_PAGE_ROWS`] means that many.
+    /// The maximum number of rows, at most [`crate::page::MAX_PAGE_ROWS`]; 0 means 50.
     pub limit: u32,
 }
 
 impl FailureFilter {
-    /// The failure [`after`](Self::after) names: when it failed, and which.
+    /// Parses [`after`](Self::after) as the cursor of a failure: its time and its occurrence.
     #[must_use]
     pub fn cursor(&self) -> Option<(DateTime<Utc>, OccurrenceId)> {
         let (at, id) = self.after.as_deref()?.split_once('~')?;
         Some((DateTime::from_timestamp_micros(at.parse().ok()?)?, id.parse().ok()?))
     }
 
-    /// The group [`after`](Self::after) names: how many it had, when its newest failed, and its fingerprint.
+    /// Parses [`after`](Self::after) as the cursor of a group: its count, the time of its newest failure, its
+    /// fingerprint.
     #[must_use]
     pub fn group_cursor(&self) -> Option<(i64, DateTime<Utc>, &str)> {
         let mut parts = self.after.as_deref()?.splitn(3, '~');
@@ -150,111 +151,111 @@ impl FailureFilter {
     }
 }
 
-/// Which failures something is done to: at most [`MAX_FAILURE_SELECTION`].
+/// The failures that a request changes, at most [`MAX_FAILURE_SELECTION`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum FailureSelection {
-    /// These.
+    /// The failures of these occurrences.
     Ids(Vec<OccurrenceId>),
-    /// The open ones a filter finds, newest first; its `limit` and `after` do not count.
+    /// The open failures that match a filter, newest first. Its `limit` and `after` are ignored.
     Filter(FailureFilter),
 }
 
-/// Failures of one cause.
+/// The failures with one fingerprint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FailureGroup {
-    /// What they share.
+    /// The fingerprint.
     pub fingerprint: String,
-    /// How many there are.
+    /// The number of failures.
     pub count: i64,
-    /// How many of those are open.
+    /// The number of open failures.
     pub open: i64,
-    /// How many jobs they are of.
+    /// The number of jobs with such failures.
     pub jobs: i64,
-    /// When the oldest and the newest failed.
+    /// The time of the oldest failure.
     pub first_at: DateTime<Utc>,
-    /// See `first_at`.
+    /// The time of the newest failure.
     pub last_at: DateTime<Utc>,
-    /// The newest one's occurrence.
+    /// The occurrence of the newest failure.
     pub occurrence_id: OccurrenceId,
-    /// The newest one's job.
+    /// The job of the newest failure.
     pub job_id: JobId,
-    /// That job's name.
+    /// The name of that job.
     pub job_name: String,
-    /// Why the newest one failed.
+    /// The cause of the newest failure.
     pub cause: FailureCause,
-    /// The first line of the newest one's exception.
+    /// The first line of the newest failure's exception.
     pub note: String,
 }
 
 impl FailureGroup {
-    /// Where the page after this group begins: the value for [`FailureFilter::after`].
+    /// Returns the cursor of the page after this group: the value for [`FailureFilter::after`].
     #[must_use]
     pub fn cursor(&self) -> String {
         format!("{}~{}~{}", self.count, self.last_at.timestamp_micros(), self.fingerprint)
     }
 }
 
-/// What settling did.
+/// The result of resolving failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ResolveFailuresResult {
-    /// How many were open and are settled now.
+    /// The number of failures that were open and are now resolved.
     pub count: usize,
-    /// Whether a filter finds more than could be taken at once.
+    /// True if the filter matches more failures than one request changes.
     pub more: bool,
 }
 
-/// What a retry did.
+/// The result of retrying failures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RetryFailuresResult {
-    /// What failed and what repeats it.
+    /// The retried failures: each failed occurrence with the new one.
     pub made: Vec<(OccurrenceId, OccurrenceId)>,
-    /// Asked for, but retried before, of a deleted job, or no failure.
+    /// The number of requested failures that were not retried: retried before, of a deleted job, or not a failure.
     pub left: usize,
-    /// Whether a filter finds more than could be taken at once.
+    /// True if the filter matches more failures than one request changes.
     pub more: bool,
 }
 
-/// A message that ended in the dead letter queue and belongs to no occurrence we know.
+/// A message from the dead letter queue that belongs to no known occurrence.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeadLetterRow {
-    /// Its id.
+    /// The id.
     pub id: DeadLetterId,
-    /// When it came first.
+    /// The time at which it was first received.
     pub received_at: DateTime<Utc>,
-    /// Why it is here.
+    /// The reason why it was dead-lettered.
     pub reason: String,
-    /// From which queue, or to which exchange it was sent.
+    /// The queue it came from, or the exchange it was sent to.
     pub source: String,
-    /// Its headers.
+    /// The headers.
     pub headers: Value,
-    /// Its beginning as text; what is no text is replaced.
+    /// The start of the body as text. Bytes that are not text are replaced.
     pub body: String,
-    /// How many bytes it has.
+    /// The size of the body, in bytes.
     pub body_bytes: i64,
-    /// How often the same one came.
+    /// The number of times the same message was received.
     pub copies: i32,
-    /// When somebody settled it; none while it is open.
+    /// The time of the resolution; none while the dead letter is open.
     pub resolved_at: Option<DateTime<Utc>>,
-    /// Who.
+    /// The user who resolved it.
     pub resolved_by: Option<String>,
-    /// What they said about it.
+    /// The note of that user.
     pub resolution_note: Option<String>,
 }
 
-/// Which dead letters.
+/// A filter for dead letters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct DeadLetterFilter {
-    /// Only settled ones, or only open ones.
+    /// Only resolved or only open dead letters.
     pub resolved: Option<bool>,
-    /// Only those older than this one: ids sort by time.
+    /// The cursor: only dead letters older than this one. Ids sort by time.
     pub before: Option<DeadLetterId>,
-    /// How many rows, as in [`FailureFilter::limit`].
+    /// The maximum number of rows, as in [`FailureFilter::limit`].
     pub limit: u32,
 }
 
@@ -263,15 +264,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_lead_back() {
+    fn cause_words_round_trip() {
         for cause in FailureCause::ALL {
             assert_eq!(FailureCause::parse(cause.as_str()), Some(cause));
-            assert_eq!(serde_json::to_string(&cause).expect("writes"), format!("{:?}", cause.as_str()));
+            assert_eq!(serde_json::to_string(&cause).expect("the value serializes"), format!("{:?}", cause.as_str()));
         }
     }
 
     #[test]
-    fn a_cursor_that_is_none_is_ignored() {
+    fn invalid_cursor_is_ignored() {
         for text in ["", "~", "1~x", "x~y", "99999999999999999999~0190a0a0-0000-7000-8000-000000000000"] {
             let filter = FailureFilter { after: Some(text.into()), ..FailureFilter::default() };
             assert_eq!(filter.cursor(), None);
@@ -280,14 +281,14 @@ mod tests {
     }
 
     #[test]
-    fn a_group_leads_to_the_page_after_it() {
+    fn group_cursor_round_trips() {
         let group = FailureGroup {
             fingerprint: "0123456789abcdef".into(),
             count: 12,
             open: 3,
             jobs: 1,
             first_at: DateTime::UNIX_EPOCH,
-            last_at: DateTime::from_timestamp_micros(1_795_000_123_456_789).expect("in range"),
+            last_at: DateTime::from_timestamp_micros(1_795_000_123_456_789).expect("the timestamp is in range"),
             occurrence_id: OccurrenceId::default(),
             job_id: JobId::default(),
             job_name: "report".into(),

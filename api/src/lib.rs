@@ -1,4 +1,18 @@
-//! Requests, views, events and permissions.
+//! The types behind the dashboard's server functions, and later behind a REST API: requests, views, events, permissions
+//! and forms.
+//!
+//! One set of types serves the server, the pages rendered on it and the pages running in the browser. A request is
+//! checked by the same code in the browser and on the server, and a page gets exactly the fields of its view. The crate
+//! performs no I/O and reads no clock; it compiles to wasm32.
+//!
+//! Events and the definitions that PostgreSQL stores as JSON follow the rule of change of `milvaion-protocol`: a field
+//! may be added with a default, never repurposed. `tests/wire` pins their JSON.
+//!
+//! Reading order: [`permissions`] lists the actions and the roles that may take them. [`views`] has one type per page
+//! or row, and [`page`] the filters and cursors of lists. [`requests`] has the job form and its checks, with the parts
+//! [`schema_form`] (input fields from a JSON Schema), [`rules_form`] and [`calendar_form`]. [`versions`] compares
+//! definitions. [`events`] is the live stream to browsers. [`failures`] covers failures and dead letters, and
+//! [`duplicates`] finds attempts that were started twice.
 
 pub mod calendar_form;
 pub mod duplicates;

@@ -1,4 +1,4 @@
-//! Lists: where one stands in them and what one asked to see.
+//! The filters, pages and cursors of lists.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use milvaion_protocol::{
     status::OccurrenceStatus,
 };
 
-/// The most rows one page holds.
+/// The maximum number of rows in a page.
 pub const MAX_PAGE_ROWS: u32 = 200;
 
 /// One page of a list, newest first.
@@ -17,44 +17,44 @@ pub const MAX_PAGE_ROWS: u32 = 200;
 pub struct ListPage<T> {
     /// The rows.
     pub rows: Vec<T>,
-    /// Where the next page starts, if there is one: the value for `before`.
+    /// The cursor of the next page, if there is one: the value for `before`.
     pub next: Option<String>,
 }
 
-/// What the list of occurrences is asked for.
+/// A filter for occurrences.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct OccurrenceFilter {
-    /// Only of this job.
+    /// Only occurrences of this job.
     pub job_id: Option<JobId>,
-    /// Only in this state.
+    /// Only occurrences with this status.
     pub status: Option<OccurrenceStatus>,
-    /// Only those older than this one: ids sort by time.
+    /// The cursor: only occurrences older than this one. Ids sort by time.
     pub before: Option<OccurrenceId>,
-    /// Not created before this instant.
+    /// The earliest time of creation.
     pub since: Option<DateTime<Utc>>,
-    /// How many rows; 0 means 50, more than [`MAX_PAGE_ROWS`] means [`MAX_PAGE_ROWS`].
+    /// The maximum number of rows, at most [`MAX_PAGE_ROWS`]; 0 means 50.
     pub limit: u32,
 }
 
-/// What the list of jobs is asked for.
+/// A filter for jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct JobFilter {
-    /// Words that must occur in the name, the description or a tag.
+    /// A text that must occur in the name, the description or a tag.
     pub text: Option<String>,
-    /// Only active ones, or only paused ones.
+    /// Only active or only paused jobs.
     pub active: Option<bool>,
-    /// Only those after this name and id: the value of `next`.
+    /// The cursor: only jobs after this name and id. It is the `next` of the previous page.
     pub after: Option<String>,
-    /// How many rows; as in [`OccurrenceFilter::limit`].
+    /// The maximum number of rows, as in [`OccurrenceFilter::limit`].
     pub limit: u32,
 }
 
-/// The limit in force for a wished one.
+/// Returns the number of rows for a requested limit.
 #[must_use]
-pub fn effective_limit(wished: u32) -> u32 {
-    match wished {
+pub fn effective_limit(requested: u32) -> u32 {
+    match requested {
         0 => 50,
         n => n.min(MAX_PAGE_ROWS),
     }

@@ -1,21 +1,21 @@
-//! Who may do what: one table, asked by the server for every action and by pages to decide what to draw.
+//! The permissions of each role: one table, which the server checks for every action and pages use to hide controls.
 
 use serde::{Deserialize, Serialize};
 
-/// What a person is to this installation. Each role may do all that the one before it may.
+/// The role of a user. Each role has all permissions of the one before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Sees everything that runs, changes nothing.
+    /// Reads everything but the team, changes nothing.
     Viewer,
-    /// Defines jobs and runs them.
+    /// Defines and runs jobs.
     Operator,
-    /// Does everything, people included.
+    /// Does everything, including the management of users.
     Admin,
 }
 
 impl Role {
-    /// The word in the database and in forms.
+    /// Returns the word in the database and in forms.
     #[must_use]
     pub const fn slug(self) -> &'static str {
         match self {
@@ -25,7 +25,7 @@ impl Role {
         }
     }
 
-    /// The word people read.
+    /// Returns the name for display.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -35,46 +35,46 @@ impl Role {
         }
     }
 
-    /// The role behind a [`slug`](Self::slug).
+    /// Returns the role of a [`slug`](Self::slug).
     #[must_use]
     pub fn from_slug(slug: &str) -> Option<Self> {
         [Self::Viewer, Self::Operator, Self::Admin].into_iter().find(|role| role.slug() == slug)
     }
 
-    /// Whether this role may do `action`.
+    /// Returns true if this role may take `action`.
     #[must_use]
     pub fn allows(self, action: Permission) -> bool {
         self >= action.required_role()
     }
 }
 
-/// Everything a person can ask of the server. A new server function must name one of these to get at the backend, so
-/// none can be forgotten.
+/// An action that a user can request. A server function must name one to get access to the backend, so that no check
+/// can be forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Permission {
-    /// Read jobs, occurrences, logs, workers, the overview.
+    /// Read jobs, occurrences, logs, workers and the overview.
     Read,
     /// Run a job now.
     RunJob,
-    /// Cancel what waits, and ask what runs to end.
+    /// Cancel queued occurrences, and request the end of running ones.
     CancelOccurrence,
-    /// Run failures again, and settle failures and dead letters.
+    /// Retry failures, and resolve failures and dead letters.
     SettleFailures,
-    /// Create, edit, pause and resume jobs, and go back to an earlier version of one.
+    /// Create, edit, pause and resume jobs, and restore earlier versions.
     DefineJob,
-    /// Make, change and delete calendars.
+    /// Create, edit and delete calendars.
     DefineCalendar,
-    /// Stop everything from being fired, and let it go on.
+    /// Pause and resume the cluster.
     PauseCluster,
     /// Delete a job.
     DeleteJob,
-    /// See the team.
+    /// Read the team.
     ReadTeam,
-    /// Add people and change what they are.
+    /// Add users and change their roles.
     ManageTeam,
 }
 
-/// Every action, for the tests that walk the whole table.
+/// Every permission, for tests of the whole table.
 pub const ALL_PERMISSIONS: [Permission; 10] = [
     Permission::Read,
     Permission::RunJob,
@@ -89,7 +89,7 @@ pub const ALL_PERMISSIONS: [Permission; 10] = [
 ];
 
 impl Permission {
-    /// The least role that may do it.
+    /// Returns the lowest role with this permission.
     #[must_use]
     pub const fn required_role(self) -> Role {
         match self {
@@ -104,25 +104,25 @@ impl Permission {
         }
     }
 
-    /// Whether it changes anything; such a request must come from our own pages.
+    /// Returns true if the action changes anything. Such a request must come from our own pages.
     #[must_use]
     pub const fn mutates(self) -> bool {
         !matches!(self, Self::Read | Self::ReadTeam)
     }
 
-    /// The action in words, for "only an Operator may …".
+    /// Returns the action as words, for messages such as "Only an Operator may …".
     #[must_use]
     pub const fn describe(self) -> &'static str {
         match self {
-            Self::Read => "see this page",
+            Self::Read => "view this page",
             Self::RunJob => "run jobs",
-            Self::CancelOccurrence => "cancel occurrences",
-            Self::SettleFailures => "settle failures",
+            Self::CancelOccurrence => "cancel runs",
+            Self::SettleFailures => "resolve failures",
             Self::DefineJob => "change jobs",
             Self::DefineCalendar => "change calendars",
-            Self::PauseCluster => "pause or resume everything",
+            Self::PauseCluster => "pause or resume the cluster",
             Self::DeleteJob => "delete jobs",
-            Self::ReadTeam => "see the team",
+            Self::ReadTeam => "view the team",
             Self::ManageTeam => "change the team",
         }
     }
@@ -133,12 +133,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_viewer_only_reads_and_an_admin_may_all() {
+    fn viewer_only_reads_and_admin_may_do_all() {
         for action in ALL_PERMISSIONS {
             assert_eq!(Role::Viewer.allows(action), action == Permission::Read);
             assert!(Role::Admin.allows(action));
         }
-        let an_operator_s = [
+        let operator_permissions = [
             Permission::RunJob,
             Permission::CancelOccurrence,
             Permission::SettleFailures,
@@ -146,7 +146,7 @@ mod tests {
             Permission::DefineCalendar,
             Permission::PauseCluster,
         ];
-        for action in an_operator_s {
+        for action in operator_permissions {
             assert!(Role::Operator.allows(action), "{}", action.describe());
         }
         assert!(!Role::Operator.allows(Permission::ReadTeam));

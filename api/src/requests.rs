@@ -1,7 +1,8 @@
-//! What people send, and what is said about it when it is wrong.
+//! The requests of users, and the errors of invalid ones.
 //!
-//! A browser form is strings. [`JobForm`] is exactly those strings, so that what somebody typed survives a refusal, with
-//! and without JavaScript; [`JobForm::check`] turns it into a [`JobInput`] or into one sentence for each wrong field.
+//! A browser form consists of strings. [`JobForm`] has exactly those strings, so that a rejected form keeps what the
+//! user entered, with and without JavaScript. [`JobForm::check`] converts it to a [`JobInput`] or to one message per
+//! invalid field.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -15,43 +16,43 @@ pub use job_form::{JobForm, parse_input_json};
 pub use milvaion_schedule::field_error::FieldError;
 pub use user::{check_email, check_name, check_passphrase};
 
-/// A job's definition: what an edit keeps as a version.
+/// The definition of a job. Each edit stores it as a version.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobInput {
-    /// 1 to 200 characters.
+    /// The name, 1 to 200 characters.
     pub display_name: String,
-    /// At most 2,000 characters.
+    /// The description, at most 2,000 characters.
     #[serde(default)]
     pub description: String,
-    /// At most 20, each 1 to 50 characters.
+    /// The tags, at most 20, each 1 to 50 characters.
     #[serde(default)]
     pub tags: Vec<String>,
-    /// The worker it is addressed to.
+    /// The worker to which the job is addressed.
     pub worker_id: String,
-    /// What it runs.
+    /// The job type to run.
     pub job_type: String,
     /// The input.
     #[serde(default)]
     pub job_data: Value,
-    /// When.
+    /// The schedule.
     pub schedule: Schedule,
-    /// False: defined, but not fired by its schedule.
+    /// True if the schedule is active; false while the job is paused.
     #[serde(default = "yes")]
     pub is_active: bool,
-    /// 1 (idle) to 5 (critical).
+    /// The priority, from 1 (idle) to 5 (critical).
     #[serde(default = "middle")]
     pub priority: u8,
-    /// 1 second to 24 hours; none means the worker's default.
+    /// The timeout, 1 second to 24 hours. None means the worker's default.
     #[serde(default)]
     pub timeout_seconds: Option<u32>,
-    /// Everything else it wants; each has a default that does.
+    /// The rules, each with a usable default.
     #[serde(default)]
     pub rules: Rules,
 }
 
 impl JobInput {
-    /// As much of a job as says when it is due.
+    /// Builds a definition with a schedule and rules only, for computing due times.
     #[must_use]
     pub fn schedule_only(schedule: Schedule, rules: Rules) -> Self {
         Self {
@@ -78,7 +79,7 @@ const fn middle() -> u8 {
     3
 }
 
-/// Whether a worker or job type may be called so: 1 to 100 letters, digits, `-`, `_`, `.`.
+/// Returns true if the text is a valid worker id or job type: 1 to 100 letters, digits, `-`, `_`, `.`.
 #[must_use]
 pub fn is_valid_name(text: &str) -> bool {
     (1..=100).contains(&text.len())

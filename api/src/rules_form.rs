@@ -1,8 +1,8 @@
-//! The rules as a form has them: text by field name, and back.
+//! The rules of a job as text fields by name, and back.
 //!
-//! Start and end are typed as people read them off a clock, in the zone of the schedule. An instant that no local time
-//! leads back to (the second pass of an autumn hour, a fraction of a second) is written with its offset instead, so that
-//! an edit which does not touch it does not move it.
+//! Start and end are entered as local times in the schedule's zone. An instant that its local time does not identify
+//! (the second pass of an autumn hour, a fraction of a second) is shown with its UTC offset instead, so that an edit of
+//! another field does not move it.
 
 use std::{collections::BTreeMap, str::FromStr};
 
@@ -16,18 +16,18 @@ use milvaion_schedule::{
     schedule::parse_zone,
 };
 
-/// The field that says whether a job keeps to a calendar begins so; the calendar's id follows.
+/// The prefix of the checkbox of a calendar; the calendar's id follows.
 const CALENDAR_FIELD_PREFIX: &str = "calendar_";
 
-/// The field that says whether a job keeps to the calendar `id`: one box to tick for each, so that a plain form can send
-/// any number of them.
+/// Returns the name of the checkbox of a calendar. Each calendar has its own, so that a plain form can send any number
+/// of them.
 #[must_use]
 pub fn calendar_field(id: CalendarId) -> String {
     format!("{CALENDAR_FIELD_PREFIX}{id}")
 }
 
-/// The fields that show `rules`, start and end as local times in `zone`. In a zone that is not known they carry their
-/// offset.
+/// Returns the fields that show `rules`, with start and end as local times in `zone`. In an unknown zone they have
+/// their UTC offset.
 #[must_use]
 pub fn write(rules: &Rules, zone: &str) -> BTreeMap<String, String> {
     let zone = parse_zone(zone).ok();
@@ -35,46 +35,46 @@ pub fn write(rules: &Rules, zone: &str) -> BTreeMap<String, String> {
 }
 
 impl JobForm {
-    /// What stands in the field of a rule, named without `rules.`; what was never there is as usual.
+    /// Returns the value of a rule's field, named without `rules.`. An absent field has its default.
     #[must_use]
     pub fn rule(&self, field: &str) -> String {
         self.rules.get(field).cloned().unwrap_or_else(|| default_fields().remove(field).unwrap_or_default())
     }
 
-    /// Whether the box of the calendar `id` is ticked.
+    /// Returns true if the checkbox of the calendar `id` is checked.
     #[must_use]
     pub fn has_calendar(&self, id: CalendarId) -> bool {
         self.rules.get(&calendar_field(id)).is_some_and(|value| !value.trim().is_empty())
     }
 
-    /// Whether one of these fields, named with `rules.`, is not as usual.
+    /// Returns true if one of these fields, named with `rules.`, differs from its default.
     #[must_use]
     pub fn has_non_default(&self, fields: &[&str]) -> bool {
-        let mut usual = default_fields();
+        let mut defaults = default_fields();
         let names = fields.iter().filter_map(|field| field.strip_prefix("rules."));
         names.into_iter().any(|name| {
             self.rules.get(name).is_some_and(|text| {
                 let text = text.trim();
-                !text.is_empty() && Some(text) != usual.remove(name).as_deref()
+                !text.is_empty() && Some(text) != defaults.remove(name).as_deref()
             })
         })
     }
 }
 
-/// The fields of a job whose rules are all as usual.
+/// Returns the fields of a job with default rules.
 #[must_use]
 pub fn default_fields() -> BTreeMap<String, String> {
-    // Without a zone, so that a browser which asks for this need not carry the zones of the world.
+    // Without a zone, so that the code for browsers does not include the zone database for this.
     fields(&Rules::default(), |_| String::new())
 }
 
-fn fields(rules: &Rules, moment: impl Fn(DateTime<Utc>) -> String) -> BTreeMap<String, String> {
+fn fields(rules: &Rules, format_instant: impl Fn(DateTime<Utc>) -> String) -> BTreeMap<String, String> {
     let mut fields = BTreeMap::new();
     let mut put = |name: &str, value: String| {
         fields.insert(name.to_owned(), value);
     };
-    put("start_at", rules.start_at.map(&moment).unwrap_or_default());
-    put("end_at", rules.end_at.map(&moment).unwrap_or_default());
+    put("start_at", rules.start_at.map(&format_instant).unwrap_or_default());
+    put("end_at", rules.end_at.map(&format_instant).unwrap_or_default());
     put("jitter_seconds", rules.jitter_seconds.to_string());
     for id in &rules.calendars {
         put(&calendar_field(*id), "on".into());
@@ -92,67 +92,67 @@ fn fields(rules: &Rules, moment: impl Fn(DateTime<Utc>) -> String) -> BTreeMap<S
     put("retry_jitter_percent", rules.retry_jitter_percent.to_string());
     put("heartbeat_timeout_seconds", rules.heartbeat_timeout_seconds.map(|n| n.to_string()).unwrap_or_default());
     put("on_lost", rules.on_lost.as_str().into());
-    let breaker = rules.auto_disable;
-    put("auto_disable_threshold", breaker.map(|b| b.threshold.to_string()).unwrap_or_default());
-    put("auto_disable_window_seconds", breaker.map(|b| b.window_seconds.to_string()).unwrap_or_default());
-    let cool_down = breaker.and_then(|b| b.cool_down_seconds);
+    let auto_disable = rules.auto_disable;
+    put("auto_disable_threshold", auto_disable.map(|rule| rule.threshold.to_string()).unwrap_or_default());
+    put("auto_disable_window_seconds", auto_disable.map(|rule| rule.window_seconds.to_string()).unwrap_or_default());
+    let cool_down = auto_disable.and_then(|rule| rule.cool_down_seconds);
     put("auto_disable_cool_down_seconds", cool_down.map(|n| n.to_string()).unwrap_or_default());
     fields
 }
 
-/// `at` on the clock of `zone`, as a browser writes it, if that leads back to `at`; else with its offset.
+/// Formats `at` as a local time of `zone` in the format of browsers if that identifies `at`, else with its UTC offset.
 fn local(zone: Tz, at: DateTime<Utc>) -> String {
-    let there = at.with_timezone(&zone);
-    let text = there.format("%Y-%m-%dT%H:%M:%S").to_string();
-    match moment(&text, zone) {
+    let zoned = at.with_timezone(&zone);
+    let text = zoned.format("%Y-%m-%dT%H:%M:%S").to_string();
+    match parse_local_time(&text, zone) {
         Some(Ok(back)) if back == at => text,
-        _ => there.to_rfc3339(),
+        _ => zoned.to_rfc3339(),
     }
 }
 
-/// What a local date and time means in `zone`: of an hour that comes twice the first. None when it is not one; `Err`
-/// when the clock of `zone` never shows it.
-fn moment(text: &str, zone: Tz) -> Option<Result<DateTime<Utc>, ()>> {
+/// Parses a local date and time in `zone`; in an hour that occurs twice, the first pass. Returns none if it is no date
+/// and time, and `Err` if it does not exist in `zone`.
+fn parse_local_time(text: &str, zone: Tz) -> Option<Result<DateTime<Utc>, ()>> {
     let local = NaiveDateTime::parse_from_str(text, "%Y-%m-%dT%H:%M:%S")
         .or_else(|_| NaiveDateTime::parse_from_str(text, "%Y-%m-%dT%H:%M"))
         .ok()?;
     Some(zone.from_local_datetime(&local).earliest().map(|at| at.with_timezone(&Utc)).ok_or(()))
 }
 
-/// Reads the fields; what is absent or empty is as usual. Start and end are local times in `zone`, or instants with
-/// their offset.
+/// Parses and checks the fields. An absent or empty field has its default. Start and end are local times in `zone`, or
+/// instants with their UTC offset.
 ///
 /// # Errors
 ///
-/// The wrong fields, named `rules.NAME`, and `zone` when a local time needs one that is not known.
+/// Returns the invalid fields, named `rules.NAME`, and `zone` if a local time needs a zone that is unknown.
 pub fn read(fields: &BTreeMap<String, String>, zone: &str) -> Result<Rules, Vec<FieldError>> {
     let mut form = RulesFormReader { fields, zone: parse_zone(zone), errors: Vec::new() };
-    let usual = Rules::default();
-    // In the order of the form, so that what is wrong is listed in it too.
+    let defaults = Rules::default();
+    // In the order of the form, so that errors are listed in that order too.
     let rules = Rules {
         start_at: form.instant("start_at"),
         end_at: form.instant("end_at"),
-        jitter_seconds: form.number("jitter_seconds").unwrap_or(usual.jitter_seconds),
+        jitter_seconds: form.number("jitter_seconds").unwrap_or(defaults.jitter_seconds),
         calendars: form.calendars(),
         blackout: form.word("blackout", BlackoutPolicy::parse, BlackoutPolicy::ALL.iter().map(|b| b.as_str())),
         overlap: form.word("overlap", OverlapPolicy::parse, OverlapPolicy::ALL.iter().map(|o| o.as_str())),
         misfire: form.word("misfire", MisfirePolicy::parse, MisfirePolicy::ALL.iter().map(|m| m.as_str())),
-        catch_up_limit: form.number("catch_up_limit").unwrap_or(usual.catch_up_limit),
-        catch_up_window_seconds: form.number("catch_up_window_seconds").unwrap_or(usual.catch_up_window_seconds),
+        catch_up_limit: form.number("catch_up_limit").unwrap_or(defaults.catch_up_limit),
+        catch_up_window_seconds: form.number("catch_up_window_seconds").unwrap_or(defaults.catch_up_window_seconds),
         max_concurrent: form.number("max_concurrent"),
         key_limit: form.key_limit(),
-        max_retries: form.number("max_retries").unwrap_or(usual.max_retries),
-        base_retry_delay_seconds: form.number("base_retry_delay_seconds").unwrap_or(usual.base_retry_delay_seconds),
-        retry_jitter_percent: form.number("retry_jitter_percent").unwrap_or(usual.retry_jitter_percent),
+        max_retries: form.number("max_retries").unwrap_or(defaults.max_retries),
+        base_retry_delay_seconds: form.number("base_retry_delay_seconds").unwrap_or(defaults.base_retry_delay_seconds),
+        retry_jitter_percent: form.number("retry_jitter_percent").unwrap_or(defaults.retry_jitter_percent),
         heartbeat_timeout_seconds: form.number("heartbeat_timeout_seconds"),
         on_lost: form.word("on_lost", LostRunPolicy::parse, LostRunPolicy::ALL.iter().map(|o| o.as_str())),
         auto_disable: form.auto_disable(),
     };
     if form.errors.is_empty()
-        && let Err(wrong) = rules.check()
+        && let Err(errors) = rules.check()
     {
-        for (field, message) in wrong {
-            form.wrong(field, &message);
+        for (field, message) in errors {
+            form.add_error(field, &message);
         }
     }
     if form.errors.is_empty() { Ok(rules) } else { Err(form.errors) }
@@ -160,13 +160,13 @@ pub fn read(fields: &BTreeMap<String, String>, zone: &str) -> Result<Rules, Vec<
 
 struct RulesFormReader<'a> {
     fields: &'a BTreeMap<String, String>,
-    /// The zone of local times, or what is wrong with its name.
+    /// The zone of local times, or the error of its name.
     zone: Result<Tz, String>,
     errors: Vec<FieldError>,
 }
 
 impl<'a> RulesFormReader<'a> {
-    fn wrong(&mut self, field: &str, message: &str) {
+    fn add_error(&mut self, field: &str, message: &str) {
         self.errors.push(FieldError::new(format!("rules.{field}"), message));
     }
 
@@ -180,7 +180,7 @@ impl<'a> RulesFormReader<'a> {
             Ok(number) => Some(number),
             Err(_) => {
                 let short: String = text.chars().take(40).collect();
-                self.wrong(field, &format!("write a whole number: got {short}"));
+                self.add_error(field, &format!("enter a whole number: got {short}"));
                 None
             }
         }
@@ -191,16 +191,16 @@ impl<'a> RulesFormReader<'a> {
         if let Ok(at) = text.parse() {
             return Some(at);
         }
-        // Whether it is a local time at all does not depend on the zone.
-        match moment(text, *self.zone.as_ref().unwrap_or(&Tz::UTC)) {
-            None => self.wrong(field, "choose a date and a time, as in 2026-11-21T09:00"),
+        // The format of a local time is checked even if the zone is unknown.
+        match parse_local_time(text, *self.zone.as_ref().unwrap_or(&Tz::UTC)) {
+            None => self.add_error(field, "choose a date and a time, for example 2026-11-21T09:00"),
             Some(read) => match (&self.zone, read) {
                 (Ok(_), Ok(at)) => return Some(at),
                 (Ok(zone), Err(())) => {
                     let message = format!(
-                        "{text} does not exist in {zone}, where the clock is put forward then: choose a moment before or after"
+                        "{text} does not exist in {zone}, because the clock is set forward then: enter another time"
                     );
-                    self.wrong(field, &message);
+                    self.add_error(field, &message);
                 }
                 (Err(message), _) => {
                     let error = FieldError::new("zone", message.clone());
@@ -214,11 +214,11 @@ impl<'a> RulesFormReader<'a> {
     }
 
     fn calendars(&mut self) -> Vec<CalendarId> {
-        let ticked = self.fields.iter().filter(|(_, value)| !value.trim().is_empty());
+        let checked = self.fields.iter().filter(|(_, value)| !value.trim().is_empty());
         let ids: Result<Vec<_>, _> =
-            ticked.filter_map(|(field, _)| field.strip_prefix(CALENDAR_FIELD_PREFIX)).map(str::parse).collect();
+            checked.filter_map(|(field, _)| field.strip_prefix(CALENDAR_FIELD_PREFIX)).map(str::parse).collect();
         ids.unwrap_or_else(|_| {
-            self.wrong("calendars", "choose calendars from the list");
+            self.add_error("calendars", "choose calendars from the list");
             Vec::new()
         })
     }
@@ -228,7 +228,7 @@ impl<'a> RulesFormReader<'a> {
         let is_limited = self.text("concurrency_key_limit").is_some();
         let limit = self.number("concurrency_key_limit");
         if key.is_none() && is_limited {
-            self.wrong("concurrency_key", "name the key that the limit is for, or leave the limit empty");
+            self.add_error("concurrency_key", "enter the concurrency key of this limit, or leave the limit empty");
         }
         Some(ConcurrencyKeyLimit { key: key?.to_owned(), limit: limit.unwrap_or(1) })
     }
@@ -237,9 +237,9 @@ impl<'a> RulesFormReader<'a> {
         let others = ["auto_disable_window_seconds", "auto_disable_cool_down_seconds"];
         let is_wanted = others.into_iter().any(|field| self.text(field).is_some());
         if is_wanted && self.text("auto_disable_threshold").is_none() {
-            self.wrong(
+            self.add_error(
                 "auto_disable_threshold",
-                "say after how many failures, or leave the time they fall into and the pause empty",
+                "enter the number of failures, or leave the window and the cool-down empty",
             );
         }
         let threshold = self.number("auto_disable_threshold");
@@ -257,7 +257,7 @@ impl<'a> RulesFormReader<'a> {
         let Some(text) = self.text(field) else { return T::default() };
         parse(text).unwrap_or_else(|| {
             let all: Vec<_> = all.collect();
-            self.wrong(field, &format!("choose one of {}", all.join(", ")));
+            self.add_error(field, &format!("choose one of {}", all.join(", ")));
             T::default()
         })
     }
@@ -268,9 +268,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn rules_round_trip_through_the_form() {
         let rules = Rules {
-            start_at: Some("2026-01-01T00:00:00Z".parse().expect("instant")),
+            start_at: Some("2026-01-01T00:00:00Z".parse().expect("a valid instant")),
             jitter_seconds: 30,
             misfire: MisfirePolicy::CatchUp,
             overlap: OverlapPolicy::Replace,
@@ -282,8 +282,8 @@ mod tests {
             ..Rules::default()
         };
         for zone in ["UTC", "Europe/Warsaw", "America/New_York"] {
-            let mut back = read(&write(&rules, zone), zone).expect("right");
-            // Boxes have no order of their own.
+            let mut back = read(&write(&rules, zone), zone).expect("valid fields");
+            // Checkboxes have an order of their own.
             back.calendars.reverse();
             assert_eq!(back, rules);
         }
@@ -296,78 +296,78 @@ mod tests {
     }
 
     fn start(at: &str) -> Result<Rules, Vec<FieldError>> {
-        Ok(Rules { start_at: Some(at.parse().expect("instant")), ..Rules::default() })
+        Ok(Rules { start_at: Some(at.parse().expect("a valid instant")), ..Rules::default() })
     }
 
     #[test]
-    fn a_start_is_local_in_the_zone_or_carries_its_offset() {
+    fn start_is_local_or_has_its_offset() {
         assert_eq!(read(&starting("2026-07-01T09:00"), "Europe/Warsaw"), start("2026-07-01T07:00:00Z"));
         assert_eq!(read(&starting("2026-07-01T09:00:30"), "UTC"), start("2026-07-01T09:00:30Z"));
         assert_eq!(read(&starting("2026-07-01T09:00:00+05:00"), "Europe/Warsaw"), start("2026-07-01T04:00:00Z"));
-        let rules = start("2026-07-01T07:00:00Z").expect("valid");
+        let rules = start("2026-07-01T07:00:00Z").expect("valid rules");
         assert_eq!(write(&rules, "Europe/Warsaw")["start_at"], "2026-07-01T09:00:00");
     }
 
     #[test]
-    fn an_hour_that_comes_twice_is_not_moved_by_an_edit() {
-        // On 25 October 2026 the clock of Warsaw shows 02:30 at 00:30 and at 01:30 UTC.
+    fn edit_does_not_move_a_repeated_hour() {
+        // On 25 October 2026 it is 02:30 in Warsaw at 00:30 and at 01:30 UTC.
         for at in ["2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z", "2026-10-25T05:00:00.25Z"] {
-            let rules = start(at).expect("valid");
+            let rules = start(at).expect("valid rules");
             assert_eq!(read(&write(&rules, "Europe/Warsaw"), "Europe/Warsaw"), Ok(rules));
         }
     }
 
     #[test]
-    fn a_moment_that_no_clock_shows_is_refused_with_the_reason() {
-        let errors = read(&starting("2027-03-28T02:30"), "Europe/Warsaw").expect_err("wrong");
+    fn nonexistent_local_time_is_refused() {
+        let errors = read(&starting("2027-03-28T02:30"), "Europe/Warsaw").expect_err("invalid");
         assert_eq!(errors[0].field, "rules.start_at");
         assert!(errors[0].message.starts_with("2027-03-28T02:30 does not exist in Europe/Warsaw"), "{errors:?}");
-        let errors = read(&starting("tomorrow"), "Mars/Olympus").expect_err("wrong");
+        let errors = read(&starting("tomorrow"), "Mars/Olympus").expect_err("invalid");
         assert_eq!(errors[0].field, "rules.start_at");
     }
 
     #[test]
-    fn a_local_time_needs_a_zone_that_is_known() {
+    fn local_time_needs_a_known_zone() {
         let both = BTreeMap::from([
             ("start_at".to_owned(), "2026-07-01T09:00".to_owned()),
             ("end_at".to_owned(), "2026-07-02T09:00".to_owned()),
         ]);
-        let errors = read(&both, "Mars/Olympus").expect_err("wrong");
+        let errors = read(&both, "Mars/Olympus").expect_err("invalid");
         assert_eq!(errors.len(), 1);
         assert_eq!(errors[0].field, "zone");
         assert_eq!(read(&starting("2026-07-01T09:00:00Z"), "Mars/Olympus"), start("2026-07-01T09:00:00Z"));
     }
 
     #[test]
-    fn a_window_without_a_number_of_failures_is_not_dropped_in_silence() {
+    fn failure_window_without_a_threshold_is_refused() {
         let fields = BTreeMap::from([("auto_disable_window_seconds".to_owned(), "60".to_owned())]);
-        assert_eq!(read(&fields, "UTC").expect_err("wrong")[0].field, "rules.auto_disable_threshold");
+        assert_eq!(read(&fields, "UTC").expect_err("invalid")[0].field, "rules.auto_disable_threshold");
         let fields = BTreeMap::from([
             ("auto_disable_threshold".to_owned(), "few".to_owned()),
             ("auto_disable_window_seconds".to_owned(), "60".to_owned()),
         ]);
-        assert_eq!(read(&fields, "UTC").expect_err("wrong").len(), 1);
+        assert_eq!(read(&fields, "UTC").expect_err("invalid").len(), 1);
     }
 
     #[test]
-    fn calendars_are_boxes_and_an_empty_one_is_not_ticked() {
+    fn calendars_are_checkboxes_and_an_empty_one_is_unchecked() {
         let (kept, other) = (CalendarId::from_parts(DateTime::UNIX_EPOCH, [1; 10]), CalendarId::default());
         let rules = BTreeMap::from([(calendar_field(kept), "on".into()), (calendar_field(other), String::new())]);
         assert_eq!(read(&rules, "UTC").map(|rules| rules.calendars), Ok(vec![kept]));
         let form = JobForm { rules, ..JobForm::default() };
         assert!(form.has_calendar(kept) && !form.has_calendar(other));
         let forged = BTreeMap::from([("calendar_holidays".to_owned(), "on".to_owned())]);
-        assert_eq!(read(&forged, "UTC").expect_err("wrong")[0].field, "rules.calendars");
+        assert_eq!(read(&forged, "UTC").expect_err("invalid")[0].field, "rules.calendars");
     }
 
     #[test]
-    fn a_wrong_field_is_named_with_its_remedy() {
+    fn invalid_fields_are_named_with_the_remedy() {
         let fields = BTreeMap::from([
             ("overlap".to_owned(), "both".to_owned()),
             ("max_concurrent".to_owned(), "many".to_owned()),
             ("concurrency_key_limit".to_owned(), "2".to_owned()),
         ]);
-        let errors = read(&fields, "UTC").expect_err("wrong");
+        let errors = read(&fields, "UTC").expect_err("invalid");
         let names: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
         assert_eq!(names, ["rules.overlap", "rules.max_concurrent", "rules.concurrency_key"]);
         assert!(errors[0].message.contains("allow, skip, queue, replace"));

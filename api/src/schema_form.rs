@@ -1,8 +1,8 @@
-//! From a JSON Schema to a form and back.
+//! The input form: from a JSON Schema to form fields, and from their text to the input.
 //!
-//! Only what a form can show well becomes a field: strings, numbers, booleans, choices, and lists of strings (one a
-//! line). Everything deeper is a field of JSON. The schema's own judgement, on the server, stays the last word; this
-//! module only turns text into the types the schema asks for.
+//! Only properties that a form shows well become fields: strings, numbers, booleans, choices, and lists of strings (one
+//! per line). Deeper values become a JSON field. The server validates the input against the schema; this module only
+//! converts text to the types that the schema requires.
 
 use std::collections::BTreeMap;
 
@@ -10,50 +10,50 @@ use serde_json::{Map, Value};
 
 use crate::requests::FieldError;
 
-/// The most fields a form is drawn with; a larger schema is edited as JSON.
+/// The maximum number of fields in a generated form. A larger schema is edited as JSON.
 pub const MAX_FORM_FIELDS: usize = 100;
 
-/// How one property is edited.
+/// The kind of control that edits a property.
 #[derive(Clone, Debug, PartialEq)]
 pub enum InputKind {
-    /// One line; `secret` hides it.
+    /// One line of text.
     Text,
-    /// Many lines.
+    /// Several lines of text.
     Multiline,
     /// A whole number.
     Integer,
     /// Any number.
     Number,
-    /// Yes or no.
+    /// A checkbox.
     Boolean,
-    /// One of these.
+    /// One of these words.
     Choice(Vec<String>),
-    /// Strings, one a line.
+    /// A list of strings, one per line.
     Lines,
     /// JSON.
     Json,
 }
 
-/// One field of a generated form.
+/// A field of a generated form.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InputField {
-    /// The property.
+    /// The name of the property.
     pub name: String,
-    /// What people read: the title, or the name in words.
+    /// The label: the title of the property, or its name in words.
     pub label: String,
-    /// The schema's description.
+    /// The description of the property.
     pub description: String,
-    /// How it is edited.
+    /// The kind of control.
     pub kind: InputKind,
-    /// Whether it must be given.
+    /// True if the input must have the property.
     pub required: bool,
-    /// The schema's default, as text.
+    /// The default, as text.
     pub default: String,
     /// An example, as text.
     pub example: String,
 }
 
-/// The fields of a schema in its own order; empty when it describes no object.
+/// Returns the fields of a schema, required ones first; empty if the schema does not describe an object.
 #[must_use]
 pub fn form_fields(schema: &Value) -> Vec<InputField> {
     let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return Vec::new() };
@@ -75,7 +75,7 @@ pub fn form_fields(schema: &Value) -> Vec<InputField> {
             }
         })
         .collect();
-    // What must be given comes first; within the two groups the schema's order stays.
+    // Required fields come first. The sort is stable, so each group keeps the schema's order.
     fields.sort_by_key(|field| !field.required);
     fields
 }
@@ -84,7 +84,7 @@ fn text(property: &Value, key: &str) -> Option<String> {
     property.get(key).and_then(Value::as_str).map(str::to_owned)
 }
 
-/// Follows one local `$ref`, and sees through "this or null".
+/// Follows local `$ref`s, and replaces "this or null" by "this".
 fn resolve<'a>(schema: &'a Value, property: &'a Value) -> &'a Value {
     let mut at = property;
     for _ in 0..4 {
@@ -135,7 +135,7 @@ fn kind(property: &Value) -> InputKind {
     }
 }
 
-/// The one type that is not null.
+/// Returns the only type of a property other than null.
 fn type_of(property: &Value) -> Option<&str> {
     match property.get("type")? {
         Value::String(one) => Some(one),
@@ -150,7 +150,7 @@ fn type_of(property: &Value) -> Option<&str> {
     }
 }
 
-/// `expectedStatus` → `Expected status`.
+/// Derives a label from a name: `expectedStatus` → `Expected status`.
 fn label(name: &str) -> String {
     let mut words = String::with_capacity(name.len() + 4);
     for (at, c) in name.chars().enumerate() {
@@ -178,18 +178,18 @@ fn as_text(value: &Value) -> String {
     }
 }
 
-/// The text of each field for an input that exists.
+/// Returns the text of each field for an existing input.
 #[must_use]
 pub fn to_field_texts(data: &Value) -> BTreeMap<String, String> {
     let Some(map) = data.as_object() else { return BTreeMap::new() };
     map.iter().map(|(name, value)| (name.clone(), as_text(value))).collect()
 }
 
-/// Builds the input from what was typed. An empty optional field is left out, so that the worker's default applies.
+/// Builds the input from the entered text. An empty optional field is left out, so that the worker's default applies.
 ///
 /// # Errors
 ///
-/// `input.NAME` and what to write there.
+/// Returns the invalid fields, named `input.NAME`.
 pub fn build_input(schema: &Value, typed: &BTreeMap<String, String>) -> Result<Value, Vec<FieldError>> {
     let mut data = Map::new();
     let mut errors = Vec::new();
@@ -200,7 +200,7 @@ pub fn build_input(schema: &Value, typed: &BTreeMap<String, String>) -> Result<V
                 data.insert(field.name, value);
             }
             Ok(None) if field.required => {
-                errors.push(FieldError::new(format!("input.{}", field.name), format!("{} is needed", field.label)));
+                errors.push(FieldError::new(format!("input.{}", field.name), format!("{} is required", field.label)));
             }
             Ok(None) => {}
             Err(message) => errors.push(FieldError::new(format!("input.{}", field.name), message)),
@@ -225,11 +225,11 @@ fn value(field: &InputField, raw: &str) -> Result<Option<Value>, String> {
         InputKind::Multiline => Ok(Some(raw.into())),
         InputKind::Integer => match trimmed.parse::<i64>() {
             Ok(n) => Ok(Some(n.into())),
-            Err(_) => Err(format!("write a whole number: got {}", short(trimmed))),
+            Err(_) => Err(format!("enter a whole number: got {}", clip(trimmed))),
         },
         InputKind::Number => match trimmed.parse::<f64>() {
             Ok(n) if n.is_finite() => Ok(Some(n.into())),
-            _ => Err(format!("write a number: got {}", short(trimmed))),
+            _ => Err(format!("enter a number: got {}", clip(trimmed))),
         },
         InputKind::Choice(choices) => {
             if choices.iter().any(|choice| choice == trimmed) {
@@ -248,12 +248,12 @@ fn value(field: &InputField, raw: &str) -> Result<Option<Value>, String> {
             Ok(Some(lines.into()))
         }
         InputKind::Json => {
-            serde_json::from_str(trimmed).map(Some).map_err(|error| format!("this is not JSON: {error}"))
+            serde_json::from_str(trimmed).map(Some).map_err(|error| format!("the value is not JSON: {error}"))
         }
     }
 }
 
-fn short(text: &str) -> String {
+fn clip(text: &str) -> String {
     text.chars().take(40).collect()
 }
 
@@ -283,18 +283,18 @@ mod tests {
     }
 
     #[test]
-    fn required_fields_come_first_and_kinds_are_seen_through_null() {
+    fn required_fields_come_first_and_null_is_ignored() {
         let fields = form_fields(&schema());
         assert_eq!(fields[0].name, "url");
-        let kind = |name: &str| fields.iter().find(|f| f.name == name).expect("there").kind.clone();
+        let kind = |name: &str| fields.iter().find(|f| f.name == name).expect("a field").kind.clone();
         assert_eq!(kind("timeoutSeconds"), InputKind::Integer);
         assert_eq!(kind("headers"), InputKind::Json);
         assert_eq!(kind("argv"), InputKind::Lines);
-        assert_eq!(fields.iter().find(|f| f.name == "timeoutSeconds").expect("there").label, "Timeout seconds");
+        assert_eq!(fields.iter().find(|f| f.name == "timeoutSeconds").expect("a field").label, "Timeout seconds");
     }
 
     #[test]
-    fn text_becomes_what_the_schema_asks_for() {
+    fn text_is_converted_to_the_schemas_types() {
         let data = build_input(
             &schema(),
             &typed(&[
@@ -314,9 +314,9 @@ mod tests {
     }
 
     #[test]
-    fn wrong_text_is_told_beside_its_field() {
+    fn invalid_text_is_reported_per_field() {
         let errors =
-            build_input(&schema(), &typed(&[("timeoutSeconds", "soon"), ("headers", "{")])).expect_err("wrong");
+            build_input(&schema(), &typed(&[("timeoutSeconds", "soon"), ("headers", "{")])).expect_err("invalid");
         let fields: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
         assert_eq!(fields, ["input.url", "input.headers", "input.timeoutSeconds"]);
     }

@@ -1,4 +1,4 @@
-//! The definitions a job has had, and what differs between two of them.
+//! The versions of a job's definition, and the differences between two of them.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -10,66 +10,66 @@ use milvaion_protocol::id::CalendarId;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VersionRow {
-    /// From 1; each edit, pause and resume makes one.
+    /// The version number, from 1. Each edit, pause and resume creates one.
     pub version: i32,
-    /// When it was made.
+    /// The time of the change.
     pub changed_at: DateTime<Utc>,
-    /// By whom.
+    /// The user who made the change.
     pub changed_by: String,
 }
 
-/// A version in a list with what it changed.
+/// A version in a list, with the fields that it changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VersionStep {
-    /// Which, when and by whom.
+    /// The version.
     pub row: VersionRow,
-    /// The fields that differ from the version before, by name; none for the first.
+    /// The names of the fields that differ from the previous version; none for the first.
     pub fields: Vec<String>,
-    /// Whether there are more than these.
+    /// True if there are further changed fields.
     pub more: bool,
 }
 
-/// A version with the definition it holds.
+/// A version with its definition.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VersionView {
-    /// What the list shows.
+    /// The version.
     pub row: VersionRow,
-    /// The definition, as it was stored then.
+    /// The definition as it was stored.
     pub definition: Value,
 }
 
-/// One field that differs.
+/// The change of one field.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FieldChange {
-    /// Where: names joined by dots, as in `rules.overlap`.
+    /// The path of the field: names joined by dots, such as `rules.overlap`.
     pub field: String,
-    /// What it was; none when it was not there.
+    /// The value before; none if the field was absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Value>,
-    /// What it is; none when it is not there any more.
+    /// The value after; none if the field is absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<Value>,
 }
 
-/// What differs between two versions.
+/// The differences between two versions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VersionDiff {
-    /// Field by field, by name.
+    /// The changed fields, by name.
     pub changes: Vec<FieldChange>,
-    /// Whether there are more than these.
+    /// True if there are further changed fields.
     pub more: bool,
 }
 
-/// What a restore did.
+/// The result of restoring a version.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RestoreVersionResult {
-    /// The version it made.
+    /// The version that the restore created.
     pub version: i32,
-    /// Calendars the old definition named that no longer exist; the job does not keep to them.
+    /// The calendars of the old definition that no longer exist. The restored job does not have them.
     pub missing_calendars: Vec<CalendarId>,
 }

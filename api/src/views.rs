@@ -1,4 +1,5 @@
-//! What pages show. Read models: each is what one page or one row needs, and nothing a Viewer may not see.
+//! The views: read models of pages and rows. Each has what one page or row shows, and nothing that a Viewer must not
+//! see.
 
 mod calendars;
 mod installation;

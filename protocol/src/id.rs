@@ -1,8 +1,8 @@
 //! Identifiers.
 //!
-//! Jobs, occurrences and users are named by UUIDv7 made in the application, never by the database: a writer knows the
-//! name of what it writes before it writes it, which is what makes a retried insert harmless. An occurrence's
-//! `created_at` *is* the timestamp inside its id, so the daily partition that holds it is found from the id alone.
+//! Jobs, occurrences and users have UUIDv7 ids that the application generates, never the database. A writer knows the
+//! id of a row before it inserts the row, so a retried insert is harmless. The `created_at` of an occurrence *is* the
+//! timestamp inside its id, so its daily partition is found from the id alone.
 
 use std::{fmt, str::FromStr};
 
@@ -18,14 +18,14 @@ macro_rules! uuid_id {
         pub struct $name(pub Uuid);
 
         impl $name {
-            /// Builds the id from the instant it names and ten random bytes. Milliseconds are kept, finer time is not.
+            /// Builds an id from an instant, truncated to milliseconds, and ten random bytes.
             #[must_use]
             pub fn from_parts(at: DateTime<Utc>, random: [u8; 10]) -> Self {
                 let millis = u64::try_from(at.timestamp_millis()).unwrap_or(0);
                 Self(uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid())
             }
 
-            /// The instant inside the id, to the millisecond.
+            /// Returns the instant inside the id, in milliseconds.
             #[must_use]
             pub fn created_at(self) -> DateTime<Utc> {
                 let bytes = self.0.as_bytes();
@@ -51,23 +51,23 @@ macro_rules! uuid_id {
 }
 
 uuid_id!(
-    /// Names a job: the definition of what runs and when.
+    /// The id of a job: the definition of work and its schedule.
     JobId
 );
 uuid_id!(
-    /// Names a calendar: a set of blackouts that jobs keep to.
+    /// The id of a calendar: a set of blackouts in which its jobs must not start.
     CalendarId
 );
 uuid_id!(
-    /// Names an occurrence: one execution of a job, with all its attempts.
+    /// The id of an occurrence: one execution of a job, with all its attempts.
     OccurrenceId
 );
 uuid_id!(
-    /// Names a dead letter: a message that belongs to no occurrence.
+    /// The id of a dead letter: a message that no consumer could read.
     DeadLetterId
 );
 uuid_id!(
-    /// Names a person.
+    /// The id of a user.
     UserId
 );
 
@@ -76,15 +76,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_carries_its_instant_to_the_millisecond() {
-        let at = DateTime::from_timestamp_millis(1_795_000_123_456).expect("in range");
+    fn id_keeps_its_instant_to_the_millisecond() {
+        let at = DateTime::from_timestamp_millis(1_795_000_123_456).expect("the timestamp is in range");
         let id = OccurrenceId::from_parts(at, [7; 10]);
         assert_eq!(id.created_at(), at);
         assert_eq!(id.0.get_version_num(), 7);
     }
 
     #[test]
-    fn an_id_survives_its_text() {
+    fn id_round_trips_through_text() {
         let id = JobId::from_parts(DateTime::UNIX_EPOCH, [255; 10]);
         assert_eq!(id.to_string().parse::<JobId>(), Ok(id));
     }

@@ -1,19 +1,16 @@
-//! Words that cross a process boundary.
+//! The wire between the server and its workers: ids, statuses, messages, broker topology and Redis keys.
 //!
-//! Three kinds of reader meet in this crate: the server, the workers (in any language), and the browser. What is
-//! written here is therefore a promise to somebody else's program, and the rule of change is the usual one for
-//! promises: a field may be added with a default, a field is never repurposed, renamed or removed, and a number once
-//! given to a status stays that status for ever. `tests/wire` pins the JSON of every message and event; a changed
-//! golden is a changed contract and must be meant. For those who do not read Rust the same is told in `docs/protocol`, with
-//! JSON Schemas made from these types (`schema`, behind a feature of that name).
+//! Programs in other languages, older servers and newer workers read these bytes, so this crate is a contract. The rule
+//! of change: a field may be added with a default. A field is never repurposed, renamed or removed, and the number of a
+//! status is never given to another status. `tests/wire` pins the JSON of every message; a changed golden is a changed
+//! contract, and the change must be intended. `docs/protocol` describes the same contract for readers who do not use
+//! Rust, with JSON Schemas generated from these types (module `schema`, behind the feature of the same name).
 //!
-//! Nothing in this crate performs I/O or reads a clock. It compiles to wasm32, so that the form in the browser and the
-//! dispatcher on the server judge a schedule by the same code.
+//! The crate performs no I/O and reads no clock. It compiles to wasm32, because the dashboard uses its types in the
+//! browser. The schedule of a job is in `milvaion-schedule`; the types of the dashboard are in `milvaion-api`.
 //!
-//! Reading order: [`id`] and [`status`] name things, [`schedule`] says when, [`calendar`] when not,
-//! [`rules`] what to do about missed, overlapping and failing occurrences, [`topology`] and [`message`] are the wire
-//! to workers, [`events`] is the wire to browsers, [`views`], [`requests`] and [`page`] are what pages show and send,
-//! [`permissions`] says who may, [`failures`] is what waits to be settled, [`duplicates`] finds what was started twice.
+//! Reading order: [`id`] and [`status`] define the ids and the state machine of an occurrence. [`topology`] names the
+//! exchanges, queues and keys. [`message`] defines the bodies that they carry. `schema` generates the JSON Schemas.
 
 pub mod id;
 pub mod message;

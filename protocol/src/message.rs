@@ -1,9 +1,10 @@
-//! What travels over the broker.
+//! The messages that the server and its workers exchange.
 //!
-//! JSON, camelCase, UTF-8; every message is persistent, confirmed and at most [`MAX_MESSAGE_BYTES`] bytes. Readers ignore
-//! fields they do not know and take the default for those that are missing, so that old and new may work side by side.
+//! A message is JSON in camelCase and UTF-8 with at most [`MAX_MESSAGE_BYTES`] bytes. Messages on the broker are
+//! persistent and confirmed. A reader ignores unknown fields and uses the default for a missing field, so that old and
+//! new versions can run side by side.
 //!
-//! What the server sends unasked stands here; what workers send has a file for each of their queues.
+//! This file defines the messages that the server sends on its own. The messages of workers have one file per queue.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -21,60 +22,60 @@ pub use log::{LogLevel, LogLine, LogMessage, first_log_seq};
 pub use registration::{InstanceHeartbeat, InstanceHello, JobTypeInfo, RegistrationMessage};
 pub use status::{RunProgress, StatusMessage, StatusReport};
 
-/// The most bytes one message may have.
+/// The maximum size of a message, in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
-/// The most bytes of JSON a job's input may have.
+/// The maximum size of a job's input, in bytes of JSON.
 pub const MAX_JOB_DATA_BYTES: usize = 64 * 1024;
-/// The most bytes of a result or an exception; longer ones are cut with a mark.
+/// The maximum size of a result or an exception, in bytes. Longer texts are truncated with a mark.
 pub const MAX_RESULT_BYTES: usize = 64 * 1024;
-/// The most bytes of one log line; longer ones are cut with a mark.
+/// The maximum size of a log line, in bytes. Longer lines are truncated with a mark.
 pub const MAX_LOG_LINE_BYTES: usize = 8 * 1024;
-/// The most bytes of a notice; longer ones are cut with a mark.
+/// The maximum size of an instance's notice, in bytes. Longer texts are truncated with a mark.
 pub const MAX_NOTICE_BYTES: usize = 500;
-/// How often an instance gives a sign of life, in seconds.
+/// The interval between two heartbeats of an instance, in seconds.
 pub const HEARTBEAT_INTERVAL_SECONDS: u64 = 5;
-/// After how many seconds without one an instance counts as lost.
+/// The time without a heartbeat after which an instance counts as lost, in seconds.
 pub const INSTANCE_TIMEOUT_SECONDS: i64 = 15;
 
-/// Server → worker: run this.
+/// Server → worker: run one attempt of an occurrence.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct JobMessage {
     /// The occurrence to run.
     pub occurrence_id: OccurrenceId,
-    /// The job it belongs to.
+    /// The job of the occurrence.
     pub job_id: JobId,
-    /// The job's name, for people who read logs.
+    /// The name of the job, for logs.
     #[serde(default)]
     pub job_name: String,
-    /// Which of the worker's job types.
+    /// The job type to run, one of those that the worker announced.
     pub job_type: String,
-    /// The input, as the job type's JSON Schema describes it.
+    /// The input, which matches the JSON Schema of the job type.
     #[serde(default)]
     pub job_data: Value,
-    /// Equal to `occurrence_id`.
+    /// The correlation id, equal to `occurrence_id`.
     pub correlation_id: OccurrenceId,
-    /// When it was due.
+    /// The due time.
     pub scheduled_for: DateTime<Utc>,
-    /// When this message was made.
+    /// The instant at which this message was created.
     pub timestamp: DateTime<Utc>,
-    /// Which attempt this is, from 1.
+    /// The attempt, counted from 1.
     #[serde(default = "one")]
     pub attempt: u32,
-    /// How many attempts have failed before this one. Those that were lost or handed back are not among them.
+    /// The number of earlier attempts that failed. Lost and handed back attempts do not count.
     #[serde(default)]
     pub retry_count: u32,
-    /// How many retries there may be.
+    /// The maximum number of retries.
     #[serde(default)]
     pub max_retries: u32,
-    /// After how many seconds the run is to be ended; none means the worker's own default.
+    /// The timeout of the run, in seconds. None means the worker's default.
     #[serde(default)]
     pub timeout_seconds: Option<u32>,
-    /// 1 (idle) to 5 (critical).
+    /// The priority, from 1 (idle) to 5 (critical).
     #[serde(default = "middle")]
     pub priority: u8,
-    /// W3C trace context, if the server traces.
+    /// The W3C trace context, if the server traces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
 }
@@ -87,30 +88,30 @@ const fn middle() -> u8 {
     3
 }
 
-/// Server → workers, on the cancellation channel and in the key of the occurrence: end this attempt. It is repeated until
-/// the occurrence has ended, so a worker hears it more than once.
+/// Server → workers, on the cancellation channel and in the occurrence's Redis key: end this attempt. The request is
+/// repeated until the occurrence has ended, so a worker receives it more than once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct CancelMessage {
-    /// The occurrence to end.
+    /// The occurrence to cancel.
     pub occurrence_id: OccurrenceId,
-    /// Which attempt; a later one is not meant.
+    /// The attempt to cancel. Later attempts are not affected.
     #[serde(default = "one")]
     pub attempt: u32,
-    /// Who wishes it and why, for people.
+    /// The user and the reason, for display.
     #[serde(default)]
     pub reason: String,
 }
 
-/// Cuts a text to at most `max` bytes at a character boundary and says how much is missing.
+/// Truncates a text to at most `max` bytes at a character boundary and appends the number of removed bytes.
 #[must_use]
 pub fn truncate_text(text: String, max: usize) -> String {
     if text.len() <= max {
         return text;
     }
     let whole = text.len();
-    // The mark itself must fit, or cutting twice would cut again.
+    // The mark counts towards `max`, so that a second truncation changes nothing.
     let end = text.floor_char_boundary(max.saturating_sub(40));
     let mut text = text;
     text.truncate(end);
@@ -123,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cut_text_fits_and_says_so() {
+    fn truncated_text_fits_and_names_the_cut() {
         let long = "ü".repeat(10_000);
         let short = truncate_text(long, MAX_LOG_LINE_BYTES);
         assert!(short.len() <= MAX_LOG_LINE_BYTES);

@@ -1,9 +1,9 @@
-//! JSON Schemas of what travels over the broker, made from the types that are sent and read.
+//! JSON Schemas of the messages on the broker, generated from the types that are sent and read.
 //!
-//! They exist for `docs/protocol`, from which workers in other languages are written, and for the test that keeps those
-//! files true. So they describe what a *reader* takes: what has a default may be missing, and fields that nobody knows
-//! are allowed everywhere. The bounds a type cannot tell are told here, in [`SCHEMA_BOUNDS`], by the name of the field: a name
-//! means the same in every message.
+//! They exist for `docs/protocol`, which authors of workers in other languages read, and for the test that keeps those
+//! files up to date. Therefore they describe the input that a *reader* accepts: a field with a default may be missing,
+//! and unknown fields are allowed everywhere. The bounds that a type cannot express are listed in [`SCHEMA_BOUNDS`] by
+//! field name; a name means the same in every message.
 
 use std::borrow::Cow;
 
@@ -22,10 +22,10 @@ use crate::{
     status::{self, OccurrenceStatus},
 };
 
-/// What worker ids and job types are made of.
+/// The pattern of worker ids and job types.
 const NAME_PATTERN: &str = "^[A-Za-z0-9._-]{1,100}$";
 
-/// What a type cannot tell, by the name of the field.
+/// The bounds that a type cannot express, by field name.
 const SCHEMA_BOUNDS: [(&str, &str, SchemaBound); 12] = [
     ("attempt", "minimum", SchemaBound::Number(1)),
     ("priority", "minimum", SchemaBound::Number(1)),
@@ -47,19 +47,19 @@ enum SchemaBound {
     Text(&'static str),
 }
 
-/// The headers of a job message. What they say stands in the body too; they are for those who look at a queue.
+/// The headers of a job message. They repeat values of the body for users who inspect a queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct JobHeaders {
-    /// How many attempts have failed before this one.
+    /// The number of attempts that failed before this one.
     #[serde(rename = "x-retry-count")]
     pub retry_count: u32,
-    /// How many retries there may be.
+    /// The maximum number of retries.
     #[serde(rename = "x-max-retries")]
     pub max_retries: u32,
-    /// The occurrence, also when the message was copied or dead-lettered.
+    /// The occurrence, kept when the message is republished or dead-lettered.
     #[serde(rename = "x-original-correlation-id")]
     pub correlation_id: OccurrenceId,
-    /// 1 when the server cannot know whether an earlier copy arrived; missing otherwise.
+    /// 1 if the server cannot tell whether an earlier copy was delivered; absent otherwise.
     #[serde(rename = "x-republish", default, skip_serializing_if = "Option::is_none")]
     pub republish: Option<u32>,
 }
@@ -67,60 +67,61 @@ pub struct JobHeaders {
 /// The headers of a dead letter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DeadLetterHeaders {
-    /// Why the worker gave the occurrence up. Missing when it rejected a message that it could make nothing of.
+    /// The reason why the worker gave the occurrence up. Absent if it rejected a message that it could not read.
     #[serde(rename = "x-milvaion-cause", default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<DeadLetterCause>,
-    /// Why and from where the broker moved the message, newest first. Written by the broker.
+    /// The reasons for which the broker moved the message and the queues it left, newest first. The broker writes them.
     #[serde(rename = "x-death", default, skip_serializing_if = "Vec::is_empty")]
     pub deaths: Vec<DeathRecord>,
 }
 
-/// Why a worker gives an occurrence up.
+/// The reason why a worker gives an occurrence up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DeadLetterCause {
-    /// Trying again is of no use.
+    /// A retry is useless.
     Permanent,
-    /// Every attempt failed.
+    /// All attempts failed.
     Exhausted,
-    /// Its runs ended the worker's process again and again.
+    /// A poison run: its attempts crashed the worker's process repeatedly.
     Poison,
 }
 
-/// One note of the broker's.
+/// One entry of the broker's `x-death` header.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DeathRecord {
-    /// Why, such as `rejected` or `expired`.
+    /// The reason, such as `rejected` or `expired`.
     pub reason: String,
-    /// From which queue.
+    /// The queue that the message left.
     pub queue: String,
 }
 
-/// Every schema, by the name of its file in `docs/protocol` without `.schema.json`.
+/// Returns every schema with the name of its file in `docs/protocol`, without `.schema.json`.
 #[must_use]
 pub fn all() -> Vec<(&'static str, Value)> {
     vec![
-        ("job-message", of::<JobMessage>()),
-        ("job-headers", of::<JobHeaders>()),
-        ("status-report", of::<StatusReport>()),
-        ("status-message", of::<StatusMessage>()),
-        ("log-message", of::<LogMessage>()),
-        ("registration-message", of::<RegistrationMessage>()),
-        ("cancel-message", of::<CancelMessage>()),
-        ("claim-request", of::<ClaimRequest>()),
-        ("claim-reply", of::<ClaimReply>()),
-        ("dead-letter-headers", of::<DeadLetterHeaders>()),
+        ("job-message", schema_of::<JobMessage>()),
+        ("job-headers", schema_of::<JobHeaders>()),
+        ("status-report", schema_of::<StatusReport>()),
+        ("status-message", schema_of::<StatusMessage>()),
+        ("log-message", schema_of::<LogMessage>()),
+        ("registration-message", schema_of::<RegistrationMessage>()),
+        ("cancel-message", schema_of::<CancelMessage>()),
+        ("claim-request", schema_of::<ClaimRequest>()),
+        ("claim-reply", schema_of::<ClaimReply>()),
+        ("dead-letter-headers", schema_of::<DeadLetterHeaders>()),
     ]
 }
 
-fn of<T: JsonSchema>() -> Value {
-    let settings = SchemaSettings::draft2020_12().with_transform(finish);
+fn schema_of<T: JsonSchema>() -> Value {
+    let settings = SchemaSettings::draft2020_12().with_transform(adapt_schema);
     settings.into_generator().into_root_schema_for::<T>().to_value()
 }
 
-/// Adds the bounds, and takes out what only Rust understands: the marks in sentences, and the names of its numbers.
-fn finish(schema: &mut Schema) {
-    transform_subschemas(&mut finish, schema);
+/// Adds the bounds and removes what is specific to Rust: doc link brackets, line breaks inside a paragraph, and the
+/// names of the integer types.
+fn adapt_schema(schema: &mut Schema) {
+    transform_subschemas(&mut adapt_schema, schema);
     let Some(object) = schema.as_object_mut() else { return };
     if let Some(Value::String(text)) = object.get_mut("description") {
         *text = text
@@ -149,25 +150,25 @@ fn finish(schema: &mut Schema) {
     }
 }
 
-/// An id in a schema.
-fn uuid(what: &str) -> Schema {
+/// Builds the schema of an id.
+fn uuid(subject: &str) -> Schema {
     json_schema!({
         "type": "string",
         "format": "uuid",
         "pattern": "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$",
-        "description": format!("Names {what}: a UUID, version 7."),
+        "description": format!("The id of {subject}: a UUID, version 7."),
     })
 }
 
 macro_rules! uuid_schema {
-    ($name:ident, $what:literal) => {
+    ($name:ident, $subject:literal) => {
         impl JsonSchema for $name {
             fn schema_name() -> Cow<'static, str> {
                 stringify!($name).into()
             }
 
             fn json_schema(_: &mut SchemaGenerator) -> Schema {
-                uuid($what)
+                uuid($subject)
             }
         }
     };
@@ -186,6 +187,6 @@ impl JsonSchema for OccurrenceStatus {
             .iter()
             .map(|status| json!({ "const": status.code(), "title": status.label() }))
             .collect();
-        json_schema!({ "description": "The state of an occurrence.", "type": "integer", "oneOf": numbers })
+        json_schema!({ "description": "The status of an occurrence.", "type": "integer", "oneOf": numbers })
     }
 }

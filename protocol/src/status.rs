@@ -1,10 +1,10 @@
-//! What can be true of an occurrence, and what can become of it.
+//! The statuses of an occurrence and the transitions between them.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The state of an occurrence. The numbers are the wire contract and the database's.
+/// The status of an occurrence. The numbers are the contract on the wire and in the database.
 ///
 /// ```text
 ///              ┌──────── next attempt ────────┐
@@ -16,59 +16,59 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 ///        │    │               │      │
 ///        │    └──── late ─────┴──────┴──► Completed(2) │ Failed(3) │ Cancelled(4) │ TimedOut(5)
 ///        │
-///  ──► Skipped(7)   born final: the overlap or misfire policy said no, and says so
+///  ──► Skipped(7)   final from the start: skipped by the overlap or misfire policy, with a note
 /// ```
 ///
-/// `Queued → Completed` is legal: reports travel in batches, and the one that said *Running* may come second. A final
-/// state never changes, whatever is reported later; the database repeats this rule in the `WHERE` of the only statement
-/// that writes the column.
+/// `Queued → Completed` is legal: reports travel in batches, and the *Running* report may arrive second. A final status
+/// never changes, whatever is reported later; the only statement that writes the column repeats this rule in its
+/// `WHERE` clause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(i16)]
 pub enum OccurrenceStatus {
-    /// Committed; its message is on the way to a worker or waits in the worker's queue.
+    /// Committed. Its message is on the way to a worker or in the worker's queue.
     Queued = 0,
-    /// A worker instance has claimed it and runs it.
+    /// Claimed by a worker instance, which runs it.
     Running = 1,
-    /// Ended well.
+    /// Ended successfully.
     Completed = 2,
-    /// Ended with an error, with no attempt left.
+    /// Ended with an error and with no attempt left.
     Failed = 3,
-    /// Ended because somebody asked for it.
+    /// Ended on request.
     Cancelled = 4,
-    /// Ended because its time was up.
+    /// Ended by its timeout.
     TimedOut = 5,
-    /// The worker's heartbeat was lost; a late report of the same attempt may still settle it.
+    /// Lost: the worker's heartbeats stopped. A late report of the same attempt may still set the result.
     Unknown = 6,
-    /// Never started, by policy; the row says which.
+    /// Never started, because a policy skipped it. The row names the policy.
     Skipped = 7,
 }
 
-/// Every status, in the order pages list them.
+/// Every status, in the order of the pages.
 pub const ALL_STATUSES: [OccurrenceStatus; 8] = {
     use OccurrenceStatus as S;
     [S::Queued, S::Running, S::Completed, S::Failed, S::Cancelled, S::TimedOut, S::Unknown, S::Skipped]
 };
 
 impl OccurrenceStatus {
-    /// The wire number.
+    /// Returns the number on the wire.
     #[must_use]
     pub const fn code(self) -> i16 {
         self as i16
     }
 
-    /// The status of a wire number, if there is one.
+    /// Returns the status of a number on the wire, if there is one.
     #[must_use]
     pub const fn from_code(code: i16) -> Option<Self> {
         if code < 0 || code as usize >= ALL_STATUSES.len() { None } else { Some(ALL_STATUSES[code as usize]) }
     }
 
-    /// True once nothing more can happen.
+    /// Returns true if the status never changes again.
     #[must_use]
     pub const fn is_final(self) -> bool {
         !matches!(self, Self::Queued | Self::Running | Self::Unknown)
     }
 
-    /// Whether an occurrence in this state may be moved to `next`. The guarded transition in the store allows exactly
+    /// Returns true if an occurrence with this status may change to `next`. The guarded transition in the store allows
     /// the same pairs.
     #[must_use]
     pub const fn can_become(self, next: Self) -> bool {
@@ -82,7 +82,7 @@ impl OccurrenceStatus {
         )
     }
 
-    /// The word people read.
+    /// Returns the name for display.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -97,7 +97,7 @@ impl OccurrenceStatus {
         }
     }
 
-    /// The word in addresses and filters.
+    /// Returns the name in addresses and filters.
     #[must_use]
     pub const fn slug(self) -> &'static str {
         match self {
@@ -112,7 +112,7 @@ impl OccurrenceStatus {
         }
     }
 
-    /// The status behind a [`slug`](Self::slug).
+    /// Returns the status of a [`slug`](Self::slug).
     #[must_use]
     pub fn from_slug(slug: &str) -> Option<Self> {
         ALL_STATUSES.into_iter().find(|status| status.slug() == slug)
@@ -134,7 +134,8 @@ impl Serialize for OccurrenceStatus {
 impl<'de> Deserialize<'de> for OccurrenceStatus {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let code = i16::deserialize(deserializer)?;
-        Self::from_code(code).ok_or_else(|| serde::de::Error::custom(format!("{code} is not a status: 0 to 7 are")))
+        Self::from_code(code)
+            .ok_or_else(|| serde::de::Error::custom(format!("{code} is not an occurrence status: expected 0 to 7")))
     }
 }
 
@@ -143,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_numbers_are_the_contract() {
+    fn codes_are_the_contract() {
         let codes: Vec<i16> = ALL_STATUSES.iter().map(|status| status.code()).collect();
         assert_eq!(codes, [0, 1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(OccurrenceStatus::from_code(8), None);
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_final_state_never_changes() {
+    fn final_status_never_changes() {
         for from in ALL_STATUSES.into_iter().filter(|status| status.is_final()) {
             for to in ALL_STATUSES {
                 assert!(!from.can_become(to), "{from} must not become {to}");
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_becomes_skipped_and_nothing_stands_still() {
+    fn no_status_becomes_skipped_or_itself() {
         for from in ALL_STATUSES {
             assert!(!from.can_become(OccurrenceStatus::Skipped));
             assert!(!from.can_become(from));
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn every_open_state_can_end() {
+    fn every_open_status_can_end() {
         for from in ALL_STATUSES.into_iter().filter(|status| !status.is_final()) {
             for to in [OccurrenceStatus::Completed, OccurrenceStatus::Failed, OccurrenceStatus::Cancelled] {
                 assert!(from.can_become(to), "{from} must be able to become {to}");
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn slugs_lead_back() {
+    fn slugs_round_trip() {
         for status in ALL_STATUSES {
             assert_eq!(OccurrenceStatus::from_slug(status.slug()), Some(status));
         }

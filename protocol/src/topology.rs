@@ -1,4 +1,4 @@
-//! Every exchange, queue and key, in one place.
+//! The names of all exchanges, queues and Redis keys.
 //!
 //! ```text
 //!  server ──► milvaion.jobs (topic) ──{worker}.{type}.{occurrence}──► milvaion.jobs.{worker}.{type} ──► worker
@@ -6,31 +6,32 @@
 //!                                                                           ▼
 //!                                               milvaion.dlx (fanout) ──► milvaion.dlq ──► server
 //!
-//!  worker ──► milvaion.status, milvaion.logs, milvaion.registration (direct, each with the queue of its name) ──► server
-//!  worker ──► milvaion.claims (direct, the same) ──► server ──► the queue the worker named in `reply_to`
+//!  worker ──► milvaion.status, milvaion.logs, milvaion.registration (direct, queues of the same names) ──► server
+//!  worker ──► milvaion.claims (direct, queue of the same name) ──► server ──► the queue named in `reply_to`
 //! ```
 //!
-//! Workers never publish through the default exchange, so that a worker's broker account can be fenced in to the four
-//! exchanges it needs. One queue for each worker and job type keeps a slow type from blocking another.
+//! Workers never publish through the default exchange, so that the broker account of a worker can be restricted to the
+//! four exchanges that it needs. Each pair of worker and job type has a queue, so that a slow job type does not block
+//! another.
 
-/// The prefix of every exchange and queue, unless configured otherwise.
+/// The default prefix of every exchange and queue.
 pub const DEFAULT_BROKER_PREFIX: &str = "milvaion";
-/// The prefix of every Redis key, unless configured otherwise.
+/// The default prefix of every Redis key.
 pub const DEFAULT_REDIS_KEY_PREFIX: &str = "Milvaion:JobScheduler:";
-/// Priorities run from 1 to this; it is also the job queues' `x-max-priority`.
+/// The highest priority; priorities start at 1. It is also the `x-max-priority` of the job queues.
 pub const MAX_PRIORITY: u8 = 5;
 
-/// Header: which try this is, counted from 0.
+/// Header: the number of failed attempts before this one.
 pub const HEADER_RETRY_COUNT: &str = "x-retry-count";
-/// Header: how many retries there are.
+/// Header: the maximum number of retries.
 pub const HEADER_MAX_RETRIES: &str = "x-max-retries";
-/// Header: the occurrence, also when the message was dead-lettered or copied.
+/// Header: the occurrence, kept when the message is republished or dead-lettered.
 pub const HEADER_CORRELATION_ID: &str = "x-original-correlation-id";
-/// Header: set to 1 when the server could not know whether an earlier copy arrived.
+/// Header: 1 if the server cannot tell whether an earlier copy was delivered.
 pub const HEADER_REPUBLISH: &str = "x-republish";
 
-/// Header: why a worker dead-letters an occurrence's message itself: `permanent`, `exhausted` or `poison`. Without it, a
-/// dead letter was rejected: no worker could make anything of it.
+/// Header: the reason why a worker dead-letters an occurrence's message: `permanent`, `exhausted` or `poison`. Without
+/// it the dead letter was rejected, because no worker could read it.
 pub const HEADER_CAUSE: &str = "x-milvaion-cause";
 
 /// The names on the broker under one prefix.
@@ -46,75 +47,75 @@ impl Default for Topology {
 }
 
 impl Topology {
-    /// The names under `prefix`.
+    /// Builds the names under `prefix`.
     #[must_use]
     pub fn new(prefix: impl Into<String>) -> Self {
         Self { prefix: prefix.into() }
     }
 
-    /// Topic exchange job messages are published to.
+    /// Returns the topic exchange for job messages.
     #[must_use]
     pub fn jobs_exchange(&self) -> String {
         format!("{}.jobs", self.prefix)
     }
 
-    /// Fanout exchange rejected job messages go to.
+    /// Returns the fanout exchange for rejected job messages.
     #[must_use]
     pub fn dead_letter_exchange(&self) -> String {
         format!("{}.dlx", self.prefix)
     }
 
-    /// The dead letters.
+    /// Returns the queue of dead letters.
     #[must_use]
     pub fn dead_letter_queue(&self) -> String {
         format!("{}.dlq", self.prefix)
     }
 
-    /// Exchange and queue of status reports.
+    /// Returns the exchange and the queue of status reports, which have one name.
     #[must_use]
     pub fn status(&self) -> String {
         format!("{}.status", self.prefix)
     }
 
-    /// Exchange and queue of log lines.
+    /// Returns the exchange and the queue of log lines, which have one name.
     #[must_use]
     pub fn logs(&self) -> String {
         format!("{}.logs", self.prefix)
     }
 
-    /// Exchange and queue of registrations and heartbeats.
+    /// Returns the exchange and the queue of registrations and heartbeats, which have one name.
     #[must_use]
     pub fn registration(&self) -> String {
         format!("{}.registration", self.prefix)
     }
 
-    /// Exchange and queue of questions whether an attempt may start.
+    /// Returns the exchange and the queue of claim checks, which have one name.
     #[must_use]
     pub fn claims(&self) -> String {
         format!("{}.claims", self.prefix)
     }
 
-    /// The queue a worker's job type is consumed from.
+    /// Returns the queue that instances of a worker consume for a job type.
     #[must_use]
     pub fn job_queue(&self, worker_id: &str, job_type: &str) -> String {
         format!("{}.jobs.{}.{}", self.prefix, word(worker_id), word(job_type))
     }
 
-    /// What that queue is bound with.
+    /// Returns the binding key of that queue.
     #[must_use]
     pub fn job_binding(worker_id: &str, job_type: &str) -> String {
         format!("{}.{}.*", word(worker_id), word(job_type))
     }
 
-    /// What one occurrence's message is published with.
+    /// Returns the routing key of an occurrence's message.
     #[must_use]
     pub fn routing_key(worker_id: &str, job_type: &str, occurrence: crate::id::OccurrenceId) -> String {
         format!("{}.{}.{occurrence}", word(worker_id), word(job_type))
     }
 }
 
-/// One word of a routing key: lower case, and without the dot that separates words. `_` itself is doubled, so that two
-/// names never meet in one word.
+/// Encodes a name as one word of a routing key: lower case, without the dot that separates words. `_` is doubled, so
+/// that two names never have the same encoding.
 fn word(name: &str) -> String {
     name.to_lowercase().replace('_', "__").replace('.', "_d")
 }
@@ -132,61 +133,61 @@ impl Default for RedisKeys {
 }
 
 impl RedisKeys {
-    /// The keys under `prefix`.
+    /// Builds the keys under `prefix`.
     #[must_use]
     pub fn new(prefix: impl Into<String>) -> Self {
         Self { prefix: prefix.into() }
     }
 
-    /// Sorted set of job ids by their next fire time, in unix seconds with a fraction.
+    /// Returns the sorted set of job ids by their next due time, in Unix seconds with a fraction.
     #[must_use]
     pub fn schedule(&self) -> String {
         format!("{}schedule", self.prefix)
     }
 
-    /// Channel on which servers tell each other that the schedule changed.
+    /// Returns the channel on which a server announces to the others that the schedule has changed.
     #[must_use]
     pub fn wake_channel(&self) -> String {
         format!("{}wake", self.prefix)
     }
 
-    /// Channel on which servers tell each other what browsers should hear.
+    /// Returns the channel on which servers exchange the live events for browsers.
     #[must_use]
     pub fn events_channel(&self) -> String {
         format!("{}events", self.prefix)
     }
 
-    /// Channel on which workers hear of cancellations.
+    /// Returns the channel on which workers receive cancellations.
     #[must_use]
     pub fn cancellation_channel(&self) -> String {
         format!("{}cancellation_channel", self.prefix)
     }
 
-    /// Who holds a role that only one server has at a time.
+    /// Returns the key of the lease for a role that one server has at a time.
     #[must_use]
     pub fn lease(&self, role: &str) -> String {
         format!("{}locks:{role}", self.prefix)
     }
 
-    /// Channel on which a server says that it has given such a role back.
+    /// Returns the channel on which a server announces that it has released the lease of a role.
     #[must_use]
     pub fn lease_channel(&self, role: &str) -> String {
         format!("{}locks:{role}:free", self.prefix)
     }
 
-    /// A worker instance's sign of life.
+    /// Returns the key of an instance's heartbeat.
     #[must_use]
     pub fn heartbeat(&self, instance_id: &str) -> String {
         format!("{}heartbeat:{instance_id}", self.prefix)
     }
 
-    /// The claim on a running occurrence.
+    /// Returns the key of the claim on a running occurrence.
     #[must_use]
     pub fn running(&self, occurrence: crate::id::OccurrenceId) -> String {
         format!("{}running:{occurrence}", self.prefix)
     }
 
-    /// The wish that an occurrence be cancelled, which stays when nobody heard it on the channel.
+    /// Returns the key of a cancellation request, which persists if no worker received it on the channel.
     #[must_use]
     pub fn cancel_request(&self, occurrence: crate::id::OccurrenceId) -> String {
         format!("{}cancel:{occurrence}", self.prefix)
@@ -198,14 +199,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dot_in_a_name_cannot_reach_another_queue() {
+    fn dot_in_a_name_does_not_reach_another_queue() {
         assert_eq!(Topology::job_binding("Mail.EU", "send"), "mail_deu.send.*");
         assert_ne!(Topology::job_binding("a.b", "c"), Topology::job_binding("a", "b.c"));
         assert_ne!(Topology::job_binding("a_d", "c"), Topology::job_binding("a.", "c"));
     }
 
     #[test]
-    fn names_carry_the_prefix() {
+    fn names_have_the_prefix() {
         let topology = Topology::new("t1");
         assert_eq!(topology.job_queue("w", "http-request"), "t1.jobs.w.http-request");
         assert_eq!(topology.status(), "t1.status");

@@ -1,13 +1,13 @@
-//! The cron dialect: what is accepted, and what is said about the rest.
+//! The cron dialect: the accepted expressions, and the errors for all others.
 //!
-//! Five fields (minute first) or six (second first), day-of-week 0–7 with both 0 and 7 Sunday, names, lists, ranges
-//! (also round the end: `22-2`), steps, `L`, `W`, `#`, and the macros. When day-of-month and day-of-week are both
-//! restricted, **both** must match; crontab would take either, which is why [`CronExpression::warnings`] says so. The dialect is
-//! that of Cronos; `docs/SCHEDULES.md` has it in full.
+//! An expression has five fields (minute first) or six (second first). Day-of-week is 0–7, where both 0 and 7 are
+//! Sunday. Names, lists, ranges (also wrapping ones: `22-2`), steps, `L`, `W`, `#` and the macros are accepted. If
+//! day-of-month and day-of-week are both restricted, **both** must match. Crontab would accept either, so
+//! [`CronExpression::warnings`] reports it. The dialect is that of Cronos; `docs/SCHEDULES.md` describes it in full.
 //!
-//! An expression is read once into bits ([`matcher`]) by a strict reader ([`field`]) that names the field and the remedy
-//! in every refusal. Matching works on local time; `zone.rs` turns it into instants. A scheduler reads an expression
-//! again for every fire, so reading allocates nothing.
+//! A strict parser ([`field`]) reads an expression once into bits ([`matcher`]); each of its errors names the field and
+//! the remedy. Matching works on local time, and `zone.rs` maps the result to instants. The scheduler parses an
+//! expression again for every due time, so parsing does not allocate.
 
 mod describe;
 mod field;
@@ -21,15 +21,15 @@ use crate::zone;
 use field::{FIELD_NAMES, HOUR_FIELD, MINUTE_FIELD, MONTH_FIELD, SECOND_FIELD};
 use matcher::{ANY_MONTHDAY, ANY_WEEKDAY, CronMatcher};
 
-/// The most characters an expression may have.
+/// The maximum length of an expression, in characters.
 pub const MAX_EXPRESSION_CHARS: usize = 256;
 
-/// Why an expression is refused: a sentence for people.
+/// The error of an invalid expression: a sentence for display.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct CronError(pub String);
 
-/// A checked expression.
+/// A valid expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CronExpression {
     matcher: CronMatcher,
@@ -37,27 +37,27 @@ pub struct CronExpression {
 }
 
 impl CronExpression {
-    /// Checks an expression. Fields are parted by spaces or tabs.
+    /// Parses an expression. Its fields are separated by spaces or tabs.
     ///
     /// # Errors
     ///
-    /// A sentence that names the field and the remedy.
+    /// Returns an error that names the field and the remedy.
     pub fn parse(expression: &str) -> Result<Self, CronError> {
         if expression.len() > MAX_EXPRESSION_CHARS && expression.chars().count() > MAX_EXPRESSION_CHARS {
             return Err(CronError(format!(
-                "the expression has {} characters: {MAX_EXPRESSION_CHARS} are the most",
+                "the expression has {} characters: at most {MAX_EXPRESSION_CHARS} are allowed",
                 expression.chars().count()
             )));
         }
         if let Some(odd) = expression.chars().find(|c| c.is_control() && *c != '\t') {
             return Err(CronError(format!(
-                "the expression holds a line break or another control character ({}): write it on one line with spaces",
+                "the expression contains a line break or another control character ({}): write it on one line with spaces",
                 odd.escape_unicode()
             )));
         }
         let expression = expression.trim_matches([' ', '\t']);
         if expression.is_empty() {
-            return Err(CronError("the expression is empty: write for example 0 9 * * MON-FRI".into()));
+            return Err(CronError("the expression is empty: enter for example 0 9 * * MON-FRI".into()));
         }
         let mut fields = [""; 6];
         let mut count = 0;
@@ -81,43 +81,43 @@ impl CronExpression {
             months: MONTH_FIELD.bits(fields[4])?,
             week_days: field::week_days(fields[5])?,
         };
-        if !matcher.can_fire() {
+        if !matcher.can_match() {
             return Err(CronError(
-                "the expression never fires: no date matches its day-of-month, month and day-of-week together".into(),
+                "the expression never matches: no date has its day-of-month, month and day-of-week together".into(),
             ));
         }
         let interval = fields[..3].iter().any(|field| field.contains(['*', '?', '-', '/']));
         Ok(Self { matcher, interval })
     }
 
-    /// The first instant strictly after `after`, in `zone`; none when there is none left (the calendar ends with the
-    /// year 9999).
+    /// Returns the first due time strictly after `after` in `zone`; none if none is left. The calendar ends with the
+    /// year 9999.
     #[must_use]
     pub fn next_after(&self, zone: Tz, after: DateTime<Utc>) -> Option<DateTime<Utc>> {
         zone::next_after(&self.matcher, self.interval, zone, after)
     }
 
-    /// The first instant at or after `from`, in `zone`; none when there is none left. `from` itself counts when the wall
-    /// clock matches there; a run that merely stands in at `from` for times lost in a gap does not.
+    /// Returns the first due time at or after `from` in `zone`; none if none is left. `from` itself counts if the local
+    /// time matches there. It does not count if it is only the substitute for local times lost in a gap.
     #[must_use]
     pub fn next_from(&self, zone: Tz, from: DateTime<Utc>) -> Option<DateTime<Utc>> {
         zone::next_from(&self.matcher, self.interval, zone, from)
     }
 
-    /// Whether this is a rhythm, which goes on through a repeated hour, and not an appointment, which is kept once: a
-    /// second, minute or hour with `*`, `-` or `/`.
+    /// Returns true for an interval pattern: one whose second, minute or hour has `*`, `-` or `/`. It continues through
+    /// a repeated hour, while a fixed pattern matches once.
     #[must_use]
     pub fn is_interval(&self) -> bool {
         self.interval
     }
 
-    /// The expression as an English sentence.
+    /// Returns the expression as an English sentence.
     #[must_use]
     pub fn describe(&self) -> String {
         describe::sentence(&self.matcher)
     }
 
-    /// What a newcomer from another cron should be told.
+    /// Returns warnings about differences from other cron dialects.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         if self.matcher.month_days != ANY_MONTHDAY && self.matcher.week_days != ANY_WEEKDAY {
@@ -144,10 +144,10 @@ fn wrong_count(count: usize) -> CronError {
             format!("{missing} {} missing", if count == 4 { "is" } else { "are" })
         }
         7 => "there is no year field: remove it".into(),
-        _ => "remove what comes after day-of-week".into(),
+        _ => "remove the fields after day-of-week".into(),
     };
     CronError(format!(
-        "an expression has 5 fields (minute hour day-of-month month day-of-week) or 6 (second first): got {count}, {remedy}"
+        "an expression has 5 fields (minute hour day-of-month month day-of-week) or 6 (second first): got {count}; {remedy}"
     ))
 }
 
@@ -171,7 +171,7 @@ fn expand_macro(expression: &str) -> Result<&str, CronError> {
         None => {
             let short: String = expression.chars().take(40).collect();
             let names = MACROS.map(|(name, _)| name).join(", ");
-            Err(CronError(format!("{short} is not a macro: these are {names}")))
+            Err(CronError(format!("{short} is not a macro: the macros are {names}")))
         }
     }
 }

@@ -1,10 +1,11 @@
-//! When is a job due, and what becomes of a fire that comes late?
+//! The due times of a job, and the decision whether a due time runs or is skipped.
 //!
-//! A [`EffectiveSchedule`] is a schedule with the rules that bend it: start and end, jitter, blackouts, misfires. The preview,
-//! the commands and the dispatcher all ask it, so that what was shown is what happens.
+//! An [`EffectiveSchedule`] is a schedule together with the rules that modify it: start and end, jitter, blackouts and
+//! misfires. The preview, the commands and the dispatcher all use it, so that a shown due time is the actual one.
 //!
-//! Instants come in two kinds. The *base* instants are the schedule's own; a *due* instant is a base instant moved by
-//! the job's jitter and, where the job postpones, to the end of a blackout. Only due instants leave this file.
+//! There are two kinds of instants. A *base* time comes from the schedule alone. A *due* time is a base time moved by
+//! the job's jitter and, if its blackout policy is to postpone, to the end of a blackout. Only due times leave this
+//! module.
 
 use std::collections::VecDeque;
 
@@ -18,47 +19,49 @@ use chrono::{DateTime, Duration, Utc};
 use chrono_tz::Tz;
 use milvaion_protocol::id::JobId;
 
-/// A fire that comes at most so late is on time: the scheduler was busy, or held back by a clock that stepped; not away.
+/// The lateness up to which a due time is not a misfire. Within it the scheduler was busy, or held back by a clock
+/// step, but not away.
 pub const MISFIRE_GRACE: Duration = Duration::seconds(60);
-/// How many missed fires are counted before it is just "many".
+/// The maximum number of misfires that are counted one by one.
 const MAX_COUNTED_MISFIRES: usize = 1_000;
-/// How many instants `catch_up` walks over in one go.
+/// The maximum number of due times that one decision of the policy `catch_up` walks over.
 const MAX_CATCH_UP_SCAN: usize = 50_000;
-/// How many blackouts are passed in search of a fire outside.
+/// The maximum number of blackouts that a search for a due time passes.
 const MAX_BLACKOUT_SCAN: usize = 500;
 
-/// What is made of a due instant.
+/// The kind of occurrence that a due time creates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DueAction {
-    /// An occurrence that is to run.
+    /// An occurrence that runs.
     Run,
-    /// A row that says why nothing runs.
+    /// A skipped occurrence whose note gives the reason.
     Skip,
 }
 
-/// The answer.
+/// The decision about one due time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DueDecision {
-    /// What is made.
+    /// The kind of occurrence to create.
     pub action: DueAction,
-    /// Why it is skipped, or what else it stands for.
+    /// The reason for a skip, or the misfires that the occurrence covers as well.
     pub note: Option<String>,
-    /// When the job is due next; none when nothing is left, or when that depends on the run's end.
+    /// The next due time; none if no due time is left, or if it depends on the end of the run.
     pub next_fire_at: Option<DateTime<Utc>>,
 }
 
-/// A schedule and the rules that bend it.
+/// A schedule together with the rules that modify it.
 #[derive(Debug)]
 pub struct EffectiveSchedule<'a> {
     schedule: &'a Schedule,
     rules: &'a Rules,
     calendars: &'a [&'a Calendar],
     cron: Option<(CronExpression, Tz)>,
+    /// The jitter of the job; zero for schedules that do not recur.
     offset: Duration,
 }
 
 impl<'a> EffectiveSchedule<'a> {
-    /// The timetable of a job that keeps to `calendars`.
+    /// Builds the effective schedule of a job with the given calendars.
     #[must_use]
     pub fn new(id: JobId, schedule: &'a Schedule, rules: &'a Rules, calendars: &'a [&'a Calendar]) -> Self {
         let cron = match schedule {
@@ -70,15 +73,15 @@ impl<'a> EffectiveSchedule<'a> {
         Self { schedule, rules, calendars, cron, offset }
     }
 
-    /// When a job that was just defined, edited or resumed is due first. Time that passed while it was paused is not
-    /// caught up, and what it `fired` last, which may lie ahead of `now`, is not fired again.
+    /// Returns the first due time of a job that was just defined, edited or resumed. Due times during a pause are not
+    /// caught up. The job's last due time `last`, which may be after `now`, is not repeated.
     #[must_use]
-    pub fn first(&self, fired: Option<DateTime<Utc>>, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        let from = fired.map_or(now, |fired| fired.max(now));
+    pub fn first(&self, last: Option<DateTime<Utc>>, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        let from = last.map_or(now, |last| last.max(now));
         self.following(from, from)
     }
 
-    /// The first due instant after `due` and not before `at_least`.
+    /// Returns the first due time after `due` and not before `at_least`.
     #[must_use]
     pub fn following(&self, due: DateTime<Utc>, at_least: DateTime<Utc>) -> Option<DateTime<Utc>> {
         let mut after = due - self.offset;
@@ -96,14 +99,14 @@ impl<'a> EffectiveSchedule<'a> {
         None
     }
 
-    /// Judges the fire that was due at `due` and is looked at now.
+    /// Decides about the due time `due` at the instant `now`.
     #[must_use]
     pub fn decide(&self, due: DateTime<Utc>, now: DateTime<Utc>) -> DueDecision {
         if let Some(end) = blackout_end(self.calendars, due) {
             return self.blacked_out(due, end, now);
         }
         if self.schedule.delay_after_end().is_some() {
-            // Counted from the end of the run that is made now.
+            // The next due time is counted from the end of the run that starts now.
             return DueDecision { action: DueAction::Run, note: None, next_fire_at: None };
         }
         let on_time = now - due <= MISFIRE_GRACE;
@@ -115,21 +118,20 @@ impl<'a> EffectiveSchedule<'a> {
             MisfirePolicy::Skip if !on_time => {
                 let (missed, next) = self.missed(due, now);
                 let note = format!(
-                    "Skipped: {} missed while no scheduler was there, and the job's misfire rule skips those.",
-                    fires(missed + 1)
+                    "Skipped: missed {} while no scheduler was running. The job's misfire policy is skip.",
+                    due_times(missed + 1)
                 );
                 DueDecision { action: DueAction::Skip, note: Some(note), next_fire_at: next }
             }
             MisfirePolicy::Skip | MisfirePolicy::FireOnce => {
                 let (missed, next) = self.missed(due, now);
-                let note =
-                    (missed > 0).then(|| format!("stands for {} more, which came due before it ran", fires(missed)));
+                let note = (missed > 0).then(|| format!("also covers {} that passed before it ran", due_times(missed)));
                 DueDecision { action: DueAction::Run, note, next_fire_at: next }
             }
         }
     }
 
-    /// How many fires lie after `due` and not after `now`, and the first one that comes later.
+    /// Returns the number of due times after `due` up to and including `now`, and the first one after `now`.
     fn missed(&self, due: DateTime<Utc>, now: DateTime<Utc>) -> (usize, Option<DateTime<Utc>>) {
         let mut count = 0;
         let mut next = self.following(due, due);
@@ -143,19 +145,19 @@ impl<'a> EffectiveSchedule<'a> {
         (count, next)
     }
 
-    /// Keeps the newest missed fires that limit and window allow, oldest first, and skips what came before them.
+    /// Runs the newest misfires within the catch-up limit and window, oldest first, and skips the earlier ones.
     fn catch_up(&self, due: DateTime<Utc>, now: DateTime<Utc>) -> DueDecision {
         let limit = self.rules.catch_up_limit as usize;
         let from = now - Duration::seconds(self.rules.catch_up_window_seconds.into());
         let mut kept: VecDeque<DateTime<Utc>> = VecDeque::new();
         let mut at = if due >= from { Some(due) } else { self.following(due, from) };
-        let mut walked = 0;
-        while let Some(instant) = at.filter(|at| *at <= now && walked < MAX_CATCH_UP_SCAN) {
+        let mut scanned = 0;
+        while let Some(instant) = at.filter(|at| *at <= now && scanned < MAX_CATCH_UP_SCAN) {
             kept.push_back(instant);
             if kept.len() > limit {
                 kept.pop_front();
             }
-            walked += 1;
+            scanned += 1;
             at = self.following(instant, instant);
         }
         match kept.front() {
@@ -165,8 +167,8 @@ impl<'a> EffectiveSchedule<'a> {
             first => {
                 let next = first.copied().or_else(|| self.following(due, now + Duration::microseconds(1)));
                 let note = format!(
-                    "Skipped: missed while no scheduler was there, and beyond what the job catches up ({} at most, {} s \
-                     back at most).",
+                    "Skipped: missed while no scheduler was running, and outside the job's catch-up limits (at most {} \
+                     runs, at most {} s back).",
                     limit, self.rules.catch_up_window_seconds
                 );
                 DueDecision { action: DueAction::Skip, note: Some(note), next_fire_at: next }
@@ -174,24 +176,26 @@ impl<'a> EffectiveSchedule<'a> {
         }
     }
 
-    /// A calendar was changed after the due instant was worked out.
+    /// Decides about a due time in a blackout. It exists if a calendar changed after the due time was computed, or if
+    /// the due time was counted from the end of a run.
     fn blacked_out(&self, due: DateTime<Utc>, end: DateTime<Utc>, now: DateTime<Utc>) -> DueDecision {
         let (next, note) = match self.rules.blackout {
             BlackoutPolicy::Skip => {
-                // What else was missed meanwhile is judged by the misfire rule, one after the other.
+                // Due times that were missed meanwhile are left to the misfire policy, one after the other.
                 let least = if self.schedule.delay_after_end().is_some() { now.max(end) } else { end };
-                (self.following(due, least), "Skipped: a calendar blacks this time out.".to_owned())
+                (self.following(due, least), "Skipped: the due time is in a blackout.".to_owned())
             }
             BlackoutPolicy::Postpone => {
                 let next = self.after_blackouts(end);
                 let until = end.format("%Y-%m-%d %H:%M UTC");
-                (next, format!("Postponed: a calendar blacks this time out until {until}."))
+                (next, format!("Postponed: the due time is in a blackout until {until}."))
             }
         };
         DueDecision { action: DueAction::Skip, note: Some(note), next_fire_at: next }
     }
 
-    /// The due instant at the end of a blackout. Jitter counts here too, or every postponed job would start at once.
+    /// Returns the due time at the end of a blackout. Jitter applies here too, or all postponed jobs would start at
+    /// once.
     fn after_blackouts(&self, mut end: DateTime<Utc>) -> Option<DateTime<Utc>> {
         for _ in 0..MAX_BLACKOUT_SCAN {
             let at = end + self.offset;
@@ -207,14 +211,14 @@ impl<'a> EffectiveSchedule<'a> {
         Some(at).filter(|at| self.rules.end_at.is_none_or(|end| *at < end))
     }
 
-    /// The first base instant after `after`, not before `least` and not before the start. An `every` rhythm is counted
-    /// from the start where there is one, and from `after` where there is none.
+    /// Returns the first base time after `after`, not before `least` and not before the start. An interval is counted
+    /// from the job's start if it has one, otherwise from `after`.
     fn next_base(&self, after: DateTime<Utc>, least: DateTime<Utc>) -> Option<DateTime<Utc>> {
         let least = self.rules.start_at.map_or(least, |start| least.max(start));
         match self.schedule {
             Schedule::Cron { .. } => {
                 let (cron, zone) = self.cron.as_ref()?;
-                // Fires lie on whole seconds, so a millisecond before `least` makes `least` itself count.
+                // Base times are whole seconds, so starting a millisecond before `least` includes `least` itself.
                 cron.next_after(*zone, after.max(least - Duration::milliseconds(1)))
             }
             Schedule::Every { seconds, .. } => {
@@ -234,7 +238,7 @@ impl<'a> EffectiveSchedule<'a> {
     }
 }
 
-/// The first `anchor + n × step` with `n` at least `fewest` that is not before `least`.
+/// Returns the first `anchor + n × step` that is not before `least`, with `n` at least `fewest`.
 fn steps(anchor: DateTime<Utc>, step: Duration, least: DateTime<Utc>, fewest: i64) -> Option<DateTime<Utc>> {
     let step = step.num_microseconds()?.max(1);
     let gap = (least - anchor).num_microseconds()?;
@@ -242,18 +246,19 @@ fn steps(anchor: DateTime<Utc>, step: Duration, least: DateTime<Utc>, fewest: i6
     anchor.checked_add_signed(Duration::microseconds(n.max(fewest).checked_mul(step)?))
 }
 
-/// A job's own share of its jitter: drawn from its id, so that it is the same on every server and after every restart.
+/// Returns the jitter of a job. It is derived from the job's id, so that it is the same on every server and after every
+/// restart.
 fn jitter(id: JobId, seconds: u32) -> Duration {
     let tail = id.0.as_u64_pair().1;
     let span = u64::from(seconds) * 1_000 + 1;
     Duration::milliseconds(i64::try_from(tail % span).unwrap_or(0))
 }
 
-fn fires(count: usize) -> String {
+fn due_times(count: usize) -> String {
     match count {
-        1 => "1 fire".to_owned(),
-        n if n >= MAX_COUNTED_MISFIRES => format!("{MAX_COUNTED_MISFIRES} fires or more"),
-        n => format!("{n} fires"),
+        1 => "1 due time".to_owned(),
+        n if n >= MAX_COUNTED_MISFIRES => format!("{MAX_COUNTED_MISFIRES} or more due times"),
+        n => format!("{n} due times"),
     }
 }
 

@@ -1,18 +1,18 @@
-//! The error of one field of a form or request.
+//! The validation error of one field of a form or request.
 
 use serde::{Deserialize, Serialize};
 
-/// What is wrong with one field.
+/// A validation error of one field.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FieldError {
-    /// The field's name in the form.
+    /// The name of the field in the form.
     pub field: String,
-    /// What is wrong and what to do.
+    /// The problem and its remedy, starting in lower case. Pages capitalize it.
     pub message: String,
 }
 
 impl FieldError {
-    /// One.
+    /// Builds an error for `field`.
     pub fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self { field: field.into(), message: message.into() }
     }

@@ -1,8 +1,7 @@
-//! What a job wants beside its schedule: when not to run, what to do about missed fires, about itself still running,
-//! about others of its kind, and about failing.
+//! The rules of a job beside its schedule: blackouts, misfires, overlap, concurrency limits, retries and lost runs.
 //!
-//! Every rule has a default that does, so that a job needs none of this to be useful; a definition that is stored or
-//! sent leaves out what is as usual.
+//! Every rule has a usable default, so that a job needs none of them. A stored or sent definition leaves out the rules
+//! that have their default.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -15,41 +14,44 @@ mod retries;
 pub use policies::{BlackoutPolicy, LostRunPolicy, MisfirePolicy, OverlapPolicy};
 pub use retries::{MAX_RETRY_DELAY_SECONDS, describe_retries};
 
-/// The longest jitter, in seconds: a day.
+/// The maximum jitter, in seconds: one day.
 pub const MAX_JITTER_SECONDS: u32 = 86_400;
-/// The most calendars one job may have.
+/// The maximum number of calendars of a job.
 pub const MAX_CALENDARS: usize = 10;
-/// The most missed fires that `catch_up` repeats.
+/// The maximum number of misfires that `catch_up` runs.
 pub const MAX_CATCH_UP_RUNS: u32 = 10_000;
-/// The longest window of `catch_up`, in seconds: thirty days.
+/// The maximum window of `catch_up`, in seconds: 30 days.
 pub const MAX_CATCH_UP_WINDOW_SECONDS: u32 = 30 * 86_400;
-/// The most occurrences a limit may allow at once.
+/// The maximum value of a concurrency limit.
 pub const MAX_CONCURRENCY_LIMIT: u16 = 10_000;
-/// The most characters of a concurrency key.
+/// The maximum length of a concurrency key, in characters.
 pub const MAX_CONCURRENCY_KEY_CHARS: usize = 100;
-/// The most failures a breaker may wait for.
+/// The maximum number of failures before a job is disabled automatically.
 pub const MAX_AUTO_DISABLE_THRESHOLD: u16 = 100;
 
-/// When a job that keeps failing is disabled.
+/// The condition under which a failing job is disabled automatically.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AutoDisable {
-    /// After how many failures in a row, 1 to [`MAX_AUTO_DISABLE_THRESHOLD`].
+    /// The number of consecutive failures, 1 to [`MAX_AUTO_DISABLE_THRESHOLD`].
     pub threshold: u16,
-    /// Within how many seconds they must have ended, 1 to 30 days.
+    /// The window in which these failures must have ended, in seconds, at most 30 days.
     pub window_seconds: u32,
-    /// After how many seconds it is enabled again by itself; none means by hand only.
+    /// The time after which the job is enabled again automatically, in seconds, at most 30 days. None means that a user
+    /// must resume it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cool_down_seconds: Option<u32>,
 }
 
-/// At most so many open occurrences, over all jobs that name the same key.
+/// A concurrency limit that all jobs with the same key share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConcurrencyKeyLimit {
-    /// What is shared: a database, a tenant, an account. 1 to [`MAX_CONCURRENCY_KEY_CHARS`] characters.
+    /// The name of the shared resource, such as a database, a tenant or an account, 1 to [`MAX_CONCURRENCY_KEY_CHARS`]
+    /// characters.
     pub key: String,
-    /// 1 to [`MAX_CONCURRENCY_LIMIT`]. Where jobs disagree, each is held to its own number.
+    /// The maximum number of open occurrences, 1 to [`MAX_CONCURRENCY_LIMIT`]. If jobs with the same key set different
+    /// limits, each job is subject to its own.
     pub limit: u16,
 }
 
@@ -57,53 +59,53 @@ pub struct ConcurrencyKeyLimit {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Rules {
-    /// Not due before this instant; an `every` rhythm is counted from it.
+    /// The start: the job is not due before it. An interval is counted from it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_at: Option<DateTime<Utc>>,
-    /// Not due from this instant on.
+    /// The end: the job is not due at it or later.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end_at: Option<DateTime<Utc>>,
-    /// Every fire comes this many seconds later at most, always the same for one job. 0 to [`MAX_JITTER_SECONDS`].
+    /// The maximum jitter, in seconds, 0 to [`MAX_JITTER_SECONDS`]. The delay of one job is always the same.
     #[serde(skip_serializing_if = "is_zero")]
     pub jitter_seconds: u32,
-    /// Blackouts it keeps to, at most [`MAX_CALENDARS`].
+    /// The blackout calendars, at most [`MAX_CALENDARS`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub calendars: Vec<CalendarId>,
-    /// What becomes of a fire in a blackout.
+    /// The policy for a due time in a blackout.
     #[serde(skip_serializing_if = "BlackoutPolicy::is_default")]
     pub blackout: BlackoutPolicy,
-    /// What becomes of missed fires.
+    /// The policy for misfires.
     #[serde(skip_serializing_if = "MisfirePolicy::is_default")]
     pub misfire: MisfirePolicy,
-    /// How many missed fires `catch_up` repeats at most, 1 to [`MAX_CATCH_UP_RUNS`].
+    /// The maximum number of misfires that `catch_up` runs, 1 to [`MAX_CATCH_UP_RUNS`].
     pub catch_up_limit: u32,
-    /// How far back `catch_up` looks, in seconds, 1 to [`MAX_CATCH_UP_WINDOW_SECONDS`].
+    /// The maximum age of the misfires that `catch_up` runs, in seconds, 1 to [`MAX_CATCH_UP_WINDOW_SECONDS`].
     pub catch_up_window_seconds: u32,
-    /// What becomes of a fire while the previous occurrence is open.
+    /// The policy for a due time while an earlier occurrence is open.
     #[serde(skip_serializing_if = "OverlapPolicy::is_default")]
     pub overlap: OverlapPolicy,
-    /// At most so many occurrences of this job at once, 1 to [`MAX_CONCURRENCY_LIMIT`].
+    /// The maximum number of concurrent occurrences of this job, 1 to [`MAX_CONCURRENCY_LIMIT`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_concurrent: Option<u16>,
-    /// At most so many at once among all jobs with the same key.
+    /// The concurrency limit shared with other jobs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_limit: Option<ConcurrencyKeyLimit>,
-    /// Attempts after the first, 0 to 100.
+    /// The maximum number of attempts after the first, 0 to 100.
     #[serde(skip_serializing_if = "is_zero_u16")]
     pub max_retries: u16,
-    /// Seconds before the second attempt; doubled for each further one. 1 to 86,400.
+    /// The delay before the second attempt, in seconds, 1 to 86,400. It doubles for each further attempt.
     pub base_retry_delay_seconds: u32,
-    /// How much of the pause before a retry may be taken off at random, in percent of it, so that what failed together
-    /// does not come back together. 0 to 100. A pause that a worker asked for stays as it is.
+    /// The retry jitter, 0 to 100: the share of a retry delay, in percent, that may be removed at random, so that
+    /// attempts that failed together do not retry together. A delay that a worker asked for has no jitter.
     #[serde(skip_serializing_if = "is_zero_u16")]
     pub retry_jitter_percent: u16,
-    /// After how many seconds without a heartbeat a run counts as lost, 15 to 86,400; none means the installation's.
+    /// The heartbeat timeout of a run, in seconds, 15 to 86,400. None means the installation's default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heartbeat_timeout_seconds: Option<u32>,
-    /// What becomes of a run that is lost.
+    /// The policy for lost runs.
     #[serde(skip_serializing_if = "LostRunPolicy::is_default")]
     pub on_lost: LostRunPolicy,
-    /// When the job is disabled for failing; none means that the installation's rule holds.
+    /// The auto-disable rule. None means the installation's default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_disable: Option<AutoDisable>,
 }
@@ -137,34 +139,34 @@ impl Rules {
     ///
     /// # Errors
     ///
-    /// The fields at fault, each with a sentence that names the remedy.
+    /// Returns the invalid fields, each with a message that names the remedy.
     pub fn check(&self) -> Result<(), Vec<(&'static str, String)>> {
-        let mut wrong = Vec::new();
-        let mut within = |field: &'static str, value: u32, low: u32, high: u32| {
+        let mut errors = Vec::new();
+        let mut check_range = |field: &'static str, value: u32, low: u32, high: u32| {
             if !(low..=high).contains(&value) {
-                wrong.push((field, format!("takes a whole number from {low} to {high}: got {value}")));
+                errors.push((field, format!("must be a whole number from {low} to {high}: got {value}")));
             }
         };
-        within("jitter_seconds", self.jitter_seconds, 0, MAX_JITTER_SECONDS);
-        within("catch_up_limit", self.catch_up_limit, 1, MAX_CATCH_UP_RUNS);
-        within("catch_up_window_seconds", self.catch_up_window_seconds, 1, MAX_CATCH_UP_WINDOW_SECONDS);
+        check_range("jitter_seconds", self.jitter_seconds, 0, MAX_JITTER_SECONDS);
+        check_range("catch_up_limit", self.catch_up_limit, 1, MAX_CATCH_UP_RUNS);
+        check_range("catch_up_window_seconds", self.catch_up_window_seconds, 1, MAX_CATCH_UP_WINDOW_SECONDS);
         if let Some(limit) = self.max_concurrent {
-            within("max_concurrent", limit.into(), 1, MAX_CONCURRENCY_LIMIT.into());
+            check_range("max_concurrent", limit.into(), 1, MAX_CONCURRENCY_LIMIT.into());
         }
         if let Some(key) = &self.key_limit {
-            within("concurrency_key_limit", key.limit.into(), 1, MAX_CONCURRENCY_LIMIT.into());
+            check_range("concurrency_key_limit", key.limit.into(), 1, MAX_CONCURRENCY_LIMIT.into());
         }
-        within("max_retries", self.max_retries.into(), 0, 100);
-        within("base_retry_delay_seconds", self.base_retry_delay_seconds, 1, 86_400);
-        within("retry_jitter_percent", self.retry_jitter_percent.into(), 0, 100);
+        check_range("max_retries", self.max_retries.into(), 0, 100);
+        check_range("base_retry_delay_seconds", self.base_retry_delay_seconds, 1, 86_400);
+        check_range("retry_jitter_percent", self.retry_jitter_percent.into(), 0, 100);
         if let Some(seconds) = self.heartbeat_timeout_seconds {
-            within("heartbeat_timeout_seconds", seconds, 15, 86_400);
+            check_range("heartbeat_timeout_seconds", seconds, 15, 86_400);
         }
-        if let Some(breaker) = self.auto_disable {
-            within("auto_disable_threshold", breaker.threshold.into(), 1, MAX_AUTO_DISABLE_THRESHOLD.into());
-            within("auto_disable_window_seconds", breaker.window_seconds, 1, MAX_CATCH_UP_WINDOW_SECONDS);
-            if let Some(seconds) = breaker.cool_down_seconds {
-                within("auto_disable_cool_down_seconds", seconds, 1, MAX_CATCH_UP_WINDOW_SECONDS);
+        if let Some(auto_disable) = self.auto_disable {
+            check_range("auto_disable_threshold", auto_disable.threshold.into(), 1, MAX_AUTO_DISABLE_THRESHOLD.into());
+            check_range("auto_disable_window_seconds", auto_disable.window_seconds, 1, MAX_CATCH_UP_WINDOW_SECONDS);
+            if let Some(seconds) = auto_disable.cool_down_seconds {
+                check_range("auto_disable_cool_down_seconds", seconds, 1, MAX_CATCH_UP_WINDOW_SECONDS);
             }
         }
         if let Some(key) = &self.key_limit
@@ -172,26 +174,28 @@ impl Rules {
                 || key.key.chars().count() > MAX_CONCURRENCY_KEY_CHARS
                 || key.key.contains(char::is_control))
         {
-            wrong.push(("concurrency_key", format!("takes 1 to {MAX_CONCURRENCY_KEY_CHARS} printable characters")));
+            errors
+                .push(("concurrency_key", format!("must have 1 to {MAX_CONCURRENCY_KEY_CHARS} printable characters")));
         }
         if self.calendars.len() > MAX_CALENDARS {
-            wrong.push(("calendars", format!("takes at most {MAX_CALENDARS} calendars")));
+            errors.push(("calendars", format!("at most {MAX_CALENDARS} calendars are allowed")));
         }
         if let (Some(start), Some(end)) = (self.start_at, self.end_at)
             && start >= end
         {
-            wrong.push(("end_at", "must come after the start: choose a later moment or leave one of them out".into()));
+            errors
+                .push(("end_at", "must be after the start: enter a later time, or remove the start or the end".into()));
         }
-        if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+        if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
 
-    /// Whether occurrences of the job are counted against each other or against others', so that each needs a slot.
+    /// Returns true if a concurrency limit applies to the occurrences of the job, so that each must wait for a slot.
     #[must_use]
     pub fn needs_slot(&self) -> bool {
         self.overlap != OverlapPolicy::Allow || self.max_concurrent.is_some() || self.key_limit.is_some()
     }
 
-    /// How many occurrences of this job may be open at once; none means any number.
+    /// Returns the maximum number of open occurrences of this job; none means no limit.
     #[must_use]
     pub fn job_limit(&self) -> Option<u16> {
         match self.overlap {
@@ -201,12 +205,12 @@ impl Rules {
     }
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde requires a reference")]
 const fn is_zero(n: &u32) -> bool {
     *n == 0
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde requires a reference")]
 const fn is_zero_u16(n: &u16) -> bool {
     *n == 0
 }
@@ -216,25 +220,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_definition_without_rules_has_the_usual_ones() {
-        let rules: Rules = serde_json::from_str("{}").expect("reads");
+    fn definition_without_rules_has_the_defaults() {
+        let rules: Rules = serde_json::from_str("{}").expect("valid JSON");
         assert_eq!(rules, Rules::default());
         assert!(rules.check().is_ok());
         assert!(!rules.needs_slot());
     }
 
     #[test]
-    fn a_wrong_rule_is_named() {
+    fn invalid_rules_are_named() {
         let rules = Rules { jitter_seconds: 90_000, catch_up_limit: 0, retry_jitter_percent: 101, ..Rules::default() };
-        let fields: Vec<_> = rules.check().expect_err("wrong").into_iter().map(|(field, _)| field).collect();
+        let fields: Vec<_> = rules.check().expect_err("invalid").into_iter().map(|(field, _)| field).collect();
         assert_eq!(fields, ["jitter_seconds", "catch_up_limit", "retry_jitter_percent"]);
         let at = DateTime::UNIX_EPOCH;
         let rules = Rules { start_at: Some(at), end_at: Some(at), ..Rules::default() };
-        assert_eq!(rules.check().expect_err("wrong")[0].0, "end_at");
+        assert_eq!(rules.check().expect_err("invalid")[0].0, "end_at");
     }
 
     #[test]
-    fn taking_turns_means_one_at_a_time() {
+    fn queue_overlap_policy_limits_the_job_to_one() {
         let rules = Rules { overlap: OverlapPolicy::Queue, max_concurrent: Some(5), ..Rules::default() };
         assert_eq!(rules.job_limit(), Some(1));
         assert_eq!(Rules { max_concurrent: Some(5), ..Rules::default() }.job_limit(), Some(5));

@@ -1,7 +1,7 @@
-//! When a job is due.
+//! The schedule of a job.
 //!
-//! A schedule is a value: it knows no clock, and asked twice it answers the same. The preview beside the form, the words
-//! on the job's page and the dispatcher all come through here, which is why they agree.
+//! A schedule is a plain value: it reads no clock, and equal inputs give equal results. The preview in the form, the
+//! description on the job's page and the dispatcher all use this module, so they agree.
 
 use std::str::FromStr;
 
@@ -11,50 +11,50 @@ use serde::{Deserialize, Serialize};
 
 use crate::cron::CronExpression;
 
-/// The longest pause between two fires of an `every` schedule: a year, in seconds.
+/// The maximum interval of an `every` schedule, in seconds: 366 days.
 pub const MAX_INTERVAL_SECONDS: u64 = 366 * 24 * 3600;
 
-/// When a job is due.
+/// The schedule of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase")]
 pub enum Schedule {
-    /// At the local times an expression matches.
+    /// The local times that an expression matches.
     Cron {
         /// Five or six fields; see [`crate::cron`].
         expression: String,
-        /// An IANA name.
+        /// The IANA name of the time zone.
         zone: String,
     },
-    /// In a fixed rhythm.
+    /// A fixed interval.
     Every {
-        /// At least 1.
+        /// The interval, at least 1 second.
         seconds: u64,
-        /// What the seconds are counted from.
+        /// The start of the interval.
         #[serde(default, skip_serializing_if = "IntervalAnchor::is_from_fire")]
         from: IntervalAnchor,
     },
-    /// At one instant.
+    /// A single instant.
     Once {
-        /// That instant.
+        /// The instant.
         at: DateTime<Utc>,
     },
-    /// Only when somebody or something asks.
+    /// No due times: the job runs only on request.
     Manual,
 }
 
-/// What an `every` schedule counts from.
+/// The start of an `every` interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum IntervalAnchor {
-    /// The last fire: the rhythm is kept however long a run takes.
+    /// The previous due time. The interval is kept, however long a run takes.
     #[default]
     Fire,
-    /// The end of the last run: there is always that long a pause, and never two runs at once.
+    /// The end of the previous run. The pause between runs has a fixed length, and runs never overlap.
     End,
 }
 
 impl IntervalAnchor {
-    /// The word in definitions and forms.
+    /// Returns the word in definitions and forms.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -63,26 +63,26 @@ impl IntervalAnchor {
         }
     }
 
-    /// The one behind a [`as_str`](Self::as_str).
+    /// Returns the value of an [`as_str`](Self::as_str) word.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
-        [Self::Fire, Self::End].into_iter().find(|rhythm| rhythm.as_str() == word)
+        [Self::Fire, Self::End].into_iter().find(|anchor| anchor.as_str() == word)
     }
 
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde requires a reference")]
     fn is_from_fire(&self) -> bool {
         *self == Self::Fire
     }
 }
 
 impl Schedule {
-    /// Every so many seconds, counted from the last fire.
+    /// Builds an interval that is counted from the previous due time.
     #[must_use]
     pub const fn every(seconds: u64) -> Self {
         Self::Every { seconds, from: IntervalAnchor::Fire }
     }
 
-    /// The pause after the end of a run, for a rhythm that is counted from there.
+    /// Returns the delay after the end of a run, in seconds, for an interval that is counted from there.
     #[must_use]
     pub const fn delay_after_end(&self) -> Option<u64> {
         match self {
@@ -91,11 +91,11 @@ impl Schedule {
         }
     }
 
-    /// Checks the parts that a type cannot: the expression, the zone, the bounds. Says the field at fault first.
+    /// Checks the constraints that the types do not express: the expression, the zone, the bounds.
     ///
     /// # Errors
     ///
-    /// The field (`cron`, `zone`, `every`) and a sentence about it.
+    /// Returns the first invalid field (`cron`, `zone`, `every`) and a message about it.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         match self {
             Self::Cron { expression, zone } => {
@@ -103,17 +103,19 @@ impl Schedule {
                 parse_zone(zone).map_err(|message| ("zone", message))?;
                 Ok(())
             }
-            Self::Every { seconds, .. } if *seconds < 1 => Err(("every", "a rhythm takes at least 1 second".into())),
+            Self::Every { seconds, .. } if *seconds < 1 => {
+                Err(("every", "the interval must be at least 1 second".into()))
+            }
             Self::Every { seconds, .. } if *seconds > MAX_INTERVAL_SECONDS => {
-                Err(("every", "a rhythm takes at most 366 days: use a cron expression or a date".into()))
+                Err(("every", "the interval must be at most 366 days: use a cron expression or a single date".into()))
             }
             _ => Ok(()),
         }
     }
 
-    /// The first instant strictly after `after`. For `Every`, `after` is the last fire (or the start).
+    /// Returns the first due time strictly after `after`. For `Every`, `after` is the previous due time or the start.
     ///
-    /// None when the schedule has nothing left, or holds an expression or zone that is no longer valid.
+    /// Returns none if no due time is left, or if the expression or the zone is no longer valid.
     #[must_use]
     pub fn next_after(&self, after: DateTime<Utc>) -> Option<DateTime<Utc>> {
         match self {
@@ -126,22 +128,22 @@ impl Schedule {
         }
     }
 
-    /// The first fire after `now` that keeps the rhythm of `fired`: for `Every`, a whole number of steps later; for the
-    /// others, simply the next after `now`. This is what a scheduler that slept asks.
+    /// Returns the first due time after `now` that keeps the interval of the due time `previous`: for `Every` a whole
+    /// number of intervals after it, otherwise simply the next one after `now`. A scheduler uses it after a misfire.
     #[must_use]
-    pub fn next_from(&self, fired: DateTime<Utc>, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
+    pub fn next_from(&self, previous: DateTime<Utc>, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
         match self {
             Self::Every { seconds, .. } => {
                 let step = i64::try_from(*seconds).ok()?.checked_mul(1000)?;
-                let late = (now - fired).num_milliseconds().max(0);
+                let late = (now - previous).num_milliseconds().max(0);
                 let steps = late / step + 1;
-                fired.checked_add_signed(Duration::milliseconds(steps.checked_mul(step)?))
+                previous.checked_add_signed(Duration::milliseconds(steps.checked_mul(step)?))
             }
-            _ => self.next_after(now.max(fired)),
+            _ => self.next_after(now.max(previous)),
         }
     }
 
-    /// The schedule as a sentence.
+    /// Describes the schedule for display.
     #[must_use]
     pub fn describe(&self) -> String {
         match self {
@@ -151,25 +153,25 @@ impl Schedule {
             },
             Self::Every { seconds, from: IntervalAnchor::Fire } => format!("Every {}", span(*seconds)),
             Self::Every { seconds, from: IntervalAnchor::End } => {
-                format!("{} after the end of the last run", count(*seconds))
+                format!("{} after the previous run ends", count(*seconds))
             }
             Self::Once { at } => format!("Once at {}", at.format("%Y-%m-%d %H:%M:%S UTC")),
-            Self::Manual => "Only when somebody runs it".into(),
+            Self::Manual => "Manual only".into(),
         }
     }
 }
 
-/// The zone of an IANA name.
+/// Parses an IANA zone name.
 ///
 /// # Errors
 ///
-/// A sentence with the remedy.
+/// Returns an error message with the remedy.
 pub fn parse_zone(name: &str) -> Result<Tz, String> {
     Tz::from_str(name.trim())
         .map_err(|_| format!("{} is not a time zone: use an IANA name such as Europe/Warsaw or UTC", quote(name)))
 }
 
-/// Every zone name, sorted, for pickers.
+/// Returns every zone name, sorted, for pickers.
 #[must_use]
 pub fn zone_names() -> Vec<&'static str> {
     chrono_tz::TZ_VARIANTS.iter().map(|zone| zone.name()).collect()
@@ -180,7 +182,7 @@ fn quote(text: &str) -> String {
     if short.is_empty() { "nothing".into() } else { short }
 }
 
-/// A number of seconds in the largest unit that divides it.
+/// Returns a number of seconds in the largest unit that divides it.
 const fn unit(seconds: u64) -> (u64, &'static str) {
     match seconds {
         s if s % 86_400 == 0 => (s / 86_400, "day"),
@@ -190,13 +192,13 @@ const fn unit(seconds: u64) -> (u64, &'static str) {
     }
 }
 
-/// `second`, `2 minutes`: what follows "every".
+/// Formats the words after "every": `second`, `2 minutes`.
 fn span(seconds: u64) -> String {
     let (n, unit) = unit(seconds);
     if n == 1 { unit.to_owned() } else { format!("{n} {unit}s") }
 }
 
-/// `1 second`, `2 minutes`.
+/// Formats a number of seconds with its unit: `1 second`, `2 minutes`.
 fn count(seconds: u64) -> String {
     let (n, unit) = unit(seconds);
     format!("{n} {unit}{}", if n == 1 { "" } else { "s" })
@@ -207,20 +209,20 @@ mod tests {
     use super::*;
 
     fn at(text: &str) -> DateTime<Utc> {
-        text.parse().expect("instant")
+        text.parse().expect("a valid instant")
     }
 
     #[test]
-    fn every_keeps_its_rhythm_after_a_sleep() {
+    fn interval_is_kept_after_a_misfire() {
         let schedule = Schedule::every(10);
-        let fired = at("2026-01-01T00:00:03Z");
-        assert_eq!(schedule.next_from(fired, fired), Some(at("2026-01-01T00:00:13Z")));
-        assert_eq!(schedule.next_from(fired, at("2026-01-01T00:00:44Z")), Some(at("2026-01-01T00:00:53Z")));
-        assert_eq!(schedule.next_from(fired, at("2026-01-01T00:00:43Z")), Some(at("2026-01-01T00:00:53Z")));
+        let previous = at("2026-01-01T00:00:03Z");
+        assert_eq!(schedule.next_from(previous, previous), Some(at("2026-01-01T00:00:13Z")));
+        assert_eq!(schedule.next_from(previous, at("2026-01-01T00:00:44Z")), Some(at("2026-01-01T00:00:53Z")));
+        assert_eq!(schedule.next_from(previous, at("2026-01-01T00:00:43Z")), Some(at("2026-01-01T00:00:53Z")));
     }
 
     #[test]
-    fn once_fires_once_and_manual_never() {
+    fn once_is_due_once_and_manual_never() {
         let once = Schedule::Once { at: at("2026-06-01T00:00:00Z") };
         assert_eq!(once.next_after(at("2026-01-01T00:00:00Z")), Some(at("2026-06-01T00:00:00Z")));
         assert_eq!(once.next_after(at("2026-06-01T00:00:00Z")), None);
@@ -228,18 +230,19 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_part_is_named() {
-        let wrong = Schedule::Cron { expression: "* * * * *".into(), zone: "Europe/Nowhere".into() };
-        assert_eq!(wrong.check().map_err(|(field, _)| field), Err("zone"));
+    fn invalid_field_is_named() {
+        let invalid = Schedule::Cron { expression: "* * * * *".into(), zone: "Europe/Nowhere".into() };
+        assert_eq!(invalid.check().map_err(|(field, _)| field), Err("zone"));
         assert_eq!(Schedule::every(0).check().map_err(|(field, _)| field), Err("every"));
     }
 
     #[test]
-    fn words_are_for_people() {
+    fn schedules_are_described_in_words() {
         assert_eq!(Schedule::every(120).describe(), "Every 2 minutes");
         assert_eq!(Schedule::every(1).describe(), "Every second");
-        let pausing = Schedule::Every { seconds: 90, from: IntervalAnchor::End };
-        assert_eq!(pausing.describe(), "90 seconds after the end of the last run");
+        let from_end = Schedule::Every { seconds: 90, from: IntervalAnchor::End };
+        assert_eq!(from_end.describe(), "90 seconds after the previous run ends");
+        assert_eq!(Schedule::Manual.describe(), "Manual only");
         let daily = Schedule::Cron { expression: "0 9 * * *".into(), zone: "UTC".into() };
         assert!(daily.describe().ends_with(", UTC"), "{}", daily.describe());
     }

@@ -1,4 +1,4 @@
-//! The job form: the strings somebody typed, and the definition they come to.
+//! The job form: the entered strings, and the definition that they describe.
 
 use std::collections::BTreeMap;
 
@@ -13,54 +13,54 @@ use milvaion_schedule::{rules::Rules, schedule::Schedule};
 
 mod schedule;
 
-/// The job form as it is typed. Every field is text, absent ones are empty.
+/// The job form as entered. Every field is text; absent fields are empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JobForm {
-    /// The job to change; empty creates one.
+    /// The id of the job to change; empty for a new one.
     pub id: String,
-    /// The version the form was drawn from; empty when creating.
+    /// The version that the form shows; empty for a new job.
     pub version: String,
     /// See [`JobInput::display_name`].
     pub display_name: String,
     /// See [`JobInput::description`].
     pub description: String,
-    /// Separated by commas.
+    /// The tags, separated by commas.
     pub tags: String,
-    /// `worker/type`.
+    /// The worker and the job type: `worker/type`.
     pub target: String,
-    /// `form` or `json`: which of the two the input is read from.
+    /// The source of the input: `form` or `json`.
     pub input_mode: String,
-    /// The generated fields by property name.
+    /// The generated input fields by property name.
     pub input: BTreeMap<String, String>,
-    /// The JSON tab.
+    /// The input as JSON.
     pub input_json: String,
-    /// `cron`, `every`, `once` or `manual`.
+    /// The schedule type: `cron`, `every`, `once` or `manual`.
     pub kind: String,
-    /// The expression.
+    /// The cron expression.
     pub cron: String,
-    /// Its zone, and that of `once`.
+    /// The time zone of `cron` and `once`.
     pub zone: String,
-    /// A whole number.
+    /// The interval, a whole number.
     pub every: String,
-    /// `seconds`, `minutes`, `hours` or `days`.
+    /// The unit of the interval: `seconds`, `minutes`, `hours` or `days`.
     pub every_unit: String,
-    /// What it is counted from: `fire` (also when empty) or `end`.
+    /// The start of the interval: `fire` (also if empty) or `end`.
     pub every_from: String,
-    /// Local date and time in `zone`, as a browser writes it: `2026-11-21T09:00`.
+    /// The local date and time in `zone`, in the format of browsers: `2026-11-21T09:00`.
     pub once: String,
-    /// `on` when the job is to be active. Absent means paused, as browsers leave out an unticked box.
+    /// `on` if the job is active. Absent means paused, because browsers do not send an unchecked checkbox.
     pub is_active: String,
-    /// 1 to 5; empty means 3.
+    /// The priority, 1 to 5; empty means 3.
     pub priority: String,
-    /// Seconds; empty means the worker's default.
+    /// The timeout, in seconds; empty means the worker's default.
     pub timeout_seconds: String,
     /// The rules by field name; see [`rules_form`].
     pub rules: BTreeMap<String, String>,
 }
 
 impl JobForm {
-    /// The form that shows `job` for an edit.
+    /// Builds the form that edits `job`.
     #[must_use]
     pub fn from_job(id: JobId, version: i32, job: &JobInput) -> Self {
         let mut form = Self {
@@ -85,11 +85,11 @@ impl JobForm {
         form
     }
 
-    /// The rules part alone.
+    /// Parses and checks the rules alone.
     ///
     /// # Errors
     ///
-    /// The wrong fields, named `rules.NAME`.
+    /// Returns the invalid fields, named `rules.NAME`.
     pub fn rules(&self) -> Result<Rules, Vec<FieldError>> {
         rules_form::read(&self.rules, &self.zone_or_utc())
     }
@@ -99,23 +99,25 @@ impl JobForm {
         if zone.is_empty() { "UTC".into() } else { zone.to_owned() }
     }
 
-    /// Checks everything that can be checked without a service. `schema` is the input's JSON Schema where it is known;
-    /// `now` refuses a `once` that is past.
+    /// Checks everything that needs no service. `schema` is the input's JSON Schema, if it is known. `now` rejects a
+    /// `once` in the past.
     ///
     /// # Errors
     ///
-    /// One entry for each wrong field, in the order of the form.
+    /// Returns one error per invalid field, in the order of the form.
     pub fn check(&self, schema: Option<&Value>, now: DateTime<Utc>) -> Result<JobInput, Vec<FieldError>> {
         let mut errors = Vec::new();
         let display_name = self.display_name.trim().to_owned();
         match display_name.chars().count() {
-            0 => errors.push(FieldError::new("display_name", "give the job a name")),
-            n if n > 200 => errors.push(FieldError::new("display_name", format!("at most 200 characters: it has {n}"))),
+            0 => errors.push(FieldError::new("display_name", "enter a name for the job")),
+            n if n > 200 => {
+                errors.push(FieldError::new("display_name", format!("at most 200 characters are allowed: got {n}")));
+            }
             _ => {}
         }
         let description = self.description.trim().to_owned();
         if description.chars().count() > 2_000 {
-            errors.push(FieldError::new("description", "at most 2,000 characters"));
+            errors.push(FieldError::new("description", "at most 2,000 characters are allowed"));
         }
         let tags = self.tags(&mut errors);
         let (worker_id, job_type) = self.target(&mut errors);
@@ -131,10 +133,10 @@ impl JobForm {
             && *at <= now
             && self.id.is_empty()
         {
-            errors.push(FieldError::new("once", "that moment is past: choose one to come"));
+            errors.push(FieldError::new("once", "this time is in the past: enter a future time"));
         }
         let rules = self.rules().unwrap_or_else(|wrong| {
-            // The schedule may have said the same about the zone.
+            // The schedule may have reported the same error of the zone.
             let new: Vec<_> = wrong.into_iter().filter(|error| !errors.contains(error)).collect();
             errors.extend(new);
             Rules::default()
@@ -171,7 +173,7 @@ impl JobForm {
             }
         }
         if tags.len() > 20 {
-            errors.push(FieldError::new("tags", "at most 20 tags"));
+            errors.push(FieldError::new("tags", "at most 20 tags are allowed"));
         }
         if tags.iter().any(|tag| tag.chars().count() > 50) {
             errors.push(FieldError::new("tags", "a tag has at most 50 characters"));
@@ -185,17 +187,17 @@ impl JobForm {
                 (worker.to_owned(), job_type.to_owned())
             }
             _ => {
-                errors.push(FieldError::new("target", "choose what the job runs"));
+                errors.push(FieldError::new("target", "choose a job type"));
                 (String::new(), String::new())
             }
         }
     }
 
-    /// The input, from the tab in force.
+    /// Returns the input from the active source.
     ///
     /// # Errors
     ///
-    /// The wrong fields: `input.NAME` or `input_json`.
+    /// Returns the invalid fields: `input.NAME` or `input_json`.
     pub fn job_data(&self, schema: Option<&Value>) -> Result<Value, Vec<FieldError>> {
         let data = match schema {
             Some(schema) if self.input_mode != "json" => schema_form::build_input(schema, &self.input)?,
@@ -204,7 +206,7 @@ impl JobForm {
         if data.to_string().len() > MAX_JOB_DATA_BYTES {
             return Err(vec![FieldError::new(
                 "input_json",
-                "the input has more than 64 KiB: keep large data elsewhere",
+                "the input is larger than 64 KiB: store large data elsewhere and refer to it",
             )]);
         }
         Ok(data)
@@ -227,7 +229,7 @@ impl JobForm {
             _ => {
                 errors.push(FieldError::new(
                     field,
-                    format!("write a whole number from {} to {}: got {text}", range.start(), range.end()),
+                    format!("enter a whole number from {} to {}: got {text}", range.start(), range.end()),
                 ));
                 default
             }
@@ -235,23 +237,23 @@ impl JobForm {
     }
 }
 
-/// JSON as people type it; nothing means an empty object.
+/// Parses an input entered as JSON. Empty text means an empty object.
 ///
 /// # Errors
 ///
-/// A sentence that says where.
+/// Returns a message with the position of the error.
 pub fn parse_input_json(text: &str) -> Result<Value, String> {
     if text.trim().is_empty() {
         return Ok(Value::Object(serde_json::Map::new()));
     }
     if text.len() > 2 * MAX_JOB_DATA_BYTES {
-        return Err("the input has more than 64 KiB: keep large data elsewhere".into());
+        return Err("the input is larger than 64 KiB: store large data elsewhere and refer to it".into());
     }
-    let value: Value = serde_json::from_str(text).map_err(|error| format!("this is not JSON: {error}"))?;
+    let value: Value = serde_json::from_str(text).map_err(|error| format!("the input is not JSON: {error}"))?;
     if value.is_object() {
         Ok(value)
     } else {
-        Err("the input must be a JSON object, as in {\"key\": \"value\"}".into())
+        Err("the input must be a JSON object, for example {\"key\": \"value\"}".into())
     }
 }
 
@@ -273,13 +275,13 @@ mod tests {
         }
     }
 
-    fn wrong(form: &JobForm) -> Vec<String> {
-        let now = "2026-01-01T00:00:00Z".parse().expect("instant");
-        form.check(None, now).expect_err("wrong").into_iter().map(|error| error.field).collect()
+    fn invalid_fields(form: &JobForm) -> Vec<String> {
+        let now = "2026-01-01T00:00:00Z".parse().expect("a valid instant");
+        form.check(None, now).expect_err("invalid").into_iter().map(|error| error.field).collect()
     }
 
     #[test]
-    fn every_wrong_field_is_named_at_once() {
+    fn all_invalid_fields_are_named() {
         let form = JobForm {
             display_name: " ".into(),
             target: "nothing".into(),
@@ -289,41 +291,44 @@ mod tests {
             timeout_seconds: "-1".into(),
             ..form()
         };
-        assert_eq!(wrong(&form), ["display_name", "target", "input_json", "cron", "priority", "timeout_seconds"]);
+        assert_eq!(
+            invalid_fields(&form),
+            ["display_name", "target", "input_json", "cron", "priority", "timeout_seconds"]
+        );
     }
 
     #[test]
-    fn a_job_survives_its_form() {
-        let now = "2026-01-01T00:00:00Z".parse().expect("instant");
+    fn job_round_trips_through_its_form() {
+        let now = "2026-01-01T00:00:00Z".parse().expect("a valid instant");
         let schema = serde_json::json!({"properties": {"url": {"type": "string"}}, "required": ["url"]});
         for schedule in [
             Schedule::Cron { expression: "0 3 * * *".into(), zone: "Europe/Warsaw".into() },
             Schedule::every(7_200),
-            Schedule::Once { at: "2026-06-01T09:00:05Z".parse().expect("instant") },
+            Schedule::Once { at: "2026-06-01T09:00:05Z".parse().expect("a valid instant") },
             Schedule::Manual,
         ] {
-            let job = JobInput { schedule, ..form().check(None, now).expect("valid") };
+            let job = JobInput { schedule, ..form().check(None, now).expect("a valid form") };
             let id = JobId::from_parts(now, [1; 10]);
-            let back = JobForm::from_job(id, 3, &job).check(Some(&schema), now).expect("valid");
+            let back = JobForm::from_job(id, 3, &job).check(Some(&schema), now).expect("a valid form");
             assert_eq!(back, job);
         }
     }
 
     #[test]
-    fn once_is_read_in_the_zone_and_refused_when_past() {
+    fn once_is_local_and_must_be_in_the_future() {
         let form = JobForm { kind: "once".into(), once: "2026-07-01T09:00".into(), ..form() };
-        let now = "2026-01-01T00:00:00Z".parse().expect("instant");
-        let job = form.check(None, now).expect("valid");
-        assert_eq!(job.schedule, Schedule::Once { at: "2026-07-01T07:00:00Z".parse().expect("instant") });
+        let now = "2026-01-01T00:00:00Z".parse().expect("a valid instant");
+        let job = form.check(None, now).expect("a valid form");
+        assert_eq!(job.schedule, Schedule::Once { at: "2026-07-01T07:00:00Z".parse().expect("a valid instant") });
         let past = JobForm { once: "2025-07-01T09:00".into(), ..form };
-        assert_eq!(wrong(&past), ["once"]);
+        assert_eq!(invalid_fields(&past), ["once"]);
     }
 
     #[test]
-    fn an_absurd_rhythm_is_refused() {
+    fn too_long_interval_is_refused() {
         let form = JobForm { kind: "every".into(), every: "99999999999999999999".into(), ..form() };
-        assert_eq!(wrong(&form), ["every"]);
+        assert_eq!(invalid_fields(&form), ["every"]);
         let form = JobForm { every: "9999999999999".into(), every_unit: "days".into(), ..form };
-        assert_eq!(wrong(&form), ["every"]);
+        assert_eq!(invalid_fields(&form), ["every"]);
     }
 }

@@ -1,4 +1,4 @@
-//! Calendars as pages show them.
+//! The views of calendars.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 use milvaion_protocol::id::{CalendarId, JobId};
 use milvaion_schedule::calendar::Calendar;
 
-/// A calendar by its name.
+/// The id and the name of a calendar.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CalendarName {
-    /// Its id.
+    /// The id.
     pub id: CalendarId,
-    /// Its name.
+    /// The name.
     pub name: String,
 }
 
@@ -20,50 +20,51 @@ pub struct CalendarName {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CalendarRow {
-    /// Its id.
+    /// The id.
     pub id: CalendarId,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Where its days and times are meant.
+    /// The time zone of its days and times.
     pub zone: String,
-    /// What it blacks out, in words.
+    /// The blackouts in words.
     pub words: String,
-    /// How many jobs keep to it.
+    /// The number of jobs with this calendar.
     pub jobs: i64,
-    /// The blackout that goes on, or the next one; none when none is left.
+    /// The current or the next blackout; none if no blackout is left.
     pub next: Option<BlackoutView>,
 }
 
-/// A blackout as it falls.
+/// A blackout as one period of time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BlackoutView {
-    /// When it begins; the instant of the answer when it goes on.
+    /// The start; for a current blackout, the time of the request.
     pub from: DateTime<Utc>,
-    /// The first instant after it; none when it has no end.
+    /// The first instant after it; none if it has no end.
     pub to: Option<DateTime<Utc>>,
-    /// From when until when, in the calendar's zone.
+    /// The start and the end as text, in the calendar's zone.
     pub in_zone: String,
-    /// Whether it goes on.
+    /// True for a current blackout.
     pub is_now: bool,
 }
 
-/// A calendar on the page that changes it.
+/// A calendar on its own page.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CalendarView {
-    /// Its id.
+    /// The id.
     pub id: CalendarId,
-    /// Counts its edits; sent back with an edit so that two people cannot overwrite each other unseen.
+    /// The version, which each edit increments. An edit sends it back, so that users do not overwrite each other's
+    /// edits.
     pub version: i32,
-    /// What it says.
+    /// The definition.
     pub calendar: Calendar,
-    /// Some of the jobs that keep to it, by name.
+    /// Some of the jobs with this calendar, by name.
     pub jobs: Vec<(JobId, String)>,
-    /// How many there are in all.
+    /// The number of all jobs with this calendar.
     pub jobs_total: i64,
-    /// When it was changed last.
+    /// The time of the last change.
     pub modified_at: DateTime<Utc>,
-    /// By whom.
+    /// The user who made the last change.
     pub modified_by: String,
 }

@@ -1,4 +1,4 @@
-//! The installation as pages show it: its workers, its health, and how it goes.
+//! The views of the installation: workers, health and statistics.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -6,15 +6,15 @@ use serde::{Deserialize, Serialize};
 use super::OccurrenceRow;
 use milvaion_protocol::{id::JobId, message::JobTypeInfo, status::OccurrenceStatus};
 
-/// A job type and who announced it.
+/// A job type with the worker that announced it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobTypeView {
     /// The worker.
     pub worker_id: String,
-    /// The type.
+    /// The job type.
     pub info: JobTypeInfo,
-    /// How many live instances offer it.
+    /// The number of live instances that offer it.
     pub alive: i64,
 }
 
@@ -22,72 +22,72 @@ pub struct JobTypeView {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkerView {
-    /// Its id.
+    /// The id.
     pub id: String,
-    /// Its processes, live ones first.
+    /// The instances, live ones first.
     pub instances: Vec<InstanceView>,
-    /// What it can run.
+    /// The job types that it can run.
     pub job_types: Vec<JobTypeView>,
 }
 
-/// One worker process.
+/// A worker instance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InstanceView {
-    /// Its id.
+    /// The id.
     pub id: String,
-    /// Where it runs.
+    /// The name of the host.
     pub host: String,
-    /// Its program's version.
+    /// The version of the worker program.
     pub version: String,
-    /// How many occurrences it takes at once.
+    /// The maximum number of concurrent runs.
     pub capacity: i32,
-    /// How many it had at its last heartbeat.
+    /// The number of runs at the last heartbeat.
     pub running: i32,
-    /// When it first said hello.
+    /// The time of the first registration.
     pub started_at: DateTime<Utc>,
-    /// Its last sign of life.
+    /// The time of the last heartbeat.
     pub last_heartbeat_at: DateTime<Utc>,
-    /// Whether that is recent enough.
+    /// True if the last heartbeat is recent enough.
     pub alive: bool,
-    /// Whether it said goodbye.
+    /// True if the instance reported a graceful stop.
     pub stopped: bool,
-    /// What is wrong with it, in its own words, at its last heartbeat.
+    /// The problem that the instance reported with its last heartbeat.
     #[serde(default)]
     pub notice: Option<String>,
 }
 
-/// The state of one part of the installation.
+/// The health of one part of the installation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HealthState {
-    /// As it should be.
+    /// Works.
     Ok,
-    /// Works, but not as it should.
+    /// Works with restrictions.
     Warn,
     /// Does not work.
     Down,
 }
 
-/// One line of the health strip.
+/// One entry of the health list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HealthItem {
-    /// Of what.
+    /// The name of the part.
     pub name: String,
-    /// How it is.
+    /// The state.
     pub state: HealthState,
-    /// In a few words.
+    /// The state in a few words.
     pub detail: String,
 }
 
-/// One minute of the roll-up.
+/// The statistics of one minute.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MinuteCount {
-    /// The minute's start.
+    /// The start of the minute.
     pub minute: DateTime<Utc>,
-    /// How many occurrences became what.
+    /// The number of occurrences that reached each status.
     pub counts: Vec<(OccurrenceStatus, i64)>,
 }
 
@@ -95,11 +95,11 @@ pub struct MinuteCount {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UpcomingJob {
-    /// The job.
+    /// The id of the job.
     pub job_id: JobId,
-    /// Its name.
+    /// The name of the job.
     pub job_name: String,
-    /// When.
+    /// The due time.
     pub at: DateTime<Utc>,
 }
 
@@ -107,38 +107,38 @@ pub struct UpcomingJob {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterOverview {
-    /// The server's clock when this was made; countdowns run on it.
+    /// The server's time of this view, on which countdowns are based.
     pub now: DateTime<Utc>,
-    /// The state of every part.
+    /// The health of every part.
     pub health: Vec<HealthItem>,
-    /// How many occurrences became what in the last hour, from the roll-up.
+    /// The number of occurrences that reached each status in the last hour.
     pub last_hour: Vec<(OccurrenceStatus, i64)>,
-    /// The same by minute, oldest first, only minutes with something in them.
+    /// The same per minute, oldest first, without empty minutes.
     pub minutes: Vec<MinuteCount>,
-    /// Live worker instances.
+    /// The number of live worker instances.
     pub workers_alive: i64,
-    /// Instances seen in the last day.
+    /// The number of instances with a heartbeat in the last day.
     pub workers_known: i64,
-    /// Active jobs and all jobs.
+    /// The number of active jobs.
     pub jobs_active: i64,
-    /// See `jobs_active`.
+    /// The number of all jobs.
     pub jobs_total: i64,
-    /// The next ten.
+    /// The next ten due jobs.
     pub next_due: Vec<UpcomingJob>,
     /// The last five failures.
     pub failures: Vec<OccurrenceRow>,
-    /// How many failures nobody has settled, counted up to [`MAX_COUNTED_FAILURES`](crate::failures::MAX_COUNTED_FAILURES).
+    /// The number of open failures, at most [`MAX_COUNTED_FAILURES`](crate::failures::MAX_COUNTED_FAILURES).
     pub open_failures: i64,
 }
 
-/// Everything stands still: nothing is fired or released until somebody resumes it.
+/// A cluster pause. While it lasts, nothing is dispatched and no slot is granted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterPause {
-    /// Since when.
+    /// The start of the pause.
     pub since: DateTime<Utc>,
-    /// Who threw the switch.
+    /// The user who paused the cluster.
     pub by: String,
-    /// Why, in their words.
+    /// The reason given by that user.
     pub reason: String,
 }

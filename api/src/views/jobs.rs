@@ -1,4 +1,4 @@
-//! Jobs as pages show them, and what the form that defines one is drawn from.
+//! The views of jobs, and the data of the job form.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -15,25 +15,25 @@ use milvaion_protocol::{
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobRow {
-    /// Its id.
+    /// The id.
     pub id: JobId,
-    /// Its name.
+    /// The name.
     pub display_name: String,
-    /// The worker it is addressed to.
+    /// The worker to which the job is addressed.
     pub worker_id: String,
-    /// What it runs.
+    /// The job type to run.
     pub job_type: String,
-    /// When, in words.
+    /// The schedule in words.
     pub schedule_words: String,
-    /// When next; none while paused or when nothing is left.
+    /// The next due time; none while the job is paused or if no due time is left.
     pub next_fire_at: Option<DateTime<Utc>>,
-    /// False while paused.
+    /// False while the job is paused.
     pub is_active: bool,
-    /// For finding it.
+    /// The tags.
     pub tags: Vec<String>,
-    /// The latest occurrences, newest first, at most ten: their ids and states.
+    /// The latest occurrences, newest first, at most ten: their ids and statuses.
     pub recent: Vec<(OccurrenceId, OccurrenceStatus)>,
-    /// Whether a live worker announced its type.
+    /// True if a live worker offers its job type.
     pub worker_alive: bool,
 }
 
@@ -41,71 +41,72 @@ pub struct JobRow {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobView {
-    /// What the list shows.
+    /// The job as in the list.
     pub row: JobRow,
-    /// Its definition.
+    /// The definition.
     pub definition: JobInput,
-    /// Counts its edits; sent back with an edit so that two people cannot overwrite each other unseen.
+    /// The version, which each edit increments. An edit sends it back, so that users do not overwrite each other's
+    /// edits.
     pub version: i32,
-    /// Why it is paused, when it is and somebody said so.
+    /// The reason of a pause, if the job is paused and a reason was given.
     pub paused_reason: Option<String>,
-    /// The next fires, at most five.
+    /// The next due times, at most five.
     pub preview: SchedulePreview,
-    /// When it was created and by whom.
+    /// The time of creation.
     pub created_at: DateTime<Utc>,
-    /// See `created_at`.
+    /// The user who created it.
     pub created_by: String,
-    /// When it was last changed and by whom.
+    /// The time of the last change.
     pub modified_at: DateTime<Utc>,
-    /// See `modified_at`.
+    /// The user who made the last change.
     pub modified_by: String,
-    /// The input's JSON Schema, if the type was ever announced.
+    /// The JSON Schema of the input, if a worker has announced the job type.
     pub schema: Option<Value>,
-    /// The calendars it keeps to, by name.
+    /// The calendars of the job, by name.
     pub calendars: Vec<CalendarName>,
 }
 
-/// A schedule in words and dates.
+/// A schedule in words, with its next due times.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SchedulePreview {
-    /// The sentence.
+    /// The schedule as a sentence.
     pub words: String,
-    /// The schedule's own zone.
+    /// The time zone of the schedule.
     pub zone: String,
-    /// The reader's zone, when it is another.
+    /// The time zone of the viewer, if it differs.
     pub viewer_zone: Option<String>,
-    /// The next fires, and between them what calendars keep from firing.
+    /// The next due times, and between them those in blackouts.
     pub runs: Vec<PreviewRun>,
-    /// What one should know.
+    /// The warnings about the schedule.
     pub warnings: Vec<String>,
 }
 
-/// One coming fire.
+/// One of the next due times.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PreviewRun {
     /// The instant.
     pub at: DateTime<Utc>,
-    /// In the schedule's zone, with its abbreviation.
+    /// The local time in the schedule's zone, with the zone's abbreviation.
     pub in_zone: String,
-    /// In the reader's zone, with its abbreviation.
+    /// The local time in the viewer's zone, with the zone's abbreviation.
     pub in_viewer_zone: Option<String>,
-    /// What becomes of it instead, when it falls into a blackout: whether it is left out or comes later, how many more
-    /// fires share its fate, and which calendars say so. None: it runs.
+    /// The effect of a blackout on this due time: skipped or postponed, the number of further due times with the same
+    /// effect, and the calendars. None means that the job runs.
     pub blackout: Option<String>,
 }
 
-/// What the job form needs beside the job.
+/// The data of the job form beside the job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobFormContext {
-    /// What live and known workers can run, live ones first.
+    /// The job types of live and known workers, live ones first.
     pub job_types: Vec<JobTypeView>,
-    /// Every zone name.
+    /// The names of all time zones.
     pub zones: Vec<String>,
-    /// Every calendar by name.
+    /// All calendars, by name.
     pub calendars: Vec<CalendarRow>,
-    /// The job to edit, if it is an edit.
+    /// The job to edit; none for a new job.
     pub job: Option<JobView>,
 }

@@ -1,4 +1,4 @@
-//! Occurrences as pages show them.
+//! The views of occurrences.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -10,22 +10,22 @@ use milvaion_protocol::{
     status::OccurrenceStatus,
 };
 
-/// Why an occurrence exists.
+/// The trigger of an occurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TriggerSource {
-    /// The schedule was due.
+    /// A due time of the schedule.
     Schedule,
-    /// A person asked for it.
+    /// A manual run by a user.
     Manual,
-    /// A script asked for it.
+    /// A manual run by a script.
     Api,
-    /// It repeats an earlier one.
+    /// A retry of a failed occurrence.
     Retry,
 }
 
 impl TriggerSource {
-    /// The word in the database and for people.
+    /// Returns the word in the database and for display.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -36,7 +36,7 @@ impl TriggerSource {
         }
     }
 
-    /// The trigger behind a [`as_str`](Self::as_str).
+    /// Returns the trigger of an [`as_str`](Self::as_str) word.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         [Self::Schedule, Self::Manual, Self::Api, Self::Retry].into_iter().find(|trigger| trigger.as_str() == word)
@@ -47,53 +47,53 @@ impl TriggerSource {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OccurrenceRow {
-    /// Its id.
+    /// The id.
     pub id: OccurrenceId,
-    /// Its job.
+    /// The id of the job.
     pub job_id: JobId,
-    /// The job's name when it was created.
+    /// The name of the job at the time of creation.
     pub job_name: String,
-    /// What it is.
+    /// The status.
     pub status: OccurrenceStatus,
-    /// Counts its changes; a row with a lower one is older.
+    /// The version, which each change increments. A row with a lower version is older.
     pub version: i32,
-    /// Why it exists.
+    /// The trigger.
     pub trigger: TriggerSource,
-    /// Which attempt, from 1.
+    /// The latest attempt, counted from 1.
     pub attempt: i32,
-    /// When it was due.
+    /// The due time.
     pub scheduled_for: DateTime<Utc>,
-    /// When the latest attempt began.
+    /// The start of the latest attempt.
     pub started_at: Option<DateTime<Utc>>,
-    /// When it ended.
+    /// The end.
     pub ended_at: Option<DateTime<Utc>>,
-    /// How long the latest attempt ran.
+    /// The duration of the latest attempt, in milliseconds.
     pub duration_ms: Option<i64>,
-    /// Which worker instance has or had it.
+    /// The worker instance of the latest attempt.
     pub instance_id: Option<String>,
-    /// How far it is.
+    /// The progress.
     pub progress: Option<RunProgress>,
-    /// The first line of the exception, or why it was skipped.
+    /// The first line of the exception, or the reason of a skip.
     pub note: Option<String>,
-    /// Queued, but not before this instant: a retry, or what was handed back for a while.
+    /// The time until which a queued occurrence is delayed, for a retry or a delay that the job asked for.
     #[serde(default)]
     pub waits_until: Option<DateTime<Utc>>,
 }
 
-/// One step in an occurrence's life.
+/// A status change in the history of an occurrence.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StatusChange {
-    /// What it became.
+    /// The new status.
     pub status: OccurrenceStatus,
-    /// When.
+    /// The time of the change.
     pub at: DateTime<Utc>,
-    /// In which attempt.
+    /// The attempt, counted from 1.
     pub attempt: i32,
-    /// By whom: an instance or a person.
+    /// The instance or the user that caused the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
-    /// Why, if there is more to say.
+    /// Details.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -102,40 +102,40 @@ pub struct StatusChange {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OccurrenceView {
-    /// What the list shows.
+    /// The occurrence as in the list.
     pub row: OccurrenceRow,
-    /// The worker it is addressed to.
+    /// The worker to which it is addressed.
     pub worker_id: String,
-    /// What it runs.
+    /// The job type to run.
     pub job_type: String,
-    /// Which version of the job's definition it follows.
+    /// The version of the job's definition that it uses.
     pub job_version: i32,
-    /// The input it was given.
+    /// The input.
     pub job_data: Value,
-    /// Who asked for it, when a person did.
+    /// The user who ran it manually.
     pub triggered_by: Option<String>,
-    /// Why that person asked.
+    /// The reason that the user gave, or the misfires that the occurrence covers as well.
     pub trigger_reason: Option<String>,
-    /// The failed occurrence that it repeats.
+    /// The failed occurrence that it retries.
     #[serde(default)]
     pub repeats: Option<OccurrenceId>,
-    /// When its message was confirmed by the broker.
+    /// The time at which the broker confirmed its message.
     pub published_at: Option<DateTime<Utc>>,
-    /// Queued, but waiting for its turn: a limit or an earlier occurrence holds it back.
+    /// True while it is queued and waits for a slot, because of a concurrency limit or an earlier occurrence.
     #[serde(default)]
     pub is_held: bool,
-    /// What the job returned.
+    /// The return value of the job.
     pub result: Option<String>,
-    /// What went wrong.
+    /// The error.
     pub exception: Option<String>,
-    /// Its life so far, oldest first.
+    /// The status changes so far, oldest first.
     pub changes: Vec<StatusChange>,
-    /// The newest lines of its log, oldest first.
+    /// The newest log lines, oldest first.
     pub log: Vec<LogLine>,
-    /// Whether there are lines before those.
+    /// True if there are earlier log lines.
     pub log_has_earlier: bool,
-    /// Whether the job still exists.
+    /// True if the job still exists.
     pub job_exists: bool,
-    /// Whether a live worker can run it.
+    /// True if a live worker offers its job type.
     pub worker_alive: bool,
 }

@@ -1,4 +1,4 @@
-//! People as pages show them.
+//! The views of users and invitations.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -6,45 +6,45 @@ use serde::{Deserialize, Serialize};
 use crate::permissions::Role;
 use milvaion_protocol::id::UserId;
 
-/// Who is signed in.
+/// The signed-in user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CurrentUser {
-    /// Their id.
+    /// The id.
     pub id: UserId,
-    /// Their name.
+    /// The name.
     pub name: String,
-    /// Their e-mail address.
+    /// The e-mail address.
     pub email: String,
-    /// What they are.
+    /// The role.
     pub role: Role,
 }
 
-/// Somebody on the team page.
+/// A user on the team page.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UserView {
-    /// Who.
+    /// The user.
     pub me: CurrentUser,
-    /// Since when.
+    /// The time of creation.
     pub created_at: DateTime<Utc>,
-    /// When they last signed in.
+    /// The time of the last sign-in.
     pub last_sign_in_at: Option<DateTime<Utc>>,
 }
 
-/// An invitation that nobody has used yet.
+/// An invitation that is not used yet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InviteView {
-    /// For taking it back.
+    /// The id, for revoking it.
     pub id: UserId,
-    /// For whom.
+    /// The name of the invited user.
     pub name: String,
-    /// As what.
+    /// The role of the invited user.
     pub role: Role,
-    /// Until when.
+    /// The time at which it expires.
     pub expires_at: DateTime<Utc>,
-    /// By whom.
+    /// The user who sent it.
     pub invited_by: String,
 }
 
@@ -52,20 +52,20 @@ pub struct InviteView {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TeamView {
-    /// Everybody.
+    /// The users.
     pub users: Vec<UserView>,
-    /// Everybody to be.
+    /// The open invitations.
     pub invites: Vec<InviteView>,
 }
 
-/// What a one-time link is good for.
+/// The purpose of a one-time link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InviteInfo {
-    /// True for the link that makes the first Admin.
+    /// True for the link that creates the first Admin.
     pub is_setup: bool,
-    /// The name the inviter wrote; empty for the setup link.
+    /// The name that the inviting user entered; empty for the setup link.
     pub name: String,
-    /// The role it gives.
+    /// The role that it grants.
     pub role: Role,
 }

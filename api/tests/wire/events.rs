@@ -1,4 +1,4 @@
-//! What browsers hear, and what PostgreSQL keeps as JSON.
+//! The events for browsers, and the values that PostgreSQL stores as JSON.
 
 use milvaion_api::{
     events::{EventEnvelope, LiveEvent},
@@ -11,7 +11,7 @@ use milvaion_protocol::{
 use milvaion_schedule::schedule::{IntervalAnchor, Schedule};
 use serde_json::{Value, json};
 
-use crate::{DUE_TIME, JOB_ID, LATER_TIME, OCCURRENCE_ID, at, golden, job, least, occurrence};
+use crate::{DUE_TIME, JOB_ID, LATER_TIME, OCCURRENCE_ID, at, golden, job, minimal, occurrence};
 
 fn line() -> LogLine {
     LogLine {
@@ -23,7 +23,7 @@ fn line() -> LogLine {
     }
 }
 
-/// Its golden.
+/// The golden of [`line`].
 fn line_json() -> Value {
     json!({
         "seq": 2_000_017,
@@ -90,18 +90,18 @@ fn occurrence_row() {
         waits_until: None,
         ..row()
     };
-    // What is unknown yet is told as null, so that a page which patches a row also takes values away.
+    // Unknown values are written as null, so that a page that patches a row can clear values as well.
     let mut queued_json = row_json();
     queued_json["status"] = json!(0);
-    let unknown_yet = ["startedAt", "endedAt", "durationMs", "instanceId", "progress", "note", "waitsUntil"];
-    for name in unknown_yet {
+    let nullable = ["startedAt", "endedAt", "durationMs", "instanceId", "progress", "note", "waitsUntil"];
+    for name in nullable {
         queued_json[name] = Value::Null;
     }
     golden(&queued, queued_json.clone());
-    for name in unknown_yet {
-        queued_json.as_object_mut().expect("an object").remove(name);
+    for name in nullable {
+        queued_json.as_object_mut().expect("a JSON object").remove(name);
     }
-    least(queued_json, &queued);
+    minimal(queued_json, &queued);
 }
 
 fn enveloped(event: LiveEvent, json: Value) {
@@ -124,13 +124,13 @@ fn every_event() {
 }
 
 #[test]
-fn an_event_of_tomorrow_is_an_error_that_the_page_can_see() {
-    // The page answers it by reading again; taking it for another event would be worse.
+fn unknown_event_is_an_error() {
+    // The page reads its data again after the error. To read the event as another one would be worse.
     let json = json!({ "id": "1", "at": LATER_TIME, "event": { "kind": "eclipse" } });
     assert!(serde_json::from_value::<EventEnvelope>(json).is_err());
 }
 
-// --- Kept in PostgreSQL as JSON: read by every later version. ---
+// --- Stored in PostgreSQL as JSON and read by every later version. ---
 
 #[test]
 fn schedules() {
@@ -148,7 +148,7 @@ fn schedules() {
 }
 
 #[test]
-fn steps_of_an_occurrences_life() {
+fn status_changes() {
     let step = StatusChange {
         status: OccurrenceStatus::Failed,
         at: at(LATER_TIME),
@@ -160,7 +160,7 @@ fn steps_of_an_occurrences_life() {
         &step,
         json!({ "status": 3, "at": LATER_TIME, "attempt": 1, "by": "mail-0a1b2c3d", "note": "the mailbox is full" }),
     );
-    // As the statement that fires a job writes the first one.
+    // The first status change, as the server inserts it with a new occurrence.
     golden(
         &StatusChange { status: OccurrenceStatus::Queued, by: None, note: None, ..step },
         json!({ "status": 0, "at": LATER_TIME, "attempt": 1 }),

@@ -1,4 +1,4 @@
-//! The JSON of events and of definitions kept in PostgreSQL, pinned.
+//! Goldens: the pinned JSON of events and of the definitions that PostgreSQL stores.
 
 mod events;
 
@@ -10,71 +10,72 @@ use milvaion_protocol::id::{JobId, OccurrenceId};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-/// Said by every assertion here.
-const RULE: &str = "a changed golden is a changed contract: a field may be added with a default, none may be renamed, \
-                    removed or given another meaning, and a number keeps what it stands for";
+/// The rule that every failed assertion prints.
+const CONTRACT_RULE: &str = "a changed golden is a changed contract: a field may be added with a default, none may be \
+                             renamed, removed or given another meaning, and a number keeps its meaning";
 
 const OCCURRENCE_ID: &str = "019a9b3f-7c00-7abc-8def-0123456789ab";
 const JOB_ID: &str = "019a9b3f-0000-7abc-8def-0123456789ab";
 const DUE_TIME: &str = "2026-11-21T09:00:00Z";
 const LATER_TIME: &str = "2026-11-21T09:00:00.123456Z";
 
-/// Members whose contents are somebody else's: everything in them is kept, so nothing in them is unknown.
-const FREE: [&str; 3] = ["jobData", "data", "schema"];
+/// Fields with free-form contents, which readers keep as they are. No field in them is unknown.
+const FREE_FORM_FIELDS: [&str; 3] = ["jobData", "data", "schema"];
 
 fn occurrence() -> OccurrenceId {
-    OCCURRENCE_ID.parse().expect("an id")
+    OCCURRENCE_ID.parse().expect("a valid id")
 }
 
 fn job() -> JobId {
-    JOB_ID.parse().expect("an id")
+    JOB_ID.parse().expect("a valid id")
 }
 
 fn at(text: &str) -> DateTime<Utc> {
-    text.parse().expect("an instant")
+    text.parse().expect("a valid instant")
 }
 
-/// Strews an unknown field into every object, except into those whose contents are free.
-fn of_tomorrow(json: &Value) -> Value {
+/// Adds an unknown field to every object, except in free-form fields.
+fn with_unknown_fields(json: &Value) -> Value {
     match json {
         Value::Object(fields) => {
             let mut wider: serde_json::Map<String, Value> = fields
                 .iter()
                 .map(|(name, value)| {
-                    let value = if FREE.contains(&name.as_str()) { value.clone() } else { of_tomorrow(value) };
+                    let is_free_form = FREE_FORM_FIELDS.contains(&name.as_str());
+                    let value = if is_free_form { value.clone() } else { with_unknown_fields(value) };
                     (name.clone(), value)
                 })
                 .collect();
-            wider.insert("aFieldOfTomorrow".into(), json!({ "nested": [1, null, "two"] }));
+            wider.insert("anUnknownField".into(), json!({ "nested": [1, null, "two"] }));
             Value::Object(wider)
         }
-        Value::Array(items) => Value::Array(items.iter().map(of_tomorrow).collect()),
+        Value::Array(items) => Value::Array(items.iter().map(with_unknown_fields).collect()),
         other => other.clone(),
     }
 }
 
-/// Checks one value against its golden, both ways, and that readers ignore what they do not know.
+/// Checks a value against its golden in both directions, and that readers ignore unknown fields.
 #[track_caller]
 fn golden<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T, json: Value) {
-    assert_eq!(serde_json::to_value(value).expect("it can be written"), json, "{RULE}");
-    assert_eq!(&read::<T>(of_tomorrow(&json)), value, "an unknown field is ignored; {RULE}");
-    assert_eq!(&read::<T>(json), value, "{RULE}");
+    assert_eq!(serde_json::to_value(value).expect("the value serializes"), json, "{CONTRACT_RULE}");
+    assert_eq!(&read::<T>(with_unknown_fields(&json)), value, "an unknown field is ignored; {CONTRACT_RULE}");
+    assert_eq!(&read::<T>(json), value, "{CONTRACT_RULE}");
 }
 
-/// Checks that the least a writer may send is read with these defaults.
+/// Checks that JSON without optional fields is read with these defaults.
 #[track_caller]
-fn least<T: DeserializeOwned + PartialEq + Debug>(json: Value, value: &T) {
-    assert_eq!(&read::<T>(json), value, "a missing field takes its default; {RULE}");
+fn minimal<T: DeserializeOwned + PartialEq + Debug>(json: Value, value: &T) {
+    assert_eq!(&read::<T>(json), value, "a missing field takes its default; {CONTRACT_RULE}");
 }
 
 #[track_caller]
 fn read<T: DeserializeOwned>(json: Value) -> T {
-    // Through text, as it comes from a broker: borrowed and owned readers may differ.
-    serde_json::from_str(&json.to_string()).unwrap_or_else(|error| panic!("{error}; {RULE}\n{json:#}"))
+    // Parsed from text, as it arrives from Redis or PostgreSQL: deserializing from a `Value` may give another result.
+    serde_json::from_str(&json.to_string()).unwrap_or_else(|error| panic!("{error}; {CONTRACT_RULE}\n{json:#}"))
 }
 
 #[test]
-fn words_for_triggers_and_roles() {
+fn triggers_and_roles_keep_their_words() {
     for (trigger, word) in [
         (TriggerSource::Schedule, "schedule"),
         (TriggerSource::Manual, "manual"),
@@ -82,10 +83,10 @@ fn words_for_triggers_and_roles() {
         (TriggerSource::Retry, "retry"),
     ] {
         golden(&trigger, json!(word));
-        assert_eq!(trigger.as_str(), word, "the database holds the same word; {RULE}");
+        assert_eq!(trigger.as_str(), word, "the database stores the same word; {CONTRACT_RULE}");
     }
     for (role, word) in [(Role::Viewer, "viewer"), (Role::Operator, "operator"), (Role::Admin, "admin")] {
         golden(&role, json!(word));
-        assert_eq!(role.slug(), word, "the database holds the same word; {RULE}");
+        assert_eq!(role.slug(), word, "the database stores the same word; {CONTRACT_RULE}");
     }
 }

@@ -1,75 +1,75 @@
-//! A worker's question whether an attempt may start, and the server's answer: the only two
-//! messages that belong together.
+//! The claim check: a worker asks whether an attempt may start, and the server replies. These are the only two messages
+//! that form a request and a reply.
 
 use serde::{Deserialize, Serialize};
 
 use super::one;
 use crate::id::OccurrenceId;
 
-/// Worker → server, on the claims queue, with `reply_to` and `correlation_id` set: may this attempt start? Asked about a
-/// message that may be a second copy, before anything of it runs.
+/// Worker → server, on the claims queue, with `reply_to` and `correlation_id` set: may this attempt start? A worker
+/// sends it for a message that may be a duplicate delivery, before it runs any part of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimRequest {
-    /// The occurrence.
+    /// The occurrence to check.
     pub occurrence_id: OccurrenceId,
-    /// The attempt the message names.
+    /// The attempt that the message names.
     #[serde(default = "one")]
     pub attempt: u32,
-    /// Who asks.
+    /// The instance that sends the request.
     pub instance_id: String,
 }
 
-/// Server → worker, to the queue that the request named in `reply_to`, with the request's `correlation_id`.
+/// Server → worker, on the queue that the request named in `reply_to`, with the request's `correlation_id`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimReply {
-    /// The occurrence.
+    /// The occurrence that was checked.
     pub occurrence_id: OccurrenceId,
-    /// The attempt that was asked about.
+    /// The attempt that was checked.
     pub attempt: u32,
-    /// Whether it may start.
+    /// True if the attempt may start.
     pub granted: bool,
-    /// Why not.
+    /// The reason for a denial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<ClaimDenial>,
-    /// The instance that runs it, where that is the reason.
+    /// The instance that runs the attempt, if that is the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
 }
 
-/// Why an attempt must not start. In each case its message can be acknowledged and forgotten.
+/// The reason why an attempt must not start. In each case the worker acknowledges the message and drops it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum ClaimDenial {
-    /// An instance has reported that it runs it; if that one has died, a next attempt follows.
+    /// An instance has reported that it runs the attempt. If that instance is lost, another attempt follows.
     Running,
-    /// It has ended.
+    /// The attempt or its occurrence has ended.
     Ended,
-    /// Somebody cancelled it.
+    /// A user cancelled the occurrence.
     Cancelled,
-    /// A later attempt has taken its place.
+    /// A later attempt has replaced this one.
     Superseded,
-    /// It waits for a slot or for its retry; its message is sent when that is over.
+    /// The occurrence waits for a slot or for its retry. The server sends its message when the wait is over.
     Waiting,
-    /// There is no such occurrence, or not this attempt of it.
+    /// The server has no such occurrence, or no such attempt of it.
     Unknown,
 }
 
 impl ClaimDenial {
-    /// Why, for a log.
+    /// Returns the reason as text for a log line.
     #[must_use]
     pub const fn describe(self) -> &'static str {
         match self {
-            Self::Running => "somebody else runs it",
+            Self::Running => "another instance runs it",
             Self::Ended => "it has ended",
             Self::Cancelled => "it was cancelled",
-            Self::Superseded => "a later attempt has taken its place",
-            Self::Waiting => "it is not its turn yet",
-            Self::Unknown => "the server does not know it",
+            Self::Superseded => "a later attempt has replaced it",
+            Self::Waiting => "it is waiting for a slot or for its retry",
+            Self::Unknown => "the server has no such attempt",
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What a job writes while it runs. Lines are many and change no state, so they travel apart from the reports, on a queue
-//! of their own.
+//! The log lines of a run. Lines are frequent and change no state, so they have a queue of their own, apart from the
+//! status reports.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -7,30 +7,30 @@ use serde_json::Value;
 
 use crate::id::OccurrenceId;
 
-/// How loud a log line is.
+/// The level of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
-    /// For whoever debugs the job.
+    /// Details for debugging the job.
     Debug,
-    /// What happens.
+    /// Normal progress.
     #[default]
     Info,
-    /// What should not be so, yet does not stop the run.
+    /// An unexpected condition that does not stop the run.
     Warn,
-    /// What went wrong.
+    /// An error.
     Error,
 }
 
 impl LogLevel {
-    /// The wire number in the database.
+    /// Returns the number of the level in the database.
     #[must_use]
     pub const fn code(self) -> i16 {
         self as i16
     }
 
-    /// The level of a number; unknown ones are `Info`.
+    /// Returns the level of a number. Unknown numbers are `Info`.
     #[must_use]
     pub const fn from_code(code: i16) -> Self {
         match code {
@@ -41,7 +41,7 @@ impl LogLevel {
         }
     }
 
-    /// The word people read.
+    /// Returns the name of the level for display.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -53,39 +53,39 @@ impl LogLevel {
     }
 }
 
-/// One line a job wrote.
+/// One line in the log of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct LogLine {
-    /// Its place within the occurrence: `attempt × 1_000_000 + n`, given by the worker, so that a second copy of the
-    /// message stores nothing twice.
+    /// The sequence number within the occurrence: `attempt × 1_000_000 + n`. The worker assigns it, so that a duplicate
+    /// delivery stores no line twice.
     pub seq: i64,
-    /// When it was written, by the worker's clock.
+    /// The instant at which the line was written, by the worker's clock.
     pub at: DateTime<Utc>,
-    /// How loud.
+    /// The level.
     #[serde(default)]
     pub level: LogLevel,
-    /// The text; may hold line breaks.
+    /// The text, which may contain line breaks.
     pub message: String,
-    /// Fields beside the text.
+    /// Structured fields beside the text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Value>,
 }
 
-/// The first `seq` of an attempt's lines.
+/// Returns the first `seq` of the lines of an attempt.
 #[must_use]
 pub const fn first_log_seq(attempt: u32) -> i64 {
     attempt as i64 * 1_000_000
 }
 
-/// Worker → server, the body on the log queue: lines of one occurrence.
+/// Worker → server, the body on the log queue: log lines of one occurrence.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct LogMessage {
-    /// Whose lines.
+    /// The occurrence that wrote the lines.
     pub occurrence_id: OccurrenceId,
-    /// In order.
+    /// The lines, oldest first.
     pub lines: Vec<LogLine>,
 }

@@ -1,5 +1,5 @@
-//! What a worker says about itself: that it is there, what it can run, that it lives, that it goes. It is
-//! about a process, not about one occurrence, and has a queue of its own.
+//! The registration and the heartbeats of a worker instance: its start, its job types, its liveness and its stop. These
+//! messages concern a process instead of one occurrence, so they have a queue of their own.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -12,42 +12,42 @@ use crate::id::OccurrenceId;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "camelCase")]
 pub enum RegistrationMessage {
-    /// Sent when the worker starts and after each reconnect.
+    /// The registration, sent when the worker starts and after each reconnect.
     Hello(InstanceHello),
-    /// Sent every five seconds.
+    /// The heartbeat, sent every five seconds.
     Heartbeat(InstanceHeartbeat),
-    /// Sent by a worker that stops in an orderly way.
+    /// The notice of a graceful stop.
     Goodbye {
-        /// Who goes.
+        /// The instance that stops.
         #[serde(rename = "instanceId")]
         instance_id: String,
     },
 }
 
-/// Who I am and what I can run.
+/// The registration of an instance and of its job types.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct InstanceHello {
-    /// The group this process belongs to; jobs are addressed to it.
+    /// The worker, the logical group of this instance. Jobs are addressed to it.
     pub worker_id: String,
-    /// This process.
+    /// The id of this process.
     pub instance_id: String,
-    /// Where it runs.
+    /// The name of its host.
     #[serde(default)]
     pub host: String,
     /// Its process id.
     #[serde(default)]
     pub pid: u32,
-    /// The worker program's version.
+    /// The version of the worker program.
     #[serde(default)]
     pub version: String,
-    /// How many occurrences it runs at once, over all types.
+    /// The maximum number of concurrent runs, over all job types.
     #[serde(default)]
     pub capacity: u32,
-    /// What it can run.
+    /// The job types that it can run.
     pub job_types: Vec<JobTypeInfo>,
-    /// By the worker's clock.
+    /// The time of sending, by the worker's clock.
     pub timestamp: DateTime<Utc>,
 }
 
@@ -56,38 +56,38 @@ pub struct InstanceHello {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct JobTypeInfo {
-    /// Its name: 1 to 100 letters, digits, `-`, `_` and `.`.
+    /// The name: 1 to 100 letters, digits, `-`, `_` and `.`.
     pub job_type: String,
-    /// What it does, in a sentence.
+    /// The description, one sentence.
     #[serde(default)]
     pub description: String,
-    /// JSON Schema of its input.
+    /// The JSON Schema of the input.
     #[serde(default)]
     pub schema: Value,
-    /// How many at once in one instance.
+    /// The maximum number of concurrent runs in one instance.
     #[serde(default)]
     pub concurrency: u32,
-    /// After how many seconds a run is ended unless the job says otherwise.
+    /// The timeout of a run, in seconds, if the job does not set one.
     #[serde(default)]
     pub timeout_seconds: Option<u32>,
 }
 
-/// A sign of life.
+/// The heartbeat of an instance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct InstanceHeartbeat {
-    /// The group.
+    /// The worker, the logical group of this instance.
     pub worker_id: String,
-    /// This process.
+    /// The id of this process.
     pub instance_id: String,
-    /// What it runs right now.
+    /// The occurrences that it runs now.
     #[serde(default)]
     pub running: Vec<OccurrenceId>,
-    /// What is wrong with this process that people should see, at most 500 bytes. The next heartbeat takes its place, or
-    /// takes it away.
+    /// A problem of this process that operators should see, at most 500 bytes. Each heartbeat replaces or clears the
+    /// notice of the previous one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notice: Option<String>,
-    /// By the worker's clock.
+    /// The time of sending, by the worker's clock.
     pub timestamp: DateTime<Utc>,
 }

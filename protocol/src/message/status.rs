@@ -1,4 +1,4 @@
-//! What a worker says about its runs: the reports, and the body in which they travel, alone or several together.
+//! The status reports of a worker, and the body that carries one or more of them.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -6,52 +6,51 @@ use serde::{Deserialize, Serialize};
 use super::one;
 use crate::{id::OccurrenceId, status::OccurrenceStatus};
 
-/// Worker → server: what became of an attempt.
+/// Worker → server: the status of an attempt.
 ///
-/// A worker reports Running, then one end. Completed, Cancelled and a permanent Failed are final. Any other Failed and
-/// TimedOut are final only when the job's retries are used up; until then the server queues the next attempt, after the
-/// job's backoff. Queued says that the attempt was handed back without having failed: the worker stops, or the job asked
-/// for more time; the next attempt counts as no retry. Unknown says that the attempt was lost with its worker's process,
-/// as the next process found: the server decides as about a run whose worker fell silent.
+/// A worker reports Running and then one end. Completed, Cancelled and a permanent Failed are final. Any other Failed
+/// and TimedOut are final only if no retry is left; otherwise the server queues the next attempt after the job's
+/// backoff. Queued means that the attempt was handed back without a failure, because the worker stops or the job asked
+/// for a delay; the next attempt does not count as a retry. Unknown means that the attempt was lost with its process
+/// and that the next process found it; the server handles it like a run whose heartbeats stopped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct StatusReport {
     /// The occurrence.
     pub occurrence_id: OccurrenceId,
-    /// The attempt this is about; a report about an older one changes nothing.
+    /// The attempt. A report about an older attempt is ignored.
     #[serde(default = "one")]
     pub attempt: u32,
-    /// Who says so.
+    /// The instance that reports.
     pub instance_id: String,
-    /// What it is now.
+    /// The new status.
     pub status: OccurrenceStatus,
-    /// When it became so, by the worker's clock.
+    /// The instant of the change, by the worker's clock.
     pub timestamp: DateTime<Utc>,
-    /// What the job returned.
+    /// The return value of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
-    /// What went wrong, for people.
+    /// The error, for display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exception: Option<String>,
-    /// How long the attempt ran, in milliseconds, by a monotonic clock.
+    /// The duration of the attempt, in milliseconds, by a monotonic clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
-    /// How far it is.
+    /// The progress of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<RunProgress>,
-    /// With Failed: another attempt is useless, whatever retries are left.
+    /// True if a retry is useless, with Failed. No retry follows, even if some are left.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub permanent: bool,
-    /// When the next attempt is to begin at the earliest, in milliseconds from now. With Failed and TimedOut it takes the
-    /// place of the job's backoff, if there is a retry left; with Queued it says for how long the attempt was handed
-    /// back, none meaning at once.
+    /// The minimum delay before the next attempt, in milliseconds from now. With Failed and TimedOut it replaces the
+    /// job's backoff if a retry is left. With Queued it is the delay that the hand-back asked for; none means no delay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
 }
 
 impl StatusReport {
-    /// A report that says nothing but that an attempt is in a state.
+    /// Builds a report with a status and no other details.
     #[must_use]
     pub fn new(
         occurrence_id: OccurrenceId,
@@ -76,35 +75,35 @@ impl StatusReport {
     }
 }
 
-/// How far a run is, in its own words.
+/// The progress of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RunProgress {
-    /// 0 to 100.
+    /// The percentage, from 0 to 100.
     pub percent: u8,
-    /// What it is doing.
+    /// The current step.
     #[serde(default)]
     pub message: String,
 }
 
-/// Worker → server, the body on the status queue: several reports in the order they happened. A lone report outside the
-/// list is understood too, so that a small worker need not batch.
+/// Worker → server, the body on the status queue: reports in the order in which they happened. A single report without
+/// the list is accepted too, so that a small worker need not batch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum StatusMessage {
-    /// Several.
+    /// A batch of reports.
     Batch {
-        /// In order.
+        /// The reports, oldest first.
         reports: Vec<StatusReport>,
     },
-    /// One.
+    /// A single report.
     One(StatusReport),
 }
 
 impl StatusMessage {
-    /// The reports in order.
+    /// Returns the reports, oldest first.
     #[must_use]
     pub fn into_reports(self) -> Vec<StatusReport> {
         match self {
@@ -119,9 +118,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lone_report_is_understood_as_a_batch_of_one() {
+    fn single_report_is_a_batch_of_one() {
         let json = r#"{"occurrenceId":"0190a0a0-0000-7000-8000-000000000000","instanceId":"w-1","status":2,"timestamp":"2026-11-21T00:00:00Z"}"#;
-        let reports = serde_json::from_str::<StatusMessage>(json).expect("parses").into_reports();
+        let reports = serde_json::from_str::<StatusMessage>(json).expect("valid JSON").into_reports();
         assert_eq!(reports.len(), 1);
         assert_eq!(reports[0].attempt, 1);
         assert_eq!(reports[0].status, OccurrenceStatus::Completed);

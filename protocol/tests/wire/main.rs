@@ -1,10 +1,10 @@
-//! The JSON of everything that crosses a boundary, pinned.
+//! Goldens: the pinned JSON of every message on the broker.
 //!
-//! Each golden is checked both ways: what we write is the golden, and the golden is read as what we wrote. It is then
-//! read again with fields of tomorrow strewn into every object, and once more with nothing but what has no default. A
-//! worker in another language, an old server beside a new one and a browser tab from yesterday all rest on these pages,
-//! so a test that fails here is not mended by editing the golden: see [`CONTRACT_RULE`]. The same goldens are held against the
-//! schemas in `docs/protocol`.
+//! Each golden is checked in both directions: the value serializes to it, and it deserializes to the value. Then it is
+//! read again with unknown fields added to every object, and once more with only the fields that have no default.
+//! Workers in other languages, servers of different versions and browser tabs with an older page depend on this JSON.
+//! Therefore a failing test must not be fixed by editing the golden; see [`CONTRACT_RULE`]. The same goldens are
+//! validated against the schemas in `docs/protocol`.
 
 mod messages;
 mod names;
@@ -17,93 +17,92 @@ use milvaion_protocol::id::{JobId, OccurrenceId};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-/// Said by every assertion here.
-const CONTRACT_RULE: &str = "a changed golden is a changed contract: a field may be added with a default, none may be renamed, \
-                    removed or given another meaning, and a number keeps what it stands for";
+/// The rule that every failed assertion prints.
+const CONTRACT_RULE: &str = "a changed golden is a changed contract: a field may be added with a default, none may be \
+                             renamed, removed or given another meaning, and a number keeps its meaning";
 
 const OCCURRENCE_ID: &str = "019a9b3f-7c00-7abc-8def-0123456789ab";
 const JOB_ID: &str = "019a9b3f-0000-7abc-8def-0123456789ab";
 const DUE_TIME: &str = "2026-11-21T09:00:00Z";
 const LATER_TIME: &str = "2026-11-21T09:00:00.123456Z";
 
-/// Members whose contents are somebody else's: everything in them is kept, so nothing in them is unknown.
+/// Fields with free-form contents, which readers keep as they are. No field in them is unknown.
 const FREE_FORM_FIELDS: [&str; 3] = ["jobData", "data", "schema"];
 
 fn occurrence() -> OccurrenceId {
-    OCCURRENCE_ID.parse().expect("an id")
+    OCCURRENCE_ID.parse().expect("a valid id")
 }
 
 fn job() -> JobId {
-    JOB_ID.parse().expect("an id")
+    JOB_ID.parse().expect("a valid id")
 }
 
 fn at(text: &str) -> DateTime<Utc> {
-    text.parse().expect("an instant")
+    text.parse().expect("a valid instant")
 }
 
-/// Strews an unknown field into every object, except into those whose contents are free.
-fn of_tomorrow(json: &Value) -> Value {
+/// Adds an unknown field to every object, except in free-form fields.
+fn with_unknown_fields(json: &Value) -> Value {
     match json {
         Value::Object(fields) => {
             let mut wider: serde_json::Map<String, Value> = fields
                 .iter()
                 .map(|(name, value)| {
-                    let value =
-                        if FREE_FORM_FIELDS.contains(&name.as_str()) { value.clone() } else { of_tomorrow(value) };
+                    let is_free_form = FREE_FORM_FIELDS.contains(&name.as_str());
+                    let value = if is_free_form { value.clone() } else { with_unknown_fields(value) };
                     (name.clone(), value)
                 })
                 .collect();
-            wider.insert("aFieldOfTomorrow".into(), json!({ "nested": [1, null, "two"] }));
+            wider.insert("anUnknownField".into(), json!({ "nested": [1, null, "two"] }));
             Value::Object(wider)
         }
-        Value::Array(items) => Value::Array(items.iter().map(of_tomorrow).collect()),
+        Value::Array(items) => Value::Array(items.iter().map(with_unknown_fields).collect()),
         other => other.clone(),
     }
 }
 
-/// Checks one value against its golden, both ways, and that readers ignore what they do not know.
+/// Checks a value against its golden in both directions, and that readers ignore unknown fields.
 #[track_caller]
 fn golden<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T, json: Value) {
-    assert_eq!(serde_json::to_value(value).expect("it can be written"), json, "{CONTRACT_RULE}");
-    schemas::take::<T>(&json);
-    schemas::take::<T>(&of_tomorrow(&json));
-    assert_eq!(&read::<T>(of_tomorrow(&json)), value, "an unknown field is ignored; {CONTRACT_RULE}");
+    assert_eq!(serde_json::to_value(value).expect("the value serializes"), json, "{CONTRACT_RULE}");
+    schemas::assert_valid::<T>(&json);
+    schemas::assert_valid::<T>(&with_unknown_fields(&json));
+    assert_eq!(&read::<T>(with_unknown_fields(&json)), value, "an unknown field is ignored; {CONTRACT_RULE}");
     assert_eq!(&read::<T>(json), value, "{CONTRACT_RULE}");
 }
 
-/// Checks that the least a writer may send is read with these defaults.
+/// Checks that a message without optional fields is read with these defaults.
 #[track_caller]
-fn least<T: DeserializeOwned + PartialEq + Debug>(json: Value, value: &T) {
-    schemas::take::<T>(&json);
+fn minimal<T: DeserializeOwned + PartialEq + Debug>(json: Value, value: &T) {
+    schemas::assert_valid::<T>(&json);
     assert_eq!(&read::<T>(json), value, "a missing field takes its default; {CONTRACT_RULE}");
 }
 
 #[track_caller]
 fn read<T: DeserializeOwned>(json: Value) -> T {
-    // Through text, as it comes from a broker: borrowed and owned readers may differ.
+    // Parsed from text, as it arrives from a broker: deserializing from a `Value` may give another result.
     serde_json::from_str(&json.to_string()).unwrap_or_else(|error| panic!("{error}; {CONTRACT_RULE}\n{json:#}"))
 }
 
 #[test]
-fn a_changed_golden_is_a_changed_contract() {
+fn every_message_type_has_a_golden() {
     let (essay, here) =
         (include_str!("../../src/lib.rs"), [include_str!("messages.rs"), include_str!("names.rs")].concat());
-    assert!(essay.contains("tests/wire"), "the essay of this crate leads its reader here");
-    // Whatever is added to the messages and events must get a golden, or somebody changes it unawares.
+    assert!(essay.contains("tests/wire"), "the documentation of the crate refers to these tests");
+    // A new message type needs a golden, or a later change to it would go unnoticed.
     let mut sources = vec![include_str!("../../src/message.rs").to_owned()];
-    let room = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/message")).expect("the messages have a folder");
-    sources.extend(room.map(|file| fs::read_to_string(file.expect("a file of ours").path()).expect("it can be read")));
+    let folder = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/message")).expect("src/message is readable");
+    sources.extend(
+        folder.map(|file| fs::read_to_string(file.expect("a directory entry").path()).expect("a readable text file")),
+    );
     for source in sources {
         for line in source.lines() {
             let Some(rest) = line.strip_prefix("pub struct ").or_else(|| line.strip_prefix("pub enum ")) else {
                 continue;
             };
             let name: String = rest.chars().take_while(char::is_ascii_alphanumeric).collect();
-            let made_here = [format!("{name} {{"), format!("{name}::"), format!("{name}(")];
-            assert!(
-                made_here.iter().any(|made| here.contains(made)),
-                "{name} crosses a boundary and has no golden here"
-            );
+            let uses = [format!("{name} {{"), format!("{name}::"), format!("{name}(")];
+            assert!(uses.iter().any(|text| here.contains(text)), "message type {name} has no golden in tests/wire");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What travels over the broker.
+//! The messages on the broker.
 
 use milvaion_protocol::{
     message::{
@@ -9,7 +9,7 @@ use milvaion_protocol::{
 };
 use serde_json::{Value, json};
 
-use crate::{DUE_TIME, JOB_ID, LATER_TIME, OCCURRENCE_ID, at, golden, job, least, occurrence};
+use crate::{DUE_TIME, JOB_ID, LATER_TIME, OCCURRENCE_ID, at, golden, job, minimal, occurrence};
 
 // --- Server to worker. ---
 
@@ -55,14 +55,14 @@ fn job_message() {
     });
     golden(&message, json.clone());
 
-    // No limit is told as null; no trace is not told at all.
+    // A missing timeout is written as null; a missing trace context is left out.
     let plain = JobMessage { timeout_seconds: None, traceparent: None, ..message.clone() };
     let mut plain_json = json;
     plain_json["timeoutSeconds"] = Value::Null;
-    plain_json.as_object_mut().expect("an object").remove("traceparent");
+    plain_json.as_object_mut().expect("a JSON object").remove("traceparent");
     golden(&plain, plain_json);
 
-    least(
+    minimal(
         json!({
             "occurrenceId": OCCURRENCE_ID, "jobId": JOB_ID, "jobType": "http-request", "correlationId": OCCURRENCE_ID,
             "scheduledFor": DUE_TIME, "timestamp": LATER_TIME,
@@ -118,7 +118,7 @@ fn report_json() -> Value {
 #[test]
 fn status_report() {
     golden(&report(), report_json());
-    let least_json =
+    let minimal_json =
         json!({ "occurrenceId": OCCURRENCE_ID, "instanceId": "mail-0a1b2c3d", "status": 1, "timestamp": LATER_TIME });
     let running = StatusReport {
         attempt: 1,
@@ -131,15 +131,15 @@ fn status_report() {
         retry_after_ms: None,
         ..report()
     };
-    least(least_json, &running);
-    // What is not there is not written either.
+    minimal(minimal_json, &running);
+    // Optional fields without a value are not written.
     golden(
         &running,
         json!({
             "occurrenceId": OCCURRENCE_ID, "attempt": 1, "instanceId": "mail-0a1b2c3d", "status": 1, "timestamp": LATER_TIME,
         }),
     );
-    least(json!({ "percent": 7 }), &RunProgress { percent: 7, message: String::new() });
+    minimal(json!({ "percent": 7 }), &RunProgress { percent: 7, message: String::new() });
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn claims() {
     }
 }
 
-/// A line with everything in it.
+/// A log line with all fields.
 fn line() -> LogLine {
     LogLine {
         seq: 2_000_017,
@@ -186,7 +186,7 @@ fn line() -> LogLine {
     }
 }
 
-/// Its golden.
+/// The golden of [`line`].
 fn line_json() -> Value {
     json!({
         "seq": 2_000_017,
@@ -199,9 +199,9 @@ fn line_json() -> Value {
 
 #[test]
 fn log_message() {
-    let lean = LogLine { level: LogLevel::Info, data: None, ..line() };
+    let without_data = LogLine { level: LogLevel::Info, data: None, ..line() };
     golden(
-        &LogMessage { occurrence_id: occurrence(), lines: vec![line(), lean.clone()] },
+        &LogMessage { occurrence_id: occurrence(), lines: vec![line(), without_data.clone()] },
         json!({
             "occurrenceId": OCCURRENCE_ID,
             "lines": [
@@ -210,7 +210,7 @@ fn log_message() {
             ],
         }),
     );
-    least(json!({ "seq": 2_000_017, "at": LATER_TIME, "message": "slow answer\nfrom the mailbox" }), &lean);
+    minimal(json!({ "seq": 2_000_017, "at": LATER_TIME, "message": "slow answer\nfrom the mailbox" }), &without_data);
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn registration_hello() {
     );
     let bare =
         JobTypeInfo { description: String::new(), schema: Value::Null, concurrency: 0, timeout_seconds: None, ..info };
-    least(
+    minimal(
         json!({
             "kind": "hello", "workerId": "mail", "instanceId": "mail-0a1b2c3d", "jobTypes": [{ "jobType": "send" }],
             "timestamp": LATER_TIME,
@@ -294,7 +294,7 @@ fn registration_heartbeat_and_goodbye() {
             "timestamp": LATER_TIME,
         }),
     );
-    least(
+    minimal(
         json!({ "kind": "heartbeat", "workerId": "mail", "instanceId": "mail-0a1b2c3d", "timestamp": LATER_TIME }),
         &RegistrationMessage::Heartbeat(InstanceHeartbeat { running: Vec::new(), ..beat }),
     );

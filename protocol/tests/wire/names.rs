@@ -1,4 +1,4 @@
-//! Numbers, words, names and limits.
+//! Status numbers, level names, broker and Redis names, and limits.
 
 use milvaion_protocol::{
     message::{self, LogLevel},
@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::{CONTRACT_RULE, golden, occurrence};
 
 #[test]
-fn every_status_has_its_number_for_ever() {
+fn every_status_keeps_its_number() {
     let numbers = [
         (OccurrenceStatus::Queued, 0),
         (OccurrenceStatus::Running, 1),
@@ -21,18 +21,18 @@ fn every_status_has_its_number_for_ever() {
         (OccurrenceStatus::Unknown, 6),
         (OccurrenceStatus::Skipped, 7),
     ];
-    assert_eq!(numbers.map(|(status, _)| status), ALL_STATUSES, "every status stands in this table");
+    assert_eq!(numbers.map(|(status, _)| status), ALL_STATUSES, "this table lists every status");
     for (status, number) in numbers {
         golden(&status, json!(number));
-        assert_eq!(status.code(), number, "the database holds the same number; {CONTRACT_RULE}");
+        assert_eq!(status.code(), number, "the database stores the same number; {CONTRACT_RULE}");
     }
-    for wrong in [json!(8), json!(-1), json!("Completed"), json!(null), json!(70_000)] {
-        assert!(serde_json::from_value::<OccurrenceStatus>(wrong.clone()).is_err(), "{wrong} is no status");
+    for invalid in [json!(8), json!(-1), json!("Completed"), json!(null), json!(70_000)] {
+        assert!(serde_json::from_value::<OccurrenceStatus>(invalid.clone()).is_err(), "{invalid} is not a status");
     }
 }
 
 #[test]
-fn words_for_log_levels() {
+fn log_levels_keep_their_names() {
     for (level, word, code) in [
         (LogLevel::Debug, "debug", 0),
         (LogLevel::Info, "info", 1),
@@ -45,7 +45,7 @@ fn words_for_log_levels() {
 }
 
 #[test]
-fn names_on_the_broker_and_in_redis() {
+fn broker_and_redis_names_are_pinned() {
     let names = Topology::default();
     assert_eq!(
         [
@@ -109,8 +109,8 @@ fn names_on_the_broker_and_in_redis() {
 }
 
 #[test]
-fn limits_that_the_other_side_counts_on() {
-    // A queue is declared with its number of priorities; another number is refused by the broker that has the first.
+fn limits_are_pinned() {
+    // A queue is declared with its number of priorities, and the broker refuses a declaration with another number.
     assert_eq!(topology::MAX_PRIORITY, 5, "{CONTRACT_RULE}");
     assert_eq!((message::MAX_MESSAGE_BYTES, message::MAX_JOB_DATA_BYTES), (1_048_576, 65_536), "{CONTRACT_RULE}");
     assert_eq!((message::MAX_RESULT_BYTES, message::MAX_LOG_LINE_BYTES), (65_536, 8_192), "{CONTRACT_RULE}");

@@ -1,5 +1,5 @@
-//! The schemas in `docs/protocol`, from which workers in other languages are written: they are what the types make of
-//! themselves, they take every golden, and they refuse what a reader refuses.
+//! The schemas in `docs/protocol`, which authors of workers in other languages read: they equal the schemas generated
+//! from the types, they accept every golden, and they refuse what a reader refuses.
 
 use std::{fs, path::PathBuf, sync::LazyLock};
 
@@ -15,72 +15,72 @@ use milvaion_protocol::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::{DUE_TIME, JOB_ID, LATER_TIME, OCCURRENCE_ID, golden, least, occurrence};
+use crate::{DUE_TIME, JOB_ID, LATER_TIME, OCCURRENCE_ID, golden, minimal, occurrence};
 
 fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("../docs/protocol/{name}.schema.json"))
 }
 
-/// Each schema as it is checked in, by its name and by that of its type.
+/// The checked-in schemas, each with the name of its file and the title of its type.
 static FILES: LazyLock<Vec<(&str, String, Validator)>> = LazyLock::new(|| {
-    let files = schema::all().into_iter().map(|(name, made)| {
-        let title = made["title"].as_str().expect("a schema has its type's name").to_owned();
-        let text = fs::read_to_string(path(name)).unwrap_or_else(|_| made.to_string());
+    let files = schema::all().into_iter().map(|(name, generated)| {
+        let title = generated["title"].as_str().expect("a schema has a title").to_owned();
+        let text = fs::read_to_string(path(name)).unwrap_or_else(|_| generated.to_string());
         let file = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
         (name, title, jsonschema::validator_for(&file).unwrap_or_else(|error| panic!("{name}: {error}")))
     });
     files.collect()
 });
 
-/// Checks a golden against the schema of its type, if it has one of its own.
+/// Checks a golden against the schema of its type, if the type has one.
 #[track_caller]
-pub(crate) fn take<T>(json: &Value) {
+pub(crate) fn assert_valid<T>(json: &Value) {
     let name = std::any::type_name::<T>();
     let name = name.rsplit("::").next().unwrap_or(name);
     if let Some((file, _, schema)) = FILES.iter().find(|(_, title, _)| title == name) {
-        let wrong: Vec<String> = schema.iter_errors(json).map(|error| error.to_string()).collect();
-        assert!(wrong.is_empty(), "docs/protocol/{file}.schema.json refuses {json:#}: {wrong:?}");
+        let errors: Vec<String> = schema.iter_errors(json).map(|error| error.to_string()).collect();
+        assert!(errors.is_empty(), "docs/protocol/{file}.schema.json refuses {json:#}: {errors:?}");
     }
 }
 
 #[test]
-fn the_checked_in_schemas_are_what_the_types_say() {
+fn checked_in_schemas_match_the_types() {
     let update = std::env::var_os("UPDATE_SCHEMAS").is_some();
-    for (name, made) in schema::all() {
+    for (name, generated) in schema::all() {
         if update {
-            fs::write(path(name), format!("{made:#}\n")).expect("the file can be written");
+            fs::write(path(name), format!("{generated:#}\n")).expect("docs/protocol is writable");
         }
         let file = fs::read_to_string(path(name)).unwrap_or_default();
         assert!(
-            serde_json::from_str::<Value>(&file).is_ok_and(|file| file == made),
-            "docs/protocol/{name}.schema.json is not what the type says: run UPDATE_SCHEMAS=1 cargo test -p protocol \
-             --test wire, and read what changed: it is a contract"
+            serde_json::from_str::<Value>(&file).is_ok_and(|file| file == generated),
+            "docs/protocol/{name}.schema.json differs from its type: run UPDATE_SCHEMAS=1 cargo test \
+             -p milvaion-protocol --test wire and review the difference, because the schema is a contract"
         );
     }
-    let there = fs::read_dir(path("x").parent().expect("a folder")).expect("it can be read");
-    let there = there
+    let files = fs::read_dir(path("x").parent().expect("a folder")).expect("docs/protocol is readable");
+    let schemas = files
         .filter(|file| file.as_ref().is_ok_and(|file| file.file_name().to_string_lossy().ends_with(".schema.json")));
-    assert_eq!(there.count(), schema::all().len(), "a schema that nothing makes is in docs/protocol");
+    assert_eq!(schemas.count(), schema::all().len(), "docs/protocol has a schema that no type generates");
 }
 
 #[test]
-fn the_manual_names_every_schema_and_its_examples_hold() {
-    let manual = fs::read_to_string(path("x").with_file_name("README.md")).expect("the manual can be read");
+fn manual_links_schemas_and_its_examples_are_valid() {
+    let manual = fs::read_to_string(path("x").with_file_name("README.md")).expect("README.md is readable");
     let mut shown = 0;
     for (name, _, schema) in FILES.iter() {
         let link = format!("({name}.schema.json)");
         assert!(manual.contains(&link), "docs/protocol/README.md does not link to {name}.schema.json");
-        // An example stands in a block of its own, right below a comment that names its schema.
+        // An example is a JSON block directly below a comment with the name of its schema.
         for example in manual.split(&format!("<!-- {name} -->\n```json\n")).skip(1) {
             let text = example.split("```").next().unwrap_or_default();
             let json = serde_json::from_str(text).unwrap_or_else(|error| panic!("{name}: {error} in {text}"));
-            let wrong: Vec<String> = schema.iter_errors(&json).map(|error| error.to_string()).collect();
-            assert!(wrong.is_empty(), "the example of {name} is none: {wrong:?}\n{text}");
+            let errors: Vec<String> = schema.iter_errors(&json).map(|error| error.to_string()).collect();
+            assert!(errors.is_empty(), "an example of {name} is invalid: {errors:?}\n{text}");
             shown += 1;
         }
         assert!(manual.contains(&format!("<!-- {name} -->\n```json\n")), "{name} has no example in docs/protocol");
     }
-    assert_eq!(shown, manual.matches("```json").count(), "every example is checked against a schema");
+    assert_eq!(shown, manual.matches("```json").count(), "every example names its schema");
 }
 
 #[test]
@@ -101,9 +101,9 @@ fn headers() {
             "x-milvaion-cause": "poison", "x-death": [{ "reason": "rejected", "queue": "milvaion.jobs.mail.send" }],
         }),
     );
-    least(json!({}), &DeadLetterHeaders { cause: None, deaths: Vec::new() });
-    // The names are written twice, for an attribute cannot hold a constant.
-    let told = serde_json::to_string(&schema::all()).expect("it can be written");
+    minimal(json!({}), &DeadLetterHeaders { cause: None, deaths: Vec::new() });
+    // The header names are written twice, because a serde attribute cannot use a constant.
+    let all = serde_json::to_string(&schema::all()).expect("the schemas serialize");
     for name in [
         topology::HEADER_RETRY_COUNT,
         topology::HEADER_MAX_RETRIES,
@@ -111,20 +111,20 @@ fn headers() {
         topology::HEADER_REPUBLISH,
         topology::HEADER_CAUSE,
     ] {
-        assert!(told.contains(&format!("\"{name}\":{{")), "no schema tells of the header {name}");
+        assert!(all.contains(&format!("\"{name}\":{{")), "no schema has the header {name}");
     }
 }
 
-/// Checks that both the reader and the schema refuse something.
+/// Checks that both the reader and the schema refuse a message.
 #[track_caller]
 fn refused<T: DeserializeOwned>(name: &str, json: Value) {
-    assert!(serde_json::from_str::<T>(&json.to_string()).is_err(), "the reader takes {json}");
-    let (_, _, schema) = FILES.iter().find(|(file, ..)| *file == name).expect("there is such a schema");
-    assert!(!schema.is_valid(&json), "docs/protocol/{name}.schema.json takes {json}");
+    assert!(serde_json::from_str::<T>(&json.to_string()).is_err(), "the reader accepts {json}");
+    let (_, _, schema) = FILES.iter().find(|(file, ..)| *file == name).expect("a schema with this name");
+    assert!(!schema.is_valid(&json), "docs/protocol/{name}.schema.json accepts {json}");
 }
 
 #[test]
-fn what_a_reader_refuses_its_schema_refuses() {
+fn reader_and_schema_refuse_the_same() {
     let report = json!({ "occurrenceId": OCCURRENCE_ID, "instanceId": "w-1", "status": 2, "timestamp": LATER_TIME });
     let job = json!({
         "occurrenceId": OCCURRENCE_ID, "jobId": JOB_ID, "jobType": "send", "correlationId": OCCURRENCE_ID,
@@ -137,7 +137,7 @@ fn what_a_reader_refuses_its_schema_refuses() {
     };
     let without = |json: &Value, field: &str| {
         let mut json = json.clone();
-        json.as_object_mut().expect("an object").remove(field);
+        json.as_object_mut().expect("a JSON object").remove(field);
         json
     };
     for field in ["occurrenceId", "instanceId", "status", "timestamp"] {

@@ -1,4 +1,4 @@
-//! A calendar in words: what it blacks out, as short as a row of a list.
+//! A calendar in words: a summary of its blackouts, short enough for a table row.
 
 use std::collections::BTreeMap;
 
@@ -6,17 +6,17 @@ use chrono::{NaiveDate, NaiveTime};
 
 use super::{Calendar, WeeklyWindow};
 
-/// How many stretches of days are named; the others are counted.
+/// The maximum number of date ranges that are listed. The days of further ranges are counted.
 const MAX_NAMED_DATE_RANGES: usize = 3;
 
-/// The days of a week as people count them, each with its number in a [`WeeklyWindow`].
+/// The weekdays in display order, each with its number in a [`WeeklyWindow`].
 pub const WEEKDAYS: [(u8, &str); 7] =
     [(1, "Mon"), (2, "Tue"), (3, "Wed"), (4, "Thu"), (5, "Fri"), (6, "Sat"), (0, "Sun")];
 
 impl Calendar {
-    /// What it blacks out, as seen on `today`: days that are over are only counted.
+    /// Describes the blackouts as of `today`. Past days are counted only if no others are left.
     ///
-    /// As in `Sat, Sun all day; 2026-12-24 to 2026-12-26, 2027-01-01 and 4 more days`.
+    /// Example: `Sat, Sun all day; 2026-12-24 to 2026-12-26, 2027-01-01 and 4 more days`.
     #[must_use]
     pub fn describe(&self, today: NaiveDate) -> String {
         let mut parts: Vec<String> = self.weekly_windows().iter().map(|(times, days)| weekly(*times, days)).collect();
@@ -24,7 +24,7 @@ impl Calendar {
         parts.join("; ")
     }
 
-    /// The weekly windows by their times, each with the days it comes on, in the order of [`WEEKDAYS`].
+    /// Returns the weekly windows grouped by their times, each with its weekdays in the order of [`WEEKDAYS`].
     #[must_use]
     pub fn weekly_windows(&self) -> Vec<((NaiveTime, NaiveTime), Vec<u8>)> {
         let mut rows: BTreeMap<(NaiveTime, NaiveTime), Vec<u8>> = BTreeMap::new();
@@ -32,35 +32,35 @@ impl Calendar {
             rows.entry((*from, *to)).or_default().push(*weekday);
         }
         for days in rows.values_mut() {
-            days.sort_unstable_by_key(|day| place(*day));
+            days.sort_unstable_by_key(|day| weekday_index(*day));
             days.dedup();
         }
         rows.into_iter().collect()
     }
 
-    /// The days as stretches of days that follow each other: the first and the last of each.
+    /// Returns the days as ranges of consecutive days: the first and the last day of each.
     #[must_use]
     pub fn date_ranges(&self) -> Vec<(NaiveDate, NaiveDate)> {
         let mut dates = self.dates.clone();
         dates.sort_unstable();
-        let mut stretches: Vec<(NaiveDate, NaiveDate)> = Vec::new();
+        let mut ranges: Vec<(NaiveDate, NaiveDate)> = Vec::new();
         for date in dates {
-            match stretches.last_mut() {
+            match ranges.last_mut() {
                 Some((_, last)) if last.succ_opt() == Some(date) || *last == date => *last = date,
-                _ => stretches.push((date, date)),
+                _ => ranges.push((date, date)),
             }
         }
-        stretches
+        ranges
     }
 
     fn days(&self, today: NaiveDate) -> Option<String> {
         let coming: Vec<_> = self.date_ranges().into_iter().filter(|(_, last)| *last >= today).collect();
-        let over = self.dates.iter().filter(|day| **day < today).count();
+        let past = self.dates.iter().filter(|day| **day < today).count();
         if coming.is_empty() {
-            return match over {
+            return match past {
                 0 => None,
-                1 => Some("1 day that is over".into()),
-                n => Some(format!("{n} days that are over")),
+                1 => Some("1 past day".into()),
+                n => Some(format!("{n} past days")),
             };
         }
         let (named, others) = coming.split_at(coming.len().min(MAX_NAMED_DATE_RANGES));
@@ -76,13 +76,13 @@ impl Calendar {
     }
 }
 
-/// A stretch of days: one date, or the first and the last.
+/// Formats a date range: one date, or the first and the last date.
 #[must_use]
 pub fn format_date_range(first: NaiveDate, last: NaiveDate) -> String {
     if first == last { first.to_string() } else { format!("{first} to {last}") }
 }
 
-fn place(day: u8) -> usize {
+fn weekday_index(day: u8) -> usize {
     WEEKDAYS.iter().position(|(known, _)| *known == day).unwrap_or(WEEKDAYS.len())
 }
 
@@ -96,25 +96,25 @@ fn weekly((from, to): (NaiveTime, NaiveTime), weekdays: &[u8]) -> String {
     format!("{days} {}–{to}{next}", format_time_of_day(from))
 }
 
-/// The time of day, with seconds only where it has any.
+/// Formats a time of day, with seconds only if they are not zero.
 #[must_use]
 pub fn format_time_of_day(time: NaiveTime) -> String {
     let text = time.format("%H:%M:%S").to_string();
     text.strip_suffix(":00").map(str::to_owned).unwrap_or(text)
 }
 
-/// `Mon–Fri`, `Sat, Sun`, `Every day`. Three or more that follow each other become one stretch.
+/// Formats weekdays: `Mon–Fri`, `Sat, Sun`, `Every day`. Three or more consecutive days become a range.
 fn weekday_words(weekdays: &[u8]) -> String {
-    let word = |place: usize| WEEKDAYS.get(place).map_or("?", |(_, word)| *word);
-    let places: Vec<usize> = weekdays.iter().map(|day| place(*day)).collect();
-    if places.len() == WEEKDAYS.len() {
+    let word = |index: usize| WEEKDAYS.get(index).map_or("?", |(_, word)| *word);
+    let indexes: Vec<usize> = weekdays.iter().map(|day| weekday_index(*day)).collect();
+    if indexes.len() == WEEKDAYS.len() {
         return "Every day".into();
     }
     let mut words: Vec<String> = Vec::new();
-    for run in places.chunk_by(|one, next| one + 1 == *next) {
+    for run in indexes.chunk_by(|one, next| one + 1 == *next) {
         match run {
             [first, _, .., last] => words.push(format!("{}–{}", word(*first), word(*last))),
-            few => words.extend(few.iter().map(|place| word(*place).to_owned())),
+            few => words.extend(few.iter().map(|index| word(*index).to_owned())),
         }
     }
     words.join(", ")
@@ -125,11 +125,11 @@ mod tests {
     use super::*;
 
     fn day(text: &str) -> NaiveDate {
-        text.parse().expect("date")
+        text.parse().expect("a valid date")
     }
 
     fn calendar(dates: &[&str], windows: &[(u8, &str, &str)]) -> Calendar {
-        let time = |text: &str| text.parse().expect("time");
+        let time = |text: &str| text.parse().expect("a valid time");
         Calendar {
             name: "x".into(),
             zone: "UTC".into(),
@@ -146,20 +146,20 @@ mod tests {
     }
 
     #[test]
-    fn days_that_follow_each_other_are_one_stretch() {
+    fn consecutive_days_are_one_range() {
         assert_eq!(words(&["2026-12-26", "2026-12-24", "2026-12-25"], &[]), "2026-12-24 to 2026-12-26");
         assert_eq!(words(&["2026-12-24", "2027-01-01"], &[]), "2026-12-24, 2027-01-01");
     }
 
     #[test]
-    fn many_days_are_counted_and_those_that_are_over_are_not_named() {
+    fn many_days_are_counted_and_past_days_are_not_listed() {
         let dates = ["2026-01-01", "2026-12-24", "2027-01-01", "2027-03-01", "2027-05-01", "2027-05-02"];
         assert_eq!(words(&dates, &[]), "2026-12-24, 2027-01-01, 2027-03-01 and 2 more days");
-        assert_eq!(words(&["2026-01-01"], &[]), "1 day that is over");
+        assert_eq!(words(&["2026-01-01"], &[]), "1 past day");
     }
 
     #[test]
-    fn weekdays_with_the_same_times_are_told_together() {
+    fn weekdays_with_the_same_times_are_grouped() {
         let nights = [1, 2, 3, 4, 5].map(|weekday| (weekday, "22:00:00", "06:00:00"));
         assert_eq!(words(&[], &nights), "Mon–Fri 22:00–06:00 the next day");
         let weekend = [(0, "00:00:00", "00:00:00"), (6, "00:00:00", "00:00:00"), (1, "18:30:00", "00:00:00")];

@@ -1,7 +1,7 @@
-//! An expression as an English sentence, written from the bits it stands for.
+//! An expression as an English sentence, derived from its bits.
 //!
-//! The time of day is worded by `croner`; it is handed lists, and a step only where the step really is even all the way
-//! round, because `*/7` minutes are not "every 7 minutes". Days and months are worded here.
+//! `croner` words the time of day. It receives lists, and a step only if the step divides the field evenly, because
+//! `*/7` minutes is not "every 7 minutes". This module words the days and months.
 
 use croner::parser::{CronParser, Seconds};
 
@@ -24,7 +24,7 @@ const MONTH_NAMES: [&str; 12] = [
 
 const DAY_NAMES: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
-/// The sentence, with its full stop.
+/// Returns the sentence, with its full stop.
 pub(super) fn sentence(matcher: &CronMatcher) -> String {
     let mut sentence = time(matcher);
     match (month_days(matcher.month_days), week_days(matcher.week_days)) {
@@ -55,7 +55,7 @@ fn time(matcher: &CronMatcher) -> String {
     }
 }
 
-/// A field of the time as text: everything, an even step, or its values.
+/// Returns the text of a time field: `*`, an even step, or its values.
 fn part(bits: u64, size: u32) -> String {
     let even = |step: &u32| {
         size.is_multiple_of(*step) && (0..size).step_by(*step as usize).fold(0, |all, n| all | 1 << n) == bits
@@ -99,12 +99,12 @@ fn week_days(days: WeekDays) -> Option<String> {
     })
 }
 
-/// The set bits from `low` to `high`.
+/// Returns the set bits from `low` to `high`.
 fn values(bits: u64, low: u32, high: u32) -> impl Iterator<Item = u32> {
     (low..=high).filter(move |n| bits & (1 << n) != 0)
 }
 
-/// The set bits as text, three or more neighbours as a range.
+/// Returns the set bits as text. Three or more consecutive bits become a range.
 fn runs(bits: u64) -> Vec<String> {
     let mut texts = Vec::new();
     let mut n = 0;

@@ -1,14 +1,14 @@
-//! One field of an expression: what it may hold, and the bits it stands for.
+//! The parser of one field of an expression: the accepted forms, and the bits that they stand for.
 //!
-//! Every refusal begins with the field's name and ends with what was written, so that it can stand below the input as
-//! it is. Nothing is accepted because it happens to parse: a form that is not named here is refused.
+//! Every error begins with the name of the field and ends with the rejected text, so that a form can show it below the
+//! input. A form that is not listed here is rejected, even if it happens to parse.
 
 use super::{
     CronError,
     matcher::{MonthDays, WeekDays},
 };
 
-/// What a field may hold.
+/// The bounds and names of a field.
 pub(super) struct CronField {
     pub(super) name: &'static str,
     low: u32,
@@ -37,7 +37,7 @@ pub(super) const FIELD_NAMES: [&str; 6] = [
 ];
 
 impl CronField {
-    /// The bits of a field of numbers, names, lists, ranges and steps.
+    /// Parses a field of numbers, names, lists, ranges and steps into bits.
     pub(super) fn bits(&self, text: &str) -> Result<u64, CronError> {
         let (base, step) = split_step(text);
         if matches!(base, "*" | "?") {
@@ -55,7 +55,7 @@ impl CronField {
             let name = self.name;
             return Err(CronError(match whole {
                 "" => format!("{name} takes {}: got nothing", self.range()),
-                _ => format!("{name} has an empty place in its list: remove the extra comma from {whole}"),
+                _ => format!("{name} has an empty item in its list: remove the extra comma from {whole}"),
             }));
         }
         if item.starts_with(['*', '?']) && whole != item {
@@ -66,9 +66,9 @@ impl CronField {
         }
         let (base, step) = split_step(item);
         let (low, high) = match base.split_once('-') {
-            Some(("", _) | (_, "")) => return Err(self.refuse(item)),
+            Some(("", _) | (_, "")) => return Err(self.invalid(item)),
             Some((low, high)) => (self.value(low)?, self.value(high)?),
-            // A step after a single value goes on to the field's end; without one, the value is all.
+            // With a step, a single value starts a range to the end of the field.
             None => {
                 let value = self.value(base)?;
                 (value, if step.is_some() { self.high } else { value })
@@ -78,7 +78,7 @@ impl CronField {
         if low <= high {
             return Ok(spread(low, high, step));
         }
-        // Round the end: count on as if the field went on, then bring the values back. Sunday counts once, as 0.
+        // A wrapping range: count past the end of the field, then map the values back. Sunday counts once, as 0.
         let low = if self.high == 7 { low % 7 } else { low };
         let width = if self.high == 7 { 7 } else { self.high + 1 - self.low };
         if low <= high {
@@ -87,19 +87,19 @@ impl CronField {
         Ok((low..=high + width).step_by(step as usize).map(|n| 1 << (self.low + (n - self.low) % width)).sum())
     }
 
-    /// A number of one or two digits, or a name.
+    /// Parses a number of one or two digits, or a name.
     fn value(&self, text: &str) -> Result<u32, CronError> {
         if let Some(at) = self.names.iter().position(|name| name.eq_ignore_ascii_case(text)) {
             return Ok(at as u32 + self.low);
         }
-        number(text).filter(|n| (self.low..=self.high).contains(n)).ok_or_else(|| self.refuse(text))
+        number(text).filter(|n| (self.low..=self.high).contains(n)).ok_or_else(|| self.invalid(text))
     }
 
     fn step(&self, text: Option<&str>) -> Result<u32, CronError> {
         let Some(text) = text else { return Ok(1) };
         number(text)
             .filter(|n| (1..=self.high).contains(n))
-            .ok_or_else(|| CronError(format!("the step of {} takes 1–{}: got {}", self.name, self.high, shown(text))))
+            .ok_or_else(|| CronError(format!("the step of {} takes 1–{}: got {}", self.name, self.high, clip(text))))
     }
 
     fn range(&self) -> String {
@@ -109,12 +109,12 @@ impl CronField {
         }
     }
 
-    fn refuse(&self, got: &str) -> CronError {
-        CronError(format!("{} takes {}: got {}", self.name, self.range(), shown(got)))
+    fn invalid(&self, got: &str) -> CronError {
+        CronError(format!("{} takes {}: got {}", self.name, self.range(), clip(got)))
     }
 }
 
-/// The day-of-month field: also `L`, `L-n`, `LW`, `L-nW` and `nW`, each alone in its field.
+/// Parses the day-of-month field: also `L`, `L-n`, `LW`, `L-nW` and `nW`, each as the whole field.
 pub(super) fn month_days(text: &str) -> Result<MonthDays, CronError> {
     let bytes = text.as_bytes();
     let near = bytes.last().is_some_and(|last| last.eq_ignore_ascii_case(&b'W'));
@@ -122,55 +122,55 @@ pub(super) fn month_days(text: &str) -> Result<MonthDays, CronError> {
         let rest = if near { &text[1..text.len() - 1] } else { &text[1..] };
         let before = match rest.strip_prefix('-') {
             Some(digits) => number(digits).filter(|n| *n <= 30).ok_or_else(|| {
-                CronError(format!("day-of-month takes L-0 to L-30, days before the last: got {}", shown(text)))
+                CronError(format!("day-of-month takes L-0 to L-30, days before the last: got {}", clip(text)))
             })?,
             None if rest.is_empty() => 0,
-            None => return Err(alone(text)),
+            None => return Err(not_alone(text)),
         };
         return Ok(if near { MonthDays::WeekdayNearLast(before) } else { MonthDays::Last(before) });
     }
     if near {
         let day = &text[..text.len() - 1];
         if day.contains([',', '-', '/', '*', '?']) {
-            return Err(alone(text));
+            return Err(not_alone(text));
         }
         return MONTH_DAY_FIELD.value(day).map(MonthDays::WeekdayNear).map_err(|_| {
-            CronError(format!("day-of-month takes 1W–31W, the weekday nearest to that day: got {}", shown(text)))
+            CronError(format!("day-of-month takes 1W–31W, the weekday nearest to that day: got {}", clip(text)))
         });
     }
-    // A name in the wrong field has letters too, but others.
+    // A name that belongs to another field also has letters, but other ones.
     let special =
         |item: &str| item.contains(['L', 'l', 'W', 'w']) && item.bytes().all(|b| b"LlWw-/0123456789".contains(&b));
     if text.split(',').any(special) {
-        return Err(alone(text));
+        return Err(not_alone(text));
     }
     MONTH_DAY_FIELD.bits(text).map(|bits| MonthDays::Listed(bits as u32))
 }
 
-fn alone(text: &str) -> CronError {
+fn not_alone(text: &str) -> CronError {
     CronError(format!(
         "day-of-month takes L, L-3, LW, L-3W or 15W alone, not in a list, range or step: got {}",
-        shown(text)
+        clip(text)
     ))
 }
 
-/// The day-of-week field: also `5L` and `5#2`, each alone in its field.
+/// Parses the day-of-week field: also `5L` and `5#2`, each as the whole field.
 pub(super) fn week_days(text: &str) -> Result<WeekDays, CronError> {
     let combined = |part: &str| part.contains([',', '-', '/', '*', '?']);
-    let trouble = || {
+    let not_alone = || {
         CronError(format!(
             "day-of-week takes 5L or 5#2 with one day, alone, not in a list, range or step: got {}",
-            shown(text)
+            clip(text)
         ))
     };
     if let Some((day, nth)) = text.split_once('#') {
         if combined(day) || combined(nth) {
-            return Err(trouble());
+            return Err(not_alone());
         }
         let day = WEEK_DAY_FIELD.value(day)? % 7;
         return match number(nth) {
             Some(nth @ 1..=5) => Ok(WeekDays::Nth(day, nth)),
-            _ => Err(CronError(format!("day-of-week takes 1–5 after #: got {}", shown(nth)))),
+            _ => Err(CronError(format!("day-of-week takes 1–5 after #: got {}", clip(nth)))),
         };
     }
     if let Some(day) = text.strip_suffix(['L', 'l']) {
@@ -180,12 +180,12 @@ pub(super) fn week_days(text: &str) -> Result<WeekDays, CronError> {
             ));
         }
         if combined(day) {
-            return Err(trouble());
+            return Err(not_alone());
         }
-        return WEEK_DAY_FIELD.value(day).map(|day| WeekDays::Last(day % 7)).map_err(|_| WEEK_DAY_FIELD.refuse(text));
+        return WEEK_DAY_FIELD.value(day).map(|day| WeekDays::Last(day % 7)).map_err(|_| WEEK_DAY_FIELD.invalid(text));
     }
     let bits = WEEK_DAY_FIELD.bits(text)?;
-    // 7 is Sunday too.
+    // 7 is Sunday as well.
     Ok(WeekDays::Listed(((bits | bits >> 7) & 0x7f) as u32))
 }
 
@@ -200,7 +200,7 @@ fn spread(low: u32, high: u32, step: u32) -> u64 {
     (low..=high).step_by(step as usize).fold(0, |bits, n| bits | 1 << n)
 }
 
-/// One or two digits.
+/// Parses one or two digits.
 fn number(text: &str) -> Option<u32> {
     match text.as_bytes() {
         [one @ b'0'..=b'9'] => Some(u32::from(one - b'0')),
@@ -209,8 +209,8 @@ fn number(text: &str) -> Option<u32> {
     }
 }
 
-/// What was written, short enough for a sentence.
-fn shown(text: &str) -> &str {
+/// Truncates the rejected text for an error message.
+fn clip(text: &str) -> &str {
     match text {
         "" => "nothing",
         _ => text.char_indices().nth(40).map_or(text, |(end, _)| &text[..end]),

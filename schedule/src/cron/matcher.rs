@@ -1,44 +1,44 @@
-//! Which local times match: bits and a calendar, nothing else.
+//! The matching of local times: bits and calendar arithmetic, without zones.
 //!
-//! Local time is a number here: seconds since 1970-01-01T00:00:00 *by the wall clock*, so that the search needs neither
-//! allocation nor fallible arithmetic. A month is judged as a whole: its matching days are one 32-bit mask, made in a
-//! few instructions, and the search moves from month to month. The rarest pattern there is, a 29 February on a given
-//! weekday across a century without a leap year, is therefore found (or given up) after at most 41 steps.
+//! Local time is a number here: seconds since 1970-01-01T00:00:00 *on the local clock*. The search therefore needs
+//! neither allocation nor fallible arithmetic. It works month by month: the matching days of a month are a 32-bit mask,
+//! computed in a few instructions. The rarest pattern is 29 February on a given weekday, across a century without a
+//! leap year. It is found, or given up, after at most 41 steps.
 
 use chrono::{Datelike, NaiveDate};
 
-/// Seconds in a day of the wall clock.
+/// The seconds in a day of local time.
 const SECONDS_PER_DAY: i64 = 86_400;
 
-/// Days from 0001-01-01 to 1970-01-01, plus one: what chrono's day count adds to ours.
+/// The days from 0001-01-01 to 1970-01-01, plus one: the difference between chrono's day count and ours.
 const EPOCH_FROM_CE: i64 = 719_163;
 
-/// The first local time there is: 0001-01-01T00:00:00.
+/// The first supported local time: 0001-01-01T00:00:00.
 pub(crate) const MIN_LOCAL_TIME: i64 = -62_135_596_800;
 
-/// The last local time there is: 9999-12-31T23:59:59. The library whose dialect this is ends there too, and so does
-/// RFC 3339.
+/// The last supported local time: 9999-12-31T23:59:59. Cronos, the library that defines the dialect, ends there too,
+/// and so does RFC 3339.
 pub(crate) const MAX_LOCAL_TIME: i64 = 253_402_300_799;
 
-/// Days of the month that match.
+/// The matching days of the month.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MonthDays {
-    /// Bit `d` is day `d`.
+    /// A set of days, bit `d` for day `d`.
     Listed(u32),
-    /// So many days before the last one.
+    /// The day this many days before the last day of the month.
     Last(u32),
     /// The weekday (Monday to Friday) nearest to this day, in the same month.
     WeekdayNear(u32),
-    /// The weekday nearest to so many days before the last one.
+    /// The weekday nearest to the day this many days before the last day of the month.
     WeekdayNearLast(u32),
 }
 
-/// Days of the week that match; Sunday is 0.
+/// The matching days of the week; Sunday is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WeekDays {
-    /// Bit `d` is weekday `d`.
+    /// A set of weekdays, bit `d` for weekday `d`.
     Listed(u32),
-    /// The last such day of the month.
+    /// The last such weekday of the month.
     Last(u32),
     /// The `.1`-th weekday `.0` of the month.
     Nth(u32, u32),
@@ -50,7 +50,7 @@ pub(crate) const ANY_WEEKDAY: WeekDays = WeekDays::Listed(0x7f);
 /// Every day of the month.
 pub(crate) const ANY_MONTHDAY: MonthDays = MonthDays::Listed(0xffff_fffe);
 
-/// A pattern of local times. Bit `n` of a field stands for the value `n`; no field is empty.
+/// A pattern of local times. Bit `n` of a field stands for the value `n`. No field is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CronMatcher {
     pub(crate) seconds: u64,
@@ -62,12 +62,12 @@ pub(crate) struct CronMatcher {
 }
 
 impl CronMatcher {
-    /// The first matching local time at or after `from`; none when the calendar ends before.
+    /// Returns the first matching local time at or after `from`; none if the calendar ends before it.
     pub(crate) fn next(&self, from: i64) -> Option<i64> {
         self.search(from).0
     }
 
-    /// The same, and how many months were looked at.
+    /// Like [`next`](Self::next), with the number of months that were searched.
     fn search(&self, from: i64) -> (Option<i64>, u32) {
         let from = from.max(MIN_LOCAL_TIME);
         if from > MAX_LOCAL_TIME {
@@ -81,7 +81,7 @@ impl CronMatcher {
             return (Some(days * SECONDS_PER_DAY + i64::from(time)), 1);
         }
         let (mut year, mut number, mut steps) = (date.year(), date.month(), 1);
-        // In the first month only later days count.
+        // In the first month only the later days count.
         let mut mask = if date.day() >= 31 { 0 } else { month & (u32::MAX << (date.day() + 1)) };
         if self.months & (1 << number) == 0 {
             mask = 0;
@@ -108,9 +108,9 @@ impl CronMatcher {
         (found, steps)
     }
 
-    /// Whether any date at all matches. A month is known by its length and the weekday it begins with, and every such
-    /// pair comes round, so there are few to try.
-    pub(crate) fn can_fire(&self) -> bool {
+    /// Returns true if any date matches. Matching depends only on the length of a month and on the weekday of its first
+    /// day. All such pairs occur, so trying each of them is enough.
+    pub(crate) fn can_match(&self) -> bool {
         (1..=12).filter(|month| self.months & (1 << month) != 0).any(|month| {
             let lengths: &[u32] = match month {
                 2 => &[28, 29],
@@ -121,7 +121,7 @@ impl CronMatcher {
         })
     }
 
-    /// The first matching second of the day at or after `second`.
+    /// Returns the first matching second of the day at or after `second`.
     fn time(&self, second: u32) -> Option<u32> {
         let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
         let join = |hour: u32, minute: u32, second: u32| (hour * 60 + minute) * 60 + second;
@@ -138,7 +138,7 @@ impl CronMatcher {
         next_bit(self.hours, hour + 1).map(|hour| join(hour, first_bit(self.minutes), first_bit(self.seconds)))
     }
 
-    /// The matching days of a month, whether or not the month itself matches.
+    /// Returns the matching days of a month. The month itself is not checked.
     fn month_mask(&self, year: i32, month: u32) -> u32 {
         let length = match month {
             2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
@@ -150,7 +150,7 @@ impl CronMatcher {
         self.mask(first, length)
     }
 
-    /// The matching days of a month of `length` days that begins with the weekday `first`.
+    /// Returns the matching days of a month with `length` days whose first day is the weekday `first`.
     fn mask(&self, first: u32, length: u32) -> u32 {
         let listed = match self.month_days {
             MonthDays::Listed(bits) => bits,
@@ -161,9 +161,9 @@ impl CronMatcher {
         };
         let week = match self.week_days {
             WeekDays::Listed(bits) => {
-                // Turned so that the first of the month is bit 0, then laid side by side for five weeks.
-                let turned = u64::from((bits >> first | bits << (7 - first)) & 0x7f);
-                ((turned | turned << 7 | turned << 14 | turned << 21 | turned << 28) << 1) as u32
+                // Rotated so that the first of the month is bit 0, then repeated for five weeks.
+                let rotated = u64::from((bits >> first | bits << (7 - first)) & 0x7f);
+                ((rotated | rotated << 7 | rotated << 14 | rotated << 21 | rotated << 28) << 1) as u32
             }
             WeekDays::Last(day) => {
                 let last = (first + length - 1) % 7;
@@ -182,8 +182,8 @@ impl CronMatcher {
     }
 }
 
-/// The weekday nearest to `day`. It never leaves the month: a Saturday the 1st becomes Monday the 3rd, a Sunday at the
-/// end becomes the Friday before.
+/// Returns the weekday nearest to `day`, always in the same month. For Saturday the 1st it returns Monday the 3rd, for
+/// a Sunday at the end of the month the Friday before it.
 fn weekday_near(day: u32, first: u32, length: u32) -> u32 {
     match (first + day - 1) % 7 {
         6 if day == 1 => 3,
@@ -212,15 +212,16 @@ mod tests {
     use super::*;
     use crate::cron::CronExpression;
 
-    /// The longest search from any month of any year, for patterns chosen to be rare.
+    /// Bounds the longest search from many years, for patterns chosen to be rare.
     #[test]
-    fn no_search_looks_at_more_than_a_lifetime_of_months() {
+    fn search_is_bounded_for_rare_patterns() {
         for expression in
             ["0 0 29 2 MON", "0 0 29 2 SUN#5", "0 0 31 12 1#5", "0 0 L-30 * MON", "0 0 LW 2 1", "59 59 23 31 12 SAT"]
         {
             let matcher = *CronExpression::parse(expression).expect(expression).matcher();
             for year in (1..=9999).step_by(3) {
-                let from = NaiveDate::from_ymd_opt(year, 3, 1).expect("date").and_hms_opt(0, 0, 0).expect("time");
+                let from =
+                    NaiveDate::from_ymd_opt(year, 3, 1).expect("a valid date").and_hms_opt(0, 0, 0).expect("midnight");
                 let (_, steps) = matcher.search(from.and_utc().timestamp());
                 assert!(steps <= 132, "{expression} from {year}: {steps} months");
             }
@@ -228,15 +229,15 @@ mod tests {
     }
 
     #[test]
-    fn the_calendar_has_two_ends() {
-        let every = CronExpression::parse("* * * * * *").expect("valid");
+    fn search_ends_at_the_calendar_bounds() {
+        let every = CronExpression::parse("* * * * * *").expect("a valid expression");
         assert_eq!(every.matcher().next(i64::MIN), Some(MIN_LOCAL_TIME));
         assert_eq!(every.matcher().next(MAX_LOCAL_TIME), Some(MAX_LOCAL_TIME));
         assert_eq!(every.matcher().next(MAX_LOCAL_TIME + 1), None);
         assert_eq!(every.matcher().next(i64::MAX), None);
         assert_eq!(
             CronExpression::parse("0 0 29 2 *")
-                .expect("valid")
+                .expect("a valid expression")
                 .matcher()
                 .next(MAX_LOCAL_TIME - 3 * 365 * SECONDS_PER_DAY),
             None

@@ -1,4 +1,4 @@
-//! The dialect and the days that are not 24 hours long, by example.
+//! Examples of the dialect, and of days with 23 or 25 hours.
 
 use super::*;
 
@@ -8,25 +8,27 @@ fn refused(expression: &str) -> String {
 
 fn next(expression: &str, zone: &str, after: &str, count: usize) -> Vec<String> {
     let cron = CronExpression::parse(expression).expect(expression);
-    let zone: Tz = zone.parse().expect("zone");
-    let mut at: DateTime<Utc> = after.parse().expect("instant");
+    let zone: Tz = zone.parse().expect("a valid zone");
+    let mut at: DateTime<Utc> = after.parse().expect("a valid instant");
     let mut hits = Vec::new();
     for _ in 0..count {
-        at = cron.next_after(zone, at).expect("fires");
+        at = cron.next_after(zone, at).expect("a next due time");
         hits.push(at.with_timezone(&zone).to_rfc3339());
     }
     hits
 }
 
 #[test]
-fn a_refusal_names_the_field_and_the_remedy() {
+fn error_names_the_field_and_the_remedy() {
     assert_eq!(refused("0 0 * * 8"), "day-of-week takes 0–7 or SUN–SAT: got 8");
     assert_eq!(refused("60 * * * *"), "minute takes 0–59: got 60");
     assert_eq!(refused("* * MON * *"), "day-of-month takes 1–31: got MON");
     assert!(refused("*/60 * * * *").contains("the step of minute takes 1–59"));
-    assert!(refused("0 0 ,1 * *").contains("empty place"));
-    assert!(refused("* * *").contains("5 fields (minute hour day-of-month month day-of-week) or 6 (second first): got 3, month, day-of-week are missing"));
-    assert!(refused("0 0 30 2 *").contains("never fires"));
+    assert!(refused("0 0 ,1 * *").contains("empty item"));
+    assert!(refused("* * *").contains(
+        "5 fields (minute hour day-of-month month day-of-week) or 6 (second first): got 3; month, day-of-week are missing"
+    ));
+    assert!(refused("0 0 30 2 *").contains("never matches"));
     assert_eq!(refused("* * * * 5#6"), "day-of-week takes 1–5 after #: got 6");
     assert_eq!(
         refused("* * * * L"),
@@ -38,20 +40,20 @@ fn a_refusal_names_the_field_and_the_remedy() {
     assert!(refused("*,5 * * * *").contains("minute has a list with *: write * alone"));
     assert_eq!(refused("*/0 * * * *"), "the step of minute takes 1–59: got 0");
     assert_eq!(refused("0 0 1/32 * *"), "the step of day-of-month takes 1–31: got 32");
-    CronExpression::parse("? ? ? ? ?").expect("? is another way to write *");
+    CronExpression::parse("? ? ? ? ?").expect("? is equivalent to *");
     assert_eq!(refused("0 0 * jul-32 *"), "month takes 1–12 or JAN–DEC: got 32");
     assert_eq!(refused("007 * * * *"), "minute takes 0–59: got 007");
-    assert!(refused("@often").contains("not a macro: these are @every_second"));
+    assert!(refused("@often").contains("not a macro: the macros are @every_second"));
     assert!(refused(&"1,".repeat(200)).contains("256"));
-    assert!(refused("0 0 * *").contains("got 4, day-of-week is missing"));
-    assert!(refused("0 0 0 1 1 * 2027").contains("got 7, there is no year field"));
+    assert!(refused("0 0 * *").contains("got 4; day-of-week is missing"));
+    assert!(refused("0 0 0 1 1 * 2027").contains("got 7; there is no year field"));
     assert!(refused("0 9\n* * *").contains("line break"));
     assert!(refused("0 9\u{a0}* * *").contains("5 fields"));
     assert!(refused(" \t ").contains("empty"));
 }
 
 #[test]
-fn what_people_write_is_accepted() {
+fn common_expressions_are_accepted() {
     for expression in [
         "* * * * *",
         "*/15 9-17 * * MON-FRI",
@@ -68,16 +70,16 @@ fn what_people_write_is_accepted() {
 }
 
 #[test]
-fn both_days_restricted_means_both_must_match_and_is_said() {
+fn both_restricted_days_must_match_with_a_warning() {
     assert_eq!(
         next("0 0 13 * FRI", "UTC", "2026-01-01T00:00:00Z", 2),
         ["2026-02-13T00:00:00+00:00", "2026-03-13T00:00:00+00:00"]
     );
-    assert_eq!(CronExpression::parse("0 0 13 * FRI").expect("valid").warnings().len(), 1);
+    assert_eq!(CronExpression::parse("0 0 13 * FRI").expect("a valid expression").warnings().len(), 1);
 }
 
 #[test]
-fn a_time_in_the_gap_fires_right_after_it_once() {
+fn gap_moves_a_match_to_its_end_once() {
     assert_eq!(
         next("30 2 * * *", "Europe/Warsaw", "2027-03-27T12:00:00Z", 2),
         ["2027-03-28T03:00:00+02:00", "2027-03-29T02:30:00+02:00"]
@@ -89,7 +91,7 @@ fn a_time_in_the_gap_fires_right_after_it_once() {
 }
 
 #[test]
-fn a_time_that_exists_twice_fires_once_for_an_appointment() {
+fn fixed_pattern_matches_once_in_a_repeated_hour() {
     assert_eq!(
         next("30 2 * * *", "Europe/Warsaw", "2026-10-24T12:00:00Z", 2),
         ["2026-10-25T02:30:00+02:00", "2026-10-26T02:30:00+01:00"]
@@ -101,7 +103,7 @@ fn a_time_that_exists_twice_fires_once_for_an_appointment() {
 }
 
 #[test]
-fn a_rhythm_goes_on_through_the_repeated_hour() {
+fn interval_pattern_continues_through_a_repeated_hour() {
     assert_eq!(
         next("*/30 * * * *", "Europe/Warsaw", "2026-10-24T23:59:00Z", 6),
         [
@@ -116,7 +118,7 @@ fn a_rhythm_goes_on_through_the_repeated_hour() {
 }
 
 #[test]
-fn half_hour_shifts_work_too() {
+fn half_hour_shift_is_supported() {
     assert_eq!(
         next("*/15 1-2 * * *", "Australia/Lord_Howe", "2026-04-04T14:29:00Z", 5),
         [
@@ -130,7 +132,7 @@ fn half_hour_shifts_work_too() {
 }
 
 #[test]
-fn runs_are_strictly_increasing_around_every_change() {
+fn due_times_strictly_increase_around_clock_changes() {
     for zone in [
         "Europe/Warsaw",
         "America/St_Johns",
@@ -141,10 +143,10 @@ fn runs_are_strictly_increasing_around_every_change() {
     ] {
         for expression in ["*/20 * * * *", "30 2 * * *", "0 */2 * * *", "15,45 0-3 * * *"] {
             let cron = CronExpression::parse(expression).expect(expression);
-            let zone: Tz = zone.parse().expect("zone");
-            let mut at: DateTime<Utc> = "2026-01-01T00:00:00Z".parse().expect("instant");
+            let zone: Tz = zone.parse().expect("a valid zone");
+            let mut at: DateTime<Utc> = "2026-01-01T00:00:00Z".parse().expect("a valid instant");
             for _ in 0..2_000 {
-                let following = cron.next_after(zone, at).expect("fires");
+                let following = cron.next_after(zone, at).expect("a next due time");
                 assert!(following > at, "{expression} in {zone} after {at}");
                 at = following;
             }
@@ -153,15 +155,15 @@ fn runs_are_strictly_increasing_around_every_change() {
 }
 
 #[test]
-fn seconds_come_first_in_six_fields() {
+fn six_fields_begin_with_the_second() {
     assert_eq!(
         next("*/20 * * * * *", "UTC", "2026-01-01T00:00:01Z", 2),
         ["2026-01-01T00:00:20+00:00", "2026-01-01T00:00:40+00:00"]
     );
 }
 
-/// Each row: expression, zone, after, and what follows.
-fn table(rows: &[(&str, &str, &str, &[&str])]) {
+/// Checks rows of expression, zone, start, and the due times after it.
+fn assert_rows(rows: &[(&str, &str, &str, &[&str])]) {
     for (expression, zone, after, expected) in rows {
         assert_eq!(&next(expression, zone, after, expected.len()), expected, "{expression} in {zone}");
     }
@@ -195,13 +197,13 @@ fn month_ends_and_leap_years() {
 }
 
 #[test]
-fn centuries_years_and_weeks_end() {
+fn centuries_years_and_iso_weeks() {
     for (expression, after, expected) in [
-        // 2100 is no leap year, 2000 was one.
+        // 2100 is not a leap year, 2000 was one.
         ("0 1 28-29 2 *", "2099-03-01", vec!["2100-02-28", "2101-02-28"]),
         ("0 1 28-29 2 *", "1999-03-01", vec!["2000-02-28", "2000-02-29"]),
         ("0 1 1 1 *", "2026-12-31", vec!["2027-01-01", "2028-01-01"]),
-        // 2020 had 53 ISO weeks: Mondays go on through the turn of the year.
+        // 2020 had 53 ISO weeks; Mondays continue across the turn of the year.
         ("0 1 * * MON", "2020-12-22", vec!["2020-12-28", "2021-01-04"]),
         ("0 1 * * FRI-MON", "2026-12-31", vec!["2027-01-01", "2027-01-02", "2027-01-03", "2027-01-04", "2027-01-08"]),
         ("0 1 * * 5-7", "2026-12-31", vec!["2027-01-01", "2027-01-02", "2027-01-03", "2027-01-08"]),
@@ -214,16 +216,16 @@ fn centuries_years_and_weeks_end() {
 }
 
 #[test]
-fn odd_zones_have_no_rules_of_their_own() {
-    table(&[
-        // A gap at midnight: the day begins at one.
+fn unusual_zones_need_no_special_cases() {
+    assert_rows(&[
+        // A gap at midnight: the day begins at 01:00.
         (
             "30 0 * * *",
             "Africa/Cairo",
             "2026-04-23T12:00:00Z",
             &["2026-04-24T01:00:00+03:00", "2026-04-25T00:30:00+03:00"],
         ),
-        // A fold at midnight: 23:00 to 24:00 comes twice on the same date.
+        // A fold at midnight: 23:00 to 24:00 occurs twice on the same date.
         (
             "30 23 * * *",
             "America/Santiago",
@@ -236,7 +238,7 @@ fn odd_zones_have_no_rules_of_their_own() {
             "2026-10-31T12:00:00Z",
             &["2026-11-01T00:00:00-04:00", "2026-11-02T00:00:00-05:00"],
         ),
-        // A whole date that never was, and the match it left to the first instant after it.
+        // A skipped date: its match moves to the first instant after it.
         (
             "0 9 * * *",
             "Pacific/Apia",
@@ -249,7 +251,7 @@ fn odd_zones_have_no_rules_of_their_own() {
             "2011-12-29T12:00:00Z",
             &["2011-12-31T00:00:00+14:00", "2012-01-01T00:00:00+14:00"],
         ),
-        // Two hours at once.
+        // A shift of two hours.
         (
             "*/30 * * * *",
             "Antarctica/Troll",
@@ -262,7 +264,7 @@ fn odd_zones_have_no_rules_of_their_own() {
             "2026-10-24T12:00:00Z",
             &["2026-10-25T01:30:00+02:00", "2026-10-25T02:30:00+02:00", "2026-10-26T01:30:00+00:00"],
         ),
-        // Ramadan: back in February, forward in March.
+        // Ramadan: clocks go back in February and forward in March.
         (
             "30 2 * * *",
             "Africa/Casablanca",
@@ -275,14 +277,14 @@ fn odd_zones_have_no_rules_of_their_own() {
             "2026-03-21T12:00:00Z",
             &["2026-03-22T03:00:00+01:00", "2026-03-23T02:30:00+01:00"],
         ),
-        // A gap that ends the date: what was due at 23:30 on Saturday comes with Sunday's first instant.
+        // A gap at the end of a date: the match at 23:30 on Saturday moves to the first instant of Sunday.
         (
             "30 23 * * *",
             "America/Nuuk",
             "2026-03-27T12:00:00Z",
             &["2026-03-27T23:30:00-02:00", "2026-03-29T00:00:00-01:00", "2026-03-29T23:30:00-01:00"],
         ),
-        // A rhythm whose first pass has nothing left when the second begins, asked from before the fold.
+        // An interval pattern without a match left in the first pass, searched from before the fold.
         (
             "45 */1 * * *",
             "Europe/Warsaw",
@@ -299,33 +301,33 @@ fn odd_zones_have_no_rules_of_their_own() {
 }
 
 #[test]
-fn an_instant_counts_inclusively_when_its_wall_clock_matches() {
-    let at = |text: &str| text.parse::<DateTime<Utc>>().expect("instant");
-    let warsaw: Tz = "Europe/Warsaw".parse().expect("zone");
-    let daily = CronExpression::parse("30 2 * * *").expect("valid");
+fn next_from_includes_a_matching_instant() {
+    let at = |text: &str| text.parse::<DateTime<Utc>>().expect("a valid instant");
+    let warsaw: Tz = "Europe/Warsaw".parse().expect("a valid zone");
+    let daily = CronExpression::parse("30 2 * * *").expect("a valid expression");
     assert_eq!(daily.next_from(warsaw, at("2026-10-25T00:30:00Z")), Some(at("2026-10-25T00:30:00Z")));
-    // The second pass is no fire of an appointment, and the end of the gap shows another time than the one asked for.
+    // A fixed pattern does not match in the second pass, and the end of a gap shows another local time.
     assert_eq!(daily.next_from(warsaw, at("2026-10-25T01:30:00Z")), Some(at("2026-10-26T01:30:00Z")));
     assert_eq!(daily.next_from(warsaw, at("2027-03-28T01:00:00Z")), Some(at("2027-03-29T00:30:00Z")));
     assert_eq!(daily.next_from(warsaw, at("2027-03-28T00:59:59.5Z")), Some(at("2027-03-28T01:00:00Z")));
 }
 
 #[test]
-fn the_ends_of_time_are_reached_without_a_panic() {
-    let every = CronExpression::parse("* * * * * *").expect("valid");
+fn calendar_bounds_do_not_panic() {
+    let every = CronExpression::parse("* * * * * *").expect("a valid expression");
     for zone in ["UTC", "Pacific/Kiritimati", "America/Adak", "Asia/Manila", "Europe/Amsterdam"] {
-        let zone: Tz = zone.parse().expect("zone");
+        let zone: Tz = zone.parse().expect("a valid zone");
         assert_eq!(every.next_after(zone, DateTime::<Utc>::MAX_UTC), None);
-        let first = every.next_after(zone, DateTime::<Utc>::MIN_UTC).expect("fires");
+        let first = every.next_after(zone, DateTime::<Utc>::MIN_UTC).expect("a next due time");
         assert!(first.timestamp() >= matcher::MIN_LOCAL_TIME && first.timestamp() < matcher::MIN_LOCAL_TIME + 86_400);
     }
-    let last = "9999-12-31T23:59:59Z".parse().expect("instant");
+    let last = "9999-12-31T23:59:59Z".parse().expect("a valid instant");
     assert_eq!(every.next_after(Tz::UTC, last), None);
     assert_eq!(every.next_from(Tz::UTC, last), Some(last));
 }
 
 #[test]
-fn words_say_what_the_bits_say() {
+fn description_matches_the_bits() {
     for (expression, words) in [
         ("* * * * *", "Every minute."),
         ("* * * * * *", "Every second."),
@@ -344,6 +346,6 @@ fn words_say_what_the_bits_say() {
     ] {
         assert_eq!(CronExpression::parse(expression).expect(expression).describe(), words, "{expression}");
     }
-    // A step that is not even round the hour is no "every": its minutes are listed.
-    assert!(CronExpression::parse("*/25 * * * *").expect("valid").describe().contains("0, 25, and 50"));
+    // A step that does not divide the hour is not worded as "every"; its minutes are listed.
+    assert!(CronExpression::parse("*/25 * * * *").expect("a valid expression").describe().contains("0, 25, and 50"));
 }

@@ -1,36 +1,36 @@
-//! The rules that are a choice between words: about missed fires, overlaps, blackouts and runs that are lost.
+//! The policies: rules that are a choice of one word, for misfires, overlap, blackouts and lost runs.
 //!
-//! Each word is the same in definitions, in the database and in forms, and comes with what it means for people. The first
-//! of each is what happens unless a job says otherwise.
+//! Each word is the same in definitions, in the database and in forms, and has a label for display. The first value of
+//! each policy is its default.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal, $says:literal;)+ }) => {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal, $label:literal;)+ }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum $name { $($(#[$vdoc])* $variant,)+ }
 
         impl $name {
-            /// All of them, the default first.
+            /// All values, the default first.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
 
-            /// The word in definitions, in the database and in forms.
+            /// Returns the word in definitions, in the database and in forms.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $word,)+ }
             }
 
-            /// What it means, for people.
+            /// Returns the label for display.
             #[must_use]
             pub const fn label(self) -> &'static str {
-                match self { $(Self::$variant => $says,)+ }
+                match self { $(Self::$variant => $label,)+ }
             }
 
-            /// The one behind a [`as_str`](Self::as_str).
+            /// Returns the value of an [`as_str`](Self::as_str) word.
             #[must_use]
             pub fn parse(word: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|one| one.as_str() == word)
@@ -50,35 +50,35 @@ macro_rules! words {
 }
 
 words! {
-    /// What becomes of fires that were missed while no scheduler was there.
+    /// The policy for misfires: due times that were missed while no scheduler was running.
     MisfirePolicy {
-        /// One occurrence stands for all of them.
+        /// One occurrence runs for all of them.
         #[default]
-        FireOnce = "fire_once", "Run once for all missed fires";
-        /// None is made up for; a Skipped row says how many there were.
-        Skip = "skip", "Skip what was missed";
-        /// Each is made up for, as far as limit and window allow.
-        CatchUp = "catch_up", "Run each missed fire";
+        FireOnce = "fire_once", "Run once for all missed due times";
+        /// None of them runs. One Skipped occurrence names their number.
+        Skip = "skip", "Skip missed due times";
+        /// Each of them runs, within the catch-up limit and window.
+        CatchUp = "catch_up", "Run each missed due time";
     }
 }
 
 words! {
-    /// What becomes of a fire while the previous occurrence is still open.
+    /// The overlap policy: the policy for a due time while the previous occurrence is open.
     OverlapPolicy {
-        /// It runs beside it.
+        /// Both run concurrently.
         #[default]
-        Allow = "allow", "Run beside it";
-        /// It does not run; a Skipped row says why.
-        Skip = "skip", "Skip this fire";
-        /// It waits until the previous one has ended.
-        Queue = "queue", "Wait for it to end";
-        /// The previous one is cancelled; this one starts when that has ended.
-        Replace = "replace", "Cancel it and take its place";
+        Allow = "allow", "Run concurrently";
+        /// The new occurrence is Skipped, with the reason as its note.
+        Skip = "skip", "Skip the new run";
+        /// The new occurrence waits until the previous one has ended.
+        Queue = "queue", "Wait for the previous run to end";
+        /// The previous occurrence is cancelled. The new one starts when that has ended.
+        Replace = "replace", "Cancel the previous run, then start";
     }
 }
 
 impl OverlapPolicy {
-    /// The wire number, as the database keeps it.
+    /// Returns the number of the policy in the database.
     #[must_use]
     pub const fn code(self) -> i16 {
         match self {
@@ -89,7 +89,7 @@ impl OverlapPolicy {
         }
     }
 
-    /// The policy of a number; unknown ones are `Allow`.
+    /// Returns the policy of a number. Unknown numbers are `Allow`.
     #[must_use]
     pub const fn from_code(code: i16) -> Self {
         match code {
@@ -102,23 +102,23 @@ impl OverlapPolicy {
 }
 
 words! {
-    /// What becomes of a fire that falls into a blackout of one of the job's calendars.
+    /// The policy for a due time in a blackout of one of the job's calendars.
     BlackoutPolicy {
-        /// It is left out.
+        /// The due time is skipped.
         #[default]
-        Skip = "skip", "Leave the fire out";
-        /// It runs when the blackout ends; several become one.
+        Skip = "skip", "Skip the due time";
+        /// The job runs when the blackout ends. Several due times become one.
         Postpone = "postpone", "Run when the blackout ends";
     }
 }
 
 words! {
-    /// What becomes of an occurrence whose worker fell silent.
+    /// The policy for lost runs: attempts whose worker stopped sending heartbeats.
     LostRunPolicy {
-        /// It is queued again as the next attempt.
+        /// The occurrence is requeued as the next attempt.
         #[default]
-        Requeue = "requeue", "Run it again on another worker";
-        /// It stays Unknown for a while, then counts as failed.
+        Requeue = "requeue", "Run again as the next attempt";
+        /// The occurrence stays Unknown for a while and then counts as failed.
         Fail = "fail", "Do not run it again";
     }
 }
@@ -128,14 +128,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_lead_back() {
+    fn words_round_trip() {
         for misfire in MisfirePolicy::ALL {
             assert_eq!(MisfirePolicy::parse(misfire.as_str()), Some(*misfire));
         }
         for overlap in OverlapPolicy::ALL {
             assert_eq!(OverlapPolicy::parse(overlap.as_str()), Some(*overlap));
             assert_eq!(OverlapPolicy::from_code(overlap.code()), *overlap);
-            let json = serde_json::to_string(overlap).expect("writes");
+            let json = serde_json::to_string(overlap).expect("the value serializes");
             assert_eq!(json, format!("{:?}", overlap.as_str()));
         }
     }

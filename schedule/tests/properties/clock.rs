@@ -1,4 +1,4 @@
-//! Zones, the changes of their clocks, and the fires expected around one, found by walking minute by minute.
+//! Zones, their clock changes, and the expected due times around a change, computed minute by minute.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -7,7 +7,8 @@ use chrono_tz::Tz;
 
 use crate::pattern::CronPattern;
 
-/// Half hours, quarter hours, midnight changes, Ramadan, two hours, missing days, abolished and doubled summer times.
+/// Zones with half-hour and quarter-hour offsets, changes at midnight, Ramadan, shifts of two hours, skipped days, and
+/// abolished or doubled summer time.
 pub(crate) const ZONES: [&str; 52] = [
     "Africa/Cairo",
     "Africa/Casablanca",
@@ -76,7 +77,7 @@ pub(crate) struct ClockMinute {
     pub(crate) at: DateTime<Utc>,
     pub(crate) shows: NaiveDateTime,
     pub(crate) first_pass: bool,
-    /// The local minutes that the clock jumped over to get here.
+    /// The local minutes that the clock skipped before this minute.
     pub(crate) skipped: Vec<NaiveDateTime>,
 }
 
@@ -86,7 +87,7 @@ pub(crate) struct ClockWindow {
     pub(crate) minutes: Vec<ClockMinute>,
 }
 
-/// Six days, minute by minute, with the change in their middle.
+/// Returns six days, minute by minute, with the change in the middle.
 pub(crate) fn window(zone: Tz, change: DateTime<Utc>) -> ClockWindow {
     let mut seen = HashSet::new();
     let mut minutes: Vec<ClockMinute> = Vec::with_capacity(6 * 1440);
@@ -107,15 +108,15 @@ pub(crate) fn window(zone: Tz, change: DateTime<Utc>) -> ClockWindow {
 }
 
 impl ClockWindow {
-    /// The first `count` fires at or after the `start`-th minute plus `seconds`; there itself a fire that only stands in
-    /// for skipped minutes counts when `stand_in` says so.
-    pub(crate) fn fires(
+    /// Returns the first `count` due times at or after the `start`-th minute plus `seconds`. At that point itself, a
+    /// due time that only replaces skipped minutes counts if `gap_counts` is true.
+    pub(crate) fn due_times(
         &self,
         pattern: &CronPattern,
         start: usize,
         seconds: u32,
         count: usize,
-        stand_in: bool,
+        gap_counts: bool,
     ) -> Vec<DateTime<Utc>> {
         let from = self.minutes[start].at + Duration::seconds(i64::from(seconds));
         let table = |set: &BTreeSet<u32>| (0..60).map(|n| set.contains(&n)).collect::<Vec<bool>>();
@@ -126,28 +127,28 @@ impl ClockWindow {
                 && hours[shown.hour() as usize]
                 && *dates.entry(shown.date()).or_insert_with(|| pattern.date_matches(shown.date()))
         };
-        let mut fires = Vec::new();
+        let mut due_times = Vec::new();
         for minute in &self.minutes[start..] {
             let mut here = BTreeSet::new();
-            if (stand_in || minute.at > from) && minute.skipped.iter().any(|shown| matches(*shown)) {
+            if (gap_counts || minute.at > from) && minute.skipped.iter().any(|shown| matches(*shown)) {
                 here.insert(minute.at);
             }
-            if (pattern.rhythm || minute.first_pass) && matches(minute.shows) {
+            if (pattern.interval || minute.first_pass) && matches(minute.shows) {
                 here.extend(pattern.seconds.iter().map(|second| minute.at + Duration::seconds(i64::from(*second))));
             }
-            fires.extend(here.into_iter().filter(|at| *at >= from));
-            if fires.len() >= count {
+            due_times.extend(here.into_iter().filter(|at| *at >= from));
+            if due_times.len() >= count {
                 break;
             }
         }
-        fires.truncate(count);
-        fires
+        due_times.truncate(count);
+        due_times
     }
 }
 
-/// The changes of a zone's clock between two years.
+/// Returns the clock changes of a zone between two years.
 pub(crate) fn changes(zone: Tz, years: std::ops::Range<i32>) -> Vec<DateTime<Utc>> {
-    let year = |year| NaiveDate::from_ymd_opt(year, 1, 1).expect("date").and_time(NaiveTime::MIN).and_utc();
+    let year = |year| NaiveDate::from_ymd_opt(year, 1, 1).expect("a valid date").and_time(NaiveTime::MIN).and_utc();
     let (mut at, end, mut found) = (year(years.start), year(years.end), Vec::new());
     while at < end {
         let next = at + Duration::hours(12);
@@ -160,7 +161,8 @@ pub(crate) fn changes(zone: Tz, years: std::ops::Range<i32>) -> Vec<DateTime<Utc
     found
 }
 
-/// Every change from 2024 to 2030; for zones that have none then, their last four before; and three lost days.
+/// Returns every change from 2024 to 2030. For zones without one, returns their last four changes before; also three
+/// skipped days.
 pub(crate) fn all_changes() -> Vec<(Tz, DateTime<Utc>)> {
     let of = |name: &&str| {
         let zone = zone(name);

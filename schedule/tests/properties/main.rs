@@ -1,9 +1,9 @@
-//! What holds for every expression in every zone.
+//! Properties of every expression in every zone.
 //!
-//! The expected fires are worked out by walking minute by minute through the days around a change of the clock, from the
-//! rules as `docs/SCHEDULES.md` writes them: a minute that does not exist fires at the first one after it, a minute that
-//! comes twice fires on its first pass unless the pattern is a rhythm. Sets of values are counted out one by one. None of
-//! this shares a line with the product.
+//! The expected due times are computed by walking minute by minute through the days around a clock change, by the rules
+//! of `docs/SCHEDULES.md`: a minute that does not exist is due at the first one after it, and a minute that occurs
+//! twice is due in its first pass, unless the pattern is an interval. Sets of values are enumerated. None of this
+//! shares code with the crate.
 
 mod clock;
 mod pattern;
@@ -27,7 +27,7 @@ fn runner(cases: u32) -> TestRunner {
 }
 
 #[test]
-fn no_match_is_skipped_and_none_invented_around_any_change() {
+fn due_times_around_clock_changes_are_exact() {
     let mut count = 0;
     for (zone, change) in all_changes() {
         let window = window(zone, change);
@@ -36,12 +36,12 @@ fn no_match_is_skipped_and_none_invented_around_any_change() {
         runner(20)
             .run(&case, |(pattern, start, second, strictly)| {
                 let Ok(cron) = CronExpression::parse(&pattern.text) else {
-                    // Refused only when it can never fire: then it does not fire here either.
-                    prop_assert!(window.fires(&pattern, 0, 0, 1, true).is_empty(), "{} was refused", pattern.text);
+                    // An expression is refused only if it never matches, so the walk must find no due time either.
+                    prop_assert!(window.due_times(&pattern, 0, 0, 1, true).is_empty(), "{} was refused", pattern.text);
                     return Ok(());
                 };
-                prop_assert_eq!(cron.is_interval(), pattern.rhythm);
-                let expected = window.fires(&pattern, start, second, 8, strictly);
+                prop_assert_eq!(cron.is_interval(), pattern.interval);
+                let expected = window.due_times(&pattern, start, second, 8, strictly);
                 let mut at = window.minutes[start].at + Duration::seconds(i64::from(second));
                 if strictly {
                     at -= Duration::milliseconds(1);
@@ -53,12 +53,12 @@ fn no_match_is_skipped_and_none_invented_around_any_change() {
                     } else {
                         cron.next_from(window.zone, at)
                     };
-                    at = next.expect("fires");
+                    at = next.expect("a next due time");
                     found.push(at);
                 }
                 prop_assert_eq!(&found, &expected, "{} in {} around {}", pattern.text, window.zone, window.change);
                 if expected.len() < 8 {
-                    // The walk ended with the window: so must the answers.
+                    // The walk ended with the window, so the next due time is not inside it.
                     let end = window.minutes[window.minutes.len() - 1].at + Duration::minutes(1);
                     let next = if found.is_empty() && !strictly {
                         cron.next_from(window.zone, at)
@@ -76,8 +76,8 @@ fn no_match_is_skipped_and_none_invented_around_any_change() {
 }
 
 #[test]
-fn every_date_that_matches_is_found_and_no_other() {
-    let from = NaiveDate::from_ymd_opt(1890, 1, 1).expect("date");
+fn matching_dates_are_exact() {
+    let from = NaiveDate::from_ymd_opt(1890, 1, 1).expect("a valid date");
     runner(8_000)
         .run(&(pattern(), 0..110_000_i64), |(pattern, days)| {
             let Ok(cron) = CronExpression::parse(&format!("0 0 {}", pattern.days)) else { return Ok(()) };
@@ -86,7 +86,7 @@ fn every_date_that_matches_is_found_and_no_other() {
                 start.iter_days().take(500).filter(|date| pattern.date_matches(*date)).take(3).collect();
             let mut at = start.and_time(NaiveTime::MIN).and_utc() - Duration::seconds(1);
             for date in &expected {
-                at = cron.next_after(Tz::UTC, at).expect("fires");
+                at = cron.next_after(Tz::UTC, at).expect("a next due time");
                 prop_assert_eq!(at, date.and_time(NaiveTime::MIN).and_utc(), "{} from {}", pattern.days, start);
             }
             if expected.len() < 3 {
@@ -99,7 +99,7 @@ fn every_date_that_matches_is_found_and_no_other() {
 }
 
 #[test]
-fn fires_increase_strictly_and_the_next_is_the_same_until_it_comes() {
+fn due_times_increase_and_the_next_is_stable() {
     let seconds = prop_oneof![
         6 => 1_577_836_800..1_924_992_000_i64,
         2 => -2_208_988_800..4_102_444_800_i64,
@@ -110,7 +110,7 @@ fn fires_increase_strictly_and_the_next_is_the_same_until_it_comes() {
         .run(&case, |(pattern, name, seconds, nanos, part)| {
             let Ok(cron) = CronExpression::parse(&pattern.text) else { return Ok(()) };
             let zone = zone(name);
-            let after = DateTime::from_timestamp(seconds, nanos).expect("instant");
+            let after = DateTime::from_timestamp(seconds, nanos).expect("a valid instant");
             let Some(next) = cron.next_after(zone, after) else {
                 prop_assert!(after.year() > 9900, "{} ends after {after}", pattern.text);
                 return Ok(());
@@ -122,7 +122,7 @@ fn fires_increase_strictly_and_the_next_is_the_same_until_it_comes() {
                 let again = cron.next_after(zone, between);
                 prop_assert_eq!(again, Some(next), "{} in {} from {}", pattern.text, name, between);
             }
-            // A fire that stands in for a time in the gap does not count where it stands.
+            // At a due time that replaces times in a gap, the local time does not match.
             let jumped = offset(zone, next) > offset(zone, next - Duration::seconds(1));
             prop_assert!(jumped || cron.next_from(zone, next) == Some(next));
             prop_assert_eq!(cron.next_from(zone, next - Duration::nanoseconds(1)), Some(next));
@@ -133,28 +133,28 @@ fn fires_increase_strictly_and_the_next_is_the_same_until_it_comes() {
 }
 
 #[test]
-fn a_fixed_daily_job_runs_exactly_once_for_each_local_date() {
+fn fixed_daily_job_is_due_once_per_local_date() {
     for (zone, change) in all_changes() {
         runner(8)
             .run(&(0..24_u32, 0..60_u32), |(hour, minute)| {
-                let cron = CronExpression::parse(&format!("{minute} {hour} * * *")).expect("valid");
-                let due = NaiveTime::from_hms_opt(hour, minute, 0).expect("time");
+                let cron = CronExpression::parse(&format!("{minute} {hour} * * *")).expect("a valid expression");
+                let due = NaiveTime::from_hms_opt(hour, minute, 0).expect("a valid time");
                 let mut at = change - Duration::days(3);
-                let mut served: Vec<NaiveDate> = Vec::new();
+                let mut dates: Vec<NaiveDate> = Vec::new();
                 while at < change + Duration::days(2) {
-                    at = cron.next_after(zone, at).expect("fires");
+                    at = cron.next_after(zone, at).expect("a next due time");
                     let shows = at.with_timezone(&zone).naive_local();
-                    // A run at another time than the one asked for stands in for a time in the gap before it, which may
-                    // have been on the day before, or on the one that never was.
+                    // A due time at another local time replaces a time in the gap before it, which may be on the day
+                    // before or on a skipped day.
                     let date = if shows.time() >= due { shows.date() } else { shows.date() - Duration::days(1) };
-                    served.push(date);
+                    dates.push(date);
                 }
-                let lost = chrono::Days::new(u64::from(served.len() == 5));
-                let mut expected = served[0];
-                for date in &served {
+                let skipped = chrono::Days::new(u64::from(dates.len() == 5));
+                let mut expected = dates[0];
+                for date in &dates {
                     prop_assert!(
-                        *date == expected || *date == expected + lost,
-                        "{hour}:{minute} in {}: {served:?}",
+                        *date == expected || *date == expected + skipped,
+                        "{hour}:{minute} in {}: {dates:?}",
                         zone
                     );
                     expected = *date + Duration::days(1);
@@ -166,8 +166,8 @@ fn a_fixed_daily_job_runs_exactly_once_for_each_local_date() {
 }
 
 #[test]
-fn an_hourly_job_runs_as_many_times_as_the_day_has_hours() {
-    let cron = CronExpression::parse("0 * * * *").expect("valid");
+fn hourly_job_is_due_once_per_hour_of_the_day() {
+    let cron = CronExpression::parse("0 * * * *").expect("a valid expression");
     let mut seen = BTreeSet::new();
     for (zone, change) in all_changes() {
         let before = offset(zone, change - Duration::seconds(1));
@@ -179,12 +179,12 @@ fn an_hourly_job_runs_as_many_times_as_the_day_has_hours() {
         let mut at = change - Duration::days(3);
         let mut runs: BTreeMap<NaiveDate, i32> = BTreeMap::new();
         while at < change + Duration::days(3) {
-            at = cron.next_after(zone, at).expect("fires");
+            at = cron.next_after(zone, at).expect("a next due time");
             *runs.entry(at.with_timezone(&zone).date_naive()).or_default() += 1;
         }
-        // The first and the last date are cut off by the window.
-        let whole: Vec<i32> = runs.values().copied().skip(1).take(runs.len() - 2).collect();
-        let odd: Vec<i32> = whole.iter().copied().filter(|runs| *runs != 24).collect();
+        // The window cuts off the first and the last date.
+        let complete: Vec<i32> = runs.values().copied().skip(1).take(runs.len() - 2).collect();
+        let odd: Vec<i32> = complete.iter().copied().filter(|runs| *runs != 24).collect();
         assert_eq!(odd, [24 - shift / 3600], "{} at {}: {runs:?}", zone, change);
         seen.extend(odd);
     }
@@ -192,7 +192,7 @@ fn an_hourly_job_runs_as_many_times_as_the_day_has_hours() {
 }
 
 #[test]
-fn reading_never_panics_whatever_is_written() {
+fn parsing_never_panics() {
     let piece = select(vec![
         "*",
         "?",
@@ -246,7 +246,7 @@ fn reading_never_panics_whatever_is_written() {
                     let _ = cron.next_from(zone(name), after);
                     prop_assert!(cron.describe().ends_with('.'), "{text}: {}", cron.describe());
                 }
-                Err(refusal) => prop_assert!(!refusal.0.is_empty() && refusal.0.chars().count() < 300, "{}", refusal.0),
+                Err(error) => prop_assert!(!error.0.is_empty() && error.0.chars().count() < 300, "{}", error.0),
             }
             Ok(())
         })

@@ -1,11 +1,11 @@
-//! Expressions with a meaning of their own: the text, and the values it stands for, counted out one by one.
+//! Random expressions together with the values that they stand for, enumerated independently of the parser.
 
 use std::collections::BTreeSet;
 
 use chrono::{Datelike, Duration, NaiveDate};
 use proptest::prelude::*;
 
-/// A field's text and the values it stands for, counted out.
+/// The text of a field and the values that it stands for.
 #[derive(Clone, Debug)]
 pub(crate) struct FieldValues {
     pub(crate) text: String,
@@ -25,7 +25,7 @@ pub(crate) enum DayField {
 #[derive(Clone, Debug)]
 pub(crate) struct CronPattern {
     pub(crate) text: String,
-    /// The last three fields.
+    /// The text of the last three fields.
     pub(crate) days: String,
     pub(crate) seconds: BTreeSet<u32>,
     pub(crate) minutes: BTreeSet<u32>,
@@ -33,11 +33,11 @@ pub(crate) struct CronPattern {
     pub(crate) month_day: DayField,
     pub(crate) months: BTreeSet<u32>,
     pub(crate) week_day: DayField,
-    pub(crate) rhythm: bool,
+    pub(crate) interval: bool,
 }
 
-/// From `from` to `to`, round the end if need be, taking each `step`-th.
-fn counted(low: u32, high: u32, from: u32, to: u32, step: u32) -> BTreeSet<u32> {
+/// Enumerates each `step`-th value from `from` to `to`, wrapping around the end of the field.
+fn enumerate(low: u32, high: u32, from: u32, to: u32, step: u32) -> BTreeSet<u32> {
     let (mut value, mut n, mut set) = (from, 0, BTreeSet::new());
     loop {
         if n % step == 0 {
@@ -51,19 +51,20 @@ fn counted(low: u32, high: u32, from: u32, to: u32, step: u32) -> BTreeSet<u32> 
     }
 }
 
-/// `top` is what a step may be and where `a/b` ends; `high` is where a range goes round (they differ for weekdays).
+/// Generates a field. `top` is the maximum step and the end of `a/b`; `high` is the value after which a range wraps.
+/// The two differ for weekdays.
 fn values(low: u32, high: u32, top: u32) -> impl Strategy<Value = FieldValues> {
     let one = low..=high;
     let item = prop_oneof![
         4 => one.clone().prop_map(|n| (n.to_string(), BTreeSet::from([n]))),
-        2 => (one.clone(), one.clone()).prop_map(move |(a, b)| (format!("{a}-{b}"), counted(low, high, a, b, 1))),
+        2 => (one.clone(), one.clone()).prop_map(move |(a, b)| (format!("{a}-{b}"), enumerate(low, high, a, b, 1))),
         1 => (one.clone(), one.clone(), 1..=top)
-            .prop_map(move |(a, b, c)| (format!("{a}-{b}/{c}"), counted(low, high, a, b, c))),
-        1 => (one, 1..=top).prop_map(move |(a, c)| (format!("{a}/{c}"), counted(low, top, a, top, c))),
+            .prop_map(move |(a, b, c)| (format!("{a}-{b}/{c}"), enumerate(low, high, a, b, c))),
+        1 => (one, 1..=top).prop_map(move |(a, c)| (format!("{a}/{c}"), enumerate(low, top, a, top, c))),
     ];
     prop_oneof![
-        4 => Just(("*".to_owned(), counted(low, high, low, high, 1))),
-        2 => (1..=top).prop_map(move |c| (format!("*/{c}"), counted(low, top, low, top, c))),
+        4 => Just(("*".to_owned(), enumerate(low, high, low, high, 1))),
+        2 => (1..=top).prop_map(move |c| (format!("*/{c}"), enumerate(low, top, low, top, c))),
         6 => prop::collection::vec(item, 1..4).prop_map(|items| {
             let text: Vec<String> = items.iter().map(|(text, _)| text.clone()).collect();
             (text.join(","), items.into_iter().flat_map(|(_, set)| set).collect())
@@ -102,7 +103,7 @@ fn week_day() -> impl Strategy<Value = (String, DayField)> {
             (v.text.clone(), DayField::Of(FieldValues { set, ..v }))
         }),
         2 => (0..7_usize, 0..7_usize).prop_map(move |(a, b)| {
-            let set = counted(0, 6, a as u32, b as u32, 1);
+            let set = enumerate(0, 6, a as u32, b as u32, 1);
             (format!("{}-{}", names[a], names[b]), DayField::Of(FieldValues { text: String::new(), set }))
         }),
         1 => (0..=7_u32).prop_map(|n| (format!("{n}L"), DayField::LastInMonth(n % 7))),
@@ -110,11 +111,11 @@ fn week_day() -> impl Strategy<Value = (String, DayField)> {
     ]
 }
 
-/// Any pattern: half of them appointments, half of them with seconds.
+/// Generates any pattern: half of them fixed, half of them with seconds.
 pub(crate) fn pattern() -> impl Strategy<Value = CronPattern> {
     let month = prop_oneof![3 => Just(None), 1 => values(1, 12, 12).prop_map(Some)];
-    let time = |rhythm: bool| {
-        if rhythm {
+    let time = |interval: bool| {
+        if interval {
             (values(0, 59, 59).boxed(), values(0, 59, 59).boxed(), values(0, 23, 23).boxed())
         } else {
             (fixed(0, 59).boxed(), fixed(0, 59).boxed(), fixed(0, 23).boxed())
@@ -130,7 +131,7 @@ pub(crate) fn pattern() -> impl Strategy<Value = CronPattern> {
             CronPattern {
                 text: format!("{lead}{} {} {days}", minute.text, hour.text),
                 days,
-                rhythm: [&second, &minute, &hour].iter().any(|field| field.text.contains(['*', '-', '/'])),
+                interval: [&second, &minute, &hour].iter().any(|field| field.text.contains(['*', '-', '/'])),
                 seconds: second.set,
                 minutes: minute.set,
                 hours: hour.set,
@@ -143,12 +144,12 @@ pub(crate) fn pattern() -> impl Strategy<Value = CronPattern> {
 }
 
 fn length(date: NaiveDate) -> u32 {
-    (28..=31).rev().find(|day| date.with_day(*day).is_some()).expect("a month has days")
+    (28..=31).rev().find(|day| date.with_day(*day).is_some()).expect("a month has at least 28 days")
 }
 
 fn nearest_weekday(date: NaiveDate, target: u32) -> Option<u32> {
     let target = date.with_day(target)?;
-    // The nearest Monday to Friday of the same month; of two equally near ones there are none.
+    // The nearest Monday to Friday of the same month. There are never two equally near ones.
     [0, -1, 1, -2, 2]
         .iter()
         .map(|days| target + Duration::days(*days))

@@ -1,5 +1,5 @@
-//! The part of the job form that says when: its fields from a schedule, and a schedule from what was typed into them.
-//! Both ways stand side by side, so that what is shown is read back as the same.
+//! The schedule part of the job form: from a schedule to its fields, and back. Both directions are in one file, so that
+//! a shown schedule is parsed as the same one.
 
 use chrono::{DateTime, NaiveDateTime, TimeZone, Utc};
 
@@ -7,7 +7,7 @@ use super::{FieldError, JobForm};
 use milvaion_schedule::schedule::{self, IntervalAnchor, Schedule};
 
 impl JobForm {
-    /// Fills in the fields that come to `schedule`.
+    /// Fills in the fields of `schedule`.
     pub(super) fn show_schedule(&mut self, schedule: &Schedule) {
         match schedule {
             Schedule::Cron { expression, zone } => {
@@ -35,18 +35,23 @@ impl JobForm {
         }
     }
 
-    /// The schedule part alone: what the preview asks for while somebody types.
+    /// Parses and checks the schedule alone, for the preview during editing.
     ///
     /// # Errors
     ///
-    /// The wrong fields.
+    /// Returns the invalid fields.
     pub fn schedule(&self) -> Result<Schedule, Vec<FieldError>> {
         let schedule = match self.kind.as_str() {
             "cron" => Schedule::Cron { expression: self.cron.trim().to_owned(), zone: self.zone_or_utc() },
             "every" => Schedule::Every { seconds: self.every_seconds()?, from: self.every_from()? },
             "once" => Schedule::Once { at: self.once_at()? },
             "manual" => Schedule::Manual,
-            _ => return Err(vec![FieldError::new("kind", "choose when it runs: cron, every, once or manual only")]),
+            _ => {
+                return Err(vec![FieldError::new(
+                    "kind",
+                    "choose a schedule type: cron expression, interval, once or manual only",
+                )]);
+            }
         };
         schedule.check().map_err(|(field, message)| vec![FieldError::new(field, message)])?;
         Ok(schedule)
@@ -55,13 +60,14 @@ impl JobForm {
     fn every_from(&self) -> Result<IntervalAnchor, Vec<FieldError>> {
         match self.every_from.as_str() {
             "" => Ok(IntervalAnchor::default()),
-            word => IntervalAnchor::parse(word)
-                .ok_or_else(|| vec![FieldError::new("every_from", "choose the last fire or the end of the last run")]),
+            word => IntervalAnchor::parse(word).ok_or_else(|| {
+                vec![FieldError::new("every_from", "choose the previous due time or the end of the previous run")]
+            }),
         }
     }
 
     fn every_seconds(&self) -> Result<u64, Vec<FieldError>> {
-        let wrong = |message: &str| vec![FieldError::new("every", message)];
+        let error = |message: &str| vec![FieldError::new("every", message)];
         let unit = match self.every_unit.as_str() {
             "seconds" | "" => 1,
             "minutes" => 60,
@@ -69,8 +75,8 @@ impl JobForm {
             "days" => 86_400,
             _ => return Err(vec![FieldError::new("every_unit", "choose seconds, minutes, hours or days")]),
         };
-        let n: u64 = self.every.trim().parse().map_err(|_| wrong("write a whole number, at least 1"))?;
-        n.checked_mul(unit).ok_or_else(|| wrong("that is too long: at most 366 days"))
+        let n: u64 = self.every.trim().parse().map_err(|_| error("enter a whole number of at least 1"))?;
+        n.checked_mul(unit).ok_or_else(|| error("the interval must be at most 366 days"))
     }
 
     fn once_at(&self) -> Result<DateTime<Utc>, Vec<FieldError>> {
@@ -78,9 +84,11 @@ impl JobForm {
         let text = self.once.trim();
         let local = NaiveDateTime::parse_from_str(text, "%Y-%m-%dT%H:%M:%S")
             .or_else(|_| NaiveDateTime::parse_from_str(text, "%Y-%m-%dT%H:%M"))
-            .map_err(|_| vec![FieldError::new("once", "choose a date and a time, as in 2026-11-21T09:00")])?;
+            .map_err(|_| vec![FieldError::new("once", "choose a date and a time, for example 2026-11-21T09:00")])?;
         zone.from_local_datetime(&local).earliest().map(|at| at.with_timezone(&Utc)).ok_or_else(|| {
-            vec![FieldError::new("once", format!("{text} does not exist in {zone}: the clock is put forward then"))]
+            let message =
+                format!("{text} does not exist in {zone}, because the clock is set forward then: enter another time");
+            vec![FieldError::new("once", message)]
         })
     }
 }
