@@ -1,21 +1,21 @@
-//! The few things asked of a browser directly.
+//! Direct calls to browser APIs.
 //!
-//! Each has a counterpart on the server that answers with nothing, so that pages need no conditional compilation: what
-//! they do with these answers happens in effects, and effects do not run on the server.
+//! Each function has a counterpart on the server that returns an empty value, so that pages need no conditional
+//! compilation: pages use these values only in effects, and effects do not run on the server.
 
 #[cfg(feature = "hydrate")]
 pub use real::*;
 #[cfg(not(feature = "hydrate"))]
 pub use stub::*;
 
-/// An instant on the reader's own clock face.
+/// An instant in the user's own zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalTime {
     /// `2026-11-21`.
     pub date: String,
     /// `15:02:05`.
     pub clock: String,
-    /// `UTC+1`, `UTC−3:30`: never a zone's short name, which half the world's zones share.
+    /// `UTC+1`, `UTC−3:30`. Not a zone's abbreviation, because most abbreviations stand for several zones.
     pub offset: String,
 }
 
@@ -28,14 +28,14 @@ mod real {
 
     use super::LocalTime;
 
-    /// The browser's clock, in milliseconds since 1970.
+    /// Returns the browser's clock, in milliseconds since 1970.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "a browser's clock fits into 53 bits")]
     pub fn now_millis() -> i64 {
         js_sys::Date::now() as i64
     }
 
-    /// `at` on the reader's own clock face.
+    /// Converts `at` to the user's own zone.
     #[must_use]
     pub fn local_time(at: DateTime<Utc>) -> Option<LocalTime> {
         #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 fit into 53 bits")]
@@ -56,7 +56,7 @@ mod real {
         })
     }
 
-    /// The reader's zone by its IANA name.
+    /// Returns the IANA name of the user's zone.
     #[must_use]
     pub fn zone_name() -> Option<String> {
         let options =
@@ -64,7 +64,7 @@ mod real {
         js_sys::Reflect::get(&options, &JsValue::from_str("timeZone")).ok()?.as_string()
     }
 
-    /// A name nobody else uses, for a wish that may be sent twice but is meant once.
+    /// Generates a unique idempotency key for a request that may be sent twice.
     #[must_use]
     pub fn random_key() -> String {
         format!(
@@ -79,17 +79,17 @@ mod real {
         document().dyn_into().ok()
     }
 
-    /// One cookie's value.
+    /// Returns the value of a cookie.
     #[must_use]
     pub fn cookie(name: &str) -> Option<String> {
         let all = html_document()?.cookie().ok()?;
         all.split("; ").find_map(|pair| pair.strip_prefix(name)?.strip_prefix('=')).map(ToOwned::to_owned)
     }
 
-    /// Keeps a preference for a year. It must be free of `;` and of anything secret.
+    /// Stores a preference in a cookie for one year. The value must not contain `;` or secrets.
     pub fn set_cookie(name: &str, value: &str) {
         if let Some(document) = html_document() {
-            // A browser that refuses cookies keeps the default; there is nothing to tell.
+            // A browser that refuses cookies keeps the default, which needs no error.
             let _ = document.set_cookie(&format!("{name}={value}; Path=/; Max-Age=31536000; SameSite=Lax"));
         }
     }
@@ -101,31 +101,32 @@ mod real {
         }
     }
 
-    /// Tells the style sheet that a script runs: what only a script can do is shown, what stands in for it is hidden.
+    /// Marks the document as scripted. The style sheet then shows the controls that need a script and hides their
+    /// replacements.
     pub fn mark_scripted() {
         if let Some(root) = document().document_element() {
             let _ = root.class_list().add_1("js");
         }
     }
 
-    /// Tells tests and assistive scripts that the page answers clicks.
+    /// Marks the page as hydrated, for tests and assistive scripts.
     pub fn mark_ready() {
         set_root_attribute("data-ready", "true");
     }
 
-    /// Whether the page is in a hidden tab.
+    /// Returns true if the page is in a hidden tab.
     #[must_use]
     pub fn is_hidden() -> bool {
         document().hidden()
     }
 
-    /// Whether the browser believes to have a network.
+    /// Returns true if the browser reports a network connection.
     #[must_use]
     pub fn is_online() -> bool {
         window().navigator().on_line()
     }
 
-    /// The page's path and query, as `next` for the way back after signing in.
+    /// Returns the page's path and query, for use as `next` after signing in.
     #[must_use]
     pub fn current_path() -> String {
         let location = window().location();
@@ -133,8 +134,8 @@ mod real {
         format!("{path}{}", location.search().unwrap_or_default())
     }
 
-    /// Copies `text`; `done` hears whether that went well. Browsers offer the modern way on secure pages only, so a plain
-    /// HTTP page falls back to a hidden text area.
+    /// Copies `text` and calls `done` with the result. The clipboard API exists only on secure pages, so a plain HTTP
+    /// page falls back to a hidden text area.
     pub fn copy(text: String, done: impl Fn(bool) + 'static) {
         if window().is_secure_context() {
             let promise = window().navigator().clipboard().write_text(&text);
@@ -163,7 +164,7 @@ mod real {
         Some(copied)
     }
 
-    /// Focuses the element with this id, if it is there.
+    /// Focuses the element with this id, if it exists.
     pub fn focus(id: &str) {
         if let Some(element) =
             document().get_element_by_id(id).and_then(|element| element.dyn_into::<HtmlElement>().ok())
@@ -172,7 +173,7 @@ mod real {
         }
     }
 
-    /// Whether the reader works inside the element with this id: the focus or a selection lies in it.
+    /// Returns true if the focus or a text selection is inside the element with this id.
     #[must_use]
     pub fn is_busy_in(id: &str) -> bool {
         let document = document();
@@ -184,7 +185,7 @@ mod real {
         !selection.is_collapsed() && selection.anchor_node().is_some_and(|node| element.contains(Some(&node)))
     }
 
-    /// How far the page is scrolled down, in CSS pixels.
+    /// Returns the page's vertical scroll position, in CSS pixels.
     #[must_use]
     pub fn scroll_offset() -> f64 {
         window().scroll_y().unwrap_or(0.0)
@@ -197,79 +198,79 @@ mod stub {
 
     use super::LocalTime;
 
-    /// The server never asks.
+    /// Returns 0; the server does not use the browser's clock.
     #[must_use]
     pub const fn now_millis() -> i64 {
         0
     }
 
-    /// The server does not know the reader's clock.
+    /// Returns `None`; the server does not know the user's clock.
     #[must_use]
     pub const fn local_time(_at: DateTime<Utc>) -> Option<LocalTime> {
         None
     }
 
-    /// The server reads the cookie `zone` instead.
+    /// Returns `None`; the server reads the cookie `zone` instead.
     #[must_use]
     pub const fn zone_name() -> Option<String> {
         None
     }
 
-    /// The server reads the request instead.
+    /// Returns `None`; the server reads the request instead.
     #[must_use]
     pub const fn cookie(_name: &str) -> Option<String> {
         None
     }
 
-    /// A plain form is sent once by the browser itself.
+    /// Returns an empty key; the browser sends a plain form once.
     #[must_use]
     pub const fn random_key() -> String {
         String::new()
     }
 
-    /// Nothing, on the server.
+    /// Does nothing on the server.
     pub const fn set_cookie(_name: &str, _value: &str) {}
 
-    /// Nothing, on the server.
+    /// Does nothing on the server.
     pub const fn set_root_attribute(_name: &str, _value: &str) {}
 
-    /// Nothing, on the server.
+    /// Does nothing on the server.
     pub const fn mark_scripted() {}
 
-    /// Nothing, on the server.
+    /// Does nothing on the server.
     pub const fn mark_ready() {}
 
-    /// A page being rendered is not hidden.
+    /// Returns false; a page being rendered is not hidden.
     #[must_use]
     pub const fn is_hidden() -> bool {
         false
     }
 
-    /// A server is where the network is.
+    /// Returns true; the server is always connected.
     #[must_use]
     pub const fn is_online() -> bool {
         true
     }
 
-    /// The server knows the address from the request.
+    /// Returns an empty path; the server knows the address from the request.
     #[must_use]
     pub const fn current_path() -> String {
         String::new()
     }
 
-    /// Nothing, on the server.
+    /// Does nothing on the server.
     pub fn copy(_text: String, _done: impl Fn(bool) + 'static) {}
 
-    /// Nothing, on the server.
+    /// Does nothing on the server.
     pub const fn focus(_id: &str) {}
 
-    /// Nobody works inside a page being rendered.
+    /// Returns false; a page being rendered has no focus.
     #[must_use]
     pub const fn is_busy_in(_id: &str) -> bool {
         false
     }
 
-    /// A page being rendered is not scrolled.
+    /// Returns 0; a page being rendered is not scrolled.
     #[must_use]
     pub const fn scroll_offset() -> f64 {
         0.0

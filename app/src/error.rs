@@ -1,4 +1,4 @@
-//! What a server function may answer instead of what was asked for.
+//! The error type of every server function.
 
 use leptos::server_fn::{
     codec::JsonEncoding,
@@ -8,33 +8,34 @@ use milvaion_api::requests::FieldError;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Why something was not done. Every variant's text is meant for the person who asked; none holds anything a Viewer may
-/// not read.
+/// The reason for which a request failed.
+///
+/// Every variant's text is shown to the user who made the request. None contains anything that a Viewer may not read.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[serde(tag = "kind", content = "detail", rename_all = "camelCase")]
 pub enum AppError {
-    /// Some fields are wrong; nothing was changed.
+    /// Some fields are invalid; nothing was changed.
     #[error("{}", summary(.0))]
     Fields(Vec<FieldError>),
-    /// Nobody is signed in.
+    /// The request has no valid session.
     #[error("You are signed out. Sign in and try again.")]
     SignedOut,
-    /// The role does not reach.
+    /// The user's role does not permit the action.
     #[error("{0}")]
     Denied(String),
-    /// It does not exist, or no longer.
+    /// The object does not exist, or no longer exists.
     #[error("{0}")]
     NotFound(String),
-    /// It was changed meanwhile, or is in a state that does not allow it.
+    /// The object was changed meanwhile, or its state does not permit the action.
     #[error("{0}")]
     Conflict(String),
-    /// Too many tries.
+    /// The rate limit is exceeded.
     #[error("{0}")]
     TooMany(String),
-    /// A service the answer needs is away.
+    /// A service that the request needs is unavailable.
     #[error("{0}")]
     Unavailable(String),
-    /// Something else; the details are in the server's log.
+    /// Any other error; the details are in the server's log.
     #[error("{0}")]
     Failed(String),
 }
@@ -42,12 +43,12 @@ pub enum AppError {
 fn summary(fields: &[FieldError]) -> String {
     match fields {
         [one] => one.message.clone(),
-        several => format!("{} fields need another look.", several.len()),
+        several => format!("{} fields need attention.", several.len()),
     }
 }
 
 impl AppError {
-    /// The HTTP status that says the same.
+    /// Returns the HTTP status for this error.
     #[must_use]
     pub const fn status(&self) -> u16 {
         match self {
@@ -62,14 +63,14 @@ impl AppError {
         }
     }
 
-    /// One wrong field.
+    /// Builds an error for one invalid field.
     pub fn field(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self::Fields(vec![FieldError::new(field, message)])
     }
 
-    /// What is wrong with `field`, if anything.
+    /// Returns the message for `field`, if it is invalid.
     #[must_use]
-    pub fn of(&self, field: &str) -> Option<String> {
+    pub fn field_message(&self, field: &str) -> Option<String> {
         match self {
             Self::Fields(fields) => fields.iter().find(|error| error.field == field).map(|error| error.message.clone()),
             _ => None,
@@ -83,7 +84,7 @@ impl FromServerFnError for AppError {
     fn from_server_fn_error(error: ServerFnErrorErr) -> Self {
         match error {
             ServerFnErrorErr::Request(_) => {
-                Self::Unavailable("The server cannot be reached. What you typed is still here; try again.".into())
+                Self::Unavailable("The server cannot be reached. Check the connection and try again.".into())
             }
             ServerFnErrorErr::Args(message) | ServerFnErrorErr::MissingArg(message) => {
                 Self::Failed(format!("The request could not be read: {message}"))

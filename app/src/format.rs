@@ -1,48 +1,48 @@
-//! Numbers and times for people.
+//! Numbers and times as text.
 //!
-//! Everything here is pure and gives the same text on the server and in the browser: what a page says before its script
-//! runs must be what it says after. Only [`browser`](crate::browser) knows the reader's own zone.
+//! All functions are pure and return the same text on the server and in the browser, because a page must read the same
+//! before and after hydration. Only [`browser`](crate::browser) knows the user's own zone.
 
 use chrono::{DateTime, Datelike, SecondsFormat, Timelike, Utc};
 
-/// An instant as a machine reads it, to the millisecond.
+/// Formats an instant as ISO 8601 with milliseconds.
 #[must_use]
 pub fn iso(at: DateTime<Utc>) -> String {
     at.to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
-/// An instant as a person reads it: `2026-11-21 14:02:05 UTC`.
+/// Formats an instant in UTC with its zone: `2026-11-21 14:02:05 UTC`.
 #[must_use]
 pub fn utc(at: DateTime<Utc>) -> String {
     format!("{} {} UTC", date(at), clock(at))
 }
 
-/// The date alone, in UTC.
+/// Formats the date in UTC.
 #[must_use]
 pub fn date(at: DateTime<Utc>) -> String {
     format!("{:04}-{:02}-{:02}", at.year(), at.month(), at.day())
 }
 
-/// The time of day alone, in UTC, to the second.
+/// Formats the time of day in UTC, to the second.
 #[must_use]
 pub fn clock(at: DateTime<Utc>) -> String {
     format!("{:02}:{:02}:{:02}", at.hour(), at.minute(), at.second())
 }
 
-/// The time of day with milliseconds, in UTC: what a log line carries.
+/// Formats the time of day in UTC, to the millisecond. Used for log lines.
 #[must_use]
 pub fn clock_millis(at: DateTime<Utc>) -> String {
     format!("{}.{:03}", clock(at), at.timestamp_subsec_millis())
 }
 
-/// The minute, in UTC: `14:02`.
+/// Formats the time of day in UTC, to the minute: `14:02`.
 #[must_use]
 pub fn minute(at: DateTime<Utc>) -> String {
     format!("{:02}:{:02}", at.hour(), at.minute())
 }
 
-/// A length of time in at most two units: `412 ms`, `4.2 s`, `1 min 04 s`, `2 h 05 min`, `3 d 04 h`. Negative ones, which
-/// only clocks that disagree can produce, count as nothing.
+/// Formats a duration in at most two units: `412 ms`, `4.2 s`, `1 min 04 s`, `2 h 05 min`, `3 d 04 h`. A negative
+/// duration, which only clock skew can produce, counts as zero.
 #[must_use]
 pub fn duration(millis: i64) -> String {
     let millis = millis.max(0);
@@ -57,17 +57,17 @@ pub fn duration(millis: i64) -> String {
     }
 }
 
-/// A length of time in whole seconds: what a ticking text shows, so that its digits do not flicker.
+/// Formats a duration in whole seconds. Used for ticking texts, so that their digits do not flicker.
 #[must_use]
 pub fn duration_whole(millis: i64) -> String {
     let seconds = millis.max(0) / 1_000;
     if seconds < 10 { format!("{seconds} s") } else { duration(seconds * 1_000) }
 }
 
-/// How far `at` is from `now`, in one unit: `in 4 s`, `2 min ago`, `now`.
+/// Formats the distance from `now` to `at` in one unit: `in 4 s`, `2 min ago`, `now`.
 #[must_use]
 pub fn relative(now: DateTime<Utc>, at: DateTime<Utc>) -> String {
-    // Half a second is added so that "in 4 s" is said from 4.5 s down to 3.5 s before, as people round.
+    // Adding half a second rounds to the nearest second: 4.5 s to 3.5 s ahead is "in 4 s".
     let seconds = (at - now).num_milliseconds().saturating_add(500).div_euclid(1_000);
     let length = match seconds.unsigned_abs() {
         0 => return "now".into(),
@@ -79,7 +79,7 @@ pub fn relative(now: DateTime<Utc>, at: DateTime<Utc>) -> String {
     if seconds > 0 { format!("in {length}") } else { format!("{length} ago") }
 }
 
-/// A number with separators: `12,345`.
+/// Formats a number with thousands separators: `12,345`.
 #[must_use]
 pub fn count(n: i64) -> String {
     let digits = n.unsigned_abs().to_string();
@@ -96,13 +96,13 @@ pub fn count(n: i64) -> String {
     text
 }
 
-/// A number and its noun: `1 job`, `2 jobs`.
+/// Formats a number with its noun: `1 job`, `2 jobs`.
 #[must_use]
 pub fn plural(n: i64, noun: &str) -> String {
     format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
-/// A number of seconds in the largest unit that divides it: `90 seconds`, `1 hour`.
+/// Formats a number of seconds in the largest unit that divides it: `90 seconds`, `1 hour`.
 #[must_use]
 pub fn span(seconds: u32) -> String {
     match seconds {
@@ -114,7 +114,7 @@ pub fn span(seconds: u32) -> String {
     }
 }
 
-/// The beginning of a text, at most `most` characters of it: what a cell has room for.
+/// Truncates `text` to `most` characters and marks the cut with `…`.
 #[must_use]
 pub fn clip(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
@@ -123,13 +123,14 @@ pub fn clip(text: &str, most: usize) -> String {
     }
 }
 
-/// The end of an id: enough to tell the rows of one list apart, since ids made in the same moment begin alike.
+/// Returns the last eight characters of an id. Ids created at the same moment begin alike, so the end distinguishes the
+/// rows of a list.
 #[must_use]
 pub fn short_id(id: &str) -> &str {
     id.get(id.len().saturating_sub(8)..).unwrap_or(id)
 }
 
-/// `text` laid out in lines if it is a JSON object or list.
+/// Pretty-prints `text` if it is a JSON object or array.
 #[must_use]
 pub fn pretty_json(text: &str) -> Option<String> {
     let value: serde_json::Value = serde_json::from_str(text).ok()?;
@@ -141,11 +142,11 @@ mod tests {
     use super::*;
 
     fn at(text: &str) -> DateTime<Utc> {
-        text.parse().expect("an instant")
+        text.parse().expect("a valid instant")
     }
 
     #[test]
-    fn a_span_is_said_in_the_unit_it_was_meant_in() {
+    fn span_uses_the_largest_exact_unit() {
         for (seconds, text) in
             [(0, "0 seconds"), (1, "1 second"), (90, "90 seconds"), (3_600, "1 hour"), (86_400, "1 day")]
         {
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_has_at_most_two_units() {
+    fn duration_has_at_most_two_units() {
         let table = [
             (-5, "0 ms"),
             (0, "0 ms"),
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn relative_text_rounds_as_people_do() {
+    fn relative_time_rounds_to_nearest_unit() {
         let now = at("2026-11-21T14:00:00Z");
         let table = [
             ("2026-11-21T14:00:00.400Z", "now"),
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn times_say_their_zone() {
+    fn formatted_times_state_utc() {
         let instant = at("2026-11-21T14:02:05.007Z");
         assert_eq!(utc(instant), "2026-11-21 14:02:05 UTC");
         assert_eq!(iso(instant), "2026-11-21T14:02:05.007Z");
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_grouped() {
+    fn numbers_have_thousands_separators() {
         let table = [(0, "0"), (999, "999"), (1_000, "1,000"), (1_234_567, "1,234,567"), (-12_345, "-12,345")];
         for (n, text) in table {
             assert_eq!(count(n), text);
@@ -207,13 +208,13 @@ mod tests {
     }
 
     #[test]
-    fn a_clipped_text_says_so_and_a_short_one_stays() {
+    fn clip_marks_the_cut_and_keeps_short_text() {
         assert_eq!(clip("größer als erlaubt", 6), "größer…");
         assert_eq!(clip("kurz", 6), "kurz");
     }
 
     #[test]
-    fn only_objects_and_lists_are_laid_out() {
+    fn pretty_json_formats_only_objects_and_arrays() {
         assert_eq!(pretty_json("{\"a\":1}").as_deref(), Some("{\n  \"a\": 1\n}"));
         assert_eq!(pretty_json("7"), None);
         assert_eq!(pretty_json("done"), None);

@@ -1,18 +1,18 @@
 //! The dashboard: pages, components and the typed calls between a browser and its server.
 //!
-//! The same code runs twice. On the server it renders a page to HTML, so that everything can be read and every form can
-//! be sent before a single byte of WebAssembly has arrived, or without any ever arriving. In the browser it takes that
-//! HTML over and keeps it current from one stream of events.
+//! The same code runs twice. On the server it renders each page to HTML, so every page can be read and every form can
+//! be submitted before any WebAssembly has arrived, or without any. In the browser it hydrates that HTML and keeps it
+//! current from one stream of events.
 //!
-//! This crate sees `protocol` and nothing else of ours. Whatever a page wants it asks of one trait,
-//! [`backend::Backend`], which the server implements; so the browser build cannot come to know PostgreSQL by accident,
-//! and a page can be rendered in a test without any service.
+//! Of the workspace, this crate depends only on the protocol, schedule and API crates. A page gets its data through one
+//! trait, [`backend::Backend`], which the server implements. The browser build therefore cannot depend on PostgreSQL by
+//! accident, and a test can render a page without any service.
 //!
-//! Rooms: [`routes`] is the sitemap, [`pages`] has one file for each page, [`components`] what several pages share,
-//! [`api`] the server functions, [`live`] the stream, [`format`] numbers and times for people, [`browser`] the few things
-//! asked of a browser directly.
+//! Modules: [`routes`] is the site map, [`pages`] has one module per page, [`components`] the parts that several pages
+//! share, [`api`] the server functions, [`live`] the event stream, [`format`] numbers and times as text, and
+//! [`browser`] the direct calls to browser APIs.
 
-// A view's type nests as deep as its markup; the default limit is meant for smaller types.
+// A view's type nests as deep as its markup, which exceeds the default limit.
 #![recursion_limit = "512"]
 
 pub mod error;
@@ -33,7 +33,7 @@ pub mod routes;
 #[cfg(feature = "ssr")]
 pub mod shell;
 
-/// Takes over the page the server rendered. Called by the script in the page's head.
+/// Hydrates the page that the server rendered. Called by the script in the page's head.
 #[cfg(feature = "hydrate")]
 #[wasm_bindgen::prelude::wasm_bindgen]
 pub fn hydrate() {

@@ -1,12 +1,12 @@
-//! The stream of events, and what pages do with it.
+//! The event stream and its use by pages.
 //!
-//! One [`EventSource`](https://developer.mozilla.org/docs/Web/API/EventSource) serves the whole app while somebody is
-//! signed in. Events are hints with contents: a page patches what it shows at once and, where an event does not say
-//! enough, reads again through a [`throttled_refresh`]. Nothing depends on an event arriving. Whatever may have been missed —
-//! the moment between the server's HTML and the stream's beginning, a lost connection, a hidden tab — ends in one
-//! [`LiveEvent::Resync`], and every page reads again what it shows.
+//! One [`EventSource`](https://developer.mozilla.org/docs/Web/API/EventSource) serves the whole app while a user is
+//! signed in. Events are hints with contents: a page patches its data at once and, where an event is not sufficient,
+//! reads again through a [`throttled_refresh`]. Nothing depends on the delivery of an event. Events can be missed
+//! between the server's HTML and the start of the stream, while the connection is lost, and in a hidden tab. Each of
+//! these cases ends with one [`LiveEvent::Resync`], after which every page reads its data again.
 //!
-//! Bursts are handed on once for each frame the screen paints: more often would be work nobody can see.
+//! Bursts are delivered once per animation frame, because more frequent updates would not be visible.
 
 use std::{
     sync::{
@@ -26,26 +26,26 @@ use crate::{api::session::query_value, browser, error::AppError};
 #[cfg(feature = "hydrate")]
 mod stream;
 
-/// A page's first reading takes less than this.
+/// The maximum age of an event that a page's first read may have missed, in milliseconds. A first read takes less time.
 const FIRST_READ_OVERLAP_MILLIS: i64 = 5_000;
 
-/// How the stream is.
+/// The state of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LiveState {
-    /// Not open yet.
+    /// Not opened yet.
     Connecting,
-    /// Open.
+    /// Open and receiving.
     Live,
-    /// Lost a moment ago.
+    /// Lost, and being reopened.
     Reconnecting,
-    /// Lost for longer: what is shown may be old.
+    /// Lost for 20 s or longer, or reported offline by the browser; the data may be out of date.
     Offline,
-    /// The reader has stopped it.
+    /// Paused by the user.
     Paused,
 }
 
 impl LiveState {
-    /// The word for style sheets and tests.
+    /// Returns the name used by style sheets and tests.
     #[must_use]
     pub const fn slug(self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ impl LiveState {
         }
     }
 
-    /// The word people read.
+    /// Returns the label shown to the user.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -71,12 +71,12 @@ impl LiveState {
 
 type EnvelopeListener = Arc<dyn Fn(&EventEnvelope) + Send + Sync>;
 
-/// The stream as pages see it.
+/// The stream as pages use it.
 #[derive(Clone, Copy)]
 pub struct LiveUpdates {
-    /// How it is.
+    /// The current state.
     pub state: RwSignal<LiveState>,
-    /// Whether the reader has stopped it.
+    /// True while the user has paused the stream.
     pub paused: RwSignal<bool>,
     log: RwSignal<Option<OccurrenceId>>,
     last_event_at: StoredValue<Option<i64>>,
@@ -85,7 +85,7 @@ pub struct LiveUpdates {
 }
 
 impl LiveUpdates {
-    /// Makes the stream; it opens once the page runs and closes with the owner. Called once, by the layout.
+    /// Creates the stream, which opens after hydration and closes with its owner. Called once, by the layout.
     pub fn provide() -> Self {
         let live = Self {
             state: RwSignal::new(LiveState::Connecting),
@@ -101,14 +101,14 @@ impl LiveUpdates {
         live
     }
 
-    /// Whether something was heard a moment ago. A page whose first reading may have crossed with an event asks this
-    /// once it listens, and reads again if so.
+    /// Returns true if an event arrived during the last five seconds. A page checks this after it has subscribed and
+    /// reads again if so, because its first read may predate that event.
     #[must_use]
     pub fn received_recently(self) -> bool {
         self.last_event_at.get_value().is_some_and(|at| browser::now_millis() - at < FIRST_READ_OVERLAP_MILLIS)
     }
 
-    /// Hands one event to everybody who listens.
+    /// Delivers one event to every listener.
     pub fn deliver(self, envelope: &EventEnvelope) {
         self.last_event_at.set_value(Some(browser::now_millis()));
         let listeners: Vec<EnvelopeListener> =
@@ -120,7 +120,7 @@ impl LiveUpdates {
         });
     }
 
-    /// Wishes for the log lines of one occurrence, or of none any more.
+    /// Requests the log lines of one occurrence, or of none.
     fn watch_log(self, id: Option<OccurrenceId>) {
         if self.log.try_get_untracked().is_some_and(|now| now != id) {
             self.log.set(id);
@@ -128,10 +128,10 @@ impl LiveUpdates {
     }
 }
 
-/// Calls `listener` for every event while the current owner lives. Pages outside the layout have no stream and hear
-/// nothing.
+/// Calls `listener` for every event while the current owner lives. Pages outside the layout have no stream and receive
+/// no events.
 pub fn use_live_updates(listener: impl Fn(&EventEnvelope) + Send + Sync + 'static) {
-    // On the server there is no stream, and a listener kept there would outlive its page.
+    // The server has no stream, and a listener stored there would outlive its page.
     if cfg!(not(feature = "hydrate")) {
         return;
     }
@@ -144,7 +144,7 @@ pub fn use_live_updates(listener: impl Fn(&EventEnvelope) + Send + Sync + 'stati
     });
 }
 
-/// Asks the stream for the log lines of one occurrence while the current owner lives.
+/// Requests the log lines of one occurrence from the stream while the current owner lives.
 pub fn use_occurrence_log(id: OccurrenceId) {
     if let Some(live) = use_context::<LiveUpdates>() {
         live.watch_log(Some(id));
@@ -152,18 +152,18 @@ pub fn use_occurrence_log(id: OccurrenceId) {
     }
 }
 
-/// Whether an event means that everything is to be read again.
+/// Returns true if the event requires pages to read all of their data again.
 #[must_use]
 pub fn is_resync(envelope: &EventEnvelope) -> bool {
     matches!(envelope.event, LiveEvent::Resync)
 }
 
-/// Something that reads again what a page shows. Asking it often costs one reading per `pause`.
+/// A handle that refreshes a page's data. Frequent requests cost one read per `pause`.
 #[derive(Clone)]
 pub struct ThrottledRefresh(Arc<dyn Fn() + Send + Sync>);
 
 impl ThrottledRefresh {
-    /// Asks for a reading soon.
+    /// Requests a refresh.
     pub fn request(&self) {
         (self.0)();
     }
@@ -177,9 +177,11 @@ struct RefreshFlags {
     again: AtomicBool,
 }
 
-/// Makes a [`ThrottledRefresh`]: `read` is called at most once per `pause` and never twice at once, `apply` gets what it read.
-/// A reading that fails changes nothing, for what is shown is still the best that is known; one that finds the session
-/// ended leads to the sign-in page. Ends with the current owner.
+/// Creates a [`ThrottledRefresh`], which calls `read` at most once per `pause` and never concurrently, and passes its
+/// result to `apply`.
+///
+/// A failed read changes nothing, because the data on the page is still the best available. If the session has ended,
+/// the user is redirected to the sign-in page. The refresh ends with the current owner.
 pub fn throttled_refresh<T, Fut>(
     pause: Duration,
     read: impl Fn() -> Fut + Clone + Send + Sync + 'static,
@@ -240,7 +242,7 @@ fn schedule_read<T, Fut>(
     set_timeout(later, pause);
 }
 
-/// Leads to the sign-in page and, after it, back to where the reader is.
+/// Redirects to the sign-in page, which returns to the current page afterwards.
 fn to_sign_in() -> Callback<()> {
     let navigate = use_navigate();
     Callback::new(move |()| {

@@ -1,14 +1,15 @@
-//! Keeps what one request provides out of every other.
+//! Isolates the reactive owner of each request.
 //!
-//! Leptos leaves the page it began last on a thread as that thread's current owner. Whatever else runs there meanwhile
-//! would become a part of that page: a file took its status and its headers away, and a page that goes on later, on
-//! another thread, saw another person's. With this, an owner is left to the request instead of the thread.
+//! Leptos leaves the owner of the last page rendered on a thread as that thread's current owner. Other requests polled
+//! on the same thread would then run inside that page: a static file took over the page's status and headers, and a
+//! page resumed on another thread saw another user's context. [`isolate_owner`] binds the owner to the request instead
+//! of the thread.
 
 use std::{future::poll_fn, pin::pin};
 
 use leptos::prelude::Owner;
 
-/// Runs a request's future with an owner of its own, whatever thread it is on and whoever was there before.
+/// Runs a request's future with its own owner, independent of the thread that polls it.
 pub async fn isolate_owner<F: Future>(request: F) -> F::Output {
     let mut request = pin!(request);
     let mut own = None;

@@ -1,4 +1,4 @@
-//! The site map, and the frame every signed-in page stands in.
+//! The site map and the layout around every signed-in page.
 
 use leptos::prelude::*;
 use leptos_meta::{Title, provide_meta_context};
@@ -41,13 +41,13 @@ use crate::{
     },
 };
 
-/// The product's name: a page's title on its own until the page has one.
+/// The product's name, which is the title of a page that sets none.
 const PRODUCT_NAME: &str = "Milvaion";
 
 /// The whole dashboard.
 ///
-/// Every page waits for its data before its first byte is sent: a reader without a script gets all of it, and the
-/// response's status can still say that there is nothing.
+/// Every page loads its data before its first byte is sent: a user without scripts gets the whole page, and the
+/// response's status can still be 404.
 #[component]
 pub fn App() -> impl IntoView {
     provide_meta_context();
@@ -86,7 +86,7 @@ pub fn App() -> impl IntoView {
     }
 }
 
-/// The frame. It is drawn once and stays while pages change inside it.
+/// The layout around every signed-in page. It is rendered once and stays while the pages inside it change.
 #[component]
 fn Layout() -> impl IntoView {
     let session = SessionContext::provide();
@@ -106,7 +106,7 @@ fn Layout() -> impl IntoView {
     }
 }
 
-/// An address that leads nowhere.
+/// The page for an unknown address.
 #[component]
 fn NotFoundPage() -> impl IntoView {
     #[cfg(feature = "ssr")]
@@ -122,7 +122,7 @@ fn NotFoundPage() -> impl IntoView {
     }
 }
 
-/// Moves the focus to the heading of a page the reader came to by a link of ours.
+/// Moves the focus to the page's heading after a navigation inside the app.
 #[component]
 fn FollowFocus(focus: FocusHeading) -> impl IntoView {
     let pathname = use_location().pathname;

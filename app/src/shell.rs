@@ -1,4 +1,4 @@
-//! The document around the app.
+//! The HTML document around the app.
 
 use leptos::{nonce::use_nonce, prelude::*};
 use leptos_meta::MetaTags;
@@ -8,8 +8,10 @@ use crate::{
     routes::App,
 };
 
-/// The whole document. The theme comes from the reader's cookie, so that no page flashes in the other one; everything is
-/// loaded from this server, and every script carries the response's nonce.
+/// Renders the whole document.
+///
+/// The theme comes from the user's cookie, so that no page flashes in the other theme. Everything is loaded from this
+/// server, and every script carries the response's nonce.
 pub fn shell(options: LeptosOptions) -> impl IntoView {
     let nonce = use_nonce();
     let csp_nonce = nonce.as_ref().map(ToString::to_string);
@@ -40,7 +42,7 @@ pub fn shell(options: LeptosOptions) -> impl IntoView {
     }
 }
 
-/// The theme the reader chose, or their computer's.
+/// Returns the theme from the user's cookie, or [`Theme::System`] without one.
 fn theme() -> Theme {
     let Some(parts) = use_context::<http::request::Parts>() else { return Theme::System };
     parts

@@ -1,4 +1,4 @@
-//! Every page as the server sends it: whole, with the right status, readable without a script.
+//! Every page as the server sends it: complete, with the right status, readable without a script.
 
 mod common;
 mod forms;
@@ -8,11 +8,11 @@ use common::{FakeBackend, get, samples};
 use milvaion_api::permissions::Role;
 use milvaion_protocol::status::OccurrenceStatus;
 
-/// What would break the content security policy.
+/// Markup that would violate the content security policy.
 const CSP_VIOLATIONS: [&str; 3] = [" style=", " onclick=", "<style"];
 
 #[tokio::test]
-async fn every_page_is_whole_and_has_one_heading() {
+async fn every_page_is_complete_and_has_one_heading() {
     let fake = FakeBackend::signed_in(Role::Admin).ready();
     let job = samples::job_id();
     let occurrence = samples::occurrence_id(0);
@@ -30,9 +30,9 @@ async fn every_page_is_whole_and_has_one_heading() {
         ("/failed".to_owned(), "order &lt;b&gt;7&lt;/b&gt; not found"),
         ("/failed?tab=dead-letters".to_owned(), "Dead letters"),
         (format!("/failed/{}", samples::group().fingerprint), "12 open of 1,234 failures"),
-        (format!("/failed/{occurrence}"), "Run it again"),
-        (format!("/jobs/{job}?tab=history"), "What it changed"),
-        (format!("/jobs/{job}?tab=history&from=2&to=1"), "From version 2, the present one to version 1"),
+        (format!("/failed/{occurrence}"), "Retry this failure"),
+        (format!("/jobs/{job}?tab=history"), "View changes"),
+        (format!("/jobs/{job}?tab=history&from=2&to=1"), "From version 2 (current) to version 1"),
         ("/workers".to_owned(), "Workers"),
         ("/team".to_owned(), "Team"),
         ("/help".to_owned(), "Help"),
@@ -41,13 +41,13 @@ async fn every_page_is_whole_and_has_one_heading() {
         let page = get(&fake, &path).await;
         assert_eq!(page.status, StatusCode::OK, "{path}");
         page.assert_contains(&[heading, " · Milvaion</title>", "Skip to content"]).assert_lacks(&CSP_VIOLATIONS);
-        assert_eq!(page.body.matches("<h1").count(), 1, "{path} has not exactly one h1");
+        assert_eq!(page.body.matches("<h1").count(), 1, "{path} must have exactly one h1");
         page.assert_lacks(&["Loading…"]);
     }
 }
 
 #[tokio::test]
-async fn somebody_signed_out_is_led_to_the_sign_in_page_and_back() {
+async fn signed_out_reader_is_redirected_to_sign_in() {
     let fake = FakeBackend::signed_out().ready();
     let overview = get(&fake, "/").await;
     assert_eq!((overview.status, overview.location.as_deref()), (StatusCode::FOUND, Some("/login")));
@@ -58,7 +58,7 @@ async fn somebody_signed_out_is_led_to_the_sign_in_page_and_back() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_not_found_and_what_is_not_allowed_says_who_may() {
+async fn missing_and_forbidden_pages_have_their_status() {
     let viewer = FakeBackend::signed_in(Role::Viewer).ready();
     let lost = get(&viewer, &format!("/occurrences/{}", samples::occurrence_id(9))).await;
     assert_eq!(lost.status, StatusCode::NOT_FOUND);
@@ -66,11 +66,11 @@ async fn what_is_not_there_is_not_found_and_what_is_not_allowed_says_who_may() {
     assert_eq!(get(&viewer, "/occurrences/nonsense").await.status, StatusCode::NOT_FOUND);
     let team = get(&viewer, "/team").await;
     assert_eq!(team.status, StatusCode::FORBIDDEN);
-    team.assert_contains(&["Only Admin may see the team"]);
+    team.assert_contains(&["Only Admin may view the team"]);
 }
 
 #[tokio::test]
-async fn the_overview_states_its_window_and_links_to_the_lists() {
+async fn overview_states_its_window_and_links_to_lists() {
     let page = get(&FakeBackend::signed_in(Role::Viewer).ready(), "/").await;
     page.assert_contains(&[
         "in the last hour",
@@ -80,12 +80,12 @@ async fn the_overview_states_its_window_and_links_to_the_lists() {
         "RabbitMQ",
         "Down",
     ]);
-    page.assert_contains(&["data-status=\"failed\"", "<rect", "Due next", "status 500 instead of 200"]);
+    page.assert_contains(&["data-status=\"failed\"", "<rect", "Next occurrences", "status 500 instead of 200"]);
     page.assert_contains(&["Open failures", "href=\"/failed\"", "10,000+"]);
 }
 
 #[tokio::test]
-async fn a_new_installation_is_told_its_first_steps() {
+async fn new_installation_shows_its_first_steps() {
     let operator = get(&FakeBackend::signed_in(Role::Operator).empty().ready(), "/").await;
     operator.assert_contains(&["First steps", "/jobs/new", "A worker is connected"]);
     let viewer = get(&FakeBackend::signed_in(Role::Viewer).empty().ready(), "/").await;
@@ -93,21 +93,21 @@ async fn a_new_installation_is_told_its_first_steps() {
 }
 
 #[tokio::test]
-async fn the_list_can_be_filtered_and_paged_without_a_script() {
+async fn list_is_filtered_and_paged_without_a_script() {
     let fake = FakeBackend::signed_in(Role::Viewer).ready();
     let first = get(&fake, "/occurrences?status=completed").await;
     let older = format!("/occurrences?status=completed&amp;before={}", samples::occurrence_id(0));
     first.assert_contains(&[&older, "/occurrences?status=queued", "1.2 s", "local-1", "UTC"]);
     let second = get(&fake, &format!("/occurrences?before={}", samples::occurrence_id(0))).await;
     second.assert_contains(&["Newest"]).assert_lacks(&["Older"]);
-    get(&fake, "/occurrences?status=failed").await.assert_contains(&["No occurrence fits this filter"]);
+    get(&fake, "/occurrences?status=failed").await.assert_contains(&["No occurrence matches this filter"]);
     get(&FakeBackend::signed_in(Role::Viewer).empty().ready(), "/occurrences")
         .await
-        .assert_contains(&["No occurrence yet"]);
+        .assert_contains(&["No occurrences yet"]);
 }
 
 #[tokio::test]
-async fn an_occurrence_tells_its_story_and_text_from_jobs_stays_text() {
+async fn occurrence_page_escapes_text_from_jobs() {
     let path = format!("/occurrences/{}", samples::occurrence_id(0));
     let failed =
         get(&FakeBackend::signed_in(Role::Operator).with_status(OccurrenceStatus::Failed).ready(), &path).await;
@@ -127,36 +127,36 @@ async fn an_occurrence_tells_its_story_and_text_from_jobs_stays_text() {
 }
 
 #[tokio::test]
-async fn what_was_skipped_says_why_in_the_list_and_on_its_page() {
+async fn skipped_occurrence_shows_its_reason() {
     let fake = FakeBackend::signed_in(Role::Viewer).with_status(OccurrenceStatus::Skipped).ready();
     for path in ["/occurrences".to_owned(), format!("/jobs/{}", samples::job_id())] {
-        get(&fake, &path).await.assert_contains(&["Skipped", "a calendar blacks this time out."]);
+        get(&fake, &path).await.assert_contains(&["Skipped", "the due time is in a blackout."]);
     }
     let page = get(&fake, &format!("/occurrences/{}", samples::occurrence_id(0))).await;
-    page.assert_contains(&["Skipped: a calendar blacks this time out."]).assert_lacks(&["Skipped: Skipped"]);
+    page.assert_contains(&["Skipped: the due time is in a blackout."]).assert_lacks(&["Skipped: Skipped"]);
 }
 
 #[tokio::test]
 async fn earlier_log_lines_have_an_address() {
     let fake = FakeBackend::signed_in(Role::Viewer).ready();
     let page = get(&fake, &format!("/occurrences/{}?log_before=1000000", samples::occurrence_id(0))).await;
-    page.assert_contains(&["a line further back", "Newest lines"]).assert_lacks(&["refused"]);
+    page.assert_contains(&["an earlier line", "Newest lines"]).assert_lacks(&["refused"]);
 }
 
 #[tokio::test]
-async fn workers_show_who_lives_and_what_they_can_run() {
+async fn workers_page_shows_instances_and_job_types() {
     let page = get(&FakeBackend::signed_in(Role::Operator).ready(), "/workers").await;
-    page.assert_contains(&["1 of 2 instances alive", "local-2", "Lost", "http-request", "Whom to ask."]);
+    page.assert_contains(&["1 of 2 instances alive", "local-2", "Lost", "http-request", "The URL to request."]);
     page.assert_contains(&["/jobs/new?type=local"]);
     let notice = "Its outbox &lt;b&gt;cannot&lt;/b&gt; be written.";
-    assert_eq!(page.body.matches(notice).count(), 1, "nothing is wrong with the other one");
+    assert_eq!(page.body.matches(notice).count(), 1, "only the live instance has a notice");
     get(&FakeBackend::signed_in(Role::Viewer).empty().ready(), "/workers")
         .await
-        .assert_contains(&["No worker has been seen"]);
+        .assert_contains(&["No workers connected"]);
 }
 
 #[tokio::test]
-async fn the_theme_of_the_cookie_is_in_the_first_byte() {
+async fn theme_of_the_cookie_is_in_the_first_response() {
     use axum::{body::Body, http::Request};
 
     let request =
@@ -168,20 +168,20 @@ async fn the_theme_of_the_cookie_is_in_the_first_byte() {
 }
 
 #[tokio::test]
-async fn what_a_plain_form_left_is_said_once() {
+async fn plain_form_notice_is_shown_once() {
     let fake = FakeBackend::signed_in(Role::Viewer).ready();
     let flash = milvaion_app::backend::FlashMessage {
         form: "notice".into(),
         notice: Some("Job saved.".into()),
         ..Default::default()
     };
-    fake.flashes.lock().expect("no test panics inside").push(flash);
+    fake.flashes.lock().expect("the mutex is not poisoned").push(flash);
     get(&fake, "/workers").await.assert_contains(&["Job saved."]);
     get(&fake, "/workers").await.assert_lacks(&["Job saved."]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn many_readers_at_once_each_get_a_whole_page() {
+async fn concurrent_readers_each_get_a_complete_page() {
     let readers: Vec<_> = (0..8)
         .map(|_| {
             tokio::spawn(async {
@@ -194,6 +194,6 @@ async fn many_readers_at_once_each_get_a_whole_page() {
         })
         .collect();
     for reader in readers {
-        reader.await.expect("no reader fails");
+        reader.await.expect("the reader task does not panic");
     }
 }

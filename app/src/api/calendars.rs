@@ -1,4 +1,4 @@
-//! Calendars: listing, defining and deleting them.
+//! Server functions that list, define and delete calendars.
 
 use leptos::prelude::*;
 use milvaion_api::{
@@ -13,46 +13,46 @@ use server_fn::codec::GetUrl;
 use super::session::FlashView;
 use crate::error::AppError;
 
-/// What the calendar form judges of itself while it is being filled in.
+/// Validation result of the calendar form.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CalendarCheck {
-    /// What is wrong, in the form's order.
+    /// Errors in the form's order.
     pub errors: Vec<FieldError>,
-    /// The next blackouts, when all is right.
+    /// The next blackouts, if the form is valid.
     pub blackouts: Option<Vec<BlackoutView>>,
 }
 
-/// Everything the page with the calendar form is drawn from, in one answer, so that it is drawn alike on both sides.
+/// Everything the calendar form's page renders from, in one response, so that server and browser render the same page.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CalendarFormPage {
-    /// The calendar to change, if it is an edit.
+    /// The calendar to edit; `None` for a new one.
     pub calendar: Option<CalendarView>,
     /// Every zone name.
     pub zones: Vec<String>,
-    /// What stands in the fields: nothing, the calendar to change, or what was typed before a refusal.
+    /// Initial values: an empty form, the calendar to edit, or the values of a rejected post.
     pub form: CalendarForm,
-    /// What a plain form post left.
+    /// Result of a plain form post, if there was one.
     pub flash: Option<FlashView>,
-    /// The next blackouts of `form`, when it is right.
+    /// The next blackouts of `form`, if it is valid.
     pub blackouts: Option<Vec<BlackoutView>>,
 }
 
-/// Every calendar by name.
+/// Lists every calendar by name.
 ///
 /// # Errors
 ///
-/// `SignedOut`, or a service that is away.
+/// `SignedOut`; `Unavailable` if a service is down.
 #[server(input = GetUrl, endpoint = "calendars")]
 pub async fn calendars() -> Result<Vec<CalendarRow>, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
     backend.calendars(&me).await.map_err(super::with_error_status)
 }
 
-/// Everything the page with the calendar form is drawn from: of the calendar `id`, or of a new one.
+/// Loads the calendar form's page for the calendar `id`, or for a new one.
 ///
 /// # Errors
 ///
-/// `Denied` below Operator, `NotFound` when the calendar is deleted.
+/// `Denied` below Operator; `NotFound` if the calendar is deleted.
 #[server(input = GetUrl, endpoint = "calendar_form")]
 pub async fn load_calendar_form(id: Option<CalendarId>) -> Result<CalendarFormPage, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DefineCalendar).await?;
@@ -61,7 +61,7 @@ pub async fn load_calendar_form(id: Option<CalendarId>) -> Result<CalendarFormPa
         None => None,
     };
     let flash = backend.take_flash(&super::request()?, "calendar-form").await?.map(FlashView::from);
-    // What was typed for another calendar in another tab does not belong here.
+    // A flash may hold the values of another calendar that was posted in another tab.
     let typed = flash
         .as_ref()
         .and_then(|flash| serde_json::from_value::<CalendarForm>(flash.typed.clone()).ok())
@@ -71,22 +71,24 @@ pub async fn load_calendar_form(id: Option<CalendarId>) -> Result<CalendarFormPa
         (Some(form), _) => form,
         (None, Some(view)) => CalendarForm::from_calendar(view.id, view.version, &view.calendar),
         (None, None) => {
-            // A zone we do not know would only be refused later.
+            // An unknown zone would be rejected on save.
             let zone = super::session::viewer_zone().filter(|zone| zones.contains(zone));
             CalendarForm { zone: zone.unwrap_or_else(|| "UTC".into()), ..CalendarForm::default() }
         }
     };
-    // What is wrong is told beside the fields; the page itself is fine.
+    // Validation errors are shown beside their fields; the page itself loads.
     let blackouts = backend.check_calendar(&me, &form).await.ok();
     Ok(CalendarFormPage { calendar, zones, form, flash, blackouts })
 }
 
-/// Judges the form without saving it. Wrong fields are an answer here, not an error; a plain form is led back to the
-/// form, where they stand beside their fields, with the blackouts to come.
+/// Validates the form without saving it.
+///
+/// Invalid fields are a normal result here, not an error. A plain form post is redirected to the form, which shows the
+/// errors beside their fields and the next blackouts.
 ///
 /// # Errors
 ///
-/// `Denied` below Operator, or a service that is away.
+/// `Denied` below Operator; `Unavailable` if a service is down.
 #[server(endpoint = "check_calendar")]
 pub async fn check_calendar(form: CalendarForm) -> Result<CalendarCheck, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DefineCalendar).await?;
@@ -98,7 +100,7 @@ pub async fn check_calendar(form: CalendarForm) -> Result<CalendarCheck, AppErro
     if super::is_plain_form() {
         let flash = crate::backend::FlashMessage {
             form: "calendar-form".into(),
-            notice: errors.is_empty().then(|| "Everything is right. Nothing is saved yet.".to_owned()),
+            notice: errors.is_empty().then(|| "All fields are valid. Nothing is saved yet.".to_owned()),
             fields: errors,
             typed: serde_json::to_value(&form).unwrap_or_default(),
             ..crate::backend::FlashMessage::default()
@@ -110,21 +112,21 @@ pub async fn check_calendar(form: CalendarForm) -> Result<CalendarCheck, AppErro
     Ok(CalendarCheck { errors, blackouts })
 }
 
-/// Makes or changes a calendar.
+/// Creates or changes a calendar.
 ///
 /// # Errors
 ///
-/// The wrong fields; `Conflict` when somebody else changed the calendar meanwhile; `Denied` below Operator.
+/// `Fields` for invalid fields; `Conflict` if another user changed the calendar meanwhile; `Denied` below Operator.
 #[server(endpoint = "save_calendar")]
 pub async fn save_calendar(form: CalendarForm) -> Result<CalendarId, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DefineCalendar).await?;
     let result = backend.save_calendar(&me, &form).await;
-    let notice = if form.id.is_empty() { "The calendar is made." } else { "The calendar is saved." };
+    let notice = if form.id.is_empty() { "The calendar is created." } else { "The calendar is saved." };
     let back = form_address(&form);
     super::respond("calendar-form", result, |_| "/calendars".into(), notice, &back, form).await
 }
 
-/// Where the form that sent `form` stands.
+/// Returns the address of the page whose form sent `form`.
 #[cfg(feature = "ssr")]
 fn form_address(form: &CalendarForm) -> String {
     match form.id.parse::<CalendarId>() {
@@ -133,17 +135,17 @@ fn form_address(form: &CalendarForm) -> String {
     }
 }
 
-/// Deletes a calendar and answers its name.
+/// Deletes a calendar and returns its name.
 ///
 /// # Errors
 ///
-/// `Conflict` with the names of the jobs that keep to it; `NotFound` when it is gone already; `Denied` below Operator.
+/// `Conflict` with the names of the jobs that use it; `NotFound` if it is already deleted; `Denied` below Operator.
 #[server(endpoint = "delete_calendar")]
 pub async fn delete_calendar(id: CalendarId) -> Result<String, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DefineCalendar).await?;
     let result = backend.delete_calendar(&me, id).await;
     let notice = result.as_ref().map(|name| format!("The calendar {name} is deleted.")).unwrap_or_default();
-    // What was typed into the form on that page was not sent: it comes back as the calendar is.
+    // The calendar form on that page was not part of this post, so its values are not restored.
     super::respond("calendar-form", result, |_| "/calendars".into(), &notice, &format!("/calendars/{id}/edit"), ())
         .await
 }

@@ -1,4 +1,4 @@
-//! Everything at once: whether it is paused, pausing and resuming it.
+//! Server functions that read, set and clear the cluster pause.
 
 use leptos::prelude::*;
 use milvaion_api::views::ClusterPause;
@@ -6,22 +6,22 @@ use server_fn::codec::GetUrl;
 
 use crate::error::AppError;
 
-/// Since when, by whom and why everything is paused; none while it is not.
+/// Returns the cluster pause with its start, user and reason; `None` while the cluster is not paused.
 ///
 /// # Errors
 ///
-/// `SignedOut`, or a service that is away.
+/// `SignedOut`; `Unavailable` if a service is down.
 #[server(input = GetUrl, endpoint = "cluster")]
 pub async fn get_cluster() -> Result<Option<ClusterPause>, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
     backend.cluster_state(&me).await.map_err(super::with_error_status)
 }
 
-/// Pauses everything: nothing is fired until somebody resumes.
+/// Pauses the cluster: no occurrence is dispatched until a user resumes it.
 ///
 /// # Errors
 ///
-/// A `reason` that is missing or has more than 500 characters; `Denied` below Operator.
+/// `Fields` if `reason` is missing or longer than 500 characters; `Denied` below Operator.
 #[server(endpoint = "pause_cluster")]
 pub async fn pause_cluster(#[server(default)] reason: String) -> Result<(), AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::PauseCluster).await?;
@@ -30,11 +30,11 @@ pub async fn pause_cluster(#[server(default)] reason: String) -> Result<(), AppE
     super::respond("cluster", result, |()| "/".into(), CLUSTER_PAUSED_NOTICE, "/", typed).await
 }
 
-/// Lets everything go on.
+/// Resumes the cluster.
 ///
 /// # Errors
 ///
-/// `Denied` below Operator, or a service that is away.
+/// `Denied` below Operator; `Unavailable` if a service is down.
 #[server(endpoint = "resume_cluster")]
 pub async fn resume_cluster() -> Result<(), AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::PauseCluster).await?;
@@ -42,7 +42,7 @@ pub async fn resume_cluster() -> Result<(), AppError> {
     super::respond("cluster", result, |()| "/".into(), CLUSTER_RESUMED_NOTICE, "/", ()).await
 }
 
-/// What is said after pausing.
+/// Notice after pausing the cluster.
 pub const CLUSTER_PAUSED_NOTICE: &str = "All schedules are paused.";
-/// What is said after resuming.
+/// Notice after resuming the cluster.
 pub const CLUSTER_RESUMED_NOTICE: &str = "All schedules are resumed.";

@@ -1,4 +1,4 @@
-//! Jobs: finding, defining, running and ending them.
+//! Server functions that list, define, run, pause and delete jobs.
 
 use leptos::prelude::*;
 use milvaion_api::{
@@ -13,63 +13,64 @@ use server_fn::codec::GetUrl;
 use super::session::FlashView;
 use crate::error::AppError;
 
-/// What the job form judges of itself while it is being filled in.
+/// Validation result of the job form.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct JobCheck {
-    /// What is wrong, in the form's order.
+    /// Errors in the form's order.
     pub errors: Vec<FieldError>,
-    /// The schedule in words and dates, when that part is right.
+    /// The schedule in words and dates, if the schedule's fields are valid.
     pub preview: Option<SchedulePreview>,
 }
 
-/// Everything the page with the job form is drawn from, in one answer, so that it is drawn alike on both sides.
+/// Everything the job form's page renders from, in one response, so that server and browser render the same page.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobFormPage {
-    /// What can be chosen.
+    /// The choices of the form.
     pub context: JobFormContext,
-    /// What stands in the fields: a fresh form, the job to edit, or what was typed before a refusal.
+    /// Initial values: a new form, the job to edit, or the values of a rejected post.
     pub form: JobForm,
-    /// What a plain form post left.
+    /// Result of a plain form post, if there was one.
     pub flash: Option<FlashView>,
-    /// The schedule of `form`, when it is right.
+    /// The schedule of `form`, if it is valid.
     pub preview: Option<SchedulePreview>,
 }
 
-/// A page of jobs by name.
+/// Lists jobs by name, one page at a time.
 ///
 /// # Errors
 ///
-/// `SignedOut`, or a service that is away.
+/// `SignedOut`; `Unavailable` if a service is down.
 #[server(input = GetUrl, endpoint = "jobs")]
 pub async fn jobs(filter: JobFilter) -> Result<ListPage<JobRow>, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
     backend.jobs(&me, filter).await.map_err(super::with_error_status)
 }
 
-/// One job, its schedule also in the reader's zone.
+/// Returns one job, with its schedule also in the user's zone.
 ///
 /// # Errors
 ///
-/// `NotFound` when it is deleted or never was.
+/// `NotFound` if it is deleted or never existed.
 #[server(input = GetUrl, endpoint = "job")]
 pub async fn job(id: JobId) -> Result<JobView, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
     backend.job(&me, id, super::session::viewer_zone().as_deref()).await.map_err(super::with_error_status)
 }
 
-/// Everything the page with the job form is drawn from: of the job `id`, or of a new one, for the type `target`
-/// (`worker/type`) if that is chosen already.
+/// Loads the job form's page for the job `id`, or for a new one.
+///
+/// `target` (`worker/type`) preselects the type of a new job.
 ///
 /// # Errors
 ///
-/// `Denied` below Operator, `NotFound` when the job is deleted.
+/// `Denied` below Operator; `NotFound` if the job is deleted.
 #[server(input = GetUrl, endpoint = "job_form")]
 pub async fn load_job_form(id: Option<JobId>, target: Option<String>) -> Result<JobFormPage, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DefineJob).await?;
     let context = backend.form_context(&me, id).await.map_err(super::with_error_status)?;
     let zone = super::session::viewer_zone();
     let flash = backend.take_flash(&super::request()?, "job-form").await?.map(FlashView::from);
-    // What was typed for another job in another tab does not belong here.
+    // A flash may hold the values of another job that was posted in another tab.
     let typed = flash
         .as_ref()
         .and_then(|flash| serde_json::from_value::<JobForm>(flash.typed.clone()).ok())
@@ -83,15 +84,15 @@ pub async fn load_job_form(id: Option<JobId>, target: Option<String>) -> Result<
     if let Some(target) = target.filter(|_| id.is_none() && !is_typed) {
         form.target = target;
     }
-    // What is wrong with the schedule is told beside its fields; the page itself is fine.
+    // Schedule errors are shown beside their fields; the page itself loads.
     let preview = backend.preview(&me, &form, zone.as_deref()).await.ok();
     Ok(JobFormPage { context, form, flash, preview })
 }
 
-/// An empty form with what most people would choose.
+/// Builds the form of a new job with the common choices.
 #[cfg(feature = "ssr")]
 fn fresh(zone: Option<String>, context: &JobFormContext) -> JobForm {
-    // A zone we do not know would only be refused later.
+    // An unknown zone would be rejected on save.
     let zone = zone.filter(|zone| context.zones.iter().any(|known| known == zone));
     let target = match context.job_types.as_slice() {
         [only] => format!("{}/{}", only.worker_id, only.info.job_type),
@@ -112,12 +113,14 @@ fn fresh(zone: Option<String>, context: &JobFormContext) -> JobForm {
     }
 }
 
-/// Judges the form without saving it. Wrong fields are an answer here, not an error; a plain form is led back to the
-/// form, where they stand beside their fields, with the schedule's preview.
+/// Validates the form without saving it.
+///
+/// Invalid fields are a normal result here, not an error. A plain form post is redirected to the form, which shows the
+/// errors beside their fields and the schedule's preview.
 ///
 /// # Errors
 ///
-/// `Denied` below Operator, or a service that is away.
+/// `Denied` below Operator; `Unavailable` if a service is down.
 #[server(endpoint = "check_job")]
 pub async fn check_job(form: JobForm) -> Result<JobCheck, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DefineJob).await?;
@@ -127,7 +130,7 @@ pub async fn check_job(form: JobForm) -> Result<JobCheck, AppError> {
         Err(error) => return Err(super::with_error_status(error)),
     };
     if super::is_plain_form() {
-        let notice = errors.is_empty().then(|| "Everything is right. Nothing is saved yet.".to_owned());
+        let notice = errors.is_empty().then(|| "All fields are valid. Nothing is saved yet.".to_owned());
         let flash = crate::backend::FlashMessage {
             form: "job-form".into(),
             notice,
@@ -143,11 +146,11 @@ pub async fn check_job(form: JobForm) -> Result<JobCheck, AppError> {
     Ok(JobCheck { errors, preview })
 }
 
-/// Creates or changes a job; with `then` = `run` also runs it at once.
+/// Creates or changes a job; with `then` = `run` also runs it now.
 ///
 /// # Errors
 ///
-/// The wrong fields; `Conflict` when somebody else changed the job meanwhile; `Denied` below Operator.
+/// `Fields` for invalid fields; `Conflict` if another user changed the job meanwhile; `Denied` below Operator.
 #[server(endpoint = "save_job")]
 pub async fn save_job(form: JobForm, #[server(default)] then: String) -> Result<JobId, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DefineJob).await?;
@@ -156,17 +159,17 @@ pub async fn save_job(form: JobForm, #[server(default)] then: String) -> Result<
     if let Ok(id) = &result
         && then == "run"
     {
-        // The job exists now whatever becomes of this, so a failure here must not read as "not created".
+        // The job exists whether or not the run starts, so an error here must not read as "not created".
         notice = match backend.trigger_job(&me, *id, crate::backend::TriggerInput::default()).await {
             Ok(_) => "The job is created and queued to run now.",
-            Err(_) => "The job is created, but could not be run at once. Try Run now.",
+            Err(_) => "The job is created, but the run could not be queued. Select Run now to try again.",
         };
     }
     let back = form_address(&form);
     super::respond("job-form", result, |id| format!("/jobs/{id}"), notice, &back, form).await
 }
 
-/// Where the form that sent `form` stands.
+/// Returns the address of the page whose form sent `form`.
 #[cfg(feature = "ssr")]
 fn form_address(form: &JobForm) -> String {
     match form.id.parse::<JobId>() {
@@ -176,13 +179,13 @@ fn form_address(form: &JobForm) -> String {
     }
 }
 
-/// Runs a job now; with `input_json`, this once with that input. `reason` is kept with the occurrence. The same
-/// `idempotency_key` again is the same run again.
+/// Runs a job now. `input_json` replaces the input for this occurrence only, and `reason` is stored with it. A repeated
+/// `idempotency_key` returns the same occurrence.
 ///
 /// # Errors
 ///
-/// A wrong `input_json` or `reason`; `Conflict` when the job is paused or must not overlap, unless `force`; `NotFound`;
-/// `Denied` below Operator.
+/// `Fields` for `input_json` and `reason`; `Conflict` if the job is paused or must not overlap, unless `force`;
+/// `NotFound`; `Denied` below Operator.
 #[server(endpoint = "trigger_job")]
 pub async fn trigger_job(
     id: JobId,
@@ -207,11 +210,11 @@ pub async fn trigger_job(
     .await
 }
 
-/// Pauses or resumes a job. `back` is the page a plain form is led to: the job's own when empty.
+/// Pauses or resumes a job. `back` is the page that a plain form post is redirected to; empty means the job's own page.
 ///
 /// # Errors
 ///
-/// `NotFound`, or `Denied` below Operator.
+/// `NotFound`; `Denied` below Operator.
 #[server(endpoint = "set_job_active")]
 pub async fn set_job_active(
     id: JobId,
@@ -229,11 +232,11 @@ pub async fn set_job_active(
     super::respond("trigger", result, |()| back.clone(), notice, &back, ()).await
 }
 
-/// Deletes a job and answers its name. Its occurrences stay until retention takes them.
+/// Deletes a job and returns its name. Its occurrences are kept for their retention.
 ///
 /// # Errors
 ///
-/// `NotFound` when it is gone already; `Denied` for anybody but an Admin.
+/// `NotFound` if it is already deleted; `Denied` below Admin.
 #[server(endpoint = "delete_job")]
 pub async fn delete_job(id: JobId) -> Result<String, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DeleteJob).await?;

@@ -1,12 +1,12 @@
-//! The calls between a browser and its server.
+//! The server functions that the browser calls.
 //!
-//! Every server function here is a few lines: get the backend and the person by naming the [`Permission`] it performs, call
-//! one method, hand the answer back. [`authorize`] is the only door to the backend for them, and it is the backend that
-//! judges session, role and origin. Reads use GET-like calls from resources; whatever changes something is a POST that a
-//! plain HTML form can send too.
+//! Each server function is a few lines: it gets the backend and the user by naming the [`Permission`] it needs, calls
+//! one method and returns its result. [`authorize`] is the only way to the backend for them, and the backend checks the
+//! session, the role and the origin. Reads are GET requests made by resources. Every change is a POST that a plain HTML
+//! form can send too.
 //!
-//! A plain form post has no script that could show an answer, so [`respond`] leads it back to a page and leaves a
-//! [`FlashMessage`](crate::backend::FlashMessage) there: what went well, what did not, and what was typed.
+//! No script handles the response to a plain form post. [`respond`] therefore redirects it to a page and stores a
+//! [`FlashMessage`](crate::backend::FlashMessage) for that page: the notice, the errors and the typed values.
 
 pub mod calendars;
 pub mod cluster;
@@ -37,37 +37,38 @@ mod server_side {
         error::AppError,
     };
 
-    /// The backend of this request.
+    /// Returns the backend of this request.
     ///
     /// # Errors
     ///
-    /// Only when the server forgot to provide it.
+    /// `Failed` if the server did not provide one.
     pub fn backend() -> Result<Arc<dyn Backend>, AppError> {
-        use_context::<Arc<dyn Backend>>().ok_or_else(|| AppError::Failed("the server gave this page no backend".into()))
+        use_context::<Arc<dyn Backend>>()
+            .ok_or_else(|| AppError::Failed("No backend is provided for this request.".into()))
     }
 
-    /// The head of this request.
+    /// Returns the head of this request.
     ///
     /// # Errors
     ///
-    /// Only when called outside a request.
+    /// `Failed` outside a request.
     pub fn request() -> Result<Parts, AppError> {
-        use_context::<Parts>().ok_or_else(|| AppError::Failed("there is no request here".into()))
+        use_context::<Parts>().ok_or_else(|| AppError::Failed("This call was made outside a request.".into()))
     }
 
-    /// The backend and the person who asks, if they may do `action`.
+    /// Returns the backend and the user who sent the request, if they have `permission`.
     ///
     /// # Errors
     ///
-    /// `SignedOut` or `Denied`; the response's status says the same.
-    pub async fn authorize(action: Permission) -> Result<(Arc<dyn Backend>, CurrentUser), AppError> {
+    /// `SignedOut` or `Denied`; the response gets the matching status.
+    pub async fn authorize(permission: Permission) -> Result<(Arc<dyn Backend>, CurrentUser), AppError> {
         let backend = backend()?;
         let parts = request()?;
-        let me = backend.authorize(&parts, action).await.map_err(with_error_status)?;
+        let me = backend.authorize(&parts, permission).await.map_err(with_error_status)?;
         Ok((backend, me))
     }
 
-    /// Gives the response the status that says the same as the error.
+    /// Sets the response's status to that of the error and returns the error.
     pub fn with_error_status(error: AppError) -> AppError {
         if let (Some(response), Ok(status)) = (use_context::<ResponseOptions>(), StatusCode::from_u16(error.status())) {
             response.set_status(status);
@@ -75,7 +76,7 @@ mod server_side {
         error
     }
 
-    /// Whether a plain form sent this, not our script.
+    /// Returns true if a plain form sent this request, not our script.
     #[must_use]
     pub fn is_plain_form() -> bool {
         use_context::<Parts>().is_some_and(|parts| {
@@ -83,12 +84,12 @@ mod server_side {
         })
     }
 
-    /// Ends a changing call. A script gets the result as it is. A plain form is led to `then` with `notice`, or back to
-    /// `back` with what was wrong and what was typed (`typed` must hold no secret).
+    /// Ends a call that changes something. A script gets the result unchanged. A plain form post is redirected to
+    /// `then` with `notice`, or to `back` with the errors and the typed values. `typed` must not contain secrets.
     ///
     /// # Errors
     ///
-    /// The error itself, for a script.
+    /// The error itself, if a script sent the request.
     pub async fn respond<T: Default>(
         form: &str,
         result: Result<T, AppError>,
@@ -116,7 +117,7 @@ mod server_side {
                 leptos_axum::redirect("/login");
                 Ok(T::default())
             }
-            // A refusal by role is a page of its own with its own status, not a message on the way back.
+            // A denied request gets a page with its own status, not a message on the page it came from.
             Err(error @ AppError::Denied(_)) => Err(with_error_status(error)),
             Err(error) => {
                 let mut flash = FlashMessage {

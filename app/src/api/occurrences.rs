@@ -1,4 +1,4 @@
-//! Occurrences: finding them, reading one, paging through its log, and cancelling it.
+//! Server functions that list, read and cancel occurrences and page through their logs.
 
 use leptos::prelude::*;
 use milvaion_api::{
@@ -10,11 +10,11 @@ use server_fn::codec::GetUrl;
 
 use crate::error::AppError;
 
-/// A page of occurrences, newest first.
+/// Lists occurrences, newest first.
 ///
 /// # Errors
 ///
-/// `SignedOut`, or a service that is away.
+/// `SignedOut`; `Unavailable` if a service is down.
 #[server(input = GetUrl, endpoint = "occurrences")]
 pub async fn list_occurrences(
     #[server(default)] filter: OccurrenceFilter,
@@ -23,34 +23,35 @@ pub async fn list_occurrences(
     backend.occurrences(&me, filter).await.map_err(super::with_error_status)
 }
 
-/// One occurrence with the newest lines of its log.
+/// Returns one occurrence with the newest lines of its log.
 ///
 /// # Errors
 ///
-/// `NotFound` when retention has taken it or it never was.
+/// `NotFound` if retention has deleted it or it never existed.
 #[server(input = GetUrl, endpoint = "occurrence")]
 pub async fn get_occurrence(id: OccurrenceId) -> Result<OccurrenceView, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
     backend.occurrence(&me, id).await.map_err(super::with_error_status)
 }
 
-/// At most 500 lines of an occurrence's log before `before_seq`, oldest first.
+/// Returns at most 500 log lines of an occurrence before `before_seq`, oldest first.
 ///
 /// # Errors
 ///
-/// `NotFound` as above.
+/// `NotFound` if retention has deleted the occurrence or it never existed.
 #[server(input = GetUrl, endpoint = "log_before")]
 pub async fn log_before(id: OccurrenceId, before_seq: i64) -> Result<Vec<LogLine>, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
     backend.log_before(&me, id, before_seq).await.map_err(super::with_error_status)
 }
 
-/// Cancels an occurrence. Answers whether that is all: true when it is Cancelled now, false when a worker runs it and was
-/// asked to end it. `reason` is kept with the occurrence.
+/// Cancels an occurrence. Returns true if it is now Cancelled, false if its worker runs it and was requested to stop.
+/// `reason` is stored with the occurrence.
 ///
 /// # Errors
 ///
-/// A `reason` of more than 500 characters; `Conflict` when it has ended already; `NotFound`; `Denied` below Operator.
+/// `Fields` if `reason` exceeds 500 characters; `Conflict` if it has already ended; `NotFound`; `Denied` below
+/// Operator.
 #[server(endpoint = "cancel_occurrence")]
 pub async fn cancel_occurrence(id: OccurrenceId, #[server(default)] reason: String) -> Result<bool, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::CancelOccurrence).await?;
@@ -62,8 +63,8 @@ pub async fn cancel_occurrence(id: OccurrenceId, #[server(default)] reason: Stri
     super::respond("cancel", result, |_| page.clone(), notice, &page, typed).await
 }
 
-/// What is said after [`cancel_occurrence`] answered `has_ended`.
+/// Returns the notice after [`cancel_occurrence`] returned `has_ended`.
 #[must_use]
 pub const fn cancel_notice(has_ended: bool) -> &'static str {
-    if has_ended { "The occurrence is cancelled." } else { "The worker was asked to end it." }
+    if has_ended { "The occurrence is cancelled." } else { "A cancel request was sent to the worker." }
 }

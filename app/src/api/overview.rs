@@ -1,4 +1,4 @@
-//! The overview's numbers.
+//! The server function of the overview page.
 
 use leptos::prelude::*;
 use milvaion_api::views::ClusterOverview;
@@ -6,11 +6,11 @@ use server_fn::codec::GetUrl;
 
 use crate::error::AppError;
 
-/// Everything on the overview page.
+/// Returns the data of the overview page.
 ///
 /// # Errors
 ///
-/// `SignedOut`, or a service that is away.
+/// `SignedOut`; `Unavailable` if a service is down.
 #[server(input = GetUrl, endpoint = "overview")]
 pub async fn get_overview() -> Result<ClusterOverview, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;

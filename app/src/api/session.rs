@@ -1,4 +1,4 @@
-//! Who is asking: signing in and out, one-time links, and what a plain form left for the next page.
+//! Server functions for signing in and out, one-time links and flash messages.
 
 use leptos::prelude::*;
 use milvaion_api::{
@@ -10,50 +10,50 @@ use server_fn::codec::GetUrl;
 
 use crate::error::AppError;
 
-/// The longest address a sign-in leads on to, in bytes; a longer one is not ours.
+/// The maximum length of the address that a sign-in redirects to, in bytes. Our own addresses are shorter.
 const MAX_NEXT_PATH_BYTES: usize = 2_000;
 
-/// What the sign-in page has to know.
+/// Data of the sign-in page.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SignInPageData {
-    /// True while there is nobody yet, so that only the setup link leads in.
+    /// True while no user exists, so that only the setup link grants access.
     pub needs_setup: bool,
-    /// True when the reader is signed in already.
+    /// True if the request already has a session.
     pub signed_in: bool,
 }
 
-/// What a one-time link leads to.
+/// Result of looking up a one-time link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum InviteLink {
-    /// It is good, for this.
+    /// A valid link with its contents.
     Good(InviteInfo),
-    /// It is used up, too old, mistyped, or its inviter took it back.
+    /// A link that is used, expired, revoked or mistyped.
     Spent,
 }
 
-/// What a plain form left for the page it led back to: the browser's view of a flash.
+/// Result of a plain form post, as the browser receives it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FlashView {
-    /// What went well.
+    /// Success message.
     pub notice: Option<String>,
-    /// What did not, when it belongs to no field.
+    /// Error that belongs to no field.
     pub error: Option<String>,
-    /// What did not, field by field.
+    /// Errors by field.
     pub fields: Vec<FieldError>,
-    /// What was typed, without secrets.
+    /// Values that were typed, without secrets.
     pub typed: serde_json::Value,
 }
 
 impl FlashView {
-    /// All that is wrong; what belongs to no field has an empty one.
+    /// Returns all errors. The error that belongs to no field has an empty field name.
     #[must_use]
     pub fn problems(&self) -> Vec<FieldError> {
         let whole = self.error.iter().map(|message| FieldError::new("", message));
         whole.chain(self.fields.iter().cloned()).collect()
     }
 
-    /// What was typed into `field`.
+    /// Returns the value that was typed into `field`.
     #[must_use]
     pub fn typed(&self, field: &str) -> String {
         self.typed.get(field).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned()
@@ -67,11 +67,11 @@ impl From<crate::backend::FlashMessage> for FlashView {
     }
 }
 
-/// Who is signed in, if anybody.
+/// Returns the signed-in user, if any.
 ///
 /// # Errors
 ///
-/// When the session cannot be looked up.
+/// `Unavailable` if the session cannot be read.
 #[server(input = GetUrl, endpoint = "whoami")]
 pub async fn whoami() -> Result<Option<CurrentUser>, AppError> {
     let backend = super::backend()?;
@@ -79,26 +79,26 @@ pub async fn whoami() -> Result<Option<CurrentUser>, AppError> {
     backend.me(&parts).await.map_err(super::with_error_status)
 }
 
-/// What the sign-in page has to know.
+/// Loads the data of the sign-in page.
 ///
 /// # Errors
 ///
-/// When the people cannot be counted.
+/// `Unavailable` if the users cannot be counted.
 #[server(input = GetUrl, endpoint = "sign_in_page")]
 pub async fn load_sign_in_page() -> Result<SignInPageData, AppError> {
     let backend = super::backend()?;
     let parts = super::request()?;
-    // A session that cannot be read must not keep anybody from signing in anew.
+    // An unreadable session must not prevent a new sign-in.
     let signed_in = backend.me(&parts).await.ok().flatten().is_some();
     let needs_setup = backend.needs_setup().await.map_err(super::with_error_status)?;
     Ok(SignInPageData { needs_setup, signed_in })
 }
 
-/// Reads and forgets what the form called `form` left for this person.
+/// Takes the message that the form named `form` stored for this session.
 ///
 /// # Errors
 ///
-/// When the session cannot be looked up.
+/// `Unavailable` if the session cannot be read.
 #[server(input = GetUrl, endpoint = "take_flash")]
 pub async fn take_flash(form: String) -> Result<Option<FlashView>, AppError> {
     let backend = super::backend()?;
@@ -106,12 +106,12 @@ pub async fn take_flash(form: String) -> Result<Option<FlashView>, AppError> {
     Ok(backend.take_flash(&parts, &form).await?.map(FlashView::from))
 }
 
-/// Signs in and answers where to go on. The page goes there with a full load, because everything it shows depends on
-/// who reads.
+/// Signs in and returns the address to continue at. The page goes there with a full load, because everything it shows
+/// depends on the user.
 ///
 /// # Errors
 ///
-/// Wrong credentials, too many tries, or a service that is away.
+/// `Fields` for wrong credentials; `TooMany` after too many attempts; `Unavailable` if a service is down.
 #[server(endpoint = "sign_in")]
 pub async fn sign_in(
     #[server(default)] email: String,
@@ -122,7 +122,7 @@ pub async fn sign_in(
     let next = local_path(&next).to_owned();
     let result = match super::backend()?.sign_in(&parts, &email, &passphrase).await {
         Ok(_) => Ok(next.clone()),
-        // Being refused here is the most ordinary answer and belongs beside the form, not on a page of its own.
+        // Wrong credentials are the most common error and are shown beside the form, not on a page of their own.
         Err(error @ (AppError::Denied(_) | AppError::SignedOut)) => {
             Err(AppError::field("passphrase", error.to_string()))
         }
@@ -133,11 +133,11 @@ pub async fn sign_in(
     super::respond("login", result, Clone::clone, "", &back, typed).await
 }
 
-/// Ends the session. A script then loads `/login` anew; a plain form is led there.
+/// Ends the session. A script then loads `/login`; a plain form post is redirected there.
 ///
 /// # Errors
 ///
-/// When the session cannot be ended.
+/// `Unavailable` if the session cannot be ended.
 #[server(endpoint = "sign_out")]
 pub async fn sign_out() -> Result<(), AppError> {
     let parts = super::request()?;
@@ -145,11 +145,11 @@ pub async fn sign_out() -> Result<(), AppError> {
     super::respond("login", result, |()| "/login".into(), "", "/", ()).await
 }
 
-/// What the one-time link with this token is good for.
+/// Looks up the one-time link with this token.
 ///
 /// # Errors
 ///
-/// When it cannot be looked up; a link that is not good is an answer, not an error.
+/// `Unavailable` if it cannot be looked up. An invalid link is a result, not an error.
 #[server(input = GetUrl, endpoint = "invite")]
 pub async fn invite(#[server(default)] token: String) -> Result<InviteLink, AppError> {
     match super::backend()?.invite(&token).await {
@@ -162,12 +162,12 @@ pub async fn invite(#[server(default)] token: String) -> Result<InviteLink, AppE
     }
 }
 
-/// Uses a one-time link up: makes the person, signs them in, and answers where to go on. `page` is `setup` or `invite`:
-/// where a plain form is led back to when something is wrong.
+/// Consumes a one-time link: creates the user, signs them in and returns the address to continue at. `page` is `setup`
+/// or `invite`, the page that a plain form post is redirected to after an error.
 ///
 /// # Errors
 ///
-/// The wrong fields (`name`, `email`, `passphrase`), or `NotFound` when the link is no longer good.
+/// `Fields` for `name`, `email` and `passphrase`; `NotFound` if the link is no longer valid.
 #[server(endpoint = "accept_invite")]
 pub async fn accept_invite(
     #[server(default)] token: String,
@@ -185,8 +185,8 @@ pub async fn accept_invite(
     super::respond("invite", result, Clone::clone, "", &back, typed).await
 }
 
-/// `next` if it is a path on this server, else the overview. A browser reads `//host` and `/\host` as another site, so
-/// both are refused, and so is everything that could not stand in a header.
+/// Returns `next` if it is a path on this server, else the overview. Browsers treat `//host` and `/\host` as another
+/// site, so both are refused, and so is everything that is not valid in a header.
 #[must_use]
 pub fn local_path(next: &str) -> &str {
     let mut bytes = next.bytes();
@@ -197,7 +197,7 @@ pub fn local_path(next: &str) -> &str {
     if is_local { next } else { "/" }
 }
 
-/// `text` as it may stand behind `?name=`.
+/// Percent-encodes `text` for use after `?name=`.
 #[must_use]
 pub fn query_value(text: &str) -> String {
     const HEX_DIGITS: [u8; 16] = *b"0123456789ABCDEF";
@@ -216,8 +216,8 @@ pub fn query_value(text: &str) -> String {
     out
 }
 
-/// The reader's time zone as their browser told it, if it did: the cookie `zone`. Whether it is a zone at all is for
-/// whoever uses it to judge.
+/// Returns the user's time zone from the cookie `zone`, which their browser sets. The value is not validated here;
+/// callers check that it is a zone.
 #[cfg(feature = "ssr")]
 #[must_use]
 pub(super) fn viewer_zone() -> Option<String> {
@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_paths_of_our_own_are_followed() {
+    fn only_local_paths_are_followed() {
         assert_eq!(local_path("/jobs?q=a"), "/jobs?q=a");
         for elsewhere in ["", "jobs", "//evil.example", "/\\evil.example", "https://evil.example", "/a\r\nb", "/ä"] {
             assert_eq!(local_path(elsewhere), "/", "{elsewhere:?}");
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_value_cannot_end_its_own_value() {
+    fn query_value_encodes_separators() {
         assert_eq!(query_value("/jobs?q=a&b#c d"), "/jobs%3Fq%3Da%26b%23c%20d");
     }
 }

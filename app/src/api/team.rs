@@ -1,4 +1,4 @@
-//! The people of an installation.
+//! Server functions that list users, and create and revoke invitations.
 
 use leptos::prelude::*;
 use milvaion_api::{permissions::Role, views::TeamView};
@@ -7,30 +7,30 @@ use server_fn::codec::GetUrl;
 
 use crate::error::AppError;
 
-/// Everybody, and everybody to be.
+/// Returns every user and every open invitation.
 ///
 /// # Errors
 ///
-/// `Denied` for anybody but an Admin.
+/// `Denied` below Admin.
 #[server(input = GetUrl, endpoint = "team")]
 pub async fn team() -> Result<TeamView, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::ReadTeam).await?;
     backend.team(&me).await.map_err(super::with_error_status)
 }
 
-/// Invites somebody and answers the one-time link, which is shown this once. It is a path; the page knows its own
-/// address.
+/// Invites a user and returns the one-time link, which is shown only once. The link is a path; the page prepends its
+/// own origin.
 ///
 /// # Errors
 ///
-/// A wrong `name`; `Denied` for anybody but an Admin.
+/// `Fields` for `name`; `Denied` below Admin.
 #[server(endpoint = "invite_user")]
 pub async fn invite_user(#[server(default)] name: String, role: Role) -> Result<String, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::ManageTeam).await?;
     let result = backend.invite_user(&me, &name, role).await;
     let notice = match &result {
         Ok(path) => format!(
-            "{} can now join as {}. Pass this link on; it is shown only this once: {}{path}",
+            "{} can now join as {}. Send them this link; it is shown only once: {}{path}",
             name.trim(),
             role.label(),
             own_origin()
@@ -41,19 +41,19 @@ pub async fn invite_user(#[server(default)] name: String, role: Role) -> Result<
     super::respond("invite-user", result, |_| "/team".into(), &notice, "/team", typed).await
 }
 
-/// Takes an invitation back; its link is dead from then on.
+/// Revokes an invitation; its link stops working.
 ///
 /// # Errors
 ///
-/// `NotFound` when it was used meanwhile; `Denied` for anybody but an Admin.
+/// `NotFound` if it was used meanwhile; `Denied` below Admin.
 #[server(endpoint = "revoke_invite")]
 pub async fn revoke_invite(id: UserId) -> Result<(), AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::ManageTeam).await?;
     let result = backend.revoke_invite(&me, id).await;
-    super::respond("invite-user", result, |()| "/team".into(), "The invitation is taken back.", "/team", ()).await
+    super::respond("invite-user", result, |()| "/team".into(), "The invitation is revoked.", "/team", ()).await
 }
 
-/// Scheme and host as the browser that sent the form sees them; [`super::authorize`] has compared them with ours.
+/// Returns the scheme and host from the request's `Origin` header, which [`super::authorize`] has compared with ours.
 #[cfg(feature = "ssr")]
 fn own_origin() -> String {
     super::request()

@@ -1,4 +1,4 @@
-//! Who runs the work.
+//! The server function of the workers page.
 
 use leptos::prelude::*;
 use milvaion_api::views::WorkerView;
@@ -6,11 +6,11 @@ use server_fn::codec::GetUrl;
 
 use crate::error::AppError;
 
-/// Every worker seen in the last day.
+/// Lists every worker seen in the last day.
 ///
 /// # Errors
 ///
-/// `SignedOut`, or a service that is away.
+/// `SignedOut`; `Unavailable` if a service is down.
 #[server(input = GetUrl, endpoint = "workers")]
 pub async fn list_workers() -> Result<Vec<WorkerView>, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;

@@ -1,16 +1,16 @@
-//! Taking something along.
+//! A button that copies text to the clipboard.
 
 use leptos::prelude::*;
 
 use crate::browser;
 
-/// A button that copies `text` and says so.
+/// A button that copies `text` and announces the result.
 #[component]
 pub fn CopyButton(
-    /// What is copied.
+    /// The text to copy.
     #[prop(into)]
     text: Signal<String>,
-    /// What it is, for those who cannot see where the button stands: "occurrence id".
+    /// Name of the copied value for the button's label, as in "occurrence id".
     #[prop(into)]
     what: String,
 ) -> impl IntoView {
@@ -20,10 +20,10 @@ pub fn CopyButton(
         move || match copied.get() {
             None => format!("Copy {what}"),
             Some(true) => format!("Copied {what}"),
-            Some(false) => format!("Could not copy {what}: select it and copy it by keyboard"),
+            Some(false) => format!("Could not copy {what}. Select it and copy it with the keyboard."),
         }
     };
-    let said = label.clone();
+    let announcement = label.clone();
     let icon = move || match copied.get() {
         None => "/pkg/icons.svg#copy",
         Some(true) => "/pkg/icons.svg#check",
@@ -46,6 +46,8 @@ pub fn CopyButton(
                 <use href=icon></use>
             </svg>
         </button>
-        <span class="sr-only" role="status">{move || if copied.get().is_some() { said() } else { String::new() }}</span>
+        <span class="sr-only" role="status">
+            {move || if copied.get().is_some() { announcement() } else { String::new() }}
+        </span>
     }
 }

@@ -1,12 +1,12 @@
-//! Dialogs on the browser's own element: focus stays inside, Escape closes, and the focus returns where it came from,
-//! none of which is ours to get wrong.
+//! Dialogs based on the browser's `<dialog>` element, which keeps the focus inside, closes on Escape and returns the
+//! focus afterwards.
 
 use leptos::{ev, html, prelude::*};
 
-/// A dialog that follows a signal.
+/// A modal dialog controlled by a signal.
 #[component]
 pub fn Dialog(
-    /// Whether it is open. Set to false when the reader closes it.
+    /// True while the dialog is open. Set to false when the user closes it.
     open: RwSignal<bool>,
     /// The heading's id, unique on the page.
     #[prop(into)]
@@ -14,7 +14,7 @@ pub fn Dialog(
     /// The heading.
     #[prop(into)]
     title: Signal<String>,
-    /// What it says.
+    /// The contents.
     children: Children,
 ) -> impl IntoView {
     let heading = id.clone();
@@ -23,7 +23,7 @@ pub fn Dialog(
         let wanted = open.get();
         let Some(dialog) = node.get() else { return };
         if wanted && !dialog.open() {
-            // It refuses only when it is not in the document, and then there is nobody to show it to.
+            // Fails only if the element is not in the document, and then it is not visible.
             let _ = dialog.show_modal();
         } else if !wanted && dialog.open() {
             dialog.close();
@@ -37,31 +37,31 @@ pub fn Dialog(
     }
 }
 
-/// Asks before something that cannot be taken back. The focus begins on the button that leaves all as it is; the other
-/// says the verb.
+/// A dialog that asks for confirmation of an irreversible action. The initial focus is on the button that changes
+/// nothing; the other button is labeled with the action's verb.
 #[component]
 pub fn ConfirmDialog(
-    /// Whether it is open.
+    /// True while the dialog is open.
     open: RwSignal<bool>,
-    /// Its id, unique on the page.
+    /// The heading's id, unique on the page.
     #[prop(into)]
     id: String,
-    /// What is asked, naming the object: "Delete job nightly-report?".
+    /// The question with the object's name: "Delete job nightly-report?".
     #[prop(into)]
     title: Signal<String>,
-    /// What the button does: "Delete job".
+    /// The label of the confirming button: "Delete job".
     #[prop(into)]
     verb: String,
-    /// What the button says that does nothing. Where the verb is to cancel, "Cancel" would mean both.
+    /// The label of the button that changes nothing. Must differ from "Cancel" if the verb is to cancel.
     #[prop(default = "Cancel")]
     otherwise: &'static str,
-    /// Runs when the reader agrees; the dialog is closed by then.
+    /// Called after the dialog has closed with a confirmation.
     #[prop(into)]
     on_confirm: Callback<()>,
-    /// What will happen.
+    /// The consequences of the action.
     children: Children,
 ) -> impl IntoView {
-    let agree = move |_| {
+    let confirm = move |_| {
         open.set(false);
         on_confirm.run(());
     };
@@ -70,7 +70,7 @@ pub fn ConfirmDialog(
             {children()}
             <div class="dialog-actions">
                 <button type="button" class="btn" autofocus on:click=move |_| open.set(false)>{otherwise}</button>
-                <button type="button" class="btn btn-danger" on:click=agree>{verb}</button>
+                <button type="button" class="btn btn-danger" on:click=confirm>{verb}</button>
             </div>
         </Dialog>
     }

@@ -8,7 +8,7 @@ use milvaion_api::{
 
 use crate::components::icon::Icon;
 
-/// A line for each attempt that several instances have started; nothing, as a rule.
+/// One warning per attempt that several instances started. Usually empty.
 #[component]
 pub fn DuplicateStartWarning(data: RwSignal<OccurrenceView>) -> impl IntoView {
     let found = Memo::new(move |_| data.with(|data| duplicates::find_duplicate_starts(&data.changes)));
@@ -26,8 +26,8 @@ pub fn DuplicateStartWarning(data: RwSignal<OccurrenceView>) -> impl IntoView {
 fn sentence(one: &DuplicateStart) -> String {
     let DuplicateStart { attempt, first, others } = one;
     format!(
-        "Duplicate start: attempt {attempt} was started by {first} and also by {}. What it does may have been done more \
-         than once; the end that was reported first counts. A worker that claims what it starts prevents this.",
+        "Duplicate start: attempt {attempt} was started by {first} and also by {}. Its effects may have happened more than \
+         once; the first reported result counts. Workers that claim each attempt before starting it prevent this.",
         others.join(", ")
     )
 }
@@ -37,8 +37,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sentence_names_everybody() {
+    fn sentence_names_every_instance() {
         let one = DuplicateStart { attempt: 2, first: "w-1".into(), others: vec!["w-2".into(), "w-3".into()] };
-        assert!(sentence(&one).starts_with("Duplicate start: attempt 2 was started by w-1 and also by w-2, w-3. What"));
+        assert!(sentence(&one).starts_with("Duplicate start: attempt 2 was started by w-1 and also by w-2, w-3. Its"));
     }
 }

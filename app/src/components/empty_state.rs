@@ -1,21 +1,21 @@
-//! What a list says when it has nothing to show.
+//! The placeholder of an empty list.
 
 use leptos::prelude::*;
 
 use super::icon::Icon;
 
-/// An empty list: what it would hold, why it holds nothing, and, as children, the next thing to do.
+/// An empty list: its contents, the reason why it is empty and, as children, the next step.
 #[component]
 pub fn EmptyState(
-    /// The picture.
+    /// Name of the icon.
     icon: &'static str,
-    /// What there is none of.
+    /// Short statement that the list is empty.
     #[prop(into)]
     title: String,
-    /// Why, in a sentence.
+    /// The reason, in one sentence.
     #[prop(into)]
     text: String,
-    /// The next thing to do.
+    /// The next step, such as a button.
     #[prop(optional)]
     children: Option<Children>,
 ) -> impl IntoView {

@@ -1,33 +1,33 @@
-//! A field: its label, its hint, its error, tied together for every kind of reader.
+//! Form fields with their label, hint and error associated for assistive technology, and the error summary of a form.
 
 use leptos::prelude::*;
 
 use super::icon::Icon;
 
-/// The value of `aria-describedby` for the control of a [`FormField`] with this id. Both ends exist from the start, so that
-/// an error which appears later is found.
+/// Returns the value of `aria-describedby` for the control of a [`FormField`] with this id. Both referenced elements
+/// exist from the start, so that an error that appears later is announced.
 #[must_use]
 pub fn described_by(id: &str) -> String {
     format!("{id}-hint {id}-error")
 }
 
-/// A labelled control. The control itself comes as the child and must carry `id`, `aria-describedby` as
-/// [`described_by`] says, and `aria-invalid` while there is an error.
+/// A labeled control. The control itself is the child and must carry `id`, `aria-describedby` from [`described_by`],
+/// and `aria-invalid` while it has an error.
 #[component]
 pub fn FormField(
     /// The control's id.
     #[prop(into)]
     id: String,
-    /// Its label.
+    /// The visible label.
     #[prop(into)]
     label: String,
-    /// What to know before filling it in.
+    /// Help text below the label.
     #[prop(optional, into)]
     hint: String,
-    /// Whether the form works without it; said in words beside the label.
+    /// True if the field may stay empty, which is stated beside the label.
     #[prop(optional)]
     optional: bool,
-    /// What is wrong with it.
+    /// The error, if the value is invalid.
     #[prop(into)]
     error: Signal<Option<String>>,
     /// The control.
@@ -49,14 +49,14 @@ pub fn FormField(
     }
 }
 
-/// What is wrong with one field. The element stays when nothing is, so that what describes the control never points
-/// nowhere.
+/// The error of one field. The element stays in the page while there is no error, so that `aria-describedby` always
+/// refers to an existing element.
 #[component]
 pub fn FieldErrorText(
     /// The element's id.
     #[prop(into)]
     id: String,
-    /// What is wrong.
+    /// The error, if the value is invalid.
     #[prop(into)]
     error: Signal<Option<String>>,
 ) -> impl IntoView {
@@ -68,10 +68,10 @@ pub fn FieldErrorText(
     }
 }
 
-/// All that is wrong with a form, above it, each with a link to its field.
+/// The list of all errors above a form, each with a link to its field.
 #[component]
 pub fn ErrorSummary(
-    /// Id of the control, and what is wrong with it. An empty id stands for the form as a whole.
+    /// Pairs of a control's id and its error. An empty id means the form as a whole.
     #[prop(into)]
     errors: Signal<Vec<(String, String)>>,
 ) -> impl IntoView {
@@ -89,8 +89,8 @@ pub fn ErrorSummary(
             .collect::<Vec<_>>()
     };
     let heading = move || match errors.with(Vec::len) {
-        1 => "One thing needs another look".to_owned(),
-        n => format!("{n} things need another look"),
+        1 => "1 problem needs attention".to_owned(),
+        n => format!("{n} problems need attention"),
     };
     view! {
         <div class="error-summary" role="alert" tabindex="-1" id="error-summary" hidden=move || errors.with(Vec::is_empty)>

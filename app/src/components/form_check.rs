@@ -1,5 +1,5 @@
-//! What a form that checks itself does beside its fields: it asks the server a moment after each change, holds back who
-//! leaves with unsaved changes, and leads to what is wrong.
+//! Behavior shared by forms that are validated while they are filled in: a debounced check by the server, a warning
+//! before unsaved changes are lost, and the focus on the error summary.
 
 use std::{future::Future, time::Duration};
 
@@ -8,14 +8,14 @@ use leptos::{ev, leptos_dom::helpers::TimeoutHandle, prelude::*, task::spawn_loc
 use super::input_form::FormState;
 use crate::{browser, error::AppError};
 
-/// How long somebody has stopped typing before the server is asked.
+/// The time without input after which the form is checked.
 const CHECK_DELAY: Duration = Duration::from_millis(300);
 
-/// Asks the server, a moment after the last call, what it makes of the form. Only the newest answer is shown. A check
-/// that fails says nothing about the form; saving will tell what is the matter.
+/// Sends the form to the server for a check, `CHECK_DELAY` after the last call. Only the newest response is shown. A
+/// failed check is ignored, because it says nothing about the form and saving reports the same error.
 pub fn debounced_check<T, A, Fut>(
     read: impl Fn() -> Option<T> + Copy + Send + Sync + 'static,
-    ask: impl Fn(T) -> Fut + Copy + Send + Sync + 'static,
+    check: impl Fn(T) -> Fut + Copy + Send + Sync + 'static,
     show: impl Fn(A) + Copy + Send + Sync + 'static,
 ) -> Callback<()>
 where
@@ -24,14 +24,14 @@ where
     Fut: Future<Output = Result<A, AppError>> + 'static,
 {
     let timer = StoredValue::new(None::<TimeoutHandle>);
-    let asked = StoredValue::new(0_u32);
-    let ask = move || {
+    let last_number = StoredValue::new(0_u32);
+    let send = move || {
         let Some(form) = read() else { return };
-        let number = asked.get_value() + 1;
-        asked.set_value(number);
+        let number = last_number.get_value() + 1;
+        last_number.set_value(number);
         spawn_local(async move {
-            let answer = ask(form).await;
-            if asked.try_get_value() == Some(number)
+            let answer = check(form).await;
+            if last_number.try_get_value() == Some(number)
                 && let Ok(answer) = answer
             {
                 show(answer);
@@ -47,11 +47,11 @@ where
         if let Some(timer) = timer.get_value() {
             timer.clear();
         }
-        timer.set_value(set_timeout_with_handle(ask, CHECK_DELAY).ok());
+        timer.set_value(set_timeout_with_handle(send, CHECK_DELAY).ok());
     })
 }
 
-/// Lets the browser ask before a page with unsaved changes is left.
+/// Makes the browser ask for confirmation before the user leaves a page with unsaved changes.
 pub fn warn_before_unload(state: FormState) {
     Effect::new(move |_| {
         let guard = window_event_listener(ev::beforeunload, move |event| {
@@ -63,7 +63,7 @@ pub fn warn_before_unload(state: FormState) {
     });
 }
 
-/// Takes the reader to the list of errors a plain form came back with.
+/// Moves the focus to the error summary after a plain form post was rejected.
 pub fn focus_error_summary(state: FormState) {
     Effect::new(move |before: Option<()>| {
         if before.is_none() && state.shows_all.get_untracked() && !state.errors.with_untracked(Vec::is_empty) {

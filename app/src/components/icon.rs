@@ -1,11 +1,11 @@
-//! Icons: one sprite for all of them, so that none costs a byte of script.
+//! Icons, drawn from one SVG sprite so that they add nothing to the WebAssembly.
 
 use leptos::prelude::*;
 
-/// An icon of the sprite, by its name. It is decoration: the words beside it must say the same.
+/// An icon of the sprite. It is decorative: the text beside it must carry the meaning.
 #[component]
 pub fn Icon(
-    /// Its name in the sprite.
+    /// Name of the icon in the sprite.
     name: &'static str,
 ) -> impl IntoView {
     view! {

@@ -1,4 +1,4 @@
-//! A page's data, or what is said instead of it.
+//! A page's data while it loads, and the page shown instead after an error.
 
 use leptos::prelude::*;
 use leptos_meta::Title;
@@ -8,11 +8,11 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{icon::Icon, page_header::PageHeader, session_context::SessionContext};
 use crate::{api::session::query_value, error::AppError};
 
-/// Draws a page once its data is there and it is known who reads.
+/// Renders a page once its data and the signed-in user are known.
 ///
-/// The server waits for both, so its HTML is whole; in the browser a change of the resource's source keeps the old page
-/// until the new one is ready. An error becomes a page too: `SignedOut` leads to the sign-in page and back, the others
-/// say what happened and what can be done. `view` runs outside any tracking: what it reads it reads once.
+/// The server waits for both, so its HTML is complete. In the browser a change of the resource's source keeps the old
+/// page until the new one is ready. An error is rendered as a page too: `SignedOut` redirects to the sign-in page and
+/// back, and other errors show their text with the next step. `view` runs untracked, so it reads each signal once.
 pub fn render_page<T, V, F>(data: Resource<Result<T, AppError>>, view: F) -> AnyView
 where
     T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static,
@@ -20,9 +20,9 @@ where
     F: Fn(T) -> V + Clone + Send + Sync + 'static,
 {
     let session = use_context::<SessionContext>();
-    let asked = session.clone();
+    let session_to_refetch = session.clone();
     let retry = Callback::new(move |()| {
-        if let Some(session) = &asked {
+        if let Some(session) = &session_to_refetch {
             session.refetch();
         }
         data.refetch();
@@ -37,14 +37,14 @@ where
             let data = data.await;
             untrack(|| match known.and(data) {
                 Ok(data) => view(data).into_any(),
-                Err(error) => problem(error, retry),
+                Err(error) => error_view(error, retry),
             })
         })
     };
     view! { <Transition fallback=|| view! { <LoadingIndicator/> }>{draw}</Transition> }.into_any()
 }
 
-/// What is shown while a page is on its way.
+/// The indicator shown while a page loads.
 #[component]
 pub fn LoadingIndicator() -> impl IntoView {
     view! {
@@ -55,8 +55,8 @@ pub fn LoadingIndicator() -> impl IntoView {
     }
 }
 
-/// An error as the page that stands in for the one asked for.
-fn problem(error: AppError, retry: Callback<()>) -> AnyView {
+/// Renders an error in place of the requested page.
+fn error_view(error: AppError, retry: Callback<()>) -> AnyView {
     match error {
         AppError::SignedOut => {
             let options = NavigateOptions { replace: true, ..NavigateOptions::default() };
@@ -77,13 +77,13 @@ fn problem(error: AppError, retry: Callback<()>) -> AnyView {
                     "Try again"
                 </button>
             </p>
-            <p class="hide-js">"Load this page again in a moment."</p>
+            <p class="hide-js">"Reload this page in a moment."</p>
         }
         .into_any(),
     }
 }
 
-/// Where somebody who is signed out goes, with the way back.
+/// Returns the address of the sign-in page, with the current page as the one to return to.
 #[must_use]
 pub fn sign_in_path() -> String {
     let location = use_location();
@@ -96,12 +96,12 @@ pub fn sign_in_path() -> String {
     format!("/login?next={}", query_value(&format!("{path}{search}")))
 }
 
-/// A page that says why there is no page.
+/// A page that explains why the requested page is not shown.
 #[component]
 pub fn ErrorPage(
-    /// What it is.
+    /// The heading.
     title: &'static str,
-    /// Why, and what to do.
+    /// The reason and the next step.
     text: String,
 ) -> impl IntoView {
     view! {

@@ -1,24 +1,24 @@
-//! The lines of one log as a page holds them: in blocks, so that a long log costs little to lay out, each line once.
+//! The log lines on a page, each once, in blocks that keep the layout of a long log cheap.
 //!
-//! Lines come from three sides that overlap: the page's first reading, earlier pages, and the stream. Their `seq` says
-//! which is which and where it belongs, so every source may bring what another brought before.
+//! Lines come from three sources that overlap: the page's first read, earlier pages and the stream. A line's `seq`
+//! identifies it and gives its position, so a source may repeat lines of another.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use leptos::prelude::*;
 use milvaion_protocol::message::LogLine;
 
-/// How many lines lie in one block.
+/// The number of lines in a full block.
 pub const LOG_BLOCK_LINES: usize = 200;
-/// The most lines kept on the page. Following a log for hours drops its oldest lines from the page, not from the store.
+/// The maximum number of lines on the page. Following a log for hours drops its oldest lines from the page only.
 const MAX_LOG_LINES: usize = 20_000;
 
-/// A run of lines.
+/// A contiguous range of lines.
 #[derive(Clone)]
 pub struct LogBlock {
-    /// Tells blocks apart.
+    /// Unique key for rendering.
     pub key: u64,
-    /// In order of `seq`.
+    /// The lines in order of `seq`.
     pub lines: ArcRwSignal<Vec<LogLine>>,
 }
 
@@ -33,7 +33,7 @@ impl LogBlock {
     }
 }
 
-/// The log.
+/// The lines of one log.
 #[derive(Clone, Copy)]
 pub struct LogLines {
     blocks: RwSignal<Vec<LogBlock>>,
@@ -42,7 +42,7 @@ pub struct LogLines {
 }
 
 impl LogLines {
-    /// The log a page begins with: `lines` in order, and whether there are lines before them.
+    /// Creates the log from its first lines in order. `has_earlier` is true if the log has lines before them.
     #[must_use]
     pub fn new(lines: Vec<LogLine>, has_earlier: bool) -> Self {
         let count = lines.len();
@@ -50,31 +50,31 @@ impl LogLines {
         Self { blocks: RwSignal::new(blocks), has_earlier: RwSignal::new(has_earlier), count: RwSignal::new(count) }
     }
 
-    /// The blocks, in order.
+    /// Returns the blocks in order.
     #[must_use]
     pub fn blocks(self) -> RwSignal<Vec<LogBlock>> {
         self.blocks
     }
 
-    /// How many lines are on the page.
+    /// Returns the number of lines on the page.
     #[must_use]
     pub fn count(self) -> usize {
         self.count.get()
     }
 
-    /// Whether there are lines before the first one on the page.
+    /// Returns true if the log has lines before the first one on the page.
     #[must_use]
     pub fn has_earlier(self) -> bool {
         self.has_earlier.get()
     }
 
-    /// The first line's place.
+    /// Returns the first line's `seq`.
     #[must_use]
     pub fn first_seq(self) -> Option<i64> {
         self.blocks.with(|blocks| blocks.first().map(LogBlock::first)).filter(|seq| *seq != i64::MAX)
     }
 
-    /// Takes lines in wherever they belong and returns how many were not known.
+    /// Inserts lines at their positions and returns the number of new ones.
     pub fn merge(self, lines: &[LogLine]) -> usize {
         let added = lines.iter().filter(|line| self.merge_line(line)).count();
         if added > 0 {
@@ -84,7 +84,7 @@ impl LogLines {
         added
     }
 
-    /// Puts a page of earlier lines in front; `has_earlier` says whether there are lines before those.
+    /// Prepends a page of earlier lines. `has_earlier` is true if the log has lines before those.
     pub fn prepend(self, lines: Vec<LogLine>, has_earlier: bool) {
         let first = self.blocks.with_untracked(|blocks| blocks.first().map_or(i64::MAX, LogBlock::first));
         let lines: Vec<LogLine> = lines.into_iter().filter(|line| line.seq < first).collect();
@@ -96,7 +96,7 @@ impl LogLines {
     }
 
     fn merge_line(self, line: &LogLine) -> bool {
-        // The block whose range holds the line: the last one that begins at or before it.
+        // The block for this line is the last one that starts at or before it.
         let block = self.blocks.with_untracked(|blocks| {
             let after = blocks.partition_point(|block| block.first() <= line.seq);
             let is_last = after == blocks.len();
@@ -106,19 +106,19 @@ impl LogLines {
             self.blocks.update(|blocks| blocks.push(LogBlock::new(vec![line.clone()])));
             return true;
         };
-        let (place, known, full) = {
+        let (index, known, full) = {
             let lines = block.lines.read_untracked();
-            let place = lines.partition_point(|other| other.seq < line.seq);
-            (place, lines.get(place).is_some_and(|other| other.seq == line.seq), lines.len() >= LOG_BLOCK_LINES)
+            let index = lines.partition_point(|other| other.seq < line.seq);
+            (index, lines.get(index).is_some_and(|other| other.seq == line.seq), lines.len() >= LOG_BLOCK_LINES)
         };
         if known {
             return false;
         }
-        let at_end = place == block.lines.read_untracked().len();
+        let at_end = index == block.lines.read_untracked().len();
         if full && is_last && at_end {
             self.blocks.update(|blocks| blocks.push(LogBlock::new(vec![line.clone()])));
         } else {
-            block.lines.update(|lines| lines.insert(place, line.clone()));
+            block.lines.update(|lines| lines.insert(index, line.clone()));
         }
         true
     }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_told_twice_is_shown_once() {
+    fn repeated_line_is_shown_once() {
         in_owner(|| {
             let log = LogLines::new(lines([1, 2, 3]), false);
             assert_eq!(log.merge(&lines([2, 3, 4, 5])), 2);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_line_finds_its_place() {
+    fn late_line_is_inserted_in_order() {
         in_owner(|| {
             let log = LogLines::new(lines([10, 12]), false);
             log.merge(&lines([20, 11, 9]));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_stay_small_while_a_log_grows() {
+    fn full_block_starts_a_new_one() {
         in_owner(|| {
             let log = LogLines::new(vec![], false);
             log.merge(&lines(0..450));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn earlier_lines_come_in_front() {
+    fn earlier_lines_are_prepended() {
         in_owner(|| {
             let log = LogLines::new(lines([500, 501]), true);
             log.prepend(lines([498, 499, 500]), false);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_forgets_the_oldest_lines_of_an_endless_log() {
+    fn oldest_lines_are_dropped_above_the_limit() {
         in_owner(|| {
             let log = LogLines::new(vec![], false);
             let most = i64::try_from(MAX_LOG_LINES).expect("fits");

@@ -1,8 +1,8 @@
-//! A log that can be read while it is written.
+//! A log viewer that follows a running occurrence.
 //!
-//! The lines are real text in the page, in blocks the browser need not lay out while they are out of sight: searching,
-//! selecting and copying are the browser's own and find every line that is loaded. Following the end stops as soon as
-//! the reader scrolls away from it.
+//! The lines are real text in the page, in blocks whose layout the browser skips while they are out of sight. Search,
+//! selection and copying are the browser's own and cover every loaded line. Following stops as soon as the user scrolls
+//! up.
 
 use leptos::{ev, html, prelude::*};
 use milvaion_protocol::{
@@ -17,9 +17,9 @@ use super::{
 };
 use crate::{api::occurrences::log_before, format};
 
-/// How many lines one earlier page holds at most; a shorter one was the first.
+/// The maximum number of lines in one page of earlier lines. A shorter page is the start of the log.
 const EARLIER_PAGE_LINES: usize = 500;
-/// How near its end the reader must come for following to begin again, in CSS pixels.
+/// The distance from the end within which following resumes, in CSS pixels.
 const FOLLOW_DISTANCE_PX: i32 = 24;
 
 const LOG_LEVELS: [LogLevel; 4] = [LogLevel::Debug, LogLevel::Info, LogLevel::Warn, LogLevel::Error];
@@ -27,14 +27,14 @@ const LOG_LEVELS: [LogLevel; 4] = [LogLevel::Debug, LogLevel::Info, LogLevel::Wa
 /// The log of one occurrence.
 #[component]
 pub fn LogView(
-    /// Whose.
+    /// The occurrence whose log is shown.
     id: OccurrenceId,
-    /// Its lines.
+    /// The loaded lines.
     lines: LogLines,
-    /// Whether more may come.
+    /// True while more lines may arrive.
     #[prop(into)]
     open: Signal<bool>,
-    /// True when the page shows lines further back, which nothing is added to.
+    /// True if the page shows an earlier part of the log, to which no lines are added.
     #[prop(optional)]
     is_earlier_page: bool,
 ) -> impl IntoView {
@@ -47,11 +47,11 @@ pub fn LogView(
             element.set_scroll_top(element.scroll_height());
         }
     };
-    // Runs after each batch of lines is in the page; the first run brings a log that is being written to its end.
+    // Runs after each batch of lines is rendered. The first run scrolls a log that is still written to its end.
     Effect::new(move |_| {
         let _ = lines.count();
         if follow.get_untracked() && open.get_untracked() && !is_earlier_page {
-            // The reader may scroll away before the frame comes.
+            // The user may scroll up before the frame.
             request_animation_frame(move || {
                 if follow.try_get_untracked() == Some(true) {
                     to_end();
@@ -59,8 +59,8 @@ pub fn LogView(
             });
         }
     });
-    // Any move upwards is the reader's, for following only ever moves down: it stops at once, however short the move, or
-    // lines that come quickly would pull a slow wheel back to the end.
+    // Following only scrolls down, so any upward movement is the user's. Following stops at once, however short the
+    // movement: otherwise lines that arrive quickly would pull a slow scroll back to the end.
     let last_top = StoredValue::new(0);
     let scrolled = move |_: ev::Event| {
         let Some(element) = scroller.get_untracked() else { return };
@@ -90,7 +90,11 @@ pub fn LogView(
     };
     let count = move || {
         let count = format::plural(i64::try_from(lines.count()).unwrap_or(i64::MAX), "line");
-        if lines.has_earlier() || is_earlier_page { format!("{count} of more") } else { count }
+        match (is_earlier_page, lines.has_earlier()) {
+            (true, _) => format!("{count} from an earlier part"),
+            (false, true) => format!("Latest {count}"),
+            (false, false) => count,
+        }
     };
     let blocks = move || lines.blocks().get();
     view! {
@@ -111,13 +115,15 @@ pub fn LogView(
                 </div>
             </div>
             <p class="log-note" hidden=move || lines.count() != 0>
-                {move || if open.get() { "No line yet. Lines appear here as they are written." } else { "It wrote no line." }}
+                {move || {
+                    if open.get() { "No log output yet. New lines appear here." } else { "This run wrote no log output." }
+                }}
             </p>
         </div>
     }
 }
 
-/// One chip for each level; a pressed one is shown.
+/// One toggle per log level; lines of a pressed level are shown.
 #[component]
 fn LevelChips(hidden_levels: RwSignal<[bool; LOG_LEVELS.len()]>) -> impl IntoView {
     let chips = LOG_LEVELS
@@ -138,10 +144,10 @@ fn LevelChips(hidden_levels: RwSignal<[bool; LOG_LEVELS.len()]>) -> impl IntoVie
             }
         })
         .collect::<Vec<_>>();
-    view! { <div class="chips needs-js" role="group" aria-label="Levels shown">{chips}</div> }
+    view! { <div class="chips needs-js" role="group" aria-label="Log levels shown">{chips}</div> }
 }
 
-/// Brings the lines before the first one: in place with a script, as a page of its own without.
+/// Loads the lines before the first one: in place with a script, as a separate page without.
 #[component]
 fn EarlierButton(id: OccurrenceId, lines: LogLines) -> impl IntoView {
     let loading = RwSignal::new(false);
@@ -156,7 +162,7 @@ fn EarlierButton(id: OccurrenceId, lines: LogLines) -> impl IntoView {
         leptos::task::spawn_local(async move {
             let answer = log_before(id, first).await;
             if loading.try_set(false).is_some() {
-                // The page is gone.
+                // The page was left meanwhile.
                 return;
             }
             match answer {
@@ -194,8 +200,8 @@ fn BlockView(lines: RwSignal<Vec<LogLine>>, hidden_levels: RwSignal<[bool; LOG_L
         let lines = lines.read();
         lines.iter().filter(|line| !hidden[line.level as usize]).cloned().collect::<Vec<_>>()
     };
-    // The browser may skip a block that is out of sight because it knows a full one's height; one that still grows is
-    // not yet that high.
+    // The browser may skip the layout of a block that is out of sight, because the style sheet states a full block's
+    // height. A block that is not yet full is lower.
     let is_full = move || lines.read().len() >= LOG_BLOCK_LINES && !hidden_levels.read().contains(&true);
     let class = move || if is_full() { "log-block" } else { "log-tail" };
     view! {
@@ -224,7 +230,8 @@ fn LineView(line: LogLine) -> impl IntoView {
     }
 }
 
-/// A line's number for people: counted from 1 within its attempt, which is named from the second one on.
+/// Formats a line's number: counted from 1 within its attempt and, from the second attempt on, prefixed with the
+/// attempt.
 fn number(seq: i64) -> String {
     let (attempt, line) = (seq / 1_000_000, seq % 1_000_000 + 1);
     if attempt > 1 { format!("{attempt}:{line}") } else { line.to_string() }
@@ -237,13 +244,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_numbered_within_its_attempt() {
+    fn lines_are_numbered_within_their_attempt() {
         assert_eq!(number(first_log_seq(1)), "1");
         assert_eq!(number(first_log_seq(2) + 6), "2:7");
     }
 
     #[test]
-    fn levels_stand_at_their_own_place() {
+    fn log_levels_match_their_index() {
         for (index, level) in LOG_LEVELS.into_iter().enumerate() {
             assert_eq!(level as usize, index);
         }

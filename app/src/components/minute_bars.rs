@@ -1,7 +1,7 @@
-//! Bars: one for each minute of the last hour, made of what became of its occurrences.
+//! A bar chart of the last hour: one bar per minute, divided by the resulting status of its occurrences.
 //!
-//! The picture is drawn by the server and needs no script. It is never the only way to read the numbers: a table with
-//! the same ones lies below it.
+//! The server draws the chart, which needs no script. A table with the same numbers below it is the accessible
+//! alternative.
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use leptos::prelude::*;
@@ -11,15 +11,16 @@ use milvaion_protocol::status::{ALL_STATUSES, OccurrenceStatus};
 use super::time::Time;
 use crate::format;
 
-/// How many minutes the picture shows.
+/// The number of minutes in the chart.
 const CHART_MINUTES: i64 = 60;
-/// The picture's own units: one bar is 10 wide, of which 8 are drawn.
+/// The width of one bar in chart units, including a gap of 2.
 const BAR_WIDTH: i64 = 10;
+/// The height of the tallest bar in chart units.
 const CHART_HEIGHT: i64 = 100;
-/// No count is drawn lower than this, so that one failure among thousands is still seen.
+/// The minimum height of a count, so that one failure among thousands stays visible.
 const MIN_SEGMENT_HEIGHT: i64 = 3;
 
-/// A piece of a bar, in the picture's units.
+/// A part of a bar, in chart units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct BarSegment {
     status: OccurrenceStatus,
@@ -29,12 +30,12 @@ struct BarSegment {
     height: i64,
 }
 
-/// The pieces of all bars. `now` is where the last minute ends; minutes outside the window are left out.
-fn pieces(minutes: &[MinuteCount], now: DateTime<Utc>) -> Vec<BarSegment> {
+/// Computes the segments of all bars. `now` is in the last minute; minutes outside the chart are omitted.
+fn bar_segments(minutes: &[MinuteCount], now: DateTime<Utc>) -> Vec<BarSegment> {
     let last = now.duration_trunc(TimeDelta::minutes(1)).unwrap_or(now);
     let first = last - TimeDelta::minutes(CHART_MINUTES - 1);
     let most = minutes.iter().map(total).max().unwrap_or(0).max(1);
-    let mut pieces = Vec::new();
+    let mut segments = Vec::new();
     for minute in minutes.iter().filter(|minute| (first..=last).contains(&minute.minute)) {
         let x = (minute.minute - first).num_minutes() * BAR_WIDTH;
         let mut top = CHART_HEIGHT;
@@ -43,23 +44,23 @@ fn pieces(minutes: &[MinuteCount], now: DateTime<Utc>) -> Vec<BarSegment> {
             if count > 0 {
                 let height = (count * CHART_HEIGHT / most).max(MIN_SEGMENT_HEIGHT);
                 top -= height;
-                pieces.push(BarSegment { status, count, x, y: top, height });
+                segments.push(BarSegment { status, count, x, y: top, height });
             }
         }
     }
-    pieces
+    segments
 }
 
 fn total(minute: &MinuteCount) -> i64 {
     minute.counts.iter().map(|(_, n)| n).sum()
 }
 
-/// The last hour by minute.
+/// The chart of the last hour with its legend and table.
 #[component]
 pub fn MinuteBars(
-    /// What became of how many, minute by minute.
+    /// Counts of status changes per minute.
     minutes: Vec<MinuteCount>,
-    /// The server's clock when that was counted.
+    /// The server's clock at the time of the counts.
     now: DateTime<Utc>,
 ) -> impl IntoView {
     let all: i64 = minutes.iter().map(total).sum();
@@ -73,17 +74,17 @@ pub fn MinuteBars(
         .into_iter()
         .filter(|status| minutes.iter().any(|minute| minute.counts.iter().any(|(of, n)| of == status && *n > 0)))
         .collect();
-    let rects = pieces(&minutes, now)
+    let rects = bar_segments(&minutes, now)
         .into_iter()
-        .map(|piece| {
-            let title = format!("{}: {}", piece.status.label(), format::count(piece.count));
+        .map(|segment| {
+            let title = format!("{}: {}", segment.status.label(), format::count(segment.count));
             view! {
                 <rect
-                    data-status=piece.status.slug()
-                    x=piece.x + 1
-                    y=piece.y
+                    data-status=segment.status.slug()
+                    x=segment.x + 1
+                    y=segment.y
                     width=BAR_WIDTH - 2
-                    height=piece.height
+                    height=segment.height
                 >
                     <title>{title}</title>
                 </rect>
@@ -155,16 +156,16 @@ mod tests {
     use super::*;
 
     fn at(text: &str) -> DateTime<Utc> {
-        text.parse().expect("an instant")
+        text.parse().expect("a valid instant")
     }
 
     #[test]
-    fn a_bar_grows_from_the_ground_and_a_single_failure_is_seen() {
+    fn segments_stack_upwards_with_a_minimum_height() {
         let minutes = [MinuteCount {
             minute: at("2026-11-21T14:00:00Z"),
             counts: vec![(OccurrenceStatus::Completed, 999), (OccurrenceStatus::Failed, 1)],
         }];
-        let drawn = pieces(&minutes, at("2026-11-21T14:00:30Z"));
+        let drawn = bar_segments(&minutes, at("2026-11-21T14:00:30Z"));
         assert_eq!(drawn.len(), 2);
         assert_eq!((drawn[0].y + drawn[0].height, drawn[0].height), (CHART_HEIGHT, 99));
         assert_eq!((drawn[1].status, drawn[1].height), (OccurrenceStatus::Failed, MIN_SEGMENT_HEIGHT));
@@ -173,9 +174,9 @@ mod tests {
     }
 
     #[test]
-    fn minutes_before_the_window_are_not_drawn() {
+    fn minutes_before_the_chart_are_omitted() {
         let minutes =
             [MinuteCount { minute: at("2026-11-21T12:59:00Z"), counts: vec![(OccurrenceStatus::Completed, 1)] }];
-        assert!(pieces(&minutes, at("2026-11-21T14:00:30Z")).is_empty());
+        assert!(bar_segments(&minutes, at("2026-11-21T14:00:30Z")).is_empty());
     }
 }

@@ -1,8 +1,8 @@
-//! What several pages share.
+//! Components that several pages share.
 //!
-//! Every component renders the same on the server and at the first moment in the browser; what depends on the reader's
-//! clock, zone or screen comes in an effect afterwards. None of them sets a style or an event handler as an attribute:
-//! the content security policy forbids both, and it is the same for everybody.
+//! Every component renders the same HTML on the server and in the browser's first render. Anything that depends on the
+//! user's clock, zone or screen is applied in an effect afterwards. No component sets a style or an event handler as an
+//! attribute, because the content security policy forbids both.
 
 pub mod collapsible_section;
 pub mod copy_button;

@@ -1,4 +1,4 @@
-//! The frame around every page: the bar at the top, the way around, and what a plain form left.
+//! The layout's bars: the top bar, the side and bottom navigation, and the notice of a plain form post.
 
 use leptos::prelude::*;
 use leptos_router::components::A;
@@ -14,7 +14,7 @@ use crate::{
     live::{LiveState, LiveUpdates},
 };
 
-/// The bar at the top.
+/// The bar at the top of every signed-in page.
 #[component]
 pub fn TopBar(session: SessionContext) -> impl IntoView {
     let user = move || {
@@ -44,15 +44,15 @@ pub fn TopBar(session: SessionContext) -> impl IntoView {
     }
 }
 
-/// Says whether what is shown is current; a click stops it and lets it go on.
+/// The state of the live updates, as a button that pauses and resumes them.
 #[component]
 fn LivePill() -> impl IntoView {
     let live = expect_context::<LiveUpdates>();
     let title = move || match live.state.get() {
-        LiveState::Live => "Pages change by themselves. Click to pause.",
-        LiveState::Paused => "Pages stand still. Click to go on.",
-        LiveState::Offline => "No connection: what is shown may be old.",
-        LiveState::Connecting | LiveState::Reconnecting => "The connection is being made.",
+        LiveState::Live => "Live updates are on. Click to pause.",
+        LiveState::Paused => "Live updates are paused. Click to resume.",
+        LiveState::Offline => "No connection. The data may be out of date.",
+        LiveState::Connecting | LiveState::Reconnecting => "Connecting to live updates.",
     };
     let icon = move || match live.state.get() {
         LiveState::Live => "/pkg/icons.svg#circle-dot",
@@ -73,7 +73,7 @@ fn LivePill() -> impl IntoView {
                 <use href=icon></use>
             </svg>
             <span>{move || live.state.get().word()}</span>
-            <span class="sr-only">", pause live changes"</span>
+            <span class="sr-only">", pause live updates"</span>
         </button>
     }
 }
@@ -83,11 +83,11 @@ fn UserMenu(me: CurrentUser) -> impl IntoView {
     let sign_out = ServerAction::<SignOut>::new();
     Effect::new(move |_| {
         if matches!(sign_out.value().get(), Some(Ok(()))) {
-            // Everything on the page depended on who read; a full load forgets it all.
+            // Everything on the page depends on the user, so a full load discards it.
             let _ = window().location().set_href("/login");
         }
     });
-    // The short way around on a phone has no room for these and the calendars.
+    // The bottom bar of a phone does not contain these links and the calendars.
     let team = me.role.allows(Permission::ReadTeam).then(|| {
         view! {
             <a class="btn btn-quiet" href="/team">
@@ -129,7 +129,7 @@ fn UserMenu(me: CurrentUser) -> impl IntoView {
     }
 }
 
-/// The way around, at the side.
+/// The navigation at the side.
 #[component]
 pub fn SideNav(session: SessionContext) -> impl IntoView {
     let govern = move || {
@@ -168,11 +168,11 @@ pub fn SideNav(session: SessionContext) -> impl IntoView {
     }
 }
 
-/// The way around on a phone.
+/// The navigation at the bottom of a phone's screen.
 #[component]
 pub fn BottomBar() -> impl IntoView {
     view! {
-        <nav class="bottombar" aria-label="Main, short">
+        <nav class="bottombar" aria-label="Main, compact">
             <NavLink href="/" icon="layout-dashboard" word="Overview"/>
             <NavLink href="/occurrences" icon="list-checks" word="Occurrences"/>
             <NavLink href="/failed" icon="octagon-x" word="Failures"/>
@@ -192,11 +192,11 @@ fn NavLink(href: &'static str, icon: &'static str, word: &'static str) -> impl I
     }
 }
 
-/// What the last plain form post left to say.
+/// The notice of the last plain form post.
 #[component]
 pub fn FlashNotice() -> impl IntoView {
     let flash = Resource::new_blocking(|| (), |()| take_flash("notice".into()));
-    let said = move || {
+    let notice = move || {
         Suspend::new(async move {
             let text = flash.await.ok().flatten().and_then(|flash| flash.notice);
             text.map(|text| {
@@ -209,5 +209,5 @@ pub fn FlashNotice() -> impl IntoView {
             })
         })
     };
-    view! { <Transition>{said}</Transition> }
+    view! { <Transition>{notice}</Transition> }
 }

@@ -1,8 +1,8 @@
-//! A list of occurrences that stays true while events come in.
+//! A list of occurrences that is kept current by events.
 //!
-//! Rows are patched in place by id, never replaced, and only by a version that is not older than the one shown, so that
-//! a late event cannot undo a newer one. New rows come in at the top; while the reader works in the list they wait until
-//! they are asked for, so that nothing moves under a pointer or a selection.
+//! Rows are patched in place by id and never replaced, and only by a version that is not older than the one on the
+//! page, so that a late event cannot undo a newer one. New rows are inserted at the top. While the user works in the
+//! list they are deferred until the user requests them, so that nothing moves under a pointer or a selection.
 
 use chrono::{DateTime, Utc};
 use leptos::prelude::*;
@@ -14,19 +14,19 @@ use milvaion_protocol::id::OccurrenceId;
 
 use crate::format;
 
-/// The most rows kept on the page: the newest. Older ones are a page away.
+/// The maximum number of rows on the page. The newest are kept; older ones are on the next page.
 pub const MAX_OCCURRENCE_ROWS: usize = 200;
 
-/// One row as the page holds it.
+/// One row of the list.
 #[derive(Clone)]
 pub struct OccurrenceEntry {
-    /// Whose row.
+    /// The occurrence's id.
     pub id: OccurrenceId,
-    /// What it shows.
+    /// The current values.
     pub row: ArcRwSignal<OccurrenceRow>,
-    /// When the change it shows was committed, if an event brought it: ISO 8601 with milliseconds.
+    /// Commit time of the values if an event delivered them, as ISO 8601 with milliseconds.
     pub event_at: ArcRwSignal<Option<String>>,
-    /// Whether an event brought the row itself.
+    /// True if an event added the row.
     pub is_new: bool,
 }
 
@@ -42,7 +42,7 @@ impl OccurrenceEntry {
 
     fn patch(&self, row: &OccurrenceRow, event_at: Option<DateTime<Utc>>) {
         let known = self.row.read_untracked();
-        // Progress changes a row without counting as a change of state, so an equal version is let through.
+        // Progress changes a row without a new version, so an equal version is accepted.
         if row.version < known.version || *row == *known {
             return;
         }
@@ -52,48 +52,48 @@ impl OccurrenceEntry {
     }
 }
 
-/// The list.
+/// A live list of occurrences.
 #[derive(Clone, Copy)]
 pub struct OccurrenceList {
     filter: StoredValue<OccurrenceFilter>,
     shown: RwSignal<Vec<OccurrenceEntry>>,
-    held: RwSignal<Vec<OccurrenceEntry>>,
+    deferred: RwSignal<Vec<OccurrenceEntry>>,
     next: RwSignal<Option<String>>,
 }
 
 impl OccurrenceList {
-    /// The list a page begins with.
+    /// Creates the list from its first page.
     #[must_use]
     pub fn new(filter: OccurrenceFilter, page: ListPage<OccurrenceRow>) -> Self {
         let shown = page.rows.into_iter().map(|row| OccurrenceEntry::new(row, None)).collect();
         Self {
             filter: StoredValue::new(filter),
             shown: RwSignal::new(shown),
-            held: RwSignal::new(Vec::new()),
+            deferred: RwSignal::new(Vec::new()),
             next: RwSignal::new(page.next),
         }
     }
 
-    /// The rows, newest first.
+    /// Returns the visible rows, newest first.
     #[must_use]
     pub fn shown(self) -> RwSignal<Vec<OccurrenceEntry>> {
         self.shown
     }
 
-    /// How many new rows wait to be asked for.
+    /// Returns the number of deferred rows.
     #[must_use]
     pub fn waiting(self) -> usize {
-        self.held.with(Vec::len)
+        self.deferred.with(Vec::len)
     }
 
-    /// Where the next page starts.
+    /// Returns the cursor of the next page.
     #[must_use]
     pub fn next(self) -> Option<String> {
         self.next.get()
     }
 
-    /// Takes in what an event brought. `hold` says whether the reader works in the list.
-    pub fn apply(self, rows: &[OccurrenceRow], at: DateTime<Utc>, hold: bool) {
+    /// Applies the rows of an event. With `defer`, new rows wait until the user requests them.
+    pub fn apply(self, rows: &[OccurrenceRow], at: DateTime<Utc>, defer: bool) {
         let mut new = Vec::new();
         for row in rows {
             let known = self.find(row.id);
@@ -109,32 +109,32 @@ impl OccurrenceList {
                 (None, false) => {}
             }
         }
-        // Only the first page has a top where new rows belong; an old row that comes into the filter belongs further
-        // down, where the next reading puts it.
+        // New rows belong to the top of the first page only. An old row that newly matches the filter belongs further
+        // down, where the next read inserts it.
         if new.is_empty() || self.filter.with_value(|filter| filter.before.is_some()) {
             return;
         }
-        if hold {
-            self.held.update(|held| insert(held, new));
+        if defer {
+            self.deferred.update(|deferred| insert(deferred, new));
         } else {
             self.insert(new);
         }
     }
 
-    /// Shows the rows that wait.
+    /// Inserts the deferred rows.
     pub fn show_waiting(self) {
-        let waiting = self.held.try_update(std::mem::take).unwrap_or_default();
+        let waiting = self.deferred.try_update(std::mem::take).unwrap_or_default();
         if !waiting.is_empty() {
             self.insert(waiting);
         }
     }
 
-    /// Takes in a whole new reading of the same page: patches what is known, adds what is not, drops what is gone.
-    pub fn reread(self, page: ListPage<OccurrenceRow>, hold: bool) {
+    /// Applies a new read of the same page: patches known rows, adds new ones and removes missing ones.
+    pub fn reread(self, page: ListPage<OccurrenceRow>, defer: bool) {
         let oldest_read = page.rows.last().map(|row| row.id);
         let read_all = page.next.is_none();
         let is_read = |id: OccurrenceId| page.rows.iter().any(|row| row.id == id);
-        // Rows below the reading's end were shown before and may well be there still.
+        // Rows below the end of this read came from an earlier read and may still exist.
         let gone = |id: OccurrenceId| !is_read(id) && (read_all || oldest_read.is_none_or(|oldest| id >= oldest));
         if self.shown.with_untracked(|shown| shown.iter().any(|entry| gone(entry.id))) {
             self.shown.update(|shown| shown.retain(|entry| !gone(entry.id)));
@@ -153,8 +153,8 @@ impl OccurrenceList {
             self.next.set(page.next.clone());
         }
         if !new.is_empty() {
-            if hold {
-                self.held.update(|held| insert(held, new));
+            if defer {
+                self.deferred.update(|deferred| insert(deferred, new));
             } else {
                 self.insert(new);
             }
@@ -163,11 +163,11 @@ impl OccurrenceList {
 
     fn find(self, id: OccurrenceId) -> Option<OccurrenceEntry> {
         let within = |entries: &Vec<OccurrenceEntry>| entries.iter().find(|entry| entry.id == id).cloned();
-        self.shown.with_untracked(within).or_else(|| self.held.with_untracked(within))
+        self.shown.with_untracked(within).or_else(|| self.deferred.with_untracked(within))
     }
 
     fn remove(self, id: OccurrenceId) {
-        for entries in [self.shown, self.held] {
+        for entries in [self.shown, self.deferred] {
             if entries.with_untracked(|entries| entries.iter().any(|entry| entry.id == id)) {
                 entries.update(|entries| entries.retain(|entry| entry.id != id));
             }
@@ -185,12 +185,12 @@ impl OccurrenceList {
     }
 }
 
-/// Puts `new` where their ids belong: ids sort by time, newest first.
+/// Inserts `new` in the order of their ids. Ids sort by time, and the newest comes first.
 fn insert(entries: &mut Vec<OccurrenceEntry>, new: Vec<OccurrenceEntry>) {
     for entry in new {
-        let place = entries.partition_point(|other| other.id > entry.id);
-        if entries.get(place).is_none_or(|other| other.id != entry.id) {
-            entries.insert(place, entry);
+        let index = entries.partition_point(|other| other.id > entry.id);
+        if entries.get(index).is_none_or(|other| other.id != entry.id) {
+            entries.insert(index, entry);
         }
     }
 }
@@ -248,7 +248,7 @@ mod tests {
     use OccurrenceStatus::{Completed, Queued, Running};
 
     #[test]
-    fn a_late_event_does_not_undo_a_newer_one() {
+    fn late_event_does_not_undo_a_newer_one() {
         in_owner(|| {
             let list = OccurrenceList::new(
                 OccurrenceFilter::default(),
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn new_rows_come_in_by_time_whatever_order_they_arrive_in() {
+    fn new_rows_are_inserted_by_time() {
         in_owner(|| {
             let list = OccurrenceList::new(
                 OccurrenceFilter::default(),
@@ -275,20 +275,20 @@ mod tests {
     }
 
     #[test]
-    fn held_rows_are_patched_while_they_wait() {
+    fn deferred_rows_are_patched() {
         in_owner(|| {
             let list = OccurrenceList::new(OccurrenceFilter::default(), ListPage { rows: vec![], next: None });
             list.apply(&[row(1, Queued, 1)], at(5), true);
             list.apply(&[row(1, Completed, 2)], at(6), true);
             assert!(ids(list).is_empty());
-            assert_eq!(list.held.with_untracked(Vec::len), 1);
+            assert_eq!(list.deferred.with_untracked(Vec::len), 1);
             list.show_waiting();
             assert_eq!(status_at(list, 0), Completed);
         });
     }
 
     #[test]
-    fn a_row_that_leaves_the_filter_leaves_the_list() {
+    fn row_outside_the_filter_is_removed() {
         in_owner(|| {
             let filter = OccurrenceFilter { status: Some(Running), ..OccurrenceFilter::default() };
             let list = OccurrenceList::new(filter, ListPage { rows: vec![row(1, Running, 2)], next: None });
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_page_takes_no_new_rows() {
+    fn later_page_takes_no_new_rows() {
         in_owner(|| {
             let filter = OccurrenceFilter { before: Some(row(9, Queued, 1).id), ..OccurrenceFilter::default() };
             let list = OccurrenceList::new(filter, ListPage { rows: vec![row(1, Running, 2)], next: None });
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_keeps_its_newest_rows_and_knows_where_to_go_on() {
+    fn oldest_rows_are_dropped_above_the_limit() {
         in_owner(|| {
             let rows: Vec<_> = (0..200).rev().map(|second| row(second, Queued, 1)).collect();
             let list = OccurrenceList::new(OccurrenceFilter::default(), ListPage { rows, next: None });
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_reading_drops_what_is_gone_and_keeps_what_it_did_not_reach() {
+    fn reread_removes_missing_rows_within_its_range() {
         in_owner(|| {
             let rows: Vec<_> = (1..=4).rev().map(|second| row(second, Queued, 1)).collect();
             let list = OccurrenceList::new(OccurrenceFilter::default(), ListPage { rows, next: None });

@@ -1,4 +1,4 @@
-//! Occurrences as a table: on their own page and on a job's.
+//! The live table of occurrences on the occurrences page and on a job's page.
 
 use std::time::Duration as StdDuration;
 
@@ -22,15 +22,15 @@ use crate::{
     live::{LiveUpdates, is_resync, throttled_refresh, use_live_updates},
 };
 
-/// The table's id, by which it is known whether the reader works in it.
+/// The table's id, used to detect whether the user works in it.
 const OCCURRENCE_TABLE_ID: &str = "occurrences";
-/// Scrolled further than this, the reader is taken to be reading.
+/// The scroll position in CSS pixels beyond which the user is assumed to be reading.
 const READING_SCROLL_OFFSET: f64 = 400.0;
 
-/// How much of a note is shown in its cell; all of it is the cell's title and stands on the occurrence's own page.
+/// The maximum length of a note in its cell. The full note is the cell's title and is on the occurrence's own page.
 const NOTE_MAX_CHARS: usize = 80;
 
-/// The icon that stands for a trigger.
+/// Returns the icon of a trigger source.
 #[must_use]
 pub const fn trigger_icon(trigger: TriggerSource) -> &'static str {
     match trigger {
@@ -41,23 +41,23 @@ pub const fn trigger_icon(trigger: TriggerSource) -> &'static str {
     }
 }
 
-/// A live table of occurrences. At most one on a page.
+/// A live table of occurrences. At most one per page, because its id is fixed.
 #[component]
 pub fn OccurrenceTable(
-    /// What it shows; decides which events concern it.
+    /// The filter of the list, which also selects the events that change it.
     filter: OccurrenceFilter,
-    /// What it begins with.
+    /// The first page of rows.
     page: ListPage<OccurrenceRow>,
-    /// What it is a table of, for those who cannot see where it stands.
+    /// The table's caption for screen readers.
     #[prop(into)]
     caption: String,
-    /// Whether each row names its job. Not needed on a job's own page.
+    /// True if each row names its job. False on a job's own page.
     #[prop(default = true)]
     names_job: bool,
-    /// What to show instead of an empty table.
+    /// The view shown instead of an empty table.
     #[prop(into)]
     empty: ViewFn,
-    /// Gets the list, for whoever draws a pager.
+    /// Receives the list, for a caller that renders a pager.
     #[prop(optional, into)]
     on_list: Option<Callback<OccurrenceList>>,
 ) -> impl IntoView {
@@ -109,7 +109,7 @@ pub fn OccurrenceTable(
     }
 }
 
-fn is_held() -> bool {
+fn is_reader_busy() -> bool {
     browser::is_busy_in(OCCURRENCE_TABLE_ID) || browser::scroll_offset() > READING_SCROLL_OFFSET
 }
 
@@ -118,12 +118,13 @@ fn keep_current(list: OccurrenceList, filter: OccurrenceFilter) {
         let filter = filter.clone();
         async move { list_occurrences(filter).await }
     };
-    let refresh = throttled_refresh(StdDuration::from_millis(300), read, move |page| list.reread(page, is_held()));
+    let refresh =
+        throttled_refresh(StdDuration::from_millis(300), read, move |page| list.reread(page, is_reader_busy()));
     if use_context::<LiveUpdates>().is_some_and(LiveUpdates::received_recently) {
         refresh.request();
     }
     use_live_updates(move |envelope| match &envelope.event {
-        LiveEvent::Occurrences { rows } => list.apply(rows, envelope.at, is_held()),
+        LiveEvent::Occurrences { rows } => list.apply(rows, envelope.at, is_reader_busy()),
         _ if is_resync(envelope) => refresh.request(),
         _ => {}
     });

@@ -1,44 +1,44 @@
-//! The top of a page: its only `h1`.
+//! The header of a page, with its only `h1`, and the breadcrumbs.
 
 use leptos::prelude::*;
 
 use crate::browser;
 
-/// Remembers that the reader came here by a link of ours, so that the new page's heading takes the focus as it would
-/// after a full load. The first page is left alone: the browser has done it.
+/// A request to focus the next page's heading. After a navigation inside the app the new heading receives the focus, as
+/// after a full load. The first page needs none, because the browser has set its focus.
 #[derive(Clone, Copy)]
 pub struct FocusHeading(StoredValue<bool>);
 
 impl FocusHeading {
-    /// Makes it. Called once, by the root.
+    /// Creates the flag. Called once, by the root.
     pub fn provide() -> Self {
         let focus = Self(StoredValue::new(false));
         provide_context(focus);
         focus
     }
 
-    /// The next heading that appears takes the focus.
+    /// Requests the focus for the next heading that appears.
     pub fn request(self) {
         self.0.set_value(true);
     }
 }
 
-/// A page's heading with what can be done beside it.
+/// A page's heading with its actions.
 #[component]
 pub fn PageHeader(
     /// The heading.
     #[prop(into)]
     title: Signal<String>,
-    /// A line below it.
+    /// A line of text below the heading.
     #[prop(optional, into)]
     sub: Option<String>,
-    /// What can be done.
+    /// The page's actions, such as buttons.
     #[prop(optional)]
     children: Option<Children>,
 ) -> impl IntoView {
     if let Some(FocusHeading(wanted)) = use_context() {
         Effect::new(move |_| {
-            // One frame later, so that whoever follows the address has had its turn.
+            // Waits one frame, so that the component that sets the request on navigation has run.
             request_animation_frame(move || {
                 if wanted.try_get_value() == Some(true) {
                     wanted.set_value(false);
@@ -58,12 +58,12 @@ pub fn PageHeader(
     }
 }
 
-/// The way back up.
+/// The links to the pages above this one.
 #[component]
 pub fn Breadcrumbs(
-    /// Address and name of each step above this page.
+    /// Address and name of each page above this one.
     steps: Vec<(String, String)>,
-    /// This page.
+    /// The name of this page.
     #[prop(into)]
     here: Signal<String>,
 ) -> impl IntoView {

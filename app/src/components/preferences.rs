@@ -1,27 +1,27 @@
-//! What the reader prefers: theme and zone. Both live in cookies, so that the server's HTML is right from the first byte.
+//! The user's preferences: theme and time zone. Both are cookies, so that the server's HTML already respects them.
 
 use leptos::prelude::*;
 
 use super::{icon::Icon, time::use_page_clock};
 use crate::browser;
 
-/// The cookie that keeps the theme; the document's shell reads it.
+/// The cookie that stores the theme; the HTML shell reads it.
 pub const THEME_COOKIE: &str = "theme";
 
-/// A theme.
+/// The color theme.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Theme {
-    /// As the reader's computer has it.
+    /// The theme of the user's operating system.
     #[default]
     System,
-    /// Light.
+    /// Light colors.
     Light,
-    /// Dark.
+    /// Dark colors.
     Dark,
 }
 
 impl Theme {
-    /// The word in the cookie and on the root element.
+    /// Returns the name used in the cookie and on the root element.
     #[must_use]
     pub const fn slug(self) -> &'static str {
         match self {
@@ -31,7 +31,7 @@ impl Theme {
         }
     }
 
-    /// The theme behind a [`slug`](Self::slug); anything else is the computer's.
+    /// Parses a [`slug`](Self::slug). An unknown name means [`Theme::System`].
     #[must_use]
     pub fn from_slug(slug: &str) -> Self {
         match slug {
@@ -58,7 +58,7 @@ impl Theme {
     }
 }
 
-/// Goes through the themes: system, light, dark.
+/// A button that cycles through the themes: system, light, dark.
 #[component]
 pub fn ThemeButton() -> impl IntoView {
     let theme = RwSignal::new(Theme::System);
@@ -83,16 +83,16 @@ pub fn ThemeButton() -> impl IntoView {
     }
 }
 
-/// Switches all times between the reader's zone and UTC.
+/// A button that switches all times between the user's zone and UTC.
 #[component]
 pub fn ZoneButton() -> impl IntoView {
     let clock = use_page_clock();
     let word = move || if clock.is_utc() { "UTC" } else { "Local" };
     let title = move || {
         if clock.is_utc() {
-            "Times are in UTC. Show them in your zone"
+            "Times are shown in UTC. Switch to your time zone."
         } else {
-            "Times are in your zone. Show them in UTC"
+            "Times are shown in your time zone. Switch to UTC."
         }
     };
     view! {

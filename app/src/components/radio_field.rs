@@ -1,4 +1,4 @@
-//! One of a few: radio buttons that say in words what each of them means.
+//! A choice between a few options as radio buttons, each with a description.
 
 use leptos::prelude::*;
 
@@ -7,21 +7,21 @@ use super::{
     input_form::{FormState, control_id, control_name},
 };
 
-/// A choice in a job form.
+/// A radio group in a job form.
 #[component]
 pub fn RadioField(
-    /// The form it is in.
+    /// The state of the enclosing form.
     state: FormState,
-    /// Its field in [`JobForm`](milvaion_api::requests::JobForm).
+    /// The name of the field in [`JobForm`](milvaion_api::requests::JobForm).
     field: &'static str,
-    /// What is chosen.
+    /// The visible label of the group.
     label: &'static str,
-    /// What helps to choose.
+    /// Help text below the options.
     #[prop(optional)]
     hint: &'static str,
-    /// What there is to choose from: the value, and what it means. An empty field means the first.
+    /// The options as value and description. An empty field selects the first.
     options: Vec<(&'static str, &'static str)>,
-    /// What is chosen; it follows the buttons.
+    /// The selected value, updated by the buttons.
     #[prop(into)]
     chosen: RwSignal<String>,
 ) -> impl IntoView {
@@ -31,18 +31,18 @@ pub fn RadioField(
     let cards: Vec<_> = options
         .into_iter()
         .enumerate()
-        .map(|(n, (word, says))| {
-            let checked = value == word || (value.is_empty() && n == 0);
+        .map(|(n, (option, description))| {
+            let checked = value == option || (value.is_empty() && n == 0);
             view! {
                 <label class="radio-card">
                     <input
                         type="radio"
                         name=control_name(field)
-                        value=word
+                        value=option
                         checked=checked
-                        on:change=move |_| chosen.set(word.into())
+                        on:change=move |_| chosen.set(option.into())
                     />
-                    <span>{says}</span>
+                    <span>{description}</span>
                 </label>
             }
         })

@@ -1,19 +1,19 @@
-//! From when and until when a schedule holds, and how far its fires are spread.
+//! The start, end and jitter of a schedule.
 
 use leptos::prelude::*;
 use milvaion_api::requests::JobForm;
 
 use super::{collapsible_section::CollapsibleSection, input_form::FormState, schedule_field::TextField};
 
-/// The fields of this part, by their names in the form.
+/// The form fields of this section.
 pub const SCHEDULE_BOUND_FIELDS: [&str; 3] = ["rules.start_at", "rules.end_at", "rules.jitter_seconds"];
 
-/// The folded part of the section that says when.
+/// The collapsible section with a schedule's start, end and jitter.
 #[component]
 pub fn ScheduleBounds(
-    /// The form it is in.
+    /// The state of the enclosing form.
     state: FormState,
-    /// What stands in the fields at first.
+    /// The initial values.
     form: JobForm,
 ) -> impl IntoView {
     let is_open = form.has_non_default(&SCHEDULE_BOUND_FIELDS);
@@ -26,7 +26,7 @@ pub fn ScheduleBounds(
                     state
                     field="rules.start_at"
                     label="Start"
-                    hint="Not due before this moment, on the clock of the zone above. A rhythm is counted from it."
+                    hint="No run is due before this local time in the time zone above. Intervals are counted from it."
                     kind=kind_for(&start)
                     value=start
                     is_required=false
@@ -35,7 +35,7 @@ pub fn ScheduleBounds(
                     state
                     field="rules.end_at"
                     label="End"
-                    hint="Not due from this moment on."
+                    hint="No run is due at or after this local time in the time zone above."
                     kind=kind_for(&end)
                     value=end
                     is_required=false
@@ -44,9 +44,9 @@ pub fn ScheduleBounds(
             <TextField
                 state
                 field="rules.jitter_seconds"
-                label="Jitter in seconds"
-                hint="Each fire comes up to so many seconds later, the same for this job every time. It keeps jobs that are due \
-                      at the same moment apart. 0 to 86,400; 0 means none."
+                label="Jitter (seconds)"
+                hint="Delays every run of this job by the same amount, at most this many seconds, so that jobs with the same \
+                      due time do not start together. 0 to 86,400; default 0."
                 value=form.rule("jitter_seconds")
                 inputmode="numeric"
                 is_required=false
@@ -55,9 +55,10 @@ pub fn ScheduleBounds(
     }
 }
 
-/// The control for a moment. One for local times would show nothing of a text that is none, and so lose it.
+/// Returns the input type for a time. A `datetime-local` control discards a value that is not a local time, so such a
+/// value gets a text control.
 fn kind_for(text: &str) -> &'static str {
-    let fits = |(place, byte): (usize, u8)| match place {
+    let fits = |(index, byte): (usize, u8)| match index {
         4 | 7 => byte == b'-',
         10 => byte == b'T',
         13 | 16 => byte == b':',
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_local_time_stays_text() {
+    fn only_local_times_get_a_time_control() {
         for text in ["", "2026-11-21T09:00", "2026-11-21T09:00:30"] {
             assert_eq!(kind_for(text), "datetime-local", "{text}");
         }

@@ -1,7 +1,8 @@
-//! When a job runs: the choice, its fields, and what it comes to.
+//! The schedule section of the job form: the schedule type, its fields and a preview.
 //!
-//! All four ways are in the form; the radio button `form[kind]` says which one counts. The words and dates beside it come
-//! from the server, which asks the same code the dispatcher asks: the browser has no second opinion about time zones.
+//! All four types are in the form; the radio button `form[kind]` selects the one that counts. The preview's words and
+//! dates come from the server, which computes them with the dispatcher's code, so the browser has no second
+//! implementation of time zones.
 
 use leptos::prelude::*;
 use milvaion_api::{requests::JobForm, views::SchedulePreview};
@@ -16,29 +17,29 @@ use crate::components::{
     zone_field::ZoneField,
 };
 
-/// The ways, in the order of the form: the value, the name, and what it is for.
+/// The schedule types in the order of the form: value, label and description.
 const SCHEDULE_KINDS: [(&str, &str, &str); 4] = [
-    ("cron", "Cron expression", "At local times: every weekday at nine, on the first of the month."),
-    ("every", "Every so often", "In a fixed rhythm, or with a pause after each run."),
+    ("cron", "Cron expression", "At local times, such as weekdays at 09:00 or the first of each month."),
+    ("every", "Interval", "At a fixed interval, or with a pause after each run."),
     ("once", "Once", "At one date and time."),
-    ("manual", "Only by hand", "When somebody runs it."),
+    ("manual", "Manual only", "Only when a user or the API runs the job."),
 ];
 
-/// Those that make a job due by themselves, and so need a clock.
+/// The types with due times of their own, which need a time zone.
 const KINDS_WITH_ZONE: [&str; 3] = ["cron", "every", "once"];
 
-/// The section of a job form that says when.
+/// The schedule section of a job form.
 #[component]
 pub fn ScheduleField(
-    /// The form it is in.
+    /// The state of the enclosing form.
     state: FormState,
-    /// What stands in its fields at first.
+    /// The initial values.
     form: JobForm,
     /// Every zone name.
     zones: Vec<String>,
 ) -> impl IntoView {
     let chosen = RwSignal::new(form.kind.clone());
-    // Nothing is hidden before there is a script that can show it again.
+    // Without a script nothing is hidden, because nothing could show it again.
     let has_script = RwSignal::new(false);
     Effect::new(move |_| has_script.set(true));
     let is_off = move |kinds: &'static [&'static str]| {
@@ -75,9 +76,9 @@ pub fn ScheduleField(
 
     view! {
         <fieldset class="form-section">
-            <legend>"When"</legend>
+            <legend>"Schedule"</legend>
             <fieldset class="radio-cards" id="f-kind" tabindex="-1" aria-describedby="f-kind-error">
-                <legend class="sr-only">"How it is scheduled"</legend>
+                <legend class="sr-only">"Schedule type"</legend>
                 {cards}
             </fieldset>
             <FieldErrorText id="f-kind-error" error=kind_error/>
@@ -86,15 +87,16 @@ pub fn ScheduleField(
                     state
                     field="cron"
                     label="Cron expression"
-                    hint="Minute, hour, day of month, month, day of week: 0 9 * * 1-5 is weekdays at 9:00, */15 * * * * every quarter \
-                          of an hour. Six fields begin with the second: */10 * * * * * is every ten seconds."
+                    hint="Five fields: minute, hour, day of month, month, day of week. 0 9 * * 1-5 is weekdays at 09:00, \
+                          */15 * * * * every 15 minutes. With six fields the first is the second: */10 * * * * * is every \
+                          10 seconds."
                     value=form.cron.clone()
                     placeholder="0 9 * * 1-5"
                 />
             </div>
             <div class="stack" hidden=move || is_off(&["every"])>
                 <div class="field-row">
-                <TextField state field="every" label="Every" hint="A whole number." value=form.every.clone() inputmode="numeric"/>
+                <TextField state field="every" label="Interval" hint="A whole number of the unit beside it." value=form.every.clone() inputmode="numeric"/>
                 <FormField id=control_id("every_unit") label="Unit" error=unit_error>
                     <select
                         id=control_id("every_unit")
@@ -109,22 +111,22 @@ pub fn ScheduleField(
                 <RadioField
                     state
                     field="every_from"
-                    label="Counted from"
+                    label="Interval counted from"
                     options=vec![
-                        (IntervalAnchor::Fire.as_str(), "The last fire, however long a run takes"),
-                        (IntervalAnchor::End.as_str(), "The end of the last run, so that two never overlap"),
+                        (IntervalAnchor::Fire.as_str(), "The previous due time, regardless of how long a run takes"),
+                        (IntervalAnchor::End.as_str(), "The end of the previous run, so that runs never overlap"),
                     ]
                     chosen=RwSignal::new(form.every_from.clone())
                 />
             </div>
             <div hidden=move || is_off(&["once"])>
-                <TextField state field="once" label="Date and time" hint="On the clock of the zone below." value=form.once.clone() kind="datetime-local"/>
+                <TextField state field="once" label="Date and time" hint="Local time in the time zone below." value=form.once.clone() kind="datetime-local"/>
             </div>
             <div hidden=move || is_off(&KINDS_WITH_ZONE) && !state.is_wrong(&["zone"])>
                 <ZoneField
                     state
-                    hint="An IANA name such as Europe/Warsaw; the schedule follows its clock changes, and start and \
-                          end are on its clock."
+                    hint="IANA name, such as Europe/Warsaw. The schedule follows this zone's clock changes; start and end are \
+                          local times in it."
                     value=zone
                     zones
                 />
@@ -136,37 +138,37 @@ pub fn ScheduleField(
     }
 }
 
-/// One line of text in a job form, with its label, its hint and what is wrong with it.
+/// A single-line text field of a job form, with its label, hint and error.
 #[component]
 pub fn TextField(
-    /// The form it is in.
+    /// The state of the enclosing form.
     state: FormState,
-    /// Its field in [`JobForm`].
+    /// The name of the field in [`JobForm`].
     field: &'static str,
-    /// What people read.
+    /// The visible label.
     label: &'static str,
-    /// What helps to fill it in.
+    /// Help text below the label.
     #[prop(optional)]
     hint: &'static str,
-    /// What stands in it at first.
+    /// The initial value.
     value: String,
-    /// The type of the control.
+    /// The `type` attribute of the control.
     #[prop(default = "text")]
     kind: &'static str,
-    /// Which keyboard a phone shows.
+    /// The `inputmode` attribute, which selects a phone's keyboard.
     #[prop(default = "text")]
     inputmode: &'static str,
-    /// An example.
+    /// An example value.
     #[prop(optional)]
     placeholder: &'static str,
-    /// Whether it must be given; what need not is said so beside the label.
+    /// True if a value is required. An optional field is marked beside its label.
     #[prop(default = true)]
     is_required: bool,
 ) -> impl IntoView {
     let error = state.error(field);
     let id = control_id(field);
     let class = if field == "cron" { "input-mono" } else { "" };
-    // With seconds, so that a moment set to the second is not refused by the browser.
+    // A step of one second, so that the browser accepts a time with seconds.
     let step = (kind == "datetime-local").then_some("1");
     view! {
         <FormField id=id.clone() label hint optional=!is_required error>
@@ -189,14 +191,14 @@ pub fn TextField(
     }
 }
 
-/// A schedule in words, and its next runs in its own zone and in the reader's.
+/// A schedule in words, with its next runs in its own zone and in the user's zone.
 #[component]
 pub fn NextRunsPreview(
-    /// What there is to show; none while the schedule is not right.
+    /// The preview; `None` while the schedule is invalid.
     #[prop(into)]
     preview: Signal<Option<SchedulePreview>>,
-    /// What to say when there is nothing to show.
-    #[prop(default = "As soon as the schedule is complete, its next runs stand here.")]
+    /// The text shown without a preview.
+    #[prop(default = "The next runs appear here when the schedule is complete.")]
     otherwise: &'static str,
 ) -> impl IntoView {
     view! {
@@ -233,15 +235,15 @@ fn details(preview: SchedulePreview) -> AnyView {
         let rows: Vec<_> = runs
             .into_iter()
             .map(|run| {
-                if let Some(says) = run.blackout {
-                    // Nothing runs then, so one clock is enough, and what becomes of it has the whole row.
+                if let Some(reason) = run.blackout {
+                    // Nothing runs at that time, so one zone is sufficient and the reason uses the whole row.
                     return view! {
                         <tr data-blackout="true">
                             <td colspan=if has_viewer { "2" } else { "1" }>
                                 <time datetime=crate::format::iso(run.at)>{run.in_zone}</time>
                                 <span class="preview-note">
                                     <Icon name="calendar-off"/>
-                                    <span>{says}</span>
+                                    <span>{reason}</span>
                                 </span>
                             </td>
                         </tr>
@@ -266,8 +268,8 @@ fn details(preview: SchedulePreview) -> AnyView {
                     <caption class="sr-only">"Next runs"</caption>
                     <thead>
                         <tr>
-                            <th scope="col">{format!("Next, {zone}")}</th>
-                            {viewer_zone.map(|zone| view! { <th scope="col">{format!("Yours, {zone}")}</th> })}
+                            <th scope="col">{format!("Next runs ({zone})")}</th>
+                            {viewer_zone.map(|zone| view! { <th scope="col">{format!("Your time ({zone})")}</th> })}
                         </tr>
                     </thead>
                     <tbody>{rows}</tbody>

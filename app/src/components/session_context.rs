@@ -1,7 +1,8 @@
-//! Who reads.
+//! The signed-in user.
 //!
-//! The layout asks once. A page is drawn only after the answer is known, on both sides, so that which buttons it has
-//! never depends on what arrived first. Hiding a button is courtesy; the server judges every call again.
+//! The layout requests the user once. Both on the server and in the browser a page is rendered only after the response
+//! is known, so its buttons never depend on the order of arrival. Hiding a button is only a convenience; the server
+//! checks every call.
 
 use std::sync::{Arc, RwLock};
 
@@ -10,25 +11,25 @@ use milvaion_api::{permissions::Permission, views::CurrentUser};
 
 use crate::{api::session::whoami, error::AppError};
 
-/// The question who is signed in, and its answer.
+/// The signed-in user, shared by the whole layout.
 ///
-/// Several parts of a page wait for the answer, on several threads of the server at once, and each of them writes it
-/// down. A signal is not made for that: whoever reads one while another thread writes it is told that it is gone, and
-/// the page ends in the middle. So the answer lies behind a lock, and a signal only says that it has changed, which it
-/// does in a browser alone.
+/// Several parts of a page await the user, on several threads of the server at once, and each of them stores the
+/// response. A signal cannot be used for that: a read during a write on another thread finds the signal disposed, and
+/// the page ends in the middle. The user is therefore stored behind a lock, and a trigger signals a change, which
+/// happens in a browser only.
 #[derive(Clone)]
 pub struct SessionContext {
-    asked: ArcResource<Result<Option<CurrentUser>, AppError>>,
+    response: ArcResource<Result<Option<CurrentUser>, AppError>>,
     me: Arc<RwLock<Option<CurrentUser>>>,
     changed: ArcTrigger,
 }
 
 impl SessionContext {
-    /// Asks, and lets everything inside the layout know.
+    /// Requests the user and provides the context to everything inside the layout.
     #[must_use]
     pub fn provide() -> Self {
         let session = Self {
-            asked: ArcResource::new_blocking(|| (), |()| whoami()),
+            response: ArcResource::new_blocking(|| (), |()| whoami()),
             me: Arc::default(),
             changed: ArcTrigger::new(),
         };
@@ -36,27 +37,28 @@ impl SessionContext {
         session
     }
 
-    /// Waits for the answer.
+    /// Waits for the user.
     ///
     /// # Errors
     ///
-    /// When the server could not tell.
+    /// Fails if the server could not determine the user.
     pub async fn user(self) -> Result<Option<CurrentUser>, AppError> {
-        let me = self.asked.await?;
-        let is_news = self.me.write().is_ok_and(|mut known| std::mem::replace(&mut *known, me.clone()) != me);
-        if is_news && cfg!(feature = "hydrate") {
+        let me = self.response.await?;
+        let is_changed = self.me.write().is_ok_and(|mut known| std::mem::replace(&mut *known, me.clone()) != me);
+        if is_changed && cfg!(feature = "hydrate") {
             self.changed.notify();
         }
         Ok(me)
     }
 
-    /// Asks again: the role may have changed, or the session ended.
+    /// Requests the user again, because the role may have changed or the session may have ended.
     pub fn refetch(&self) {
-        self.asked.refetch();
+        self.response.refetch();
     }
 }
 
-/// Who is signed in. Known from the first moment inside a page drawn by [`render_page`](super::loading::render_page).
+/// Returns the signed-in user, which is known throughout a page rendered by
+/// [`render_page`](super::loading::render_page).
 #[must_use]
 pub fn use_signed_in_user() -> Signal<Option<CurrentUser>> {
     match use_context::<SessionContext>() {
@@ -68,7 +70,7 @@ pub fn use_signed_in_user() -> Signal<Option<CurrentUser>> {
     }
 }
 
-/// Whether the person who reads may do `action`: whether to draw its button.
+/// Returns true if the signed-in user may do `action`. Used to decide whether its button is rendered.
 #[must_use]
 pub fn may(action: Permission) -> bool {
     use_signed_in_user().with_untracked(|me| me.as_ref().is_some_and(|me| me.role.allows(action)))

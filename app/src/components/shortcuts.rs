@@ -1,7 +1,7 @@
-//! Keys: where they lead, and how to switch them off.
+//! Keyboard shortcuts, and the preference that turns them off.
 //!
-//! Single keys get in the way of people who dictate, so they can be switched off, and they are dead while somebody types
-//! or a dialog is open.
+//! Single-key shortcuts interfere with voice control, so users can turn them off. They are inactive while the user
+//! types and while a dialog is open.
 
 use leptos::{ev, prelude::*};
 use leptos_router::{NavigateOptions, hooks::use_navigate};
@@ -9,12 +9,12 @@ use leptos_router::{NavigateOptions, hooks::use_navigate};
 use super::dialog::Dialog;
 use crate::browser;
 
-/// The cookie that keeps whether the keys are off.
+/// The cookie that stores whether the shortcuts are off.
 const SHORTCUTS_COOKIE: &str = "shortcuts";
-/// How long after `g` the second key may come.
+/// The time within which the second key must follow `g`, in milliseconds.
 const SECOND_KEY_TIMEOUT_MILLIS: i64 = 1_500;
 
-/// Keys and what they do, for the dialog and the help page.
+/// The keys and their actions, for the dialog and the help page.
 pub const SHORTCUT_KEYS: [(&str, &str); 8] = [
     ("g o", "Go to the overview"),
     ("g j", "Go to the jobs"),
@@ -23,10 +23,10 @@ pub const SHORTCUT_KEYS: [(&str, &str); 8] = [
     ("g w", "Go to the workers"),
     ("g c", "Go to the calendars"),
     ("n", "New job, on the jobs page"),
-    ("?", "Show these keys"),
+    ("?", "Show the keyboard shortcuts"),
 ];
 
-/// Listens to the keys and draws the dialog that explains them. Drawn once, by the layout.
+/// The key listener and the dialog that lists the shortcuts. Rendered once, by the layout.
 #[component]
 pub fn Shortcuts() -> impl IntoView {
     let open = RwSignal::new(false);
@@ -72,17 +72,17 @@ pub fn Shortcuts() -> impl IntoView {
             <KeyTable/>
             <label class="check">
                 <input type="checkbox" prop:checked=move || !off.get() on:change=switch/>
-                <span>"Single-key shortcuts are on"</span>
+                <span>"Enable single-key shortcuts"</span>
             </label>
             <div class="dialog-actions">
-                <a class="btn btn-quiet" href="/help" on:click=move |_| open.set(false)>"All of the help"</a>
+                <a class="btn btn-quiet" href="/help" on:click=move |_| open.set(false)>"Open help"</a>
                 <button type="button" class="btn" autofocus on:click=move |_| open.set(false)>"Close"</button>
             </div>
         </Dialog>
     }
 }
 
-/// The keys as a list.
+/// The shortcuts as a list.
 #[component]
 pub fn KeyTable() -> impl IntoView {
     let rows = SHORTCUT_KEYS

@@ -1,9 +1,9 @@
-//! One status, one word, one icon, one colour: everywhere the same.
+//! The badge of an occurrence's status: the same word, icon and color everywhere.
 
 use leptos::prelude::*;
 use milvaion_protocol::status::OccurrenceStatus;
 
-/// The icon that stands for a status.
+/// Returns the icon of a status.
 #[must_use]
 pub const fn icon_of(status: OccurrenceStatus) -> &'static str {
     match status {
@@ -18,25 +18,25 @@ pub const fn icon_of(status: OccurrenceStatus) -> &'static str {
     }
 }
 
-/// What a status means, in a sentence.
+/// Returns the meaning of a status, in one sentence.
 #[must_use]
 pub const fn meaning_of(status: OccurrenceStatus) -> &'static str {
     match status {
-        OccurrenceStatus::Queued => "It is recorded and waits for a worker.",
-        OccurrenceStatus::Running => "A worker instance has claimed it and runs it.",
-        OccurrenceStatus::Completed => "It ended well.",
-        OccurrenceStatus::Failed => "It ended with an error, and no attempt is left.",
-        OccurrenceStatus::Cancelled => "It ended because somebody asked for it.",
-        OccurrenceStatus::TimedOut => "It ended because its time was up.",
-        OccurrenceStatus::Unknown => "Its worker's heartbeat was lost; a late report may still settle it.",
-        OccurrenceStatus::Skipped => "It never started: the job's overlap or misfire policy said no.",
+        OccurrenceStatus::Queued => "Recorded and waiting for a worker.",
+        OccurrenceStatus::Running => "Claimed and being run by a worker instance.",
+        OccurrenceStatus::Completed => "Completed successfully.",
+        OccurrenceStatus::Failed => "Ended with an error, and no attempt is left.",
+        OccurrenceStatus::Cancelled => "Cancelled by a user or by the job's overlap policy.",
+        OccurrenceStatus::TimedOut => "Stopped because it exceeded its timeout.",
+        OccurrenceStatus::Unknown => "The worker's heartbeats stopped; a late report may still set the result.",
+        OccurrenceStatus::Skipped => "Not started: skipped by the job's overlap or misfire policy.",
     }
 }
 
-/// A status as icon and word.
+/// A status as an icon with its label.
 #[component]
 pub fn StatusBadge(
-    /// Which.
+    /// The status to show.
     #[prop(into)]
     status: Signal<OccurrenceStatus>,
 ) -> impl IntoView {

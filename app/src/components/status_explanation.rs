@@ -1,14 +1,15 @@
-//! Why an occurrence is as it is, in one sentence.
+//! The one-sentence explanation of an occurrence's status.
 
 use milvaion_api::views::OccurrenceView;
 use milvaion_protocol::status::OccurrenceStatus;
 
 use crate::format;
 
-/// How much of a cause the sentence quotes; all of it stands below as the exception.
+/// The maximum length of a quoted cause, in characters. The page shows the full text as the exception.
 const CAUSE_MAX_CHARS: usize = 160;
 
-/// The sentence. It never claims more than is recorded, and for one that waits it names what it waits for.
+/// Explains the status of an occurrence. The sentence claims nothing beyond the record, and it names the condition that
+/// a queued occurrence waits for.
 #[must_use]
 pub fn explain_status(view: &OccurrenceView) -> String {
     let row = &view.row;
@@ -23,28 +24,28 @@ pub fn explain_status(view: &OccurrenceView) -> String {
     };
     match row.status {
         OccurrenceStatus::Queued if !view.worker_alive => {
-            format!("Queued: no live worker offers {target}. It starts as soon as one does.")
+            format!("Queued: no live worker offers {target}. The run starts when one does.")
         }
         OccurrenceStatus::Queued if row.waits_until.is_some() => {
             let next = row.attempt;
             match (view.changes.iter().rev().nth(1).map(|step| step.status), because(&row.note)) {
                 (Some(OccurrenceStatus::Failed | OccurrenceStatus::TimedOut), Some(cause)) => {
-                    format!("Retrying: attempt {} failed: {cause}. Attempt {next} waits for its time.", next - 1)
+                    format!("Retrying: attempt {} failed: {cause}. Attempt {next} is delayed.", next - 1)
                 }
-                (_, Some(cause)) => format!("Queued: attempt {next} waits for its time; {cause}"),
-                _ => format!("Queued: attempt {next} waits for its time."),
+                (_, Some(cause)) => format!("Queued: attempt {next} is delayed; {cause}"),
+                _ => format!("Queued: attempt {next} is delayed."),
             }
         }
         OccurrenceStatus::Queued if view.is_held => {
-            "Queued: it waits its turn, until a limit or an earlier occurrence of the job lets it go.".to_owned()
+            "Queued: waiting for a slot, because of a concurrency limit or an earlier occurrence of the job.".to_owned()
         }
         OccurrenceStatus::Queued if view.published_at.is_none() => {
-            "Queued: it is recorded, and its message is on the way to the broker.".to_owned()
+            "Queued: recorded, but its message is not yet sent to the broker.".to_owned()
         }
         OccurrenceStatus::Queued if row.attempt > 1 => {
-            format!("Queued: attempt {} waits for its turn on worker {}.", row.attempt, view.worker_id)
+            format!("Queued: attempt {} is waiting for free capacity on worker {}.", row.attempt, view.worker_id)
         }
-        OccurrenceStatus::Queued => format!("Queued: it waits for a free place on worker {}.", view.worker_id),
+        OccurrenceStatus::Queued => format!("Queued: waiting for free capacity on worker {}.", view.worker_id),
         OccurrenceStatus::Running => format!("Running on {instance}{on_attempt}."),
         OccurrenceStatus::Completed => match row.duration_ms {
             Some(millis) => format!("Completed in {}{on_attempt}.", format::duration(millis)),
@@ -52,32 +53,32 @@ pub fn explain_status(view: &OccurrenceView) -> String {
         },
         OccurrenceStatus::Failed => match because(&view.exception).or_else(|| because(&row.note)) {
             Some(cause) => format!("Failed{on_attempt}: {cause}"),
-            None => format!("Failed{on_attempt}. The worker gave no reason."),
+            None => format!("Failed{on_attempt}. The worker reported no reason."),
         },
         OccurrenceStatus::Cancelled => match because(&row.note) {
-            // The server's own note begins with the word.
+            // The server's own note starts with the word.
             Some(cause) if cause.starts_with("Cancelled ") => cause,
             Some(cause) => format!("Cancelled: {cause}"),
-            None => "Cancelled: somebody asked for it.".to_owned(),
+            None => "Cancelled on request.".to_owned(),
         },
         OccurrenceStatus::TimedOut => match row.duration_ms {
             Some(millis) => format!("Timed out after {}{on_attempt}.", format::duration(millis)),
             None => format!("Timed out{on_attempt}."),
         },
         OccurrenceStatus::Unknown => {
-            format!("Unknown: the heartbeat of {instance} was lost. A late report may still settle it.")
+            format!("Unknown: {instance} stopped sending heartbeats. A late report may still set the result.")
         }
-        // Nothing else on the page says why it did not run, so this is not clipped.
+        // This text is not truncated, because nothing else on the page states why the run was skipped.
         OccurrenceStatus::Skipped => {
             match row.note.as_deref().map(|note| note.strip_prefix("Skipped: ").unwrap_or(note)) {
                 Some(cause) if !cause.trim().is_empty() => format!("Skipped: {cause}"),
-                _ => "Skipped: the job's policy said no.".to_owned(),
+                _ => "Skipped by the job's overlap or misfire policy.".to_owned(),
             }
         }
     }
 }
 
-/// The note of the occurrence, where the sentence does not say all of it already.
+/// Returns the note of the occurrence, unless the explanation contains it.
 #[must_use]
 pub fn unexplained_note(view: &OccurrenceView) -> Option<String> {
     let note = view.row.note.as_deref().map(str::trim).filter(|note| !note.is_empty())?;
@@ -131,23 +132,23 @@ mod tests {
     }
 
     #[test]
-    fn an_occurrence_that_waits_says_for_what() {
+    fn queued_occurrence_names_its_wait() {
         let mut queued = view(OccurrenceStatus::Queued);
-        assert_eq!(explain_status(&queued), "Queued: it waits for a free place on worker local.");
+        assert_eq!(explain_status(&queued), "Queued: waiting for free capacity on worker local.");
         queued.published_at = None;
         queued.is_held = true;
-        assert!(explain_status(&queued).contains("it waits its turn"));
+        assert!(explain_status(&queued).contains("waiting for a slot"));
         queued.is_held = false;
-        assert_eq!(explain_status(&queued), "Queued: it is recorded, and its message is on the way to the broker.");
+        assert_eq!(explain_status(&queued), "Queued: recorded, but its message is not yet sent to the broker.");
         queued.worker_alive = false;
         assert_eq!(
             explain_status(&queued),
-            "Queued: no live worker offers local/http-request. It starts as soon as one does."
+            "Queued: no live worker offers local/http-request. The run starts when one does."
         );
     }
 
     #[test]
-    fn an_end_says_how() {
+    fn ended_occurrence_states_its_cause() {
         assert_eq!(explain_status(&view(OccurrenceStatus::Completed)), "Completed in 1.2 s.");
         let mut failed = view(OccurrenceStatus::Failed);
         failed.row.attempt = 3;
@@ -156,8 +157,9 @@ mod tests {
         let mut skipped = view(OccurrenceStatus::Skipped);
         skipped.row.note = Some("the previous occurrence was still running".into());
         assert_eq!(explain_status(&skipped), "Skipped: the previous occurrence was still running");
-        skipped.row.note = Some(format!("Skipped: {}", "three fires were missed ".repeat(10).trim_end()));
-        assert_eq!(explain_status(&skipped), skipped.row.note.clone().unwrap_or_default(), "said once, and whole");
+        skipped.row.note = Some(format!("Skipped: {}", "three due times were missed ".repeat(10).trim_end()));
+        let note = skipped.row.note.clone().unwrap_or_default();
+        assert_eq!(explain_status(&skipped), note, "complete, without repetition");
         assert_eq!(unexplained_note(&skipped), None);
         let mut cancelled = view(OccurrenceStatus::Cancelled);
         cancelled.row.note = Some("Cancelled by ada@example.org: wrong input".into());
@@ -165,7 +167,7 @@ mod tests {
         cancelled.row.note = Some("A newer occurrence of its job takes its place".into());
         assert_eq!(explain_status(&cancelled), "Cancelled: A newer occurrence of its job takes its place");
         let mut completed = view(OccurrenceStatus::Completed);
-        completed.row.note = Some("stands for 3 missed fires".into());
-        assert_eq!(unexplained_note(&completed).as_deref(), Some("stands for 3 missed fires"));
+        completed.row.note = Some("covers 3 misfires".into());
+        assert_eq!(unexplained_note(&completed).as_deref(), Some("covers 3 misfires"));
     }
 }

@@ -1,21 +1,21 @@
-//! Times that say their zone, and lengths that tick.
+//! Times that state their zone, and durations that tick.
 //!
-//! The server writes every instant in UTC, because it cannot know the reader's clock. Once the page runs, one [`PageClock`]
-//! turns them all to the reader's zone (or leaves them, if the reader prefers UTC) and lets the relative ones tick. It
-//! ticks by the *server's* clock: a countdown is about when the scheduler will act, whatever the reader's computer
-//! believes the time to be.
+//! The server renders every instant in UTC, because it does not know the user's clock. After hydration one
+//! [`PageClock`] converts all of them to the user's zone, unless the user prefers UTC, and updates the relative ones
+//! every second. It uses the *server's* clock, because a countdown shows when the scheduler will act, and the user's
+//! clock may be wrong.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use leptos::prelude::*;
 
 use crate::{browser, format};
 
-/// The cookie that keeps which of the two is wanted.
+/// The cookie that stores whether times are shown in UTC or in the user's zone.
 const ZONE_MODE_COOKIE: &str = "zone_mode";
-/// The cookie that tells the server the reader's zone, for previews in it.
+/// The cookie that gives the server the user's zone, for previews in that zone.
 const ZONE_COOKIE: &str = "zone";
 
-/// The page's clock.
+/// The clock shared by all times on the page.
 #[derive(Clone, Copy)]
 pub struct PageClock {
     started: RwSignal<bool>,
@@ -25,7 +25,7 @@ pub struct PageClock {
 }
 
 impl PageClock {
-    /// Makes the page's clock and starts it once the page runs. Called once, by the root.
+    /// Creates the clock, which starts after hydration. Called once, by the root.
     pub fn provide() {
         let clock = Self {
             started: RwSignal::new(false),
@@ -57,8 +57,8 @@ impl PageClock {
         }
     }
 
-    /// Learns the server's clock from something it said just now.
-    pub fn learn(self, server_now: DateTime<Utc>) {
+    /// Sets the offset to the server's clock from a time that the server has just reported.
+    pub fn sync(self, server_now: DateTime<Utc>) {
         let here = browser::now_millis();
         if here > 0 {
             self.offset_millis.set_value(server_now.timestamp_millis() - here);
@@ -66,32 +66,32 @@ impl PageClock {
         }
     }
 
-    /// The server's clock, second by second; none before the page runs, when nothing may tick yet.
+    /// Returns the server's time to the second; `None` before hydration, when nothing may tick yet.
     #[must_use]
     pub fn now(self) -> Option<DateTime<Utc>> {
         self.started.get().then(|| self.now.get())
     }
 
-    /// Whether times are shown in UTC. True until the page runs.
+    /// Returns true if times are shown in UTC, as they are before hydration.
     #[must_use]
     pub fn is_utc(self) -> bool {
         !self.started.get() || self.in_utc.get()
     }
 
-    /// Shows times in UTC, or in the reader's zone, and remembers it.
+    /// Selects UTC or the user's zone and stores the choice.
     pub fn set_utc(self, utc: bool) {
         self.in_utc.set(utc);
         browser::set_cookie(ZONE_MODE_COOKIE, if utc { "utc" } else { "local" });
     }
 
-    /// An instant in the zone that is shown: `2026-11-21 14:02:05 UTC`.
+    /// Formats an instant in the selected zone: `2026-11-21 14:02:05 UTC`.
     #[must_use]
     pub fn text(self, at: DateTime<Utc>) -> String {
         self.local(at)
             .map_or_else(|| format::utc(at), |local| format!("{} {} {}", local.date, local.clock, local.offset))
     }
 
-    /// The time of day with milliseconds in the zone that is shown, for log lines.
+    /// Formats the time of day in the selected zone to the millisecond. Used for log lines.
     #[must_use]
     pub fn millis_text(self, at: DateTime<Utc>) -> String {
         self.local(at).map_or_else(
@@ -105,24 +105,24 @@ impl PageClock {
     }
 }
 
-/// The page's clock.
+/// Returns the page's clock.
 ///
 /// # Panics
 ///
-/// Outside the app, which provides it at its root.
+/// Panics outside the app, which provides the clock at its root.
 #[must_use]
 pub fn use_page_clock() -> PageClock {
     expect_context()
 }
 
-/// An instant. Relative ones read as absolute until the page runs; the absolute time is always the title, with the
-/// machine's form in `datetime`.
+/// An instant. A relative one is shown as absolute before hydration. The title is always the absolute time, and
+/// `datetime` is ISO 8601.
 #[component]
 pub fn Time(
-    /// When.
+    /// The instant.
     #[prop(into)]
     at: Signal<DateTime<Utc>>,
-    /// Whether to say how far it is from now.
+    /// True to show the distance from now.
     #[prop(optional)]
     relative: bool,
 ) -> impl IntoView {
@@ -131,7 +131,7 @@ pub fn Time(
         Some(now) if relative => format::relative(now, at.get()),
         _ => clock.text(at.get()),
     };
-    // A Memo spares the page the paint when a tick changes nothing.
+    // The memo avoids a repaint if a tick does not change the text.
     let text = Memo::new(move |_| text());
     view! {
         <time class="time" datetime=move || format::iso(at.get()) title=move || clock.text(at.get())>
@@ -140,13 +140,13 @@ pub fn Time(
     }
 }
 
-/// An instant that may not have come.
+/// An instant that may be absent.
 #[component]
 pub fn MaybeTime(
-    /// When, if ever.
+    /// The instant, if any.
     #[prop(into)]
     at: Signal<Option<DateTime<Utc>>>,
-    /// As in [`Time`].
+    /// True to show the distance from now.
     #[prop(optional)]
     relative: bool,
 ) -> impl IntoView {
@@ -156,16 +156,16 @@ pub fn MaybeTime(
     }
 }
 
-/// How long something took, or takes: it ticks while there is a start and no length yet.
+/// A duration, which ticks while the activity is running.
 #[component]
 pub fn Duration(
-    /// When it began.
+    /// Start of the activity.
     #[prop(into)]
     started_at: Signal<Option<DateTime<Utc>>>,
-    /// How long it took, once that is known.
+    /// Final duration in milliseconds, once it is known.
     #[prop(into)]
     millis: Signal<Option<i64>>,
-    /// Whether it goes on.
+    /// True while the activity is running.
     #[prop(into)]
     running: Signal<bool>,
 ) -> impl IntoView {
@@ -183,10 +183,10 @@ pub fn Duration(
     view! { <span class="duration" title=exact>{move || text.get()}</span> }
 }
 
-/// How long it is until an instant, ticking; what is past is due now.
+/// A ticking countdown to an instant. A past instant is shown as due now.
 #[component]
 pub fn Countdown(
-    /// Until when.
+    /// The instant to count down to.
     #[prop(into)]
     at: Signal<DateTime<Utc>>,
 ) -> impl IntoView {

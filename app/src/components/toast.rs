@@ -1,8 +1,9 @@
-//! Short notices about what was just done.
+//! Short notices about a completed action.
 //!
-//! Success is told here, errors where they happened. A notice that offers something to do stays until it is used or put
-//! away; the others leave after a while, unless the reader is on them. All of them lie in one polite live region that
-//! exists from the start, since a region that arrives together with its text is not read out.
+//! Toasts report success; errors are shown where they occurred. A toast with an undo button stays until it is used or
+//! dismissed. Other toasts disappear after a while, unless the pointer or the focus is on them. All toasts are in one
+//! polite live region that exists from the start, because screen readers do not announce a region that is added with
+//! its text.
 
 use std::time::Duration;
 
@@ -10,19 +11,19 @@ use leptos::prelude::*;
 
 use super::icon::Icon;
 
-/// How long a notice without anything to do stays.
+/// The display time of a toast without an undo button.
 const TOAST_DURATION: Duration = Duration::from_secs(8);
-/// The most notices at once; the oldest makes room.
+/// The maximum number of toasts at once; a further one replaces the oldest.
 const MAX_TOASTS: usize = 4;
 
-/// What kind of notice it is.
+/// The kind of a toast, which selects its color and icon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToastKind {
-    /// Something went well.
+    /// A successful action.
     Success,
-    /// Something to know.
+    /// Information.
     Info,
-    /// Something did not go well, and there is no better place to say it.
+    /// An error that has no better place on the page.
     Error,
 }
 
@@ -52,29 +53,30 @@ struct Toast {
     undo: Option<Callback<()>>,
 }
 
-/// Where notices go.
+/// The queue of visible toasts.
 #[derive(Clone, Copy)]
 pub struct ToastQueue {
     shown: RwSignal<Vec<Toast>>,
     next: StoredValue<u64>,
-    held: RwSignal<bool>,
+    is_hovered: RwSignal<bool>,
 }
 
 impl ToastQueue {
-    /// Makes the place. Called once, by the root.
+    /// Creates the queue. Called once, by the root.
     pub fn provide() -> Self {
-        let toasts = Self { shown: RwSignal::new(Vec::new()), next: StoredValue::new(0), held: RwSignal::new(false) };
+        let toasts =
+            Self { shown: RwSignal::new(Vec::new()), next: StoredValue::new(0), is_hovered: RwSignal::new(false) };
         provide_context(toasts);
         toasts
     }
 
-    /// Shows a notice for a while.
+    /// Shows a toast for eight seconds.
     pub fn show(self, kind: ToastKind, text: impl Into<String>) {
         let id = self.push(kind, text.into(), None);
         self.dismiss_later(id);
     }
 
-    /// Shows a notice with a button that takes back what was done. It stays until it is used or put away.
+    /// Shows a success toast with a button that undoes the action. It stays until it is used or dismissed.
     pub fn with_undo(self, text: impl Into<String>, undo: Callback<()>) {
         self.push(ToastKind::Success, text.into(), Some(undo));
     }
@@ -93,7 +95,7 @@ impl ToastQueue {
 
     fn dismiss_later(self, id: u64) {
         set_timeout(
-            move || match self.held.try_get_untracked() {
+            move || match self.is_hovered.try_get_untracked() {
                 Some(true) => self.dismiss_later(id),
                 Some(false) => self.dismiss(id),
                 None => {}
@@ -105,35 +107,35 @@ impl ToastQueue {
     fn dismiss(self, id: u64) {
         self.shown.update(|shown| shown.retain(|toast| toast.id != id));
         if self.shown.with_untracked(Vec::is_empty) {
-            self.held.set(false);
+            self.is_hovered.set(false);
         }
     }
 }
 
-/// Where notices go.
+/// Returns the toast queue.
 ///
 /// # Panics
 ///
-/// Outside the app, which provides it at its root.
+/// Panics outside the app, which provides the queue at its root.
 #[must_use]
 pub fn toasts() -> ToastQueue {
     expect_context()
 }
 
-/// The region that holds the notices. Drawn once, by the root.
+/// The live region that contains the toasts. Rendered once, by the root.
 #[component]
 pub fn ToastRegion() -> impl IntoView {
     let toasts = toasts();
-    let hold = move |held: bool| toasts.held.set(held);
+    let set_hovered = move |hovered: bool| toasts.is_hovered.set(hovered);
     view! {
         <div
             class="toasts"
             role="status"
             aria-live="polite"
-            on:mouseenter=move |_| hold(true)
-            on:mouseleave=move |_| hold(false)
-            on:focusin=move |_| hold(true)
-            on:focusout=move |_| hold(false)
+            on:mouseenter=move |_| set_hovered(true)
+            on:mouseleave=move |_| set_hovered(false)
+            on:focusin=move |_| set_hovered(true)
+            on:focusout=move |_| set_hovered(false)
         >
             <For each=move || toasts.shown.get() key=|toast| toast.id let:toast>
                 <ToastView toast toasts/>
@@ -146,11 +148,11 @@ pub fn ToastRegion() -> impl IntoView {
 fn ToastView(toast: Toast, toasts: ToastQueue) -> impl IntoView {
     let Toast { id, kind, text, undo } = toast;
     let undo = undo.map(|undo| {
-        let take_back = move |_| {
+        let on_undo = move |_| {
             toasts.dismiss(id);
             undo.run(());
         };
-        view! { <button type="button" class="btn btn-small" on:click=take_back>"Undo"</button> }
+        view! { <button type="button" class="btn btn-small" on:click=on_undo>"Undo"</button> }
     });
     view! {
         <div class="toast" data-kind=kind.slug()>

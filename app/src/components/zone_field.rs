@@ -1,4 +1,4 @@
-//! A time zone by its IANA name, with every name there is to choose from.
+//! A text field for an IANA time zone, with all zone names as suggestions.
 
 use leptos::prelude::*;
 
@@ -10,11 +10,11 @@ use super::{
 /// The field `zone` of a form.
 #[component]
 pub fn ZoneField(
-    /// The form it is in.
+    /// The state of the enclosing form.
     state: FormState,
-    /// What it is for.
+    /// Help text below the label.
     hint: &'static str,
-    /// What stands in it at first.
+    /// The initial value.
     value: String,
     /// Every zone name.
     zones: Vec<String>,
@@ -34,13 +34,13 @@ pub fn ZoneField(
                 aria-invalid=move || error.get().is_some().then_some("true")
             />
         </FormField>
-        // Six hundred options as one piece of HTML: as nodes of ours they would each be walked at the start.
+        // Six hundred options as one piece of HTML, because hydration would otherwise visit each as a node.
         <datalist id="zones" inner_html=options(&zones)></datalist>
     }
 }
 
-/// The zones as options. A name that is more than letters, digits and the signs zones are written with is left out, so
-/// that none can be HTML.
+/// Renders the zones as options. Names with other characters than letters, digits and `/_+-` are omitted, so that no
+/// name can inject HTML.
 fn options(zones: &[String]) -> String {
     let is_plain = |zone: &&String| zone.bytes().all(|b| b.is_ascii_alphanumeric() || b"/_+-".contains(&b));
     zones.iter().filter(is_plain).map(|zone| format!("<option value=\"{zone}\"></option>")).collect()
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_zone_cannot_be_html() {
+    fn zone_names_cannot_inject_html() {
         let zones = ["Europe/Warsaw".to_owned(), "Etc/GMT+3".to_owned(), "\"><script>".to_owned()];
         assert_eq!(options(&zones), "<option value=\"Europe/Warsaw\"></option><option value=\"Etc/GMT+3\"></option>");
     }

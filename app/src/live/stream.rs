@@ -1,9 +1,9 @@
-//! The browser's end of the stream: opening, losing and reopening it.
+//! The browser's end of the event stream: opening, losing and reopening the connection.
 //!
-//! The browser reconnects by itself after a network failure and tells the server where it stood; the server replays or
-//! says that it cannot. It gives up for good when the answer is not a stream at all (a proxy's error page, an ended
-//! session): then we reopen it, ever more patiently. A connection that died without a word is found by the pings the
-//! server sends.
+//! After a network failure the browser reconnects by itself and sends the id of the last event. The server replays the
+//! missed events or reports that it cannot. The browser gives up if the response is not a stream at all, such as a
+//! proxy's error page or the response to an ended session. The connection is then reopened with exponential backoff. A
+//! connection that dies silently is detected by missing pings.
 
 use std::time::Duration;
 
@@ -16,17 +16,17 @@ use web_sys::{EventSource, MessageEvent, PageTransitionEvent};
 use super::{LiveState, LiveUpdates};
 use crate::{api::session::whoami, browser, components::time::use_page_clock};
 
-/// Where the server's stream is.
+/// The path of the server's event stream.
 const EVENTS_PATH: &str = "/events";
-/// The server pings every 15 s; after two missed ones and some patience the connection counts as dead.
+/// The timeout of a silent connection. The server pings every 15 s, so this is two missed pings plus 10 s.
 const PING_TIMEOUT_MILLIS: i64 = 40_000;
-/// A tab hidden for longer gives its connection back, and reads again when it is looked at.
+/// The time after which a hidden tab closes its connection: 5 min. The tab reads again when it becomes visible.
 const HIDDEN_TAB_TIMEOUT_MILLIS: i64 = 300_000;
-/// Trying for longer than this is called being offline.
+/// The time after which a lost connection is shown as offline.
 const OFFLINE_AFTER_MILLIS: i64 = 20_000;
-/// How often all of these are looked at.
+/// The interval at which these timeouts are checked.
 const WATCH_INTERVAL: Duration = Duration::from_secs(5);
-/// The most events kept for one frame. A page that is this far behind is better off reading again.
+/// The maximum number of events that wait for a frame. A page that is further behind reads everything again.
 const MAX_PENDING_EVENTS: usize = 500;
 
 /// An open connection. Dropping it closes it.
@@ -57,7 +57,7 @@ struct EventStream {
     hidden_since: StoredValue<Option<i64>>,
     failures: StoredValue<u32>,
     reopen_at: StoredValue<Option<i64>>,
-    learn: Callback<DateTime<Utc>>,
+    sync_clock: Callback<DateTime<Utc>>,
     sign_in: Callback<()>,
 }
 
@@ -73,11 +73,11 @@ pub(super) fn run(live: LiveUpdates, sign_in: Callback<()>) {
         hidden_since: StoredValue::new(None),
         failures: StoredValue::new(0),
         reopen_at: StoredValue::new(None),
-        learn: Callback::new(move |now| clock.learn(now)),
+        sync_clock: Callback::new(move |now| clock.sync(now)),
         sign_in,
     };
     Effect::new(move |_| {
-        // Whose log is wished for is part of the address, so a new wish is a new connection.
+        // The occurrence whose log is requested is part of the address, so a change of it needs a new connection.
         live.log.track();
         if live.paused.get() {
             stream.close(LiveState::Paused);
@@ -93,7 +93,7 @@ pub(super) fn run(live: LiveUpdates, sign_in: Callback<()>) {
                 stream.open();
             }
         });
-        // A network that is gone is known at once; waiting for the silence to be noticed would leave "Live" standing.
+        // The browser reports a lost network at once; the ping timeout would show "Live" for up to 40 s more.
         let gone = window_event_listener_untyped("offline", move |_| {
             if stream.live.paused.try_get_untracked() == Some(false) {
                 stream.lost_since.set_value(Some(browser::now_millis()));
@@ -131,8 +131,8 @@ impl EventStream {
         self.last_frame.set_value(browser::now_millis());
         self.connection.set_value(None);
         let Ok(source) = EventSource::new(&address) else { return };
-        // What was read before this connection and what it will tell may have a gap between them. When the browser
-        // reconnects by itself there is none, for the server replays.
+        // Events can be lost between the page's read and the start of this connection, so a new connection starts with
+        // a resync. A reconnect by the browser needs none, because the server replays the missed events.
         let fresh = StoredValue::new(true);
         let open = Closure::<dyn FnMut()>::new(move || {
             self.failures.set_value(0);
@@ -149,13 +149,13 @@ impl EventStream {
         let ping = Closure::<dyn FnMut(MessageEvent)>::new(move |event: MessageEvent| {
             self.last_frame.set_value(browser::now_millis());
             if let Some(now) = event.data().as_string().and_then(|text| text.parse().ok()) {
-                self.learn.run(now);
+                self.sync_clock.run(now);
             }
         });
         source.set_onopen(Some(open.as_ref().unchecked_ref()));
         source.set_onerror(Some(error.as_ref().unchecked_ref()));
         source.set_onmessage(Some(message.as_ref().unchecked_ref()));
-        // It fails only for a listener that is none.
+        // Fails only if the listener is not a function.
         let _ = source.add_event_listener_with_callback("ping", ping.as_ref().unchecked_ref());
         let connection = EventConnection { source, _open: open, _error: error, _message: message, _ping: ping };
         self.connection.set_value(Some(connection));
@@ -169,7 +169,7 @@ impl EventStream {
     fn message(self, event: &MessageEvent) {
         self.last_frame.set_value(browser::now_millis());
         let Some(text) = event.data().as_string() else { return };
-        // An event this build cannot read comes from a newer server; reading again shows what it was about.
+        // An event that this build cannot parse comes from a newer server; reading again shows its effect.
         let Ok(envelope) = serde_json::from_str::<EventEnvelope>(&text) else { return self.resync() };
         let first = self.waiting.try_update_value(|waiting| {
             if waiting.len() >= MAX_PENDING_EVENTS {
@@ -192,7 +192,7 @@ impl EventStream {
 
     fn flush(self) {
         let Some(waiting) = self.waiting.try_update_value(std::mem::take) else { return };
-        // What came in before the reader stopped the page is read again when it goes on.
+        // Events received before a pause are dropped; a resync replaces them when the user resumes.
         if self.live.paused.get_untracked() {
             return;
         }
@@ -205,7 +205,7 @@ impl EventStream {
         self.live.deliver(&resync_now());
     }
 
-    /// Called on every failure; the browser has already begun to reconnect unless it gave up.
+    /// Handles a connection error. The browser is already reconnecting unless it gave up.
     fn lost(self) {
         let now = browser::now_millis();
         if self.lost_since.get_value().is_none() {
@@ -236,7 +236,7 @@ impl EventStream {
         }
     }
 
-    /// Looks after everything no event tells of.
+    /// Checks the timeouts, which no event reports.
     fn watch(self) {
         let now = browser::now_millis();
         let Some(state) = self.live.state.try_get_untracked() else { return };

@@ -1,4 +1,4 @@
-//! The words, the statuses and the keys of the dashboard, on one page.
+//! The help page: glossary, statuses and keyboard shortcuts.
 
 use leptos::prelude::*;
 use leptos_meta::Title;
@@ -10,25 +10,31 @@ use crate::components::{
     status_badge::{StatusBadge, meaning_of},
 };
 
-/// The product's words and what they mean.
+/// The terms of the dashboard with their definitions.
 const GLOSSARY: [(&str, &str); 14] = [
-    ("Job", "A definition: what runs, with which input, and when."),
-    ("Schedule", "When a job is due: by a cron expression in a time zone, every so often, once, or only by hand."),
-    ("Occurrence", "One execution of a job, with everything that came of it. It has one or more attempts."),
-    ("Attempt", "One try at an occurrence. A failed one may be followed by another, after a backoff."),
-    ("Worker", "A group of programs that run jobs. Jobs are addressed to it by name."),
-    ("Instance", "One process of a worker. It shows that it lives by a heartbeat every few seconds."),
-    ("Job type", "What a worker can run. It announces each with a schema, from which the input form is drawn."),
-    ("Misfire", "A due time that passed while the scheduler could not act. The job's policy says what becomes of it."),
-    ("Overlap", "A job is due while its previous occurrence still runs. The job's policy says what becomes of it."),
-    ("Calendar", "A set of blackouts with a time zone of its own. Each job chooses the calendars it keeps to."),
-    ("Blackout", "A day, or hours that come back every week, in which a job that keeps to the calendar does not run."),
-    ("Failure", "An occurrence that failed for good. It is kept until somebody runs it again or resolves it."),
-    ("Dead letter", "A message that nobody could read, or that belongs to no occurrence. Somebody should look at it."),
-    ("Version", "A job's definition at one time. Each change makes a new one; an earlier one can be restored."),
+    ("Job", "A definition of what runs, with which input, and on which schedule."),
+    (
+        "Schedule",
+        "When a job is due: by a cron expression in a time zone, at a fixed interval, once, or only manually.",
+    ),
+    ("Occurrence", "One run of a job, with its result and its log. It has one or more attempts."),
+    ("Attempt", "One try at an occurrence. After a failed attempt a retry may follow, delayed by a backoff."),
+    ("Worker", "A group of processes that run jobs. Jobs address it by name."),
+    ("Instance", "One process of a worker. It sends a heartbeat every few seconds."),
+    ("Job type", "A kind of work that a worker offers, with a JSON Schema from which the input form is built."),
+    ("Misfire", "A due time that passed while the scheduler could not act. The job's misfire policy applies to it."),
+    ("Overlap", "A job is due while its previous occurrence is still open. The job's overlap policy applies."),
+    ("Calendar", "A set of blackouts in one time zone. Each job selects the calendars that it uses."),
+    ("Blackout", "A day, or hours that repeat every week, in which the jobs that use the calendar do not start."),
+    ("Failure", "An occurrence that used up its retries. It is kept until it is retried or resolved."),
+    (
+        "Dead letter",
+        "A message that cannot be read, or that belongs to no known occurrence. An operator should inspect it.",
+    ),
+    ("Version", "One state of a job's definition. Each change creates a new version; an earlier one can be restored."),
 ];
 
-/// The page.
+/// `/help`.
 #[component]
 pub fn HelpPage() -> impl IntoView {
     let words = GLOSSARY
@@ -51,10 +57,10 @@ pub fn HelpPage() -> impl IntoView {
         .collect::<Vec<_>>();
     view! {
         <Title text="Help"/>
-        <PageHeader title="Help" sub="The words used here, what the statuses mean, and the keys."/>
+        <PageHeader title="Help" sub="Glossary, statuses and keyboard shortcuts."/>
         <div class="stack">
             <section class="card" aria-labelledby="help-words">
-                <h2 class="card-title" id="help-words">"Words"</h2>
+                <h2 class="card-title" id="help-words">"Glossary"</h2>
                 <dl class="kv">{words}</dl>
             </section>
             <section class="card" aria-labelledby="help-statuses">
@@ -62,16 +68,16 @@ pub fn HelpPage() -> impl IntoView {
                 <dl class="kv">{statuses}</dl>
             </section>
             <section class="card" aria-labelledby="help-keys">
-                <h2 class="card-title" id="help-keys">"Keys"</h2>
+                <h2 class="card-title" id="help-keys">"Keyboard shortcuts"</h2>
                 <p class="muted">
-                    "Press two keys one after the other. They do nothing while you type. Press ? to switch them off."
+                    "Press the keys of a shortcut one after the other. Shortcuts are inactive while you type in a field. Press ? to turn them off."
                 </p>
                 <KeyTable/>
             </section>
             <section class="card" aria-labelledby="help-time">
                 <h2 class="card-title" id="help-time">"Times"</h2>
                 <p>
-                    "Times are shown in your own zone or in UTC; the button in the top bar changes it. Every time says which one it is. Countdowns run on the server's clock."
+                    "Times are shown in your local time zone or in UTC; the button in the top bar switches between them. Every time names its zone. Countdowns use the server's clock."
                 </p>
             </section>
         </div>

@@ -1,4 +1,4 @@
-//! The way in for those who come for the first time: by the setup link the server printed, or by an Admin's invitation.
+//! The pages behind one-time links: `/setup` for the link that the server printed, `/invite` for an Admin's invitation.
 
 use leptos::prelude::*;
 use leptos_router::hooks::use_query_map;
@@ -43,25 +43,22 @@ fn one_time_link_page(is_setup: bool) -> AnyView {
     })
 }
 
-/// A link that is not good, and how to get one that is.
+/// Explains that a one-time link is no longer valid and how to get a new one.
 #[component]
 fn ExpiredLink(is_setup: bool) -> impl IntoView {
-    let (what, remedy) = if is_setup {
+    let (reason, remedy) = if is_setup {
         (
-            "A setup link works once, for fifteen minutes, and only while nobody has an account.",
-            "If nobody has one yet, restart the server: it prints a new link. Otherwise sign in, or ask an Admin to invite you.",
+            "A setup link works once, for 15 minutes, and only while no account exists.",
+            "If no account exists, restart the server to get a new link. Otherwise sign in, or ask an Admin for an invitation.",
         )
     } else {
-        (
-            "An invitation works once, and only until its time is up or its sender takes it back.",
-            "Ask the Admin who sent it for a new one.",
-        )
+        ("An invitation works once, until it expires or is revoked.", "Ask the Admin who sent it for a new one.")
     };
     view! {
         <AuthPage title="This link no longer works">
             <div class="notice" data-kind="warn">
                 <Icon name="clock"/>
-                <p>{what}</p>
+                <p>{reason}</p>
             </div>
             <p>{remedy}</p>
             <p>
@@ -81,13 +78,14 @@ fn AcceptForm(is_setup: bool, token: String, info: InviteInfo, flash: FlashView)
     let (title, intro, verb) = if info.is_setup {
         (
             "Set up Milvaion",
-            "You make the first account. It may do everything, and invite others.".to_owned(),
+            "This creates the first account. It has the role Admin: it can do everything, including inviting users."
+                .to_owned(),
             "Create the first Admin",
         )
     } else {
         (
             "Welcome to Milvaion",
-            format!("You were invited as {}. Choose how you sign in.", info.role.label()),
+            format!("You were invited as {}. Choose an e-mail address and a passphrase.", info.role.label()),
             "Create my account",
         )
     };
@@ -98,7 +96,7 @@ fn AcceptForm(is_setup: bool, token: String, info: InviteInfo, flash: FlashView)
                 <ErrorSummary errors=Signal::derive(move || wrong.with(|wrong| summary_entries(wrong)))/>
                 <input type="hidden" name="token" value=token/>
                 <input type="hidden" name="page" value=if is_setup { "setup" } else { "invite" }/>
-                <FormField id="f-name" label="Name" hint="As the others see you." error=name_error>
+                <FormField id="f-name" label="Name" hint="Shown to other users; 1 to 100 characters." error=name_error>
                     <input
                         type="text"
                         id="f-name"
@@ -111,7 +109,7 @@ fn AcceptForm(is_setup: bool, token: String, info: InviteInfo, flash: FlashView)
                         aria-invalid=move || name_error.get().is_some().then_some("true")
                     />
                 </FormField>
-                <FormField id="f-email" label="E-mail" hint="You sign in with it." error=email_error>
+                <FormField id="f-email" label="E-mail" hint="Used to sign in." error=email_error>
                     <input
                         type="email"
                         id="f-email"
@@ -127,7 +125,7 @@ fn AcceptForm(is_setup: bool, token: String, info: InviteInfo, flash: FlashView)
                 </FormField>
                 <PassphraseField
                     label="Passphrase"
-                    hint="At least 12 characters. A few words that do not belong together do well."
+                    hint="At least 12 characters. Several unrelated words make a good passphrase."
                     autocomplete="new-password"
                     error=error_of(wrong, "passphrase")
                 />

@@ -1,4 +1,4 @@
-//! The way in for those who have been here before.
+//! The sign-in page.
 
 use leptos::prelude::*;
 use leptos_meta::Title;
@@ -43,7 +43,7 @@ pub fn LoginPage() -> impl IntoView {
                             <div class="notice" data-kind="info">
                                 <Icon name="key-round"/>
                                 <p>
-                                    "Nobody has an account yet. The server prints a setup link where it was started: open that link to make the first Admin."
+                                    "No account exists yet. The server prints a setup link when it starts; open that link to create the first Admin."
                                 </p>
                             </div>
                         }
@@ -55,12 +55,12 @@ pub fn LoginPage() -> impl IntoView {
     })
 }
 
-/// A page of its own in the middle of the window: what stands before the dashboard.
+/// A page without the navigation: one card in the middle of the window. Used before sign-in.
 #[component]
 pub(super) fn AuthPage(
     /// The heading and the page's title.
     title: &'static str,
-    /// What is on it.
+    /// The contents of the card.
     children: Children,
 ) -> impl IntoView {
     view! {
@@ -108,21 +108,21 @@ fn SignInForm(next: String, flash: FlashView) -> impl IntoView {
             </button>
         </ActionForm>
         <p class="hint">
-            "No account, or the passphrase is forgotten? An Admin of this installation can send you a one-time link."
+            "No account yet? Ask an Admin for an invitation. If you forgot your passphrase, an Admin can invite you again with another e-mail address."
         </p>
     }
 }
 
-/// A passphrase, with a button that shows it.
+/// A passphrase field with a checkbox that shows its text.
 #[component]
 pub(super) fn PassphraseField(
-    /// Its label.
+    /// The field's label.
     label: &'static str,
-    /// What makes a good one.
+    /// The rules for a new passphrase; empty on the sign-in page.
     hint: &'static str,
-    /// What the reader's password manager should do with it.
+    /// The `autocomplete` value for the browser's password manager.
     autocomplete: &'static str,
-    /// What is wrong with it.
+    /// The field's error.
     error: Signal<Option<String>>,
 ) -> impl IntoView {
     let shown = RwSignal::new(false);
@@ -141,13 +141,13 @@ pub(super) fn PassphraseField(
             />
             <label class="check needs-js">
                 <input type="checkbox" prop:checked=move || shown.get() on:change=move |_| shown.update(|shown| *shown = !*shown)/>
-                <span>"Show the passphrase"</span>
+                <span>"Show passphrase"</span>
             </label>
         </FormField>
     }
 }
 
-/// What a call that was refused found wrong; before any call, what a plain form left.
+/// Returns the problems of the last refused call. Before any call, returns those that a plain form left behind.
 pub(super) fn problems_of<T>(
     value: MappedSignal<Option<Result<T, AppError>>>,
     flash: &FlashView,
@@ -165,18 +165,18 @@ where
     });
     Effect::new(move |_| {
         if wrong.with(|wrong| !wrong.is_empty()) {
-            // After the list has been drawn: a hidden element takes no focus.
+            // One frame later, when the list has been drawn: a hidden element takes no focus.
             request_animation_frame(|| browser::focus("error-summary"));
         }
     });
     wrong
 }
 
-/// Loads the address a call answered with anew, because who reads has changed with it.
+/// Loads the address that a call returned. It is a full page load, because the signed-in user has changed.
 pub(super) fn navigate_when_done(value: MappedSignal<Option<Result<String, AppError>>>) {
     Effect::new(move |_| {
         if let Some(Ok(address)) = value.get() {
-            // It fails only for an address that is none, and ours was checked.
+            // `assign` fails only for an invalid address, and the server has checked this one.
             let _ = window().location().assign(&address);
         }
     });

@@ -1,8 +1,8 @@
-//! One file for each page of the site map.
+//! One module for each page of the site map.
 //!
-//! A page asks for its data in one blocking resource, so that its HTML is whole and its status right before anything is
-//! sent, draws it with [`loading::render_page`](crate::components::loading::render_page), and keeps it current with
-//! [`live`](crate::live) from then on.
+//! A page requests its data in one blocking resource, so that the HTML is complete and the status is known before
+//! anything is sent. It draws the data with [`loading::render_page`](crate::components::loading::render_page) and keeps
+//! it current with [`live`](crate::live) from then on.
 
 pub mod calendars;
 pub mod failures;

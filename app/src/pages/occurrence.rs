@@ -1,4 +1,4 @@
-//! One occurrence: what it is, why, what it did, and its log while it is written.
+//! One occurrence: its status and the reason for it, its timeline and result, and its log while it is written.
 
 pub mod cancel;
 
@@ -39,26 +39,28 @@ use crate::{
     live::{LiveUpdates, ThrottledRefresh, is_resync, throttled_refresh, use_live_updates, use_occurrence_log},
 };
 
-/// A change is shown at once from the event; what the event leaves out is read this much later.
+/// The delay before the page is read again after an event. The event is shown at once, but it holds only the row.
 const REFRESH_DELAY: StdDuration = StdDuration::from_millis(150);
 
-/// The page. `log_before` in its address shows a part of the log further back.
+/// `/occurrences/:id`. With `log_before` in the address it shows an earlier part of the log.
 #[component]
 pub fn OccurrencePage() -> impl IntoView {
     let params = use_params_map();
     let query = use_query_map();
-    let asked = Memo::new(move |_| {
+    let request = Memo::new(move |_| {
         let id = params.with(|params| params.get_str("id").unwrap_or_default().to_owned());
         let before = query.with(|query| query.get_str("log_before").and_then(|seq| seq.parse::<i64>().ok()));
         (id, before)
     });
-    let data = Resource::new_blocking(move || asked.get(), |(id, before)| read(id, before));
+    let data = Resource::new_blocking(move || request.get(), |(id, before)| read(id, before));
     render_page(data, |(view, earlier, flash)| view! { <OccurrenceContent view earlier flash/> })
 }
 
 async fn read(id: String, before: Option<i64>) -> Result<(OccurrenceView, Option<Vec<LogLine>>, FlashView), AppError> {
     let Ok(id) = id.parse::<OccurrenceId>() else {
-        let error = AppError::NotFound("This address names no occurrence: its last part should be an id.".into());
+        let error = AppError::NotFound(
+            "This address does not name an occurrence: its last part must be an occurrence id.".into(),
+        );
         #[cfg(feature = "ssr")]
         let error = crate::api::with_error_status(error);
         return Err(error);
@@ -66,7 +68,7 @@ async fn read(id: String, before: Option<i64>) -> Result<(OccurrenceView, Option
     let mut view = get_occurrence(id).await?;
     let flash = take_flash("cancel".into()).await?.unwrap_or_default();
     let Some(before) = before else { return Ok((view, None, flash)) };
-    // The newest lines are not shown then; sending them along would only make the page heavier.
+    // The newest lines are not shown on such a page; sending them would only make it larger.
     view.log.clear();
     let earlier = log_before(id, before).await?;
     Ok((view, Some(earlier), flash))
@@ -77,7 +79,7 @@ fn OccurrenceContent(mut view: OccurrenceView, earlier: Option<Vec<LogLine>>, fl
     let id = view.row.id;
     let is_earlier_page = earlier.is_some();
     let lines = match earlier {
-        // The page before this one is reached from its first line; whether it has lines is seen there.
+        // A full page of 500 lines means that there may be earlier ones; the page they are on shows if there are any.
         Some(earlier) => {
             let has_earlier = earlier.len() >= 500;
             LogLines::new(earlier, has_earlier)
@@ -102,14 +104,14 @@ fn OccurrenceContent(mut view: OccurrenceView, earlier: Option<Vec<LogLine>>, fl
             </a>
         }
     });
-    // What fails for good is on record as a failure from the same moment on.
+    // The server records a failure at the moment the occurrence fails, so the link is valid as soon as it is shown.
     let failed = Memo::new(move |_| matches!(status.get(), OccurrenceStatus::Failed | OccurrenceStatus::TimedOut));
     let failure = move || {
         failed.get().then(|| {
             view! {
                 <a class="btn" href=format!("/failed/{id}")>
                     <Icon name="octagon-x"/>
-                    "Failure"
+                    "View failure"
                 </a>
             }
         })
@@ -117,7 +119,7 @@ fn OccurrenceContent(mut view: OccurrenceView, earlier: Option<Vec<LogLine>>, fl
     let whole: Vec<_> = flash.error.iter().map(|text| (String::new(), text.clone())).collect();
     let may_cancel = may(Permission::CancelOccurrence);
     let can_cancel = Memo::new(move |_| may_cancel && open.get());
-    // The stream tells what came of it too, but the reader may have stopped it.
+    // The stream delivers the new status too, but the reader may have paused live updates.
     let on_done = Callback::new(move |()| refresh.request());
     let cancel = move || {
         let flash = flash.clone();
@@ -159,7 +161,7 @@ fn OccurrenceContent(mut view: OccurrenceView, earlier: Option<Vec<LogLine>>, fl
     }
 }
 
-/// Follows the stream: the row at once, everything else by reading again a moment later.
+/// Follows the stream: shows the row of an event at once and reads everything else again after [`REFRESH_DELAY`].
 fn keep_current(
     id: OccurrenceId,
     data: RwSignal<OccurrenceView>,
@@ -183,7 +185,7 @@ fn keep_current(
     if use_context::<LiveUpdates>().is_some_and(LiveUpdates::received_recently) {
         refresh.request();
     }
-    let asked = refresh.clone();
+    let handle = refresh.clone();
     use_live_updates(move |envelope: &EventEnvelope| match &envelope.event {
         LiveEvent::Occurrences { rows } => {
             let Some(row) = rows.iter().find(|row| row.id == id) else { return };
@@ -198,14 +200,14 @@ fn keep_current(
                 lines.merge(new);
             }
         }
-        // Whether somebody can run it is part of why it waits.
+        // The availability of a worker is part of the explanation for a queued occurrence.
         LiveEvent::Workers if data.with_untracked(|data| data.row.status) == OccurrenceStatus::Queued => {
             refresh.request()
         }
         _ if is_resync(envelope) => refresh.request(),
         _ => {}
     });
-    asked
+    handle
 }
 
 #[component]
@@ -226,7 +228,7 @@ fn ProgressBar(data: RwSignal<OccurrenceView>) -> impl IntoView {
     }
 }
 
-/// Everything that is known about it, as a list.
+/// Lists the facts of the occurrence.
 #[component]
 fn OccurrenceFacts(data: RwSignal<OccurrenceView>) -> impl IntoView {
     let first = data.get_untracked();
@@ -245,7 +247,7 @@ fn OccurrenceFacts(data: RwSignal<OccurrenceView>) -> impl IntoView {
     };
     let repeats = first.repeats.map(|failed| {
         view! {
-            <dt>"Repeats"</dt>
+            <dt>"Retry of"</dt>
             <dd><a class="mono" href=format!("/occurrences/{failed}")>{failed.to_string()}</a></dd>
         }
     });
@@ -270,7 +272,7 @@ fn OccurrenceFacts(data: RwSignal<OccurrenceView>) -> impl IntoView {
             <dl class="kv">
                 <dt>"Job"</dt>
                 <dd>{job} <span class="muted">{format!(" version {}", first.job_version)}</span></dd>
-                <dt>"Runs"</dt>
+                <dt>"Job type"</dt>
                 <dd class="mono">{format!("{}/{}", first.worker_id, first.job_type)}</dd>
                 <dt>"Trigger"</dt>
                 <dd>{first.row.trigger.as_str()}{by}</dd>
@@ -287,7 +289,7 @@ fn OccurrenceFacts(data: RwSignal<OccurrenceView>) -> impl IntoView {
                 <dd>
                     {move || data.with(|data| data.row.attempt)}
                     <Show when=move || waits_until.get().is_some()>
-                        <span class="muted">" not before "</span>
+                        <span class="muted">" delayed until "</span>
                         <MaybeTime at=waits_until/>
                     </Show>
                 </dd>
@@ -311,7 +313,8 @@ fn OccurrenceFacts(data: RwSignal<OccurrenceView>) -> impl IntoView {
 
 #[component]
 fn Timeline(data: RwSignal<OccurrenceView>) -> impl IntoView {
-    // The event that changes the row arrives before the reading that knows the step; until then the row says it.
+    // The event with the new row arrives before the page is read again with the new step. Until then the row supplies
+    // the step.
     let steps = move || {
         data.with(|data| {
             let mut steps: Vec<(usize, StatusChange)> = data.changes.iter().cloned().enumerate().collect();
@@ -352,12 +355,12 @@ fn Timeline(data: RwSignal<OccurrenceView>) -> impl IntoView {
     }
 }
 
-/// What makes a step another one than the step shown before at its place.
+/// Returns the key of a step: everything by which a step differs from the one that was shown at its position.
 fn step_key(change: &StatusChange) -> (i16, i64, i32, Option<String>, Option<String>) {
     (change.status.code(), change.at.timestamp_millis(), change.attempt, change.by.clone(), change.note.clone())
 }
 
-/// What it returned, or what went wrong.
+/// Shows the exception or the result of the occurrence.
 #[component]
 fn OccurrenceOutcome(data: RwSignal<OccurrenceView>) -> impl IntoView {
     let outcome = Memo::new(move |_| data.with(|data| (data.result.clone(), data.exception.clone())));
@@ -372,7 +375,7 @@ fn OccurrenceOutcome(data: RwSignal<OccurrenceView>) -> impl IntoView {
     }
 }
 
-/// The input it was given.
+/// Shows the input of the occurrence.
 #[component]
 fn OccurrenceInput(data: RwSignal<OccurrenceView>) -> impl IntoView {
     let json = data.with_untracked(|data| serde_json::to_string_pretty(&data.job_data).unwrap_or_default());
@@ -381,7 +384,7 @@ fn OccurrenceInput(data: RwSignal<OccurrenceView>) -> impl IntoView {
 
 fn block(id: &'static str, title: &'static str, shown: String, whole: String, what: &'static str) -> impl IntoView {
     let heading = format!("{id}-title");
-    let label = format!("{title}, the whole text");
+    let label = format!("Full {}", title.to_lowercase());
     view! {
         <section id=id aria-labelledby=heading>
             <div class="cluster">

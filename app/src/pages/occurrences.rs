@@ -1,4 +1,4 @@
-//! What ran, runs and waits: newest first, one page at a time, live at the top.
+//! The list of occurrences: newest first, one page at a time, with live updates on the first page.
 
 use leptos::prelude::*;
 use leptos_meta::Title;
@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// The page. What it shows is in its address: `status`, `job` and `before`.
+/// `/occurrences`. The filter is in the address: `status`, `job` and `before`.
 #[component]
 pub fn OccurrencesPage() -> impl IntoView {
     let query = use_query_map();
@@ -35,13 +35,13 @@ pub fn OccurrencesPage() -> impl IntoView {
     );
     view! {
         <Title text="Occurrences"/>
-        <PageHeader title="Occurrences" sub="Every execution of a job, newest first."/>
+        <PageHeader title="Occurrences" sub="All runs of all jobs, newest first."/>
         <StatusChips filter/>
         {render_page(data, |(filter, page)| view! { <OccurrencesContent filter page/> })}
     }
 }
 
-/// The address of a filter.
+/// Returns the address of the list with this filter.
 fn address(filter: &OccurrenceFilter) -> String {
     let parts: Vec<String> = [
         filter.status.map(|status| format!("status={}", status.slug())),
@@ -78,9 +78,9 @@ fn StatusChips(filter: Memo<OccurrenceFilter>) -> impl IntoView {
             };
             view! {
                 <a class="chip" href=href aria-current="true">
-                    "Of one job"
+                    "One job only"
                     <Icon name="x"/>
-                    <span class="sr-only">", show those of all jobs"</span>
+                    <span class="sr-only">", show all jobs"</span>
                 </a>
             }
         })
@@ -126,7 +126,7 @@ fn OccurrencesContent(filter: OccurrenceFilter, page: ListPage<OccurrenceRow>) -
     });
     let on_list = Callback::new(move |made| list.set(Some(made)));
     let table = view! {
-        <OccurrenceTable filter page caption="Occurrences, newest first" empty=move || nothing(is_filtered) on_list/>
+        <OccurrenceTable filter page caption="Occurrences, newest first" empty=move || empty_state(is_filtered) on_list/>
     };
     view! {
         {table}
@@ -134,13 +134,13 @@ fn OccurrencesContent(filter: OccurrenceFilter, page: ListPage<OccurrenceRow>) -
     }
 }
 
-fn nothing(is_filtered: bool) -> AnyView {
+fn empty_state(is_filtered: bool) -> AnyView {
     if is_filtered {
         view! {
             <EmptyState
                 icon="filter"
-                title="No occurrence fits this filter"
-                text="There may be others. New ones appear here by themselves as soon as they fit."
+                title="No occurrence matches this filter"
+                text="Matching occurrences appear here automatically. Remove the filter to see all occurrences."
             >
                 <a class="btn" href="/occurrences">"Show all"</a>
             </EmptyState>
@@ -150,10 +150,10 @@ fn nothing(is_filtered: bool) -> AnyView {
         view! {
             <EmptyState
                 icon="list-checks"
-                title="No occurrence yet"
-                text="An occurrence is one execution of a job. The first appears here as soon as a job is due or run by hand."
+                title="No occurrences yet"
+                text="Every run of a job is listed here. The first one appears when a job is due or is run manually."
             >
-                <a class="btn btn-primary" href="/jobs">"Go to the jobs"</a>
+                <a class="btn btn-primary" href="/jobs">"Go to jobs"</a>
             </EmptyState>
         }
         .into_any()

@@ -1,4 +1,4 @@
-//! Is it normal, and if not, where? One look at everything, kept current.
+//! The overview: health, the outcomes of the last hour, the next occurrences and the recent failures, kept current.
 
 pub mod cluster_pause;
 
@@ -36,14 +36,14 @@ use crate::{
     live::{LiveUpdates, is_resync, throttled_refresh, use_live_updates},
 };
 
-/// How often the page reads again at most while events come in.
+/// The minimum time between two refreshes while events arrive.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(800);
-/// The same for whether everything is paused, which changes seldom and is to be seen at once.
+/// The same for the cluster pause, which changes seldom and must show at once.
 const CLUSTER_REFRESH_INTERVAL: Duration = Duration::from_millis(150);
-/// How often it reads again when nothing is heard: health and the roll-up's window change without an event.
+/// The time between refreshes without events: health and the window of the last hour change without one.
 const IDLE_REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The page.
+/// `/`.
 #[component]
 pub fn OverviewPage() -> impl IntoView {
     let data = Resource::new_blocking(|| (), |()| read());
@@ -63,10 +63,10 @@ async fn read() -> Result<(ClusterOverview, Option<ClusterPause>, FlashView), Ap
 #[component]
 fn OverviewContent(overview: ClusterOverview, pause: Option<ClusterPause>, flash: FlashView) -> impl IntoView {
     let clock = use_page_clock();
-    clock.learn(overview.now);
+    clock.sync(overview.now);
     let data = RwSignal::new(overview);
     let refresh = throttled_refresh(REFRESH_INTERVAL, get_overview, move |read: ClusterOverview| {
-        clock.learn(read.now);
+        clock.sync(read.now);
         data.set(read);
     });
     let pause = RwSignal::new(pause);
@@ -81,7 +81,7 @@ fn OverviewContent(overview: ClusterOverview, pause: Option<ClusterPause>, flash
             if matches!(envelope.event, LiveEvent::Cluster) || is_resync(envelope) {
                 refresh_pause.request();
             }
-            // Log lines change nothing here.
+            // Log lines change nothing on this page.
             if !matches!(envelope.event, LiveEvent::Log { .. }) {
                 refresh.request();
             }
@@ -160,7 +160,7 @@ fn health_item(item: &HealthItem) -> impl IntoView + use<> {
     }
 }
 
-/// What a new installation still lacks.
+/// The steps a new installation still has to take; shown while there is no job.
 #[component]
 fn FirstSteps(data: RwSignal<ClusterOverview>, may_define: bool) -> impl IntoView {
     let healthy = Memo::new(move |_| data.with(|data| data.health.iter().all(|item| item.state != HealthState::Down)));
@@ -189,13 +189,13 @@ fn FirstSteps(data: RwSignal<ClusterOverview>, may_define: bool) -> impl IntoVie
     view! {
         <section class="card" aria-labelledby="first-steps">
             <h2 class="card-title" id="first-steps">"First steps"</h2>
-            <p class="muted">"There is no job yet. Three things, and the first one runs."</p>
+            <p class="muted">"There are no jobs yet. Complete these three steps to run the first one."</p>
             <ol class="stack">
-                <li class="cluster">{mark(healthy)} "The services run"</li>
+                <li class="cluster">{mark(healthy)} "All services are running"</li>
                 <li class="cluster">
                     {mark(has_worker)}
                     <span>{move || {
-                        if has_worker.get() { "A worker is connected" } else { "Start a worker: it shows up by itself" }
+                        if has_worker.get() { "A worker is connected" } else { "Start a worker; it appears here automatically" }
                     }}</span>
                     <a href="/workers">"Workers"</a>
                 </li>
@@ -217,7 +217,7 @@ fn OverviewNumbers(data: RwSignal<ClusterOverview>) -> impl IntoView {
     };
     view! {
         <section class="stack" aria-labelledby="last-hour">
-            <h2 id="last-hour">"The last hour"</h2>
+            <h2 id="last-hour">"Last hour"</h2>
             <OutcomeTiles data/>
             <div class="card">{bars}</div>
         </section>
@@ -252,7 +252,7 @@ fn OutcomeTiles(data: RwSignal<ClusterOverview>) -> impl IntoView {
     };
     let workers = move || data.with(|data| format::count(data.workers_alive));
     let workers_hint =
-        move || data.with(|data| format!("of {} seen today", format::plural(data.workers_known, "instance")));
+        move || data.with(|data| format!("of {} seen in 24 hours", format::plural(data.workers_known, "instance")));
     let jobs = move || data.with(|data| format::count(data.jobs_active));
     let jobs_hint = move || data.with(|data| format!("of {}", format::plural(data.jobs_total, "job")));
     view! {
@@ -264,12 +264,12 @@ fn OutcomeTiles(data: RwSignal<ClusterOverview>) -> impl IntoView {
                     <span>"Open failures"</span>
                 </span>
                 <span class="tile-value">{failures}</span>
-                <span class="tile-hint">"not settled by anybody yet"</span>
+                <span class="tile-hint">"not yet retried or resolved"</span>
             </a>
             <a class="tile" href="/workers">
                 <span class="tile-label cluster">
                     <Icon name="server"/>
-                    <span>"Workers alive"</span>
+                    <span>"Live instances"</span>
                 </span>
                 <span class="tile-value">{workers}</span>
                 <span class="tile-hint">{workers_hint}</span>
@@ -301,13 +301,15 @@ fn NextRuns(data: RwSignal<ClusterOverview>) -> impl IntoView {
     view! {
         <section class="card" aria-labelledby="next-due">
             <div class="card-head">
-                <h2 class="card-title" id="next-due">"Due next"</h2>
+                <h2 class="card-title" id="next-due">"Next occurrences"</h2>
                 <a href="/jobs">"All jobs"</a>
             </div>
-            <p class="muted" hidden=move || !none.get()>"No active job has a time to come."</p>
+            <p class="muted" hidden=move || !none.get()>
+                "No upcoming occurrences. They appear here when an active job has a due time."
+            </p>
             <div class="table-wrap" hidden=move || none.get()>
                 <table class="table">
-                    <caption class="sr-only">"The next ten fires"</caption>
+                    <caption class="sr-only">"The next 10 occurrences by due time"</caption>
                     <thead>
                         <tr>
                             <th scope="col">"Job"</th>
@@ -342,13 +344,13 @@ fn RecentFailures(data: RwSignal<ClusterOverview>) -> impl IntoView {
     view! {
         <section class="card" aria-labelledby="failures">
             <div class="card-head">
-                <h2 class="card-title" id="failures">"Last failures"</h2>
-                <a href="/failed">"By cause"</a>
+                <h2 class="card-title" id="failures">"Recent failures"</h2>
+                <a href="/failed">"All failures"</a>
             </div>
-            <p class="muted" hidden=move || !none.get()>"Nothing has failed."</p>
+            <p class="muted" hidden=move || !none.get()>"No occurrence has failed in the last 7 days."</p>
             <div class="table-wrap" hidden=move || none.get()>
                 <table class="table">
-                    <caption class="sr-only">"The last five failures"</caption>
+                    <caption class="sr-only">"The 5 most recent failures"</caption>
                     <thead>
                         <tr>
                             <th scope="col">"Status"</th>

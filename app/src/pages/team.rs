@@ -1,4 +1,4 @@
-//! The people of an installation: who they are, who is invited, and how to invite somebody.
+//! The team page: the users of the installation, the pending invitations, and a form for a new one.
 
 use leptos::prelude::*;
 use leptos_meta::Title;
@@ -27,11 +27,11 @@ use crate::{
     error::AppError,
 };
 
-/// What each role may do, for those who hand them out.
+/// The descriptions of the roles, shown where an Admin chooses one for an invitation.
 const ROLE_DESCRIPTIONS: [(Role, &str); 3] = [
-    (Role::Viewer, "Sees everything that runs, changes nothing."),
-    (Role::Operator, "Defines jobs and runs them."),
-    (Role::Admin, "Does everything, people included."),
+    (Role::Viewer, "Views jobs, occurrences and failures; changes nothing."),
+    (Role::Operator, "Also defines, runs and pauses jobs, and retries failures."),
+    (Role::Admin, "Also deletes jobs and manages users."),
 ];
 
 /// `/team`.
@@ -41,7 +41,7 @@ pub fn TeamPage() -> impl IntoView {
         || (),
         |()| async { Ok::<_, AppError>((team().await?, take_flash("invite-user".into()).await?.unwrap_or_default())) },
     );
-    // These live outside of what is drawn anew with the data, so that a new link is not lost when the list comes back.
+    // These actions live outside the view that is redrawn with the data, so that a new link survives a list refresh.
     let inviting = ServerAction::<InviteUser>::new();
     let revoking = ServerAction::<RevokeInvite>::new();
     let toasts = toasts();
@@ -52,7 +52,7 @@ pub fn TeamPage() -> impl IntoView {
     });
     Effect::new(move |_| match revoking.value().get() {
         Some(Ok(())) => {
-            toasts.show(ToastKind::Success, "The invitation is taken back.");
+            toasts.show(ToastKind::Success, "The invitation is revoked.");
             data.refetch();
         }
         Some(Err(error)) => toasts.show(ToastKind::Error, error.to_string()),
@@ -62,7 +62,7 @@ pub fn TeamPage() -> impl IntoView {
         let TeamView { users, invites } = team;
         view! {
             <Title text="Team"/>
-            <PageHeader title="Team" sub="Who can sign in to this installation, and as what."/>
+            <PageHeader title="Team" sub="Users who can sign in, and their roles."/>
             <div class="stack">
                 <UserTable users/>
                 <InviteTable invites revoking/>
@@ -85,7 +85,7 @@ fn UserTable(users: Vec<UserView>) -> impl IntoView {
                     <td data-label="Last sign-in">
                         <MaybeTime at=user.last_sign_in_at relative=true/>
                     </td>
-                    <td data-label="Since">
+                    <td data-label="Joined">
                         <Time at=user.created_at/>
                     </td>
                 </tr>
@@ -94,17 +94,17 @@ fn UserTable(users: Vec<UserView>) -> impl IntoView {
         .collect();
     view! {
         <section class="stack" aria-labelledby="people">
-            <h2 id="people">"People"</h2>
+            <h2 id="people">"Users"</h2>
             <div class="table-wrap">
                 <table class="table table-cards">
-                    <caption class="sr-only">"People who can sign in"</caption>
+                    <caption class="sr-only">"Users who can sign in"</caption>
                     <thead>
                         <tr>
                             <th scope="col">"Name"</th>
                             <th scope="col">"E-mail"</th>
                             <th scope="col">"Role"</th>
                             <th scope="col">"Last sign-in"</th>
-                            <th scope="col">"Since"</th>
+                            <th scope="col">"Joined"</th>
                         </tr>
                     </thead>
                     <tbody>{rows}</tbody>
@@ -120,23 +120,23 @@ fn InviteTable(invites: Vec<InviteView>, revoking: ServerAction<RevokeInvite>) -
     if rows.is_empty() {
         return view! {
             <section class="stack" aria-labelledby="invites">
-                <h2 id="invites">"Open invitations"</h2>
-                <p class="muted">"Nobody is invited at the moment."</p>
+                <h2 id="invites">"Pending invitations"</h2>
+                <p class="muted">"No invitation is pending. Invite a user with the form below."</p>
             </section>
         }
         .into_any();
     }
     view! {
         <section class="stack" aria-labelledby="invites">
-            <h2 id="invites">"Open invitations"</h2>
+            <h2 id="invites">"Pending invitations"</h2>
             <div class="table-wrap">
                 <table class="table table-cards">
-                    <caption class="sr-only">"Invitations nobody has used yet"</caption>
+                    <caption class="sr-only">"Invitations that are not used yet"</caption>
                     <thead>
                         <tr>
                             <th scope="col">"Name"</th>
                             <th scope="col">"Role"</th>
-                            <th scope="col">"Good until"</th>
+                            <th scope="col">"Expires"</th>
                             <th scope="col">"Invited by"</th>
                             <th scope="col">
                                 <span class="sr-only">"Actions"</span>
@@ -153,15 +153,15 @@ fn InviteTable(invites: Vec<InviteView>, revoking: ServerAction<RevokeInvite>) -
 
 #[component]
 fn InviteRow(invite: InviteView, revoking: ServerAction<RevokeInvite>) -> impl IntoView {
-    let asks = RwSignal::new(false);
+    let open = RwSignal::new(false);
     let id = invite.id;
-    let label = format!("Take back the invitation of {}", invite.name);
+    let label = format!("Revoke the invitation of {}", invite.name);
     let title = format!("{label}?");
     view! {
         <tr>
             <th scope="row" data-label="Name">{invite.name}</th>
             <td data-label="Role">{invite.role.label()}</td>
-            <td data-label="Good until">
+            <td data-label="Expires">
                 <Time at=invite.expires_at/>
             </td>
             <td data-label="Invited by">{invite.invited_by}</td>
@@ -170,26 +170,26 @@ fn InviteRow(invite: InviteView, revoking: ServerAction<RevokeInvite>) -> impl I
                     type="button"
                     class="btn btn-small needs-js"
                     aria-label=label.clone()
-                    on:click=move |_| asks.set(true)
+                    on:click=move |_| open.set(true)
                 >
-                    "Take back…"
+                    "Revoke…"
                 </button>
                 <div class="hide-js">
                     <ActionForm action=revoking>
                         <input type="hidden" name="id" value=id.to_string()/>
-                        <button type="submit" class="btn btn-small" aria-label=label>"Take back"</button>
+                        <button type="submit" class="btn btn-small" aria-label=label>"Revoke"</button>
                     </ActionForm>
                 </div>
                 <ConfirmDialog
-                    open=asks
+                    open
                     id=format!("revoke-{id}")
                     title
-                    verb="Take back"
+                    verb="Revoke"
                     on_confirm=move |()| {
                         revoking.dispatch(RevokeInvite { id });
                     }
                 >
-                    <p>"Its link stops working at once. You can invite the same person again."</p>
+                    <p>"The link stops working immediately. You can invite the same person again."</p>
                 </ConfirmDialog>
             </td>
         </tr>
@@ -203,7 +203,7 @@ fn InviteForm(flash: FlashView, inviting: ServerAction<InviteUser>) -> impl Into
     let role_error = error_of(wrong, "role");
     let typed_role = flash.typed("role");
     let chosen = Role::from_slug(&typed_role).unwrap_or(Role::Viewer);
-    // The next invitation is for somebody else.
+    // Empties the name after each invitation: the next one is for another person.
     let name = NodeRef::<leptos::html::Input>::new();
     Effect::new(move |_| {
         if let (Some(Ok(_)), Some(name)) = (inviting.value().get(), name.get()) {
@@ -212,13 +212,13 @@ fn InviteForm(flash: FlashView, inviting: ServerAction<InviteUser>) -> impl Into
     });
     let roles: Vec<_> = ROLE_DESCRIPTIONS
         .into_iter()
-        .map(|(role, what)| {
+        .map(|(role, description)| {
             view! {
                 <label class="radio-card">
                     <input type="radio" name="role" value=role.slug() checked=role == chosen/>
                     <span>
                         <strong>{role.label()}</strong>
-                        <span class="muted">{what}</span>
+                        <span class="muted">{description}</span>
                     </span>
                 </label>
             }
@@ -226,9 +226,9 @@ fn InviteForm(flash: FlashView, inviting: ServerAction<InviteUser>) -> impl Into
         .collect();
     view! {
         <section class="card stack" aria-labelledby="add-person">
-            <h2 id="add-person">"Add a person"</h2>
+            <h2 id="add-person">"Invite a user"</h2>
             <p class="muted">
-                "You get a one-time link to pass on. Whoever opens it chooses their own e-mail and passphrase."
+                "Create a one-time link and pass it on; it is valid for 72 hours. The invited user chooses an e-mail address and a passphrase."
             </p>
             <NewLink inviting/>
             <ActionForm action=inviting attr:class="form">
@@ -255,7 +255,7 @@ fn InviteForm(flash: FlashView, inviting: ServerAction<InviteUser>) -> impl Into
                 <div class="form-actions">
                     <button type="submit" class="btn btn-primary" disabled=move || inviting.pending().get()>
                         <Icon name="user-plus"/>
-                        "Make a link"
+                        "Create link"
                     </button>
                 </div>
             </ActionForm>
@@ -263,11 +263,11 @@ fn InviteForm(flash: FlashView, inviting: ServerAction<InviteUser>) -> impl Into
     }
 }
 
-/// The link just made. It cannot be had again, so it stands here until the page is left.
+/// Shows the new link. The server returns it only once, so it stays here until the reader leaves the page.
 #[component]
 fn NewLink(inviting: ServerAction<InviteUser>) -> impl IntoView {
     let link = Signal::derive(move || match inviting.value().get() {
-        // An action has a value only in a browser, so there is a window to ask.
+        // An action has a value only in a browser, so a window exists.
         Some(Ok(path)) => Some(format!("{}{path}", window().location().origin().unwrap_or_default())),
         _ => None,
     });
@@ -281,7 +281,7 @@ fn NewLink(inviting: ServerAction<InviteUser>) -> impl IntoView {
                             <div class="notice" data-kind="success">
                                 <Icon name="link"/>
                                 <div class="stack grow">
-                                    <p>"Pass this link on. It works once and is shown only now."</p>
+                                    <p>"Pass this link on. It works once and is not shown again."</p>
                                     <div class="cluster">
                                         <div class="field grow">
                                             <input

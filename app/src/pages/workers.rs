@@ -1,4 +1,4 @@
-//! Who runs the work, who is alive, and what each can run.
+//! The workers page: the instances of each worker with their heartbeats, and the job types that the worker offers.
 
 use std::time::Duration;
 
@@ -20,16 +20,16 @@ use crate::{
     live::{throttled_refresh, use_live_updates},
 };
 
-/// How often the page reads again at most; heartbeats come every few seconds.
+/// The minimum time between two refreshes; each instance sends a heartbeat every few seconds.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(700);
 
-/// The page.
+/// `/workers`.
 #[component]
 pub fn WorkersPage() -> impl IntoView {
     let data = Resource::new_blocking(|| (), |()| list_workers());
     view! {
         <Title text="Workers"/>
-        <PageHeader title="Workers" sub="Programs that run jobs, seen in the last day."/>
+        <PageHeader title="Workers" sub="Worker processes seen in the last 24 hours, and the job types they offer."/>
         {render_page(data, |workers| view! { <WorkersContent workers/> })}
     }
 }
@@ -47,7 +47,7 @@ fn WorkersContent(workers: Vec<WorkerView>) -> impl IntoView {
     let cards = move || {
         let workers = workers.get();
         if workers.is_empty() {
-            return nothing().into_any();
+            return empty_state().into_any();
         }
         let cards = workers.into_iter().map(|worker| card(worker, may_define)).collect::<Vec<_>>();
         view! { <div class="stack">{cards}</div> }.into_any()
@@ -55,14 +55,14 @@ fn WorkersContent(workers: Vec<WorkerView>) -> impl IntoView {
     view! { {cards} }
 }
 
-fn nothing() -> impl IntoView {
+fn empty_state() -> impl IntoView {
     view! {
         <EmptyState
             icon="server"
-            title="No worker has been seen"
-            text="A worker is a program that runs jobs. Start one that is connected to the same broker, and it appears here by itself; jobs wait for it until then."
+            title="No workers connected"
+            text="A worker is a process that runs jobs. Start one that is connected to the same broker; it appears here automatically. Until then, runs stay queued."
         >
-            <a class="btn" href="/help">"What the words mean"</a>
+            <a class="btn" href="/help">"Open help"</a>
         </EmptyState>
     }
 }
@@ -110,7 +110,7 @@ fn card(worker: WorkerView, may_define: bool) -> AnyView {
     .into_any()
 }
 
-/// What an instance warns of, unless it has stopped and with it what was wrong.
+/// Returns the warning of an instance. A stopped instance has none: its problem ended with the process.
 fn notice(instance: &InstanceView) -> Option<AnyView> {
     let text = instance.notice.clone().filter(|_| !instance.stopped)?;
     let id = instance.id.clone();
@@ -152,14 +152,14 @@ fn type_card(job_type: JobTypeView, may_define: bool) -> impl IntoView {
     let info = job_type.info;
     let target = format!("{}/{}", job_type.worker_id, info.job_type);
     let alive = match job_type.alive {
-        0 => "No live instance offers it.".to_owned(),
+        0 => "No live instance offers this job type.".to_owned(),
         n => format!("Offered by {}.", format::plural(n, "live instance")),
     };
     let timeout = match info.timeout_seconds {
         Some(seconds) => {
-            format!("Ended after {} unless a job says otherwise.", format::duration(i64::from(seconds) * 1_000))
+            format!("Default timeout: {}.", format::duration(i64::from(seconds) * 1_000))
         }
-        None => "No time limit of its own.".to_owned(),
+        None => "No default timeout.".to_owned(),
     };
     let schema = serde_json::to_string_pretty(&info.schema).unwrap_or_default();
     let schema_name = format!("Input schema of {}", info.job_type);

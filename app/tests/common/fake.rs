@@ -1,4 +1,4 @@
-//! A backend of plain values.
+//! A backend that returns fixed values and records changes.
 
 mod backend;
 
@@ -13,28 +13,28 @@ use milvaion_protocol::{id::JobId, status::OccurrenceStatus};
 
 use super::samples;
 
-/// What the backend holds and what was asked of it.
+/// A backend that pages and forms are tested against: its settings, and a record of the calls that changed something.
 pub(crate) struct FakeBackend {
-    /// Who asks; nobody when signed out.
+    /// The signed-in user; none while signed out.
     pub(crate) me: Option<CurrentUser>,
-    /// Whether there is anything at all.
+    /// True for an installation without jobs, occurrences, workers or accounts.
     pub(crate) empty: bool,
     /// The status of every occurrence.
     pub(crate) status: OccurrenceStatus,
-    /// Whether a live worker can run it.
+    /// True if a live worker offers the sample job type.
     pub(crate) worker_alive: bool,
-    /// Whether occurrences were started twice.
+    /// True if every occurrence was started twice.
     pub(crate) duplicate_starts: bool,
-    /// The pause of everything, while there is one.
+    /// The cluster pause.
     pub(crate) paused: Mutex<Option<ClusterPause>>,
-    /// What plain forms left.
+    /// The flash messages that plain forms left behind.
     pub(crate) flashes: Mutex<Vec<FlashMessage>>,
-    /// What was changed, one line for each change.
+    /// The changes that were made, one line each.
     pub(crate) done: Mutex<Vec<String>>,
 }
 
 impl FakeBackend {
-    /// Somebody with this role before a busy installation.
+    /// Returns a busy installation with a signed-in user of this role.
     pub(crate) fn signed_in(role: Role) -> Self {
         Self {
             me: Some(samples::me(role)),
@@ -48,46 +48,46 @@ impl FakeBackend {
         }
     }
 
-    /// Nobody.
+    /// Returns a busy installation without a signed-in user.
     pub(crate) fn signed_out() -> Self {
         Self { me: None, ..Self::signed_in(Role::Viewer) }
     }
 
-    /// The same, before an installation that holds nothing yet.
+    /// Empties the installation.
     pub(crate) fn empty(self) -> Self {
         Self { empty: true, ..self }
     }
 
-    /// The same, with every occurrence in this state.
+    /// Sets the status of every occurrence.
     pub(crate) fn with_status(self, status: OccurrenceStatus) -> Self {
         Self { status, ..self }
     }
 
-    /// The same, with a second start of every occurrence.
+    /// Gives every occurrence a second start.
     pub(crate) fn duplicate_starts(self) -> Self {
         Self { duplicate_starts: true, ..self }
     }
 
-    /// The same, without a live worker.
+    /// Removes the live workers.
     pub(crate) fn without_worker(self) -> Self {
         Self { worker_alive: false, ..self }
     }
 
-    /// The same, while everything is paused for this reason.
+    /// Pauses all schedules with this reason.
     pub(crate) fn paused(self, reason: &str) -> Self {
         Self { paused: Mutex::new(Some(samples::pause(reason))), ..self }
     }
 
-    /// Ready to be asked.
+    /// Wraps the backend for use in requests.
     pub(crate) fn ready(self) -> Arc<Self> {
         Arc::new(self)
     }
 
-    fn note(&self, what: impl Into<String>) {
-        self.done.lock().expect("no test panics inside").push(what.into());
+    fn record(&self, change: impl Into<String>) {
+        self.done.lock().expect("the mutex is not poisoned").push(change.into());
     }
 
-    fn known(&self, id: JobId) -> Result<(), AppError> {
-        if id == samples::job_id() { Ok(()) } else { Err(AppError::NotFound("There is no such job.".into())) }
+    fn check_job_exists(&self, id: JobId) -> Result<(), AppError> {
+        if id == samples::job_id() { Ok(()) } else { Err(AppError::NotFound("This job does not exist.".into())) }
     }
 }

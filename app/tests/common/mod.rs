@@ -1,7 +1,7 @@
-//! What a page test gets in one line: the dashboard as the server serves it, over a backend made of plain values.
+//! Helpers for page tests: the dashboard as the server serves it, over a fake backend.
 //!
 //! Nothing is mocked between the request and the page: routes, redirects, statuses and server functions are the real
-//! ones. Only [`FakeBackend`] stands where the server's backend would, and it judges roles by the same table.
+//! ones. Only [`FakeBackend`] replaces the server's backend, and it checks permissions by the same table.
 
 pub(crate) mod fake;
 pub(crate) mod samples;
@@ -21,41 +21,41 @@ use tower::ServiceExt;
 
 pub(crate) use fake::FakeBackend;
 
-/// An answer, read whole.
+/// A response with its complete body.
 #[derive(Debug)]
 pub(crate) struct PageResponse {
-    /// Its status.
+    /// The HTTP status.
     pub(crate) status: StatusCode,
-    /// Where it leads, if it leads somewhere.
+    /// The `Location` header.
     pub(crate) location: Option<String>,
-    /// Its body.
+    /// The body as text.
     pub(crate) body: String,
 }
 
 impl PageResponse {
-    /// Panics unless the page says all of `words`.
+    /// Panics unless the page contains all of `words`.
     #[track_caller]
     pub(crate) fn assert_contains(&self, words: &[&str]) -> &Self {
         for word in words {
-            assert!(self.body.contains(word), "the page does not say {word:?}:\n{}", self.body);
+            assert!(self.body.contains(word), "the page does not contain {word:?}:\n{}", self.body);
         }
         self
     }
 
-    /// Panics if the page says one of `words`.
+    /// Panics if the page contains one of `words`.
     #[track_caller]
     pub(crate) fn assert_lacks(&self, words: &[&str]) -> &Self {
         for word in words {
-            assert!(!self.body.contains(word), "the page says {word:?}:\n{}", self.body);
+            assert!(!self.body.contains(word), "the page contains {word:?}:\n{}", self.body);
         }
         self
     }
 }
 
-/// The site map, read once: while it is read, no page may be drawn, for resources stand still then.
+/// The site map, generated once: no page may be drawn during its generation, because resources do not load then.
 static ROUTES: OnceLock<Vec<AxumRouteListing>> = OnceLock::new();
 
-/// Sends `request` to a dashboard over `fake`.
+/// Sends `request` to a dashboard over `fake` and returns the response.
 pub(crate) async fn send(fake: Arc<FakeBackend>, request: Request<Body>) -> PageResponse {
     let options = LeptosOptions::builder().output_name("app").build();
     let routes = ROUTES.get_or_init(|| generate_route_list(App)).clone();
@@ -75,26 +75,26 @@ pub(crate) async fn send(fake: Arc<FakeBackend>, request: Request<Body>) -> Page
         .route("/api/{*call}", any(calls))
         .leptos_routes_with_context(&options, routes, provide, pages)
         .with_state(options);
-    // As the server does.
+    // The server isolates the reactive owner of each request in the same way.
     isolate_owner(answer(router, request)).await
 }
 
 async fn answer(router: Router, request: Request<Body>) -> PageResponse {
-    let response = router.oneshot(request).await.expect("a router answers");
+    let response = router.oneshot(request).await.expect("a router is infallible");
     let status = response.status();
     let location =
         response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok()).map(ToOwned::to_owned);
-    let bytes = to_bytes(response.into_body(), 4 << 20).await.expect("a body that ends");
-    PageResponse { status, location, body: String::from_utf8(bytes.to_vec()).expect("text") }
+    let bytes = to_bytes(response.into_body(), 4 << 20).await.expect("a body of at most 4 MiB");
+    PageResponse { status, location, body: String::from_utf8(bytes.to_vec()).expect("a UTF-8 body") }
 }
 
-/// Opens a page as a browser does.
+/// Requests a page as a browser does.
 pub(crate) async fn get(fake: &Arc<FakeBackend>, path: &str) -> PageResponse {
     let request = Request::builder().uri(path).header(header::ACCEPT, "text/html").body(Body::empty());
-    send(fake.clone(), request.expect("a request")).await
+    send(fake.clone(), request.expect("a valid request")).await
 }
 
-/// Sends a form as a browser without a script does.
+/// Posts a form as a browser without scripts does.
 pub(crate) async fn post(fake: &Arc<FakeBackend>, path: &str, form: &str) -> PageResponse {
     let request = Request::builder()
         .method(Method::POST)
@@ -102,5 +102,5 @@ pub(crate) async fn post(fake: &Arc<FakeBackend>, path: &str, form: &str) -> Pag
         .header(header::ACCEPT, "text/html")
         .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
         .body(Body::from(form.to_owned()));
-    send(fake.clone(), request.expect("a request")).await
+    send(fake.clone(), request.expect("a valid request")).await
 }

@@ -1,4 +1,4 @@
-//! Values that pages show in tests. One clock, one job, one worker; everything else is a variation.
+//! Sample values for page tests: one instant, one job, one worker, and variations of them.
 
 use chrono::{DateTime, Utc};
 use milvaion_api::{
@@ -24,32 +24,32 @@ use milvaion_schedule::{
 };
 use serde_json::json;
 
-/// The instant of every sample, `second` seconds on.
+/// Returns the instant of the samples plus `second` seconds.
 pub(crate) fn at(second: i64) -> DateTime<Utc> {
-    DateTime::from_timestamp(1_795_269_720 + second, 0).expect("in range")
+    DateTime::from_timestamp(1_795_269_720 + second, 0).expect("a timestamp in range")
 }
 
-/// The sample job's id.
+/// Returns the id of the sample job.
 pub(crate) fn job_id() -> JobId {
     JobId::from_parts(at(0), [1; 10])
 }
 
-/// The id of the occurrence that was due at `second`.
+/// Returns the id of the occurrence that was due at `second`.
 pub(crate) fn occurrence_id(second: i64) -> OccurrenceId {
     OccurrenceId::from_parts(at(second), [2; 10])
 }
 
-/// Somebody with this role.
+/// Returns a user with this role.
 pub(crate) fn me(role: Role) -> CurrentUser {
     CurrentUser { id: UserId::from_parts(at(0), [3; 10]), name: "Ada".into(), email: "ada@example.org".into(), role }
 }
 
-/// A pause of everything, for this reason.
+/// Returns a cluster pause with this reason.
 pub(crate) fn pause(reason: &str) -> ClusterPause {
     ClusterPause { since: at(0), by: "grace@example.org".into(), reason: reason.into() }
 }
 
-/// An occurrence in a list.
+/// Returns an occurrence as a row of a list.
 pub(crate) fn row(second: i64, status: OccurrenceStatus) -> OccurrenceRow {
     let begun = !matches!(status, OccurrenceStatus::Queued | OccurrenceStatus::Skipped);
     let ended = begun && status.is_final();
@@ -69,14 +69,14 @@ pub(crate) fn row(second: i64, status: OccurrenceStatus) -> OccurrenceRow {
         progress: None,
         note: match status {
             OccurrenceStatus::Failed => Some("status 500 instead of 200".into()),
-            OccurrenceStatus::Skipped => Some("Skipped: a calendar blacks this time out.".into()),
+            OccurrenceStatus::Skipped => Some("Skipped: the due time is in a blackout.".into()),
             _ => None,
         },
         waits_until: None,
     }
 }
 
-/// An occurrence on its own page.
+/// Returns an occurrence as its page shows it.
 pub(crate) fn occurrence(status: OccurrenceStatus) -> OccurrenceView {
     OccurrenceView {
         row: row(0, status),
@@ -96,7 +96,7 @@ pub(crate) fn occurrence(status: OccurrenceStatus) -> OccurrenceView {
             StatusChange { status, at: at(1), attempt: 1, by: Some("local-1".into()), note: None },
         ],
         log: vec![
-            log_line(1_000_000, LogLevel::Info, "asking"),
+            log_line(1_000_000, LogLevel::Info, "request sent"),
             log_line(1_000_001, LogLevel::Error, "<b>refused</b>"),
         ],
         log_has_earlier: true,
@@ -105,12 +105,12 @@ pub(crate) fn occurrence(status: OccurrenceStatus) -> OccurrenceView {
     }
 }
 
-/// A log line.
+/// Returns a log line.
 pub(crate) fn log_line(seq: i64, level: LogLevel, message: &str) -> LogLine {
     LogLine { seq, at: at(0), level, message: message.into(), data: None }
 }
 
-/// The job in a list.
+/// Returns the sample job as a row of a list.
 pub(crate) fn job_row() -> JobRow {
     JobRow {
         id: job_id(),
@@ -126,7 +126,7 @@ pub(crate) fn job_row() -> JobRow {
     }
 }
 
-/// A schedule in words and dates.
+/// Returns a schedule in words with its next run.
 pub(crate) fn preview() -> SchedulePreview {
     SchedulePreview {
         words: "At 09:00".into(),
@@ -142,13 +142,13 @@ pub(crate) fn preview() -> SchedulePreview {
     }
 }
 
-/// The job on its own page.
+/// Returns the sample job as its page shows it.
 pub(crate) fn job() -> JobView {
     JobView {
         row: job_row(),
         definition: JobInput {
             display_name: "nightly report".into(),
-            description: "Asks for the report.".into(),
+            description: "Requests the report.".into(),
             tags: vec!["billing".into()],
             worker_id: "local".into(),
             job_type: "http-request".into(),
@@ -179,18 +179,18 @@ pub(crate) fn job() -> JobView {
     }
 }
 
-/// The sample calendar's id.
+/// Returns the id of the sample calendar.
 pub(crate) fn calendar_id() -> CalendarId {
     CalendarId::from_parts(at(0), [5; 10])
 }
 
-/// A blackout to come.
+/// Returns an upcoming blackout.
 pub(crate) fn blackout() -> BlackoutView {
     let in_zone = "Thu 2026-12-24 to Sat 2026-12-26".into();
     BlackoutView { from: at(3_600), to: Some(at(7_200)), in_zone, is_now: false }
 }
 
-/// The calendar in a list.
+/// Returns the sample calendar as a row of the list.
 pub(crate) fn calendar_row() -> CalendarRow {
     CalendarRow {
         id: calendar_id(),
@@ -202,10 +202,10 @@ pub(crate) fn calendar_row() -> CalendarRow {
     }
 }
 
-/// The calendar on its own page.
+/// Returns the sample calendar as its form shows it.
 pub(crate) fn calendar() -> CalendarView {
-    let day = |day| chrono::NaiveDate::from_ymd_opt(2026, 12, day).expect("a day");
-    let time = |hour| chrono::NaiveTime::from_hms_opt(hour, 0, 0).expect("a time");
+    let day = |day| chrono::NaiveDate::from_ymd_opt(2026, 12, day).expect("a valid day");
+    let time = |hour| chrono::NaiveTime::from_hms_opt(hour, 0, 0).expect("a valid hour");
     CalendarView {
         id: calendar_id(),
         version: 3,
@@ -222,22 +222,22 @@ pub(crate) fn calendar() -> CalendarView {
     }
 }
 
-/// The sample type's schema.
+/// Returns the schema of the sample job type.
 pub(crate) fn schema() -> serde_json::Value {
     json!({
         "type": "object",
         "required": ["url"],
-        "properties": { "url": { "type": "string", "description": "Whom to ask." } }
+        "properties": { "url": { "type": "string", "description": "The URL to request." } }
     })
 }
 
-/// The sample type.
+/// Returns the sample job type.
 pub(crate) fn job_type() -> JobTypeView {
     JobTypeView {
         worker_id: "local".into(),
         info: JobTypeInfo {
             job_type: "http-request".into(),
-            description: "Asks a web server.".into(),
+            description: "Sends an HTTP request.".into(),
             schema: schema(),
             concurrency: 4,
             timeout_seconds: Some(60),
@@ -246,7 +246,7 @@ pub(crate) fn job_type() -> JobTypeView {
     }
 }
 
-/// The sample worker: one instance that lives and one that was lost.
+/// Returns the sample worker: one live and one lost instance.
 pub(crate) fn worker() -> WorkerView {
     let instance = |id: &str, alive: bool| InstanceView {
         id: id.into(),
@@ -267,7 +267,7 @@ pub(crate) fn worker() -> WorkerView {
     }
 }
 
-/// The overview of a busy installation, or of one without a job.
+/// Returns the overview of a busy installation, or of one without jobs.
 pub(crate) fn overview(empty: bool) -> ClusterOverview {
     let health = |name: &str, state, detail: &str| HealthItem { name: name.into(), state, detail: detail.into() };
     let counts = vec![(OccurrenceStatus::Completed, 1_234), (OccurrenceStatus::Failed, 1)];
@@ -286,7 +286,7 @@ pub(crate) fn overview(empty: bool) -> ClusterOverview {
     }
 }
 
-/// What the failures of one cause have in common.
+/// Returns the group of the failures with the sample cause.
 pub(crate) fn group() -> FailureGroup {
     FailureGroup {
         fingerprint: "0123456789abcdef".into(),
@@ -303,7 +303,7 @@ pub(crate) fn group() -> FailureGroup {
     }
 }
 
-/// A failure nobody has settled.
+/// Returns an open failure.
 pub(crate) fn failure(second: i64) -> FailureRow {
     FailureRow {
         occurrence_id: occurrence_id(second),
@@ -326,7 +326,7 @@ pub(crate) fn failure(second: i64) -> FailureRow {
     }
 }
 
-/// A failure that was retried.
+/// Returns a failure that was retried.
 pub(crate) fn resolved_failure(second: i64) -> FailureRow {
     FailureRow {
         resolved_at: Some(at(90)),
@@ -338,12 +338,12 @@ pub(crate) fn resolved_failure(second: i64) -> FailureRow {
     }
 }
 
-/// A message nobody could read.
+/// Returns an unreadable message.
 pub(crate) fn dead_letter() -> DeadLetterRow {
     DeadLetterRow {
         id: DeadLetterId::from_parts(at(0), [4; 10]),
         received_at: at(0),
-        reason: "it is no job message: expected value".into(),
+        reason: "it is not a job message: expected value".into(),
         source: "milvaion.dlx/w.echo".into(),
         headers: json!({ "x-death": [{ "reason": "rejected" }] }),
         body: "\u{0}\u{1b}[31m<script>alert(1)</script>".into(),
@@ -355,14 +355,14 @@ pub(crate) fn dead_letter() -> DeadLetterRow {
     }
 }
 
-/// The versions of the sample job.
+/// Returns the versions of the sample job.
 pub(crate) fn history() -> Vec<VersionStep> {
     let row = |version| VersionRow { version, changed_at: at(i64::from(version)), changed_by: "Ada".into() };
     let fields = vec!["displayName".into(), "rules.maxRetries".into()];
     vec![VersionStep { row: row(2), fields, more: false }, VersionStep { row: row(1), fields: vec![], more: false }]
 }
 
-/// What differs between them.
+/// Returns the difference between the two versions.
 pub(crate) fn difference() -> VersionDiff {
     let change = |field: &str, before, after| FieldChange { field: field.into(), before, after };
     VersionDiff {

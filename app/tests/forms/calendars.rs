@@ -1,4 +1,4 @@
-//! Calendars without a script: made, changed, refused, deleted, and chosen by a job.
+//! Calendars without a script: created, edited, refused, deleted, and selected by a job.
 
 use axum::http::StatusCode;
 use milvaion_api::permissions::Role;
@@ -6,7 +6,7 @@ use milvaion_api::permissions::Role;
 use super::{VALID_JOB_FORM, done};
 use crate::common::{FakeBackend, get, post, samples};
 
-/// A calendar form that is right, as a browser writes it: one spare row is left empty.
+/// A valid calendar form, encoded as a browser encodes it, with one empty spare row.
 pub(super) const VALID_CALENDAR_FORM: &str = "form%5Bid%5D=&form%5Bversion%5D=&form%5Bname%5D=Quiet+hours&form%5Bzone%5D=Europe%2FWarsaw\
                                 &form%5Bdates%5D=2026-12-24+to+2026-12-26%0D%0A2027-01-01\
                                 &form%5Bwindows%5D%5B0%5D%5Bsat%5D=on&form%5Bwindows%5D%5B0%5D%5Bsun%5D=on\
@@ -14,7 +14,7 @@ pub(super) const VALID_CALENDAR_FORM: &str = "form%5Bid%5D=&form%5Bversion%5D=&f
                                 &form%5Bwindows%5D%5B11%5D%5Bfrom%5D=&form%5Bwindows%5D%5B11%5D%5Bto%5D=";
 
 #[tokio::test]
-async fn the_list_says_what_each_calendar_blacks_out_and_when_next() {
+async fn list_shows_blackout_times_and_the_next_blackout() {
     let edit = format!("href=\"/calendars/{}/edit\"", samples::calendar_id());
     let operator = get(&FakeBackend::signed_in(Role::Operator).ready(), "/calendars").await;
     operator.assert_contains(&[
@@ -29,11 +29,11 @@ async fn the_list_says_what_each_calendar_blacks_out_and_when_next() {
     let viewer = get(&FakeBackend::signed_in(Role::Viewer).ready(), "/calendars").await;
     viewer.assert_contains(&["Holidays", "1 job"]).assert_lacks(&[&edit, "href=\"/calendars/new\""]);
     let empty = get(&FakeBackend::signed_in(Role::Operator).empty().ready(), "/calendars").await;
-    empty.assert_contains(&["No calendars yet", "Make the first calendar"]);
+    empty.assert_contains(&["No calendars yet", "Create the first calendar"]);
 }
 
 #[tokio::test]
-async fn a_calendar_is_made_without_a_script() {
+async fn calendar_is_created_without_a_script() {
     let fake = FakeBackend::signed_in(Role::Operator).ready();
     let page = get(&fake, "/calendars/new").await;
     page.assert_contains(&[
@@ -48,11 +48,11 @@ async fn a_calendar_is_made_without_a_script() {
         done(&fake),
         ["save calendar Quiet hours: Sat, Sun 22:00–06:00 the next day; 2026-12-24 to 2026-12-26, 2027-01-01"]
     );
-    get(&fake, "/calendars").await.assert_contains(&["The calendar is made."]);
+    get(&fake, "/calendars").await.assert_contains(&["The calendar is created."]);
 }
 
 #[tokio::test]
-async fn a_check_shows_the_next_blackouts_and_saves_nothing() {
+async fn check_shows_the_next_blackouts_and_saves_nothing() {
     let fake = FakeBackend::signed_in(Role::Operator).ready();
     let answer = post(&fake, "/api/check_calendar", VALID_CALENDAR_FORM).await;
     assert_eq!(answer.location.as_deref(), Some("/calendars/new"));
@@ -62,7 +62,7 @@ async fn a_check_shows_the_next_blackouts_and_saves_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_stands_beside_its_field_and_nothing_typed_is_lost() {
+async fn refused_calendar_form_keeps_its_input() {
     let fake = FakeBackend::signed_in(Role::Operator).ready();
     let wrong =
         VALID_CALENDAR_FORM.replace("=Quiet+hours", "=").replace("2027-01-01", "New+Year").replace("=06%3A00", "=");
@@ -71,17 +71,17 @@ async fn what_is_wrong_stands_beside_its_field_and_nothing_typed_is_lost() {
     assert!(done(&fake).is_empty());
     let page = get(&fake, "/calendars/new").await;
     page.assert_contains(&[
-        "3 things need another look",
+        "3 problems need attention",
         "href=\"#f-name\"",
         "href=\"#f-dates\"",
         "href=\"#f-windows-0\"",
     ]);
-    page.assert_contains(&[": got New Year", "Say when it ends", "2026-12-24 to 2026-12-26\r\nNew Year</textarea>"]);
+    page.assert_contains(&[": got New Year", "Enter an end time", "2026-12-24 to 2026-12-26\r\nNew Year</textarea>"]);
     page.assert_contains(&["name=\"form[windows][0][sat]\" value=\"on\" checked", "value=\"22:00\""]);
 }
 
 #[tokio::test]
-async fn an_edit_begins_with_what_the_calendar_is_and_names_the_jobs_that_keep_to_it() {
+async fn edit_form_names_the_jobs_that_use_the_calendar() {
     let fake = FakeBackend::signed_in(Role::Operator).ready();
     let path = format!("/calendars/{}/edit", samples::calendar_id());
     let page = get(&fake, &path).await;
@@ -103,11 +103,11 @@ async fn an_edit_begins_with_what_the_calendar_is_and_names_the_jobs_that_keep_t
         .assert_contains(&["Delete calendar Holidays?", "/api/delete_calendar"]);
     let answer = post(&fake, "/api/delete_calendar", &format!("id={}", samples::calendar_id())).await;
     assert_eq!(answer.location.as_deref(), Some(path.as_str()));
-    get(&fake, &path).await.assert_contains(&["nightly report still keeps to Holidays", "value=\"Holidays\""]);
+    get(&fake, &path).await.assert_contains(&["nightly report still uses Holidays", "value=\"Holidays\""]);
 }
 
 #[tokio::test]
-async fn a_job_ticks_the_calendars_it_keeps_to() {
+async fn job_form_selects_calendars() {
     let fake = FakeBackend::signed_in(Role::Operator).ready();
     let name = format!("name=\"form[rules][calendar_{}]\" value=\"on\"", samples::calendar_id());
     get(&fake, "/jobs/new")
@@ -117,11 +117,11 @@ async fn a_job_ticks_the_calendars_it_keeps_to() {
     let edit = get(&fake, &format!("/jobs/{}/edit", samples::job_id())).await;
     edit.assert_contains(&[&format!("{name} checked")]);
 
-    // What was ticked comes back after a refusal.
+    // The selection comes back after a refusal.
     let ticked = format!("&form%5Brules%5D%5Bcalendar_{}%5D=on", samples::calendar_id());
     let wrong = VALID_JOB_FORM.replace("=Hourly+check", "=");
     post(&fake, "/api/save_job", &format!("{wrong}{ticked}")).await;
     get(&fake, "/jobs/new?type=local%2Fhttp-request").await.assert_contains(&[&format!("{name} checked")]);
     let none = get(&FakeBackend::signed_in(Role::Operator).empty().ready(), "/jobs/new").await;
-    none.assert_contains(&["There is no calendar yet.", "href=\"/calendars/new\""]);
+    none.assert_contains(&["No calendars yet.", "href=\"/calendars/new\""]);
 }

@@ -1,4 +1,4 @@
-//! What stops: one occurrence that is cancelled, and everything at once.
+//! Cancelling one occurrence, and pausing all schedules.
 
 use axum::http::StatusCode;
 use milvaion_api::permissions::Role;
@@ -7,24 +7,24 @@ use milvaion_protocol::status::OccurrenceStatus;
 use super::done;
 use crate::common::{FakeBackend, get, post, samples};
 
-fn page_of_occurrence() -> String {
+fn occurrence_path() -> String {
     format!("/occurrences/{}", samples::occurrence_id(0))
 }
 
 #[tokio::test]
-async fn only_what_is_open_can_be_cancelled_and_only_by_those_who_may() {
-    let path = page_of_occurrence();
+async fn cancel_needs_an_open_occurrence_and_permission() {
+    let path = occurrence_path();
     for status in milvaion_protocol::status::ALL_STATUSES {
         for role in [Role::Viewer, Role::Operator, Role::Admin] {
             let page = get(&FakeBackend::signed_in(role).with_status(status).ready(), &path).await;
             assert_eq!(page.status, StatusCode::OK, "{status}");
             if role == Role::Viewer || status.is_final() {
-                page.assert_lacks(&["Cancel…", "Cancel occurrence", "/api/cancel_occurrence"]);
+                page.assert_lacks(&["Cancel run", "/api/cancel_occurrence"]);
             } else {
                 page.assert_contains(&[
-                    "Cancel…",
-                    "Cancel this occurrence of nightly report?",
-                    "Keep it",
+                    "Cancel run…",
+                    "Cancel this run of nightly report?",
+                    "Keep run",
                     "maxlength=\"500\"",
                 ]);
                 page.assert_contains(&[
@@ -37,13 +37,17 @@ async fn only_what_is_open_can_be_cancelled_and_only_by_those_who_may() {
 }
 
 #[tokio::test]
-async fn cancelling_says_what_it_will_do_and_what_it_did() {
-    let path = page_of_occurrence();
+async fn cancel_describes_its_effect_and_its_outcome() {
+    let path = occurrence_path();
     let form = format!("id={}&reason=wrong+input", samples::occurrence_id(0));
     let outcomes = [
         (OccurrenceStatus::Queued, "will not run", "The occurrence is cancelled."),
-        (OccurrenceStatus::Running, "is asked to end it, and asked again", "The worker was asked to end it."),
-        (OccurrenceStatus::Unknown, "Its worker was lost", "The occurrence is cancelled."),
+        (
+            OccurrenceStatus::Running,
+            "A cancel request is sent to the worker",
+            "A cancel request was sent to the worker.",
+        ),
+        (OccurrenceStatus::Unknown, "Its worker is unreachable", "The occurrence is cancelled."),
     ];
     for (status, before, after) in outcomes {
         let fake = FakeBackend::signed_in(Role::Operator).with_status(status).ready();
@@ -57,18 +61,18 @@ async fn cancelling_says_what_it_will_do_and_what_it_did() {
 }
 
 #[tokio::test]
-async fn a_cancellation_that_is_refused_says_why() {
-    let path = page_of_occurrence();
+async fn refused_cancellation_shows_the_reason() {
+    let path = occurrence_path();
     let id = samples::occurrence_id(0);
     let late = FakeBackend::signed_in(Role::Operator).with_status(OccurrenceStatus::Failed).ready();
     let answer = post(&late, "/api/cancel_occurrence", &format!("id={id}")).await;
     assert_eq!(answer.location, Some(path.clone()));
     let page = get(&late, &path).await;
-    page.assert_contains(&["This occurrence has ended already: it is Failed."])
+    page.assert_contains(&["This occurrence has already ended: it is Failed."])
         .assert_lacks(&["/api/cancel_occurrence"]);
 
     let wordy = FakeBackend::signed_in(Role::Operator).with_status(OccurrenceStatus::Queued).ready();
-    let reason = "why".repeat(200);
+    let reason = "x".repeat(501);
     post(&wordy, "/api/cancel_occurrence", &format!("id={id}&reason={reason}")).await;
     let page = get(&wordy, &path).await;
     page.assert_contains(&[
@@ -81,13 +85,15 @@ async fn a_cancellation_that_is_refused_says_why() {
 }
 
 #[tokio::test]
-async fn a_pause_of_everything_is_told_to_everybody_and_ended_by_those_who_may() {
+async fn cluster_pause_is_shown_to_all_and_ended_by_operators() {
     for role in [Role::Viewer, Role::Operator] {
         let fake = FakeBackend::signed_in(role).paused("the <b>disk</b> is full").ready();
         let page = get(&fake, "/").await;
         page.assert_contains(&["<div role=\"status\"><div data-kind=\"warn\" id=\"paused\""]);
         page.assert_contains(&["Paused by grace@example.org since <time", "2026-11-21 14:02:00 UTC"]);
-        page.assert_contains(&[": the &lt;b&gt;disk&lt;/b&gt; is full. Nothing is fired until somebody resumes."]);
+        page.assert_contains(&[
+            ": the &lt;b&gt;disk&lt;/b&gt; is full. No schedule starts a run until the pause ends.",
+        ]);
         page.assert_lacks(&["Pause all schedules"]);
         if role == Role::Viewer {
             page.assert_lacks(&["/api/resume_cluster"]);
@@ -95,15 +101,15 @@ async fn a_pause_of_everything_is_told_to_everybody_and_ended_by_those_who_may()
             page.assert_contains(&["action=\"/api/resume_cluster\""]);
         }
     }
-    // It stands before the first steps of a new installation as well.
+    // The banner is shown above the first steps of a new installation as well.
     let new = FakeBackend::signed_in(Role::Viewer).empty().paused("not yet").ready();
-    get(&new, "/").await.assert_contains(&["First steps", ": not yet. Nothing is fired until somebody resumes."]);
+    get(&new, "/").await.assert_contains(&["First steps", ": not yet. No schedule starts a run until the pause ends."]);
     let viewer = get(&FakeBackend::signed_in(Role::Viewer).ready(), "/").await;
     viewer.assert_lacks(&["Paused by", "Pause all schedules", "/api/pause_cluster"]);
 }
 
 #[tokio::test]
-async fn everything_is_paused_for_a_reason_and_resumed_by_plain_forms() {
+async fn cluster_is_paused_and_resumed_by_plain_forms() {
     let fake = FakeBackend::signed_in(Role::Operator).ready();
     let page = get(&fake, "/").await;
     page.assert_contains(&[
@@ -115,12 +121,18 @@ async fn everything_is_paused_for_a_reason_and_resumed_by_plain_forms() {
 
     let answer = post(&fake, "/api/pause_cluster", "reason=+").await;
     assert_eq!((answer.status, answer.location.as_deref()), (StatusCode::FOUND, Some("/")));
-    get(&fake, "/").await.assert_contains(&["Say why", "aria-invalid=\"true\"", "<details open class=\"hide-js\">"]);
+    get(&fake, "/").await.assert_contains(&[
+        "Give a reason",
+        "aria-invalid=\"true\"",
+        "<details open class=\"hide-js\">",
+    ]);
     assert!(done(&fake).is_empty());
 
     let answer = post(&fake, "/api/pause_cluster", "reason=the+disk+is+full").await;
     assert_eq!(answer.location.as_deref(), Some("/"));
-    get(&fake, "/").await.assert_contains(&["All schedules are paused.", ": the disk is full. Nothing is fired"]);
+    get(&fake, "/")
+        .await
+        .assert_contains(&["All schedules are paused.", ": the disk is full. No schedule starts a run"]);
     let answer = post(&fake, "/api/resume_cluster", "").await;
     assert_eq!(answer.location.as_deref(), Some("/"));
     get(&fake, "/")

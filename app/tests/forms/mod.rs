@@ -1,4 +1,4 @@
-//! What a browser without a script can do: every form of the dashboard, sent as it is drawn.
+//! Every form of the dashboard, posted as a browser without scripts posts it.
 
 mod calendars;
 mod cancel_and_pause;
@@ -11,7 +11,7 @@ use milvaion_protocol::id::UserId;
 
 use crate::common::{FakeBackend, get, post, samples};
 
-/// A job form that is right, as a browser writes it.
+/// A valid job form, encoded as a browser encodes it.
 const VALID_JOB_FORM: &str = "form%5Bid%5D=&form%5Bversion%5D=&form%5Bdisplay_name%5D=Hourly+check&form%5Btarget%5D=local%2Fhttp-request\
                      &form%5Binput_mode%5D=form&form%5Binput%5D%5Burl%5D=http%3A%2F%2Flocalhost%2F&form%5Binput_json%5D=%7B%7D\
                      &form%5Bkind%5D=cron&form%5Bcron%5D=0+*+*+*+*&form%5Bzone%5D=Europe%2FWarsaw&form%5Bevery%5D=10\
@@ -19,11 +19,11 @@ const VALID_JOB_FORM: &str = "form%5Bid%5D=&form%5Bversion%5D=&form%5Bdisplay_na
                      &form%5Btimeout_seconds%5D=&form%5Btags%5D=a%2C+b&form%5Bdescription%5D=";
 
 fn done(fake: &FakeBackend) -> Vec<String> {
-    fake.done.lock().expect("no test panics inside").clone()
+    fake.done.lock().expect("the mutex is not poisoned").clone()
 }
 
 #[tokio::test]
-async fn signing_in_leads_to_where_one_was_going() {
+async fn sign_in_returns_to_the_requested_page() {
     let fake = FakeBackend::signed_out().ready();
     get(&fake, "/login?next=/jobs%3Fq%3Da").await.assert_contains(&[
         "action=\"/api/sign_in\"",
@@ -40,7 +40,7 @@ async fn signing_in_leads_to_where_one_was_going() {
 }
 
 #[tokio::test]
-async fn a_wrong_passphrase_is_told_beside_the_form_and_is_not_kept() {
+async fn wrong_passphrase_is_reported_and_not_kept() {
     let fake = FakeBackend::signed_out().ready();
     let answer = post(&fake, "/api/sign_in", "email=ada%40example.org&passphrase=not-this-one&next=%2Fjobs").await;
     assert_eq!(answer.location.as_deref(), Some("/login?next=/jobs"));
@@ -55,7 +55,7 @@ async fn a_wrong_passphrase_is_told_beside_the_form_and_is_not_kept() {
 }
 
 #[tokio::test]
-async fn before_anybody_exists_the_sign_in_page_says_where_the_way_in_is() {
+async fn sign_in_page_mentions_the_setup_link_before_setup() {
     get(&FakeBackend::signed_out().empty().ready(), "/login").await.assert_contains(&["prints a setup link"]);
     get(&FakeBackend::signed_out().ready(), "/login").await.assert_lacks(&["prints a setup link"]);
     let inside = get(&FakeBackend::signed_in(Role::Viewer).ready(), "/login?next=/jobs").await;
@@ -63,7 +63,7 @@ async fn before_anybody_exists_the_sign_in_page_says_where_the_way_in_is() {
 }
 
 #[tokio::test]
-async fn a_one_time_link_makes_an_account_or_says_how_to_get_another() {
+async fn one_time_link_creates_an_account_or_explains() {
     let fake = FakeBackend::signed_out().ready();
     get(&fake, "/setup?token=setup").await.assert_contains(&[
         "Set up Milvaion",
@@ -90,14 +90,14 @@ async fn a_one_time_link_makes_an_account_or_says_how_to_get_another() {
 }
 
 #[tokio::test]
-async fn a_job_can_be_created_without_a_script() {
+async fn job_is_created_without_a_script() {
     let fake = FakeBackend::signed_in(Role::Operator).ready();
     let page = get(&fake, "/jobs/new?type=local%2Fhttp-request").await;
     page.assert_contains(&[
         "name=\"form[input][url]\"",
         "name=\"form[input_json]\"",
         "name=\"form[kind]\"",
-        "Whom to ask.",
+        "The URL to request.",
     ]);
     page.assert_contains(&["<option value=\"Europe/Warsaw\">", "name=\"then\"", "formaction=\"/api/check_job\""]);
 
@@ -112,7 +112,7 @@ async fn a_job_can_be_created_without_a_script() {
 }
 
 #[tokio::test]
-async fn what_was_typed_survives_a_refusal_and_each_error_stands_beside_its_field() {
+async fn refused_job_form_keeps_input_and_marks_errors() {
     let fake = FakeBackend::signed_in(Role::Operator).ready();
     let wrong = VALID_JOB_FORM
         .replace("=0+*+*+*+*", "=61+*+*+*+*")
@@ -123,32 +123,37 @@ async fn what_was_typed_survives_a_refusal_and_each_error_stands_beside_its_fiel
     assert!(done(&fake).is_empty());
     let page = get(&fake, "/jobs/new?type=local%2Fhttp-request").await;
     page.assert_contains(&[
-        "3 things need another look",
+        "3 problems need attention",
         "href=\"#f-display_name\"",
         "href=\"#f-cron\"",
         "href=\"#f-input-url\"",
     ]);
-    page.assert_contains(&["Give the job a name", "value=\"61 * * * *\"", "value=\"a, b\"", "aria-invalid=\"true\""]);
-    get(&fake, "/jobs/new").await.assert_lacks(&["Give the job a name"]);
+    page.assert_contains(&[
+        "Enter a name for the job",
+        "value=\"61 * * * *\"",
+        "value=\"a, b\"",
+        "aria-invalid=\"true\"",
+    ]);
+    get(&fake, "/jobs/new").await.assert_lacks(&["Enter a name for the job"]);
 }
 
 #[tokio::test]
-async fn rules_are_chosen_in_words_and_what_is_usual_is_folded_away() {
+async fn rules_are_shown_in_words_and_defaults_collapsed() {
     let fake = FakeBackend::signed_in(Role::Operator).ready();
     let fresh = get(&fake, "/jobs/new").await;
     fresh.assert_contains(&[
         "name=\"form[rules][overlap]\" value=\"allow\" checked",
-        "Wait for it to end",
-        "Run each missed fire",
+        "Wait for the previous run to end",
+        "Run each missed due time",
     ]);
-    fresh.assert_contains(&["name=\"form[every_from]\" value=\"fire\" checked", "The end of the last run"]);
+    fresh.assert_contains(&["name=\"form[every_from]\" value=\"fire\" checked", "The end of the previous run"]);
     fresh.assert_contains(&["id=\"f-rules-jitter_seconds\"", "id=\"f-rules-start_at\"", "type=\"datetime-local\""]);
-    fresh.assert_contains(&["Not tried again: a failed attempt ends its occurrence."]);
-    assert_eq!(opened(&fresh.body), [false; 5], "start, blackouts, overlap, failing, limits");
+    fresh.assert_contains(&["No retries: a failed attempt ends the occurrence."]);
+    assert_eq!(open_sections(&fresh.body), [false; 5], "start, blackouts, overlap, failures, limits");
 
     let edit = get(&fake, &format!("/jobs/{}/edit", samples::job_id())).await;
-    assert_eq!(opened(&edit.body), [true, true, true, false, false], "what differs stands open");
-    // The sample starts at 14:02 UTC, and its schedule is in Warsaw.
+    assert_eq!(open_sections(&edit.body), [true, true, true, false, false], "sections with changed fields are open");
+    // The sample's start is 14:02 UTC, and its schedule is in the time zone of Warsaw.
     edit.assert_contains(&["value=\"2026-11-22T15:02:00\"", "name=\"form[rules][overlap]\" value=\"queue\" checked"]);
     edit.assert_contains(&[
         "name=\"form[rules][max_retries]\"",
@@ -159,7 +164,7 @@ async fn rules_are_chosen_in_words_and_what_is_usual_is_folded_away() {
 }
 
 #[tokio::test]
-async fn rules_that_are_wrong_come_back_as_they_were_typed() {
+async fn invalid_rules_come_back_as_typed() {
     let fake = FakeBackend::signed_in(Role::Operator).ready();
     let rules = "&form%5Brules%5D%5Bstart_at%5D=2027-03-28T02%3A30&form%5Brules%5D%5Boverlap%5D=replace\
                  &form%5Brules%5D%5Bmisfire%5D=catch_up&form%5Brules%5D%5Bcatch_up_limit%5D=lots\
@@ -170,14 +175,14 @@ async fn rules_that_are_wrong_come_back_as_they_were_typed() {
     assert!(done(&fake).is_empty());
     let page = get(&fake, "/jobs/new?type=local%2Fhttp-request").await;
     page.assert_contains(&[
-        "4 things need another look",
+        "4 problems need attention",
         "href=\"#f-rules-start_at\"",
         "href=\"#f-rules-catch_up_limit\"",
     ]);
-    page.assert_contains(&["does not exist in Europe/Warsaw", "got lots", "Say after how many failures"]);
+    page.assert_contains(&["does not exist in Europe/Warsaw", "got lots", "Enter the number of failures"]);
     page.assert_contains(&["value=\"2027-03-28T02:30\"", "value=\"lots\"", "value=\"tomorrow\"", "value=\"tenant-7\""]);
-    page.assert_contains(&["value=\"replace\" checked", "value=\"catch_up\" checked", "Tried up to 7 times more"]);
-    assert_eq!(opened(&page.body), [true, false, true, true, false], "what is wrong stands open");
+    page.assert_contains(&["value=\"replace\" checked", "value=\"catch_up\" checked", "Up to 7 retries"]);
+    assert_eq!(open_sections(&page.body), [true, false, true, true, false], "sections with errors are open");
 
     let right = rules.replace("2027-03-28T02%3A30", "2027-03-28T03%3A30").replace("lots", "5");
     let right = right.replace("tomorrow", "").replace("window_seconds%5D=60", "window_seconds%5D=");
@@ -185,15 +190,15 @@ async fn rules_that_are_wrong_come_back_as_they_were_typed() {
     assert_eq!(answer.location, Some(format!("/jobs/{}", samples::job_id())), "{}", answer.body);
 }
 
-/// Whether each folded part of the job form stands open, in their order.
-fn opened(body: &str) -> Vec<bool> {
+/// Returns for each collapsible section of the job form, in order, true if it is open.
+fn open_sections(body: &str) -> Vec<bool> {
     let form = body.split("id=\"job-form\"").nth(1).and_then(|rest| rest.split("</form>").next());
-    let folds = form.expect("a job form").split("<details").skip(1);
-    folds.map(|fold| fold.split('>').next().is_some_and(|tag| tag.contains("open"))).collect()
+    let sections = form.expect("a job form").split("<details").skip(1);
+    sections.map(|section| section.split('>').next().is_some_and(|tag| tag.contains("open"))).collect()
 }
 
 #[tokio::test]
-async fn a_check_shows_the_next_runs_and_saves_nothing() {
+async fn check_shows_the_next_runs_and_saves_nothing() {
     let fake = FakeBackend::signed_in(Role::Operator).ready();
     let answer = post(&fake, "/api/check_job", VALID_JOB_FORM).await;
     assert_eq!(answer.location.as_deref(), Some("/jobs/new?type=local/http-request"));
@@ -208,14 +213,14 @@ async fn a_check_shows_the_next_runs_and_saves_nothing() {
 }
 
 #[tokio::test]
-async fn an_edit_begins_with_what_the_job_is() {
+async fn edit_form_starts_with_the_current_definition() {
     let fake = FakeBackend::signed_in(Role::Operator).ready();
     let page = get(&fake, &format!("/jobs/{}/edit", samples::job_id())).await;
     page.assert_contains(&[
         "value=\"nightly report\"",
         "value=\"0 9 * * *\"",
         "value=\"http://127.0.0.1:9/report\"",
-        "Asks for the report.",
+        "Requests the report.",
     ]);
     page.assert_contains(&["name=\"form[version]\" value=\"2\""]).assert_lacks(&["Create and run now"]);
     assert_eq!(get(&fake, "/jobs/nonsense/edit").await.status, StatusCode::NOT_FOUND);
@@ -224,19 +229,19 @@ async fn an_edit_begins_with_what_the_job_is() {
 }
 
 #[tokio::test]
-async fn a_form_without_any_worker_says_what_to_do() {
+async fn job_form_without_workers_explains_the_next_step() {
     let fake = FakeBackend::signed_in(Role::Operator).empty().ready();
-    get(&fake, "/jobs/new").await.assert_contains(&["No worker has announced what it can run"]);
+    get(&fake, "/jobs/new").await.assert_contains(&["No job types available"]);
     get(&fake, "/jobs").await.assert_contains(&["No jobs yet", "Create the first job"]);
     get(&fake, "/jobs?q=x").await.assert_contains(&["No job matches", "Show all jobs"]);
 }
 
 #[tokio::test]
-async fn a_job_shows_what_it_is_and_only_what_the_reader_may_do() {
+async fn job_page_shows_only_the_permitted_actions() {
     let path = format!("/jobs/{}", samples::job_id());
     let admin = get(&FakeBackend::signed_in(Role::Admin).ready(), &path).await;
     admin.assert_contains(&[
-        "Asks for the report.",
+        "Requests the report.",
         "At 09:00",
         "2026-11-22 09:00 CET",
         "Run now",
@@ -244,15 +249,17 @@ async fn a_job_shows_what_it_is_and_only_what_the_reader_may_do() {
         "/edit\"",
         "data-status=\"active\"",
     ]);
-    // Its rules, as far as they are not the usual ones.
-    admin.assert_contains(&["<dt>Overlap", "Wait for it to end", "<dt>Starts", "2026-11-22 14:02:00 UTC"]);
-    admin.assert_contains(&["up to 30 seconds later"]).assert_lacks(&["<dt>Missed fires"]);
+    // Of the rules, only those that differ from the defaults are listed.
     admin.assert_contains(&[
-        "<dt>Retries",
-        "Tried up to 4 times more: after 5 s, 10 s, 20 s and 40 s, each up to 25 % sooner<",
+        "<dt>Overlap policy",
+        "Wait for the previous run to end",
+        "<dt>Starts",
+        "2026-11-22 14:02:00 UTC",
     ]);
+    admin.assert_contains(&["up to 30 seconds later"]).assert_lacks(&["<dt>Misfire policy"]);
+    admin.assert_contains(&["<dt>Retries", "Up to 4 retries, after 5 s, 10 s, 20 s and 40 s, each up to 25 % sooner<"]);
     let calendar = format!("href=\"/calendars/{}/edit\"", samples::calendar_id());
-    admin.assert_contains(&["<dt>Calendars", &calendar, ">Holidays<", "A fire in a blackout is left out"]);
+    admin.assert_contains(&["<dt>Blackout calendars", &calendar, ">Holidays<", "Runs due in a blackout are skipped"]);
     let operator = get(&FakeBackend::signed_in(Role::Operator).ready(), &format!("{path}?confirm=delete")).await;
     operator.assert_contains(&["Run now", "Pause"]).assert_lacks(&["Delete"]);
     let viewer = get(&FakeBackend::signed_in(Role::Viewer).ready(), &path).await;
@@ -262,12 +269,12 @@ async fn a_job_shows_what_it_is_and_only_what_the_reader_may_do() {
         "/edit\"",
         "action=\"/api/trigger_job\"",
     ]);
-    let asked = get(&FakeBackend::signed_in(Role::Admin).ready(), &format!("{path}?confirm=delete")).await;
-    asked.assert_contains(&["Delete job nightly report?", "action=\"/api/delete_job\""]);
+    let confirmation = get(&FakeBackend::signed_in(Role::Admin).ready(), &format!("{path}?confirm=delete")).await;
+    confirmation.assert_contains(&["Delete job nightly report?", "action=\"/api/delete_job\""]);
 }
 
 #[tokio::test]
-async fn running_pausing_and_deleting_are_plain_forms() {
+async fn run_pause_and_delete_are_plain_forms() {
     let fake = FakeBackend::signed_in(Role::Admin).ready();
     let id = samples::job_id();
     let run = post(&fake, "/api/trigger_job", &format!("id={id}")).await;
@@ -283,13 +290,13 @@ async fn running_pausing_and_deleting_are_plain_forms() {
 }
 
 #[tokio::test]
-async fn a_person_is_invited_by_a_link_that_is_shown_once() {
+async fn invitation_link_is_shown_once() {
     let fake = FakeBackend::signed_in(Role::Admin).ready();
     get(&fake, "/team").await.assert_contains(&[
-        "Add a person",
+        "Invite a user",
         "name=\"role\"",
         "ada@example.org",
-        "Nobody is invited",
+        "No invitation is pending.",
     ]);
     let answer = post(&fake, "/api/invite_user", "name=Grace&role=operator").await;
     assert_eq!(answer.location.as_deref(), Some("/team"));
@@ -300,7 +307,7 @@ async fn a_person_is_invited_by_a_link_that_is_shown_once() {
 }
 
 #[tokio::test]
-async fn what_a_role_may_not_do_is_refused_by_the_server_whatever_page_asks() {
+async fn server_refuses_forbidden_calls_of_any_role() {
     let id = samples::job_id();
     let calls = [
         ("/api/trigger_job", format!("id={id}"), Role::Operator),
@@ -322,7 +329,7 @@ async fn what_a_role_may_not_do_is_refused_by_the_server_whatever_page_asks() {
         ("/api/invite_user", "name=Eve&role=admin".to_owned(), Role::Admin),
         ("/api/revoke_invite", format!("id={id}"), Role::Admin),
     ];
-    // Every action that changes something is needed by one of these at least.
+    // Every changing permission needs a role that at least one of these calls needs too.
     assert!(
         ALL_PERMISSIONS
             .iter()

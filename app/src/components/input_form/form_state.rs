@@ -1,8 +1,8 @@
-//! What a form that checks itself knows while somebody fills it in.
+//! The state of a form that is validated while the user fills it in.
 //!
-//! The fields keep their own text: they are plain HTML, drawn once, and read back all together through the browser's
-//! `FormData` whenever their text is wanted. So what a script reads is exactly what a plain post would send, and no key
-//! press runs through a copy of the form in signals. What is kept here is only what the page says about the fields.
+//! The fields keep their own values: they are plain HTML, rendered once, and read all together through the browser's
+//! `FormData` whenever they are needed. A script therefore reads exactly what a plain post would send, and no key press
+//! passes through a copy of the form in signals. This state contains only the messages about the fields.
 
 use std::collections::BTreeSet;
 
@@ -17,22 +17,22 @@ use milvaion_api::requests::{FieldError, JobForm};
 
 use crate::{api::jobs::SaveJob, error::AppError};
 
-/// What the page says about the fields of a form.
+/// The messages about the fields of a form.
 #[derive(Clone, Copy)]
 pub struct FormState {
-    /// The form itself, once it stands in a page.
+    /// The form element, once it is rendered.
     pub node: NodeRef<html::Form>,
-    /// Everything that is wrong as far as the server has looked; what belongs to no field has an empty one.
+    /// Errors of the server's last check. An error that belongs to no field has an empty field name.
     pub errors: RwSignal<Vec<FieldError>>,
-    /// True once somebody tried to save: then every error is shown, not only those of fields that were visited.
+    /// True after an attempt to save, which shows the errors of all fields and not only those of visited ones.
     pub shows_all: RwSignal<bool>,
-    /// True while something was typed and not saved.
+    /// True while there are unsaved changes.
     pub is_dirty: RwSignal<bool>,
     touched: RwSignal<BTreeSet<String>>,
 }
 
 impl FormState {
-    /// The state of a form that comes back with these errors, or of a fresh one when there are none.
+    /// Creates the state of a form. `errors` are those of a rejected post, and empty for a new form.
     #[must_use]
     pub fn new(errors: Vec<FieldError>) -> Self {
         Self {
@@ -44,8 +44,8 @@ impl FormState {
         }
     }
 
-    /// What to say beside `field`: nothing before it was visited, so that nobody is told off for what they have not
-    /// come to yet.
+    /// Returns the error shown beside `field`. A field that was not visited yet shows none, so that the user is not
+    /// warned about fields they have not reached.
     #[must_use]
     pub fn error(self, field: impl Into<String>) -> Signal<Option<String>> {
         let field = field.into();
@@ -60,13 +60,13 @@ impl FormState {
         })
     }
 
-    /// Whether one of `fields` is wrong as far as the server has looked.
+    /// Returns true if the server's last check found an error in one of `fields`.
     #[must_use]
     pub fn is_wrong(self, fields: &[&str]) -> bool {
         self.errors.with(|errors| errors.iter().any(|error| fields.contains(&error.field.as_str())))
     }
 
-    /// Notes that the field an event came from was visited. Answers whether it was one of ours.
+    /// Marks the field that an event came from as visited. Returns true if it is a field of this form.
     pub fn touch(self, event: &Event) -> bool {
         let name = event
             .target()
@@ -81,13 +81,13 @@ impl FormState {
         true
     }
 
-    /// What stands in the job form now; none where there is no form, as on the server.
+    /// Reads the current values of the job form; `None` without a form element, as on the server.
     #[must_use]
     pub fn read_job_form(self) -> Option<JobForm> {
         self.read::<SaveJob>().map(|save| save.form)
     }
 
-    /// What the form would send to a server function; none where there is no form, as on the server.
+    /// Reads the values that the form would send to a server function; `None` without a form element, as on the server.
     #[must_use]
     pub fn read<T: FromFormData>(self) -> Option<T> {
         let node = self.node.get_untracked()?;
@@ -96,7 +96,7 @@ impl FormState {
     }
 }
 
-/// All that is wrong according to a refusal; what belongs to no field has an empty one.
+/// Returns all errors of a rejected call. An error that belongs to no field has an empty field name.
 #[must_use]
 pub fn problems(error: &AppError) -> Vec<FieldError> {
     match error {
@@ -105,7 +105,7 @@ pub fn problems(error: &AppError) -> Vec<FieldError> {
     }
 }
 
-/// What is wrong with `field` among `problems`.
+/// Returns the error of `field` among `problems`.
 #[must_use]
 pub fn error_of(problems: Signal<Vec<FieldError>>, field: &'static str) -> Signal<Option<String>> {
     Signal::derive(move || {
@@ -115,27 +115,27 @@ pub fn error_of(problems: Signal<Vec<FieldError>>, field: &'static str) -> Signa
     })
 }
 
-/// `problems` as the list above a form has them: the id of the control, and the words.
+/// Converts `problems` to entries of the error summary: the control's id and the message.
 #[must_use]
 pub fn summary_entries(problems: &[FieldError]) -> Vec<(String, String)> {
     let id = |field: &str| if field.is_empty() { String::new() } else { control_id(field) };
     problems.iter().map(|error| (id(&error.field), capitalized(&error.message))).collect()
 }
 
-/// A message as it stands by itself: with a capital at its beginning.
+/// Returns a message with its first letter capitalized.
 #[must_use]
 pub fn capitalized(message: &str) -> String {
     let mut letters = message.chars();
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }
 
-/// The id of the control of `field`: `input.url` → `f-input-url`.
+/// Returns the id of the control of `field`: `input.url` → `f-input-url`.
 #[must_use]
 pub fn control_id(field: &str) -> String {
     format!("f-{}", field.replace('.', "-"))
 }
 
-/// The name under which the control of `field` is sent: `input.url` → `form[input][url]`.
+/// Returns the form name of the control of `field`: `input.url` → `form[input][url]`.
 #[must_use]
 pub fn control_name(field: &str) -> String {
     match field.split_once('.') {
@@ -144,7 +144,8 @@ pub fn control_name(field: &str) -> String {
     }
 }
 
-/// The field behind a [`control_name`]. The controls of one row, `form[windows][0][mon]`, are one field: `windows.0`.
+/// Returns the field of a [`control_name`]. All controls of one row, as `form[windows][0][mon]`, belong to one field:
+/// `windows.0`.
 fn field_of(name: &str) -> Option<String> {
     let inner = name.strip_prefix("form[")?.strip_suffix(']')?;
     let mut parts = inner.split("][");
@@ -152,8 +153,8 @@ fn field_of(name: &str) -> Option<String> {
     Some(name.map_or_else(|| group.to_owned(), |name| format!("{group}.{name}")))
 }
 
-/// Text as it may stand between the tags of a `<textarea>`. Set as inner HTML, because an empty text node of ours would
-/// arrive as a space there.
+/// Escapes text for use inside a `<textarea>`. It is set as inner HTML, because an empty text node rendered by Leptos
+/// arrives there as a space.
 #[must_use]
 pub fn textarea_html(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
@@ -164,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_survives_its_name() {
+    fn field_is_recovered_from_its_control_name() {
         for field in ["display_name", "input_json", "input.url", "input.max.size"] {
             assert_eq!(field_of(&control_name(field)).as_deref(), Some(field));
         }
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_names_controls_are_what_serde_reads() {
+    fn control_names_match_the_form_encoding() {
         assert_eq!(control_name("input.url"), "form[input][url]");
         assert_eq!(control_id("input.url"), "f-input-url");
     }

@@ -1,8 +1,8 @@
-//! The input of a job: fields drawn from the type's JSON Schema, or the same as JSON.
+//! The input of a job: fields generated from the type's JSON Schema, or JSON text.
 //!
-//! Both are always in the form, and the radio button `form[input_mode]` says which of them counts; that is all a page
-//! without scripts needs. With scripts only the one that counts is seen, and changing over carries the text along where
-//! the other side can hold it.
+//! Both are always in the form, and the radio button `form[input_mode]` selects the one that counts. A page without
+//! scripts needs no more. With scripts only the selected one is visible, and switching converts the input if the other
+//! form can represent it.
 
 mod form_state;
 
@@ -20,16 +20,17 @@ pub use self::form_state::{
 };
 use crate::components::form::{FieldErrorText, FormField, described_by};
 
-/// A field and what stands in it when it is drawn.
+/// A generated field with its value at rendering.
 #[derive(Clone, Debug, PartialEq)]
 struct InputFieldRow {
     field: InputField,
     value: String,
-    /// Rises when the text is put there anew, so that the control is drawn anew and does not keep what was typed.
-    drawn: u32,
+    /// Number of the rendering. A new number replaces the control, which would otherwise keep the typed value.
+    revision: u32,
 }
 
-/// The text the fields of `schema` start with: what is in `typed`, and for a box that is ticked by default, the tick.
+/// Returns the initial values of the fields of `schema`: `typed`, and `true` for each checkbox that is checked by
+/// default.
 #[must_use]
 pub fn with_defaults(schema: Option<&Value>, mut typed: BTreeMap<String, String>) -> BTreeMap<String, String> {
     for field in schema.map(schema_form::form_fields).unwrap_or_default() {
@@ -40,17 +41,17 @@ pub fn with_defaults(schema: Option<&Value>, mut typed: BTreeMap<String, String>
     typed
 }
 
-/// Whether the fields can hold all of `data`, so that nothing of it is lost in them.
+/// Returns true if the fields can represent all of `data` without loss.
 #[must_use]
 pub fn fits_schema(schema: Option<&Value>, data: &Value) -> bool {
     let Some(schema) = schema else { return false };
     let kept = schema_form::build_input(schema, &with_defaults(Some(schema), schema_form::to_field_texts(data)));
     match (kept, data) {
         (Ok(Value::Object(kept)), Value::Object(data)) => data.iter().all(|(name, value)| {
-            // Empty text and null are what an empty field stands for.
+            // An empty field stands for empty text and for null.
             kept.get(name) == Some(value) || value.is_null() || value.as_str() == Some("")
         }),
-        // A required field that is still empty is no loss.
+        // A required field that is still empty loses nothing.
         (Err(_), Value::Object(data)) => {
             let known: Vec<String> = schema_form::form_fields(schema).into_iter().map(|field| field.name).collect();
             data.keys().all(|name| known.contains(name))
@@ -59,7 +60,7 @@ pub fn fits_schema(schema: Option<&Value>, data: &Value) -> bool {
     }
 }
 
-/// What stands in the fields, as JSON, without those that do not stand for anything yet.
+/// Converts the fields to JSON, without the invalid ones.
 fn as_json(schema: &Value, typed: &BTreeMap<String, String>) -> Value {
     let mut typed = typed.clone();
     let mut lenient = schema.clone();
@@ -79,21 +80,21 @@ fn as_json(schema: &Value, typed: &BTreeMap<String, String>) -> Value {
     Value::Object(serde_json::Map::new())
 }
 
-/// The section of a job form that holds the input.
+/// The input section of a job form.
 #[component]
 pub fn InputForm(
-    /// The form it is in.
+    /// The state of the enclosing form.
     state: FormState,
     /// The schema of the chosen type, if it has one.
     #[prop(into)]
     schema: Signal<Option<Value>>,
-    /// What the fields are drawn with; set anew to draw them anew.
+    /// The values of the fields. Setting them renders the fields again.
     values: RwSignal<BTreeMap<String, String>>,
-    /// What stands in the JSON tab at first.
+    /// The initial text of the JSON editor.
     json: String,
-    /// True to begin with the JSON tab.
+    /// True to start with the JSON editor.
     starts_as_json: bool,
-    /// Called after a change of tab, which changes what counts.
+    /// Called after switching between fields and JSON, which changes the input that counts.
     #[prop(into)]
     on_switch: Callback<()>,
 ) -> impl IntoView {
@@ -101,12 +102,12 @@ pub fn InputForm(
     let json_radio = NodeRef::<html::Input>::new();
     let is_json = RwSignal::new(starts_as_json);
     let note = RwSignal::new(None::<String>);
-    // Nothing is hidden before there is a script that can show it again.
+    // Without a script nothing is hidden, because nothing could show it again.
     let has_script = RwSignal::new(false);
     Effect::new(move |_| has_script.set(true));
 
     let own_error = state.error("input_json");
-    // While the JSON counts, what is wrong with a part of it is said beside it: its field is not to be seen.
+    // While the JSON counts, the error of one of its parts is shown beside it, because that part's field is hidden.
     let json_error = Signal::derive(move || {
         let part = || {
             state
@@ -119,13 +120,13 @@ pub fn InputForm(
         schema.with(|schema| schema.as_ref().is_some_and(|s| !schema_form::form_fields(s).is_empty()))
     });
     let rows = Memo::new(move |before: Option<&Vec<InputFieldRow>>| {
-        let drawn = before.and_then(|rows| rows.first()).map_or(0, |row| row.drawn + 1);
+        let revision = before.and_then(|rows| rows.first()).map_or(0, |row| row.revision + 1);
         let fields = schema.with(|schema| schema.as_ref().map(schema_form::form_fields).unwrap_or_default());
         values.with(|values| {
             let row = |field: InputField| InputFieldRow {
                 value: values.get(&field.name).cloned().unwrap_or_default(),
                 field,
-                drawn,
+                revision,
             };
             fields.into_iter().map(row).collect::<Vec<_>>()
         })
@@ -142,9 +143,9 @@ pub fn InputForm(
     };
     let to_form = move |_| {
         let Some(typed) = state.read_job_form() else { return };
-        let stay = |why: String| {
-            note.set(Some(why));
-            // The radio button has moved already; what counts has not.
+        let keep_json = |reason: &str| {
+            note.set(Some(reason.to_owned()));
+            // The radio button has already changed, but JSON still counts.
             if let Some(radio) = json_radio.get_untracked() {
                 radio.set_checked(true);
             }
@@ -157,9 +158,9 @@ pub fn InputForm(
                 is_json.set(false);
                 on_switch.run(());
             }
-            Ok(_) => stay("The fields cannot hold all of this, so it stays as JSON.".into()),
+            Ok(_) => keep_json("The form fields cannot represent this input. It stays JSON."),
             Err(message) => {
-                stay("Put the JSON right first; then it can be shown as fields.".into());
+                keep_json("Fix the JSON first. Then it can be edited as fields.");
                 state.shows_all.set(true);
                 state.errors.update(|errors| {
                     errors.retain(|error| error.field != "input_json");
@@ -173,7 +174,7 @@ pub fn InputForm(
         <fieldset class="form-section" id="f-input" tabindex="-1">
             <legend>"Input"</legend>
             <fieldset class="cluster" hidden=move || !has_fields.get()>
-                <legend class="sr-only">"Write the input as"</legend>
+                <legend class="sr-only">"Input format"</legend>
                 <label class="check">
                     <input
                         type="radio"
@@ -198,7 +199,7 @@ pub fn InputForm(
                 <span class="hint" role="status">{move || note.get()}</span>
             </fieldset>
             <div class="stack" hidden=move || !has_fields.get() || (has_script.get() && is_json.get())>
-                <For each=move || rows.get() key=|row| (row.drawn, row.field.name.clone()) let:row>
+                <For each=move || rows.get() key=|row| (row.revision, row.field.name.clone()) let:row>
                     <InputFieldControl state row/>
                 </For>
             </div>
@@ -206,7 +207,7 @@ pub fn InputForm(
                 <FormField
                     id=control_id("input_json")
                     label="Input as JSON"
-                    hint="An object, as in {\"key\": \"value\"}; at most 64 KiB."
+                    hint="A JSON object, such as {\"key\": \"value\"}. At most 64 KiB."
                     error=json_error
                 >
                     <textarea
@@ -227,7 +228,7 @@ pub fn InputForm(
     }
 }
 
-/// One generated field.
+/// The control of one generated field.
 #[component]
 fn InputFieldControl(state: FormState, row: InputFieldRow) -> impl IntoView {
     let InputFieldRow { field, value, .. } = row;
@@ -265,12 +266,12 @@ fn InputFieldControl(state: FormState, row: InputFieldRow) -> impl IntoView {
         }
         InputKind::Choice(choices) => {
             let empty = (!field.required || value.is_empty()).then(|| {
-                let words = match (field.required, field.default.is_empty()) {
+                let label = match (field.required, field.default.is_empty()) {
                     (true, _) => "Choose…".to_owned(),
-                    (false, true) => "Left to the worker".to_owned(),
+                    (false, true) => "Worker's default".to_owned(),
                     (false, false) => format!("Default ({})", field.default),
                 };
-                view! { <option value="">{words}</option> }
+                view! { <option value="">{label}</option> }
             });
             let options: Vec<_> = choices
                 .into_iter()
@@ -337,19 +338,19 @@ fn InputFieldControl(state: FormState, row: InputFieldRow) -> impl IntoView {
     .into_any()
 }
 
-/// The schema's description, and what an empty field means.
+/// Returns the hint of a field: the schema's description, its format and its default.
 fn hint(field: &InputField) -> String {
     let mut parts = Vec::new();
     if !field.description.is_empty() {
         parts.push(field.description.clone());
     }
     match field.kind {
-        InputKind::Lines => parts.push("One a line.".into()),
-        InputKind::Json => parts.push("As JSON.".into()),
+        InputKind::Lines => parts.push("One value per line.".into()),
+        InputKind::Json => parts.push("A JSON value.".into()),
         _ => {}
     }
     if !field.default.is_empty() && field.kind != InputKind::Boolean {
-        parts.push(format!("Left empty: {}.", field.default));
+        parts.push(format!("Default: {}.", field.default));
     }
     parts.join(" ")
 }
@@ -372,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_fields_cannot_hold_stays_json() {
+    fn input_beyond_the_fields_stays_json() {
         let schema = schema();
         assert!(fits_schema(Some(&schema), &json!({"url": "http://x", "count": 3})));
         assert!(fits_schema(Some(&schema), &json!({})));
@@ -382,13 +383,13 @@ mod tests {
     }
 
     #[test]
-    fn half_filled_fields_become_the_json_of_the_filled_half() {
+    fn as_json_omits_invalid_fields() {
         let typed = BTreeMap::from([("url".to_owned(), String::new()), ("count".to_owned(), "many".to_owned())]);
         assert_eq!(as_json(&schema(), &typed), json!({"follow": false}));
     }
 
     #[test]
-    fn a_box_ticked_by_default_is_ticked_in_a_fresh_form_only() {
+    fn default_checks_apply_to_new_forms_only() {
         assert_eq!(with_defaults(Some(&schema()), BTreeMap::new()).get("follow").map(String::as_str), Some("true"));
         let off = BTreeMap::from([("follow".to_owned(), "false".to_owned())]);
         assert_eq!(with_defaults(Some(&schema()), off).get("follow").map(String::as_str), Some("false"));

@@ -1,4 +1,4 @@
-//! Deleting a calendar, which only works when no job keeps to it.
+//! Deletes a calendar. The server refuses while a job uses it.
 
 use leptos::{prelude::*, server_fn::ServerFn, task::spawn_local};
 use leptos_router::{NavigateOptions, hooks::use_navigate};
@@ -15,19 +15,19 @@ use crate::{
     },
 };
 
-/// What deleting does.
+/// The effect of deleting a calendar.
 const DELETE_CONSEQUENCE: &str =
-    "It cannot be brought back. A calendar that jobs still keep to is not deleted: take it out of them first.";
+    "The calendar is deleted permanently. A calendar that jobs use cannot be deleted; remove it from those jobs first.";
 
-/// Deletes a calendar after asking; without scripts the question is a section of the page, reached by a link. A refusal
-/// stands above the form, like whatever else is wrong.
+/// Deletes a calendar after a confirmation. Without scripts the confirmation is a section of the page, reached by a
+/// link. A refusal is shown above the form, like any other error.
 #[component]
 pub fn DeleteCalendarButton(
-    /// Which.
+    /// The calendar's id.
     id: CalendarId,
-    /// Its name.
+    /// The calendar's name.
     name: String,
-    /// The form on the page.
+    /// The state of the form on the page.
     state: FormState,
 ) -> impl IntoView {
     let toasts = toasts();
@@ -68,12 +68,12 @@ pub fn DeleteCalendarButton(
     }
 }
 
-/// The question before deleting, as a section of the page.
+/// The confirmation as a section of the page, for readers without scripts.
 #[component]
 pub fn DeleteCalendarSection(
-    /// Which.
+    /// The calendar's id.
     id: CalendarId,
-    /// Its name.
+    /// The calendar's name.
     name: String,
 ) -> impl IntoView {
     view! {

@@ -1,7 +1,7 @@
-//! Defining a calendar: a name, a zone, days and weekly windows, and beside them the blackouts they come to.
+//! The form for a calendar: name, time zone, days and weekly windows, and beside them the next blackouts.
 //!
-//! One plain form whose fields are named as [`CalendarForm`](milvaion_api::calendar_form::CalendarForm) names them, judged by
-//! the server alone, as the job form is.
+//! The page is one plain form whose fields are named as in [`CalendarForm`](milvaion_api::calendar_form::CalendarForm).
+//! Only the server validates it, as it does the job form.
 
 use leptos::{ev, html, prelude::*, server_fn::ServerFn, task::spawn_local};
 use leptos_meta::Title;
@@ -88,7 +88,7 @@ fn CalendarFormContent(data: CalendarFormPage) -> impl IntoView {
     };
     let delete = calendar.as_ref().map(|view| (view.id, view.calendar.name.clone()));
     let section = delete.clone().filter(|_| asks_delete);
-    let keepers = calendar.as_ref().map(|view| (view.jobs.clone(), view.jobs_total));
+    let users = calendar.as_ref().map(|view| (view.jobs.clone(), view.jobs_total));
     let changed_by = calendar.map(|view| (view.modified_at, view.modified_by, view.version));
     let verb = if name.is_some() { "Save" } else { "Create" };
     view! {
@@ -127,18 +127,18 @@ fn CalendarFormContent(data: CalendarFormPage) -> impl IntoView {
             <div class="form-grid">
                 <div class="form">
                     <fieldset class="form-section">
-                        <legend>"Name and clock"</legend>
+                        <legend>"Name and time zone"</legend>
                         <div class="field-row">
                             <TextField
                                 state
                                 field="name"
                                 label="Name"
-                                hint="What people choose it by. 1 to 100 characters."
+                                hint="Shown in job forms; 1 to 100 characters."
                                 value=form.name.clone()
                             />
                             <ZoneField
                                 state
-                                hint="Days and times are on its clock."
+                                hint="All days and times of this calendar are in this zone."
                                 value=form.zone.clone()
                                 zones
                             />
@@ -150,7 +150,7 @@ fn CalendarFormContent(data: CalendarFormPage) -> impl IntoView {
                 <aside class="summary" aria-labelledby="outcome" tabindex="0">
                     <h2 id="outcome">"Next blackouts"</h2>
                     <UpcomingBlackouts blackouts/>
-                    {keepers.map(|(jobs, total)| view! { <CalendarJobs jobs total/> })}
+                    {users.map(|(jobs, total)| view! { <CalendarJobs jobs total/> })}
                     {changed_by.map(|(at, by, version)| view! {
                         <p class="hint">
                             "Changed "
@@ -171,12 +171,12 @@ fn CalendarFormContent(data: CalendarFormPage) -> impl IntoView {
     }
 }
 
-/// What stands in the form now; none where there is no form, as on the server.
+/// Reads the form from the page. Returns `None` where there is no form, as on the server.
 fn typed(state: FormState) -> Option<CalendarForm> {
     state.read::<SaveCalendar>().map(|save| save.form)
 }
 
-/// The days, as lines; with a script, two fields that write a line.
+/// The whole days as lines of text. With a script, two date fields append a line.
 #[component]
 fn DaysSection(state: FormState, text: String, on_change: Callback<()>) -> impl IntoView {
     let error = state.error("dates");
@@ -198,7 +198,7 @@ fn DaysSection(state: FormState, text: String, on_change: Callback<()>) -> impl 
         last.set_value("");
         on_change.run(());
     });
-    // Enter adds to the list here; it must not send the whole form.
+    // Enter adds a line here; it must not post the whole form.
     let on_enter = move |event: ev::KeyboardEvent| {
         if event.key() == "Enter" {
             event.prevent_default();
@@ -211,7 +211,7 @@ fn DaysSection(state: FormState, text: String, on_change: Callback<()>) -> impl 
             <FormField
                 id="f-dates"
                 label="Days"
-                hint="One a line: 2026-12-24, or first and last as in 2026-12-24 to 2026-12-26. At most 2,000 days."
+                hint="One day or range per line, such as 2026-12-24 or 2026-12-24 to 2026-12-26. At most 2,000 days."
                 optional=true
                 error
             >
@@ -245,29 +245,30 @@ fn DaysSection(state: FormState, text: String, on_change: Callback<()>) -> impl 
     }
 }
 
-/// The blackouts to come, as the server works them out.
+/// Lists the next blackouts as the server computes them.
 #[component]
 fn UpcomingBlackouts(blackouts: RwSignal<Option<Vec<BlackoutView>>>) -> impl IntoView {
     let list = move || match blackouts.get() {
-        None => view! { <p class="hint">"As soon as the calendar is complete, its next blackouts stand here."</p> }
-            .into_any(),
-        Some(falls) if falls.is_empty() => view! {
+        None => {
+            view! { <p class="hint">"The next blackouts appear here when the calendar is complete."</p> }.into_any()
+        }
+        Some(next) if next.is_empty() => view! {
             <p class="notice" data-kind="warn">
                 <Icon name="triangle-alert"/>
-                <span>"No blackout is left: all of its days are over."</span>
+                <span>"No upcoming blackouts: all days of this calendar are in the past."</span>
             </p>
         }
         .into_any(),
-        Some(falls) => {
-            let endless = falls.iter().any(|fall| fall.to.is_none()).then(|| {
+        Some(next) => {
+            let endless = next.iter().any(|blackout| blackout.to.is_none()).then(|| {
                 view! {
                     <p class="notice" data-kind="warn">
                         <Icon name="triangle-alert"/>
-                        <span>"It never ends: a job that keeps to this calendar does not run at all."</span>
+                        <span>"This blackout never ends: jobs that use this calendar never start."</span>
                     </p>
                 }
             });
-            let items: Vec<_> = falls.into_iter().map(|fall| view! { <li>{fall.in_zone}</li> }).collect();
+            let items: Vec<_> = next.into_iter().map(|blackout| view! { <li>{blackout.in_zone}</li> }).collect();
             view! {
                 {endless}
                 <ol class="falls">{items}</ol>
@@ -278,21 +279,21 @@ fn UpcomingBlackouts(blackouts: RwSignal<Option<Vec<BlackoutView>>>) -> impl Int
     view! { <div class="stack" id="falls" role="status">{list}</div> }
 }
 
-/// The jobs that keep to a calendar.
+/// Lists the jobs that use the calendar.
 #[component]
 fn CalendarJobs(jobs: Vec<(JobId, String)>, total: i64) -> impl IntoView {
     let others = total - i64::try_from(jobs.len()).unwrap_or(i64::MAX);
     let items: Vec<_> =
         jobs.into_iter().map(|(id, name)| view! { <li><a href=format!("/jobs/{id}")>{name}</a></li> }).collect();
     view! {
-        <h3>"Jobs that keep to it"</h3>
-        {items.is_empty().then(|| view! { <p class="hint">"None yet. A job chooses its calendars in its form."</p> })}
+        <h3>"Jobs that use this calendar"</h3>
+        {items.is_empty().then(|| view! { <p class="hint">"None yet. Select the calendar in a job's form."</p> })}
         <ul class="falls">{items}</ul>
         {(others > 0).then(|| view! { <p class="hint">{format!("And {others} more.")}</p> })}
     }
 }
 
-/// Sends the form and goes to the list, or shows what is wrong.
+/// Returns a callback that saves the form and opens the list, or shows the errors.
 fn saver(state: FormState, is_busy: RwSignal<bool>, is_edit: bool) -> Callback<ev::SubmitEvent> {
     let toasts = toasts();
     let navigate = use_navigate();
@@ -310,14 +311,14 @@ fn saver(state: FormState, is_busy: RwSignal<bool>, is_edit: bool) -> Callback<e
             match answer {
                 Ok(_) => {
                     let _ = state.is_dirty.try_set(false);
-                    let text = if is_edit { "The calendar is saved." } else { "The calendar is made." };
+                    let text = if is_edit { "The calendar is saved." } else { "The calendar is created." };
                     toasts.show(ToastKind::Success, text);
                     navigate("/calendars", NavigateOptions::default());
                 }
                 Err(error) => {
                     let _ = state.errors.try_set(problems(&error));
                     let _ = state.shows_all.try_set(true);
-                    // After the list has been drawn: a hidden element takes no focus.
+                    // One frame later, when the list has been drawn: a hidden element takes no focus.
                     request_animation_frame(|| browser::focus("error-summary"));
                 }
             }

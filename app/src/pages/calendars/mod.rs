@@ -1,4 +1,4 @@
-//! Every calendar: when the jobs that keep to it do not run.
+//! The list of calendars: the blackout times of each, its next blackout, and the number of jobs that use it.
 
 pub mod delete;
 pub mod form;
@@ -25,9 +25,9 @@ pub fn CalendarsPage() -> impl IntoView {
     render_page(data, |rows: Vec<CalendarRow>| view! { <CalendarsContent rows/> })
 }
 
-/// What an address that cannot be a calendar's leads to.
+/// Returns the error for an address that does not hold a calendar id.
 fn no_such_calendar() -> AppError {
-    let error = AppError::NotFound("There is no such calendar. It may have been deleted.".into());
+    let error = AppError::NotFound("This calendar does not exist or has been deleted.".into());
     #[cfg(feature = "ssr")]
     let error = crate::api::with_error_status(error);
     error
@@ -49,10 +49,10 @@ fn CalendarsContent(rows: Vec<CalendarRow>) -> impl IntoView {
             <EmptyState
                 icon="calendar-off"
                 title="No calendars yet"
-                text="A calendar holds days and weekly hours in which the jobs that keep to it do not run: holidays, a maintenance window, the end of a quarter."
+                text="A calendar defines days and weekly hours in which the jobs that use it do not start, such as holidays, a maintenance window or the end of a quarter."
             >
                 {may_define
-                    .then(|| view! { <a class="btn btn-primary" href="/calendars/new">"Make the first calendar"</a> })}
+                    .then(|| view! { <a class="btn btn-primary" href="/calendars/new">"Create the first calendar"</a> })}
             </EmptyState>
         }
         .into_any()
@@ -65,9 +65,9 @@ fn CalendarsContent(rows: Vec<CalendarRow>) -> impl IntoView {
                     <thead>
                         <tr>
                             <th scope="col">"Calendar"</th>
-                            <th scope="col">"Blacks out"</th>
+                            <th scope="col">"Blackout times"</th>
                             <th scope="col">"Next blackout"</th>
-                            <th scope="col">"Kept by"</th>
+                            <th scope="col">"Used by"</th>
                         </tr>
                     </thead>
                     <tbody>{rows}</tbody>
@@ -78,7 +78,7 @@ fn CalendarsContent(rows: Vec<CalendarRow>) -> impl IntoView {
     };
     view! {
         <Title text="Calendars"/>
-        <PageHeader title="Calendars" sub="When jobs do not run. Each job chooses which of them it keeps to.">{new}</PageHeader>
+        <PageHeader title="Calendars" sub="Days and weekly hours in which jobs do not start. Each job selects its calendars.">{new}</PageHeader>
         {body}
     }
 }
@@ -105,7 +105,7 @@ fn CalendarTableRow(row: CalendarRow, may_define: bool) -> impl IntoView {
             </div>
         }
         .into_any(),
-        None => view! { <span class="muted">"None is left"</span> }.into_any(),
+        None => view! { <span class="muted">"None"</span> }.into_any(),
     };
     let jobs = if row.jobs == 0 {
         view! { <span class="muted">"No job"</span> }.into_any()
@@ -118,9 +118,9 @@ fn CalendarTableRow(row: CalendarRow, may_define: bool) -> impl IntoView {
                 {name}
                 <div class="row-note">{row.zone}</div>
             </th>
-            <td data-label="Blacks out">{row.words}</td>
+            <td data-label="Blackout times">{row.words}</td>
             <td data-label="Next blackout">{next}</td>
-            <td data-label="Kept by">{jobs}</td>
+            <td data-label="Used by">{jobs}</td>
         </tr>
     }
 }

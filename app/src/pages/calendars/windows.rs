@@ -1,7 +1,7 @@
-//! The weekly windows of a calendar: rows of seven boxes and two times.
+//! The weekly windows of a calendar: rows of seven checkboxes and two times.
 //!
-//! A browser without scripts is given a few spare rows, and what stays empty is left out when the form is read. A script
-//! adds rows when they are wanted, and takes them away.
+//! A browser without scripts gets a few spare rows, and empty rows are ignored when the form is read. A script adds and
+//! removes rows on request.
 
 use leptos::prelude::*;
 use milvaion_api::calendar_form::{CalendarForm, weekday_field};
@@ -13,17 +13,17 @@ use crate::components::{
     input_form::{FormState, control_id},
 };
 
-/// How many empty rows a browser without scripts is given.
+/// The number of spare rows for a browser without scripts.
 const SPARE_WINDOW_ROWS: usize = 3;
 
-/// The section of a calendar form with the windows.
+/// The section of a calendar form with the weekly windows.
 #[component]
 pub fn WindowsSection(
-    /// The form it is in.
+    /// The state of the form.
     state: FormState,
-    /// What stands in the fields at first.
+    /// The initial values of the fields.
     form: CalendarForm,
-    /// Runs when a row was taken away.
+    /// Called after a row was removed.
     on_change: Callback<()>,
 ) -> impl IntoView {
     let rows = form.rows();
@@ -41,7 +41,8 @@ pub fn WindowsSection(
         rows.update(|rows| rows.retain(|known| *known != row));
         on_change.run(());
     });
-    let place = move |row: usize| rows.with(|rows| rows.iter().position(|known| *known == row).unwrap_or_default() + 1);
+    let number =
+        move |row: usize| rows.with(|rows| rows.iter().position(|known| *known == row).unwrap_or_default() + 1);
     let spare: Vec<_> = (unused..unused + SPARE_WINDOW_ROWS)
         .enumerate()
         .map(|(n, row)| {
@@ -51,14 +52,14 @@ pub fn WindowsSection(
         .collect();
     view! {
         <fieldset class="form-section" id=control_id("windows") tabindex="-1">
-            <legend>"Every week"</legend>
+            <legend>"Weekly windows"</legend>
             <p class="hint">
-                "Hours that come back every week. An end that is not after its beginning is on the next day; "
+                "Hours that repeat every week. An end that is not after its start is on the next day; "
                 "00:00 to 00:00 is the whole day."
             </p>
             <FieldErrorText id="f-windows-error" error/>
             <For each=move || rows.get() key=|row| *row let:row>
-                <WindowRow state form row name=Signal::derive(move || format!("Window {}", place(row))) remove/>
+                <WindowRow state form row name=Signal::derive(move || format!("Window {}", number(row))) remove/>
             </For>
             {spare}
             <div class="needs-js">
@@ -71,7 +72,7 @@ pub fn WindowsSection(
     }
 }
 
-/// One row. What it blacks out are the days that are ticked, from one time to the other.
+/// One row: a blackout on each selected weekday, from one time to the other.
 #[component]
 fn WindowRow(
     state: FormState,
@@ -99,7 +100,7 @@ fn WindowRow(
         .collect();
     let time = |field: &'static str, label: &'static str| {
         let value = typed(field);
-        // With seconds where there are some, so that the browser does not refuse them.
+        // A value with seconds needs a step of one second, or the browser refuses it.
         let step = (value.len() == 8).then_some("1");
         let (id, described_by) = (format!("{id}-{field}"), described_by(&id));
         view! {

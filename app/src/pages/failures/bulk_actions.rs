@@ -1,7 +1,7 @@
-//! Choosing rows and saying what becomes of them.
+//! Selection of rows, and dialogs that act on the selection.
 //!
-//! The boxes stand in a plain form that works by itself. With a script the form is never sent: its buttons ask in a
-//! dialog first, with the number of what is meant.
+//! The checkboxes are in a plain form that works without a script. With a script the form is never posted: its buttons
+//! open a dialog first, which states the number of affected rows.
 
 use std::{collections::BTreeSet, str::FromStr};
 
@@ -19,46 +19,46 @@ use crate::{
     error::AppError,
 };
 
-/// Which rows of a list are chosen, by their ids.
+/// The selected rows of a list, by their ids.
 #[derive(Clone, Copy, Default)]
 pub struct RowSelection(RwSignal<BTreeSet<String>>);
 
 impl RowSelection {
-    /// None yet.
+    /// Creates an empty selection.
     pub fn new() -> Self {
         Self(RwSignal::new(BTreeSet::new()))
     }
 
-    /// How many.
+    /// Returns the number of selected rows.
     pub fn count(self) -> usize {
         self.0.with(BTreeSet::len)
     }
 
-    /// Chooses none.
+    /// Clears the selection.
     pub fn clear(self) {
         let _ = self.0.try_update(BTreeSet::clear);
     }
 
-    /// Drops what is not among `there` any more: what is gone from the list must not be acted upon unseen.
+    /// Removes all ids that are not in `there`: a row that left the list must not be acted on unseen.
     pub fn retain(self, there: &BTreeSet<String>) {
         if self.0.with_untracked(|chosen| !chosen.is_subset(there)) {
             self.0.update(|chosen| chosen.retain(|id| there.contains(id)));
         }
     }
 
-    /// Them.
+    /// Returns the selected ids.
     pub fn ids<T: FromStr>(self) -> Vec<T> {
         self.0.with_untracked(|chosen| chosen.iter().filter_map(|id| id.parse().ok()).collect())
     }
 }
 
-/// The box before a row.
+/// The checkbox of a row.
 #[component]
 pub fn RowCheckbox(
     chosen: RowSelection,
     /// The row's id.
     id: String,
-    /// What the row is, for those who cannot see it.
+    /// The row's description, part of the accessible name.
     name: String,
 ) -> impl IntoView {
     let value = id.clone();
@@ -79,7 +79,7 @@ pub fn RowCheckbox(
                 type="checkbox"
                 name="ids[]"
                 value=value
-                aria-label=format!("Choose {name}")
+                aria-label=format!("Select {name}")
                 prop:checked=move || chosen.0.with(|chosen| chosen.contains(&read))
                 on:change=choose
             />
@@ -87,14 +87,14 @@ pub fn RowCheckbox(
     }
 }
 
-/// The box that chooses every row of the page.
+/// The checkbox that selects every row of the page.
 #[component]
 pub fn SelectAllCheckbox(
     chosen: RowSelection,
-    /// The ids of all rows that can be chosen.
+    /// The ids of all rows that can be selected.
     #[prop(into)]
     ids: Signal<BTreeSet<String>>,
-    /// Whether there is no room for its words.
+    /// True to hide the label from all but screen readers.
     #[prop(optional)]
     is_bare: bool,
 ) -> impl IntoView {
@@ -105,12 +105,12 @@ pub fn SelectAllCheckbox(
     view! {
         <label class="check needs-js">
             <input type="checkbox" prop:checked=is_all on:change=choose/>
-            <span class=if is_bare { "sr-only" } else { "muted" }>"Choose all on this page"</span>
+            <span class=if is_bare { "sr-only" } else { "muted" }>"Select all on this page"</span>
         </label>
     }
 }
 
-/// What was found wrong by a dialog's last try.
+/// Returns the errors of the last try that do not belong to the note field.
 fn whole_of(wrong: RwSignal<Vec<FieldError>>) -> Signal<Vec<(String, String)>> {
     Signal::derive(move || {
         let whole = wrong.get().into_iter().filter(|error| error.field != "note");
@@ -118,26 +118,26 @@ fn whole_of(wrong: RwSignal<Vec<FieldError>>) -> Signal<Vec<(String, String)>> {
     })
 }
 
-/// A dialog that asks before it does something to several things, with room for a few words. It stays open while what was
-/// asked is refused, with the reason.
+/// A dialog that asks for confirmation of an action on several rows, with an optional note. It stays open and shows the
+/// reason when the action is refused.
 #[component]
 pub fn NoteDialog<F, Fut>(
-    /// Whether it is open.
+    /// True while the dialog is open.
     open: RwSignal<bool>,
-    /// The beginning of its ids, unique on the page.
+    /// The prefix of its ids, unique on the page.
     prefix: &'static str,
-    /// What is asked, with the number: "Retry 3 failures?".
+    /// The question with the number of rows: "Retry 3 failures?".
     #[prop(into)]
     title: Signal<String>,
-    /// What will happen.
+    /// The effect of the action.
     consequence: &'static str,
-    /// What the words are.
+    /// The label of the note field.
     label: &'static str,
-    /// The most characters of them.
+    /// The maximum length of the note, in characters.
     most: &'static str,
-    /// What the button does.
+    /// The label of the confirming button.
     verb: &'static str,
-    /// Does it, and answers what to say about it.
+    /// Runs the action with the note and returns the message for the toast.
     run: F,
 ) -> impl IntoView
 where
@@ -208,10 +208,10 @@ where
 pub fn OpenDialogButton(
     open: RwSignal<bool>,
     icon: &'static str,
-    /// What it says.
+    /// The label.
     #[prop(into)]
     words: Signal<String>,
-    /// Whether there is nothing to do it to.
+    /// True while there is nothing to act on.
     #[prop(into)]
     is_idle: Signal<bool>,
 ) -> impl IntoView {

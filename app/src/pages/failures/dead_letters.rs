@@ -1,4 +1,4 @@
-//! Messages that nobody could read, or that belong to no occurrence we know.
+//! Dead letters: messages that cannot be read or that belong to no known occurrence.
 
 use std::collections::BTreeSet;
 
@@ -32,16 +32,16 @@ use crate::{
     live::{ThrottledRefresh, throttled_refresh},
 };
 
-/// How many one page shows; each comes with the beginning of its body.
+/// The number of dead letters on one page; each comes with the beginning of its body.
 pub(super) const DEAD_LETTERS_PER_PAGE: u32 = 25;
 
-/// The list.
+/// The list of dead letters with its filter and actions.
 #[component]
 pub fn DeadLetterList(filter: DeadLetterFilter, page: ListPage<DeadLetterRow>, flash: FlashView) -> impl IntoView {
     let shown = RwSignal::new(page);
-    let asked = filter.clone();
+    let request = filter.clone();
     let refresh =
-        throttled_refresh(REFRESH_INTERVAL, move || list_dead_letters(asked.clone()), move |read| shown.set(read));
+        throttled_refresh(REFRESH_INTERVAL, move || list_dead_letters(request.clone()), move |read| shown.set(read));
     keep_current(&refresh);
     let chosen = RowSelection::new();
     let open_ids = Memo::new(move |_| {
@@ -74,7 +74,7 @@ pub fn DeadLetterList(filter: DeadLetterFilter, page: ListPage<DeadLetterRow>, f
         }
     });
     let list = view! {
-        <div hidden=move || !is_empty.get()>{nothing(filter.resolved)}</div>
+        <div hidden=move || !is_empty.get()>{empty_state(filter.resolved)}</div>
         {choose_all}
         <ul class="stack" id="dead-letters" hidden=move || is_empty.get()>
             <For each=rows key=|row| (row.id, row.resolved_at, row.copies) children=row/>
@@ -88,7 +88,7 @@ pub fn DeadLetterList(filter: DeadLetterFilter, page: ListPage<DeadLetterRow>, f
     view! {
         <div class="stack">
             <p class="muted">
-                "Messages in the dead letter queue that belong to no occurrence: nobody could read them, or what they are about does not exist."
+                "Messages from the dead letter queue that no worker or server could read, or that belong to no known occurrence."
             </p>
             <ErrorSummary errors=whole/>
             <div class="filterbar">
@@ -111,12 +111,12 @@ fn address_of(resolved: Option<bool>, before: Option<String>) -> String {
     format!("/failed?tab=dead-letters{state}{before}")
 }
 
-fn nothing(resolved: Option<bool>) -> impl IntoView {
+fn empty_state(resolved: Option<bool>) -> impl IntoView {
     let (title, text) = match resolved {
-        Some(true) => ("None is resolved", "A dead letter that somebody has resolved stays here until its time is up."),
+        Some(true) => ("No resolved dead letters", "Resolved dead letters are listed here until their retention ends."),
         _ => (
-            "No dead letter",
-            "A message that no worker and no server can make anything of is kept here. There is none.",
+            "No dead letters",
+            "Messages that cannot be read or assigned to an occurrence are kept here for inspection.",
         ),
     };
     view! { <EmptyState icon="archive-x" title text/> }
@@ -127,14 +127,14 @@ fn dead_letter_card(row: DeadLetterRow, chosen: Option<RowSelection>) -> impl In
     let is_open = row.resolved_at.is_none();
     let name = format!("the dead letter of {}", crate::format::utc(row.received_at));
     let choose = chosen.filter(|_| is_open).map(|chosen| view! { <RowCheckbox chosen id=id.clone() name/> });
-    let copies = (row.copies > 1).then(|| {
-        let others = plural(i64::from(row.copies - 1), "time");
+    let duplicates = (row.copies > 1).then(|| {
+        let others = plural(i64::from(row.copies - 1), "more time");
         view! {
-            <dt>"Copies"</dt>
-            <dd>{format!("The same came {others} more.")}</dd>
+            <dt>"Duplicates"</dt>
+            <dd>{format!("Received {others}.")}</dd>
         }
     });
-    let settled = row.resolved_at.map(|at| {
+    let resolved = row.resolved_at.map(|at| {
         let by = row.resolved_by.clone().map(|who| format!(" by {who}"));
         let note = row.resolution_note.clone().map(|note| format!(": {note}"));
         view! {
@@ -157,9 +157,9 @@ fn dead_letter_card(row: DeadLetterRow, chosen: Option<RowSelection>) -> impl In
         }
     });
     let is_cut = i64::try_from(row.body.len()).unwrap_or(i64::MAX) < row.body_bytes;
-    let summary = if is_cut { "Its beginning" } else { "Its content" };
+    let summary = if is_cut { "Message body (beginning)" } else { "Message body" };
     let body = if row.body.is_empty() {
-        view! { <p class="muted">"It is empty."</p> }.into_any()
+        view! { <p class="muted">"The message body is empty."</p> }.into_any()
     } else {
         view! {
             <details>
@@ -176,14 +176,14 @@ fn dead_letter_card(row: DeadLetterRow, chosen: Option<RowSelection>) -> impl In
                 <h2 class="card-title grow">{capitalized(&escape_unprintable(&row.reason))}</h2>
             </div>
             <dl class="kv">
-                <dt>"Came"</dt>
+                <dt>"Received"</dt>
                 <dd><Time at=row.received_at/></dd>
-                <dt>"From"</dt>
+                <dt>"Source"</dt>
                 <dd><code class="mono">{escape_unprintable(&row.source)}</code></dd>
                 <dt>"Size"</dt>
                 <dd>{byte_size(row.body_bytes)}</dd>
-                {copies}
-                {settled}
+                {duplicates}
+                {resolved}
             </dl>
             {body}
             {headers}
@@ -191,7 +191,7 @@ fn dead_letter_card(row: DeadLetterRow, chosen: Option<RowSelection>) -> impl In
     }
 }
 
-/// The form around the list, and the button that settles what is chosen in it.
+/// The form around the list, with the button that resolves the selected dead letters.
 #[component]
 fn ResolveDeadLettersForm(
     chosen: RowSelection,
@@ -205,7 +205,7 @@ fn ResolveDeadLettersForm(
     let number = move || i64::try_from(chosen.count()).unwrap_or(i64::MAX);
     let words = Signal::derive(move || match number() {
         0 => "Resolve…".to_owned(),
-        n => format!("Resolve {} chosen…", count(n)),
+        n => format!("Resolve {} selected…", count(n)),
     });
     let title = Signal::derive(move || format!("Resolve {}?", plural(number(), "dead letter")));
     let run = move |note: String| {
@@ -224,7 +224,7 @@ fn ResolveDeadLettersForm(
     let plain = has_open.then(|| {
         view! {
             <fieldset class="form-section hide-js">
-                <legend>"Resolve those chosen above"</legend>
+                <legend>"Resolve the selected dead letters"</legend>
                 <input type="hidden" name="back" value=here/>
                 <FormField id="plain-note" label="Note" hint=RESOLUTION_NOTE_HINT optional=true error>
                     <input
@@ -259,7 +259,7 @@ fn ResolveDeadLettersForm(
             open
             prefix="resolve"
             title
-            consequence="They count as settled and leave the list of open ones. The messages themselves are not sent again."
+            consequence="The dead letters are marked as resolved and leave the list of open ones. The messages are not sent again."
             label="Note"
             most="2000"
             verb="Resolve"
@@ -268,4 +268,5 @@ fn ResolveDeadLettersForm(
     }
 }
 
-const RESOLUTION_NOTE_HINT: &str = "What was done about it, for whoever looks later.";
+/// The hint of the note field.
+const RESOLUTION_NOTE_HINT: &str = "What was done about the message; at most 2,000 characters.";

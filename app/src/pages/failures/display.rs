@@ -1,11 +1,11 @@
-//! Causes in words, and texts of strangers made fit to be looked at.
+//! Labels of causes, and safe display of untrusted text.
 
 use leptos::prelude::*;
 use milvaion_api::failures::FailureCause;
 
 use crate::components::icon::Icon;
 
-/// The word for a cause.
+/// Returns the label of a cause.
 #[must_use]
 pub const fn cause_label(cause: FailureCause) -> &'static str {
     match cause {
@@ -14,26 +14,28 @@ pub const fn cause_label(cause: FailureCause) -> &'static str {
         FailureCause::Exhausted => "Attempts used up",
         FailureCause::TimedOut => "Timed out",
         FailureCause::Rejected => "Rejected",
-        FailureCause::Poison => "Ended its worker",
+        FailureCause::Poison => "Crashed its worker",
         FailureCause::Lost => "Worker lost",
     }
 }
 
-/// What a cause means, in a sentence.
+/// Returns a sentence that explains a cause.
 #[must_use]
 pub const fn cause_description(cause: FailureCause) -> &'static str {
     match cause {
         FailureCause::Failed => "Its only attempt failed.",
-        FailureCause::Permanent => "The job said that trying again is of no use.",
-        FailureCause::Exhausted => "Every attempt it had has failed.",
-        FailureCause::TimedOut => "Its time was up.",
-        FailureCause::Rejected => "No worker could make anything of its message.",
-        FailureCause::Poison => "Its runs ended their worker's process again and again.",
-        FailureCause::Lost => "Its worker fell silent, and the job is not to be run again by itself then.",
+        FailureCause::Permanent => "The job reported an error that a retry cannot fix.",
+        FailureCause::Exhausted => "All of its attempts failed.",
+        FailureCause::TimedOut => "It exceeded its timeout.",
+        FailureCause::Rejected => "No worker could read its message.",
+        FailureCause::Poison => "It crashed its worker process repeatedly.",
+        FailureCause::Lost => {
+            "Its worker stopped sending heartbeats, and the job's policy is not to run a lost run again."
+        }
     }
 }
 
-/// A cause as icon and word.
+/// Shows a cause as icon and label.
 #[component]
 pub fn CauseBadge(cause: FailureCause) -> impl IntoView {
     let (status, icon) = match cause {
@@ -50,8 +52,8 @@ pub fn CauseBadge(cause: FailureCause) -> impl IntoView {
     }
 }
 
-/// Text that came from nobody knows where: what would be invisible, or would turn the rest of the line around, is shown
-/// by its number.
+/// Escapes the characters of untrusted text that are invisible or that change the direction of the rest of the line.
+/// They are shown as their code points.
 #[must_use]
 pub fn escape_unprintable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -71,7 +73,7 @@ pub fn escape_unprintable(text: &str) -> String {
     out
 }
 
-/// A number of bytes: `812 bytes`, `3.4 KiB`.
+/// Formats a number of bytes: `812 bytes`, `3.4 KiB`.
 #[must_use]
 pub fn byte_size(bytes: i64) -> String {
     let of = |unit: i64, name: &str| {
@@ -90,13 +92,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_seen_is_shown() {
+    fn unprintable_characters_are_escaped() {
         assert_eq!(escape_unprintable("a\u{0}\u{1b}[31m\tb\nc\u{7f}"), "a\\x00\\x1b[31m\tb\nc\\x7f");
         assert_eq!(escape_unprintable("safe\u{202e}gpj.exe\u{200b}ä"), "safe\\u{202e}gpj.exe\\u{200b}ä");
     }
 
     #[test]
-    fn sizes_are_told_in_the_unit_that_fits() {
+    fn byte_sizes_use_the_largest_fitting_unit() {
         assert_eq!(
             [0, 1, 1_023, 1_024, 3_500, 100_000, 5_000_000].map(byte_size),
             ["0 bytes", "1 byte", "1,023 bytes", "1.0 KiB", "3.4 KiB", "97.6 KiB", "4.7 MiB"]

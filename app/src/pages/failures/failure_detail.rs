@@ -1,4 +1,4 @@
-//! One failure: what is known of it, and the two ways to settle it.
+//! One failure: its details, and forms that retry or resolve it.
 
 use leptos::{ev, html, prelude::*, server_fn::ServerFn, task::spawn_local};
 use leptos_meta::Title;
@@ -33,7 +33,7 @@ use crate::{
     live::{ThrottledRefresh, throttled_refresh},
 };
 
-/// The page.
+/// `/failed/:occurrence`.
 #[component]
 pub fn FailureDetail(failure: FailureRow, flash: FlashView) -> impl IntoView {
     let id = failure.occurrence_id;
@@ -50,7 +50,7 @@ pub fn FailureDetail(failure: FailureRow, flash: FlashView) -> impl IntoView {
     let whole: Vec<_> = flash.error.iter().map(|text| (String::new(), text.clone())).collect();
     let steps = vec![
         ("/failed".to_owned(), "Failures".to_owned()),
-        (format!("/failed/{fingerprint}"), "Of this cause".to_owned()),
+        (format!("/failed/{fingerprint}"), "Same cause".to_owned()),
     ];
     let below = if may(Permission::SettleFailures) {
         let (retry, resolve) = match flash.typed("form").as_str() {
@@ -71,7 +71,7 @@ pub fn FailureDetail(failure: FailureRow, flash: FlashView) -> impl IntoView {
         <PageHeader title=name.clone()>
             <a class="btn" href=format!("/occurrences/{id}")>
                 <Icon name="list-checks"/>
-                "Occurrence and log"
+                "View occurrence and log"
             </a>
         </PageHeader>
         <ErrorSummary errors=whole/>
@@ -88,12 +88,12 @@ fn FailureFacts(data: RwSignal<FailureRow>) -> impl IntoView {
     let first = data.get_untracked();
     let id = first.occurrence_id.to_string();
     let state = move || view! { <FailureStateBadge row=data.get()/> };
-    let settled = move || {
+    let resolved = move || {
         data.with(|data| {
             let at = data.resolved_at?;
             let by = data.resolved_by.clone().map(|who| format!(" by {who}"));
             Some(view! {
-                <dt>"Settled"</dt>
+                <dt>"Resolved"</dt>
                 <dd><Time at=at/>{by}</dd>
             })
         })
@@ -108,11 +108,11 @@ fn FailureFacts(data: RwSignal<FailureRow>) -> impl IntoView {
     };
     view! {
         <section class="card" aria-labelledby="facts">
-            <h2 class="card-title" id="facts">"What happened"</h2>
+            <h2 class="card-title" id="facts">"Details"</h2>
             <dl class="kv">
                 <dt>"State"</dt>
                 <dd id="failure-state">{state}</dd>
-                {settled}
+                {resolved}
                 {note}
                 <dt>"Cause"</dt>
                 <dd class="cluster">
@@ -128,7 +128,7 @@ fn FailureFacts(data: RwSignal<FailureRow>) -> impl IntoView {
                     <a href=format!("/jobs/{}", first.job_id)>{first.job_name}</a>
                     <span class="muted">{format!(" version {}", first.job_version)}</span>
                 </dd>
-                <dt>"Runs"</dt>
+                <dt>"Job type"</dt>
                 <dd class="mono">{format!("{}/{}", first.worker_id, first.job_type)}</dd>
                 <dt>"Occurrence"</dt>
                 <dd class="cluster">
@@ -148,19 +148,19 @@ fn text_block(id: &'static str, title: &'static str, text: String) -> impl IntoV
                 <h2 id=heading.clone()>{title}</h2>
                 <CopyButton text=text.clone() what=title.to_lowercase()/>
             </div>
-            <pre class="code wrap" tabindex="0" role="region" aria-label=format!("{title}, the whole text")>{text}</pre>
+            <pre class="code wrap" tabindex="0" role="region" aria-label=format!("Full {}", title.to_lowercase())>{text}</pre>
         </section>
     }
 }
 
-/// Runs it again, with the input that failed or another.
+/// Retries the failure, with the same or an edited input.
 #[component]
 fn RetryForm(
     id: OccurrenceId,
-    /// The input that failed.
+    /// The input of the failed run.
     input: String,
     is_retried: Memo<bool>,
-    /// What a plain form left.
+    /// The input and errors that a plain form left behind.
     flash: FlashView,
 ) -> impl IntoView {
     let toasts = toasts();
@@ -210,21 +210,21 @@ fn RetryForm(
             view! {
                 <label class="check">
                     <input type="checkbox" name="force" value="true" node_ref=force/>
-                    <span>"Retry it once more, although it was retried before"</span>
+                    <span>"Retry again, although this failure was already retried"</span>
                 </label>
             }
         })
     };
     view! {
         <section class="card" aria-labelledby="retry-title">
-            <h2 class="card-title" id="retry-title">"Run it again"</h2>
+            <h2 class="card-title" id="retry-title">"Retry this failure"</h2>
             <form method="post" action=RetryFailure::PATH class="stack" on:submit=run>
                 <ErrorSummary errors=whole/>
                 <input type="hidden" name="id" value=id.to_string()/>
                 <FormField
                     id="retry-input"
                     label="Input as JSON"
-                    hint="The input that failed. Change it to run this once with another one; the job itself stays as it is."
+                    hint="The input of the failed run. A change applies to this retry only; the job keeps its own input."
                     error=input_error
                 >
                     <textarea
@@ -240,7 +240,7 @@ fn RetryForm(
                         inner_html=textarea_html(&text)
                     ></textarea>
                 </FormField>
-                <FormField id="retry-note" label="Reason" hint="Kept with the failure and the new occurrence." optional=true error=note_error>
+                <FormField id="retry-note" label="Reason" hint="Stored with the failure and the new occurrence; at most 500 characters." optional=true error=note_error>
                     <input
                         type="text"
                         id="retry-note"
@@ -265,7 +265,7 @@ fn RetryForm(
     }
 }
 
-/// Settles it without running anything.
+/// Marks the failure as resolved without running anything.
 #[component]
 fn ResolveForm(id: OccurrenceId, is_open: Memo<bool>, flash: FlashView, refresh: ThrottledRefresh) -> impl IntoView {
     let toasts = toasts();
@@ -295,12 +295,12 @@ fn ResolveForm(id: OccurrenceId, is_open: Memo<bool>, flash: FlashView, refresh:
     };
     view! {
         <section class="card" aria-labelledby="resolve-title" hidden=move || !is_open.get()>
-            <h2 class="card-title" id="resolve-title">"Resolve it"</h2>
-            <p class="muted">"It counts as settled and leaves the list of open ones. Nothing runs again."</p>
+            <h2 class="card-title" id="resolve-title">"Resolve this failure"</h2>
+            <p class="muted">"The failure is marked as resolved and leaves the list of open failures. Nothing is run again."</p>
             <form method="post" action=ResolveFailures::PATH class="stack" on:submit=resolve>
                 <input type="hidden" name="ids[]" value=id.to_string()/>
                 <input type="hidden" name="back" value=format!("/failed/{id}")/>
-                <FormField id="resolve-note" label="Note" hint="What was done about it, for whoever looks later." optional=true error>
+                <FormField id="resolve-note" label="Note" hint="What was done about the failure; at most 2,000 characters." optional=true error>
                     <input
                         type="text"
                         id="resolve-note"

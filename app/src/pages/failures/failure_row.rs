@@ -1,4 +1,4 @@
-//! A failure as a line, and what became of it.
+//! A failure as a row of a table, and the badge of its state.
 
 use leptos::prelude::*;
 use milvaion_api::failures::FailureRow;
@@ -12,17 +12,17 @@ use crate::{
     format::clip,
 };
 
-/// How much of an exception's first line a row has room for.
+/// The maximum length of an exception's first line in a row, in characters.
 const NOTE_MAX_CHARS: usize = 200;
 
-/// A failure in the list of its cause, with a box before it when it can be chosen.
+/// Draws a failure in the list of its cause. With a selection, an open failure gets a checkbox.
 pub(super) fn failure_row(row: FailureRow, chosen: Option<RowSelection>) -> impl IntoView {
     let id = row.occurrence_id.to_string();
     let is_open = row.resolved_at.is_none();
     let name = format!("the failure of {} at {}", row.job_name, crate::format::utc(row.failed_at));
     let choose = chosen.map(|chosen| {
         let choose = is_open.then(|| view! { <RowCheckbox chosen id=id.clone() name/> });
-        view! { <td class="col-narrow" data-label=is_open.then_some("Choose")>{choose}</td> }
+        view! { <td class="col-narrow" data-label=is_open.then_some("Select")>{choose}</td> }
     });
     let note = row.exception.as_deref().map(|text| clip(text, NOTE_MAX_CHARS));
     view! {
@@ -40,10 +40,10 @@ pub(super) fn failure_row(row: FailureRow, chosen: Option<RowSelection>) -> impl
     }
 }
 
-/// Whether a failure is open, or what became of it.
+/// Shows the state of a failure: open, retried or resolved.
 #[component]
 pub fn FailureStateBadge(
-    /// Which.
+    /// The failure.
     row: FailureRow,
 ) -> impl IntoView {
     let Some(_) = row.resolved_at else {
@@ -54,7 +54,7 @@ pub fn FailureStateBadge(
         Some(made) => view! {
             <span class="cluster">
                 <span class="badge" data-status="retrying"><Icon name="rotate-cw"/><span>"Retried"</span></span>
-                <a href=format!("/occurrences/{made}")>"as this occurrence"</a>
+                <a href=format!("/occurrences/{made}")>"as a new run"</a>
             </span>
         }
         .into_any(),

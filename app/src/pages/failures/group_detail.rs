@@ -1,4 +1,4 @@
-//! All failures of one cause: some or all of them are run again or resolved at once.
+//! All failures of one cause, with bulk actions that retry or resolve some or all of them.
 
 use std::collections::BTreeSet;
 
@@ -35,10 +35,10 @@ use crate::{
     live::{ThrottledRefresh, throttled_refresh},
 };
 
-/// How much of an exception's first line stands as the page's heading.
+/// The maximum length of the exception's first line in the heading, in characters.
 const HEADING_MAX_CHARS: usize = 120;
 
-/// The page.
+/// `/failed/:fingerprint`.
 #[component]
 pub fn FailureGroupDetail(
     group: FailureGroup,
@@ -50,10 +50,10 @@ pub fn FailureGroupDetail(
     let path = format!("/failed/{}", group.fingerprint);
     let group = RwSignal::new(group);
     let shown = RwSignal::new(page);
-    let asked = filter.clone();
+    let request = filter.clone();
     let refresh = throttled_refresh(
         REFRESH_INTERVAL,
-        move || load_group(asked.clone()),
+        move || load_group(request.clone()),
         move |(read_group, read)| {
             group.set(read_group);
             shown.set(read);
@@ -98,7 +98,7 @@ pub fn FailureGroupDetail(
     }
 }
 
-/// How many there are, since when, and of which jobs.
+/// Shows the count of failures, the time range and the jobs of the group.
 #[component]
 fn FailureGroupSummary(group: RwSignal<FailureGroup>) -> impl IntoView {
     let cause = group.with_untracked(|group| group.cause);
@@ -110,9 +110,9 @@ fn FailureGroupSummary(group: RwSignal<FailureGroup>) -> impl IntoView {
     let numbers =
         move || group.with(|group| format!("{} open of {}", count(group.open), plural(group.count, "failure")));
     view! {
-        <section class="card" aria-label="What they have in common">
+        <section class="card" aria-label="Common details">
             <dl class="kv">
-                <dt>"How many"</dt>
+                <dt>"Count"</dt>
                 <dd id="failure-count">{numbers}</dd>
                 <dt>"Job"</dt>
                 <dd>
@@ -124,22 +124,22 @@ fn FailureGroupSummary(group: RwSignal<FailureGroup>) -> impl IntoView {
                     <CauseBadge cause/>
                     <span class="muted">{cause_description(cause)}</span>
                 </dd>
-                <dt>"First"</dt>
+                <dt>"First seen"</dt>
                 <dd><Time at=Signal::derive(move || group.with(|group| group.first_at))/></dd>
-                <dt>"Last"</dt>
+                <dt>"Last seen"</dt>
                 <dd><Time at=Signal::derive(move || group.with(|group| group.last_at))/></dd>
             </dl>
         </section>
     }
 }
 
-/// The failures, with a box before each that is open.
+/// The table of failures, with a checkbox for each open one.
 #[component]
 fn FailureTable(
     group: RwSignal<FailureGroup>,
     filter: FailureFilter,
     shown: RwSignal<ListPage<FailureRow>>,
-    /// The address of this page.
+    /// The address of this page, to which a plain form returns.
     here: StoredValue<String>,
     flash: FlashView,
     refresh: ThrottledRefresh,
@@ -168,7 +168,7 @@ fn FailureTable(
                             .then(|| {
                                 view! {
                                     <th scope="col" class="col-narrow">
-                                        <span class="sr-only hide-js">"Choose"</span>
+                                        <span class="sr-only hide-js">"Select"</span>
                                         <SelectAllCheckbox chosen ids=open_ids is_bare=true/>
                                     </th>
                                 }
@@ -190,30 +190,30 @@ fn FailureTable(
             </table>
         </div>
     };
-    let nothing = view! {
+    let empty = view! {
         <div hidden=move || !is_empty.get()>
             <EmptyState
                 icon="circle-check"
-                title="None here"
-                text="No failure of this cause is in this state. A new one appears here by itself."
+                title="No failures here"
+                text="No failure of this cause is in this state. New ones appear here automatically."
             />
         </div>
     };
     if !may_settle {
-        return view! { {nothing} {table} }.into_any();
+        return view! { {empty} {table} }.into_any();
     }
     view! {
-        {nothing}
+        {empty}
         <BulkSettleForm chosen open filter here=here.get_value() flash refresh>{table}</BulkSettleForm>
     }
     .into_any()
 }
 
-/// The form around the list, and the buttons that settle what is chosen in it.
+/// The form around the table, with the buttons that retry or resolve failures.
 #[component]
 fn BulkSettleForm(
     chosen: RowSelection,
-    /// How many of this cause are open.
+    /// The number of open failures of this cause.
     open: Memo<i64>,
     filter: FailureFilter,
     here: String,
@@ -223,8 +223,8 @@ fn BulkSettleForm(
 ) -> impl IntoView {
     let all = FailureFilter { fingerprint: filter.fingerprint, job_id: filter.job_id, ..FailureFilter::default() };
     let most = i64::try_from(MAX_FAILURE_SELECTION).unwrap_or(i64::MAX);
-    // What is meant: the chosen ones, or, while none is chosen, every open one.
-    let meant = move || match chosen.count() {
+    // The number of failures an action affects: the selected ones, or all open ones while none is selected.
+    let affected = move || match chosen.count() {
         0 => open.get().min(most),
         n => i64::try_from(n).unwrap_or(i64::MAX),
     };
@@ -232,24 +232,24 @@ fn BulkSettleForm(
         Signal::derive(move || match (chosen.count(), open.get()) {
             (0, 0) => format!("{verb}…"),
             (0, n) if n > most => format!("{verb} the newest {}…", count(most)),
-            (0, 1) => format!("{verb} the open one…"),
+            (0, 1) => format!("{verb} the open failure…"),
             (0, n) => format!("{verb} all {}…", count(n)),
-            (n, _) => format!("{verb} {} chosen…", count(i64::try_from(n).unwrap_or(i64::MAX))),
+            (n, _) => format!("{verb} {} selected…", count(i64::try_from(n).unwrap_or(i64::MAX))),
         })
     };
     let title = move |verb: &'static str| {
         Signal::derive(move || {
             let scope = match (chosen.count(), open.get()) {
                 (0, n) if n > most => "the newest ",
-                (0, 2..) => "all of these ",
+                (0, 2..) => "all ",
                 _ => "",
             };
-            format!("{verb} {scope}{}?", plural(meant(), "failure"))
+            format!("{verb} {scope}{}?", plural(affected(), "failure"))
         })
     };
-    let is_idle = Signal::derive(move || meant() == 0);
+    let is_idle = Signal::derive(move || affected() == 0);
     let (retries, resolves) = (RwSignal::new(false), RwSignal::new(false));
-    let asked = StoredValue::new(all.clone());
+    let all_open = StoredValue::new(all.clone());
     let done = {
         move |refresh: &ThrottledRefresh| {
             chosen.clear();
@@ -263,7 +263,8 @@ fn BulkSettleForm(
             let refresh = refresh.clone();
             let ids = chosen.ids();
             async move {
-                let call = retry_failures(ids.clone(), ids.is_empty(), asked.get_value(), seen(), note, String::new());
+                let call =
+                    retry_failures(ids.clone(), ids.is_empty(), all_open.get_value(), seen(), note, String::new());
                 let answer = call.await;
                 done(&refresh);
                 answer.map(|retried| retry_notice(&retried))
@@ -274,7 +275,7 @@ fn BulkSettleForm(
         let refresh = refresh.clone();
         let ids = chosen.ids();
         async move {
-            let call = resolve_failures(ids.clone(), ids.is_empty(), asked.get_value(), seen(), note, String::new());
+            let call = resolve_failures(ids.clone(), ids.is_empty(), all_open.get_value(), seen(), note, String::new());
             let answer = call.await;
             done(&refresh);
             answer.map(|resolved| resolve_notice(&resolved))
@@ -294,7 +295,7 @@ fn BulkSettleForm(
             open=retries
             prefix="retry"
             title=title("Retry")
-            consequence="Each runs once more, as a new occurrence of its job, with the input it failed with and by the job's present definition. One that was retried before is left alone."
+            consequence="Each failure is run again as a new occurrence, with its original input and the job's current definition. A failure that was already retried is skipped."
             label="Reason"
             most="500"
             verb="Retry"
@@ -304,7 +305,7 @@ fn BulkSettleForm(
             open=resolves
             prefix="resolve"
             title=title("Resolve")
-            consequence="They count as settled and leave the list of open ones. Nothing runs again."
+            consequence="The failures are marked as resolved and leave the list of open failures. Nothing is run again."
             label="Note"
             most="2000"
             verb="Resolve"
@@ -313,7 +314,7 @@ fn BulkSettleForm(
     }
 }
 
-/// The end of the form, for readers without a script: which ones are meant, a few words, and what is to be done.
+/// The last part of the form, for readers without scripts: the scope, a note and the buttons.
 #[component]
 fn PlainSettleFields(all: FailureFilter, open: Memo<i64>, here: String, flash: FlashView) -> impl IntoView {
     let typed = flash.typed("note");
@@ -332,19 +333,19 @@ fn PlainSettleFields(all: FailureFilter, open: Memo<i64>, here: String, flash: F
     (seen > 0).then(|| {
         view! {
             <fieldset class="form-section hide-js">
-                <legend>"Settle failures"</legend>
+                <legend>"Retry or resolve failures"</legend>
                 {hidden}
                 <div class="radio-cards">
                     <label class="radio-card">
                         <input type="radio" name="all" value="false" checked/>
-                        <span>"Those chosen above"</span>
+                        <span>"Selected failures"</span>
                     </label>
                     <label class="radio-card">
                         <input type="radio" name="all" value="true"/>
                         <span>{format!("All {} of this cause", plural(seen, "open failure"))}</span>
                     </label>
                 </div>
-                <FormField id="plain-note" label="Note" hint="Kept with the failure. For a retry at most 500 characters." optional=true error>
+                <FormField id="plain-note" label="Note" hint="Stored with the failure; at most 2,000 characters, for a retry at most 500." optional=true error>
                     <input
                         type="text"
                         id="plain-note"

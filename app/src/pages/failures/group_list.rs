@@ -1,4 +1,4 @@
-//! Failures by cause: what most of them have in common is what there is to repair.
+//! The list of failures by cause. A cause that many failures share is a problem to repair once.
 
 use leptos::{ev, html, prelude::*};
 use leptos_router::{NavigateOptions, hooks::use_navigate};
@@ -19,23 +19,23 @@ use crate::{
     live::throttled_refresh,
 };
 
-/// How much of an exception's first line a row has room for.
+/// The maximum length of an exception's first line in a row, in characters.
 const NOTE_MAX_CHARS: usize = 160;
-/// How many failures the server counts at most.
+/// The maximum number of failures that the server counts.
 const COUNTED_FAILURES_LIMIT: i64 = 20_000;
 
-/// The list.
+/// The list of causes with its filters.
 #[component]
 pub fn FailureGroupList(filter: FailureFilter, page: ListPage<FailureGroup>) -> impl IntoView {
     let shown = RwSignal::new(page);
-    let asked = filter.clone();
+    let request = filter.clone();
     let refresh =
-        throttled_refresh(REFRESH_INTERVAL, move || failure_groups(asked.clone()), move |read| shown.set(read));
+        throttled_refresh(REFRESH_INTERVAL, move || failure_groups(request.clone()), move |read| shown.set(read));
     keep_current(&refresh);
 
     let is_empty = Memo::new(move |_| shown.with(|page| page.rows.is_empty()));
     let rows = move || shown.with(|page| page.rows.clone());
-    // A link to a cause keeps what the reader has narrowed the list to, but for what a cause has only one of.
+    // A link to a cause keeps the filter, except for the cause and the text, which a group has only one of.
     let below = FailureFilter { cause: None, text: None, after: None, ..filter.clone() };
     let row = move |group: FailureGroup| group_row(group, &below);
     let next = {
@@ -51,25 +51,25 @@ pub fn FailureGroupList(filter: FailureFilter, page: ListPage<FailureGroup>) -> 
         move || shown.with(|page| page.rows.iter().map(|group| group.count).sum::<i64>() >= COUNTED_FAILURES_LIMIT);
     let total = move || {
         let causes = shown.with(|page| i64::try_from(page.rows.len()).unwrap_or(i64::MAX));
-        let more = if is_bounded() { ", counted are the newest 20,000 failures" } else { "" };
+        let more = if is_bounded() { ", counted over the newest 20,000 failures" } else { "" };
         format!("{}{more}", plural(causes, "cause"))
     };
-    let empty = nothing(&filter);
+    let empty = empty_state(&filter);
     view! {
         <div class="stack">
             <FailureFilterBar filter/>
             <div hidden=move || !is_empty.get()>{empty}</div>
             <div class="table-wrap" hidden=move || is_empty.get()>
                 <table class="table table-cards" id="failure-groups">
-                    <caption class="sr-only">"Failures by cause, most numerous first"</caption>
+                    <caption class="sr-only">"Failures by cause, highest count first"</caption>
                     <thead>
                         <tr>
                             <th scope="col">"Failure"</th>
                             <th scope="col">"Job"</th>
                             <th scope="col">"Cause"</th>
-                            <th scope="col" class="num">"How many"</th>
-                            <th scope="col">"First"</th>
-                            <th scope="col">"Last"</th>
+                            <th scope="col" class="num">"Count"</th>
+                            <th scope="col">"First seen"</th>
+                            <th scope="col">"Last seen"</th>
                         </tr>
                     </thead>
                     <tbody>
@@ -100,14 +100,14 @@ fn group_row(group: FailureGroup, below: &FailureFilter) -> impl IntoView + use<
                 {others}
             </td>
             <td data-label="Cause"><CauseBadge cause=group.cause/></td>
-            <td data-label="How many" class="num">{count(group.count)}</td>
-            <td data-label="First"><Time at=group.first_at relative=true/></td>
-            <td data-label="Last"><Time at=group.last_at relative=true/></td>
+            <td data-label="Count" class="num">{count(group.count)}</td>
+            <td data-label="First seen"><Time at=group.first_at relative=true/></td>
+            <td data-label="Last seen"><Time at=group.last_at relative=true/></td>
         </tr>
     }
 }
 
-/// Words, cause, state and job.
+/// The filters: search text, cause, state and job.
 #[component]
 fn FailureFilterBar(filter: FailureFilter) -> impl IntoView {
     let text = filter.text.clone().unwrap_or_default();
@@ -139,9 +139,9 @@ fn FailureFilterBar(filter: FailureFilter) -> impl IntoView {
         let href = url::failures_url("/failed", &FailureFilter { job_id: None, after: None, ..filter.clone() });
         view! {
             <a class="chip" href=href aria-current="true">
-                "Of one job"
+                "One job only"
                 <Icon name="x"/>
-                <span class="sr-only">", show those of all jobs"</span>
+                <span class="sr-only">", show all jobs"</span>
             </a>
         }
     });
@@ -191,17 +191,17 @@ fn FailureFilterBar(filter: FailureFilter) -> impl IntoView {
     }
 }
 
-fn nothing(filter: &FailureFilter) -> AnyView {
+fn empty_state(filter: &FailureFilter) -> AnyView {
     let is_narrow =
         filter.job_id.is_some() || filter.cause.is_some() || filter.text.is_some() || filter.after.is_some();
     if is_narrow || filter.resolved == Some(true) {
         let text = if filter.resolved == Some(false) {
-            "Only open failures are looked for. Resolved ones are under Resolved and All."
+            "Only open failures are searched. Choose Resolved or All to search the others."
         } else {
-            "Words are looked for in names of jobs and in exceptions."
+            "The search covers job names and exceptions."
         };
         view! {
-            <EmptyState icon="search" title="No failure fits" text>
+            <EmptyState icon="search" title="No failure matches" text>
                 <a class="btn" href="/failed">"Show all open failures"</a>
             </EmptyState>
         }
@@ -210,10 +210,10 @@ fn nothing(filter: &FailureFilter) -> AnyView {
         view! {
             <EmptyState
                 icon="circle-check"
-                title="Nothing is open"
-                text="What fails for good, after its last attempt, is kept here until somebody runs it again or resolves it."
+                title="No open failures"
+                text="An occurrence that fails its last attempt is kept here until it is retried or resolved."
             >
-                <a class="btn" href="/failed?state=all">"Show resolved ones too"</a>
+                <a class="btn" href="/failed?state=all">"Show resolved failures"</a>
             </EmptyState>
         }
         .into_any()

@@ -1,7 +1,7 @@
-//! What failed for good and waits for somebody to settle it, by cause; and messages nobody could read.
+//! Occurrences that used up their retries, grouped by cause, and dead letters.
 //!
-//! Two thousand failures have three causes, so the first page shows the causes. One cause has a page with its failures,
-//! and one failure a page with all that is known of it and the input to run it again with.
+//! Two thousand failures typically have three causes, so the first page lists the causes. Each cause has a page with
+//! its failures. Each failure has a page with its details and a form that retries it with the same or an edited input.
 
 pub mod bulk_actions;
 pub mod dead_letters;
@@ -40,24 +40,24 @@ use crate::{
     live::{LiveUpdates, ThrottledRefresh, is_resync, use_live_updates},
 };
 
-/// How often these pages read again at most while failures come in.
+/// The minimum time between two refreshes while failures arrive.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(700);
-/// How often they read again when nothing is heard: what somebody else settles makes no event.
+/// The time between refreshes without events: a failure that another user resolves causes no event.
 const IDLE_REFRESH_INTERVAL: Duration = Duration::from_secs(20);
 
-/// What the page at `/failed` is asked for, and what it shows.
+/// The tab shown at `/failed`, with its filter and data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum FailuresTab {
     Groups(FailureFilter, ListPage<FailureGroup>),
     DeadLetters(DeadLetterFilter, ListPage<DeadLetterRow>, FlashView),
 }
 
-/// `/failed`. What it shows is in its address: `tab`, `state`, `job`, `cause`, `q`, `after`, `before`.
+/// `/failed`. The tab and the filter are in the address: `tab`, `state`, `job`, `cause`, `q`, `after`, `before`.
 #[component]
 pub fn FailuresPage() -> impl IntoView {
     let query = use_query_map();
     let is_dead_letters = Memo::new(move |_| query.with(|query| query.get_str("tab") == Some("dead-letters")));
-    let asked = Memo::new(move |_| {
+    let request = Memo::new(move |_| {
         query.with(|query| {
             if query.get_str("tab") == Some("dead-letters") {
                 let before = query.get_str("before").and_then(|id| id.parse().ok());
@@ -72,9 +72,9 @@ pub fn FailuresPage() -> impl IntoView {
         })
     });
     let data = Resource::new_blocking(
-        move || asked.get(),
-        |asked| async move {
-            Ok::<_, AppError>(match asked {
+        move || request.get(),
+        |request| async move {
+            Ok::<_, AppError>(match request {
                 Ok(filter) => FailuresTab::Groups(filter.clone(), failure_groups(filter).await?),
                 Err(filter) => {
                     let flash = take_flash("failures".into()).await?.unwrap_or_default();
@@ -86,7 +86,7 @@ pub fn FailuresPage() -> impl IntoView {
     let current = move |dead_letters: bool| (is_dead_letters.get() == dead_letters).then_some("page");
     view! {
         <Title text=move || if is_dead_letters.get() { "Dead letters · Failures" } else { "Failures" }/>
-        <PageHeader title="Failures" sub="What failed for good and waits for somebody to settle it."/>
+        <PageHeader title="Failures" sub="Occurrences that used up their retries, kept until they are retried or resolved."/>
         <nav class="tabs" aria-label="Failures and dead letters">
             <a href="/failed" aria-current=move || current(false)>"Failures by cause"</a>
             <a href="/failed?tab=dead-letters" aria-current=move || current(true)>"Dead letters"</a>
@@ -98,28 +98,28 @@ pub fn FailuresPage() -> impl IntoView {
     }
 }
 
-/// What the page below it shows.
+/// The data of `/failed/:key`: a group of failures or one failure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum FailurePageData {
     Group(Box<FailureGroup>, FailureFilter, ListPage<FailureRow>, FlashView),
     Failure(Box<FailureRow>, FlashView),
 }
 
-/// `/failed/:key`: the key is a fingerprint, for all failures of one cause, or the id of the occurrence that failed.
+/// `/failed/:key`. The key is a fingerprint, for all failures of one cause, or the id of an occurrence that failed.
 #[component]
 pub fn FailurePage() -> impl IntoView {
     let params = use_params_map();
     let query = use_query_map();
-    let asked = Memo::new(move |_| {
+    let request = Memo::new(move |_| {
         let key = params.with(|params| params.get("key").unwrap_or_default());
         (key, query.with(url::parse_filter))
     });
     let data = Resource::new_blocking(
-        move || asked.get(),
+        move || request.get(),
         |(key, filter)| async move {
             if let Ok(id) = key.parse::<OccurrenceId>() {
                 let failure = get_failure(id).await?;
-                // The two forms of this page are of two calls, and each leaves its own.
+                // The page has two forms that call different server functions, and each leaves its own flash message.
                 let flash = match take_flash("failure".into()).await? {
                     Some(flash) => flash,
                     None => take_flash("failures".into()).await?.unwrap_or_default(),
@@ -140,12 +140,12 @@ pub fn FailurePage() -> impl IntoView {
     })
 }
 
-/// A cause and a page of its failures.
+/// Reads the group of a cause and a page of its failures.
 async fn load_group(filter: FailureFilter) -> Result<(FailureGroup, ListPage<FailureRow>), AppError> {
     let whole = FailureFilter { resolved: None, after: None, ..filter.clone() };
     let group = failure_groups(whole).await?.rows.into_iter().next();
     let group = group.ok_or_else(|| {
-        let error = AppError::NotFound("There are no failures of this cause, or none that are still kept.".into());
+        let error = AppError::NotFound("No failures of this cause exist, or their retention has ended.".into());
         #[cfg(feature = "ssr")]
         let error = crate::api::with_error_status(error);
         error
@@ -153,7 +153,7 @@ async fn load_group(filter: FailureFilter) -> Result<(FailureGroup, ListPage<Fai
     Ok((group, list_failures(filter).await?))
 }
 
-/// Reads again when something has failed, when something may have been missed, and now and then.
+/// Reads again when an occurrence failed, when events may have been missed, and every [`IDLE_REFRESH_INTERVAL`].
 fn keep_current(refresh: &ThrottledRefresh) {
     if use_context::<LiveUpdates>().is_some_and(LiveUpdates::received_recently) {
         refresh.request();
@@ -184,7 +184,7 @@ fn keep_current(refresh: &ThrottledRefresh) {
     });
 }
 
-/// The chips that narrow a list to a state.
+/// Draws the chips that narrow a list to a state.
 fn state_chips(resolved: Option<bool>, address: impl Fn(Option<bool>) -> String) -> impl IntoView {
     let chips: Vec<_> = url::STATE_FILTERS
         .into_iter()

@@ -1,4 +1,4 @@
-//! What the addresses of these pages say, read and written in one place.
+//! The addresses of the failure pages: parsing and building, in one place.
 
 use leptos_router::params::ParamsMap;
 use milvaion_api::failures::{FailureCause, FailureFilter};
@@ -6,20 +6,20 @@ use milvaion_protocol::id::JobId;
 
 use crate::api::session::query_value;
 
-/// How many rows one page shows.
+/// The number of rows on one page.
 pub(super) const FAILURES_PER_PAGE: u32 = 50;
 
-/// The states a list can be narrowed to: the word in the address, the word people read, and what it means.
+/// The states a list can be narrowed to: the word in the address, the label, and the value in the filter.
 pub(super) const STATE_FILTERS: [(&str, &str, Option<bool>); 3] =
     [("open", "Open", Some(false)), ("resolved", "Resolved", Some(true)), ("all", "All", None)];
 
-/// What an address asks for: the state, where nothing is said the open ones.
+/// Parses the `state` of an address. Without one, or with an unknown one, the state is open.
 pub(super) fn parse_resolved(query: &ParamsMap) -> Option<bool> {
-    let asked = query.get_str("state");
-    STATE_FILTERS.into_iter().find(|(word, _, _)| asked == Some(*word)).map_or(Some(false), |(_, _, resolved)| resolved)
+    let state = query.get_str("state");
+    STATE_FILTERS.into_iter().find(|(word, _, _)| state == Some(*word)).map_or(Some(false), |(_, _, resolved)| resolved)
 }
 
-/// What an address asks for: `state`, `job`, `cause`, `q` and `after`.
+/// Parses the filter of an address: `state`, `job`, `cause`, `q` and `after`.
 pub(super) fn parse_filter(query: &ParamsMap) -> FailureFilter {
     let part = |name: &str| query.get(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
     FailureFilter {
@@ -33,7 +33,7 @@ pub(super) fn parse_filter(query: &ParamsMap) -> FailureFilter {
     }
 }
 
-/// The address that asks for this, on the page at `path`. What is usual is left out.
+/// Builds the address of the page at `path` with this filter. Default values are left out.
 pub(super) fn failures_url(path: &str, filter: &FailureFilter) -> String {
     let state =
         STATE_FILTERS.into_iter().find(|(_, _, resolved)| *resolved == filter.resolved).map(|(word, _, _)| word);
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_leads_back_to_its_filter() {
+    fn address_round_trips_to_its_filter() {
         let mut query = ParamsMap::new();
         assert_eq!(
             parse_filter(&query),

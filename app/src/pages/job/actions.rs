@@ -1,7 +1,7 @@
-//! What can be done with a job and taken back: run it, pause it, resume it.
+//! The reversible actions on a job: run, pause, resume.
 //!
-//! Each is a plain form that works by itself. A script takes the form's place: it calls the same function, keeps the page,
-//! and tells the outcome in a notice.
+//! Each is a plain form that works without a script. A script takes the form over: it calls the same server function,
+//! stays on the page, and shows the outcome in a toast.
 
 use leptos::{ev, html, prelude::*, server_fn::ServerFn, task::spawn_local};
 use milvaion_api::requests::FieldError;
@@ -22,18 +22,18 @@ use crate::{
     },
 };
 
-/// A button that is only an icon, for where there are many; its words are its name and its title.
+/// The class of a button with only an icon, for places with many buttons; its label is its accessible name and title.
 pub const ICON_BUTTON_CLASS: &str = "icon-btn";
 
-/// Runs a job now, with its own input.
+/// Runs a job now, with the input from its definition.
 #[component]
 pub fn RunNow(
-    /// Which.
+    /// The job's id.
     id: JobId,
-    /// Its name, for those who cannot see where the button stands.
+    /// The job's name, part of the button's accessible name.
     #[prop(into)]
     name: Signal<String>,
-    /// How the button looks.
+    /// The button's CSS class.
     #[prop(default = "btn")]
     class: &'static str,
 ) -> impl IntoView {
@@ -73,24 +73,24 @@ pub fn RunNow(
     }
 }
 
-/// Pauses an active job, resumes a paused one; at once, since either can be taken back.
+/// Pauses an active job or resumes a paused one. It asks for no confirmation, because either can be undone.
 #[component]
 pub fn PauseOrResume(
-    /// Which.
+    /// The job's id.
     id: JobId,
-    /// Its name.
+    /// The job's name.
     #[prop(into)]
     name: Signal<String>,
-    /// Whether it is active; set when that changes.
+    /// True if the job is active.
     #[prop(into)]
     is_active: Signal<bool>,
-    /// Hears what it became.
+    /// Called with the new state.
     #[prop(into)]
     on_change: Callback<bool>,
-    /// Where a plain form is led back to.
+    /// The address that a plain form returns to.
     #[prop(into)]
     back: String,
-    /// How the button looks.
+    /// The button's CSS class.
     #[prop(default = "btn")]
     class: &'static str,
 ) -> impl IntoView {
@@ -121,7 +121,7 @@ pub fn PauseOrResume(
     }
 }
 
-/// A call that pauses or resumes, with a reason, and offers to take it back.
+/// Returns a callback that pauses or resumes the job, with a reason, and offers to undo the change.
 fn change_active(id: JobId, name: Signal<String>, on_change: Callback<bool>) -> Callback<(bool, String)> {
     let toasts = toasts();
     Callback::new(move |(active, reason): (bool, String)| {
@@ -140,8 +140,8 @@ fn change_active(id: JobId, name: Signal<String>, on_change: Callback<bool>) -> 
                             }
                         });
                     });
-                    let what = if active { "resumed" } else { "paused" };
-                    toasts.with_undo(format!("{name} is {what}."), undo);
+                    let state = if active { "resumed" } else { "paused" };
+                    toasts.with_undo(format!("{name} is {state}."), undo);
                 }
                 Err(error) => {
                     let _ = on_change.try_run(!active);
@@ -152,15 +152,15 @@ fn change_active(id: JobId, name: Signal<String>, on_change: Callback<bool>) -> 
     })
 }
 
-/// Pauses a job and says why: in a dialog, or without scripts below a line that opens.
+/// Pauses a job with a reason: in a dialog, or without scripts in a section that unfolds.
 #[component]
 pub fn PauseWithReason(
-    /// Which.
+    /// The job's id.
     id: JobId,
-    /// Its name.
+    /// The job's name.
     #[prop(into)]
     name: Signal<String>,
-    /// Hears what it became.
+    /// Called with the new state.
     #[prop(into)]
     on_change: Callback<bool>,
 ) -> impl IntoView {
@@ -183,7 +183,7 @@ pub fn PauseWithReason(
 
 #[component]
 fn PauseForm(
-    /// The id of its only field.
+    /// The id of the reason field.
     field: &'static str,
     id: JobId,
     open: RwSignal<bool>,
@@ -197,10 +197,10 @@ fn PauseForm(
     };
     view! {
         <form method="post" action=SetJobActive::PATH class="stack" on:submit=pause>
-            <p>"Its schedule stops until somebody resumes it. What runs already goes on. Running it by hand then takes “Run anyway”."</p>
+            <p>"The schedule starts no runs until the job is resumed. Runs that have already started continue. A manual run of a paused job needs “Run anyway”."</p>
             <input type="hidden" name="id" value=id.to_string()/>
             <input type="hidden" name="active" value="false"/>
-            <FormField id=field label="Reason" optional=true error=Signal::stored(None::<String>)>
+            <FormField id=field label="Reason" hint="At most 500 characters." optional=true error=Signal::stored(None::<String>)>
                 <input
                     type="text"
                     id=field
@@ -219,17 +219,17 @@ fn PauseForm(
     }
 }
 
-/// Runs a job once with another input: in a dialog, or without scripts below a line that opens.
+/// Runs a job once with a different input: in a dialog, or without scripts in a section that unfolds.
 #[component]
 pub fn RunWithInput(
-    /// Which.
+    /// The job's id.
     id: JobId,
-    /// Its name.
+    /// The job's name.
     #[prop(into)]
     name: Signal<String>,
-    /// The job's own input, to begin with.
+    /// The input from the job's definition; the initial text of the field.
     input_json: String,
-    /// What a plain form left.
+    /// The input and errors that a plain form left behind.
     flash: FlashView,
 ) -> impl IntoView {
     let open = RwSignal::new(false);
@@ -239,13 +239,13 @@ pub fn RunWithInput(
     let reason = flash.typed("reason");
     view! {
         <button type="button" class="btn needs-js" on:click=move |_| open.set(true)>
-            "Run with other input…"
+            "Run with different input…"
         </button>
-        <Dialog open id="run-with-title" title=Signal::derive(move || format!("Run {} with other input", name.get()))>
+        <Dialog open id="run-with-title" title=Signal::derive(move || format!("Run {} with different input", name.get()))>
             <RunForm prefix="run" id name input_json reason=String::new() before=Vec::new() open/>
         </Dialog>
         <details class="hide-js" open=was_refused>
-            <summary>"Run with other input"</summary>
+            <summary>"Run with different input"</summary>
             <RunForm prefix="plain-run" id name input_json=plain_input reason before=flash.fields open/>
         </details>
     }
@@ -273,7 +273,7 @@ fn RunForm(
     let why = NodeRef::<html::Input>::new();
     let force = NodeRef::<html::Input>::new();
     let is_busy = RwSignal::new(false);
-    // One wish for as long as the dialog is open: sent again after a lost answer, it must not run twice.
+    // One idempotency key for as long as the dialog is open: a call repeated after a lost response must not run twice.
     let key = StoredValue::new(String::new());
     Effect::new(move || {
         if open.get() {
@@ -313,7 +313,7 @@ fn RunForm(
         <form method="post" action=TriggerJob::PATH class="stack" on:submit=run>
             <ErrorSummary errors=whole/>
             <input type="hidden" name="id" value=id.to_string()/>
-            <FormField id=input_id.clone() label="Input as JSON" hint="For this one occurrence. The job itself stays as it is." error=input_error>
+            <FormField id=input_id.clone() label="Input as JSON" hint="Used for this run only; the job keeps its own input." error=input_error>
                 <textarea
                     id=input_id.clone()
                     name="input_json"
@@ -327,7 +327,7 @@ fn RunForm(
                     inner_html=textarea_html(&input_json)
                 ></textarea>
             </FormField>
-            <FormField id=reason_id.clone() label="Reason" hint="Kept with the occurrence." optional=true error=reason_error>
+            <FormField id=reason_id.clone() label="Reason" hint="Stored with the occurrence; at most 500 characters." optional=true error=reason_error>
                 <input
                     type="text"
                     id=reason_id.clone()
@@ -342,7 +342,7 @@ fn RunForm(
             </FormField>
             <label>
                 <input type="checkbox" name="force" value="true" node_ref=force/>
-                " Run anyway: even if the job is paused or its previous run is still open"
+                " Run anyway, even if the job or all schedules are paused or the previous run is still open"
             </label>
             <div class="dialog-actions">
                 <button type="button" class="btn needs-js" on:click=move |_| open.set(false)>"Cancel"</button>

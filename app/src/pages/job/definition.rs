@@ -1,4 +1,4 @@
-//! What a job is: its definition in words.
+//! The definition of a job in words.
 
 use leptos::prelude::*;
 use milvaion_api::views::JobView;
@@ -6,10 +6,10 @@ use milvaion_api::views::JobView;
 use super::rules::RuleEntries;
 use crate::components::{icon::Icon, time::Time};
 
-/// The words for the five priorities, lowest first.
+/// The labels of the five priorities, lowest first.
 pub const PRIORITY_LABELS: [&str; 5] = ["1, idle", "2, low", "3, normal", "4, high", "5, critical"];
 
-/// The card that says what a job runs, with what, and who said so.
+/// A card with the job's type, schedule, rules and input, and the authors of its first and latest version.
 #[component]
 pub fn JobDefinitionCard(
     /// The job.
@@ -23,7 +23,7 @@ pub fn JobDefinitionCard(
     let schedule = of(|job| job.row.schedule_words.clone());
     let timeout = of(|job| match job.definition.timeout_seconds {
         Some(seconds) => crate::format::plural(seconds.into(), "second"),
-        None => "The worker's default".into(),
+        None => "Default of the job type".into(),
     });
     let priority = of(|job| {
         PRIORITY_LABELS
@@ -34,7 +34,7 @@ pub fn JobDefinitionCard(
     });
     let created_by = of(|job| job.created_by.clone());
     let modified_by = of(|job| job.modified_by.clone());
-    // Read by itself, so that what changes every minute does not draw the rules anew.
+    // Memos, so that a refresh of the job, which may come every minute, does not redraw unchanged rules.
     let rules = Memo::new(move |_| view.with(|job| job.definition.rules.clone()));
     let calendars = Memo::new(move |_| view.with(|job| job.calendars.clone()));
     let version = Signal::derive(move || view.with(|job| job.version));
@@ -56,13 +56,13 @@ pub fn JobDefinitionCard(
                 <dd>
                     <ActiveBadge is_active/>
                 </dd>
-                <dt>"Runs"</dt>
+                <dt>"Job type"</dt>
                 <dd>
                     <span class="mono">{move || job_type.get()}</span>
                     " on worker "
                     <span class="mono">{move || worker.get()}</span>
                 </dd>
-                <dt>"When"</dt>
+                <dt>"Schedule"</dt>
                 <dd>{move || schedule.get()}</dd>
                 <RuleEntries rules calendars/>
                 <dt>"Timeout"</dt>
@@ -93,10 +93,10 @@ pub fn JobDefinitionCard(
     }
 }
 
-/// Whether a job is active, as icon and word.
+/// Shows by icon and word if a job is active or paused.
 #[component]
 pub fn ActiveBadge(
-    /// Whether it is.
+    /// True if the job is active.
     #[prop(into)]
     is_active: Signal<bool>,
 ) -> impl IntoView {

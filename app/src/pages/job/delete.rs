@@ -1,4 +1,4 @@
-//! Deleting a job: the one thing on its page that cannot be taken back.
+//! Deletes a job: the only action on its page that cannot be undone.
 
 use leptos::{prelude::*, server_fn::ServerFn, task::spawn_local};
 use leptos_router::{NavigateOptions, hooks::use_navigate};
@@ -13,12 +13,12 @@ use crate::{
     },
 };
 
-/// Deletes a job after asking; without scripts the question is a section of the page, reached by a link.
+/// Deletes a job after a confirmation. Without scripts the confirmation is a section of the page, reached by a link.
 #[component]
 pub fn DeleteJobButton(
-    /// Which.
+    /// The job's id.
     id: JobId,
-    /// Its name.
+    /// The job's name.
     #[prop(into)]
     name: Signal<String>,
 ) -> impl IntoView {
@@ -55,16 +55,16 @@ pub fn DeleteJobButton(
     }
 }
 
-/// What deleting does.
-const DELETE_CONSEQUENCE: &str = "Its schedule ends, and it cannot be brought back. Occurrences that wait or run already go on, and its history stays \
-     until its time is up. To stop it for a while only, pause it instead.";
+/// The effect of deleting a job.
+const DELETE_CONSEQUENCE: &str = "The job and its schedule are deleted permanently. Queued and running occurrences continue, and past occurrences stay \
+     until their retention ends. To stop the job temporarily, pause it instead.";
 
-/// The question before deleting, as a section of the page.
+/// The confirmation as a section of the page, for readers without scripts.
 #[component]
 pub fn DeleteJobSection(
-    /// Which.
+    /// The job's id.
     id: JobId,
-    /// Its name.
+    /// The job's name.
     name: String,
 ) -> impl IntoView {
     view! {

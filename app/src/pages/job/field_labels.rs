@@ -1,4 +1,4 @@
-//! The fields of a job's definition as people read them.
+//! Labels for the fields of a job's definition.
 
 use serde_json::Value;
 
@@ -7,15 +7,15 @@ use crate::{
     format::{clip, plural},
 };
 
-/// How many changed fields a row names.
+/// The maximum number of changed fields that a row names.
 const MAX_NAMED_FIELDS: usize = 4;
-/// How much of a value is shown.
+/// The maximum length of a displayed value, in characters.
 const VALUE_MAX_CHARS: usize = 4_000;
 
-/// The first few fields in words.
+/// Returns the labels of the first few fields.
 pub(super) fn field_names(fields: &[String], more: bool) -> String {
     if fields.is_empty() {
-        return "Nothing".to_owned();
+        return "No changes".to_owned();
     }
     let mut words: Vec<String> = fields.iter().take(MAX_NAMED_FIELDS).map(|field| field_label(field)).collect();
     let rest = i64::try_from(fields.len().saturating_sub(MAX_NAMED_FIELDS)).unwrap_or(i64::MAX);
@@ -27,8 +27,8 @@ pub(super) fn field_names(fields: &[String], more: bool) -> String {
     words.join(", ")
 }
 
-/// A field's name as people read it: `rules.maxRetries` → `Rules: max retries`. What stands in the input is the user's
-/// own word and stays as it is.
+/// Returns the label of a field: `rules.maxRetries` → `Rules: max retries`. Names inside the input are the user's own
+/// and stay unchanged.
 pub(super) fn field_label(field: &str) -> String {
     if let Some(own) = field.strip_prefix("jobData") {
         return if own.is_empty() { "Input".to_owned() } else { format!("Input: {}", &own[1..]) };
@@ -37,7 +37,7 @@ pub(super) fn field_label(field: &str) -> String {
         "displayName" => Some("Name"),
         "workerId" => Some("Worker"),
         "isActive" => Some("Active"),
-        "timeoutSeconds" => Some("Timeout in seconds"),
+        "timeoutSeconds" => Some("Timeout (seconds)"),
         _ => None,
     };
     if let Some(known) = known {
@@ -57,7 +57,7 @@ pub(super) fn field_label(field: &str) -> String {
     capitalized(&words)
 }
 
-/// A value as it is shown. Text stands as it is, everything else as JSON.
+/// Formats a value for display: text unchanged, everything else as JSON.
 pub(super) fn field_value(value: &Value) -> String {
     let text = match value {
         Value::String(text) => text.clone(),
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_read_as_words_and_those_of_the_input_as_they_are() {
+    fn field_names_become_labels_except_in_the_input() {
         for (field, words) in [
             ("displayName", "Name"),
             ("rules.maxRetries", "Rules: max retries"),
@@ -85,11 +85,11 @@ mod tests {
     }
 
     #[test]
-    fn many_fields_are_not_all_named() {
+    fn long_field_lists_are_shortened() {
         let fields: Vec<String> = ["a", "b", "c", "d", "e", "f"].map(str::to_owned).into();
         assert_eq!(field_names(&fields, false), "A, B, C, D, and 2 others");
         assert_eq!(field_names(&fields[..2], false), "A, B");
         assert_eq!(field_names(&fields[..1], true), "A, and many others");
-        assert_eq!(field_names(&[], false), "Nothing");
+        assert_eq!(field_names(&[], false), "No changes");
     }
 }

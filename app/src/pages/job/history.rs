@@ -1,4 +1,4 @@
-//! The definitions a job has had: who changed what and when, what differs between two of them, and the way back to one.
+//! The history of a job's definition: the author, time and fields of each change, a comparison, and a way to restore.
 
 use leptos::{ev, prelude::*, server_fn::ServerFn, task::spawn_local};
 use leptos_router::{NavigateOptions, hooks::use_navigate};
@@ -26,7 +26,7 @@ use crate::{
     error::AppError,
 };
 
-/// Which part of the history an address asks for.
+/// The part of the history that an address requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HistoryQuery {
     /// Only versions before this one.
@@ -35,7 +35,7 @@ pub struct HistoryQuery {
     pub pair: Option<(i32, i32)>,
 }
 
-/// A page of the history, and what differs between the two versions that were asked for.
+/// A page of the history, and the comparison of two versions if the address requests one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HistoryPage {
     steps: ListPage<VersionStep>,
@@ -44,39 +44,39 @@ pub struct HistoryPage {
 }
 
 impl HistoryPage {
-    /// Reads it.
+    /// Reads the page and the comparison.
     ///
     /// # Errors
     ///
-    /// `NotFound` when a version that was asked for does not exist.
-    pub async fn read(id: JobId, asked: HistoryQuery) -> Result<Self, AppError> {
-        let steps = job_history(id, asked.before).await?;
-        let compared = match asked.pair {
+    /// Returns [`AppError::NotFound`] if the job or a requested version does not exist.
+    pub async fn read(id: JobId, request: HistoryQuery) -> Result<Self, AppError> {
+        let steps = job_history(id, request.before).await?;
+        let compared = match request.pair {
             Some((from, to)) => Some((from, to, compare_versions(id, from, to).await?)),
             None => None,
         };
-        Ok(Self { steps, before: asked.before, compared })
+        Ok(Self { steps, before: request.before, compared })
     }
 }
 
-/// The part of a job's page that shows it.
+/// The history tab of a job's page.
 #[component]
 pub fn JobHistorySection(view: RwSignal<JobView>, history: HistoryPage) -> impl IntoView {
     let id = view.with_untracked(|job| job.row.id);
-    let present = version_of(view);
+    let current = version_of(view);
     let HistoryPage { steps, before, compared } = history;
-    // A version made since is not in this page; the reader decides when to look.
+    // A version that was made since is not in this page. The reader decides when to load it.
     let newest = match (before, steps.rows.first()) {
         (None, Some(first)) => first.row.version,
         _ => i32::MAX,
     };
     let older = move || {
-        (present.get() > newest).then(|| {
+        (current.get() > newest).then(|| {
             view! {
                 <div class="notice" data-kind="info" role="status">
                     <Icon name="info"/>
                     <p>
-                        {format!("The job has been changed meanwhile: it is version {} now. ", present.get())}
+                        {format!("The job was changed: version {} is current now. ", current.get())}
                         <a href=format!("/jobs/{id}?tab=history") rel="external">"Show all versions"</a>
                     </p>
                 </div>
@@ -88,9 +88,10 @@ pub fn JobHistorySection(view: RwSignal<JobView>, history: HistoryPage) -> impl 
     let first = before.is_some().then(|| format!("/jobs/{id}?tab=history"));
     let next = steps.next.map(|next| format!("/jobs/{id}?tab=history&before={next}"));
     let is_empty = steps.rows.is_empty();
-    let rows: Vec<_> = steps.rows.into_iter().map(|step| step_row(id, step, present, may_define)).collect();
+    let rows: Vec<_> = steps.rows.into_iter().map(|step| step_row(id, step, current, may_define)).collect();
     let table = if is_empty {
-        view! { <EmptyState icon="history" title="No version here" text="There is none before this one."/> }.into_any()
+        view! { <EmptyState icon="history" title="No older versions" text="The job has no version before this one."/> }
+            .into_any()
     } else {
         view! {
             <div class="table-wrap">
@@ -101,7 +102,7 @@ pub fn JobHistorySection(view: RwSignal<JobView>, history: HistoryPage) -> impl 
                             <th scope="col">"Version"</th>
                             <th scope="col">"Changed"</th>
                             <th scope="col">"By"</th>
-                            <th scope="col">"What"</th>
+                            <th scope="col">"Changes"</th>
                             <th scope="col">"Compare"</th>
                         </tr>
                     </thead>
@@ -125,33 +126,33 @@ pub fn JobHistorySection(view: RwSignal<JobView>, history: HistoryPage) -> impl 
     }
 }
 
-/// The job's present version. A memo: the job is read again whenever something of it changes, and what hangs on its
-/// version, such as an open dialog, is not to be drawn anew for that.
+/// Returns the job's current version as a memo. The job is read again after every change to it, and views that depend
+/// only on the version, such as an open dialog, must not be redrawn for that.
 fn version_of(view: RwSignal<JobView>) -> Signal<i32> {
     Memo::new(move |_| view.with(|job| job.version)).into()
 }
 
-fn step_row(id: JobId, step: VersionStep, present: Signal<i32>, may_define: bool) -> impl IntoView {
+fn step_row(id: JobId, step: VersionStep, current: Signal<i32>, may_define: bool) -> impl IntoView {
     let VersionStep { row, fields, more } = step;
     let version = row.version;
-    let what = if version == 1 { "Created".to_owned() } else { field_names(&fields, more) };
+    let names = if version == 1 { "Created".to_owned() } else { field_names(&fields, more) };
     let whole = fields.iter().map(|field| field_label(field)).collect::<Vec<_>>().join(", ");
     let changes = (version > 1).then(|| {
         view! {
             <a href=address(id, version - 1, version)>
-                "What it changed"
+                "View changes"
                 <span class="sr-only">{format!(" in version {version}")}</span>
             </a>
         }
     });
-    let to_present = move || {
-        let present = present.get();
-        (present != version).then(|| {
-            let words = if may_define { "With the present, or restore" } else { "With the present" };
+    let to_current = move || {
+        let current = current.get();
+        (current != version).then(|| {
+            let words = if may_define { "Compare with current / restore" } else { "Compare with current" };
             view! {
-                <a href=address(id, present, version)>
+                <a href=address(id, current, version)>
                     {words}
-                    <span class="sr-only">{format!(" version {version}")}</span>
+                    <span class="sr-only">{format!(" (version {version})")}</span>
                 </a>
             }
         })
@@ -161,15 +162,15 @@ fn step_row(id: JobId, step: VersionStep, present: Signal<i32>, may_define: bool
             <th scope="row" data-label="Version">
                 {version}
                 {move || {
-                    (present.get() == version)
-                        .then(|| view! { " " <span class="badge" data-status="active"><Icon name="check"/><span>"Present"</span></span> })
+                    (current.get() == version)
+                        .then(|| view! { " " <span class="badge" data-status="active"><Icon name="check"/><span>"Current"</span></span> })
                 }}
             </th>
             <td data-label="Changed"><Time at=row.changed_at/></td>
             <td data-label="By">{row.changed_by}</td>
-            <td data-label="What" title=whole>{what}</td>
+            <td data-label="Changes" title=whole>{names}</td>
             <td data-label="Compare">
-                <span class="links">{changes} {to_present}</span>
+                <span class="links">{changes} {to_current}</span>
             </td>
         </tr>
     }
@@ -179,32 +180,28 @@ fn address(id: JobId, from: i32, to: i32) -> String {
     format!("/jobs/{id}?tab=history&from={from}&to={to}#compared")
 }
 
-/// What differs between two versions, and the way back when one of them is the present one.
+/// Shows the difference between two versions, with a form that restores the second if the first is the current one.
 #[component]
 fn VersionComparison(view: RwSignal<JobView>, from: i32, to: i32, difference: VersionDiff) -> impl IntoView {
-    let present = version_of(view);
+    let current = version_of(view);
     let name = move |version: i32| {
-        if present.get() == version {
-            format!("version {version}, the present one")
-        } else {
-            format!("version {version}")
-        }
+        if current.get() == version { format!("version {version} (current)") } else { format!("version {version}") }
     };
     let heading = move || format!("From {} to {}", name(from), name(to));
-    let is_alike = difference.changes.is_empty();
-    // Whether a job is paused is not restored, so that alone is nothing to restore.
-    let is_worth = difference.changes.iter().any(|change| change.field != "isActive");
+    let is_identical = difference.changes.is_empty();
+    // A restore does not change the active state, so a difference in that field alone is nothing to restore.
+    let is_restorable = difference.changes.iter().any(|change| change.field != "isActive");
     let more = difference.more.then(|| {
-        view! { <p class="muted">"More differs than is shown here: these are the first 200 fields."</p> }
+        view! { <p class="muted">"Only the first 200 changed fields are shown."</p> }
     });
     let rows: Vec<_> = difference.changes.into_iter().map(change_row).collect();
-    let table = if is_alike {
-        view! { <p>"They are alike: the same definition."</p> }.into_any()
+    let table = if is_identical {
+        view! { <p>"The two versions are identical."</p> }.into_any()
     } else {
         view! {
             <div class="table-wrap">
                 <table class="table table-cards diff">
-                    <caption class="sr-only">"What differs, field by field"</caption>
+                    <caption class="sr-only">"Changed fields"</caption>
                     <thead>
                         <tr>
                             <th scope="col">"Field"</th>
@@ -220,7 +217,7 @@ fn VersionComparison(view: RwSignal<JobView>, from: i32, to: i32, difference: Ve
     };
     let may_define = may(Permission::DefineJob);
     let restore = move || {
-        (may_define && is_worth && from == present.get())
+        (may_define && is_restorable && from == current.get())
             .then(|| view! { <RestoreForm view version=to expected=from/> })
     };
     let id = view.with_untracked(|job| job.row.id);
@@ -240,7 +237,7 @@ fn VersionComparison(view: RwSignal<JobView>, from: i32, to: i32, difference: Ve
 fn change_row(change: FieldChange) -> impl IntoView {
     let cell = |value: Option<Value>| match value {
         Some(value) => view! { <pre class="value">{field_value(&value)}</pre> }.into_any(),
-        None => view! { <span class="muted">"Not there"</span> }.into_any(),
+        None => view! { <span class="muted">"Not set"</span> }.into_any(),
     };
     view! {
         <tr data-field=change.field.clone()>
@@ -251,12 +248,12 @@ fn change_row(change: FieldChange) -> impl IntoView {
     }
 }
 
-/// Makes an earlier version the present definition, after a question. The comparison above it shows what that changes.
+/// Makes an earlier version the current definition, after a confirmation. The comparison above it shows the effect.
 #[component]
 fn RestoreForm(
     view: RwSignal<JobView>,
     version: i32,
-    /// The version the reader saw as the present one.
+    /// The version that was current when the page was read.
     expected: i32,
 ) -> impl IntoView {
     let id = view.with_untracked(|job| job.row.id);
@@ -308,7 +305,7 @@ fn RestoreForm(
                 <span class="needs-js">{format!("Restore version {version}…")}</span>
                 <span class="hide-js">{format!("Restore version {version}")}</span>
             </button>
-            <p class="hint">"As a new version: nothing of the history is lost. A paused job stays paused."</p>
+            <p class="hint">"A restore creates a new version and keeps the history. A paused job stays paused."</p>
         </form>
         <ConfirmDialog
             open
@@ -321,7 +318,7 @@ fn RestoreForm(
         >
             <p>
                 {format!(
-                    "The job gets the definition of version {version}, as a new version. It is due by that schedule from now on. Whether it is paused stays as it is.",
+                    "The definition of version {version} becomes a new version of the job, and its schedule applies from now on. A paused job stays paused.",
                 )}
             </p>
         </ConfirmDialog>

@@ -1,4 +1,4 @@
-//! A job: what it is, when it runs, what became of it, and what can be done with it.
+//! The page of a job: its definition, its next runs, its occurrences, its history, and the actions on it.
 
 pub mod actions;
 pub mod definition;
@@ -48,18 +48,18 @@ use crate::{
     live::{LiveUpdates, is_resync, throttled_refresh, use_live_updates},
 };
 
-/// How many of its occurrences the page begins with.
+/// The number of occurrences that the page shows.
 const OCCURRENCES_PER_PAGE: u32 = 25;
 
-/// The parts of a job's page; one of them is shown.
+/// The tabs of a job's page with the data of the one that is shown.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum JobTab {
     Overview(ListPage<OccurrenceRow>),
     History(HistoryPage),
 }
 
-/// `/jobs/:id`. With `tab=history` in its address it shows the versions of the job: those before `before`, and what
-/// differs from `from` to `to`.
+/// `/jobs/:id`. With `tab=history` in the address it shows the versions of the job: those before `before`, and the
+/// difference from version `from` to version `to`.
 #[component]
 pub fn JobPage() -> impl IntoView {
     let params = use_params_map();
@@ -68,8 +68,8 @@ pub fn JobPage() -> impl IntoView {
     let history = Memo::new(move |_| {
         query.with(|query| {
             let number = |name: &str| query.get_str(name).and_then(|text| text.parse::<i32>().ok());
-            let asked = HistoryQuery { before: number("before"), pair: number("from").zip(number("to")) };
-            (query.get_str("tab") == Some("history")).then_some(asked)
+            let request = HistoryQuery { before: number("before"), pair: number("from").zip(number("to")) };
+            (query.get_str("tab") == Some("history")).then_some(request)
         })
     });
     let data = Resource::new_blocking(
@@ -79,7 +79,7 @@ pub fn JobPage() -> impl IntoView {
             let job = job(id).await?;
             let part = match history {
                 None => JobTab::Overview(list_occurrences(filter(id)).await?),
-                Some(asked) => JobTab::History(HistoryPage::read(id, asked).await?),
+                Some(request) => JobTab::History(HistoryPage::read(id, request).await?),
             };
             let flash = take_flash("trigger".into()).await?.unwrap_or_default();
             Ok((job, part, flash))
@@ -90,10 +90,12 @@ pub fn JobPage() -> impl IntoView {
     })
 }
 
-/// What an address that cannot be a job's leads to.
+/// Returns the error for an address that does not hold a job id.
 pub(super) fn no_such_job() -> AppError {
-    let error =
-        AppError::NotFound("There is no such job. It may have been deleted; its occurrences are still listed.".into());
+    let error = AppError::NotFound(
+        "This job does not exist or has been deleted. Occurrences of a deleted job are still listed under Occurrences."
+            .into(),
+    );
     #[cfg(feature = "ssr")]
     let error = crate::api::with_error_status(error);
     error
@@ -154,7 +156,7 @@ fn JobContent(job: JobView, part: JobTab, flash: FlashView) -> impl IntoView {
         {move || is_deleted.get().then(deleted)}
         {move || view.with(|job| (!job.row.is_active).then(|| paused(job.paused_reason.clone())))}
         {move || view.with(|job| (!job.row.worker_alive).then(|| no_worker(&job.row.worker_id, &job.row.job_type)))}
-        <nav class="tabs" aria-label="Parts of this job">
+        <nav class="tabs" aria-label="Job sections">
             <a href=format!("/jobs/{id}") aria-current=(!is_history).then_some("page")>"Overview"</a>
             <a href=format!("/jobs/{id}?tab=history") aria-current=is_history.then_some("page")>"History"</a>
         </nav>
@@ -165,7 +167,7 @@ fn JobContent(job: JobView, part: JobTab, flash: FlashView) -> impl IntoView {
     }
 }
 
-/// What it is, when it runs, and what became of it.
+/// The first tab: the definition, the next runs and the newest occurrences.
 #[component]
 fn JobOverview(view: RwSignal<JobView>, occurrences: ListPage<OccurrenceRow>) -> impl IntoView {
     let id = view.with_untracked(|job| job.row.id);
@@ -175,13 +177,13 @@ fn JobOverview(view: RwSignal<JobView>, occurrences: ListPage<OccurrenceRow>) ->
             <JobDefinitionCard view/>
             <aside class="summary" aria-labelledby="schedule" tabindex="0">
                 <h2 id="schedule">"Schedule"</h2>
-                <NextRunsPreview preview otherwise="It has no further runs."/>
+                <NextRunsPreview preview otherwise="No further runs are scheduled."/>
             </aside>
         </div>
         <section class="stack" aria-labelledby="its-occurrences">
             <div class="card-head">
                 <h2 id="its-occurrences">"Occurrences"</h2>
-                <a href=format!("/failed?job={id}")>"Its open failures"</a>
+                <a href=format!("/failed?job={id}")>"Open failures"</a>
             </div>
             <OccurrenceTable
                 filter=filter(id)
@@ -192,8 +194,8 @@ fn JobOverview(view: RwSignal<JobView>, occurrences: ListPage<OccurrenceRow>) ->
                     view! {
                         <EmptyState
                             icon="history"
-                            title="It has not run yet"
-                            text="Each time it runs, by its schedule or by hand, an occurrence appears here."
+                            title="No occurrences yet"
+                            text="Every run of this job is listed here. The first one appears when the job is due or is run manually."
                         />
                     }
                 }
@@ -207,7 +209,7 @@ fn deleted() -> AnyView {
         <div class="notice" data-kind="warn" role="status">
             <Icon name="trash-2"/>
             <p>
-                "This job has been deleted meanwhile. "
+                "This job has been deleted. "
                 <a href="/jobs">"All jobs"</a>
             </p>
         </div>
@@ -220,15 +222,14 @@ fn paused(reason: Option<String>) -> AnyView {
     view! {
         <div class="notice" data-kind="info">
             <Icon name="circle-pause"/>
-            <p>"This job is paused: its schedule does not fire. To run it by hand, choose “Run anyway”." {reason}</p>
+            <p>"This job is paused: its schedule starts no runs. To run it now, choose “Run with different input…” and select “Run anyway”." {reason}</p>
         </div>
     }
     .into_any()
 }
 
 fn no_worker(worker_id: &str, job_type: &str) -> AnyView {
-    let text =
-        format!("No live worker {worker_id} offers {job_type}. What is due is recorded and waits until one comes.");
+    let text = format!("No live instance of worker {worker_id} offers {job_type}. Runs stay queued until one does.");
     view! {
         <div class="notice" data-kind="warn">
             <Icon name="triangle-alert"/>
@@ -238,16 +239,16 @@ fn no_worker(worker_id: &str, job_type: &str) -> AnyView {
     .into_any()
 }
 
-/// Reads the job again when it may have changed.
+/// Reads the job again after an event that may have changed it.
 fn keep_current(id: JobId, view: RwSignal<JobView>, is_deleted: RwSignal<bool>) {
     let refresh = throttled_refresh(Duration::from_millis(300), move || job(id), move |read| view.set(read));
-    // Whatever was heard while the page was being read is not in it.
+    // An event that arrived while the page was being read is not in the data.
     if use_context::<LiveUpdates>().is_some_and(LiveUpdates::received_recently) {
         refresh.request();
     }
     use_live_updates(move |envelope| match &envelope.event {
         LiveEvent::Job { id: changed } if *changed == id => refresh.request(),
-        LiveEvent::JobDeleted { id: gone } if *gone == id => is_deleted.set(true),
+        LiveEvent::JobDeleted { id: deleted_id } if *deleted_id == id => is_deleted.set(true),
         LiveEvent::Workers => refresh.request(),
         _ if is_resync(envelope) => refresh.request(),
         _ => {}

@@ -1,4 +1,4 @@
-//! What a job's rules say, as far as they are not the usual ones.
+//! The rules of a job that differ from the defaults, in words.
 
 use chrono::{DateTime, Utc};
 use leptos::prelude::*;
@@ -10,82 +10,85 @@ use crate::{
     format::{plural, span},
 };
 
-/// What stands beside a rule's name.
+/// The value beside a rule's name.
 #[derive(Clone, Debug, PartialEq)]
 enum RuleValue {
     At(DateTime<Utc>),
     Words(String),
-    /// The calendars it keeps to, and what becomes of a fire in a blackout.
+    /// The job's calendars, with the effect of its blackout policy in words.
     Calendars(&'static str),
 }
 
-/// Every rule that differs from the usual, in the order of the form.
+/// Returns every rule that differs from its default, in the order of the form.
 fn rule_values(rules: &Rules) -> Vec<(&'static str, RuleValue)> {
     let mut all = Vec::new();
     if !rules.calendars.is_empty() {
-        let fire = match rules.blackout {
-            BlackoutPolicy::Skip => "A fire in a blackout is left out",
-            BlackoutPolicy::Postpone => "A fire in a blackout runs when that ends",
+        let policy = match rules.blackout {
+            BlackoutPolicy::Skip => "Runs due in a blackout are skipped",
+            BlackoutPolicy::Postpone => "Runs due in a blackout start when it ends",
         };
-        all.push(("Calendars", RuleValue::Calendars(fire)));
+        all.push(("Blackout calendars", RuleValue::Calendars(policy)));
     }
-    let mut say = |name, words: String| all.push((name, RuleValue::Words(words)));
+    let mut add = |name, words: String| all.push((name, RuleValue::Words(words)));
     if rules.jitter_seconds > 0 {
         let most = span(rules.jitter_seconds);
-        say("Jitter", format!("Each fire comes up to {most} later, the same for this job every time"));
+        add("Jitter", format!("Each run starts up to {most} later; the delay of this job is always the same"));
     }
     if rules.overlap != OverlapPolicy::default() {
-        say("Overlap", rules.overlap.label().into());
+        add("Overlap policy", rules.overlap.label().into());
     }
     if rules.misfire == MisfirePolicy::CatchUp {
         let (limit, back) = (rules.catch_up_limit, span(rules.catch_up_window_seconds));
-        say("Missed fires", format!("{}: at most {limit}, and none older than {back}", rules.misfire.label()));
+        add("Misfire policy", format!("{}: at most {limit}, none older than {back}", rules.misfire.label()));
     } else if rules.misfire != MisfirePolicy::default() {
-        say("Missed fires", rules.misfire.label().into());
+        add("Misfire policy", rules.misfire.label().into());
     }
     if let Some(limit) = rules.max_concurrent {
-        say("At once", format!("At most {limit}"));
+        add("Maximum concurrent runs", limit.to_string());
     }
     if let Some(shared) = &rules.key_limit {
-        say("Shared limit", format!("At most {} at once among all jobs that share {}", shared.limit, shared.key));
+        add(
+            "Concurrency key",
+            format!("{}, at most {} concurrent runs of all jobs with this key", shared.key, shared.limit),
+        );
     }
     if rules.max_retries > 0 {
         let words = describe_retries(rules.max_retries, rules.base_retry_delay_seconds, rules.retry_jitter_percent);
-        say("Retries", words.trim_end_matches('.').into());
+        add("Retries", words.trim_end_matches('.').into());
     }
     if let Some(seconds) = rules.heartbeat_timeout_seconds {
-        say("Lost", format!("After {} without a heartbeat", span(seconds)));
+        add("Heartbeat timeout", span(seconds));
     }
     if rules.on_lost != LostRunPolicy::default() {
-        say("When lost", rules.on_lost.label().into());
+        add("Lost run policy", rules.on_lost.label().into());
     }
-    if let Some(breaker) = rules.auto_disable {
-        let again = match breaker.cool_down_seconds {
-            Some(seconds) => format!("enabled again after {}", span(seconds)),
-            None => "enabled again by hand".into(),
+    if let Some(auto_disable) = rules.auto_disable {
+        let again = match auto_disable.cool_down_seconds {
+            Some(seconds) => format!("re-enabled after {}", span(seconds)),
+            None => "stays disabled until it is resumed".into(),
         };
-        let failures = plural(breaker.threshold.into(), "failure");
-        let window = span(breaker.window_seconds);
-        say("Disabled", format!("After {failures} in a row within {window}; {again}"));
+        let failures = plural(auto_disable.threshold.into(), "failure");
+        let window = span(auto_disable.window_seconds);
+        add("Auto-disable", format!("After {failures} in a row within {window}; {again}"));
     }
     let bounds = [("Starts", rules.start_at), ("Ends", rules.end_at)];
     let bounds = bounds.into_iter().filter_map(|(name, at)| at.map(|at| (name, RuleValue::At(at))));
     bounds.chain(all).collect()
 }
 
-/// The rules as entries of a definition's list.
+/// Shows the rules as entries of a definition list.
 #[component]
 pub fn RuleEntries(
-    /// The rules.
+    /// The job's rules.
     #[prop(into)]
     rules: Signal<Rules>,
-    /// The calendars among them, by name.
+    /// The names of the calendars in the rules.
     #[prop(into)]
     calendars: Signal<Vec<CalendarName>>,
 ) -> impl IntoView {
-    // Who may not change a calendar finds it in the list.
+    // A reader who may not edit a calendar is sent to the list instead of the form.
     let may_define = may(Permission::DefineCalendar);
-    let links = move |fire: &'static str| {
+    let links = move |policy: &'static str| {
         let link = |calendar: CalendarName| {
             let href = if may_define { format!("/calendars/{}/edit", calendar.id) } else { "/calendars".into() };
             view! { <li><a href=href>{calendar.name}</a></li> }
@@ -93,13 +96,13 @@ pub fn RuleEntries(
         let links = calendars.get().into_iter().map(link).collect::<Vec<_>>();
         view! {
             <ul class="names">{links}</ul>
-            <span class="muted">{fire}</span>
+            <span class="muted">{policy}</span>
         }
     };
     move || {
-        let entry = |(name, said)| {
-            let value = match said {
-                RuleValue::Calendars(fire) => links(fire).into_any(),
+        let entry = |(name, value)| {
+            let value = match value {
+                RuleValue::Calendars(policy) => links(policy).into_any(),
                 RuleValue::At(at) => view! { <Time at/> }.into_any(),
                 RuleValue::Words(words) => words.into_any(),
             };
@@ -119,12 +122,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_usual_goes_without_saying() {
+    fn default_rules_are_not_listed() {
         assert_eq!(rule_values(&Rules::default()), []);
     }
 
     #[test]
-    fn every_rule_that_differs_is_said_in_words() {
+    fn every_non_default_rule_is_listed() {
         let rules = Rules {
             start_at: Some(DateTime::UNIX_EPOCH),
             end_at: Some(DateTime::UNIX_EPOCH),
@@ -144,10 +147,10 @@ mod tests {
         };
         let words: Vec<_> = rule_values(&rules)
             .into_iter()
-            .map(|(name, said)| match said {
+            .map(|(name, value)| match value {
                 RuleValue::At(at) => format!("{name}: {at}"),
                 RuleValue::Words(words) => format!("{name}: {words}"),
-                RuleValue::Calendars(fire) => format!("{name}: {fire}"),
+                RuleValue::Calendars(policy) => format!("{name}: {policy}"),
             })
             .collect();
         assert_eq!(
@@ -155,16 +158,16 @@ mod tests {
             [
                 "Starts: 1970-01-01 00:00:00 UTC",
                 "Ends: 1970-01-01 00:00:00 UTC",
-                "Calendars: A fire in a blackout runs when that ends",
-                "Jitter: Each fire comes up to 90 seconds later, the same for this job every time",
-                "Overlap: Wait for it to end",
-                "Missed fires: Run each missed fire: at most 100, and none older than 1 hour",
-                "At once: At most 3",
-                "Shared limit: At most 2 at once among all jobs that share tenant-7",
-                "Retries: Tried up to 2 times more: after 5 s and 10 s, each up to 20 % sooner",
-                "Lost: After 1 minute without a heartbeat",
-                "When lost: Do not run it again",
-                "Disabled: After 5 failures in a row within 1 hour; enabled again by hand",
+                "Blackout calendars: Runs due in a blackout start when it ends",
+                "Jitter: Each run starts up to 90 seconds later; the delay of this job is always the same",
+                "Overlap policy: Wait for the previous run to end",
+                "Misfire policy: Run each missed due time: at most 100, none older than 1 hour",
+                "Maximum concurrent runs: 3",
+                "Concurrency key: tenant-7, at most 2 concurrent runs of all jobs with this key",
+                "Retries: Up to 2 retries, after 5 s and 10 s, each up to 20 % sooner",
+                "Heartbeat timeout: 1 minute",
+                "Lost run policy: Do not run it again",
+                "Auto-disable: After 5 failures in a row within 1 hour; stays disabled until it is resumed",
             ]
         );
     }

@@ -1,4 +1,4 @@
-//! Which calendars a job keeps to, and what becomes of a fire that falls into a blackout of theirs.
+//! The calendars of a job, and its policy for a due time that falls in a blackout.
 
 use leptos::{ev, prelude::*, task::spawn_local};
 use milvaion_api::{requests::JobForm, rules_form::calendar_field, views::CalendarRow};
@@ -14,17 +14,17 @@ use crate::{
     },
 };
 
-/// The fields of this section, by their names in the form; of the calendars, the name under which they are judged.
+/// The names of this section's fields. Errors of the single calendar boxes are reported under `rules.calendars`.
 const BLACKOUT_FIELDS: [&str; 2] = ["rules.calendars", "rules.blackout"];
 
-/// The section of a job form that says when not to run.
+/// The section of a job form for blackouts.
 #[component]
 pub fn BlackoutSection(
-    /// The form it is in.
+    /// The state of the form.
     state: FormState,
-    /// What stands in the fields at first.
+    /// The initial values of the fields.
     form: JobForm,
-    /// Every calendar there is.
+    /// All calendars.
     calendars: Vec<CalendarRow>,
 ) -> impl IntoView {
     let is_open =
@@ -35,34 +35,34 @@ pub fn BlackoutSection(
     let error = state.error("rules.calendars");
     let id = control_id("rules.calendars");
     let form = StoredValue::new(form);
-    let boxes = move || {
+    let none_yet = move || {
         let is_none = known.with(Vec::is_empty);
-        is_none.then(|| view! { <p class="muted">"There is no calendar yet."</p> })
+        is_none.then(|| view! { <p class="muted">"No calendars yet."</p> })
     };
     view! {
         <fieldset class="form-section">
-            <legend>"When not"</legend>
-            <CollapsibleSection state fields=&BLACKOUT_FIELDS is_open summary="Calendars, and what becomes of fires in a blackout">
+            <legend>"Blackouts"</legend>
+            <CollapsibleSection state fields=&BLACKOUT_FIELDS is_open summary="Blackout calendars and blackout policy">
                 <div class="field" class:has-error=move || error.with(Option::is_some)>
                     <fieldset class="check-list" id=id.clone() tabindex="-1" aria-describedby=described_by(&id)>
-                        <legend>"Keeps to these calendars"</legend>
-                        {boxes}
+                        <legend>"Blackout calendars"</legend>
+                        {none_yet}
                         <For each=move || known.get() key=|calendar| calendar.id let:calendar>
                             <CalendarBox form calendar/>
                         </For>
                     </fieldset>
                     <p class="hint" id=format!("{id}-hint")>
-                        "It does not run in the blackouts of any of them, 10 at most. "
-                        <a href="/calendars/new" target="_blank" rel="external">"Make a calendar"</a>
-                        " (in a new tab)."
+                        "The job does not start in a blackout of any selected calendar. Select up to 10. "
+                        <a href="/calendars/new" target="_blank" rel="external">"Create a calendar"</a>
+                        " (opens in a new tab)."
                     </p>
                     <FieldErrorText id=format!("{id}-error") error/>
                 </div>
                 <RadioField
                     state
                     field="rules.blackout"
-                    label="When it is due in a blackout"
-                    hint="Several fires that wait for the end of one blackout become one run."
+                    label="Blackout policy"
+                    hint="Applies to a due time in a blackout. All due times postponed to the end of one blackout become one run."
                     options=BlackoutPolicy::ALL.iter().map(|blackout| (blackout.as_str(), blackout.label())).collect()
                     chosen=blackout
                 />
@@ -91,8 +91,8 @@ fn CalendarBox(form: StoredValue<JobForm>, calendar: CalendarRow) -> impl IntoVi
     }
 }
 
-/// Reads the calendars again when the reader comes back from another tab, where one may have been made. Boxes of those
-/// that were there already keep their ticks.
+/// Reads the calendars again when the window regains focus, because the reader may have created one in another tab. The
+/// boxes of known calendars keep their state.
 fn keep_current(known: RwSignal<Vec<CalendarRow>>) {
     Effect::new(move |_| {
         let back = window_event_listener(ev::focus, move |_| {

@@ -1,4 +1,4 @@
-//! What a job runs: its name, and one of the types that workers have announced.
+//! The name of a job and its type, one of those that workers have announced.
 
 use leptos::prelude::*;
 use milvaion_api::{requests::JobForm, views::JobTypeView};
@@ -11,47 +11,47 @@ use crate::{
     format::plural,
 };
 
-/// `worker/type`, as the form sends it.
+/// Returns `worker/type`, the value that the form posts for a job type.
 pub(super) fn target_of(known: &JobTypeView) -> String {
     format!("{}/{}", known.worker_id, known.info.job_type)
 }
 
-/// The first section of the form.
+/// The first section of the form: name and job type.
 #[component]
 pub fn JobTypeSection(
-    /// The form it is in.
+    /// The state of the form.
     state: FormState,
-    /// The types to choose from.
+    /// The job types to choose from.
     types: Vec<JobTypeView>,
-    /// The type of the job that is edited, which may no longer be announced.
+    /// The type of the edited job, which may no longer be announced.
     own: Option<String>,
-    /// What is chosen.
+    /// The chosen type as `worker/type`; empty before a choice.
     target: RwSignal<String>,
-    /// Called with what was chosen anew.
+    /// Called with the newly chosen type.
     #[prop(into)]
     on_target: Callback<String>,
-    /// What stands in the fields at first.
+    /// The initial values of the fields.
     form: JobForm,
 ) -> impl IntoView {
     let error = state.error("target");
     let is_new = form.id.is_empty();
-    let nothing = (types.is_empty() && own.is_none()).then(|| {
+    let no_types = (types.is_empty() && own.is_none()).then(|| {
         view! {
             <EmptyState
                 icon="server"
-                title="No worker has announced what it can run"
-                text="Start a worker that is connected to the same broker. Its job types appear here after a reload."
+                title="No job types available"
+                text="Job types come from workers. Start a worker that is connected to the same broker, then reload this page."
             >
-                <a class="btn" href="/workers">"See workers"</a>
+                <a class="btn" href="/workers">"Go to workers"</a>
             </EmptyState>
         }
     });
-    let gone = own
+    let unannounced = own
         .filter(|own| types.iter().all(|known| target_of(known) != *own))
         .map(|own| view! { <UnannouncedTypeCard own target on_target/> });
     let links = is_new.then(|| plain_links(&types));
     let alive: Vec<(String, i64)> = types.iter().map(|known| (target_of(known), known.alive)).collect();
-    let waits = move || {
+    let no_worker_notice = move || {
         let chosen = target.get();
         let is_alive =
             alive.iter().find(|(known, _)| *known == chosen).map_or(chosen.is_empty(), |(_, alive)| *alive > 0);
@@ -59,7 +59,7 @@ pub fn JobTypeSection(
             view! {
                 <div class="notice" data-kind="warn">
                     <Icon name="triangle-alert"/>
-                    <p>"No live worker offers this. The job can be saved; what is due waits until one comes."</p>
+                    <p>"No live worker offers this job type. You can save the job; its runs stay queued until a worker offers the type."</p>
                 </div>
             }
         })
@@ -67,17 +67,17 @@ pub fn JobTypeSection(
     let cards: Vec<_> = types.into_iter().map(|known| view! { <TypeCard known target on_target/> }).collect();
     view! {
         <fieldset class="form-section">
-            <legend>"What"</legend>
-            <TextField state field="display_name" label="Name" hint="How people find it. At most 200 characters." value=form.display_name/>
-            {nothing}
+            <legend>"Name and job type"</legend>
+            <TextField state field="display_name" label="Name" hint="Shown in lists and alerts; 1 to 200 characters." value=form.display_name/>
+            {no_types}
             <fieldset class="type-cards" id="f-target" tabindex="-1" aria-describedby="f-target-error">
                 <legend>"Job type"</legend>
-                {gone}
+                {unannounced}
                 {cards}
             </fieldset>
             <FieldErrorText id="f-target-error" error/>
             {links}
-            <div role="status">{waits}</div>
+            <div role="status">{no_worker_notice}</div>
         </fieldset>
     }
 }
@@ -92,7 +92,7 @@ fn TypeCard(known: JobTypeView, target: RwSignal<String>, on_target: Callback<St
         view! {
             <span class="badge" data-status="active">
                 <Icon name="circle-check"/>
-                <span>{format!("{} live", plural(alive, "instance"))}</span>
+                <span>{plural(alive, "live instance")}</span>
             </span>
         }
         .into_any()
@@ -124,7 +124,7 @@ fn TypeCard(known: JobTypeView, target: RwSignal<String>, on_target: Callback<St
     }
 }
 
-/// The type of an edited job that nobody announces any more.
+/// The card of an edited job's type that no worker announces any more.
 #[component]
 fn UnannouncedTypeCard(own: String, target: RwSignal<String>, on_target: Callback<String>) -> impl IntoView {
     let (worker, job_type) = own.split_once('/').unwrap_or(("", &own));
@@ -137,13 +137,13 @@ fn UnannouncedTypeCard(own: String, target: RwSignal<String>, on_target: Callbac
             <span>
                 <strong>{words.0}</strong>
                 <span class="muted">{words.1}</span>
-                <span>"No longer announced by any worker."</span>
+                <span>"No worker offers this job type any more."</span>
             </span>
         </label>
     }
 }
 
-/// Without scripts the fields of a type are drawn by the server: by asking for the page again, with that type.
+/// Links that request the page again with a job type. Without scripts only the server can draw the fields of a type.
 fn plain_links(types: &[JobTypeView]) -> impl IntoView + use<> {
     let links: Vec<_> = types
         .iter()
@@ -155,7 +155,7 @@ fn plain_links(types: &[JobTypeView]) -> impl IntoView + use<> {
     (!links.is_empty()).then(|| {
         view! {
             <div class="hide-js">
-                <p class="hint">"Choose here first: the page then shows the fields of that type."</p>
+                <p class="hint">"Choose a job type here first; the page then shows its input fields."</p>
                 <ul>{links}</ul>
             </div>
         }

@@ -1,4 +1,4 @@
-//! What bounds and describes a job: all of it has a default that does.
+//! The activation, timeout, priority, tags and description of a job. Each has a usable default.
 
 use leptos::prelude::*;
 use milvaion_api::requests::JobForm;
@@ -13,15 +13,15 @@ use crate::{
     pages::job::definition::PRIORITY_LABELS,
 };
 
-/// The fields of this section, by their names in the form.
+/// The names of this section's fields.
 const LIMIT_FIELDS: [&str; 4] = ["timeout_seconds", "priority", "tags", "description"];
 
-/// The last section of the form. It is folded away unless something in it is wrong.
+/// The last section of the form. It is collapsed unless one of its fields has an error.
 #[component]
 pub fn LimitsSection(
-    /// The form it is in.
+    /// The state of the form.
     state: FormState,
-    /// What stands in the fields at first.
+    /// The initial values of the fields.
     form: JobForm,
 ) -> impl IntoView {
     let priority_error = state.error("priority");
@@ -31,25 +31,25 @@ pub fn LimitsSection(
         .zip(1..)
         .map(|(words, n): (&str, u8)| {
             let value = n.to_string();
-            // An empty field means the middle.
+            // An empty field stands for the default, 3.
             let selected = form.priority == value || (form.priority.is_empty() && n == 3);
             view! { <option value=value selected=selected>{words}</option> }
         })
         .collect();
     view! {
         <fieldset class="form-section">
-            <legend>"Limits and notes"</legend>
+            <legend>"Activation and details"</legend>
             <label class="check">
                 <input type="checkbox" id="f-is_active" name="form[is_active]" value="on" checked=!form.is_active.is_empty()/>
-                <span>"Active: its schedule fires"</span>
+                <span>"Active: runs start on schedule"</span>
             </label>
             <CollapsibleSection state fields=&LIMIT_FIELDS summary="Timeout, priority, tags, description">
                 <div class="field-row">
                     <TextField
                         state
                         field="timeout_seconds"
-                        label="Timeout in seconds"
-                        hint="1 to 86,400. Left empty, the worker's default holds."
+                        label="Timeout (seconds)"
+                        hint="A run is stopped after this time; 1 to 86,400. Empty: the default of the job type."
                         value=form.timeout_seconds
                         inputmode="numeric"
                         is_required=false
@@ -69,7 +69,7 @@ pub fn LimitsSection(
                     state
                     field="tags"
                     label="Tags"
-                    hint="For finding it, separated by commas. At most 20."
+                    hint="Separated by commas; at most 20 tags of 50 characters. Job search finds them."
                     value=form.tags
                     is_required=false
                 />

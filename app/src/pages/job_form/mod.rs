@@ -1,9 +1,9 @@
-//! Defining a job: one page, seven sections, and beside them what it will come to.
+//! The form for a new or an edited job: one page with seven sections, and beside them a summary with the next runs.
 //!
-//! The page is one plain form whose fields are named as [`JobForm`](milvaion_api::requests::JobForm) names them. A browser
-//! without scripts posts it, and is led back here with everything that was typed and what is wrong beside each field. A
-//! script posts the same fields to the same function, and asks the server for its judgement a moment after each change;
-//! the browser has no rules of its own that could differ.
+//! The page is one plain form whose fields are named as in [`JobForm`](milvaion_api::requests::JobForm). A browser
+//! without scripts posts it and is redirected back here with everything that was typed and each error beside its field.
+//! A script posts the same fields to the same server function, and requests a check a moment after each change. Only
+//! the server validates, so the browser has no rules of its own that could differ.
 
 pub mod blackouts;
 pub mod job_type;
@@ -75,7 +75,8 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage) -> impl IntoView {
     let preview = RwSignal::new(preview);
     let target = RwSignal::new(form.target.clone());
 
-    // The schema of a type that is announced, or for an edit the one that was known when the job was last saved.
+    // The schema that a worker announces for the type. For an edited job whose type is no longer announced, the schema
+    // that was known when the job was last saved.
     let types = StoredValue::new(context.job_types.clone());
     let own =
         context.job.as_ref().map(|job| (format!("{}/{}", job.row.worker_id, job.row.job_type), job.schema.clone()));
@@ -93,7 +94,8 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage) -> impl IntoView {
     };
     let schema = Memo::new(move |_| target.with(|target| schema_of(target)));
 
-    // What came back from a refusal shows the tab it was sent from; else fields, where they can hold all of it.
+    // After a refusal the page shows the tab that was posted. Otherwise it shows the fields, unless they cannot
+    // represent the whole input.
     let first_schema = schema.get_untracked();
     let starts_as_json = if state.errors.with_untracked(Vec::is_empty) && flash.typed.is_null() {
         context.job.as_ref().is_some_and(|job| !fits_schema(first_schema.as_ref(), &job.definition.job_data))
@@ -123,13 +125,13 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage) -> impl IntoView {
     warn_before_unload(state);
     focus_error_summary(state);
 
-    let noticed = move |event: ev::Event| {
+    let on_input = move |event: ev::Event| {
         if state.touch(&event) {
             state.is_dirty.set(true);
             check.run(());
         }
     };
-    let left_field = move |event: ev::FocusEvent| {
+    let on_focusout = move |event: ev::FocusEvent| {
         if state.touch(&event) {
             check.run(());
         }
@@ -147,8 +149,8 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage) -> impl IntoView {
     };
     let here = if id.is_some() { "Edit" } else { "New" };
     let cancel = id.map_or_else(|| "/jobs".to_owned(), |id| format!("/jobs/{id}"));
-    // The heading of the list is only drawn when all may be shown: before a try to save, what is wrong stands beside
-    // the fields that were visited.
+    // The list of errors is drawn only after a try to save. Before that, errors show only beside the fields that were
+    // visited.
     let listed_errors = Signal::derive(move || {
         if state.shows_all.get() { state.errors.with(|errors| summary_entries(errors)) } else { Vec::new() }
     });
@@ -166,8 +168,8 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage) -> impl IntoView {
             node_ref=state.node
             novalidate
             on:submit=move |event| save.run(event)
-            on:input=noticed
-            on:focusout=left_field
+            on:input=on_input
+            on:focusout=on_focusout
         >
             <ErrorSummary errors=listed_errors/>
             <input type="hidden" name="form[id]" value=form.id.clone()/>
@@ -190,7 +192,7 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage) -> impl IntoView {
                     <LimitsSection state form/>
                 </div>
                 <aside class="summary" aria-labelledby="outcome" tabindex="0">
-                    <h2 id="outcome">"What will happen"</h2>
+                    <h2 id="outcome">"Summary"</h2>
                     <p>{move || sentence(&target.get())}</p>
                     <NextRunsPreview preview/>
                 </aside>
@@ -222,7 +224,7 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage) -> impl IntoView {
     }
 }
 
-/// What a plain form's check found when it found nothing wrong.
+/// Shows the notice of a plain form's check that found no errors.
 #[component]
 fn CheckNotice(flash: FlashView) -> impl IntoView {
     flash.notice.map(|notice| {
@@ -238,11 +240,11 @@ fn CheckNotice(flash: FlashView) -> impl IntoView {
 fn sentence(target: &str) -> String {
     match target.split_once('/') {
         Some((worker, job_type)) => format!("Runs {job_type} on worker {worker}."),
-        None => "Choose what the job runs.".into(),
+        None => "Choose a job type.".into(),
     }
 }
 
-/// Sends the form and goes to the job's page, or shows what is wrong.
+/// Returns a callback that saves the form and opens the job's page, or shows the errors.
 fn saver(id: Option<JobId>, state: FormState, is_busy: RwSignal<bool>) -> Callback<ev::SubmitEvent> {
     let toasts = toasts();
     let navigate = use_navigate();
@@ -273,7 +275,7 @@ fn saver(id: Option<JobId>, state: FormState, is_busy: RwSignal<bool>) -> Callba
                 Err(error) => {
                     let _ = state.errors.try_set(problems(&error));
                     let _ = state.shows_all.try_set(true);
-                    // After the list has been drawn: a hidden element takes no focus.
+                    // One frame later, when the list has been drawn: a hidden element takes no focus.
                     request_animation_frame(|| browser::focus("error-summary"));
                 }
             }

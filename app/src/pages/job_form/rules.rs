@@ -1,7 +1,7 @@
-//! What a job does about itself still running, about missed fires, about others of its kind, and about failing.
+//! The rules of a job: overlap, misfires, concurrency limits, retries, lost runs and auto-disable.
 //!
-//! Every rule has a default that does; but for retries, which most jobs want, both sections are folded until one of
-//! theirs differs from it or is wrong.
+//! Every rule has a usable default. Both sections are therefore collapsed until one of their fields differs from its
+//! default or has an error. Only the retries stay visible, because most jobs want them.
 
 use leptos::prelude::*;
 use milvaion_api::requests::JobForm;
@@ -21,7 +21,7 @@ const OVERLAP_FIELDS: [&str; 7] = [
     "rules.concurrency_key",
     "rules.concurrency_key_limit",
 ];
-/// Those that count only while missed fires are caught up.
+/// The fields that apply only to the misfire policy that catches up.
 const CATCH_UP_FIELDS: [&str; 2] = ["rules.catch_up_limit", "rules.catch_up_window_seconds"];
 /// The fields of the second section.
 const FAILURE_FIELDS: [&str; 5] = [
@@ -32,16 +32,16 @@ const FAILURE_FIELDS: [&str; 5] = [
     "rules.auto_disable_cool_down_seconds",
 ];
 
-/// What happens when the job is due while it runs, or was due while nobody could run it.
+/// The section for overlap, misfires and concurrency limits.
 #[component]
 pub fn OverlapSection(
-    /// The form it is in.
+    /// The state of the form.
     state: FormState,
-    /// What stands in the fields at first.
+    /// The initial values of the fields.
     form: JobForm,
 ) -> impl IntoView {
     let misfire = RwSignal::new(form.rule("misfire"));
-    // Nothing is hidden before there is a script that can show it again.
+    // Without a script nothing could show the fields again, so they are hidden only once a script runs.
     let has_script = RwSignal::new(false);
     Effect::new(move |_| has_script.set(true));
     let catches_up = move || {
@@ -51,24 +51,26 @@ pub fn OverlapSection(
     };
     view! {
         <fieldset class="form-section">
-            <legend>"When things overlap or are missed"</legend>
+            <legend>"Overlap, misfires and concurrency"</legend>
             <CollapsibleSection
                 state
                 fields=&OVERLAP_FIELDS
                 is_open=form.has_non_default(&OVERLAP_FIELDS)
-                summary="Overlap, missed fires, how many at once"
+                summary="Overlap policy, misfire policy, concurrency limits"
             >
                 <RadioField
                     state
                     field="rules.overlap"
-                    label="When it is due while the run before goes on"
+                    label="Overlap policy"
+                    hint="Applies when the job is due while its previous run is still open."
                     options=OverlapPolicy::ALL.iter().map(|overlap| (overlap.as_str(), overlap.label())).collect()
                     chosen=RwSignal::new(form.rule("overlap"))
                 />
                 <RadioField
                     state
                     field="rules.misfire"
-                    label="When fires were missed, because no scheduler was there"
+                    label="Misfire policy"
+                    hint="Applies to due times that passed while no scheduler could start a run."
                     options=MisfirePolicy::ALL.iter().map(|misfire| (misfire.as_str(), misfire.label())).collect()
                     chosen=misfire
                 />
@@ -76,8 +78,8 @@ pub fn OverlapSection(
                     <TextField
                         state
                         field="rules.catch_up_limit"
-                        label="Missed fires to run at most"
-                        hint="1 to 10,000. Counts only when each missed fire is run."
+                        label="Maximum missed runs"
+                        hint="1 to 10,000, default 100. Applies only when every missed run is caught up."
                         value=form.rule("catch_up_limit")
                         inputmode="numeric"
                         is_required=false
@@ -85,8 +87,8 @@ pub fn OverlapSection(
                     <TextField
                         state
                         field="rules.catch_up_window_seconds"
-                        label="How far back, in seconds"
-                        hint="3,600 is an hour; at most 2,592,000, thirty days. Older ones are left out."
+                        label="Catch-up window (seconds)"
+                        hint="1 to 2,592,000 (30 days), default 3,600 (1 hour). Older due times are skipped."
                         value=form.rule("catch_up_window_seconds")
                         inputmode="numeric"
                         is_required=false
@@ -95,9 +97,9 @@ pub fn OverlapSection(
                 <TextField
                     state
                     field="rules.max_concurrent"
-                    label="At most so many at once"
-                    hint="How many of its runs may be open at the same time, 1 to 10,000; the others wait. Left empty, any number. \
-                          A job that waits for its last run or takes its place has one anyway."
+                    label="Maximum concurrent runs"
+                    hint="Maximum number of open runs of this job, 1 to 10,000; further runs wait for a slot. Empty: no limit. \
+                          An overlap policy that waits for or replaces the previous run always limits the job to one."
                     value=form.rule("max_concurrent")
                     inputmode="numeric"
                     is_required=false
@@ -106,17 +108,17 @@ pub fn OverlapSection(
                     <TextField
                         state
                         field="rules.concurrency_key"
-                        label="Shared with"
-                        hint="A name for what several jobs share, such as a database or a customer. Jobs with the same name are \
-                              counted together. At most 100 characters."
+                        label="Concurrency key"
+                        hint="Name of a resource that several jobs share, such as a database or a customer. All jobs with this \
+                              key share one limit. At most 100 characters."
                         value=form.rule("concurrency_key")
                         is_required=false
                     />
                     <TextField
                         state
                         field="rules.concurrency_key_limit"
-                        label="At most so many at once of those"
-                        hint="1 to 10,000. Left empty with a name beside it, one."
+                        label="Limit for this key"
+                        hint="Maximum number of open runs for the key, 1 to 10,000. Empty: 1."
                         value=form.rule("concurrency_key_limit")
                         inputmode="numeric"
                         is_required=false
@@ -127,18 +129,18 @@ pub fn OverlapSection(
     }
 }
 
-/// What happens when a worker falls silent, or the job fails again and again.
+/// The section for retries, lost runs and auto-disable.
 #[component]
 pub fn FailureSection(
-    /// The form it is in.
+    /// The state of the form.
     state: FormState,
-    /// What stands in the fields at first.
+    /// The initial values of the fields.
     form: JobForm,
 ) -> impl IntoView {
     let retries = RwSignal::new(retries(&form));
     view! {
         <fieldset class="form-section">
-            <legend>"When it fails"</legend>
+            <legend>"Retries and failures"</legend>
             <div class="stack" on:input=move |_| {
                 if let Some(form) = state.read_job_form() {
                     retries.set(self::retries(&form));
@@ -148,8 +150,8 @@ pub fn FailureSection(
                     <TextField
                         state
                         field="rules.max_retries"
-                        label="Retries"
-                        hint="How often a failed attempt is followed by another: 0 to 100."
+                        label="Maximum retries"
+                        hint="Number of further attempts after a failed one, 0 to 100, default 0."
                         value=form.rule("max_retries")
                         inputmode="numeric"
                         is_required=false
@@ -157,8 +159,8 @@ pub fn FailureSection(
                     <TextField
                         state
                         field="rules.base_retry_delay_seconds"
-                        label="Pause before the first retry"
-                        hint="In seconds, 1 to 86,400; doubled for each further one."
+                        label="First retry delay (seconds)"
+                        hint="Backoff before the first retry, 1 to 86,400, default 5. It doubles with each further retry, up to 1 day."
                         value=form.rule("base_retry_delay_seconds")
                         inputmode="numeric"
                         is_required=false
@@ -167,9 +169,9 @@ pub fn FailureSection(
                 <TextField
                     state
                     field="rules.retry_jitter_percent"
-                    label="Shorten each pause by up to, in percent"
-                    hint="0 to 100. How much is taken off is drawn anew for each retry, so that runs that failed together do not come \
-                          back together. A pause that the job itself asks for stays as it is."
+                    label="Retry jitter (%)"
+                    hint="0 to 100, default 0. Each retry delay is shortened by a random share of up to this value, so that runs \
+                          that failed together do not retry together. A delay that the job itself requests is not shortened."
                     value=form.rule("retry_jitter_percent")
                     inputmode="numeric"
                     is_required=false
@@ -182,13 +184,13 @@ pub fn FailureSection(
                 state
                 fields=&FAILURE_FIELDS
                 is_open=form.has_non_default(&FAILURE_FIELDS)
-                summary="Lost runs, disabling a job that keeps failing"
+                summary="Heartbeat timeout, lost runs, auto-disable"
             >
                 <TextField
                     state
                     field="rules.heartbeat_timeout_seconds"
-                    label="Silence that means lost, in seconds"
-                    hint="A run whose worker has not been heard of for so long counts as lost: 15 to 86,400. Left empty, the rule of this installation holds."
+                    label="Heartbeat timeout (seconds)"
+                    hint="A run whose worker sends no heartbeat for this long counts as lost; 15 to 86,400. Empty: the server's HEARTBEAT_TIMEOUT_SECONDS."
                     value=form.rule("heartbeat_timeout_seconds")
                     inputmode="numeric"
                     is_required=false
@@ -196,16 +198,16 @@ pub fn FailureSection(
                 <RadioField
                     state
                     field="rules.on_lost"
-                    label="When a run is lost"
-                    hint="The lost run may have done its work, all or in part. Do not run it again if doing it twice does harm."
+                    label="Lost run policy"
+                    hint="A lost run may have done all or part of its work. Do not run it again if doing the work twice causes harm."
                     options=LostRunPolicy::ALL.iter().map(|lost| (lost.as_str(), lost.label())).collect()
                     chosen=RwSignal::new(form.rule("on_lost"))
                 />
                 <TextField
                     state
                     field="rules.auto_disable_threshold"
-                    label="Disable it after so many failures in a row"
-                    hint="1 to 100. Left empty, the rule of this installation holds."
+                    label="Auto-disable after N failures in a row"
+                    hint="1 to 100. Empty: the server's AUTO_DISABLE_THRESHOLD."
                     value=form.rule("auto_disable_threshold")
                     inputmode="numeric"
                     is_required=false
@@ -214,8 +216,8 @@ pub fn FailureSection(
                     <TextField
                         state
                         field="rules.auto_disable_window_seconds"
-                        label="All of them within, in seconds"
-                        hint="1 to 2,592,000, thirty days. Left empty, 3,600: an hour."
+                        label="Failure window (seconds)"
+                        hint="These failures must occur within this time, 1 to 2,592,000 (30 days). Empty: 3,600 (1 hour)."
                         value=form.rule("auto_disable_window_seconds")
                         inputmode="numeric"
                         is_required=false
@@ -223,8 +225,8 @@ pub fn FailureSection(
                     <TextField
                         state
                         field="rules.auto_disable_cool_down_seconds"
-                        label="Enable it again after, in seconds"
-                        hint="1 to 2,592,000, thirty days. Left empty, only by hand."
+                        label="Re-enable after (seconds)"
+                        hint="1 to 2,592,000 (30 days). Empty: the job stays disabled until it is resumed."
                         value=form.rule("auto_disable_cool_down_seconds")
                         inputmode="numeric"
                         is_required=false
@@ -235,17 +237,17 @@ pub fn FailureSection(
     }
 }
 
-/// What the fields about retries come to, when all are right.
+/// Describes the retries that the fields ask for. Returns `None` while one of the fields is invalid.
 fn retries(form: &JobForm) -> Option<String> {
-    let usual = Rules::default();
-    let number = |field: &str, usual: u32| match form.rule(field).trim() {
-        "" => Some(usual),
+    let defaults = Rules::default();
+    let number = |field: &str, default: u32| match form.rule(field).trim() {
+        "" => Some(default),
         text => text.parse().ok(),
     };
-    let max_retries = number("max_retries", usual.max_retries.into())?.try_into().ok()?;
-    let base_retry_delay_seconds = number("base_retry_delay_seconds", usual.base_retry_delay_seconds)?;
-    let retry_jitter_percent = number("retry_jitter_percent", usual.retry_jitter_percent.into())?.try_into().ok()?;
-    let rules = Rules { max_retries, base_retry_delay_seconds, retry_jitter_percent, ..usual };
+    let max_retries = number("max_retries", defaults.max_retries.into())?.try_into().ok()?;
+    let base_retry_delay_seconds = number("base_retry_delay_seconds", defaults.base_retry_delay_seconds)?;
+    let retry_jitter_percent = number("retry_jitter_percent", defaults.retry_jitter_percent.into())?.try_into().ok()?;
+    let rules = Rules { max_retries, base_retry_delay_seconds, retry_jitter_percent, ..defaults };
     rules.check().ok()?;
     Some(describe_retries(max_retries, base_retry_delay_seconds, retry_jitter_percent))
 }
@@ -255,20 +257,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn retries_are_told_as_they_will_be_and_not_while_a_number_is_wrong() {
-        let told = |retries: &str, base: &str, jitter: &str| {
+    fn retries_are_described_unless_a_field_is_invalid() {
+        let described = |retries: &str, base: &str, jitter: &str| {
             let fields =
                 [("max_retries", retries), ("base_retry_delay_seconds", base), ("retry_jitter_percent", jitter)];
             let rules = fields.map(|(field, text)| (field.to_owned(), text.to_owned())).into();
             super::retries(&JobForm { rules, ..JobForm::default() })
         };
-        assert_eq!(told("2", "5", "").as_deref(), Some("Tried up to 2 times more: after 5 s and 10 s."));
-        assert_eq!(told("1", "", "0").as_deref(), Some("Tried once more: after 5 s."));
-        assert_eq!(told("1", "", "20").as_deref(), Some("Tried once more: after 5 s, or up to 20 % sooner."));
-        assert_eq!(told("", "", ""), super::retries(&JobForm::default()));
-        let wrong = [("101", "5", ""), ("2", "0", ""), ("many", "5", ""), ("-1", "5", ""), ("2", "86401", "")];
-        for (retries, base, jitter) in wrong.into_iter().chain([("2", "5", "101"), ("2", "5", "half")]) {
-            assert_eq!(told(retries, base, jitter), None, "{retries}, {base}, {jitter}");
+        assert_eq!(described("2", "5", "").as_deref(), Some("Up to 2 retries, after 5 s and 10 s."));
+        assert_eq!(described("1", "", "0").as_deref(), Some("1 retry, after 5 s."));
+        assert_eq!(described("1", "", "20").as_deref(), Some("1 retry, after 5 s, or up to 20 % sooner."));
+        assert_eq!(described("", "", ""), super::retries(&JobForm::default()));
+        let invalid = [("101", "5", ""), ("2", "0", ""), ("many", "5", ""), ("-1", "5", ""), ("2", "86401", "")];
+        for (retries, base, jitter) in invalid.into_iter().chain([("2", "5", "101"), ("2", "5", "half")]) {
+            assert_eq!(described(retries, base, jitter), None, "{retries}, {base}, {jitter}");
         }
     }
 }

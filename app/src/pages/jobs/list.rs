@@ -1,4 +1,4 @@
-//! The rows of the jobs page, kept current.
+//! The rows of the jobs page, kept current by events and refreshes.
 
 use std::time::Duration;
 
@@ -18,33 +18,33 @@ use crate::{
     live::{LiveUpdates, is_resync, throttled_refresh, use_live_updates},
 };
 
-/// How many of a job's last occurrences its row shows.
+/// The number of recent occurrences in a job's row.
 const RECENT_OCCURRENCES: usize = 10;
 
-/// The rows on the page. Each is a signal of its own, so that a change repaints one row.
+/// The rows on the page. Each row is its own signal, so that a change redraws only that row.
 #[derive(Clone, Copy)]
 pub(super) struct JobList {
-    /// Each with its id.
+    /// The rows with the ids of their jobs.
     pub(super) rows: RwSignal<Vec<(JobId, ArcRwSignal<JobRow>)>>,
-    /// Where the next page starts, if there is one.
+    /// The cursor of the next page; none on the last page.
     pub(super) next: RwSignal<Option<String>>,
 }
 
 impl JobList {
-    /// The list that was read with the page.
+    /// Creates the list from the page that was read.
     pub(super) fn new(found: ListPage<JobRow>) -> Self {
         let rows = found.rows.into_iter().map(|row| (row.id, ArcRwSignal::new(row))).collect();
         Self { rows: RwSignal::new(rows), next: RwSignal::new(found.next) }
     }
 
-    /// Follows the events: what an occurrence became is patched in, anything else is read again.
+    /// Follows the events: patches the status of an occurrence into its row, and reads the page again for other events.
     pub(super) fn keep_current(self, filter: JobFilter) {
         let read = move || {
             let filter = filter.clone();
             async move { jobs(filter).await }
         };
         let refresh = throttled_refresh(Duration::from_secs(1), read, move |found| self.reread(found));
-        // Whatever was heard while the page was being read is not in it.
+        // An event that arrived while the page was being read is not in the data.
         if use_context::<LiveUpdates>().is_some_and(LiveUpdates::received_recently) {
             refresh.request();
         }
@@ -85,7 +85,7 @@ impl JobList {
             for occurrence in occurrences {
                 if let Some((_, row)) = rows.iter().find(|(id, _)| *id == occurrence.job_id) {
                     let mut recent = row.read_untracked().recent.clone();
-                    if note(&mut recent, occurrence.id, occurrence.status) {
+                    if record_status(&mut recent, occurrence.id, occurrence.status) {
                         row.update(|row| row.recent = recent);
                     }
                 }
@@ -94,11 +94,15 @@ impl JobList {
     }
 }
 
-/// Puts an occurrence's state where it belongs among the last ten, newest first. Answers whether anything changed. A
-/// final state stays, whatever arrives late.
-fn note(recent: &mut Vec<(OccurrenceId, OccurrenceStatus)>, id: OccurrenceId, status: OccurrenceStatus) -> bool {
-    let place = recent.partition_point(|(other, _)| *other > id);
-    match recent.get_mut(place) {
+/// Inserts or updates an occurrence among the last ten, which are in order, newest first. Returns true if anything
+/// changed. A final status is not overwritten by a late event.
+fn record_status(
+    recent: &mut Vec<(OccurrenceId, OccurrenceStatus)>,
+    id: OccurrenceId,
+    status: OccurrenceStatus,
+) -> bool {
+    let position = recent.partition_point(|(other, _)| *other > id);
+    match recent.get_mut(position) {
         Some((known, now)) if *known == id => {
             let changes = *now != status && !now.is_final();
             if changes {
@@ -106,8 +110,8 @@ fn note(recent: &mut Vec<(OccurrenceId, OccurrenceStatus)>, id: OccurrenceId, st
             }
             changes
         }
-        _ if place < RECENT_OCCURRENCES => {
-            recent.insert(place, (id, status));
+        _ if position < RECENT_OCCURRENCES => {
+            recent.insert(position, (id, status));
             recent.truncate(RECENT_OCCURRENCES);
             true
         }
@@ -126,19 +130,19 @@ mod tests {
     }
 
     #[test]
-    fn the_strip_keeps_the_last_ten_in_order() {
+    fn strip_keeps_the_last_ten_in_order() {
         use OccurrenceStatus::{Completed, Queued, Running};
         let mut recent = Vec::new();
         for second in [2, 1, 3] {
-            assert!(note(&mut recent, id(second), Queued));
+            assert!(record_status(&mut recent, id(second), Queued));
         }
         assert_eq!(recent.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [id(3), id(2), id(1)]);
-        assert!(note(&mut recent, id(2), Completed));
-        assert!(!note(&mut recent, id(2), Running), "a late event must not undo the end");
+        assert!(record_status(&mut recent, id(2), Completed));
+        assert!(!record_status(&mut recent, id(2), Running), "a late event must not undo a final status");
         for second in 10..20 {
-            note(&mut recent, id(second), Queued);
+            record_status(&mut recent, id(second), Queued);
         }
         assert_eq!(recent.len(), RECENT_OCCURRENCES);
-        assert!(!note(&mut recent, id(0), Completed), "older than the ten shown");
+        assert!(!record_status(&mut recent, id(0), Completed), "older than the ten shown");
     }
 }

@@ -1,4 +1,4 @@
-//! Every job: what it runs, when it runs next, and how it went lately.
+//! The list of jobs: job type, schedule, next run and the last ten occurrences of each.
 
 mod list;
 
@@ -29,14 +29,14 @@ use crate::{
     format::plural,
 };
 
-/// How many jobs one page shows.
+/// The number of jobs on one page.
 const JOBS_PER_PAGE: u32 = 50;
 
 /// `/jobs?q=&state=&after=`.
 #[component]
 pub fn JobsPage() -> impl IntoView {
     let query = use_query_map();
-    let asked = Memo::new(move |_| {
+    let request = Memo::new(move |_| {
         query.with(|query| {
             let part = |name: &str| query.get(name).filter(|text| !text.is_empty());
             JobFilter {
@@ -51,8 +51,10 @@ pub fn JobsPage() -> impl IntoView {
             }
         })
     });
-    let data =
-        Resource::new_blocking(move || asked.get(), |filter| async move { Ok((filter.clone(), jobs(filter).await?)) });
+    let data = Resource::new_blocking(
+        move || request.get(),
+        |filter| async move { Ok((filter.clone(), jobs(filter).await?)) },
+    );
     render_page(data, |(filter, found): (JobFilter, ListPage<JobRow>)| view! { <JobsContent filter found/> })
 }
 
@@ -71,21 +73,26 @@ fn JobsContent(filter: JobFilter, found: ListPage<JobRow>) -> impl IntoView {
     let first = (!is_first).then(|| address(&filter, None));
     let empty = if let Some(href) = first.clone() {
         view! {
-            <EmptyState icon="briefcase-business" title="Nothing on this page" text="The jobs that stood here are gone or renamed.">
-                <a class="btn" href=href>"Back to the beginning"</a>
+            <EmptyState icon="briefcase-business" title="Nothing on this page" text="The jobs of this page were deleted or renamed.">
+                <a class="btn" href=href>"Go to the first page"</a>
             </EmptyState>
         }
         .into_any()
     } else if is_filtered {
         view! {
-            <EmptyState icon="search" title="No job matches" text="Words are looked for in names, descriptions and tags.">
+            <EmptyState icon="search" title="No job matches" text="The search covers names, descriptions and tags.">
                 <a class="btn" href="/jobs">"Show all jobs"</a>
             </EmptyState>
         }
         .into_any()
     } else {
+        let text = if may_define {
+            "A job defines what a worker runs, its input and its schedule."
+        } else {
+            "A job defines what a worker runs, its input and its schedule. An Operator or an Admin can create jobs."
+        };
         view! {
-            <EmptyState icon="briefcase-business" title="No jobs yet" text="A job says what a worker runs, with which input, and when.">
+            <EmptyState icon="briefcase-business" title="No jobs yet" text>
                 {may_define.then(|| view! { <a class="btn btn-primary" href="/jobs/new">"Create the first job"</a> })}
             </EmptyState>
         }
@@ -117,10 +124,10 @@ fn JobsContent(filter: JobFilter, found: ListPage<JobRow>) -> impl IntoView {
                     <thead>
                         <tr>
                             <th scope="col">"Job"</th>
-                            <th scope="col">"Runs"</th>
+                            <th scope="col">"Job type"</th>
                             <th scope="col">"Schedule"</th>
                             <th scope="col">"Next run"</th>
-                            <th scope="col">"Last ten"</th>
+                            <th scope="col">"Last 10"</th>
                             <th scope="col">"State"</th>
                             {may_run
                                 .then(|| {
@@ -148,7 +155,7 @@ fn JobsContent(filter: JobFilter, found: ListPage<JobRow>) -> impl IntoView {
     }
 }
 
-/// The address of this list, from `after` on.
+/// Returns the address of the list with this filter, starting after the cursor `after`.
 fn address(filter: &JobFilter, after: Option<&str>) -> String {
     let state = filter.active.map(|active| if active { "active" } else { "paused" });
     let parts = [("q", filter.text.as_deref()), ("state", state), ("after", after)];
@@ -240,10 +247,11 @@ fn JobTableRow(row: ArcRwSignal<JobRow>, back: String, may_run: bool, may_define
     let strip = move || {
         let recent = row.with(|row| row.recent.clone());
         if recent.is_empty() {
-            return view! { <span class="muted">"Not run yet"</span> }.into_any();
+            return view! { <span class="muted">"No runs yet"</span> }.into_any();
         }
         let marks: Vec<_> = recent.into_iter().rev().map(mark).collect();
-        view! { <span class="strip" role="group" aria-label="Last occurrences, oldest first">{marks}</span> }.into_any()
+        view! { <span class="strip" role="group" aria-label="Last 10 occurrences, oldest first">{marks}</span> }
+            .into_any()
     };
     let set_active = Callback::new(move |active| {
         let _ = row.try_update(|row| row.is_active = active);
@@ -254,7 +262,7 @@ fn JobTableRow(row: ArcRwSignal<JobRow>, back: String, may_run: bool, may_define
                 <a class="row-link" href=format!("/jobs/{id}")>{move || name.get()}</a>
                 {tags}
             </th>
-            <td data-label="Runs">
+            <td data-label="Job type">
                 <span class="mono">{move || row.with(|row| row.job_type.clone())}</span>
                 " on "
                 <span class="mono">{move || row.with(|row| row.worker_id.clone())}</span>
@@ -263,7 +271,7 @@ fn JobTableRow(row: ArcRwSignal<JobRow>, back: String, may_run: bool, may_define
             </td>
             <td data-label="Schedule">{move || row.with(|row| row.schedule_words.clone())}</td>
             <td data-label="Next run">{next}</td>
-            <td data-label="Last ten">{strip}</td>
+            <td data-label="Last 10">{strip}</td>
             <td data-label="State">
                 <ActiveBadge is_active/>
             </td>
@@ -294,7 +302,7 @@ fn JobTableRow(row: ArcRwSignal<JobRow>, back: String, may_run: bool, may_define
     }
 }
 
-/// One of the last ten: an icon with a name, leading to the occurrence.
+/// Draws one of the last ten occurrences: an icon with an accessible name that links to the occurrence.
 fn mark((id, status): (OccurrenceId, OccurrenceStatus)) -> impl IntoView {
     let created = crate::format::utc(id.created_at());
     let words = format!("{status}, {created}");
@@ -310,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_keeps_its_filter() {
+    fn page_address_keeps_the_filter() {
         let filter = JobFilter { text: Some("a&b".into()), active: Some(false), ..JobFilter::default() };
         assert_eq!(address(&filter, Some("x/1")), "/jobs?q=a%26b&state=paused&after=x/1");
         assert_eq!(address(&JobFilter::default(), None), "/jobs");

@@ -1,4 +1,6 @@
-//! Cancelling an occurrence, after a question. Without scripts the question stands below a line that opens, as a plain form.
+//! Cancels an occurrence, after a confirmation.
+//!
+//! With a script the confirmation is a dialog; without one it is a plain form in a section that unfolds.
 
 use leptos::{html, prelude::*, server_fn::ServerFn, task::spawn_local};
 use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
@@ -17,20 +19,20 @@ use crate::{
     },
 };
 
-/// Cancels what waits, asks what runs to end.
+/// Cancels a waiting occurrence; for a running one, sends a cancel request to its worker.
 #[component]
 pub fn CancelButton(
-    /// Which.
+    /// The occurrence's id.
     id: OccurrenceId,
-    /// Its job's name.
+    /// The job's name.
     #[prop(into)]
     name: Signal<String>,
-    /// What it is now.
+    /// The occurrence's current status.
     #[prop(into)]
     status: Signal<OccurrenceStatus>,
-    /// What a plain form left.
+    /// The input and errors that a plain form left behind.
     flash: FlashView,
-    /// Hears when it has been done.
+    /// Called after the call, successful or not.
     on_done: Callback<()>,
 ) -> impl IntoView {
     let toasts = toasts();
@@ -43,7 +45,7 @@ pub fn CancelButton(
                 Ok(has_ended) => toasts.show(ToastKind::Success, cancel_notice(has_ended)),
                 Err(error) => toasts.show(ToastKind::Error, error.to_string()),
             }
-            // Whatever the answer was, what the page shows may be older than it.
+            // The page may be older than this response, successful or not.
             let _ = on_done.try_run(());
         });
     });
@@ -53,57 +55,57 @@ pub fn CancelButton(
     view! {
         <button type="button" class="btn needs-js" on:click=move |_| open.set(true)>
             <Icon name="ban"/>
-            "Cancel…"
+            "Cancel run…"
         </button>
         <ConfirmDialog
             open
             id="cancel-title"
-            title=Signal::derive(move || format!("Cancel this occurrence of {}?", name.get()))
-            verb="Cancel occurrence"
-            otherwise="Keep it"
+            title=Signal::derive(move || format!("Cancel this run of {}?", name.get()))
+            verb="Cancel run"
+            otherwise="Keep run"
             on_confirm=cancel
         >
             <p>{move || consequence(status.get())}</p>
             <ReasonField field="cancel-reason" typed=String::new() error=Signal::stored(None) node=reason/>
         </ConfirmDialog>
         <details class="hide-js" open=was_refused>
-            <summary>"Cancel"</summary>
+            <summary>"Cancel run"</summary>
             <form method="post" action=CancelOccurrence::PATH class="stack">
                 <p>{consequence(status.get_untracked())}</p>
                 <input type="hidden" name="id" value=id.to_string()/>
                 <ReasonField field="plain-cancel-reason" typed error node=NodeRef::new()/>
                 <div class="dialog-actions">
-                    <button type="submit" class="btn btn-danger">"Cancel occurrence"</button>
+                    <button type="submit" class="btn btn-danger">"Cancel run"</button>
                 </div>
             </form>
         </details>
     }
 }
 
-/// What cancelling does to an occurrence that is `status` now.
+/// Describes the effect of a cancellation in the current status.
 const fn consequence(status: OccurrenceStatus) -> &'static str {
     match status {
         OccurrenceStatus::Running => {
-            "Its worker is asked to end it, and asked again until it has. What the job has done so far is not undone."
+            "A cancel request is sent to the worker until the run stops. Work already done is not undone."
         }
         OccurrenceStatus::Unknown => {
-            "It is cancelled at once. Its worker was lost; should it run on there all the same, it is asked to end."
+            "The run is cancelled immediately. Its worker is unreachable; if the run is still active there, a cancel request is sent to that worker."
         }
-        _ => "No worker runs it yet. It is cancelled at once and will not run.",
+        _ => "No worker has started it yet. It is cancelled immediately and will not run.",
     }
 }
 
 #[component]
 fn ReasonField(
-    /// The control's id.
+    /// The id of the input element.
     field: &'static str,
-    /// What stood there before a refusal.
+    /// The text that was typed before a refusal.
     typed: String,
     error: Signal<Option<String>>,
     node: NodeRef<html::Input>,
 ) -> impl IntoView {
     view! {
-        <FormField id=field label="Reason" hint="Kept with the occurrence." optional=true error>
+        <FormField id=field label="Reason" hint="Stored with the occurrence; at most 500 characters." optional=true error>
             <input
                 type="text"
                 id=field

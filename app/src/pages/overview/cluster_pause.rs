@@ -1,7 +1,8 @@
-//! The switch that stops everything from being fired, and the banner that stands while it is thrown.
+//! The switch that pauses all schedules, and the banner that is shown during the pause.
 //!
-//! Both are plain forms; a script takes their place. The switch is quiet, for it is seldom wanted, and asks for a reason,
-//! because whoever looks next sees nothing run and asks themselves why. The banner is loud for the same cause.
+//! Both are plain forms that a script takes over. The switch is an inconspicuous button, because it is seldom needed.
+//! Its form asks for a reason, because other users see that nothing runs and need to know why. The banner is
+//! conspicuous for the same reason.
 
 use leptos::{ev, html, prelude::*, server_fn::ServerFn, task::spawn_local};
 use milvaion_api::views::ClusterPause;
@@ -24,19 +25,19 @@ use crate::{
     },
 };
 
-/// Says since when, by whom and why everything is paused, and lets it go on.
+/// Shows since when, by which user and why all schedules are paused, with a button that resumes them.
 #[component]
 pub fn ClusterPauseBanner(
-    /// The pause, while there is one.
+    /// The current pause.
     pause: RwSignal<Option<ClusterPause>>,
-    /// Whether the person who reads may resume.
+    /// True if the reader has the permission to resume.
     may_resume: bool,
-    /// Hears when it was resumed.
+    /// Called after a resume.
     on_change: Callback<()>,
 ) -> impl IntoView {
     let banner = move |pause: ClusterPause| {
         let by = format!("Paused by {} since ", pause.by);
-        let why = format!(": {} Nothing is fired until somebody resumes.", sentence(&pause.reason));
+        let why = format!(": {} No schedule starts a run until the pause ends.", sentence(&pause.reason));
         view! {
             <div class="notice" data-kind="warn" id="paused">
                 <Icon name="circle-pause"/>
@@ -45,11 +46,11 @@ pub fn ClusterPauseBanner(
             </div>
         }
     };
-    // The region stands from the start: one that arrives together with its text is not read out.
+    // The live region exists from the start: screen readers do not announce one that is inserted with its text.
     view! { <div role="status">{move || pause.get().map(banner)}</div> }
 }
 
-/// `text` with a full stop, unless it ends with a sign of its own.
+/// Appends a full stop to `text` unless it already ends with a punctuation mark.
 fn sentence(text: &str) -> String {
     let text = text.trim();
     if text.ends_with(['.', '!', '?', '…']) { text.to_owned() } else { format!("{text}.") }
@@ -85,12 +86,12 @@ fn ResumeForm(on_change: Callback<()>) -> impl IntoView {
     }
 }
 
-/// Pauses everything and says why: in a dialog, or without scripts below a line that opens.
+/// Pauses all schedules with a reason: in a dialog, or without scripts in a section that unfolds.
 #[component]
 pub fn PauseAllButton(
-    /// What a plain form left.
+    /// The input and errors that a plain form left behind.
     flash: FlashView,
-    /// Hears when it was paused.
+    /// Called after a pause.
     on_change: Callback<()>,
 ) -> impl IntoView {
     let open = RwSignal::new(false);
@@ -112,7 +113,7 @@ pub fn PauseAllButton(
 
 #[component]
 fn PauseAllForm(
-    /// The id of its only field.
+    /// The id of the reason field.
     field: &'static str,
     flash: FlashView,
     open: RwSignal<bool>,
@@ -156,9 +157,9 @@ fn PauseAllForm(
         <form method="post" action=PauseCluster::PATH class="stack" on:submit=pause>
             <ErrorSummary errors=whole/>
             <p>
-                "No job is fired until somebody resumes, and what waits for its turn goes on waiting. What runs already runs on. Each job's misfire policy says what becomes of the times that pass meanwhile."
+                "No schedule starts a run until the pause ends. Running jobs continue, and so do runs that were already sent to a worker. Runs that wait for a slot, for a retry or for the broker stay queued. Each job's misfire policy applies to the due times that pass meanwhile."
             </p>
-            <FormField id=field label="Reason" hint="Everybody sees it while nothing runs." error=reason_error>
+            <FormField id=field label="Reason" hint="Shown to all users during the pause; at most 500 characters." error=reason_error>
                 <input
                     type="text"
                     id=field
@@ -187,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_ends_with_one_sign() {
+    fn reason_ends_with_one_punctuation_mark() {
         assert_eq!(sentence("the disk is full"), "the disk is full.");
         assert_eq!(sentence("The disk is full. "), "The disk is full.");
         assert_eq!(sentence("full!"), "full!");

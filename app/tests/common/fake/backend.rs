@@ -1,4 +1,4 @@
-//! What the fake backend answers: the trait, and with it every question a page may ask. What it holds is one level up.
+//! The [`Backend`] implementation of [`FakeBackend`].
 
 use std::time::Duration;
 
@@ -33,20 +33,20 @@ use milvaion_protocol::{
 use super::FakeBackend;
 use crate::common::samples;
 
-/// The failures that are meant; a filter finds the two samples.
-fn meant(which: &FailureSelection) -> Result<Vec<OccurrenceId>, AppError> {
+/// Returns the failures that a selection names; a filter for the sample cause finds two.
+fn selected(which: &FailureSelection) -> Result<Vec<OccurrenceId>, AppError> {
     match which {
-        FailureSelection::Ids(ids) if ids.is_empty() => Err(AppError::field("ids", "choose at least one that is open")),
+        FailureSelection::Ids(ids) if ids.is_empty() => Err(AppError::field("ids", "choose at least one open failure")),
         FailureSelection::Ids(ids) => Ok(ids.clone()),
         FailureSelection::Filter(filter) if filter.fingerprint == Some(samples::group().fingerprint) => {
             Ok(vec![samples::occurrence_id(0), samples::occurrence_id(1)])
         }
-        FailureSelection::Filter(_) => Err(AppError::Conflict("There are many more by now.".into())),
+        FailureSelection::Filter(_) => Err(AppError::Conflict("The number of failures has grown.".into())),
     }
 }
 
-/// Lets the page's other parts go on, as a real answer would: what only works when every answer is there at once would
-/// pass unseen otherwise.
+/// Yields to the other parts of the page, as a real backend does. Without a delay, code that works only when every
+/// response is immediately available would pass.
 async fn simulate_latency() {
     tokio::time::sleep(Duration::from_micros(300)).await;
 }
@@ -71,7 +71,7 @@ impl Backend for FakeBackend {
 
     async fn sign_in(&self, _parts: &Parts, email: &str, passphrase: &str) -> Result<CurrentUser, AppError> {
         if passphrase == "correct horse battery" {
-            self.note(format!("sign in {email}"));
+            self.record(format!("sign in {email}"));
             Ok(samples::me(Role::Admin))
         } else {
             Err(AppError::field("passphrase", "The e-mail address or the passphrase is wrong."))
@@ -79,7 +79,7 @@ impl Backend for FakeBackend {
     }
 
     async fn sign_out(&self, _parts: &Parts) -> Result<(), AppError> {
-        self.note("sign out");
+        self.record("sign out");
         Ok(())
     }
 
@@ -91,7 +91,7 @@ impl Backend for FakeBackend {
         match token {
             "good" => Ok(InviteInfo { is_setup: false, name: "Grace".into(), role: Role::Operator }),
             "setup" => Ok(InviteInfo { is_setup: true, name: String::new(), role: Role::Admin }),
-            _ => Err(AppError::NotFound("This link is no longer good.".into())),
+            _ => Err(AppError::NotFound("This link is no longer valid.".into())),
         }
     }
 
@@ -106,19 +106,19 @@ impl Backend for FakeBackend {
         if passphrase.chars().count() < 12 {
             return Err(AppError::field("passphrase", "Use at least 12 characters."));
         }
-        self.note(format!("accept {name}"));
+        self.record(format!("accept {name}"));
         Ok(samples::me(Role::Operator))
     }
 
     async fn put_flash(&self, _parts: &Parts, flash: FlashMessage) -> Result<(), AppError> {
-        self.flashes.lock().expect("no test panics inside").push(flash);
+        self.flashes.lock().expect("the mutex is not poisoned").push(flash);
         Ok(())
     }
 
     async fn take_flash(&self, _parts: &Parts, form: &str) -> Result<Option<FlashMessage>, AppError> {
-        let mut flashes = self.flashes.lock().expect("no test panics inside");
-        let place = flashes.iter().position(|flash| flash.form == form);
-        Ok(place.map(|place| flashes.remove(place)))
+        let mut flashes = self.flashes.lock().expect("the mutex is not poisoned");
+        let position = flashes.iter().position(|flash| flash.form == form);
+        Ok(position.map(|position| flashes.remove(position)))
     }
 
     async fn overview(&self, _me: &CurrentUser) -> Result<ClusterOverview, AppError> {
@@ -127,21 +127,21 @@ impl Backend for FakeBackend {
 
     async fn cluster_state(&self, _me: &CurrentUser) -> Result<Option<ClusterPause>, AppError> {
         simulate_latency().await;
-        Ok(self.paused.lock().expect("no test panics inside").clone())
+        Ok(self.paused.lock().expect("the mutex is not poisoned").clone())
     }
 
     async fn pause_cluster(&self, _me: &CurrentUser, reason: &str) -> Result<(), AppError> {
         if reason.trim().is_empty() {
-            return Err(AppError::field("reason", "say why"));
+            return Err(AppError::field("reason", "give a reason"));
         }
-        self.note(format!("pause everything: {reason}"));
-        *self.paused.lock().expect("no test panics inside") = Some(samples::pause(reason));
+        self.record(format!("pause everything: {reason}"));
+        *self.paused.lock().expect("the mutex is not poisoned") = Some(samples::pause(reason));
         Ok(())
     }
 
     async fn resume_cluster(&self, _me: &CurrentUser) -> Result<(), AppError> {
-        self.note("resume everything");
-        *self.paused.lock().expect("no test panics inside") = None;
+        self.record("resume everything");
+        *self.paused.lock().expect("the mutex is not poisoned") = None;
         Ok(())
     }
 
@@ -151,13 +151,13 @@ impl Backend for FakeBackend {
     }
 
     async fn job(&self, _me: &CurrentUser, id: JobId, _viewer_zone: Option<&str>) -> Result<JobView, AppError> {
-        self.known(id)?;
+        self.check_job_exists(id)?;
         Ok(samples::job())
     }
 
     async fn form_context(&self, _me: &CurrentUser, job: Option<JobId>) -> Result<JobFormContext, AppError> {
         if let Some(id) = job {
-            self.known(id)?;
+            self.check_job_exists(id)?;
         }
         let job_types = if self.empty { vec![] } else { vec![samples::job_type()] };
         let zones = vec!["Europe/Warsaw".into(), "UTC".into()];
@@ -181,25 +181,25 @@ impl Backend for FakeBackend {
 
     async fn save_job(&self, me: &CurrentUser, form: &JobForm) -> Result<JobId, AppError> {
         self.check_job(me, form).await?;
-        self.note(format!("save {}", form.display_name));
+        self.record(format!("save {}", form.display_name));
         Ok(samples::job_id())
     }
 
     async fn trigger_job(&self, _me: &CurrentUser, id: JobId, input: TriggerInput) -> Result<OccurrenceId, AppError> {
-        self.known(id)?;
-        self.note(format!("trigger {}", input.reason));
+        self.check_job_exists(id)?;
+        self.record(format!("trigger {}", input.reason));
         Ok(samples::occurrence_id(0))
     }
 
     async fn set_job_active(&self, _me: &CurrentUser, id: JobId, active: bool, _reason: &str) -> Result<(), AppError> {
-        self.known(id)?;
-        self.note(if active { "resume" } else { "pause" });
+        self.check_job_exists(id)?;
+        self.record(if active { "resume" } else { "pause" });
         Ok(())
     }
 
     async fn delete_job(&self, _me: &CurrentUser, id: JobId) -> Result<String, AppError> {
-        self.known(id)?;
-        self.note("delete");
+        self.check_job_exists(id)?;
+        self.record("delete");
         Ok("nightly report".into())
     }
 
@@ -211,7 +211,7 @@ impl Backend for FakeBackend {
         if id == samples::calendar_id() {
             return Ok(samples::calendar());
         }
-        Err(AppError::NotFound("There is no such calendar.".into()))
+        Err(AppError::NotFound("This calendar does not exist.".into()))
     }
 
     async fn check_calendar(&self, _me: &CurrentUser, form: &CalendarForm) -> Result<Vec<BlackoutView>, AppError> {
@@ -220,13 +220,15 @@ impl Backend for FakeBackend {
 
     async fn save_calendar(&self, _me: &CurrentUser, form: &CalendarForm) -> Result<CalendarId, AppError> {
         let calendar = form.check().map_err(AppError::Fields)?;
-        self.note(format!("save calendar {}: {}", calendar.name, calendar.describe(samples::at(0).date_naive())));
+        self.record(format!("save calendar {}: {}", calendar.name, calendar.describe(samples::at(0).date_naive())));
         Ok(samples::calendar_id())
     }
 
     async fn delete_calendar(&self, me: &CurrentUser, id: CalendarId) -> Result<String, AppError> {
         if self.calendar(me, id).await?.jobs_total > 0 {
-            return Err(AppError::Conflict("nightly report still keeps to Holidays: take it out there first.".into()));
+            return Err(AppError::Conflict(
+                "nightly report still uses Holidays. Remove it from this job first.".into(),
+            ));
         }
         Ok("Holidays".into())
     }
@@ -237,7 +239,7 @@ impl Backend for FakeBackend {
         id: JobId,
         _before: Option<i32>,
     ) -> Result<ListPage<VersionStep>, AppError> {
-        self.known(id)?;
+        self.check_job_exists(id)?;
         Ok(ListPage { rows: samples::history(), next: None })
     }
 
@@ -261,11 +263,11 @@ impl Backend for FakeBackend {
         version: i32,
         expected: i32,
     ) -> Result<RestoreVersionResult, AppError> {
-        self.known(id)?;
+        self.check_job_exists(id)?;
         if expected != 2 {
-            return Err(AppError::Conflict("Somebody else changed this job meanwhile.".into()));
+            return Err(AppError::Conflict("This job was changed by another user.".into()));
         }
-        self.note(format!("restore {version}"));
+        self.record(format!("restore {version}"));
         Ok(RestoreVersionResult { version: 3, missing_calendars: vec![] })
     }
 
@@ -305,10 +307,10 @@ impl Backend for FakeBackend {
             return Err(AppError::field("reason", "at most 500 characters"));
         }
         if how.input_json == "{" {
-            return Err(AppError::field("input_json", "this is not JSON"));
+            return Err(AppError::field("input_json", "the input is not JSON"));
         }
-        let ids = meant(which)?;
-        self.note(format!("retry {} of {seen}: {} {}", ids.len(), how.reason, how.force));
+        let ids = selected(which)?;
+        self.record(format!("retry {} of {seen}: {} {}", ids.len(), how.reason, how.force));
         Ok(RetryFailuresResult {
             made: ids.into_iter().map(|id| (id, samples::occurrence_id(0))).collect(),
             left: 0,
@@ -326,8 +328,8 @@ impl Backend for FakeBackend {
         if note.chars().count() > 2_000 {
             return Err(AppError::field("note", "at most 2,000 characters"));
         }
-        let ids = meant(which)?;
-        self.note(format!("resolve {} of {seen}: {note}", ids.len()));
+        let ids = selected(which)?;
+        self.record(format!("resolve {} of {seen}: {note}", ids.len()));
         Ok(ResolveFailuresResult { count: ids.len(), more: false })
     }
 
@@ -348,9 +350,9 @@ impl Backend for FakeBackend {
         note: &str,
     ) -> Result<usize, AppError> {
         if ids.is_empty() {
-            return Err(AppError::field("ids", "choose at least one"));
+            return Err(AppError::field("ids", "choose at least one dead letter"));
         }
-        self.note(format!("resolve {} letters: {note}", ids.len()));
+        self.record(format!("resolve {} dead letters: {note}", ids.len()));
         Ok(ids.len())
     }
 
@@ -369,7 +371,7 @@ impl Backend for FakeBackend {
 
     async fn occurrence(&self, _me: &CurrentUser, id: OccurrenceId) -> Result<OccurrenceView, AppError> {
         if id != samples::occurrence_id(0) {
-            return Err(AppError::NotFound("There is no such occurrence; they are kept for 30 days.".into()));
+            return Err(AppError::NotFound("This occurrence does not exist; occurrences are kept for 30 days.".into()));
         }
         let mut view = samples::occurrence(self.status);
         view.worker_alive = self.worker_alive;
@@ -390,11 +392,11 @@ impl Backend for FakeBackend {
         }
         if self.status.is_final() {
             return Err(AppError::Conflict(format!(
-                "This occurrence has ended already: it is {}.",
+                "This occurrence has already ended: it is {}.",
                 self.status.label()
             )));
         }
-        self.note(format!("cancel {reason}"));
+        self.record(format!("cancel {reason}"));
         let runs = self.status == OccurrenceStatus::Running;
         Ok(if runs { OccurrenceStatus::Running } else { OccurrenceStatus::Cancelled })
     }
@@ -405,7 +407,7 @@ impl Backend for FakeBackend {
         _id: OccurrenceId,
         before_seq: i64,
     ) -> Result<Vec<LogLine>, AppError> {
-        Ok(vec![samples::log_line(before_seq - 1, LogLevel::Debug, "a line further back")])
+        Ok(vec![samples::log_line(before_seq - 1, LogLevel::Debug, "an earlier line")])
     }
 
     async fn workers(&self, _me: &CurrentUser) -> Result<Vec<WorkerView>, AppError> {
@@ -418,12 +420,12 @@ impl Backend for FakeBackend {
     }
 
     async fn invite_user(&self, _me: &CurrentUser, name: &str, role: Role) -> Result<String, AppError> {
-        self.note(format!("invite {name} as {}", role.slug()));
+        self.record(format!("invite {name} as {}", role.slug()));
         Ok("/invite?token=good".into())
     }
 
     async fn revoke_invite(&self, _me: &CurrentUser, _id: UserId) -> Result<(), AppError> {
-        self.note("revoke");
+        self.record("revoke");
         Ok(())
     }
 }
