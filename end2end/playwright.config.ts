@@ -1,7 +1,7 @@
 import { defineConfig } from "@playwright/test";
 
-// One browser, one test after the other: each file starts a server, a worker and, where no URLs are given, their
-// services, and what is measured must not be shared with another file's load.
+// One browser and one test at a time: each file starts a server, a worker and, without service URLs, their services, and
+// measurements must not share the machine with the load of another file.
 export default defineConfig({
   testDir: "tests",
   outputDir: "test-results",
@@ -13,7 +13,7 @@ export default defineConfig({
   timeout: 60_000,
   expect: { timeout: 10_000 },
   use: {
-    // Neither UTC nor the zone of any schedule in these tests, so that the three can be told apart.
+    // Neither UTC nor the zone of any schedule in these tests, so that the three zones are distinguishable.
     timezoneId: "America/New_York",
     locale: "en-GB",
     viewport: { width: 1280, height: 900 },

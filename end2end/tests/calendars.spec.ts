@@ -1,20 +1,20 @@
-// From a day off to a job that keeps to it: a calendar is made, a job chooses it, and what is shown is what will happen.
+// Blackout calendars: creating one, using it in a job, and the preview of the resulting runs.
 
 import type { Page } from "@playwright/test";
 
 import { makeCalendar, makeJob, shell } from "../fixtures/jobs";
-import { call } from "../fixtures/people";
-import { expect, open, shot, test } from "../fixtures/test";
+import { expect, open, screenshot, test } from "../fixtures/test";
+import { callServerFunction } from "../fixtures/users";
 
-test.use({ scene: "calendars" });
+test.use({ stackName: "calendars" });
 
-/** The date of the day that is `days` from today, in UTC. */
+/** Returns the UTC date `days` days from today. */
 function day(days: number): string {
   return new Date(Date.now() + days * 86_400_000).toISOString().slice(0, 10);
 }
 
-/** The rows of the schedule's preview: a date for each that runs, and what becomes of the others. */
-async function fires(page: Page): Promise<string[]> {
+/** Returns the rows of the schedule's preview: each date with `runs` or the reason why nothing runs. */
+async function previewRows(page: Page): Promise<string[]> {
   return page.locator(".preview tbody tr").evaluateAll((rows) =>
     rows.map((row) => {
       const date = /\d{4}-\d{2}-\d{2}/.exec(row.querySelector("time")?.textContent ?? "")?.[0] ?? "?";
@@ -23,12 +23,12 @@ async function fires(page: Page): Promise<string[]> {
   );
 }
 
-test("a calendar is made, a job keeps to it, and its next runs skip the blackout day", async ({ admin: page, stack, person, watch }) => {
-  // A calendar that a job keeps to is not deleted.
+test("a job's next runs skip the blackouts of its calendar", async ({ admin: page, stack, firstAdmin, watch }) => {
+  // Deleting a calendar that a job uses is refused.
   watch.expect(/status of 409/);
-  const job = await makeJob(stack.url, person, { name: "Daily report", input: shell("true"), cron: "0 12 * * *" });
+  const job = await makeJob(stack.url, firstAdmin, { name: "Daily report", input: shell("true"), cron: "0 12 * * *" });
 
-  await test.step("a calendar is made from dates and weekly hours", async () => {
+  await test.step("a calendar is created from dates and weekly windows", async () => {
     await open(page, "/jobs");
     await page.getByRole("navigation", { name: "Main", exact: true }).getByRole("link", { name: "Calendars" }).click();
     await expect(page.getByRole("heading", { level: 1 })).toHaveText("Calendars");
@@ -54,64 +54,64 @@ test("a calendar is made, a job keeps to it, and its next runs skip the blackout
     await page.getByRole("button", { name: "Add a window" }).click();
     await page.getByRole("button", { name: "Remove window 2" }).click();
     await expect(page.getByRole("group", { name: /^Window/ })).toHaveCount(1);
-    await shot(page, "calendar-filled");
+    await screenshot(page, "calendar-filled");
     await page.getByRole("button", { name: "Create" }).click();
-    await expect(page.locator(".toast").filter({ hasText: "The calendar is made." })).toBeVisible();
+    await expect(page.locator(".toast").filter({ hasText: "The calendar is created." })).toBeVisible();
     const row = page.getByRole("row").filter({ hasText: "Days off" });
     await expect(row).toContainText(`Every day 03:00–04:00; ${day(2)} to ${day(3)}`);
     await expect(row).toContainText("No job");
   });
 
-  await test.step("a job keeps to it: the day is left out, then postponed", async () => {
+  await test.step("a job skips the blackout, then postpones it", async () => {
     await open(page, `/jobs/${job}/edit`);
-    await expect.poll(() => fires(page)).toHaveLength(5);
-    await page.getByText("Calendars, and what becomes of fires in a blackout").click();
+    await expect.poll(() => previewRows(page)).toHaveLength(5);
+    await page.getByText("Blackout calendars and blackout policy").click();
     await page.getByRole("checkbox", { name: /^Days off/ }).check();
-    const left = `${day(2)} This and 1 more left out: Days off`;
-    await expect.poll(() => fires(page)).toContain(left);
-    await expect.poll(() => fires(page)).toContain(`${day(4)} runs`);
-    expect(await fires(page)).not.toContain(`${day(2)} runs`);
-    await shot(page, "job-form-blackout");
+    const left = `${day(2)} This and 1 more skipped: Days off`;
+    await expect.poll(() => previewRows(page)).toContain(left);
+    await expect.poll(() => previewRows(page)).toContain(`${day(4)} runs`);
+    expect(await previewRows(page)).not.toContain(`${day(2)} runs`);
+    await screenshot(page, "job-form-blackout");
     await page.getByRole("radio", { name: "Run when the blackout ends" }).check();
-    await expect.poll(() => fires(page)).toContain(`${day(2)} This and 1 more postponed, as one: Days off`);
-    await page.getByRole("radio", { name: "Leave the fire out" }).check();
-    await expect.poll(() => fires(page)).toContain(left);
+    await expect.poll(() => previewRows(page)).toContain(`${day(2)} This and 1 more postponed to one run: Days off`);
+    await page.getByRole("radio", { name: "Skip the due time" }).check();
+    await expect.poll(() => previewRows(page)).toContain(left);
   });
 
-  await test.step("and it is tried again when it fails", async () => {
-    await expect(page.locator("#retries")).toContainText("Not tried again");
-    await page.getByLabel("Retries").fill("3");
-    await expect(page.locator("#retries")).toHaveText("Tried up to 3 times more: after 5 s, 10 s and 20 s.");
-    await page.getByLabel("Pause before the first retry").fill("60");
-    await expect(page.locator("#retries")).toHaveText("Tried up to 3 times more: after 60 s, 2 min and 4 min.");
-    await page.getByLabel("Shorten each pause by up to").fill("20");
-    const told = "Tried up to 3 times more: after 60 s, 2 min and 4 min, each up to 20 % sooner";
+  await test.step("the retry preview follows the retry settings", async () => {
+    await expect(page.locator("#retries")).toContainText("No retries");
+    await page.getByLabel("Maximum retries").fill("3");
+    await expect(page.locator("#retries")).toHaveText("Up to 3 retries, after 5 s, 10 s and 20 s.");
+    await page.getByLabel("First retry delay (seconds)").fill("60");
+    await expect(page.locator("#retries")).toHaveText("Up to 3 retries, after 60 s, 2 min and 4 min.");
+    await page.getByLabel("Retry jitter (%)").fill("20");
+    const told = "Up to 3 retries, after 60 s, 2 min and 4 min, each up to 20 % sooner";
     await expect(page.locator("#retries")).toHaveText(`${told}.`);
-    await page.getByLabel("Retries").fill("101");
+    await page.getByLabel("Maximum retries").fill("101");
     await expect(page.locator("#retries")).toBeHidden();
     await expect(page.locator("#f-rules-max_retries-error")).toContainText("from 0 to 100");
-    await page.getByLabel("Retries").fill("3");
+    await page.getByLabel("Maximum retries").fill("3");
     await page.getByRole("button", { name: "Save" }).click();
   });
 
-  await test.step("the job's page says all of it", async () => {
+  await test.step("the job's page shows retries and blackouts", async () => {
     await expect(page.getByRole("heading", { level: 1 })).toHaveText("Daily report");
     await expect(page.locator("#definition ~ .kv")).toContainText("2 min and 4 min, each up to 20 % sooner");
-    await expect(page.locator("#definition ~ .kv")).toContainText("A fire in a blackout is left out");
-    expect(await fires(page)).toContain(`${day(2)} This and 1 more left out: Days off`);
-    await shot(page, "job-blackout");
+    await expect(page.locator("#definition ~ .kv")).toContainText("Runs due in a blackout are skipped");
+    expect(await previewRows(page)).toContain(`${day(2)} This and 1 more skipped: Days off`);
+    await screenshot(page, "job-blackout");
     await page.locator("#definition ~ .kv").getByRole("link", { name: "Days off" }).click();
     await expect(page.getByRole("heading", { level: 1 })).toHaveText("Edit Days off");
   });
 
-  await test.step("in use it is not deleted; out of use it is", async () => {
+  await test.step("only an unused calendar is deleted", async () => {
     await page.getByRole("button", { name: "Delete…" }).click();
     await page.getByRole("dialog").getByRole("button", { name: "Delete calendar" }).click();
-    await expect(page.locator("#error-summary")).toContainText("Daily report still keeps to Days off");
+    await expect(page.locator("#error-summary")).toContainText("Daily report still uses Days off");
     await page.getByRole("complementary").getByRole("link", { name: "Daily report" }).click();
     await page.getByRole("link", { name: "Edit" }).click();
     await page.getByRole("checkbox", { name: /^Days off/ }).uncheck();
-    await expect.poll(() => fires(page)).toContain(`${day(2)} runs`);
+    await expect.poll(() => previewRows(page)).toContain(`${day(2)} runs`);
     await page.getByRole("button", { name: "Save" }).click();
     await expect(page.locator("#definition ~ .kv")).not.toContainText("Days off");
     await open(page, "/calendars");
@@ -123,28 +123,28 @@ test("a calendar is made, a job keeps to it, and its next runs skip the blackout
   });
 });
 
-test("a calendar that was made in another tab can be chosen, and what was ticked stays", async ({ admin: page, stack, person }) => {
-  await makeCalendar(stack.url, person, { name: "First", dates: day(10) });
+test("a calendar from another tab appears and the selection is kept", async ({ admin: page, stack, firstAdmin }) => {
+  await makeCalendar(stack.url, firstAdmin, { name: "First", dates: day(10) });
   await open(page, "/jobs/new?type=local/shell-command");
-  await page.getByText("Calendars, and what becomes of fires in a blackout").click();
+  await page.getByText("Blackout calendars and blackout policy").click();
   await page.getByRole("checkbox", { name: /^First/ }).check();
-  await makeCalendar(stack.url, person, { name: "A second", dates: day(11) });
+  await makeCalendar(stack.url, firstAdmin, { name: "A second", dates: day(11) });
   await page.evaluate(() => window.dispatchEvent(new Event("focus")));
   await expect(page.getByRole("checkbox", { name: /^A second/ })).not.toBeChecked();
   await expect(page.getByRole("checkbox", { name: /^First/ })).toBeChecked();
 });
 
-test("of two people who change a calendar the second is told, and loses nothing", async ({ admin: page, stack, person, watch }) => {
+test("a conflicting calendar edit is refused and its input kept", async ({ admin: page, stack, firstAdmin, watch }) => {
   watch.expect(/status of (409|422)/);
-  const id = await makeCalendar(stack.url, person, { name: "Contested", dates: day(20) });
+  const id = await makeCalendar(stack.url, firstAdmin, { name: "Contested", dates: day(20) });
   await open(page, `/calendars/${id}/edit`);
   await page.getByLabel("Name", { exact: true }).fill("Mine");
   const theirs = { "form[id]": id, "form[version]": "1", "form[name]": "Theirs", "form[zone]": "UTC", "form[dates]": day(21) };
-  expect((await call(stack.url, person.session, "save_calendar", theirs)).status).toBe(200);
+  expect((await callServerFunction(stack.url, firstAdmin.session, "save_calendar", theirs)).status).toBe(200);
   await page.getByRole("button", { name: "Save" }).click();
-  await expect(page.locator("#error-summary")).toContainText("Somebody else changed this calendar meanwhile");
+  await expect(page.locator("#error-summary")).toContainText("This calendar was changed in the meantime");
   await expect(page.getByLabel("Name", { exact: true })).toHaveValue("Mine");
-  await makeCalendar(stack.url, person, { name: "Taken", dates: day(22) });
+  await makeCalendar(stack.url, firstAdmin, { name: "Taken", dates: day(22) });
   await open(page, `/calendars/${id}/edit`);
   await page.getByLabel("Name", { exact: true }).fill("Taken");
   await page.getByRole("button", { name: "Save" }).click();

@@ -1,15 +1,15 @@
-// What every answer tells the browser to refuse, and how the session is kept.
+// Security headers, the session cookie and the escaping of user input.
 
 import { get } from "node:http";
 
 import { makeJob, runJob, shell } from "../fixtures/jobs";
-import { call, client, COOKIE, type Person, sessionIn } from "../fixtures/people";
 import { expect, open, test } from "../fixtures/test";
+import { apiClient, callServerFunction, COOKIE, sessionIn, type TestUser } from "../fixtures/users";
 
-test.use({ scene: "headers" });
+test.use({ stackName: "headers" });
 
-/** Sent with everything, whatever it is. */
-const ALWAYS: Record<string, string | RegExp> = {
+/** Headers of every response. */
+const COMMON_HEADERS: Record<string, string | RegExp> = {
   "x-content-type-options": "nosniff",
   "x-frame-options": "DENY",
   "referrer-policy": "same-origin",
@@ -20,7 +20,7 @@ const ALWAYS: Record<string, string | RegExp> = {
 };
 
 function expectProtected(headers: Record<string, string | string[] | undefined>, of: string): void {
-  for (const [name, value] of Object.entries(ALWAYS)) {
+  for (const [name, value] of Object.entries(COMMON_HEADERS)) {
     expect(headers[name], `${name} of ${of}`).toMatch(value);
   }
 }
@@ -29,8 +29,8 @@ function nonceOf(policy: string | undefined): string {
   return /script-src 'nonce-([^']+)'/.exec(policy ?? "")?.[1] ?? "";
 }
 
-test("a page runs only scripts that carry its own nonce, and no two pages share one", async ({ stack, person }) => {
-  const context = await client(stack.url, person.session);
+test("each page runs only scripts with its own nonce", async ({ stack, firstAdmin }) => {
+  const context = await apiClient(stack.url, firstAdmin.session);
   const nonces = new Set<string>();
   for (const path of ["/", "/", "/jobs", "/login", "/setup?token=x"]) {
     const response = await context.get(path, { maxRedirects: 0 });
@@ -57,8 +57,8 @@ test("a page runs only scripts that carry its own nonce, and no two pages share 
   await context.dispose();
 });
 
-test("files, missing pages, refusals and the stream are protected alike", async ({ stack, person }) => {
-  const context = await client(stack.url, person.session);
+test("files, errors and the event stream carry the security headers", async ({ stack, firstAdmin }) => {
+  const context = await apiClient(stack.url, firstAdmin.session);
   for (const [path, status] of [
     ["/pkg/app.css", 200],
     ["/pkg/app.js", 200],
@@ -79,23 +79,23 @@ test("files, missing pages, refusals and the stream are protected alike", async 
   }
   await context.dispose();
 
-  const refused = await call(stack.url, person.session, "sign_out", {}, { origin: "http://evil.example" });
+  const refused = await callServerFunction(stack.url, firstAdmin.session, "sign_out", {}, { origin: "http://evil.example" });
   expect(refused.status).toBe(403);
-  expectProtected(refused.response.headers(), "a refusal");
+  expectProtected(refused.response.headers(), "a refused request");
 
-  const stream = await firstFrame(`${stack.url}/events`, person.session);
+  const stream = await firstChunk(`${stack.url}/events`, firstAdmin.session);
   expect(stream.headers["content-type"]).toMatch(/^text\/event-stream/);
   expect(stream.headers["x-accel-buffering"]).toBe("no");
   expectProtected(stream.headers, "the stream");
   expect(stream.text).toContain("event: ping");
 });
 
-test("what is asked for at once is answered each for itself", async ({ stack, person }) => {
-  const context = await client(stack.url, person.session);
-  const asked = ["/", "/favicon.svg", "/jobs/00000000-0000-7000-8000-000000000000", "/pkg/app.css", "/jobs", "/robots.txt"] as const;
+test("concurrent requests get separate statuses and nonces", async ({ stack, firstAdmin }) => {
+  const context = await apiClient(stack.url, firstAdmin.session);
+  const paths = ["/", "/favicon.svg", "/jobs/00000000-0000-7000-8000-000000000000", "/pkg/app.css", "/jobs", "/robots.txt"] as const;
   const nonces = new Set<string>();
   for (let round = 0; round < 10; round += 1) {
-    const answers = await Promise.all([...asked, ...asked, ...asked].map((path) => context.get(path)));
+    const answers = await Promise.all([...paths, ...paths, ...paths].map((path) => context.get(path)));
     for (const answer of answers) {
       const path = new URL(answer.url()).pathname;
       const nonce = nonceOf(answer.headers()["content-security-policy"]);
@@ -114,37 +114,37 @@ test("what is asked for at once is answered each for itself", async ({ stack, pe
   await context.dispose();
 });
 
-test("the session cookie is out of reach for scripts and other sites, and new after each sign-in", async ({ stack, person }) => {
-  // A session from before signing in: a refused form leaves one.
-  const refused = await call(stack.url, undefined, "sign_in", { email: person.email, passphrase: "not this one" }, {
+test("the session cookie is protected and renewed at each sign-in", async ({ stack, firstAdmin }) => {
+  // A rejected form post creates a session before any sign-in.
+  const refused = await callServerFunction(stack.url, undefined, "sign_in", { email: firstAdmin.email, passphrase: "not this one" }, {
     accept: "text/html",
   });
-  const planted = sessionIn(refused.response);
-  const first = await signedIn(stack.url, person, planted);
-  const second = await signedIn(stack.url, person, first);
-  expect(new Set([planted, first, second, person.session]).size).toBe(4);
+  const preset = sessionIn(refused.response);
+  const first = await signInAgain(stack.url, firstAdmin, preset);
+  const second = await signInAgain(stack.url, firstAdmin, first);
+  expect(new Set([preset, first, second, firstAdmin.session]).size).toBe(4);
 
-  // The one before is worth nothing; the new one is signed in, until it is ended.
-  expect(await status(stack.url, "/jobs", planted)).toBe(302);
+  // Earlier sessions are invalid; the newest is valid until it signs out.
+  expect(await status(stack.url, "/jobs", preset)).toBe(302);
   expect(await status(stack.url, "/jobs", first)).toBe(302);
   expect(await status(stack.url, "/jobs", second)).toBe(200);
-  expect((await call(stack.url, second, "sign_out", {})).status).toBe(200);
+  expect((await callServerFunction(stack.url, second, "sign_out", {})).status).toBe(200);
   expect(await status(stack.url, "/jobs", second)).toBe(302);
 });
 
-test("what people write is text wherever it is shown", async ({ admin: page, stack, person, context }) => {
+test("user input is escaped on every page", async ({ admin: page, stack, firstAdmin, context }) => {
   const nasty = `"><img src=x onerror=alert(1)><script>alert(2)</script>\u202e{{7*7}}`;
   let alerts = 0;
   page.on("dialog", (dialog) => {
     alerts += 1;
     void dialog.dismiss();
   });
-  const id = await makeJob(stack.url, person, {
+  const id = await makeJob(stack.url, firstAdmin, {
     name: `Job ${nasty}`,
     tags: `<b>tag</b>`,
     input: shell(`printf '%s\\n' '<script>alert(3)</script>' '\\033[31mred\\033[0m'; echo '${nasty}' >&2; exit 1`),
   });
-  const run = await runJob(stack.url, person, id);
+  const run = await runJob(stack.url, firstAdmin, id);
   await open(page, `/occurrences/${run}`);
   await expect(page.locator("#occurrence-status")).toHaveAttribute("data-status", "failed");
   await expect(page.locator(".log-lines")).toContainText("<script>alert(3)</script>");
@@ -156,9 +156,9 @@ test("what people write is text wherever it is shown", async ({ admin: page, sta
   await context.clearCookies();
 });
 
-/** Signs in with a session that exists already and answers the one that follows. */
-async function signedIn(url: string, person: Person, session: string): Promise<string> {
-  const answer = await call(url, session, "sign_in", { email: person.email, passphrase: person.passphrase });
+/** Signs in with an existing session and returns the new session. */
+async function signInAgain(url: string, user: TestUser, session: string): Promise<string> {
+  const answer = await callServerFunction(url, session, "sign_in", { email: user.email, passphrase: user.passphrase });
   expect(answer.status, answer.text).toBe(200);
   const cookie = answer.response.headersArray().find((header) => header.value.startsWith(`${COOKIE}=`))?.value ?? "";
   expect(cookie).toMatch(/; *HttpOnly/i);
@@ -169,14 +169,14 @@ async function signedIn(url: string, person: Person, session: string): Promise<s
 }
 
 async function status(url: string, path: string, session: string): Promise<number> {
-  const context = await client(url, session, { accept: "text/html" });
+  const context = await apiClient(url, session, { accept: "text/html" });
   const response = await context.get(path, { maxRedirects: 0 });
   await context.dispose();
   return response.status();
 }
 
-/** The head and the first frame of a stream that has no end. */
-function firstFrame(url: string, session: string) {
+/** Returns the headers and the first chunk of an endless stream. */
+function firstChunk(url: string, session: string) {
   return new Promise<{ headers: Record<string, string | string[] | undefined>; text: string }>((done, fail) => {
     const request = get(url, { headers: { cookie: `${COOKIE}=${session}` } }, (response) => {
       response.setEncoding("utf8").once("data", (text: string) => {

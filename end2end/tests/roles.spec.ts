@@ -1,49 +1,49 @@
-// Who may do what. Buttons that are not there are courtesy; here the server itself is asked for what it must refuse.
+// Permissions by role. Hidden buttons are only a convenience, so these tests send the forbidden requests to the server.
 
-import { form, makeCalendar, makeJob, reached, runJob, shell } from "../fixtures/jobs";
-import { call, client, invited, join, type Person, signIn } from "../fixtures/people";
-import { expect, open, ready, shot, test } from "../fixtures/test";
+import { form, makeCalendar, makeJob, runJob, shell, waitForStatus } from "../fixtures/jobs";
+import { expect, open, screenshot, test, waitForHydration } from "../fixtures/test";
+import { acceptInvite, apiClient, callServerFunction, inviteUser, signIn, type TestUser } from "../fixtures/users";
 
-test.use({ scene: "roles" });
+test.use({ stackName: "roles" });
 test.describe.configure({ mode: "serial" });
 
 let job = "";
 let calendar = "";
 let failed = "";
-let viewer: Person;
-let operator: Person;
+let viewer: TestUser;
+let operator: TestUser;
 
-test.beforeAll(async ({ stack, person }) => {
-  job = await makeJob(stack.url, person, { name: "Nightly report", input: shell("echo good night") });
-  calendar = await makeCalendar(stack.url, person, { name: "Holidays", dates: "2030-12-24 to 2030-12-26" });
-  const broken = await makeJob(stack.url, person, { name: "Broken", input: shell("exit 7") });
-  failed = await runJob(stack.url, person, broken);
-  await reached(stack.url, person, failed, "failed");
+test.beforeAll(async ({ stack, firstAdmin }) => {
+  job = await makeJob(stack.url, firstAdmin, { name: "Nightly report", input: shell("echo good night") });
+  calendar = await makeCalendar(stack.url, firstAdmin, { name: "Holidays", dates: "2030-12-24 to 2030-12-26" });
+  const broken = await makeJob(stack.url, firstAdmin, { name: "Broken", input: shell("exit 7") });
+  failed = await runJob(stack.url, firstAdmin, broken);
+  await waitForStatus(stack.url, firstAdmin, failed, "failed");
 });
 
-test("an Admin adds people by one-time links", async ({ admin, browser, stack, watch }) => {
+test("an Admin adds users by one-time links", async ({ admin, browser, stack, watch }) => {
   await open(admin, "/team");
   const links: string[] = [];
   for (const [name, role] of [["Vera Viewer", "Viewer"], ["Oscar Operator", "Operator"]] as const) {
     await admin.getByLabel("Name", { exact: true }).fill(name);
     await admin.getByRole("radio", { name: new RegExp(`^${role}`) }).check();
-    await admin.getByRole("button", { name: "Make a link" }).click();
+    await admin.getByRole("button", { name: "Create link" }).click();
     await expect(admin.getByRole("row").filter({ hasText: name })).toContainText(role);
     await expect(admin.getByLabel("Name", { exact: true })).toHaveValue("");
     const link = await admin.getByLabel("One-time link", { exact: true }).inputValue();
     expect(links).not.toContain(link);
     links.push(link);
   }
-  await shot(admin, "team-invited");
+  await screenshot(admin, "team-invited");
 
   const context = await browser.newContext({ baseURL: stack.url });
   watch.follow(context);
   const page = await context.newPage();
   await page.goto(links[0] ?? "");
-  await ready(page);
+  await waitForHydration(page);
   await expect(page.getByText("You were invited as Viewer.")).toBeVisible();
   await expect(page.getByLabel("Name", { exact: true })).toHaveValue("Vera Viewer");
-  await shot(page, "invite");
+  await screenshot(page, "invite");
   await page.getByLabel("E-mail").fill("vera@example.org");
   await page.getByLabel("Passphrase", { exact: true }).fill("eleven quiet harbours");
   await page.getByRole("button", { name: "Create my account" }).click();
@@ -52,40 +52,40 @@ test("an Admin adds people by one-time links", async ({ admin, browser, stack, w
   viewer = { name: "Vera Viewer", email: "vera@example.org", passphrase: "eleven quiet harbours", session };
   await context.close();
 
-  operator = await join(stack.url, links[1] ?? "", "Oscar Operator");
+  operator = await acceptInvite(stack.url, links[1] ?? "", "Oscar Operator");
   await open(admin, "/team");
-  const people = admin.getByRole("table", { name: "People who can sign in" });
+  const people = admin.getByRole("table", { name: "Users who can sign in" });
   await expect(people.getByRole("row").filter({ hasText: "Vera Viewer" })).toContainText("Viewer");
   await expect(people.getByRole("row").filter({ hasText: "Oscar Operator" })).toContainText("Operator");
-  await expect(admin.getByText("Nobody is invited at the moment.")).toBeVisible();
+  await expect(admin.getByText("No invitation is pending.")).toBeVisible();
 
-  // Used up: the page says so, and so does the server to whoever posts the form all the same.
-  const again = await client(stack.url);
+  // A used link is rejected by the page and by the server function.
+  const again = await apiClient(stack.url);
   const shown = await again.get(links[0] ?? "");
   expect(shown.status()).toBe(404);
   expect(await shown.text()).toContain("This link no longer works");
   await again.dispose();
   const token = new URL(links[0] ?? "").searchParams.get("token") ?? "";
   const forged = { token, page: "invite", name: "Mallory", email: "m@example.org", passphrase: "nine hundred small keys" };
-  expect((await call(stack.url, undefined, "accept_invite", forged)).status).toBe(404);
+  expect((await callServerFunction(stack.url, undefined, "accept_invite", forged)).status).toBe(404);
 });
 
-test("an invitation is taken back, after a question", async ({ admin, stack }) => {
+test("an invitation is revoked after confirmation", async ({ admin, stack }) => {
   await open(admin, "/team");
   await admin.getByLabel("Name", { exact: true }).fill("Never Mind");
-  await admin.getByRole("button", { name: "Make a link" }).click();
+  await admin.getByRole("button", { name: "Create link" }).click();
   const link = await admin.getByLabel("One-time link", { exact: true }).inputValue();
-  await admin.getByRole("button", { name: "Take back the invitation of Never Mind" }).click();
-  await admin.getByRole("dialog").getByRole("button", { name: "Take back" }).click();
-  await expect(admin.locator(".toast")).toContainText("taken back");
-  await expect(admin.getByText("Nobody is invited at the moment.")).toBeVisible();
+  await admin.getByRole("button", { name: "Revoke the invitation of Never Mind" }).click();
+  await admin.getByRole("dialog").getByRole("button", { name: "Revoke" }).click();
+  await expect(admin.locator(".toast")).toContainText("revoked");
+  await expect(admin.getByText("No invitation is pending.")).toBeVisible();
   const token = new URL(link).searchParams.get("token") ?? "";
   const late = { token, page: "invite", name: "Never Mind", email: "n@example.org", passphrase: "seven patient lanterns" };
-  expect((await call(stack.url, undefined, "accept_invite", late)).status).toBe(404);
+  expect((await callServerFunction(stack.url, undefined, "accept_invite", late)).status).toBe(404);
 });
 
-test("a Viewer sees everything and finds no button that changes anything", async ({ context, page, person, stack }) => {
-  const run = await runJob(stack.url, person, job);
+test("a Viewer reads every page without action buttons", async ({ context, page, firstAdmin, stack }) => {
+  const run = await runJob(stack.url, firstAdmin, job);
   await signIn(context, stack.url, viewer);
   for (const path of ["/", "/jobs", `/jobs/${job}`, "/occurrences", `/occurrences/${run}`, `/jobs/${job}?tab=history`, "/failed",
     `/failed/${failed}`, "/failed?tab=dead-letters", "/calendars", "/workers", "/help"]) {
@@ -101,13 +101,13 @@ test("a Viewer sees everything and finds no button that changes anything", async
   await expect(page.locator(".log-lines")).toContainText("good night");
 });
 
-test("a Viewer's forged requests are refused and change nothing", async ({ context, page, stack, person, watch }) => {
+test("forged requests of a Viewer are refused", async ({ context, page, stack, firstAdmin, watch }) => {
   watch.expect(/status of 403/);
   await signIn(context, stack.url, viewer);
-  const run = await runJob(stack.url, person, job);
-  await reached(stack.url, person, run, "completed");
+  const run = await runJob(stack.url, firstAdmin, job);
+  await waitForStatus(stack.url, firstAdmin, run, "completed");
   await open(page, `/jobs/${job}`);
-  const before = await everything(stack.url, person);
+  const before = await readState(stack.url, firstAdmin);
   const invites = { name: "Mallory", role: "admin" };
   const forgeries: [string, Record<string, string>][] = [
     ["save_job", form({ name: "Mine now", input: shell("true") })],
@@ -135,33 +135,33 @@ test("a Viewer's forged requests are refused and change nothing", async ({ conte
     expect(fromPage, `${name} from the page`).toBe(403);
     const plain = await page.evaluate(post, { name, fields, accept: "text/html" });
     expect(plain, `${name} as a plain form`).toBe(403);
-    const raw = await call(stack.url, viewer.session, name, fields);
+    const raw = await callServerFunction(stack.url, viewer.session, name, fields);
     expect(raw.status, `${name} with the cookie alone: ${raw.text}`).toBe(403);
   }
   await page.goto("/team");
   await expect(page.getByRole("heading", { level: 1 })).toHaveText("Not allowed");
-  expect(await everything(stack.url, person)).toEqual(before);
+  expect(await readState(stack.url, firstAdmin)).toEqual(before);
 });
 
-test("people who read at the same time each get their own page", async ({ stack, person }) => {
-  const run = await runJob(stack.url, person, job);
+test("concurrent users each get their own page", async ({ stack, firstAdmin }) => {
+  const run = await runJob(stack.url, firstAdmin, job);
   const paths = ["/", "/jobs", `/jobs/${job}`, `/occurrences/${run}`, "/workers"];
   const readers = [
-    { person, may: true, context: await client(stack.url, person.session) },
-    { person: viewer, may: false, context: await client(stack.url, viewer.session) },
+    { user: firstAdmin, may: true, context: await apiClient(stack.url, firstAdmin.session) },
+    { user: viewer, may: false, context: await apiClient(stack.url, viewer.session) },
   ];
   for (let round = 0; round < 8; round += 1) {
     await Promise.all(
-      readers.flatMap(({ person: reader, may, context }) =>
+      readers.flatMap(({ user, may, context }) =>
         paths.map(async (path) => {
           const response = await context.get(path);
           const html = await response.text();
           expect(response.status(), path).toBe(200);
-          expect(html, path).toContain(reader.email);
-          expect(html.includes('href="/team"'), `${path} as ${reader.name}`).toBe(may);
-          expect(html.includes("/api/trigger_job"), `${path} as ${reader.name}`).toBe(may && path.startsWith("/jobs"));
+          expect(html, path).toContain(user.email);
+          expect(html.includes('href="/team"'), `${path} as ${user.name}`).toBe(may);
+          expect(html.includes("/api/trigger_job"), `${path} as ${user.name}`).toBe(may && path.startsWith("/jobs"));
           if (path === `/jobs/${job}`) {
-            expect(html.includes("Pause job"), `${path} as ${reader.name}`).toBe(may);
+            expect(html.includes("Pause job"), `${path} as ${user.name}`).toBe(may);
           }
         }),
       ),
@@ -170,7 +170,7 @@ test("people who read at the same time each get their own page", async ({ stack,
   await Promise.all(readers.map(({ context }) => context.dispose()));
 });
 
-test("an Operator defines and runs jobs, and the rest is refused", async ({ context, page, stack, watch }) => {
+test("an Operator defines and runs jobs but cannot administer", async ({ context, page, stack, watch }) => {
   watch.expect(/status of 403/);
   await signIn(context, stack.url, operator);
   const id = await makeJob(stack.url, operator, { name: "Oscar's job", input: shell("echo hello") });
@@ -178,18 +178,18 @@ test("an Operator defines and runs jobs, and the rest is refused", async ({ cont
   await page.getByRole("button", { name: "Run now: Oscar's job" }).click();
   await expect(page.locator('#occurrences tr[data-status="completed"]')).toHaveCount(1);
   await expect(page.getByRole("button", { name: "Delete…" })).toHaveCount(0);
-  expect((await call(stack.url, operator.session, "delete_job", { id })).status).toBe(403);
-  expect((await call(stack.url, operator.session, "invite_user", { name: "Mallory", role: "admin" })).status).toBe(403);
+  expect((await callServerFunction(stack.url, operator.session, "delete_job", { id })).status).toBe(403);
+  expect((await callServerFunction(stack.url, operator.session, "invite_user", { name: "Mallory", role: "admin" })).status).toBe(403);
 
   const team = await page.goto("/team");
   expect(team?.status()).toBe(403);
   await expect(page.getByRole("heading", { level: 1 })).toHaveText("Not allowed");
-  await expect(page.getByRole("main")).toContainText("Only an Admin may see the team.");
-  await ready(page);
+  await expect(page.getByRole("main")).toContainText("Only an Admin may view the team.");
+  await waitForHydration(page);
   await expect(page.getByRole("link", { name: "Team" })).toHaveCount(0);
 });
 
-test("a request from elsewhere, or from nowhere, is refused even with an Admin's session", async ({ stack, person }) => {
+test("a request without our origin is refused", async ({ stack, firstAdmin }) => {
   const fields = { id: job };
   for (const headers of [
     { origin: "http://evil.example" },
@@ -199,25 +199,25 @@ test("a request from elsewhere, or from nowhere, is refused even with an Admin's
     { "sec-fetch-site": "cross-site" },
     { "sec-fetch-site": "same-site" },
   ]) {
-    const answer = await call(stack.url, person.session, "delete_job", fields, headers as unknown as Record<string, string>);
+    const answer = await callServerFunction(stack.url, firstAdmin.session, "delete_job", fields, headers as unknown as Record<string, string>);
     expect(answer.status, JSON.stringify(headers)).toBe(403);
   }
-  // Without any Origin at all, as a script sends it.
+  // Without an Origin header, as a script sends it.
   const bare = await fetch(`${stack.url}/api/delete_job`, {
     method: "POST",
-    headers: { cookie: `milvaion_session=${person.session}`, "content-type": "application/x-www-form-urlencoded" },
+    headers: { cookie: `milvaion_session=${firstAdmin.session}`, "content-type": "application/x-www-form-urlencoded" },
     body: new URLSearchParams(fields).toString(),
   });
   expect(bare.status).toBe(403);
-  const still = await client(stack.url, person.session);
-  expect((await still.get(`/jobs/${job}`)).status()).toBe(200);
-  await still.dispose();
+  const reader = await apiClient(stack.url, firstAdmin.session);
+  expect((await reader.get(`/jobs/${job}`)).status()).toBe(200);
+  await reader.dispose();
 });
 
-test("without a session nothing is to be had", async ({ stack }) => {
-  const context = await client(stack.url);
+test("every page and API call requires a session", async ({ stack }) => {
+  const context = await apiClient(stack.url);
   for (const path of ["/", "/jobs", `/jobs/${job}`, "/occurrences", "/workers", "/team"]) {
-    // A browser is led to the sign-in page; a script, which could not use it, is told what is missing.
+    // A browser is redirected to the sign-in page; a script gets status 401.
     expect((await context.get(path, { maxRedirects: 0 })).status(), path).toBe(401);
     const response = await context.get(path, { maxRedirects: 0, headers: { accept: "text/html" } });
     expect(response.status(), path).toBe(302);
@@ -226,17 +226,17 @@ test("without a session nothing is to be had", async ({ stack }) => {
   expect((await context.get("/events")).status()).toBe(401);
   expect((await context.get(`/api/job?id=${job}`)).status()).toBe(401);
   await context.dispose();
-  expect((await call(stack.url, undefined, "trigger_job", { id: job })).status).toBe(401);
+  expect((await callServerFunction(stack.url, undefined, "trigger_job", { id: job })).status).toBe(401);
 });
 
-test("a link for one role gives that role and no other", async ({ stack, person }) => {
-  const admin = await invited(stack.url, person, "Anna Admin", "admin");
-  const context = await client(stack.url, admin.session);
+test("an invitation grants its role", async ({ stack, firstAdmin }) => {
+  const admin = await inviteUser(stack.url, firstAdmin, "Anna Admin", "admin");
+  const context = await apiClient(stack.url, admin.session);
   expect((await context.get("/team")).status()).toBe(200);
   await context.dispose();
 });
 
-/** Posts to a server function from inside the page, with everything a browser adds by itself. */
+/** Posts to a server function from inside the page, with the headers that the browser adds. */
 async function post({ name, fields, accept }: { name: string; fields: Record<string, string>; accept: string }): Promise<number> {
   const response = await fetch(`/api/${name}`, {
     method: "POST",
@@ -247,9 +247,9 @@ async function post({ name, fields, accept }: { name: string; fields: Record<str
   return response.status;
 }
 
-/** What there is, as an Admin reads it. */
-async function everything(url: string, person: Person): Promise<unknown> {
-  const context = await client(url, person.session);
+/** Returns the state that the requests could have changed, as an Admin reads it. */
+async function readState(url: string, user: TestUser): Promise<unknown> {
+  const context = await apiClient(url, user.session);
   const read = async (name: string) => (await context.get(`/api/${name}`)).json() as Promise<unknown>;
   const all = {
     job: await read(`job?id=${job}`),

@@ -1,44 +1,44 @@
-// Figures, for people to read. They are printed, and only what would be absurd is refused: how fast a machine is today is
-// no property of the program.
+// Performance measurements. The results are printed, and only implausible values fail the test, because the speed of the
+// machine is not a property of the program.
 
 import { get } from "node:http";
 import { brotliDecompressSync } from "node:zlib";
 
 import { makeJob, pauseJob, shell } from "../fixtures/jobs";
-import { expect, live, open, test } from "../fixtures/test";
+import { expect, open, test, waitForLive } from "../fixtures/test";
 
-test.use({ scene: "figures" });
+test.use({ stackName: "performance" });
 
-/** How many status changes are looked at. */
+/** The number of status changes to measure. */
 const CHANGES = 300;
 
-test("from a status change to its paint", async ({ admin: page, stack, person }) => {
+test("the delay from a status change to its paint is plausible", async ({ admin: page, stack, firstAdmin }) => {
   const jobs: string[] = [];
   for (let n = 0; n < 8; n += 1) {
-    jobs.push(await makeJob(stack.url, person, { name: `Tick ${n}`, input: shell("sleep 0.1"), cron: "* * * * * *" }));
+    jobs.push(await makeJob(stack.url, firstAdmin, { name: `Tick ${n}`, input: shell("sleep 0.1"), cron: "* * * * * *" }));
   }
   await open(page, "/occurrences");
-  await live(page);
+  await waitForLive(page);
   const lags = await page.evaluate(async (wanted) => {
     const list = document.querySelector("#occurrences") as HTMLElement;
     const lags: number[] = [];
     const shown = new Map<string, string>();
     const clock = () => performance.timeOrigin + performance.now();
-    const look = (isCounted: boolean) => {
+    const record = (isCounted: boolean) => {
       for (const row of list.querySelectorAll<HTMLElement>("tr[data-event-at]")) {
         const { id = "", status = "", eventAt = "" } = row.dataset;
         const state = `${status} ${eventAt}`;
         if (shown.get(id) !== state) {
           shown.set(id, state);
           if (isCounted) {
-            // The frame in which the change can be seen.
+            // The frame that paints the change.
             requestAnimationFrame(() => lags.push(clock() - Date.parse(eventAt)));
           }
         }
       }
     };
-    look(false);
-    const observer = new MutationObserver(() => look(true));
+    record(false);
+    const observer = new MutationObserver(() => record(true));
     observer.observe(list, { subtree: true, childList: true, attributes: true, attributeFilter: ["data-status", "data-event-at"] });
     await new Promise<void>((done) => {
       const wait = () => (lags.length >= wanted ? done() : requestAnimationFrame(wait));
@@ -48,7 +48,7 @@ test("from a status change to its paint", async ({ admin: page, stack, person })
     return lags;
   }, CHANGES);
   for (const job of jobs) {
-    await pauseJob(stack.url, person, job);
+    await pauseJob(stack.url, firstAdmin, job);
   }
   const sorted = lags.toSorted((a, b) => a - b);
   const at = (share: number) => sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))] ?? Number.NaN;
@@ -61,11 +61,11 @@ test("from a status change to its paint", async ({ admin: page, stack, person })
   expect(at(0.99)).toBeLessThan(10_000);
 });
 
-test("what a first visit loads", async ({ stack }) => {
+test("WebAssembly and script are compressed", async ({ stack }) => {
   let raw = 0;
   let sent = 0;
   for (const name of ["app.wasm", "app.js"]) {
-    const answer = await fetched(`${stack.url}/pkg/${name}`);
+    const answer = await fetchEncoded(`${stack.url}/pkg/${name}`);
     const plain = answer.encoding === "br" ? brotliDecompressSync(answer.body) : answer.body;
     const encoding = answer.encoding ?? "not compressed";
     console.log(`figure: ${name}: ${kilobytes(plain.length)} raw, ${kilobytes(answer.body.length)} sent (${encoding})`);
@@ -81,8 +81,8 @@ function kilobytes(bytes: number): string {
   return `${(bytes / 1_000).toFixed(0)} kB`;
 }
 
-/** A file as a browser asks for it, with the body as it came. */
-function fetched(url: string) {
+/** Requests a file with a browser's `accept-encoding` and returns the body without decoding it. */
+function fetchEncoded(url: string) {
   return new Promise<{ encoding: string | undefined; type: string | undefined; body: Buffer }>((done, fail) => {
     get(url, { headers: { "accept-encoding": "gzip, br" } }, (response) => {
       const parts: Buffer[] = [];

@@ -1,21 +1,21 @@
-// The same dashboard without a script: everything is read, and every form works by itself.
+// The dashboard without JavaScript: every page is readable and every form works.
 
 import type { Page } from "@playwright/test";
 
 import { makeJob, runJob, shell } from "../fixtures/jobs";
-import { invited } from "../fixtures/people";
-import { expect, row, shot, test } from "../fixtures/test";
+import { expect, row, screenshot, test } from "../fixtures/test";
+import { inviteUser } from "../fixtures/users";
 
-test.use({ scene: "nojs", javaScriptEnabled: false });
+test.use({ stackName: "no-javascript", javaScriptEnabled: false });
 test.describe.configure({ mode: "serial" });
 
 test.beforeEach(({ watch }) => {
-  // The page cannot know that its script will never ask for what it had loaded ahead.
+  // The page preloads the WebAssembly, which is never used without scripts.
   watch.expect(/app\.wasm was preloaded using link preload but not used/);
 });
 
-test("a one-time link and the sign-in page work", async ({ page, stack, person }) => {
-  const olga = await invited(stack.url, person, "Olga Operator", "operator");
+test("a one-time link and the sign-in page work", async ({ page, stack, firstAdmin }) => {
+  const olga = await inviteUser(stack.url, firstAdmin, "Olga Operator", "operator");
   await page.goto("/jobs?state=active");
   await expect(page).toHaveURL(/\/login\?next=/);
   await expect(page).toHaveTitle("Sign in · Milvaion");
@@ -35,10 +35,10 @@ test("a one-time link and the sign-in page work", async ({ page, stack, person }
   await expect(page).toHaveURL(/\/login/);
 });
 
-test("everything is read", async ({ admin: page, stack, person }) => {
-  const job = await makeJob(stack.url, person, { name: "Tell a story", input: shell("echo once upon a time"), tags: "prose" });
-  const run = await runJob(stack.url, person, job);
-  await settled(page, run, "completed");
+test("every page is readable", async ({ admin: page, stack, firstAdmin }) => {
+  const job = await makeJob(stack.url, firstAdmin, { name: "Tell a story", input: shell("echo once upon a time"), tags: "prose" });
+  const run = await runJob(stack.url, firstAdmin, job);
+  await reloadUntilStatus(page, run, "completed");
 
   for (const [path, heading] of [["/", "Overview"], ["/jobs", "Jobs"], ["/occurrences", "Occurrences"], ["/failed", "Failures"],
     ["/failed?tab=dead-letters", "Failures"], ["/calendars", "Calendars"], ["/workers", "Workers"], ["/team", "Team"], ["/help", "Help"]] as const) {
@@ -62,7 +62,7 @@ test("everything is read", async ({ admin: page, stack, person }) => {
   await expect(page.locator(".timeline li")).toHaveCount(3);
   await expect(page.locator("#result")).toContainText('"exitCode": 0');
   await expect(page.locator("time").first()).toContainText("UTC");
-  await shot(page, "nojs-occurrence");
+  await screenshot(page, "no-javascript-occurrence");
 
   await page.goto("/jobs");
   await page.getByLabel("Search jobs").fill("prose");
@@ -70,10 +70,10 @@ test("everything is read", async ({ admin: page, stack, person }) => {
   await page.getByRole("link", { name: "Tell a story" }).click();
   await expect(page.getByRole("heading", { level: 1 })).toHaveText("Tell a story");
   await expect(row(page, run)).toBeVisible();
-  await shot(page, "nojs-job");
+  await screenshot(page, "no-javascript-job");
 });
 
-test("a job is defined: wrong fields are told beside them and nothing typed is lost", async ({ admin: page }) => {
+test("a rejected job form shows its errors and keeps the input", async ({ admin: page }) => {
   await page.goto("/jobs/new");
   await page.getByRole("link", { name: "shell-command on local" }).click();
   await expect(page.getByRole("radio", { name: /^shell-command/ })).toBeChecked();
@@ -84,18 +84,18 @@ test("a job is defined: wrong fields are told beside them and nothing typed is l
   await page.getByLabel("Time zone", { exact: true }).fill("Europe/Warsaw");
   await page.getByRole("button", { name: "Create", exact: true }).click();
 
-  await expect(page.locator("#error-summary")).toContainText("One thing needs another look");
+  await expect(page.locator("#error-summary")).toContainText("1 problem needs attention");
   await expect(page.locator("#f-cron-error")).toContainText("61");
   await expect(page.locator("#f-cron")).toHaveAttribute("aria-invalid", "true");
   await expect(page.getByLabel("Name", { exact: true })).toHaveValue("Sweep the floor");
   await expect(page.getByRole("textbox", { name: /^Command/ })).toHaveValue(/^echo\r?\nswept <b>twice<\/b>$/);
   await expect(page.getByRole("textbox", { name: "Cron expression" })).toHaveValue("61 * * * *");
   await expect(page.getByLabel("Time zone", { exact: true })).toHaveValue("Europe/Warsaw");
-  await shot(page, "nojs-job-form");
+  await screenshot(page, "no-javascript-job-form");
 
   await page.getByRole("textbox", { name: "Cron expression" }).fill("0 9 * * MON-FRI");
   await page.getByRole("button", { name: "Check" }).click();
-  await expect(page.getByText("Everything is right. Nothing is saved yet.")).toBeVisible();
+  await expect(page.getByText("All fields are valid. Nothing is saved yet.")).toBeVisible();
   await expect(page.locator(".preview tbody tr")).toHaveCount(5);
   await expect(page.locator(".preview")).toContainText("CET");
   await page.getByRole("button", { name: "Create", exact: true }).click();
@@ -105,7 +105,7 @@ test("a job is defined: wrong fields are told beside them and nothing typed is l
   await expect(page.getByText("The job is created.")).toHaveCount(0);
 });
 
-test("it is run, run with another input, paused, resumed, edited and deleted", async ({ admin: page }) => {
+test("a job is run, paused, resumed, edited and deleted", async ({ admin: page }) => {
   await page.goto("/jobs");
   await page.getByRole("link", { name: "Sweep the floor" }).click();
   const address = page.url();
@@ -113,11 +113,11 @@ test("it is run, run with another input, paused, resumed, edited and deleted", a
   await page.getByRole("button", { name: "Run now: Sweep the floor" }).click();
   await expect(page).toHaveURL(/\/occurrences\//);
   await expect(page.getByText("The job is queued to run now.")).toBeVisible();
-  await settled(page, page.url().split("/").at(-1) ?? "", "completed");
+  await reloadUntilStatus(page, page.url().split("/").at(-1) ?? "", "completed");
   await expect(page.locator(".log-lines")).toContainText("swept <b>twice</b>");
 
   await page.goto(address);
-  await page.getByText("Run with other input", { exact: true }).click();
+  await page.getByText("Run with different input", { exact: true }).click();
   await page.locator("#plain-run-input").fill('{"argv": [');
   await page.getByRole("button", { name: "Run", exact: true }).click();
   await expect(page.locator("#plain-run-input-error")).toBeVisible();
@@ -125,7 +125,7 @@ test("it is run, run with another input, paused, resumed, edited and deleted", a
   await page.locator("#plain-run-input").fill('{"argv": ["echo", "mopped"]}');
   await page.getByRole("button", { name: "Run", exact: true }).click();
   await expect(page).toHaveURL(/\/occurrences\//);
-  await settled(page, page.url().split("/").at(-1) ?? "", "completed");
+  await reloadUntilStatus(page, page.url().split("/").at(-1) ?? "", "completed");
   await expect(page.locator(".log-lines")).toContainText("mopped");
 
   await page.goto(address);
@@ -146,14 +146,14 @@ test("it is run, run with another input, paused, resumed, edited and deleted", a
 
   await page.getByRole("link", { name: "Delete…" }).click();
   await expect(page.getByRole("heading", { name: "Delete job Sweep the floor well?" })).toBeVisible();
-  await shot(page, "nojs-delete");
+  await screenshot(page, "no-javascript-delete");
   await page.getByRole("button", { name: "Delete job" }).click();
   await expect(page).toHaveURL(/\/jobs$/);
   await expect(page.getByText("The job Sweep the floor well is deleted.")).toBeVisible();
   await expect(page.getByRole("link", { name: "Sweep the floor well" })).toHaveCount(0);
 });
 
-test("a calendar is made, changed, chosen by a job and deleted", async ({ admin: page, stack, person }) => {
+test("a calendar is created, changed, used by a job and deleted", async ({ admin: page, stack, firstAdmin }) => {
   await page.goto("/calendars");
   await page.getByRole("link", { name: "New calendar" }).click();
   await page.getByLabel("Name", { exact: true }).fill("Days off");
@@ -169,25 +169,25 @@ test("a calendar is made, changed, chosen by a job and deleted", async ({ admin:
   await expect(page.getByRole("group", { name: "Window 2" }).getByLabel("Fri")).toBeChecked();
   await page.getByLabel("Days (optional)").fill("2030-12-24 to 2030-12-26");
   await page.getByRole("button", { name: "Check" }).click();
-  await expect(page.getByText("Everything is right. Nothing is saved yet.")).toBeVisible();
+  await expect(page.getByText("All fields are valid. Nothing is saved yet.")).toBeVisible();
   await expect(page.locator("#falls li")).toHaveCount(5);
-  await shot(page, "nojs-calendar");
+  await screenshot(page, "no-javascript-calendar");
   await page.getByRole("button", { name: "Create" }).click();
-  await expect(page.getByText("The calendar is made.")).toBeVisible();
+  await expect(page.getByText("The calendar is created.")).toBeVisible();
   await expect(page.getByRole("row").filter({ hasText: "Days off" })).toContainText("Fri 22:00–06:00 the next day; 2030-12-24 to 2030-12-26");
 
-  const job = await makeJob(stack.url, person, { name: "Yule", input: shell("true"), cron: "0 12 24-27 12 *" });
+  const job = await makeJob(stack.url, firstAdmin, { name: "Yule", input: shell("true"), cron: "0 12 24-27 12 *" });
   await page.goto(`/jobs/${job}/edit`);
-  await page.getByText("Calendars, and what becomes of fires in a blackout").click();
+  await page.getByText("Blackout calendars and blackout policy").click();
   await page.getByRole("checkbox", { name: /^Days off/ }).check();
-  await page.getByLabel("Retries").fill("2");
+  await page.getByLabel("Maximum retries").fill("2");
   await page.getByRole("button", { name: "Save" }).click();
   await expect(page.getByText("The job is saved.")).toBeVisible();
-  await expect(page.locator("#definition ~ .kv")).toContainText("Tried up to 2 times more: after 5 s and 10 s");
+  await expect(page.locator("#definition ~ .kv")).toContainText("Up to 2 retries, after 5 s and 10 s");
   await page.locator("#definition ~ .kv").getByRole("link", { name: "Days off" }).click();
   await page.getByRole("link", { name: "Delete…" }).click();
   await page.getByRole("button", { name: "Delete calendar" }).click();
-  await expect(page.locator("#error-summary")).toContainText("Yule still keeps to Days off");
+  await expect(page.locator("#error-summary")).toContainText("Yule still uses Days off");
 
   await page.goto(`/jobs/${job}/edit`);
   await page.getByRole("checkbox", { name: /^Days off/ }).uncheck();
@@ -200,14 +200,14 @@ test("a calendar is made, changed, chosen by a job and deleted", async ({ admin:
   await expect(page.getByText("No calendars yet")).toBeVisible();
 });
 
-test("failures are run again and resolved, one by one and several at once", async ({ admin: page, stack, person }) => {
-  const job = await makeJob(stack.url, person, { name: "Break", input: shell("exit 7") });
+test("failures are retried and resolved, singly and in bulk", async ({ admin: page, stack, firstAdmin }) => {
+  const job = await makeJob(stack.url, firstAdmin, { name: "Break", input: shell("exit 7") });
   const runs: string[] = [];
   for (let n = 0; n < 3; n += 1) {
-    runs.push(await runJob(stack.url, person, job));
-    await settled(page, runs[n] ?? "", "failed");
+    runs.push(await runJob(stack.url, firstAdmin, job));
+    await reloadUntilStatus(page, runs[n] ?? "", "failed");
   }
-  await page.getByRole("link", { name: "Failure", exact: true }).click();
+  await page.getByRole("link", { name: "View failure" }).click();
   await page.getByLabel("Input as JSON").fill('{"argv": [');
   await page.getByRole("button", { name: "Retry" }).click();
   await expect(page.locator("#retry-input-error")).toBeVisible();
@@ -215,8 +215,8 @@ test("failures are run again and resolved, one by one and several at once", asyn
   await page.getByLabel("Input as JSON").fill('{"argv": ["echo", "mended"]}');
   await page.getByRole("button", { name: "Retry" }).click();
   await expect(page).toHaveURL(/\/occurrences\//);
-  await expect(page.getByText("The failure is retried as this occurrence.")).toBeVisible();
-  await settled(page, page.url().split("/").at(-1) ?? "", "completed");
+  await expect(page.getByText("Retry started. This is the new run.")).toBeVisible();
+  await reloadUntilStatus(page, page.url().split("/").at(-1) ?? "", "completed");
   await expect(page.locator(".log-lines")).toContainText("mended");
 
   await page.goto("/failed");
@@ -224,47 +224,47 @@ test("failures are run again and resolved, one by one and several at once", asyn
   await page.locator("#failure-groups tbody tr").filter({ hasText: "Break" }).locator("a.row-link").click();
   await expect(page.locator("#failure-count")).toHaveText("2 open of 3 failures");
   await page.getByRole("button", { name: "Resolve" }).click();
-  await expect(page.getByText("Choose at least one that is open")).toBeVisible();
+  await expect(page.getByText("Choose at least one open failure")).toBeVisible();
   await page.locator(`#failures tr[data-id="${runs[0]}"]`).getByRole("checkbox").check();
   await page.locator("#plain-note").fill("looked at");
-  await shot(page, "nojs-failures");
+  await screenshot(page, "no-javascript-failures");
   await page.getByRole("button", { name: "Resolve" }).click();
-  await expect(page.getByText("1 failure is resolved.")).toBeVisible();
+  await expect(page.getByText("1 failure was resolved.")).toBeVisible();
   await expect(page.locator("#failure-count")).toHaveText("1 open of 3 failures");
   await page.getByRole("radio", { name: "All 1 open failure of this cause" }).check();
   await page.getByRole("button", { name: "Retry" }).click();
-  await expect(page.getByText("1 failure is retried.")).toBeVisible();
+  await expect(page.getByText("1 failure was retried.")).toBeVisible();
 });
 
-test("an earlier version of a job is compared and restored", async ({ admin: page, stack, person }) => {
-  const job = await makeJob(stack.url, person, { name: "Paint it red", input: shell("echo red") });
+test("an earlier version of a job is compared and restored", async ({ admin: page, stack, firstAdmin }) => {
+  const job = await makeJob(stack.url, firstAdmin, { name: "Paint it red", input: shell("echo red") });
   await page.goto(`/jobs/${job}/edit`);
   await page.getByLabel("Name", { exact: true }).fill("Paint it blue");
   await page.getByRole("button", { name: "Save" }).click();
   await page.getByRole("link", { name: "History" }).click();
   await expect(page.locator("#versions tbody tr")).toHaveCount(2);
-  await page.getByRole("link", { name: "With the present, or restore version 1" }).click();
+  await page.getByRole("link", { name: "Compare with current / restore (version 1)" }).click();
   await expect(page.locator('.diff tr[data-field="displayName"]')).toContainText("Paint it red");
-  await shot(page, "nojs-history");
+  await screenshot(page, "no-javascript-history");
   await page.getByRole("button", { name: "Restore version 1" }).click();
   await expect(page.getByText("Version 1 is restored, as version 3.")).toBeVisible();
   await expect(page.getByRole("heading", { level: 1 })).toHaveText("Paint it red");
 });
 
-test("an Admin invites somebody and takes it back", async ({ admin: page }) => {
+test("an Admin creates and revokes an invitation", async ({ admin: page }) => {
   await page.goto("/team");
-  await page.getByRole("button", { name: "Make a link" }).click();
+  await page.getByRole("button", { name: "Create link" }).click();
   await expect(page.locator("#f-name-error")).toBeVisible();
   await page.getByLabel("Name", { exact: true }).fill("Nina");
   await page.getByRole("radio", { name: /^Operator/ }).check();
-  await page.getByRole("button", { name: "Make a link" }).click();
+  await page.getByRole("button", { name: "Create link" }).click();
   await expect(page.getByText(/Nina can now join as Operator\. .*http:\/\/127\.0\.0\.1:\d+\/invite\?token=/)).toBeVisible();
-  await page.getByRole("button", { name: "Take back the invitation of Nina" }).click();
-  await expect(page.getByText("The invitation is taken back.")).toBeVisible();
+  await page.getByRole("button", { name: "Revoke the invitation of Nina" }).click();
+  await expect(page.getByText("The invitation is revoked.")).toBeVisible();
 });
 
-/** Loads an occurrence's page again until it says so. */
-async function settled(page: Page, id: string, status: string): Promise<void> {
+/** Reloads an occurrence's page until it shows `status`. */
+async function reloadUntilStatus(page: Page, id: string, status: string): Promise<void> {
   await expect(async () => {
     await page.goto(`/occurrences/${id}`);
     await expect(page.locator("#occurrence-status")).toHaveAttribute("data-status", status, { timeout: 500 });

@@ -1,0 +1,108 @@
+// Cancelling an occurrence, and pausing and resuming the whole cluster.
+
+import { makeJob, pauseJob, runJob, shell, waitForStatus } from "../fixtures/jobs";
+import { expect, open, screenshot, test, waitForLive } from "../fixtures/test";
+import { callServerFunction, inviteUser, signIn, type TestUser } from "../fixtures/users";
+
+test.use({ stackName: "cancel-and-pause" });
+test.describe.configure({ mode: "serial" });
+
+let operator: TestUser;
+
+test.beforeAll(async ({ stack, firstAdmin }) => {
+  operator = await inviteUser(stack.url, firstAdmin, "Oscar Operator", "operator");
+});
+
+test("a queued occurrence is cancelled after confirmation", async ({ context, page, stack }) => {
+  await signIn(context, stack.url, operator);
+  const job = await makeJob(stack.url, operator, { name: "Absent worker", target: "absent/sweep", input: {} });
+  const run = await runJob(stack.url, operator, job);
+  await open(page, `/occurrences/${run}`);
+  await waitForLive(page);
+  await expect(page.locator("#occurrence-status")).toHaveAttribute("data-status", "queued");
+  await expect(page.getByText("no live worker offers absent/sweep")).toBeVisible();
+
+  await page.getByRole("button", { name: "Cancel run…" }).click();
+  const dialog = page.getByRole("dialog", { name: "Cancel this run of Absent worker?" });
+  await expect(dialog.getByRole("button", { name: "Keep run" })).toBeFocused();
+  await expect(dialog).toContainText("will not run");
+  await screenshot(page, "dialog-cancel");
+  await page.keyboard.press("Escape");
+  await expect(dialog).toBeHidden();
+  await expect(page.locator("#occurrence-status")).toHaveAttribute("data-status", "queued");
+
+  await page.getByRole("button", { name: "Cancel run…" }).click();
+  await dialog.getByLabel("Reason").fill("no such worker");
+  await dialog.getByRole("button", { name: "Cancel run" }).click();
+  await expect(page.locator(".toast").filter({ hasText: "The occurrence is cancelled." })).toBeVisible();
+  await expect(page.locator("#occurrence-status")).toHaveAttribute("data-status", "cancelled");
+  await expect(page.locator("#occurrence-status")).toContainText("Cancelled");
+  await expect(page.locator(".timeline li strong")).toHaveText(["Queued", "Cancelled"]);
+  await expect(page.getByRole("status").filter({ hasText: "no such worker" })).toBeVisible();
+  // A cancelled occurrence has no Cancel button.
+  await expect(page.getByRole("button", { name: "Cancel run…" })).toHaveCount(0);
+  await screenshot(page, "occurrence-cancelled");
+
+  // Cancelling an ended occurrence is refused.
+  const late = await callServerFunction(stack.url, operator.session, "cancel_occurrence", { id: run });
+  expect(late.status, late.text).toBe(409);
+  expect(late.text).toContain("has already ended");
+});
+
+test("a running occurrence is cancelled by its worker", async ({ context, page, stack }) => {
+  await signIn(context, stack.url, operator);
+  const job = await makeJob(stack.url, operator, { name: "Sleep long", input: shell("echo good night; sleep 60") });
+  const run = await runJob(stack.url, operator, job);
+  await waitForStatus(stack.url, operator, run, "running");
+  await open(page, `/occurrences/${run}`);
+  await page.getByRole("button", { name: "Cancel run…" }).click();
+  const dialog = page.getByRole("dialog", { name: "Cancel this run of Sleep long?" });
+  await expect(dialog).toContainText("A cancel request is sent to the worker");
+  await dialog.getByRole("button", { name: "Cancel run" }).click();
+  await expect(page.locator(".toast").filter({ hasText: "A cancel request was sent to the worker." })).toBeVisible();
+  await expect(page.locator("#occurrence-status")).toHaveAttribute("data-status", "cancelled", { timeout: 20_000 });
+});
+
+test("a cluster pause and its resume are visible to every user", async ({ admin, browser, firstAdmin, stack, watch }) => {
+  const job = await makeJob(stack.url, firstAdmin, { name: "Tick", input: shell("true"), every: 1 });
+  // Another user has the same page open.
+  const otherContext = await browser.newContext({ baseURL: stack.url });
+  watch.follow(otherContext);
+  await signIn(otherContext, stack.url, operator);
+  const other = await otherContext.newPage();
+  await open(other, "/");
+  await waitForLive(other);
+  await open(admin, "/");
+  await waitForLive(admin);
+  await expect(admin.getByText("Paused by")).toHaveCount(0);
+
+  await admin.getByRole("button", { name: "Pause all schedules…" }).click();
+  const dialog = admin.getByRole("dialog", { name: "Pause all schedules?" });
+  await screenshot(admin, "dialog-pause-all");
+  // The browser does not submit the form without a reason.
+  await dialog.getByRole("button", { name: "Pause all schedules" }).click();
+  await expect(dialog.getByLabel("Reason")).toBeFocused();
+  await expect(dialog).toBeVisible();
+  await dialog.getByLabel("Reason").fill("the database is being upgraded");
+  await dialog.getByRole("button", { name: "Pause all schedules" }).click();
+  await expect(admin.locator(".toast").filter({ hasText: "All schedules are paused." })).toBeVisible();
+  for (const page of [admin, other]) {
+    const banner = page.getByRole("status").filter({ hasText: `Paused by ${firstAdmin.email} since` });
+    await expect(banner).toContainText(": the database is being upgraded. No schedule starts a run until the pause ends.");
+    await expect(banner.getByRole("button", { name: "Resume" })).toBeVisible();
+    await expect(page.getByRole("button", { name: "Pause all schedules…" })).toHaveCount(0);
+  }
+  await screenshot(admin, "overview-paused");
+  const refused = await callServerFunction(stack.url, operator.session, "trigger_job", { id: job });
+  expect(refused.status, refused.text).toBe(409);
+
+  // Any user with the permission can resume, and every open page updates.
+  await other.getByRole("button", { name: "Resume" }).click();
+  await expect(other.locator(".toast").filter({ hasText: "All schedules are resumed." })).toBeVisible();
+  for (const page of [admin, other]) {
+    await expect(page.locator("#paused")).toHaveCount(0);
+    await expect(page.getByRole("button", { name: "Pause all schedules…" })).toBeVisible();
+  }
+  await pauseJob(stack.url, firstAdmin, job);
+  await otherContext.close();
+});
