@@ -1,7 +1,8 @@
--- Definitions: what runs, and when.
+-- Jobs: the definitions of work and of its schedule.
 --
--- `next_fire_at` is the truth about when a job is due. Redis holds a copy to sleep on; whoever fires a job moves this
--- column by compare-and-swap, so that one (job, fire time) is fired once, whoever else tries.
+-- `next_fire_at` is the authoritative due time of a job. Redis holds a copy that bounds the sleep of the dispatcher. A
+-- dispatcher moves this column by compare-and-swap, so that each due time of a job is dispatched once, even if several
+-- servers try.
 
 CREATE TABLE jobs (
     id               uuid        PRIMARY KEY,
@@ -35,35 +36,35 @@ CREATE TABLE jobs (
     CONSTRAINT jobs_paused_is_never_due CHECK (is_active OR next_fire_at IS NULL)
 );
 
-COMMENT ON TABLE  jobs IS 'Definitions: what runs and when.';
-COMMENT ON COLUMN jobs.id IS 'UUIDv7 made by the application.';
+COMMENT ON TABLE  jobs IS 'Definitions of work and of its schedule.';
+COMMENT ON COLUMN jobs.id IS 'UUIDv7, created by the application.';
 COMMENT ON COLUMN jobs.key IS 'Optional unique slug, for definitions kept in files under version control.';
-COMMENT ON COLUMN jobs.display_name IS 'What people call it.';
-COMMENT ON COLUMN jobs.description IS 'What it is for.';
-COMMENT ON COLUMN jobs.tags IS 'For finding it.';
-COMMENT ON COLUMN jobs.worker_id IS 'The worker it is addressed to.';
-COMMENT ON COLUMN jobs.job_type IS 'Which of that worker''s job types.';
-COMMENT ON COLUMN jobs.job_data IS 'The input, as the type''s JSON Schema describes it.';
+COMMENT ON COLUMN jobs.display_name IS 'Name on the pages.';
+COMMENT ON COLUMN jobs.description IS 'Purpose of the job.';
+COMMENT ON COLUMN jobs.tags IS 'Words for the search.';
+COMMENT ON COLUMN jobs.worker_id IS 'Worker that runs the job.';
+COMMENT ON COLUMN jobs.job_type IS 'Job type of that worker.';
+COMMENT ON COLUMN jobs.job_data IS 'Input, described by the JSON Schema of the job type.';
 COMMENT ON COLUMN jobs.schedule IS 'Tagged by kind: cron {expression, zone}, every {seconds}, once {at}, manual.';
-COMMENT ON COLUMN jobs.next_fire_at IS 'When it is due next; null when paused, manual or finished.';
-COMMENT ON COLUMN jobs.last_fire_at IS 'The due instant that was fired last.';
-COMMENT ON COLUMN jobs.start_at IS 'Not due before this instant.';
-COMMENT ON COLUMN jobs.end_at IS 'Not due from this instant on.';
-COMMENT ON COLUMN jobs.is_active IS 'False while paused.';
-COMMENT ON COLUMN jobs.paused_reason IS 'Why it is paused, in somebody''s words.';
-COMMENT ON COLUMN jobs.priority IS '1 idle to 5 critical.';
-COMMENT ON COLUMN jobs.overlap_policy IS 'When the previous occurrence still runs: 0 skip, 1 queue, 2 allow, 3 replace.';
-COMMENT ON COLUMN jobs.misfire_policy IS 'When fires were missed: fire_once, skip, catch_up.';
-COMMENT ON COLUMN jobs.max_retries IS 'Attempts after the first.';
-COMMENT ON COLUMN jobs.base_retry_delay_seconds IS 'Pause before the second attempt; doubled for each further one.';
-COMMENT ON COLUMN jobs.timeout_seconds IS 'When a run is ended; null means the worker''s default.';
-COMMENT ON COLUMN jobs.heartbeat_timeout_seconds IS 'How long without a heartbeat before a run counts as lost; null means the default.';
-COMMENT ON COLUMN jobs.auto_disable IS 'Settings and state of the failure breaker.';
-COMMENT ON COLUMN jobs.version IS 'Counts edits; an edit names the version it was made from.';
+COMMENT ON COLUMN jobs.next_fire_at IS 'Next due time; null if the job is paused, manual or finished.';
+COMMENT ON COLUMN jobs.last_fire_at IS 'Due time that was dispatched last.';
+COMMENT ON COLUMN jobs.start_at IS 'The job is not due before this time.';
+COMMENT ON COLUMN jobs.end_at IS 'The job is not due from this time on.';
+COMMENT ON COLUMN jobs.is_active IS 'False while the job is paused.';
+COMMENT ON COLUMN jobs.paused_reason IS 'Reason for the pause, as a sentence.';
+COMMENT ON COLUMN jobs.priority IS 'Priority, from 1 (idle) to 5 (critical).';
+COMMENT ON COLUMN jobs.overlap_policy IS 'Rule for a due time while the previous occurrence is open: 0 skip, 1 queue, 2 allow, 3 replace.';
+COMMENT ON COLUMN jobs.misfire_policy IS 'Rule for misfires: fire_once, skip or catch_up.';
+COMMENT ON COLUMN jobs.max_retries IS 'Maximum number of retries after the first attempt.';
+COMMENT ON COLUMN jobs.base_retry_delay_seconds IS 'Delay before the first retry, in seconds; doubled for each further retry.';
+COMMENT ON COLUMN jobs.timeout_seconds IS 'Run timeout, in seconds; null means the default of the job type.';
+COMMENT ON COLUMN jobs.heartbeat_timeout_seconds IS 'Heartbeat timeout, in seconds, after which a run counts as lost; null means the default of the installation.';
+COMMENT ON COLUMN jobs.auto_disable IS 'Auto-disable rule of the job.';
+COMMENT ON COLUMN jobs.version IS 'Number of edits; an edit carries the version that it was made from.';
 
--- The dispatcher's claim and every rebuild of the index in Redis read exactly this.
+-- Used by the dispatcher and by each rebuild of the due index in Redis.
 CREATE INDEX jobs_due ON jobs (next_fire_at) WHERE next_fire_at IS NOT NULL;
--- The list of jobs, keyset by name.
+-- Used by the list of jobs, with a keyset cursor by name.
 CREATE INDEX jobs_by_name ON jobs (lower(display_name), id);
 
 CREATE TABLE job_versions (
@@ -74,5 +75,5 @@ CREATE TABLE job_versions (
     changed_by text        NOT NULL,
     PRIMARY KEY (job_id, version)
 );
-COMMENT ON TABLE  job_versions IS 'Every definition a job has had, the present one included. Kept after the job is deleted.';
-COMMENT ON COLUMN job_versions.definition IS 'The job as people defined it.';
+COMMENT ON TABLE  job_versions IS 'All definitions a job has had, the present one included. Kept after the job is deleted.';
+COMMENT ON COLUMN job_versions.definition IS 'The definition as the user entered it.';

@@ -1,5 +1,5 @@
--- Occurrences and their logs: the big tables, partitioned by day from the first day, so that retention is dropping a
--- partition and never a DELETE.
+-- Occurrences and their logs. These are the big tables. They are partitioned by day from the first day, so that
+-- retention drops partitions and never deletes rows.
 
 CREATE TABLE occurrences (
     id             uuid        NOT NULL,
@@ -32,42 +32,42 @@ CREATE TABLE occurrences (
     published_at   timestamptz,
     progress       jsonb,
     PRIMARY KEY (id, created_at),
-    -- Final states 2 3 4 5 7 have an end, open states 0 1 6 have none: the state machine, said once more.
+    -- The final statuses 2, 3, 4, 5 and 7 have an end; the open statuses 0, 1 and 6 have none.
     CONSTRAINT occurrences_end_matches_status CHECK ((status IN (2, 3, 4, 5, 7)) = (ended_at IS NOT NULL))
 ) PARTITION BY RANGE (created_at);
 
-COMMENT ON TABLE  occurrences IS 'One row for each execution of a job, partitioned by day of created_at.';
+COMMENT ON TABLE  occurrences IS 'Executions of jobs, partitioned by day of created_at.';
 COMMENT ON COLUMN occurrences.id IS 'UUIDv7; its timestamp is created_at, so the partition is found from the id.';
-COMMENT ON COLUMN occurrences.created_at IS 'The timestamp inside the id, to the millisecond.';
-COMMENT ON COLUMN occurrences.job_name IS 'The job''s name at that time.';
-COMMENT ON COLUMN occurrences.job_version IS 'The definition it follows.';
-COMMENT ON COLUMN occurrences.worker_id IS 'The worker it is addressed to.';
-COMMENT ON COLUMN occurrences.job_type IS 'What it runs.';
-COMMENT ON COLUMN occurrences.job_data IS 'The input it was given.';
-COMMENT ON COLUMN occurrences.scheduled_for IS 'When it was due.';
-COMMENT ON COLUMN occurrences.trigger IS 'Why it exists: schedule, manual, api, retry.';
-COMMENT ON COLUMN occurrences.triggered_by IS 'Who asked, when a person or token did.';
-COMMENT ON COLUMN occurrences.trigger_reason IS 'Why they asked.';
+COMMENT ON COLUMN occurrences.created_at IS 'Timestamp of the id, to the millisecond.';
+COMMENT ON COLUMN occurrences.job_name IS 'Display name of the job at the time of creation.';
+COMMENT ON COLUMN occurrences.job_version IS 'Version of the definition that applies.';
+COMMENT ON COLUMN occurrences.worker_id IS 'Worker that runs it.';
+COMMENT ON COLUMN occurrences.job_type IS 'Job type.';
+COMMENT ON COLUMN occurrences.job_data IS 'Input.';
+COMMENT ON COLUMN occurrences.scheduled_for IS 'Due time.';
+COMMENT ON COLUMN occurrences.trigger IS 'Origin: schedule, manual, api or retry.';
+COMMENT ON COLUMN occurrences.triggered_by IS 'User or token that requested it; null for scheduled occurrences.';
+COMMENT ON COLUMN occurrences.trigger_reason IS 'Reason for the request.';
 COMMENT ON COLUMN occurrences.status IS '0 Queued, 1 Running, 2 Completed, 3 Failed, 4 Cancelled, 5 TimedOut, 6 Unknown, 7 Skipped.';
-COMMENT ON COLUMN occurrences.version IS 'Counts changes, so that a reader can tell which of two rows is newer.';
-COMMENT ON COLUMN occurrences.attempt IS 'The attempt in force, from 1.';
-COMMENT ON COLUMN occurrences.instance_id IS 'The worker instance that has or had it.';
-COMMENT ON COLUMN occurrences.started_at IS 'When the latest attempt began, by the worker''s clock.';
-COMMENT ON COLUMN occurrences.ended_at IS 'When it ended; set exactly in final states.';
-COMMENT ON COLUMN occurrences.duration_ms IS 'How long the latest attempt ran, in milliseconds.';
-COMMENT ON COLUMN occurrences.note IS 'First line of the exception, or why it was skipped.';
-COMMENT ON COLUMN occurrences.status_changes IS 'Its life so far: [{status, at, attempt, by, note}].';
-COMMENT ON COLUMN occurrences.last_heartbeat IS 'The last sign of life of the run, by the server''s clock.';
-COMMENT ON COLUMN occurrences.published_at IS 'When the broker confirmed its message; null means it is still to be published.';
-COMMENT ON COLUMN occurrences.progress IS '{percent, message}.';
+COMMENT ON COLUMN occurrences.version IS 'Number of changes, so that a reader can determine the newer of two rows.';
+COMMENT ON COLUMN occurrences.attempt IS 'Attempt in force, from 1.';
+COMMENT ON COLUMN occurrences.instance_id IS 'Worker instance that runs or ran it.';
+COMMENT ON COLUMN occurrences.started_at IS 'Start of the latest attempt, by the worker''s clock.';
+COMMENT ON COLUMN occurrences.ended_at IS 'End; set exactly in final statuses.';
+COMMENT ON COLUMN occurrences.duration_ms IS 'Duration of the latest attempt, in milliseconds.';
+COMMENT ON COLUMN occurrences.note IS 'First line of the exception, or the reason for a skip.';
+COMMENT ON COLUMN occurrences.status_changes IS 'Status history: [{status, at, attempt, by, note}].';
+COMMENT ON COLUMN occurrences.last_heartbeat IS 'Last report of the run, by the server''s clock.';
+COMMENT ON COLUMN occurrences.published_at IS 'Time at which the broker confirmed the message; null while it is unsent.';
+COMMENT ON COLUMN occurrences.progress IS 'Last reported progress: {percent, message}.';
 
--- The republisher: committed, but not known to have reached the broker.
+-- Used by the republisher: occurrences that are committed but not confirmed by the broker.
 CREATE INDEX occurrences_unpublished ON occurrences (created_at) WHERE published_at IS NULL AND status = 0;
--- What is open: overlap decisions, and the detector of lost runs.
+-- Open occurrences: used by overlap decisions and by the lost run detector.
 CREATE INDEX occurrences_open_by_job ON occurrences (job_id) WHERE status IN (0, 1, 6);
--- A job's page.
+-- Used by the page of a job.
 CREATE INDEX occurrences_by_job ON occurrences (job_id, id DESC);
--- The list filtered by status; open states are few and final ones many, and both want newest first.
+-- Used by the list filtered by status. Open statuses are few and final ones many; both are listed newest first.
 CREATE INDEX occurrences_by_status ON occurrences (status, id DESC);
 
 CREATE TABLE occurrence_logs (
@@ -82,12 +82,12 @@ CREATE TABLE occurrence_logs (
     PRIMARY KEY (occurrence_id, seq, created_at)
 ) PARTITION BY RANGE (created_at);
 
-COMMENT ON TABLE  occurrence_logs IS 'What occurrences wrote, partitioned by the day of their occurrence.';
-COMMENT ON COLUMN occurrence_logs.created_at IS 'The created_at of the occurrence: all its lines lie in one partition.';
-COMMENT ON COLUMN occurrence_logs.seq IS 'attempt × 1,000,000 + line; given by the worker, so that a second copy stores nothing twice.';
-COMMENT ON COLUMN occurrence_logs.at IS 'When it was written, by the worker''s clock.';
+COMMENT ON TABLE  occurrence_logs IS 'Log lines of occurrences, partitioned by the day of their occurrence.';
+COMMENT ON COLUMN occurrence_logs.created_at IS 'The created_at of the occurrence, so that all its lines are in one partition.';
+COMMENT ON COLUMN occurrence_logs.seq IS 'attempt × 1,000,000 + line number; assigned by the worker, so that a duplicate delivery stores no line twice.';
+COMMENT ON COLUMN occurrence_logs.at IS 'Time of the line, by the worker''s clock.';
 COMMENT ON COLUMN occurrence_logs.level IS '0 debug, 1 info, 2 warn, 3 error.';
-COMMENT ON COLUMN occurrence_logs.category IS 'Where in the job it came from.';
+COMMENT ON COLUMN occurrence_logs.category IS 'Part of the job that wrote the line.';
 
 CREATE TABLE failed_occurrences (
     occurrence_id     uuid        PRIMARY KEY,
@@ -103,12 +103,12 @@ CREATE TABLE failed_occurrences (
     resolution_note   text,
     resolution_action text
 );
-COMMENT ON TABLE  failed_occurrences IS 'Occurrences that used up their attempts, until somebody settles them.';
+COMMENT ON TABLE  failed_occurrences IS 'Occurrences that used up their retries, until a user resolves them.';
 COMMENT ON COLUMN failed_occurrences.cause IS 'exhausted, permanent, rejected or poison.';
 COMMENT ON COLUMN failed_occurrences.fingerprint IS 'Equal for failures with the same cause, for grouping.';
 
--- Creates the partitions of both tables for every day in [from, upto] that has none. Idempotent, and safe to call from
--- several servers at once: the advisory lock lets one of them work.
+-- Creates the missing partitions of both tables for each day in [from_day, upto_day]. Idempotent, and safe to call from
+-- several servers at once: an advisory lock serializes the calls.
 CREATE FUNCTION ensure_partitions(from_day date, upto_day date) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     d date := from_day;
@@ -130,10 +130,10 @@ BEGIN
     END LOOP;
     RETURN made;
 END $$;
-COMMENT ON FUNCTION ensure_partitions(date, date) IS 'Creates missing daily partitions; returns how many.';
+COMMENT ON FUNCTION ensure_partitions(date, date) IS 'Creates missing daily partitions; returns their number.';
 
--- One row for each minute and status: how many occurrences became that. Written in the transaction that changes the
--- status; dashboards read this and never count the big table. `shard` spreads writers over several rows, so that two
+-- Number of occurrences that reached a status in a minute. Written in the transaction that changes the status; the
+-- dashboard reads this table and never counts the big one. `shard` spreads writers over several rows, so that two
 -- servers do not wait for each other on the current minute.
 CREATE TABLE stats_minute (
     minute      timestamptz NOT NULL,
@@ -144,5 +144,5 @@ CREATE TABLE stats_minute (
     PRIMARY KEY (minute, status, shard)
 );
 COMMENT ON TABLE  stats_minute IS 'Roll-up of status changes by minute.';
-COMMENT ON COLUMN stats_minute.count IS 'How many occurrences became this status in this minute.';
-COMMENT ON COLUMN stats_minute.duration_ms IS 'Sum of their durations, for final states.';
+COMMENT ON COLUMN stats_minute.count IS 'Number of occurrences that reached this status in this minute.';
+COMMENT ON COLUMN stats_minute.duration_ms IS 'Sum of their durations, in milliseconds, for final statuses.';

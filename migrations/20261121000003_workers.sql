@@ -1,11 +1,11 @@
--- Who can run what. Written from what workers say of themselves.
+-- Workers, their instances and their job types, as the workers report them.
 
 CREATE TABLE workers (
     id            text        PRIMARY KEY CHECK (id ~ '^[A-Za-z0-9._-]{1,100}$'),
     first_seen_at timestamptz NOT NULL,
     last_seen_at  timestamptz NOT NULL
 );
-COMMENT ON TABLE workers IS 'A group of processes that jobs are addressed to.';
+COMMENT ON TABLE workers IS 'Groups of worker processes. Jobs are addressed to a worker.';
 
 CREATE TABLE worker_instances (
     id                text        PRIMARY KEY CHECK (char_length(id) BETWEEN 1 AND 200),
@@ -19,10 +19,10 @@ CREATE TABLE worker_instances (
     last_heartbeat_at timestamptz NOT NULL,
     stopped_at        timestamptz
 );
-COMMENT ON TABLE  worker_instances IS 'One process of a worker.';
-COMMENT ON COLUMN worker_instances.running IS 'How many occurrences it had at its last heartbeat.';
-COMMENT ON COLUMN worker_instances.last_heartbeat_at IS 'Its last sign of life, by the server''s clock.';
-COMMENT ON COLUMN worker_instances.stopped_at IS 'When it said goodbye; null while it lives or when it was lost.';
+COMMENT ON TABLE  worker_instances IS 'Processes of workers.';
+COMMENT ON COLUMN worker_instances.running IS 'Number of running occurrences at the last heartbeat.';
+COMMENT ON COLUMN worker_instances.last_heartbeat_at IS 'Time of the last heartbeat, by the server''s clock.';
+COMMENT ON COLUMN worker_instances.stopped_at IS 'Time at which it reported its shutdown; null while it runs, or if it was lost.';
 CREATE INDEX worker_instances_by_worker ON worker_instances (worker_id);
 CREATE INDEX worker_instances_by_heartbeat ON worker_instances (last_heartbeat_at);
 
@@ -36,7 +36,7 @@ CREATE TABLE worker_job_types (
     announced_at    timestamptz NOT NULL,
     PRIMARY KEY (worker_id, job_type)
 );
-COMMENT ON TABLE  worker_job_types IS 'What a worker can run, as it announced it last.';
+COMMENT ON TABLE  worker_job_types IS 'Job types of a worker, as it announced them last.';
 COMMENT ON COLUMN worker_job_types.schema IS 'JSON Schema of the input.';
 
 CREATE TABLE instance_job_types (
@@ -44,7 +44,7 @@ CREATE TABLE instance_job_types (
     job_type    text NOT NULL,
     PRIMARY KEY (instance_id, job_type)
 );
-COMMENT ON TABLE instance_job_types IS 'Which types each instance offers: two releases of a worker may differ.';
+COMMENT ON TABLE instance_job_types IS 'Job types of each instance; two releases of a worker may differ.';
 
 CREATE TABLE buckets (
     id          uuid        PRIMARY KEY,
@@ -54,7 +54,7 @@ CREATE TABLE buckets (
     epoch       bigint      NOT NULL DEFAULT 1,
     changed_at  timestamptz NOT NULL
 );
-COMMENT ON TABLE buckets IS 'Work assigned ahead to a worker instance.';
+COMMENT ON TABLE buckets IS 'Queues owned by one worker instance, with preloaded occurrences.';
 
 CREATE TABLE leases (
     role       text        PRIMARY KEY,
@@ -62,4 +62,4 @@ CREATE TABLE leases (
     holder     text,
     changed_at timestamptz NOT NULL
 );
-COMMENT ON TABLE  leases IS 'Fencing epochs: a writer in a role checks that its epoch is still the newest.';
+COMMENT ON TABLE  leases IS 'Roles with their fencing epochs: a writer in a role checks that its epoch is still the newest.';

@@ -1,4 +1,4 @@
--- People, their sessions, and what they did.
+-- Users, their sessions, invitations and API tokens, and the audit log.
 
 CREATE TABLE users (
     id              uuid        PRIMARY KEY,
@@ -11,7 +11,7 @@ CREATE TABLE users (
     last_sign_in_at timestamptz,
     CONSTRAINT users_email_is_unique UNIQUE (email)
 );
-COMMENT ON COLUMN users.passphrase_hash IS 'argon2id, in PHC string form.';
+COMMENT ON COLUMN users.passphrase_hash IS 'argon2id, in PHC string format.';
 
 CREATE TABLE sessions (
     id_hash    bytea       PRIMARY KEY CHECK (octet_length(id_hash) = 32),
@@ -19,9 +19,9 @@ CREATE TABLE sessions (
     user_id    uuid        REFERENCES users (id) ON DELETE CASCADE,
     expires_at timestamptz NOT NULL
 );
-COMMENT ON TABLE  sessions IS 'Server-side sessions. The cookie holds the id, this table only its SHA-256.';
-COMMENT ON COLUMN sessions.data IS 'What the session holds.';
-COMMENT ON COLUMN sessions.expires_at IS 'When it ends unless it is used.';
+COMMENT ON TABLE  sessions IS 'Server-side sessions. The cookie holds the id; this table holds only its SHA-256.';
+COMMENT ON COLUMN sessions.data IS 'Content of the session.';
+COMMENT ON COLUMN sessions.expires_at IS 'Expiry unless the session is used.';
 CREATE INDEX sessions_by_expiry ON sessions (expires_at);
 
 CREATE TABLE invites (
@@ -35,8 +35,8 @@ CREATE TABLE invites (
     expires_at timestamptz NOT NULL,
     used_at    timestamptz
 );
-COMMENT ON TABLE  invites IS 'One-time links. The link holds the token, this table only its SHA-256.';
-COMMENT ON COLUMN invites.is_setup IS 'True for the link that makes the first Admin; good only while there is nobody.';
+COMMENT ON TABLE  invites IS 'One-time links. The link holds the token; this table holds only its SHA-256.';
+COMMENT ON COLUMN invites.is_setup IS 'True for the link that creates the first admin; valid only while there is no user.';
 
 CREATE TABLE sign_in_failures (
     subject      text        PRIMARY KEY,
@@ -44,8 +44,8 @@ CREATE TABLE sign_in_failures (
     last_at      timestamptz NOT NULL,
     locked_until timestamptz
 );
-COMMENT ON TABLE  sign_in_failures IS 'Backoff after wrong passphrases.';
-COMMENT ON COLUMN sign_in_failures.subject IS 'SHA-256 of what is slowed down: an account or an address.';
+COMMENT ON TABLE  sign_in_failures IS 'Failed sign-in attempts, for backoff.';
+COMMENT ON COLUMN sign_in_failures.subject IS 'SHA-256 of the throttled account or network address.';
 
 CREATE TABLE api_tokens (
     id           uuid        PRIMARY KEY,
@@ -58,7 +58,7 @@ CREATE TABLE api_tokens (
     last_used_at timestamptz,
     revoked_at   timestamptz
 );
-COMMENT ON TABLE api_tokens IS 'For scripts; only the hash is kept.';
+COMMENT ON TABLE api_tokens IS 'Tokens for scripts; only the hash is stored.';
 
 CREATE TABLE audit_log (
     id      bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -70,8 +70,8 @@ CREATE TABLE audit_log (
     after   jsonb,
     address text
 );
-COMMENT ON TABLE  audit_log IS 'Who changed what, when, from where. Only ever added to.';
-COMMENT ON COLUMN audit_log.object IS 'kind:id.';
+COMMENT ON TABLE  audit_log IS 'Changes with author, time and network address. Append-only.';
+COMMENT ON COLUMN audit_log.object IS 'Object of the change, as kind:id.';
 
 CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

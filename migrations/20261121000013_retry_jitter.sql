@@ -1,4 +1,5 @@
--- Retry jitter: what failed together for one cause, such as a service that is down, need not come back together.
+-- Retry jitter: occurrences that failed together for one cause, such as an unreachable service, are not retried
+-- together.
 ALTER TABLE jobs
     ADD COLUMN retry_jitter_percent smallint NOT NULL DEFAULT 0 CHECK (retry_jitter_percent BETWEEN 0 AND 100);
-COMMENT ON COLUMN jobs.retry_jitter_percent IS 'How much of the pause before a retry may be taken off, drawn for each attempt, in percent of it.';
+COMMENT ON COLUMN jobs.retry_jitter_percent IS 'Retry jitter: maximum share by which the retry delay is shortened, in percent, drawn for each attempt.';

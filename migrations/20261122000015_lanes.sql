@@ -1,8 +1,9 @@
--- Lanes: a run that was lost with its worker three times begins only when no other such run of that worker has just begun.
--- Whoever ends its process then ends it alone, and those that were beside it are not taken for such a one too.
+-- Quarantine: runs that were lost with their worker three times are started one after the other, so that a poison run
+-- ends its process alone, and the runs beside it are not failed as poison too. The column and the table named "lane"
+-- hold it.
 
 ALTER TABLE waits ADD COLUMN lane text;
-COMMENT ON COLUMN waits.lane IS 'The worker among whose runs it takes turns, because it was lost too often; null: it need not.';
+COMMENT ON COLUMN waits.lane IS 'Worker in whose quarantine the run waits; null if it is not quarantined.';
 
 DROP INDEX waits_by_time;
 CREATE INDEX waits_by_time ON waits (until) WHERE lane IS NULL;
@@ -15,7 +16,7 @@ CREATE TABLE lanes (
     attempt       integer     NOT NULL,
     since         timestamptz NOT NULL
 );
-COMMENT ON TABLE  lanes IS 'Whose turn it is among the runs of a worker that were lost too often; one row for each worker that ever had one.';
-COMMENT ON COLUMN lanes.created_at IS 'The occurrence''s, so that its partition is found.';
-COMMENT ON COLUMN lanes.attempt IS 'The attempt that has the turn; a later one would have to take a new turn.';
-COMMENT ON COLUMN lanes.since IS 'When it was let go.';
+COMMENT ON TABLE  lanes IS 'Quarantines: the run that was released last, one row for each worker that ever had a quarantined run.';
+COMMENT ON COLUMN lanes.created_at IS 'The created_at of the occurrence, which locates its partition.';
+COMMENT ON COLUMN lanes.attempt IS 'Attempt that was released; a later attempt needs a new release.';
+COMMENT ON COLUMN lanes.since IS 'Time of the release.';

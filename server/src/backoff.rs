@@ -1,13 +1,13 @@
-//! Pauses between attempts to reach what is away.
+//! Backoff between attempts to reconnect to a service.
 
 use std::time::Duration;
 
-/// The first pause.
+/// Pause before the second attempt.
 const MIN_RECONNECT_PAUSE: Duration = Duration::from_millis(200);
-/// The longest pause.
+/// Upper limit of the pause.
 const MAX_RECONNECT_PAUSE: Duration = Duration::from_secs(10);
 
-/// Pauses between attempts: doubling up to ten seconds, jittered so that servers do not come back in step.
+/// Exponential backoff up to ten seconds, with jitter so that servers do not reconnect in step.
 #[derive(Debug)]
 pub(crate) struct ReconnectBackoff {
     next: Duration,
@@ -20,7 +20,7 @@ impl Default for ReconnectBackoff {
 }
 
 impl ReconnectBackoff {
-    /// How long to wait now.
+    /// Returns the pause before the next attempt, and doubles the one after it.
     pub(crate) fn pause(&mut self) -> Duration {
         let pause = self.next;
         self.next = (pause * 2).min(MAX_RECONNECT_PAUSE);
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_to_a_bound() {
+    fn pauses_grow_to_a_limit() {
         let mut backoff = ReconnectBackoff::default();
         let pauses: Vec<Duration> = (0..12).map(|_| backoff.pause()).collect();
         assert!(pauses[0] <= MIN_RECONNECT_PAUSE && pauses[0] >= MIN_RECONNECT_PAUSE / 2);

@@ -1,12 +1,13 @@
-//! The only place that reads the clock or makes ids and tokens. Everything else is given them. Jitter, ports and the
-//! passwords of private services are drawn where they are used: nothing is decided by them.
+//! The only module that reads the clock or creates ids and tokens; all other modules receive them. Jitter, port numbers
+//! and the passwords of embedded services are drawn where they are used, because no decision depends on them.
 //!
-//! Due-ness is judged by PostgreSQL's clock: the server measures how far its own clock is from the database's and adds
-//! the difference, so that several servers agree on what is due even when their clocks do not. Between two measurements
-//! time goes by the machine's monotonic clock, so that somebody who sets the machine's clock sets nothing here.
+//! PostgreSQL's clock decides what is due. The server measures the offset between its own clock and the database's and
+//! adds it, so that several servers agree on what is due even if their clocks differ. Between two measurements time
+//! advances by the machine's monotonic clock, so setting the machine's clock does not change the time here.
 //!
-//! A clock that jumps, PostgreSQL's or this machine's, makes everything look due or nothing. Whoever notices holds
-//! dispatching for a while, in which people and time servers may mend what they have broken; see [`Clock::held_for`].
+//! A clock that jumps, PostgreSQL's or this machine's, makes every job look due or none. The server that notices a jump
+//! holds dispatching for a while, so that operators and time synchronization can correct the clock; see
+//! [`Clock::held_for`].
 
 use chrono::{DateTime, Duration, Utc};
 use milvaion_protocol::id::{CalendarId, DeadLetterId, JobId, OccurrenceId, UserId};
@@ -18,35 +19,36 @@ use std::{
     time::Instant,
 };
 
-/// A difference between what PostgreSQL says and what we expected it to say that is no drift but a step.
+/// Offset change above which a change of PostgreSQL's clock is a step, not drift.
 const DATABASE_STEP_THRESHOLD: Duration = Duration::seconds(2);
-/// The same for this machine's clock against its monotonic one.
+/// Change above which this machine's clock, compared with its monotonic clock, was set.
 const MACHINE_STEP_THRESHOLD: Duration = Duration::seconds(5);
-/// How long dispatching is held after a step.
+/// Time for which dispatching is held after a step.
 const DISPATCH_HOLD: Duration = Duration::seconds(30);
-/// How long after a hold other servers may still go by the old time.
+/// Time after a hold during which other servers may still use the old time.
 const STALE_TIME_WINDOW: Duration = Duration::seconds(60);
 
-/// Where time comes from. Cloning gives the same one.
+/// The source of time. Clones share their state.
 #[derive(Clone, Debug)]
 pub struct Clock {
     source: Arc<ClockSource>,
-    /// When set, time stands still here (microseconds since the epoch): tests move it by hand.
+    /// The time of a manual clock, in microseconds since the epoch; tests move it by hand.
     frozen: Option<Arc<AtomicI64>>,
 }
 
 #[derive(Debug)]
 struct ClockSource {
-    /// The machine's clock and its monotonic one, read together at the beginning.
+    /// The machine's clock, read together with the monotonic clock at creation.
     wall: DateTime<Utc>,
-    begun: Instant,
-    /// Microseconds to add to that beginning and what has passed since.
+    /// The monotonic clock at creation.
+    started: Instant,
+    /// Microseconds to add to the creation time and the elapsed time.
     offset: AtomicI64,
-    /// Whether PostgreSQL was ever asked.
+    /// True if PostgreSQL's clock was measured.
     is_measured: AtomicBool,
-    /// By how many microseconds the machine's clock was ahead of the monotonic one when it was looked at last.
+    /// Microseconds by which the machine's clock was ahead of the monotonic clock at the last check.
     ahead: AtomicI64,
-    /// Until when dispatching is held, on the line of `passed`.
+    /// The end of the current hold, in microseconds on the scale of `passed`.
     held_until: AtomicI64,
 }
 
@@ -57,12 +59,12 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// The machine's clock.
+    /// Creates a clock that starts at the machine's time; [`align`](Self::align) adds the offset to PostgreSQL's.
     #[must_use]
     pub fn system() -> Self {
         let source = ClockSource {
             wall: machine_now(),
-            begun: Instant::now(),
+            started: Instant::now(),
             offset: AtomicI64::new(0),
             is_measured: AtomicBool::new(false),
             ahead: AtomicI64::new(0),
@@ -71,13 +73,13 @@ impl Clock {
         Self { source: Arc::new(source), frozen: None }
     }
 
-    /// A clock that stands at `at` until it is moved.
+    /// Creates a clock that stands at `at` until a test moves it.
     #[must_use]
     pub fn manual(at: DateTime<Utc>) -> Self {
         Self { frozen: Some(Arc::new(AtomicI64::new(at.timestamp_micros()))), ..Self::system() }
     }
 
-    /// Now, by PostgreSQL's clock as far as it was measured.
+    /// Returns the current time by PostgreSQL's clock, or by the machine's before the first measurement.
     #[must_use]
     pub fn now(&self) -> DateTime<Utc> {
         let micros = match &self.frozen {
@@ -87,43 +89,43 @@ impl Clock {
         DateTime::from_timestamp_micros(micros).unwrap_or_default()
     }
 
-    /// Microseconds that have passed, as nobody can set them.
+    /// Returns the microseconds since creation, unaffected by changes of the machine's clock.
     fn passed(&self) -> i64 {
         match &self.frozen {
             Some(frozen) => frozen.load(Ordering::SeqCst),
-            None => i64::try_from(self.source.begun.elapsed().as_micros()).unwrap_or(i64::MAX),
+            None => i64::try_from(self.source.started.elapsed().as_micros()).unwrap_or(i64::MAX),
         }
     }
 
-    /// For how long dispatching is held yet, because a clock was set; none when it is not.
+    /// Returns the remaining time for which dispatching is held after a clock step; `None` if it is not held.
     #[must_use]
     pub fn held_for(&self) -> Option<std::time::Duration> {
         let left = self.source.held_until.load(Ordering::Relaxed).saturating_sub(self.passed());
         u64::try_from(left).ok().filter(|left| *left > 0).map(std::time::Duration::from_micros)
     }
 
-    /// Whether a clock was set so short a while ago that what other servers write may still go by the old time: they
-    /// measure once a minute. Ages say nothing until then.
+    /// Returns true if a clock was set so recently that other servers may still write times by the old clock, because
+    /// they measure once a minute. The ages of such rows are meaningless until then.
     #[must_use]
     pub fn is_settling(&self) -> bool {
         let until = self.source.held_until.load(Ordering::Relaxed);
         self.passed() < until.saturating_add(STALE_TIME_WINDOW.num_microseconds().unwrap_or(0))
     }
 
-    /// Holds dispatching for 30 seconds from now.
+    /// Holds dispatching for 30 seconds.
     pub fn hold(&self) {
         let until = self.passed().saturating_add(DISPATCH_HOLD.num_microseconds().unwrap_or(0));
         self.source.held_until.fetch_max(until, Ordering::Relaxed);
     }
 
-    /// Whether somebody set this machine's clock since this was asked last, by more than five seconds; dispatching is held
-    /// then. Returns by how much.
+    /// Returns the step if this machine's clock was set by more than five seconds since the last call, and then holds
+    /// dispatching.
     pub fn machine_step(&self) -> Option<Duration> {
         self.step_at(machine_now())
     }
 
     fn step_at(&self, wall: DateTime<Utc>) -> Option<Duration> {
-        let passed = i64::try_from(self.source.begun.elapsed().as_micros()).unwrap_or(i64::MAX);
+        let passed = i64::try_from(self.source.started.elapsed().as_micros()).unwrap_or(i64::MAX);
         let ahead = (wall - self.source.wall).num_microseconds().unwrap_or(0) - passed;
         let step = Duration::microseconds(ahead - self.source.ahead.swap(ahead, Ordering::Relaxed));
         if step.abs() <= MACHINE_STEP_THRESHOLD {
@@ -133,40 +135,40 @@ impl Clock {
             event.name = "clock_step",
             step_ms = step.num_milliseconds(),
             hold_s = DISPATCH_HOLD.num_seconds(),
-            "this machine's clock was set, or it slept; nothing is fired for a moment"
+            "this machine's clock was set, or the machine slept; dispatching is held, check its time synchronization"
         );
         self.hold();
         Some(step)
     }
 
-    /// Moves a manual clock forward; a system clock is left alone.
+    /// Moves a manual clock forward; has no effect on a system clock.
     pub fn advance(&self, by: Duration) {
         if let Some(frozen) = &self.frozen {
             frozen.fetch_add(by.num_microseconds().unwrap_or(0), Ordering::SeqCst);
         }
     }
 
-    /// Tells the clock what PostgreSQL's says, read between `before` and now by this machine's. Returns how far the two
-    /// are apart. When PostgreSQL's says something else than was to be expected from what it said last, it was set:
-    /// dispatching is held for a while.
+    /// Aligns this clock with PostgreSQL's time `database`, which was read between `before` and now by this machine's
+    /// clock. Returns the difference between the two clocks. If the offset differs from the last measurement by more
+    /// than two seconds, PostgreSQL's clock was set, and dispatching is held.
     pub fn align(&self, database: DateTime<Utc>, before: DateTime<Utc>) -> Duration {
         let after = machine_now();
         let took = (after - before).max(Duration::zero());
         let now = self.source.wall.timestamp_micros()
-            + i64::try_from(self.source.begun.elapsed().as_micros()).unwrap_or(i64::MAX);
+            + i64::try_from(self.source.started.elapsed().as_micros()).unwrap_or(i64::MAX);
         let wanted = (database + took / 2).timestamp_micros() - now;
         let is_first = !self.source.is_measured.swap(true, Ordering::Relaxed);
         let step = Duration::microseconds(wanted - self.source.offset.load(Ordering::Relaxed));
-        // A difference below the time the question took is noise.
+        // A difference below the duration of the query is noise.
         if step.abs() > took {
             if !is_first && step.abs() > DATABASE_STEP_THRESHOLD {
                 tracing::warn!(
                     event.name = "clock_step",
                     step_ms = step.num_milliseconds(),
                     hold_s = DISPATCH_HOLD.num_seconds(),
-                    "PostgreSQL's clock was set, or this machine slept; nothing is fired for a moment"
+                    "PostgreSQL's clock was set, or this machine slept; dispatching is held, check the time synchronization"
                 );
-                // First, or somebody could read the new time and know of no hold.
+                // The hold comes first, so that no reader sees the new time without the hold.
                 self.hold();
             }
             self.source.offset.store(wanted, Ordering::Relaxed);
@@ -174,44 +176,44 @@ impl Clock {
         database - (before + took / 2)
     }
 
-    /// A new job id.
+    /// Creates a job id.
     #[must_use]
     pub fn job_id(&self) -> JobId {
         JobId::from_parts(self.now(), rand::random())
     }
 
-    /// A new calendar id.
+    /// Creates a calendar id.
     #[must_use]
     pub fn calendar_id(&self) -> CalendarId {
         CalendarId::from_parts(self.now(), rand::random())
     }
 
-    /// A new occurrence id.
+    /// Creates an occurrence id.
     #[must_use]
     pub fn occurrence_id(&self) -> OccurrenceId {
         OccurrenceId::from_parts(self.now(), rand::random())
     }
 
-    /// A new dead letter's id.
+    /// Creates a dead letter id.
     #[must_use]
     pub fn dead_letter_id(&self) -> DeadLetterId {
         DeadLetterId::from_parts(self.now(), rand::random())
     }
 
-    /// A new person's id.
+    /// Creates a user id.
     #[must_use]
     pub fn user_id(&self) -> UserId {
         UserId::from_parts(self.now(), rand::random())
     }
 
-    /// 32 random bytes from the operating system, for tokens.
+    /// Returns 32 random bytes from the operating system, for tokens.
     #[must_use]
     pub fn token(&self) -> [u8; 32] {
         rand::random()
     }
 }
 
-/// This machine's clock, uncorrected. For measuring only.
+/// Returns this machine's clock without the offset. For measurements only.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "this is the one place that may read the machine's clock")]
 pub fn machine_now() -> DateTime<Utc> {
@@ -230,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn time_is_the_databases() {
+    fn time_follows_the_database() {
         let clock = aligned(Duration::hours(2));
         let off = clock.now() - machine_now() - Duration::hours(2);
         assert!(off.abs() < Duration::seconds(1), "{off}");
@@ -239,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_database_whose_clock_was_set_is_followed_after_a_pause() {
+    fn step_of_the_database_clock_is_followed_after_a_hold() {
         for step in [Duration::minutes(-7), Duration::seconds(3)] {
             let clock = aligned(Duration::zero());
             let before = machine_now();
@@ -251,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_difference_and_a_little_drift_hold_nothing() {
+    fn steady_offset_and_small_drift_hold_nothing() {
         let clock = aligned(Duration::minutes(5));
         for drift in [Duration::zero(), Duration::seconds(1)] {
             let before = machine_now();
@@ -261,11 +263,11 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_whose_clock_is_set_changes_nothing_here_but_is_noticed() {
+    fn step_of_the_machine_clock_is_noticed_but_not_followed() {
         let clock = aligned(Duration::zero());
         assert_eq!(clock.step_at(machine_now() + Duration::seconds(4)), None);
         assert_eq!(clock.step_at(machine_now()), None);
-        let step = clock.step_at(machine_now() - Duration::hours(1)).expect("noticed");
+        let step = clock.step_at(machine_now() - Duration::hours(1)).expect("the step is noticed");
         assert!((step + Duration::hours(1)).abs() < Duration::seconds(1));
         assert!(clock.held_for().is_some());
         assert_eq!(clock.step_at(machine_now() - Duration::hours(1)), None, "noticed once");
@@ -273,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_passes() {
+    fn hold_expires() {
         let clock = Clock::manual(DateTime::UNIX_EPOCH);
         assert_eq!(clock.held_for(), None);
         clock.hold();

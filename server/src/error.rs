@@ -1,11 +1,12 @@
-//! How an error is told in a log line.
+//! Error texts for log lines.
 //!
-//! Each room has an error type of its own; what they share is only this: the chain of causes, and the start of a body
-//! that is to blame. It belongs to no room, so that the rooms that never call each other need not meet here either.
+//! Each module has its own error type. This module holds the two functions they share: the text of an error with its
+//! causes, and an excerpt of the message body that caused it. It depends on no other module, so that modules which must
+//! not depend on each other can all use it.
 
 use std::error::Error;
 
-/// An error with everything that caused it, on one line.
+/// Formats an error and all its causes on one line.
 #[must_use]
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
@@ -18,7 +19,7 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
     text.replace('\n', " ")
 }
 
-/// The first characters of a body, on one line, for a log that says what was let go.
+/// Returns the first 120 characters of a body on one line, for a log line about a rejected message.
 #[must_use]
 pub fn body_excerpt(body: &[u8]) -> String {
     String::from_utf8_lossy(body).chars().take(120).flat_map(char::escape_default).collect()

@@ -1,11 +1,12 @@
 //! The scheduler.
 //!
-//! Rooms, in reading order. [`domain`] is what the product believes. [`store`], [`cache`] and [`broker`] are its three
-//! services and never call each other. [`background`] is what the server does by itself, [`ingest`] what workers tell it,
-//! [`command`] what people ask of it, [`live`] what it tells people. [`http`] and [`ui`] are its doors. [`config`] is what
-//! can be set, [`embedded`] starts private services on one machine, [`lifecycle`] wires everything and takes it down
-//! again. Time, ids and tokens come from [`clock`] alone; [`error`] and [`telemetry`] are how things are told in the log;
-//! [`faults`] is where a test may end the process or take a protection away.
+//! The modules, in reading order. [`domain`] holds the rules of the product, without I/O. [`store`], [`cache`] and
+//! [`broker`] give access to PostgreSQL, Redis and RabbitMQ and never call each other. [`background`] holds the
+//! periodic tasks, [`ingest`] the messages from workers, [`command`] the changes that users request, and [`live`] the
+//! events for browsers. [`http`] and [`ui`] serve requests and pages. [`config`] reads the settings, [`embedded`]
+//! starts private services on one machine, and [`lifecycle`] wires everything together and stops it again. Time, ids
+//! and tokens come only from [`clock`]. [`error`] and [`telemetry`] format errors and log lines. [`faults`] marks the
+//! places where a test may end the process or switch a protection off.
 
 pub mod domain;
 

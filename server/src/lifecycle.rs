@@ -1,22 +1,18 @@
-//! Up, and down again.
+//! Starts the server and stops it again.
 //!
-//! [`Server::start`] connects to three services, wires the rooms together and opens the door. [`Server::stop`] undoes it
-//! in the order that loses nothing: first no new requests and no new fires, then what is in flight to the broker, then
-//! the consumers, whose unacknowledged batches the broker keeps. A server that is killed instead loses nothing either; an
-//! orderly stop only saves others the waiting.
+//! [`Server::start`] connects to PostgreSQL, Redis and RabbitMQ, wires the modules together and opens the HTTP port.
+//! [`Server::stop`] takes them down in an order that loses nothing. It first stops accepting requests and creating
+//! runs. It then waits until the messages in flight have reached the broker. Last it closes the connections. The broker
+//! keeps the unacknowledged batches of the consumers and redelivers them. A server that is killed loses nothing either;
+//! an orderly stop only spares the other servers the wait for a timeout or a redelivery.
 
-use std::{
-    collections::HashSet,
-    io::ErrorKind,
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-    time::Duration,
-};
+mod error;
+mod listener;
+mod task_spawner;
 
-use tokio::{
-    net::TcpListener,
-    sync::{Notify, watch},
-};
+use std::{collections::HashSet, net::SocketAddr, sync::Arc, time::Duration};
+
+use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -26,7 +22,6 @@ use crate::{
         cancellations::CancellationRepeater,
         clock_watch::ClockWatch,
         dispatcher::Dispatcher,
-        driver::{drive, drive_led},
         due_index::DueIndexRebuilder,
         lease::{self, LEADER_ROLE, Leadership, Lease},
         lost_messages::LostMessageDetector,
@@ -44,7 +39,6 @@ use crate::{
     clock::Clock,
     command::{cluster::ClusterCommands, jobs::JobCommands, sign_in::PassphraseHasher},
     config::ServerConfig,
-    error::chain,
     http::{WebState, health::HealthCheck},
     ingest::{
         claims::ClaimConsumer, dead_letters::DeadLetterConsumer, logs::LogConsumer, registration::RegistrationConsumer,
@@ -54,35 +48,35 @@ use crate::{
     store::Store,
     ui::backend::ServerBackend,
 };
+pub use error::ServerError;
+use task_spawner::TaskSpawner;
 
-/// The first port tried when none is asked for.
-const FIRST_PORT: u16 = 8600;
-/// How many ports are tried then.
-const MAX_PORTS_TRIED: u16 = 100;
-/// How long an orderly stop may take.
+/// The longest time that an orderly stop waits for its stages.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest time that a stop waits for open HTTP connections, and again for the database pool.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
-    /// Where it listens.
+    /// The address that the HTTP listener is bound to.
     pub address: SocketAddr,
-    /// The truth.
+    /// Access to PostgreSQL.
     pub store: Store,
-    /// The fast clock.
+    /// Access to Redis.
     pub cache: Cache,
-    /// The dispatcher, for calling its tick.
+    /// The dispatcher, so that a test can call its tick.
     pub dispatcher: Dispatcher,
-    /// Changing jobs.
+    /// The commands that change jobs and occurrences.
     pub jobs: JobCommands,
-    /// What browsers hear.
+    /// The live events for browsers.
     pub hub: Hub,
-    /// What time it is.
+    /// The clock of this server.
     pub clock: Clock,
     sender: MessageSender,
-    /// How its loops are.
+    /// The status of each background task.
     pub task_statuses: TaskStatuses,
-    /// Whether this server leads.
+    /// The leadership of this server; it changes when the lease is won or lost.
     pub leadership: watch::Receiver<Leadership>,
     stop_http: CancellationToken,
     stop_tasks: CancellationToken,
@@ -93,28 +87,25 @@ pub struct Server {
 }
 
 impl Server {
-    /// Connects, migrates, wires and listens. The configuration's URLs must be filled in.
+    /// Connects to the three services, migrates the database, starts the background tasks and listens for requests.
+    /// The URLs in the configuration must be filled in.
     ///
     /// # Errors
     ///
-    /// A sentence that names the cause and the remedy.
-    pub async fn start(config: &ServerConfig, clock: Clock) -> Result<Self, String> {
-        let listener = listen(config.http.host, config.http.port).await?;
-        let address = listener.local_addr().map_err(|error| format!("The address listened on is unknown: {error}."))?;
-        let store = connect_store(config).await?;
-        let upkeep_clock = clock.clone();
-        store.align(&clock).await.map_err(database_trouble)?;
-        store.ensure_partitions(upkeep_clock.now()).await.map_err(database_trouble)?;
-        let cache = Cache::new(&config.cache).map_err(|error| format!("REDIS_URL cannot be read: {error}."))?;
+    /// Returns [`ServerError`] if the port cannot be bound, if PostgreSQL or RabbitMQ cannot be used, or if the URL of
+    /// Redis or RabbitMQ cannot be parsed. Redis itself may be unreachable.
+    pub async fn start(config: &ServerConfig, clock: Clock) -> Result<Self, ServerError> {
+        let listener = listener::listen(config.http.host, config.http.port).await?;
+        let address = listener.local_addr().map_err(ServerError::ListenerAddress)?;
+        let store = Store::connect(&config.database).await.map_err(ServerError::Postgres)?;
+        store.align(&clock).await.map_err(ServerError::PostgresPreparation)?;
+        store.ensure_partitions(clock.now()).await.map_err(ServerError::PostgresPreparation)?;
+        let cache = Cache::new(&config.cache).map_err(|error| ServerError::RedisUrl(error.into()))?;
         warn_of_eviction(&cache).await;
-        let broker = Broker::new(&config.broker)?;
+        let broker = Broker::new(&config.broker).map_err(ServerError::RabbitMqUrl)?;
         if config.amqp_url.is_some() {
-            // An address that never worked is a mistake, not an outage.
-            let connection = broker.connect("milvaion server check").await.map_err(|reason| {
-                format!(
-                    "RabbitMQ cannot be reached at AMQP_URL: {reason}. Check the address, the user and that it runs."
-                )
-            })?;
+            // An address that has never worked is a mistake of the operator; only later failures count as outages.
+            let connection = broker.connect("milvaion server check").await.map_err(ServerError::RabbitMq)?;
             let _ = connection.close(200, "checked".into()).await;
         }
 
@@ -124,7 +115,7 @@ impl Server {
         let task_statuses = TaskStatuses::default();
         let activators = Activators::default();
 
-        let (hub, outbox) = Hub::new();
+        let (hub, unsent_events) = Hub::new();
         let bridge = EventBridge::new(
             cache.clone(),
             hub.clone(),
@@ -132,20 +123,25 @@ impl Server {
             activators.dispatcher.clone(),
             activators.slot_granter.clone(),
         );
-        connection_group.spawn(bridge.clone().send(outbox, stop_connections.clone()));
+        connection_group.spawn(bridge.clone().send(unsent_events, stop_connections.clone()));
         connection_group.spawn(bridge.listen(stop_connections.clone()));
-        let (publisher, keep_open) = Publisher::new(&broker, stop_connections.clone());
-        connection_group.spawn(keep_open);
+        let (publisher, keep_connected) = Publisher::new(&broker, stop_connections.clone());
+        connection_group.spawn(keep_connected);
 
-        let sender =
-            MessageSender::new(store.clone(), publisher.clone(), clock.clone(), activators.republisher.clone());
-        let marker = PublishMarker { sender: sender.clone() };
-        task_group.spawn(drive(marker, Arc::default(), task_statuses.clone(), stop_tasks.clone()));
         let holder = lease::holder_name();
         let lease =
             Lease::new(LEADER_ROLE, holder, cache.clone(), store.clone(), clock.clone(), activators.due_index.clone());
         let leadership = lease.leadership();
         task_group.spawn(lease.run(stop_tasks.clone()));
+        let tasks = TaskSpawner {
+            group: task_group.clone(),
+            statuses: task_statuses.clone(),
+            leadership: leadership.clone(),
+            stop: stop_tasks.clone(),
+        };
+        let sender =
+            MessageSender::new(store.clone(), publisher.clone(), clock.clone(), activators.republisher.clone());
+        tasks.spawn(PublishMarker { sender: sender.clone() }, Arc::default());
 
         let dispatcher = Dispatcher {
             store: store.clone(),
@@ -160,17 +156,14 @@ impl Server {
             config: config.background.clone(),
         };
         task_group.spawn(dispatcher.clone().run(task_statuses.clone(), stop_tasks.clone()));
-        let task = |wake: Arc<Notify>| (wake, task_statuses.clone(), stop_tasks.clone());
-        let (wake_index, board_index, stop_index) = task(activators.due_index.clone());
-        let index = DueIndexRebuilder {
+        let due_index = DueIndexRebuilder {
             store: store.clone(),
             cache: cache.clone(),
             clock: clock.clone(),
             activate_dispatcher: activators.dispatcher.clone(),
             period: config.background.rebuild,
         };
-        task_group.spawn(drive_led(index, wake_index, board_index, leadership.clone(), stop_index));
-        let (wake_republish, board_republish, stop_republish) = task(activators.republisher.clone());
+        tasks.spawn_led(due_index, activators.due_index.clone());
         let republisher = Republisher {
             store: store.clone(),
             publisher: publisher.clone(),
@@ -178,17 +171,17 @@ impl Server {
             period: config.background.republish,
             known_unsent: HashSet::new(),
         };
-        task_group.spawn(drive(republisher, wake_republish, board_republish, stop_republish));
-        let watch = republisher::activate_when_up(publisher.clone(), activators.republisher.clone());
-        let stop_watch = stop_tasks.clone();
-        task_group.spawn(async move { stop_watch.run_until_cancelled(watch).await });
+        tasks.spawn(republisher, activators.republisher.clone());
+        let republish_on_reconnect = republisher::activate_when_up(publisher.clone(), activators.republisher.clone());
+        let stop_republish = stop_tasks.clone();
+        task_group.spawn(async move { stop_republish.run_until_cancelled(republish_on_reconnect).await });
         let presence = WorkerPresence {
             store: store.clone(),
             hub: hub.clone(),
             clock: clock.clone(),
             last_alive: Default::default(),
         };
-        task_group.spawn(drive(presence, Arc::default(), task_statuses.clone(), stop_tasks.clone()));
+        tasks.spawn(presence, Arc::default());
 
         let names = broker.topology().clone();
         let status = StatusConsumer {
@@ -229,13 +222,8 @@ impl Server {
             activate_slot_granter: activators.slot_granter.clone(),
         };
         let cancellations = CancellationRepeater { jobs: jobs.clone(), pending: 0 };
-        task_group.spawn(drive(
-            cancellations,
-            jobs.activate_cancellation_repeater.clone(),
-            task_statuses.clone(),
-            stop_tasks.clone(),
-        ));
-        let releaser = SlotGranter {
+        tasks.spawn(cancellations, jobs.activate_cancellation_repeater.clone());
+        let slot_granter = SlotGranter {
             store: store.clone(),
             cache: cache.clone(),
             sender: sender.clone(),
@@ -244,46 +232,34 @@ impl Server {
             activate_dispatcher: activators.dispatcher.clone(),
             next: None,
         };
-        task_group.spawn(drive(releaser, activators.slot_granter.clone(), task_statuses.clone(), stop_tasks.clone()));
-        let letters = DeadLetterConsumer {
+        tasks.spawn(slot_granter, activators.slot_granter.clone());
+        let dead_letters = DeadLetterConsumer {
             store: store.clone(),
             hub: hub.clone(),
             clock: clock.clone(),
             activate_slot_granter: jobs.activate_slot_granter.clone(),
             activate_auto_disable: activators.auto_disable.clone(),
         };
-        task_group.spawn(consume(broker.clone(), names.dead_letter_queue(), letters, stop_tasks.clone()));
+        task_group.spawn(consume(broker.clone(), names.dead_letter_queue(), dead_letters, stop_tasks.clone()));
         let claims = ClaimConsumer { store: store.clone() };
         task_group.spawn(consume(broker.clone(), names.claims(), claims, stop_tasks.clone()));
-        let (alerts, sending) = AlertSender::new(config.alerts.webhook_url.clone());
+        let (alerts, send_alerts) = AlertSender::new(config.alerts.webhook_url.clone());
         let stop_alerts = stop_connections.clone();
-        connection_group.spawn(async move { stop_alerts.run_until_cancelled(sending).await });
-        let breaker = AutoDisabler { jobs: jobs.clone(), alerts, default_rule: config.alerts.auto_disable };
-        task_group.spawn(drive(breaker, activators.auto_disable.clone(), task_statuses.clone(), stop_tasks.clone()));
-        let upkeep = Maintenance {
+        connection_group.spawn(async move { stop_alerts.run_until_cancelled(send_alerts).await });
+        let auto_disabler = AutoDisabler { jobs: jobs.clone(), alerts, default_rule: config.alerts.auto_disable };
+        tasks.spawn(auto_disabler, activators.auto_disable.clone());
+        let maintenance = Maintenance {
             store: store.clone(),
             clock: clock.clone(),
             retention: config.retention.clone(),
             activate_slot_granter: jobs.activate_slot_granter.clone(),
         };
-        task_group.spawn(drive_led(
-            upkeep,
-            Arc::default(),
-            task_statuses.clone(),
-            leadership.clone(),
-            stop_tasks.clone(),
-        ));
-        let growth = AnalyzePartitions { store: store.clone(), clock: clock.clone() };
-        task_group.spawn(drive_led(
-            growth,
-            Arc::default(),
-            task_statuses.clone(),
-            leadership.clone(),
-            stop_tasks.clone(),
-        ));
-        let watch = ClockWatch { store: store.clone(), clock: clock.clone(), last_measured: None };
-        task_group.spawn(drive(watch, Arc::default(), task_statuses.clone(), stop_tasks.clone()));
-        let zombies = LostRunDetector {
+        tasks.spawn_led(maintenance, Arc::default());
+        let analyze_partitions = AnalyzePartitions { store: store.clone(), clock: clock.clone() };
+        tasks.spawn_led(analyze_partitions, Arc::default());
+        let clock_watch = ClockWatch { store: store.clone(), clock: clock.clone(), last_measured: None };
+        tasks.spawn(clock_watch, Arc::default());
+        let lost_runs = LostRunDetector {
             store: store.clone(),
             cache: cache.clone(),
             hub: hub.clone(),
@@ -296,13 +272,7 @@ impl Server {
             activate_slot_granter: jobs.activate_slot_granter.clone(),
             watch: LostRunDetector::watch(),
         };
-        task_group.spawn(drive_led(
-            zombies,
-            Arc::default(),
-            task_statuses.clone(),
-            leadership.clone(),
-            stop_tasks.clone(),
-        ));
+        tasks.spawn_led(lost_runs, Arc::default());
         let lost_messages = LostMessageDetector {
             store: store.clone(),
             broker: broker.clone(),
@@ -312,13 +282,7 @@ impl Server {
             requeue_after: config.lost_runs.requeue_after,
             activate_republisher: jobs.activate_republisher.clone(),
         };
-        task_group.spawn(drive_led(
-            lost_messages,
-            Arc::default(),
-            task_statuses.clone(),
-            leadership.clone(),
-            stop_tasks.clone(),
-        ));
+        tasks.spawn_led(lost_messages, Arc::default());
         let health = HealthCheck {
             store: store.clone(),
             cache: cache.clone(),
@@ -344,12 +308,13 @@ impl Server {
             health,
             stop: stop_http.clone(),
         };
-        let service = crate::http::router(&state, backend).into_make_service_with_connect_info::<SocketAddr>();
+        let pages = crate::ui::router(&state.config, backend);
+        let service = crate::http::router(&state, pages).into_make_service_with_connect_info::<SocketAddr>();
         let stop_serving = stop_http.clone();
         http_group.spawn(async move {
             let serving = axum::serve(listener, service).with_graceful_shutdown(stop_serving.cancelled_owned());
             if let Err(error) = serving.await {
-                tracing::error!(error = %error, "the web server ended");
+                tracing::error!(error = %error, "the HTTP server ended; restart this server");
             }
         });
         Ok(Self {
@@ -372,7 +337,8 @@ impl Server {
         })
     }
 
-    /// Stops: the door and the loops, then the pipes they wrote to. Within about five seconds.
+    /// Stops the HTTP server and the background tasks, and then the connections that they wrote to. Takes at most six
+    /// seconds: five for these stages and one for the database pool.
     pub async fn stop(self) {
         self.stop_http.cancel();
         self.stop_tasks.cancel();
@@ -386,62 +352,29 @@ impl Server {
             self.stop_connections.cancel();
             self.connection_group.close();
             self.connection_group.wait().await;
-            // A browser that holds a connection open without using it is not waited for any longer than this.
-            let _ = tokio::time::timeout(Duration::from_secs(1), self.http_group.wait()).await;
+            // A browser may keep an idle connection open for minutes.
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, self.http_group.wait()).await;
         };
         if tokio::time::timeout(STOP_TIMEOUT, stages).await.is_err() {
             tracing::warn!(
                 limit_s = STOP_TIMEOUT.as_secs(),
-                "something did not stop in time and is left behind; nothing is lost"
+                "the server did not stop within {} s and drops its unfinished work; nothing is lost",
+                STOP_TIMEOUT.as_secs()
             );
         }
-        let _ = tokio::time::timeout(Duration::from_secs(1), self.store.close()).await;
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, self.store.close()).await;
     }
 }
 
-async fn connect_store(config: &ServerConfig) -> Result<Store, String> {
-    Store::connect(&config.database).await.map_err(|error| {
-        format!("PostgreSQL cannot be used: {}. Check DATABASE_URL and that the database runs.", chain(&error))
-    })
-}
-
-fn database_trouble(error: crate::store::StoreError) -> String {
-    format!("PostgreSQL cannot be used: {}.", chain(&error))
-}
-
-/// A Redis that drops keys when it is full would drop the schedule; the sweep would save us, but late.
+/// Logs a warning if Redis evicts keys when its memory is full. It would then drop due times without an error; the
+/// periodic read from PostgreSQL still finds them, but late.
 async fn warn_of_eviction(cache: &Cache) {
     if let Ok(policy) = cache.eviction_policy().await
         && policy != "noeviction"
     {
         tracing::warn!(
             redis.policy = policy,
-            "Redis may drop keys when it is full; set maxmemory-policy to noeviction"
+            "Redis evicts keys when its memory is full (maxmemory-policy {policy}); set maxmemory-policy to noeviction"
         );
     }
-}
-
-/// Listens on the asked-for port, or on the first free one.
-async fn listen(host: IpAddr, port: Option<u16>) -> Result<TcpListener, String> {
-    if let Some(port) = port {
-        return TcpListener::bind((host, port)).await.map_err(|error| match error.kind() {
-            ErrorKind::AddrInUse => {
-                format!("Port {port} is taken by another program: end that one, set PORT to another number, or leave PORT out.")
-            }
-            ErrorKind::PermissionDenied => format!("Port {port} needs more rights: set PORT to a number above 1023."),
-            _ => format!("{host}:{port} cannot be listened on: {error}. Check HOST and PORT."),
-        });
-    }
-    let mut last = None;
-    for port in FIRST_PORT..FIRST_PORT + MAX_PORTS_TRIED {
-        match TcpListener::bind((host, port)).await {
-            Ok(listener) => return Ok(listener),
-            Err(error) => last = Some(error),
-        }
-    }
-    let reason = last.map(|error| error.to_string()).unwrap_or_default();
-    Err(format!(
-        "No port from {FIRST_PORT} to {} is free on {host}: {reason}. Set PORT.",
-        FIRST_PORT + MAX_PORTS_TRIED - 1
-    ))
 }

@@ -1,8 +1,8 @@
-//! `milvaion`: the server's command line.
+//! `milvaion`: the command line of the server.
 
 mod cli;
 
-use std::process::ExitCode;
+use std::{error::Error, iter, process::ExitCode};
 
 use clap::Parser;
 
@@ -13,15 +13,54 @@ fn main() -> ExitCode {
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("milvaion: the machine gives no threads: {error}. Raise the limit on processes.");
+            eprintln!("milvaion: No threads can be created. Raise the limit on processes.\n  caused by: {error}");
             return ExitCode::FAILURE;
         }
     };
     match runtime.block_on(cli::run_command(arguments)) {
         Ok(code) => code,
-        Err(sentence) => {
-            eprintln!("milvaion: {sentence}");
+        Err(error) => {
+            eprintln!("milvaion: {}", report(&error));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Formats an error for the terminal: its message, and then each cause on a line of its own. Some drivers repeat the
+/// text of their source; such a cause is left out.
+fn report(error: &dyn Error) -> String {
+    let mut text = error.to_string().replace('\n', "\n          ");
+    for cause in iter::successors(error.source(), |&cause| cause.source()) {
+        let cause = cause.to_string();
+        if !text.ends_with(&cause) {
+            text.push_str("\n  caused by: ");
+            text.push_str(&cause);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use milvaion_server::{config::error::InvalidSettings, lifecycle::ServerError};
+
+    use super::*;
+
+    #[test]
+    fn a_report_names_each_cause_once() {
+        let source = io::Error::other("the address is in use");
+        assert_eq!(
+            report(&ServerError::PortTaken { port: 8600, source }),
+            "Port 8600 is in use by another program. Stop that program, set PORT to another number, or unset PORT.\n  \
+             caused by: the address is in use"
+        );
+    }
+
+    #[test]
+    fn invalid_settings_are_reported_one_per_line() {
+        let error = ServerError::from(InvalidSettings(vec!["A is wrong.".into(), "B is wrong.".into()]));
+        assert_eq!(report(&error), "A is wrong.\n          B is wrong.");
     }
 }

@@ -1,20 +1,22 @@
-//! Who can be woken. A wake-up says *look*, never what to do; it reaches this server's loops only.
+//! The activators: notifications that make a background task tick before its period has passed.
+//!
+//! An activation says only that there may be work. It reaches the tasks of this server, not those of others.
 
 use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-/// One bell for each loop that others may wake. Cloning gives the same bells.
+/// One activator per task that other code may activate. Clones share the activators.
 #[derive(Clone, Debug, Default)]
 pub struct Activators {
-    /// The dispatcher: the schedule changed.
+    /// Activates the dispatcher after the schedule has changed.
     pub dispatcher: Arc<Notify>,
-    /// The index: Redis is not to be believed.
+    /// Activates the due index rebuild when the index in Redis may be incomplete.
     pub due_index: Arc<Notify>,
-    /// The republisher: a message did not get through.
+    /// Activates the republisher after a message could not be published.
     pub republisher: Arc<Notify>,
-    /// The releaser: a slot is free, or something waits for one.
+    /// Activates the slot granter when a slot is free or an occurrence waits for one.
     pub slot_granter: Arc<Notify>,
-    /// The breaker: something failed.
+    /// Activates auto-disable after a failure.
     pub auto_disable: Arc<Notify>,
 }

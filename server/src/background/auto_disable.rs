@@ -1,7 +1,7 @@
-//! Disables jobs that keep failing, and enables them again after their pause.
+//! Disables jobs that keep failing, and enables them again after their cool-down.
 //!
-//! It counts rows, never messages, and disabling is one statement guarded by the job's version: a report that comes twice
-//! and a second server that judges at the same moment change nothing.
+//! The task counts rows, never messages, and disables a job by one statement that is guarded by the job's version. A
+//! duplicate report and a second server that decides at the same moment therefore change nothing.
 
 use std::time::Duration;
 
@@ -17,30 +17,30 @@ use crate::{
     live::alerts::{Alert, AlertSender},
 };
 
-/// How often it looks without being woken: the longest a job stays disabled beyond its pause.
+/// The time between two ticks without an activation. A job stays disabled at most this long beyond its cool-down.
 const AUTO_DISABLE_INTERVAL: Duration = Duration::from_secs(10);
-/// How many jobs are enabled again in one tick.
+/// The most jobs that one tick enables again.
 const REENABLE_BATCH: i64 = 500;
 
-/// The task.
+/// The background task that disables failing jobs.
 #[derive(Debug)]
 pub struct AutoDisabler {
-    /// Where jobs are, and who tells of changed ones.
+    /// The job commands, with access to the store and to live events.
     pub jobs: JobCommands,
-    /// Who else is told.
+    /// The sender of webhook alerts.
     pub alerts: AlertSender,
-    /// The rule for jobs that have none of their own; none means never.
+    /// The rule for jobs without their own; `None` disables no job.
     pub default_rule: Option<AutoDisable>,
 }
 
-/// What one tick did.
+/// The result of one tick.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AutoDisableReport {
     /// Jobs with a rule and a failure within its window.
     pub failing: usize,
-    /// Disabled now.
+    /// Jobs that this tick disabled.
     pub disabled: Vec<JobId>,
-    /// Enabled again now.
+    /// Jobs that this tick enabled again.
     pub enabled: Vec<JobId>,
 }
 
@@ -53,21 +53,21 @@ impl BackgroundTask for AutoDisabler {
     }
 
     async fn tick(&mut self) -> anyhow::Result<AutoDisableReport> {
-        let mut judged = AutoDisableReport::default();
+        let mut report = AutoDisableReport::default();
         let now = self.jobs.clock.now();
         for id in self.jobs.store.cooled_down_jobs(now, REENABLE_BATCH).await? {
             if self.enable(id).await? {
-                judged.enabled.push(id);
+                report.enabled.push(id);
             }
         }
         let failing = self.failing(now).await?;
-        judged.failing = failing.len();
+        report.failing = failing.len();
         for id in failing {
             if self.disable_if_due(id).await? {
-                judged.disabled.push(id);
+                report.disabled.push(id);
             }
         }
-        Ok(judged)
+        Ok(report)
     }
 
     fn is_notable(report: &AutoDisableReport) -> bool {
@@ -81,8 +81,8 @@ fn longest_window() -> TimeDelta {
 
 impl AutoDisabler {
     async fn failing(&self, now: DateTime<Utc>) -> crate::store::Result<Vec<JobId>> {
-        let usual = self.default_rule.map(|rule| rule.window_seconds);
-        self.jobs.store.failing_jobs(now - longest_window(), usual, now).await
+        let default_window = self.default_rule.map(|rule| rule.window_seconds);
+        self.jobs.store.failing_jobs(now - longest_window(), default_window, now).await
     }
 
     async fn disable_if_due(&self, id: JobId) -> anyhow::Result<bool> {
@@ -92,11 +92,11 @@ impl AutoDisabler {
         let (runs, since) = store.last_runs(id, auto_disable::runs_to_examine(rule)).await?;
         let now = self.jobs.clock.now();
         let Some(reason) = auto_disable::disable_reason(rule, &runs, since, now) else { return Ok(false) };
-        let again = rule.cool_down_seconds.map(|seconds| now + TimeDelta::seconds(seconds.into()));
-        if !store.auto_disable(&job, &reason, again, now).await? {
+        let enable_at = rule.cool_down_seconds.map(|seconds| now + TimeDelta::seconds(seconds.into()));
+        if !store.auto_disable(&job, &reason, enable_at, now).await? {
             return Ok(false);
         }
-        tracing::warn!(job.id = %id, job.name = job.definition.display_name, reason, "a job was disabled");
+        tracing::warn!(job.id = %id, job.name = job.definition.display_name, reason, "job {id} was disabled automatically");
         self.jobs.publish_change(id, None, LiveEvent::Job { id }).await;
         self.alerts.raise(Alert {
             kind: "job.auto_disable",

@@ -1,5 +1,7 @@
-//! A wish to end a running occurrence is repeated until it has ended: the channel it was told on forgets at once, and the
-//! worker may have been reconnecting.
+//! Repeats a cancel request for a running occurrence until the occurrence has ended.
+//!
+//! A cancel request is sent over a Redis channel, which stores nothing. A worker that was reconnecting at that moment
+//! misses it, so the request is sent again.
 
 use std::time::Duration;
 
@@ -8,28 +10,28 @@ use milvaion_protocol::{message::CancelMessage, status::OccurrenceStatus};
 use super::BackgroundTask;
 use crate::{command::jobs::JobCommands, store::jobs::AuditStamp};
 
-/// How often a wish is repeated.
+/// The time between two repetitions while cancel requests are open.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(1);
-/// How often wishes are looked for that another server left behind.
+/// The time between two checks for cancel requests that another server left open.
 const IDLE_INTERVAL: Duration = Duration::from_secs(30);
-/// How many are repeated at once.
+/// The most cancel requests that one tick repeats.
 const REPEAT_BATCH: i64 = 1_000;
 
-/// The task.
+/// The background task that repeats cancel requests.
 #[derive(Debug)]
 pub struct CancellationRepeater {
-    /// Who can cancel.
+    /// The commands that cancel occurrences.
     pub jobs: JobCommands,
-    /// How many wishes were open at the last tick.
+    /// The number of cancel requests that were open at the last tick.
     pub pending: usize,
 }
 
-/// What one tick did.
+/// The result of one tick.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CancellationReport {
-    /// Asked again.
+    /// Cancel requests that were sent again.
     pub requested: usize,
-    /// Cancelled without a worker: they went back to the queue or were lost in the meantime.
+    /// Occurrences cancelled without a worker, because they were requeued or lost after the request.
     pub cancelled: usize,
 }
 
@@ -44,20 +46,20 @@ impl BackgroundTask for CancellationRepeater {
     async fn tick(&mut self) -> anyhow::Result<CancellationReport> {
         let open = self.jobs.store.open_cancel_requests(REPEAT_BATCH).await?;
         self.pending = open.len();
-        let mut repeated = CancellationReport::default();
-        let mut wishes = Vec::new();
-        for wish in open {
-            if wish.status == OccurrenceStatus::Running {
-                let attempt = u32::try_from(wish.attempt).unwrap_or(1);
-                wishes.push(CancelMessage { occurrence_id: wish.id, attempt, reason: wish.reason });
+        let mut report = CancellationReport::default();
+        let mut requests = Vec::new();
+        for request in open {
+            if request.status == OccurrenceStatus::Running {
+                let attempt = u32::try_from(request.attempt).unwrap_or(1);
+                requests.push(CancelMessage { occurrence_id: request.id, attempt, reason: request.reason });
             } else {
-                let edit = AuditStamp { by: &wish.by, at: self.jobs.clock.now() };
-                repeated.cancelled += self.jobs.cancel_all(&[wish.id], None, edit).await?.len();
+                let edit = AuditStamp { by: &request.by, at: self.jobs.clock.now() };
+                report.cancelled += self.jobs.cancel_all(&[request.id], None, edit).await?.len();
             }
         }
-        repeated.requested = wishes.len();
-        self.jobs.cache.request_cancellations(&wishes).await?;
-        Ok(repeated)
+        report.requested = requests.len();
+        self.jobs.cache.request_cancellations(&requests).await?;
+        Ok(report)
     }
 
     fn is_notable(report: &CancellationReport) -> bool {

@@ -1,6 +1,6 @@
-//! Keeps this server's clock with PostgreSQL's, and notices when either was set.
+//! Aligns this server's clock with PostgreSQL's and detects clock steps on either side.
 //!
-//! Every server does this for itself: clocks are its own.
+//! Every server runs this task, because each has its own clock.
 
 use std::time::Duration;
 
@@ -9,32 +9,32 @@ use tokio::time::Instant;
 use super::BackgroundTask;
 use crate::{clock::Clock, store::Store};
 
-/// How often the machine's clock is looked at; that costs nothing.
+/// The time between two checks of the machine's clock for a step. A check needs no query.
 const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// How often PostgreSQL is asked.
+/// The time between two queries of PostgreSQL's clock.
 const DATABASE_CLOCK_INTERVAL: Duration = Duration::from_secs(60);
-/// From which difference on people are told to mend a clock.
+/// The smallest difference between the two clocks that is logged as a warning.
 const MIN_WARNED_DIFFERENCE: chrono::Duration = chrono::Duration::seconds(2);
 
-/// The task.
+/// The background task that watches the clocks.
 #[derive(Debug)]
 pub struct ClockWatch {
-    /// Whose clock counts.
+    /// The PostgreSQL store, whose clock is authoritative.
     pub store: Store,
-    /// Which follows it.
+    /// The server's clock, which is aligned with PostgreSQL's.
     pub clock: Clock,
-    /// When PostgreSQL was asked last; none means that it is to be asked now.
+    /// The instant of the last query of PostgreSQL's clock; `None` queries at the next tick.
     pub last_measured: Option<Instant>,
 }
 
-/// What one tick saw.
+/// The result of one tick.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockWatchReport {
-    /// By how many milliseconds this machine's clock was set.
+    /// The step of this machine's clock, in milliseconds.
     pub step_ms: i64,
-    /// Whether PostgreSQL was asked.
+    /// True if PostgreSQL's clock was queried.
     pub was_measured: bool,
-    /// Whether dispatching is held.
+    /// True if dispatching is suspended after a clock step.
     pub is_held: bool,
 }
 
@@ -47,24 +47,25 @@ impl BackgroundTask for ClockWatch {
     }
 
     async fn tick(&mut self) -> anyhow::Result<ClockWatchReport> {
-        let mut seen = ClockWatchReport::default();
+        let mut report = ClockWatchReport::default();
         if let Some(step) = self.clock.machine_step() {
-            seen.step_ms = step.num_milliseconds();
+            report.step_ms = step.num_milliseconds();
             self.last_measured = None;
         }
         if self.last_measured.is_none_or(|at| at.elapsed() >= DATABASE_CLOCK_INTERVAL) {
-            let apart = self.store.align(&self.clock).await?;
-            if apart.abs() > MIN_WARNED_DIFFERENCE {
+            let difference = self.store.align(&self.clock).await?;
+            if difference.abs() > MIN_WARNED_DIFFERENCE {
                 tracing::warn!(
-                    difference_ms = apart.num_milliseconds(),
-                    "this machine's clock differs from PostgreSQL's, which is the one that counts"
+                    difference_ms = difference.num_milliseconds(),
+                    "this machine's clock differs from PostgreSQL's by {} ms; PostgreSQL's clock is used, synchronize both",
+                    difference.num_milliseconds()
                 );
             }
             self.last_measured = Some(Instant::now());
-            seen.was_measured = true;
+            report.was_measured = true;
         }
-        seen.is_held = self.clock.held_for().is_some();
-        Ok(seen)
+        report.is_held = self.clock.held_for().is_some();
+        Ok(report)
     }
 
     fn is_notable(report: &ClockWatchReport) -> bool {

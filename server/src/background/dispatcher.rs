@@ -1,19 +1,23 @@
-//! Due jobs become occurrences, and occurrences become messages.
+//! Turns due jobs into occurrences, and occurrences into messages.
 //!
-//! The dispatcher sleeps until the earliest due instant that Redis knows, or until somebody says that the schedule
-//! changed. It never polls while Redis is there. When Redis is away, or holds less than everything, PostgreSQL itself is
-//! asked for the earliest instant, and at least once a second, for another server's change cannot reach us then.
+//! The dispatcher sleeps until the earliest due time in Redis, or until it is activated after a schedule change. It
+//! does not poll while Redis is available. Without Redis, or with an incomplete index, it queries PostgreSQL for the
+//! earliest due time. Without Redis it does so once per sweep (one second by default), because changes by other servers
+//! do not reach it then.
 //!
-//! One server dispatches, the one that leads; its fencing epoch is checked in the statement that fires. Correctness does
-//! not hang on that: the compare-and-swap in the store lets one server fire a given (job, due instant), however many try,
-//! which is why all of them dispatch while Redis is away and nobody can lead.
+//! Only the leader dispatches; the statement that fires checks its fencing epoch. Correctness does not depend on this:
+//! a compare-and-swap in the store lets exactly one server fire a given (job, due time), however many try. For that
+//! reason all servers dispatch while Redis is down and no leader can be elected.
 //!
-//! To read, to decide and to commit takes milliseconds, and a row is needed before its message may leave. So both are
-//! done [`HEAD_START`] before the instant, and when it comes there is only the message to send. Nothing is sent early, and
-//! nothing is decided early that the remaining milliseconds could change: what waits for its turn, or would be skipped
-//! because an earlier occurrence is open, is looked at again when it is due.
+//! Reading, deciding and committing take milliseconds, and a row must exist before its message is published. The
+//! dispatcher therefore does this [`HEAD_START`] before the due time, and only publishes when it has come. Nothing is
+//! published early, and nothing is decided early that may still change: a job that waits for a slot, or whose
+//! occurrence would be skipped because an earlier one is open, is read again when it is due.
 //!
-//! Publishing does not hold up the next tick; see [`super::sender`].
+//! Publishing does not delay the next tick; see [`super::sender`].
+
+mod fault_injection;
+mod live_row;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -22,18 +26,17 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
-use milvaion_api::{
-    events::LiveEvent,
-    views::{OccurrenceRow, TriggerSource},
-};
+use milvaion_api::events::LiveEvent;
 use milvaion_protocol::{
     id::{CalendarId, JobId, OccurrenceId},
     status::OccurrenceStatus,
 };
-use milvaion_schedule::calendar::Calendar;
+use milvaion_schedule::{calendar::Calendar, due::EffectiveSchedule};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
+
+use live_row::live_row;
 
 use super::{lease::Leadership, sender::MessageSender, task_status::TaskStatuses};
 use crate::{
@@ -52,81 +55,83 @@ use crate::{
         plan::{DueJob, NewScheduledRun, ScheduledRunResult},
     },
 };
-use milvaion_schedule::due::{DueAction, EffectiveSchedule};
 
-/// What it is called on the board.
+/// The dispatcher's name in the health report.
 pub const NAME: &str = "dispatcher";
-/// How long before it is due an occurrence is made. Longer than the look and the commit take on a busy machine, and too
-/// short for anybody to notice that a job was edited or paused after its occurrence was made.
+/// The time by which an occurrence is created ahead of its due time. Longer than reading and committing take on a busy
+/// machine, and too short for a user to notice that an edit or a pause came after the occurrence was created.
 pub const HEAD_START: Duration = Duration::from_millis(20);
-/// The longest sleep: the board must hear from the loop even when nothing is due for a year.
+/// The longest sleep. Even if nothing is due for a year, the health report requires a tick within three times this
+/// period.
 const MAX_SLEEP: Duration = Duration::from_secs(30);
-/// How often a paused cluster is looked at, should the wake-up of whoever resumes it get lost.
+/// The time between two checks of a paused cluster, in case the activation after the resume was lost.
 const PAUSED_RECHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the first tick waits for a way to the broker. Without a broker occurrences are recorded all the same.
+/// The longest wait of the first tick for a broker connection. Without one, occurrences are recorded all the same.
 const STARTUP_BROKER_TIMEOUT: Duration = Duration::from_secs(3);
-/// The pause when everything due is being fired by another server.
+/// The pause when another server is firing everything that is due.
 const CONTENTION_PAUSE: Duration = Duration::from_millis(20);
+/// The audit note of a job that is paused because its schedule cannot be read.
+const UNREADABLE_SCHEDULE_NOTE: &str = "This version cannot read the job's schedule. Edit the job.";
 
-/// Fires what is due.
+/// The dispatcher of scheduled jobs.
 #[derive(Clone, Debug)]
 pub struct Dispatcher {
-    /// The truth.
+    /// The PostgreSQL store.
     pub store: Store,
-    /// The fast clock.
+    /// The Redis cache with the due index.
     pub cache: Cache,
-    /// The way to workers.
+    /// The sender of job messages.
     pub sender: MessageSender,
-    /// The way to browsers.
+    /// The hub for live events.
     pub hub: Hub,
-    /// What time it is.
+    /// The server's clock.
     pub clock: Clock,
-    /// Whether this server is to dispatch.
+    /// The leadership state, which decides if this server dispatches.
     pub leadership: watch::Receiver<Leadership>,
-    /// Woken when the schedule changed.
+    /// The dispatcher's own activator, notified when the schedule has changed.
     pub activate_dispatcher: Arc<Notify>,
-    /// Woken when the index in Redis is not to be believed.
+    /// The activator of the index rebuild, for an index that may be incomplete.
     pub activate_due_index: Arc<Notify>,
-    /// Woken when something was made that waits for a slot.
+    /// The activator of the slot granter, for occurrences that wait for a slot.
     pub activate_slot_granter: Arc<Notify>,
-    /// Batch size and sweep.
+    /// The batch size and the sweep period.
     pub config: BackgroundConfig,
 }
 
-/// What one tick did.
+/// The result of one tick.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DispatchReport {
-    /// Jobs that were due, and those whose occurrence was made ahead.
+    /// The number of jobs that were due or within the head start.
     pub due: usize,
-    /// Up to which instant was looked.
+    /// The instant up to which due jobs were read.
     pub scanned_until: DateTime<Utc>,
-    /// The latest instant of what may not be made before it comes. Until then there is nothing to do ahead.
+    /// The latest due time of the jobs that may not be fired ahead. Ticks read nothing ahead until then.
     pub deferred_until: Option<DateTime<Utc>>,
-    /// Occurrences made; the rest was fired, edited or paused by somebody else meanwhile.
+    /// Occurrences created. The other due jobs were fired, edited or paused by another server or a user meanwhile.
     pub fired: Vec<OccurrenceId>,
-    /// Jobs taken out because their schedule cannot be read.
+    /// Jobs paused because their schedule cannot be read.
     pub parked: usize,
-    /// Nothing was made because the cluster is paused.
+    /// True if nothing was created because the cluster is paused.
     pub is_paused: bool,
-    /// Nothing was looked at because a clock was put forward or back; for so long.
+    /// The time left until dispatching resumes after a clock step; nothing was read.
     pub held_for: Option<Duration>,
 }
 
 impl Dispatcher {
-    /// Fires one batch of what is due now or in a moment.
+    /// Fires one batch of jobs that are due now or within [`HEAD_START`].
     ///
     /// # Errors
     ///
-    /// When the database does not answer; then nothing was fired.
+    /// Returns an error if PostgreSQL fails; nothing was fired then.
     pub async fn tick(&self) -> anyhow::Result<DispatchReport> {
-        self.look(HEAD_START).await
+        self.dispatch_batch(HEAD_START).await
     }
 
-    /// Fires one batch of what is due at most `ahead` from now.
-    async fn look(&self, ahead: Duration) -> anyhow::Result<DispatchReport> {
-        // An old leader that was frozen stops here, or at the latest at the fence in the statement.
+    /// Fires one batch of jobs that are due at most `ahead` from now.
+    async fn dispatch_batch(&self, ahead: Duration) -> anyhow::Result<DispatchReport> {
+        // A former leader that was frozen stops here, or at the latest at the fence in the statement.
         let epoch = match &*self.leadership.borrow() {
-            Leadership::Leader(term) if term.is_valid() => (!faults::sabotaged("skip_fence")).then(|| term.epoch()),
+            Leadership::Leader(held) if held.is_valid() => (!faults::is_sabotaged("skip_fence")).then(|| held.epoch()),
             Leadership::Leaderless => None,
             Leadership::Leader(_) | Leadership::Follower => return Ok(DispatchReport::default()),
         };
@@ -136,45 +141,40 @@ impl Dispatcher {
         let now = self.clock.now();
         let scanned_until = now + ahead;
         let mut jobs = self.store.due_jobs(scanned_until, self.config.dispatch_batch).await?;
-        let mut ticked = DispatchReport { scanned_until, ..DispatchReport::default() };
+        let mut report = DispatchReport { scanned_until, ..DispatchReport::default() };
         jobs.retain(|job| {
-            let is_now = job.next_fire_at <= now || !takes_turns(job);
+            let is_now = job.next_fire_at <= now || !has_concurrency_limit(job);
             if !is_now {
-                ticked.deferred_until = ticked.deferred_until.max(Some(job.next_fire_at));
+                report.deferred_until = report.deferred_until.max(Some(job.next_fire_at));
             }
             is_now
         });
-        ticked.due = jobs.len();
-        if faults::sabotaged("trust_due_index") {
-            self.believe_redis(&mut jobs, scanned_until).await;
+        report.due = jobs.len();
+        if faults::is_sabotaged("trust_due_index") {
+            self.retain_due_in_redis(&mut jobs, scanned_until).await;
         }
-        let fires = self.judge(&jobs, now, &mut ticked).await?;
+        let fires = self.decide(&jobs, now, &mut report).await?;
         if fires.is_empty() {
-            return Ok(ticked);
+            return Ok(report);
         }
-        let early = if faults::sabotaged("publish_before_commit") {
-            self.send_early(&jobs, &fires, now).await
+        let early = if faults::is_sabotaged("publish_before_commit") {
+            self.publish_uncommitted(&jobs, &fires, now).await
         } else {
             HashSet::new()
         };
-        faults::point("dispatch.before_commit");
-        let made: HashMap<OccurrenceId, ScheduledRunResult> = self
-            .store
-            .create_scheduled_runs(&fires, epoch, now)
-            .await?
-            .into_iter()
-            .map(|made| (made.id, made))
-            .collect();
-        faults::point("dispatch.after_commit");
-        // What was refused ahead (an earlier occurrence is open) is asked for again when it is due.
+        faults::crash_point("dispatch.before_commit");
+        let made = self.store.create_scheduled_runs(&fires, epoch, now).await?;
+        let made: HashMap<OccurrenceId, ScheduledRunResult> = made.into_iter().map(|made| (made.id, made)).collect();
+        faults::crash_point("dispatch.after_commit");
+        // A job refused ahead of its due time, because an earlier occurrence is open, is tried again when it is due.
         let refused = fires.iter().filter(|fire| fire.due > now && !made.contains_key(&fire.occurrence_id));
         for fire in refused {
-            ticked.due -= 1;
-            ticked.deferred_until = ticked.deferred_until.max(Some(fire.due));
+            report.due -= 1;
+            report.deferred_until = report.deferred_until.max(Some(fire.due));
         }
         if made.is_empty() {
-            ticked.is_paused = self.store.is_cluster_paused().await?;
-            return Ok(ticked);
+            report.is_paused = self.store.is_cluster_paused().await?;
+            return Ok(report);
         }
         let mut messages: BTreeMap<DateTime<Utc>, Vec<OutgoingMessage>> = BTreeMap::new();
         let mut rows = Vec::with_capacity(made.len());
@@ -184,9 +184,9 @@ impl Dispatcher {
         for fire in &fires {
             let Some(made) = made.get(&fire.occurrence_id) else { continue };
             let Some(job) = by_id.remove(&fire.job_id) else { continue };
-            ticked.fired.push(made.id);
+            report.fired.push(made.id);
             due_again.push((fire.job_id, fire.next_fire_at));
-            rows.push(row(&job, fire, made));
+            rows.push(live_row(&job, fire, made));
             is_held |= made.is_held;
             if made.status == OccurrenceStatus::Queued && !made.is_held && !early.contains(&made.id) {
                 messages.entry(send_time(fire.due, now)).or_default().push(outgoing(job, fire, now));
@@ -204,39 +204,34 @@ impl Dispatcher {
         }
         self.hub.publish(now, vec![LiveEvent::Occurrences { rows }]);
         if let Err(error) = self.cache.note_due(&due_again).await {
-            tracing::debug!(error = %error, "Redis did not hear when jobs are due again");
-            // Should it be there again, its index lacks them: they would be late until the next comparison.
+            tracing::debug!(error = %error, "the next due times could not be written to Redis");
+            // Redis may be back without these entries. The jobs would be late until the next rebuild, so one is
+            // requested.
             self.activate_due_index.notify_one();
         }
-        Ok(ticked)
+        Ok(report)
     }
 
-    /// What each due job's timetable says about this fire.
-    async fn judge(
+    /// Decides for each due job if it runs now and when it is due next.
+    async fn decide(
         &self,
         jobs: &[DueJob],
         now: DateTime<Utc>,
-        ticked: &mut DispatchReport,
+        report: &mut DispatchReport,
     ) -> anyhow::Result<Vec<NewScheduledRun>> {
-        let named: HashSet<CalendarId> = jobs.iter().flat_map(|job| job.rules.calendars.iter().copied()).collect();
-        let calendars = if named.is_empty() { HashMap::new() } else { self.store.calendars_by_id(&named).await? };
+        let ids: HashSet<CalendarId> = jobs.iter().flat_map(|job| job.rules.calendars.iter().copied()).collect();
+        let calendars = if ids.is_empty() { HashMap::new() } else { self.store.calendars_by_id(&ids).await? };
         let mut fires = Vec::with_capacity(jobs.len());
         for job in jobs {
-            // One unreadable row must not stop the others.
+            // One unreadable row must not stop the other jobs.
             let Some(schedule) = job.schedule.as_ref().filter(|schedule| schedule.check().is_ok()) else {
-                tracing::error!(job.id = %job.id, job.name = job.display_name, "a job's schedule cannot be read; the job is paused");
-                self.store
-                    .pause_unreadable_job(
-                        job.id,
-                        job.version,
-                        "Its schedule cannot be read by this version: edit the job.",
-                    )
-                    .await?;
-                ticked.parked += 1;
+                tracing::error!(job.id = %job.id, job.name = job.display_name, "job {} has an unreadable schedule and is paused; edit it", job.id);
+                self.store.pause_unreadable_job(job.id, job.version, UNREADABLE_SCHEDULE_NOTE).await?;
+                report.parked += 1;
                 continue;
             };
-            let kept: Vec<&Calendar> = job.rules.calendars.iter().filter_map(|id| calendars.get(id)).collect();
-            let firing = EffectiveSchedule::new(job.id, schedule, &job.rules, &kept).decide(job.next_fire_at, now);
+            let blackouts: Vec<&Calendar> = job.rules.calendars.iter().filter_map(|id| calendars.get(id)).collect();
+            let firing = EffectiveSchedule::new(job.id, schedule, &job.rules, &blackouts).decide(job.next_fire_at, now);
             fires.push(NewScheduledRun {
                 job_id: job.id,
                 version: job.version,
@@ -250,42 +245,15 @@ impl Dispatcher {
         Ok(fires)
     }
 
-    /// Sabotage: sends the messages of rows that are not there yet, of jobs whose rows are never held or skipped. Returns
-    /// whose.
-    async fn send_early(
-        &self,
-        jobs: &[DueJob],
-        fires: &[NewScheduledRun],
-        now: DateTime<Utc>,
-    ) -> HashSet<OccurrenceId> {
-        let messages: Vec<OutgoingMessage> = fires
-            .iter()
-            .filter(|fire| fire.action == DueAction::Run)
-            .filter_map(|fire| Some((jobs.iter().find(|job| job.id == fire.job_id)?, fire)))
-            .filter(|(job, _)| !job.rules.needs_slot())
-            .map(|(job, fire)| outgoing(job.clone(), fire, now))
-            .collect();
-        let early = messages.iter().map(|out| out.message.occurrence_id).collect();
-        self.sender.publish_batch(&messages).await;
-        early
-    }
-
-    /// Sabotage: of what is due by the truth, leaves what Redis says is due.
-    async fn believe_redis(&self, jobs: &mut Vec<DueJob>, upto: DateTime<Utc>) {
-        let members: HashSet<String> =
-            self.cache.due_members(upto, 100_000).await.unwrap_or_default().into_iter().collect();
-        jobs.retain(|job| members.contains(&job.id.to_string()));
-    }
-
-    /// Ticks for ever while this server leads, or while nobody can; until `stop`.
+    /// Ticks until `stop`, while this server leads or while no server can lead.
     pub async fn run(mut self, task_statuses: TaskStatuses, stop: CancellationToken) {
-        // What was due before the server started would otherwise be made before there is a way to send it.
+        // Without the wait, the backlog from before the start would be created before it can be published.
         let _ = tokio::time::timeout(STARTUP_BROKER_TIMEOUT, stop.run_until_cancelled(self.sender.wait_until_ready()))
             .await;
         let mut deferred_until: Option<DateTime<Utc>> = None;
         while !stop.is_cancelled() {
-            let works = self.leadership.borrow_and_update().may_work();
-            if !works {
+            let may_work = self.leadership.borrow_and_update().may_work();
+            if !may_work {
                 task_statuses.record_standby(NAME, MAX_SLEEP);
                 tokio::select! {
                     _ = tokio::time::timeout(MAX_SLEEP, self.leadership.changed()) => {}
@@ -294,28 +262,32 @@ impl Dispatcher {
                 continue;
             }
             deferred_until = deferred_until.filter(|at| *at > self.clock.now());
-            let pause = match self.look(ahead(deferred_until)).await {
-                Ok(ticked) => {
-                    deferred_until = deferred_until.max(ticked.deferred_until);
-                    if !ticked.fired.is_empty() {
-                        tracing::debug!(jobs.due = ticked.due, occurrences.fired = ticked.fired.len(), "dispatched");
+            let pause = match self.dispatch_batch(ahead(deferred_until)).await {
+                Ok(report) => {
+                    deferred_until = deferred_until.max(report.deferred_until);
+                    if !report.fired.is_empty() {
+                        tracing::debug!(
+                            jobs.due = report.due,
+                            occurrences.fired = report.fired.len(),
+                            "fired due jobs"
+                        );
                     }
                     task_statuses.record_tick(NAME, MAX_SLEEP, None);
-                    if let Some(left) = ticked.held_for {
+                    if let Some(left) = report.held_for {
                         left.min(MAX_SLEEP)
-                    } else if ticked.is_paused {
+                    } else if report.is_paused {
                         PAUSED_RECHECK_INTERVAL
-                    } else if ticked.fired.is_empty() && ticked.due > ticked.parked {
+                    } else if report.fired.is_empty() && report.due > report.parked {
                         CONTENTION_PAUSE
-                    } else if ticked.due > 0 {
+                    } else if report.due > 0 {
                         continue;
                     } else {
-                        self.sleep_length(&ticked, ahead(deferred_until)).await
+                        self.sleep_length(&report, ahead(deferred_until)).await
                     }
                 }
                 Err(error) => {
                     let reason = crate::error::chain(error.as_ref());
-                    tracing::warn!(error = reason, "nothing could be fired; the database is asked again in a second");
+                    tracing::warn!(error = reason, "due jobs could not be fired; retrying in 1 s");
                     task_statuses.record_tick(NAME, MAX_SLEEP, Some(reason));
                     Duration::from_secs(1)
                 }
@@ -329,17 +301,17 @@ impl Dispatcher {
         }
     }
 
-    /// How long there is nothing to do, when the next look is `ahead` of what it looks for.
-    async fn sleep_length(&self, ticked: &DispatchReport, ahead: Duration) -> Duration {
+    /// Returns how long to sleep after a tick, when the next tick reads `ahead` of its instant.
+    async fn sleep_length(&self, report: &DispatchReport, ahead: Duration) -> Duration {
         let now = self.clock.now() + ahead;
         match self.cache.earliest().await {
-            Ok((Some(at), true)) if at > ticked.scanned_until || ticked.deferred_until.is_some() => {
+            Ok((Some(at), true)) if at > report.scanned_until || report.deferred_until.is_some() => {
                 until(at, now).min(MAX_SLEEP)
             }
-            // The index says something is due, the truth says nothing is: mend those members.
+            // The index contains due entries, but PostgreSQL has none that are due: repair these entries.
             Ok((Some(_), true)) => {
-                if let Err(error) = self.mend(ticked.scanned_until).await {
-                    tracing::warn!(error = %error, "the schedule in Redis could not be mended");
+                if let Err(error) = self.repair_due_index(report.scanned_until).await {
+                    tracing::warn!(error = %error, "the due index in Redis could not be repaired");
                     return self.config.sweep;
                 }
                 Duration::ZERO
@@ -347,14 +319,15 @@ impl Dispatcher {
             Ok((None, true)) => MAX_SLEEP,
             Ok((_, false)) => {
                 self.activate_due_index.notify_one();
-                self.ask_the_truth(now).await.min(MAX_SLEEP)
+                self.time_to_stored_due(now).await.min(MAX_SLEEP)
             }
-            // Another server's change cannot reach us, so look at least once a sweep.
-            Err(_) => self.ask_the_truth(now).await.min(self.config.sweep),
+            // Changes by other servers do not arrive, so the sleep is at most one sweep.
+            Err(_) => self.time_to_stored_due(now).await.min(self.config.sweep),
         }
     }
 
-    async fn ask_the_truth(&self, now: DateTime<Utc>) -> Duration {
+    /// Returns the time until the earliest due time in PostgreSQL.
+    async fn time_to_stored_due(&self, now: DateTime<Utc>) -> Duration {
         match self.store.earliest_due_time().await {
             Ok(Some(at)) => until(at, now),
             Ok(None) => MAX_SLEEP,
@@ -362,53 +335,38 @@ impl Dispatcher {
         }
     }
 
-    async fn mend(&self, now: DateTime<Utc>) -> anyhow::Result<()> {
+    /// Corrects the entries that Redis has as due at `now` but PostgreSQL does not.
+    async fn repair_due_index(&self, now: DateTime<Utc>) -> anyhow::Result<()> {
         let members = self.cache.due_members(now, 1_000).await?;
         let ids: Vec<Uuid> = members.iter().filter_map(|member| Uuid::parse_str(member).ok()).collect();
-        let truth = self.store.due_times(&ids).await?;
-        let known: std::collections::HashSet<String> = truth.iter().map(|(id, _)| id.to_string()).collect();
-        let gone: Vec<String> = members.into_iter().filter(|member| !known.contains(member)).collect();
-        self.cache.remove_members(&gone).await?;
-        let truth: Vec<_> = truth.into_iter().map(|(id, at)| (id, Some(at))).collect();
-        self.cache.note_due(&truth).await?;
+        let stored = self.store.due_times(&ids).await?;
+        let known: HashSet<String> = stored.iter().map(|(id, _)| id.to_string()).collect();
+        let stale: Vec<String> = members.into_iter().filter(|member| !known.contains(member)).collect();
+        self.cache.remove_members(&stale).await?;
+        let stored: Vec<_> = stored.into_iter().map(|(id, at)| (id, Some(at))).collect();
+        self.cache.note_due(&stored).await?;
         Ok(())
     }
 }
 
-/// How far a look reaches ahead while something that `deferred_until` its instant would only be found again.
+/// Returns how far a tick reads ahead: not at all before `deferred_until`, where it would only find the same jobs
+/// again.
 fn ahead(deferred_until: Option<DateTime<Utc>>) -> Duration {
     if deferred_until.is_some() { Duration::ZERO } else { HEAD_START }
 }
 
-/// Whether the job's occurrences are let go one after another. The releaser does that at once, so they are not made ahead.
-fn takes_turns(job: &DueJob) -> bool {
+/// Returns true if the job has a concurrency limit. The slot granter starts such occurrences at once when a slot is
+/// free, so they are not created ahead of their due time.
+fn has_concurrency_limit(job: &DueJob) -> bool {
     job.rules.job_limit().is_some() || job.rules.key_limit.is_some()
 }
 
+/// Returns the time from `now` until `at`, or zero if `at` has passed.
 fn until(at: DateTime<Utc>, now: DateTime<Utc>) -> Duration {
     (at - now).to_std().unwrap_or(Duration::ZERO)
 }
 
-fn row(job: &DueJob, fire: &NewScheduledRun, made: &ScheduledRunResult) -> OccurrenceRow {
-    OccurrenceRow {
-        id: fire.occurrence_id,
-        job_id: job.id,
-        job_name: job.display_name.clone(),
-        status: made.status,
-        version: 1,
-        trigger: TriggerSource::Schedule,
-        attempt: 1,
-        scheduled_for: fire.due,
-        started_at: None,
-        ended_at: (made.status == OccurrenceStatus::Skipped).then(|| made.id.created_at()),
-        duration_ms: None,
-        instance_id: None,
-        progress: None,
-        note: made.note.clone(),
-        waits_until: None,
-    }
-}
-
+/// Builds the message of a new occurrence.
 fn outgoing(job: DueJob, fire: &NewScheduledRun, now: DateTime<Utc>) -> OutgoingMessage {
     let queued = QueuedOccurrence {
         id: fire.occurrence_id,

@@ -1,4 +1,7 @@
-//! Runs a [`BackgroundTask`] for ever: waits, ticks, logs once, notes it on the board. A tick that fails or panics is tried again.
+//! Runs a [`BackgroundTask`] until the server stops.
+//!
+//! The driver waits, ticks, logs the report and records the result in the task statuses. A tick that fails or panics is
+//! logged and run again at the next opportunity.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,13 +12,13 @@ use tokio_util::sync::CancellationToken;
 use super::{BackgroundTask, lease::Leadership, task_status::TaskStatuses};
 use crate::error::chain;
 
-/// An appointment is rounded up to this, so that one that is due and still there, because another server is just seeing
-/// to it, is not looked at without a breath.
+/// The minimum wait for a requested tick. It keeps a task from spinning on an item that is due but that another server
+/// is already handling.
 const MIN_TICK_DELAY: Duration = Duration::from_millis(1);
-/// How often a task that stands by says so.
+/// The time between two standby records of a task.
 const STANDBY_REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Runs `task` until `stop`. The first tick comes at once; later ones when `wake` says so or the period is over.
+/// Runs `task` until `stop`. The first tick runs at once, later ones when `wake` is notified or the period has passed.
 pub async fn drive<T: BackgroundTask>(
     mut task: T,
     wake: Arc<Notify>,
@@ -32,8 +35,9 @@ pub async fn drive<T: BackgroundTask>(
     }
 }
 
-/// Runs `task` until `stop`, but only while this server leads, or while nobody can. The first tick comes as soon as it
-/// leads; a tick that runs when the term ends is dropped where it stands, as if the process had died there.
+/// Runs `task` until `stop`, but only while this server leads or while no server can lead. The first tick runs as soon
+/// as it leads. When the lease ends, a running tick is dropped at its current await point, as if the process had
+/// crashed there.
 pub async fn drive_led<T: BackgroundTask>(
     mut task: T,
     wake: Arc<Notify>,
@@ -51,11 +55,12 @@ pub async fn drive_led<T: BackgroundTask>(
             }
             continue;
         }
-        // What was asked for while another led has been done by it; the first tick looks at everything anyway.
-        let term = state.held_lease().map(|term| term.ended().clone());
-        let over = async {
-            match &term {
-                Some(term) => term.cancelled().await,
+        // A notification that arrived while another server led was handled by that server. The first tick covers
+        // everything in any case.
+        let lease_end = state.held_lease().map(|lease| lease.ended().clone());
+        let ended = async {
+            match &lease_end {
+                Some(token) => token.cancelled().await,
                 None => changed(&mut leadership).await,
             }
         };
@@ -70,7 +75,7 @@ pub async fn drive_led<T: BackgroundTask>(
         };
         tokio::select! {
             () = working => {}
-            () = over => {}
+            () = ended => {}
             () = stop.cancelled() => {}
         }
     }
@@ -78,12 +83,13 @@ pub async fn drive_led<T: BackgroundTask>(
 
 async fn changed(leadership: &mut watch::Receiver<Leadership>) {
     if leadership.changed().await.is_err() {
-        // The lease's loop is gone, which only happens when the server stops.
+        // The lease loop has ended, which happens only when the server stops.
         std::future::pending().await
     }
 }
 
-/// Until the next tick. Periods are spread a little, so that servers do not all ask at once; an appointment is kept.
+/// Returns the wait before the next tick. Periods get 10 % jitter so that servers do not query at the same time; a
+/// requested tick gets none.
 fn pause<T: BackgroundTask>(task: &T) -> Duration {
     let period = task.period().mul_f64(0.9 + 0.2 * rand::random::<f64>());
     task.next_tick_in().map_or(period, |wait| wait.max(MIN_TICK_DELAY).min(period))
@@ -93,20 +99,20 @@ async fn tick<T: BackgroundTask>(task: &mut T, task_statuses: &TaskStatuses) {
     let failure = match std::panic::AssertUnwindSafe(task.tick()).catch_unwind().await {
         Ok(Ok(report)) => {
             if T::is_notable(&report) {
-                tracing::info!(task = T::NAME, report = ?report, "{} did something", T::NAME);
+                tracing::info!(task = T::NAME, report = ?report, "background task {} changed something", T::NAME);
             } else {
-                tracing::debug!(task = T::NAME, report = ?report, "{} had nothing to do", T::NAME);
+                tracing::debug!(task = T::NAME, report = ?report, "background task {} had nothing to do", T::NAME);
             }
             None
         }
         Ok(Err(error)) => {
             let reason = chain(error.as_ref());
-            tracing::warn!(task = T::NAME, error = reason, "{} failed; it will be tried again", T::NAME);
+            tracing::warn!(task = T::NAME, error = reason, "background task {} failed and is retried", T::NAME);
             Some(reason)
         }
         Err(_) => {
-            tracing::error!(task = T::NAME, "{} panicked; it will be tried again", T::NAME);
-            Some("it panicked".to_owned())
+            tracing::error!(task = T::NAME, "background task {} panicked and is retried", T::NAME);
+            Some("the task panicked".to_owned())
         }
     };
     task_statuses.record_tick(T::NAME, task.period(), failure);

@@ -1,7 +1,7 @@
-//! The schedule in Redis is rebuilt from PostgreSQL: at start, every five minutes, and whenever it was found incomplete.
+//! Rebuilds the due index in Redis from PostgreSQL: at start, every five minutes, and when it was found incomplete.
 //!
-//! Only differences are written. A job that is fired while the rebuild runs may be noted with its old instant; the
-//! dispatcher then wakes once for nothing and mends it.
+//! Only differences are written. A job that is fired during the rebuild may be written with its previous due time. The
+//! dispatcher then wakes up once without work and repairs the entry.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -11,32 +11,32 @@ use tokio::sync::Notify;
 use super::BackgroundTask;
 use crate::{cache::Cache, clock::Clock, faults, store::Store};
 
-/// How many jobs are read at once.
+/// The number of jobs read per query.
 const REBUILD_PAGE: i64 = 10_000;
 
-/// The task.
+/// The background task that rebuilds the due index.
 #[derive(Debug)]
 pub struct DueIndexRebuilder {
-    /// The truth.
+    /// The PostgreSQL store, which the index is built from.
     pub store: Store,
-    /// The copy.
+    /// The Redis cache, which holds the index.
     pub cache: Cache,
-    /// Aligned with the database on the way.
+    /// The server's clock, which each rebuild aligns with PostgreSQL's.
     pub clock: Clock,
-    /// Wakes the dispatcher: what it sleeps on was wrong.
+    /// The activator of the dispatcher, whose sleep was based on the outdated index.
     pub activate_dispatcher: Arc<Notify>,
-    /// How often.
+    /// The time between two rebuilds.
     pub period: Duration,
 }
 
-/// What one rebuild did.
+/// The result of one rebuild.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DueIndexReport {
-    /// Jobs with a due instant.
+    /// Jobs with a due time.
     pub jobs: usize,
-    /// Members added or moved.
+    /// Index entries that were added or moved.
     pub noted: usize,
-    /// Members removed.
+    /// Index entries that were removed.
     pub removed: usize,
 }
 
@@ -49,35 +49,36 @@ impl BackgroundTask for DueIndexRebuilder {
     }
 
     async fn tick(&mut self) -> anyhow::Result<DueIndexReport> {
-        // What is due is judged by this clock, and by PostgreSQL's in the end: let them agree before they are compared.
+        // This clock decides what is due, and PostgreSQL's clock confirms it, so they are aligned before the
+        // comparison.
         self.store.align(&self.clock).await?;
         let mut found: HashMap<String, f64> = self.cache.scheduled().await?.into_iter().collect();
-        let mut rebuilt = DueIndexReport::default();
+        let mut report = DueIndexReport::default();
         let mut after = JobId::default();
         loop {
             let slice = self.store.schedule_slice(after, REBUILD_PAGE).await?;
             let Some((last, _)) = slice.last() else { break };
             after = *last;
-            rebuilt.jobs += slice.len();
-            let wrong: Vec<_> = slice
+            report.jobs += slice.len();
+            let outdated: Vec<_> = slice
                 .into_iter()
                 .filter(|(id, at)| !found.remove(&id.to_string()).is_some_and(|score| Cache::matches_score(score, *at)))
                 .map(|(id, at)| (id, Some(at)))
                 .collect();
-            rebuilt.noted += wrong.len();
-            self.cache.note_due(&wrong).await?;
-            faults::point("due_index.mid_rebuild");
+            report.noted += outdated.len();
+            self.cache.note_due(&outdated).await?;
+            faults::crash_point("due_index.mid_rebuild");
         }
-        let gone: Vec<String> = found.into_keys().collect();
-        rebuilt.removed = gone.len();
-        for some in gone.chunks(1_000) {
-            self.cache.remove_members(some).await?;
+        let stale: Vec<String> = found.into_keys().collect();
+        report.removed = stale.len();
+        for chunk in stale.chunks(1_000) {
+            self.cache.remove_members(chunk).await?;
         }
         self.cache.mark_complete().await?;
-        if rebuilt.noted > 0 {
+        if report.noted > 0 {
             self.activate_dispatcher.notify_one();
         }
-        Ok(rebuilt)
+        Ok(report)
     }
 
     fn is_notable(report: &DueIndexReport) -> bool {

@@ -1,24 +1,26 @@
-//! One of many: a role that one server has at a time, such as leading.
+//! Leader election: a lease on a role that one server holds at a time.
 //!
 //! ```text
-//!              Redis says it is ours                    its epoch is raised in PostgreSQL
-//!  Follower ──────────────────────────► (key taken) ─────────────────────────────────────► Leader
-//!     ▲  │                                                                                   │
-//!     │  └─ Redis away, and nobody's lease can still hold ─► Leaderless ◄── Redis away too long ──┤
-//!     └── another has it · PostgreSQL away for 3 s · a newer epoch · we stop ─────────────────┘
+//!              key acquired in Redis               epoch raised in PostgreSQL
+//!  Follower ────────────────────────► (key held) ─────────────────────────────► Leader
+//!     ▲  │                                                                         │
+//!     │  └─ Redis down, and every lease has expired ─► Leaderless ◄── Redis down ──┤
+//!     │                                                    past the lease's expiry │
+//!     └── held by another server · PostgreSQL down for 3 s · newer epoch · stop ───┘
 //! ```
 //!
-//! A key in Redis decides who bothers. It lives ten seconds and is prolonged every three. How long it may be believed is
-//! counted here, on a monotonic clock, from *before* the question was asked, so that we stop believing before Redis does.
-//! An epoch in PostgreSQL decides whose writes count: a server that was frozen and does not know that its time is over
-//! writes with an epoch that is no longer the newest, and its statements touch nothing.
+//! A key in Redis decides which server tries to lead. Its time to live is ten seconds, and the holder renews it every
+//! three. The holder counts the validity of its lease on its own monotonic clock, from *before* the request was sent,
+//! so that the lease ends here before it ends in Redis. An epoch in PostgreSQL, the fencing token, decides whose writes
+//! count: a server that was frozen past the end of its lease writes with an epoch that is no longer the newest, and its
+//! statements change no row.
 //!
-//! While Redis is away longer than a lease lives there is no leader and none is needed: every server does the leader's
-//! work from PostgreSQL, each statement of which is safe for many at once. A leader saves effort; it is never what makes
-//! an answer right.
+//! While Redis is down for longer than a lease lives, there is no leader and none is needed. Every server then does the
+//! leader's work from PostgreSQL, and each of its statements is safe to run on many servers at once. A leader saves
+//! work; correctness never depends on it.
 //!
-//! A role is given back in good order when the server stops, and the others are told, so that a restart costs
-//! milliseconds. A server that is killed costs its lease's ten seconds at most.
+//! A server that stops releases its lease and notifies the others, so that a restart costs milliseconds. After a crash,
+//! failover takes at most the ten seconds of the lease.
 
 mod held_lease;
 
@@ -41,22 +43,22 @@ use crate::{
     store::Store,
 };
 
-/// The role of the server that dispatches; it also releases, repairs and cleans up. Statements name it as it is written
-/// here.
+/// The role of the server that dispatches, rebuilds the due index, detects lost runs and messages, and cleans up. SQL
+/// statements contain the name literally.
 pub const LEADER_ROLE: &str = "dispatcher";
-/// How long PostgreSQL may take to answer a question of one row.
+/// The timeout of a single-row query to PostgreSQL.
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(1);
-/// The longest a server that does not hold the role waits before it looks again.
+/// The longest time before a server that does not hold the role tries to acquire it again.
 const MAX_RECHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How long things last.
+/// The durations of a lease.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseTimes {
-    /// How often a lease is prolonged.
+    /// The time between two renewals.
     pub renew_interval: Duration,
-    /// How long it lives without that.
+    /// The time to live of a lease that is not renewed.
     pub ttl: Duration,
-    /// How long its holder may be without PostgreSQL.
+    /// The PostgreSQL outage after which the holder releases the lease.
     pub database_grace: Duration,
 }
 
@@ -70,7 +72,7 @@ impl Default for LeaseTimes {
     }
 }
 
-/// Strives for one role, for ever.
+/// The loop that acquires and renews the lease on one role.
 #[derive(Debug)]
 pub struct Lease {
     role: &'static str,
@@ -82,20 +84,20 @@ pub struct Lease {
     activate_due_index: Arc<Notify>,
     recheck: Arc<Notify>,
     state: watch::Sender<Leadership>,
-    /// Until when the last holder we saw may have the role.
+    /// The expiry of the last lease seen that another server holds.
     taken_until: Option<Instant>,
-    /// Which start of Redis we know.
+    /// Redis's run id, which changes when Redis restarts.
     run_id: Option<String>,
-    /// Whether Redis did not answer when the lease was last to be prolonged.
-    redis_away: bool,
-    /// Since when PostgreSQL does not answer.
-    database_away: Option<Instant>,
+    /// True if Redis failed at the last renewal.
+    redis_is_down: bool,
+    /// The start of the current PostgreSQL outage.
+    database_down_since: Option<Instant>,
     backoff: ReconnectBackoff,
 }
 
 impl Lease {
-    /// A lease on `role`, held in the name of `holder`, which no other server may use: see [`holder_name`]. `activate_due_index` is
-    /// woken when what is in Redis is not to be believed any more.
+    /// Creates a lease on `role` for `holder`. No other server may use the same holder name; see [`holder_name`].
+    /// `activate_due_index` is notified when the contents of Redis may be outdated.
     #[must_use]
     pub fn new(
         role: &'static str,
@@ -117,33 +119,33 @@ impl Lease {
             state: watch::Sender::new(Leadership::Follower),
             taken_until: None,
             run_id: None,
-            redis_away: false,
-            database_away: None,
+            redis_is_down: false,
+            database_down_since: None,
             backoff: ReconnectBackoff::default(),
         }
     }
 
-    /// With other times than the usual ones.
+    /// Replaces the default durations.
     #[must_use]
     pub fn with_times(mut self, times: LeaseTimes) -> Self {
         self.times = times;
         self
     }
 
-    /// Where this server stands, now and from now on.
+    /// Returns a receiver of the leadership state.
     #[must_use]
     pub fn leadership(&self) -> watch::Receiver<Leadership> {
         self.state.subscribe()
     }
 
-    /// Strives for the role until `stop`, then gives it back.
+    /// Acquires and renews the lease until `stop`, then releases it.
     pub async fn run(mut self, stop: CancellationToken) {
         let listening = listen(self.cache.clone(), self.role, self.recheck.clone());
         tokio::pin!(listening);
         while !stop.is_cancelled() {
             let pause = tokio::select! {
                 pause = self.step() => pause,
-                // Never ends.
+                // The listener never returns.
                 () = &mut listening => return,
                 () = stop.cancelled() => break,
             };
@@ -156,74 +158,75 @@ impl Lease {
             }
         }
         if self.held_lease().is_some() {
-            self.release("this server stops").await;
+            self.release("the server is stopping").await;
         } else {
-            // The key may be ours without a term: we may have been stopped between the two.
+            // The key may be held without an epoch, if the stop came between the two steps.
             let _ = self.cache.release_lease(self.role, &self.holder).await;
         }
     }
 
-    /// One look, bounded by what is left of our trust. Returns how long to wait before the next.
+    /// Runs one step, bounded by the remaining validity of the lease. Returns the wait before the next step.
     async fn step(&mut self) -> Duration {
-        let Some(term) = self.held_lease() else { return self.strive().await };
-        let valid_until = term.valid_until();
-        match tokio::time::timeout_at(valid_until, self.prolong(&term)).await {
-            // Also when we were frozen: the time is over whatever the answer was.
-            Ok(pause) if Instant::now() < term.valid_until() || term.ended().is_cancelled() => pause,
-            // Redis was asked in vain, so it may be away for everybody.
-            _ if self.redis_away => {
-                self.end("it could not be prolonged in time", Leadership::Leaderless);
+        let Some(held) = self.held_lease() else { return self.try_acquire().await };
+        let valid_until = held.valid_until();
+        match tokio::time::timeout_at(valid_until, self.renew(&held)).await {
+            // The second check covers a process that was frozen: the lease has expired then, whatever Redis answered.
+            Ok(pause) if Instant::now() < held.valid_until() || held.ended().is_cancelled() => pause,
+            // The renewal failed because of Redis, which may be down for every server.
+            _ if self.redis_is_down => {
+                self.end_lease("it was not renewed in time because Redis is down", Leadership::Leaderless);
                 self.pause()
             }
-            // We did not even ask: we were frozen, and somebody else leads by now. Working without a leader would be
-            // harmless, because of the compare-and-swap, but what a leader of yesterday does would count.
+            // No renewal was sent: this process was frozen, and another server may lead by now. Working without a lease
+            // would be harmless for dispatching, because of the compare-and-swap, but other writes of a former leader
+            // would take effect.
             _ => {
-                self.end("its time was over before it could be prolonged", Leadership::Follower);
+                self.end_lease("it expired before it was renewed", Leadership::Follower);
                 Duration::ZERO
             }
         }
     }
 
-    /// As the holder: prolongs the lease, and makes sure that PostgreSQL sees it the same way.
-    async fn prolong(&mut self, term: &HeldLease) -> Duration {
+    /// Renews the held lease and checks that PostgreSQL still has its epoch as the newest.
+    async fn renew(&mut self, held: &HeldLease) -> Duration {
         let before = Instant::now();
         let answer = self.cache.acquire_or_renew_lease(self.role, &self.holder, self.times.ttl).await;
-        self.redis_away = answer.is_err();
+        self.redis_is_down = answer.is_err();
         match answer {
             Ok(answer) => {
-                self.note_run(answer.run_id);
+                self.note_redis_run(answer.run_id);
                 match answer.status {
-                    LeaseStatus::Renewed => term.extend_until(before + self.times.ttl),
+                    LeaseStatus::Renewed => held.extend_until(before + self.times.ttl),
                     LeaseStatus::Acquired => {
-                        // The key was gone, so another may have had it meanwhile: this is a new term.
+                        // The key was gone, so another server may have held it meanwhile: a new epoch is needed.
                         self.activate_due_index.notify_one();
-                        self.end("its key had vanished from Redis", Leadership::Follower);
-                        return self.begin(before).await;
+                        self.end_lease("its key was missing in Redis", Leadership::Follower);
+                        return self.begin_lease(before).await;
                     }
                     LeaseStatus::HeldElsewhere { left } => {
-                        self.end("another server took it", Leadership::Follower);
-                        return self.wait_for(left);
+                        self.end_lease("another server holds it", Leadership::Follower);
+                        return self.wait_for_expiry(left);
                     }
                 }
             }
             Err(error) => {
-                tracing::debug!(role = self.role, error = %error, "a lease could not be prolonged yet");
-                let left = term.valid_until().saturating_duration_since(Instant::now());
+                tracing::debug!(role = self.role, error = %error, "the lease could not be renewed yet");
+                let left = held.valid_until().saturating_duration_since(Instant::now());
                 return self.pause().min(left);
             }
         }
         match timeout(DATABASE_TIMEOUT, self.store.lease_epoch(self.role)).await {
-            Ok(Ok(epoch)) if epoch != term.epoch() => {
-                self.release("a newer term has begun").await;
+            Ok(Ok(epoch)) if epoch != held.epoch() => {
+                self.release("PostgreSQL has a newer epoch").await;
                 self.pause()
             }
             Ok(Ok(_)) => {
-                self.database_away = None;
+                self.database_down_since = None;
                 self.backoff = ReconnectBackoff::default();
                 jittered(self.times.renew_interval)
             }
             _ => {
-                let since = *self.database_away.get_or_insert_with(Instant::now);
+                let since = *self.database_down_since.get_or_insert_with(Instant::now);
                 if since.elapsed() >= self.times.database_grace {
                     self.release("PostgreSQL does not answer this server").await;
                     return self.pause();
@@ -233,108 +236,117 @@ impl Lease {
         }
     }
 
-    /// Without the role: looks whether it is free.
-    async fn strive(&mut self) -> Duration {
-        // Who cannot reach PostgreSQL could not use the role, and must not take it from who can.
+    /// Tries to acquire the lease.
+    async fn try_acquire(&mut self) -> Duration {
+        // A server without PostgreSQL could not use the role, and must not take it from a server that can.
         if !matches!(timeout(DATABASE_TIMEOUT, self.store.lease_epoch(self.role)).await, Ok(Ok(_))) {
-            self.database_away.get_or_insert_with(Instant::now);
+            self.database_down_since.get_or_insert_with(Instant::now);
             return self.pause();
         }
-        self.database_away = None;
+        self.database_down_since = None;
         let before = Instant::now();
         match self.cache.acquire_or_renew_lease(self.role, &self.holder, self.times.ttl).await {
             Ok(answer) => {
-                self.note_run(answer.run_id);
+                self.note_redis_run(answer.run_id);
                 match answer.status {
-                    LeaseStatus::Acquired | LeaseStatus::Renewed => self.begin(before).await,
-                    LeaseStatus::HeldElsewhere { left } => self.wait_for(left),
+                    LeaseStatus::Acquired | LeaseStatus::Renewed => self.begin_lease(before).await,
+                    LeaseStatus::HeldElsewhere { left } => self.wait_for_expiry(left),
                 }
             }
             Err(error) => {
-                // As long as the last holder may have it, there is one.
+                // The last holder may still lead until its lease has expired.
                 if self.taken_until.is_none_or(|until| Instant::now() >= until) {
                     if !matches!(*self.state.borrow(), Leadership::Leaderless) {
-                        tracing::warn!(role = self.role, error = %error, "Redis is away, so nobody leads; every server works from PostgreSQL");
+                        tracing::warn!(role = self.role, error = %error, "Redis is down, so no server leads; every server works from PostgreSQL");
                     }
-                    self.tell(Leadership::Leaderless);
+                    self.set_state(Leadership::Leaderless);
                 }
                 self.pause()
             }
         }
     }
 
-    /// The key is ours: raises the epoch, and begins the term if there is time left for it.
-    async fn begin(&mut self, before: Instant) -> Duration {
+    /// Raises the epoch after the key was acquired, and begins the lease if enough of it is left.
+    async fn begin_lease(&mut self, before: Instant) -> Duration {
         let valid_until = before + self.times.ttl;
-        faults::point("lease.before_epoch");
-        let taking = self.store.take_lease(self.role, &self.holder, self.clock.now());
-        let fence = match timeout(2 * DATABASE_TIMEOUT, taking).await {
+        faults::crash_point("lease.before_epoch");
+        let raising = self.store.take_lease(self.role, &self.holder, self.clock.now());
+        let fence = match timeout(2 * DATABASE_TIMEOUT, raising).await {
             Ok(Ok(fence)) if Instant::now() < valid_until => fence,
             _ => {
-                tracing::warn!(role = self.role, "a term could not begin, for PostgreSQL did not answer in time");
+                tracing::warn!(role = self.role, "the lease was not taken, because PostgreSQL did not answer in time");
                 let _ = self.cache.release_lease(self.role, &self.holder).await;
-                self.tell(Leadership::Follower);
+                self.set_state(Leadership::Follower);
                 return self.pause();
             }
         };
-        faults::point("lease.after_epoch");
-        tracing::info!(role = self.role, lease.epoch = fence.epoch, lease.holder = self.holder, "this server leads");
+        faults::crash_point("lease.after_epoch");
+        tracing::info!(
+            role = self.role,
+            lease.epoch = fence.epoch,
+            lease.holder = self.holder,
+            "this server leads with epoch {}",
+            fence.epoch
+        );
         self.taken_until = None;
-        self.redis_away = false;
+        self.redis_is_down = false;
         self.backoff = ReconnectBackoff::default();
         self.state.send_replace(Leadership::Leader(HeldLease::new(fence, valid_until)));
-        // Whoever led before may have left the index half written.
+        // The former leader may have left the due index half written.
         self.activate_due_index.notify_one();
         jittered(self.times.renew_interval)
     }
 
-    fn wait_for(&mut self, left: Duration) -> Duration {
+    /// Returns the wait until shortly after the other server's lease expires, in `left` from now.
+    fn wait_for_expiry(&mut self, left: Duration) -> Duration {
         self.taken_until = Some(Instant::now() + left);
         self.backoff = ReconnectBackoff::default();
-        self.tell(Leadership::Follower);
-        // Just after its end, and not all of us at once.
-        let after_its_end = left + Duration::from_millis(20) + Duration::from_millis(300).mul_f64(rand::random());
-        after_its_end.min(jittered(MAX_RECHECK_INTERVAL))
+        self.set_state(Leadership::Follower);
+        // The jitter keeps the servers from trying at the same moment.
+        let after_expiry = left + Duration::from_millis(20) + Duration::from_millis(300).mul_f64(rand::random());
+        after_expiry.min(jittered(MAX_RECHECK_INTERVAL))
     }
 
-    /// Ends the term and gives the role back, so that another can have it at once.
+    /// Ends the lease and releases it in Redis and PostgreSQL, so that another server can acquire it at once.
     async fn release(&mut self, why: &'static str) {
-        let Some(term) = self.held_lease() else { return };
-        self.end(why, Leadership::Follower);
-        let released = self.cache.release_lease(self.role, &self.holder).await;
-        let left = timeout(DATABASE_TIMEOUT, self.store.release_lease(term.fence(), self.clock.now())).await;
-        if released.is_err() || !matches!(left, Ok(Ok(_))) {
-            tracing::debug!(role = self.role, "the lease could not be given back everywhere; it ends by itself");
+        let Some(held) = self.held_lease() else { return };
+        self.end_lease(why, Leadership::Follower);
+        let in_redis = self.cache.release_lease(self.role, &self.holder).await;
+        let in_database = timeout(DATABASE_TIMEOUT, self.store.release_lease(held.fence(), self.clock.now())).await;
+        if in_redis.is_err() || !matches!(in_database, Ok(Ok(_))) {
+            tracing::debug!(role = self.role, "the lease could not be released everywhere; it expires by itself");
         }
     }
 
-    fn end(&self, why: &'static str, then: Leadership) {
-        if let Some(term) = self.held_lease() {
-            tracing::info!(role = self.role, lease.epoch = term.epoch(), why, "this server no longer leads");
-            term.ended().cancel();
+    fn end_lease(&self, why: &'static str, then: Leadership) {
+        if let Some(held) = self.held_lease() {
+            let epoch = held.epoch();
+            tracing::info!(role = self.role, lease.epoch = epoch, why, "the lease with epoch {epoch} ended: {why}");
+            held.ended().cancel();
         }
         self.state.send_replace(then);
     }
 
     fn held_lease(&self) -> Option<HeldLease> {
         match &*self.state.borrow() {
-            Leadership::Leader(term) => Some(term.clone()),
+            Leadership::Leader(held) => Some(held.clone()),
             _ => None,
         }
     }
 
-    /// Tells those who watch, if it is news.
-    fn tell(&self, state: Leadership) {
+    /// Sets the leadership state, and notifies the receivers if it changed.
+    fn set_state(&self, state: Leadership) {
         self.state.send_if_modified(|present| {
-            let news = std::mem::discriminant(present) != std::mem::discriminant(&state);
+            let has_changed = std::mem::discriminant(present) != std::mem::discriminant(&state);
             *present = state;
-            news
+            has_changed
         });
     }
 
-    fn note_run(&mut self, run_id: String) {
+    /// Records Redis's run id, and requests a rebuild of the due index if Redis was restarted.
+    fn note_redis_run(&mut self, run_id: String) {
         if self.run_id.as_ref().is_some_and(|known| *known != run_id) {
-            tracing::warn!("Redis was started anew; what it holds is written again");
+            tracing::warn!("Redis was restarted; the due index is rebuilt");
             self.activate_due_index.notify_one();
         }
         self.run_id = Some(run_id);
@@ -347,14 +359,14 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // Whoever throws the lease away without stopping it must not leave a term running.
-        if let Leadership::Leader(term) = &*self.state.borrow() {
-            term.ended().cancel();
+        // A lease that is dropped without a stop must not leave its work running.
+        if let Leadership::Leader(held) = &*self.state.borrow() {
+            held.ended().cancel();
         }
     }
 }
 
-/// A name that no other server has: the machine, the process, and a draw.
+/// Returns a name that no other server has: the host name, the process id and a random number.
 #[must_use]
 pub fn holder_name() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
@@ -364,7 +376,7 @@ pub fn holder_name() -> String {
     format!("{host}-{}-{:08x}", std::process::id(), rand::random::<u32>())
 }
 
-/// Says when the role is given back. What is said while the line is down is found at the next look.
+/// Notifies `recheck` when the role is released. A release during a lost connection is found at the next step.
 async fn listen(cache: Cache, role: &'static str, recheck: Arc<Notify>) {
     let mut backoff = ReconnectBackoff::default();
     loop {

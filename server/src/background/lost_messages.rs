@@ -1,9 +1,10 @@
-//! Messages that the broker confirmed and has no longer.
+//! Republishes messages that the broker confirmed and then lost.
 //!
-//! A broker that was set up anew, a queue that somebody emptied or deleted, a message that went down with a worker: each
-//! leaves an occurrence Queued that no worker will ever hear of. So what has been queued for long is counted against what
-//! the broker has waiting, queue by queue, and what is missing is sent once more. Too many copies do no harm: a worker
-//! claims an occurrence before it runs it, and a copy is marked as one.
+//! A broker that was reinstalled, a queue that an operator purged or deleted, or a message that was lost with its
+//! worker: each leaves an occurrence Queued that no worker will ever receive. The detector therefore compares, queue by
+//! queue, the occurrences that have been queued for long with the messages waiting at the broker, and republishes the
+//! difference. A message too many does no harm: a worker claims an occurrence before it runs it, and a republished
+//! message is marked.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,39 +15,40 @@ use crate::{
     broker::{Broker, queue_probe::QueueProbe},
     clock::Clock,
     domain::liveness,
+    error::chain,
     store::Store,
 };
 
-/// How many are sent again at once, over all queues.
+/// The most messages that one tick republishes, over all queues.
 const RESEND_BATCH: i64 = 1_000;
-/// How often is looked at most.
+/// The longest time between two ticks.
 const MAX_DETECTION_INTERVAL: Duration = Duration::from_secs(15);
 
-/// The task.
+/// The background task that detects lost messages.
 #[derive(Debug)]
 pub struct LostMessageDetector {
-    /// The truth.
+    /// The PostgreSQL store.
     pub store: Store,
-    /// Where the names of queues are from.
+    /// The broker, for the names of queues.
     pub broker: Broker,
-    /// Asks for what is there.
+    /// The probe that counts waiting messages.
     pub probe: QueueProbe,
-    /// What time it is.
+    /// The server's clock.
     pub clock: Clock,
-    /// In which term this is done.
+    /// The leadership state, for the fencing token of writes.
     pub leadership: watch::Receiver<Leadership>,
-    /// How long an occurrence may be queued before its message is looked for.
+    /// The time an occurrence may be queued before its message is checked.
     pub requeue_after: Duration,
-    /// Wakes the republisher.
+    /// The activator of the republisher.
     pub activate_republisher: Arc<Notify>,
 }
 
-/// What one tick did.
+/// The result of one tick.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LostMessageReport {
-    /// Queued for long.
+    /// Occurrences that have been queued for longer than `requeue_after`.
     pub waiting: i64,
-    /// Whose messages were gone and are sent again.
+    /// Occurrences whose messages were lost and are republished.
     pub lost: u64,
 }
 
@@ -62,40 +64,40 @@ impl BackgroundTask for LostMessageDetector {
         let now = self.clock.now();
         let before = now - chrono::Duration::from_std(self.requeue_after).unwrap_or(chrono::Duration::minutes(1));
         let queues = self.store.published_backlog(before, liveness::alive_since(now)).await?;
-        let mut missed = LostMessageReport::default();
-        let Some(fence) = self.leadership.borrow().write_fence() else { return Ok(missed) };
-        let mut room = RESEND_BATCH;
+        let mut report = LostMessageReport::default();
+        let Some(fence) = self.leadership.borrow().write_fence() else { return Ok(report) };
+        let mut budget = RESEND_BATCH;
         for waiting in &queues {
-            missed.waiting += waiting.count;
+            report.waiting += waiting.count;
             let queue = self.broker.topology().job_queue(&waiting.worker_id, &waiting.job_type);
             let there = match self.probe.waiting(&queue).await {
                 Ok(there) => i64::from(there),
-                // A broker that is away has lost nothing yet.
-                Err(reason) => {
-                    tracing::debug!(queue.name = queue, error = reason, "the broker could not be asked what waits");
+                // A broker that is down has not lost messages.
+                Err(error) => {
+                    tracing::debug!(queue.name = queue, error = chain(&error), "queue {queue} could not be counted");
                     break;
                 }
             };
-            let lost = (waiting.count - waiting.held - there).min(room);
+            let lost = (waiting.count - waiting.held - there).min(budget);
             if lost > 0 {
-                let again = self.store.clear_published(waiting, before, lost, fence).await?;
+                let resent = self.store.clear_published(waiting, before, lost, fence).await?;
                 tracing::warn!(
                     queue.name = queue,
                     expected = waiting.count,
                     there,
-                    sent_again = again,
-                    "messages have vanished from the broker; they are sent again"
+                    sent_again = resent,
+                    "the broker lost messages of queue {queue}; {resent} are republished"
                 );
-                missed.lost += again;
-                room -= i64::try_from(again).unwrap_or(room);
+                report.lost += resent;
+                budget -= i64::try_from(resent).unwrap_or(budget);
             }
         }
-        // Most of the time there is nothing to ask; a connection is not kept for that.
+        // The probe is used rarely, so its connection is not kept open.
         self.probe.close().await;
-        if missed.lost > 0 {
+        if report.lost > 0 {
             self.activate_republisher.notify_one();
         }
-        Ok(missed)
+        Ok(report)
     }
 
     fn is_notable(report: &LostMessageReport) -> bool {

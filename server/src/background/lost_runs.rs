@@ -1,8 +1,8 @@
-//! The zombie detector: runs whose worker fell silent are given to another, or settled.
+//! The lost run detector: finds runs without heartbeats, and requeues or ends them.
 //!
-//! The decision, and what counts as silence, is `domain::lost_run`. Here is what the decision needs to know of the world:
-//! which runs are silent, and whether we could have heard them. We could if both queues by which workers speak deliver to
-//! this server, and hold nothing so old that an unread sign of life may be in it.
+//! The decision, and the rule for a missing heartbeat, are in `domain::lost_run`. This module gathers the input: which
+//! runs have had no heartbeat, and whether this server could have received one. It could if both queues on which
+//! workers report deliver to this server, and if neither holds a message so old that an unread heartbeat may be in it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,8 +20,8 @@ use crate::{
     clock::Clock,
     domain::{
         lost_run::{
-            LATE_REPORT_WINDOW, LostRunDecision, MAX_REQUEUES, MIN_HEARTBEAT_TIMEOUT, QueueFreshness, SilenceTracker,
-            SilentRun, decide_lost_run,
+            LATE_REPORT_WINDOW, LostRunDecision, MIN_HEARTBEAT_TIMEOUT, QueueFreshness, SilenceTracker, SilentRun,
+            decide_lost_run,
         },
         quarantine,
     },
@@ -33,65 +33,65 @@ use crate::{
     },
 };
 
-/// How often silence is looked for.
+/// The time between two detections.
 const DETECTION_INTERVAL: Duration = Duration::from_secs(2);
-/// From when on a run counts as silent at all: one heartbeat was missed.
+/// The age of the last heartbeat from which a run is considered: at least one heartbeat was missed.
 const MISSED_HEARTBEAT: chrono::Duration = chrono::Duration::seconds(7);
 
-/// The task.
+/// The background task that detects lost runs.
 #[derive(Debug)]
 pub struct LostRunDetector {
-    /// The truth.
+    /// The PostgreSQL store.
     pub store: Store,
-    /// Told when a job is due again.
+    /// The Redis cache with the due index.
     pub cache: Cache,
-    /// The way to browsers.
+    /// The hub for live events.
     pub hub: Hub,
-    /// What time it is.
+    /// The server's clock.
     pub clock: Clock,
-    /// Whether workers can be heard.
+    /// The check that this server receives heartbeats.
     pub heartbeat_feed: HeartbeatFeed,
-    /// In which term this is done.
+    /// The leadership state, for the fencing token of writes.
     pub leadership: watch::Receiver<Leadership>,
-    /// How long a run may be silent whose job says nothing else.
+    /// The heartbeat timeout of runs whose job sets none.
     pub heartbeat_timeout: Duration,
-    /// Wakes the dispatcher.
+    /// The activator of the dispatcher.
     pub activate_dispatcher: Arc<Notify>,
-    /// Wakes the republisher.
+    /// The activator of the republisher.
     pub activate_republisher: Arc<Notify>,
-    /// Wakes whoever hands out slots.
+    /// The activator of the slot granter.
     pub activate_slot_granter: Arc<Notify>,
-    /// What is remembered from look to look; see [`LostRunDetector::watch`].
+    /// The observed time kept between detections; see [`LostRunDetector::watch`].
     pub watch: SilenceTracker,
 }
 
-/// Whether workers can be heard.
+/// The check that this server receives the heartbeats of workers.
 #[derive(Debug)]
 pub struct HeartbeatFeed {
     broker: Broker,
     probe: QueueProbe,
-    begun: Instant,
+    created: Instant,
     status: QueueFreshness,
     registration: QueueFreshness,
 }
 
 impl HeartbeatFeed {
-    /// HeartbeatFeed at a broker.
+    /// Creates the check for `broker`.
     #[must_use]
     pub fn new(broker: Broker) -> Self {
         let probe = QueueProbe::new(broker.clone());
         Self {
             broker,
             probe,
-            begun: Instant::now(),
+            created: Instant::now(),
             status: QueueFreshness::default(),
             registration: QueueFreshness::default(),
         }
     }
 
-    /// The present instant of the monotonic clock, and whether everything workers said up to a moment ago has been heard.
-    async fn listen(&mut self) -> (Duration, bool) {
-        let at = self.begun.elapsed();
+    /// Returns the current monotonic instant, and true if every recent message of the workers has been processed.
+    async fn check(&mut self) -> (Duration, bool) {
+        let at = self.created.elapsed();
         let (status, registration) = (self.broker.topology().status(), self.broker.topology().registration());
         if !self.broker.is_consuming_from(&status) || !self.broker.is_consuming_from(&registration) {
             return (at, false);
@@ -107,54 +107,55 @@ impl HeartbeatFeed {
     }
 }
 
-/// What one tick did.
+/// The result of one tick.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LostRunReport {
-    /// Runs that are silent at the moment.
+    /// Runs that currently have no heartbeat.
     pub silent: usize,
-    /// Given to another worker.
+    /// Runs requeued for another worker.
     pub requeued: usize,
-    /// Open until a late report comes.
+    /// Runs whose outcome is unknown until a late report arrives.
     pub unknown: usize,
-    /// Ended: poison, cancelled, or unknown for too long.
+    /// Runs that ended: failed as poison, cancelled, or failed after too long an unknown outcome.
     pub ended: usize,
 }
 
 impl LostRunDetector {
-    /// The memory to begin with.
+    /// Returns the tracker that a detector starts with.
     #[must_use]
     pub fn watch() -> SilenceTracker {
         SilenceTracker::new(DETECTION_INTERVAL)
     }
 
-    /// Judges what is silent, for a look at `at` of the monotonic clock by somebody who `hears` or not.
+    /// Decides about runs without heartbeats, at the monotonic instant `at`. `is_receiving` is true if this server
+    /// could have received heartbeats.
     ///
     /// # Errors
     ///
-    /// When the database does not answer; then nothing was settled.
-    pub async fn detect(&mut self, at: Duration, hears: bool) -> anyhow::Result<LostRunReport> {
-        // By a clock that was just set, everything is silent at once.
-        let hears = hears && !self.clock.is_settling();
-        self.watch.observe(at, hears);
-        let by_age = faults::sabotaged("skip_observed_time");
-        if !hears && !by_age {
+    /// Returns an error if PostgreSQL fails; no run was changed then.
+    pub async fn detect(&mut self, at: Duration, is_receiving: bool) -> anyhow::Result<LostRunReport> {
+        // After a clock step, every heartbeat may look too old.
+        let is_receiving = is_receiving && !self.clock.is_settling();
+        self.watch.observe(at, is_receiving);
+        let by_age = faults::is_sabotaged("skip_observed_time");
+        if !is_receiving && !by_age {
             return Ok(LostRunReport::default());
         }
         let now = self.clock.now();
         let silent = self.store.silent_runs(now - MISSED_HEARTBEAT, self.heartbeat_timeout, now).await?;
-        let mut judged = LostRunReport { silent: silent.len(), ..LostRunReport::default() };
+        let mut report = LostRunReport { silent: silent.len(), ..LostRunReport::default() };
         let (aged, silent): (Vec<SilentRun>, Vec<SilentRun>) = silent
             .into_iter()
             .partition(|run| by_age && !run.is_unreported && run.age >= run.limit.max(MIN_HEARTBEAT_TIMEOUT));
         let mut lost = self.watch.lost_runs(silent);
         lost.extend(aged.into_iter().map(|run| {
-            let fate = decide_lost_run(run.on_lost, run.requeues, run.is_cancelled);
-            (run, fate)
+            let decision = decide_lost_run(run.on_lost, run.requeues, run.is_cancelled);
+            (run, decision)
         }));
-        let mut settled = settle(&lost);
+        let mut updates = lost_run_updates(&lost);
         if self.watch.observed_for() >= MIN_HEARTBEAT_TIMEOUT {
-            // Whatever waited at the broker for us has been read by now.
-            settled.extend(self.store.expired_unknown_runs(now - LATE_REPORT_WINDOW).await?.into_iter().map(
+            // Everything that waited at the broker for this server has been read by now.
+            updates.extend(self.store.expired_unknown_runs(now - LATE_REPORT_WINDOW).await?.into_iter().map(
                 |(id, attempt)| LostRunUpdate {
                     id,
                     attempt,
@@ -162,7 +163,7 @@ impl LostRunDetector {
                     last_seen_at: None,
                     status: OccurrenceStatus::Failed,
                     note: format!(
-                        "lost: its worker fell silent, and no report came within {} minutes",
+                        "Lost: no heartbeat from its worker, and no report within {} minutes",
                         LATE_REPORT_WINDOW.num_minutes()
                     ),
                     cause: Some("lost"),
@@ -170,37 +171,38 @@ impl LostRunDetector {
                 },
             ));
         }
-        if settled.is_empty() {
-            return Ok(judged);
+        if updates.is_empty() {
+            return Ok(report);
         }
-        let Some(fence) = self.leadership.borrow().write_fence() else { return Ok(judged) };
-        faults::point("lost_runs.before_commit");
-        let done = self.store.update_lost_runs(&settled, fence, now).await?;
-        faults::point("lost_runs.after_commit");
+        let Some(fence) = self.leadership.borrow().write_fence() else { return Ok(report) };
+        faults::crash_point("lost_runs.before_commit");
+        let done = self.store.update_lost_runs(&updates, fence, now).await?;
+        faults::crash_point("lost_runs.after_commit");
         for row in &done.rows {
             match row.status {
-                OccurrenceStatus::Queued => judged.requeued += 1,
-                OccurrenceStatus::Unknown => judged.unknown += 1,
-                _ => judged.ended += 1,
+                OccurrenceStatus::Queued => report.requeued += 1,
+                OccurrenceStatus::Unknown => report.unknown += 1,
+                _ => report.ended += 1,
             }
             tracing::warn!(
                 occurrence.id = %row.id,
                 occurrence.attempt = row.attempt,
                 job.name = row.job_name,
                 becomes = row.status.label(),
-                "a run's worker fell silent"
+                "the run of occurrence {} is lost: no heartbeat",
+                row.id
             );
         }
-        self.told(done, &judged).await;
-        Ok(judged)
+        self.publish_changes(done, &report).await;
+        Ok(report)
     }
 
-    async fn told(&self, done: UpdatedLostRuns, judged: &LostRunReport) {
-        if judged.requeued > 0 {
+    async fn publish_changes(&self, done: UpdatedLostRuns, report: &LostRunReport) {
+        if report.requeued > 0 {
             self.activate_republisher.notify_one();
         }
-        // A slot is free, or somebody waits for a turn.
-        if judged.ended > 0 || done.rows.iter().any(|row| row.waits_until.is_some()) {
+        // A slot is free, or a run waits in quarantine.
+        if report.ended > 0 || done.rows.iter().any(|row| row.waits_until.is_some()) {
             self.activate_slot_granter.notify_one();
         }
         if !done.rows.is_empty() {
@@ -209,48 +211,52 @@ impl LostRunDetector {
     }
 }
 
-/// What becomes of lost runs. Those that have one chance left open the lane of their worker, also for who died with them.
-fn settle(lost: &[(SilentRun, LostRunDecision)]) -> Vec<LostRunUpdate> {
-    let again = |fate: LostRunDecision| fate == LostRunDecision::Requeue;
-    let requeued = lost.iter().filter(|(_, fate)| again(*fate));
+/// Builds the updates of lost runs. A run with one requeue left opens the quarantine of its worker, which then also
+/// applies to the runs that were lost together with it.
+fn lost_run_updates(lost: &[(SilentRun, LostRunDecision)]) -> Vec<LostRunUpdate> {
+    let is_requeue = |decision: LostRunDecision| decision == LostRunDecision::Requeue;
+    let requeued = lost.iter().filter(|(_, decision)| is_requeue(*decision));
     let opened = quarantine::newly_quarantined(requeued.map(|(run, _)| (run.worker_id.as_str(), run.requeues + 1)));
     lost.iter()
-        .map(|(run, fate)| {
-            // Up to when it was heard of last: for how long nobody has heard of it says nothing about the run.
+        .map(|(run, decision)| {
+            // Measured up to the last heartbeat: the time without heartbeats says nothing about the run.
             let lived = run.started_at.map(|started| run.last_seen_at - started);
             let is_open = run.quarantine_is_open || opened.contains(run.worker_id.as_str());
-            settle_one(run, *fate, again(*fate) && quarantine::needs_quarantine(run.requeues + 1, lived, is_open))
+            let is_quarantined =
+                is_requeue(*decision) && quarantine::needs_quarantine(run.requeues + 1, lived, is_open);
+            lost_run_update(run, *decision, is_quarantined)
         })
         .collect()
 }
 
-fn settle_one(run: &SilentRun, fate: LostRunDecision, is_quarantined: bool) -> LostRunUpdate {
-    let silence = run.age.as_secs();
-    let (status, cause, note) = match fate {
+fn lost_run_update(run: &SilentRun, decision: LostRunDecision, is_quarantined: bool) -> LostRunUpdate {
+    let age = run.age.as_secs();
+    let (status, cause, note) = match decision {
         LostRunDecision::Requeue => {
-            let when = if is_quarantined { quarantine::QUARANTINE_NOTE } else { "at once" };
-            let note = format!("its worker fell silent {silence} s ago; it is run again {when}");
+            let start = if is_quarantined { quarantine::QUARANTINE_NOTE } else { "at once" };
+            let note = format!("No heartbeat for {age} s; attempt {} starts {start}", run.attempt + 1);
             (OccurrenceStatus::Queued, None, note)
         }
         LostRunDecision::Poison => (
             OccurrenceStatus::Failed,
             Some("poison"),
             format!(
-                "its run ended {MAX_REQUEUES} workers' lives, and now one more: it is not given to another; last heard of {silence} s ago"
+                "Failed as a poison run: lost with its worker {} times; last heartbeat {age} s ago",
+                run.requeues + 1
             ),
         ),
         LostRunDecision::Unknown => (
             OccurrenceStatus::Unknown,
             None,
             format!(
-                "its worker fell silent {silence} s ago, and the job must not be run twice; a report within {} minutes still counts",
+                "No heartbeat for {age} s, and the job must not run twice; a report within {} minutes still counts",
                 LATE_REPORT_WINDOW.num_minutes()
             ),
         ),
         LostRunDecision::Cancel => (
             OccurrenceStatus::Cancelled,
             None,
-            format!("it was asked to end, and its worker fell silent {silence} s ago"),
+            format!("Cancelled: a cancel request was open, and there was no heartbeat for {age} s"),
         ),
     };
     LostRunUpdate {
@@ -274,8 +280,8 @@ impl BackgroundTask for LostRunDetector {
     }
 
     async fn tick(&mut self) -> anyhow::Result<LostRunReport> {
-        let (at, hears) = self.heartbeat_feed.listen().await;
-        self.detect(at, hears).await
+        let (at, is_receiving) = self.heartbeat_feed.check().await;
+        self.detect(at, is_receiving).await
     }
 
     fn is_notable(report: &LostRunReport) -> bool {

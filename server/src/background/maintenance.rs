@@ -1,4 +1,4 @@
-//! Housekeeping: partitions made ahead, what has expired taken away, what should not be mended.
+//! Maintenance of the database: creates partitions in advance, deletes expired data, and repairs inconsistencies.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,51 +16,51 @@ use crate::{
     },
 };
 
-/// How long the roll-up is kept.
+/// The retention of the statistics per minute.
 const STATS_RETENTION: chrono::Duration = chrono::Duration::days(90);
 
-/// How long an invitation is kept after it has ended.
+/// The retention of an invite after it was used or has expired.
 const INVITE_RETENTION: chrono::Duration = chrono::Duration::days(30);
 
-/// The task.
+/// The background task that maintains the database.
 #[derive(Debug)]
 pub struct Maintenance {
-    /// The truth.
+    /// The PostgreSQL store.
     pub store: Store,
-    /// What time it is.
+    /// The server's clock.
     pub clock: Clock,
-    /// How long things are kept.
+    /// The retention periods.
     pub retention: RetentionConfig,
-    /// Wakes whoever hands out slots.
+    /// The activator of the slot granter.
     pub activate_slot_granter: Arc<Notify>,
 }
 
-/// What one tick did.
+/// The result of one tick.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MaintenanceReport {
-    /// Partitions made.
+    /// The number of partitions created.
     pub partitions: i32,
-    /// Partitions dropped, whole days.
+    /// Partitions dropped, one per day.
     pub dropped: Vec<String>,
-    /// Partitions old enough to be dropped in which an occurrence is still open.
+    /// Expired partitions that were kept because an occurrence in them is still open.
     pub open: Vec<String>,
-    /// Partitions that were being read when they should have been dropped.
+    /// Expired partitions that were kept because they were being read.
     pub busy: Vec<String>,
-    /// Failures that were too old.
+    /// Expired failures deleted.
     pub failures: u64,
-    /// Messages nobody understood that were too old.
+    /// Expired dead letters deleted.
     pub dead_letters: u64,
-    /// Keys of manual runs that were too old.
+    /// Expired idempotency keys of manual runs deleted.
     pub trigger_keys: u64,
-    /// Slots that belonged to nothing open: there should never be any.
+    /// Slots freed that belonged to no open occurrence. Such slots indicate a bug.
     pub slots: u64,
-    /// Sessions that had expired.
+    /// Expired sessions deleted.
     pub sessions: u64,
-    /// Minutes of the roll-up that were too old.
+    /// Expired minutes of the statistics deleted.
     pub stats: u64,
-    /// Counts of wrong passphrases that have rested long enough.
+    /// Expired counts of failed sign-ins deleted.
     pub sign_in_attempts: u64,
-    /// Invitations long used up or past.
+    /// Invites deleted, long after they were used or had expired.
     pub invites: u64,
 }
 
@@ -69,19 +69,19 @@ impl Maintenance {
         &self,
         daily: DailyTable,
         before: DateTime<Utc>,
-        kept: &mut MaintenanceReport,
+        report: &mut MaintenanceReport,
     ) -> anyhow::Result<()> {
         for day in self.store.partition_days_before(daily, before).await? {
             let partition = daily.partition(day);
             match self.store.drop_partition(daily, day).await? {
-                PartitionDropOutcome::Removed => kept.dropped.push(partition),
-                PartitionDropOutcome::Locked => kept.busy.push(partition),
+                PartitionDropOutcome::Removed => report.dropped.push(partition),
+                PartitionDropOutcome::Locked => report.busy.push(partition),
                 PartitionDropOutcome::HasOpenRuns => {
                     tracing::warn!(
                         partition,
-                        "a day is older than it is to be kept, but an occurrence of it is still open; cancel it to let the day go"
+                        "partition {partition} has expired, but an occurrence in it is still open; cancel it so that the partition can be dropped"
                     );
-                    kept.open.push(partition);
+                    report.open.push(partition);
                 }
             }
         }
@@ -99,32 +99,36 @@ impl BackgroundTask for Maintenance {
 
     async fn tick(&mut self) -> anyhow::Result<MaintenanceReport> {
         let now = self.clock.now();
-        // First what the next day cannot do without.
-        let mut kept =
+        // Partitions come first, because the next day cannot be written without them.
+        let mut report =
             MaintenanceReport { partitions: self.store.ensure_partitions(now).await?, ..MaintenanceReport::default() };
-        kept.slots = self.store.delete_stale_slots().await?;
-        if kept.slots > 0 {
-            tracing::error!(slots = kept.slots, "slots belonged to nothing that is open; they are free again");
+        report.slots = self.store.delete_stale_slots().await?;
+        if report.slots > 0 {
+            tracing::error!(
+                slots = report.slots,
+                "{} slots belonged to no open occurrence and were freed",
+                report.slots
+            );
             self.activate_slot_granter.notify_one();
         }
-        // By a clock that was just set, everything may be too old at once, and what is dropped does not come back.
+        // After a clock step, everything may look expired, and dropped data cannot be restored.
         if self.clock.is_settling() {
-            return Ok(kept);
+            return Ok(report);
         }
-        kept.sessions = self.store.delete_expired_sessions(now).await?;
-        kept.stats = self.store.delete_old_stats(now - STATS_RETENTION).await?;
-        kept.sign_in_attempts = self.store.delete_old_sign_in_attempts(now - FAILED_SIGN_IN_RETENTION).await?;
-        kept.invites = self.store.delete_old_invites(now - INVITE_RETENTION).await?;
-        kept.trigger_keys = self.store.delete_old_trigger_keys(now).await?;
-        kept.failures = self.store.delete_old_failures(now - self.retention.failed).await?;
-        kept.dead_letters = self.store.delete_old_dead_letters(now - self.retention.dead_letters).await?;
-        self.drop_days(DailyTable::Logs, now - self.retention.logs, &mut kept).await?;
-        self.drop_days(DailyTable::Occurrences, now - self.retention.occurrences, &mut kept).await?;
-        Ok(kept)
+        report.sessions = self.store.delete_expired_sessions(now).await?;
+        report.stats = self.store.delete_old_stats(now - STATS_RETENTION).await?;
+        report.sign_in_attempts = self.store.delete_old_sign_in_attempts(now - FAILED_SIGN_IN_RETENTION).await?;
+        report.invites = self.store.delete_old_invites(now - INVITE_RETENTION).await?;
+        report.trigger_keys = self.store.delete_old_trigger_keys(now).await?;
+        report.failures = self.store.delete_old_failures(now - self.retention.failed).await?;
+        report.dead_letters = self.store.delete_old_dead_letters(now - self.retention.dead_letters).await?;
+        self.drop_days(DailyTable::Logs, now - self.retention.logs, &mut report).await?;
+        self.drop_days(DailyTable::Occurrences, now - self.retention.occurrences, &mut report).await?;
+        Ok(report)
     }
 
     fn is_notable(report: &MaintenanceReport) -> bool {
-        // What stays open is told by a line of its own.
+        // Partitions that stay open are logged separately.
         MaintenanceReport { open: Vec::new(), ..report.clone() } != MaintenanceReport::default()
     }
 }

@@ -1,17 +1,18 @@
-//! What the server does by itself.
+//! The background tasks of the server.
 //!
-//! Every loop has the same anatomy, and it separates *waiting* from *working*. Working is a tick: an ordinary function
-//! that takes no input, looks at the world, moves it one step towards what it should be, and says in a struct what it
-//! did. A tick may be run at any moment, twice, or on two servers at once, and nothing breaks; so a test calls it
-//! directly, without time passing. Waiting is the driver's: a wake-up from somebody who knows that there is work, and a
-//! period as the safety net, jittered so that servers do not march in step. A wake-up is a hint; it says *look*, never
-//! *what to do*.
+//! Every task has the same structure, which separates *working* from *waiting*. Working is a tick: an ordinary function
+//! without input that reads the current state, moves it one step towards the wanted state, and returns a report of what
+//! it did. A tick is safe to run at any moment, twice in a row, or on two servers at once. A test therefore calls it
+//! directly and does not wait for time to pass. Waiting is done by the driver: it ticks when an activator fires, and
+//! otherwise once per period. The period is the safety net and carries jitter, so that servers do not tick in step. An
+//! activation is only a hint that there is work; it never carries the work itself.
 //!
-//! The dispatcher waits differently, for an instant that it works out itself, so it has its own loop; its tick is the
-//! same kind of thing.
+//! The dispatcher computes the instant of its next tick itself, so it has its own loop. Its tick follows the same
+//! rules.
 //!
-//! To add a task: a file with a struct that implements [`BackgroundTask`], its tick tested on a real database, a line in
-//! `lifecycle`, and nothing else: the driver logs it, watches over it and shows it in the health of the server.
+//! To add a task, write a file with a struct that implements [`BackgroundTask`], test its tick against a real database,
+//! and start it in `lifecycle`. The driver then logs it, restarts it after a panic and reports it in the server's
+//! health.
 
 pub mod activators;
 pub mod auto_disable;
@@ -33,24 +34,24 @@ pub mod task_status;
 
 use std::{fmt::Debug, time::Duration};
 
-/// One thing the server does again and again.
+/// A periodic task of the server.
 pub trait BackgroundTask: Send + 'static {
-    /// What it is called in logs and on the board.
+    /// The task's name in logs and in the health report.
     const NAME: &'static str;
-    /// What a tick says it did.
+    /// The report that a tick returns.
     type Report: Debug + Send;
 
-    /// How long the driver waits at most between ticks.
+    /// Returns the longest time between two ticks. The driver adds jitter.
     fn period(&self) -> Duration;
 
-    /// How soon the next tick is wanted, where that is known and sooner than a period. It is kept exactly.
+    /// Returns the time until the next tick, if it is known and shorter than a period. The driver adds no jitter to it.
     fn next_tick_in(&self) -> Option<Duration> {
         None
     }
 
-    /// Does it once.
+    /// Runs one tick.
     fn tick(&mut self) -> impl Future<Output = anyhow::Result<Self::Report>> + Send;
 
-    /// Whether a report is worth a line in the log.
+    /// Returns true if a report is logged at info level.
     fn is_notable(report: &Self::Report) -> bool;
 }

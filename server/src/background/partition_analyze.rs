@@ -1,11 +1,12 @@
-//! Has a day that has grown measured anew, for the sake of plans.
+//! Runs ANALYZE on a partition after it has grown, so that cached plans are replanned.
 //!
-//! A statement's plan is made once and kept. The one for tomorrow's partition is made today, and PostgreSQL takes a table
-//! that somebody's `ANALYZE` has found empty for one that is read at no cost. Kept past midnight, such a plan reads the
-//! whole of the new day for every row that it looks for, more with every row that is written, until the autovacuum comes
-//! by after a minute or later. What is measured invalidates the plans made before; so a day is looked at soon after it has
-//! begun, and every ten seconds later, and is measured whenever it has become several times as large. Yesterday is looked
-//! at too: what was made just before midnight is reported on after it.
+//! A prepared statement is planned once and its plan is cached. The plan for tomorrow's partition is made today, and
+//! PostgreSQL treats a table that ANALYZE found empty as one that costs nothing to scan. After midnight such a plan
+//! scans the whole partition for every row that it looks up. Each row written makes that slower, until autovacuum
+//! analyzes the table after a minute or more. ANALYZE invalidates the cached plans. The task therefore checks a
+//! partition soon after its day has begun and every ten seconds later, and analyzes it whenever it has grown
+//! severalfold. It also checks yesterday's partition, because occurrences created just before midnight are reported on
+//! after it.
 
 use std::time::Duration;
 
@@ -14,24 +15,24 @@ use chrono::{DateTime, Days, NaiveTime, Utc};
 use super::BackgroundTask;
 use crate::{clock::Clock, store::Store};
 
-/// How often a day is looked at that is no longer young.
+/// The time between two checks of a partition once its day is no longer young.
 const ANALYZE_CHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// How long after midnight it is looked at first.
+/// The delay of the first check after midnight.
 const MIN_ANALYZE_DELAY: Duration = Duration::from_secs(1);
 
-/// The task.
+/// The background task that analyzes growing partitions.
 #[derive(Debug)]
 pub struct AnalyzePartitions {
-    /// The truth.
+    /// The PostgreSQL store.
     pub store: Store,
-    /// What day it is.
+    /// The server's clock.
     pub clock: Clock,
 }
 
-/// What one tick did.
+/// The result of one tick.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartitionAnalyzeReport {
-    /// The partitions that were measured.
+    /// The partitions that were analyzed.
     pub analyzed: Vec<String>,
 }
 
@@ -44,7 +45,7 @@ impl BackgroundTask for AnalyzePartitions {
     }
 
     fn next_tick_in(&self) -> Option<Duration> {
-        Some(next_look(self.clock.now()))
+        Some(next_check(self.clock.now()))
     }
 
     async fn tick(&mut self) -> anyhow::Result<PartitionAnalyzeReport> {
@@ -58,12 +59,13 @@ impl BackgroundTask for AnalyzePartitions {
     }
 }
 
-/// Until the next look: when the day is twice as old, for by then it may be twice as large, or when the next one has begun.
-fn next_look(now: DateTime<Utc>) -> Duration {
+/// Returns the time until the next check: when the day is twice as old, since its partition may then be twice as large,
+/// or when the next day has begun.
+fn next_check(now: DateTime<Utc>) -> Duration {
     let midnight = now.date_naive().and_time(NaiveTime::MIN).and_utc();
-    let old = (now - midnight).to_std().unwrap_or_default();
+    let age = (now - midnight).to_std().unwrap_or_default();
     let next_day = (midnight + Days::new(1) - now).to_std().unwrap_or_default() + MIN_ANALYZE_DELAY;
-    old.max(MIN_ANALYZE_DELAY).min(next_day)
+    age.max(MIN_ANALYZE_DELAY).min(next_day)
 }
 
 #[cfg(test)]
@@ -71,18 +73,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_young_day_is_looked_at_whenever_it_is_twice_as_old() {
+    fn young_day_is_checked_each_time_its_age_doubles() {
         let mut now: DateTime<Utc> = "2026-03-01T23:59:58.500Z".parse().expect("an instant");
-        let mut looks = Vec::new();
-        while looks.len() < 6 {
-            now += next_look(now);
-            looks.push(now.format("%H:%M:%S%.3f").to_string());
+        let mut checks = Vec::new();
+        while checks.len() < 6 {
+            now += next_check(now);
+            checks.push(now.format("%H:%M:%S%.3f").to_string());
         }
         assert_eq!(
-            looks,
+            checks,
             ["00:00:01", "00:00:02", "00:00:04", "00:00:08", "00:00:16", "00:00:32"].map(|at| format!("{at}.000"))
         );
         let noon = "2026-03-01T12:00:00Z".parse().expect("an instant");
-        assert!(next_look(noon) > ANALYZE_CHECK_INTERVAL, "the period is shorter then");
+        assert!(next_check(noon) > ANALYZE_CHECK_INTERVAL, "the period is shorter at noon");
     }
 }

@@ -1,4 +1,4 @@
-//! Notices when a worker instance falls silent, so that open pages say so without being asked.
+//! Detects that a worker instance came or stopped sending heartbeats, so that open pages are updated.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -8,25 +8,25 @@ use milvaion_protocol::message::HEARTBEAT_INTERVAL_SECONDS;
 use super::BackgroundTask;
 use crate::{clock::Clock, domain::liveness, live::Hub, store::Store};
 
-/// The task.
+/// The background task that watches worker instances.
 #[derive(Debug)]
 pub struct WorkerPresence {
-    /// The truth.
+    /// The PostgreSQL store.
     pub store: Store,
-    /// The way to browsers.
+    /// The hub for live events.
     pub hub: Hub,
-    /// What time it is.
+    /// The server's clock.
     pub clock: Clock,
-    /// Who was there at the last tick.
+    /// The live workers with their job types, as of the last tick.
     pub last_alive: HashSet<(String, String)>,
 }
 
-/// What one tick saw.
+/// The result of one tick.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PresenceReport {
-    /// Job types with a live instance.
+    /// The number of job types with a live instance.
     pub alive: usize,
-    /// Whether that changed.
+    /// True if the live job types changed.
     pub changed: bool,
 }
 

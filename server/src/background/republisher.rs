@@ -1,12 +1,13 @@
-//! Occurrences that are committed but not known to be at the broker are sent again.
+//! Publishes occurrences again that are committed but not confirmed by the broker.
 //!
-//! A row exists before its message does, so a server that dies between the two, a broker that is away and a confirm that
-//! is lost all leave the same trace: `published_at IS NULL`. Sending again is harmless, because a worker claims an
-//! occurrence before it runs it; the copy is marked, so that the worker looks twice.
+//! A row exists before its message does. A server that crashes between the two, a broker that is down and a lost
+//! confirm all leave the same state: `published_at IS NULL`. Publishing again is safe, because a worker claims an
+//! occurrence before it runs it; the message is marked as republished, so that the worker checks the claim first.
 //!
-//! A row without the mark may also be one whose message is on its way right now, from here or from another server. Only
-//! its age tells these apart, except where this server knows better: what it tried to send and could not is sent again
-//! as soon as there is a way, however young it is. A connection that ends costs a moment then, not seconds.
+//! A row with `published_at IS NULL` may also belong to a message that this or another server is publishing right now.
+//! In general only the age of the row distinguishes the two. For messages that this server itself failed to publish,
+//! the age does not matter: they are published again as soon as the connection is back. A lost connection then costs a
+//! moment instead of seconds.
 
 use std::{
     collections::HashSet,
@@ -26,30 +27,30 @@ use crate::{
     store::Store,
 };
 
-/// How many are sent at once.
+/// The most messages published per query.
 const REPUBLISH_BATCH: i64 = 500;
 
-/// The task.
+/// The background task that republishes unconfirmed occurrences.
 #[derive(Debug)]
 pub struct Republisher {
-    /// The truth.
+    /// The PostgreSQL store.
     pub store: Store,
-    /// The way to workers.
+    /// The publisher of job messages.
     pub publisher: Publisher,
-    /// What time it is.
+    /// The server's clock.
     pub clock: Clock,
-    /// How often, and from which age on.
+    /// The time between two ticks, and the minimum age of a row that is republished.
     pub period: Duration,
-    /// What is known not to be on its way, and was not tried again yet.
+    /// Occurrences that this server failed to publish and has not tried again yet.
     pub known_unsent: HashSet<OccurrenceId>,
 }
 
-/// What one tick did.
+/// The result of one tick.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RepublishReport {
-    /// Found without a confirm.
+    /// Occurrences found unconfirmed.
     pub found: usize,
-    /// Confirmed now.
+    /// Occurrences confirmed by this tick.
     pub sent: usize,
 }
 
@@ -63,24 +64,24 @@ impl BackgroundTask for Republisher {
 
     async fn tick(&mut self) -> anyhow::Result<RepublishReport> {
         let mut total = RepublishReport::default();
-        // Younger ones are most likely on their way right now, except those of which is known that they are not.
+        // Younger rows are most likely being published right now, except those that failed here.
         let age = chrono::Duration::from_std(self.period).unwrap_or_default();
         while self.publisher.is_up() {
             let now = self.clock.now();
-            let room = MAX_UNSENT.saturating_sub(self.known_unsent.len());
-            self.known_unsent.extend(self.publisher.take_unsent().into_iter().take(room));
+            let capacity = MAX_UNSENT.saturating_sub(self.known_unsent.len());
+            self.known_unsent.extend(self.publisher.take_unsent().into_iter().take(capacity));
             let left: Vec<OccurrenceId> = self.known_unsent.iter().copied().collect();
             let mut found = self.store.unsent_occurrences(now - age, &left, REPUBLISH_BATCH).await?;
             let is_all = i64::try_from(found.len()).is_ok_and(|found| found < REPUBLISH_BATCH);
-            // Nobody waits for the others: they are sent, or over. Except in a pause, after which some are sent.
+            // The rest needs no message: it was published or has ended. During a cluster pause it may still need one.
             if is_all && !self.known_unsent.is_empty() && !self.store.is_cluster_paused().await? {
                 self.known_unsent.clear();
             }
             for queued in &found {
                 self.known_unsent.remove(&queued.id);
             }
-            if faults::sabotaged("skip_republish_lookback") {
-                only_newer(&mut found);
+            if faults::is_sabotaged("skip_republish_lookback") {
+                retain_newer(&mut found);
             }
             if found.is_empty() {
                 break;
@@ -109,8 +110,8 @@ impl BackgroundTask for Republisher {
     }
 }
 
-/// Sabotage: leaves out what is not beyond the last id that was seen.
-fn only_newer(found: &mut Vec<QueuedOccurrence>) {
+/// Removes occurrences that are not newer than the newest one seen before. A test injects this fault.
+fn retain_newer(found: &mut Vec<QueuedOccurrence>) {
     static LAST: Mutex<Option<OccurrenceId>> = Mutex::new(None);
     if let Ok(mut last) = LAST.lock() {
         let seen = *last;
@@ -119,7 +120,7 @@ fn only_newer(found: &mut Vec<QueuedOccurrence>) {
     }
 }
 
-/// Wakes the republisher whenever the broker comes back.
+/// Activates the republisher whenever the broker connection is back.
 pub async fn activate_when_up(publisher: Publisher, wake: Arc<Notify>) {
     loop {
         publisher.wait_until_up().await;

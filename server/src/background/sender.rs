@@ -1,11 +1,11 @@
-//! Batches of messages on their way: published without holding up whoever made the rows, marked when confirmed.
+//! Publishes batches of job messages without blocking the caller, and marks the messages that the broker confirms.
 //!
-//! Up to `MAX_BATCHES_IN_FLIGHT` batches wait for their confirms at the same time. What is not confirmed stays unpublished in
-//! PostgreSQL and belongs to the republisher.
+//! Up to `MAX_BATCHES_IN_FLIGHT` batches wait for confirms at the same time. An unconfirmed message stays unpublished
+//! in PostgreSQL, and the republisher publishes it again.
 //!
-//! Marking is lazy. A short run has reported its end before half a second is over, and that report marks the row in
-//! passing; what is then still to be marked is one statement for many rows instead of a third version of every row. A
-//! server that dies in between has its messages sent once more, which the worker's claim makes harmless.
+//! Marking is delayed. A short run reports its end within half a second, and that report also marks the row. One
+//! statement then marks the rest of many rows, instead of writing a third version of every row. If the server crashes
+//! in between, its messages are published once more, which the worker's claim makes harmless.
 
 use std::{
     collections::HashSet,
@@ -26,17 +26,17 @@ use crate::{
     store::{Store, dead_letters::DeadLetteredRun},
 };
 
-/// How many batches may wait for confirms.
+/// The most batches that wait for confirms at the same time.
 const MAX_BATCHES_IN_FLIGHT: usize = 16;
-/// How long a confirmed message waits to be marked.
+/// The longest time until a confirmed message is marked.
 const MARK_DELAY: Duration = Duration::from_millis(500);
-/// How long a batch waits for its turn. A broker that is well confirms sooner; behind one that is not, due jobs would wait
-/// for a message that cannot go anywhere.
+/// The timeout for a permit. A healthy broker confirms sooner. Behind an unhealthy one, a longer wait would
+/// delay due jobs for a message that cannot be published anyway.
 const PERMIT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How many rows one statement marks.
+/// The most rows that one statement marks.
 const MARK_BATCH: usize = 2_000;
 
-/// The way to workers. Cloning gives the same one.
+/// The sender of job messages. Clones share its state.
 #[derive(Clone, Debug)]
 pub struct MessageSender {
     store: Store,
@@ -49,7 +49,7 @@ pub struct MessageSender {
 }
 
 impl MessageSender {
-    /// A sender; `activate_republisher` is woken when a message did not get through.
+    /// Creates a sender. `activate_republisher` is notified when a message could not be published.
     #[must_use]
     pub fn new(store: Store, publisher: Publisher, clock: Clock, activate_republisher: Arc<Notify>) -> Self {
         Self {
@@ -63,22 +63,23 @@ impl MessageSender {
         }
     }
 
-    /// Waits until there is a way to the broker.
+    /// Waits until the broker connection is open.
     pub async fn wait_until_ready(&self) {
         self.publisher.wait_until_up().await;
     }
 
-    /// Publishes a batch without waiting for it; waits a little while too many are on their way. What cannot be sent now
-    /// is left to the republisher, which is woken when the broker is back: whoever sends has more to do than wait for it.
+    /// Publishes a batch in the background. Waits for a permit while too many batches are in flight, at most one
+    /// second. A batch that cannot be published now is left to the republisher, which is activated when the broker is
+    /// back, so that the caller does not wait for the broker.
     pub async fn send(&self, messages: Vec<OutgoingMessage>) {
         if messages.is_empty() {
             return;
         }
         if !self.publisher.is_up() {
             self.publisher.note_unsent(messages.iter().map(|out| out.message.occurrence_id));
-            // The way may have opened since it was asked for.
+            // The connection may have been opened since the check.
             self.activate_republisher.notify_one();
-            return self.give_up(&messages, &[]).await;
+            return self.fail_unconfirmed(&messages, &[]).await;
         }
         let Ok(Ok(permit)) = tokio::time::timeout(PERMIT_TIMEOUT, self.permits.clone().acquire_owned()).await else {
             self.publisher.note_unsent(messages.iter().map(|out| out.message.occurrence_id));
@@ -92,7 +93,7 @@ impl MessageSender {
         });
     }
 
-    /// Publishes a batch when `moment` has come; returns at once.
+    /// Publishes a batch in the background after `moment` has completed.
     pub fn send_after(&self, moment: impl Future<Output = ()> + Send + 'static, messages: Vec<OutgoingMessage>) {
         let this = self.clone();
         self.in_flight.spawn(async move {
@@ -101,11 +102,11 @@ impl MessageSender {
         });
     }
 
-    /// Publishes a batch and notes what was confirmed.
+    /// Publishes a batch and records the confirmed messages for marking.
     pub(super) async fn publish_batch(&self, messages: &[OutgoingMessage]) {
         let sent = self.publisher.publish(messages).await;
         if sent.len() < messages.len() {
-            self.give_up(messages, &sent).await;
+            self.fail_unconfirmed(messages, &sent).await;
             self.activate_republisher.notify_one();
         }
         if let Ok(mut confirmed) = self.confirmed.lock() {
@@ -113,13 +114,14 @@ impl MessageSender {
         }
     }
 
-    /// Sabotage: gives up what is not `sent`, instead of leaving it to the republisher.
-    async fn give_up(&self, messages: &[OutgoingMessage], sent: &[ConfirmedMessage]) {
-        if !faults::sabotaged("fail_unpublished") {
+    /// Fails the messages that are not in `sent`, instead of leaving them to the republisher. A test injects this
+    /// fault.
+    async fn fail_unconfirmed(&self, messages: &[OutgoingMessage], sent: &[ConfirmedMessage]) {
+        if !faults::is_sabotaged("fail_unpublished") {
             return;
         }
         let sent: HashSet<OccurrenceId> = sent.iter().map(|(id, _)| *id).collect();
-        let left: Vec<DeadLetteredRun> = messages
+        let unconfirmed: Vec<DeadLetteredRun> = messages
             .iter()
             .filter(|out| !sent.contains(&out.message.occurrence_id))
             .map(|out| DeadLetteredRun {
@@ -131,44 +133,44 @@ impl MessageSender {
                 by_worker: false,
             })
             .collect();
-        for given_up in left {
-            if let Err(error) = self.store.fail_dead_lettered(&given_up, self.clock.now()).await {
-                tracing::warn!(error = %error, "a sabotage could not be done");
+        for run in unconfirmed {
+            if let Err(error) = self.store.fail_dead_lettered(&run, self.clock.now()).await {
+                tracing::warn!(error = %error, "the injected fault fail_unpublished could not fail occurrence {}", run.id);
             }
         }
     }
 
-    /// Waits for what is on its way and marks it. For an orderly stop, after whoever sends has stopped.
+    /// Waits for the batches in flight and marks them. Called in an orderly stop, after all senders have stopped.
     pub async fn drain(&self) {
         self.in_flight.close();
         self.in_flight.wait().await;
         if let Err(error) = self.mark().await {
-            tracing::warn!(error = %error, "published occurrences could not be marked; they will be sent once more and dropped by the worker");
+            tracing::warn!(error = %error, "published occurrences could not be marked; they are published again, and the worker drops the duplicates");
         }
     }
 
-    /// Marks what was confirmed so far. Returns how many rows that changed.
+    /// Marks the messages confirmed so far. Returns the number of rows changed.
     async fn mark(&self) -> crate::store::Result<u64> {
         let confirmed = self.confirmed.lock().map(|mut ids| std::mem::take(&mut *ids)).unwrap_or_default();
         let mut marked = 0;
-        for some in confirmed.chunks(MARK_BATCH) {
-            marked += self.store.mark_published(some, self.clock.now()).await?;
+        for chunk in confirmed.chunks(MARK_BATCH) {
+            marked += self.store.mark_published(chunk, self.clock.now()).await?;
         }
         Ok(marked)
     }
 }
 
-/// The task that marks.
+/// The background task that marks published occurrences.
 #[derive(Debug)]
 pub struct PublishMarker {
-    /// Whose messages.
+    /// The sender that records confirmed messages.
     pub sender: MessageSender,
 }
 
-/// What one tick did.
+/// The result of one tick.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PublishMarkReport {
-    /// Rows that no report had marked in passing.
+    /// Rows marked that no report had marked before.
     pub rows: u64,
 }
 

@@ -1,14 +1,16 @@
-//! Lets go what waits for a slot.
+//! Grants slots to occurrences that wait for a concurrency limit.
 //!
-//! Jobs that take turns, jobs with a limit and jobs that share a key make their occurrences *held*. Whenever one is made
-//! or one ends, this looks at all that wait and gives out what is free: most urgent first, then oldest. Jobs that
-//! *replace* have their earlier occurrences cancelled here, and start when those have ended: never two at once.
+//! Occurrences of jobs that do not overlap, that have a limit or that share a concurrency key are created waiting for a
+//! slot. Whenever one is created or ends, the slot granter grants the free slots: highest priority first, then oldest
+//! first. For jobs with the overlap rule *replace*, it cancels the earlier occurrences and starts the new one when they
+//! have ended, so that never two run at once.
 //!
-//! It also lets go what waits for its time: retries, and what a worker handed back for a while. It sleeps until the
-//! earliest of them. Those that were lost with their worker too often take turns besides (`domain::quarantine`).
+//! It also publishes occurrences whose delay has passed: retries, and attempts that a worker handed back for a while.
+//! It sleeps until the earliest of them. Runs that were lost with their worker too often are in addition started one
+//! after another (`domain::quarantine`).
 //!
-//! It runs on every server, leader or not, for it is woken where something ended; the lock around the statement that
-//! gives out slots makes that safe.
+//! The task runs on every server, leader or not, because it is activated where a run ended. A lock around the statement
+//! that grants slots makes that safe.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,38 +30,38 @@ use crate::{
     store::{Store, jobs::AuditStamp},
 };
 
-/// How many are let go at once.
+/// The most occurrences that one statement releases.
 const GRANT_BATCH: i64 = 500;
 
-/// The task.
+/// The background task that grants slots and releases delayed occurrences.
 #[derive(Debug)]
 pub struct SlotGranter {
-    /// The truth.
+    /// The PostgreSQL store.
     pub store: Store,
-    /// The fast clock.
+    /// The Redis cache with the due index.
     pub cache: Cache,
-    /// The way to workers.
+    /// The sender of job messages.
     pub sender: MessageSender,
-    /// Cancels what is replaced.
+    /// The commands that cancel replaced occurrences.
     pub jobs: JobCommands,
-    /// What time it is.
+    /// The server's clock.
     pub clock: Clock,
-    /// Wakes the dispatcher.
+    /// The activator of the dispatcher.
     pub activate_dispatcher: Arc<Notify>,
-    /// When something that waits for its time is to go, as far as the last tick saw.
+    /// The instant at which the next delayed occurrence is due, as of the last tick.
     pub next: Option<DateTime<Utc>>,
 }
 
-/// What one tick did.
+/// The result of one tick.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotGrantReport {
-    /// Given a slot and let go.
+    /// Occurrences that were granted a slot.
     pub granted: usize,
-    /// Attempts whose time has come.
+    /// Delayed attempts that became due.
     pub retried: usize,
-    /// Cancelled, or asked to end, because a younger one takes their place.
+    /// Occurrences that were cancelled, or requested to cancel, because a newer one replaces them.
     pub replaced: usize,
-    /// Jobs whose pause after a run begins.
+    /// Jobs whose pause after a run has begun.
     pub paused: usize,
 }
 
@@ -77,7 +79,7 @@ impl BackgroundTask for SlotGranter {
 
     async fn tick(&mut self) -> anyhow::Result<SlotGrantReport> {
         let mut report = SlotGrantReport::default();
-        // Known again when this tick has gone well; after one that has not, the period is soon enough.
+        // Set again at the end of a tick that succeeds. After a failed tick, the period is soon enough.
         self.next = None;
         let replaced: Vec<_> =
             self.store.occurrences_to_replace(GRANT_BATCH).await?.into_iter().map(|(old, _)| old).collect();
@@ -94,15 +96,15 @@ impl BackgroundTask for SlotGranter {
             report.granted += queued.len();
             self.send(queued).await;
         }
-        let waits = self.store.next_delayed_times().await?;
+        let delays = self.store.next_delayed_times().await?;
         let is_due = |at: Option<DateTime<Utc>>| at.is_some_and(|at| at <= self.clock.now());
-        if is_due(waits.in_lane) {
+        if is_due(delays.in_lane) {
             let queued = self.store.release_quarantined(self.clock.now()).await?;
             report.retried += queued.len();
             self.send(queued).await;
         }
-        // Who was acquitted is in no lane any more.
-        let waits = if is_due(waits.plain) || is_due(waits.in_lane) {
+        // A run released from quarantine is an ordinary delayed run from here on.
+        let delays = if is_due(delays.plain) || is_due(delays.in_lane) {
             loop {
                 let queued = self.store.release_delayed(self.clock.now(), GRANT_BATCH).await?;
                 if queued.is_empty() {
@@ -113,17 +115,18 @@ impl BackgroundTask for SlotGranter {
             }
             self.store.next_delayed_times().await?
         } else {
-            waits
+            delays
         };
-        // Nobody tells when a turn is over; while somebody waits for one, it is looked for.
-        let in_lane = waits.in_lane.map(|at| at.max(self.clock.now() + quarantine::QUARANTINE_POLL_INTERVAL));
-        self.next = waits.plain.into_iter().chain(in_lane).min();
+        // No event marks the end of a quarantined run's observation, so the quarantine is polled while a run waits in
+        // it.
+        let quarantined = delays.in_lane.map(|at| at.max(self.clock.now() + quarantine::QUARANTINE_POLL_INTERVAL));
+        self.next = delays.plain.into_iter().chain(quarantined).min();
         let paused: Vec<_> = self.store.schedule_after_end(self.clock.now()).await?;
         report.paused = paused.len();
         if !paused.is_empty() {
             let paused: Vec<_> = paused.into_iter().map(|(id, at)| (id, Some(at))).collect();
             self.activate_dispatcher.notify_one();
-            // The dispatcher may be another server's. What Redis does not hear is found again by the rebuild.
+            // Another server may be the leader. Entries that do not reach Redis are found by the next rebuild.
             self.cache.note_due(&paused).await?;
             self.cache.announce_schedule_change().await?;
         }

@@ -1,4 +1,4 @@
-//! When each loop last did its work: what health is judged by.
+//! The last tick of each background task, from which the health of the server is derived.
 
 use std::{
     collections::BTreeMap,
@@ -16,27 +16,27 @@ struct TaskRecord {
     is_standby: bool,
 }
 
-/// The state of every loop. Cloning gives the same one.
+/// The state of every background task. Clones share the state.
 #[derive(Clone, Debug, Default)]
 pub struct TaskStatuses {
     entries: Arc<Mutex<BTreeMap<&'static str, TaskRecord>>>,
 }
 
-/// How one loop is.
+/// The health of one background task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskHealth {
-    /// It works.
+    /// The last tick succeeded.
     Healthy,
-    /// Its last tick failed.
+    /// The last tick failed, with this error.
     Failing(String),
-    /// Another server does its work; this one is ready to.
+    /// Another server does the task's work, and this one is ready to take over.
     Standby,
-    /// It has not ticked for three periods, or never.
+    /// The task has not ticked for three periods, or never.
     Stalled,
 }
 
 impl TaskStatuses {
-    /// A loop has ticked and means to do so again within `period`.
+    /// Records a tick of a task whose next tick follows within `period`.
     pub fn record_tick(&self, name: &'static str, period: Duration, failure: Option<String>) {
         if let Ok(mut entries) = self.entries.lock() {
             let at = Instant::now();
@@ -44,7 +44,7 @@ impl TaskStatuses {
         }
     }
 
-    /// A loop waits because another server does its work, and will say so again within `period`.
+    /// Records that a task is on standby, which it records again within `period`.
     pub fn record_standby(&self, name: &'static str, period: Duration) {
         if let Ok(mut entries) = self.entries.lock() {
             let at = Instant::now();
@@ -52,7 +52,7 @@ impl TaskStatuses {
         }
     }
 
-    /// How a loop is.
+    /// Returns the health of a task.
     #[must_use]
     pub fn health(&self, name: &str) -> TaskHealth {
         let Ok(entries) = self.entries.lock() else { return TaskHealth::Stalled };
@@ -65,7 +65,7 @@ impl TaskStatuses {
         }
     }
 
-    /// How long ago a loop ticked.
+    /// Returns the time since the last tick of a task.
     #[must_use]
     pub fn since_last_tick(&self, name: &str) -> Option<Duration> {
         self.entries.lock().ok()?.get(name).map(|entry| entry.at.elapsed())
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_loop_that_misses_three_periods_is_silent() {
+    async fn task_that_misses_three_periods_is_stalled() {
         let task_statuses = TaskStatuses::default();
         assert_eq!(task_statuses.health("x"), TaskHealth::Stalled);
         task_statuses.record_tick("x", Duration::from_secs(1), None);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_stands_by_is_not_silent_but_must_say_so() {
+    async fn standby_task_that_stops_reporting_is_stalled() {
         let task_statuses = TaskStatuses::default();
         task_statuses.record_standby("x", Duration::from_secs(1));
         assert_eq!(task_statuses.health("x"), TaskHealth::Standby);

@@ -1,10 +1,10 @@
-//! Consuming what workers say, in batches.
+//! Consumes the messages of workers in batches.
 //!
-//! A batch is handed to a [`BatchHandler`], which commits it; only then is it acknowledged, all at once. If the handler fails
-//! because a service is away, nothing is acknowledged and the batch is tried again: the broker keeps it for us. Not for
-//! long, though, for perhaps it is only from here that the service cannot be reached: what is in our hand no other server
-//! can hear, and it would take workers for silent that have spoken. A body that cannot be read is logged and acknowledged,
-//! for it would never become readable.
+//! A batch is passed to a [`BatchHandler`], which commits it. Only then is the whole batch acknowledged, at once. If
+//! the handler fails because a service is down, nothing is acknowledged and the batch is retried: the broker keeps it.
+//! The retry is limited in time, because the service may be unreachable from this server only. Other servers do not
+//! receive the messages held here, and would count workers as lost that have reported. A body that cannot be read is
+//! logged and acknowledged, because it would never become readable.
 
 use std::time::Duration;
 
@@ -25,34 +25,36 @@ use crate::{
     faults,
 };
 
-/// The most messages in one batch. A worker's has some 400 reports at most, so that a full batch is stored in two or three
-/// seconds, and all that may be in our hand in less than it takes to count as silent.
+/// The most messages in one batch. A worker's message has at most some 400 reports, so that a full batch is stored in
+/// two or three seconds. The whole prefetch is then processed within the heartbeat timeout.
 const MAX_BATCH_MESSAGES: usize = 250;
 
-/// For how long a batch that cannot be stored is kept from other servers. With the ten seconds that a refused attempt takes
-/// at most, shorter than [`MIN_HEARTBEAT_TIMEOUT`](crate::domain::lost_run::MIN_HEARTBEAT_TIMEOUT). An attempt that is not answered at all
-/// is not cut short: a large batch on a slow disk would begin again for ever.
+/// The longest time a batch that cannot be stored is kept from other servers. Together with the ten seconds that a
+/// failing attempt takes at most, it is shorter than
+/// [`MIN_HEARTBEAT_TIMEOUT`](crate::domain::lost_run::MIN_HEARTBEAT_TIMEOUT). An attempt without an answer is not cut
+/// short, because a large batch on a slow disk would otherwise be restarted forever.
 const MAX_BATCH_HOLD: Duration = Duration::from_secs(4);
 
-/// How often it is said that a batch still cannot be stored.
+/// The time between two log lines about a batch that still cannot be stored.
 const RETRY_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Does something with what a queue holds.
+/// The handler of the messages of one queue.
 pub trait BatchHandler: Send + Sync + 'static {
-    /// What it is called in logs.
+    /// The handler's name in logs.
     const NAME: &'static str;
 
-    /// Handles bodies in order. `Err` means that not all was done and all must come again; what was done already changes
-    /// nothing then.
+    /// Handles bodies in order. After an error the same bodies are handled again; what was stored before must then
+    /// change nothing.
     fn handle(&self, bodies: Vec<Vec<u8>>) -> impl Future<Output = anyhow::Result<()>> + Send;
 
-    /// Whether the same bodies once more could fare better. If not, the one that is to blame is looked for and let go.
+    /// Returns true if a retry with the same bodies may succeed. Otherwise the consumer finds the offending body and
+    /// drops it.
     fn is_retryable(_error: &anyhow::Error) -> bool {
         true
     }
 
-    /// Handles whole deliveries in order, for those who must know what is written on the envelope; by itself it hands
-    /// over the bodies alone. `Err` means the same.
+    /// Handles whole deliveries in order, for handlers that need their properties. The default implementation calls
+    /// [`handle`](Self::handle) with the bodies. The same rule applies after an error.
     fn handle_deliveries(
         &self,
         _channel: &Channel,
@@ -62,7 +64,7 @@ pub trait BatchHandler: Send + Sync + 'static {
     }
 }
 
-/// Consumes `queue` for ever, until `stop`.
+/// Consumes `queue` until `stop`.
 pub async fn consume<H: BatchHandler>(broker: Broker, queue: String, handler: H, stop: CancellationToken) {
     let mut backoff = ReconnectBackoff::default();
     broker.note_consuming(&queue, false);
@@ -75,10 +77,12 @@ pub async fn consume<H: BatchHandler>(broker: Broker, queue: String, handler: H,
             Ok((channel, consumer)) => {
                 broker.note_consuming(&queue, true);
                 backoff = ReconnectBackoff::default();
-                deliver(&channel, consumer, &handler, &stop).await;
+                process_deliveries(&channel, consumer, &handler, &stop).await;
                 broker.note_consuming(&queue, false);
             }
-            Err(error) => tracing::warn!(queue.name = queue, error = %error, "cannot consume"),
+            Err(error) => {
+                tracing::warn!(queue.name = queue, error = %error, "queue {queue} cannot be consumed and is retried")
+            }
         }
         let _ = tokio::time::timeout(Duration::from_secs(2), connection.close(200, "closing".into())).await;
         if !stop.is_cancelled() {
@@ -101,7 +105,12 @@ async fn open(
     Ok((channel, consumer))
 }
 
-async fn deliver<H: BatchHandler>(channel: &Channel, mut consumer: Consumer, handler: &H, stop: &CancellationToken) {
+async fn process_deliveries<H: BatchHandler>(
+    channel: &Channel,
+    mut consumer: Consumer,
+    handler: &H,
+    stop: &CancellationToken,
+) {
     loop {
         let first = tokio::select! {
             next = consumer.next() => match next {
@@ -114,8 +123,8 @@ async fn deliver<H: BatchHandler>(channel: &Channel, mut consumer: Consumer, han
             },
             () = stop.cancelled() => return,
         };
-        // Whatever has already arrived belongs to this batch; nothing is waited for, so a lone message is not delayed and
-        // a flood is taken in large bites.
+        // A batch consists of the messages that have already arrived. It does not wait for more, so a single message is
+        // not delayed, and a backlog is processed in large batches.
         let mut batch = vec![first];
         while batch.len() < MAX_BATCH_MESSAGES {
             match futures::FutureExt::now_or_never(consumer.next()) {
@@ -123,30 +132,30 @@ async fn deliver<H: BatchHandler>(channel: &Channel, mut consumer: Consumer, han
                 _ => break,
             }
         }
-        if !settle(channel, batch, handler, stop).await {
+        if !process_batch(channel, batch, handler, stop).await {
             return;
         }
     }
 }
 
-/// Handles a batch until it is done, then acknowledges it. False when the channel is of no more use.
-async fn settle<H: BatchHandler>(
+/// Handles a batch until it is stored, then acknowledges it. Returns false if the channel cannot be used any more.
+async fn process_batch<H: BatchHandler>(
     channel: &Channel,
     batch: Vec<Delivery>,
     handler: &H,
     stop: &CancellationToken,
 ) -> bool {
     let Some(last) = batch.last().map(|delivery| delivery.delivery_tag) else { return true };
-    if faults::sabotaged("ack_before_commit") {
+    if faults::is_sabotaged("ack_before_commit") {
         let _ = channel.basic_ack(last, BasicAckOptions { multiple: true }).await;
-        // Nobody has it any more, so it is not tried again either.
+        // The broker has dropped the messages, so they are not retried either.
         return handler.handle_deliveries(channel, &batch).await.is_ok() || channel.status().connected();
     }
     let since = Instant::now();
     let done = match store(channel, &batch, handler, stop, since).await {
-        BatchOutcome::Refused(_) if batch.len() > 1 => one_by_one(channel, &batch, handler, stop, since).await,
+        BatchOutcome::Refused(_) if batch.len() > 1 => process_each(channel, &batch, handler, stop, since).await,
         BatchOutcome::Refused(error) => {
-            let_go::<H>(&batch[0], &error);
+            log_dropped::<H>(&batch[0], &error);
             true
         }
         BatchOutcome::Done => true,
@@ -158,14 +167,14 @@ async fn settle<H: BatchHandler>(
     match channel.basic_ack(last, BasicAckOptions { multiple: true }).await {
         Ok(_) => true,
         Err(error) => {
-            tracing::warn!(consumer = H::NAME, error = %error, "a batch is stored but could not be acknowledged; its copy will change nothing");
+            tracing::warn!(consumer = H::NAME, error = %error, "a batch is stored but could not be acknowledged; its redelivery changes nothing");
             false
         }
     }
 }
 
-/// Handles each delivery by itself, and lets go of those that can never be stored. False when one was not stored.
-async fn one_by_one<H: BatchHandler>(
+/// Handles each delivery individually, and drops those that can never be stored. Returns false if one was not stored.
+async fn process_each<H: BatchHandler>(
     channel: &Channel,
     batch: &[Delivery],
     handler: &H,
@@ -175,33 +184,35 @@ async fn one_by_one<H: BatchHandler>(
     for delivery in batch {
         match store(channel, std::slice::from_ref(delivery), handler, stop, since).await {
             BatchOutcome::Done => {}
-            BatchOutcome::Refused(error) => let_go::<H>(delivery, &error),
+            BatchOutcome::Refused(error) => log_dropped::<H>(delivery, &error),
             BatchOutcome::Interrupted => return false,
         }
     }
     true
 }
 
-fn let_go<H: BatchHandler>(delivery: &Delivery, error: &anyhow::Error) {
+fn log_dropped<H: BatchHandler>(delivery: &Delivery, error: &anyhow::Error) {
     tracing::error!(
         consumer = H::NAME,
         error = %chain(error.as_ref()),
         body.bytes = delivery.data.len(),
         body.start = body_excerpt(&delivery.data),
-        "a worker sent something that can never be stored; it is let go"
+        "a worker's message can never be stored and is dropped"
     );
 }
 
-/// What became of deliveries.
+/// The outcome of storing deliveries.
 enum BatchOutcome {
+    /// They are stored.
     Done,
-    /// It never will be.
+    /// They can never be stored.
     Refused(anyhow::Error),
-    /// Not here, not now.
+    /// They could not be stored by this server in time.
     Interrupted,
 }
 
-/// Handles deliveries, again and again while that may help and the batch, in our hand `since` then, may be kept.
+/// Retries the batch until it succeeds, fails permanently, or has been held for longer than [`MAX_BATCH_HOLD`] since
+/// `since`.
 async fn store<H: BatchHandler>(
     channel: &Channel,
     batch: &[Delivery],
@@ -210,7 +221,7 @@ async fn store<H: BatchHandler>(
     since: Instant,
 ) -> BatchOutcome {
     let mut backoff = ReconnectBackoff::default();
-    let mut said: Option<Instant> = None;
+    let mut logged_at: Option<Instant> = None;
     loop {
         let error = match handler.handle_deliveries(channel, batch).await {
             Ok(()) => return BatchOutcome::Done,
@@ -218,21 +229,21 @@ async fn store<H: BatchHandler>(
             Err(error) => error,
         };
         let pause = backoff.pause();
-        if said.is_none_or(|said| said.elapsed() >= RETRY_LOG_INTERVAL) {
-            said = Some(Instant::now());
+        if logged_at.is_none_or(|at| at.elapsed() >= RETRY_LOG_INTERVAL) {
+            logged_at = Some(Instant::now());
             tracing::warn!(
                 consumer = H::NAME,
                 batch.size = batch.len(),
                 error = %chain(error.as_ref()),
                 retry_ms = pause.as_millis() as u64,
-                "a batch could not be stored; the broker keeps it until it can"
+                "a batch could not be stored and is retried; the broker keeps it"
             );
         }
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             () = stop.cancelled() => return BatchOutcome::Interrupted,
         }
-        // Closing gives it back.
+        // Closing the channel returns the batch to the broker.
         if since.elapsed() >= MAX_BATCH_HOLD || !channel.status().connected() {
             return BatchOutcome::Interrupted;
         }

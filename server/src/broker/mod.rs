@@ -1,10 +1,12 @@
-//! RabbitMQ: carries the work.
+//! RabbitMQ: carries the job messages and the reports of workers.
 //!
-//! Two connections, because a broker short of memory or disk blocks whole connections that publish, and consuming must
-//! go on then. Each is opened again for ever, with a jittered backoff; whoever needs a channel waits for it or is told at
-//! once that there is none. A broker that is away never fails an occurrence: it waits in PostgreSQL, unpublished.
+//! The server uses two connections, because a broker short of memory or disk blocks whole connections that publish, and
+//! consuming must continue then. Each connection is reopened forever with a jittered backoff. A caller that needs a
+//! channel either waits for one or learns at once that there is none. A broker that is down never fails an occurrence,
+//! which stays unpublished in PostgreSQL until the broker is back.
 
 pub mod consumer;
+mod error;
 pub mod publisher;
 pub mod queue_probe;
 pub mod raw_message;
@@ -21,37 +23,39 @@ use lapin::{Connection, ConnectionProperties, uri::AMQPUri};
 use milvaion_protocol::topology::Topology;
 use tokio::time::Instant;
 
-use crate::{backoff::ReconnectBackoff, config::broker::BrokerConfig};
+pub use error::BrokerError;
 
-/// How often the two ends assure each other that they are there, in seconds; the broker notices a dead line after two to
-/// three times that. A server that is frozen holds reports in its hand meanwhile, which another one misses: it must get
-/// them before it takes anybody for dead, which is after [`MIN_HEARTBEAT_TIMEOUT`](crate::domain::lost_run::MIN_HEARTBEAT_TIMEOUT).
+use crate::{backoff::ReconnectBackoff, config::broker::BrokerConfig, error::chain};
+
+/// The AMQP heartbeat in seconds; the broker detects a dead connection after two to three times that. A server that is
+/// frozen meanwhile holds reports that another server misses. That server must receive them before it counts runs as
+/// lost, which happens after [`MIN_HEARTBEAT_TIMEOUT`](crate::domain::lost_run::MIN_HEARTBEAT_TIMEOUT).
 const AMQP_HEARTBEAT: u16 = 3;
-/// How long opening a connection may take.
+/// The timeout for opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often the log says that the broker is away.
+/// The time between two log lines about an outage.
 const OUTAGE_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Where the broker is and what things are called there.
+/// The address of the broker, and the names of its queues and exchanges.
 #[derive(Clone, Debug)]
 pub struct Broker {
     uri: AMQPUri,
     topology: Topology,
     prefetch: u16,
-    /// Which queues are consumed from here, and whether that works at the moment.
+    /// The queues that this server consumes, each with true if it currently delivers.
     consuming: Arc<Mutex<BTreeMap<String, bool>>>,
-    /// When it was last said in the log that the broker is away.
+    /// The instant of the last log line about an outage.
     last_outage_log: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Broker {
-    /// Reads the address.
+    /// Parses the address of the broker.
     ///
     /// # Errors
     ///
-    /// When it is none, in a sentence.
-    pub fn new(config: &BrokerConfig) -> Result<Self, String> {
-        let mut uri: AMQPUri = config.url.parse().map_err(|error| format!("AMQP_URL cannot be read: {error}"))?;
+    /// Returns [`BrokerError::Address`] if the URL is not an AMQP address.
+    pub fn new(config: &BrokerConfig) -> Result<Self, BrokerError> {
+        let mut uri: AMQPUri = config.url.parse().map_err(|reason| BrokerError::Address { reason })?;
         uri.query.heartbeat.get_or_insert(AMQP_HEARTBEAT);
         Ok(Self {
             uri,
@@ -62,19 +66,19 @@ impl Broker {
         })
     }
 
-    /// What things are called.
+    /// Returns the names of queues and exchanges.
     #[must_use]
     pub const fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// Whether every queue that is consumed from here delivers.
+    /// Returns true if every queue that this server consumes delivers.
     #[must_use]
     pub fn is_consuming(&self) -> bool {
         self.consuming.lock().is_ok_and(|queues| !queues.is_empty() && queues.values().all(|delivers| *delivers))
     }
 
-    /// Whether `queue` delivers to this server.
+    /// Returns true if `queue` delivers to this server.
     #[must_use]
     pub fn is_consuming_from(&self, queue: &str) -> bool {
         self.consuming.lock().is_ok_and(|queues| queues.get(queue).copied().unwrap_or(false))
@@ -86,48 +90,48 @@ impl Broker {
         }
     }
 
-    /// Opens a connection once.
+    /// Opens a connection, in one attempt.
     ///
     /// # Errors
     ///
-    /// The broker's reason, or that it did not answer.
-    pub async fn connect(&self, name: &str) -> Result<Connection, String> {
+    /// Returns [`BrokerError::Amqp`] if the broker refuses the connection or cannot be reached, and
+    /// [`BrokerError::Timeout`] if it does not answer.
+    pub async fn connect(&self, name: &str) -> Result<Connection, BrokerError> {
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         match tokio::time::timeout(CONNECT_TIMEOUT, Connection::connect_uri(self.uri.clone(), properties)).await {
-            Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs())),
+            Ok(connection) => Ok(connection?),
+            Err(_) => Err(BrokerError::Timeout { timeout: CONNECT_TIMEOUT }),
         }
     }
 
-    /// Whether it is time to say so that the broker is away: each connection finds it out for itself, several times a
-    /// second together, and the log needs to know it once.
-    fn may_complain(&self) -> bool {
+    /// Returns true if an outage is logged now. Each connection detects the outage itself, several times a second in
+    /// total, and one log line is enough.
+    fn should_log_outage(&self) -> bool {
         let Ok(mut last) = self.last_outage_log.lock() else { return true };
-        let may = last.is_none_or(|last| last.elapsed() >= OUTAGE_LOG_INTERVAL);
-        if may {
+        let is_due = last.is_none_or(|last| last.elapsed() >= OUTAGE_LOG_INTERVAL);
+        if is_due {
             *last = Some(Instant::now());
         }
-        may
+        is_due
     }
 
-    /// Opens a connection, however often it takes.
+    /// Opens a connection and retries until it succeeds.
     async fn connect_with_retry(&self, name: &str) -> Connection {
         let mut backoff = ReconnectBackoff::default();
         loop {
             match self.connect(name).await {
                 Ok(connection) => {
-                    tracing::info!(connection.name = name, "connected to the broker");
+                    tracing::info!(connection.name = name, "connected to RabbitMQ as {name}");
                     return connection;
                 }
-                Err(reason) => {
-                    if self.may_complain() {
+                Err(error) => {
+                    if self.should_log_outage() {
                         tracing::warn!(
                             connection.name = name,
                             broker.host = self.uri.authority.host,
                             broker.port = self.uri.authority.port,
-                            error = reason,
-                            "cannot connect to the broker; occurrences are recorded and wait"
+                            error = chain(&error),
+                            "cannot connect to RabbitMQ; occurrences are recorded and published later"
                         );
                     }
                     tokio::time::sleep(backoff.pause()).await;

@@ -1,8 +1,8 @@
-//! Publishing job messages: one connection, one channel with confirms, many messages in flight.
+//! Publishes job messages over one connection and one channel with publisher confirms, with many messages in flight.
 //!
-//! Persistent and mandatory, always. A message counts as sent when the broker has confirmed it without handing it back:
-//! an unroutable one is confirmed *and* returned, and would be gone if the confirmation alone were believed. Whatever does
-//! not count as sent stays unpublished in PostgreSQL and is published again later.
+//! Every message is persistent and mandatory. A message counts as sent when the broker has confirmed it without
+//! returning it: an unroutable message is confirmed *and* returned, and would be lost if only the confirm counted. Any
+//! other message stays unpublished in PostgreSQL and is published again later.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -27,42 +27,42 @@ use tokio_util::sync::CancellationToken;
 use super::{Broker, topology};
 use crate::{backoff::ReconnectBackoff, faults};
 
-/// How long the broker may take to confirm.
+/// The timeout for a confirm.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many messages are remembered as not taken. What is beyond is found by its age.
+/// The most unsent messages that are remembered. The republisher finds any others by their age.
 pub const MAX_UNSENT: usize = 10_000;
-/// AMQP's number for a message that survives a restart of the broker.
+/// AMQP's delivery mode for messages that survive a restart of the broker.
 const PERSISTENT_DELIVERY_MODE: u8 = 2;
 
-/// Which message the broker has confirmed: the occurrence and the attempt it was about. A row that is in a later attempt
-/// by then has a message of its own to wait for.
+/// A message that the broker has confirmed: its occurrence and its attempt. If the occurrence has moved on to a later
+/// attempt, that attempt has a message of its own.
 pub type ConfirmedMessage = (OccurrenceId, i32);
 
-/// One message and whom it is for.
+/// A job message with its destination.
 #[derive(Clone, Debug)]
 pub struct OutgoingMessage {
     /// The worker it is addressed to.
     pub worker_id: String,
-    /// What it says.
+    /// The message.
     pub message: JobMessage,
-    /// True when an earlier copy may have arrived.
+    /// True if an earlier copy may have been delivered.
     pub republished: bool,
 }
 
-/// The publisher. Cloning gives the same one.
+/// The publisher of job messages. Clones share its channel.
 #[derive(Clone, Debug)]
 pub struct Publisher {
     names: Topology,
     channel: watch::Receiver<Option<Channel>>,
     broken: Arc<Notify>,
-    /// Queues declared on the present channel's broker.
+    /// The queues declared since the current channel was opened.
     declared: Arc<Mutex<HashSet<(String, String)>>>,
-    /// What the broker has not, or may not have: none of it is on its way any more.
+    /// Occurrences whose message was not confirmed and is no longer in flight.
     unsent: Arc<Mutex<HashSet<OccurrenceId>>>,
 }
 
 impl Publisher {
-    /// The publisher and the task that keeps its channel open until `stop`.
+    /// Creates the publisher, and the task that keeps its channel open until `stop`.
     pub fn new(broker: &Broker, stop: CancellationToken) -> (Self, impl Future<Output = ()> + use<>) {
         let (sender, channel) = watch::channel(None);
         let publisher = Self {
@@ -72,43 +72,43 @@ impl Publisher {
             declared: Arc::default(),
             unsent: Arc::default(),
         };
-        let keep = keep_open(broker.clone(), sender, publisher.broken.clone(), publisher.declared.clone(), stop);
-        (publisher, keep)
+        let task = keep_open(broker.clone(), sender, publisher.broken.clone(), publisher.declared.clone(), stop);
+        (publisher, task)
     }
 
-    /// Whether messages can be sent right now.
+    /// Returns true if messages can be published now.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.channel.borrow().is_some()
     }
 
-    /// Waits until there is a channel.
+    /// Waits until a channel is open.
     pub async fn wait_until_up(&self) {
-        // The keeper only goes when the server does.
+        // The task that keeps the channel open ends only when the server stops.
         let _ = self.channel.clone().wait_for(Option::is_some).await;
     }
 
-    /// Waits until there is none.
+    /// Waits until no channel is open.
     pub async fn wait_until_down(&self) {
         let _ = self.channel.clone().wait_for(Option::is_none).await;
     }
 
-    /// Remembers occurrences whose messages are not on their way from here, up to 10,000.
+    /// Remembers occurrences whose messages were not published, up to [`MAX_UNSENT`].
     pub fn note_unsent(&self, occurrences: impl IntoIterator<Item = OccurrenceId>) {
         if let Ok(mut unsent) = self.unsent.lock() {
-            let room = MAX_UNSENT.saturating_sub(unsent.len());
-            unsent.extend(occurrences.into_iter().take(room));
+            let capacity = MAX_UNSENT.saturating_sub(unsent.len());
+            unsent.extend(occurrences.into_iter().take(capacity));
         }
     }
 
-    /// What was left since this was asked last.
+    /// Removes and returns the occurrences remembered since the last call.
     #[must_use]
     pub fn take_unsent(&self) -> Vec<OccurrenceId> {
         self.unsent.lock().map(|mut unsent| unsent.drain().collect()).unwrap_or_default()
     }
 
-    /// Makes sure that the queue of a worker's job type exists. Without a channel nothing is done: the queue is declared
-    /// before the first message to it in any case.
+    /// Declares the queue of a worker's job type. Without a channel it does nothing, because the queue is in any case
+    /// declared before the first message to it.
     pub async fn ensure_queue(&self, worker_id: &str, job_type: &str) {
         let Some(channel) = self.channel.borrow().clone() else { return };
         self.declare(&channel, worker_id, job_type).await;
@@ -126,19 +126,19 @@ impl Publisher {
                 }
             }
             Err(error) => {
-                tracing::warn!(worker.id = worker_id, job.type = job_type, error = %error, "cannot declare a job queue");
+                tracing::warn!(worker.id = worker_id, job.type = job_type, error = %error, "the queue of job type {job_type} of worker {worker_id} cannot be declared");
                 self.broken.notify_one();
             }
         }
     }
 
-    /// Sends messages, all in flight at once, and tells which the broker has for certain. The others are
-    /// [left](Self::note_unsent).
+    /// Publishes messages, all in flight at once, and returns those that the broker confirmed. The others are
+    /// [remembered as unsent](Self::note_unsent).
     pub async fn publish(&self, messages: &[OutgoingMessage]) -> Vec<ConfirmedMessage> {
         let sent = self.try_to_publish(messages).await;
         if sent.len() < messages.len() {
-            let taken: HashSet<OccurrenceId> = sent.iter().map(|(id, _)| *id).collect();
-            self.note_unsent(messages.iter().map(|out| out.message.occurrence_id).filter(|id| !taken.contains(id)));
+            let confirmed: HashSet<OccurrenceId> = sent.iter().map(|(id, _)| *id).collect();
+            self.note_unsent(messages.iter().map(|out| out.message.occurrence_id).filter(|id| !confirmed.contains(id)));
         }
         sent
     }
@@ -150,52 +150,52 @@ impl Publisher {
         for (worker_id, job_type) in queues {
             self.declare(&channel, worker_id, job_type).await;
         }
-        faults::point("publisher.before_send");
+        faults::crash_point("publisher.before_send");
         let mut sent = Vec::with_capacity(messages.len());
-        // Handed over one after another, so that they leave in the order of the batch; confirmed together.
+        // Messages are sent one after another, so that they keep the order of the batch, and confirmed together.
         let mut waiting = Vec::with_capacity(messages.len());
         for out in messages {
-            match self.hand_over(&channel, out).await {
+            match self.send(&channel, out).await {
                 Ok(confirm) => waiting.push((out, confirm)),
                 Err(error) => {
-                    tracing::warn!(occurrence.id = %out.message.occurrence_id, error = %error, "a message could not be handed to the broker");
+                    tracing::warn!(occurrence.id = %out.message.occurrence_id, error = %error, "the message of occurrence {} could not be sent", out.message.occurrence_id);
                     self.broken.notify_one();
                     break;
                 }
             }
         }
         if !waiting.is_empty() {
-            faults::point("publisher.after_send");
+            faults::crash_point("publisher.after_send");
         }
-        if faults::sabotaged("skip_publisher_confirms") {
-            return waiting.iter().map(|(out, _)| mark(out)).collect();
+        if faults::is_sabotaged("skip_publisher_confirms") {
+            return waiting.iter().map(|(out, _)| confirmed_message(out)).collect();
         }
-        let verdicts = join_all(
+        let confirmations = join_all(
             waiting.into_iter().map(async |(out, confirm)| (out, tokio::time::timeout(CONFIRM_TIMEOUT, confirm).await)),
         )
         .await;
-        // By reason: what befalls a whole batch is one line in the log, not five hundred.
+        // Grouped by reason, so that a failure of a whole batch is one log line instead of five hundred.
         let mut refused: BTreeMap<String, Vec<OccurrenceId>> = BTreeMap::new();
-        for (out, verdict) in verdicts {
-            let reason = match verdict {
+        for (out, confirmation) in confirmations {
+            let reason = match confirmation {
                 Ok(Ok(Confirmation::Ack(None))) => {
-                    sent.push(mark(out));
+                    sent.push(confirmed_message(out));
                     continue;
                 }
                 Ok(Ok(Confirmation::Ack(Some(_)))) => {
-                    // The queue was deleted under us: declare it again before the next try.
-                    self.forget(out);
-                    "no queue takes the message".to_owned()
+                    // The queue was deleted after its declaration. Declare it again before the next publish.
+                    self.forget_declaration(out);
+                    "no queue is bound for the message".to_owned()
                 }
                 Ok(Ok(Confirmation::Nack(_))) => "the broker refused the message".to_owned(),
-                Ok(Ok(Confirmation::NotRequested)) => "confirms are not on".to_owned(),
+                Ok(Ok(Confirmation::NotRequested)) => "publisher confirms are off".to_owned(),
                 Ok(Err(error)) => {
                     self.broken.notify_one();
                     error.to_string()
                 }
                 Err(_) => {
                     self.broken.notify_one();
-                    format!("no confirmation within {} s", CONFIRM_TIMEOUT.as_secs())
+                    format!("no confirm within {} s", CONFIRM_TIMEOUT.as_secs())
                 }
             };
             refused.entry(reason).or_default().push(out.message.occurrence_id);
@@ -205,26 +205,23 @@ impl Publisher {
                 occurrence.first = %occurrences[0],
                 messages = occurrences.len(),
                 error = reason,
-                "messages were not taken; they will be sent again"
+                "{} messages were not confirmed and are published again: {reason}",
+                occurrences.len()
             );
         }
         if !sent.is_empty() {
-            faults::point("publisher.after_confirm");
+            faults::crash_point("publisher.after_confirm");
         }
         sent
     }
 
-    fn forget(&self, out: &OutgoingMessage) {
+    fn forget_declaration(&self, out: &OutgoingMessage) {
         if let Ok(mut declared) = self.declared.lock() {
             declared.remove(&(out.worker_id.clone(), out.message.job_type.clone()));
         }
     }
 
-    async fn hand_over(
-        &self,
-        channel: &Channel,
-        out: &OutgoingMessage,
-    ) -> Result<lapin::PublisherConfirm, lapin::Error> {
+    async fn send(&self, channel: &Channel, out: &OutgoingMessage) -> Result<lapin::PublisherConfirm, lapin::Error> {
         let message = &out.message;
         let id = message.occurrence_id.to_string();
         let mut headers = FieldTable::default();
@@ -244,7 +241,7 @@ impl Publisher {
             .with_headers(headers);
         let body = serde_json::to_vec(message).unwrap_or_default();
         let options = BasicPublishOptions {
-            mandatory: !faults::sabotaged("skip_mandatory_flag"),
+            mandatory: !faults::is_sabotaged("skip_mandatory_flag"),
             ..BasicPublishOptions::default()
         };
         let key = Topology::routing_key(&out.worker_id, &message.job_type, message.occurrence_id);
@@ -252,10 +249,11 @@ impl Publisher {
     }
 }
 
-fn mark(out: &OutgoingMessage) -> ConfirmedMessage {
+fn confirmed_message(out: &OutgoingMessage) -> ConfirmedMessage {
     (out.message.occurrence_id, i32::try_from(out.message.attempt).unwrap_or(i32::MAX))
 }
 
+/// Keeps the connection and its channel open until `stop`.
 async fn keep_open(
     broker: Broker,
     sender: watch::Sender<Option<Channel>>,
@@ -275,24 +273,24 @@ async fn keep_open(
                 if let Ok(mut declared) = declared.lock() {
                     declared.clear();
                 }
-                // A complaint about the channel before is no complaint about this one.
+                // A notification about the previous channel does not apply to this one.
                 let _ = futures::FutureExt::now_or_never(broken.notified());
                 sender.send_replace(Some(channel.clone()));
                 backoff = ReconnectBackoff::default();
                 let mut is_blocked = false;
                 loop {
                     tokio::select! {
-                        news = next_connection_event(&mut events) => match news {
+                        event = next_connection_event(&mut events) => match event {
                             ConnectionEvent::Broken => break,
-                            // A new connection would be blocked as well, and what was handed to this one would arrive
-                            // twice; so this one is kept, and nobody is given it.
+                            // A new connection would be blocked as well, and messages sent over this one would arrive
+                            // twice. This connection is therefore kept, but not used.
                             ConnectionEvent::Blocked => {
                                 is_blocked = true;
                                 sender.send_replace(None);
                             }
                             ConnectionEvent::Unblocked => {
                                 is_blocked = false;
-                                // Confirms that were late meanwhile are no fault of the channel's.
+                                // Confirms that were late because of the block are no fault of the channel.
                                 let _ = futures::FutureExt::now_or_never(broken.notified());
                                 sender.send_replace(Some(channel.clone()));
                             }
@@ -304,7 +302,7 @@ async fn keep_open(
                 sender.send_replace(None);
             }
             Err(error) => {
-                tracing::warn!(error = %error, "cannot prepare the publishing channel; is another version's topology there?")
+                tracing::warn!(error = %error, "the publishing channel cannot be prepared; check for exchanges or queues declared by another version")
             }
         }
         let _ = tokio::time::timeout(Duration::from_secs(2), connection.close(200, "closing".into())).await;
@@ -322,27 +320,27 @@ async fn open_channel(connection: &lapin::Connection, names: &Topology) -> Resul
     Ok(channel)
 }
 
-/// What a connection says about itself.
+/// An event of a connection.
 enum ConnectionEvent {
-    /// It, or its channel, has failed.
+    /// The connection or its channel has failed.
     Broken,
-    /// The broker is short of memory or disk and takes no messages.
+    /// The broker is short of memory or disk and accepts no messages.
     Blocked,
-    /// It takes them again.
+    /// The broker accepts messages again.
     Unblocked,
 }
 
-/// Waits for news.
+/// Waits for the next event that matters to publishing.
 async fn next_connection_event(events: &mut (impl futures::Stream<Item = lapin::Event> + Unpin)) -> ConnectionEvent {
     while let Some(event) = events.next().await {
         match event {
             lapin::Event::Error(_) => return ConnectionEvent::Broken,
             lapin::Event::ConnectionBlocked(reason) => {
-                tracing::warn!(reason, "the broker takes no messages for now; occurrences wait");
+                tracing::warn!(reason, "RabbitMQ blocks publishing ({reason}); occurrences wait in PostgreSQL");
                 return ConnectionEvent::Blocked;
             }
             lapin::Event::ConnectionUnblocked => {
-                tracing::info!("the broker takes messages again");
+                tracing::info!("RabbitMQ accepts messages again");
                 return ConnectionEvent::Unblocked;
             }
             _ => {}

@@ -1,16 +1,16 @@
-//! How many messages wait in a queue.
+//! Counts the messages that wait in a queue.
 
 use std::time::Duration;
 
 use lapin::{Connection, ErrorKind, options::QueueDeclareOptions, protocol::AMQPErrorKind, types::FieldTable};
 
-use super::Broker;
+use super::{Broker, BrokerError};
 
-/// How long the broker may take to answer.
+/// The timeout of one count.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Asks the broker, over a connection of its own: a question about a queue that is not there costs the channel it was
-/// asked on, and must cost nobody else theirs.
+/// A probe that counts waiting messages, over a connection of its own: a request about a missing queue closes the
+/// channel, and must not close a channel that other code uses.
 #[derive(Debug)]
 pub struct QueueProbe {
     broker: Broker,
@@ -18,46 +18,47 @@ pub struct QueueProbe {
 }
 
 impl QueueProbe {
-    /// A probe that connects when it is first asked.
+    /// Creates a probe, which connects at its first use.
     #[must_use]
     pub const fn new(broker: Broker) -> Self {
         Self { broker, connection: None }
     }
 
-    /// How many messages wait in `queue`, those that consumers have fetched not counted; 0 when there is no such queue.
+    /// Returns the number of messages that wait in `queue`, without those that consumers have prefetched, or 0 if there
+    /// is no such queue.
     ///
     /// # Errors
     ///
-    /// The broker's reason, or that it did not answer.
-    pub async fn waiting(&mut self, queue: &str) -> Result<u32, String> {
+    /// Returns [`BrokerError::Amqp`] if the broker refuses the request or cannot be reached, and
+    /// [`BrokerError::Timeout`] if it does not answer.
+    pub async fn waiting(&mut self, queue: &str) -> Result<u32, BrokerError> {
         let connection = match self.connection.take() {
             Some(connection) if connection.status().connected() => connection,
             _ => self.broker.connect("milvaion server probe").await?,
         };
-        let waiting = tokio::time::timeout(PROBE_TIMEOUT, ask(&connection, queue))
+        let waiting = tokio::time::timeout(PROBE_TIMEOUT, count(&connection, queue))
             .await
-            .map_err(|_| format!("no answer within {} s", PROBE_TIMEOUT.as_secs()))?
-            .map_err(|error| error.to_string());
-        // One that did not answer is not asked again.
+            .map_err(|_| BrokerError::Timeout { timeout: PROBE_TIMEOUT })?;
+        // A connection that did not answer is dropped instead of kept.
         self.connection = Some(connection);
-        waiting
+        Ok(waiting?)
     }
 
-    /// Closes the connection; the next question opens another.
+    /// Closes the connection. The next count opens another.
     pub async fn close(&mut self) {
         if let Some(connection) = self.connection.take() {
-            let closing = connection.close(200, "asked".into());
+            let closing = connection.close(200, "counted".into());
             let _ = tokio::time::timeout(Duration::from_secs(2), closing).await;
         }
     }
 }
 
-async fn ask(connection: &Connection, queue: &str) -> Result<u32, lapin::Error> {
+async fn count(connection: &Connection, queue: &str) -> Result<u32, lapin::Error> {
     let channel = connection.create_channel().await?;
     let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
     match channel.queue_declare(queue.into(), options, FieldTable::default()).await {
         Ok(queue) => {
-            let _ = channel.close(200, "asked".into()).await;
+            let _ = channel.close(200, "counted".into()).await;
             Ok(queue.message_count())
         }
         Err(error) if is_missing(&error) => Ok(0),

@@ -1,4 +1,4 @@
-//! A delivery with what is written on its envelope, in plain values.
+//! A delivery with its properties, in plain values.
 
 use lapin::{
     message::Delivery,
@@ -8,19 +8,19 @@ use serde_json::{Map, Value};
 
 /// The most bytes of headers that are kept, as JSON.
 const MAX_HEADER_BYTES: usize = 16 * 1024;
-/// How deep headers may be nested. The broker's own are two deep.
+/// The deepest nesting of headers that is kept. The broker's own headers are two levels deep.
 const MAX_HEADER_DEPTH: usize = 6;
 
-/// A message as it came.
+/// A message as it was delivered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RawMessage {
-    /// What it says.
+    /// The body.
     pub body: Vec<u8>,
-    /// Its headers; only their names when they are too large.
+    /// The headers, or only their names if they are too large.
     pub headers: Value,
-    /// The exchange it was sent to.
+    /// The exchange it was published to.
     pub exchange: String,
-    /// What it was sent with.
+    /// The routing key it was published with.
     pub routing_key: String,
 }
 
@@ -74,7 +74,7 @@ fn json(value: &AMQPValue, depth: usize) -> Value {
     }
 }
 
-/// PostgreSQL's jsonb cannot hold NUL.
+/// Replaces NUL, which PostgreSQL's jsonb cannot store.
 fn clean(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_are_too_large_leave_their_names() {
+    fn oversized_headers_leave_their_names() {
         let mut table = FieldTable::default();
         table.insert("big".into(), AMQPValue::LongString("x".repeat(MAX_HEADER_BYTES).into()));
         assert_eq!(headers(&table), serde_json::json!({"tooLarge": ["big"]}));

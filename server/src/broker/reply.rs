@@ -1,21 +1,21 @@
-//! Answers to those who asked over the broker.
+//! Replies to requests that arrive over the broker.
 
 use lapin::{BasicProperties, options::BasicPublishOptions};
 
 use super::consumer::{Channel, Delivery};
 
-/// Whether somebody waits for an answer to a delivery.
+/// Returns true if the sender of a delivery expects a reply.
 #[must_use]
 pub fn is_requested(delivery: &Delivery) -> bool {
     delivery.properties.reply_to().is_some()
 }
 
-/// Sends an answer to whoever the delivery names, with its own correlation id. It is not confirmed: whoever hears nothing
-/// asks again.
+/// Publishes a reply to the queue that the delivery names, with its correlation id. The reply is not confirmed, because
+/// a sender without a reply repeats its request.
 ///
 /// # Errors
 ///
-/// When the channel is gone.
+/// Returns an error if the channel is closed.
 pub async fn send(channel: &Channel, to: &Delivery, body: &[u8]) -> Result<(), lapin::Error> {
     let Some(queue) = to.properties.reply_to().clone() else { return Ok(()) };
     let mut properties = BasicProperties::default().with_content_type("application/json".into());

@@ -1,7 +1,9 @@
-//! Declares what `milvaion_protocol::topology` names. Declaring again is free; declaring with other arguments than a worker did is
-//! refused by the broker, so both sides keep to the same table:
+//! Declares the exchanges and queues that `milvaion_protocol::topology` names.
 //!
-//! | Thing | Kind | Arguments |
+//! Declaring an existing queue again is free. The broker refuses a declaration with other arguments than the first one,
+//! so the server and the workers use the same table:
+//!
+//! | Name | Kind | Arguments |
 //! |---|---|---|
 //! | jobs exchange | topic, durable | none |
 //! | dead letter exchange and queue | fanout, durable | none |
@@ -15,11 +17,11 @@ use lapin::{
 };
 use milvaion_protocol::topology::{MAX_PRIORITY, Topology};
 
-/// Declares everything that does not depend on a worker.
+/// Declares the exchanges and queues that do not depend on a worker.
 ///
 /// # Errors
 ///
-/// The broker's refusal; the channel is closed then.
+/// Returns an error if the broker refuses a declaration; the channel is closed then.
 pub async fn declare(channel: &Channel, names: &Topology) -> Result<()> {
     exchange(channel, &names.jobs_exchange(), ExchangeKind::Topic).await?;
     exchange(channel, &names.dead_letter_exchange(), ExchangeKind::Fanout).await?;
@@ -33,11 +35,11 @@ pub async fn declare(channel: &Channel, names: &Topology) -> Result<()> {
     Ok(())
 }
 
-/// Declares the queue of one worker's job type, so that its messages wait there even before the worker ever came.
+/// Declares the queue of one worker's job type, so that messages wait there even before the worker first connects.
 ///
 /// # Errors
 ///
-/// The broker's refusal; the channel is closed then.
+/// Returns an error if the broker refuses a declaration; the channel is closed then.
 pub async fn declare_job_queue(channel: &Channel, names: &Topology, worker_id: &str, job_type: &str) -> Result<()> {
     let name = names.job_queue(worker_id, job_type);
     let mut arguments = FieldTable::default();

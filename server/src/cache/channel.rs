@@ -1,4 +1,4 @@
-//! Channels on which servers tell each other things: that the schedule changed, and what browsers should hear.
+//! The channels between servers, for schedule changes and live events.
 
 use futures::{Stream, StreamExt};
 use redis::{AsyncCommands, RedisError};
@@ -6,20 +6,20 @@ use redis::{AsyncCommands, RedisError};
 use super::Cache;
 
 impl Cache {
-    /// Tells every server that the schedule changed.
+    /// Notifies every server that the schedule has changed.
     ///
     /// # Errors
     ///
-    /// When Redis does not answer.
+    /// Returns an error if Redis fails.
     pub async fn announce_schedule_change(&self) -> Result<(), RedisError> {
         self.connection().publish(self.keys.wake_channel(), "").await
     }
 
-    /// Tells every server, this one included, what browsers should hear.
+    /// Publishes live events to every server, this one included.
     ///
     /// # Errors
     ///
-    /// When Redis does not answer.
+    /// Returns an error if Redis fails.
     pub async fn publish_events(&self, envelopes: &[String]) -> Result<(), RedisError> {
         let mut pipe = redis::pipe();
         for envelope in envelopes {
@@ -28,11 +28,11 @@ impl Cache {
         pipe.query_async(&mut self.connection()).await
     }
 
-    /// What other servers say, until the connection breaks: `(is_event, text)`.
+    /// Returns the messages of all servers until the connection breaks, as `(is_event, text)`.
     ///
     /// # Errors
     ///
-    /// When Redis does not answer.
+    /// Returns an error if Redis fails.
     pub async fn listen(&self) -> Result<impl Stream<Item = (bool, String)> + Send + use<>, RedisError> {
         let mut subscriber = self.subscriber().await?;
         let events = self.keys.events_channel();

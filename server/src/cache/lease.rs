@@ -1,8 +1,8 @@
-//! Leases: a key that one server holds for a while, and others may not touch.
+//! Leases: keys with an expiry that one server holds at a time.
 //!
-//! Each operation is one script, because between a look and a deed the key may expire and become another's. The key
-//! only decides who *bothers*; that a server which believes it holds the role for a moment too long writes nothing wrong
-//! is the business of the epoch in PostgreSQL.
+//! Each operation is one script, because the key may expire and pass to another server between a read and a write. The
+//! key only decides which server *tries* to lead. A server that holds the role a moment too long does no damage,
+//! because the epoch in PostgreSQL rejects its writes.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use redis::RedisError;
 
 use super::{Cache, RESPONSE_TIMEOUT};
 
-/// Takes a key that nobody has, prolongs it when it is ours, or tells how long its holder still has it. A key without
-/// an end was not made by us and would lock everybody out for ever: it is given one.
+/// Sets a key that does not exist, renews the holder's own key, or returns the remaining time of another holder's key.
+/// A key without expiry was not set by a server and would block the role forever, so it gets one.
 const ACQUIRE_OR_RENEW_SCRIPT: &str = r"
 local holder = redis.call('GET', KEYS[1])
 if not holder then
@@ -30,7 +30,7 @@ if left < 0 then
 end
 return {0, left}";
 
-/// Deletes the key if it is ours, and only then tells the others.
+/// Deletes the key if the caller holds it, and notifies the other servers.
 const RELEASE_SCRIPT: &str = r"
 if redis.call('GET', KEYS[1]) == ARGV[1] then
   redis.call('DEL', KEYS[1])
@@ -39,43 +39,44 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then
 end
 return 0";
 
-/// What Redis says to somebody who wants a lease.
+/// The result of a request for a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseStatus {
-    /// Nobody had it; now we do.
+    /// No server held the lease; the caller holds it now.
     Acquired,
-    /// It was ours and is ours for longer.
+    /// The caller held the lease, and it is renewed.
     Renewed,
-    /// Somebody else has it.
+    /// Another server holds the lease.
     HeldElsewhere {
-        /// For so long, unless it is prolonged.
+        /// The remaining time unless it is renewed.
         left: Duration,
     },
 }
 
-/// An answer and who gave it.
+/// The answer to a request for a lease.
 #[derive(Clone, Debug)]
 pub struct LeaseAnswer {
-    /// Whose the lease is.
+    /// The result of the request.
     pub status: LeaseStatus,
-    /// Redis' own id, drawn anew at each of its starts: another one means that Redis may have forgotten things, or
-    /// remembers old ones.
+    /// Redis's run id, which is random and changes at each start. A changed id means that Redis may have lost data, or
+    /// restored old data.
     pub run_id: String,
 }
 
 impl Cache {
-    /// Takes or prolongs the lease on `role` for `holder`, for `life` from when Redis reads this.
+    /// Acquires or renews the lease on `role` for `holder`. It expires `life` after Redis runs the command.
     ///
     /// # Errors
     ///
-    /// When Redis does not answer within a second. It may have done it nevertheless.
+    /// Returns an error if Redis fails or does not answer within one second. Redis may have run the command all the
+    /// same.
     pub async fn acquire_or_renew_lease(
         &self,
         role: &str,
         holder: &str,
         life: Duration,
     ) -> Result<LeaseAnswer, RedisError> {
-        let asking = async {
+        let request = async {
             let ((code, left), server): ((i64, u64), String) = redis::pipe()
                 .cmd("EVAL")
                 .arg(ACQUIRE_OR_RENEW_SCRIPT)
@@ -95,15 +96,16 @@ impl Cache {
             let run_id = server.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap_or_default();
             Ok(LeaseAnswer { status, run_id: run_id.trim().to_owned() })
         };
-        // The connection's own limits add up when it has to be made anew; a lease cannot wait for that.
-        tokio::time::timeout(RESPONSE_TIMEOUT, asking).await.unwrap_or_else(|_| Err(too_slow()))
+        // The connection's own timeouts add up when it has to reconnect, which is too long for a lease.
+        tokio::time::timeout(RESPONSE_TIMEOUT, request).await.unwrap_or_else(|_| Err(too_slow()))
     }
 
-    /// Gives the lease back if it is `holder`'s, and tells those who wait for it. False when it was somebody else's.
+    /// Releases the lease if `holder` holds it, and notifies the servers that wait for it. Returns false if another
+    /// server holds it.
     ///
     /// # Errors
     ///
-    /// When Redis does not answer within a second; the lease then ends by itself.
+    /// Returns an error if Redis fails or does not answer within one second. The lease then expires by itself.
     pub async fn release_lease(&self, role: &str, holder: &str) -> Result<bool, RedisError> {
         let mut command = redis::cmd("EVAL");
         command.arg(RELEASE_SCRIPT).arg(1).arg(self.keys.lease(role)).arg(holder).arg(self.keys.lease_channel(role));
@@ -113,11 +115,11 @@ impl Cache {
             .unwrap_or_else(|_| Err(too_slow()))
     }
 
-    /// One item each time somebody gives the lease on `role` back, until the connection breaks.
+    /// Returns a stream with one item per release of the lease on `role`, until the connection breaks.
     ///
     /// # Errors
     ///
-    /// When Redis does not answer.
+    /// Returns an error if Redis fails.
     pub async fn lease_releases(&self, role: &str) -> Result<impl Stream<Item = ()> + Send + use<>, RedisError> {
         let mut subscriber = self.subscriber().await?;
         subscriber.subscribe(self.keys.lease_channel(role)).await?;

@@ -1,8 +1,8 @@
-//! Redis: the fast clock, and nothing else.
+//! Redis: the due index, leases and channels between servers and workers. It is never the source of truth.
 //!
-//! Losing Redis loses speed, never truth. Everything in it is a copy that is rebuilt from PostgreSQL; a method that fails
-//! here is answered by doing the same thing more slowly. That is why every call has a short time limit and returns a
-//! plain error, and why nothing in this room is ever awaited without one.
+//! Losing Redis costs speed, never correctness. Its data is a copy that is rebuilt from PostgreSQL, and a caller whose
+//! request fails does the same work more slowly from PostgreSQL. For that reason every call has a short timeout and
+//! returns a plain error, and no code in this module waits without one.
 
 pub mod cancellation;
 pub mod channel;
@@ -19,10 +19,10 @@ use redis::{
 
 use crate::config::cache::CacheConfig;
 
-/// How long Redis may take to answer.
+/// The timeout of a request.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Redis, or rather its promise.
+/// The connection to Redis. Clones share it.
 #[derive(Clone)]
 pub struct Cache {
     client: Client,
@@ -37,11 +37,11 @@ impl std::fmt::Debug for Cache {
 }
 
 impl Cache {
-    /// Prepares connections; they are made when they are first used and come back by themselves.
+    /// Creates the connection, which opens at its first use and reconnects by itself.
     ///
     /// # Errors
     ///
-    /// When the URL cannot be read.
+    /// Returns an error if the URL cannot be parsed.
     pub fn new(config: &CacheConfig) -> Result<Self, RedisError> {
         let client = Client::open(config.url.as_str())?;
         let settings = ConnectionManagerConfig::new()
@@ -53,26 +53,26 @@ impl Cache {
         Ok(Self { client, manager, keys: RedisKeys::new(config.key_prefix.clone()) })
     }
 
-    /// The names of keys.
+    /// Returns the names of keys and channels.
     #[must_use]
     pub const fn keys(&self) -> &RedisKeys {
         &self.keys
     }
 
-    /// Whether Redis answers.
+    /// Checks that Redis answers.
     ///
     /// # Errors
     ///
-    /// When it does not.
+    /// Returns an error if it does not.
     pub async fn ping(&self) -> Result<(), RedisError> {
         redis::cmd("PING").query_async(&mut self.connection()).await
     }
 
-    /// What the policy for full memory is; anything but `noeviction` may silently drop the schedule.
+    /// Returns Redis's eviction policy. Any policy but `noeviction` may silently drop the due index.
     ///
     /// # Errors
     ///
-    /// When Redis does not answer or does not tell.
+    /// Returns an error if Redis fails or does not reveal the policy.
     pub async fn eviction_policy(&self) -> Result<String, RedisError> {
         let (_, policy): (String, String) =
             redis::cmd("CONFIG").arg("GET").arg("maxmemory-policy").query_async(&mut self.connection()).await?;
@@ -84,7 +84,7 @@ impl Cache {
     }
 
     async fn subscriber(&self) -> Result<redis::aio::PubSub, RedisError> {
-        // A pub/sub connection waits for ever by nature; only making it has a limit.
+        // A subscription has no timeout; only opening the connection has one.
         tokio::time::timeout(RESPONSE_TIMEOUT, self.client.get_async_pubsub())
             .await
             .map_err(|_| RedisError::from((redis::ErrorKind::Io, "no answer within a second")))?

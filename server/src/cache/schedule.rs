@@ -1,4 +1,4 @@
-//! The sorted set of jobs by their next fire time: what the dispatcher sleeps on.
+//! The due index: a sorted set of jobs by due time. The dispatcher sleeps until its first entry.
 
 use chrono::{DateTime, Utc};
 use milvaion_protocol::id::JobId;
@@ -6,22 +6,23 @@ use redis::{AsyncCommands, RedisError};
 
 use super::Cache;
 
-/// Seconds with a fraction. A double holds microseconds of this century exactly enough: the error is below one.
+/// Returns the score of a due time: seconds with a fraction. A double represents this century's microseconds with an
+/// error below one microsecond.
 fn score(at: DateTime<Utc>) -> f64 {
     at.timestamp_micros() as f64 / 1e6
 }
 
-/// The key that stands beside a complete index and falls with it.
+/// Returns the key that marks the index as complete. It is lost together with the index.
 fn complete_mark(key: &str) -> String {
     format!("{key}:complete")
 }
 
 impl Cache {
-    /// Notes when jobs are due; none takes a job out.
+    /// Writes the due times of jobs. `None` removes a job.
     ///
     /// # Errors
     ///
-    /// When Redis does not answer.
+    /// Returns an error if Redis fails.
     pub async fn note_due(&self, jobs: &[(JobId, Option<DateTime<Utc>>)]) -> Result<(), RedisError> {
         if jobs.is_empty() {
             return Ok(());
@@ -37,12 +38,12 @@ impl Cache {
         pipe.query_async(&mut self.connection()).await
     }
 
-    /// The earliest due instant, and whether the index can be believed: a Redis that was emptied or is new holds only
-    /// what was noted since, and says so by lacking the mark that a rebuild leaves.
+    /// Returns the earliest due time, and true if the index is complete. A Redis that was emptied or replaced holds
+    /// only the entries written since, and lacks the mark that a rebuild sets.
     ///
     /// # Errors
     ///
-    /// When Redis does not answer.
+    /// Returns an error if Redis fails.
     pub async fn earliest(&self) -> Result<(Option<DateTime<Utc>>, bool), RedisError> {
         let key = self.keys.schedule();
         let (head, complete): (Vec<(String, f64)>, bool) = redis::pipe()
@@ -54,29 +55,29 @@ impl Cache {
         Ok((at, complete))
     }
 
-    /// Leaves the mark that the index holds every job.
+    /// Marks the index as complete.
     ///
     /// # Errors
     ///
-    /// When Redis does not answer.
+    /// Returns an error if Redis fails.
     pub async fn mark_complete(&self) -> Result<(), RedisError> {
         self.connection().set(complete_mark(&self.keys.schedule()), 1).await
     }
 
-    /// Members that the index says are due at `upto`, at most `limit`.
+    /// Returns the members with a due time up to `upto`, at most `limit`.
     ///
     /// # Errors
     ///
-    /// When Redis does not answer.
+    /// Returns an error if Redis fails.
     pub async fn due_members(&self, upto: DateTime<Utc>, limit: isize) -> Result<Vec<String>, RedisError> {
         self.connection().zrangebyscore_limit(self.keys.schedule(), "-inf", score(upto), 0, limit).await
     }
 
-    /// Removes members, whatever their score.
+    /// Removes members, regardless of their score.
     ///
     /// # Errors
     ///
-    /// When Redis does not answer.
+    /// Returns an error if Redis fails.
     pub async fn remove_members(&self, ids: &[String]) -> Result<(), RedisError> {
         if ids.is_empty() {
             return Ok(());
@@ -84,16 +85,16 @@ impl Cache {
         self.connection().zrem(self.keys.schedule(), ids).await
     }
 
-    /// Every member, for the rebuild.
+    /// Returns every member with its score, for the rebuild.
     ///
     /// # Errors
     ///
-    /// When Redis does not answer.
+    /// Returns an error if Redis fails.
     pub async fn scheduled(&self) -> Result<Vec<(String, f64)>, RedisError> {
         self.connection().zrange_withscores(self.keys.schedule(), 0, -1).await
     }
 
-    /// Whether a score says the same as an instant.
+    /// Returns true if a score stands for the instant `at`.
     #[must_use]
     pub fn matches_score(found: f64, at: DateTime<Utc>) -> bool {
         (found - score(at)).abs() < 2e-6

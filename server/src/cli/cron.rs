@@ -1,7 +1,8 @@
-//! `milvaion cron`: what an expression means and when it fires, by the very code the dispatcher and the form use.
+//! `milvaion cron`: the meaning and the due times of a cron expression, computed by the code that the dispatcher and
+//! the job form use.
 //!
-//! Nothing is started and nothing is asked of a service, so that a shell script can call it. A refused expression, an
-//! unknown zone and an unreadable instant end with status 2 and a sentence on standard error.
+//! The command starts nothing and connects to no service, so that a shell script can call it. An invalid expression, an
+//! unknown time zone and an invalid instant end with status 2 and one line on standard error.
 
 use std::{
     io::{self, BufWriter, Write},
@@ -14,61 +15,62 @@ use clap::Subcommand;
 use milvaion_schedule::{cron::CronExpression, schedule::parse_zone};
 use milvaion_server::clock::Clock;
 
-/// How many coming runs `explain` shows.
+use super::CliError;
+
+/// Number of due times that `explain` prints.
 const EXPLAINED_RUNS: usize = 3;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum CronCommand {
-    /// Print the coming fires, one RFC 3339 instant a line; fewer when the schedule ends.
+    /// Print the next due times, one RFC 3339 instant per line; fewer than requested if the schedule ends.
     Next {
         /// Five fields (minute first) or six (second first), or a macro such as @daily.
         #[arg(value_name = "EXPR", allow_hyphen_values = true)]
         expression: String,
-        /// The IANA time zone whose wall clock counts.
+        /// The IANA time zone in which the expression is evaluated.
         #[arg(long, value_name = "ZONE", default_value = "UTC")]
         tz: String,
         /// Start here (RFC 3339) instead of now.
         #[arg(long, value_name = "INSTANT", allow_hyphen_values = true)]
         after: Option<String>,
-        /// How many fires.
+        /// Number of due times.
         #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=10_000))]
         count: u16,
-        /// Let a fire at the very instant of --after count.
+        /// Also print a due time that equals --after.
         #[arg(long)]
         inclusive: bool,
     },
-    /// Say in words what an expression means, warn of surprises, and print the next three fires.
+    /// Print the meaning of an expression in words, warnings about surprising parts, and the next three due times.
     Explain {
         /// Five fields (minute first) or six (second first), or a macro such as @daily.
         #[arg(value_name = "EXPR", allow_hyphen_values = true)]
         expression: String,
-        /// The IANA time zone whose wall clock counts.
+        /// The IANA time zone in which the expression is evaluated.
         #[arg(long, value_name = "ZONE", default_value = "UTC")]
         tz: String,
     },
 }
 
-/// Answers on standard output. A refusal is status 2; an error is a sentence for people.
-pub(super) fn cron(question: CronCommand) -> Result<ExitCode, String> {
-    let text = match answer(question, Clock::system().now()) {
+/// Prints the result on standard output. An invalid argument is printed on standard error and returns exit code 2.
+pub(super) fn cron(command: CronCommand) -> Result<ExitCode, CliError> {
+    let text = match evaluate(command, Clock::system().now()) {
         Ok(text) => text,
-        Err(refusal) => {
-            eprintln!("milvaion: {refusal}");
+        Err(message) => {
+            eprintln!("milvaion: {message}");
             return Ok(ExitCode::from(2));
         }
     };
     let mut out = BufWriter::new(io::stdout().lock());
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // A reader such as `head` that has seen enough is no trouble.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(format!("The answer cannot be written: {error}."))
-        }
+        // A program such as `head` closes the pipe once it has read enough; that is not an error.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(CliError::Output(error)),
         _ => Ok(ExitCode::SUCCESS),
     }
 }
 
-fn answer(question: CronCommand, now: DateTime<Utc>) -> Result<String, String> {
-    match question {
+/// Returns the text to print, or a message that names the invalid argument.
+fn evaluate(command: CronCommand, now: DateTime<Utc>) -> Result<String, String> {
+    match command {
         CronCommand::Next { expression, tz, after, count, inclusive } => {
             let cron = CronExpression::parse(&expression).map_err(|error| error.to_string())?;
             let zone = parse_zone(&tz)?;
@@ -100,8 +102,8 @@ fn lines(cron: &CronExpression, zone: Tz, first: Option<DateTime<Utc>>, count: u
     std::iter::successors(first, |at| cron.next_after(zone, *at)).take(count).map(|at| line(at, zone) + "\n").collect()
 }
 
-/// The instant with the zone's offset, or in UTC where RFC 3339 cannot write the offset: local mean time, which zones
-/// kept until about 1900, has seconds in it.
+/// Formats an instant with the offset of the zone. Until about 1900, zones used local mean time, whose offset contains
+/// seconds. RFC 3339 cannot express such an offset, so these instants are formatted in UTC.
 fn line(at: DateTime<Utc>, zone: Tz) -> String {
     let local = at.with_timezone(&zone);
     match local.offset().fix().local_minus_utc() % 60 {

@@ -1,12 +1,16 @@
-//! What the command line can ask for.
+//! The subcommands of `milvaion`.
 
 mod cron;
+mod error;
 mod run;
 mod services;
 
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
+use milvaion_server::lifecycle::ServerError;
+
+pub(crate) use error::CliError;
 
 /// Milvaion: a distributed job scheduler.
 #[derive(Debug, Parser)]
@@ -18,45 +22,48 @@ pub(crate) struct CliArguments {
 
 #[derive(Debug, Subcommand)]
 enum CliCommand {
-    /// Run the server. For each of DATABASE_URL, REDIS_URL and AMQP_URL that is not set, a private service is started.
+    /// Run the server. A private service is started for each of DATABASE_URL, REDIS_URL and AMQP_URL that is not set.
     Run {
-        /// Also run this worker program, as the worker `local`.
+        /// Also run this worker program, with the worker id `local`.
         #[arg(long, value_name = "PROGRAM")]
         with_worker: Option<PathBuf>,
-        /// Where private services keep their data; instead of MILVAION_DATA.
+        /// Data folder of the private services. Overrides MILVAION_DATA.
         #[arg(long, value_name = "FOLDER")]
         data: Option<PathBuf>,
     },
-    /// Start private services with empty data, run a command with DATABASE_URL, REDIS_URL and AMQP_URL set, stop them and
-    /// delete the data.
+    /// Start private services with empty data, run a command with DATABASE_URL, REDIS_URL and AMQP_URL set, stop the
+    /// services and delete their data.
     Services {
-        /// Where the services keep their data.
+        /// Data folder of the services.
         #[arg(long, value_name = "FOLDER")]
         data: PathBuf,
         /// The command and its arguments.
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
-    /// Say when a cron expression fires and what it means.
+    /// Print the next due times or the meaning of a cron expression.
     #[command(subcommand)]
     Cron(cron::CronCommand),
 }
 
-/// Does what was asked. An error is a sentence for people.
-pub(crate) async fn run_command(arguments: CliArguments) -> Result<ExitCode, String> {
+/// Runs the given subcommand, or `run` if none is given.
+///
+/// # Errors
+///
+/// Returns [`CliError`] if the server, a private service or the given command fails.
+pub(crate) async fn run_command(arguments: CliArguments) -> Result<ExitCode, CliError> {
     match arguments.command.unwrap_or(CliCommand::Run { with_worker: None, data: None }) {
-        CliCommand::Run { with_worker, data } => run::run(with_worker, data).await,
-        CliCommand::Cron(question) => cron::cron(question),
+        CliCommand::Run { with_worker, data } => Ok(run::run(with_worker, data).await?),
+        CliCommand::Cron(command) => cron::cron(command),
         CliCommand::Services { data, command } => services::services(&data, &command).await,
     }
 }
 
 /// Resolves at the first SIGINT or SIGTERM.
-async fn asked_to_stop() -> Result<(), String> {
+async fn stop_signal() -> Result<(), ServerError> {
     use tokio::signal::unix::{SignalKind, signal};
-    let trouble = |error| format!("Signals cannot be received: {error}.");
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(trouble)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(trouble)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(ServerError::Signals)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(ServerError::Signals)?;
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}

@@ -1,4 +1,4 @@
-//! `milvaion run`.
+//! `milvaion run`: the server, with private services for the URLs that are not set.
 
 use std::{
     path::{Path, PathBuf},
@@ -11,20 +11,20 @@ use milvaion_server::{
     config::ServerConfig,
     embedded::{self, EmbeddedServices, ServiceSelection, worker::LocalWorker},
     error::chain,
-    lifecycle::Server,
+    lifecycle::{Server, ServerError},
 };
 
-/// Runs until asked to stop, or until a private service crashes.
-pub(super) async fn run(with_worker: Option<PathBuf>, data: Option<PathBuf>) -> Result<ExitCode, String> {
-    let mut config = ServerConfig::from_env().map_err(|mistakes| mistakes.join("\n          "))?;
+/// Runs the server until the process receives SIGINT or SIGTERM, or until a private service ends.
+pub(super) async fn run(with_worker: Option<PathBuf>, data: Option<PathBuf>) -> Result<ExitCode, ServerError> {
+    let mut config = ServerConfig::from_env()?;
     if let Some(data) = data {
         config.data_dir = data;
     }
-    let stop = super::asked_to_stop();
+    let stop = super::stop_signal();
     tokio::pin!(stop);
     let mut services = tokio::select! {
         started = start_services(&config) => started?,
-        asked = &mut stop => return asked.map(|()| ExitCode::SUCCESS),
+        signal = &mut stop => return signal.map(|()| ExitCode::SUCCESS),
     };
     fill_in(&mut config, &services);
     let outcome = serve(&config, &mut services, with_worker.as_deref(), stop).await;
@@ -32,13 +32,13 @@ pub(super) async fn run(with_worker: Option<PathBuf>, data: Option<PathBuf>) -> 
     outcome
 }
 
-async fn start_services(config: &ServerConfig) -> Result<EmbeddedServices, String> {
+async fn start_services(config: &ServerConfig) -> Result<EmbeddedServices, ServerError> {
     let wanted = ServiceSelection {
         postgres: config.database_url.is_none(),
         redis: config.redis_url.is_none(),
         rabbitmq: config.amqp_url.is_none(),
     };
-    embedded::start(&config.data_dir, wanted, |line| eprintln!("  {line}")).await.map_err(|error| error.to_string())
+    Ok(embedded::start(&config.data_dir, wanted, |line| eprintln!("  {line}")).await?)
 }
 
 fn fill_in(config: &mut ServerConfig, services: &EmbeddedServices) {
@@ -52,8 +52,8 @@ async fn serve(
     config: &ServerConfig,
     services: &mut EmbeddedServices,
     with_worker: Option<&Path>,
-    stop: impl Future<Output = Result<(), String>>,
-) -> Result<ExitCode, String> {
+    stop: impl Future<Output = Result<(), ServerError>>,
+) -> Result<ExitCode, ServerError> {
     let clock = Clock::system();
     let server = Server::start(config, clock.clone()).await?;
     let worker = match with_worker {
@@ -65,18 +65,18 @@ async fn serve(
                 Ok(worker) => Some(worker),
                 Err(error) => {
                     server.stop().await;
-                    return Err(error.to_string());
+                    return Err(error.into());
                 }
             }
         }
     };
     greet(config, services, &server).await;
     let outcome = tokio::select! {
-        asked = stop => asked.map(|()| ExitCode::SUCCESS),
-        sentence = services.failed() => Err(sentence),
+        signal = stop => signal.map(|()| ExitCode::SUCCESS),
+        error = services.failed() => Err(error.into()),
     };
     eprintln!("\n  Stopping…");
-    // The worker first: what it reports last must find somebody who listens.
+    // The worker stops first, because its last reports need a running server.
     if let Some(worker) = worker {
         worker.stop().await;
     }
@@ -84,7 +84,7 @@ async fn serve(
     outcome
 }
 
-/// Says where everything is.
+/// Prints the address of the dashboard, the setup link if there is no user yet, and the folders of data and logs.
 async fn greet(config: &ServerConfig, services: &EmbeddedServices, server: &Server) {
     let base = config.http.public_url.clone().unwrap_or_else(|| {
         let host =
@@ -97,16 +97,18 @@ async fn greet(config: &ServerConfig, services: &EmbeddedServices, server: &Serv
         Ok(Some(path)) => {
             eprintln!("  Set it up at     {base}{path}");
             eprintln!(
-                "                   (good once, for 15 minutes; a restart prints a new one while there is nobody)"
+                "                   (valid once, for 15 minutes; until there is a user, each start prints a new link)"
             );
         }
         Ok(None) => {}
-        Err(error) => tracing::error!(error = %chain(&error), "no setup link could be made"),
+        Err(error) => {
+            tracing::error!(error = %chain(&error), "no setup link could be created; restart the server to get one");
+        }
     }
     if let Some(folder) = &services.folder {
         let logs = config.data_dir.join("logs");
-        eprintln!("  Data lies in     {}", absolute(folder));
-        eprintln!("  Logs lie in      {}", absolute(&logs));
+        eprintln!("  Data folder      {}", absolute(folder));
+        eprintln!("  Log folder       {}", absolute(&logs));
     }
     eprintln!("  Ctrl-C stops everything.\n");
 }

@@ -8,15 +8,15 @@ use std::{
 use milvaion_server::embedded::{self, ServiceSelection};
 use tokio::process::Command;
 
-/// Runs `command` with the three URLs set. Its exit code is ours.
-pub(super) async fn services(data: &Path, command: &[String]) -> Result<ExitCode, String> {
+use super::CliError;
+
+/// Runs `command` with the three URLs in its environment and returns its exit code.
+pub(super) async fn services(data: &Path, command: &[String]) -> Result<ExitCode, CliError> {
     let Some((program, arguments)) = command.split_first() else {
-        return Err("Say which command to run, after `--`.".into());
+        return Err(CliError::NoCommand);
     };
-    embedded::erase(data).await.map_err(|error| error.to_string())?;
-    let mut services = embedded::start(data, ServiceSelection::ALL, |line| eprintln!("  {line}"))
-        .await
-        .map_err(|error| error.to_string())?;
+    embedded::erase(data).await?;
+    let mut services = embedded::start(data, ServiceSelection::ALL, |line| eprintln!("  {line}")).await?;
     let spawned = Command::new(program)
         .args(arguments)
         .env("DATABASE_URL", services.database_url.as_deref().unwrap_or_default())
@@ -26,17 +26,17 @@ pub(super) async fn services(data: &Path, command: &[String]) -> Result<ExitCode
         .kill_on_drop(true)
         .spawn();
     let outcome = match spawned {
-        Err(error) => Err(format!("{program} cannot be started: {error}. Check the command after `--`.")),
+        Err(source) => Err(CliError::StartCommand { program: program.clone(), source }),
         Ok(mut child) => tokio::select! {
             ended = child.wait() => match ended {
                 Ok(status) => Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))),
-                Err(error) => Err(format!("{program} cannot be waited for: {error}.")),
+                Err(source) => Err(CliError::WaitForCommand { program: program.clone(), source }),
             },
-            asked = super::asked_to_stop() => asked.map(|()| ExitCode::from(130)),
-            sentence = services.failed() => Err(sentence),
+            signal = super::stop_signal() => signal.map(|()| ExitCode::from(130)).map_err(CliError::from),
+            error = services.failed() => Err(error.into()),
         },
     };
     services.stop().await;
-    embedded::erase(data).await.map_err(|error| error.to_string())?;
+    embedded::erase(data).await?;
     outcome
 }

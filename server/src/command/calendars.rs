@@ -1,4 +1,4 @@
-//! Calendars: save and delete, and what that means for the jobs that keep to them.
+//! Calendars: save and delete, and reschedule the jobs that use them.
 
 use milvaion_api::{events::LiveEvent, views::CurrentUser};
 use milvaion_app::error::AppError;
@@ -9,27 +9,27 @@ use super::jobs::JobCommands;
 use crate::store::{calendars::StoredCalendar, jobs::AuditStamp};
 use milvaion_schedule::due::EffectiveSchedule;
 
-/// How many jobs are looked at in one go.
+/// The number of jobs that are read per query.
 const RESCHEDULE_PAGE: i64 = 500;
-/// How many of the jobs that keep a calendar from being deleted are named.
+/// The most jobs that a refused deletion names.
 const MAX_NAMED_JOBS: i64 = 5;
 
 impl JobCommands {
-    /// Every calendar by name.
+    /// Returns all calendars, ordered by name.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns `Unavailable` or `Failed` if PostgreSQL fails.
     pub async fn calendars(&self) -> Result<Vec<StoredCalendar>, AppError> {
         Ok(self.store.calendars().await?)
     }
 
-    /// Makes a calendar (`id` none), or changes the one that is still at `version`. Jobs that keep to it are due anew
-    /// from now.
+    /// Creates a calendar if `id` is `None`, or changes the one that still has the given version. Recomputes the due
+    /// times of the jobs that use it.
     ///
     /// # Errors
     ///
-    /// `Fields`, or `Conflict` when somebody else changed it meanwhile.
+    /// Returns `Fields` for invalid fields, and `Conflict` if the calendar was changed in the meantime.
     pub async fn save_calendar(
         &self,
         me: &CurrentUser,
@@ -51,11 +51,11 @@ impl JobCommands {
             Ok(Some(_)) => {}
             Ok(None) => {
                 return Err(AppError::Conflict(
-                    "Somebody else changed this calendar meanwhile. Load the page again and repeat your change.".into(),
+                    "This calendar was changed in the meantime. Reload the page and repeat your change.".into(),
                 ));
             }
             Err(error) if error.constraint() == Some("calendars_name_key") => {
-                return Err(AppError::field("name", "another calendar has this name: choose another"));
+                return Err(AppError::field("name", "another calendar has this name: choose a different one"));
             }
             Err(error) => return Err(error.into()),
         }
@@ -63,45 +63,45 @@ impl JobCommands {
         Ok(key)
     }
 
-    /// Deletes a calendar that no job keeps to, and answers its name.
+    /// Deletes a calendar that no job uses. Returns its name.
     ///
     /// # Errors
     ///
-    /// `Conflict` with the names of the jobs that do; `NotFound` when the calendar is gone.
+    /// Returns `Conflict` with the names of the jobs that use it, and `NotFound` if the calendar does not exist.
     pub async fn delete_calendar(&self, me: &CurrentUser, id: CalendarId) -> Result<String, AppError> {
-        let stored = self.store.calendar(id).await?.ok_or_else(gone)?;
+        let stored = self.store.calendar(id).await?.ok_or_else(not_found)?;
         if self.store.delete_calendar(id, AuditStamp { by: &me.email, at: self.clock.now() }).await? {
             return Ok(stored.calendar.name);
         }
-        // Counted anew: what kept it from being deleted may have come since it was read.
-        let total = self.store.calendar(id).await?.ok_or_else(gone)?.jobs;
+        // Counted again, because the job that prevents the deletion may be newer than the first count.
+        let total = self.store.calendar(id).await?.ok_or_else(not_found)?.jobs;
         let named = self.store.calendar_job_names(id, MAX_NAMED_JOBS).await?;
-        Err(AppError::Conflict(kept_by(&stored.calendar.name, &named, total)))
+        Err(AppError::Conflict(still_used_by(&stored.calendar.name, &named, total)))
     }
 
-    /// Works out anew when the jobs that keep to a calendar are due. A job that is fired or edited meanwhile is left
-    /// alone: whoever did that has read the new calendar, or the dispatcher will.
+    /// Recomputes the due times of the jobs that use a calendar. A job that is edited, or of which a run is created, in
+    /// the meantime is skipped: that change has used the new calendar, or the dispatcher will.
     async fn reschedule(&self, id: CalendarId) -> Result<(), AppError> {
         let mut after = JobId::default();
         loop {
-            let slice = self.store.jobs_with_calendar(id, after, RESCHEDULE_PAGE).await?;
-            let Some(last) = slice.last() else { return Ok(()) };
+            let page = self.store.jobs_with_calendar(id, after, RESCHEDULE_PAGE).await?;
+            let Some(last) = page.last() else { return Ok(()) };
             after = *last;
-            for job in slice {
+            for job in page {
                 let Some(job) = self.store.job(job).await? else { continue };
                 let calendars = self.calendars_of(&job.definition).await?;
-                let kept: Vec<&Calendar> = calendars.values().collect();
+                let calendars: Vec<&Calendar> = calendars.values().collect();
                 let definition = &job.definition;
                 let now = self.clock.now();
                 if definition.schedule.delay_after_end().is_some() && job.next_fire_at.is_none() {
                     continue;
                 }
-                // What is due already waits for the dispatcher, which judges it by the new calendar and the misfire rule.
+                // The dispatcher handles a due time that has passed, by the new calendar and the misfire policy.
                 if job.next_fire_at.is_some_and(|due| due <= now) {
                     continue;
                 }
-                let table = EffectiveSchedule::new(job.id, &definition.schedule, &definition.rules, &kept);
-                let next = table.first(job.last_fire_at, now);
+                let schedule = EffectiveSchedule::new(job.id, &definition.schedule, &definition.rules, &calendars);
+                let next = schedule.first(job.last_fire_at, now);
                 if next != job.next_fire_at && self.store.move_due(job.id, job.version, job.next_fire_at, next).await? {
                     self.publish_change(job.id, next, LiveEvent::Job { id: job.id }).await;
                 }
@@ -110,17 +110,17 @@ impl JobCommands {
     }
 }
 
-pub(crate) fn gone() -> AppError {
-    AppError::NotFound("This calendar does not exist, or no longer.".into())
+pub(crate) fn not_found() -> AppError {
+    AppError::NotFound("This calendar does not exist or was deleted.".into())
 }
 
-/// Why a calendar stays: the jobs by name, as far as there is room for them.
-fn kept_by(calendar: &str, named: &[(JobId, String)], total: i64) -> String {
+/// Formats the refusal to delete a calendar, with the names of some of the jobs that use it.
+fn still_used_by(calendar: &str, named: &[(JobId, String)], total: i64) -> String {
     let names: Vec<_> = named.iter().map(|(_, name)| name.as_str()).collect();
     let others = total - i64::try_from(named.len()).unwrap_or(i64::MAX);
     let and = if others > 0 { format!(" and {others} more") } else { String::new() };
-    let verb = if total == 1 { "keeps" } else { "keep" };
-    format!("{}{and} still {verb} to {calendar}: take it out there first.", names.join(", "))
+    let (verb, jobs) = if total == 1 { ("uses", "this job") } else { ("use", "these jobs") };
+    format!("{}{and} still {verb} {calendar}. Remove it from {jobs} first.", names.join(", "))
 }
 
 #[cfg(test)]
@@ -128,12 +128,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_names_the_jobs_that_stand_in_the_way() {
+    fn a_refused_deletion_names_the_jobs() {
         let named = ["Backup", "Report"].map(|name| (JobId::default(), name.to_owned()));
-        assert_eq!(kept_by("Holidays", &named[..1], 1), "Backup still keeps to Holidays: take it out there first.");
         assert_eq!(
-            kept_by("Holidays", &named, 7),
-            "Backup, Report and 5 more still keep to Holidays: take it out there first."
+            still_used_by("Holidays", &named[..1], 1),
+            "Backup still uses Holidays. Remove it from this job first."
+        );
+        assert_eq!(
+            still_used_by("Holidays", &named, 7),
+            "Backup, Report and 5 more still use Holidays. Remove it from these jobs first."
         );
     }
 }

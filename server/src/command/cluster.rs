@@ -1,4 +1,4 @@
-//! Everything at once: pause and resume.
+//! The cluster: pause and resume.
 
 use std::sync::Arc;
 
@@ -16,78 +16,83 @@ use crate::{
     store::{Store, jobs::AuditStamp},
 };
 
-/// The longest reason, in characters.
+/// The maximum length of a reason, in characters.
 const MAX_REASON_CHARS: usize = 500;
 
-/// What pausing needs.
+/// The commands that pause and resume the cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterCommands {
-    /// The truth.
+    /// Access to PostgreSQL.
     pub store: Store,
-    /// Tells the other servers.
+    /// Access to Redis, for the announcement to the other servers.
     pub cache: Cache,
-    /// The way to browsers.
+    /// The live events for browsers.
     pub hub: Hub,
-    /// What time it is.
+    /// The clock of this server.
     pub clock: Clock,
-    /// Wakes this server's dispatcher.
+    /// The activator of this server's dispatcher.
     pub activate_dispatcher: Arc<Notify>,
-    /// Wakes whoever hands out slots.
+    /// The activator of this server's slot granter.
     pub activate_slot_granter: Arc<Notify>,
 }
 
 impl ClusterCommands {
-    /// Whether everything is paused.
+    /// Returns the pause of the cluster, or `None` if it is not paused.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns `Unavailable` or `Failed` if PostgreSQL fails.
     pub async fn state(&self) -> Result<Option<ClusterPause>, AppError> {
         Ok(self.store.cluster_pause().await?)
     }
 
-    /// Pauses everything: nothing is fired or released from now on; what runs, runs on. When it is paused already it stays
-    /// as it was, with the name of whoever did it first.
+    /// Pauses the cluster: no runs are created and no slots are granted. Running jobs continue. If the cluster is
+    /// already paused, the first pause stays, with its user and its reason.
     ///
     /// # Errors
     ///
-    /// `Fields` for `reason`.
+    /// Returns `Fields` for an invalid `reason`.
     pub async fn pause(&self, me: &CurrentUser, reason: &str) -> Result<(), AppError> {
         let reason = reason.trim().replace('\0', "");
         if reason.is_empty() {
-            return Err(AppError::field("reason", "say why: others will see nothing run and ask themselves"));
+            return Err(AppError::field("reason", "give a reason: other users see it while the cluster is paused"));
         }
         if reason.chars().count() > MAX_REASON_CHARS {
             return Err(AppError::field("reason", format!("at most {MAX_REASON_CHARS} characters")));
         }
         if self.store.pause_cluster(&reason, AuditStamp { by: &me.email, at: self.clock.now() }).await? {
-            tracing::warn!(user.id = %me.id, reason, "everything is paused: nothing is fired until somebody resumes it");
-            self.told().await;
+            tracing::warn!(
+                user.id = %me.id, reason,
+                "user {} paused the cluster; no runs are created until it is resumed", me.id
+            );
+            self.announce().await;
         }
         Ok(())
     }
 
-    /// Resumes everything. What was due meanwhile is handled as each job's misfire policy says. What is not paused is no
-    /// mistake.
+    /// Resumes the cluster. Due times that passed during the pause are handled by the misfire policy of each job.
+    /// Succeeds if the cluster is not paused.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns `Unavailable` or `Failed` if PostgreSQL fails.
     pub async fn resume(&self, me: &CurrentUser) -> Result<(), AppError> {
         let now = self.clock.now();
         if let Some(since) = self.store.resume_cluster(AuditStamp { by: &me.email, at: now }).await? {
-            tracing::warn!(user.id = %me.id, paused_s = (now - since).num_seconds(), "everything goes on");
-            self.told().await;
+            let paused_s = (now - since).num_seconds();
+            tracing::warn!(user.id = %me.id, paused_s, "user {} resumed the cluster after {paused_s} s", me.id);
+            self.announce().await;
         }
         Ok(())
     }
 
-    /// Tells the dispatchers and the browsers. Whoever does not hear it finds out at the next statement.
-    async fn told(&self) {
+    /// Notifies the dispatchers and the browsers. A server that misses the announcement finds the change with its next
+    /// statement.
+    async fn announce(&self) {
         self.activate_dispatcher.notify_one();
         self.activate_slot_granter.notify_one();
         if let Err(error) = self.cache.announce_schedule_change().await {
-            tracing::debug!(error = %error, "other servers did not hear that everything was paused or resumed");
+            tracing::debug!(error = %error, "a pause or resume of the cluster was not announced to other servers");
         }
         self.hub.publish(self.clock.now(), vec![LiveEvent::Cluster]);
     }

@@ -1,4 +1,4 @@
-//! Failures and dead letters: settle them, run them again.
+//! Failures and dead letters: resolve and retry.
 
 use milvaion_api::{
     failures::{
@@ -19,74 +19,75 @@ use crate::{
 };
 
 impl JobCommands {
-    /// What `which` means at this moment, each one named, for somebody who saw `seen` failures and agreed to those; and
-    /// whether a filter finds more than can be taken at once. Nobody is to settle what they have not seen, so a filter that
-    /// finds more than a tenth more by now is refused.
+    /// Replaces a filter by the failures that it matches now. Returns true with it if the filter matches more than one
+    /// request may hold. The user saw `seen` failures before confirming. A filter that now matches over a tenth more is
+    /// refused, so that users do not resolve or retry failures they have not seen.
     ///
     /// # Errors
     ///
-    /// `Fields` for `ids`; `Conflict` when there are many more than were seen.
+    /// Returns `Fields` for invalid `ids`, and `Conflict` if there are many more failures than the user saw.
     pub async fn confirm_selection(
         &self,
-        which: &FailureSelection,
+        selection: &FailureSelection,
         seen: usize,
     ) -> Result<(FailureSelection, bool), AppError> {
-        let (ids, more) = self.pick(which).await?;
-        if matches!(which, FailureSelection::Filter(_)) && ids.len() > seen + seen / 10 {
+        let (ids, more) = self.select(selection).await?;
+        if matches!(selection, FailureSelection::Filter(_)) && ids.len() > seen + seen / 10 {
             return Err(AppError::Conflict(format!(
-                "There are {} by now, and {seen} were there when you looked. Look again before you go on.",
+                "The filter now matches {} failures; you saw {seen}. Reload the page before you continue.",
                 if more { format!("more than {}", ids.len()) } else { ids.len().to_string() }
             )));
         }
         if ids.is_empty() {
-            return Err(AppError::field("ids", "choose at least one that is open"));
+            return Err(AppError::field("ids", "choose at least one open failure"));
         }
         Ok((FailureSelection::Ids(ids), more))
     }
 
-    /// Settles open failures with a note.
+    /// Resolves open failures with a note.
     ///
     /// # Errors
     ///
-    /// `Fields` for `note` and `ids`.
+    /// Returns `Fields` for an invalid `note` or `ids`.
     pub async fn resolve_failures(
         &self,
         me: &CurrentUser,
-        which: &FailureSelection,
+        selection: &FailureSelection,
         text: &str,
     ) -> Result<ResolveFailuresResult, AppError> {
         let note = note(text)?;
-        let (ids, more) = self.pick(which).await?;
+        let (ids, more) = self.select(selection).await?;
         let edit = AuditStamp { by: &me.email, at: self.clock.now() };
         Ok(ResolveFailuresResult { count: self.store.resolve_failures(&ids, note.as_deref(), edit).await?, more })
     }
 
-    /// Runs failures again, each as a new occurrence by its job's present definition. One that was retried already is
-    /// left alone, so that asking twice runs nothing twice.
+    /// Retries failures, each as a new occurrence with the current definition of its job. A failure that was retried
+    /// before is skipped, so that a repeated request creates no second run.
     ///
     /// # Errors
     ///
-    /// `Fields` for `ids`, `reason` and `input_json`; `NotFound` for a single failure that there is none of; `Conflict`
-    /// for one that was retried already, one whose job is deleted, and while the cluster is paused.
+    /// Returns `Fields` for invalid `ids`, `reason` or `input_json`. A single failure returns `NotFound` if it does not
+    /// exist, and `Conflict` if it was retried before or its job is deleted. Returns `Conflict` while the cluster is
+    /// paused.
     pub async fn retry_failures(
         &self,
         me: &CurrentUser,
-        which: &FailureSelection,
+        selection: &FailureSelection,
         input: &RetryInput,
     ) -> Result<RetryFailuresResult, AppError> {
         let reason = reason(&input.reason)?;
-        let single = match which {
+        let single = match selection {
             FailureSelection::Ids(ids) => ids.first().copied().filter(|_| ids.len() == 1),
             FailureSelection::Filter(_) => None,
         };
         let has_input = !input.input_json.trim().is_empty();
         if single.is_none() && (has_input || input.force) {
             let field = if has_input { "input_json" } else { "force" };
-            return Err(AppError::field(field, "is for a single failure only: retry them one by one"));
+            return Err(AppError::field(field, "applies to a single failure only: retry the failures one by one"));
         }
         if let Some(pause) = self.store.cluster_pause().await? {
             return Err(AppError::Conflict(format!(
-                "The whole cluster is paused ({}). Wait until it goes on, then retry.",
+                "The cluster is paused ({}). Retry after it is resumed.",
                 pause.reason
             )));
         }
@@ -95,13 +96,13 @@ impl JobCommands {
             Some(id) => {
                 let failure = self.store.failure(id).await?.ok_or_else(no_failure)?;
                 let job = self.store.job(failure.job_id).await?.ok_or_else(|| {
-                    AppError::Conflict("The job of this failure is deleted, so nothing can be run again.".into())
+                    AppError::Conflict("The job of this failure was deleted, so it cannot be retried.".into())
                 })?;
                 if let Some(again) = failure.retried_as.filter(|_| !input.force) {
-                    return Err(AppError::Conflict(format!("This failure was retried already, as {again}.")));
+                    return Err(AppError::Conflict(format!("This failure was already retried as occurrence {again}.")));
                 }
                 let definition = &job.definition;
-                // A form comes with the input that failed already in it; only what was changed is another one.
+                // The form is prefilled with the input of the failed run. Only a changed input counts as an override.
                 if has_input && parse_input_json(&input.input_json).as_ref() != Ok(&failure.job_data) {
                     Some(
                         self.parse_input_override(&definition.worker_id, &definition.job_type, &input.input_json)
@@ -112,28 +113,28 @@ impl JobCommands {
                 }
             }
         };
-        let (ids, more) = self.pick(which).await?;
+        let (ids, more) = self.select(selection).await?;
         let wanted: Vec<(OccurrenceId, OccurrenceId)> =
             ids.into_iter().map(|id| (id, self.clock.occurrence_id())).collect();
         let edit = AuditStamp { by: &me.email, at: self.clock.now() };
-        let made = self.store.retry_failures(&wanted, data.as_ref(), reason.as_deref(), input.force, edit).await?;
+        let created = self.store.retry_failures(&wanted, data.as_ref(), reason.as_deref(), input.force, edit).await?;
         let retried = RetryFailuresResult {
-            made: made.iter().map(|(failed, made)| (*failed, made.row.id)).collect(),
-            left: wanted.len() - made.len(),
+            made: created.iter().map(|(failed, created)| (*failed, created.row.id)).collect(),
+            left: wanted.len() - created.len(),
             more,
         };
-        let rows: Vec<CreatedOccurrence> = made.into_iter().map(|(_, made)| made).collect();
+        let rows: Vec<CreatedOccurrence> = created.into_iter().map(|(_, created)| created).collect();
         if !rows.is_empty() {
             self.send_created(rows);
         }
         Ok(retried)
     }
 
-    /// Settles open dead letters with a note. Returns how many.
+    /// Resolves open dead letters with a note. Returns their number.
     ///
     /// # Errors
     ///
-    /// `Fields` for `note` and `ids`.
+    /// Returns `Fields` for an invalid `note` or `ids`.
     pub async fn resolve_dead_letters(
         &self,
         me: &CurrentUser,
@@ -142,7 +143,7 @@ impl JobCommands {
     ) -> Result<usize, AppError> {
         let note = note(text)?;
         if ids.is_empty() {
-            return Err(AppError::field("ids", "choose at least one"));
+            return Err(AppError::field("ids", "choose at least one dead letter"));
         }
         if ids.len() > MAX_FAILURE_SELECTION {
             return Err(too_many());
@@ -151,9 +152,10 @@ impl JobCommands {
         Ok(self.store.resolve_dead_letters(ids, note.as_deref(), edit).await?)
     }
 
-    /// Which failures are meant, each once, and whether there are more. A filter finds open ones.
-    async fn pick(&self, which: &FailureSelection) -> Result<(Vec<OccurrenceId>, bool), AppError> {
-        match which {
+    /// Returns the selected failures without duplicates, and true if a filter matches more than the limit. A filter
+    /// selects only open failures.
+    async fn select(&self, selection: &FailureSelection) -> Result<(Vec<OccurrenceId>, bool), AppError> {
+        match selection {
             FailureSelection::Ids(ids) if ids.len() > MAX_FAILURE_SELECTION => Err(too_many()),
             FailureSelection::Ids(ids) => {
                 let mut ids = ids.clone();
@@ -182,9 +184,9 @@ fn note(text: &str) -> Result<Option<String>, AppError> {
 }
 
 fn too_many() -> AppError {
-    AppError::field("ids", "at most 1,000 at a time: take fewer, or use a filter several times")
+    AppError::field("ids", "at most 1,000 at a time: select fewer, or apply a filter several times")
 }
 
 fn no_failure() -> AppError {
-    AppError::NotFound("This failure does not exist, or is no longer kept.".into())
+    AppError::NotFound("This failure does not exist or was deleted by retention.".into())
 }

@@ -1,8 +1,8 @@
-//! One-time links: the only way to become somebody here.
+//! One-time links. They are the only way to create a user.
 //!
-//! A fresh installation has no default account and no default passphrase. Its server prints a link that makes the first
-//! Admin; everybody after that is invited by an Admin. A link holds 256 random bits and is known to the database only by
-//! their hash; it works once, for a while.
+//! A fresh installation has no default account and no default passphrase. The server prints a link that creates the
+//! first Admin. All later users are invited by an Admin. A link holds 256 random bits, of which the database stores
+//! only a hash. It works once and expires.
 
 use std::net::IpAddr;
 
@@ -26,47 +26,47 @@ use crate::{
     },
 };
 
-/// How long the setup link works. It is printed to a log, so not for long.
+/// The lifetime of the setup link. It is short because the link is printed to the terminal or to a log.
 const SETUP_LINK_TTL: TimeDelta = TimeDelta::minutes(15);
 
-/// How long an invitation works.
+/// The lifetime of an invitation.
 const INVITE_TTL: TimeDelta = TimeDelta::hours(72);
 
-/// Open invitations at one time.
+/// The most open invitations.
 const MAX_OPEN_INVITES: i64 = 100;
 
-/// Longer than any token of ours, in bytes; what is longer is not looked up.
+/// The longest token that is looked up, in bytes. Valid tokens are shorter.
 const MAX_TOKEN_CHARS: usize = 64;
 
-/// Makes a new setup link, good for 15 minutes, in place of every earlier one. Returns its path, `/setup?token=…`; none
-/// when there is somebody already.
+/// Creates a setup link that is valid for 15 minutes, and invalidates every earlier one. Returns its path,
+/// `/setup?token=…`, or `None` if there already is a user.
 ///
 /// # Errors
 ///
-/// When the database does not answer.
+/// Returns [`StoreError`] if PostgreSQL fails.
 pub async fn setup_link(store: &Store, clock: &Clock) -> Result<Option<String>, StoreError> {
     let (token, invite) = new_invite(clock, String::new(), Role::Admin, SETUP_LINK_TTL);
-    let made = store.replace_setup_invite(&invite).await?;
-    Ok(made.then(|| format!("/setup?token={token}")))
+    let created = store.replace_setup_invite(&invite).await?;
+    Ok(created.then(|| format!("/setup?token={token}")))
 }
 
-/// What the link with this token is good for.
+/// Returns the kind, name and role of the link with this token.
 ///
 /// # Errors
 ///
-/// `NotFound` when it is not good: unknown, used up, taken back, or too old.
+/// Returns `NotFound` if the link is unknown, used, revoked or expired.
 pub async fn info(store: &Store, clock: &Clock, token: &str) -> Result<InviteInfo, AppError> {
     let invite = find(store, clock, token).await?;
     Ok(InviteInfo { is_setup: invite.is_setup, name: invite.name, role: invite.role })
 }
 
-/// Uses a link up: makes the person it is for. The session is the caller's to make. `address` is where the request came
-/// from, if that is known.
+/// Accepts an invitation: creates the user and uses the link up. The caller starts the session. `address` is the
+/// address of the client, if it is known.
 ///
 /// # Errors
 ///
-/// `NotFound` when the link is not good, also when somebody else was quicker; `Fields` for `name`, `email` and
-/// `passphrase`, with the link left as it was.
+/// Returns `NotFound` if the link is not valid, also if another request has used it first. Returns `Fields` for an
+/// invalid `name`, `email` or `passphrase`; the link then stays valid.
 #[expect(clippy::too_many_arguments, reason = "three of them are the form's fields, and each has another meaning")]
 pub async fn accept(
     store: &Store,
@@ -78,7 +78,7 @@ pub async fn accept(
     email: &str,
     passphrase: &str,
 ) -> Result<CurrentUser, AppError> {
-    // Only a good link is worth a hash.
+    // Checked before hashing, because a hash is expensive and only a valid link justifies it.
     find(store, clock, token).await?;
     let (name, email) = check(name, email, passphrase).map_err(AppError::Fields)?;
     let passphrase_hash = hasher.hash(passphrase, clock).await?;
@@ -86,21 +86,22 @@ pub async fn accept(
     let address = address.map(|address| address.to_string());
     match store.accept_invite(&hash(token), &user, clock.now(), address).await? {
         InviteAcceptance::Accepted(me) => {
-            tracing::info!(user.id = %me.id, user.role = me.role.slug(), "somebody joined");
+            tracing::info!(user.id = %me.id, user.role = me.role.slug(), "user {} accepted an invitation", me.id);
             Ok(me)
         }
-        InviteAcceptance::Spent => Err(spent(store).await),
+        InviteAcceptance::Spent => Err(invalid_link(store).await),
         InviteAcceptance::EmailTaken => {
-            Err(AppError::field("email", "somebody here has this address already: sign in, or use another"))
+            Err(AppError::field("email", "another user has this address: sign in, or use a different one"))
         }
     }
 }
 
-/// Invites somebody. Returns the link's path, `/invite?token=…`, good for 72 hours; it cannot be read again later.
+/// Creates an invitation. Returns the path of its link, `/invite?token=…`. The link is valid for 72 hours and cannot be
+/// read again later.
 ///
 /// # Errors
 ///
-/// `Fields` for `name`; `TooMany` when 100 invitations are open.
+/// Returns `Fields` for an invalid `name`, and `TooMany` if 100 invitations are open.
 pub async fn create(
     store: &Store,
     clock: &Clock,
@@ -114,25 +115,25 @@ pub async fn create(
         Ok(format!("/invite?token={token}"))
     } else {
         Err(AppError::TooMany(format!(
-            "{MAX_OPEN_INVITES} invitations are open. Take one back before you make another."
+            "{MAX_OPEN_INVITES} invitations are open. Revoke one before you create another."
         )))
     }
 }
 
-/// Takes an invitation back: its link is dead from now on.
+/// Revokes an invitation. Its link no longer works.
 ///
 /// # Errors
 ///
-/// `NotFound` when it was used or taken back meanwhile.
+/// Returns `NotFound` if it was used or revoked in the meantime.
 pub async fn revoke(store: &Store, clock: &Clock, by: &CurrentUser, id: UserId) -> Result<(), AppError> {
     if store.delete_invite(id, by, clock.now()).await? {
         Ok(())
     } else {
-        Err(AppError::NotFound("This invitation was used or taken back meanwhile.".into()))
+        Err(AppError::NotFound("This invitation was used or revoked in the meantime.".into()))
     }
 }
 
-/// The name and e-mail address as they are kept, or everything that is wrong.
+/// Returns the name and the e-mail address as they are stored, or the errors of all invalid fields.
 fn check(name: &str, email: &str, passphrase: &str) -> Result<(String, String), Vec<FieldError>> {
     let mut errors = Vec::new();
     let mut take = |field: &str, result: Result<String, String>| {
@@ -152,7 +153,7 @@ fn check(name: &str, email: &str, passphrase: &str) -> Result<(String, String), 
     if errors.is_empty() { Ok((name, email)) } else { Err(errors) }
 }
 
-fn new_invite(clock: &Clock, name: String, role: Role, life: TimeDelta) -> (String, NewInvite) {
+fn new_invite(clock: &Clock, name: String, role: Role, lifetime: TimeDelta) -> (String, NewInvite) {
     let token = URL_SAFE_NO_PAD.encode(clock.token());
     let now = clock.now();
     let invite = NewInvite {
@@ -161,7 +162,7 @@ fn new_invite(clock: &Clock, name: String, role: Role, life: TimeDelta) -> (Stri
         name,
         role,
         created_at: now,
-        expires_at: now + life,
+        expires_at: now + lifetime,
     };
     (token, invite)
 }
@@ -173,17 +174,18 @@ async fn find(store: &Store, clock: &Clock, token: &str) -> Result<InviteRow, Ap
     {
         return Ok(invite);
     }
-    Err(spent(store).await)
+    Err(invalid_link(store).await)
 }
 
-/// The same words whatever is wrong with the link, but the way out depends on whether there is anybody to ask.
-async fn spent(store: &Store) -> AppError {
+/// Returns the error for an invalid link. It is the same for every cause, but the remedy depends on whether there are
+/// users to ask.
+async fn invalid_link(store: &Store) -> AppError {
     match store.count_users().await {
         Ok(0) => AppError::NotFound(
-            "This setup link no longer works: it is good for 15 minutes. Restart the server to get a new one.".into(),
+            "This setup link no longer works: it is valid for 15 minutes. Restart the server to get a new one.".into(),
         ),
         Ok(_) => AppError::NotFound(
-            "This link no longer works: it was used, taken back, or is too old. Ask an Admin for a new one.".into(),
+            "This link no longer works: it was used or revoked, or it has expired. Ask an Admin for a new one.".into(),
         ),
         Err(error) => error.into(),
     }
@@ -198,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_has_256_bits_and_stands_in_an_address_as_it_is() {
+    fn a_token_has_256_bits_and_needs_no_escaping() {
         let (token, invite) = new_invite(&Clock::system(), String::new(), Role::Admin, SETUP_LINK_TTL);
         assert_eq!(URL_SAFE_NO_PAD.decode(&token).expect("base64url").len(), 32);
         assert!(token.len() <= MAX_TOKEN_CHARS);
@@ -207,11 +209,12 @@ mod tests {
     }
 
     #[test]
-    fn every_wrong_field_is_named_at_once() {
+    fn all_invalid_fields_are_reported_together() {
         let fields = |name, email, passphrase| {
-            check(name, email, passphrase).expect_err("wrong").into_iter().map(|error| error.field).collect::<Vec<_>>()
+            let errors = check(name, email, passphrase).expect_err("at least one field is invalid");
+            errors.into_iter().map(|error| error.field).collect::<Vec<_>>()
         };
-        assert_eq!(fields(" ", "nobody", "short"), ["name", "email", "passphrase"]);
+        assert_eq!(fields(" ", "no address", "short"), ["name", "email", "passphrase"]);
         assert_eq!(fields("Ana", "ana@example.org", "Password2024!!"), ["passphrase"]);
         assert!(check("Ana", " Ana@Example.org", "violet tram under snow").is_ok());
     }

@@ -1,4 +1,4 @@
-//! Jobs: save, run now, pause, resume, delete.
+//! Jobs: save, pause, resume and delete.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -30,41 +30,41 @@ use crate::{
 };
 use milvaion_schedule::due::EffectiveSchedule;
 
-/// How often an edit is made anew because the job was fired meanwhile. A job that is due each second is fired between
-/// reading and writing once in hundreds of edits.
+/// The most attempts of an edit. An attempt fails if a run of the job is created between reading and writing, which
+/// happens once in hundreds of edits to a job that is due every second.
 const MAX_EDIT_ATTEMPTS: usize = 5;
 
-/// What changing a job needs.
+/// The commands that change jobs, calendars, occurrences, failures and dead letters.
 #[derive(Clone, Debug)]
 pub struct JobCommands {
-    /// The truth.
+    /// Access to PostgreSQL.
     pub store: Store,
-    /// The fast clock.
+    /// Access to Redis.
     pub cache: Cache,
-    /// The way to workers.
+    /// The publisher of messages to workers.
     pub publisher: Publisher,
-    /// The way to browsers.
+    /// The live events for browsers.
     pub hub: Hub,
-    /// What time it is.
+    /// The clock of this server.
     pub clock: Clock,
-    /// Wakes this server's dispatcher.
+    /// The activator of this server's dispatcher.
     pub activate_dispatcher: Arc<Notify>,
-    /// Wakes this server's republisher.
+    /// The activator of this server's republisher.
     pub activate_republisher: Arc<Notify>,
-    /// Wakes whoever hands out slots.
+    /// The activator of this server's slot granter.
     pub activate_slot_granter: Arc<Notify>,
-    /// Wakes whoever repeats cancellations.
+    /// The activator of this server's cancellation repeater.
     pub activate_cancellation_repeater: Arc<Notify>,
-    /// What is on its way to the broker; waited for when the server stops.
+    /// The publishes that are on their way to the broker. The server waits for them when it stops.
     pub in_flight: TaskTracker,
 }
 
 impl JobCommands {
-    /// Checks the whole form: its own rules, and the input against the schema its job type announced.
+    /// Checks a whole form: its own rules, the input against the schema that its job type announced, and the calendars.
     ///
     /// # Errors
     ///
-    /// The wrong fields.
+    /// Returns `Fields` with all invalid fields.
     pub async fn check(&self, form: &JobForm) -> Result<JobInput, AppError> {
         let schema = match form.target.split_once('/') {
             Some((worker, job_type)) => self.store.schema(worker, job_type).await?,
@@ -77,10 +77,7 @@ impl JobCommands {
         }
         let calendars = self.calendars_of(&job).await?;
         if job.rules.calendars.iter().any(|id| !calendars.contains_key(id)) {
-            return Err(AppError::field(
-                "rules.calendars",
-                "a chosen calendar does not exist, or no longer: choose again",
-            ));
+            return Err(AppError::field("rules.calendars", "a selected calendar was deleted: select again"));
         }
         strip_nul(&mut job);
         Ok(job)
@@ -90,7 +87,8 @@ impl JobCommands {
     ///
     /// # Errors
     ///
-    /// `Fields`, `NotFound`, or `Conflict` when somebody else changed it since the form was drawn.
+    /// Returns `Fields` for invalid fields, `NotFound` if the job does not exist, and `Conflict` if it was changed
+    /// after the form was rendered.
     pub async fn save(&self, me: &CurrentUser, form: &JobForm) -> Result<JobId, AppError> {
         let job = self.check(form).await?;
         let now = self.clock.now();
@@ -101,9 +99,9 @@ impl JobCommands {
             self.store.insert_job(id, &job, next, edit).await?;
             (id, next)
         } else {
-            let id: JobId = form.id.parse().map_err(|_| gone())?;
+            let id: JobId = form.id.parse().map_err(|_| not_found())?;
             let version: i32 = form.version.parse().map_err(|_| conflict())?;
-            let before = self.store.job(id).await?.ok_or_else(gone)?;
+            let before = self.store.job(id).await?.ok_or_else(not_found)?;
             if before.version != version {
                 return Err(conflict());
             }
@@ -115,20 +113,20 @@ impl JobCommands {
         Ok(id)
     }
 
-    /// Pauses or resumes a job. What it is already is no mistake.
+    /// Pauses or resumes a job. Succeeds if the job is in that state already.
     ///
     /// # Errors
     ///
-    /// `NotFound`, `Conflict`, or `Fields` for `reason`.
+    /// Returns `NotFound`, `Conflict`, or `Fields` for an invalid `reason`.
     pub async fn set_active(&self, me: &CurrentUser, id: JobId, active: bool, reason: &str) -> Result<(), AppError> {
         let reason = reason.trim().replace('\0', "");
         if reason.chars().count() > 500 {
             return Err(AppError::field("reason", "at most 500 characters"));
         }
-        let job = self.store.job(id).await?.ok_or_else(gone)?;
-        // Whoever pauses what was disabled with a cool-down means that it stays so.
-        let is_so = job.definition.is_active == active && (active || job.auto_disabled_at.is_none());
-        if is_so {
+        let job = self.store.job(id).await?.ok_or_else(not_found)?;
+        // A user who pauses a job that was auto-disabled with a cool-down wants it to stay paused.
+        let is_unchanged = job.definition.is_active == active && (active || job.auto_disabled_at.is_none());
+        if is_unchanged {
             return Ok(());
         }
         let now = self.clock.now();
@@ -145,19 +143,22 @@ impl JobCommands {
     ///
     /// # Errors
     ///
-    /// `NotFound`.
+    /// Returns `NotFound` if the job does not exist.
     pub async fn delete(&self, me: &CurrentUser, id: JobId) -> Result<String, AppError> {
-        let name =
-            self.store.delete_job(id, AuditStamp { by: &me.email, at: self.clock.now() }).await?.ok_or_else(gone)?;
+        let name = self
+            .store
+            .delete_job(id, AuditStamp { by: &me.email, at: self.clock.now() })
+            .await?
+            .ok_or_else(not_found)?;
         self.publish_change(id, None, LiveEvent::JobDeleted { id }).await;
         Ok(name)
     }
 
-    /// Replaces the definition of the job that was read as `before`. Returns the new version, and when the job is due next.
+    /// Replaces the definition of the job that was read as `before`. Returns the new version and the next due time.
     ///
     /// # Errors
     ///
-    /// `Conflict` when somebody else edited it meanwhile, `NotFound` when it is gone.
+    /// Returns `Conflict` if the job was edited in the meantime, and `NotFound` if it was deleted.
     pub(super) async fn replace(
         &self,
         before: StoredJob,
@@ -170,8 +171,9 @@ impl JobCommands {
             if let Some(version) = self.store.update_job(&before, job, next, edit).await? {
                 return Ok((version, next));
             }
-            // Fired or edited since it was read. The first is no reason to bother anybody.
-            before = self.store.job(before.id).await?.ok_or_else(gone)?;
+            // A run of the job was created, or the job was edited, since it was read. In the first case the edit is
+            // tried again.
+            before = self.store.job(before.id).await?.ok_or_else(not_found)?;
             if before.version != version {
                 break;
             }
@@ -179,42 +181,42 @@ impl JobCommands {
         Err(conflict())
     }
 
-    /// When a job is due first, after what it `fired` last. None also when it is due so long after the end of a run that
-    /// is open: the releaser makes it due then.
+    /// Returns the next due time of a job whose last one was `last_due`. Returns `None` also if the schedule counts
+    /// from the end of a run and a run is open. The slot granter then sets the due time when that run ends.
     pub(crate) async fn first_due(
         &self,
         id: JobId,
         job: &JobInput,
-        fired: Option<DateTime<Utc>>,
+        last_due: Option<DateTime<Utc>>,
         now: DateTime<Utc>,
     ) -> Result<Option<DateTime<Utc>>, AppError> {
         if job.schedule.delay_after_end().is_some() && self.store.has_open_run(id).await? {
             return Ok(None);
         }
         let calendars = self.calendars_of(job).await?;
-        let kept: Vec<&Calendar> = calendars.values().collect();
-        Ok(EffectiveSchedule::new(id, &job.schedule, &job.rules, &kept).first(fired, now))
+        let calendars: Vec<&Calendar> = calendars.values().collect();
+        Ok(EffectiveSchedule::new(id, &job.schedule, &job.rules, &calendars).first(last_due, now))
     }
 
-    /// The calendars a job keeps to.
+    /// Returns the calendars that a job uses.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns `Unavailable` or `Failed` if PostgreSQL fails.
     pub async fn calendars_of(&self, job: &JobInput) -> Result<HashMap<CalendarId, Calendar>, AppError> {
-        let named = job.rules.calendars.iter().copied().collect::<HashSet<_>>();
-        if named.is_empty() {
+        let ids = job.rules.calendars.iter().copied().collect::<HashSet<_>>();
+        if ids.is_empty() {
             return Ok(HashMap::new());
         }
-        Ok(self.store.calendars_by_id(&named).await?)
+        Ok(self.store.calendars_by_id(&ids).await?)
     }
 
-    /// When a job is due next after an edit: one that leaves the schedule alone leaves the rhythm alone too; any other
-    /// starts it anew.
+    /// Returns the next due time of a job after an edit. An edit that does not change the due times keeps the next one.
+    /// Any other edit computes it again from now.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns `Unavailable` or `Failed` if PostgreSQL fails.
     pub async fn next_after_edit(
         &self,
         before: &StoredJob,
@@ -224,41 +226,41 @@ impl JobCommands {
         if !job.is_active {
             return Ok(None);
         }
-        // A pause that waits for the end of a run is kept too, though nothing is due then.
+        // A schedule that counts from the end of a run keeps its state as well, although it has no due time during the
+        // run.
         let waits_for_end = job.schedule.delay_after_end().is_some();
-        if is_due_alike(&before.definition, job) && (before.next_fire_at.is_some() || waits_for_end) {
+        if has_same_due_times(&before.definition, job) && (before.next_fire_at.is_some() || waits_for_end) {
             return Ok(before.next_fire_at);
         }
         self.first_due(before.id, job, before.last_fire_at, now).await
     }
 
-    /// Tells Redis, the dispatchers and the browsers.
+    /// Notifies Redis, the dispatchers and the browsers of a changed job.
     pub(crate) async fn publish_change(&self, id: JobId, next: Option<DateTime<Utc>>, event: LiveEvent) {
-        let noted = self.cache.note_due(&[(id, next)]).await;
-        if let Err(error) = noted {
-            tracing::debug!(error = %error, "Redis did not hear of a changed job");
+        if let Err(error) = self.cache.note_due(&[(id, next)]).await {
+            tracing::debug!(job.id = %id, error = %error, "the due time of job {id} was not written to Redis");
         }
         self.activate_dispatcher.notify_one();
         if let Err(error) = self.cache.announce_schedule_change().await {
-            tracing::debug!(error = %error, "other servers did not hear of a changed job");
+            tracing::debug!(job.id = %id, error = %error, "the change of job {id} was not announced to other servers");
         }
         self.hub.publish(self.clock.now(), vec![event]);
     }
 }
 
-/// Whether two definitions are due at the same instants, so that an edit need not start the rhythm anew.
-fn is_due_alike(before: &JobInput, after: &JobInput) -> bool {
-    let when = |job: &JobInput| {
+/// Returns true if two definitions have the same due times, so that an edit can keep the next one.
+fn has_same_due_times(before: &JobInput, after: &JobInput) -> bool {
+    let bounds = |job: &JobInput| {
         let rules = &job.rules;
         (rules.start_at, rules.end_at, rules.jitter_seconds, rules.calendars.clone(), rules.blackout)
     };
-    before.is_active && before.schedule == after.schedule && when(before) == when(after)
+    before.is_active && before.schedule == after.schedule && bounds(before) == bounds(after)
 }
 
-/// Judges an input by its schema: at most ten complaints, each beside its field.
+/// Validates an input against its schema. Returns at most ten errors, each with its field.
 pub(super) fn check_input(schema: &Value, data: &Value, as_json: bool) -> Result<(), Vec<FieldError>> {
     let Ok(validator) = jsonschema::validator_for(schema) else {
-        // A worker announced something that is no schema; its own decoding stays the judge.
+        // A worker announced an invalid schema. The worker itself still checks the input when it decodes it.
         return Ok(());
     };
     let errors: Vec<FieldError> = validator
@@ -278,7 +280,7 @@ pub(super) fn check_input(schema: &Value, data: &Value, as_json: bool) -> Result
     if errors.is_empty() { Ok(()) } else { Err(errors) }
 }
 
-/// PostgreSQL's text and jsonb cannot hold NUL.
+/// Removes NUL characters, which the types text and jsonb of PostgreSQL cannot store.
 fn strip_nul(job: &mut JobInput) {
     for text in [&mut job.display_name, &mut job.description] {
         if text.contains('\0') {
@@ -300,12 +302,12 @@ fn strip_json(value: &mut Value) {
     }
 }
 
-pub(super) fn gone() -> AppError {
-    AppError::NotFound("This job does not exist, or no longer.".into())
+pub(super) fn not_found() -> AppError {
+    AppError::NotFound("This job does not exist or was deleted.".into())
 }
 
 pub(super) fn conflict() -> AppError {
-    AppError::Conflict("Somebody else changed this job meanwhile. Load the page again and repeat your change.".into())
+    AppError::Conflict("This job was changed in the meantime. Reload the page and repeat your change.".into())
 }
 
 #[cfg(test)]
@@ -316,20 +318,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_schema_complains_beside_the_field() {
+    fn schema_errors_name_their_field() {
         let schema =
             json!({"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}, "required": ["n"]});
-        let errors = check_input(&schema, &json!({"n": 0}), false).expect_err("wrong");
+        let errors = check_input(&schema, &json!({"n": 0}), false).expect_err("the input is invalid");
         assert_eq!(errors[0].field, "input.n");
-        let errors = check_input(&schema, &json!({"n": 0}), true).expect_err("wrong");
+        let errors = check_input(&schema, &json!({"n": 0}), true).expect_err("the input is invalid");
         assert_eq!(errors[0].field, "input_json");
-        let errors = check_input(&schema, &json!({}), false).expect_err("wrong");
+        let errors = check_input(&schema, &json!({}), false).expect_err("the input is invalid");
         assert_eq!(errors[0].field, "input_json");
         assert!(check_input(&schema, &json!({"n": 1}), false).is_ok());
     }
 
     #[test]
-    fn an_edit_keeps_the_rhythm_unless_it_changes_it() {
+    fn only_a_schedule_edit_changes_the_due_times() {
         let now = DateTime::UNIX_EPOCH + chrono::Duration::days(1);
         let job = |seconds| JobInput {
             display_name: "x".into(),
@@ -344,10 +346,10 @@ mod tests {
             timeout_seconds: None,
             rules: Rules::default(),
         };
-        assert!(is_due_alike(&job(10), &JobInput { display_name: "y".into(), ..job(10) }));
-        assert!(!is_due_alike(&job(10), &job(20)));
-        assert!(!is_due_alike(&JobInput { is_active: false, ..job(10) }, &job(10)));
+        assert!(has_same_due_times(&job(10), &JobInput { display_name: "y".into(), ..job(10) }));
+        assert!(!has_same_due_times(&job(10), &job(20)));
+        assert!(!has_same_due_times(&JobInput { is_active: false, ..job(10) }, &job(10)));
         let later = Rules { start_at: Some(now), ..Rules::default() };
-        assert!(!is_due_alike(&job(10), &JobInput { rules: later, ..job(10) }));
+        assert!(!has_same_due_times(&job(10), &JobInput { rules: later, ..job(10) }));
     }
 }

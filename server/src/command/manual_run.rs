@@ -1,4 +1,4 @@
-//! Running a job by hand.
+//! Manual runs of a job.
 
 use milvaion_api::{events::LiveEvent, requests::parse_input_json, views::CurrentUser};
 use milvaion_app::{backend::TriggerInput, error::AppError};
@@ -10,27 +10,30 @@ use milvaion_schedule::rules::OverlapPolicy;
 use serde_json::Value;
 
 use super::{
-    jobs::{JobCommands, check_input, gone},
+    jobs::{JobCommands, check_input, not_found},
     occurrences::reason,
 };
 use crate::{
     broker::publisher::OutgoingMessage,
     domain::message::message,
+    error::chain,
     store::manual_runs::{CreatedOccurrence, ManualRunOutcome, ManualRunRefusal, NewManualRun},
 };
 
-/// The most characters of an idempotency key.
+/// The maximum length of an idempotency key, in characters.
 const MAX_IDEMPOTENCY_KEY_CHARS: usize = 200;
 
 impl JobCommands {
-    /// Runs a job now: an occurrence beside its schedule. One that needs a slot waits for it, unless forced.
+    /// Runs a job now, as an occurrence outside its schedule. A run that needs a slot waits for it, unless it is
+    /// forced.
     ///
     /// # Errors
     ///
-    /// `Fields` for `input_json`, `reason` and `idempotency_key`, `NotFound`, or `Conflict` when the job or the cluster
-    /// is paused or the job must not overlap itself, unless forced.
+    /// Returns `Fields` for an invalid `input_json`, `reason` or `idempotency_key`, and `NotFound` if the job does not
+    /// exist. Returns `Conflict` if the job or the cluster is paused, or if the job must not overlap itself, unless the
+    /// run is forced.
     pub async fn run_now(&self, me: &CurrentUser, id: JobId, input: TriggerInput) -> Result<OccurrenceId, AppError> {
-        let job = self.store.job(id).await?.ok_or_else(gone)?;
+        let job = self.store.job(id).await?.ok_or_else(not_found)?;
         let reason = reason(&input.reason)?;
         let key = idempotency_key(input.idempotency_key.as_deref())?;
         let definition = &job.definition;
@@ -40,7 +43,7 @@ impl JobCommands {
             Some(self.parse_input_override(&definition.worker_id, &definition.job_type, &input.input_json).await?)
         };
         let now = self.clock.now();
-        let asked = NewManualRun {
+        let run = NewManualRun {
             id: self.clock.occurrence_id(),
             job_id: id,
             job_data,
@@ -50,22 +53,22 @@ impl JobCommands {
             key,
             exclusive: definition.rules.overlap == OverlapPolicy::Skip,
         };
-        match self.store.insert_manual_run(&asked, now).await? {
-            ManualRunOutcome::Created(made) => {
-                self.send_created(vec![*made]);
-                Ok(asked.id)
+        match self.store.insert_manual_run(&run, now).await? {
+            ManualRunOutcome::Created(created) => {
+                self.send_created(vec![*created]);
+                Ok(run.id)
             }
             ManualRunOutcome::Duplicate(id) => Ok(id),
-            ManualRunOutcome::Refused(refusal) => Err(AppError::Conflict(words(&refusal))),
-            ManualRunOutcome::JobNotFound => Err(gone()),
+            ManualRunOutcome::Refused(refusal) => Err(AppError::Conflict(describe(&refusal))),
+            ManualRunOutcome::JobNotFound => Err(not_found()),
         }
     }
 
-    /// Checks an input that somebody typed for one occurrence of a job type.
+    /// Checks an input that a user typed for one occurrence of a job type.
     ///
     /// # Errors
     ///
-    /// `Fields` for `input_json`.
+    /// Returns `Fields` for `input_json`.
     pub(super) async fn parse_input_override(
         &self,
         worker_id: &str,
@@ -74,7 +77,10 @@ impl JobCommands {
     ) -> Result<Value, AppError> {
         let data = parse_input_json(text).map_err(|message| AppError::field("input_json", message))?;
         if data.to_string().len() > MAX_JOB_DATA_BYTES {
-            return Err(AppError::field("input_json", "the input has more than 64 KiB: keep large data elsewhere"));
+            return Err(AppError::field(
+                "input_json",
+                "the input is larger than 64 KiB: store large data elsewhere and refer to it",
+            ));
         }
         if let Some(schema) = self.store.schema(worker_id, job_type).await? {
             check_input(&schema, &data, true).map_err(AppError::Fields)?;
@@ -82,34 +88,39 @@ impl JobCommands {
         Ok(data)
     }
 
-    /// Tells of new occurrences and sends those that need not wait, without making the person wait for the broker.
-    pub(super) fn send_created(&self, made: Vec<CreatedOccurrence>) {
+    /// Publishes new occurrences to browsers, and sends those to the broker that need not wait for a slot. The user
+    /// does not wait for the broker.
+    pub(super) fn send_created(&self, created: Vec<CreatedOccurrence>) {
         let now = self.clock.now();
-        let rows = made.iter().map(|made| made.row.clone()).collect();
+        let rows = created.iter().map(|occurrence| occurrence.row.clone()).collect();
         self.hub.publish(now, vec![LiveEvent::Occurrences { rows }]);
-        if made.iter().any(|made| made.is_held) {
+        if created.iter().any(|occurrence| occurrence.is_held) {
             self.activate_slot_granter.notify_one();
         }
-        let messages: Vec<OutgoingMessage> = made
+        let messages: Vec<OutgoingMessage> = created
             .into_iter()
-            .filter(|made| !made.is_held)
-            .map(|made| OutgoingMessage {
-                worker_id: made.queued.worker_id.clone(),
-                message: message(made.queued, now),
+            .filter(|occurrence| !occurrence.is_held)
+            .map(|occurrence| OutgoingMessage {
+                worker_id: occurrence.queued.worker_id.clone(),
+                message: message(occurrence.queued, now),
                 republished: false,
             })
             .collect();
         if messages.is_empty() {
             return;
         }
-        let this = self.clone();
+        let commands = self.clone();
         self.in_flight.spawn(async move {
-            let sent = this.publisher.publish(&messages).await;
+            let sent = commands.publisher.publish(&messages).await;
             if sent.len() < messages.len() {
-                this.activate_republisher.notify_one();
+                commands.activate_republisher.notify_one();
             }
-            if let Err(error) = this.store.mark_published(&sent, this.clock.now()).await {
-                tracing::warn!(error = %error, "a published occurrence could not be marked; it will be sent once more and dropped by the worker");
+            if let Err(error) = commands.store.mark_published(&sent, commands.clock.now()).await {
+                tracing::warn!(
+                    occurrence.count = sent.len(), error = %chain(&error),
+                    "{} published occurrences were not marked as sent; they are sent again and the worker drops the \
+                     duplicates", sent.len()
+                );
             }
         });
     }
@@ -123,15 +134,15 @@ fn idempotency_key(text: Option<&str>) -> Result<Option<String>, AppError> {
     Ok(Some(key.to_owned()))
 }
 
-fn words(refusal: &ManualRunRefusal) -> String {
+fn describe(refusal: &ManualRunRefusal) -> String {
     match refusal {
         ManualRunRefusal::JobPaused => "This job is paused. Resume it, or run it anyway.".into(),
         ManualRunRefusal::ClusterPaused(reason) => {
-            format!("The whole cluster is paused ({reason}). Wait until it goes on, or run the job anyway.")
+            format!("The cluster is paused ({reason}). Wait until it is resumed, or run the job anyway.")
         }
         ManualRunRefusal::PreviousRunOpen => {
-            "The previous run of this job is still open, and it must not overlap itself. Wait for its end, \
-                          cancel it, or run the job anyway."
+            "The previous run of this job is still open, and the job must not overlap itself. Wait for its end, \
+             cancel it, or run the job anyway."
                 .into()
         }
     }
@@ -142,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_short_and_printable() {
+    fn an_idempotency_key_is_short_and_printable() {
         assert_eq!(idempotency_key(None), Ok(None));
         assert_eq!(idempotency_key(Some("  ")), Ok(None));
         assert_eq!(idempotency_key(Some(" a b ")), Ok(Some("a b".into())));

@@ -1,8 +1,8 @@
-//! Every way a person can change the world.
+//! The changes that users can make.
 //!
-//! One file for each noun. A command checks what was asked, changes PostgreSQL in one statement (the audit row with it),
-//! and only then tells Redis, the broker and the browsers, any of which may be away without the command failing: what
-//! they missed is found again by the background.
+//! There is one file per noun. A command checks its input and changes PostgreSQL in one statement, which also writes
+//! the audit row. Only then does it notify Redis, the broker and the browsers. Any of them may be unreachable without
+//! failing the command: the background tasks find later what they missed.
 
 pub mod calendars;
 pub mod cluster;

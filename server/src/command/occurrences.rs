@@ -1,4 +1,4 @@
-//! Occurrences: cancel them.
+//! Occurrences: cancel.
 
 use milvaion_api::{events::LiveEvent, views::CurrentUser};
 use milvaion_app::error::AppError;
@@ -10,14 +10,14 @@ use crate::{
     store::{Result, cancel::CancelOutcome, jobs::AuditStamp},
 };
 
-/// The most characters of a reason.
+/// The maximum length of a reason, in characters.
 const MAX_REASON_CHARS: usize = 500;
 
-/// A reason as it is stored: none when it is empty.
+/// Returns a reason as it is stored, or `None` if it is empty.
 ///
 /// # Errors
 ///
-/// `Fields` for `reason`.
+/// Returns `Fields` for `reason` if it is too long.
 pub(super) fn reason(text: &str) -> std::result::Result<Option<String>, AppError> {
     let text = clean(text.trim().to_owned());
     if text.chars().count() > MAX_REASON_CHARS {
@@ -27,28 +27,29 @@ pub(super) fn reason(text: &str) -> std::result::Result<Option<String>, AppError
 }
 
 impl JobCommands {
-    /// Cancels an occurrence. What no worker runs is Cancelled at once; what runs is asked to end, and asked again until
-    /// it has. Returns what it is now: Cancelled, or Running. Asking twice is no mistake.
+    /// Cancels an occurrence. An occurrence that no worker runs becomes Cancelled immediately. A running one gets a
+    /// cancel request, which is repeated until the run ends. Returns the new status: Cancelled or Running. Cancelling
+    /// twice is not an error.
     ///
     /// # Errors
     ///
-    /// `Fields` for `reason`, `NotFound`, or `Conflict` when it has ended already.
+    /// Returns `Fields` for an invalid `reason`, `NotFound`, or `Conflict` if the occurrence has already ended.
     pub async fn cancel(
         &self,
         me: &CurrentUser,
         id: OccurrenceId,
-        why: &str,
+        reason_text: &str,
     ) -> std::result::Result<OccurrenceStatus, AppError> {
-        let why = reason(why)?;
+        let reason = reason(reason_text)?;
         let changed =
-            self.cancel_all(&[id], why.as_deref(), AuditStamp { by: &me.email, at: self.clock.now() }).await?;
+            self.cancel_all(&[id], reason.as_deref(), AuditStamp { by: &me.email, at: self.clock.now() }).await?;
         if let Some(cancelled) = changed.first() {
             return Ok(cancelled.row.status);
         }
         match self.store.occurrence_status(id).await? {
-            None => Err(AppError::NotFound("This occurrence does not exist, or is no longer kept.".into())),
+            None => Err(AppError::NotFound("This occurrence does not exist or was deleted by retention.".into())),
             Some((status, _)) if status.is_final() => Err(AppError::Conflict(format!(
-                "This occurrence has ended already: it is {}. There is nothing left to cancel.",
+                "This occurrence has already ended: it is {}. It cannot be cancelled.",
                 status.label()
             ))),
             Some((status, _)) => {
@@ -58,30 +59,31 @@ impl JobCommands {
         }
     }
 
-    /// Cancels what is open among `ids`, for a person or for the system itself, and tells everybody.
+    /// Cancels the open ones among `ids`, for a user or for the server itself. Notifies Redis, the background tasks and
+    /// the browsers.
     ///
     /// # Errors
     ///
-    /// When the database does not answer; then nothing changed.
+    /// Returns [`StoreError`](crate::store::StoreError) if PostgreSQL fails. Nothing has changed then.
     pub async fn cancel_all(
         &self,
         ids: &[OccurrenceId],
-        why: Option<&str>,
+        reason: Option<&str>,
         edit: AuditStamp<'_>,
     ) -> Result<Vec<CancelOutcome>> {
-        let changed = self.store.cancel(ids, why, edit).await?;
+        let changed = self.store.cancel(ids, reason, edit).await?;
         if changed.is_empty() {
             return Ok(changed);
         }
-        let (mut ended, mut wishes) = (Vec::new(), Vec::new());
+        let (mut ended, mut requests) = (Vec::new(), Vec::new());
         for CancelOutcome { row, .. } in &changed {
             let attempt = u32::try_from(row.attempt).unwrap_or(1);
             if row.status.is_final() {
                 ended.push((row.id, attempt));
             }
-            // One that was Queued a moment ago may have been started since; one that was Unknown may run on.
+            // A worker may have started a queued run since it was read, and an Unknown run may still be running.
             let reason = row.note.clone().unwrap_or_default();
-            wishes.push(CancelMessage { occurrence_id: row.id, attempt, reason });
+            requests.push(CancelMessage { occurrence_id: row.id, attempt, reason });
         }
         let rows = changed.iter().map(|cancelled| cancelled.row.clone()).collect();
         self.hub.publish(edit.at, vec![LiveEvent::Occurrences { rows }]);
@@ -91,14 +93,15 @@ impl JobCommands {
         if !ended.is_empty() {
             self.activate_slot_granter.notify_one();
         }
-        let told = async {
+        let notify_workers = async {
             self.cache.end_claims(&ended).await?;
-            self.cache.request_cancellations(&wishes).await
+            self.cache.request_cancellations(&requests).await
         };
-        if let Err(error) = told.await {
+        if let Err(error) = notify_workers.await {
             tracing::warn!(
-                error = %error,
-                "Redis did not hear of a cancellation; a message that is still on its way may start, and its reports will change nothing"
+                occurrence.count = requests.len(), error = %error,
+                "the cancellation of {} occurrences was not written to Redis; a message in flight may still start a \
+                 run, whose reports are then ignored", requests.len()
             );
         }
         Ok(changed)

@@ -1,8 +1,9 @@
-//! Signing in.
+//! Sign-in with e-mail address and passphrase.
 //!
-//! Three things an attacker must not get: an answer that tells whether an address is known, more guesses than the brake
-//! allows, and the memory of the machine. So an unknown address costs the same hash as a known one and is answered in
-//! the same words; every try is counted before it is judged; and [`PassphraseHasher`] works on two passphrases at a time.
+//! An attacker must not learn from a response whether an address is known, must not guess faster than the throttle
+//! allows, and must not exhaust the memory of the machine. Therefore an unknown address costs the same hash as a known
+//! one and gets the same message. Every attempt is counted before it is checked. [`PassphraseHasher`] works on at most
+//! two passphrases at a time.
 
 pub mod passphrase;
 
@@ -29,27 +30,27 @@ use crate::{
     },
 };
 
-/// Tries on one account that cost no waiting.
+/// The number of attempts on one account without a wait.
 const FREE_PER_ACCOUNT: i32 = 5;
 
-/// Tries from one address that cost no waiting: several people may share it.
+/// The number of attempts from one address without a wait. Several users may share an address.
 const FREE_PER_ADDRESS: i32 = 20;
 
-/// The longest wait between two tries.
+/// The longest wait between two attempts.
 const MAX_SIGN_IN_WAIT: TimeDelta = TimeDelta::minutes(15);
 
-/// A count that rested for so long starts anew.
+/// The time without an attempt after which a count starts again.
 pub const FAILED_SIGN_IN_RETENTION: TimeDelta = TimeDelta::hours(1);
 
 const WRONG_CREDENTIALS: &str = "The e-mail address or the passphrase is wrong.";
 
-/// Signs somebody in: checks the passphrase, and writes down that it was right or wrong. The session is the caller's to
-/// make. `address` is where the request came from; none when that is not known, as behind a proxy.
+/// Signs a user in: checks the passphrase and records whether it was right. The caller starts the session. `address` is
+/// the address of the client, or `None` if it is unknown, as behind a proxy.
 ///
 /// # Errors
 ///
-/// `Fields` when something is missing or wrong, in the same words whether the address is known or not; `TooMany` with
-/// the seconds to wait; `Unavailable` or `Failed` when the database does not do its part.
+/// Returns `Fields` if a value is missing or wrong, with the same message for known and unknown addresses. Returns
+/// `TooMany` with the seconds to wait, and `Unavailable` or `Failed` if PostgreSQL fails.
 pub async fn sign_in(
     store: &Store,
     clock: &Clock,
@@ -60,9 +61,9 @@ pub async fn sign_in(
 ) -> Result<CurrentUser, AppError> {
     let email = check_email(email).map_err(|message| AppError::field("email", message))?;
     if passphrase.is_empty() {
-        return Err(AppError::field("passphrase", "write your passphrase"));
+        return Err(AppError::field("passphrase", "enter your passphrase"));
     }
-    // No passphrase of anybody's is outside these bounds, so nothing is given away by answering at once.
+    // No stored passphrase has such a length, so rejecting it early reveals nothing.
     if check_passphrase(passphrase).is_err() {
         return Err(wrong());
     }
@@ -74,15 +75,16 @@ pub async fn sign_in(
         Some(from) => Some(from.count(store, now).await?),
         None => None,
     };
-    let give_back_from = async || match (&from, from_count) {
+    let uncount_address = async || match (&from, from_count) {
         (Some(from), Some(counted)) => store.uncount_sign_in_attempt(&from.key, counted).await,
         _ => Ok(()),
     };
     let account_count = match account.count(store, now).await {
         Ok(counted) => counted,
         Err(error) => {
-            // The account was locked already: this was no guess, so it does not count against the address.
-            give_back_from().await?;
+            // The account was already locked. The passphrase was not checked, so the attempt does not count for the
+            // address.
+            uncount_address().await?;
             return Err(error);
         }
     };
@@ -91,8 +93,8 @@ pub async fn sign_in(
     let right = match hasher.verify(passphrase, known.as_ref().map(|known| known.passphrase_hash.as_str())).await {
         Ok(right) => right,
         Err(error) => {
-            // Nothing was judged.
-            give_back_from().await?;
+            // The passphrase was not checked.
+            uncount_address().await?;
             store.uncount_sign_in_attempt(&account.key, account_count).await?;
             return Err(error);
         }
@@ -103,16 +105,16 @@ pub async fn sign_in(
     };
 
     let stronger = if passphrase::is_outdated(&passphrase_hash) {
-        // A stronger hash can wait for a quieter moment: signing in does not depend on it.
+        // Sign-in succeeds without the stronger hash. If the hasher is busy, the next sign-in tries again.
         hasher.hash(passphrase, clock).await.ok()
     } else {
         None
     };
     store.record_sign_in(&user, stronger.as_deref(), now, address.map(|address| address.to_string())).await?;
-    // The account starts anew. The address only gets this try back: else whoever has an account could clear its count
-    // between guesses at other accounts.
+    // The count of the account starts again. For the address, only this attempt is uncounted: otherwise an attacker
+    // with an account could reset the count of the address between guesses at other accounts.
     store.reset_sign_in_attempts(&account.key).await?;
-    give_back_from().await?;
+    uncount_address().await?;
     Ok(user.me())
 }
 
@@ -120,7 +122,7 @@ fn wrong() -> AppError {
     AppError::field("passphrase", WRONG_CREDENTIALS)
 }
 
-/// Something whose tries are counted. Only its hash is kept.
+/// An account or an address whose attempts are counted. Only a hash of its name is stored.
 struct LoginThrottle {
     key: String,
     free: i32,
@@ -141,20 +143,21 @@ impl LoginThrottle {
             SignInThrottle::Locked(until) => {
                 let seconds = (until - now).num_milliseconds().max(1).unsigned_abs().div_ceil(1_000);
                 let unit = if seconds == 1 { "second" } else { "seconds" };
-                Err(AppError::TooMany(format!("Too many tries. Wait {seconds} {unit}, then try again.")))
+                Err(AppError::TooMany(format!("Too many attempts. Wait {seconds} {unit}, then try again.")))
             }
         }
     }
 }
 
-/// How long to wait after so many tries: 1, 2, 4 … seconds from the last free one on.
+/// Returns the wait after a number of attempts. It starts with the last free attempt and doubles: 1, 2, 4 … seconds.
 fn wait_after(tries: i32, free: i32) -> Option<TimeDelta> {
     let beyond = u32::try_from(tries - free).ok()?;
     let seconds = 1_i64.checked_shl(beyond.min(32)).unwrap_or(i64::MAX);
     Some(TimeDelta::seconds(seconds).min(MAX_SIGN_IN_WAIT))
 }
 
-/// What is counted for an address: one household has a whole /64 of IPv6 addresses to try from.
+/// Returns the network whose attempts are counted together. For IPv6 it is the /64, because one household can use all
+/// of it.
 fn network(address: IpAddr) -> String {
     match address.to_canonical() {
         IpAddr::V4(address) => address.to_string(),
@@ -165,8 +168,8 @@ fn network(address: IpAddr) -> String {
     }
 }
 
-/// Writes a failure down. What was typed is not written when it is nobody's address: it may be a passphrase that slipped
-/// into the wrong field.
+/// Writes a failed sign-in to the audit log. Without a user of that address, the typed text is left out, because it may
+/// be a passphrase that was typed into the wrong field.
 async fn note_failure(
     store: &Store,
     account: &LoginThrottle,
@@ -175,17 +178,17 @@ async fn note_failure(
     now: DateTime<Utc>,
     address: Option<IpAddr>,
 ) {
-    let (who, object) = match store.user_by_email(email).await {
+    let (actor, object) = match store.user_by_email(email).await {
         Ok(Some(user)) => (email, format!("user:{}", user.id)),
         _ => ("unknown", format!("account:{}", &account.key[..12])),
     };
     let locked_seconds = wait_after(tries, account.free).map(|wait| wait.num_seconds());
-    let entry = AuditEntry::new(now, who, "sign-in.refuse", object)
+    let entry = AuditEntry::new(now, actor, "sign-in.refuse", object)
         .change(None, Some(json!({ "tries": tries, "lockedSeconds": locked_seconds })))
         .from(address.map(|address| address.to_string()));
-    // The refusal stands whether or not it can be written down.
+    // The sign-in is refused even if the audit log cannot be written.
     if let Err(error) = store.audit(&entry).await {
-        tracing::error!(error = %chain(&error), "a refused sign-in could not be written to the audit log");
+        tracing::error!(error = %chain(&error), "a failed sign-in could not be written to the audit log");
     }
 }
 
@@ -194,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_wait_doubles_from_the_fifth_try_on_and_ends_at_a_quarter_of_an_hour() {
+    fn the_wait_doubles_after_five_attempts_up_to_15_minutes() {
         let waits: Vec<_> = (1..=8).map(|tries| wait_after(tries, 5).map(|wait| wait.num_seconds())).collect();
         assert_eq!(waits, [None, None, None, None, Some(1), Some(2), Some(4), Some(8)]);
         for tries in [15, 30, 60, 1_000, i32::MAX] {
@@ -203,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_household_is_one_address() {
+    fn an_ipv6_network_counts_as_one_address() {
         let network = |text: &str| network(text.parse().expect("address"));
         assert_eq!(network("2001:db8:1:2:3:4:5:6"), network("2001:db8:1:2:ffff::1"));
         assert_ne!(network("2001:db8:1:2::1"), network("2001:db8:1:3::1"));

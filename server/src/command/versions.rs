@@ -1,4 +1,4 @@
-//! A job's earlier definitions: compare them, go back to one.
+//! Versions of a job: list, compare and restore.
 
 use std::collections::BTreeMap;
 
@@ -13,24 +13,25 @@ use milvaion_app::error::AppError;
 use milvaion_protocol::id::JobId;
 use serde_json::Value;
 
-use super::jobs::{JobCommands, conflict, gone};
+use super::jobs::{JobCommands, conflict, not_found};
 use crate::{domain::diff, store::jobs::AuditStamp};
 
-/// How many versions a page of a job's history holds: each is read whole to tell what it changed.
+/// The number of versions on one page of the history. Each is read whole, to compute its changes.
 const HISTORY_ROWS: u32 = 20;
 
 impl JobCommands {
-    /// A page of a job's versions, newest first, those before `before`, with what each of them changed.
+    /// Returns a page of the versions of a job before `before`, newest first, with the fields that each version
+    /// changed.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns `Unavailable` or `Failed` if PostgreSQL fails.
     pub async fn history(&self, id: JobId, before: Option<i32>) -> Result<ListPage<VersionStep>, AppError> {
         let ListPage { rows, next } = self.store.versions(id, before, HISTORY_ROWS).await?;
         let (Some(newest), Some(oldest)) = (rows.first(), rows.last()) else {
             return Ok(ListPage { rows: Vec::new(), next });
         };
-        // One more than is shown: what the oldest is compared with.
+        // One version more than the page shows, because the oldest one is compared with it.
         let definitions = self.store.definitions(id, oldest.version - 1, newest.version).await?;
         let definitions: BTreeMap<i32, Value> = definitions.into_iter().collect();
         let step = |row: VersionRow| {
@@ -42,32 +43,32 @@ impl JobCommands {
         Ok(ListPage { rows: rows.into_iter().map(step).collect(), next })
     }
 
-    /// One version of a job, which may be deleted.
+    /// Returns one version of a job. The job may be deleted.
     ///
     /// # Errors
     ///
-    /// `NotFound`.
+    /// Returns `NotFound` if there is no such version.
     pub async fn version(&self, id: JobId, version: i32) -> Result<VersionView, AppError> {
         self.store.version(id, version).await?.ok_or_else(|| no_version(version))
     }
 
-    /// What differs between two versions of a job, which may be deleted.
+    /// Compares two versions of a job. The job may be deleted.
     ///
     /// # Errors
     ///
-    /// `NotFound`.
+    /// Returns `NotFound` if one of the versions does not exist.
     pub async fn compare_versions(&self, id: JobId, before: i32, after: i32) -> Result<VersionDiff, AppError> {
         let (before, after) = (self.version(id, before).await?, self.version(id, after).await?);
         Ok(diff::diff(&before.definition, &after.definition))
     }
 
-    /// Gives a job the definition of an earlier version: an edit like any other, made from the version `expected`.
-    /// Whether it is paused stays as it is now; calendars that no longer exist are left out and named.
+    /// Gives a job the definition of an earlier version. This is an edit of the version `expected`. The job stays
+    /// paused or active as it is now. Calendars that no longer exist are removed and returned.
     ///
     /// # Errors
     ///
-    /// `NotFound` for the job and the version; `Conflict` when somebody else changed the job meanwhile, or when the old
-    /// definition cannot be used any more.
+    /// Returns `NotFound` if the job or the version does not exist. Returns `Conflict` if the job was changed in the
+    /// meantime, or if the old definition is no longer valid.
     pub async fn restore(
         &self,
         me: &CurrentUser,
@@ -75,16 +76,16 @@ impl JobCommands {
         version: i32,
         expected: i32,
     ) -> Result<RestoreVersionResult, AppError> {
-        let before = self.store.job(id).await?.ok_or_else(gone)?;
+        let before = self.store.job(id).await?.ok_or_else(not_found)?;
         if before.version != expected {
             return Err(conflict());
         }
         let old = self.version(id, version).await?;
         let mut job: JobInput = serde_json::from_value(old.definition)
-            .map_err(|error| AppError::Conflict(format!("Version {version} cannot be used any more: {error}.")))?;
+            .map_err(|error| AppError::Conflict(format!("Version {version} cannot be read: {error}. Edit the job.")))?;
         if let Err((field, message)) = job.schedule.check() {
             return Err(AppError::Conflict(format!(
-                "Version {version} cannot be used any more: {field} {message}. Edit the job instead."
+                "Version {version} is no longer valid: {field} {message}. Edit the job."
             )));
         }
         let missing_calendars = self.store.missing_calendars(&job.rules.calendars).await?;

@@ -1,24 +1,27 @@
-//! What the server does by itself.
+//! Settings for the server's background tasks.
 
 use std::time::Duration;
 
 use super::EnvReader;
 
-/// Periods and batches.
+/// Periods and batch sizes of the background tasks.
 #[derive(Clone, Debug)]
 pub struct BackgroundConfig {
-    /// `DISPATCH_BATCH`: how many due jobs one transaction fires, 1 to 5,000. Default 500.
+    /// `DISPATCH_BATCH`: maximum number of due jobs that one transaction dispatches. From 1 to 5,000. Default 500.
     pub dispatch_batch: i64,
-    /// `SWEEP_MILLISECONDS`: how often PostgreSQL is asked for due jobs while Redis is away, 100 to 10,000. Default 1,000.
+    /// `SWEEP_MILLISECONDS`: interval, in milliseconds, at which PostgreSQL is queried for due jobs while Redis is
+    /// unreachable. From 100 to 10,000. Default 1,000.
     pub sweep: Duration,
-    /// `REBUILD_SECONDS`: how often the schedule in Redis is rebuilt, 5 to 3,600. Default 300.
+    /// `REBUILD_SECONDS`: interval, in seconds, at which the due index in Redis is rebuilt from PostgreSQL. From 5 to
+    /// 3,600. Default 300.
     pub rebuild: Duration,
-    /// `REPUBLISH_SECONDS`: how often, and from which age on, unpublished occurrences are published again, 1 to 3,600.
-    /// Default 5.
+    /// `REPUBLISH_SECONDS`: interval, in seconds, at which unsent occurrences are published again, and the minimum age,
+    /// in seconds, of an occurrence that is. From 1 to 3,600. Default 5.
     pub republish: Duration,
 }
 
 impl BackgroundConfig {
+    /// Reads the settings from the environment.
     pub(super) fn read(read: &mut EnvReader) -> Self {
         Self {
             dispatch_batch: read.number("DISPATCH_BATCH", 500, 1, 5_000),

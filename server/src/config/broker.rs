@@ -1,21 +1,24 @@
-//! RabbitMQ.
+//! Settings for RabbitMQ.
 
 use milvaion_protocol::topology;
 
 use super::EnvReader;
 
-/// How to reach the broker.
+/// The connection to RabbitMQ, its names and its prefetch.
 #[derive(Clone, Debug)]
 pub struct BrokerConfig {
-    /// `AMQP_URL`: as in `amqp://user:password@host:5672/%2f`. An embedded one when not set.
+    /// The address of RabbitMQ: the value of `AMQP_URL`, or the address of the private RabbitMQ.
     pub url: String,
-    /// `MILVAION_PREFIX`: what every exchange and queue starts with. Default `milvaion`. Workers must agree.
+    /// `MILVAION_PREFIX`: prefix of the names of all exchanges and queues; the workers need the same value. Default
+    /// `milvaion`.
     pub prefix: String,
-    /// `BROKER_PREFETCH`: the most unsettled messages each intake holds, 50 to 10,000. Default 1,000.
+    /// `BROKER_PREFETCH`: prefetch of each ingest consumer, in messages: the maximum number of unacknowledged messages.
+    /// From 50 to 10,000. Default 1,000.
     pub prefetch: u16,
 }
 
 impl BrokerConfig {
+    /// Reads the settings from the environment, except the address.
     pub(super) fn read(read: &mut EnvReader) -> Self {
         Self {
             url: String::new(),

@@ -1,19 +1,20 @@
-//! Redis.
+//! Settings for Redis.
 
 use milvaion_protocol::topology;
 
 use super::EnvReader;
 
-/// How to reach the fast clock.
+/// The connection to Redis.
 #[derive(Clone, Debug)]
 pub struct CacheConfig {
-    /// `REDIS_URL`: as in `redis://:password@host:6379`. An embedded one when not set.
+    /// The address of Redis: the value of `REDIS_URL`, or the address of the private Redis.
     pub url: String,
-    /// `MILVAION_KEY_PREFIX`: what every key starts with. Default `Milvaion:JobScheduler:`. Workers must agree.
+    /// `MILVAION_KEY_PREFIX`: prefix of all keys; the workers need the same value. Default `Milvaion:JobScheduler:`.
     pub key_prefix: String,
 }
 
 impl CacheConfig {
+    /// Reads the settings from the environment, except the address.
     pub(super) fn read(read: &mut EnvReader) -> Self {
         Self {
             url: String::new(),

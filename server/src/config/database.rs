@@ -1,17 +1,18 @@
-//! PostgreSQL.
+//! Settings for PostgreSQL.
 
 use super::EnvReader;
 
-/// How to reach the truth.
+/// The connection pool to PostgreSQL.
 #[derive(Clone, Debug)]
 pub struct DatabaseConfig {
-    /// `DATABASE_URL`: as in `postgres://user:password@host/database`. An embedded one when not set.
+    /// The address of PostgreSQL: the value of `DATABASE_URL`, or the address of the private PostgreSQL.
     pub url: String,
-    /// `DATABASE_CONNECTIONS`: the most connections this server opens, 4 to 200. Default 16.
+    /// `DATABASE_CONNECTIONS`: maximum number of connections that this server opens. From 4 to 200. Default 16.
     pub max_connections: u32,
 }
 
 impl DatabaseConfig {
+    /// Reads the settings from the environment, except the address.
     pub(super) fn read(read: &mut EnvReader) -> Self {
         Self { url: String::new(), max_connections: read.number("DATABASE_CONNECTIONS", 16, 4, 200) }
     }

@@ -1,30 +1,31 @@
-//! The web side.
+//! Settings for the HTTP server.
 
 use std::{net::IpAddr, path::PathBuf};
 
 use super::EnvReader;
 
-/// Where and how people reach the server.
+/// The listening address and the public address of the HTTP server.
 #[derive(Clone, Debug)]
 pub struct HttpConfig {
-    /// `HOST`: the address to listen on. Default 127.0.0.1; 0.0.0.0 lets other machines in.
+    /// `HOST`: IP address to listen on; `0.0.0.0` accepts connections from other machines. Default `127.0.0.1`.
     pub host: IpAddr,
-    /// `PORT`: 1 to 65535. When not set: 8600, or the next free one.
+    /// `PORT`: port to listen on. From 1 to 65,535. Default none: the first free port from 8600 to 8699.
     pub port: Option<u16>,
-    /// `PUBLIC_URL`: how browsers reach the server, when that differs from where it listens (behind a proxy). With
-    /// `https://` cookies are marked Secure.
+    /// `PUBLIC_URL`: address at which browsers reach the server, if a proxy makes it differ from the listening address.
+    /// Starts with `http://` or `https://`; with `https://` cookies are marked Secure. Default none.
     pub public_url: Option<String>,
-    /// `SITE_ROOT`: the folder with the browser side. Default `target/site`.
+    /// `SITE_ROOT`: folder with the compiled dashboard that browsers load. Default `target/site`.
     pub site_root: PathBuf,
 }
 
 impl HttpConfig {
+    /// Reads the settings from the environment.
     pub(super) fn read(read: &mut EnvReader) -> Self {
         let host = match read.text("HOST").map(|text| text.parse::<IpAddr>().map_err(|_| text)) {
             None => IpAddr::from([127, 0, 0, 1]),
             Some(Ok(host)) => host,
             Some(Err(text)) => {
-                read.wrong("HOST", &format!("it takes an address such as 127.0.0.1 or 0.0.0.0: got {text}"));
+                read.add_error("HOST", &format!("give an IP address such as 127.0.0.1 or 0.0.0.0, not {text:?}"));
                 IpAddr::from([127, 0, 0, 1])
             }
         };
@@ -37,7 +38,7 @@ impl HttpConfig {
             && !url.starts_with("http://")
             && !url.starts_with("https://")
         {
-            read.wrong("PUBLIC_URL", "it must start with http:// or https://");
+            read.add_error("PUBLIC_URL", "it must start with http:// or https://");
         }
         Self {
             host,
@@ -47,7 +48,7 @@ impl HttpConfig {
         }
     }
 
-    /// Whether browsers come over TLS.
+    /// Returns true if browsers connect over TLS.
     #[must_use]
     pub fn is_secure(&self) -> bool {
         self.public_url.as_deref().is_some_and(|url| url.starts_with("https://"))

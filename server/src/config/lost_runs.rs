@@ -1,17 +1,17 @@
-//! When a run counts as lost, and when a message.
+//! Settings for detecting lost runs and lost messages.
 
 use std::time::Duration;
 
 use super::EnvReader;
 
-/// Limits of silence.
+/// Timeouts after which a run or a message counts as lost.
 #[derive(Clone, Debug)]
 pub struct LostRunConfig {
-    /// `HEARTBEAT_TIMEOUT_SECONDS`: how long a run's worker may be silent before the run is given to another, 15 to 86,400. Default
-    /// 15. A job may have a limit of its own.
+    /// `HEARTBEAT_TIMEOUT_SECONDS`: heartbeat timeout, in seconds: time without a heartbeat after which a run counts as
+    /// lost, for jobs without a timeout of their own. From 15 to 86,400. Default 15.
     pub heartbeat_timeout: Duration,
-    /// `REQUEUE_AFTER_SECONDS`: how long an occurrence may be queued before the broker is asked whether it still has its
-    /// message, 10 to 3,600. Default 60.
+    /// `REQUEUE_AFTER_SECONDS`: time, in seconds, that an occurrence may be queued before the server checks that the
+    /// broker still has its message. From 10 to 3,600. Default 60.
     pub requeue_after: Duration,
 }
 
@@ -22,6 +22,7 @@ impl Default for LostRunConfig {
 }
 
 impl LostRunConfig {
+    /// Reads the settings from the environment.
     pub(super) fn read(read: &mut EnvReader) -> Self {
         Self {
             heartbeat_timeout: Duration::from_secs(read.number("HEARTBEAT_TIMEOUT_SECONDS", 15, 15, 86_400)),

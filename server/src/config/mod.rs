@@ -1,62 +1,68 @@
-//! What can be set from outside.
+//! Settings of the server, read from environment variables.
 //!
-//! One struct for each concern, every setting with its environment variable, unit, default and bound beside it. All are
-//! read once, at start, and every mistake is told at once, in a sentence that names the variable and the remedy.
+//! Each concern has one struct. The documentation of each field names the environment variable, the unit, the bounds
+//! and the default. All variables are read once, at start. All errors are reported together, each in a sentence that
+//! names the variable and the remedy.
 
 pub mod alerts;
 pub mod background;
 pub mod broker;
 pub mod cache;
 pub mod database;
+pub mod error;
 pub mod http;
 pub mod lost_runs;
 pub mod retention;
 
 use std::{env, fmt::Display, path::PathBuf, str::FromStr};
 
-/// Everything.
+/// All settings of the server.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// PostgreSQL; none means an embedded one.
+    /// `DATABASE_URL`: address of PostgreSQL, as in `postgres://user:password@host/database`. Starts with `postgres://`
+    /// or `postgresql://`. Default none: a private PostgreSQL is started.
     pub database_url: Option<String>,
-    /// Redis; none means an embedded one.
+    /// `REDIS_URL`: address of Redis, as in `redis://:password@host:6379`. Starts with `redis://` or `rediss://`.
+    /// Default none: a private Redis is started.
     pub redis_url: Option<String>,
-    /// RabbitMQ; none means an embedded one.
+    /// `AMQP_URL`: address of RabbitMQ, as in `amqp://user:password@host:5672/%2f`. Starts with `amqp://` or
+    /// `amqps://`. Default none: a private RabbitMQ is started.
     pub amqp_url: Option<String>,
-    /// `MILVAION_DATA`: where embedded services keep data and logs. Default `.milvaion`.
+    /// `MILVAION_DATA`: folder for the data and the logs of private services; the option `--data` takes precedence.
+    /// Default `.milvaion`.
     pub data_dir: PathBuf,
-    /// See [`database::DatabaseConfig`]; the URL is filled in once services are up.
+    /// The settings for PostgreSQL; the address is filled in once the services run.
     pub database: database::DatabaseConfig,
-    /// See [`cache::CacheConfig`].
+    /// The settings for Redis; the address is filled in once the services run.
     pub cache: cache::CacheConfig,
-    /// See [`broker::BrokerConfig`].
+    /// The settings for RabbitMQ; the address is filled in once the services run.
     pub broker: broker::BrokerConfig,
-    /// See [`http::HttpConfig`].
+    /// The settings for the HTTP server.
     pub http: http::HttpConfig,
-    /// See [`alerts::AlertsConfig`].
+    /// The settings for auto-disable and alerts.
     pub alerts: alerts::AlertsConfig,
-    /// See [`background::BackgroundConfig`].
+    /// The settings for background tasks.
     pub background: background::BackgroundConfig,
-    /// See [`lost_runs::LostRunConfig`].
+    /// The settings for lost runs and lost messages.
     pub lost_runs: lost_runs::LostRunConfig,
-    /// See [`retention::RetentionConfig`].
+    /// The settings for retention.
     pub retention: retention::RetentionConfig,
 }
 
 impl ServerConfig {
-    /// Reads the environment.
+    /// Reads all settings from the environment.
     ///
     /// # Errors
     ///
-    /// Every mistake, one sentence each.
-    pub fn from_env() -> Result<Self, Vec<String>> {
+    /// Returns [`error::InvalidSettings`] with one sentence for each variable that has an invalid value.
+    pub fn from_env() -> Result<Self, error::InvalidSettings> {
         let mut read = EnvReader::default();
         let url = |read: &mut EnvReader, name: &str, schemes: &[&str]| {
             let value = read.text(name)?;
             if schemes.iter().any(|scheme| value.starts_with(scheme)) {
                 return Some(value);
             }
-            read.wrong(name, &format!("it must start with {}", schemes.join(" or ")));
+            read.add_error(name, &format!("it must start with {}", schemes.join(" or ")));
             None
         };
         let config = Self {
@@ -73,30 +79,31 @@ impl ServerConfig {
             lost_runs: lost_runs::LostRunConfig::read(&mut read),
             retention: retention::RetentionConfig::read(&mut read),
         };
-        if read.mistakes.is_empty() { Ok(config) } else { Err(read.mistakes) }
+        if read.errors.is_empty() { Ok(config) } else { Err(error::InvalidSettings(read.errors)) }
     }
 }
 
-/// Reads variables and collects what is wrong with them.
+/// A reader of environment variables that collects errors.
 #[derive(Debug, Default)]
 pub struct EnvReader {
-    mistakes: Vec<String>,
+    errors: Vec<String>,
 }
 
 impl EnvReader {
-    /// A variable that is set and not empty.
+    /// Returns the trimmed value of a variable; `None` if it is unset or empty.
     pub fn text(&mut self, name: &str) -> Option<String> {
         match env::var(name) {
             Ok(value) if !value.trim().is_empty() => Some(value.trim().to_owned()),
             Ok(_) | Err(env::VarError::NotPresent) => None,
             Err(env::VarError::NotUnicode(_)) => {
-                self.wrong(name, "it is not UTF-8");
+                self.add_error(name, "its value is not UTF-8");
                 None
             }
         }
     }
 
-    /// A number within bounds, or its default.
+    /// Returns the number in a variable, or `default` if it is unset. Adds an error if the value is not a number from
+    /// `low` to `high`.
     pub fn number<T>(&mut self, name: &str, default: T, low: T, high: T) -> T
     where
         T: FromStr + PartialOrd + Display + Copy,
@@ -105,14 +112,14 @@ impl EnvReader {
         match text.parse::<T>() {
             Ok(value) if value >= low && value <= high => value,
             _ => {
-                self.wrong(name, &format!("it takes a whole number from {low} to {high}: got {text}"));
+                self.add_error(name, &format!("give a whole number from {low} to {high}, not {text:?}"));
                 default
             }
         }
     }
 
-    /// Notes a mistake.
-    pub fn wrong(&mut self, name: &str, what: &str) {
-        self.mistakes.push(format!("{name} cannot be used: {what}."));
+    /// Adds an error about the variable `name`; `reason` is a clause that states the remedy.
+    pub fn add_error(&mut self, name: &str, reason: &str) {
+        self.errors.push(format!("{name} is invalid: {reason}."));
     }
 }

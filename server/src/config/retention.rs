@@ -1,19 +1,21 @@
-//! How long things are kept.
+//! Settings for retention.
 
 use chrono::Duration;
 
 use super::EnvReader;
 
-/// Ages after which things are taken away. Whole days; a day is kept until its last hour is old enough.
+/// Ages after which rows are deleted. Occurrences and logs are deleted by whole days in UTC: a day is kept until its
+/// last hour is old enough, and as long as an occurrence of that day is open.
 #[derive(Clone, Debug)]
 pub struct RetentionConfig {
-    /// `KEEP_OCCURRENCES_DAYS`: finished occurrences, 1 to 3,650. Default 30. Open ones are always kept.
+    /// `KEEP_OCCURRENCES_DAYS`: retention of ended occurrences, in days; open occurrences are always kept. From 1 to
+    /// 3,650. Default 30.
     pub occurrences: Duration,
-    /// `KEEP_LOGS_DAYS`: what occurrences wrote, 1 to 3,650. Default 14.
+    /// `KEEP_LOGS_DAYS`: retention of the log lines of occurrences, in days. From 1 to 3,650. Default 14.
     pub logs: Duration,
-    /// `KEEP_FAILED_DAYS`: failures, settled or not, 1 to 3,650. Default 180.
+    /// `KEEP_FAILED_DAYS`: retention of failures, resolved or not, in days. From 1 to 3,650. Default 180.
     pub failed: Duration,
-    /// `KEEP_DEAD_LETTERS_DAYS`: messages nobody understood, 1 to 3,650. Default 180.
+    /// `KEEP_DEAD_LETTERS_DAYS`: retention of dead letters, resolved or not, in days. From 1 to 3,650. Default 180.
     pub dead_letters: Duration,
 }
 
@@ -29,6 +31,7 @@ impl Default for RetentionConfig {
 }
 
 impl RetentionConfig {
+    /// Reads the settings from the environment.
     pub(super) fn read(read: &mut EnvReader) -> Self {
         let default = Self::default();
         let mut days = |name: &str, default: Duration| Duration::days(read.number(name, default.num_days(), 1, 3_650));

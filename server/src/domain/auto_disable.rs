@@ -1,30 +1,32 @@
-//! Is it time to disable a job that keeps failing?
+//! Decides when a job that keeps failing is disabled automatically.
 //!
-//! What counts is what has ended, by the rows that say so: a report that comes twice is still one row. A job trips when
-//! its last runs, as many as the threshold, have all failed within the window, and since somebody last put it right.
+//! Only stored rows of ended runs count, so a report that arrives twice still counts once. A job is disabled when its
+//! newest runs, as many as the threshold, have all failed within the window and after a user last re-enabled the job.
 
 use chrono::{DateTime, Duration, Utc};
 use milvaion_protocol::status::OccurrenceStatus;
 use milvaion_schedule::rules::AutoDisable;
 
-/// A run that has ended.
+/// A run that has ended, reduced to the two facts that the decision needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndedRun {
-    /// How.
+    /// The final status.
     pub status: OccurrenceStatus,
-    /// When.
+    /// The instant at which it ended, by the server's clock.
     pub at: DateTime<Utc>,
 }
 
-/// How many of a job's newest runs must be looked at to judge it: more than the threshold, since runs that overlap do
-/// not end in the order in which they were made.
+/// Returns how many of a job's newest runs to load for the decision. It is more than the threshold because overlapping
+/// runs do not end in the order in which they were created.
 #[must_use]
 pub fn runs_to_examine(rule: AutoDisable) -> i64 {
     i64::from(rule.threshold) * 2 + 20
 }
 
-/// Why the job is to be disabled, in words; none when it is not. `runs` are the newest in any order; those that were
-/// cancelled or skipped say nothing about the job and do not count. Failures up to `since` do not either.
+/// Returns the reason to disable the job as a sentence, or `None` if it stays enabled.
+///
+/// `runs` are the newest runs in any order. Cancelled and skipped runs do not count, because they do not show whether
+/// the job works. Failures up to and including `since` do not count either.
 #[must_use]
 pub fn disable_reason(
     rule: AutoDisable,
@@ -44,11 +46,11 @@ pub fn disable_reason(
     };
     last.iter().all(counts).then(|| {
         let runs = if threshold == 1 { "its last run".to_owned() } else { format!("its last {threshold} runs") };
-        format!("Disabled by itself: {runs} failed within {}.", words(rule.window_seconds))
+        format!("Disabled automatically: {runs} failed within {}.", words(rule.window_seconds))
     })
 }
 
-/// A length of time in words: the largest unit that fits without a rest.
+/// Formats a length of time in words, in the largest unit that divides it.
 fn words(seconds: u32) -> String {
     let (n, unit) = match seconds {
         s if s % 86_400 == 0 => (s / 86_400, "day"),
@@ -78,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_runs_must_all_have_failed_in_time() {
+    fn consecutive_failures_in_window_disable() {
         type Row<'a> = (&'a str, bool, &'a [(OccurrenceStatus, i64)], Option<i64>);
         let table: [Row<'_>; 10] = [
             ("three in a row", true, &[(S::Failed, 900), (S::TimedOut, 910), (S::Failed, 920)], None),
@@ -104,25 +106,30 @@ mod tests {
             ("one outside the window", false, &[(S::Failed, 399), (S::Failed, 910), (S::Failed, 920)], None),
             ("at the window's edge", true, &[(S::Failed, 400), (S::Failed, 910), (S::Failed, 920)], None),
             (
-                "cancelled and skipped say nothing",
+                "cancelled and skipped runs do not count",
                 true,
                 &[(S::Failed, 900), (S::Cancelled, 905), (S::Failed, 910), (S::Skipped, 915), (S::Failed, 920)],
                 None,
             ),
-            ("from before it was put right", false, &[(S::Failed, 900), (S::Failed, 910), (S::Failed, 920)], Some(900)),
-            ("after it was put right", true, &[(S::Failed, 900), (S::Failed, 910), (S::Failed, 920)], Some(899)),
+            (
+                "before the job was re-enabled",
+                false,
+                &[(S::Failed, 900), (S::Failed, 910), (S::Failed, 920)],
+                Some(900),
+            ),
+            ("after the job was re-enabled", true, &[(S::Failed, 900), (S::Failed, 910), (S::Failed, 920)], Some(899)),
         ];
-        for (what, wanted, runs, since) in table {
-            assert_eq!(trips(runs, since), wanted, "{what}");
+        for (case, wanted, runs, since) in table {
+            assert_eq!(trips(runs, since), wanted, "{case}");
         }
     }
 
     #[test]
-    fn the_reason_says_how_many_and_how_long() {
+    fn reason_names_count_and_window() {
         let runs = [EndedRun { status: S::Failed, at: at(0) }; 3];
-        let says = |rule| disable_reason(rule, &runs, None, at(0));
-        assert_eq!(says(RULE).as_deref(), Some("Disabled by itself: its last 3 runs failed within 10 minutes."));
+        let reason = |rule| disable_reason(rule, &runs, None, at(0));
+        assert_eq!(reason(RULE).as_deref(), Some("Disabled automatically: its last 3 runs failed within 10 minutes."));
         let once = AutoDisable { threshold: 1, window_seconds: 3_600, cool_down_seconds: None };
-        assert_eq!(says(once).as_deref(), Some("Disabled by itself: its last run failed within 1 hour."));
+        assert_eq!(reason(once).as_deref(), Some("Disabled automatically: its last run failed within 1 hour."));
     }
 }

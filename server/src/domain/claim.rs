@@ -1,27 +1,28 @@
-//! May an attempt start, though another copy of its message may have been before this one?
+//! Decides a claim check: may an attempt start although its message may be a duplicate delivery?
 //!
-//! Redis answers that for copies that come close together; this answers it from the truth, for those that come after
-//! Redis has forgotten. The rule is short: an attempt may start as long as nobody has said that it began.
+//! Redis answers this for duplicates that arrive close together. This module answers it from PostgreSQL, for duplicates
+//! that arrive after the claim in Redis has expired. The rule is short: an attempt may start as long as no instance has
+//! reported that it started.
 
 use milvaion_protocol::{
     message::{ClaimDenial, ClaimReply, ClaimRequest},
     status::OccurrenceStatus,
 };
 
-/// What is known of an occurrence.
+/// The state of an occurrence as PostgreSQL records it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedAttempt {
-    /// What it is.
+    /// The stored status.
     pub status: OccurrenceStatus,
     /// The attempt in force.
     pub attempt: i32,
-    /// Who runs it, as far as was reported.
+    /// The instance that runs it, if one has reported so.
     pub instance_id: Option<String>,
-    /// Whether it waits for a slot or for its time.
+    /// True if it waits for a slot or is delayed.
     pub is_held: bool,
 }
 
-/// Answers a request from what is known of its occurrence, if there is one.
+/// Decides a request from the recorded state of its occurrence; `None` means there is no such occurrence.
 #[must_use]
 pub fn answer(request: ClaimRequest, known: Option<&RecordedAttempt>) -> ClaimReply {
     let denied = denial(&request, known);
@@ -46,14 +47,14 @@ fn denial(request: &ClaimRequest, known: Option<&RecordedAttempt>) -> Option<Cla
         S::Completed | S::Failed | S::TimedOut | S::Skipped => return Some(ClaimDenial::Ended),
         S::Queued | S::Running | S::Unknown => {}
     }
-    let asked = i64::from(request.attempt);
-    match asked.cmp(&i64::from(known.attempt)) {
+    let requested = i64::from(request.attempt);
+    match requested.cmp(&i64::from(known.attempt)) {
         std::cmp::Ordering::Less => Some(ClaimDenial::Superseded),
         std::cmp::Ordering::Greater => Some(ClaimDenial::Unknown),
         std::cmp::Ordering::Equal => match known.status {
             S::Queued if known.is_held => Some(ClaimDenial::Waiting),
             S::Queued => None,
-            // It asks a second time about what it began itself.
+            // The instance checks again for an attempt that it started itself.
             _ if known.instance_id.as_deref() == Some(&request.instance_id) => None,
             _ => Some(ClaimDenial::Running),
         },
@@ -66,7 +67,7 @@ mod tests {
 
     use super::*;
 
-    fn ask(attempt: u32, known: Option<RecordedAttempt>) -> ClaimReply {
+    fn check(attempt: u32, known: Option<RecordedAttempt>) -> ClaimReply {
         let request = ClaimRequest { occurrence_id: OccurrenceId::default(), attempt, instance_id: "me".into() };
         answer(request, known.as_ref())
     }
@@ -76,10 +77,10 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_starts_as_long_as_nobody_said_that_it_began() {
+    fn attempt_starts_until_a_start_is_recorded() {
         use OccurrenceStatus as S;
-        assert!(ask(2, Some(known(S::Queued, None))).granted);
-        assert!(ask(2, Some(known(S::Running, Some("me")))).granted);
+        assert!(check(2, Some(known(S::Queued, None))).granted);
+        assert!(check(2, Some(known(S::Running, Some("me")))).granted);
         let table = [
             (2, Some(known(S::Running, Some("other"))), ClaimDenial::Running),
             (2, Some(known(S::Unknown, Some("other"))), ClaimDenial::Running),
@@ -94,7 +95,7 @@ mod tests {
             (2, None, ClaimDenial::Unknown),
         ];
         for (attempt, known, denial) in table {
-            let reply = ask(attempt, known.clone());
+            let reply = check(attempt, known.clone());
             assert_eq!((reply.granted, reply.reason), (false, Some(denial)), "{attempt} {known:?}");
             assert_eq!(reply.by.as_deref(), (denial == ClaimDenial::Running).then_some("other"));
         }

@@ -1,17 +1,17 @@
-//! What differs between two definitions of a job.
+//! The differences between two definitions of a job.
 
 use std::collections::BTreeSet;
 
 use milvaion_api::versions::{FieldChange, VersionDiff};
 use serde_json::Value;
 
-/// The most changes that are told.
+/// Maximum number of changes in one diff; [`VersionDiff::more`] says that there are more.
 const MAX_DIFF_CHANGES: usize = 200;
-/// How deep it looks; what lies deeper is compared as a whole.
+/// Maximum depth of comparison, in levels; deeper values are compared as a whole.
 const MAX_DIFF_DEPTH: usize = 8;
 
-/// Compares two definitions field by field. Lists are compared as a whole: an element that moved would otherwise look
-/// like a change of everything behind it.
+/// Compares two definitions field by field. Lists are compared as a whole, because an element that moved would
+/// otherwise look like a change of every element after it.
 #[must_use]
 pub fn diff(before: &Value, after: &Value) -> VersionDiff {
     let mut difference = VersionDiff::default();
@@ -46,16 +46,16 @@ mod tests {
 
     use super::*;
 
-    fn told(before: Value, after: Value) -> Vec<(String, Option<Value>, Option<Value>)> {
+    fn changes(before: Value, after: Value) -> Vec<(String, Option<Value>, Option<Value>)> {
         diff(&before, &after).changes.into_iter().map(|change| (change.field, change.before, change.after)).collect()
     }
 
     #[test]
-    fn fields_are_told_one_by_one() {
+    fn each_changed_field_is_listed() {
         let before = json!({"a": 1, "same": [1], "rules": {"overlap": "skip", "jitter": 3}, "tags": ["x"]});
         let after = json!({"b": null, "same": [1], "rules": {"overlap": "queue", "jitter": 3}, "tags": ["x", "y"]});
         assert_eq!(
-            told(before, after),
+            changes(before, after),
             [
                 ("a".to_owned(), Some(json!(1)), None),
                 ("b".to_owned(), None, Some(json!(null))),
@@ -66,21 +66,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_alike_differs_in_nothing() {
+    fn equal_definitions_have_no_changes() {
         let same = json!({"a": {"b": [1, {"c": null}]}});
         assert_eq!(diff(&same, &same.clone()), VersionDiff::default());
     }
 
     #[test]
-    fn another_kind_of_value_is_one_change() {
+    fn a_changed_value_type_is_one_change() {
         assert_eq!(
-            told(json!({"a": {"b": 1}}), json!({"a": 1})),
+            changes(json!({"a": {"b": 1}}), json!({"a": 1})),
             [("a".into(), Some(json!({"b": 1})), Some(json!(1)))]
         );
     }
 
     #[test]
-    fn very_many_changes_and_great_depth_are_bounded() {
+    fn change_count_and_depth_are_bounded() {
         let many: serde_json::Map<String, Value> =
             (0..MAX_DIFF_CHANGES + 1).map(|n| (n.to_string(), json!(n))).collect();
         let difference = diff(&json!({}), &Value::Object(many));

@@ -1,71 +1,72 @@
-//! Which reports of a batch may tell of a second start.
+//! Selects the reports of a batch that may show a second start of an attempt.
 //!
-//! An attempt that is started twice is rare, and finding out costs a look at the database; so only reports that give a
-//! reason are looked at: those that changed nothing, those that changed what another instance had said it runs, and those
-//! of a batch in which two instances speak of one attempt.
-//! What is then found in the row is judged by [`milvaion_api::duplicates`].
+//! An attempt that starts twice is rare, and detecting it costs a database query. Only suspicious reports are therefore
+//! looked up: reports that changed no row, reports that changed a row which another instance had reported as its own,
+//! and reports of a batch in which two instances report the same attempt. [`milvaion_api::duplicates`] then judges the
+//! row.
 
 use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, Utc};
 use milvaion_protocol::{id::OccurrenceId, message::StatusReport, status::OccurrenceStatus};
 
-/// A report that says that its instance started an attempt.
+/// The start of an attempt on one instance, as a report implies it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportedStart {
-    /// Of which occurrence.
+    /// The occurrence.
     pub occurrence_id: OccurrenceId,
-    /// Which attempt.
+    /// The attempt, from 1.
     pub attempt: i32,
-    /// Who.
+    /// The instance that started it.
     pub instance_id: String,
-    /// When, by its clock.
+    /// The time of the report, by the instance's clock.
     pub at: DateTime<Utc>,
 }
 
-/// The starts that a batch of reports tells of.
+/// The starts that a batch of reports implies.
 #[derive(Clone, Debug, Default)]
 pub struct ReportedStarts {
     starts: Vec<ReportedStart>,
-    /// Attempts that several instances speak of.
+    /// Attempts that several instances reported.
     contested: HashSet<(OccurrenceId, i32)>,
 }
 
 impl ReportedStarts {
-    /// Those in `reports`: each that says Running, and each end that only who ran it can tell. Progress tells nothing
-    /// new, and an attempt may be reported as cancelled by who never started it.
+    /// Collects the starts in `reports`: each report with status Running, and each end that only the running instance
+    /// can report. Progress reports imply no new start, and an instance may report an attempt as cancelled without
+    /// starting it.
     #[must_use]
     pub fn of(reports: &[StatusReport]) -> Self {
-        let mut told = Self::default();
+        let mut found = Self::default();
         let mut first: HashMap<(OccurrenceId, i32), &str> = HashMap::with_capacity(reports.len());
         for report in reports {
-            let tells = match report.status {
+            let implies_start = match report.status {
                 OccurrenceStatus::Running => report.progress.is_none(),
                 OccurrenceStatus::Completed | OccurrenceStatus::Failed | OccurrenceStatus::TimedOut => true,
                 _ => false,
             };
-            if !tells {
+            if !implies_start {
                 continue;
             }
             let attempt = i32::try_from(report.attempt).unwrap_or(i32::MAX);
             let key = (report.occurrence_id, attempt);
             match first.get(&key) {
                 Some(instance) if *instance == report.instance_id => continue,
-                Some(_) => drop(told.contested.insert(key)),
+                Some(_) => drop(found.contested.insert(key)),
                 None => drop(first.insert(key, &report.instance_id)),
             }
-            told.starts.push(ReportedStart {
+            found.starts.push(ReportedStart {
                 occurrence_id: report.occurrence_id,
                 attempt,
                 instance_id: report.instance_id.clone(),
                 at: report.timestamp,
             });
         }
-        told
+        found
     }
 
-    /// Those worth a look. `undisputed` are the occurrences that the batch has changed, without those that were another
-    /// instance's until then.
+    /// Returns the starts that need a database lookup. `undisputed` are the occurrences that the batch changed, except
+    /// those whose row named another instance before.
     #[must_use]
     pub fn suspects(self, undisputed: &HashSet<OccurrenceId>) -> Vec<ReportedStart> {
         let Self { mut starts, contested } = self;
@@ -91,7 +92,7 @@ mod tests {
             "occurrenceId": id(n), "attempt": attempt, "instanceId": instance, "status": status,
             "timestamp": DateTime::UNIX_EPOCH,
         });
-        serde_json::from_value(json).expect("a report")
+        serde_json::from_value(json).expect("a valid report")
     }
 
     fn suspects(reports: &[StatusReport], changed: &[u8]) -> Vec<(OccurrenceId, i32, String)> {
@@ -101,14 +102,14 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_that_changed_every_row_gives_no_reason_to_look() {
+    fn batch_that_changed_every_row_has_no_suspects() {
         use OccurrenceStatus as S;
         let reports = [report(1, 1, "a", S::Running), report(1, 1, "a", S::Completed), report(2, 1, "b", S::Running)];
         assert_eq!(suspects(&reports, &[1, 2]), []);
     }
 
     #[test]
-    fn what_changed_nothing_is_looked_at_unless_it_tells_of_no_start() {
+    fn starts_that_changed_nothing_are_suspects() {
         use OccurrenceStatus as S;
         let progress = RunProgress { percent: 1, message: String::new() };
         let reports = [
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn two_instances_in_one_batch_are_looked_at_even_if_it_changed_the_row() {
+    fn two_instances_in_one_batch_are_suspects() {
         use OccurrenceStatus as S;
         let reports = [
             report(1, 1, "a", S::Running),

@@ -1,26 +1,26 @@
-//! Which failures are the same failure.
+//! Fingerprints that group failures with the same cause.
 //!
-//! Two exceptions of one cause differ in what they happened to: an order's number, a host, a moment. What differs is
-//! replaced by a sign, what is left is hashed. The hash groups; it is never read by people, and may come out otherwise in
-//! another version without harm beyond a group told twice.
+//! Two exceptions with one cause differ in their details: an order number, a host, a time. These details are replaced
+//! by placeholders and the rest is hashed. The hash is only used for grouping and never shown. It may change between
+//! versions; the only harm is that a group then appears twice.
 
 use sha2::{Digest, Sha256};
 
-/// How many lines of an exception tell what it is: the message and the innermost frames, not who called whom before.
+/// Number of lines that identify an exception: the message and the innermost frames, without the outer call stack.
 const FINGERPRINT_LINES: usize = 5;
-/// How many characters of a line count.
+/// Number of characters of each line that are hashed.
 const MAX_LINE_CHARS: usize = 400;
-/// How many bytes of the hash are kept.
+/// Number of bytes of the hash that are kept.
 const FINGERPRINT_BYTES: usize = 8;
 
-/// The fingerprint of an exception: 16 hexadecimal characters, equal for failures of one cause.
+/// Returns the fingerprint of an exception: 16 hexadecimal characters, equal for failures with the same cause.
 #[must_use]
 pub fn fingerprint(exception: &str) -> String {
     let hash = Sha256::digest(normal(exception).as_bytes());
     hash.iter().take(FINGERPRINT_BYTES).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The exception without what differs between two of its kind.
+/// Returns the exception without the details that differ between failures with the same cause.
 fn normal(exception: &str) -> String {
     let lines = exception.lines().map(str::trim).filter(|line| !line.is_empty()).take(FINGERPRINT_LINES);
     let mut normal = String::new();
@@ -32,7 +32,7 @@ fn normal(exception: &str) -> String {
     normal
 }
 
-/// Quoted values become `''`, words with a digit in them and hexadecimal ones become `#`, white space becomes one space.
+/// Replaces quoted values by `''`, words with a digit and hexadecimal words by `#`, and white space by one space.
 fn normal_line(line: &str, out: &mut String) {
     let mut rest = line;
     while let Some(first) = rest.chars().next() {
@@ -62,7 +62,8 @@ fn normal_line(line: &str, out: &mut String) {
     }
 }
 
-/// The length in bytes of the quotation `text` begins with, its marks included. An apostrophe within a word is none.
+/// Returns the length in bytes of the quotation at the start of `text`, including its quotation marks. An apostrophe
+/// inside a word does not start a quotation.
 fn quoted(text: &str, before: Option<char>) -> Option<usize> {
     let mark = text.chars().next()?;
     let end = match mark {
@@ -77,18 +78,18 @@ fn quoted(text: &str, before: Option<char>) -> Option<usize> {
     Some(mark.len_utf8() + inside.find(end)? + end.len_utf8())
 }
 
-/// The length in bytes of the word `text` begins with.
+/// Returns the length in bytes of the word at the start of `text`.
 fn word(text: &str) -> usize {
     text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len())
 }
 
-/// Whether a word is a value: it holds a digit, or is long and hexadecimal.
+/// Returns true if a word is a value: it contains a digit, or it is long and hexadecimal.
 fn is_value(word: &str) -> bool {
     word.contains(|c: char| c.is_numeric())
         || (word.len() >= 8 && word.len().is_multiple_of(4) && word.chars().all(|c| c.is_ascii_hexdigit()))
 }
 
-/// What follows a value, without the marks that only join it to the next value.
+/// Returns the text after a value and after all values that are joined to it by punctuation.
 fn joined(after: &str) -> &str {
     let Some(mark) = after.chars().next() else { return after };
     if !matches!(mark, '.' | '-' | ':' | '+' | ',') {
@@ -96,7 +97,7 @@ fn joined(after: &str) -> &str {
     }
     let next = &after[mark.len_utf8()..];
     let length = word(next);
-    // The groups of a UUID may have no digit in them.
+    // The groups of a UUID may contain no digit.
     let is_group = length == 4 && mark == '-' && next[..length].chars().all(|c| c.is_ascii_hexdigit());
     if length > 0 && (is_value(&next[..length]) || is_group) { joined(&next[length..]) } else { after }
 }
@@ -106,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_of_one_cause_are_one() {
+    fn same_cause_has_same_fingerprint() {
         let table = [
             ("order 17 not found", "order 4711 not found"),
             ("connect to 10.0.0.1:5432 failed", "connect to 10.0.0.27:6543 failed"),
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_of_two_causes_are_two() {
+    fn different_causes_have_different_fingerprints() {
         let table = [
             ("order 17 not found", "customer 17 not found"),
             ("can't connect", "can't resolve"),
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fingerprint_is_short_whatever_it_is_of() {
+    fn fingerprint_length_is_fixed() {
         for text in ["", "ü", "“", "'", "`a", &"x1 ".repeat(100_000), &"«".repeat(1_000), "١٢٣ 😀"] {
             let mark = fingerprint(text);
             assert_eq!(mark.len(), 16);

@@ -1,82 +1,83 @@
-//! Is a run lost, and what then?
+//! Detects lost runs and decides what follows.
 //!
-//! A run is lost when its worker has been silent about it for long enough, and *long enough* is counted in observed time:
-//! a clock that goes only while signs of life could have been seen. A server that was cut off from the broker, was frozen
-//! itself or is behind with reading has not heard anything either, and must not take its own deafness for the workers'
-//! silence. Once it sees again, everybody gets the whole limit anew.
+//! A run is lost when its worker has not reported it for as long as the heartbeat timeout. The timeout is counted in
+//! *observed time*: a clock that advances only while the server could receive heartbeats. A server that was cut off
+//! from the broker, was frozen itself or lags behind with reading has not received heartbeats either, and must not
+//! count its own outage as the silence of the workers. After such a gap every run gets the whole timeout again.
 
 use std::{collections::HashMap, time::Duration};
 
 use chrono::{DateTime, Utc};
 use milvaion_protocol::id::OccurrenceId;
 
-/// How often a run is given to another worker before it is taken for the worker's killer.
+/// Number of times a lost run is requeued before it is failed as a poison run.
 pub const MAX_REQUEUES: i16 = 3;
-/// How long the outcome of a lost run that must not be repeated stays open for a late report.
+/// Time for which the outcome of a lost run that must not be repeated stays open for a late report.
 pub const LATE_REPORT_WINDOW: chrono::Duration = chrono::Duration::minutes(10);
-/// The shortest limit of silence: three missed heartbeats.
+/// Minimum heartbeat timeout: three missed heartbeats.
 pub const MIN_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A run that nobody has spoken of for a moment.
+/// A running occurrence that has not been reported for a while.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SilentRun {
-    /// Which.
+    /// The occurrence.
     pub id: OccurrenceId,
-    /// Which attempt of it.
+    /// The attempt in force, from 1.
     pub attempt: i32,
-    /// The last sign of life of this run.
+    /// The last report or heartbeat that named this run.
     pub last_seen_at: DateTime<Utc>,
-    /// How long ago that was.
+    /// Time since `last_seen_at`.
     pub age: Duration,
-    /// True when its worker lives, but no longer speaks of it. Its word about the run's end may be on the way.
+    /// True if its worker is alive but no longer reports this run. The report of the run's end may be on the way.
     pub is_unreported: bool,
-    /// After how long it is lost.
+    /// The heartbeat timeout after which it is lost.
     pub limit: Duration,
-    /// What then.
+    /// The job's rule for lost runs.
     pub on_lost: LostRunRule,
-    /// How often it was rescued already.
+    /// Number of times it was requeued already.
     pub requeues: i16,
-    /// Whose worker runs it.
+    /// The worker that runs it.
     pub worker_id: String,
-    /// When this attempt began, as far as it is recorded.
+    /// The start of this attempt, if it is recorded.
     pub started_at: Option<DateTime<Utc>>,
-    /// Whether somebody takes turns in the worker's lane.
+    /// True if a quarantine is open for the worker.
     pub quarantine_is_open: bool,
-    /// Whether somebody asked for it to end.
+    /// True if its cancellation was requested.
     pub is_cancelled: bool,
 }
 
 /// The job's rule for lost runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LostRunRule {
-    /// Run it again elsewhere.
+    /// The run is requeued for another worker.
     Requeue,
-    /// Never run it twice.
+    /// The run is never run twice; its outcome is unknown, and it fails after [`LATE_REPORT_WINDOW`].
     Fail,
 }
 
 impl LostRunRule {
-    /// The rule behind a stored word. What is unknown is not repeated: that can be mended by hand, a second run cannot.
+    /// Parses a stored rule. An unknown word means [`Fail`](Self::Fail): a user can repeat a run by hand, but cannot
+    /// undo a second run.
     #[must_use]
     pub fn from_word(word: &str) -> Self {
         if word == "requeue" { Self::Requeue } else { Self::Fail }
     }
 }
 
-/// What becomes of a lost run.
+/// The decision about a lost run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LostRunDecision {
-    /// It is queued again, as the next attempt.
+    /// It is queued again as the next attempt.
     Requeue,
-    /// It has cost enough workers their lives.
+    /// It was lost with too many workers and is failed as a poison run.
     Poison,
-    /// Nobody knows how it ended; a late report may still tell.
+    /// Its outcome is unknown; a late report may still supply it.
     Unknown,
-    /// Somebody wanted it to end, and so it did.
+    /// Its cancellation was requested, so it is cancelled.
     Cancel,
 }
 
-/// Decides about a run that is lost.
+/// Decides what becomes of a lost run.
 #[must_use]
 pub const fn decide_lost_run(on_lost: LostRunRule, requeues: i16, is_cancelled: bool) -> LostRunDecision {
     match on_lost {
@@ -87,15 +88,16 @@ pub const fn decide_lost_run(on_lost: LostRunRule, requeues: i16, is_cancelled: 
     }
 }
 
-/// Whether a queue is read in time, judged by how many messages wait in it at each look. A queue that was empty at some
-/// moment holds nothing older than that moment.
+/// An upper bound for the age of a queue's messages, derived from the length of the queue at each check: a queue that
+/// was empty at some instant holds no message older than that instant.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QueueFreshness {
     empty_at: Option<Duration>,
 }
 
 impl QueueFreshness {
-    /// Whether nothing in the queue is older than `limit`, at `at` of the monotonic clock, with `waiting` messages.
+    /// Returns true if no message in the queue is older than `limit`. The queue holds `waiting` messages at the
+    /// monotonic time `at`.
     pub fn is_fresh(&mut self, waiting: u32, at: Duration, limit: Duration) -> bool {
         if waiting == 0 {
             self.empty_at = Some(at);
@@ -104,7 +106,7 @@ impl QueueFreshness {
     }
 }
 
-/// The memory of the detector: the observed clock, and since when which run is silent on it.
+/// The state of the lost run detector: the observed clock, and the start of each run's silence on that clock.
 #[derive(Clone, Debug)]
 pub struct SilenceTracker {
     period: Duration,
@@ -115,17 +117,17 @@ pub struct SilenceTracker {
 }
 
 impl SilenceTracker {
-    /// A watch that looks every `period`.
+    /// Creates a tracker that is updated every `period`.
     #[must_use]
     pub fn new(period: Duration) -> Self {
         Self { period, last: None, observed: Duration::ZERO, observed_since: None, silent: HashMap::new() }
     }
 
-    /// A look at `at` of the monotonic clock; `sees` tells whether signs of life come through.
+    /// Advances the observed clock to the monotonic time `at`; `sees` is true if heartbeats can be received.
     ///
-    /// The observed clock goes by what has passed since the last look, if both looks saw. A pause of our own that is
-    /// longer than two periods counts as one, for we may have been frozen in it; one so long that heartbeats were missed
-    /// in it counts as blindness.
+    /// The clock advances by the time since the last update if both updates could see. A gap longer than two periods
+    /// counts as one period, because this process may have been frozen. A gap longer than five periods, in which
+    /// heartbeats were missed, counts as an update that could not see.
     pub fn observe(&mut self, at: Duration, sees: bool) {
         let passed = self.last.map_or(Duration::ZERO, |last| at.saturating_sub(last));
         self.last = Some(at);
@@ -144,14 +146,14 @@ impl SilenceTracker {
         }
     }
 
-    /// For how long, in observed time, signs of life have come through without a break.
+    /// Returns the observed time for which heartbeats have been received without a gap.
     #[must_use]
     pub fn observed_for(&self) -> Duration {
         self.observed_since.map_or(Duration::ZERO, |since| self.observed.saturating_sub(since))
     }
 
-    /// Of all runs that are silent now, those that are lost. The others are remembered; whoever is not among `silent` has
-    /// spoken and is forgotten.
+    /// Returns the lost runs among all runs that are silent now. The other silent runs are remembered. A run that is
+    /// not in `silent` was reported again and is forgotten.
     pub fn lost_runs(&mut self, silent: Vec<SilentRun>) -> Vec<(SilentRun, LostRunDecision)> {
         let observed_for = self.observed_for();
         if self.observed_since.is_none() {
@@ -162,17 +164,17 @@ impl SilenceTracker {
         for run in silent {
             let since = match before.get(&(run.id, run.attempt)) {
                 Some((sign, since)) if *sign == run.last_seen_at => *since,
-                // Seen silent for the first time. It has been so for as long as its last sign is old, but no longer than
-                // we have been able to see; when its worker lives, only since now, for the last time it was spoken of is
-                // not written down anywhere.
+                // First seen silent now. Its silence began with its last report, but counts at most as long as
+                // heartbeats could be received. If its worker is alive, the silence begins now, because the last
+                // heartbeat that named the run is not stored.
                 _ if run.is_unreported => self.observed,
                 _ => self.observed.saturating_sub(run.age.min(observed_for)),
             };
             self.silent.insert((run.id, run.attempt), (run.last_seen_at, since));
             let limit = run.limit.max(MIN_HEARTBEAT_TIMEOUT);
             if self.observed.saturating_sub(since) >= limit && run.age >= limit {
-                let fate = decide_lost_run(run.on_lost, run.requeues, run.is_cancelled);
-                lost.push((run, fate));
+                let decision = decide_lost_run(run.on_lost, run.requeues, run.is_cancelled);
+                lost.push((run, decision));
             }
         }
         lost
@@ -206,17 +208,17 @@ mod tests {
         }
     }
 
-    /// A watch that has looked every period up to `upto`.
+    /// Creates a tracker that was updated every period up to second `upto`.
     fn seeing(upto: u64) -> SilenceTracker {
-        let mut watch = SilenceTracker::new(PERIOD);
+        let mut tracker = SilenceTracker::new(PERIOD);
         for at in (0..=upto).step_by(2) {
-            watch.observe(secs(at), true);
+            tracker.observe(secs(at), true);
         }
-        watch
+        tracker
     }
 
     #[test]
-    fn every_fate() {
+    fn decisions_follow_rule_requeues_and_cancel() {
         for (on_lost, requeues, is_cancelled, expected) in [
             (LostRunRule::Requeue, 0, false, LostRunDecision::Requeue),
             (LostRunRule::Requeue, 2, false, LostRunDecision::Requeue),
@@ -235,84 +237,84 @@ mod tests {
     }
 
     #[test]
-    fn a_silence_that_was_seen_from_its_beginning_counts_in_full() {
-        let mut watch = seeing(100);
-        assert!(watch.lost_runs(vec![silent(7)]).is_empty());
-        watch.observe(secs(102), true);
-        watch.observe(secs(104), true);
-        watch.observe(secs(106), true);
-        assert!(watch.lost_runs(vec![silent(13)]).is_empty());
-        watch.observe(secs(108), true);
-        assert_eq!(watch.lost_runs(vec![silent(15)]).len(), 1);
+    fn silence_observed_from_its_start_counts_in_full() {
+        let mut tracker = seeing(100);
+        assert!(tracker.lost_runs(vec![silent(7)]).is_empty());
+        tracker.observe(secs(102), true);
+        tracker.observe(secs(104), true);
+        tracker.observe(secs(106), true);
+        assert!(tracker.lost_runs(vec![silent(13)]).is_empty());
+        tracker.observe(secs(108), true);
+        assert_eq!(tracker.lost_runs(vec![silent(15)]).len(), 1);
     }
 
     #[test]
-    fn who_has_just_begun_to_see_gives_everybody_the_whole_limit() {
-        let mut watch = seeing(0);
+    fn first_observation_grants_the_whole_timeout() {
+        let mut tracker = seeing(0);
         for at in (2..=14).step_by(2) {
-            watch.observe(secs(at), true);
-            assert!(watch.lost_runs(vec![silent(600 + at)]).is_empty(), "at {at}");
+            tracker.observe(secs(at), true);
+            assert!(tracker.lost_runs(vec![silent(600 + at)]).is_empty(), "at {at}");
         }
-        watch.observe(secs(16), true);
-        assert_eq!(watch.lost_runs(vec![silent(616)]).len(), 1);
+        tracker.observe(secs(16), true);
+        assert_eq!(tracker.lost_runs(vec![silent(616)]).len(), 1);
     }
 
     #[test]
-    fn blindness_stops_the_clock_and_starts_everybody_anew() {
-        let mut watch = seeing(100);
-        assert!(watch.lost_runs(vec![silent(13)]).is_empty());
-        watch.observe(secs(102), false);
-        assert!(watch.lost_runs(vec![silent(600)]).is_empty());
-        watch.observe(secs(104), true);
+    fn blind_period_restarts_every_timeout() {
+        let mut tracker = seeing(100);
+        assert!(tracker.lost_runs(vec![silent(13)]).is_empty());
+        tracker.observe(secs(102), false);
+        assert!(tracker.lost_runs(vec![silent(600)]).is_empty());
+        tracker.observe(secs(104), true);
         for at in (106..=118).step_by(2) {
-            watch.observe(secs(at), true);
-            assert!(watch.lost_runs(vec![silent(600)]).is_empty(), "at {at}");
+            tracker.observe(secs(at), true);
+            assert!(tracker.lost_runs(vec![silent(600)]).is_empty(), "at {at}");
         }
-        watch.observe(secs(120), true);
-        assert_eq!(watch.lost_runs(vec![silent(600)]).len(), 1);
+        tracker.observe(secs(120), true);
+        assert_eq!(tracker.lost_runs(vec![silent(600)]).len(), 1);
     }
 
     #[test]
-    fn our_own_pause_is_nobodys_silence() {
-        let mut watch = seeing(100);
-        assert!(watch.lost_runs(vec![silent(13)]).is_empty());
+    fn pause_of_the_server_does_not_count() {
+        let mut tracker = seeing(100);
+        assert!(tracker.lost_runs(vec![silent(13)]).is_empty());
         // Seven seconds late: counts as two.
-        watch.observe(secs(109), true);
-        assert_eq!(watch.observed_for(), secs(102));
-        // A minute away: blind.
-        watch.observe(secs(169), true);
-        assert_eq!(watch.observed_for(), Duration::ZERO);
-        assert!(watch.lost_runs(vec![silent(600)]).is_empty());
+        tracker.observe(secs(109), true);
+        assert_eq!(tracker.observed_for(), secs(102));
+        // A minute late: counts as blind.
+        tracker.observe(secs(169), true);
+        assert_eq!(tracker.observed_for(), Duration::ZERO);
+        assert!(tracker.lost_runs(vec![silent(600)]).is_empty());
     }
 
     #[test]
-    fn who_has_spoken_meanwhile_starts_anew() {
-        let mut watch = seeing(100);
-        watch.lost_runs(vec![silent(14)]);
-        watch.observe(secs(102), true);
+    fn reported_run_restarts_its_timeout() {
+        let mut tracker = seeing(100);
+        tracker.lost_runs(vec![silent(14)]);
+        tracker.observe(secs(102), true);
         let later = SilentRun { last_seen_at: DateTime::UNIX_EPOCH + chrono::Duration::seconds(9), ..silent(7) };
-        assert!(watch.lost_runs(vec![later]).is_empty());
-        watch.observe(secs(104), true);
-        watch.lost_runs(Vec::new());
-        watch.observe(secs(106), true);
-        assert!(watch.lost_runs(vec![silent(14)]).is_empty(), "the first silence is forgotten");
+        assert!(tracker.lost_runs(vec![later]).is_empty());
+        tracker.observe(secs(104), true);
+        tracker.lost_runs(Vec::new());
+        tracker.observe(secs(106), true);
+        assert!(tracker.lost_runs(vec![silent(14)]).is_empty(), "the first silence is forgotten");
     }
 
     #[test]
-    fn a_run_that_its_worker_no_longer_speaks_of_has_the_whole_limit_for_its_last_word() {
-        let mut watch = seeing(100);
-        let forgotten = |age| SilentRun { is_unreported: true, ..silent(age) };
-        assert!(watch.lost_runs(vec![forgotten(3_600)]).is_empty());
+    fn unreported_run_of_a_live_worker_gets_the_whole_timeout() {
+        let mut tracker = seeing(100);
+        let unreported = |age| SilentRun { is_unreported: true, ..silent(age) };
+        assert!(tracker.lost_runs(vec![unreported(3_600)]).is_empty());
         for at in (102..=114).step_by(2) {
-            watch.observe(secs(at), true);
-            assert!(watch.lost_runs(vec![forgotten(3_600)]).is_empty(), "at {at}");
+            tracker.observe(secs(at), true);
+            assert!(tracker.lost_runs(vec![unreported(3_600)]).is_empty(), "at {at}");
         }
-        watch.observe(secs(116), true);
-        assert_eq!(watch.lost_runs(vec![forgotten(3_600)]).len(), 1);
+        tracker.observe(secs(116), true);
+        assert_eq!(tracker.lost_runs(vec![unreported(3_600)]).len(), 1);
     }
 
     #[test]
-    fn a_jobs_own_limit_is_kept_and_never_below_the_shortest() {
+    fn job_timeout_is_used_down_to_the_minimum() {
         for (limit, age, expected) in [(60, 58, 0), (60, 60, 1), (1, 14, 0), (1, 15, 1)] {
             let lost = seeing(100).lost_runs(vec![SilentRun { limit: secs(limit), ..silent(age) }]);
             assert_eq!(lost.len(), expected, "limit {limit}, age {age}");
@@ -320,12 +322,12 @@ mod tests {
     }
 
     #[test]
-    fn a_backlog_is_young_as_long_as_the_queue_was_empty_lately() {
-        let mut backlog = QueueFreshness::default();
-        assert!(!backlog.is_fresh(5, secs(0), secs(15)), "nothing is known of it yet");
-        assert!(backlog.is_fresh(0, secs(2), secs(15)));
-        assert!(backlog.is_fresh(9_000, secs(16), secs(15)));
-        assert!(!backlog.is_fresh(9_000, secs(17), secs(15)));
-        assert!(backlog.is_fresh(0, secs(19), secs(15)));
+    fn queue_is_fresh_while_it_was_recently_empty() {
+        let mut queue = QueueFreshness::default();
+        assert!(!queue.is_fresh(5, secs(0), secs(15)), "its age is unknown at first");
+        assert!(queue.is_fresh(0, secs(2), secs(15)));
+        assert!(queue.is_fresh(9_000, secs(16), secs(15)));
+        assert!(!queue.is_fresh(9_000, secs(17), secs(15)));
+        assert!(queue.is_fresh(0, secs(19), secs(15)));
     }
 }

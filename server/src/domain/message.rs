@@ -1,5 +1,5 @@
-//! What a worker is told about an occurrence: one place, so that a first copy, a second copy and a run by hand say the
-//! same.
+//! The job message for an occurrence. It is built in one place, so that a first message, a republished message and a
+//! manual run carry the same content.
 
 use chrono::{DateTime, Utc};
 use milvaion_protocol::{
@@ -8,36 +8,36 @@ use milvaion_protocol::{
 };
 use serde_json::Value;
 
-/// A queued occurrence, as far as its message is concerned.
+/// A queued occurrence with the fields that its message needs.
 #[derive(Clone, Debug)]
 pub struct QueuedOccurrence {
-    /// Which.
+    /// The occurrence.
     pub id: OccurrenceId,
-    /// Of which job.
+    /// Its job.
     pub job_id: JobId,
-    /// That job's name.
+    /// The display name of its job.
     pub job_name: String,
-    /// Whom it is addressed to.
+    /// The worker it is addressed to.
     pub worker_id: String,
-    /// What it runs.
+    /// The job type it runs.
     pub job_type: String,
     /// Its input.
     pub job_data: Value,
-    /// When it was due.
+    /// Its due time.
     pub scheduled_for: DateTime<Utc>,
     /// The attempt in force, from 1.
     pub attempt: i32,
-    /// How many attempts have failed.
+    /// Number of failed attempts. Lost or handed-back attempts do not count.
     pub failures: i16,
-    /// How many failures may be followed by another attempt.
+    /// Maximum number of retries after failures.
     pub max_retries: i16,
-    /// 1 to 5.
+    /// Priority, from 1 (idle) to 5 (critical).
     pub priority: i16,
-    /// After how many seconds a run is ended.
+    /// Run timeout in seconds; none means the job type's default.
     pub timeout_seconds: Option<i32>,
 }
 
-/// The message, made at `now`.
+/// Builds the message at `now`.
 #[must_use]
 pub fn message(queued: QueuedOccurrence, now: DateTime<Utc>) -> JobMessage {
     let attempt = u32::try_from(queued.attempt).unwrap_or(1).max(1);
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_attempt_that_was_lost_is_no_retry() {
+    fn lost_attempt_is_not_a_retry() {
         let now = DateTime::UNIX_EPOCH;
         let queued = QueuedOccurrence {
             id: OccurrenceId::default(),

@@ -1,8 +1,8 @@
-//! What the product believes, as functions.
+//! The decisions of the scheduler as pure functions.
 //!
-//! A decision takes values and the time, and returns a value. There is no I/O here, no clock, no randomness and no
-//! logging: whoever calls does what the answer says. That is why each decision has a table of cases at its foot, and why
-//! a reader who wants to know *what* happens need not read *how*.
+//! A decision takes values and the current time, and returns a value. There is no I/O here, no clock, no randomness and
+//! no logging; the caller acts on the result. Each decision therefore has a table of cases in its tests, and a reader
+//! can learn *what* the scheduler decides without reading *how* it is carried out.
 
 pub mod auto_disable;
 pub mod claim;

@@ -1,12 +1,12 @@
-//! Is a failed attempt the last one, and if not, when does the next begin?
+//! Decides whether a failed attempt is retried, and when the retry starts.
 //!
-//! A worker reports how an attempt ended and knows nothing of what follows. Whether there is a retry left is decided
-//! here, from what the occurrence has behind it, so that a worker in any language has retries by reporting that it
-//! failed, and nobody's place or memory is taken up while a retry waits.
+//! A worker reports how an attempt ended and takes no part in what follows. The retry is decided here, from the history
+//! of the occurrence. A worker in any language therefore gets retries by reporting failures, and a pending retry uses
+//! no worker permit and no worker memory.
 //!
-//! Two counts are kept apart. The *attempt* tells one start from the next and fences late reports; it grows with every
-//! start. The *failures* are what the job's retries are counted against: an attempt that was lost with its worker, or
-//! handed back because the worker stopped, is repeated without being one.
+//! Two counts are kept apart. The *attempt* distinguishes one start from the next and fences late reports; it increases
+//! with every start. The *failures* count against the job's maximum number of retries. An attempt that was lost with
+//! its worker, or handed back because the worker stopped, is repeated without counting as a failure.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -25,71 +25,72 @@ use super::{
     transition::AttemptChange,
 };
 
-/// The longest pause before an attempt, whoever asks for it.
+/// Maximum delay before an attempt, also if a worker requests a longer one.
 pub const MAX_RETRY_DELAY: Duration = Duration::from_secs(30 * 24 * 3600);
-/// The longest pause that doubling leads to.
+/// Maximum delay that exponential backoff reaches.
 const MAX_RETRY_BACKOFF: Duration = Duration::from_secs(MAX_RETRY_DELAY_SECONDS);
-/// An occurrence that was handed back so often is going round in circles.
+/// Number of attempts at which an occurrence is failed, because it is evidently handed back in a loop.
 const MAX_OCCURRENCE_ATTEMPTS: i32 = 10_000;
 
-/// What an occurrence has behind it and may still do.
+/// The history and the rules of an occurrence that a retry decision needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RetryContext {
-    /// Whose worker runs it.
+    /// The worker that runs it.
     pub worker_id: String,
-    /// How many attempts have failed already.
+    /// Number of failed attempts so far.
     pub failures: i16,
-    /// How many may be repeated.
+    /// Maximum number of retries.
     pub max_retries: i16,
-    /// The pause before the first retry; each further one doubles it.
+    /// Delay before the first retry; each further retry doubles it.
     pub base_delay: Duration,
-    /// How much of a pause may be taken off, in percent of it: 0 to 100.
+    /// Retry jitter: the maximum share by which the delay is shortened, in percent, 0 to 100.
     pub jitter_percent: i16,
-    /// Whether somebody asked for it to end.
+    /// True if its cancellation was requested.
     pub is_cancelled: bool,
-    /// What becomes of a run that is lost with its worker.
+    /// The job's rule for lost runs.
     pub on_lost: LostRunRule,
-    /// How often it was rescued already.
+    /// Number of times it was requeued already.
     pub requeues: i16,
-    /// How long this attempt lasted up to its last sign of life, as far as its start is recorded.
+    /// Time from the start of this attempt to its last heartbeat, if the start is recorded.
     pub ran_for: Option<chrono::Duration>,
-    /// Whether somebody takes turns in the worker's lane; see [`open_quarantines`].
+    /// True if a quarantine is open for the worker; see [`open_quarantines`].
     pub quarantine_is_open: bool,
 }
 
 impl RetryContext {
-    /// What becomes of it if this attempt was lost.
-    fn fate(&self) -> LostRunDecision {
+    /// Returns the decision for the case that this attempt was lost.
+    fn lost_run_decision(&self) -> LostRunDecision {
         lost_run::decide_lost_run(self.on_lost, self.requeues, self.is_cancelled)
     }
 }
 
-/// Opens the lanes of those workers of which a run comes that was lost and has one chance left: who died with it may have
-/// to take its turn as well.
-pub fn open_quarantines(changes: &[AttemptChange], standings: &mut HashMap<OccurrenceId, RetryContext>) {
+/// Opens the quarantine of each worker for which a lost run is about to start its last attempt. The runs that died with
+/// it may then be quarantined as well.
+pub fn open_quarantines(changes: &[AttemptChange], contexts: &mut HashMap<OccurrenceId, RetryContext>) {
     let lost = changes.iter().filter(|change| change.is_lost);
-    let again = lost
-        .filter_map(|change| standings.get(&change.occurrence_id))
-        .filter(|standing| standing.fate() == LostRunDecision::Requeue)
-        .map(|standing| (standing.worker_id.as_str(), standing.requeues + 1));
-    let opened: HashSet<String> = quarantine::newly_quarantined(again).into_iter().map(str::to_owned).collect();
-    for standing in standings.values_mut().filter(|standing| opened.contains(&standing.worker_id)) {
-        standing.quarantine_is_open = true;
+    let requeued = lost
+        .filter_map(|change| contexts.get(&change.occurrence_id))
+        .filter(|context| context.lost_run_decision() == LostRunDecision::Requeue)
+        .map(|context| (context.worker_id.as_str(), context.requeues + 1));
+    let opened: HashSet<String> = quarantine::newly_quarantined(requeued).into_iter().map(str::to_owned).collect();
+    for context in contexts.values_mut().filter(|context| opened.contains(&context.worker_id)) {
+        context.quarantine_is_open = true;
     }
 }
 
-/// The pause after one more failure: `base × 2^failures`, at most a day.
+/// Returns the exponential backoff after one more failure: `base × 2^failures`, at most one day.
 #[must_use]
 pub fn backoff(base: Duration, failures: i16) -> Duration {
     let doublings = u32::from(failures.unsigned_abs()).min(31);
     base.saturating_mul(1 << doublings).min(MAX_RETRY_BACKOFF)
 }
 
-/// The pause without the part that is drawn for this failure: evenly spread from the whole pause down to `percent` of it
-/// less, in whole milliseconds. It is never longer than `pause`.
+/// Shortens the delay by retry jitter: evenly distributed between the whole delay and `percent` of it less, in whole
+/// milliseconds. The result is never longer than `pause`.
 ///
-/// Occurrences that fail together for one cause would otherwise come back together, and fail together again. The draw
-/// is made from the occurrence and its attempt, so that every server, and a report that comes twice, has the same one.
+/// Occurrences that fail together for one cause would otherwise be retried together, and fail together again. The
+/// jitter is derived from the occurrence and its attempt, so that every server, and a report that arrives twice,
+/// computes the same.
 #[must_use]
 pub fn jittered(pause: Duration, percent: i16, id: OccurrenceId, attempt: i32) -> Duration {
     let hash = Sha256::new().chain_update(id.0.as_bytes()).chain_update(attempt.to_be_bytes()).finalize();
@@ -99,79 +100,82 @@ pub fn jittered(pause: Duration, percent: i16, id: OccurrenceId, attempt: i32) -
     pause.saturating_sub(Duration::from_millis(u64::try_from(sooner).unwrap_or(u64::MAX)))
 }
 
-/// Decides what an ended attempt leads to and writes it into the change: the next attempt and when it may begin, or why
-/// this was the last one. A change that is no failure and was not handed back stays as it is.
-pub fn decide(change: &mut AttemptChange, standing: &RetryContext, now: DateTime<Utc>) {
+/// Decides what follows an ended attempt and writes it into the change: the next attempt and its start time, or the
+/// cause of the final failure. A change that neither failed nor was handed back stays as it is.
+pub fn decide(change: &mut AttemptChange, context: &RetryContext, now: DateTime<Utc>) {
     if !change.may_be_retried() {
         return;
     }
-    // However this attempt has ended, one that was lost so often has had no more chances than before.
-    change.is_quarantined = quarantine::needs_quarantine(standing.requeues, None, standing.quarantine_is_open);
-    let asked = change.retry_after.map(|wait| wait.min(MAX_RETRY_DELAY));
-    let spent = change.attempt >= MAX_OCCURRENCE_ATTEMPTS;
+    // Regardless of how this attempt ended, a run that was lost so often has no requeue left and stays in quarantine.
+    change.is_quarantined = quarantine::needs_quarantine(context.requeues, None, context.quarantine_is_open);
+    let requested = change.retry_after.map(|wait| wait.min(MAX_RETRY_DELAY));
+    let attempts_exhausted = change.attempt >= MAX_OCCURRENCE_ATTEMPTS;
     if change.is_lost {
-        return lose(change, standing, now);
+        return decide_lost(change, context, now);
     }
     if change.handed_back {
-        if standing.is_cancelled {
-            let reason = "Cancelled: its worker stopped before it could end by itself.";
+        if context.is_cancelled {
+            let reason = "Cancelled: its worker stopped before the run finished.";
             return finish(change, OccurrenceStatus::Cancelled, reason, now);
         }
-        if spent {
+        if attempts_exhausted {
             change.cause = Some(FailureCause::Exhausted);
-            return finish(change, OccurrenceStatus::Failed, "It was handed back too often.", now);
+            let reason = format!("Failed: it was handed back too often ({MAX_OCCURRENCE_ATTEMPTS} attempts).");
+            return finish(change, OccurrenceStatus::Failed, &reason, now);
         }
-        let wait = asked.unwrap_or_default();
-        return again(change, wait, format!("Handed back; attempt {} {}", change.attempt + 1, when(wait)), now);
+        let wait = requested.unwrap_or_default();
+        let note = format!("Handed back by the worker; attempt {} starts {}", change.attempt + 1, delay_text(wait));
+        return requeue(change, wait, note, now);
     }
-    let left = standing.max_retries - standing.failures;
-    if change.permanent || left <= 0 || spent || standing.is_cancelled {
+    let left = context.max_retries - context.failures;
+    if change.permanent || left <= 0 || attempts_exhausted || context.is_cancelled {
         change.cause = Some(match change.status {
             _ if change.permanent => FailureCause::Permanent,
             OccurrenceStatus::TimedOut => FailureCause::TimedOut,
-            _ if standing.max_retries > 0 && left <= 0 => FailureCause::Exhausted,
+            _ if context.max_retries > 0 && left <= 0 => FailureCause::Exhausted,
             _ => FailureCause::Failed,
         });
         return;
     }
-    // What the job asked for is kept to: it knows why it is not worth coming back sooner.
-    let wait = asked.unwrap_or_else(|| {
-        let pause = backoff(standing.base_delay, standing.failures);
-        jittered(pause, standing.jitter_percent, change.occurrence_id, change.attempt)
+    // A delay that the job requested is used without jitter: the job has a reason not to be retried sooner.
+    let wait = requested.unwrap_or_else(|| {
+        let pause = backoff(context.base_delay, context.failures);
+        jittered(pause, context.jitter_percent, change.occurrence_id, change.attempt)
     });
     change.counts_as_failure = true;
-    let nth = standing.failures + 1;
-    again(change, wait, format!("Retry {nth} of {} {}", standing.max_retries, when(wait)), now);
+    let nth = context.failures + 1;
+    requeue(change, wait, format!("Retry {nth} of {} {}", context.max_retries, delay_text(wait)), now);
 }
 
-/// A run that was lost with its worker's process, by the word of that worker at its next start, or of another that met its
-/// claim: the same is decided as about one whose worker fell silent, only sooner.
-fn lose(change: &mut AttemptChange, standing: &RetryContext, now: DateTime<Utc>) {
-    match standing.fate() {
+/// Decides about a run that was lost with its worker's process. The loss was reported by the worker at its next start,
+/// or by another worker that found its claim. The decision is the same as for a run without heartbeats, only sooner.
+fn decide_lost(change: &mut AttemptChange, context: &RetryContext, now: DateTime<Utc>) {
+    match context.lost_run_decision() {
         LostRunDecision::Cancel => {
-            finish(change, OccurrenceStatus::Cancelled, "Cancelled: its worker's process ended before it could.", now);
+            let note = "Cancelled: its worker's process ended before the run did.";
+            finish(change, OccurrenceStatus::Cancelled, note, now);
         }
         LostRunDecision::Requeue => {
             change.is_requeue = true;
-            // Of whom nobody had heard while it ran, its own word must do.
-            let lived = standing.ran_for.or_else(|| change.started_at.map(|started| now - started));
+            // If the server never received a heartbeat of the run, the start time in the report is used.
+            let lived = context.ran_for.or_else(|| change.started_at.map(|started| now - started));
             change.is_quarantined =
-                quarantine::needs_quarantine(standing.requeues + 1, lived, standing.quarantine_is_open);
+                quarantine::needs_quarantine(context.requeues + 1, lived, context.quarantine_is_open);
             let next = change.attempt + 1;
-            let when = if change.is_quarantined { quarantine::QUARANTINE_NOTE } else { "at once" };
-            let note = format!("Its worker's process ended before it did; attempt {next} begins {when}");
-            again(change, Duration::ZERO, note, now);
+            let start = if change.is_quarantined { quarantine::QUARANTINE_NOTE } else { "at once" };
+            let note = format!("Its worker's process ended before the run did; attempt {next} starts {start}");
+            requeue(change, Duration::ZERO, note, now);
         }
         LostRunDecision::Poison => {
             change.cause = Some(FailureCause::Poison);
             let note = format!(
-                "Its run ended with its worker's process {} times: it is not given to another.",
-                standing.requeues + 1
+                "Failed as a poison run: its worker's process ended during the run {} times.",
+                context.requeues + 1
             );
             finish(change, OccurrenceStatus::Failed, &note, now);
         }
         LostRunDecision::Unknown => {
-            let note = "Its worker's process ended before it did, and the job must not be run twice.";
+            let note = "Its worker's process ended before the run did, and the job must not run twice.";
             change.steps.push(StatusChange {
                 status: OccurrenceStatus::Unknown,
                 at: now,
@@ -185,7 +189,7 @@ fn lose(change: &mut AttemptChange, standing: &RetryContext, now: DateTime<Utc>)
     }
 }
 
-fn again(change: &mut AttemptChange, wait: Duration, note: String, now: DateTime<Utc>) {
+fn requeue(change: &mut AttemptChange, wait: Duration, note: String, now: DateTime<Utc>) {
     change.steps.push(StatusChange {
         status: OccurrenceStatus::Queued,
         at: now,
@@ -211,12 +215,12 @@ fn finish(change: &mut AttemptChange, status: OccurrenceStatus, note: &str, now:
     change.ended_at = Some(now);
     change.note = Some(note.to_owned());
     if status == OccurrenceStatus::Failed {
-        // What an earlier attempt failed with is not why it ends.
+        // The exception of an earlier attempt is not the reason for this end.
         change.exception = Some(note.to_owned());
     }
 }
 
-fn when(wait: Duration) -> String {
+fn delay_text(wait: Duration) -> String {
     match wait.as_secs() {
         _ if wait.is_zero() => "at once".to_owned(),
         0 => format!("in {} ms", wait.as_millis()),

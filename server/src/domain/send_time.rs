@@ -1,12 +1,12 @@
-//! When a message leaves.
+//! The time at which a message is sent.
 //!
-//! What was made ahead of its instant must not be sent before it, and what leaves at one instant is one batch: a batch for
-//! each microsecond would cost the broker more than the runs do.
+//! An occurrence that is created ahead of its due time must not be sent before it. Messages that leave at one instant
+//! form one batch; a batch for each microsecond would cost the broker more than the runs do.
 
 use chrono::{DateTime, Duration, Utc};
 
-/// When the message of what is due at `due` leaves: now, or at the next full millisecond, which is as finely as can be
-/// slept.
+/// Returns the time to send the message of an occurrence due at `due`: now if it is due, otherwise the due time rounded
+/// up to a full millisecond, the resolution of a timer.
 #[must_use]
 pub fn send_time(due: DateTime<Utc>, now: DateTime<Utc>) -> DateTime<Utc> {
     if due <= now {
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_due_leaves_together_and_the_rest_by_the_millisecond_never_early() {
+    fn send_time_is_rounded_up_to_milliseconds() {
         let at = |micros: i64| DateTime::from_timestamp_micros(1_800_000_000_000_000 + micros).expect("an instant");
         let now = at(5_400);
         for past in [at(-60_000_000), at(0), at(5_000), at(5_399), now] {

@@ -1,8 +1,9 @@
-//! What a batch of reports means for each occurrence.
+//! Folds a batch of reports into one change per attempt.
 //!
-//! Reports arrive at least once, in batches, and sometimes out of order. Before the database is asked, all reports about
-//! one attempt are folded into one [`AttemptChange`]: the furthest state they reach and the steps on the way. The database then
-//! applies it only where the row's present state allows it, so a duplicate, a late or a forged report changes nothing.
+//! Reports arrive at least once, in batches, and sometimes out of order. Before the database is queried, all reports
+//! about one attempt are folded into one [`AttemptChange`]: the furthest status they reach, and the status changes on
+//! the way. The database then applies it only where the row's present status allows it, so a duplicate, late or forged
+//! report changes nothing.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -16,86 +17,86 @@ use milvaion_protocol::{
 
 use super::fingerprint::fingerprint;
 
-/// The longest note, in bytes: one line in a list.
+/// Maximum length of a note, in bytes: one line in a list.
 const MAX_NOTE_BYTES: usize = 300;
 
-/// Everything one batch says about one attempt.
+/// The combined content of one batch's reports about one attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttemptChange {
-    /// Of which occurrence.
+    /// The occurrence.
     pub occurrence_id: OccurrenceId,
-    /// Of which attempt.
+    /// The attempt, from 1.
     pub attempt: i32,
-    /// Where it ends up.
+    /// The status that the batch leads to.
     pub status: OccurrenceStatus,
-    /// Who says so.
+    /// The instance that reported it.
     pub instance_id: String,
-    /// When the run began, if the batch says.
+    /// The start of the attempt, by the worker's clock, if the batch contains it.
     pub started_at: Option<DateTime<Utc>>,
-    /// When it ended, if it did.
+    /// The end of the attempt, by the worker's clock, if it has ended.
     pub ended_at: Option<DateTime<Utc>>,
-    /// How long it ran.
+    /// Duration of the attempt in milliseconds.
     pub duration_ms: Option<i64>,
-    /// What it returned.
+    /// The job's return value.
     pub result: Option<String>,
-    /// What went wrong.
+    /// The error text of a failure.
     pub exception: Option<String>,
     /// The exception's first line.
     pub note: Option<String>,
-    /// Whether the attempt was given back without having failed. What then follows is decided by `retry`.
+    /// True if the attempt was handed back without having failed. [`retry`](super::retry) decides what follows.
     pub handed_back: bool,
-    /// Whether its worker's process ended before the attempt did, as the worker found at its next start, or another by its
-    /// claim. What then follows is decided by `retry`.
+    /// True if its worker's process ended before the attempt did, as the worker found at its next start, or another
+    /// worker found by its claim. [`retry`](super::retry) decides what follows.
     pub is_lost: bool,
-    /// Whether the next attempt is one of those that are granted to lost runs.
+    /// True if the next attempt is a requeue of a lost run.
     pub is_requeue: bool,
-    /// Whether the next attempt takes its turn in its worker's lane.
+    /// True if the next attempt waits in its worker's quarantine.
     pub is_quarantined: bool,
-    /// Whether another attempt is useless.
+    /// True if the failure is permanent, so that a retry is useless.
     pub permanent: bool,
-    /// The pause the worker asks for before the next attempt.
+    /// The delay before the next attempt that the worker requests.
     pub retry_after: Option<Duration>,
-    /// For the next attempt: when it may begin. Set exactly when the change leads back to Queued.
+    /// The earliest start of the next attempt. Set exactly if the change leads back to Queued.
     pub waits_until: Option<DateTime<Utc>>,
-    /// Whether one of the job's retries is used up by it.
+    /// True if it uses up one of the job's retries.
     pub counts_as_failure: bool,
-    /// For a final failure: why there is no further attempt.
+    /// For a final failure, the reason why there is no further attempt.
     pub cause: Option<FailureCause>,
-    /// Equal for failures with the same cause.
+    /// The fingerprint of the exception; equal for failures with the same cause.
     pub fingerprint: Option<String>,
-    /// How far it is.
+    /// The last reported progress.
     pub progress: Option<RunProgress>,
-    /// The steps, oldest first; the first one is Running exactly when `started_at` is known.
+    /// The status changes, oldest first; the first one is Running exactly if `started_at` is known.
     pub steps: Vec<StatusChange>,
 }
 
 impl AttemptChange {
-    /// Whether another attempt may follow, if the occurrence has one left.
+    /// Returns true if a retry may follow, if the occurrence has one left.
     #[must_use]
     pub fn may_be_retried(&self) -> bool {
         self.handed_back || self.is_lost || matches!(self.status, OccurrenceStatus::Failed | OccurrenceStatus::TimedOut)
     }
 
-    /// Whether nothing more can be told about the attempt.
+    /// Returns true if no later report of the attempt can change the result.
     fn is_over(&self) -> bool {
         self.handed_back || self.is_lost || self.status.is_final()
     }
 }
 
-/// Folds reports, in the order they came, into one change for each attempt. The one a worker may not make (Skipped) and
-/// those after an end are dropped.
+/// Folds reports, in the order of arrival, into one change for each attempt. Drops reports with status Skipped, which a
+/// worker must not send, and reports after an end.
 #[must_use]
 pub fn fold(reports: Vec<StatusReport>) -> Vec<AttemptChange> {
     let mut changes: Vec<AttemptChange> = Vec::with_capacity(reports.len());
-    let mut place: HashMap<(OccurrenceId, u32), usize> = HashMap::with_capacity(reports.len());
+    let mut index: HashMap<(OccurrenceId, u32), usize> = HashMap::with_capacity(reports.len());
     for report in reports {
         if report.status == OccurrenceStatus::Skipped {
             continue;
         }
-        match place.get(&(report.occurrence_id, report.attempt)) {
+        match index.get(&(report.occurrence_id, report.attempt)) {
             Some(&at) => add(&mut changes[at], report),
             None => {
-                place.insert((report.occurrence_id, report.attempt), changes.len());
+                index.insert((report.occurrence_id, report.attempt), changes.len());
                 changes.push(begin(report));
             }
         }
@@ -103,7 +104,7 @@ pub fn fold(reports: Vec<StatusReport>) -> Vec<AttemptChange> {
     changes
 }
 
-/// The report with what it says cut to its bounds, and without what cannot be stored.
+/// Truncates the report's texts to their bounds and replaces characters that PostgreSQL cannot store.
 #[must_use]
 pub fn sanitize_report(report: StatusReport) -> StatusReport {
     let bounded = |text: String| clean(truncate_text(text, MAX_NOTE_BYTES));
@@ -145,7 +146,7 @@ fn begin(report: StatusReport) -> AttemptChange {
 fn add(change: &mut AttemptChange, report: StatusReport) {
     let is_start = report.status == OccurrenceStatus::Running && report.progress.is_none();
     if change.is_over() && is_start && change.started_at.is_none() {
-        // The two came in the wrong order: what is new is only when it began.
+        // The start arrived after the end: it adds only the start time.
         change.started_at = Some(report.timestamp);
         change.steps.insert(0, step(&report, None));
         return;
@@ -166,7 +167,7 @@ fn add(change: &mut AttemptChange, report: StatusReport) {
     }
     if change.status == report.status {
         if is_start {
-            // After its first progress; what counts is when it began.
+            // The start arrived after the first progress: the earlier time is the start time.
             change.started_at = change.started_at.map(|at| at.min(report.timestamp));
         }
         return;
@@ -200,14 +201,14 @@ fn step(report: &StatusReport, note: Option<String>) -> StatusChange {
     }
 }
 
-/// The first line of an exception, short enough for a list.
+/// Returns the first non-empty line of an exception, short enough for a list.
 #[must_use]
 pub fn first_line(text: &str) -> String {
     let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
     clean(truncate_text(line.to_owned(), MAX_NOTE_BYTES))
 }
 
-/// PostgreSQL's text cannot hold NUL; everything else is kept as it is.
+/// Replaces NUL, which PostgreSQL's text type cannot store; everything else is kept.
 #[must_use]
 pub fn clean(text: String) -> String {
     if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text }
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_run_in_one_batch_is_one_change_with_two_steps() {
+    fn short_run_in_one_batch_is_one_change() {
         let changes = fold(vec![report(1, OccurrenceStatus::Running, 1), report(1, OccurrenceStatus::Failed, 2)]);
         assert_eq!(changes.len(), 1);
         let change = &changes[0];
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn order_and_copies_do_not_matter() {
+    fn order_and_duplicates_do_not_matter() {
         let running = report(1, OccurrenceStatus::Running, 1);
         let done = report(1, OccurrenceStatus::Completed, 2);
         let straight = fold(vec![running.clone(), done.clone()]);
@@ -255,13 +256,13 @@ mod tests {
     }
 
     #[test]
-    fn the_first_final_report_wins() {
+    fn first_final_report_wins() {
         let changes = fold(vec![report(1, OccurrenceStatus::Completed, 2), report(1, OccurrenceStatus::Failed, 3)]);
         assert_eq!(changes[0].status, OccurrenceStatus::Completed);
     }
 
     #[test]
-    fn what_is_handed_back_may_have_begun_or_not() {
+    fn attempt_is_handed_back_with_or_without_start() {
         let changes = fold(vec![
             report(1, OccurrenceStatus::Running, 1),
             report(1, OccurrenceStatus::Queued, 2),
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_are_kept_apart_and_workers_cannot_skip() {
+    fn attempts_are_separate_and_skipped_is_dropped() {
         let changes = fold(vec![
             report(1, OccurrenceStatus::Running, 1),
             report(2, OccurrenceStatus::Running, 2),
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn text_the_database_cannot_hold_is_made_holdable() {
+    fn nul_is_replaced() {
         assert_eq!(first_line("\n  a\0b  \nc"), "a\u{fffd}b");
     }
 }

@@ -1,18 +1,17 @@
-//! A supervised child process: its own process group, its own log file, and never an orphan.
+//! A supervised child process. It has its own process group and its own log file, and it does not outlive the server.
 //!
-//! Three decisions carry the promises:
-//! - Every child is started through `setpriv`, which asks the kernel to signal it when its parent dies. So even
-//!   `kill -9` of the server ends PostgreSQL with the orderly signal of our choice. (Doing this ourselves between
-//!   fork and exec would need `unsafe`.)
-//! - The kernel watches the *thread* that forked, not the process. Tokio's threads come and go, so one thread that
-//!   lives as long as the process does all the forking.
-//! - Each child leads a process group: a terminal's Ctrl-C does not reach it, and what it leaves behind can be
-//!   killed with it.
+//! Three decisions ensure this:
+//! - Every child is started through `setpriv`, which makes the kernel signal the child when its parent dies. So even
+//!   `kill -9` of the server ends PostgreSQL with the signal that means an orderly stop. Setting this between fork and
+//!   exec in our own code would need `unsafe`.
+//! - The kernel watches the *thread* that forked, not the process. Tokio starts and ends threads at any time, so all
+//!   forks happen on one thread that lives as long as the process.
+//! - Each child leads a process group. Ctrl-C in a terminal does not reach the child, and its descendants can be killed
+//!   together with it.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
+use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -24,25 +23,18 @@ use nix::unistd::Pid;
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
-use super::EmbeddedError;
-use super::programs;
+use super::{EmbeddedError, log_file, programs};
 
-/// A log longer than this is set aside at the next start, so that logs cannot fill the disk over the years.
-const MAX_LOG_BYTES: u64 = 16 << 20;
-
-/// How much of a log's end is looked at for the last words.
-const LOG_TAIL_BYTES: u64 = 8 << 10;
-
-/// A system user to run as.
+/// The system user that a child runs as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SystemAccount {
-    /// User id.
+    /// The user id.
     pub uid: u32,
-    /// Group id; supplementary groups are dropped.
+    /// The group id. Supplementary groups are dropped.
     pub gid: u32,
 }
 
-/// What to start and how.
+/// A program to start, with its arguments, environment, user and stop signal.
 #[derive(Debug, Clone)]
 pub struct LaunchSpec {
     program: PathBuf,
@@ -55,7 +47,7 @@ pub struct LaunchSpec {
 }
 
 impl LaunchSpec {
-    /// A program with our environment, our user and our working folder, ended by SIGTERM.
+    /// Describes a program that runs with our environment, user and working folder, and stops at SIGTERM.
     pub fn new(program: impl Into<PathBuf>) -> Self {
         Self {
             program: program.into(),
@@ -96,29 +88,30 @@ impl LaunchSpec {
         self
     }
 
-    /// Gives the child nothing of our environment but `PATH` and a UTF-8 locale: a stray `PGPORT` or
-    /// `RABBITMQ_NODENAME` of the caller's must not steer a private service.
+    /// Clears the environment of the child except for `PATH` and a UTF-8 locale. A stray `PGPORT` or
+    /// `RABBITMQ_NODENAME` of the caller must not change the settings of a private service.
     #[must_use]
     pub fn clean_env(mut self) -> Self {
         self.clean_env = true;
         self
     }
 
-    /// The working folder.
+    /// Sets the working folder.
     #[must_use]
     pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
         self.folder = Some(folder.into());
         self
     }
 
-    /// The user to run as; `None` is our own.
+    /// Sets the user to run as. `None` means our own user.
     #[must_use]
     pub fn account(mut self, account: Option<SystemAccount>) -> Self {
         self.account = account;
         self
     }
 
-    /// The signal that means an orderly stop; sent by [`ChildProcess::stop`], and by the kernel when we die.
+    /// Sets the signal that means an orderly stop. It is sent by [`ChildProcess::stop`], and by the kernel when our
+    /// process dies.
     #[must_use]
     pub fn stop_signal(mut self, signal: Signal) -> Self {
         self.stop_signal = signal;
@@ -151,116 +144,112 @@ impl LaunchSpec {
     }
 }
 
-/// A running child. When the last handle is dropped it is asked to stop, without waiting.
+/// A running child. Dropping it sends the stop signal and does not wait.
 #[derive(Debug)]
 pub struct ChildProcess {
     name: String,
     pid: Pid,
     log: PathBuf,
-    /// Where the log ended before this child wrote to it: earlier runs' words are not its own.
-    log_began_at: u64,
+    /// The length of the log when this child started, in bytes. The lines before belong to earlier runs.
+    log_start: u64,
     stop_signal: Signal,
     exit: watch::Receiver<Option<ExitStatus>>,
 }
 
 impl ChildProcess {
-    /// Starts the program; `name` is what people call it ("PostgreSQL"), `log` receives all it prints.
+    /// Starts the program. `name` is its readable name ("PostgreSQL"); `log` receives its output.
     ///
     /// # Errors
-    /// When the log cannot be written, `setpriv` is missing, or the program cannot be executed.
+    /// Returns [`EmbeddedError`] if the log cannot be written, `setpriv` is missing, or the program cannot be executed.
     pub async fn spawn(name: &str, launch: LaunchSpec, log: &Path) -> Result<Self, EmbeddedError> {
         let setpriv = programs::find("setpriv", &programs::search_path())
             .ok_or(EmbeddedError::Missing { what: "The program setpriv".into(), package: "util-linux" })?;
-        let (file, log_began_at) = open_log(log).map_err(EmbeddedError::folder(log, "written"))?;
+        let (file, log_start) = log_file::open(log).map_err(EmbeddedError::folder(log, "written"))?;
         let failed =
             |source| EmbeddedError::Spawn { service: name.to_owned(), program: launch.program.clone(), source };
 
         let command = launch.command(&setpriv, &file).map_err(failed)?;
-        let mut process = fork_elsewhere(command).await.map_err(failed)?;
+        let mut process = fork_on_spawner_thread(command).await.map_err(failed)?;
         let pid = process.id().and_then(|pid| i32::try_from(pid).ok()).map(Pid::from_raw);
         let Some(pid) = pid else {
-            return Err(failed(io::Error::other("it ended at once")));
+            return Err(failed(io::Error::other("the process ended immediately")));
         };
-        let (told, exit) = watch::channel(None);
+        let (exit_sender, exit) = watch::channel(None);
         tokio::spawn(async move {
-            // `wait` fails only when somebody else reaped our child, which nobody does; 127 then says "unknown".
+            // `wait` fails only if other code has reaped the child, which does not happen; 127 then stands for
+            // "unknown".
             let status = process.wait().await.unwrap_or_else(|_| ExitStatus::from_raw(127 << 8));
-            told.send_replace(Some(status));
+            exit_sender.send_replace(Some(status));
         });
-        Ok(Self {
-            name: name.to_owned(),
-            pid,
-            log: log.to_owned(),
-            log_began_at,
-            stop_signal: launch.stop_signal,
-            exit,
-        })
+        Ok(Self { name: name.to_owned(), pid, log: log.to_owned(), log_start, stop_signal: launch.stop_signal, exit })
     }
 
-    /// What people call it.
+    /// Returns the readable name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its process id, which is also its process group.
+    /// Returns the process id, which is also the id of the process group.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.pid.as_raw()
     }
 
-    /// The file that receives what it prints.
+    /// Returns the path of the log.
     #[must_use]
     pub fn log(&self) -> &Path {
         &self.log
     }
 
-    /// How it has ended; none while it runs.
+    /// Returns the exit status, or `None` while the child runs.
     #[must_use]
     pub fn exit_status(&self) -> Option<ExitStatus> {
         *self.exit.borrow()
     }
 
-    /// Waits until it has ended, for whatever reason. May be called any number of times.
+    /// Waits until the child has ended, for any reason. May be called any number of times.
     pub async fn wait(&self) -> ExitStatus {
         let mut exit = self.exit.clone();
         match exit.wait_for(Option::is_some).await {
             Ok(status) => (*status).unwrap_or_else(|| ExitStatus::from_raw(127 << 8)),
-            // The watching task died with its runtime; nobody can be waiting any more.
+            // The task that waits for the process has ended with its runtime, so no caller can still be waiting.
             Err(_) => ExitStatus::from_raw(127 << 8),
         }
     }
 
-    /// Asks it to stop and waits; after `within` its whole process group is killed. Returns whether it went by itself.
+    /// Sends the stop signal and waits. Kills the whole process group after `within`. Returns true if the child stopped
+    /// without being killed.
     pub async fn stop(&self, within: Duration) -> bool {
         self.signal(self.stop_signal);
         let orderly = tokio::time::timeout(within, self.wait()).await.is_ok();
         if !orderly {
             tracing::warn!(
                 child.name = %self.name, child.pid = self.pid.as_raw(),
-                "{} did not stop within {} s and is killed", self.name, within.as_secs()
+                "{} (process {}) did not stop within {} s and is killed", self.name, self.pid, within.as_secs()
             );
         }
-        // Also after an orderly stop: what the child may have left in its group goes with it.
+        // Also after an orderly stop, because the child may have left descendants in its group.
         let _ = killpg(self.pid, Signal::SIGKILL);
         self.wait().await;
         orderly
     }
 
-    /// The last lines it printed, on one line, for an error message. Empty when it printed nothing.
+    /// Returns the last lines of its output, joined into one line for an error message. Empty if there is no output.
     #[must_use]
     pub fn log_excerpt(&self) -> String {
-        log_excerpt(&self.log_tail())
+        log_file::excerpt(&self.log_tail())
     }
 
-    /// The end of what it printed.
+    /// Returns the end of its output.
     pub(super) fn log_tail(&self) -> String {
-        read_tail(&self.log, self.log_began_at).unwrap_or_default()
+        log_file::read_tail(&self.log, self.log_start).unwrap_or_default()
     }
 
     fn signal(&self, signal: Signal) {
         if self.exit.borrow().is_none() {
-            // It may end between the look and the signal; its pid is then free for microseconds, too short to be given away.
+            // The child may end between the check and the signal. Its pid is then free for microseconds, too short a
+            // time for the kernel to assign it again.
             let _ = kill(self.pid, signal);
         }
     }
@@ -278,66 +267,33 @@ struct SpawnRequest {
     reply: oneshot::Sender<io::Result<tokio::process::Child>>,
 }
 
-/// Forks on the one thread that never ends, see the top of this file.
-async fn fork_elsewhere(command: Command) -> io::Result<tokio::process::Child> {
+/// Forks on the one thread that lives as long as the process; see the top of this file.
+async fn fork_on_spawner_thread(command: Command) -> io::Result<tokio::process::Child> {
     static SPAWNER: OnceLock<mpsc::Sender<SpawnRequest>> = OnceLock::new();
-    let nursery = SPAWNER.get_or_init(|| {
-        let (orders, inbox) = mpsc::channel::<SpawnRequest>();
+    let spawner = SPAWNER.get_or_init(|| {
+        let (sender, receiver) = mpsc::channel::<SpawnRequest>();
         std::thread::spawn(move || {
-            for SpawnRequest { command, runtime, reply } in inbox {
+            for SpawnRequest { command, runtime, reply } in receiver {
                 let _context = runtime.enter();
-                // A caller that went away drops the child, and with it the only reference: end it at once.
+                // If the caller is gone, there is no handle left to stop the child with, so it is killed here.
                 let mut command = tokio::process::Command::from(command);
                 if let Err(Ok(mut orphan)) = reply.send(command.spawn()) {
                     let _ = orphan.start_kill();
                 }
             }
         });
-        orders
+        sender
     });
-    let (reply, answer) = oneshot::channel();
-    let gone = |_| io::Error::other("the thread that starts children is gone");
-    nursery.send(SpawnRequest { command, runtime: Handle::current(), reply }).map_err(|_| gone(()))?;
-    answer.await.map_err(|_| gone(()))?
-}
-
-/// Opens a log to append to, with its folder, readable by our user and group only; a long one is set aside as `….1`.
-fn open_log(path: &Path) -> io::Result<(File, u64)> {
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    if fs::metadata(path).is_ok_and(|meta| meta.len() > MAX_LOG_BYTES) {
-        let mut aside = path.as_os_str().to_owned();
-        aside.push(".1");
-        fs::rename(path, aside)?;
-    }
-    let file = OpenOptions::new().create(true).append(true).mode(0o640).open(path)?;
-    let length = file.metadata()?.len();
-    Ok((file, length))
-}
-
-fn read_tail(path: &Path, from: u64) -> io::Result<String> {
-    let mut file = File::open(path)?;
-    let end = file.metadata()?.len();
-    file.seek(SeekFrom::Start(from.max(end.saturating_sub(LOG_TAIL_BYTES))))?;
-    let mut bytes = Vec::new();
-    file.take(LOG_TAIL_BYTES).read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-/// The last three lines that say something, joined and shortened.
-fn log_excerpt(tail: &str) -> String {
-    let lines: Vec<&str> = tail.lines().map(str::trim).filter(|line| line.chars().any(char::is_alphanumeric)).collect();
-    let words = lines[lines.len().saturating_sub(3)..].join(" / ");
-    let plain: String = words.chars().filter(|c| !c.is_control()).collect();
-    match plain.char_indices().nth(400) {
-        Some((cut, _)) => format!("{}…", &plain[..cut]),
-        None => plain,
-    }
+    let (reply, response) = oneshot::channel();
+    let thread_ended = || io::Error::other("the thread that starts child processes has ended");
+    spawner.send(SpawnRequest { command, runtime: Handle::current(), reply }).map_err(|_| thread_ended())?;
+    response.await.map_err(|_| thread_ended())?
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn log(name: &str) -> PathBuf {
@@ -351,7 +307,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_child_that_ends_leaves_its_status_and_its_last_words() {
+    async fn an_ended_child_leaves_its_status_and_log() {
         let log = log("ends");
         let child = shell("echo one; echo; echo two >&2; exit 3", &log).await;
         assert_eq!(child.wait().await.code(), Some(3));
@@ -360,27 +316,27 @@ mod tests {
 
         let second = shell("echo three", &log).await;
         second.wait().await;
-        assert_eq!(second.log_excerpt(), "three", "words of an earlier run are not its own");
+        assert_eq!(second.log_excerpt(), "three", "an excerpt holds no lines of an earlier run");
         let _ = fs::remove_file(log);
     }
 
     #[tokio::test]
-    async fn a_child_that_obeys_goes_by_itself_and_a_deaf_one_is_killed() {
-        let log = log("obeys");
-        let polite = ChildProcess::spawn("sleep", LaunchSpec::new("/bin/sleep").arg("60"), &log).await.unwrap();
-        assert!(polite.stop(Duration::from_secs(5)).await);
+    async fn a_child_that_ignores_the_stop_signal_is_killed() {
+        let log = log("stop");
+        let orderly = ChildProcess::spawn("sleep", LaunchSpec::new("/bin/sleep").arg("60"), &log).await.unwrap();
+        assert!(orderly.stop(Duration::from_secs(5)).await);
 
-        let deaf = shell("trap '' TERM; echo ready; while :; do sleep 1; done", &log).await;
-        while !deaf.log_excerpt().contains("ready") {
+        let stubborn = shell("trap '' TERM; echo ready; while :; do sleep 1; done", &log).await;
+        while !stubborn.log_excerpt().contains("ready") {
             tokio::task::yield_now().await;
         }
-        assert!(!deaf.stop(Duration::from_millis(50)).await);
-        assert_eq!(deaf.wait().await.signal(), Some(9));
+        assert!(!stubborn.stop(Duration::from_millis(50)).await);
+        assert_eq!(stubborn.wait().await.signal(), Some(9));
         let _ = fs::remove_file(log);
     }
 
     #[tokio::test]
-    async fn a_missing_program_ends_with_setprivs_words() {
+    async fn a_missing_program_is_named_in_the_log() {
         let log = log("missing");
         let child = ChildProcess::spawn("Nothing", LaunchSpec::new("/no/such/program"), &log).await.unwrap();
         assert!(!child.wait().await.success());
@@ -389,8 +345,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_bare_child_sees_nothing_of_our_environment() {
-        let log = log("bare");
+    async fn a_clean_environment_holds_only_path_and_locale() {
+        let log = log("clean");
         let launch = LaunchSpec::new("/usr/bin/env").clean_env().env("PGPORT", "1");
         let child = ChildProcess::spawn("env", launch, &log).await.unwrap();
         child.wait().await;
@@ -399,12 +355,5 @@ mod tests {
         names.sort_unstable();
         assert_eq!(names, ["LANG", "PATH", "PGPORT"]);
         let _ = fs::remove_file(log);
-    }
-
-    #[test]
-    fn last_words_are_one_short_line() {
-        assert_eq!(log_excerpt("a\n\nb\n ---- \nc\nd\n"), "b / c / d");
-        assert_eq!(log_excerpt(""), "");
-        assert_eq!(log_excerpt(&"x".repeat(1000)).chars().count(), 401);
     }
 }

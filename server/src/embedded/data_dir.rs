@@ -1,5 +1,4 @@
-//! The data folder: who may use it, where the services' own folders lie, as which users they run, and
-//! their passwords.
+//! The data folder: its lock, the folders of the services, the users that they run as, and their passwords.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -13,13 +12,15 @@ use rand::distr::{Alphanumeric, SampleString};
 use super::child::SystemAccount;
 use super::{EmbeddedError, ServiceSelection, postgres, programs, rabbitmq, redis};
 
-/// Where services live when their users cannot reach the data folder: a clone in the home of root, say.
+/// The parent of the services' folders if their users cannot reach the data folder, for example below the home of root.
 const FALLBACK_SERVICES_DIR: &str = "/var/lib/milvaion";
 
-/// The file in the data folder that remembers the folder below [`FALLBACK_SERVICES_DIR`]. It moves and is deleted with the data folder.
+/// The file in the data folder that names the folder below [`FALLBACK_SERVICES_DIR`]. It is moved and deleted together
+/// with the data folder.
 const POINTER_FILE: &str = "services-are-in";
 
-/// Letters and digits only: fits a URL, a configuration file and a shell unquoted. 32 of them are 190 bits.
+/// The length of a password. It holds only letters and digits, so it needs no quotes in a URL, a configuration file or
+/// a shell. 32 of them are 190 bits.
 const PASSWORD_LENGTH: usize = 32;
 
 /// A locked data folder.
@@ -30,7 +31,7 @@ pub(super) struct DataDir {
     _locks: Vec<File>,
 }
 
-/// A service's own folder and the user it runs as.
+/// The folder of a service and the user that the service runs as.
 #[derive(Debug, Clone)]
 pub(super) struct ServiceDir {
     pub(super) folder: PathBuf,
@@ -38,30 +39,30 @@ pub(super) struct ServiceDir {
 }
 
 impl DataDir {
-    /// Makes the folder if need be, locks it, and decides where the wanted services live.
+    /// Creates the folder if necessary, locks it, and chooses the folder for the selected services.
     pub(super) fn claim(data_dir: &Path, wanted: ServiceSelection) -> Result<Self, EmbeddedError> {
         fs::create_dir_all(data_dir).map_err(EmbeddedError::folder(data_dir, "created"))?;
         let data = data_dir.canonicalize().map_err(EmbeddedError::folder(data_dir, "opened"))?;
         let mut locks = vec![lock(&data)?];
 
-        let services = decide(&data, wanted)?;
+        let services = choose_services_dir(&data, wanted)?;
         if services != data {
-            // A copied data folder points to the same services as its original: only one of them may run.
+            // A copied data folder names the same services folder as its original, so only one of them may run.
             locks.push(lock(&services)?);
         }
         Ok(Self { data, services, _locks: locks })
     }
 
-    /// Where the services' folders lie.
+    /// Returns the folder that holds the folders of the services.
     pub(super) fn services(&self) -> &Path {
         &self.services
     }
 
-    /// A line for people when the services do not live in the data folder.
+    /// Returns a message for the user if the services are not in the data folder.
     pub(super) fn moved(&self) -> Option<String> {
         (self.services != self.data).then(|| {
             format!(
-                "The services' system users cannot reach {}, so their data lies in {}",
+                "The system users of the services cannot reach {}, so the data of the services is in {}",
                 self.data.display(),
                 self.services.display()
             )
@@ -80,13 +81,13 @@ impl DataDir {
         self.data.join("secrets").join(service)
     }
 
-    /// The service's password: made once, readable by our user only.
+    /// Returns the password of a service. It is created once, and only our user can read it.
     pub(super) fn secret(&self, service: &str) -> Result<String, EmbeddedError> {
         let file = self.secret_file(service);
         match fs::read_to_string(&file) {
             Ok(text) if is_password(text.trim()) => return Ok(text.trim().to_owned()),
             Ok(_) => {
-                let source = io::Error::new(io::ErrorKind::InvalidData, "it holds no password of ours");
+                let source = io::Error::new(io::ErrorKind::InvalidData, "it does not hold a generated password");
                 return Err(EmbeddedError::Folder { path: file, doing: "used", source });
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -94,20 +95,20 @@ impl DataDir {
         }
         let folder = self.data.join("secrets");
         private_folder(&folder).map_err(EmbeddedError::folder(&folder, "created"))?;
-        let password = random_word(PASSWORD_LENGTH);
+        let password = random_text(PASSWORD_LENGTH);
         write_private(&file, &password, None)?;
         Ok(password)
     }
 
-    /// The service's own folder, made if need be. Run by root, the service runs as whoever owns the folder, and a
-    /// new folder is given to `user`, the Debian user of the service.
+    /// Returns the folder of a service and creates it if necessary. If we run as root, the service runs as the owner of
+    /// the folder, and a new folder is given to `user`, the Debian user of the service.
     pub(super) fn home(&self, service: &str, user: &str, package: &'static str) -> Result<ServiceDir, EmbeddedError> {
         let folder = self.services.join(service);
         private_folder(&folder).map_err(EmbeddedError::folder(&folder, "created"))?;
-        let us = geteuid();
+        let our_uid = geteuid();
         let owner = owner(&folder);
-        if !us.is_root() {
-            if owner.is_none_or(|owner| owner.uid != us.as_raw()) {
+        if !our_uid.is_root() {
+            if owner.is_none_or(|owner| owner.uid != our_uid.as_raw()) {
                 let source = io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to another user");
                 return Err(EmbeddedError::Folder { path: folder, doing: "used", source });
             }
@@ -117,45 +118,48 @@ impl DataDir {
             return Ok(ServiceDir { folder, account: owner });
         }
         let account = system_user(user, package)?;
-        chown(&folder, Some(account.uid), Some(account.gid)).map_err(EmbeddedError::folder(&folder, "handed over"))?;
+        chown(&folder, Some(account.uid), Some(account.gid))
+            .map_err(EmbeddedError::folder(&folder, "given to its user"))?;
         Ok(ServiceDir { folder, account: Some(account) })
     }
 
-    /// Deletes all but the logs and the lock.
+    /// Deletes everything except the logs and the lock.
     pub(super) fn erase(self) -> Result<(), EmbeddedError> {
         for name in [postgres::FOLDER, redis::FOLDER, rabbitmq::FOLDER] {
-            gone(&self.services.join(name), |path| fs::remove_dir_all(path))?;
+            delete(&self.services.join(name), |path| fs::remove_dir_all(path))?;
         }
         if self.services != self.data {
-            gone(&self.services, |path| fs::remove_dir_all(path))?;
+            delete(&self.services, |path| fs::remove_dir_all(path))?;
         }
-        gone(&self.data.join("secrets"), |path| fs::remove_dir_all(path))?;
-        gone(&self.data.join(POINTER_FILE), |path| fs::remove_file(path))?;
-        gone(&self.ports_file(), |path| fs::remove_file(path))
+        delete(&self.data.join("secrets"), |path| fs::remove_dir_all(path))?;
+        delete(&self.data.join(POINTER_FILE), |path| fs::remove_file(path))?;
+        delete(&self.ports_file(), |path| fs::remove_file(path))
     }
 }
 
 impl ServiceDir {
-    /// Makes a folder in it that belongs to the service.
+    /// Creates a folder in it that belongs to the service.
     pub(super) fn sub_folder(&self, name: &str) -> Result<PathBuf, EmbeddedError> {
         let path = self.folder.join(name);
-        private_folder(&path).and_then(|()| self.own(&path)).map_err(EmbeddedError::folder(&path, "created"))?;
+        private_folder(&path)
+            .and_then(|()| self.give_to_service(&path))
+            .map_err(EmbeddedError::folder(&path, "created"))?;
         Ok(path)
     }
 
-    /// Writes a file in it that only the service may read.
+    /// Writes a file in it that only the service can read.
     pub(super) fn file(&self, name: &str, text: &str) -> Result<PathBuf, EmbeddedError> {
         let path = self.folder.join(name);
         write_private(&path, text, self.account)?;
         Ok(path)
     }
 
-    fn own(&self, path: &Path) -> io::Result<()> {
+    fn give_to_service(&self, path: &Path) -> io::Result<()> {
         self.account.map_or(Ok(()), |account| chown(path, Some(account.uid), Some(account.gid)))
     }
 }
 
-/// Locks a folder for as long as the file lives; the kernel releases it however we end.
+/// Locks a folder until the file is closed. The kernel releases the lock however our process ends.
 fn lock(folder: &Path) -> Result<File, EmbeddedError> {
     let path = folder.join("lock");
     let failed = |error| EmbeddedError::folder(&path, "written")(error);
@@ -177,12 +181,13 @@ fn lock(folder: &Path) -> Result<File, EmbeddedError> {
     Ok(file)
 }
 
-/// The data folder itself, unless we are root and a service's user cannot reach it.
-fn decide(data: &Path, wanted: ServiceSelection) -> Result<PathBuf, EmbeddedError> {
+/// Returns the folder for the services: the data folder, unless we run as root and the user of a service cannot reach
+/// it.
+fn choose_services_dir(data: &Path, wanted: ServiceSelection) -> Result<PathBuf, EmbeddedError> {
     let pointer = data.join(POINTER_FILE);
     if let Ok(text) = fs::read_to_string(&pointer) {
         let services = PathBuf::from(text.trim_end_matches('\n'));
-        open_to_all(&services).map_err(EmbeddedError::folder(&services, "created"))?;
+        make_traversable(&services).map_err(EmbeddedError::folder(&services, "created"))?;
         return Ok(services);
     }
     if !geteuid().is_root() {
@@ -201,20 +206,20 @@ fn decide(data: &Path, wanted: ServiceSelection) -> Result<PathBuf, EmbeddedErro
             });
         }
     }
-    open_to_all(data).map_err(EmbeddedError::folder(data, "opened to the services' users"))?;
-    if users.iter().all(|&user| reaches(user, data)) {
+    make_traversable(data).map_err(EmbeddedError::folder(data, "opened to the users of the services"))?;
+    if users.iter().all(|&user| can_reach(user, data)) {
         return Ok(data.to_owned());
     }
-    let services = Path::new(FALLBACK_SERVICES_DIR).join(random_word(8).to_lowercase());
-    open_to_all(Path::new(FALLBACK_SERVICES_DIR))
-        .and_then(|()| open_to_all(&services))
+    let services = Path::new(FALLBACK_SERVICES_DIR).join(random_text(8).to_lowercase());
+    make_traversable(Path::new(FALLBACK_SERVICES_DIR))
+        .and_then(|()| make_traversable(&services))
         .map_err(EmbeddedError::folder(&services, "created"))?;
     fs::write(&pointer, format!("{}\n", services.display())).map_err(EmbeddedError::folder(&pointer, "written"))?;
     Ok(services)
 }
 
-/// Makes the folder and lets everybody walk through it; what lies in it is each service's own.
-fn open_to_all(folder: &Path) -> io::Result<()> {
+/// Creates the folder and lets all users traverse it. Each folder inside has its own permissions.
+fn make_traversable(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let mode = fs::metadata(folder)?.permissions().mode();
     if mode & 0o111 != 0o111 {
@@ -223,8 +228,9 @@ fn open_to_all(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks the kernel by trying, as that user: modes, access lists and mounts all have their say.
-fn reaches(user: SystemAccount, folder: &Path) -> bool {
+/// Returns true if `user` can enter `folder`. A process of that user tries it, because modes, access lists and mounts
+/// all matter.
+fn can_reach(user: SystemAccount, folder: &Path) -> bool {
     Command::new("setpriv")
         .arg(format!("--reuid={}", user.uid))
         .arg(format!("--regid={}", user.gid))
@@ -238,7 +244,8 @@ fn reaches(user: SystemAccount, folder: &Path) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// Whoever owns the folder, unless that is root or nobody made it yet: another start may have been somebody else's.
+/// Returns the owner of the folder, unless it is root or the folder does not exist. An earlier start may have run as
+/// another user.
 fn owner(folder: &Path) -> Option<SystemAccount> {
     let meta = fs::metadata(folder).ok()?;
     (meta.uid() != 0).then(|| SystemAccount { uid: meta.uid(), gid: meta.gid() })
@@ -258,11 +265,12 @@ fn private_folder(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Writes a file nobody else may read, whole or not at all: beside it first, then renamed.
+/// Writes a file that only its owner can read. The text goes to a temporary file that is then renamed, so the file is
+/// never incomplete.
 fn write_private(path: &Path, text: &str, owner: Option<SystemAccount>) -> Result<(), EmbeddedError> {
     let fresh = path.with_extension("new");
     let write = || {
-        // Left by a run that died while writing; its mode and owner are not to be inherited.
+        // A run that died while writing may have left this file; its mode and owner must not be inherited.
         let _ = fs::remove_file(&fresh);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
         file.write_all(text.as_bytes())?;
@@ -275,14 +283,15 @@ fn write_private(path: &Path, text: &str, owner: Option<SystemAccount>) -> Resul
     write().map_err(EmbeddedError::folder(path, "written"))
 }
 
-fn gone(path: &Path, remove: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), EmbeddedError> {
+/// Calls `remove` and accepts that the path does not exist.
+fn delete(path: &Path, remove: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), EmbeddedError> {
     match remove(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(EmbeddedError::folder(path, "deleted")(error)),
         _ => Ok(()),
     }
 }
 
-fn random_word(length: usize) -> String {
+fn random_text(length: usize) -> String {
     Alphanumeric.sample_string(&mut rand::rng(), length)
 }
 
@@ -290,7 +299,7 @@ fn is_password(text: &str) -> bool {
     text.len() == PASSWORD_LENGTH && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
-/// The path of a program, or the sentence about its package.
+/// Returns the path of a program, or an error that names its package.
 pub(super) fn program(name: &str, readable: &str, package: &'static str) -> Result<PathBuf, EmbeddedError> {
     programs::find(name, &programs::search_path())
         .ok_or_else(|| EmbeddedError::Missing { what: format!("{readable} ({name})"), package })
@@ -299,17 +308,18 @@ pub(super) fn program(name: &str, readable: &str, package: &'static str) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::chain;
 
     const NOTHING: ServiceSelection = ServiceSelection { postgres: false, redis: false, rabbitmq: false };
 
     fn folder(name: &str) -> PathBuf {
-        let path = std::env::temp_dir().join(format!("milvaion-place-{}-{name}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("milvaion-data-dir-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         path
     }
 
     #[test]
-    fn a_second_claim_is_refused_and_names_the_first() {
+    fn a_second_claim_fails_and_names_the_first() {
         let data = folder("busy");
         let first = DataDir::claim(&data, NOTHING).unwrap();
         let refused = DataDir::claim(&data, NOTHING).unwrap_err();
@@ -323,36 +333,37 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_made_once_and_is_ours_alone() {
+    fn a_password_is_created_once_and_is_private() {
         let data = folder("secret");
-        let place = DataDir::claim(&data, NOTHING).unwrap();
-        let password = place.secret("redis").unwrap();
+        let data_dir = DataDir::claim(&data, NOTHING).unwrap();
+        let password = data_dir.secret("redis").unwrap();
         assert!(is_password(&password));
-        assert_eq!(place.secret("redis").unwrap(), password);
-        assert_ne!(place.secret("postgres").unwrap(), password);
-        let mode = fs::metadata(place.secret_file("redis")).unwrap().permissions().mode();
+        assert_eq!(data_dir.secret("redis").unwrap(), password);
+        assert_ne!(data_dir.secret("postgres").unwrap(), password);
+        let mode = fs::metadata(data_dir.secret_file("redis")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         fs::remove_dir_all(data).unwrap();
     }
 
     #[test]
-    fn a_spoilt_password_file_is_told_not_overwritten() {
-        let data = folder("spoilt");
-        let place = DataDir::claim(&data, NOTHING).unwrap();
-        place.secret("redis").unwrap();
-        fs::write(place.secret_file("redis"), "@\n").unwrap();
-        assert!(place.secret("redis").unwrap_err().to_string().contains("it holds no password of ours"));
+    fn an_invalid_password_file_is_not_overwritten() {
+        let data = folder("invalid");
+        let data_dir = DataDir::claim(&data, NOTHING).unwrap();
+        data_dir.secret("redis").unwrap();
+        fs::write(data_dir.secret_file("redis"), "@\n").unwrap();
+        let error = data_dir.secret("redis").unwrap_err();
+        assert!(chain(&error).contains("it does not hold a generated password"), "{error:?}");
         fs::remove_dir_all(data).unwrap();
     }
 
     #[test]
-    fn erasing_leaves_the_logs() {
+    fn erasing_keeps_the_logs() {
         let data = folder("erase");
-        let place = DataDir::claim(&data, NOTHING).unwrap();
-        place.secret("redis").unwrap();
+        let data_dir = DataDir::claim(&data, NOTHING).unwrap();
+        data_dir.secret("redis").unwrap();
         fs::create_dir_all(data.join("logs")).unwrap();
         fs::create_dir_all(data.join(redis::FOLDER).join("deep")).unwrap();
-        place.erase().unwrap();
+        data_dir.erase().unwrap();
         let mut left: Vec<_> = fs::read_dir(&data).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
         assert_eq!(left, ["lock", "logs"]);

@@ -1,28 +1,29 @@
-//! Private services for a one-machine start.
+//! Private services for a start on one machine.
 //!
-//! Whoever tries the product on a laptop should not have to install, configure and secure three servers first.
-//! So for each service that was not given by a URL, this room starts one of its own as a child process: a data
-//! folder below `.milvaion/`, loopback only, a free port that is remembered, a random password. The rest of the
-//! server receives ordinary URLs and cannot tell the difference; nothing outside this room knows how a service
-//! is started.
+//! A user who tries the product on a laptop should not have to install, configure and secure three servers first. For
+//! each service without a URL, this module therefore starts a private one as a child process. It has a data folder
+//! below `.milvaion/`, listens on loopback only, keeps its port from one start to the next, and has a random password.
+//! The rest of the server gets ordinary URLs and works the same way with private and with external services. No other
+//! module knows how a service is started.
 //!
-//! What is promised:
-//! - **Nobody is left behind.** Every child asks the kernel for a signal when the server dies, whatever killed it,
-//!   and a start first sees off what an earlier one may have left (`orphans`).
-//! - **One at a time.** A lock on the data folder refuses a second server with a sentence instead of a mess.
-//! - **Two clones do not meet.** Ports, passwords, sockets and node names belong to one data folder.
-//! - **Data survives.** Writes are synced, the stop is orderly, and data written by another PostgreSQL version is
-//!   refused, never touched.
-//! - **Errors are sentences.** Each names the cause and the remedy, and the log to read.
+//! The module guarantees:
+//! - **No orphans.** The kernel signals every child when the server dies, whatever the cause. A start first terminates
+//!   the processes that an earlier server may have left (`orphans`).
+//! - **One server per data folder.** A lock on the folder makes a second server fail with a clear message.
+//! - **Two clones do not collide.** Ports, passwords, sockets and node names belong to one data folder.
+//! - **Data survives.** Writes are synced and the stop is orderly. Data written by another PostgreSQL version is
+//!   refused and not modified.
+//! - **Errors name the cause, the remedy and the log to read.**
 //!
-//! A child is its own process group, so Ctrl-C in a terminal reaches the server alone, which then stops its
-//! services after it has finished with them. Started by root, a service runs as the Debian user made for it.
+//! A child leads its own process group, so Ctrl-C in a terminal reaches only the server. The server stops the services
+//! once it no longer needs them. If the server runs as root, each service runs as the Debian user created for it.
 
 pub mod child;
 pub mod worker;
 
 mod data_dir;
 mod error;
+mod log_file;
 mod orphans;
 mod ports;
 mod postgres;
@@ -40,54 +41,57 @@ use child::ChildProcess;
 use data_dir::DataDir;
 pub use error::EmbeddedError;
 
-/// How long an orderly stop may take before the process group is killed. RabbitMQ is the slowest, at about one second.
+/// The longest time for an orderly stop before the process group is killed. RabbitMQ is the slowest, at about one
+/// second.
 const STOP_WITHIN: Duration = Duration::from_secs(9);
 
-/// Pause between two looks at a service that is starting: short beside the fastest start (Redis, about 50 ms).
+/// The time between two probes of a starting service. It is short compared with the fastest start (Redis, about 50 ms).
 const PROBE_EVERY: Duration = Duration::from_millis(25);
 
-/// Which services have no URL and are to be started here.
+/// The services that have no URL and are started here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServiceSelection {
-    /// Start a PostgreSQL of our own.
+    /// True if a private PostgreSQL is started.
     pub postgres: bool,
-    /// Start a Redis of our own.
+    /// True if a private Redis is started.
     pub redis: bool,
-    /// Start a RabbitMQ of our own.
+    /// True if a private RabbitMQ is started.
     pub rabbitmq: bool,
 }
 
 impl ServiceSelection {
-    /// All three, as tests want them.
+    /// All three services, for tests.
     pub const ALL: Self = Self { postgres: true, redis: true, rabbitmq: true };
 
-    /// Whether there is nothing to start.
+    /// Returns true if no service is selected.
     #[must_use]
     pub fn is_empty(self) -> bool {
         !(self.postgres || self.redis || self.rabbitmq)
     }
 }
 
-/// The running private services. Call [`EmbeddedServices::stop`] at the end; a mere drop asks them to stop but does not wait.
+/// The running private services. Call [`EmbeddedServices::stop`] at the end; dropping the value sends the stop signals
+/// but does not wait.
 #[derive(Debug)]
 pub struct EmbeddedServices {
-    /// Where the private PostgreSQL listens; `None` when it was not wanted.
+    /// The URL of the private PostgreSQL, if it was selected.
     pub database_url: Option<String>,
-    /// Where the private Redis listens; `None` when it was not wanted.
+    /// The URL of the private Redis, if it was selected.
     pub redis_url: Option<String>,
-    /// Where the private RabbitMQ listens; `None` when it was not wanted.
+    /// The URL of the private RabbitMQ, if it was selected.
     pub amqp_url: Option<String>,
-    /// Where the services keep their data, to tell people; `None` when nothing was started.
+    /// The folder with the data of the services, for messages to the user. `None` if no service was started.
     pub folder: Option<PathBuf>,
     children: Vec<Arc<ChildProcess>>,
-    /// Holds the lock on the data folder until the last child is gone.
+    /// The lock on the data folder, held until the last child has ended.
     _data_dir: Option<DataDir>,
 }
 
-/// Starts the wanted services, all at once, and returns when each answers. `progress` hears one readable line per step.
+/// Starts the selected services in parallel and returns when all of them respond. `progress` is called with one
+/// readable line per step.
 ///
 /// # Errors
-/// One sentence with cause and remedy; what had been started by then has been stopped.
+/// Returns [`EmbeddedError`] if one of them does not start. The services started by then have been stopped.
 pub async fn start(
     data_dir: &Path,
     wanted: ServiceSelection,
@@ -105,14 +109,14 @@ pub async fn start(
         return Ok(none);
     }
 
-    let place = DataDir::claim(data_dir, wanted)?;
-    if let Some(reason) = place.moved() {
+    let data_dir = DataDir::claim(data_dir, wanted)?;
+    if let Some(reason) = data_dir.moved() {
         progress(&reason);
     }
-    // Before the ports are chosen: a leftover still sits on its own.
-    settle_all(&place).await;
-    let ports = ports::choose(&place.ports_file())?;
-    let start = StartContext { data_dir: &place, progress: &progress, children: Mutex::new(Vec::new()) };
+    // Before the ports are chosen, because an orphan still occupies its port.
+    terminate_orphans(&data_dir).await;
+    let ports = ports::choose(&data_dir.ports_file())?;
+    let start = StartContext { data_dir: &data_dir, progress: &progress, children: Mutex::new(Vec::new()) };
 
     let urls = tokio::try_join!(
         when(wanted.postgres, || postgres::start(&start, ports.postgres)),
@@ -125,9 +129,9 @@ pub async fn start(
             database_url,
             redis_url,
             amqp_url,
-            folder: Some(place.services().to_owned()),
+            folder: Some(data_dir.services().to_owned()),
             children,
-            _data_dir: Some(place),
+            _data_dir: Some(data_dir),
         }),
         Err(error) => {
             stop_all(&children).await;
@@ -137,14 +141,14 @@ pub async fn start(
 }
 
 impl EmbeddedServices {
-    /// Stops every service in an orderly way, all at once, and returns when they are gone: within about 10 s.
+    /// Stops all services in parallel and in an orderly way. Returns when they have ended, within about 10 s.
     pub async fn stop(self) {
         stop_all(&self.children).await;
     }
 
-    /// Resolves when a service ends although nobody stopped it, with one sentence that names the service, how it
-    /// ended and the log to read. Never resolves while all is well, nor when nothing was started.
-    pub async fn failed(&mut self) -> String {
+    /// Resolves when a service ends without being stopped. The error names the service, its exit status and the log to
+    /// read. Does not resolve while all services run, nor if none was started.
+    pub async fn failed(&mut self) -> EmbeddedError {
         if self.children.is_empty() {
             return std::future::pending().await;
         }
@@ -155,26 +159,26 @@ impl EmbeddedServices {
             })
         }))
         .await;
-        ended.to_string()
+        ended
     }
 }
 
-/// Deletes the services' data, passwords and ports below `data_dir`, so that the next start begins with nothing.
-/// Logs stay. For test services; waits for leftovers of a killed run to end first.
+/// Deletes the data, passwords and ports of the services below `data_dir`, so that the next start begins with empty
+/// data. Keeps the logs. First waits until the processes left by a killed server have ended. For the services of tests.
 ///
 /// # Errors
-/// When another server uses the folder, or it cannot be deleted.
+/// Returns [`EmbeddedError`] if another server uses the folder, or if it cannot be deleted.
 pub async fn erase(data_dir: &Path) -> Result<(), EmbeddedError> {
     if !data_dir.exists() {
         return Ok(());
     }
-    let place = DataDir::claim(data_dir, ServiceSelection { postgres: false, redis: false, rabbitmq: false })?;
-    settle_all(&place).await;
-    place.erase()
+    let data_dir = DataDir::claim(data_dir, ServiceSelection { postgres: false, redis: false, rabbitmq: false })?;
+    terminate_orphans(&data_dir).await;
+    data_dir.erase()
 }
 
-/// What the three starts share: where they live, whom they tell, and where their child is entered so that a
-/// failure of one can stop the others.
+/// The state that the starts of the three services share: the data folder, the progress callback, and the list of
+/// started children, so that a failure of one start can stop the others.
 struct StartContext<'a> {
     data_dir: &'a DataDir,
     progress: &'a (dyn Fn(&str) + Send + Sync),
@@ -182,11 +186,11 @@ struct StartContext<'a> {
 }
 
 impl StartContext<'_> {
-    fn say(&self, line: &str) {
+    fn report(&self, line: &str) {
         (self.progress)(line);
     }
 
-    /// Enters a child into the books.
+    /// Adds a child to the list.
     fn register(&self, child: ChildProcess) -> Arc<ChildProcess> {
         let child = Arc::new(child);
         self.children.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&child));
@@ -194,15 +198,15 @@ impl StartContext<'_> {
     }
 }
 
-/// What one look at a starting service found.
+/// The result of one probe of a starting service.
 enum ProbeResult {
     Healthy,
     NotYet,
-    /// It will never get healthy.
+    /// The service will not become healthy.
     Hopeless(EmbeddedError),
 }
 
-/// Looks at the service again and again until it is healthy, has ended, or `within` is over.
+/// Probes a service until it is healthy, has ended, or `within` has passed. Returns the time it took.
 async fn until_healthy(
     child: &ChildProcess,
     port: u16,
@@ -210,9 +214,9 @@ async fn until_healthy(
     probe: impl AsyncFn() -> ProbeResult,
 ) -> Result<Duration, EmbeddedError> {
     let began = Instant::now();
-    let look = async {
+    let probe_until_healthy = async {
         loop {
-            // A probe that hangs must not outlive the deadline by much, nor hide that the child has ended.
+            // Limits a probe that hangs, so that the next one can still succeed before the deadline.
             match tokio::time::timeout(Duration::from_secs(5), probe()).await {
                 Ok(ProbeResult::Healthy) => return Ok(began.elapsed()),
                 Ok(ProbeResult::Hopeless(error)) => return Err(error),
@@ -222,7 +226,7 @@ async fn until_healthy(
     };
     tokio::select! {
         exit = child.wait() => Err(EmbeddedError::ended_at_start(child, exit, port)),
-        outcome = look => outcome,
+        outcome = probe_until_healthy => outcome,
         () = tokio::time::sleep(within) => Err(EmbeddedError::slow(child, within)),
     }
 }
@@ -234,15 +238,15 @@ where
     if wanted { start().await.map(Some) } else { Ok(None) }
 }
 
-/// Sees off what a killed server may have left alive in this data folder.
-async fn settle_all(place: &DataDir) {
+/// Terminates the processes that a killed server may have left in this data folder.
+async fn terminate_orphans(data_dir: &DataDir) {
     let services = [
         (postgres::FOLDER, postgres::PROCESS, postgres::STOP_SIGNAL),
         (redis::FOLDER, redis::PROCESS, redis::STOP_SIGNAL),
         (rabbitmq::FOLDER, rabbitmq::PROCESS, rabbitmq::STOP_SIGNAL),
     ];
     join_all(services.map(|(folder, process, stop_signal)| async move {
-        orphans::terminate(&place.services().join(folder), process, stop_signal).await;
+        orphans::terminate(&data_dir.services().join(folder), process, stop_signal).await;
     }))
     .await;
 }
@@ -256,7 +260,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn nothing_wanted_starts_nothing_and_writes_nothing() {
+    async fn an_empty_selection_writes_nothing() {
         let folder = std::env::temp_dir().join("milvaion-test-nothing-wanted");
         let wanted = ServiceSelection { postgres: false, redis: false, rabbitmq: false };
         let embedded = start(&folder, wanted, |_| {}).await.unwrap();

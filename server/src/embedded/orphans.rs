@@ -1,7 +1,8 @@
-//! What a killed server's services may have left alive.
+//! Termination of processes that a killed server has left behind.
 //!
-//! The kernel asks a killed server's children to stop, but a next start may come before they are gone. Two
-//! PostgreSQLs on one folder would be a disaster, so a start waits, asks again, and in the end kills.
+//! The kernel signals the children of a killed server, but the next start may come before they have ended. Two
+//! PostgreSQL servers on one folder would destroy the data. A start therefore waits, then sends the stop signal again,
+//! and at last kills.
 
 use std::fs;
 use std::path::Path;
@@ -10,23 +11,28 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// How long leftovers of a killed server may take to end by themselves; the kernel has already asked them to.
+/// The time that the orphans of a killed server get to end by themselves. The kernel has already signalled them. After
+/// twice this time they are killed.
 const ORPHAN_EXIT_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// Sees off what a killed server's service left alive in `folder`: waits, asks, and in the end kills. A leftover
-/// is known by its program's name and its working folder, so nobody else's process can be meant.
+/// Waits until no process of a killed server runs in `folder`. After a timeout it sends `stop_signal`, and after a
+/// second one SIGKILL. An orphan is identified by the name of its program and by its working folder, so that no other
+/// process is signalled.
 pub(super) async fn terminate(folder: &Path, process: &str, stop_signal: Signal) {
     let Ok(folder) = folder.canonicalize() else { return };
     let began = Instant::now();
-    let mut asked = false;
+    let mut signalled = false;
     loop {
-        let alive = living_in(&folder, process);
+        let alive = processes_in(&folder, process);
         let send = match began.elapsed() {
             _ if alive.is_empty() => return,
             waited if waited > ORPHAN_EXIT_TIMEOUT * 2 => Some(Signal::SIGKILL),
-            waited if waited > ORPHAN_EXIT_TIMEOUT && !asked => {
-                asked = true;
-                tracing::warn!(service.folder = %folder.display(), "Asking the {process} an earlier run left to stop");
+            waited if waited > ORPHAN_EXIT_TIMEOUT && !signalled => {
+                signalled = true;
+                tracing::warn!(
+                    service.folder = %folder.display(),
+                    "a {process} of an earlier run still uses {} and is stopped now", folder.display()
+                );
                 Some(stop_signal)
             }
             _ => None,
@@ -40,8 +46,8 @@ pub(super) async fn terminate(folder: &Path, process: &str, stop_signal: Signal)
     }
 }
 
-/// Processes of this name whose working folder lies at or below `folder`.
-fn living_in(folder: &Path, process: &str) -> Vec<Pid> {
+/// Returns the processes of this name whose working folder is `folder` or lies below it.
+fn processes_in(folder: &Path, process: &str) -> Vec<Pid> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries
         .flatten()
@@ -61,18 +67,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_processes_of_that_name_in_that_folder_are_leftovers() {
-        let data = std::env::temp_dir().join(format!("milvaion-leftover-{}", std::process::id()));
+    fn an_orphan_is_found_by_name_and_folder() {
+        let data = std::env::temp_dir().join(format!("milvaion-orphan-{}", std::process::id()));
         fs::create_dir_all(&data).unwrap();
         let mut sleeper = Command::new("sleep").arg("60").current_dir(&data).spawn().unwrap();
         let pid = Pid::from_raw(sleeper.id().try_into().unwrap());
-        // The child may still be between fork and exec, when it bears our name.
+        // Between fork and exec, the child still has the name of this process.
         while fs::read_to_string(format!("/proc/{pid}/comm")).unwrap().trim_end() != "sleep" {
             std::thread::yield_now();
         }
-        assert_eq!(living_in(&data, "sleep"), [pid]);
-        assert!(living_in(&data, "redis-server").is_empty());
-        assert!(living_in(&data.join("sub"), "sleep").is_empty());
+        assert_eq!(processes_in(&data, "sleep"), [pid]);
+        assert!(processes_in(&data, "redis-server").is_empty());
+        assert!(processes_in(&data.join("sub"), "sleep").is_empty());
         sleeper.kill().unwrap();
         sleeper.wait().unwrap();
         fs::remove_dir_all(data).unwrap();

@@ -1,4 +1,4 @@
-//! Free loopback ports, remembered from one start to the next so that a bookmark or a `psql` history stays right.
+//! Free loopback ports. They are kept from one start to the next, so that a bookmark or a `psql` history stays valid.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, TcpListener};
@@ -7,8 +7,8 @@ use std::path::Path;
 
 use super::EmbeddedError;
 
-/// Ports are drawn from here: above the well-known services, below Linux' range for outgoing connections (32768 up),
-/// where any browser tab could sit on a remembered port.
+/// The range from which ports are drawn. It is above the ports of well-known services and below Linux' range for
+/// outgoing connections (from 32768), in which any browser tab could occupy a stored port.
 const PORT_RANGE: Range<u16> = 20_000..32_000;
 
 /// The ports of one data folder.
@@ -17,11 +17,11 @@ pub(super) struct ServicePorts {
     pub(super) postgres: u16,
     pub(super) redis: u16,
     pub(super) rabbitmq: u16,
-    /// Where Erlang's own distribution listens; nobody connects to it.
+    /// The port of Erlang's distribution protocol. No client connects to it.
     pub(super) distribution: u16,
 }
 
-/// Takes each port remembered in `file` that is still free, draws the others, and remembers the outcome.
+/// Reuses each port stored in `file` that is still free, draws the others at random, and stores the result.
 pub(super) fn choose(file: &Path) -> Result<ServicePorts, EmbeddedError> {
     let before = std::fs::read_to_string(file).unwrap_or_default();
     let ports = assign(&parse(&before), is_free, || rand::random_range(PORT_RANGE));
@@ -32,15 +32,15 @@ pub(super) fn choose(file: &Path) -> Result<ServicePorts, EmbeddedError> {
     Ok(ports)
 }
 
-/// Whether a listener can be opened on the loopback address right now.
+/// Returns true if a listener can be opened on the loopback address now.
 fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
-fn assign(remembered: &BTreeMap<&str, u16>, free: impl Fn(u16) -> bool, draw: impl Fn() -> u16) -> ServicePorts {
+fn assign(stored: &BTreeMap<&str, u16>, free: impl Fn(u16) -> bool, draw: impl Fn() -> u16) -> ServicePorts {
     let mut taken = Vec::new();
     let mut pick = |name: &str| {
-        let mut port = remembered.get(name).copied().unwrap_or_else(&draw);
+        let mut port = stored.get(name).copied().unwrap_or_else(&draw);
         while taken.contains(&port) || !free(port) {
             port = draw();
         }
@@ -55,7 +55,7 @@ fn assign(remembered: &BTreeMap<&str, u16>, free: impl Fn(u16) -> bool, draw: im
     }
 }
 
-/// Lines `name port`; what cannot be read is forgotten, which costs no more than a new port.
+/// Parses lines of the form `name port`. Lines that cannot be parsed are ignored, which costs no more than a new port.
 fn parse(text: &str) -> BTreeMap<&str, u16> {
     text.lines()
         .filter_map(|line| line.split_once(' '))
@@ -80,27 +80,27 @@ mod tests {
     }
 
     #[test]
-    fn remembered_ports_are_taken_again_while_free() {
+    fn stored_ports_are_reused_while_free() {
         let text = render(&assign(&BTreeMap::new(), |_| true, counting_from(20_100)));
         let again = assign(&parse(&text), |_| true, counting_from(30_000));
         assert_eq!(again, ServicePorts { postgres: 20_100, redis: 20_101, rabbitmq: 20_102, distribution: 20_103 });
     }
 
     #[test]
-    fn only_the_port_somebody_took_is_replaced() {
+    fn only_an_occupied_port_is_replaced() {
         let text = "postgres 20100\nredis 20101\nrabbitmq 20102\ndistribution 20103\n";
         let ports = assign(&parse(text), |port| port != 20_101, counting_from(30_000));
         assert_eq!(ports, ServicePorts { postgres: 20_100, redis: 30_000, rabbitmq: 20_102, distribution: 20_103 });
     }
 
     #[test]
-    fn no_two_services_share_a_port_even_if_the_file_says_so() {
+    fn services_do_not_share_a_port_from_the_file() {
         let ports = assign(&parse("postgres 20100\nredis 20100\n"), |_| true, counting_from(20_100));
         assert_eq!(ports, ServicePorts { postgres: 20_100, redis: 20_101, rabbitmq: 20_102, distribution: 20_103 });
     }
 
     #[test]
-    fn a_spoilt_file_is_forgotten() {
+    fn an_invalid_file_is_ignored() {
         assert!(parse("postgres\nredis 99999\nrabbitmq 80\n\0\0").is_empty());
     }
 

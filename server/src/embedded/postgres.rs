@@ -1,4 +1,4 @@
-//! A private PostgreSQL: made by `initdb` once, TCP on loopback only, SCRAM password, synced writes.
+//! A private PostgreSQL, created once by `initdb`. It uses TCP on loopback only, a SCRAM password and synced writes.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -17,19 +17,20 @@ pub(super) const PROCESS: &str = "postgres";
 pub(super) const USER: &str = "postgres";
 pub(super) const PACKAGE: &str = "postgresql";
 
-/// "Fast": ends sessions, writes a checkpoint, goes. SIGTERM would wait for clients.
+/// The signal for a fast shutdown, which ends the sessions and writes a checkpoint. SIGTERM would wait for clients.
 pub(super) const STOP_SIGNAL: Signal = Signal::SIGINT;
 
-/// Role and database.
+/// The name of the role and of the database.
 const NAME: &str = "milvaion";
 
-/// Ready within half a second as a rule; the rest is for replaying the log after a crash.
+/// The longest time until PostgreSQL is healthy. It usually takes half a second; the rest is for replaying the
+/// write-ahead log after a crash.
 const HEALTHY_WITHIN: Duration = Duration::from_secs(90);
 
-/// `initdb` writes and syncs some 40 MB.
+/// The longest time for `initdb`, which writes and syncs about 40 MB.
 const INITDB_WITHIN: Duration = Duration::from_secs(120);
 
-/// Starts PostgreSQL on `port`, with its database, and returns its URL when it answers.
+/// Starts PostgreSQL on `port`, creates the database if necessary, and returns the URL once it responds.
 pub(super) async fn start(start: &StartContext<'_>, port: u16) -> Result<String, EmbeddedError> {
     let home = start.data_dir.home(FOLDER, USER, PACKAGE)?;
     let data = home.folder.join("data");
@@ -38,11 +39,12 @@ pub(super) async fn start(start: &StartContext<'_>, port: u16) -> Result<String,
     let log = start.data_dir.log(FOLDER);
 
     if !data.exists() {
-        start.say("Preparing an empty PostgreSQL database");
-        initialise(&home, &programs, &password, &data, &log).await?;
+        start.report("Preparing an empty PostgreSQL database");
+        run_initdb(&home, &programs, &password, &data, &log).await?;
     }
-    // A pid file that outlived its server. In a container another process may bear that number by now, and
-    // PostgreSQL would wait for it; we hold the folder's lock and have just seen that no server is left.
+    // The pid file of a killed server. In a container, another process may have that pid by now, and PostgreSQL would
+    // wait for it. Deleting the file is safe: we hold the lock on the folder and have just checked that no server is
+    // left.
     let _ = fs::remove_file(data.join("postmaster.pid"));
 
     let launch = LaunchSpec::new(programs.join("postgres"))
@@ -59,34 +61,31 @@ pub(super) async fn start(start: &StartContext<'_>, port: u16) -> Result<String,
     };
     let admin = url("postgres");
     let took = until_healthy(&child, port, HEALTHY_WITHIN, async || probe(start, &admin).await).await?;
-    create_database(&admin).await.map_err(|error| EmbeddedError::Prepare {
-        service: "PostgreSQL",
-        reason: error.to_string(),
-        log,
-    })?;
-    start.say(&format!("PostgreSQL is ready on port {port} ({} ms)", took.as_millis()));
+    create_database(&admin).await.map_err(|source| EmbeddedError::Prepare { service: "PostgreSQL", log, source })?;
+    start.report(&format!("PostgreSQL is ready on port {port} ({} ms)", took.as_millis()));
     Ok(url(NAME))
 }
 
-/// What differs from PostgreSQL's own defaults, and only that.
+/// Returns the settings that differ from the defaults of PostgreSQL.
 fn settings(port: u16) -> [String; 8] {
     [
         format!("port={port}"),
         "listen_addresses=127.0.0.1".to_owned(),
-        // A socket's path may have 107 bytes, which a clone's path can exceed; and TCP is needed for a URL anyway.
+        // No socket: its path may have at most 107 bytes, which the path of a clone can exceed. A URL needs TCP anyway.
         "unix_socket_directories=".to_owned(),
         "timezone=UTC".to_owned(),
         "log_timezone=UTC".to_owned(),
-        // Two replicas and a test run in parallel each bring a pool.
+        // Two replicas and a parallel test run each open a pool.
         "max_connections=200".to_owned(),
-        // Our statements are short: compiling one costs more than running it.
+        // The statements are short, so compiling one costs more than running it.
         "jit=off".to_owned(),
         "log_line_prefix=%m [%p] ".to_owned(),
     ]
 }
 
-/// Makes the data folder beside its place and renames it when it is complete, so that half a one is never used.
-async fn initialise(
+/// Creates the data folder under a temporary name and renames it once it is complete, so that an incomplete one is
+/// never used.
+async fn run_initdb(
     home: &ServiceDir,
     programs: &Path,
     password: &str,
@@ -125,7 +124,7 @@ async fn probe(start: &StartContext<'_>, url: &str) -> ProbeResult {
             let _ = connection.close().await;
             ProbeResult::Healthy
         }
-        // 28P01: wrong password.
+        // SQLSTATE 28P01 means a wrong password.
         Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("28P01") => {
             ProbeResult::Hopeless(EmbeddedError::Password {
                 service: "PostgreSQL",
@@ -133,7 +132,7 @@ async fn probe(start: &StartContext<'_>, url: &str) -> ProbeResult {
                 folder: start.data_dir.services().join(FOLDER),
             })
         }
-        // Not listening yet, or "the database system is starting up".
+        // PostgreSQL does not listen yet, or reports "the database system is starting up".
         Err(_) => ProbeResult::NotYet,
     }
 }
@@ -143,13 +142,13 @@ async fn create_database(admin: &str) -> Result<(), sqlx::Error> {
     let names =
         sqlx::raw_sql("SELECT 1 FROM pg_database WHERE datname = 'milvaion'").fetch_all(&mut connection).await?;
     if names.is_empty() {
-        // Plain text, because a database's name cannot be a parameter; it is a constant.
+        // The name of a database cannot be a parameter. This one is a constant.
         sqlx::raw_sql("CREATE DATABASE milvaion").execute(&mut connection).await?;
     }
     connection.close().await
 }
 
-/// The installed versions: Debian's folders by number, newest last, and whatever `PATH` offers under no number.
+/// Returns the installed versions with their folders, newest last. Debian has one folder per version.
 fn installed() -> Vec<(String, PathBuf)> {
     let mut found: Vec<_> = programs::versioned(Path::new("/usr/lib/postgresql"), "bin")
         .into_iter()
@@ -162,7 +161,7 @@ fn installed() -> Vec<(String, PathBuf)> {
     found
 }
 
-/// The folder of the programs that fit the data: the version that wrote it, or the newest for new data.
+/// Returns the folder of the programs that fit the data: the version that wrote it, or the newest one for new data.
 fn choose(mut installed: Vec<(String, PathBuf)>, data: &Path) -> Result<PathBuf, EmbeddedError> {
     let Some((_, newest)) = installed.last() else {
         return Err(EmbeddedError::Missing { what: "PostgreSQL (initdb, postgres)".into(), package: PACKAGE });
@@ -173,7 +172,7 @@ fn choose(mut installed: Vec<(String, PathBuf)>, data: &Path) -> Result<PathBuf,
     let file = data.join("PG_VERSION");
     let written_by = fs::read_to_string(&file).map_err(EmbeddedError::folder(&file, "read"))?.trim().to_owned();
     match installed.iter().position(|(version, _)| *version == written_by) {
-        Some(fitting) => Ok(installed.swap_remove(fitting).1),
+        Some(index) => Ok(installed.swap_remove(index).1),
         None => {
             let versions: Vec<_> = installed.into_iter().map(|(version, _)| version).collect();
             Err(EmbeddedError::Version { folder: data.to_owned(), written_by, installed: versions.join(", ") })
@@ -197,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn new_data_takes_the_newest_and_old_data_its_own_version() {
+    fn existing_data_uses_the_version_that_wrote_it() {
         let chosen = choose(versions(&["13", "15"]), Path::new("/no/such/data")).unwrap();
         assert_eq!(chosen, Path::new("/pg/15"));
         let data = data_of("13");
@@ -206,16 +205,16 @@ mod tests {
     }
 
     #[test]
-    fn data_of_another_version_is_refused_with_the_remedy() {
+    fn data_of_a_missing_version_is_refused() {
         let data = data_of("12");
         let refused = choose(versions(&["13", "15"]), &data).unwrap_err().to_string();
         assert!(refused.contains("written by PostgreSQL 12, which is not installed here (found: 13, 15)"), "{refused}");
-        assert!(refused.contains("install postgresql-12"), "{refused}");
+        assert!(refused.contains("Install postgresql-12"), "{refused}");
         fs::remove_dir_all(data).unwrap();
     }
 
     #[test]
-    fn without_any_version_the_package_is_named() {
+    fn a_missing_postgresql_names_the_package() {
         let refused = choose(Vec::new(), Path::new("/no/such/data")).unwrap_err().to_string();
         assert!(refused.contains("apt-get install postgresql"), "{refused}");
     }

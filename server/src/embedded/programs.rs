@@ -1,25 +1,26 @@
-//! Finding the services' programs, which Debian keeps partly outside `PATH`.
+//! The search for the programs of the services. Debian installs some of them outside `PATH`.
 
 use std::env;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Where programs are looked for besides `PATH`: a service started by an init system may have a short one.
+/// The folders that are searched besides `PATH`. A server that is started by an init system may have a short `PATH`.
 const FALLBACK_PATHS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// The folders of `PATH`, then the usual ones.
+/// Returns the folders of `PATH`, then the usual ones.
 pub(super) fn search_path() -> Vec<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path).filter(|folder| folder.is_absolute()).chain(FALLBACK_PATHS.map(PathBuf::from)).collect()
 }
 
-/// The first executable file of this name in the folders.
+/// Returns the first executable file of this name in the folders.
 pub(super) fn find(name: &str, folders: &[PathBuf]) -> Option<PathBuf> {
     folders.iter().map(|folder| folder.join(name)).find(|program| is_executable(program))
 }
 
-/// Sub-folders `<base>/*/<tail>` that exist, as Debian lays out versions: `/usr/lib/postgresql/15/bin`.
+/// Returns the folders `<base>/*/<tail>` that exist. Debian uses this layout for versions:
+/// `/usr/lib/postgresql/15/bin`.
 pub(super) fn versioned(base: &Path, tail: &str) -> Vec<(String, PathBuf)> {
     let Ok(entries) = fs::read_dir(base) else { return Vec::new() };
     let mut found: Vec<_> = entries
@@ -40,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_found_and_a_missing_one_is_not() {
+    fn only_an_existing_program_is_found() {
         let folders = search_path();
         assert!(find("sh", &folders).is_some());
         assert_eq!(find("no-such-program-anywhere", &folders), None);

@@ -1,9 +1,9 @@
-//! A private RabbitMQ: one node, loopback, its own user, no plugins, and no `epmd`.
+//! A private RabbitMQ: one node on loopback, with its own user, without plugins and without `epmd`.
 //!
-//! Erlang nodes usually find each other through a daemon, `epmd`, that the first node starts and nobody stops. A
-//! single node needs none: it is given its name and the port of its distribution on the command line, so that the
-//! node never asks, and two clones can even share a name. RabbitMQ tries all the same to revive `epmd` every minute,
-//! by starting another Erlang; `ERL_FLAGS` reaches that one too and forbids it.
+//! Erlang nodes usually find each other through a daemon, `epmd`. The first node starts it, and it then runs forever. A
+//! single node does not need it: the name of the node and the port of its distribution are given on the command line,
+//! so the node makes no lookup, and two clones can even have the same name. RabbitMQ still tries to start `epmd` every
+//! minute, through another Erlang process. `ERL_FLAGS` applies to that process too and prevents it.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -21,27 +21,31 @@ pub(super) const PROCESS: &str = "beam.smp";
 pub(super) const USER: &str = "rabbitmq";
 pub(super) const PACKAGE: &str = "rabbitmq-server";
 
-/// The node turns it into an orderly stop of its applications.
+/// The stop signal. The node then stops its applications in order.
 pub(super) const STOP_SIGNAL: Signal = Signal::SIGTERM;
 
-/// The broker account.
+/// The user name at the broker.
 const ACCOUNT: &str = "milvaion";
 
-/// Constant, because the database's folder bears the name: a changed host name must not lose the queues.
+/// The name of the node. It is constant because it is part of the name of the database folder: with a changed host name
+/// the queues would be lost.
 const NODE: &str = "milvaion@localhost";
 
-/// Erlang's resolver: the one name the node needs, and no question to a name server, which may be slow or away.
+/// The configuration of Erlang's resolver. It holds the only name that the node needs, so that no name server is
+/// queried, which may be slow or unreachable.
 const INETRC: &str = "{lookup, [file]}.\n{host, {127,0,0,1}, [\"localhost\"]}.\n";
 
-/// Some 5 s on two idle cores; busy machines take several times that, and so does recovering many messages.
+/// The longest time until RabbitMQ is healthy. It takes about 5 s on two idle cores, and several times that on a busy
+/// machine or if many messages are recovered.
 const HEALTHY_WITHIN: Duration = Duration::from_secs(120);
 
-/// Starts RabbitMQ on `port` (and its Erlang distribution on `distribution`) and returns its URL when it lets us in.
+/// Starts RabbitMQ on `port`, and its Erlang distribution on `distribution`. Returns the URL once RabbitMQ accepts a
+/// connection.
 pub(super) async fn start(start: &StartContext<'_>, port: u16, distribution: u16) -> Result<String, EmbeddedError> {
     let program = server_program()?;
     let home = start.data_dir.home(FOLDER, USER, PACKAGE)?;
     let password = start.data_dir.secret(FOLDER)?;
-    // Erlang insists that nobody else can read the cookie; anyone who could would own the broker.
+    // Erlang requires that no other user can read the cookie, because the cookie gives full control of the broker.
     home.file(".erlang.cookie", &start.data_dir.secret("erlang-cookie")?)?;
     home.file("rabbitmq.conf", &config(port, &password))?;
     home.file("enabled_plugins", "[].\n")?;
@@ -58,11 +62,12 @@ pub(super) async fn start(start: &StartContext<'_>, port: u16, distribution: u16
     let child = start.register(ChildProcess::spawn("RabbitMQ", launch, &start.data_dir.log(FOLDER)).await?);
     let url = format!("amqp://{ACCOUNT}:{password}@{}:{port}/%2f", Ipv4Addr::LOCALHOST);
     let took = until_healthy(&child, port, HEALTHY_WITHIN, async || probe(start, port, &url).await).await?;
-    start.say(&format!("RabbitMQ is ready on port {port} ({} ms)", took.as_millis()));
+    start.report(&format!("RabbitMQ is ready on port {port} ({} ms)", took.as_millis()));
     Ok(url)
 }
 
-/// Debian's own start script refuses any user but two, so the one below it is taken.
+/// Returns the start script of RabbitMQ. Debian's wrapper in `PATH` accepts only two users, so the script that it wraps
+/// is preferred.
 fn server_program() -> Result<PathBuf, EmbeddedError> {
     let mut folders = vec![PathBuf::from("/usr/lib/rabbitmq/bin")];
     folders.extend(programs::search_path());
@@ -75,7 +80,7 @@ fn config(port: u16, password: &str) -> String {
         "listeners.tcp.1 = 127.0.0.1:{port}\n\
          default_user = {ACCOUNT}\n\
          default_pass = {password}\n\
-         # Publishing stops, and resumes by itself, below this much free disk or above this share of memory.\n\
+         # RabbitMQ blocks publishers below this free disk space or above this share of memory, until it recovers.\n\
          disk_free_limit.absolute = 200MB\n\
          vm_memory_high_watermark.relative = 0.4\n\
          log.file = false\n\
@@ -94,19 +99,21 @@ fn environment(folder: &Path, distribution: u16) -> Vec<(&'static str, String)> 
         ("RABBITMQ_LOG_BASE", at("log")),
         ("RABBITMQ_PID_FILE", at("pid")),
         ("RABBITMQ_ENABLED_PLUGINS_FILE", at("enabled_plugins")),
-        // Each of these would otherwise be read from /etc/rabbitmq, which belongs to the system's own broker.
+        // Without these variables, the files would be read from /etc/rabbitmq, which belongs to the broker of the
+        // system.
         ("RABBITMQ_CONF_ENV_FILE", at("rabbitmq-env.conf")),
         ("RABBITMQ_CONFIG_FILE", at("rabbitmq.conf")),
         ("RABBITMQ_CONFIG_FILES", at("conf.d")),
         ("RABBITMQ_ADVANCED_CONFIG_FILE", at("advanced.config")),
         ("RABBITMQ_LOG", "-color".to_owned()),
-        // Makes the script become the node, instead of a shell that waits for it.
+        // Makes the script replace itself with the node; otherwise a shell would stay as its parent.
         ("RUNNING_UNDER_SYSTEMD", "true".to_owned()),
         ("ERL_INETRC", at("inetrc")),
         ("ERL_FLAGS", "-start_epmd false".to_owned()),
-        // Where nobody listens: an `epmd` of the system's is not to hear of this node.
+        // A port without a listener, so that the node does not register with an `epmd` of the system.
         ("ERL_EPMD_PORT", "1".to_owned()),
-        // Without its `epmd` the other Erlang mentioned above fails, every minute; no dump for that.
+        // Without `epmd`, the other Erlang process mentioned above fails every minute. This avoids a crash dump each
+        // time.
         ("ERL_CRASH_DUMP_SECONDS", "0".to_owned()),
         (
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS",
@@ -119,7 +126,7 @@ fn environment(folder: &Path, distribution: u16) -> Vec<(&'static str, String)> 
 }
 
 async fn probe(start: &StartContext<'_>, port: u16, url: &str) -> ProbeResult {
-    // The listener opens last of all, so most looks end here.
+    // RabbitMQ opens the listener last, so most probes end here.
     if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.is_err() {
         return ProbeResult::NotYet;
     }
@@ -142,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_read_from_or_written_to_the_systems_own_broker() {
+    fn no_path_belongs_to_the_broker_of_the_system() {
         for (name, value) in environment(Path::new("/data/rabbitmq"), 20_003) {
             assert!(!value.contains("/etc/") && !value.contains("/var/"), "{name}={value}");
         }

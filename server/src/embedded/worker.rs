@@ -1,4 +1,5 @@
-//! The worker that comes with a one-machine start: the same program a separate machine would run, kept alive.
+//! The local worker of a start on one machine. It is the program that a separate machine would run, and it is restarted
+//! whenever it ends.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -8,18 +9,20 @@ use tokio_util::sync::CancellationToken;
 
 use super::EmbeddedError;
 use super::child::{ChildProcess, LaunchSpec};
+use crate::error::chain;
 
-/// How long running jobs may take to wind up when the server stops; the worker is killed after that.
+/// The time that running jobs get to end when the server stops. The worker is killed after that.
 const STOP_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// Pause before the first restart; doubled each time up to the longest.
+/// The backoff before the first restart. It doubles each time up to [`MAX_RESTART_PAUSE`].
 const MIN_RESTART_PAUSE: Duration = Duration::from_secs(1);
+/// The longest backoff before a restart.
 const MAX_RESTART_PAUSE: Duration = Duration::from_secs(30);
 
-/// A worker that ran this long was well: its next crash counts as the first again.
+/// The run time after which the backoff starts again at its minimum.
 const RESTART_PAUSE_RESET: Duration = Duration::from_secs(60);
 
-/// A worker process that is started again whenever it ends. Call [`LocalWorker::stop`] before the services stop.
+/// A worker process that is restarted whenever it ends. Call [`LocalWorker::stop`] before the services stop.
 #[derive(Debug)]
 pub struct LocalWorker {
     stop: CancellationToken,
@@ -27,13 +30,13 @@ pub struct LocalWorker {
 }
 
 impl LocalWorker {
-    /// Starts `program` (the `milvaion-worker` binary) with the two URLs as `AMQP_URL` and `REDIS_URL` and the
-    /// worker id `local`; its output goes to `log`, and what it has not told when it is killed lies in the folder `outbox`
-    /// for its successor. It inherits our environment (so `MILVAION_SHELL` reaches it, and `MILVAION_OUTBOX` if it is
-    /// set) except `DATABASE_URL`: a worker never sees the scheduler's PostgreSQL.
+    /// Starts `program` (the `milvaion-worker` binary) with the two URLs as `AMQP_URL` and `REDIS_URL` and the worker
+    /// id `local`. Its output goes to `log`. Reports that are unsent when it is killed stay in the folder `outbox` for
+    /// the next process. The worker inherits our environment, including `MILVAION_SHELL` and `MILVAION_OUTBOX`, except
+    /// `DATABASE_URL`: a worker has no access to the scheduler's PostgreSQL.
     ///
     /// # Errors
-    /// When the first start fails, for instance because the program is not there.
+    /// Returns [`EmbeddedError`] if the first start fails, for example because the program does not exist.
     pub async fn start(
         program: &Path,
         amqp_url: &str,
@@ -61,10 +64,10 @@ impl LocalWorker {
         Ok(Self { stop, watch })
     }
 
-    /// Asks the worker to finish (SIGTERM), waits up to 8 s, then kills it.
+    /// Sends SIGTERM to the worker, waits up to 8 s, then kills it.
     pub async fn stop(self) {
         self.stop.cancel();
-        // A panic in the watcher has already been reported, and dropping it has asked the worker to stop.
+        // If the task has panicked, the panic is already logged and the dropped child has got its stop signal.
         let _ = self.watch.await;
     }
 }
@@ -85,7 +88,7 @@ async fn keep_alive(mut worker: ChildProcess, launch: LaunchSpec, log: PathBuf, 
         }
         tracing::warn!(
             child.name = worker.name(), child.exit = %exit, child.log = %log.display(), pause_ms = pause.as_millis(),
-            "The local worker ended ({exit}) and is started again in {} s; its log is {}", pause.as_secs(), log.display()
+            "the local worker ended ({exit}) and is restarted in {} s; its log is {}", pause.as_secs(), log.display()
         );
         worker = loop {
             tokio::select! {
@@ -95,7 +98,10 @@ async fn keep_alive(mut worker: ChildProcess, launch: LaunchSpec, log: PathBuf, 
             pause = (pause * 2).min(MAX_RESTART_PAUSE);
             match spawn(&launch, &log).await {
                 Ok(again) => break again,
-                Err(error) => tracing::warn!(error = %error, "The local worker could not be started again: {error}"),
+                Err(error) => tracing::warn!(
+                    error = %chain(&error), pause_ms = pause.as_millis(),
+                    "the local worker could not be restarted and is tried again in {} s", pause.as_secs()
+                ),
             }
         };
     }
@@ -113,7 +119,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_worker_that_ends_is_started_again_and_sees_no_database() {
+    async fn an_ended_worker_is_restarted_without_a_database() {
         let folder = std::env::temp_dir().join(format!("milvaion-worker-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let (program, log) = (folder.join("worker"), folder.join("worker.log"));
@@ -123,17 +129,17 @@ mod tests {
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
 
         let worker = LocalWorker::start(&program, "amqp://a", "redis://r", Path::new("/o"), &log).await.unwrap();
-        let said = || fs::read_to_string(&log).unwrap_or_default();
-        while said().lines().count() < 2 {
+        let output = || fs::read_to_string(&log).unwrap_or_default();
+        while output().lines().count() < 2 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         worker.stop().await;
-        assert_eq!(said(), "run amqp://a redis://r local /o none\n".repeat(2));
+        assert_eq!(output(), "run amqp://a redis://r local /o none\n".repeat(2));
         fs::remove_dir_all(folder).unwrap();
     }
 
     #[tokio::test]
-    async fn a_missing_program_is_told_at_once() {
+    async fn a_missing_program_fails_the_start() {
         let log = std::env::temp_dir().join("milvaion-no-worker.log");
         let refused =
             LocalWorker::start(Path::new("/no/such/worker"), "a", "r", Path::new("/o"), &log).await.unwrap_err();

@@ -1,12 +1,13 @@
-//! The one place that says who may do what.
+//! Authorization of requests. No other module checks permissions.
 //!
-//! [`authorize`] answers three questions, in this order: does the request come from our own pages, whose is it, and does
-//! their role reach. The person is read from the table for each request, so a changed role or a deactivation holds from
-//! the next request on. There is no other way to a [`CurrentUser`] from a request.
+//! [`authorize`] checks three things, in this order: that a change comes from the dashboard's own pages, that a user is
+//! signed in, and that the role of the user allows the action. The user is read from the database for each request, so
+//! a changed role or a deactivation takes effect with the next request. There is no other way to get a [`CurrentUser`]
+//! from a request.
 //!
-//! That a change comes from our own pages is seen from headers which only the browser can set: `Sec-Fetch-Site`, or, from
-//! a browser that does not send it, `Origin`. A request with neither is no browser's of these years and is refused;
-//! scripts have tokens, not sessions.
+//! The origin of a change is read from headers that only the browser can set: `Sec-Fetch-Site`, or `Origin` from a
+//! browser that does not send the former. All browsers of recent years send one of them, so a request with neither is
+//! refused. Scripts authenticate with tokens, not with sessions.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -35,13 +36,13 @@ use crate::{
     store::{Store, audit::AuditEntry},
 };
 
-/// Who asks, if they may do `action` and, for a change, ask from our own pages. A refusal by role is written to the
-/// audit log when a change was asked for.
+/// Returns the signed-in user if they may do `action`. A change must also come from the dashboard's own pages. If the
+/// role does not allow a change, the refusal is written to the audit log.
 ///
 /// # Errors
 ///
-/// `Denied` for a foreign origin or a role that does not reach, `SignedOut` when the session is nobody's or no longer
-/// good, `Unavailable` or `Failed` when that cannot be found out.
+/// Returns `Denied` for a foreign origin or an insufficient role, `SignedOut` if no user is signed in or the session
+/// has expired, and `Unavailable` or `Failed` if PostgreSQL fails.
 pub async fn authorize(
     store: &Store,
     clock: &Clock,
@@ -60,47 +61,51 @@ pub async fn authorize(
         let entry = AuditEntry::new(clock.now(), &me.email, "refuse", format!("user:{}", me.id))
             .change(None, Some(json!({ "action": action.describe(), "role": me.role.slug() })))
             .from(address(parts).map(|address| address.to_string()));
-        // The refusal stands whether or not it can be written down.
+        // The request is refused even if the audit log cannot be written.
         if let Err(error) = store.audit(&entry).await {
-            tracing::error!(error = %chain(&error), "a refusal could not be written to the audit log");
+            tracing::error!(
+                user.id = %me.id, error = %chain(&error),
+                "the refusal of a request of user {} could not be written to the audit log", me.id
+            );
         }
     }
     Err(AppError::Denied(denial(me.role, action)))
 }
 
-/// Who is signed in, if anybody: the session's person, if they are still there and active.
+/// Returns the user of the session, if there is one and the user still exists and is active.
 ///
 /// # Errors
 ///
-/// `Unavailable` or `Failed` when that cannot be found out.
+/// Returns `Unavailable` or `Failed` if PostgreSQL fails.
 pub async fn me(store: &Store, clock: &Clock, parts: &Parts) -> Result<Option<CurrentUser>, AppError> {
     let Some(id) = user_of(session(parts)?, clock.now()).await? else { return Ok(None) };
     Ok(store.user(id).await?.filter(|user| user.is_active).map(|user| user.me()))
 }
 
-/// The request's session.
+/// Returns the session of a request.
 ///
 /// # Errors
 ///
-/// `Failed` when the request did not come through the session layer.
+/// Returns `Failed` if the request did not pass the session layer.
 pub fn session(parts: &Parts) -> Result<&Session, AppError> {
     parts.extensions.get().ok_or_else(|| {
-        tracing::error!(http.path = parts.uri.path(), "a request reached the guard without a session layer");
+        let path = parts.uri.path();
+        tracing::error!(http.path = path, "the request for {path} has no session: its route lacks the session layer");
         AppError::Failed("Something went wrong in the server. Its log has the details.".into())
     })
 }
 
-/// Where the request came from, as the connection tells it. Headers are not asked: anybody can write them.
+/// Returns the address of the peer of the connection. Headers are not used, because any client can set them.
 #[must_use]
 pub fn address(parts: &Parts) -> Option<IpAddr> {
     parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(address)| address.ip())
 }
 
-/// Whether the request comes from our own pages.
+/// Checks that a request comes from the dashboard's own pages.
 ///
 /// # Errors
 ///
-/// `Denied` when it does not, or does not say.
+/// Returns `Denied` if it comes from another origin or does not name one.
 pub fn same_origin(config: &HttpConfig, parts: &Parts) -> Result<(), AppError> {
     if is_same_origin(config, &parts.uri, &parts.headers) {
         Ok(())
@@ -109,8 +114,8 @@ pub fn same_origin(config: &HttpConfig, parts: &Parts) -> Result<(), AppError> {
     }
 }
 
-/// Middleware: refuses every request that may change something and does not come from our own pages, whatever it is
-/// for — also signing in and out. Use with [`axum::middleware::from_fn_with_state`].
+/// Refuses every request that may change something and does not come from the dashboard's own pages. Signing in and out
+/// count as changes. Use this middleware with [`axum::middleware::from_fn_with_state`].
 pub async fn origin_layer(State(config): State<Arc<HttpConfig>>, request: Request, next: Next) -> Response {
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
     if is_read || is_same_origin(&config, request.uri(), request.headers()) {
@@ -121,34 +126,37 @@ pub async fn origin_layer(State(config): State<Arc<HttpConfig>>, request: Reques
         http.path = request.uri().path(),
         http.origin = %text("origin"),
         http.sec_fetch_site = %text("sec-fetch-site"),
-        "a request from another site was refused"
+        "a request for {} from another site was refused; behind a proxy, set PUBLIC_URL",
+        request.uri().path()
     );
     (StatusCode::FORBIDDEN, CROSS_ORIGIN_REFUSAL).into_response()
 }
 
-const CROSS_ORIGIN_REFUSAL: &str = "This request did not come from this dashboard's own pages, so nothing was changed. Open the \
-                       dashboard at its own address and try again; behind a proxy, PUBLIC_URL must be that address.";
+const CROSS_ORIGIN_REFUSAL: &str = "This request did not come from the pages of this dashboard, so nothing was changed. \
+                                    Open the dashboard at its own address and try again. Behind a proxy, PUBLIC_URL \
+                                    must be that address.";
 
 fn is_same_origin(config: &HttpConfig, uri: &Uri, headers: &HeaderMap) -> bool {
     let mut origins = headers.get_all(header::ORIGIN).iter();
     let origin = match (origins.next(), origins.next()) {
-        (Some(origin), None) => Some(origin.to_str().is_ok_and(|origin| is_ours(config, uri, headers, origin))),
+        (Some(origin), None) => Some(origin.to_str().is_ok_and(|origin| is_own_origin(config, uri, headers, origin))),
         (None, _) => None,
         (Some(_), Some(_)) => Some(false),
     };
     let mut sites = headers.get_all("sec-fetch-site").iter();
     match (sites.next().map(|site| site.as_bytes()), sites.next()) {
         (Some(b"same-origin"), None) => true,
-        // Somebody typed or reloaded it. Nobody else can cause that, but an origin that is told must be ours.
+        // The user typed or reloaded the address; another site cannot cause this. An origin that is sent must still
+        // match.
         (Some(b"none"), None) => origin != Some(false),
         (None, None) => origin == Some(true),
         _ => false,
     }
 }
 
-/// Whether `origin` is one of our own: that of `PUBLIC_URL`, and the one the request was sent to, unless browsers come
-/// over TLS: then whoever can answer for the plain address on the way must not speak for us.
-fn is_ours(config: &HttpConfig, uri: &Uri, headers: &HeaderMap, origin: &str) -> bool {
+/// Returns true if `origin` is that of `PUBLIC_URL` or the one the request was sent to. The latter does not count if
+/// `PUBLIC_URL` uses TLS, because an attacker on the network path could serve a page from the plain address.
+fn is_own_origin(config: &HttpConfig, uri: &Uri, headers: &HeaderMap, origin: &str) -> bool {
     let Some(origin) = RequestOrigin::parse(origin) else { return false };
     if config.public_url.as_deref().and_then(RequestOrigin::parse).is_some_and(|public| public == origin) {
         return true;
@@ -160,7 +168,7 @@ fn is_ours(config: &HttpConfig, uri: &Uri, headers: &HeaderMap, origin: &str) ->
     host.and_then(|host| RequestOrigin::parse(&format!("{}://{host}", origin.scheme))).is_some_and(|own| own == origin)
 }
 
-/// Scheme, host and port, with the port made explicit.
+/// An origin: scheme, host and explicit port.
 #[derive(Debug, PartialEq, Eq)]
 struct RequestOrigin {
     scheme: &'static str,
@@ -184,15 +192,15 @@ impl RequestOrigin {
     }
 }
 
-/// Why a role does not reach, and whom to ask.
+/// Formats the refusal of an action: the roles that allow it, the role of the user, and the remedy.
 fn denial(role: Role, action: Permission) -> String {
-    let who = match action.required_role() {
+    let roles = match action.required_role() {
         Role::Viewer => "a Viewer, an Operator or an Admin",
         Role::Operator => "an Operator or Admin",
         Role::Admin => "an Admin",
     };
     let article = if role == Role::Viewer { "a" } else { "an" };
-    format!("Only {who} may {}. You are {article} {}; ask an Admin.", action.describe(), role.label())
+    format!("Only {roles} may {}. You are {article} {}; ask an Admin.", action.describe(), role.label())
 }
 
 #[cfg(test)]
@@ -219,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn only_our_own_pages_may_change_anything() {
+    fn only_the_dashboards_own_pages_may_change_anything() {
         let host = ("host", "localhost:8600");
         for own in [
             &[host, ("sec-fetch-site", "same-origin")][..],
@@ -253,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_proxy_the_public_address_is_ours() {
+    fn the_public_url_is_an_own_origin_behind_a_proxy() {
         let public = Some("https://jobs.example.org");
         let host = ("host", "10.0.0.5:8600");
         assert!(passes(public, &[host, ("origin", "https://jobs.example.org")]));
@@ -264,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_the_role_it_takes() {
+    fn a_refusal_names_the_required_role() {
         assert_eq!(
             denial(Role::Viewer, Permission::RunJob),
             "Only an Operator or Admin may run jobs. You are a Viewer; ask an Admin."

@@ -1,7 +1,7 @@
-//! What every answer tells the browser to refuse.
+//! Security headers of every response.
 //!
-//! One layer around everything, so that a missing page, a failure, a file and a stream carry the same headers as a page.
-//! Only a page that is drawn with a nonce says what scripts it has; everything else runs none at all.
+//! One layer surrounds all routes, so that a missing page, an error, a file and an event stream carry the same headers
+//! as a page. Only a rendered page has a nonce and may run the scripts that carry it; all other responses may run none.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
 use crate::config::http::HttpConfig;
 
-/// Headers whose value is always the same.
+/// The headers with a constant value.
 const COMMON_HEADERS: [(HeaderName, &str); 6] = [
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (header::REFERRER_POLICY, "same-origin"),
@@ -27,10 +27,11 @@ const COMMON_HEADERS: [(HeaderName, &str); 6] = [
     ),
 ];
 
-/// Two years, as preload lists ask; browsers read it over TLS only.
+/// The value of `Strict-Transport-Security`: two years, as preload lists require. Browsers read it only over TLS.
 const HSTS: &str = "max-age=63072000; includeSubDomains";
 
-/// Middleware: adds the headers to every answer. Use with [`axum::middleware::from_fn_with_state`], outermost.
+/// Adds the security headers to every response. Use this middleware with [`axum::middleware::from_fn_with_state`], as
+/// the outermost layer.
 pub async fn headers_layer(State(config): State<Arc<HttpConfig>>, request: Request, next: Next) -> Response {
     let is_file = request.uri().path().starts_with("/pkg/");
     let mut response = next.run(request).await;
@@ -48,22 +49,23 @@ fn protect(headers: &mut HeaderMap, status: StatusCode, is_file: bool, is_secure
         secure_cookies(headers);
     }
     headers.entry(header::CONTENT_SECURITY_POLICY).or_insert_with(|| csp(None));
-    name_charset(headers);
+    add_charset(headers);
 
-    let is_answered = status.is_success() || status == StatusCode::NOT_MODIFIED;
-    if is_file && is_answered {
-        // The names of the files do not change with what is in them: ask each time, most often for a 304.
+    let is_cacheable = status.is_success() || status == StatusCode::NOT_MODIFIED;
+    if is_file && is_cacheable {
+        // A file keeps its name when its content changes, so the browser must revalidate it each time. Mostly it gets a
+        // 304.
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     } else if is_page(headers) {
-        // What one person saw must not be shown to the next one at the same machine.
+        // The next user of the same machine must not see the page of the previous one.
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     } else {
         headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     }
 }
 
-/// Marks every cookie `Secure`. The session layer leaves that out when it takes its cookie back, and a browser then
-/// keeps it, because its name begins with `__Host-`.
+/// Adds `Secure` to every cookie. The session layer omits it when it removes its cookie. A browser would then keep the
+/// cookie, because a name that starts with `__Host-` requires `Secure`.
 fn secure_cookies(headers: &mut HeaderMap) {
     let header::Entry::Occupied(mut cookies) = headers.entry(header::SET_COOKIE) else { return };
     for cookie in cookies.iter_mut() {
@@ -84,8 +86,9 @@ fn is_page(headers: &HeaderMap) -> bool {
     content_type(headers).starts_with("text/html")
 }
 
-/// All our text is UTF-8; where that is not said, a browser may guess otherwise.
-fn name_charset(headers: &mut HeaderMap) {
+/// Adds `charset=utf-8` to the content type of text. All texts are UTF-8; without the parameter, a browser may guess
+/// another encoding.
+fn add_charset(headers: &mut HeaderMap) {
     let kind = content_type(headers);
     if kind.starts_with("text/")
         && !kind.contains("charset")
@@ -95,15 +98,15 @@ fn name_charset(headers: &mut HeaderMap) {
     }
 }
 
-/// The content security policy of a page whose scripts carry `nonce`, or of an answer without scripts. A nonce with
-/// anything but base64 in it counts as none.
+/// Returns the content security policy of a page whose scripts carry `nonce`, or of a response without scripts. A nonce
+/// that contains anything but base64 characters is ignored.
 #[must_use]
 pub fn csp(nonce: Option<&str>) -> HeaderValue {
     const REST: &str = "style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; object-src 'none'; \
                         base-uri 'none'; frame-ancestors 'none'; form-action 'self'";
     let is_base64 = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'+' | b'/' | b'-' | b'_' | b'=');
     let scripts = match nonce {
-        // The browser side is WebAssembly, loaded by a script that carries the nonce.
+        // The browser side of the dashboard is WebAssembly, loaded by a script that carries the nonce.
         Some(nonce) if !nonce.is_empty() && nonce.bytes().all(is_base64) => {
             format!("'nonce-{nonce}' 'strict-dynamic' 'wasm-unsafe-eval'")
         }
@@ -127,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn every_answer_is_protected_and_only_files_are_kept() {
+    fn all_responses_are_protected_and_only_files_are_cached() {
         for (kind, status, is_file, cache) in [
             (Some("text/html; charset=utf-8"), StatusCode::OK, false, "no-store"),
             (Some("text/html"), StatusCode::NOT_FOUND, true, "no-store"),
@@ -149,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn text_says_that_it_is_utf_8() {
+    fn text_declares_utf_8() {
         let kind = |kind| protected(Some(kind), StatusCode::OK, true, false)[header::CONTENT_TYPE].clone();
         assert_eq!(kind("text/css"), "text/css; charset=utf-8");
         assert_eq!(kind("text/html; charset=utf-8"), "text/html; charset=utf-8");

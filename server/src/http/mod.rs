@@ -1,8 +1,10 @@
-//! The web: every route on one page.
+//! The HTTP server: all routes and the layers around them.
 //!
-//! Outside in, a request meets: a time limit and a size limit, the security headers, the check that a change comes from
-//! our own pages, the session; then it is a health check, the stream of events, a server function or a page. Whether
-//! somebody *may* do what they ask is not decided here but where they ask for it, by [`guard::authorize`].
+//! From the outside in, a request passes the security headers, the check that a change comes from the dashboard's own
+//! pages, the size limit and, unless it is a health check, the session. It then reaches a health check, the event
+//! stream, a server function or a page. Pages and server functions also have a time limit. Permissions are not checked
+//! here but in each handler, by [`guard::authorize`]. This module does not depend on `ui`: the caller passes the router
+//! of the pages in.
 
 pub mod guard;
 pub mod headers;
@@ -15,35 +17,35 @@ use std::{sync::Arc, time::Duration};
 use axum::{Router, extract::DefaultBodyLimit, middleware, routing::get};
 use tokio_util::sync::CancellationToken;
 
-use crate::{clock::Clock, config::http::HttpConfig, live::Hub, store::Store, ui::backend::ServerBackend};
+use crate::{clock::Clock, config::http::HttpConfig, live::Hub, store::Store};
 
-/// The largest request body, in bytes: a job form with a full input fits well.
+/// The largest request body, in bytes. A job form with an input of 64 KiB, the maximum, fits several times.
 const MAX_BODY_BYTES: usize = 512 * 1024;
-/// How long a page or a server function may take.
+/// The longest time for a page or a server function.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What handlers outside the pages need.
+/// The state of the handlers that are not pages: health checks and the event stream.
 #[derive(Clone, Debug)]
 pub struct WebState {
-    /// The truth.
+    /// Access to PostgreSQL, for sessions and permissions.
     pub store: Store,
-    /// What time it is.
+    /// The clock of this server.
     pub clock: Clock,
-    /// What browsers hear.
+    /// The live events for browsers.
     pub hub: Hub,
-    /// Who reaches us how.
+    /// The addresses at which browsers reach this server.
     pub config: Arc<HttpConfig>,
-    /// How every part is.
+    /// The health checks of the services and of the dispatcher.
     pub health: health::HealthCheck,
-    /// Ends streams when the server stops.
+    /// The token that ends event streams when the server stops.
     pub stop: CancellationToken,
 }
 
-/// Every route.
-pub fn router(state: &WebState, backend: Arc<ServerBackend>) -> Router {
-    let pages = crate::ui::router(&state.config, backend)
+/// Builds the router of the server. `pages` serves the dashboard, its server functions and its files.
+pub fn router(state: &WebState, pages: Router) -> Router {
+    let pages = pages
         .layer(tower_http::timeout::TimeoutLayer::with_status_code(http::StatusCode::GATEWAY_TIMEOUT, REQUEST_TIMEOUT));
-    // A stream has no end, so it stays outside the time limit.
+    // An event stream does not end, so the time limit does not apply to it.
     let stream = Router::new().route("/events", get(sse::events)).with_state(state.clone());
     let checks = Router::new()
         .route("/health/live", get(health::live))

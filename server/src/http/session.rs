@@ -1,9 +1,9 @@
-//! Sessions: who a browser belongs to, and what it is told on the next page.
+//! Sessions: the signed-in user of a browser, and the flash messages for its next page.
 //!
-//! The cookie holds 128 random bits; the table knows them only by their hash. There is a session only when there is
-//! something to keep: somebody signed in, or a plain form left a message. A session ends after twelve hours without a
-//! request and seven days after signing in; both are judged here, by our clock, never by the age of the cookie. Whoever
-//! signs in gets a new id, so an id that was planted before is worth nothing.
+//! The cookie holds 128 random bits, and the table stores only their hash. A session exists only if there is something
+//! to store: a user has signed in, or a plain form left a flash message. A session ends after twelve hours without a
+//! request and seven days after sign-in. Both limits are checked here against the server's clock, never against the age
+//! of the cookie. Signing in changes the session id, so an attacker gains nothing by planting an id before.
 
 use async_trait::async_trait;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -30,63 +30,66 @@ use crate::{
     store::{Store, StoreError, sessions::SessionRow},
 };
 
-/// A session ends when it rests for so long.
+/// The time without a request after which a session ends.
 const IDLE_TIMEOUT: TimeDelta = TimeDelta::hours(12);
 
-/// A session ends so long after signing in, however busy it is.
+/// The time after sign-in at which a session ends, however busy it is.
 const SESSION_LIFETIME: TimeDelta = TimeDelta::days(7);
 
-/// A session of nobody's lives for so long: it only carries a message to the next page.
+/// The lifetime of a session without a user. It only carries a flash message to the next page.
 const FLASH_TTL: TimeDelta = TimeDelta::minutes(15);
 
-/// A session's end is put off at most this often, so that reading a page does not always write.
+/// The shortest time between two extensions of a session, so that not every page view writes to the database.
 const EXTEND_INTERVAL: TimeDelta = TimeDelta::minutes(5);
 
-/// Messages kept at one time; with one more, all earlier ones go.
+/// The most flash messages in a session. One more removes all earlier ones.
 const MAX_FLASHES: usize = 8;
 
-/// What a message may hold of what was typed, in bytes of JSON: a whole job form of somebody signed in, a name and an
-/// address of anybody else.
+/// The largest form data in a flash message of a signed-in user, in bytes of JSON. A whole job form fits.
 const MAX_FLASH_BYTES: usize = 256 * 1_024;
+/// The largest form data in a flash message without a user, in bytes of JSON. A name and an e-mail address fit.
 const MAX_ANONYMOUS_FLASH_BYTES: usize = 2 * 1_024;
 
-/// The keys in a session's data.
+/// The key of the signed-in user in the data of a session.
 const SIGNED_IN_USER_KEY: &str = "person";
+/// The key of the flash messages in the data of a session.
 const FLASHES_KEY: &str = "flashes";
 
-/// Who signed in, and when.
+/// The user of a session and the time of sign-in.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct SignedInUser {
     user: UserId,
     since: DateTime<Utc>,
 }
 
-/// The session layer: cookie and table. Every request behind it carries a [`Session`] in its extensions.
+/// Builds the session layer, with its cookie and its table. Every request behind it carries a [`Session`] in its
+/// extensions.
 #[must_use]
 pub fn layer(store: Store, clock: Clock, config: &HttpConfig) -> SessionManagerLayer<PostgresSessionStore> {
     SessionManagerLayer::new(PostgresSessionStore::new(store, clock))
         .with_name(cookie_name(config))
         .with_http_only(true)
-        // Lax, not Strict: a link to an occurrence in a chat must open it, not the sign-in page. What changes anything
-        // is a POST, which Lax keeps back and the guard refuses.
+        // Lax, not Strict: a link to an occurrence in a chat must open the occurrence, not the sign-in page. Every
+        // change is a POST; from another site, Lax sends it without the cookie and the guard refuses it.
         .with_same_site(SameSite::Lax)
         .with_secure(config.is_secure())
         .with_path("/")
-        // Only how long the browser keeps the cookie; when the session ends is the table's to say.
+        // This is the lifetime of the cookie in the browser. The end of the session is in the table.
         .with_expiry(Expiry::OnInactivity(Duration::seconds(SESSION_LIFETIME.num_seconds())))
 }
 
-/// What the cookie is called. Over TLS its name makes browsers insist on `Secure`, `Path=/` and no `Domain`.
+/// Returns the name of the cookie. Over TLS, the prefix `__Host-` makes browsers require `Secure`, `Path=/` and no
+/// `Domain`.
 #[must_use]
 pub fn cookie_name(config: &HttpConfig) -> &'static str {
     if config.is_secure() { "__Host-milvaion_session" } else { "milvaion_session" }
 }
 
-/// Begins the session of somebody who has just proved who they are: with a new id and nothing of what was before.
+/// Starts the session of a user who has just signed in. The session gets a new id and loses all earlier data.
 ///
 /// # Errors
 ///
-/// `Unavailable` when it cannot be kept.
+/// Returns `Unavailable` if the session cannot be stored.
 pub async fn sign_in_session(session: &Session, me: &CurrentUser, now: DateTime<Utc>) -> Result<(), AppError> {
     session.clear().await;
     session.cycle_id().await.map_err(unavailable)?;
@@ -94,35 +97,35 @@ pub async fn sign_in_session(session: &Session, me: &CurrentUser, now: DateTime<
     session.save().await.map_err(unavailable)
 }
 
-/// Ends the session; its id is dead from now on.
+/// Ends the session. Its id is no longer valid.
 ///
 /// # Errors
 ///
-/// `Unavailable` when it cannot be ended.
+/// Returns `Unavailable` if the session cannot be deleted.
 pub async fn sign_out_session(session: &Session) -> Result<(), AppError> {
     session.flush().await.map_err(unavailable)
 }
 
-/// Whose session it is, if it has not outlived its seven days. Says nothing about whether they may do anything: that
-/// is in the users table.
+/// Returns the user of the session, unless the sign-in is older than seven days. The user may be deactivated or deleted
+/// since; that is in the users table.
 ///
 /// # Errors
 ///
-/// `Unavailable` when it cannot be looked up.
+/// Returns `Unavailable` if the session cannot be read.
 pub async fn user_of(session: &Session, now: DateTime<Utc>) -> Result<Option<UserId>, AppError> {
-    let person: Option<SignedInUser> = session.get(SIGNED_IN_USER_KEY).await.map_err(unavailable)?;
-    Ok(person.filter(|person| now < person.since + SESSION_LIFETIME).map(|person| person.user))
+    let signed_in: Option<SignedInUser> = session.get(SIGNED_IN_USER_KEY).await.map_err(unavailable)?;
+    Ok(signed_in.filter(|signed_in| now < signed_in.since + SESSION_LIFETIME).map(|signed_in| signed_in.user))
 }
 
-/// Keeps a message for the next page, in place of an earlier one of the same form. What was typed is left out when it is
-/// too long to keep.
+/// Stores a flash message for the next page. It replaces an earlier message of the same form. Form data beyond the size
+/// limit is dropped.
 ///
 /// # Errors
 ///
-/// `Unavailable` when it cannot be kept.
+/// Returns `Unavailable` if the session cannot be read.
 pub async fn put_flash(session: &Session, mut flash: FlashMessage) -> Result<(), AppError> {
-    let is_nobodys = session.get_value(SIGNED_IN_USER_KEY).await.map_err(unavailable)?.is_none();
-    let limit = if is_nobodys { MAX_ANONYMOUS_FLASH_BYTES } else { MAX_FLASH_BYTES };
+    let is_anonymous = session.get_value(SIGNED_IN_USER_KEY).await.map_err(unavailable)?.is_none();
+    let limit = if is_anonymous { MAX_ANONYMOUS_FLASH_BYTES } else { MAX_FLASH_BYTES };
     if flash.typed.to_string().len() > limit {
         flash.typed = Value::Null;
     }
@@ -135,11 +138,11 @@ pub async fn put_flash(session: &Session, mut flash: FlashMessage) -> Result<(),
     session.insert(FLASHES_KEY, flashes).await.map_err(unavailable)
 }
 
-/// Reads and forgets the message that `form` left.
+/// Returns the flash message of `form` and removes it from the session.
 ///
 /// # Errors
 ///
-/// `Unavailable` when it cannot be looked up.
+/// Returns `Unavailable` if the session cannot be read or stored.
 pub async fn take_flash(session: &Session, form: &str) -> Result<Option<FlashMessage>, AppError> {
     let mut flashes = flashes(session).await?;
     let Some(flash) = flashes.remove(form) else { return Ok(None) };
@@ -148,7 +151,7 @@ pub async fn take_flash(session: &Session, form: &str) -> Result<Option<FlashMes
     } else {
         session.insert(FLASHES_KEY, flashes).await.map_err(unavailable)?;
     }
-    // Saved at once: a page that is sent piece by piece asks for its messages after the layer has looked for changes.
+    // Saved here and not by the layer: a page that is streamed reads its messages after the layer has saved changes.
     session.save().await.map_err(unavailable)?;
     Ok(serde_json::from_value(flash).ok())
 }
@@ -159,11 +162,11 @@ async fn flashes(session: &Session) -> Result<Map<String, Value>, AppError> {
 }
 
 fn unavailable(error: session::Error) -> AppError {
-    tracing::error!(error = %chain(&error), "a session could not be read or kept");
-    AppError::Unavailable("The session cannot be looked up. Try again in a moment.".into())
+    tracing::error!(error = %chain(&error), "a session could not be read or stored; check that PostgreSQL runs");
+    AppError::Unavailable("The session cannot be read. Try again in a moment.".into())
 }
 
-/// Our table, as the session layer wants it.
+/// The session table of PostgreSQL, as a backend of the session layer.
 #[derive(Clone, Debug)]
 pub struct PostgresSessionStore {
     store: Store,
@@ -171,20 +174,20 @@ pub struct PostgresSessionStore {
 }
 
 impl PostgresSessionStore {
-    /// The table `store` has, judged by `clock`.
+    /// Uses the session table of `store` and checks expiry against `clock`.
     #[must_use]
     pub const fn new(store: Store, clock: Clock) -> Self {
         Self { store, clock }
     }
 
-    /// The row that keeps `record` from now on.
+    /// Builds the row that stores `record`.
     fn row(&self, record: &Record) -> SessionRow {
-        let person = record.data.get(SIGNED_IN_USER_KEY).and_then(|value| SignedInUser::deserialize(value).ok());
-        let life = if person.is_some() { IDLE_TIMEOUT } else { FLASH_TTL };
+        let signed_in = record.data.get(SIGNED_IN_USER_KEY).and_then(|value| SignedInUser::deserialize(value).ok());
+        let lifetime = if signed_in.is_some() { IDLE_TIMEOUT } else { FLASH_TTL };
         SessionRow {
             data: record.data.iter().map(|(key, value)| (key.clone(), value.clone())).collect::<Map<_, _>>().into(),
-            user_id: person.map(|person| person.user),
-            expires_at: self.clock.now() + life,
+            user_id: signed_in.map(|signed_in| signed_in.user),
+            expires_at: self.clock.now() + lifetime,
         }
     }
 }
@@ -192,21 +195,21 @@ impl PostgresSessionStore {
 #[async_trait]
 impl SessionStore for PostgresSessionStore {
     async fn create(&self, record: &mut Record) -> session_store::Result<()> {
-        // Never the id that was there: after signing out it would be alive again.
+        // Always a new id: the old one would become valid again after sign-out.
         let random = self.clock.token();
         record.id = Id(i128::from_le_bytes(std::array::from_fn(|i| random[i])));
         let row = self.row(record);
         let added = self.store.insert_session(&hash(record.id), &row).await.map_err(backend)?;
         if added || row.user_id.is_none() {
-            // Without a person a session may be dropped: the next page then has no message to show.
+            // A session without a user may be lost: the next page then shows no message.
             Ok(())
         } else {
-            Err(session_store::Error::Backend("the new session id was taken".into()))
+            Err(session_store::Error::Backend("the new session id already exists".into()))
         }
     }
 
     async fn save(&self, record: &Record) -> session_store::Result<()> {
-        // A session that was ended meanwhile, by signing out in another tab, stays ended.
+        // A session that has ended in the meantime, by a sign-out in another tab, stays ended.
         self.store.update_session(&hash(record.id), &self.row(record)).await.map_err(backend)?;
         Ok(())
     }
@@ -219,9 +222,9 @@ impl SessionStore for PostgresSessionStore {
             self.store.extend_session(&hash(*id), end).await.map_err(backend)?;
         }
         let Value::Object(data) = row.data else {
-            return Err(session_store::Error::Decode("sessions.data is no JSON object".into()));
+            return Err(session_store::Error::Decode("sessions.data is not a JSON object".into()));
         };
-        // The layer writes its own idea of the end into a record before it saves it, and we read none of it.
+        // The layer sets its own expiry date before it saves a record. It is not stored, so any value will do here.
         Ok(Some(Record { id: *id, data: data.into_iter().collect(), expiry_date: OffsetDateTime::UNIX_EPOCH }))
     }
 

@@ -1,9 +1,10 @@
-//! The stream of events.
+//! The stream of live events, as server-sent events.
 //!
-//! `GET /events` sends every event, and with `?log=<occurrence>` also that occurrence's log lines. Each frame carries the
-//! event's id, so that a browser which lost the line is told what it missed, by this server or another; if nobody knows
-//! that id any more it is told to read again. Every fifteen seconds a `ping` shows both sides that the line is alive, and
-//! the session is looked at again: who was signed out stops hearing.
+//! `GET /events` sends all events, and with `?log=<occurrence>` also the log lines of that occurrence. Each frame
+//! carries the id of its event, so that a browser that lost its connection can resume at this server or another one. If
+//! the id is no longer in the replay buffer, the server sends a `resync` event and the browser reloads its data. Every
+//! 15 seconds the server sends a `ping`, so that both sides notice a dead connection, and checks the session again. The
+//! stream of a user who is no longer signed in ends.
 
 use std::{collections::VecDeque, convert::Infallible, sync::Arc, time::Duration};
 
@@ -17,6 +18,7 @@ use axum::{
 use futures::stream;
 use http::{HeaderName, HeaderValue, StatusCode, request::Parts};
 use milvaion_api::{events::LiveEvent, permissions::Permission};
+use milvaion_app::error::AppError;
 use milvaion_protocol::id::OccurrenceId;
 use serde::Deserialize;
 use tokio::sync::broadcast::{self, error::RecvError};
@@ -24,12 +26,12 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use super::{WebState, guard};
 use crate::live::hub::{self, InitialReplay};
 
-/// How often both sides are shown that the line is alive.
+/// The time between two pings, and between two checks of the session.
 const PING_INTERVAL: Duration = Duration::from_secs(15);
-/// The most listeners one server has.
+/// The most open streams of one server.
 const MAX_LISTENERS: usize = 2_000;
 
-/// What a listener wants beside the common events.
+/// The query of an event stream: the occurrence whose log lines are sent besides the common events.
 #[derive(Debug, Deserialize)]
 pub struct EventStreamQuery {
     log: Option<OccurrenceId>,
@@ -44,38 +46,38 @@ struct EventSubscriber {
     ping: tokio::time::Interval,
 }
 
-/// The handler.
-pub async fn events(State(state): State<WebState>, Query(wishes): Query<EventStreamQuery>, parts: Parts) -> Response {
+/// Handles `GET /events`.
+pub async fn events(State(state): State<WebState>, Query(query): Query<EventStreamQuery>, parts: Parts) -> Response {
     if let Err(error) = guard::authorize(&state.store, &state.clock, &state.config, &parts, Permission::Read).await {
         let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::FORBIDDEN);
         return (status, error.to_string()).into_response();
     }
     if state.hub.listeners() >= MAX_LISTENERS {
-        return (StatusCode::SERVICE_UNAVAILABLE, "Too many people listen to this server; pages still load.")
-            .into_response();
+        let message = "This server has too many open event streams. Pages still load; reload them to see changes.";
+        return (StatusCode::SERVICE_UNAVAILABLE, message).into_response();
     }
     let last = parts.headers.get("last-event-id").and_then(|value| value.to_str().ok());
     let (start, receiver) = state.hub.listen(last);
     let mut first = VecDeque::new();
     match start {
-        // Who cannot say where it stood has heard no event yet, perhaps on a line that was lost meanwhile.
+        // Without an id the browser has received no event yet. Its connection may have been lost before the first one.
         _ if last.is_none() => first.push_back(resync()),
         InitialReplay::Replay(frames) => {
-            first.extend(frames.iter().filter(|frame| wanted(frame, wishes.log)).map(|frame| encode(frame)))
+            first.extend(frames.iter().filter(|frame| wanted(frame, query.log)).map(|frame| encode(frame)))
         }
         InitialReplay::Resync => first.push_back(resync()),
     }
-    // Something is sent at once, so that a browser knows the stream is open.
+    // The first frame is sent at once, so that the browser knows that the stream is open.
     first.push_front(ping_frame(&state).retry(Duration::from_secs(1)));
     let mut ping = tokio::time::interval_at(tokio::time::Instant::now() + PING_INTERVAL, PING_INTERVAL);
     ping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let listener = EventSubscriber { state, parts, log: wishes.log, first, receiver, ping };
+    let listener = EventSubscriber { state, parts, log: query.log, first, receiver, ping };
     let frames = stream::unfold(listener, |mut listener| async move {
         let frame = listener.next().await?;
         Some((Ok::<_, Infallible>(frame), listener))
     });
     let mut response = Sse::new(frames).into_response();
-    // Proxies must pass each frame on at once.
+    // Tells proxies to forward each frame at once.
     response.headers_mut().insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
     response
 }
@@ -96,7 +98,7 @@ impl EventSubscriber {
                 _ = self.ping.tick() => {
                     let WebState { store, clock, config, .. } = &self.state;
                     let allowed = guard::authorize(store, clock, config, &self.parts, Permission::Read).await;
-                    if matches!(allowed, Err(milvaion_app::error::AppError::SignedOut | milvaion_app::error::AppError::Denied(_))) {
+                    if matches!(allowed, Err(AppError::SignedOut | AppError::Denied(_))) {
                         return None;
                     }
                     return Some(ping_frame(&self.state));
@@ -107,7 +109,7 @@ impl EventSubscriber {
     }
 }
 
-/// Shows that the line is alive, and what time it is here: countdowns run on the server's clock.
+/// Builds a ping. It carries the time of the server, because countdowns in the browser follow the server's clock.
 fn ping_frame(state: &WebState) -> Frame {
     Frame::default().event("ping").data(state.clock.now().to_rfc3339())
 }
@@ -123,7 +125,7 @@ fn encode(frame: &hub::EventFrame) -> Frame {
     Frame::default().id(frame.envelope.id.clone()).data(frame.json.clone())
 }
 
-/// Tells a browser to read again. It carries no id: there is nothing to resume at.
+/// Builds the event that makes a browser reload its data. It carries no id, because there is no event to resume at.
 fn resync() -> Frame {
     Frame::default().data(r#"{"id":"","at":"1970-01-01T00:00:00Z","event":{"kind":"resync"}}"#)
 }

@@ -1,8 +1,9 @@
-//! Questions whether an attempt may start, answered from PostgreSQL.
+//! Claim checks: requests of workers whether an attempt may start, answered from PostgreSQL.
 //!
-//! A worker asks only about a message that may be a second copy, so there are few; a broker that came back has many at
-//! once, which is why they are read and answered in batches. The answer goes to the queue the worker named, through the
-//! broker's default exchange: it is not confirmed, for a worker that hears nothing asks again.
+//! A worker sends a claim check only for a message that may be a duplicate delivery, so there are few. After an outage
+//! the broker redelivers many at once, which is why they are read and answered in batches. The reply is published to
+//! the queue that the worker named, through the broker's default exchange. It is not confirmed, because a worker
+//! without a reply repeats its request.
 
 use std::collections::HashMap;
 
@@ -21,27 +22,27 @@ use crate::{
     store::Store,
 };
 
-/// The consumer of the claims queue.
+/// The consumer of the claim check queue.
 #[derive(Clone, Debug)]
 pub struct ClaimConsumer {
-    /// The truth.
+    /// The PostgreSQL store.
     pub store: Store,
 }
 
 impl ClaimConsumer {
-    /// Answers some requests, in their order.
+    /// Answers requests, in their order.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns an error if PostgreSQL fails.
     pub async fn answer(&self, requests: Vec<ClaimRequest>) -> anyhow::Result<Vec<ClaimReply>> {
         let ids: Vec<OccurrenceId> = requests.iter().map(|request| request.occurrence_id).collect();
-        let known: HashMap<OccurrenceId, RecordedAttempt> = self.store.recorded_attempts(&ids).await?;
+        let recorded: HashMap<OccurrenceId, RecordedAttempt> = self.store.recorded_attempts(&ids).await?;
         Ok(requests
             .into_iter()
             .map(|request| {
-                let known = known.get(&request.occurrence_id);
-                claim::answer(request, known)
+                let recorded = recorded.get(&request.occurrence_id);
+                claim::answer(request, recorded)
             })
             .collect())
     }
@@ -51,26 +52,26 @@ impl BatchHandler for ClaimConsumer {
     const NAME: &'static str = "milvaion server claims";
 
     async fn handle(&self, _: Vec<Vec<u8>>) -> anyhow::Result<()> {
-        // Without its envelope a question cannot be answered.
+        // A body without its properties names no reply queue.
         Ok(())
     }
 
     async fn handle_deliveries(&self, channel: &Channel, batch: &[Delivery]) -> anyhow::Result<()> {
         let mut requests = Vec::with_capacity(batch.len());
-        let mut asked = Vec::with_capacity(batch.len());
+        let mut to_answer = Vec::with_capacity(batch.len());
         for delivery in batch {
             match serde_json::from_slice::<ClaimRequest>(&delivery.data) {
                 Ok(request) if reply::is_requested(delivery) => {
                     requests.push(request);
-                    asked.push(delivery);
+                    to_answer.push(delivery);
                 }
-                Ok(_) => tracing::warn!("a question about a claim names nobody to answer; it is let go"),
-                Err(error) => tracing::warn!(error = %error, "a question about a claim cannot be read"),
+                Ok(_) => tracing::warn!("a claim check names no reply queue and is dropped"),
+                Err(error) => tracing::warn!(error = %error, "a claim check cannot be read and is dropped"),
             }
         }
         let answers = self.answer(requests).await?;
-        faults::point("claims.before_reply");
-        for (answer, delivery) in answers.into_iter().zip(asked) {
+        faults::crash_point("claims.before_reply");
+        for (answer, delivery) in answers.into_iter().zip(to_answer) {
             reply::send(channel, delivery, &serde_json::to_vec(&answer)?).await?;
         }
         Ok(())

@@ -1,8 +1,8 @@
-//! Dead letters: messages that nobody could make anything of, or that were given up.
+//! Dead letters: messages that no consumer could read, or that were given up.
 //!
-//! One of ours about an occurrence we know settles that occurrence. Everything else is kept as it came, for somebody to
-//! look at. A letter is acknowledged only once it is stored in the one way or the other, and none holds up those behind
-//! it: what the database does not take in its proper place is kept as a message of no meaning.
+//! A dead letter about an open occurrence fails that occurrence. Any other is stored unchanged, for a user to examine.
+//! A dead letter is acknowledged only after it was stored in one of the two ways, and none blocks those behind it: if
+//! PostgreSQL rejects the change of the occurrence, the message is stored as one without an occurrence.
 
 use std::sync::Arc;
 
@@ -31,97 +31,97 @@ use crate::{
 /// The consumer of the dead letter queue.
 #[derive(Clone, Debug)]
 pub struct DeadLetterConsumer {
-    /// The truth.
+    /// The PostgreSQL store.
     pub store: Store,
-    /// The way to browsers.
+    /// The hub for live events.
     pub hub: Hub,
-    /// What time it is.
+    /// The server's clock.
     pub clock: Clock,
-    /// Wakes whoever hands out slots.
+    /// The activator of the slot granter.
     pub activate_slot_granter: Arc<Notify>,
-    /// Wakes the breaker.
+    /// The activator of auto-disable.
     pub activate_auto_disable: Arc<Notify>,
 }
 
 impl DeadLetterConsumer {
-    /// Takes in one letter.
+    /// Processes one dead letter.
     ///
     /// # Errors
     ///
-    /// When the database is away; then nothing was stored and the letter must come again.
-    pub async fn take(&self, letter: &RawMessage) -> Result<(), StoreError> {
-        let reason = match read(letter) {
-            Ok(given_up) => match self.store.fail_dead_lettered(&given_up, self.clock.now()).await {
+    /// Returns [`StoreError`] if PostgreSQL is down. Nothing was stored then, and the message must be redelivered.
+    pub async fn take(&self, message: &RawMessage) -> Result<(), StoreError> {
+        let reason = match read(message) {
+            Ok(run) => match self.store.fail_dead_lettered(&run, self.clock.now()).await {
                 Ok(DeadLetterOutcome::Failed(row)) => {
-                    self.tell(*row);
+                    self.publish_failure(*row);
                     return Ok(());
                 }
                 Ok(DeadLetterOutcome::AlreadyFailed) => return Ok(()),
                 Ok(DeadLetterOutcome::Unchanged(status)) => {
-                    format!("{}; the occurrence was {} and was left alone", given_up.reason, status.label())
+                    format!("{}; the occurrence was {} and is unchanged", run.reason, status.label())
                 }
-                Ok(DeadLetterOutcome::Unknown) => format!("{}; the occurrence does not exist", given_up.reason),
+                Ok(DeadLetterOutcome::Unknown) => format!("{}; the occurrence does not exist", run.reason),
                 Err(error) if error.is_outage() => return Err(error),
                 Err(error) => {
-                    tracing::error!(occurrence.id = %given_up.id, error = %chain(&error), "a dead letter could not settle its occurrence; it is kept as it came");
-                    format!("{}; the occurrence could not be settled", given_up.reason)
+                    tracing::error!(occurrence.id = %run.id, error = %chain(&error), "a dead letter could not fail occurrence {} and is stored unchanged", run.id);
+                    format!("{}; the occurrence could not be failed", run.reason)
                 }
             },
             Err(reason) => reason,
         };
-        self.keep(letter, reason).await
+        self.insert(message, reason).await
     }
 
-    fn tell(&self, row: milvaion_api::views::OccurrenceRow) {
+    fn publish_failure(&self, row: milvaion_api::views::OccurrenceRow) {
         self.hub.publish(self.clock.now(), vec![LiveEvent::Occurrences { rows: vec![row] }]);
         self.activate_slot_granter.notify_one();
         self.activate_auto_disable.notify_one();
     }
 
-    async fn keep(&self, letter: &RawMessage, reason: String) -> Result<(), StoreError> {
-        let source = source(letter);
+    async fn insert(&self, message: &RawMessage, reason: String) -> Result<(), StoreError> {
+        let source = source(message);
         let mut digest = Sha256::new();
         digest.update(source.as_bytes());
         digest.update([0]);
-        digest.update(&letter.body);
+        digest.update(&message.body);
         let digest: String = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
         let now = self.clock.now();
-        let mut kept = NewDeadLetter {
+        let mut dead_letter = NewDeadLetter {
             id: self.clock.dead_letter_id(),
             digest,
             reason: clean(reason),
             source,
-            headers: letter.headers.clone(),
-            body: letter.body[..letter.body.len().min(MAX_STORED_BODY_BYTES)].to_vec(),
-            body_bytes: i64::try_from(letter.body.len()).unwrap_or(i64::MAX),
+            headers: message.headers.clone(),
+            body: message.body[..message.body.len().min(MAX_STORED_BODY_BYTES)].to_vec(),
+            body_bytes: i64::try_from(message.body.len()).unwrap_or(i64::MAX),
         };
-        match self.store.insert_dead_letter(&kept, now).await {
+        match self.store.insert_dead_letter(&dead_letter, now).await {
             Ok(()) => return Ok(()),
             Err(error) if error.is_outage() => return Err(error),
             Err(error) => {
-                tracing::warn!(error = %chain(&error), "a dead letter could not be kept with its headers");
+                tracing::warn!(error = %chain(&error), "a dead letter could not be stored with its headers; it is stored without them");
             }
         }
-        kept.headers = Value::Object(serde_json::Map::new());
-        match self.store.insert_dead_letter(&kept, now).await {
+        dead_letter.headers = Value::Object(serde_json::Map::new());
+        match self.store.insert_dead_letter(&dead_letter, now).await {
             Ok(()) => Ok(()),
             Err(error) if error.is_outage() => Err(error),
             Err(error) => {
-                // Never seen; but one such letter must not hold up all others for ever.
+                // This has never been observed, but one such message must not block all others forever.
                 let start: String =
-                    String::from_utf8_lossy(&letter.body).chars().take(300).flat_map(char::escape_default).collect();
-                tracing::error!(error = %chain(&error), body.bytes = letter.body.len(), body.start = start, "a dead letter could not be kept at all and is let go");
+                    String::from_utf8_lossy(&message.body).chars().take(300).flat_map(char::escape_default).collect();
+                tracing::error!(error = %chain(&error), body.bytes = message.body.len(), body.start = start, "a dead letter could not be stored and is dropped");
                 Ok(())
             }
         }
     }
 }
 
-/// What a letter says about an occurrence, or why it says nothing we understand.
-fn read(letter: &RawMessage) -> Result<DeadLetteredRun, String> {
-    let message: JobMessage = serde_json::from_slice(&letter.body)
-        .map_err(|error| format!("it is no job message: {}", clean(error.to_string())))?;
-    let word = letter.headers.get(HEADER_CAUSE).and_then(Value::as_str);
+/// Reads the run that a dead letter is about, or returns the reason that it is about none.
+fn read(message: &RawMessage) -> Result<DeadLetteredRun, String> {
+    let job: JobMessage = serde_json::from_slice(&message.body)
+        .map_err(|error| format!("it is not a job message: {}", clean(error.to_string())))?;
+    let word = message.headers.get(HEADER_CAUSE).and_then(Value::as_str);
     let cause = match word {
         None => FailureCause::Rejected,
         Some(word) => match FailureCause::parse(word) {
@@ -129,18 +129,18 @@ fn read(letter: &RawMessage) -> Result<DeadLetteredRun, String> {
             _ => FailureCause::Rejected,
         },
     };
-    let reason = match (cause, death(&letter.headers)) {
-        (FailureCause::Permanent, _) => "given up by its worker: trying again is of no use".to_owned(),
+    let reason = match (cause, dead_lettered_from(&message.headers)) {
+        (FailureCause::Permanent, _) => "given up by its worker: a retry cannot succeed".to_owned(),
         (FailureCause::Exhausted, _) => "given up by its worker: every attempt failed".to_owned(),
         (FailureCause::Poison, _) => {
-            "given up by its worker: its runs ended the worker's process again and again".to_owned()
+            "given up by its worker: its runs crashed the worker's process repeatedly".to_owned()
         }
         (_, Some((why, queue))) => format!("no worker could take the message: {why} in {queue}"),
         (_, None) => "no worker could take the message".to_owned(),
     };
     Ok(DeadLetteredRun {
-        id: message.occurrence_id,
-        attempt: i32::try_from(message.attempt).unwrap_or(i32::MAX),
+        id: job.occurrence_id,
+        attempt: i32::try_from(job.attempt).unwrap_or(i32::MAX),
         cause,
         fingerprint: fingerprint(&reason),
         reason,
@@ -148,16 +148,17 @@ fn read(letter: &RawMessage) -> Result<DeadLetteredRun, String> {
     })
 }
 
-/// Why the broker moved it here, and from which queue: the newest of its notes.
-fn death(headers: &Value) -> Option<(&str, &str)> {
+/// Returns the broker's reason for the dead letter and its original queue, from the newest `x-death` entry.
+fn dead_lettered_from(headers: &Value) -> Option<(&str, &str)> {
     let newest = headers.get("x-death")?.get(0)?;
     Some((newest.get("reason")?.as_str()?, newest.get("queue")?.as_str()?))
 }
 
-fn source(letter: &RawMessage) -> String {
-    let source = match death(&letter.headers) {
+/// Returns the original queue, or the exchange and routing key of a message published directly.
+fn source(message: &RawMessage) -> String {
+    let source = match dead_lettered_from(&message.headers) {
         Some((_, queue)) => queue.to_owned(),
-        None => format!("{}/{}", letter.exchange, letter.routing_key),
+        None => format!("{}/{}", message.exchange, message.routing_key),
     };
     source.chars().take(500).collect()
 }
@@ -176,7 +177,7 @@ impl BatchHandler for DeadLetterConsumer {
     async fn handle_deliveries(&self, _: &Channel, batch: &[Delivery]) -> anyhow::Result<()> {
         for delivery in batch {
             self.take(&RawMessage::from(delivery)).await?;
-            faults::point("dead_letters.after_store");
+            faults::crash_point("dead_letters.after_store");
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Log lines: appended in one statement, told to those who look at the occurrence.
+//! Log lines of runs: stored with one statement per batch, and published to open pages.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use crate::{broker::consumer::BatchHandler, clock::Clock, domain::transition::cl
 /// The consumer of the log queue.
 #[derive(Clone, Debug)]
 pub struct LogConsumer {
-    /// The truth.
+    /// The PostgreSQL store.
     pub store: Store,
-    /// The way to browsers.
+    /// The hub for live events.
     pub hub: Hub,
-    /// What time it is.
+    /// The server's clock.
     pub clock: Clock,
 }
 
@@ -46,9 +46,9 @@ impl BatchHandler for LogConsumer {
         if lines.is_empty() {
             return Ok(());
         }
-        faults::point("logs.before_commit");
+        faults::crash_point("logs.before_commit");
         self.store.append_logs(&lines).await?;
-        faults::point("logs.after_commit");
+        faults::crash_point("logs.after_commit");
         let mut by_occurrence: BTreeMap<OccurrenceId, Vec<LogLine>> = BTreeMap::new();
         for (id, line) in lines {
             by_occurrence.entry(id).or_default().push(line);
@@ -60,7 +60,7 @@ impl BatchHandler for LogConsumer {
     }
 }
 
-/// jsonb cannot hold NUL, and a line's fields are not a place for documents.
+/// Returns true if a line's data can be stored: jsonb cannot hold NUL, and a log line is not meant to carry a document.
 fn is_storable(data: &serde_json::Value) -> bool {
     let text = data.to_string();
     text.len() <= MAX_LOG_LINE_BYTES && !text.contains("\\u0000")

@@ -1,9 +1,9 @@
-//! What workers tell the server.
+//! Ingest: receives and stores the messages of workers.
 //!
-//! Everything arrives at least once, and it arrives in batches: one transaction for each batch, or a few for a large one,
-//! and only after the last commit is the batch acknowledged. A server that dies in between gets the batch again and finds
-//! that what it had stored changes nothing. What cannot be read, or never be stored, is logged and let go; what is about
-//! something unknown changes nothing; none of it may stop the rest.
+//! Delivery is at-least-once and in batches. Each batch is one transaction, or a few for a large one, and is
+//! acknowledged only after the last commit. After a crash in between, the broker redelivers the batch, and the part
+//! that was stored changes nothing. A message that cannot be read, or can never be stored, is logged and dropped. A
+//! message about an unknown occurrence changes nothing. Neither stops the rest of the batch.
 
 pub mod claims;
 pub mod dead_letters;
@@ -13,25 +13,25 @@ pub mod status;
 
 use crate::{error::body_excerpt, store::StoreError};
 
-/// Whether the bodies that failed like this could fare better another time.
+/// Returns true if a retry after `error` may succeed.
 fn is_retryable(error: &anyhow::Error) -> bool {
-    !error.downcast_ref::<StoreError>().is_some_and(StoreError::is_about_values)
+    !error.downcast_ref::<StoreError>().is_some_and(StoreError::is_permanent)
 }
 
-/// Reads each body, logging those that cannot be read.
+/// Parses each body, and logs and drops those that cannot be read.
 fn read<T: serde::de::DeserializeOwned>(consumer: &str, bodies: Vec<Vec<u8>>) -> Vec<T> {
     bodies
         .into_iter()
         .filter_map(|body| match serde_json::from_slice(&body) {
             Ok(message) => Some(message),
             Err(error) => {
-                unreadable(consumer, &body, &error);
+                log_unreadable(consumer, &body, &error);
                 None
             }
         })
         .collect()
 }
 
-fn unreadable(consumer: &str, body: &[u8], error: &serde_json::Error) {
-    tracing::warn!(consumer, error = %error, body.bytes = body.len(), body.start = body_excerpt(body), "a worker sent something unreadable");
+fn log_unreadable(consumer: &str, body: &[u8], error: &serde_json::Error) {
+    tracing::warn!(consumer, error = %error, body.bytes = body.len(), body.start = body_excerpt(body), "a worker's message cannot be read and is dropped");
 }

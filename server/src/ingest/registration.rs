@@ -1,4 +1,4 @@
-//! Registrations, heartbeats and goodbyes.
+//! Registrations, heartbeats and sign-offs of worker instances.
 
 use milvaion_api::{events::LiveEvent, requests::is_valid_name};
 use milvaion_protocol::message::{InstanceHello, RegistrationMessage};
@@ -10,36 +10,36 @@ use crate::{
     store::Store,
 };
 
-/// The most job types one worker may announce.
+/// The most job types that one worker may register.
 const MAX_JOB_TYPES: usize = 500;
-/// The most bytes one JSON Schema may have.
+/// The largest JSON Schema of a job type, in bytes.
 const MAX_SCHEMA_BYTES: usize = 128 * 1024;
 
 /// The consumer of the registration queue.
 #[derive(Clone, Debug)]
 pub struct RegistrationConsumer {
-    /// The truth.
+    /// The PostgreSQL store.
     pub store: Store,
-    /// Declares queues.
+    /// The publisher, which declares the queues of job types.
     pub publisher: Publisher,
-    /// The way to browsers.
+    /// The hub for live events.
     pub hub: Hub,
-    /// What time it is.
+    /// The server's clock.
     pub clock: Clock,
 }
 
 impl RegistrationConsumer {
-    /// Takes in one message.
+    /// Processes one message.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns an error if PostgreSQL fails.
     pub async fn take(&self, message: RegistrationMessage) -> anyhow::Result<()> {
         let now = self.clock.now();
         match message {
             RegistrationMessage::Hello(hello) => {
                 if let Err(reason) = check(&hello) {
-                    tracing::warn!(worker.id = %hello.worker_id.escape_default(), reason, "a worker's registration was refused");
+                    tracing::warn!(worker.id = %hello.worker_id.escape_default(), reason, "the registration of worker {} was refused: {reason}", hello.worker_id.escape_default());
                     return Ok(());
                 }
                 self.store.hello(&hello, now).await?;
@@ -50,21 +50,27 @@ impl RegistrationConsumer {
                     worker.id = hello.worker_id,
                     worker.instance = hello.instance_id,
                     job_types = hello.job_types.len(),
-                    "a worker is there"
+                    "worker {} registered instance {}",
+                    hello.worker_id,
+                    hello.instance_id
                 );
                 self.hub.publish(now, vec![LiveEvent::Workers]);
             }
             RegistrationMessage::Heartbeat(beat) => match self.store.heartbeat(&beat, now).await? {
                 None => {
-                    tracing::debug!(worker.instance = beat.instance_id, "a heartbeat came before its registration");
+                    tracing::debug!(
+                        worker.instance = beat.instance_id,
+                        "a heartbeat of instance {} arrived before its registration",
+                        beat.instance_id
+                    );
                 }
-                // Most beats change nothing that anybody looks at.
+                // Most heartbeats change nothing that a page shows.
                 Some(false) => {}
                 Some(true) => self.hub.publish(now, vec![LiveEvent::Workers]),
             },
             RegistrationMessage::Goodbye { instance_id } => {
                 self.store.goodbye(&instance_id, now).await?;
-                tracing::info!(worker.instance = instance_id, "a worker has stopped");
+                tracing::info!(worker.instance = instance_id, "instance {instance_id} has stopped");
                 self.hub.publish(now, vec![LiveEvent::Workers]);
             }
         }
@@ -87,6 +93,7 @@ impl BatchHandler for RegistrationConsumer {
     }
 }
 
+/// Checks the limits of a registration, and returns the reason for a refusal.
 fn check(hello: &InstanceHello) -> Result<(), String> {
     if !is_valid_name(&hello.worker_id) {
         return Err("its worker id must have 1 to 100 letters, digits, -, _ or .".into());
@@ -98,7 +105,7 @@ fn check(hello: &InstanceHello) -> Result<(), String> {
         return Err("its instance id must have 1 to 200 printable characters".into());
     }
     if hello.job_types.len() > MAX_JOB_TYPES {
-        return Err(format!("it announces {} job types: {MAX_JOB_TYPES} are the most", hello.job_types.len()));
+        return Err(format!("it registers {} job types; the maximum is {MAX_JOB_TYPES}", hello.job_types.len()));
     }
     for info in &hello.job_types {
         if !is_valid_name(&info.job_type) {
@@ -106,7 +113,7 @@ fn check(hello: &InstanceHello) -> Result<(), String> {
         }
         let schema = info.schema.to_string();
         if schema.len() > MAX_SCHEMA_BYTES || schema.contains("\\u0000") {
-            return Err(format!("the schema of {} is too large: 128 KiB are the most", info.job_type));
+            return Err(format!("the schema of job type {} contains NUL or is larger than 128 KiB", info.job_type));
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
-//! Status reports: folded, applied in few transactions, told to browsers after the commit.
+//! Status reports of workers: folded, applied in few transactions, and published to open pages after the commit.
 //!
-//! What changed nothing is not thrown away unseen: it may tell that an attempt was started twice.
+//! A report that changed nothing is still examined, because it may show that an attempt was started twice.
 
 use chrono::{DateTime, Utc};
 use milvaion_api::events::LiveEvent;
@@ -21,42 +21,42 @@ use crate::{
     store::{Store, reports::AppliedChanges},
 };
 
-/// The most reports in one statement. A flood is stored in several, so that none holds its locks for long.
+/// The most reports in one statement. A larger batch is stored in several, so that none holds its locks for long.
 const MAX_REPORTS_PER_STATEMENT: usize = 5_000;
 
 /// The consumer of the status queue.
 #[derive(Clone, Debug)]
 pub struct StatusConsumer {
-    /// The truth.
+    /// The PostgreSQL store.
     pub store: Store,
-    /// Who is to look when a slot is free, a pause begins or a job failed.
+    /// The activators of the tasks that follow a freed slot, a pause or a failure.
     pub activators: Activators,
-    /// The way to browsers.
+    /// The hub for live events.
     pub hub: Hub,
-    /// What time it is.
+    /// The server's clock.
     pub clock: Clock,
 }
 
 impl StatusConsumer {
-    /// Applies reports in the order they came. Returns how many occurrences changed.
+    /// Applies reports in the order of their arrival. Returns the number of occurrences that changed.
     ///
     /// # Errors
     ///
-    /// When the database does not answer. Then nothing was applied, or all was and only duplicates were not looked for;
-    /// the same reports once more do what is missing.
+    /// Returns an error if PostgreSQL fails. Either no report was applied, or all were and only the search for
+    /// duplicates is missing; applying the same reports again does what is missing.
     pub async fn apply(&self, reports: Vec<StatusReport>) -> anyhow::Result<usize> {
         let reports: Vec<StatusReport> = reports.into_iter().map(transition::sanitize_report).collect();
         let starts = ReportedStarts::of(&reports);
         let mut changes = transition::fold(reports);
-        if faults::sabotaged("skip_attempt_check") {
-            self.mean_the_present_attempt(&mut changes).await?;
+        if faults::is_sabotaged("skip_attempt_check") {
+            self.use_current_attempts(&mut changes).await?;
         }
         let now = self.clock.now();
         self.decide_about_retries(&mut changes, now).await?;
-        faults::point("status.before_commit");
+        faults::crash_point("status.before_commit");
         let AppliedChanges { rows, taken_over, slot_freed, has_failures, starts_pause, has_delayed } =
             self.store.apply(&changes, now).await?;
-        faults::point("status.after_commit");
+        faults::crash_point("status.after_commit");
         let changed = rows.len();
         let undisputed = rows.iter().map(|row| row.id).filter(|id| !taken_over.contains(id)).collect();
         let suspects = starts.suspects(&undisputed);
@@ -73,14 +73,14 @@ impl StatusConsumer {
             tracing::debug!(
                 reports = changes.len(),
                 changed,
-                "some reports were late, repeated or about something unknown"
+                "some reports were late, repeated or about unknown occurrences"
             );
         }
         self.record_duplicates(suspects).await?;
         Ok(changed)
     }
 
-    /// Applies each report by itself, and lets go of those that can never be stored.
+    /// Applies each report individually, and drops those that can never be stored.
     async fn apply_each(&self, reports: Vec<StatusReport>) -> anyhow::Result<()> {
         for report in reports {
             let (id, attempt) = (report.occurrence_id, report.attempt);
@@ -89,7 +89,7 @@ impl StatusConsumer {
                     occurrence.id = %id,
                     occurrence.attempt = attempt,
                     error = %chain(error.as_ref()),
-                    "a worker's report can never be stored; it is let go"
+                    "attempt {attempt} of occurrence {id} has a report that can never be stored; it is dropped"
                 ),
                 done => drop(done?),
             }
@@ -97,50 +97,50 @@ impl StatusConsumer {
         Ok(())
     }
 
-    /// Sabotage: takes every report for one of the attempt in force.
-    async fn mean_the_present_attempt(&self, changes: &mut [AttemptChange]) -> anyhow::Result<()> {
+    /// Applies each report to the current attempt of its occurrence. A test injects this fault.
+    async fn use_current_attempts(&self, changes: &mut [AttemptChange]) -> anyhow::Result<()> {
         let ids: Vec<_> = changes.iter().map(|change| change.occurrence_id).collect();
-        let known = self.store.recorded_attempts(&ids).await?;
+        let recorded = self.store.recorded_attempts(&ids).await?;
         for change in changes {
-            if let Some(known) = known.get(&change.occurrence_id) {
-                change.attempt = known.attempt;
+            if let Some(recorded) = recorded.get(&change.occurrence_id) {
+                change.attempt = recorded.attempt;
             }
         }
         Ok(())
     }
 
-    /// Most batches hold nothing that could be tried again, and cost no question.
+    /// Decides about retries. Most batches contain no retryable failure and need no query.
     async fn decide_about_retries(&self, changes: &mut [AttemptChange], now: DateTime<Utc>) -> anyhow::Result<()> {
-        let asked: Vec<_> = changes
+        let failed: Vec<_> = changes
             .iter()
             .filter(|change| change.may_be_retried())
             .map(|change| (change.occurrence_id, change.attempt))
             .collect();
-        if asked.is_empty() {
+        if failed.is_empty() {
             return Ok(());
         }
-        let mut standings = self.store.retry_contexts(&asked).await?;
-        retry::open_quarantines(changes, &mut standings);
+        let mut contexts = self.store.retry_contexts(&failed).await?;
+        retry::open_quarantines(changes, &mut contexts);
         for change in changes {
-            // What is not in the attempt that was reported changes nothing, whatever is decided.
-            if let Some(standing) = standings.get(&change.occurrence_id) {
-                retry::decide(change, standing, now);
+            // A report about another attempt than the current one has no context, and the guarded update ignores it.
+            if let Some(context) = contexts.get(&change.occurrence_id) {
+                retry::decide(change, context, now);
             }
         }
         Ok(())
     }
 
-    /// Puts on record which of these starts another instance had made already.
+    /// Records the starts that another instance had already reported for the same attempt.
     async fn record_duplicates(&self, suspects: Vec<ReportedStart>) -> anyhow::Result<()> {
         if suspects.is_empty() {
             return Ok(());
         }
         let rows = match self.store.record_duplicates(&suspects).await {
             Ok(rows) => rows,
-            // The batch comes again, and what it told of starts with it.
+            // The batch is redelivered, and the starts in it are examined then.
             Err(error) if error.is_outage() => return Err(error.into()),
             Err(error) => {
-                tracing::error!(error = %chain(&error), "starts could not be looked at; a duplicate among them goes unrecorded");
+                tracing::error!(error = %chain(&error), "starts could not be examined; a duplicate among them is not recorded");
                 return Ok(());
             }
         };
@@ -148,7 +148,8 @@ impl StatusConsumer {
             tracing::warn!(
                 occurrence.id = %row.id,
                 job.name = row.job_name,
-                "an attempt was started by more than one instance: what it does may have been done twice"
+                "an attempt of occurrence {} was started by more than one instance; its effects may have happened twice",
+                row.id
             );
         }
         if !rows.is_empty() {
@@ -158,13 +159,13 @@ impl StatusConsumer {
     }
 }
 
-/// The reports in a body. One that cannot be read does not take the others with it.
+/// Parses the reports in a body. An unreadable report does not affect the others.
 fn read(body: &[u8]) -> Vec<StatusReport> {
     #[derive(serde::Deserialize)]
     struct ReportBatch<Report> {
         reports: Vec<Report>,
     }
-    // What nearly every body is. Asked for both shapes at once, serde would build every report twice.
+    // The form of nearly every body. An untagged enum over both forms would make serde build every report twice.
     if let Ok(ReportBatch { reports }) = serde_json::from_slice(body) {
         return reports;
     }
@@ -173,7 +174,7 @@ fn read(body: &[u8]) -> Vec<StatusReport> {
         Err(error) => error,
     };
     let Ok(ReportBatch::<serde_json::Value> { reports }) = serde_json::from_slice(body) else {
-        super::unreadable(StatusConsumer::NAME, body, &error);
+        super::log_unreadable(StatusConsumer::NAME, body, &error);
         return Vec::new();
     };
     reports
@@ -181,7 +182,7 @@ fn read(body: &[u8]) -> Vec<StatusReport> {
         .filter_map(|report| {
             let text = report.to_string();
             serde_json::from_value(report)
-                .inspect_err(|error| super::unreadable(StatusConsumer::NAME, text.as_bytes(), error))
+                .inspect_err(|error| super::log_unreadable(StatusConsumer::NAME, text.as_bytes(), error))
                 .ok()
         })
         .collect()

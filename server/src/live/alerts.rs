@@ -1,7 +1,7 @@
-//! Alerts that leave the house: one POST to the address somebody configured.
+//! Alerts to an external address: one POST per alert to the configured webhook.
 //!
-//! Raising one never waits and never fails. It is tried three times; what cannot be delivered is logged and let go,
-//! since the change it tells of is in PostgreSQL and on the dashboard in any case.
+//! Raising an alert never blocks and never fails. Delivery is tried three times. An alert that cannot be delivered is
+//! logged and dropped, because its change is in PostgreSQL and on the dashboard in any case.
 
 use std::time::Duration;
 
@@ -10,50 +10,50 @@ use milvaion_protocol::id::JobId;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-/// How many alerts may wait.
+/// The most alerts that wait for delivery.
 const ALERT_QUEUE_CAPACITY: usize = 100;
-/// How often each is tried.
+/// The most delivery attempts per alert.
 const MAX_DELIVERY_ATTEMPTS: u32 = 3;
-/// How long the receiver may take.
+/// The timeout of one delivery.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
-/// The pause after the first try; doubled after each.
+/// The pause after the first attempt; it doubles after each.
 const DELIVERY_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Something somebody should know.
+/// An alert, as it is posted to the webhook.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Alert {
-    /// What happened, as in the audit log.
+    /// The kind of event, as in the audit log.
     pub kind: &'static str,
-    /// To which job.
+    /// The job it is about.
     pub job_id: JobId,
-    /// That job's name.
+    /// The job's name.
     pub job_name: String,
-    /// Why.
+    /// The reason for the alert.
     pub reason: String,
-    /// When.
+    /// The instant of the event.
     pub at: DateTime<Utc>,
 }
 
-/// Where alerts are handed in. Cloning gives the same place; without an address it leads nowhere.
+/// The sender of alerts. Clones share its queue; without an address it drops every alert.
 #[derive(Clone, Debug)]
 pub struct AlertSender {
     queue: Option<mpsc::Sender<Alert>>,
 }
 
 impl AlertSender {
-    /// The place, and the task that delivers until every copy of it is gone.
+    /// Creates the sender, and the task that delivers until the sender and its clones are dropped.
     pub fn new(url: Option<String>) -> (Self, impl Future<Output = ()> + use<>) {
         let (sender, queue) = mpsc::channel(ALERT_QUEUE_CAPACITY);
         let alerts = Self { queue: url.is_some().then_some(sender) };
         (alerts, deliver(url, queue))
     }
 
-    /// Hands an alert in. Returns at once.
+    /// Queues an alert for delivery, without waiting.
     pub fn raise(&self, alert: Alert) {
         let Some(queue) = &self.queue else { return };
         if let Err(error) = queue.try_send(alert) {
-            tracing::warn!(error = %error, "an alert was let go: too many wait to be delivered");
+            tracing::warn!(error = %error, "an alert was dropped, because {ALERT_QUEUE_CAPACITY} alerts wait for delivery");
         }
     }
 }
@@ -67,7 +67,7 @@ async fn deliver(url: Option<String>, mut queue: mpsc::Receiver<Alert>) {
     {
         Ok(client) => client,
         Err(error) => {
-            tracing::error!(error = %error, "alerts cannot be delivered");
+            tracing::error!(error = %error, "alerts cannot be delivered, because the HTTP client failed to start");
             return;
         }
     };
@@ -77,18 +77,19 @@ async fn deliver(url: Option<String>, mut queue: mpsc::Receiver<Alert>) {
             match post(&client, &url, &alert).await {
                 Ok(()) => break,
                 Err(reason) if attempt < MAX_DELIVERY_ATTEMPTS => {
-                    tracing::debug!(reason, attempt, "an alert could not be delivered yet");
+                    tracing::debug!(reason, attempt, "an alert could not be delivered in attempt {attempt}");
                     tokio::time::sleep(pause).await;
                     pause *= 2;
                 }
                 Err(reason) => {
-                    tracing::warn!(reason, alert.kind, job.id = %alert.job_id, "an alert could not be delivered; check ALERT_WEBHOOK_URL");
+                    tracing::warn!(reason, alert.kind, job.id = %alert.job_id, "an alert about job {} could not be delivered; check ALERT_WEBHOOK_URL", alert.job_id);
                 }
             }
         }
     }
 }
 
+/// Posts an alert to `url`.
 async fn post(client: &reqwest::Client, url: &str, alert: &Alert) -> Result<(), String> {
     let body = serde_json::to_string(alert).map_err(|error| error.to_string())?;
     let answer = client
@@ -97,7 +98,7 @@ async fn post(client: &reqwest::Client, url: &str, alert: &Alert) -> Result<(), 
         .body(body)
         .send()
         .await
-        // The address may hold a secret; it does not belong into a log.
+        // The address may contain a secret, which must not be logged.
         .map_err(|error| crate::error::chain(&error.without_url()))?;
     if answer.status().is_success() { Ok(()) } else { Err(format!("the receiver answered {}", answer.status())) }
 }

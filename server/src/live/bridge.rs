@@ -1,8 +1,8 @@
-//! Between the hubs of all servers: Redis.
+//! Connects the hubs of all servers through Redis.
 //!
-//! One subscription, one order: every server delivers what it hears, its own events included, so that the id of an event
-//! known from one server can be resumed at another. While Redis is away a server serves its own browsers directly; when
-//! it is back, everybody reads again.
+//! There is one channel and one order of events: every server delivers the events it receives from the channel,
+//! including its own. A browser can therefore resume at any server from an event id of another. While Redis is down, a
+//! server delivers its own events directly. When Redis is back, every page reloads its data.
 
 use std::sync::{
     Arc,
@@ -17,24 +17,24 @@ use tokio_util::sync::CancellationToken;
 use super::Hub;
 use crate::{backoff::ReconnectBackoff, cache::Cache, clock::Clock};
 
-/// Carries events between the hub and Redis, and wakes the dispatcher when another server changed the schedule.
+/// The bridge between the hub and Redis. It also activates the dispatcher after schedule changes by other servers.
 #[derive(Clone, Debug)]
 pub struct EventBridge {
-    /// Through which.
+    /// The Redis cache.
     pub cache: Cache,
-    /// For whom.
+    /// The hub for live events.
     pub hub: Hub,
-    /// When.
+    /// The server's clock.
     pub clock: Clock,
-    /// Woken when the schedule changed.
+    /// The activator of the dispatcher, for schedule changes.
     pub activate_dispatcher: Arc<Notify>,
-    /// Woken too: whoever paused everything may have resumed it.
+    /// The activator of the slot granter: a schedule change may be the end of a cluster pause.
     pub activate_slot_granter: Arc<Notify>,
     listening: Arc<AtomicBool>,
 }
 
 impl EventBridge {
-    /// A bridge that is not listening yet.
+    /// Creates a bridge that does not listen yet.
     #[must_use]
     pub fn new(
         cache: Cache,
@@ -46,7 +46,7 @@ impl EventBridge {
         Self { cache, hub, clock, activate_dispatcher, activate_slot_granter, listening: Arc::default() }
     }
 
-    /// Listens for ever, until `stop`.
+    /// Receives messages of other servers until `stop`.
     pub async fn listen(self, stop: CancellationToken) {
         let mut backoff = ReconnectBackoff::default();
         loop {
@@ -58,7 +58,7 @@ impl EventBridge {
                 Ok(mut messages) => {
                     backoff = ReconnectBackoff::default();
                     self.listening.store(true, Ordering::Release);
-                    // Whatever was said before this moment was said to nobody.
+                    // Events published before the subscription were not received.
                     self.hub.resync(self.clock.now());
                     self.activate_dispatcher.notify_one();
                     loop {
@@ -70,7 +70,7 @@ impl EventBridge {
                             Some((true, text)) => match serde_json::from_str::<EventEnvelope>(&text) {
                                 Ok(envelope) => self.hub.deliver(envelope),
                                 Err(error) => {
-                                    tracing::debug!(error = %error, "another server said something unreadable")
+                                    tracing::debug!(error = %error, "an event of another server cannot be read")
                                 }
                             },
                             Some((false, _)) => {
@@ -82,10 +82,10 @@ impl EventBridge {
                     }
                     self.listening.store(false, Ordering::Release);
                     tracing::warn!(
-                        "lost the channel to the other servers; browsers here only hear of this server's doings"
+                        "lost the Redis channel to the other servers; pages receive only this server's events until it is back"
                     );
                 }
-                Err(error) => tracing::debug!(error = %error, "cannot listen to the other servers yet"),
+                Err(error) => tracing::debug!(error = %error, "cannot subscribe to the other servers yet"),
             }
             tokio::select! {
                 () = tokio::time::sleep(backoff.pause()) => {}
@@ -94,7 +94,7 @@ impl EventBridge {
         }
     }
 
-    /// Sends what the hub publishes, until the hub is gone or `stop`.
+    /// Publishes the hub's events until the hub is dropped or `stop`.
     pub async fn send(self, mut queue: mpsc::Receiver<Vec<EventEnvelope>>, stop: CancellationToken) {
         loop {
             let mut envelopes = tokio::select! {
@@ -104,7 +104,7 @@ impl EventBridge {
                 },
                 () = stop.cancelled() => return,
             };
-            // One round trip for everything that has piled up.
+            // All queued events are sent in one round trip.
             while let Ok(more) = queue.try_recv() {
                 envelopes.extend(more);
             }

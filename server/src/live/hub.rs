@@ -1,4 +1,4 @@
-//! The hub inside one server: a ring of recent events for those who resume, and a broadcast for those who listen.
+//! The live event hub of one server: a ring of recent events for resuming listeners, and a broadcast for current ones.
 
 use std::{
     collections::VecDeque,
@@ -12,14 +12,14 @@ use chrono::{DateTime, Utc};
 use milvaion_api::events::{EventEnvelope, LiveEvent};
 use tokio::sync::{broadcast, mpsc};
 
-/// How many events are kept for resuming.
+/// The number of events kept for resuming.
 const REPLAY_CAPACITY: usize = 4_096;
-/// How many events a listener may lag behind before it must read again.
+/// The number of events a listener may lag behind before its page must reload its data.
 const LISTENER_CAPACITY: usize = 2_048;
-/// How many batches may wait for the bridge.
+/// The number of batches that may wait for the bridge.
 const OUTBOUND_CAPACITY: usize = 4_096;
 
-/// One server's hub. Cloning gives the same one.
+/// The live event hub of one server. Clones share its state.
 #[derive(Clone, Debug)]
 pub struct Hub {
     inner: Arc<HubState>,
@@ -30,30 +30,30 @@ struct HubState {
     ring: Mutex<VecDeque<Arc<EventFrame>>>,
     listeners: broadcast::Sender<Arc<EventFrame>>,
     outbound: mpsc::Sender<Vec<EventEnvelope>>,
-    /// Set when the outbox was full and something was left out.
+    /// True if the outbound queue was full and events were dropped.
     overflowed: AtomicBool,
 }
 
-/// An event with its JSON, written once for all who listen.
+/// An event with its JSON, which is serialized once for all listeners.
 #[derive(Debug)]
 pub struct EventFrame {
     /// The event.
     pub envelope: EventEnvelope,
-    /// The same as text.
+    /// The event as JSON.
     pub json: String,
 }
 
-/// What a new listener gets first.
+/// The events that a new listener receives first.
 #[derive(Debug)]
 pub enum InitialReplay {
-    /// Everything since the event it knows.
+    /// The events after the last one that the listener has received.
     Replay(Vec<Arc<EventFrame>>),
-    /// That event is no longer known: read again.
+    /// The last received event is no longer in the ring; the page must reload its data.
     Resync,
 }
 
 impl Hub {
-    /// The hub, and the queue of what it publishes, for the bridge.
+    /// Creates the hub, and the queue of its events for the bridge.
     #[must_use]
     pub fn new() -> (Self, mpsc::Receiver<Vec<EventEnvelope>>) {
         let (outbound, queue) = mpsc::channel(OUTBOUND_CAPACITY);
@@ -66,24 +66,24 @@ impl Hub {
         (Self { inner: Arc::new(inner) }, queue)
     }
 
-    /// Publishes what was just committed. Returns at once.
+    /// Publishes events after their commit, without waiting.
     pub fn publish(&self, at: DateTime<Utc>, events: Vec<LiveEvent>) {
         if events.is_empty() {
             return;
         }
         let envelopes = events.into_iter().map(|event| EventEnvelope { id: event_id(at), at, event }).collect();
-        // Publishing must never hold up whoever committed. A full outbox is told by a resync later.
+        // Publishing must never block the caller. Events dropped because of a full queue lead to a resync later.
         if self.inner.outbound.try_send(envelopes).is_err() {
             self.inner.overflowed.store(true, Ordering::Release);
         }
     }
 
-    /// Whether something was left out since this was asked last.
+    /// Returns true if events were dropped since the last call.
     pub fn take_overflow(&self) -> bool {
         self.inner.overflowed.swap(false, Ordering::AcqRel)
     }
 
-    /// Hands an event to this server's listeners: called by the bridge, in the order all servers see.
+    /// Delivers an event to this server's listeners. The bridge calls it in the order that all servers share.
     pub fn deliver(&self, envelope: EventEnvelope) {
         let json = serde_json::to_string(&envelope).unwrap_or_default();
         let frame = Arc::new(EventFrame { envelope, json });
@@ -92,12 +92,12 @@ impl Hub {
                 ring.pop_front();
             }
             ring.push_back(frame.clone());
-            // Sent under the lock, so that a listener that subscribes under it sees each event once.
+            // Sent under the lock, so that a listener that subscribes under the same lock receives each event once.
             let _ = self.inner.listeners.send(frame);
         }
     }
 
-    /// Tells everybody to read again, and forgets what could be resumed: something may have been missed.
+    /// Sends `resync` to all listeners and clears the ring, because events may have been missed.
     pub fn resync(&self, at: DateTime<Utc>) {
         if let Ok(mut ring) = self.inner.ring.lock() {
             ring.clear();
@@ -105,7 +105,7 @@ impl Hub {
         self.deliver(EventEnvelope { id: event_id(at), at, event: LiveEvent::Resync });
     }
 
-    /// Starts listening. With the id of the last event a browser knows, it is told what it missed.
+    /// Adds a listener. `last` is the id of the last event that the browser received; the replay starts after it.
     pub fn listen(&self, last: Option<&str>) -> (InitialReplay, broadcast::Receiver<Arc<EventFrame>>) {
         let Ok(ring) = self.inner.ring.lock() else { return (InitialReplay::Resync, self.inner.listeners.subscribe()) };
         let receiver = self.inner.listeners.subscribe();
@@ -119,14 +119,14 @@ impl Hub {
         (start, receiver)
     }
 
-    /// How many browsers listen.
+    /// Returns the number of listeners.
     #[must_use]
     pub fn listeners(&self) -> usize {
         self.inner.listeners.receiver_count()
     }
 }
 
-/// Unique over all servers: the instant and a random part.
+/// Returns an id that is unique across servers: the instant and a random number.
 fn event_id(at: DateTime<Utc>) -> String {
     format!("{:x}-{:016x}", at.timestamp_micros(), rand::random::<u64>())
 }
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_resumes_hears_exactly_what_it_missed() {
+    async fn resumed_listener_gets_exactly_the_missed_events() {
         let (hub, _queue) = Hub::new();
         for id in ["a", "b", "c"] {
             hub.deliver(envelope(id));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn who_knows_an_event_nobody_remembers_reads_again() {
+    fn listener_with_a_forgotten_event_is_resynced() {
         let (hub, _queue) = Hub::new();
         hub.deliver(envelope("a"));
         hub.resync(DateTime::UNIX_EPOCH);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ring_is_bounded() {
+    fn ring_drops_the_oldest_event() {
         let (hub, _queue) = Hub::new();
         for n in 0..=REPLAY_CAPACITY {
             hub.deliver(envelope(&n.to_string()));

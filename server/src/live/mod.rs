@@ -1,8 +1,9 @@
-//! What the server tells people while they look.
+//! Live updates: pushes changes to open pages.
 //!
-//! An event is published after its change is committed, goes through Redis to every server in one order, and from there
-//! to the browsers. Nothing depends on it arriving. A browser that fell behind, or a server that lost Redis for a moment,
-//! says `resync`, and the page reads again; that is the only recovery there is, and it is always right.
+//! An event is published after its change is committed. It goes through Redis to every server in one order, and from
+//! there to the browsers. Correctness does not depend on its delivery. When a browser has fallen behind, or a server
+//! has lost Redis for a moment, the server sends `resync` and the page reloads its data. This is the only recovery, and
+//! it is always correct.
 
 pub mod alerts;
 pub mod bridge;

@@ -1,4 +1,7 @@
--- The one guarded transition of what workers report. See reports.rs for the parameters.
+-- Applies worker reports: the one guarded transition, for a batch of changes. Called by reports.rs.
+--
+-- $1 to $13 and $18 to $23 are arrays with one element per change, in the order of ids; their names are in `r` below.
+-- $14, $15: the oldest and the newest created_at of the batch. $16: now. $17: the server's shard of stats_minute.
 WITH r AS (
     SELECT * FROM unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::smallint[], $5::text[], $6::timestamptz[],
                          $7::timestamptz[], $8::bigint[], $9::text[], $10::text[], $11::text[], $12::jsonb[],
@@ -7,11 +10,11 @@ WITH r AS (
                AS r (id, created_at, attempt, status, instance_id, started_at, ended_at, duration_ms, result,
                      exception, note, progress, steps, fingerprint, cause, waits_until, counts_as_failure, is_rescue, takes_turn)
 ),
--- Locked in the order of ids, which is the order they come in, so that two servers with overlapping batches cannot wait
--- for each other. LATERAL, so that each row is looked up by its id whatever the planner thinks of the batch's size.
--- The guard: only these states may become those. Running may be told again, for progress.
--- What is locked carries its report along: to join the two again would compare each with every other, for the planner does
--- not know how many there are.
+-- Rows are locked in the order of ids, which is the order of the changes, so that two servers with overlapping batches
+-- cannot deadlock. LATERAL makes the planner look up each row by its id, regardless of its estimate of the batch size.
+-- The guard: only the transitions listed here are allowed. Running may follow Running, for progress.
+-- The locked rows carry their change along. Joining the two again would compare each row with every change, because the
+-- planner does not know how few there are.
 locked AS (
     SELECT r.*, l.was, l.was_with FROM r CROSS JOIN LATERAL (
         SELECT o.status AS was, o.instance_id AS was_with
@@ -20,9 +23,9 @@ locked AS (
            AND o.created_at BETWEEN $14 AND $15
            AND CASE WHEN r.status IN (2, 3, 4, 5) THEN o.status IN (0, 1, 6)
                     WHEN r.status = 1 THEN o.status IN (0, 6) OR (o.status = 1 AND (r.progress IS NOT NULL
-                         -- The start itself, after what another server was told later.
+                         -- The start report, arriving after a later report that another server applied.
                          OR (r.started_at < o.started_at AND r.instance_id = o.instance_id)))
-                    -- Lost before anybody heard that it began: perhaps it did.
+                    -- Lost before its start was reported: it may have started.
                     WHEN r.status = 6 THEN o.status IN (0, 1)
                     WHEN r.status = 0 THEN o.status IN (0, 1, 6) AND r.waits_until IS NOT NULL
                     ELSE false END
@@ -32,34 +35,34 @@ changed AS (
     UPDATE occurrences o
        SET status = r.status,
            version = o.version + 1,
-           -- Queued again: the next attempt, held until its time has come.
+           -- Queued again: the next attempt, held until its delay ends.
            attempt = CASE WHEN r.status = 0 THEN o.attempt + 1 ELSE o.attempt END,
            failures = CASE WHEN r.counts_as_failure THEN o.failures + 1 ELSE o.failures END,
            rescues = CASE WHEN r.is_rescue THEN o.rescues + 1 ELSE o.rescues END,
            is_held = r.status = 0 OR o.is_held,
            waits_until = r.waits_until,
            instance_id = CASE WHEN r.status <> 0 THEN r.instance_id END,
-           -- Progress says Running too, later; a retry has begun by forgetting when the last attempt did.
-           -- An end whose start is still on the way to another server says how long it took.
+           -- A progress report also says Running, with a later time; a retry clears the start of the previous attempt.
+           -- An end whose start report is still on its way to another server implies the start by its duration.
            started_at = CASE WHEN r.status <> 0 THEN coalesce(least(r.started_at, o.started_at),
                                                               r.ended_at - r.duration_ms * interval '1 millisecond') END,
            ended_at = r.ended_at,
            duration_ms = CASE WHEN r.status <> 0 THEN coalesce(r.duration_ms, o.duration_ms) END,
            result = coalesce(r.result, o.result),
-           -- What an earlier attempt failed with is no longer true of one that went well.
+           -- The exception of an earlier attempt does not apply to an attempt that completed.
            exception = CASE WHEN r.status <> 2 THEN coalesce(r.exception, o.exception) END,
            note = CASE WHEN r.status <> 2 THEN coalesce(r.note, o.note) ELSE r.note END,
            progress = CASE WHEN r.status <> 0 THEN coalesce(r.progress, o.progress) END,
            last_heartbeat = $16,
            published_at = CASE WHEN r.status <> 0 THEN coalesce(o.published_at, $16) END,
-           -- A step that is already there is not told twice.
+           -- A status change that is recorded already is not recorded again.
            status_changes = o.status_changes ||
                CASE WHEN r.was = 1 AND r.started_at IS NOT NULL THEN r.steps - 0 ELSE r.steps END
       FROM locked r
      WHERE o.id = r.id AND o.created_at = r.created_at AND o.attempt = r.attempt
        AND o.created_at BETWEEN $14 AND $15
-       -- True of every report; it is said so that the planner expects few of them. For many it would read a whole day
-       -- that was small when the plan was made, and the plan outlives that.
+       -- True for every change. The condition makes the planner expect few rows: for many it would scan the whole
+       -- partition, which was small when the plan was made, and the cached plan outlives that.
        AND r.created_at BETWEEN $14 AND $15
     RETURNING o.id, o.job_id, o.job_name, o.status, o.version, o.trigger, o.attempt, o.scheduled_for,
               o.started_at, o.ended_at, o.duration_ms, o.instance_id, o.progress, o.note, o.waits_until, r.was,
@@ -75,15 +78,15 @@ waiting AS (
 ended AS (
     SELECT * FROM changed WHERE status IN (2, 3, 4, 5)
 ),
--- Whoever waits for this one's slot may go on.
+-- Occurrences that wait for the slot of an ended one may then run.
 freed AS (
     DELETE FROM slots s USING ended e WHERE s.occurrence_id = e.id RETURNING s.occurrence_id
 ),
--- A failure is kept until somebody settles it, longer than the occurrence itself.
+-- A failure is kept until a user resolves it, longer than the occurrence itself.
 failed AS (
     INSERT INTO failed_occurrences (occurrence_id, job_id, job_name, failed_at, cause, exception, fingerprint, job_data,
                                     job_version, worker_id, job_type, attempt)
-    -- Dated by us: whether a job keeps failing is not judged by workers' clocks.
+    -- Dated by the server's clock: auto-disable does not depend on the workers' clocks.
     SELECT id, job_id, job_name, $16, coalesce(cause, CASE status WHEN 5 THEN 'timed_out' ELSE 'failed' END), exception,
            coalesce(fingerprint, cause || ':' || worker_id || '/' || job_type, ''), job_data, job_version, worker_id,
            job_type, attempt

@@ -1,7 +1,7 @@
-//! Who changed what, when, from where.
+//! The audit log: the author, the action and the origin of each change.
 //!
-//! A row is written in the transaction of the change it tells of, so that neither exists without the other. The table
-//! refuses to have a row changed or deleted.
+//! A row is written in the transaction of the change that it records, so that neither exists without the other. The
+//! table rejects updates and deletes.
 
 use chrono::{DateTime, Utc};
 use serde_json::Value;
@@ -9,49 +9,50 @@ use sqlx::PgConnection;
 
 use super::{Result, Store};
 
-/// One thing somebody did, or tried to.
+/// One action of a user or of the system, or an attempt at one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AuditEntry {
-    /// When.
+    /// Time of the action.
     pub at: DateTime<Utc>,
-    /// Whose doing: an e-mail address, or what stands for one.
+    /// Author: an e-mail address, or a name such as `system`.
     pub who: String,
-    /// The deed, as in `job.pause`.
+    /// Action, as in `job.pause`.
     pub action: &'static str,
-    /// What it was done to: `kind:id`.
+    /// Object of the action, as `kind:id`.
     pub object: String,
-    /// What changed, as it was. Must hold no secret.
+    /// State before the change. Must hold no secret.
     pub before: Option<Value>,
-    /// What changed, as it is. Must hold no secret.
+    /// State after the change. Must hold no secret.
     pub after: Option<Value>,
-    /// From where, if it came over the network.
+    /// Network address of the request, if there is one.
     pub address: Option<String>,
 }
 
 impl AuditEntry {
-    /// An entry without before, after and address.
+    /// Creates an entry without before, after and address.
     pub fn new(at: DateTime<Utc>, who: &str, action: &'static str, object: impl Into<String>) -> Self {
         Self { at, who: who.to_owned(), action, object: object.into(), before: None, after: None, address: None }
     }
 
-    /// Adds what changed. Neither side may hold a secret.
+    /// Adds the states before and after the change. Neither may hold a secret.
     #[must_use]
     pub fn change(self, before: Option<Value>, after: Option<Value>) -> Self {
         Self { before, after, ..self }
     }
 
-    /// Adds where it came from.
+    /// Adds the network address of the request.
     #[must_use]
     pub fn from(self, address: Option<String>) -> Self {
         Self { address, ..self }
     }
 }
 
-/// Writes `entry` within the transaction of the change it tells of.
+/// Inserts `entry` in the transaction of the change that it records.
 ///
 /// # Errors
 ///
-/// When the database does not answer; the transaction is then lost, and the change with it.
+/// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; the transaction is then aborted, and the change with
+/// it.
 pub async fn record(connection: &mut PgConnection, entry: &AuditEntry) -> Result<()> {
     sqlx::query!(
         "INSERT INTO audit_log (at, who, action, object, before, after, address) VALUES ($1, $2, $3, $4, $5, $6, $7)",
@@ -69,21 +70,21 @@ pub async fn record(connection: &mut PgConnection, entry: &AuditEntry) -> Result
 }
 
 impl Store {
-    /// Writes an entry that tells of no change, such as a refusal.
+    /// Inserts an entry without a change, such as a refusal.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn audit(&self, entry: &AuditEntry) -> Result<()> {
         let mut connection = self.pool().acquire().await?;
         record(&mut connection, entry).await
     }
 
-    /// The newest `limit` entries about `object`, or about everything, newest first.
+    /// Returns the newest `limit` entries about `object`, or about all objects, newest first. `limit` is at most 1,000.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn audit_entries(&self, object: Option<&str>, limit: i64) -> Result<Vec<AuditRow>> {
         Ok(sqlx::query_as!(
             AuditRow,
@@ -97,21 +98,21 @@ impl Store {
     }
 }
 
-/// One entry as the table has it; see [`AuditEntry`].
+/// One stored entry; see [`AuditEntry`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct AuditRow {
-    /// When.
+    /// Time of the action.
     pub at: DateTime<Utc>,
-    /// Whose doing.
+    /// Author.
     pub who: String,
-    /// The deed.
+    /// Action, as in `job.pause`.
     pub action: String,
-    /// What it was done to: `kind:id`.
+    /// Object of the action, as `kind:id`.
     pub object: String,
-    /// What changed, as it was.
+    /// State before the change.
     pub before: Option<Value>,
-    /// What changed, as it is.
+    /// State after the change.
     pub after: Option<Value>,
-    /// From where.
+    /// Network address of the request.
     pub address: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! The breaker's reading and writing: which jobs fail, disabling one, and enabling it again.
+//! Queries and updates for auto-disable: finding jobs that keep failing, disabling a job, and enabling it again.
 
 use chrono::{DateTime, Utc};
 use milvaion_api::requests::JobInput;
@@ -8,20 +8,20 @@ use uuid::Uuid;
 use super::{Result, Store, jobs::StoredJob, occurrences::status};
 use crate::domain::auto_disable::EndedRun;
 
-/// Who disables and enables jobs when nobody does.
+/// Author name in audit rows for changes that no user made.
 pub const SYSTEM_ACTOR: &str = "system";
 
-/// How many recent failures are looked through for jobs that may have to be disabled, the newest.
+/// Maximum number of recent failures that are searched for failing jobs, newest first.
 const MAX_RECENT_FAILURES: i64 = 10_000;
 
 impl Store {
-    /// Active jobs with a rule and a failure within its window; `usual` is the window, in seconds, for jobs without a rule
-    /// of their own, none when there is no rule for them. Of very many failures since `since` only the newest are looked
-    /// at: a job that keeps failing is soon among them again.
+    /// Returns the active jobs that have an auto-disable rule and a failure within its window. `usual` is the window,
+    /// in seconds, for jobs without a rule of their own; `None` if there is no default rule. Only the newest 10,000
+    /// failures after `since` are searched: a job that keeps failing is soon among them again.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn failing_jobs(
         &self,
         since: DateTime<Utc>,
@@ -46,12 +46,12 @@ impl Store {
         Ok(ids.into_iter().map(JobId).collect())
     }
 
-    /// A job's newest runs that ended well, badly or too late, by when we heard of it, and when the failures before
-    /// stopped to count.
+    /// Returns a job's newest runs that completed, failed or timed out, with the time at which the server recorded the
+    /// end, and the time up to which failures no longer count.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn last_runs(&self, id: JobId, limit: i64) -> Result<(Vec<EndedRun>, Option<DateTime<Utc>>)> {
         let rows = sqlx::query!(
             r#"SELECT o.status, coalesce(f.failed_at, o.last_heartbeat, o.ended_at) AS "at!"
@@ -73,12 +73,12 @@ impl Store {
         Ok((runs, since))
     }
 
-    /// Disables a job that is still active and at the version that was read, with its version and audit row. False when
-    /// it is not; somebody else was faster.
+    /// Disables a job if it is still active and at the version that was read, and inserts its version and its audit
+    /// row. Returns false if the job was changed meanwhile.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn auto_disable(
         &self,
         job: &StoredJob,
@@ -115,11 +115,11 @@ impl Store {
         Ok(done.rows_affected() == 1)
     }
 
-    /// Jobs whose time to be enabled again has come, at most `limit`.
+    /// Returns at most `limit` jobs whose cool-down has ended.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn cooled_down_jobs(&self, now: DateTime<Utc>, limit: i64) -> Result<Vec<JobId>> {
         let ids: Vec<Uuid> = sqlx::query_scalar!(
             "SELECT id FROM jobs WHERE enable_again_at IS NOT NULL AND enable_again_at <= $1
@@ -132,12 +132,12 @@ impl Store {
         Ok(ids.into_iter().map(JobId).collect())
     }
 
-    /// Enables a job again that the breaker had disabled, if it is still at the version that was read. Its failures so
-    /// far no longer count. False when somebody else was faster.
+    /// Enables a job that was disabled automatically, if it is still at the version that was read. Its failures so far
+    /// no longer count. Returns false if the job was changed meanwhile.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn auto_enable(
         &self,
         job: &StoredJob,

@@ -10,20 +10,20 @@ use uuid::Uuid;
 
 use super::{Result, Store, StoreError, jobs::AuditStamp};
 
-/// A calendar as it is stored.
+/// A stored calendar.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredCalendar {
-    /// Its id.
+    /// Identifier.
     pub id: CalendarId,
-    /// What it says.
+    /// Definition.
     pub calendar: Calendar,
-    /// Counts edits.
+    /// Number of edits, from 1.
     pub version: i32,
-    /// How many jobs keep to it.
+    /// Number of jobs that use it.
     pub jobs: i64,
-    /// When it was changed last.
+    /// Time of the last edit.
     pub modified_at: DateTime<Utc>,
-    /// By whom.
+    /// Author of the last edit.
     pub modified_by: String,
 }
 
@@ -36,11 +36,11 @@ fn read(definition: Value) -> Result<Calendar> {
 }
 
 impl Store {
-    /// Every calendar by name, at most a thousand.
+    /// Returns all calendars by name, at most 1,000.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn calendars(&self) -> Result<Vec<StoredCalendar>> {
         let rows = sqlx::query!(
             r#"SELECT c.*, (SELECT count(*) FROM jobs j WHERE cardinality(j.calendars) > 0 AND j.calendars @> ARRAY[c.id]) AS "jobs!"
@@ -62,11 +62,11 @@ impl Store {
             .collect()
     }
 
-    /// One calendar; none when there is none by that id.
+    /// Returns a calendar, or `None` if there is none with this id.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn calendar(&self, id: CalendarId) -> Result<Option<StoredCalendar>> {
         let row = sqlx::query!(
             r#"SELECT c.*, (SELECT count(*) FROM jobs j WHERE cardinality(j.calendars) > 0 AND j.calendars @> ARRAY[c.id]) AS "jobs!"
@@ -88,11 +88,11 @@ impl Store {
         .transpose()
     }
 
-    /// Jobs that keep to a calendar, paused ones too: their ids and names, by name, at most `limit`.
+    /// Returns the ids and names of the jobs that use a calendar, paused jobs included, by name, at most `limit`.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn calendar_job_names(&self, id: CalendarId, limit: i64) -> Result<Vec<(JobId, String)>> {
         let rows = sqlx::query!(
             "SELECT id, display_name FROM jobs
@@ -106,11 +106,11 @@ impl Store {
         Ok(rows.into_iter().map(|row| (JobId(row.id), row.display_name)).collect())
     }
 
-    /// Some calendars. One that cannot be read by this version blacks out nothing.
+    /// Returns some calendars by id. A calendar that this version cannot read is left out, so it blacks out nothing.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn calendars_by_id(&self, ids: &HashSet<CalendarId>) -> Result<HashMap<CalendarId, Calendar>> {
         let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
         let rows = sqlx::query!("SELECT id, definition FROM calendars WHERE id = ANY($1)", &ids)
@@ -124,11 +124,12 @@ impl Store {
             .collect())
     }
 
-    /// Makes a calendar, or replaces it if it is still at `version`. None when somebody else was faster or it is gone.
+    /// Inserts a calendar, or replaces it if it is still at `version`. Returns `None` if it was changed or deleted
+    /// meanwhile.
     ///
     /// # Errors
     ///
-    /// When the database does not answer, or another calendar has the name.
+    /// Returns [`StoreError`] if PostgreSQL fails, or if another calendar has the name.
     pub async fn save_calendar(
         &self,
         id: CalendarId,
@@ -164,11 +165,11 @@ impl Store {
         .await?)
     }
 
-    /// Deletes a calendar that no job keeps to. False when a job does, or it is gone.
+    /// Deletes a calendar that no job uses. Returns false if a job uses it or it does not exist.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn delete_calendar(&self, id: CalendarId, edit: AuditStamp<'_>) -> Result<bool> {
         let done = sqlx::query!(
             "WITH gone AS (
@@ -188,11 +189,11 @@ impl Store {
         Ok(done.rows_affected() == 1)
     }
 
-    /// Active jobs that keep to a calendar, after `after`, at most `limit`.
+    /// Returns at most `limit` active jobs that use a calendar, in the order of ids, after `after`.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn jobs_with_calendar(&self, id: CalendarId, after: JobId, limit: i64) -> Result<Vec<JobId>> {
         Ok(sqlx::query_scalar!(
             "SELECT id FROM jobs
@@ -209,11 +210,11 @@ impl Store {
         .collect())
     }
 
-    /// Moves a job's due instant if neither it nor the job has changed since they were read.
+    /// Moves a job's due time if neither the due time nor the job has changed since they were read.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn move_due(
         &self,
         id: JobId,

@@ -1,7 +1,7 @@
-//! Ending what is open because somebody asked for it.
+//! Cancellation of open occurrences.
 //!
-//! What no worker has is Cancelled at once. What runs is only asked to end: its worker settles it, and until then the
-//! wish stands in the row.
+//! An occurrence that no worker runs is Cancelled at once. For a running one only a cancellation request is stored: its
+//! worker ends it, and the request stays in the row until then.
 
 use chrono::{DateTime, Utc};
 use milvaion_api::views::OccurrenceRow;
@@ -17,38 +17,39 @@ use super::{
     occurrences::{occurrence_row, status},
 };
 
-/// What a wish to cancel did to one occurrence.
+/// The effect of a cancellation on one occurrence.
 #[derive(Clone, Debug)]
 pub struct CancelOutcome {
-    /// As it is now: Cancelled, or still Running and asked to end.
+    /// The occurrence as it is now: Cancelled, or still Running with a cancellation request.
     pub row: OccurrenceRow,
-    /// What it was before.
+    /// The status before.
     pub was: OccurrenceStatus,
 }
 
-/// A wish that has not been fulfilled yet.
+/// A cancellation request whose occurrence is still open.
 #[derive(Clone, Debug)]
 pub struct OpenCancelRequest {
-    /// Which occurrence is to end.
+    /// The occurrence.
     pub id: OccurrenceId,
-    /// What it is now.
+    /// The present status.
     pub status: OccurrenceStatus,
-    /// The attempt in force.
+    /// The attempt in force, from 1.
     pub attempt: i32,
-    /// Whose wish it is.
+    /// Author of the request.
     pub by: String,
-    /// Why, in a sentence.
+    /// Reason, as a sentence.
     pub reason: String,
 }
 
 impl Store {
-    /// Cancels what is Queued or Unknown, and notes the wish on what is Running; with statistics, steps, audit row, the
-    /// slot given back and the job's next fire where the end of a run decides it. Returns what changed: what has ended,
-    /// what was asked to end before and what is unknown is not among them.
+    /// Cancels Queued and Unknown occurrences, and stores a cancellation request for Running ones. Also writes the
+    /// statistics, the status changes and the audit rows, frees the slots, and leaves the next due time to
+    /// [`schedule_after_end`](Self::schedule_after_end) for jobs whose pause counts from the end of a run. Returns the
+    /// changed occurrences; those that have ended, have a request already or do not exist are not included.
     ///
     /// # Errors
     ///
-    /// When the database does not answer; then nothing changed.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then nothing changed.
     pub async fn cancel(
         &self,
         ids: &[OccurrenceId],
@@ -60,11 +61,11 @@ impl Store {
             return Ok(Vec::new());
         };
         let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
-        let because = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+        let reason_clause = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
         let rows = sqlx::query!(
             r#"
             WITH wanted AS (SELECT * FROM unnest($1::uuid[], $2::timestamptz[]) AS w (id, created_at)),
-            -- The guard, locked in the order of ids as everywhere.
+            -- The guard against ended occurrences. Rows are locked in the order of ids, as everywhere.
             locked AS (
                 SELECT o.id, o.created_at, o.status AS was
                   FROM occurrences o JOIN wanted w ON w.id = o.id AND w.created_at = o.created_at
@@ -117,8 +118,8 @@ impl Store {
             newest,
             edit.at,
             edit.by,
-            format!("Cancelled by {}{because}", edit.by),
-            format!("{} asked it to end{because}", edit.by),
+            format!("Cancelled by {}{reason_clause}", edit.by),
+            format!("Cancellation requested by {}{reason_clause}", edit.by),
             self.shard(),
             reason
         )
@@ -127,11 +128,11 @@ impl Store {
         rows.into_iter().map(|row| Ok(CancelOutcome { was: status(row.was)?, row: occurrence_row!(row)? })).collect()
     }
 
-    /// What an occurrence is, of which job; none when there is none.
+    /// Returns the status and the job of an occurrence, or `None` if it does not exist.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn occurrence_status(&self, id: OccurrenceId) -> Result<Option<(OccurrenceStatus, JobId)>> {
         let row = sqlx::query!(
             "SELECT status, job_id FROM occurrences WHERE id = $1 AND created_at = $2",
@@ -143,11 +144,11 @@ impl Store {
         row.map(|row| Ok((status(row.status)?, JobId(row.job_id)))).transpose()
     }
 
-    /// Open occurrences that somebody asked to end, oldest first, at most `limit`.
+    /// Returns at most `limit` open occurrences with a cancellation request, oldest first.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn open_cancel_requests(&self, limit: i64) -> Result<Vec<OpenCancelRequest>> {
         let rows = sqlx::query!(
             r#"SELECT id, status, attempt, coalesce(cancel_requested_by, 'system') AS "by!", coalesce(note, '') AS "reason!"

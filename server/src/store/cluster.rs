@@ -1,7 +1,7 @@
-//! The switch that stops every dispatcher.
+//! The cluster pause, which stops every dispatcher.
 //!
-//! It is a row. The statements that fire and release ask for it themselves, in the statement, so that nothing that was
-//! already on its way to the database slips past; nobody has to have heard of the switch for it to work.
+//! It is a row. The statements that dispatch jobs and grant slots check it themselves, so that a statement that was
+//! already on its way to the database is stopped too. No server needs to be notified for the pause to take effect.
 
 use chrono::{DateTime, Utc};
 use milvaion_api::views::ClusterPause;
@@ -9,22 +9,22 @@ use milvaion_api::views::ClusterPause;
 use super::{Result, Store, jobs::AuditStamp};
 
 impl Store {
-    /// Whether everything is paused, since when, by whom and why.
+    /// Returns the cluster pause with its start, author and reason; `None` if the cluster is not paused.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn cluster_pause(&self) -> Result<Option<ClusterPause>> {
         Ok(sqlx::query_as!(ClusterPause, "SELECT since, by_whom AS by, reason FROM cluster_pause")
             .fetch_optional(self.pool())
             .await?)
     }
 
-    /// Pauses everything, and notes who did. False when it was paused already; then it stays as it was.
+    /// Pauses the cluster and inserts an audit row. Returns false, and changes nothing, if it was paused already.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn pause_cluster(&self, reason: &str, edit: AuditStamp<'_>) -> Result<bool> {
         let done = sqlx::query!(
             "WITH made AS (
@@ -42,11 +42,11 @@ impl Store {
         Ok(done.rows_affected() == 1)
     }
 
-    /// Resumes everything, and notes who did. Returns since when it had been paused; none when it was not.
+    /// Resumes the cluster and inserts an audit row. Returns the start of the pause; `None` if it was not paused.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn resume_cluster(&self, edit: AuditStamp<'_>) -> Result<Option<DateTime<Utc>>> {
         Ok(sqlx::query_scalar!(
             r#"WITH gone AS (DELETE FROM cluster_pause RETURNING since, by_whom, reason),

@@ -1,4 +1,4 @@
-//! Dead letters: settling the occurrence one belongs to, and keeping those that belong to none.
+//! Dead letters: failing the occurrence that a dead letter belongs to, and storing those that belong to none.
 
 use chrono::{DateTime, Utc};
 use milvaion_api::{
@@ -20,73 +20,75 @@ use super::{
     occurrences::{RawOccurrenceRow, status},
 };
 
-/// How many bytes of a body are kept.
+/// Maximum number of bytes stored of a body.
 pub const MAX_STORED_BODY_BYTES: usize = 64 * 1024;
 
-/// An occurrence whose message was given up.
+/// An occurrence whose message was dead-lettered.
 #[derive(Clone, Debug)]
 pub struct DeadLetteredRun {
-    /// Which.
+    /// The occurrence.
     pub id: OccurrenceId,
-    /// The attempt the message was for.
+    /// The attempt in the message, from 1.
     pub attempt: i32,
-    /// Why.
+    /// Cause of the failure.
     pub cause: FailureCause,
-    /// The same in a sentence.
+    /// Cause of the failure as a sentence.
     pub reason: String,
-    /// Its fingerprint.
+    /// Fingerprint of the failure.
     pub fingerprint: String,
-    /// Whether a worker said so itself. What was merely rejected may be a copy of what another worker runs well.
+    /// True if a worker dead-lettered the message explicitly. A message that was merely rejected may be a duplicate of
+    /// one that another worker runs successfully.
     pub by_worker: bool,
 }
 
-/// What became of that.
+/// The effect of a dead letter on its occurrence.
 #[derive(Clone, Debug)]
 pub enum DeadLetterOutcome {
-    /// It is Failed now.
+    /// The occurrence is Failed now.
     Failed(Box<OccurrenceRow>),
-    /// It had failed before; its failure is on record.
+    /// The occurrence had failed before; its failure is recorded.
     AlreadyFailed,
-    /// It was this and was left alone.
+    /// The occurrence has this status and was not changed.
     Unchanged(OccurrenceStatus),
-    /// There is no such occurrence.
+    /// The occurrence does not exist.
     Unknown,
 }
 
-/// A message to keep.
+/// A dead letter to store.
 #[derive(Clone, Debug)]
 pub struct NewDeadLetter {
-    /// Its id, unless a copy is there already.
+    /// Identifier; ignored if a duplicate is stored already.
     pub id: DeadLetterId,
-    /// Equal for copies.
+    /// Digest of the body and its source; equal for duplicates.
     pub digest: String,
-    /// Why it is kept.
+    /// Reason for storing it.
     pub reason: String,
-    /// From where.
+    /// Source of the message.
     pub source: String,
-    /// Its headers.
+    /// Message headers.
     pub headers: Value,
-    /// At most [`MAX_STORED_BODY_BYTES`] of it.
+    /// Body, at most its first [`MAX_STORED_BODY_BYTES`] bytes.
     pub body: Vec<u8>,
-    /// How long it was.
+    /// Length of the whole body in bytes.
     pub body_bytes: i64,
 }
 
 impl Store {
-    /// Fails an open occurrence whose message was given up, with its failure on record; an occurrence that has failed
-    /// already only gets the record if it has none. A later attempt than the message's is not meant.
+    /// Fails an open occurrence whose message was dead-lettered, and records the failure. For an occurrence that has
+    /// failed already, only a missing failure record is inserted. An occurrence in a later attempt than the message's
+    /// is unchanged.
     ///
     /// # Errors
     ///
-    /// When the database does not answer; then nothing changed.
-    pub async fn fail_dead_lettered(&self, letter: &DeadLetteredRun, now: DateTime<Utc>) -> Result<DeadLetterOutcome> {
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then nothing changed.
+    pub async fn fail_dead_lettered(&self, run: &DeadLetteredRun, now: DateTime<Utc>) -> Result<DeadLetterOutcome> {
         let row = sqlx::query!(
             r#"
             WITH locked AS (
                 SELECT id, created_at, status AS was, attempt AS had
                   FROM occurrences WHERE id = $1 AND created_at = $2 FOR UPDATE
             ),
-            -- The guard.
+            -- The guard against ended occurrences and later attempts.
             changed AS (
                 UPDATE occurrences o
                    SET status = 3,
@@ -116,7 +118,7 @@ impl Store {
                   FROM occurrences o JOIN locked l ON l.id = o.id AND l.created_at = o.created_at
                  WHERE l.was IN (3, 5)
                 ON CONFLICT (occurrence_id) DO UPDATE SET cause = excluded.cause
-                 -- Its report said that it failed; only its worker knows why it was not tried again.
+                 -- The failure report carried no cause for the end of the retries; a dead letter by the worker does.
                  WHERE $6 AND failed_occurrences.cause IN ('failed', 'timed_out')
             ),
             freed AS (DELETE FROM slots s USING changed c WHERE s.occurrence_id = c.id),
@@ -132,14 +134,14 @@ impl Store {
                    c.note AS "note?"
               FROM locked l LEFT JOIN changed c ON true
             "#,
-            letter.id.0,
-            letter.id.created_at(),
-            letter.attempt,
+            run.id.0,
+            run.id.created_at(),
+            run.attempt,
             now,
-            letter.reason,
-            letter.by_worker,
-            letter.cause.as_str(),
-            letter.fingerprint,
+            run.reason,
+            run.by_worker,
+            run.cause.as_str(),
+            run.fingerprint,
             self.shard()
         )
         .fetch_optional(self.pool())
@@ -182,35 +184,35 @@ impl Store {
         Ok(DeadLetterOutcome::Failed(Box::new(changed)))
     }
 
-    /// Keeps a message; one that is there already is only counted.
+    /// Inserts a dead letter; for one that is stored already, only increments its number of copies.
     ///
     /// # Errors
     ///
-    /// When the database does not answer, or cannot hold it.
-    pub async fn insert_dead_letter(&self, letter: &NewDeadLetter, now: DateTime<Utc>) -> Result<()> {
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails or cannot store the values.
+    pub async fn insert_dead_letter(&self, message: &NewDeadLetter, now: DateTime<Utc>) -> Result<()> {
         sqlx::query!(
             "INSERT INTO dead_letters AS d (id, received_at, digest, reason, source, headers, body, body_bytes)
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
              ON CONFLICT (digest) DO UPDATE SET copies = d.copies + 1",
-            letter.id.0,
+            message.id.0,
             now,
-            letter.digest,
-            letter.reason,
-            letter.source,
-            letter.headers,
-            letter.body,
-            letter.body_bytes
+            message.digest,
+            message.reason,
+            message.source,
+            message.headers,
+            message.body,
+            message.body_bytes
         )
         .execute(self.pool())
         .await?;
         Ok(())
     }
 
-    /// A page of dead letters, newest first.
+    /// Returns a page of dead letters, newest first.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<ListPage<DeadLetterRow>> {
         let limit = page::effective_limit(filter.limit);
         let mut query = QueryBuilder::<Postgres>::new("SELECT * FROM dead_letters WHERE true");
@@ -230,11 +232,11 @@ impl Store {
         Ok(ListPage { rows: rows.into_iter().map(RawDeadLetter::row).collect(), next })
     }
 
-    /// Settles open dead letters, with an audit row each. Returns how many.
+    /// Resolves open dead letters, with an audit row each. Returns their number.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn resolve_dead_letters(
         &self,
         ids: &[DeadLetterId],

@@ -1,12 +1,12 @@
-//! Occurrences whose next attempt is not to begin yet, and how what is queued is read to be sent.
+//! Delayed occurrences, whose next attempt must not start yet, and the conversion of rows to queued occurrences.
 
 use chrono::{DateTime, Utc};
 
 use super::{Result, Store};
 use crate::domain::message::QueuedOccurrence;
 
-/// What a message needs, out of what a statement returned. Every checked statement has a row type of its own, so this is
-/// no function.
+/// Converts a row of a statement to a [`QueuedOccurrence`]. It is a macro because every checked statement has its own
+/// row type.
 macro_rules! queued_occurrence {
     ($row:expr) => {
         $crate::domain::message::QueuedOccurrence {
@@ -27,24 +27,24 @@ macro_rules! queued_occurrence {
 }
 pub(super) use queued_occurrence;
 
-/// Until when there is nothing to let go.
+/// The next instants at which delayed occurrences can be released.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NextDelayedTimes {
-    /// Of those that only wait for their time.
+    /// The earliest among the occurrences outside quarantine.
     pub plain: Option<DateTime<Utc>>,
-    /// Of those that take turns then.
+    /// The earliest among the quarantined occurrences.
     pub in_lane: Option<DateTime<Utc>>,
 }
 
 impl Store {
-    /// Lets go what has waited long enough and is in no lane, at most `limit`, longest overdue first. Nothing while the
-    /// cluster is paused. Several servers may ask at once; each gets others.
+    /// Releases at most `limit` occurrences whose delay has ended and that are not quarantined, longest overdue first.
+    /// Releases none while the cluster is paused. Servers may call this concurrently; each gets different occurrences.
     ///
     /// # Errors
     ///
-    /// When the database does not answer; then nothing was let go.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then nothing was released.
     pub async fn release_delayed(&self, now: DateTime<Utc>, limit: i64) -> Result<Vec<QueuedOccurrence>> {
-        // What was cancelled meanwhile, or dropped with its day, loses its place here and nothing else.
+        // An occurrence that was cancelled meanwhile, or whose partition was dropped, only loses its row in `waits`.
         let rows = sqlx::query!(
             "WITH due AS (
                  DELETE FROM waits w
@@ -67,12 +67,12 @@ impl Store {
         Ok(rows.into_iter().map(|row| queued_occurrence!(row)).collect())
     }
 
-    /// When the next one is to be let go, and from when on the next one in a lane waits for its turn; none while there is
-    /// no such, or the cluster is paused.
+    /// Returns the next instants at which delayed occurrences can be released, outside quarantine and in it; `None`
+    /// where there are none, or while the cluster is paused.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn next_delayed_times(&self) -> Result<NextDelayedTimes> {
         Ok(sqlx::query_as!(
             NextDelayedTimes,

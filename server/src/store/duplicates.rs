@@ -1,7 +1,7 @@
-//! Starts of attempts that another instance had started already: found, noted beside the first start, and counted.
+//! Duplicate starts: starts of attempts that another instance had started already, recorded beside the first start.
 //!
-//! This changes no status. Which of the two ends counts is decided by the guarded transition in `reports.rs`; here it is
-//! only put on record that there were two.
+//! No status changes here. The guarded transition in `reports.rs` decides which of the two ends counts; this module
+//! only records that there were two starts.
 
 use chrono::{DateTime, Utc};
 use milvaion_api::{
@@ -15,26 +15,26 @@ use uuid::Uuid;
 use super::{Result, Store, StoreError, occurrences::RawOccurrenceRow};
 use crate::domain::duplicates::ReportedStart;
 
-/// How many starts are looked at in one transaction.
+/// Maximum number of starts that one transaction examines.
 const DUPLICATE_BATCH_SIZE: usize = 1_000;
 
 impl Store {
-    /// Puts on record which of these starts were not the first one of their attempt. Returns the occurrences with a new
-    /// one, as they are now; a start that is on record already changes nothing.
+    /// Records the starts that were not the first start of their attempt. Returns the occurrences with a new duplicate
+    /// start, as they are now; a start that is recorded already changes nothing.
     ///
     /// # Errors
     ///
-    /// When the database does not answer; then what was found so far is on record, and the rest is not.
+    /// Returns [`StoreError`] if PostgreSQL fails; then the duplicates found so far are recorded, and the rest is not.
     pub async fn record_duplicates(&self, starts: &[ReportedStart]) -> Result<Vec<OccurrenceRow>> {
         let mut rows = Vec::new();
-        for some in starts.chunks(DUPLICATE_BATCH_SIZE) {
-            rows.extend(self.note_some(some).await?);
+        for chunk in starts.chunks(DUPLICATE_BATCH_SIZE) {
+            rows.extend(self.record_chunk(chunk).await?);
         }
         Ok(rows)
     }
 
-    async fn note_some(&self, starts: &[ReportedStart]) -> Result<Vec<OccurrenceRow>> {
-        // Locked in the order of ids, as everywhere.
+    async fn record_chunk(&self, starts: &[ReportedStart]) -> Result<Vec<OccurrenceRow>> {
+        // Rows are locked in the order of ids, as everywhere.
         let mut starts: Vec<&ReportedStart> = starts.iter().collect();
         starts.sort_by_key(|start| start.occurrence_id);
         let created: Vec<DateTime<Utc>> = starts.iter().map(|start| start.occurrence_id.created_at()).collect();
@@ -45,7 +45,7 @@ impl Store {
         let attempts: Vec<i32> = starts.iter().map(|start| start.attempt).collect();
         let instances: Vec<String> = starts.iter().map(|start| start.instance_id.clone()).collect();
         let mut transaction = self.pool().begin().await?;
-        // Most late reports come from the one instance that ran the attempt; their rows are neither locked nor sent.
+        // Most late reports come from the instance that ran the attempt; their rows are neither locked nor returned.
         let found = sqlx::query!(
             "SELECT l.* FROM unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::text[])
                                AS s (id, created_at, attempt, instance_id)
@@ -67,39 +67,39 @@ impl Store {
         )
         .fetch_all(&mut *transaction)
         .await?;
-        let (mut ids, mut created, mut lives, mut counts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut ids, mut created, mut histories, mut counts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for row in found {
             let id = OccurrenceId(row.id);
             if ids.last() == Some(&row.id) {
                 continue;
             }
-            let mut life: Vec<StatusChange> = serde_json::from_value(row.status_changes).map_err(|error| {
+            let mut history: Vec<StatusChange> = serde_json::from_value(row.status_changes).map_err(|error| {
                 StoreError::Corrupt { table: "occurrences", column: "status_changes", detail: error.to_string() }
             })?;
             let mut is_new = false;
             for start in starts.iter().filter(|start| start.occurrence_id == id) {
-                is_new |= duplicates::record_duplicate_start(&mut life, start.attempt, &start.instance_id, start.at);
+                is_new |= duplicates::record_duplicate_start(&mut history, start.attempt, &start.instance_id, start.at);
             }
-            let others = duplicates::find_duplicate_starts(&life).iter().map(|one| one.others.len()).sum::<usize>();
+            let others = duplicates::find_duplicate_starts(&history).iter().map(|one| one.others.len()).sum::<usize>();
             let count = i16::try_from(others).unwrap_or(i16::MAX);
             if is_new || count != row.duplicate_starts {
                 ids.push(id.0);
                 created.push(id.created_at());
-                lives.push(serde_json::to_value(&life).unwrap_or_default());
+                histories.push(serde_json::to_value(&history).unwrap_or_default());
                 counts.push(count);
             }
         }
-        let rows = self.write_lives(&mut transaction, &ids, &created, &lives, &counts).await?;
+        let rows = self.update_histories(&mut transaction, &ids, &created, &histories, &counts).await?;
         transaction.commit().await?;
         Ok(rows)
     }
 
-    async fn write_lives(
+    async fn update_histories(
         &self,
         transaction: &mut sqlx::PgConnection,
         ids: &[Uuid],
         created: &[DateTime<Utc>],
-        lives: &[Value],
+        histories: &[Value],
         counts: &[i16],
     ) -> Result<Vec<OccurrenceRow>> {
         if ids.is_empty() {
@@ -115,7 +115,7 @@ impl Store {
                        o.started_at, o.ended_at, o.duration_ms, o.instance_id, o.progress, o.note, o.waits_until",
             ids,
             created,
-            lives,
+            histories,
             counts
         )
         .fetch_all(transaction)

@@ -1,32 +1,32 @@
-//! What can go wrong with the truth, sorted by who can do something about it.
+//! The error of the store, with the distinctions that callers act on.
 
 use thiserror::Error;
 
 use crate::error::chain;
 
-/// A failure of PostgreSQL or of what it holds.
+/// A failure of PostgreSQL, or a value in it that cannot be read.
 #[derive(Debug, Error)]
 pub enum StoreError {
-    /// The database did not answer, or answered with an error of its own.
-    #[error("the database did not do what was asked")]
+    /// The driver failed to reach PostgreSQL, or PostgreSQL returned an error.
+    #[error("the PostgreSQL query failed")]
     Driver(#[from] sqlx::Error),
-    /// A row holds what this version cannot read.
-    #[error("{table}.{column} holds something unreadable: {detail}")]
+    /// A column holds a value that this version cannot read.
+    #[error("column {table}.{column} holds an unreadable value: {detail}")]
     Corrupt {
-        /// Which table.
+        /// Table name.
         table: &'static str,
-        /// Which column.
+        /// Column name.
         column: &'static str,
-        /// What is wrong with it.
+        /// Description of the problem.
         detail: String,
     },
 }
 
-/// The room's result.
+/// The result of a store function.
 pub type Result<T> = std::result::Result<T, StoreError>;
 
 impl StoreError {
-    /// The name of the constraint that refused, if that is what happened.
+    /// Returns the name of the violated constraint, if the error is a constraint violation.
     #[must_use]
     pub fn constraint(&self) -> Option<&str> {
         match self {
@@ -35,12 +35,12 @@ impl StoreError {
         }
     }
 
-    /// Whether the database refuses the values themselves, so that the same once more cannot fare better.
+    /// Returns true if PostgreSQL rejects the values themselves, so that a retry with the same values cannot succeed.
     #[must_use]
-    pub fn is_about_values(&self) -> bool {
+    pub fn is_permanent(&self) -> bool {
         match self {
-            // Data exceptions, limits of the program, violated constraints: those that have a name. A partition that is
-            // missing violates one without, and may be made in a moment.
+            // Data exceptions, exceeded program limits and violations of named constraints. A missing partition
+            // violates a constraint without a name, and may be created in a moment.
             Self::Driver(sqlx::Error::Database(error)) => error.code().is_some_and(|code| {
                 code.starts_with("22")
                     || code.starts_with("54")
@@ -51,7 +51,7 @@ impl StoreError {
         }
     }
 
-    /// Whether the database is away, rather than displeased.
+    /// Returns true if PostgreSQL is unreachable, shutting down or out of resources.
     #[must_use]
     pub fn is_outage(&self) -> bool {
         match self {
@@ -68,11 +68,11 @@ impl StoreError {
 
 impl From<StoreError> for milvaion_app::error::AppError {
     fn from(error: StoreError) -> Self {
-        tracing::error!(error = %chain(&error), "the database did not do what a person asked for");
+        tracing::error!(error = %chain(&error), "a user's request failed in PostgreSQL");
         if error.is_outage() {
-            Self::Unavailable("The database does not answer. Nothing was changed; try again in a moment.".into())
+            Self::Unavailable("PostgreSQL is unreachable. Nothing was changed; try again in a moment.".into())
         } else {
-            Self::Failed("Something went wrong in the database. The server's log has the details.".into())
+            Self::Failed("The database query failed. The server's log has the details.".into())
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Failures: what waits for somebody to settle it.
+//! Failures: occurrences that used up their retries, until a user resolves them.
 
 use chrono::{DateTime, Utc};
 use milvaion_api::{
@@ -17,21 +17,21 @@ use super::{
 };
 use crate::domain::transition::first_line;
 
-/// How many failures a look at groups counts at most, the newest.
+/// Maximum number of failures, newest first, that a grouping counts.
 const MAX_GROUPED_FAILURES: i64 = 20_000;
 
 impl Store {
-    /// A page of failures, newest first.
+    /// Returns a page of failures, newest first.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn failures(&self, filter: &FailureFilter) -> Result<ListPage<FailureRow>> {
         let limit = page::effective_limit(filter.limit);
         let mut query = QueryBuilder::<Postgres>::new("SELECT * FROM failed_occurrences WHERE true");
         narrow(&mut query, filter);
         if let Some((at, id)) = filter.cursor() {
-            // The id breaks ties upwards, as the index has it.
+            // The id breaks ties in ascending order, as in the index.
             query.push(" AND (failed_at < ").push_bind(at);
             query.push(" OR (failed_at = ").push_bind(at).push(" AND occurrence_id > ").push_bind(id.0).push("))");
         }
@@ -44,11 +44,11 @@ impl Store {
         Ok(ListPage { rows, next })
     }
 
-    /// One failure.
+    /// Returns a failure, or `None` if there is none for this occurrence.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn failure(&self, id: OccurrenceId) -> Result<Option<FailureRow>> {
         let row: Option<RawFailure> = sqlx::query_as("SELECT * FROM failed_occurrences WHERE occurrence_id = $1")
             .bind(id.0)
@@ -57,11 +57,12 @@ impl Store {
         row.map(FailureRow::try_from).transpose()
     }
 
-    /// Which failures a filter finds, newest first, at most `limit`. Its own limit and place do not count.
+    /// Returns the ids of at most `limit` failures that match a filter, newest first. The filter's own limit and cursor
+    /// are ignored.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn failure_ids(&self, filter: &FailureFilter, limit: i64) -> Result<Vec<OccurrenceId>> {
         let mut query = QueryBuilder::<Postgres>::new("SELECT occurrence_id FROM failed_occurrences WHERE true");
         narrow(&mut query, filter);
@@ -70,11 +71,11 @@ impl Store {
         Ok(ids.into_iter().map(|(id,)| OccurrenceId(id)).collect())
     }
 
-    /// How many failures nobody has settled, counted up to [`MAX_COUNTED_FAILURES`].
+    /// Returns the number of unresolved failures, counted up to [`MAX_COUNTED_FAILURES`].
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn open_failures(&self) -> Result<i64> {
         let count = sqlx::query_scalar!(
             r#"SELECT count(*) AS "count!" FROM (SELECT FROM failed_occurrences WHERE resolved_at IS NULL LIMIT $1) f"#,
@@ -85,12 +86,12 @@ impl Store {
         Ok(count)
     }
 
-    /// A page of the failures a filter finds since `since`, by cause, most numerous first. Of very many only the newest
-    /// are counted.
+    /// Returns a page of the failures since `since` that match a filter, grouped by fingerprint, largest group first.
+    /// Only the newest 20,000 failures are counted.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn failure_groups(&self, filter: &FailureFilter, since: DateTime<Utc>) -> Result<ListPage<FailureGroup>> {
         let limit = page::effective_limit(filter.limit);
         let mut query = QueryBuilder::<Postgres>::new(
@@ -138,11 +139,11 @@ impl Store {
         Ok(ListPage { rows, next })
     }
 
-    /// Settles open failures, with an audit row each. Returns how many.
+    /// Resolves open failures, with an audit row each. Returns their number.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn resolve_failures(
         &self,
         ids: &[OccurrenceId],
@@ -174,13 +175,13 @@ impl Store {
         Ok(usize::try_from(done.rows_affected()).unwrap_or(usize::MAX))
     }
 
-    /// Makes a new occurrence for each failure, by its job's present definition and with the input it failed with, or
-    /// `input`; the failure is settled by it. What was retried before is left alone unless `force`; so is what has no
-    /// job any more. Returns the failure and what was made for it.
+    /// Inserts a new occurrence for each failure, with its job's present definition and the input of the failed
+    /// occurrence, or `input`; this resolves the failure. Failures that were retried before are skipped unless `force`,
+    /// and failures without a job always. Returns each failure with its new occurrence.
     ///
     /// # Errors
     ///
-    /// When the database does not answer; then nothing was made.
+    /// Returns [`StoreError`] if PostgreSQL fails; then nothing was inserted.
     pub async fn retry_failures(
         &self,
         wanted: &[(OccurrenceId, OccurrenceId)],
@@ -195,7 +196,7 @@ impl Store {
         let rows = sqlx::query!(
             r#"
             WITH wanted AS (SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::timestamptz[]) AS w (old, new, created_at)),
-            -- Of two who retry the same failure, the later one waits here and then finds it retried.
+            -- Of two concurrent retries of one failure, the later one waits here and then finds it retried.
             locked AS (
                 SELECT f.occurrence_id AS old, f.job_id, f.job_data AS failed_with, w.new, w.created_at
                   FROM failed_occurrences f JOIN wanted w ON w.old = f.occurrence_id
@@ -203,7 +204,7 @@ impl Store {
                  ORDER BY f.occurrence_id
                    FOR UPDATE OF f
             ),
-            -- Which rules need a slot is said by `Rules` too; a test keeps both together.
+            -- `Rules` also decides which jobs need a slot; a test compares the two.
             job AS (
                 SELECT j.*, j.overlap_policy <> 2 OR j.max_concurrent IS NOT NULL OR j.concurrency_key IS NOT NULL AS needs_slot
                   FROM jobs j WHERE j.id IN (SELECT job_id FROM locked)
@@ -225,7 +226,7 @@ impl Store {
             slotted AS (
                 INSERT INTO slots (occurrence_id, created_at, job_id, priority, is_taken, replaces, job_limit, key, key_limit)
                 SELECT m.id, m.created_at, j.id, j.priority, false, j.overlap_policy = 3,
-                       -- Nobody skips what a person asks for; but a job whose runs must not overlap takes them in turn.
+                       -- A run that a user requested is never skipped, but it waits if the job's runs must not overlap.
                        CASE WHEN j.overlap_policy <> 2 THEN 1 ELSE j.max_concurrent END,
                        j.concurrency_key, j.concurrency_key_limit
                   FROM made m JOIN job j ON j.id = m.job_id WHERE j.needs_slot
@@ -287,7 +288,7 @@ impl Store {
     }
 }
 
-/// Adds a filter's conditions, but for its place and limit.
+/// Adds the conditions of a filter, except for its cursor and limit.
 fn narrow(query: &mut QueryBuilder<Postgres>, filter: &FailureFilter) {
     match filter.resolved {
         Some(true) => query.push(" AND resolved_at IS NOT NULL"),

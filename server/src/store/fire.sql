@@ -1,24 +1,28 @@
--- Fires due jobs: one round trip, all or nothing. See plan.rs for the parameters.
+-- Dispatches due jobs: one round trip, all or nothing. Called by plan.rs.
+--
+-- $1 to $8 are arrays with one element per job; their names are in `wanted` below. $9: now. $10: the server's shard of
+-- stats_minute. $11: the leader's epoch, or null for a server without a lease. $12, $13: the earliest and the latest
+-- due time.
 WITH wanted AS (
     SELECT * FROM unnest($1::uuid[], $2::int[], $3::timestamptz[], $4::timestamptz[], $5::uuid[], $6::timestamptz[],
                          $7::boolean[], $8::text[])
                AS w (job_id, version, due, next_fire_at, occurrence_id, created_at, is_skipped, remark)
 ),
--- A leader proves that nobody has taken its place. The share lock makes a successor wait for this transaction, so an old
--- leader's last batch and a new leader's first cannot be under way at once.
+-- A leader proves that its epoch is still the newest. The share lock makes a successor wait for this transaction, so
+-- that the last batch of an old leader and the first of a new one cannot run at once.
 fence AS (
     SELECT epoch FROM leases WHERE role = 'dispatcher' AND epoch = $11::bigint FOR SHARE
 ),
--- The compare. SKIP LOCKED: a job that another server fires right now is that server's; waiting for it could only end in
--- a deadlock or in finding it already fired.
--- What is locked carries along what is wanted: to join the two again would compare each with every other, for the planner
--- does not know how many there are.
+-- The compare. SKIP LOCKED: a job that another server is dispatching right now belongs to that server; waiting for it
+-- could only end in a deadlock or in finding it dispatched. The locked rows carry their due times along. Joining the
+-- two again would compare each row with every due time, because the planner does not know how few there are.
 locked AS (
     SELECT w.* FROM wanted w CROSS JOIN LATERAL (
         SELECT j.id FROM jobs j
          WHERE j.id = w.job_id AND j.next_fire_at = w.due AND j.version = w.version
            AND NOT EXISTS (SELECT 1 FROM cluster_pause)
-           -- Ahead of its instant nothing is skipped for being open: it may be over by then.
+           -- Ahead of its due time no occurrence is skipped because an earlier one is open: that one may have ended by
+           -- then.
            AND (w.due <= $9 OR j.overlap_policy <> 0 OR NOT EXISTS (SELECT 1 FROM slots s WHERE s.job_id = j.id))
            AND ($11::bigint IS NULL OR EXISTS (SELECT 1 FROM fence))
            FOR UPDATE SKIP LOCKED) l
@@ -28,7 +32,7 @@ moved AS (
     UPDATE jobs j SET next_fire_at = w.next_fire_at, last_fire_at = w.due
       FROM locked w
      WHERE j.id = w.job_id AND j.next_fire_at = w.due
-       -- True of all; so few are expected, each found by its id, whatever the plan was made over (see apply.sql).
+       -- True for every row. The condition makes the planner expect few rows and look up each by its id; see apply.sql.
        AND w.due BETWEEN $12 AND $13
     RETURNING w.occurrence_id, w.created_at, w.due, w.is_skipped, w.remark,
               j.id, j.display_name, j.version, j.worker_id, j.job_type, j.job_data, j.priority, j.max_retries,
@@ -36,8 +40,9 @@ moved AS (
               j.on_lost, j.heartbeat_timeout_seconds,
               CASE WHEN j.schedule ->> 'from' = 'end' THEN (j.schedule ->> 'seconds')::bigint END AS pause_after
 ),
--- Overlap 0 skips while anything of the job is open. 1 and 3 take turns, as limits do: such an occurrence is born held,
--- and the releaser, which sees all of them at once, lets it go.
+-- Overlap policy 0 skips an occurrence while another one of the job is open. Policies 1 and 3 run one at a time, and
+-- limits bound the number: such an occurrence is inserted as held, and the slot granter, which considers all slots at
+-- once, releases it.
 judged AS (
     SELECT m.*,
            CASE WHEN m.is_skipped THEN 7

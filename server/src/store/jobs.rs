@@ -15,39 +15,39 @@ use super::{
     rules::{RuleColumns, rules_in},
 };
 
-/// A job as it is stored.
+/// A stored job.
 #[derive(Clone, Debug)]
 pub struct StoredJob {
-    /// Its id.
+    /// Identifier.
     pub id: JobId,
-    /// Its definition.
+    /// Definition.
     pub definition: JobInput,
-    /// When it is due next.
+    /// Next due time; none if the job is paused, manual or finished.
     pub next_fire_at: Option<DateTime<Utc>>,
-    /// The instant that was fired last; it may lie some milliseconds ahead.
+    /// Due time that was dispatched last; it may lie some milliseconds in the future.
     pub last_fire_at: Option<DateTime<Utc>>,
-    /// Why it is paused.
+    /// Reason for the pause.
     pub paused_reason: Option<String>,
-    /// When the breaker disabled it.
+    /// Time at which it was disabled automatically.
     pub auto_disabled_at: Option<DateTime<Utc>>,
-    /// Counts edits.
+    /// Number of edits, from 1.
     pub version: i32,
-    /// When it was made, by whom; when it was changed, by whom.
+    /// Time of creation.
     pub created_at: DateTime<Utc>,
-    /// See `created_at`.
+    /// Author of the creation.
     pub created_by: String,
-    /// See `created_at`.
+    /// Time of the last edit.
     pub modified_at: DateTime<Utc>,
-    /// See `created_at`.
+    /// Author of the last edit.
     pub modified_by: String,
 }
 
-/// Who changes a job, and when.
+/// The author and the time of a change.
 #[derive(Clone, Copy, Debug)]
 pub struct AuditStamp<'a> {
-    /// Who.
+    /// Author: an e-mail address, or a name such as `system`.
     pub by: &'a str,
-    /// When.
+    /// Time.
     pub at: DateTime<Utc>,
 }
 
@@ -64,11 +64,11 @@ fn json(value: &impl serde::Serialize) -> Value {
 }
 
 impl Store {
-    /// Makes a job.
+    /// Inserts a job.
     ///
     /// # Errors
     ///
-    /// When the database does not answer or a constraint refuses.
+    /// Returns [`StoreError`] if PostgreSQL fails or a constraint is violated.
     pub async fn insert_job(
         &self,
         id: JobId,
@@ -133,13 +133,13 @@ impl Store {
         Ok(())
     }
 
-    /// Replaces a job's definition if nobody has edited or fired it since it was read as `before`: a fire moves the
-    /// instant, which must not be put back to what was read. Returns the new version; none when somebody was faster or the
-    /// job is gone.
+    /// Replaces a job's definition if it was neither edited nor dispatched since it was read as `before`. A dispatch
+    /// moves the due time, which must not be set back to the value that was read. Returns the new version, or `None` if
+    /// the job was changed or deleted meanwhile.
     ///
     /// # Errors
     ///
-    /// When the database does not answer or a constraint refuses.
+    /// Returns [`StoreError`] if PostgreSQL fails or a constraint is violated.
     pub async fn update_job(
         &self,
         before: &StoredJob,
@@ -215,11 +215,12 @@ impl Store {
         .await?)
     }
 
-    /// Pauses a job, or resumes it with a new due instant, if it is still at `version`. False when it is not.
+    /// Pauses a job, or resumes it with a new due time, if it is still at the version that was read. Returns false if
+    /// not.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn set_active(
         &self,
         job: &StoredJob,
@@ -259,11 +260,11 @@ impl Store {
         Ok(done.rows_affected() == 1)
     }
 
-    /// Deletes a job; its occurrences and versions stay. Returns its name; none when it is gone already.
+    /// Deletes a job; its occurrences and versions remain. Returns its name, or `None` if it does not exist.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn delete_job(&self, id: JobId, edit: AuditStamp<'_>) -> Result<Option<String>> {
         Ok(sqlx::query_scalar!(
             r#"WITH gone AS (DELETE FROM jobs WHERE id = $1 RETURNING id, display_name, version),
@@ -281,11 +282,11 @@ impl Store {
         .await?)
     }
 
-    /// One job.
+    /// Returns a job, or `None` if it does not exist.
     ///
     /// # Errors
     ///
-    /// When the database does not answer, or the row cannot be read.
+    /// Returns [`StoreError`] if PostgreSQL fails or the row cannot be read.
     pub async fn job(&self, id: JobId) -> Result<Option<StoredJob>> {
         let Some(row) = sqlx::query!("SELECT * FROM jobs WHERE id = $1", id.0).fetch_optional(self.pool()).await?
         else {

@@ -1,41 +1,41 @@
-//! Fencing epochs: the number that each new holder of a role raises, and that writes in that role name.
+//! Fencing epochs: a number that each new holder of a role raises, and that each write in the role carries.
 //!
-//! A server that was frozen while its lease ran out wakes up believing that it still leads. Its epoch is then no longer
-//! the newest, and a statement that asks for it touches no row. `FOR SHARE` on the row makes the check and the raising
-//! wait for each other, so that there is no moment between.
+//! A server that was frozen while its lease expired still acts as the leader when it resumes. Its epoch is then no
+//! longer the newest, and a statement that checks the epoch changes no row. `FOR SHARE` on the row makes the check and
+//! the raise wait for each other, so that there is no gap between them.
 
 use chrono::{DateTime, Utc};
 
 use super::{Result, Store};
 
-/// What a write in a role carries.
+/// The fencing token that a write in a role carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FencingToken {
-    /// Which role.
+    /// Role name.
     pub role: &'static str,
-    /// The epoch of the term in which it is made.
+    /// Epoch of the lease under which the write is made.
     pub epoch: i64,
 }
 
-/// Who holds a role.
+/// A role and its holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseRow {
-    /// Which role.
+    /// Role name.
     pub role: String,
-    /// How many terms there have been.
+    /// Newest epoch: the number of times the role was taken.
     pub epoch: i64,
-    /// The holder of the last one; none when it gave the role back.
+    /// Holder of the newest epoch; none if it released the role.
     pub holder: Option<String>,
-    /// Since when that is so.
+    /// Time of the last change of holder.
     pub since: DateTime<Utc>,
 }
 
 impl Store {
-    /// Begins a term: whoever held the role before can write nothing in it from now on. Returns the new epoch.
+    /// Takes a role by raising its epoch: a write by any earlier holder is rejected from now on. Returns the new epoch.
     ///
     /// # Errors
     ///
-    /// When the database does not answer; then no term may begin.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then the caller must not act in the role.
     pub async fn take_lease(&self, role: &'static str, holder: &str, now: DateTime<Utc>) -> Result<FencingToken> {
         let epoch = sqlx::query_scalar!(
             "INSERT INTO leases AS l (role, epoch, holder, changed_at) VALUES ($1, 1, $2, $3)
@@ -50,11 +50,12 @@ impl Store {
         Ok(FencingToken { role, epoch })
     }
 
-    /// Ends a term in good order. False when it was no longer the newest; then nothing is changed.
+    /// Releases a role in good order. Returns false, and changes nothing, if its epoch is no longer the newest.
     ///
     /// # Errors
     ///
-    /// When the database does not answer; then the table names the old holder until there is a new one.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then the row names the old holder until there is
+    /// a new one.
     pub async fn release_lease(&self, fence: FencingToken, now: DateTime<Utc>) -> Result<bool> {
         let done = sqlx::query!(
             "UPDATE leases SET holder = NULL, changed_at = $3 WHERE role = $1 AND epoch = $2 AND holder IS NOT NULL",
@@ -67,11 +68,11 @@ impl Store {
         Ok(done.rows_affected() == 1)
     }
 
-    /// The newest epoch of a role; 0 when nobody ever had it.
+    /// Returns the newest epoch of a role, or 0 if it was never taken.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn lease_epoch(&self, role: &str) -> Result<i64> {
         Ok(sqlx::query_scalar!("SELECT epoch FROM leases WHERE role = $1", role)
             .fetch_optional(self.pool())
@@ -79,11 +80,11 @@ impl Store {
             .unwrap_or(0))
     }
 
-    /// Every role and who holds it.
+    /// Returns all roles and their holders, at most 500.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn leases(&self) -> Result<Vec<LeaseRow>> {
         Ok(sqlx::query_as!(
             LeaseRow,

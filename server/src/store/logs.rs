@@ -1,4 +1,4 @@
-//! What occurrences wrote.
+//! Log lines of occurrences.
 
 use chrono::{DateTime, Utc};
 use milvaion_protocol::{
@@ -11,12 +11,12 @@ use uuid::Uuid;
 use super::{Result, Store};
 
 impl Store {
-    /// Appends lines. A line that is already there, and lines of an occurrence nobody knows, are left out. Returns how
-    /// many were new.
+    /// Appends log lines. Lines that are stored already, and lines of unknown occurrences, are left out. Returns the
+    /// number of new lines.
     ///
     /// # Errors
     ///
-    /// When the database does not answer; then none was appended.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then no line was appended.
     pub async fn append_logs(&self, lines: &[(OccurrenceId, LogLine)]) -> Result<u64> {
         let ids: Vec<Uuid> = lines.iter().map(|(id, _)| id.0).collect();
         let created: Vec<DateTime<Utc>> = lines.iter().map(|(id, _)| id.created_at()).collect();
@@ -29,7 +29,7 @@ impl Store {
             "INSERT INTO occurrence_logs (occurrence_id, created_at, seq, at, level, message, data)
              SELECT l.* FROM unnest($1::uuid[], $2::timestamptz[], $3::bigint[], $4::timestamptz[], $5::smallint[],
                                     $6::text[], $7::jsonb[]) AS l (id, created_at, seq, at, level, message, data)
-              -- Also keeps out what has no partition any more, or never had one.
+              -- Also excludes lines whose partition was dropped or never existed.
               WHERE EXISTS (SELECT 1 FROM occurrences o WHERE o.id = l.id AND o.created_at = l.created_at)
              ON CONFLICT DO NOTHING",
             &ids,
@@ -45,11 +45,11 @@ impl Store {
         Ok(done.rows_affected())
     }
 
-    /// At most `limit` lines before `before`, oldest first.
+    /// Returns at most `limit` lines before `before`, oldest first.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn log_before(&self, id: OccurrenceId, before: i64, limit: i64) -> Result<Vec<LogLine>> {
         let rows = sqlx::query!(
             "SELECT seq, at, level, message, data FROM occurrence_logs

@@ -1,4 +1,4 @@
-//! Runs whose worker fell silent, and messages that the broker lost.
+//! Runs whose worker stopped reporting them, and messages that the broker lost.
 
 use std::time::Duration;
 
@@ -10,57 +10,57 @@ use uuid::Uuid;
 use super::{Result, Store, leases::FencingToken, occurrences::occurrence_row};
 use crate::domain::lost_run::{LostRunRule, SilentRun};
 
-/// How many runs are judged at once; the rest follows at the next look.
+/// Maximum number of runs that are processed at once; the rest follows in the next tick.
 const LOST_RUN_BATCH_SIZE: i64 = 500;
 
-/// A lost run and what becomes of it.
+/// A lost run with its new state.
 #[derive(Clone, Debug)]
 pub struct LostRunUpdate {
-    /// Which.
+    /// The occurrence.
     pub id: OccurrenceId,
-    /// The attempt that was lost.
+    /// The lost attempt, from 1.
     pub attempt: i32,
-    /// The state it was seen in: Running or Unknown.
+    /// The status it was read with: Running or Unknown.
     pub was: OccurrenceStatus,
-    /// The sign of life that was the last; a later one saves the run. None for Unknown.
+    /// The last report or heartbeat of the run; a later one cancels the update. None for Unknown.
     pub last_seen_at: Option<DateTime<Utc>>,
-    /// Queued, Unknown, Failed or Cancelled.
+    /// The new status: Queued, Unknown, Failed or Cancelled.
     pub status: OccurrenceStatus,
-    /// Why, in words.
+    /// Reason, as a sentence.
     pub note: String,
-    /// For Failed: `poison` or `lost`.
+    /// Cause of the failure if the new status is Failed: `poison` or `lost`.
     pub cause: Option<&'static str>,
-    /// For Queued: whether it takes its turn in the worker's lane; otherwise it begins at once.
+    /// True if the requeued run waits in the worker's quarantine; otherwise it starts at once.
     pub is_quarantined: bool,
 }
 
-/// What was settled.
+/// The result of updating lost runs.
 #[derive(Clone, Debug, Default)]
 pub struct UpdatedLostRuns {
-    /// The occurrences as they are now.
+    /// The updated occurrences, as they are now.
     pub rows: Vec<OccurrenceRow>,
 }
 
-/// Queued occurrences of one worker's job type whose messages should be waiting at the broker.
+/// The queued occurrences of one worker's job type whose messages should wait at the broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublishedBacklog {
-    /// Whom they are addressed to.
+    /// The worker they are addressed to.
     pub worker_id: String,
-    /// What they run.
+    /// The job type they run.
     pub job_type: String,
-    /// How many.
+    /// Number of such occurrences.
     pub count: i64,
-    /// How many of their messages busy workers may hold instead of the broker.
+    /// Number of their messages that busy workers may have prefetched.
     pub held: i64,
 }
 
 impl Store {
-    /// Running occurrences that nobody has spoken of since `silent_since`, those that are lost soonest first, at most
-    /// 500. `limit` is for jobs that have none of their own.
+    /// Returns at most 500 running occurrences that were not reported since `silent_since`, earliest end of the timeout
+    /// first. `limit` is the heartbeat timeout for jobs without their own.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn silent_runs(
         &self,
         silent_since: DateTime<Utc>,
@@ -79,7 +79,7 @@ impl Store {
               FROM occurrences o
               LEFT JOIN worker_instances i ON i.id = o.instance_id
              CROSS JOIN LATERAL (
-                   -- What was said of this run itself, or its place in its worker's heartbeat.
+                   -- The last report about this run itself, or the worker's last heartbeat if it lists the run.
                    SELECT greatest(coalesce(o.last_heartbeat, o.started_at, o.created_at),
                                    CASE WHEN o.id = ANY(i.running_ids) THEN i.last_heartbeat_at END) AS sign
                  ) s
@@ -112,11 +112,11 @@ impl Store {
             .collect())
     }
 
-    /// Occurrences that became Unknown before `before`, at most 500: `(id, attempt)`.
+    /// Returns the ids and attempts of at most 500 occurrences that became Unknown before `before`.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn expired_unknown_runs(&self, before: DateTime<Utc>) -> Result<Vec<(OccurrenceId, i32)>> {
         let rows = sqlx::query!(
             "SELECT id, attempt FROM occurrences
@@ -129,30 +129,31 @@ impl Store {
         Ok(rows.into_iter().map(|row| (OccurrenceId(row.id), row.attempt)).collect())
     }
 
-    /// Settles lost runs, each only if it is still as it was seen and, with a fence, only if that is still the newest.
+    /// Updates lost runs, each only if its row is still as it was read, and only if `fence` is absent or still the
+    /// newest.
     ///
     /// # Errors
     ///
-    /// When the database does not answer; then nothing was settled.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then nothing was updated.
     pub async fn update_lost_runs(
         &self,
-        settled: &[LostRunUpdate],
+        lost_runs: &[LostRunUpdate],
         fence: Option<FencingToken>,
         now: DateTime<Utc>,
     ) -> Result<UpdatedLostRuns> {
-        let Some(newest) = settled.iter().map(|lost| lost.id.created_at()).max() else {
+        let Some(newest) = lost_runs.iter().map(|lost| lost.id.created_at()).max() else {
             return Ok(UpdatedLostRuns::default());
         };
-        let oldest = settled.iter().map(|lost| lost.id.created_at()).min().unwrap_or(newest);
-        let ids: Vec<Uuid> = settled.iter().map(|lost| lost.id.0).collect();
-        let created: Vec<DateTime<Utc>> = settled.iter().map(|lost| lost.id.created_at()).collect();
-        let attempts: Vec<i32> = settled.iter().map(|lost| lost.attempt).collect();
-        let was: Vec<i16> = settled.iter().map(|lost| lost.was.code()).collect();
-        let signs: Vec<Option<DateTime<Utc>>> = settled.iter().map(|lost| lost.last_seen_at).collect();
-        let statuses: Vec<i16> = settled.iter().map(|lost| lost.status.code()).collect();
-        let notes: Vec<String> = settled.iter().map(|lost| lost.note.clone()).collect();
-        let causes: Vec<Option<String>> = settled.iter().map(|lost| lost.cause.map(str::to_owned)).collect();
-        let turns: Vec<bool> = settled.iter().map(|lost| lost.is_quarantined).collect();
+        let oldest = lost_runs.iter().map(|lost| lost.id.created_at()).min().unwrap_or(newest);
+        let ids: Vec<Uuid> = lost_runs.iter().map(|lost| lost.id.0).collect();
+        let created: Vec<DateTime<Utc>> = lost_runs.iter().map(|lost| lost.id.created_at()).collect();
+        let attempts: Vec<i32> = lost_runs.iter().map(|lost| lost.attempt).collect();
+        let was: Vec<i16> = lost_runs.iter().map(|lost| lost.was.code()).collect();
+        let last_seen: Vec<Option<DateTime<Utc>>> = lost_runs.iter().map(|lost| lost.last_seen_at).collect();
+        let statuses: Vec<i16> = lost_runs.iter().map(|lost| lost.status.code()).collect();
+        let notes: Vec<String> = lost_runs.iter().map(|lost| lost.note.clone()).collect();
+        let causes: Vec<Option<String>> = lost_runs.iter().map(|lost| lost.cause.map(str::to_owned)).collect();
+        let quarantined: Vec<bool> = lost_runs.iter().map(|lost| lost.is_quarantined).collect();
         let rows = sqlx::query!(
             r#"
             WITH r AS (
@@ -161,7 +162,7 @@ impl Store {
                            AS r (id, created_at, attempt, was, sign, status, note, cause, takes_turn)
             ),
             fence AS (SELECT 1 FROM leases WHERE role = $9 AND epoch = $10 FOR SHARE),
-            -- The guard: as it was seen, and silent still. Locked in the order of ids, as everywhere.
+            -- The guard: the row is as it was read and the run is still silent. Rows are locked in the order of ids.
             locked AS (
                 SELECT r.*
                   FROM occurrences o
@@ -190,7 +191,7 @@ impl Store {
                        progress = CASE WHEN r.status <> 0 THEN o.progress END,
                        published_at = CASE WHEN r.status <> 0 THEN o.published_at END,
                        ended_at = CASE WHEN r.status IN (3, 4) THEN $13::timestamptz END,
-                       -- What an earlier attempt failed with is not why it ends.
+                       -- The exception of an earlier attempt is not the reason for this end.
                        exception = CASE WHEN r.status = 3 THEN r.note ELSE o.exception END,
                        note = CASE WHEN r.status <> 0 THEN r.note ELSE o.note END,
                        status_changes = o.status_changes || jsonb_build_array(jsonb_build_object(
@@ -231,7 +232,7 @@ impl Store {
             &created,
             &attempts,
             &was,
-            &signs as &[Option<DateTime<Utc>>],
+            &last_seen as &[Option<DateTime<Utc>>],
             &statuses,
             &notes,
             &causes as &[Option<String>],
@@ -241,7 +242,7 @@ impl Store {
             newest,
             now,
             self.shard(),
-            &turns
+            &quarantined
         )
         .fetch_all(self.pool())
         .await?;
@@ -252,13 +253,13 @@ impl Store {
         Ok(done)
     }
 
-    /// For each worker's job type: queued occurrences whose message the broker confirmed before `before`, and how many of
-    /// those its workers may have taken already. A worker fetches as many messages as it may run at once; while it is
-    /// busy, those wait with it and not at the broker.
+    /// Returns, for each worker's job type, the number of queued occurrences whose message the broker confirmed before
+    /// `before`, and the number of those that its workers may have prefetched. A worker prefetches as many messages as
+    /// it may run at once; while it is busy, those messages wait in the worker and not at the broker.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn published_backlog(
         &self,
         before: DateTime<Utc>,
@@ -292,12 +293,12 @@ impl Store {
         .await?)
     }
 
-    /// Marks up to `limit` queued occurrences of a worker's job type as not published, the longest waiting first, so that
-    /// their messages are sent once more. Returns how many.
+    /// Marks up to `limit` queued occurrences of a worker's job type as not published, oldest first, so that their
+    /// messages are sent again. Returns their number.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn clear_published(
         &self,
         waiting: &PublishedBacklog,

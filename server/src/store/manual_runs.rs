@@ -1,4 +1,4 @@
-//! Occurrences that somebody asked for, and what speaks against making them.
+//! Manual runs: inserting an occurrence that a user or an API caller requested, and the reasons to refuse it.
 
 use chrono::{DateTime, Duration, Utc};
 use milvaion_api::views::OccurrenceRow;
@@ -10,59 +10,60 @@ use uuid::Uuid;
 use super::{Result, Store, occurrences::RawOccurrenceRow};
 use crate::domain::message::QueuedOccurrence;
 
-/// How long an idempotency key is remembered.
+/// Retention of an idempotency key.
 pub const IDEMPOTENCY_KEY_RETENTION: Duration = Duration::days(7);
 
-/// How often a verdict is sought when the world changes between two looks at it.
+/// Maximum number of tries if the state changes between the insert and the search for its refusal.
 const MAX_INSERT_TRIES: usize = 3;
 
-/// An occurrence somebody asks for.
+/// The request for a manual run.
 #[derive(Clone, Debug, Default)]
 pub struct NewManualRun {
-    /// Its id.
+    /// Identifier of the new occurrence.
     pub id: OccurrenceId,
-    /// Of which job.
+    /// The job to run.
     pub job_id: JobId,
-    /// Its input; none means the job's.
+    /// Input; none means the job's input.
     pub job_data: Option<Value>,
-    /// Who asked.
+    /// Author of the request.
     pub by: String,
-    /// Why.
+    /// Reason for the request.
     pub reason: Option<String>,
-    /// Whether pauses, limits and open occurrences are overruled.
+    /// True if a pause, a concurrency limit or an open occurrence does not prevent the run.
     pub force: bool,
-    /// The same key for the same job within [`IDEMPOTENCY_KEY_RETENTION`] makes nothing and leads to what it made before.
+    /// Idempotency key: a second request with the same key for the same job within [`IDEMPOTENCY_KEY_RETENTION`]
+    /// inserts nothing and returns the first occurrence.
     pub key: Option<String>,
-    /// Whether the job may have no other occurrence open; makes those who ask at the same time take turns.
+    /// True if the job may have no other open occurrence; concurrent requests then wait for each other.
     pub exclusive: bool,
 }
 
-/// An occurrence that was just made.
+/// An occurrence that was just inserted.
 #[derive(Clone, Debug)]
 pub struct CreatedOccurrence {
-    /// For lists.
+    /// Its row for lists.
     pub row: OccurrenceRow,
-    /// For its message.
+    /// Its content for the message.
     pub queued: QueuedOccurrence,
     /// True while it waits for a slot: its message must not be sent yet.
     pub is_held: bool,
 }
 
-/// What became of asking.
+/// The result of a request for a manual run.
 #[derive(Clone, Debug)]
 pub enum ManualRunOutcome {
-    /// It was made.
+    /// The occurrence was inserted.
     Created(Box<CreatedOccurrence>),
-    /// The same wish had been granted before: this is what it made.
+    /// An earlier request with the same key had inserted this occurrence.
     Duplicate(OccurrenceId),
-    /// Something speaks against it.
+    /// The run was refused.
     Refused(ManualRunRefusal),
-    /// There is no such job.
+    /// The job does not exist.
     JobNotFound,
 }
 
 impl ManualRunOutcome {
-    /// The new occurrence, if one was made.
+    /// Returns the new occurrence, if one was inserted.
     #[must_use]
     pub fn into_created(self) -> Option<CreatedOccurrence> {
         match self {
@@ -72,18 +73,18 @@ impl ManualRunOutcome {
     }
 }
 
-/// What speaks against an occurrence.
+/// The reason why a manual run was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ManualRunRefusal {
     /// The job is paused.
     JobPaused,
-    /// The whole cluster is; with the reason.
+    /// The cluster is paused, for this reason.
     ClusterPaused(String),
-    /// The job skips what would overlap, and its previous occurrence is open.
+    /// The job skips overlapping runs, and its previous occurrence is open.
     PreviousRunOpen,
 }
 
-/// What a statement that makes occurrences returns.
+/// A row of a statement that inserts occurrences.
 #[derive(Debug)]
 pub(super) struct RawCreatedOccurrence {
     pub(super) id: Uuid,
@@ -140,44 +141,44 @@ impl TryFrom<RawCreatedOccurrence> for CreatedOccurrence {
 }
 
 impl Store {
-    /// Makes an occurrence that somebody asked for, with its slot, its key and its audit row, unless something speaks
-    /// against it.
+    /// Inserts a requested occurrence with its slot, its idempotency key and its audit row, unless it is refused.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
-    pub async fn insert_manual_run(&self, asked: &NewManualRun, now: DateTime<Utc>) -> Result<ManualRunOutcome> {
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    pub async fn insert_manual_run(&self, request: &NewManualRun, now: DateTime<Utc>) -> Result<ManualRunOutcome> {
         for _ in 0..MAX_INSERT_TRIES {
             let mut transaction = self.pool().begin().await?;
-            if asked.exclusive && !asked.force {
-                // Whoever asks at the same moment waits here, and then sees this one's slot.
-                sqlx::query!("SELECT id FROM jobs WHERE id = $1 FOR NO KEY UPDATE", asked.job_id.0)
+            if request.exclusive && !request.force {
+                // A concurrent request waits here and then finds this one's slot.
+                sqlx::query!("SELECT id FROM jobs WHERE id = $1 FOR NO KEY UPDATE", request.job_id.0)
                     .fetch_optional(&mut *transaction)
                     .await?;
             }
-            let made = self.make_one(&mut transaction, asked, now).await?;
+            let made = self.try_insert(&mut transaction, request, now).await?;
             transaction.commit().await?;
             if let Some(made) = made {
                 return Ok(ManualRunOutcome::Created(Box::new(made)));
             }
-            if let Some(verdict) = self.why_not(asked, now).await? {
-                return Ok(verdict);
+            if let Some(outcome) = self.refusal(request, now).await? {
+                return Ok(outcome);
             }
         }
         Ok(ManualRunOutcome::Refused(ManualRunRefusal::PreviousRunOpen))
     }
 
-    async fn make_one(
+    async fn try_insert(
         &self,
         connection: &mut PgConnection,
-        asked: &NewManualRun,
+        request: &NewManualRun,
         now: DateTime<Utc>,
     ) -> Result<Option<CreatedOccurrence>> {
         let made = sqlx::query_as!(
             RawCreatedOccurrence,
             r#"
-            -- Which rules need a slot, and how many the job allows, is said by `Rules` too; a test keeps both together. One
-            -- thing is added here: where runs may not overlap, one that is asked for waits for a fire of this very moment.
+            -- `Rules` also decides which jobs need a slot and how many the job allows; a test compares the two. This
+            -- statement adds one rule: if a job's runs must not overlap, a manual run waits for a scheduled run of the
+            -- same moment.
             WITH job AS (
                 SELECT *, overlap_policy <> 2 OR max_concurrent IS NOT NULL OR concurrency_key IS NOT NULL AS needs_slot
                   FROM jobs j
@@ -186,7 +187,7 @@ impl Store {
                                AND NOT EXISTS (SELECT 1 FROM cluster_pause)
                                AND (overlap_policy <> 0 OR NOT EXISTS (SELECT 1 FROM slots s WHERE s.job_id = j.id))))
             ),
-            -- Of two with the same key, the later one waits here for the earlier one and then inserts nothing.
+            -- Of two requests with the same key, the later one waits here for the earlier one and then inserts nothing.
             keyed AS (
                 INSERT INTO trigger_keys AS k (job_id, key, occurrence_id, created_at)
                 SELECT id, $10, $1, $7 FROM job WHERE $10::text IS NOT NULL
@@ -233,16 +234,16 @@ impl Store {
                    is_held AS "is_held!"
               FROM made
             "#,
-            asked.id.0,
-            asked.id.created_at(),
-            asked.job_id.0,
-            asked.job_data,
-            asked.by,
-            asked.reason,
+            request.id.0,
+            request.id.created_at(),
+            request.job_id.0,
+            request.job_data,
+            request.by,
+            request.reason,
             now,
             self.shard(),
-            asked.force,
-            asked.key,
+            request.force,
+            request.key,
             now - IDEMPOTENCY_KEY_RETENTION
         )
         .fetch_optional(connection)
@@ -250,8 +251,8 @@ impl Store {
         made.map(CreatedOccurrence::try_from).transpose()
     }
 
-    /// Why nothing was made. None when nothing speaks against it any more.
-    async fn why_not(&self, asked: &NewManualRun, now: DateTime<Utc>) -> Result<Option<ManualRunOutcome>> {
+    /// Returns the reason why nothing was inserted, or `None` if the reason no longer exists.
+    async fn refusal(&self, request: &NewManualRun, now: DateTime<Utc>) -> Result<Option<ManualRunOutcome>> {
         let Some(row) = sqlx::query!(
             r#"SELECT j.is_active,
                       (SELECT k.occurrence_id FROM trigger_keys k
@@ -259,8 +260,8 @@ impl Store {
                       (SELECT reason FROM cluster_pause) AS stopped,
                       j.overlap_policy = 0 AND EXISTS (SELECT 1 FROM slots s WHERE s.job_id = j.id) AS "is_open!"
                  FROM jobs j WHERE j.id = $1"#,
-            asked.job_id.0,
-            asked.key,
+            request.job_id.0,
+            request.key,
             now - IDEMPOTENCY_KEY_RETENTION
         )
         .fetch_optional(self.pool())
@@ -281,11 +282,11 @@ impl Store {
         })
     }
 
-    /// Forgets idempotency keys older than [`IDEMPOTENCY_KEY_RETENTION`]. Returns how many.
+    /// Deletes idempotency keys older than [`IDEMPOTENCY_KEY_RETENTION`]. Returns their number.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn delete_old_trigger_keys(&self, now: DateTime<Utc>) -> Result<u64> {
         let gone = sqlx::query!("DELETE FROM trigger_keys WHERE created_at < $1", now - IDEMPOTENCY_KEY_RETENTION)
             .execute(self.pool())

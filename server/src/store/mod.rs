@@ -1,10 +1,11 @@
-//! PostgreSQL: the truth.
+//! PostgreSQL, the system of record.
 //!
-//! One concrete [`Store`] over a pool, no repository traits: there will be no second database. Each file holds the
-//! statements about one noun, next to the functions that run them, checked against the schema when the crate is built.
-//! Nothing here decides anything; a function does what its name says and tells how many rows it touched.
+//! There is one concrete [`Store`] over a connection pool and no repository traits, because there will be no second
+//! database. Each file holds the statements about one noun next to the functions that run them; the build checks them
+//! against the schema. No decision is made here: a function does what its name says and returns the number of changed
+//! rows.
 //!
-//! To add a table: a migration that argues for itself, a file here, `make prepare`.
+//! To add a table, write a migration that explains its purpose, add a file here, and run `make prepare`.
 
 pub mod error;
 
@@ -49,34 +50,36 @@ pub use error::{Result, StoreError};
 
 use crate::{clock::Clock, config::database::DatabaseConfig};
 
-/// Every migration, compiled in.
+/// All migrations, compiled in.
 pub static MIGRATOR: sqlx::migrate::Migrator = sqlx::migrate!("../migrations");
 
-/// The truth.
+/// A connection pool to PostgreSQL with the statements of all modules.
 #[derive(Clone, Debug)]
 pub struct Store {
     pool: PgPool,
-    /// Which rows of the roll-up this server writes, so that two servers do not wait for each other on one.
+    /// The shard of the roll-up table that this server writes, so that two servers do not wait for each other on one
+    /// row.
     shard: i16,
 }
 
 impl Store {
-    /// Connects and brings the schema up to date.
+    /// Connects to PostgreSQL and applies missing migrations.
     ///
     /// # Errors
     ///
-    /// When the database cannot be reached within ten seconds, or a migration fails.
+    /// Returns [`StoreError`] if PostgreSQL cannot be reached within ten seconds, or if a migration fails.
     pub async fn connect(config: &DatabaseConfig) -> Result<Self> {
         let options: PgConnectOptions = config.url.parse().map_err(StoreError::Driver)?;
         let options = options
             .application_name("milvaion")
-            // A statement that takes longer is a mistake; a transaction left open would block the others.
+            // A statement that takes longer is a bug; an idle open transaction would block other writers.
             .options([
                 ("statement_timeout", "15s"),
-                // Short statements over many partitions look expensive to the planner; compiling them would be.
+                // The planner overestimates short statements over many partitions; JIT compilation would cost more than
+                // it saves.
                 ("jit", "off"),
-                // One plan for a statement, made once: planning anew over every partition costs more than the statement,
-                // and a plan fitted to one batch's size scans whole tables for the next.
+                // Each statement is planned once: planning it again over every partition costs more than running it,
+                // and a plan fitted to the size of one batch scans whole tables for the next.
                 ("plan_cache_mode", "force_generic_plan"),
                 ("idle_in_transaction_session_timeout", "5s"),
                 ("timezone", "UTC"),
@@ -90,27 +93,27 @@ impl Store {
         Ok(Self::from_pool(pool))
     }
 
-    /// A store over a pool that exists, for tests.
+    /// Creates a store over an existing pool, for tests.
     #[must_use]
     pub fn from_pool(pool: PgPool) -> Self {
         Self { pool, shard: i16::from(rand::random::<u8>() % 16) }
     }
 
-    /// The roll-up shard of this server.
+    /// Returns the roll-up shard of this server.
     pub(crate) const fn shard(&self) -> i16 {
         self.shard
     }
 
-    /// The pool, for this room.
+    /// Returns the pool, for the modules of the store.
     pub(crate) const fn pool(&self) -> &PgPool {
         &self.pool
     }
 
-    /// Asks the database for its clock and aligns ours. Returns how far they were apart.
+    /// Aligns `clock` with the database's clock. Returns the difference between the two.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn align(&self, clock: &Clock) -> Result<chrono::Duration> {
         let before = crate::clock::machine_now();
         let database: DateTime<Utc> =
@@ -118,7 +121,7 @@ impl Store {
         Ok(clock.align(database, before))
     }
 
-    /// Closes every connection.
+    /// Closes all connections.
     pub async fn close(&self) {
         self.pool.close().await;
     }

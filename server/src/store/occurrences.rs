@@ -1,4 +1,4 @@
-//! Occurrences: listing and reading them.
+//! Occurrences: the list and single occurrences.
 
 use chrono::{DateTime, Utc};
 use milvaion_api::{
@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::{Result, Store, StoreError};
 
-/// A list row as the database has it.
+/// A row of the list as the database returns it.
 #[derive(Debug, sqlx::FromRow)]
 pub struct RawOccurrenceRow {
     pub(super) id: Uuid,
@@ -35,8 +35,8 @@ pub struct RawOccurrenceRow {
     pub(super) waits_until: Option<DateTime<Utc>>,
 }
 
-/// The list row in what a statement returned, whose columns are named as [`ROW_COLUMNS`] names them. Every checked statement has
-/// a row type of its own, so this is no function.
+/// Converts a row of a statement, with the columns of [`ROW_COLUMNS`], to a list row. It is a macro because every
+/// checked statement has its own row type.
 macro_rules! occurrence_row {
     ($row:expr) => {
         milvaion_api::views::OccurrenceRow::try_from($crate::store::occurrences::RawOccurrenceRow {
@@ -86,7 +86,7 @@ impl TryFrom<RawOccurrenceRow> for OccurrenceRow {
     }
 }
 
-/// The status behind a number in the database.
+/// Returns the status for a stored code.
 pub(super) fn status(code: i16) -> Result<OccurrenceStatus> {
     OccurrenceStatus::from_code(code).ok_or_else(|| StoreError::Corrupt {
         table: "occurrences",
@@ -95,16 +95,16 @@ pub(super) fn status(code: i16) -> Result<OccurrenceStatus> {
     })
 }
 
-/// The columns of a list row, for statements that are put together.
+/// Columns of a list row, for statements that are built at run time.
 const ROW_COLUMNS: &str = "id, job_id, job_name, status, version, trigger, attempt, scheduled_for, started_at, ended_at, \
                    duration_ms, instance_id, progress, note, waits_until";
 
 impl Store {
-    /// A page of occurrences, newest first.
+    /// Returns a page of occurrences, newest first.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn occurrences(&self, filter: &OccurrenceFilter) -> Result<ListPage<OccurrenceRow>> {
         let limit = page::effective_limit(filter.limit);
         let mut query = QueryBuilder::<Postgres>::new(format!("SELECT {ROW_COLUMNS} FROM occurrences WHERE true"));
@@ -112,11 +112,11 @@ impl Store {
             query.push(" AND job_id = ").push_bind(job.0);
         }
         if let Some(status) = filter.status {
-            // As a literal: the planner uses an index over some states only when it can see the state.
+            // The status is a literal, because the planner uses a partial index only if it can see the status.
             query.push(format!(" AND status = {}", status.code()));
         }
         if let Some(before) = filter.before {
-            // The id alone orders; the second condition only spares the partitions that are younger.
+            // The id alone orders; the second condition only excludes younger partitions.
             query.push(" AND id < ").push_bind(before.0);
             query.push(" AND created_at <= ").push_bind(before.created_at());
         }
@@ -132,11 +132,11 @@ impl Store {
         Ok(ListPage { rows, next })
     }
 
-    /// One occurrence for its page, with the newest `lines` of its log.
+    /// Returns an occurrence for its page, with the newest `lines` lines of its log; `None` if it does not exist.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn occurrence(
         &self,
         id: OccurrenceId,

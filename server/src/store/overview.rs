@@ -1,4 +1,4 @@
-//! The numbers of the overview page. Nothing here counts the big table: states come from the roll-up.
+//! The figures of the overview page. Status counts come from the roll-up table; no statement counts the occurrences.
 
 use std::collections::BTreeMap;
 
@@ -11,33 +11,33 @@ use milvaion_protocol::{id::JobId, status::OccurrenceStatus};
 
 use super::{Result, Store, occurrences::status};
 
-/// What PostgreSQL knows for the overview.
+/// The figures that PostgreSQL supplies for the overview.
 #[derive(Clone, Debug)]
 pub struct OverviewSnapshot {
-    /// By minute, oldest first.
+    /// Status counts by minute for the last hour, oldest first.
     pub minutes: Vec<MinuteCount>,
-    /// The sum of the minutes.
+    /// Sums of the counts over the last hour.
     pub last_hour: Vec<(OccurrenceStatus, i64)>,
-    /// Live instances.
+    /// Number of live instances.
     pub workers_alive: i64,
-    /// Instances seen in the last day.
+    /// Number of instances with a heartbeat in the last day.
     pub workers_known: i64,
-    /// Jobs that are active.
+    /// Number of active jobs.
     pub jobs_active: i64,
-    /// All jobs.
+    /// Number of all jobs.
     pub jobs_total: i64,
-    /// The next ten.
+    /// The next ten due jobs.
     pub next_due: Vec<UpcomingJob>,
-    /// The last failures.
+    /// The newest five failed occurrences of the last seven days.
     pub failures: Vec<OccurrenceRow>,
 }
 
 impl Store {
-    /// The numbers at `now`.
+    /// Returns the figures at `now`.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn overview_snapshot(&self, now: DateTime<Utc>, alive_since: DateTime<Utc>) -> Result<OverviewSnapshot> {
         let counts = sqlx::query!(
             r#"SELECT minute, status, sum(count)::bigint AS "count!" FROM stats_minute

@@ -1,27 +1,27 @@
-//! Daily partitions, made ahead and dropped when they are old.
+//! Daily partitions, which are created ahead of time and dropped after their retention.
 
 use chrono::{DateTime, Days, Duration, NaiveDate, NaiveTime, Utc};
 use sqlx::{AssertSqlSafe, Executor};
 
 use super::{Result, Store};
 
-/// How many days ahead partitions are made. A server that is down longer than that makes them when it starts.
+/// Number of days for which partitions are created ahead. A server that was down for longer creates them at start.
 const PARTITION_DAYS_AHEAD: i64 = 7;
-/// From how many blocks on a partition is worth measuring: below, reading the whole of it for a row costs little.
+/// Minimum size, in blocks, of a partition to analyze: below it a full scan for one row is cheap.
 const MIN_ANALYZE_BLOCKS: i64 = 32;
-/// How many times as large a partition must have become since it was measured last.
+/// Growth factor since the last ANALYZE from which a partition is analyzed again.
 const ANALYZE_GROWTH_FACTOR: i64 = 4;
-/// How many rows one statement deletes, so that none holds its locks for long.
+/// Maximum number of rows that one statement deletes, so that no statement holds its locks for long.
 const DELETE_BATCH_SIZE: i64 = 1_000;
-/// How many such statements one call runs at most; the rest follows the next time.
+/// Maximum number of such statements in one call; the rest follows in the next call.
 const MAX_DELETE_BATCHES: usize = 500;
 
-/// The tables that are partitioned by day.
+/// The tables with daily partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DailyTable {
-    /// What ran.
+    /// The occurrences.
     Occurrences,
-    /// What it wrote.
+    /// The log lines of occurrences.
     Logs,
 }
 
@@ -33,30 +33,30 @@ impl DailyTable {
         }
     }
 
-    /// The name of a day's partition.
+    /// Returns the name of a day's partition.
     #[must_use]
     pub fn partition(self, day: NaiveDate) -> String {
         format!("{}_{}", self.table(), day.format("%Y%m%d"))
     }
 }
 
-/// What became of a partition that is old enough to go.
+/// The result of dropping a partition whose retention has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartitionDropOutcome {
-    /// It is gone.
+    /// It was dropped.
     Removed,
-    /// Something in it is still open.
+    /// It was kept, because an occurrence in it is still open.
     HasOpenRuns,
-    /// Somebody reads it; it goes the next time.
+    /// It was kept, because a reader holds a lock; the next tick tries again.
     Locked,
 }
 
 impl Store {
-    /// Makes the partitions from yesterday to a week ahead that are missing. Returns how many were made.
+    /// Creates missing partitions from yesterday to seven days ahead. Returns the number created.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn ensure_partitions(&self, now: DateTime<Utc>) -> Result<i32> {
         let from = (now - Duration::days(1)).date_naive();
         let upto = (now + Duration::days(PARTITION_DAYS_AHEAD)).date_naive();
@@ -65,11 +65,11 @@ impl Store {
             .await?)
     }
 
-    /// The days of a table's partitions that ended before or at `before`, oldest first.
+    /// Returns the days of a table's partitions that ended at or before `before`, oldest first.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn partition_days_before(&self, daily: DailyTable, before: DateTime<Utc>) -> Result<Vec<NaiveDate>> {
         let names = sqlx::query_scalar!(
             r#"SELECT c.relname AS "name!" FROM pg_inherits i
@@ -85,16 +85,16 @@ impl Store {
             let digits = name.strip_prefix(daily.table())?.strip_prefix('_')?;
             NaiveDate::parse_from_str(digits, "%Y%m%d").ok()
         };
-        // A day is over at the next one's midnight.
+        // A day ends at the midnight of the next day.
         Ok(names.into_iter().filter_map(day).filter(|day| midnight(*day + Days::new(1)) <= before).collect())
     }
 
-    /// Drops one day's partition, unless an occurrence of that day is still open. Waits at most two seconds for those who
-    /// read the table, so that nobody waits long behind this.
+    /// Drops one day's partition, unless an occurrence of that day is still open. Waits at most two seconds for readers
+    /// of the table, so that other statements do not queue behind this one for long.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn drop_partition(&self, daily: DailyTable, day: NaiveDate) -> Result<PartitionDropOutcome> {
         let mut tx = self.pool().begin().await?;
         tx.execute("SET LOCAL lock_timeout = '2s'").await?;
@@ -109,13 +109,13 @@ impl Store {
         if has_open {
             return Ok(PartitionDropOutcome::HasOpenRuns);
         }
-        // A name that was put together from a date here, never from outside.
+        // The name is built from a date, never from user input.
         let (table, partition) = (daily.table(), daily.partition(day));
         for statement in
             [format!("ALTER TABLE {table} DETACH PARTITION {partition}"), format!("DROP TABLE {partition}")]
         {
             if let Err(error) = tx.execute(AssertSqlSafe(statement)).await {
-                // 55P03: the lock did not come in time.
+                // 55P03: the lock was not granted in time.
                 if error.as_database_error().and_then(|error| error.code()).is_some_and(|code| code == "55P03") {
                     return Ok(PartitionDropOutcome::Locked);
                 }
@@ -126,12 +126,12 @@ impl Store {
         Ok(PartitionDropOutcome::Removed)
     }
 
-    /// Measures those partitions of a day and the one before that are several times as large as when they were measured
-    /// last, so that plans made before are made again. Returns which.
+    /// Runs ANALYZE on the partitions of a day and of the day before that have grown to several times their size at the
+    /// last ANALYZE, so that cached plans are replanned. Returns their names.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn analyze_grown_partitions(&self, day: NaiveDate) -> Result<Vec<String>> {
         let days: Vec<String> = [DailyTable::Occurrences, DailyTable::Logs]
             .iter()
@@ -148,17 +148,17 @@ impl Store {
         .fetch_all(self.pool())
         .await?;
         for partition in &grown {
-            // A name that was put together from a date here, never from outside.
+            // The name is built from a date, never from user input.
             self.pool().execute(AssertSqlSafe(format!("ANALYZE {partition}"))).await?;
         }
         Ok(grown)
     }
 
-    /// Deletes counts older than `before`.
+    /// Deletes status counts older than `before`. Returns the number of deleted rows.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn delete_old_stats(&self, before: DateTime<Utc>) -> Result<u64> {
         Ok(sqlx::query!("DELETE FROM stats_minute WHERE minute < $1", before)
             .execute(self.pool())
@@ -166,11 +166,11 @@ impl Store {
             .rows_affected())
     }
 
-    /// Deletes failures from before `before`, a thousand at a time. Returns how many.
+    /// Deletes failures older than `before`, a thousand at a time. Returns their number.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn delete_old_failures(&self, before: DateTime<Utc>) -> Result<u64> {
         let mut all = 0;
         for _ in 0..MAX_DELETE_BATCHES {
@@ -191,11 +191,11 @@ impl Store {
         Ok(all)
     }
 
-    /// Deletes dead letters from before `before`, a thousand at a time. Returns how many.
+    /// Deletes dead letters older than `before`, a thousand at a time. Returns their number.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn delete_old_dead_letters(&self, before: DateTime<Utc>) -> Result<u64> {
         let mut all = 0;
         for _ in 0..MAX_DELETE_BATCHES {
@@ -216,12 +216,12 @@ impl Store {
         Ok(all)
     }
 
-    /// Gives back the slots of occurrences that have ended or are gone. There are none, unless something went wrong: each
-    /// statement that ends an occurrence deletes its slot with it. Returns how many.
+    /// Deletes slots of occurrences that have ended or no longer exist. There are none unless something went wrong,
+    /// because each statement that ends an occurrence deletes its slot. Returns their number.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn delete_stale_slots(&self) -> Result<u64> {
         Ok(sqlx::query!(
             "DELETE FROM slots s WHERE NOT EXISTS

@@ -1,4 +1,4 @@
-//! Firing due jobs: the hottest statement, and the one that must never be wrong.
+//! Dispatching due jobs: the most frequent statement, and the one whose errors would lose or duplicate runs.
 
 use chrono::{DateTime, Utc};
 use milvaion_protocol::{
@@ -13,74 +13,74 @@ use super::{Result, Store, StoreError, delayed::queued_occurrence, occurrences::
 use crate::{domain::message::QueuedOccurrence, faults};
 use milvaion_schedule::due::DueAction;
 
-/// A job that is due, with what its message needs.
+/// A due job with the fields that its message needs.
 #[derive(Clone, Debug)]
 pub struct DueJob {
-    /// Which.
+    /// Identifier.
     pub id: JobId,
-    /// Its name.
+    /// Display name.
     pub display_name: String,
-    /// Whom it is addressed to.
+    /// The worker it is addressed to.
     pub worker_id: String,
-    /// What it runs.
+    /// The job type it runs.
     pub job_type: String,
     /// Its input.
     pub job_data: Value,
-    /// When; none when this version cannot read it.
+    /// Schedule; none if this version cannot read it.
     pub schedule: Option<Schedule>,
-    /// The due instant that was read: the compare of the compare-and-swap.
+    /// The due time that was read: the expected value of the compare-and-swap.
     pub next_fire_at: DateTime<Utc>,
-    /// Everything else it wants.
+    /// The job's rules.
     pub rules: Rules,
-    /// The definition's version that was read.
+    /// The version of the definition that was read.
     pub version: i32,
-    /// 1 to 5.
+    /// Priority, from 1 (idle) to 5 (critical).
     pub priority: i16,
-    /// When a run is ended.
+    /// Run timeout in seconds; none means the job type's default.
     pub timeout_seconds: Option<i32>,
 }
 
-/// One fire that is wanted.
+/// A scheduled occurrence to insert, with the move of its job's due time.
 #[derive(Clone, Debug)]
 pub struct NewScheduledRun {
-    /// Of which job.
+    /// The job.
     pub job_id: JobId,
-    /// As it was read.
+    /// The job's version as it was read.
     pub version: i32,
-    /// As it was read; also what the occurrence is for.
+    /// The job's due time as it was read, which is also the due time of the occurrence.
     pub due: DateTime<Utc>,
-    /// What replaces it.
+    /// The job's next due time.
     pub next_fire_at: Option<DateTime<Utc>>,
-    /// The occurrence to make.
+    /// Identifier of the occurrence.
     pub occurrence_id: OccurrenceId,
-    /// Whether it is to run.
+    /// The decision to run or to skip it.
     pub action: DueAction,
-    /// Why it does not, or what else it stands for.
+    /// Reason for a skip, or the misfires that the occurrence stands for.
     pub note: Option<String>,
 }
 
-/// An occurrence that was made.
+/// A scheduled occurrence that was inserted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScheduledRunResult {
-    /// Which.
+    /// Identifier.
     pub id: OccurrenceId,
-    /// Queued, or Skipped.
+    /// Queued or Skipped.
     pub status: OccurrenceStatus,
-    /// Queued, but it waits for a slot.
+    /// True if it is queued and waits for a slot.
     pub is_held: bool,
-    /// Why it was skipped.
+    /// Reason for a skip.
     pub note: Option<String>,
 }
 
 impl Store {
-    /// Jobs due at `now`, most urgent first and among those longest due first, at most `limit`.
+    /// Returns at most `limit` jobs due at `now`, by descending priority, then longest overdue first.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn due_jobs(&self, now: DateTime<Utc>, limit: i64) -> Result<Vec<DueJob>> {
-        // One probe of the index for each priority, and only as many as it takes to fill the batch: sorting all that is
-        // due would make a backlog slower the longer it is.
+        // One index probe for each priority, as many as it takes to fill the batch: sorting all due jobs would take
+        // longer the longer the backlog is.
         let rows = sqlx::query!(
             r#"SELECT j.id, j.display_name, j.worker_id, j.job_type, j.job_data, j.schedule, j.next_fire_at AS "next_fire_at!",
                       j.version, j.priority, j.timeout_seconds, j.start_at, j.end_at, j.jitter_seconds, j.calendars,
@@ -117,29 +117,29 @@ impl Store {
             .collect())
     }
 
-    /// Fires: moves each job's due instant by compare-and-swap and makes its occurrence, all or nothing. Returns the
-    /// occurrences that were made; a job that somebody else fired, edited or paused meanwhile is not among them. Nothing
-    /// is made while the cluster is paused, nor for a leader whose `epoch` is no longer the newest.
+    /// Dispatches jobs: moves each job's due time by compare-and-swap and inserts its occurrence, all or nothing.
+    /// Returns the inserted occurrences; a job that was dispatched, edited or paused meanwhile is not included. Inserts
+    /// nothing while the cluster is paused, nor for a leader whose `epoch` is no longer the newest.
     ///
     /// # Errors
     ///
-    /// When the database does not answer; then nothing was fired.
+    /// Returns [`StoreError`] if PostgreSQL fails; then nothing was dispatched.
     pub async fn create_scheduled_runs(
         &self,
-        fires: &[NewScheduledRun],
+        runs: &[NewScheduledRun],
         epoch: Option<i64>,
         now: DateTime<Utc>,
     ) -> Result<Vec<ScheduledRunResult>> {
-        let jobs: Vec<Uuid> = fires.iter().map(|fire| fire.job_id.0).collect();
-        let versions: Vec<i32> = fires.iter().map(|fire| fire.version).collect();
-        let due: Vec<DateTime<Utc>> = fires.iter().map(|fire| fire.due).collect();
-        let next: Vec<Option<DateTime<Utc>>> = fires.iter().map(|fire| fire.next_fire_at).collect();
-        let ids: Vec<Uuid> = fires.iter().map(|fire| fire.occurrence_id.0).collect();
-        let created: Vec<DateTime<Utc>> = fires.iter().map(|fire| fire.occurrence_id.created_at()).collect();
-        let skipped: Vec<bool> = fires.iter().map(|fire| fire.action == DueAction::Skip).collect();
-        let notes: Vec<Option<String>> = fires.iter().map(|fire| fire.note.clone()).collect();
-        if faults::sabotaged("skip_compare_and_swap") {
-            self.put_back(&jobs, &versions, &due).await?;
+        let jobs: Vec<Uuid> = runs.iter().map(|run| run.job_id.0).collect();
+        let versions: Vec<i32> = runs.iter().map(|run| run.version).collect();
+        let due: Vec<DateTime<Utc>> = runs.iter().map(|run| run.due).collect();
+        let next: Vec<Option<DateTime<Utc>>> = runs.iter().map(|run| run.next_fire_at).collect();
+        let ids: Vec<Uuid> = runs.iter().map(|run| run.occurrence_id.0).collect();
+        let created: Vec<DateTime<Utc>> = runs.iter().map(|run| run.occurrence_id.created_at()).collect();
+        let skipped: Vec<bool> = runs.iter().map(|run| run.action == DueAction::Skip).collect();
+        let notes: Vec<Option<String>> = runs.iter().map(|run| run.note.clone()).collect();
+        if faults::is_sabotaged("skip_compare_and_swap") {
+            self.restore_due_times(&jobs, &versions, &due).await?;
         }
         let rows = sqlx::query_file!(
             "src/store/fire.sql",
@@ -171,8 +171,8 @@ impl Store {
             .collect()
     }
 
-    /// Sabotage: makes every compare of the compare-and-swap match, by making what was read true again.
-    async fn put_back(&self, jobs: &[Uuid], versions: &[i32], due: &[DateTime<Utc>]) -> Result<()> {
+    /// Writes back the due times that were read, so that every compare matches; only for the sabotage of that name.
+    async fn restore_due_times(&self, jobs: &[Uuid], versions: &[i32], due: &[DateTime<Utc>]) -> Result<()> {
         sqlx::query(
             "UPDATE jobs j SET next_fire_at = w.due
                FROM unnest($1::uuid[], $2::int[], $3::timestamptz[]) AS w (id, version, due)
@@ -186,18 +186,20 @@ impl Store {
         Ok(())
     }
 
-    /// Marks occurrences as confirmed by the broker, each if it is in the attempt whose message was confirmed.
+    /// Marks occurrences as confirmed by the broker, each only if it is still in the attempt whose message was
+    /// confirmed.
     ///
     /// # Errors
     ///
-    /// When the database does not answer; then they will be published again, which is harmless.
+    /// Returns [`StoreError`] if PostgreSQL fails; then the messages are published again, which is harmless.
     pub async fn mark_published(&self, sent: &[(OccurrenceId, i32)], now: DateTime<Utc>) -> Result<u64> {
         let created: Vec<DateTime<Utc>> = sent.iter().map(|(id, _)| id.created_at()).collect();
         let ids: Vec<Uuid> = sent.iter().map(|(id, _)| id.0).collect();
         let attempts: Vec<i32> = sent.iter().map(|(_, attempt)| *attempt).collect();
         let oldest = created.iter().min().copied().unwrap_or(now);
         let newest = created.iter().max().copied().unwrap_or(now);
-        // What a report holds right now is marked by it in passing. What is said of `p` is true of all: see `apply.sql`.
+        // A row that a report has locked is skipped, because the report marks it. The condition on `p` is explained in
+        // `apply.sql`.
         let done = sqlx::query!(
             "WITH p AS (
                 SELECT l.* FROM unnest($1::uuid[], $2::timestamptz[], $6::int[]) AS p (id, created_at, attempt)
@@ -220,17 +222,17 @@ impl Store {
         .execute(self.pool())
         .await?;
         if !sent.is_empty() {
-            faults::point("publisher.after_mark");
+            faults::crash_point("publisher.after_mark");
         }
         Ok(done.rows_affected())
     }
 
-    /// Queued occurrences whose message was never confirmed, created before `before` or among `left`, oldest first. While
-    /// the cluster is paused only those that somebody asked for, who may have insisted.
+    /// Returns queued occurrences whose message was never confirmed, created before `before` or among `left`, oldest
+    /// first. While the cluster is paused, returns only manual runs and retries, because a user may have forced them.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn unsent_occurrences(
         &self,
         before: DateTime<Utc>,
@@ -255,11 +257,11 @@ impl Store {
         Ok(rows.into_iter().map(|row| queued_occurrence!(row)).collect())
     }
 
-    /// Every active job's due instant, for rebuilding the index, in slices of `limit` after `after`.
+    /// Returns the due times of active jobs in the order of ids, `limit` jobs after `after`, to rebuild the due index.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn schedule_slice(&self, after: JobId, limit: i64) -> Result<Vec<(JobId, DateTime<Utc>)>> {
         let rows = sqlx::query!(
             r#"SELECT id, next_fire_at AS "at!" FROM jobs WHERE next_fire_at IS NOT NULL AND id > $1 ORDER BY id LIMIT $2"#,
@@ -271,11 +273,11 @@ impl Store {
         Ok(rows.into_iter().map(|row| (JobId(row.id), row.at)).collect())
     }
 
-    /// When some jobs are due by the truth; those that are not due at all are not among them.
+    /// Returns the stored due times of some jobs; jobs without a due time are not included.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn due_times(&self, ids: &[Uuid]) -> Result<Vec<(JobId, DateTime<Utc>)>> {
         let rows = sqlx::query!(
             r#"SELECT id, next_fire_at AS "at!" FROM jobs WHERE id = ANY($1) AND next_fire_at IS NOT NULL"#,
@@ -286,11 +288,11 @@ impl Store {
         Ok(rows.into_iter().map(|row| (JobId(row.id), row.at)).collect())
     }
 
-    /// The earliest due instant of all.
+    /// Returns the earliest due time of all jobs.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn earliest_due_time(&self) -> Result<Option<DateTime<Utc>>> {
         Ok(sqlx::query_scalar!(
             "SELECT min(e.next_fire_at)
@@ -302,23 +304,23 @@ impl Store {
         .await?)
     }
 
-    /// Whether the switch that stops every dispatcher is thrown.
+    /// Returns true if the cluster is paused.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn is_cluster_paused(&self) -> Result<bool> {
         Ok(sqlx::query_scalar!(r#"SELECT EXISTS (SELECT 1 FROM cluster_pause) AS "is_paused!""#)
             .fetch_one(self.pool())
             .await?)
     }
 
-    /// Takes a job out of the schedule because its row, at `version`, cannot be read; says why on the job. Who has mended
-    /// it meanwhile is left alone.
+    /// Pauses a job whose row at `version` cannot be read, with the reason. A job that was edited meanwhile is
+    /// unchanged.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn pause_unreadable_job(&self, id: JobId, version: i32, reason: &str) -> Result<()> {
         sqlx::query!(
             "UPDATE jobs SET is_active = false, next_fire_at = NULL, paused_reason = $2, version = version + 1

@@ -1,6 +1,6 @@
-//! Lanes: who was lost with its worker too often takes turns with others like it.
+//! Quarantine: runs that were lost with their worker too often are released one after the other.
 //!
-//! The rule is `domain::quarantine`. Its lock makes a turn one server's to give.
+//! The decisions are in `domain::quarantine`. An advisory lock lets one server at a time make them.
 
 use std::collections::HashMap;
 
@@ -18,21 +18,22 @@ use crate::domain::{
     },
 };
 
-/// How many that wait are looked at for whose turn it is.
+/// Maximum number of waiting runs that are considered for the next release.
 const MAX_QUARANTINE_CANDIDATES: i64 = 500;
 
 impl Store {
-    /// Lets go the first in each lane that is free, and lets those leave it who were acquitted: they only wait for their
-    /// time from then on. Nothing while the cluster is paused.
+    /// Releases the next run of each quarantine whose last released run has ended or proved stable. Where the poison
+    /// run was failed, all waiting runs leave the quarantine; they are delayed occurrences from then on. Releases none
+    /// while the cluster is paused.
     ///
     /// # Errors
     ///
-    /// When the database does not answer; then nothing was let go.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then nothing was released.
     pub async fn release_quarantined(&self, now: DateTime<Utc>) -> Result<Vec<QueuedOccurrence>> {
         let mut tx = self.pool().begin().await?;
-        // A statement of its own: the next one must see what whoever held the lock has done.
+        // A separate statement, so that the next one sees the changes of the server that held the lock before.
         sqlx::query!("SELECT pg_advisory_xact_lock(hashtext('milvaion.lanes'))").execute(&mut *tx).await?;
-        let lanes = sqlx::query!(
+        let quarantines = sqlx::query!(
             r#"SELECT w.lane AS "lane!", t.attempt AS "attempt?", t.since AS "since?",
                       o.status AS "status?", o.attempt AS "present?", o.started_at AS "started_at?",
                       (SELECT f.failed_at FROM failed_occurrences f
@@ -48,33 +49,33 @@ impl Store {
         )
         .fetch_all(&mut *tx)
         .await?;
-        let mut free = Vec::with_capacity(lanes.len());
-        let (mut acquitted, mut until) = (Vec::new(), Vec::new());
-        for lane in lanes {
-            let present = match (lane.status, lane.present) {
+        let mut ready = Vec::with_capacity(quarantines.len());
+        let (mut released, mut until) = (Vec::new(), Vec::new());
+        for row in quarantines {
+            let present = match (row.status, row.present) {
                 (Some(code), Some(attempt)) => {
-                    Some(OccurrenceState { status: status(code)?, attempt, started_at: lane.started_at })
+                    Some(OccurrenceState { status: status(code)?, attempt, started_at: row.started_at })
                 }
                 _ => None,
             };
-            let turn = lane.attempt.zip(lane.since).map(|(attempt, since)| QuarantineRelease {
+            let last_release = row.attempt.zip(row.since).map(|(attempt, since)| QuarantineRelease {
                 attempt,
                 since,
                 now: present,
-                poisoned_at: lane.given_up_at,
-                has_live_instance: lane.is_served,
+                poisoned_at: row.given_up_at,
+                has_live_instance: row.is_served,
             });
-            match decide_quarantine(turn, now) {
+            match decide_quarantine(last_release, now) {
                 QuarantineDecision::Wait => {}
-                QuarantineDecision::ReleaseNext => free.push(lane.lane),
+                QuarantineDecision::ReleaseNext => ready.push(row.lane),
                 QuarantineDecision::ReleaseAll(at) => {
-                    acquitted.push(lane.lane);
+                    released.push(row.lane);
                     until.push(at);
                 }
             }
         }
-        if !acquitted.is_empty() {
-            // Whoever came later finds a lane in which nobody has the turn.
+        if !released.is_empty() {
+            // A run that enters the quarantine later finds no released run in it.
             sqlx::query!(
                 "WITH a AS (SELECT * FROM unnest($1::text[], $2::timestamptz[]) AS a (lane, until)),
                       over AS (DELETE FROM lanes l USING a WHERE l.worker_id = a.lane),
@@ -82,7 +83,7 @@ impl Store {
                                RETURNING w.occurrence_id, w.created_at)
                  UPDATE occurrences o SET rescues = least(rescues, $3)
                    FROM free f WHERE o.id = f.occurrence_id AND o.created_at = f.created_at",
-                &acquitted,
+                &released,
                 &until,
                 REQUEUES_AFTER_RELEASE
             )
@@ -94,7 +95,7 @@ impl Store {
                  FROM waits w LEFT JOIN occurrences o ON o.id = w.occurrence_id AND o.created_at = w.created_at
                 WHERE w.lane = ANY($1) AND w.until <= $2
                 ORDER BY w.until LIMIT $3"#,
-            &free,
+            &ready,
             now,
             MAX_QUARANTINE_CANDIDATES
         )
@@ -105,8 +106,8 @@ impl Store {
             let steps = row.steps.map(serde_json::from_value).transpose().unwrap_or_default().unwrap_or_default();
             waiting.entry(row.lane).or_default().push((row.occurrence_id, steps));
         }
-        let firsts: Vec<Uuid> = waiting.values().filter_map(|waiting| next_to_release(waiting)).collect();
-        // What was cancelled meanwhile, or dropped with its day, loses its place here and takes no turn.
+        let next: Vec<Uuid> = waiting.values().filter_map(|waiting| next_to_release(waiting)).collect();
+        // An occurrence that was cancelled meanwhile, or whose partition was dropped, only loses its row in `waits`.
         let rows = sqlx::query!(
             "WITH first AS (
                  SELECT occurrence_id, created_at FROM waits WHERE occurrence_id = ANY($1)
@@ -130,7 +131,7 @@ impl Store {
              SELECT id, job_id, job_name, worker_id, job_type, job_data, scheduled_for, attempt, failures, max_retries,
                     priority, timeout_seconds
                FROM begun",
-            &firsts,
+            &next,
             now
         )
         .fetch_all(&mut *tx)

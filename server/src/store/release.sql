@@ -1,7 +1,8 @@
--- Gives waiting occurrences their slots, most urgent first and among those the oldest. Runs under the slots lock.
+-- Grants slots to waiting occurrences, by descending priority, then oldest first. Runs under the slots lock.
+-- $1: the maximum number of grants.
 --
--- All slots are looked at once, and nothing is joined with them: the plan is kept from a time when there may have been
--- none, and would compare each of ten thousand with each other.
+-- All slots are read at once and joined with nothing: the cached plan may date from a time without slots, and would
+-- compare each of ten thousand slots with every other.
 WITH counted AS (
     SELECT s.*,
            count(*) FILTER (WHERE s.is_taken) OVER (PARTITION BY s.job_id) AS taken_of_job,
@@ -9,7 +10,7 @@ WITH counted AS (
            row_number() OVER (PARTITION BY s.job_id, s.is_taken ORDER BY s.priority DESC, s.occurrence_id) AS place
       FROM slots s
 ),
--- First the job's own limit, then the key's: one that its own job holds back takes nobody's place in the key's queue.
+-- The job's own limit comes before the key's: an occurrence that its job holds back takes no place in the key's queue.
 fits_job AS (
     SELECT c.* FROM counted c
      WHERE NOT c.is_taken AND (c.job_limit IS NULL OR c.place <= c.job_limit - c.taken_of_job)
@@ -25,7 +26,7 @@ chosen AS (
      LIMIT $1
 ),
 taken AS (
-    -- IS TRUE keeps the planner from making a join of it.
+    -- IS TRUE keeps the planner from turning this into a join.
     UPDATE slots s SET is_taken = true WHERE (s.occurrence_id IN (SELECT c.occurrence_id FROM chosen c)) IS TRUE
 )
 UPDATE occurrences o SET is_held = false, version = o.version + 1

@@ -1,4 +1,4 @@
-//! The guarded transition of what workers report: applied where the row's present state allows it, and nowhere else.
+//! The guarded transition for worker reports: a change is applied only where the row's present status allows it.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -17,30 +17,30 @@ use super::{
 };
 use crate::domain::{claim::RecordedAttempt, lost_run::LostRunRule, retry::RetryContext, transition::AttemptChange};
 
-/// What came of a batch of changes.
+/// The effects of a batch of changes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AppliedChanges {
-    /// The changed rows, as they are now.
+    /// The changed occurrences, as they are now.
     pub rows: Vec<OccurrenceRow>,
-    /// Those of which another instance had said that it runs this attempt.
+    /// The occurrences whose row named another instance for this attempt before.
     pub taken_over: HashSet<OccurrenceId>,
-    /// Whether a slot became free.
+    /// True if a slot was freed.
     pub slot_freed: bool,
-    /// Whether there are new failures.
+    /// True if failures were recorded.
     pub has_failures: bool,
-    /// Whether a run has ended from whose end a job's pause is counted.
+    /// True if a run ended from whose end its job's pause is counted.
     pub starts_pause: bool,
-    /// Whether something waits for its next attempt now.
+    /// True if an occurrence is delayed until its next attempt now.
     pub has_delayed: bool,
 }
 
 impl Store {
-    /// Applies changes where the row's present state allows them, and counts what was reached. Returns what came of
-    /// it; a change that is late, repeated or about something unknown is simply not part of that.
+    /// Applies changes where the row's present status allows them, and updates the statistics. Returns the effects; a
+    /// late or repeated change, or one about an unknown occurrence, has none.
     ///
     /// # Errors
     ///
-    /// When the database does not answer; then nothing was applied.
+    /// Returns [`StoreError`] if PostgreSQL fails; then nothing was applied.
     pub async fn apply(&self, changes: &[AttemptChange], now: DateTime<Utc>) -> Result<AppliedChanges> {
         let mut changes: Vec<&AttemptChange> = changes.iter().collect();
         changes.sort_by_key(|change| change.occurrence_id);
@@ -68,10 +68,10 @@ impl Store {
         let fingerprints: Vec<Option<String>> = changes.iter().map(|change| change.fingerprint.clone()).collect();
         let causes: Vec<Option<String>> =
             changes.iter().map(|change| change.cause.map(|cause| cause.as_str().to_owned())).collect();
-        let waits: Vec<Option<DateTime<Utc>>> = changes.iter().map(|change| change.waits_until).collect();
+        let delayed_until: Vec<Option<DateTime<Utc>>> = changes.iter().map(|change| change.waits_until).collect();
         let failed: Vec<bool> = changes.iter().map(|change| change.counts_as_failure).collect();
-        let rescues: Vec<bool> = changes.iter().map(|change| change.is_requeue).collect();
-        let turns: Vec<bool> = changes.iter().map(|change| change.is_quarantined).collect();
+        let requeued: Vec<bool> = changes.iter().map(|change| change.is_requeue).collect();
+        let quarantined: Vec<bool> = changes.iter().map(|change| change.is_quarantined).collect();
         let rows = sqlx::query_file!(
             "src/store/apply.sql",
             &ids,
@@ -93,10 +93,10 @@ impl Store {
             self.shard(),
             &fingerprints as &[Option<String>],
             &causes as &[Option<String>],
-            &waits as &[Option<DateTime<Utc>>],
+            &delayed_until as &[Option<DateTime<Utc>>],
             &failed,
-            &rescues,
-            &turns
+            &requeued,
+            &quarantined
         )
         .fetch_all(self.pool())
         .await
@@ -115,14 +115,14 @@ impl Store {
         Ok(applied)
     }
 
-    /// What is known of some occurrences, as far as there are any.
+    /// Returns the recorded attempts of some occurrences; unknown occurrences are not included.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
-    pub async fn recorded_attempts(&self, asked: &[OccurrenceId]) -> Result<HashMap<OccurrenceId, RecordedAttempt>> {
-        let ids: Vec<Uuid> = asked.iter().map(|id| id.0).collect();
-        let created: Vec<DateTime<Utc>> = asked.iter().map(|id| id.created_at()).collect();
+    /// Returns [`StoreError`] if PostgreSQL fails.
+    pub async fn recorded_attempts(&self, wanted: &[OccurrenceId]) -> Result<HashMap<OccurrenceId, RecordedAttempt>> {
+        let ids: Vec<Uuid> = wanted.iter().map(|id| id.0).collect();
+        let created: Vec<DateTime<Utc>> = wanted.iter().map(|id| id.created_at()).collect();
         let rows = sqlx::query!(
             r#"SELECT o.id AS "id!", o.status AS "status!", o.attempt AS "attempt!", o.instance_id, o.is_held AS "is_held!"
                  FROM unnest($1::uuid[], $2::timestamptz[]) AS a (id, created_at)
@@ -145,17 +145,17 @@ impl Store {
             .collect()
     }
 
-    /// What these occurrences have behind them and may still do, each as long as it is in the attempt it is asked about.
+    /// Returns the retry contexts of occurrences, each only if it is still in the given attempt.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
-    pub async fn retry_contexts(&self, asked: &[(OccurrenceId, i32)]) -> Result<HashMap<OccurrenceId, RetryContext>> {
-        let ids: Vec<Uuid> = asked.iter().map(|(id, _)| id.0).collect();
-        let created: Vec<DateTime<Utc>> = asked.iter().map(|(id, _)| id.created_at()).collect();
-        let attempts: Vec<i32> = asked.iter().map(|(_, attempt)| *attempt).collect();
-        // The pause and its jitter are the job's present ones: who changes them while a job keeps failing means this
-        // failure too.
+    /// Returns [`StoreError`] if PostgreSQL fails.
+    pub async fn retry_contexts(&self, wanted: &[(OccurrenceId, i32)]) -> Result<HashMap<OccurrenceId, RetryContext>> {
+        let ids: Vec<Uuid> = wanted.iter().map(|(id, _)| id.0).collect();
+        let created: Vec<DateTime<Utc>> = wanted.iter().map(|(id, _)| id.created_at()).collect();
+        let attempts: Vec<i32> = wanted.iter().map(|(_, attempt)| *attempt).collect();
+        // The retry delay and its jitter are the job's present ones, so an edit of a job that keeps failing takes
+        // effect for this failure too.
         let rows = sqlx::query!(
             r#"SELECT o.id AS "id!", o.failures AS "failures!", o.max_retries AS "max_retries!",
                       coalesce(j.base_retry_delay_seconds, 5) AS "base!",
@@ -180,7 +180,7 @@ impl Store {
         Ok(rows
             .into_iter()
             .map(|row| {
-                let standing = RetryContext {
+                let context = RetryContext {
                     worker_id: row.worker_id,
                     failures: row.failures,
                     max_retries: row.max_retries,
@@ -192,7 +192,7 @@ impl Store {
                     ran_for: row.sign.zip(row.started_at).map(|(sign, started)| sign - started),
                     quarantine_is_open: row.lane_is_open,
                 };
-                (OccurrenceId(row.id), standing)
+                (OccurrenceId(row.id), context)
             })
             .collect())
     }

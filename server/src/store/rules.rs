@@ -1,4 +1,4 @@
-//! A job's rules as columns: the one place that knows which rule lies where.
+//! The mapping between a job's rules and the columns of its row.
 
 use chrono::{DateTime, Utc};
 use milvaion_protocol::id::CalendarId;
@@ -8,7 +8,7 @@ use milvaion_schedule::rules::{
 use serde_json::Value;
 use uuid::Uuid;
 
-/// The columns.
+/// The rules as column values.
 #[derive(Clone, Debug)]
 pub(crate) struct RuleColumns {
     pub(crate) start_at: Option<DateTime<Utc>>,
@@ -32,7 +32,7 @@ pub(crate) struct RuleColumns {
 }
 
 impl RuleColumns {
-    /// What to store. The rules' own check keeps every number within its column.
+    /// Converts rules to columns. The rules' own validation keeps every number within its column.
     pub(crate) fn of(rules: &Rules) -> Self {
         let int = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
         let small = |n: u16| i16::try_from(n).unwrap_or(i16::MAX);
@@ -56,15 +56,15 @@ impl RuleColumns {
             on_lost: rules.on_lost.as_str().to_owned(),
             auto_disable: rules
                 .auto_disable
-                .and_then(|breaker| serde_json::to_value(breaker).ok())
+                .and_then(|rule| serde_json::to_value(rule).ok())
                 .unwrap_or_else(|| Value::Object(serde_json::Map::new())),
         }
     }
 
-    /// What was stored. A word this version does not know means what is usual.
+    /// Converts columns to rules. A word that this version does not define means the default.
     pub(crate) fn into_rules(self) -> Rules {
-        let usual = Rules::default();
-        let number = |n: i32, usual: u32| u32::try_from(n).unwrap_or(usual);
+        let default = Rules::default();
+        let number = |n: i32, default: u32| u32::try_from(n).unwrap_or(default);
         let small = |n: Option<i16>| n.and_then(|n| u16::try_from(n).ok());
         Rules {
             start_at: self.start_at,
@@ -73,13 +73,13 @@ impl RuleColumns {
             calendars: self.calendars.into_iter().map(CalendarId).collect(),
             blackout: BlackoutPolicy::parse(&self.blackout).unwrap_or_default(),
             misfire: MisfirePolicy::parse(&self.misfire).unwrap_or_default(),
-            catch_up_limit: number(self.catch_up_limit, usual.catch_up_limit),
-            catch_up_window_seconds: number(self.catch_up_window_seconds, usual.catch_up_window_seconds),
+            catch_up_limit: number(self.catch_up_limit, default.catch_up_limit),
+            catch_up_window_seconds: number(self.catch_up_window_seconds, default.catch_up_window_seconds),
             overlap: OverlapPolicy::from_code(self.overlap),
             max_concurrent: small(self.max_concurrent),
             key_limit: self.key.zip(small(self.key_limit)).map(|(key, limit)| ConcurrencyKeyLimit { key, limit }),
             max_retries: u16::try_from(self.max_retries).unwrap_or(0),
-            base_retry_delay_seconds: number(self.base_retry_delay_seconds, usual.base_retry_delay_seconds),
+            base_retry_delay_seconds: number(self.base_retry_delay_seconds, default.base_retry_delay_seconds),
             retry_jitter_percent: u16::try_from(self.retry_jitter_percent).unwrap_or(0),
             heartbeat_timeout_seconds: self.heartbeat_timeout_seconds.and_then(|n| u32::try_from(n).ok()),
             on_lost: LostRunPolicy::parse(&self.on_lost).unwrap_or_default(),
@@ -88,8 +88,7 @@ impl RuleColumns {
     }
 }
 
-/// A job's rules, out of what a statement returned. Every checked statement has a row type of its own, so this is no
-/// function.
+/// Converts a row of a statement to a job's rules. It is a macro because every checked statement has its own row type.
 macro_rules! rules_in {
     ($row:expr) => {
         $crate::store::rules::RuleColumns {
@@ -124,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_goes_in_comes_out() {
+    fn rules_round_trip_through_columns() {
         let rules = Rules {
             jitter_seconds: 9,
             overlap: OverlapPolicy::Queue,

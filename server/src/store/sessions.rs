@@ -1,4 +1,4 @@
-//! Sessions by the hash of their id. Who may have one, and for how long, is decided in [`crate::http::session`].
+//! Sessions by the hash of their id. [`crate::http::session`] decides about creation and lifetime.
 
 use chrono::{DateTime, Utc};
 use milvaion_protocol::id::UserId;
@@ -6,27 +6,27 @@ use serde_json::Value;
 
 use super::{Result, Store};
 
-/// How many sessions of people who have not signed in are kept at a time. Such a session only carries a message to the
-/// next page, and anybody can cause one, so there must be an end to them.
+/// Maximum number of anonymous sessions. Such a session only carries a message to the next page, and any visitor can
+/// cause one, so their number is bounded.
 const MAX_ANONYMOUS_SESSIONS: i64 = 10_000;
 
-/// A session that has not ended.
+/// A stored session.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SessionRow {
-    /// What it holds.
+    /// Content.
     pub data: Value,
-    /// Whose it is; none before signing in.
+    /// The signed-in user; none before signing in.
     pub user_id: Option<UserId>,
-    /// When it ends unless it is used.
+    /// Expiry unless the session is used.
     pub expires_at: DateTime<Utc>,
 }
 
 impl Store {
-    /// Adds a session. Returns false when the id is taken, or there are too many sessions without a person.
+    /// Inserts a session. Returns false if the id is taken, or if there are too many anonymous sessions.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn insert_session(&self, id_hash: &[u8; 32], row: &SessionRow) -> Result<bool> {
         let done = sqlx::query!(
             "INSERT INTO sessions (id_hash, data, user_id, expires_at)
@@ -45,11 +45,11 @@ impl Store {
         Ok(done.rows_affected() == 1)
     }
 
-    /// Rewrites a session that exists. One that was ended meanwhile stays ended. Returns whether it existed.
+    /// Updates a session. Returns false if it does not exist; a session that was deleted meanwhile stays deleted.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn update_session(&self, id_hash: &[u8; 32], row: &SessionRow) -> Result<bool> {
         let done = sqlx::query!(
             "UPDATE sessions SET data = $2, user_id = $3, expires_at = $4 WHERE id_hash = $1",
@@ -63,11 +63,11 @@ impl Store {
         Ok(done.rows_affected() == 1)
     }
 
-    /// The session, if it has not ended by `now`.
+    /// Returns the session, or `None` if it does not exist or has expired by `now`.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn session(&self, id_hash: &[u8; 32], now: DateTime<Utc>) -> Result<Option<SessionRow>> {
         let row = sqlx::query!(
             "SELECT data, user_id, expires_at FROM sessions WHERE id_hash = $1 AND expires_at > $2",
@@ -79,11 +79,11 @@ impl Store {
         Ok(row.map(|row| SessionRow { data: row.data, user_id: row.user_id.map(UserId), expires_at: row.expires_at }))
     }
 
-    /// Puts off a session's end.
+    /// Sets the expiry of a session.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn extend_session(&self, id_hash: &[u8; 32], expires_at: DateTime<Utc>) -> Result<()> {
         sqlx::query!("UPDATE sessions SET expires_at = $2 WHERE id_hash = $1", id_hash.as_slice(), expires_at)
             .execute(self.pool())
@@ -91,21 +91,21 @@ impl Store {
         Ok(())
     }
 
-    /// Ends a session.
+    /// Deletes a session.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn delete_session(&self, id_hash: &[u8; 32]) -> Result<()> {
         sqlx::query!("DELETE FROM sessions WHERE id_hash = $1", id_hash.as_slice()).execute(self.pool()).await?;
         Ok(())
     }
 
-    /// Deletes what has ended by `now`. Returns how many.
+    /// Deletes sessions that have expired by `now`. Returns their number.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn delete_expired_sessions(&self, now: DateTime<Utc>) -> Result<u64> {
         Ok(sqlx::query!("DELETE FROM sessions WHERE expires_at <= $1", now).execute(self.pool()).await?.rows_affected())
     }

@@ -1,8 +1,8 @@
-//! Slots: open occurrences that are counted against each other.
+//! Slots: open occurrences that count against a concurrency limit.
 //!
-//! A job with a limit, or one that shares a key, makes its occurrences *held*; here they are let go. All of them are
-//! looked at together, by one server at a time, so that a limit is never exceeded and the claim of due jobs, which is
-//! the hot statement, never counts anything.
+//! Jobs with a limit, and jobs that share a concurrency key, insert their occurrences as *held*; this module grants
+//! their slots. One server at a time considers all slots together, so a limit is never exceeded. The dispatch of due
+//! jobs, which is the most frequent statement, never counts anything.
 
 use chrono::{DateTime, Utc};
 use milvaion_protocol::id::{JobId, OccurrenceId};
@@ -11,33 +11,34 @@ use super::{Result, Store, delayed::queued_occurrence};
 use crate::domain::message::QueuedOccurrence;
 
 impl Store {
-    /// Lets go what may run now, at most `limit`. Nothing while the cluster is paused.
+    /// Grants at most `limit` slots to waiting occurrences. Grants none while the cluster is paused.
     ///
     /// # Errors
     ///
-    /// When the database does not answer; then nothing was let go.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then no slot was granted.
     pub async fn grant_slots(&self, limit: i64) -> Result<Vec<QueuedOccurrence>> {
-        let waits = sqlx::query_scalar!(
+        let has_waiting = sqlx::query_scalar!(
             r#"SELECT EXISTS (SELECT 1 FROM slots WHERE NOT is_taken) AND NOT EXISTS (SELECT 1 FROM cluster_pause) AS "waits!""#
         )
         .fetch_one(self.pool())
         .await?;
-        if !waits {
+        if !has_waiting {
             return Ok(Vec::new());
         }
         let mut tx = self.pool().begin().await?;
-        // A statement of its own: the next one must see what whoever held the lock has done.
+        // A separate statement, so that the next one sees the changes of the server that held the lock before.
         sqlx::query!("SELECT pg_advisory_xact_lock(hashtext('milvaion.slots'))").execute(&mut *tx).await?;
         let rows = sqlx::query_file!("src/store/release.sql", limit).fetch_all(&mut *tx).await?;
         tx.commit().await?;
         Ok(rows.into_iter().map(|row| queued_occurrence!(row)).collect())
     }
 
-    /// Open occurrences whose job has a younger one waiting that is to replace them, oldest first.
+    /// Returns open occurrences together with the younger waiting occurrence of their job that replaces them, oldest
+    /// first.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn occurrences_to_replace(&self, limit: i64) -> Result<Vec<(OccurrenceId, OccurrenceId)>> {
         let rows = sqlx::query!(
             r#"SELECT s.occurrence_id AS "old!", max(w.occurrence_id::text) AS "new!"
@@ -51,11 +52,11 @@ impl Store {
         Ok(rows.into_iter().filter_map(|row| Some((OccurrenceId(row.old), row.new.parse().ok()?))).collect())
     }
 
-    /// Whether a run of the job is open.
+    /// Returns true if a run of the job is open.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn has_open_run(&self, id: JobId) -> Result<bool> {
         Ok(sqlx::query_scalar!(
             r#"SELECT EXISTS (
@@ -67,12 +68,12 @@ impl Store {
         .await?)
     }
 
-    /// Makes jobs due again whose pause counts from the end of a run, when no run of theirs is open any more, by hand or
-    /// not. However a run has ended, and whoever noticed, this is the one place where its pause begins.
+    /// Schedules jobs whose pause counts from the end of a run, as soon as they have no open run, scheduled or manual.
+    /// This is the only place where such a pause begins, however the run ended. Returns the jobs with their due times.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn schedule_after_end(&self, now: DateTime<Utc>) -> Result<Vec<(JobId, DateTime<Utc>)>> {
         let rows = sqlx::query!(
             r#"UPDATE jobs j

@@ -1,7 +1,7 @@
-//! People.
+//! Users.
 //!
-//! A passphrase's hash leaves this file only in [`Credentials`], which cannot be printed. Everything else that is read
-//! about a person is in [`UserRow`].
+//! A passphrase hash leaves this file only in [`Credentials`], which cannot be printed. All other data about a user is
+//! in [`UserRow`].
 
 mod invites;
 mod sign_in_throttle;
@@ -23,44 +23,44 @@ use super::{
     audit::{self, AuditEntry},
 };
 
-/// Somebody, as the table has them.
+/// A stored user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserRow {
-    /// Their id.
+    /// Identifier.
     pub id: UserId,
-    /// Their name.
+    /// Display name.
     pub name: String,
-    /// Their e-mail address, in lower case.
+    /// E-mail address, in lower case.
     pub email: String,
-    /// What they are.
+    /// Role.
     pub role: Role,
-    /// False: they may not do anything, and their sessions are refused.
+    /// False if the user is deactivated: every action and every session is refused.
     pub is_active: bool,
-    /// Since when.
+    /// Time of creation.
     pub created_at: DateTime<Utc>,
-    /// When they last signed in.
+    /// Time of the last sign-in.
     pub last_sign_in_at: Option<DateTime<Utc>>,
 }
 
 impl UserRow {
-    /// Who they are to the pages.
+    /// Returns the user as the pages show the signed-in user.
     #[must_use]
     pub fn me(&self) -> CurrentUser {
         CurrentUser { id: self.id, name: self.name.clone(), email: self.email.clone(), role: self.role }
     }
 
-    /// Their line on the team page.
+    /// Returns the user's row for the team page.
     #[must_use]
     pub fn view(&self) -> UserView {
         UserView { me: self.me(), created_at: self.created_at, last_sign_in_at: self.last_sign_in_at }
     }
 }
 
-/// Somebody and what proves them. Not `Debug`, so that no log can hold the hash.
+/// A user with the passphrase hash. Not `Debug`, so that no log can contain the hash.
 pub struct Credentials {
-    /// Who.
+    /// The user.
     pub user: UserRow,
-    /// argon2id in PHC string form.
+    /// Passphrase hash: argon2id in PHC string format.
     pub passphrase_hash: String,
 }
 
@@ -90,26 +90,26 @@ impl TryFrom<RawUser> for UserRow {
     }
 }
 
-/// The role behind a stored word.
+/// Parses a stored role.
 fn role(table: &'static str, slug: &str) -> Result<Role> {
     Role::from_slug(slug).ok_or_else(|| StoreError::Corrupt { table, column: "role", detail: slug.to_owned() })
 }
 
 impl Store {
-    /// How many people there are, deactivated ones included.
+    /// Returns the number of users, deactivated users included.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn count_users(&self) -> Result<i64> {
         Ok(sqlx::query_scalar!(r#"SELECT count(*) AS "n!" FROM users"#).fetch_one(self.pool()).await?)
     }
 
-    /// Somebody by id.
+    /// Returns a user by id, or `None` if there is none.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn user(&self, id: UserId) -> Result<Option<UserRow>> {
         sqlx::query_as!(
             RawUser,
@@ -122,11 +122,11 @@ impl Store {
         .transpose()
     }
 
-    /// Somebody by e-mail address, which must be in lower case.
+    /// Returns a user by e-mail address, which must be in lower case, or `None` if there is none.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn user_by_email(&self, email: &str) -> Result<Option<UserRow>> {
         sqlx::query_as!(
             RawUser,
@@ -139,11 +139,11 @@ impl Store {
         .transpose()
     }
 
-    /// Somebody who may sign in, with what proves them. Deactivated people are not found.
+    /// Returns an active user with the passphrase hash, or `None`. Deactivated users are not found.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn credentials(&self, email: &str) -> Result<Option<Credentials>> {
         let Some(row) = sqlx::query!(
             "SELECT id, name, email, role, is_active, created_at, last_sign_in_at, passphrase_hash
@@ -167,11 +167,11 @@ impl Store {
         Ok(Some(Credentials { user, passphrase_hash: row.passphrase_hash }))
     }
 
-    /// Everybody who is active, by name; at most 1,000.
+    /// Returns all active users by name, at most 1,000.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn list_users(&self) -> Result<Vec<UserRow>> {
         sqlx::query_as!(
             RawUser,
@@ -185,11 +185,11 @@ impl Store {
         .collect()
     }
 
-    /// Notes that somebody signed in: when, a stronger hash if there is one, and an audit row, all or nothing.
+    /// Records a sign-in: its time, a stronger passphrase hash if there is one, and an audit row, all or nothing.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn record_sign_in(
         &self,
         user: &UserRow,
@@ -212,12 +212,12 @@ impl Store {
         Ok(())
     }
 
-    /// Lets somebody in again or keeps them out, and ends their sessions in the latter case. `by` is who decided.
-    /// Returns whether there is such a person.
+    /// Activates or deactivates a user; deactivating also deletes the user's sessions. `by` is the author. Returns
+    /// false if the user does not exist.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn set_user_active(
         &self,
         id: UserId,
@@ -241,12 +241,12 @@ impl Store {
         Ok(true)
     }
 
-    /// Makes somebody something else; it holds from their next request on. `by` is who decided. Returns whether there
-    /// is such a person.
+    /// Sets the role of a user, with effect from the user's next request. `by` is the author. Returns false if the user
+    /// does not exist.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn set_user_role(&self, id: UserId, role: Role, by: &CurrentUser, now: DateTime<Utc>) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         let before = sqlx::query_scalar!("SELECT role FROM users WHERE id = $1 FOR UPDATE", id.0)

@@ -1,4 +1,4 @@
-//! The definitions a job has had. They outlive the job.
+//! Versions of job definitions. They are kept after the job is deleted.
 
 use milvaion_api::{
     page::{self, ListPage},
@@ -11,11 +11,11 @@ use uuid::Uuid;
 use super::{Result, Store};
 
 impl Store {
-    /// A page of a job's versions, newest first, those before `before`.
+    /// Returns a page of a job's versions before `before`, newest first.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn versions(&self, id: JobId, before: Option<i32>, limit: u32) -> Result<ListPage<VersionRow>> {
         let limit = page::effective_limit(limit);
         let mut rows = sqlx::query_as!(
@@ -34,11 +34,11 @@ impl Store {
         Ok(ListPage { rows, next })
     }
 
-    /// One version of a job's definition, also when the job is deleted.
+    /// Returns one version of a job's definition, also if the job is deleted; `None` if it does not exist.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn version(&self, id: JobId, version: i32) -> Result<Option<VersionView>> {
         let row = sqlx::query!(
             "SELECT version, changed_at, changed_by, definition FROM job_versions WHERE job_id = $1 AND version = $2",
@@ -53,11 +53,11 @@ impl Store {
         }))
     }
 
-    /// The definitions of the versions from `from` to `to`, both included, oldest first.
+    /// Returns the definitions of the versions from `from` to `to`, both included, oldest first.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn definitions(&self, id: JobId, from: i32, to: i32) -> Result<Vec<(i32, Value)>> {
         let rows = sqlx::query!(
             "SELECT version, definition FROM job_versions
@@ -71,15 +71,15 @@ impl Store {
         Ok(rows.into_iter().map(|row| (row.version, row.definition)).collect())
     }
 
-    /// Which of these calendars do not exist, in the same order.
+    /// Returns those of the given calendars that do not exist, in the same order.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn missing_calendars(&self, ids: &[CalendarId]) -> Result<Vec<CalendarId>> {
         let wanted: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
-        let there: Vec<Uuid> =
+        let existing: Vec<Uuid> =
             sqlx::query_scalar!("SELECT id FROM calendars WHERE id = ANY($1)", &wanted).fetch_all(self.pool()).await?;
-        Ok(ids.iter().copied().filter(|id| !there.contains(&id.0)).collect())
+        Ok(ids.iter().copied().filter(|id| !existing.contains(&id.0)).collect())
     }
 }

@@ -1,4 +1,4 @@
-//! Workers, their instances and what they can run.
+//! Workers, their instances and their job types.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -12,11 +12,11 @@ use super::{Result, Store};
 use crate::domain::{liveness, transition::clean};
 
 impl Store {
-    /// Stores what an instance says of itself. Saying it again changes nothing but the times.
+    /// Stores the registration of an instance. Repeating it only updates the times and the announced values.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn hello(&self, hello: &InstanceHello, now: DateTime<Utc>) -> Result<()> {
         let mut tx = self.pool().begin().await?;
         sqlx::query!(
@@ -74,12 +74,11 @@ impl Store {
         Ok(())
     }
 
-    /// Stores a sign of life. Answers whether the instance's notice is another one than before; none when the instance
-    /// never said hello, or not to this database.
+    /// Stores a heartbeat. Returns true if the instance's notice changed, and `None` if the instance is not registered.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn heartbeat(&self, beat: &InstanceHeartbeat, now: DateTime<Utc>) -> Result<Option<bool>> {
         let running: Vec<Uuid> = beat.running.iter().map(|id| id.0).collect();
         let notice = beat.notice.as_ref().filter(|text| !text.trim().is_empty());
@@ -93,18 +92,19 @@ impl Store {
             now,
             i32::try_from(running.len()).unwrap_or(i32::MAX),
             &running,
-            // Cut last, because what `clean` puts in is longer than what it takes out.
+            // Truncated last, because the replacement characters that `clean` inserts are longer than what they
+            // replace.
             notice.map(|text| truncate_text(clean(text.clone()), MAX_NOTICE_BYTES))
         )
         .fetch_optional(self.pool())
         .await?)
     }
 
-    /// Stores a goodbye.
+    /// Stores the shutdown of an instance.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn goodbye(&self, instance_id: &str, now: DateTime<Utc>) -> Result<()> {
         sqlx::query!(
             "UPDATE worker_instances SET stopped_at = $2, running = 0, running_ids = '{}' WHERE id = $1",
@@ -116,11 +116,11 @@ impl Store {
         Ok(())
     }
 
-    /// The schema a worker announced for a job type.
+    /// Returns the JSON Schema that a worker announced for a job type.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn schema(&self, worker_id: &str, job_type: &str) -> Result<Option<Value>> {
         Ok(sqlx::query_scalar!(
             "SELECT schema FROM worker_job_types WHERE worker_id = $1 AND job_type = $2",
@@ -131,11 +131,11 @@ impl Store {
         .await?)
     }
 
-    /// Every (worker, job type) that a live instance offers.
+    /// Returns all pairs of worker and job type that a live instance offers.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn alive_types(&self, alive_since: DateTime<Utc>) -> Result<HashSet<(String, String)>> {
         let rows = sqlx::query!(
             "SELECT DISTINCT i.worker_id, t.job_type FROM worker_instances i JOIN instance_job_types t ON t.instance_id = i.id
@@ -147,11 +147,12 @@ impl Store {
         Ok(rows.into_iter().map(|row| (row.worker_id, row.job_type)).collect())
     }
 
-    /// Every known job type with the number of live instances that offer it, live ones first.
+    /// Returns all known job types with the number of live instances that offer each, at most 500, most instances
+    /// first.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn job_types(&self, alive_since: DateTime<Utc>) -> Result<Vec<JobTypeView>> {
         let rows = sqlx::query!(
             r#"SELECT w.worker_id, w.job_type, w.description, w.schema, w.concurrency, w.timeout_seconds,
@@ -179,11 +180,11 @@ impl Store {
             .collect())
     }
 
-    /// Workers with the instances seen since `since`, live ones first.
+    /// Returns workers with the instances that sent a heartbeat since `since`, live instances first.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn workers(&self, since: DateTime<Utc>, now: DateTime<Utc>) -> Result<Vec<WorkerView>> {
         let instances = sqlx::query!(
             "SELECT * FROM worker_instances WHERE last_heartbeat_at >= $1 ORDER BY started_at DESC LIMIT 500",

@@ -1,9 +1,8 @@
-//! What the dashboard may ask, answered by the rooms that know.
+//! The backend of the dashboard: each operation of the pages, implemented by the commands and the store.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use chrono::{DateTime, Utc};
 use http::request::Parts;
 use milvaion_api::{
     calendar_form::CalendarForm,
@@ -16,7 +15,7 @@ use milvaion_api::{
     requests::{JobForm, JobInput},
     versions::{RestoreVersionResult, VersionDiff, VersionStep},
     views::{
-        BlackoutView, CalendarName, CalendarRow, CalendarView, ClusterOverview, ClusterPause, CurrentUser, InviteInfo,
+        BlackoutView, CalendarRow, CalendarView, ClusterOverview, ClusterPause, CurrentUser, InviteInfo,
         JobFormContext, JobRow, JobView, OccurrenceRow, OccurrenceView, SchedulePreview, TeamView, WorkerView,
     },
 };
@@ -29,9 +28,9 @@ use milvaion_protocol::{
     message::LogLine,
     status::OccurrenceStatus,
 };
-use milvaion_schedule::{calendar::Calendar, schedule};
+use milvaion_schedule::schedule;
 
-use super::{calendars, failures, preview::preview};
+use super::{calendars, failures};
 use crate::{
     clock::Clock,
     command::{
@@ -43,101 +42,41 @@ use crate::{
     config::http::HttpConfig,
     domain::liveness,
     http::{guard, health::HealthCheck, session},
-    store::{Store, audit::AuditEntry, jobs::StoredJob},
+    store::{Store, audit::AuditEntry},
 };
 
-/// How many log lines a page opens with.
+/// The number of log lines that a page loads at once.
 const MAX_LOG_LINES: i64 = 500;
 
-/// The server behind the dashboard.
+/// The server-side implementation of [`Backend`].
 #[derive(Debug)]
 pub struct ServerBackend {
-    /// The truth.
+    /// Access to PostgreSQL.
     pub store: Store,
-    /// What time it is.
+    /// The clock of this server.
     pub clock: Clock,
-    /// Changing jobs.
+    /// The commands that change jobs, calendars, occurrences and failures.
     pub jobs: JobCommands,
-    /// Pausing everything.
+    /// The commands that pause and resume the cluster.
     pub cluster: ClusterCommands,
-    /// Hashing passphrases.
+    /// The hasher of passphrases.
     pub hasher: PassphraseHasher,
-    /// How every part is.
+    /// The health checks of the services and of the dispatcher.
     pub health: HealthCheck,
-    /// Who reaches us how.
+    /// The addresses at which browsers reach this server.
     pub config: Arc<HttpConfig>,
 }
 
 impl ServerBackend {
-    /// Where a request came from. Behind a proxy everybody has the proxy's address, which tells nothing about anybody and
-    /// must not make them share one brake.
+    /// Returns the address of the client. Behind a proxy, all clients have the address of the proxy, which says nothing
+    /// about the client and must not make them share one sign-in throttle.
     fn address(&self, parts: &Parts) -> Option<std::net::IpAddr> {
         guard::address(parts).filter(|_| self.config.public_url.is_none())
     }
-
-    async fn view(&self, job: StoredJob, viewer_zone: Option<&str>) -> Result<JobView, AppError> {
-        let alive = self.store.alive_types(liveness::alive_since(self.clock.now())).await?;
-        let mut recent = self.store.recent_statuses(&[job.id.0]).await?;
-        let definition = job.definition;
-        let schema = self.store.schema(&definition.worker_id, &definition.job_type).await?;
-        Ok(JobView {
-            row: JobRow {
-                id: job.id,
-                display_name: definition.display_name.clone(),
-                worker_id: definition.worker_id.clone(),
-                job_type: definition.job_type.clone(),
-                schedule_words: definition.schedule.describe(),
-                next_fire_at: job.next_fire_at,
-                is_active: definition.is_active,
-                tags: definition.tags.clone(),
-                recent: recent.remove(&job.id.0).unwrap_or_default(),
-                worker_alive: alive.contains(&(definition.worker_id.clone(), definition.job_type.clone())),
-            },
-            preview: self.preview_of(job.id, &definition, job.next_fire_at, viewer_zone).await?,
-            calendars: self.names_of(&definition).await?,
-            version: job.version,
-            paused_reason: job.paused_reason,
-            created_at: job.created_at,
-            created_by: job.created_by,
-            modified_at: job.modified_at,
-            modified_by: job.modified_by,
-            schema,
-            definition,
-        })
-    }
 }
 
-impl ServerBackend {
-    /// What the schedule and the rules of a job come to.
-    async fn preview_of(
-        &self,
-        id: JobId,
-        job: &JobInput,
-        next: Option<DateTime<Utc>>,
-        viewer_zone: Option<&str>,
-    ) -> Result<SchedulePreview, AppError> {
-        let calendars = self.jobs.calendars_of(job).await?;
-        let kept: Vec<&Calendar> = calendars.values().collect();
-        let mut preview = preview(id, job, &kept, next, viewer_zone, self.clock.now());
-        if job.rules.jitter_seconds > 0 && id == JobId::default() {
-            let at_most = job.rules.jitter_seconds;
-            preview.warnings.push(format!("Each fire will come up to {at_most} s later: the job's own jitter."));
-        }
-        Ok(preview)
-    }
-
-    /// The calendars a job keeps to, by name.
-    async fn names_of(&self, job: &JobInput) -> Result<Vec<CalendarName>, AppError> {
-        let calendars = self.jobs.calendars_of(job).await?;
-        let mut names: Vec<_> =
-            calendars.into_iter().map(|(id, calendar)| CalendarName { id, name: calendar.name }).collect();
-        names.sort_unstable_by_key(|calendar| (calendar.name.to_lowercase(), calendar.id));
-        Ok(names)
-    }
-}
-
-fn no_job() -> AppError {
-    AppError::NotFound("This job does not exist, or no longer.".into())
+fn job_not_found() -> AppError {
+    AppError::NotFound("This job does not exist or was deleted.".into())
 }
 
 #[async_trait]
@@ -236,14 +175,14 @@ impl Backend for ServerBackend {
     }
 
     async fn job(&self, _me: &CurrentUser, id: JobId, viewer_zone: Option<&str>) -> Result<JobView, AppError> {
-        let job = self.store.job(id).await?.ok_or_else(no_job)?;
+        let job = self.store.job(id).await?.ok_or_else(job_not_found)?;
         self.view(job, viewer_zone).await
     }
 
     async fn form_context(&self, _me: &CurrentUser, job: Option<JobId>) -> Result<JobFormContext, AppError> {
         let job = match job {
             Some(id) => {
-                let stored = self.store.job(id).await?.ok_or_else(no_job)?;
+                let stored = self.store.job(id).await?.ok_or_else(job_not_found)?;
                 Some(self.view(stored, None).await?)
             }
             None => None,
@@ -263,7 +202,7 @@ impl Backend for ServerBackend {
         viewer_zone: Option<&str>,
     ) -> Result<SchedulePreview, AppError> {
         let schedule = form.schedule().map_err(AppError::Fields)?;
-        // A wrong rule has its message beside its own field; the schedule can be shown without it.
+        // The form shows the error of an invalid rule at its field. The preview works without the rules.
         let rules = form.rules().unwrap_or_default();
         let id = form.id.parse().unwrap_or_default();
         let job = JobInput::schedule_only(schedule, rules);
@@ -411,7 +350,7 @@ impl Backend for ServerBackend {
         self.store
             .occurrence(id, MAX_LOG_LINES, alive_since)
             .await?
-            .ok_or_else(|| AppError::NotFound("This occurrence does not exist, or is no longer kept.".into()))
+            .ok_or_else(|| AppError::NotFound("This occurrence does not exist or was deleted by retention.".into()))
     }
 
     async fn log_before(&self, _me: &CurrentUser, id: OccurrenceId, before_seq: i64) -> Result<Vec<LogLine>, AppError> {

@@ -1,4 +1,4 @@
-//! Calendars as pages show them: in words, with the blackouts to come on the calendar's own clock.
+//! Calendars for the pages: in words, with the next blackouts in the calendar's own time zone.
 
 use chrono::{DateTime, NaiveTime, Utc};
 use chrono_tz::Tz;
@@ -14,16 +14,16 @@ use milvaion_schedule::{
 };
 
 use crate::{
-    command::calendars::gone,
+    command::calendars::not_found,
     store::{Store, calendars::StoredCalendar},
 };
 
-/// How many coming blackouts are shown.
+/// The number of upcoming blackouts that are shown.
 const UPCOMING_BLACKOUTS: usize = 5;
-/// How many of the jobs that keep to a calendar its page names.
+/// The most jobs that the page of a calendar names.
 const MAX_LISTED_JOBS: i64 = 20;
 
-/// The list.
+/// Builds the rows of the calendar list.
 #[must_use]
 pub fn rows(calendars: Vec<StoredCalendar>, now: DateTime<Utc>) -> Vec<CalendarRow> {
     calendars
@@ -35,7 +35,7 @@ pub fn rows(calendars: Vec<StoredCalendar>, now: DateTime<Utc>) -> Vec<CalendarR
                 id: stored.id,
                 words: calendar.describe(now.with_timezone(&zone).date_naive()),
                 jobs: stored.jobs,
-                next: calendar.next_blackouts(now, 1).first().map(|fall| written(*fall, zone, now)),
+                next: calendar.next_blackouts(now, 1).first().map(|blackout| blackout_view(*blackout, zone, now)),
                 name: calendar.name,
                 zone: calendar.zone,
             }
@@ -43,13 +43,13 @@ pub fn rows(calendars: Vec<StoredCalendar>, now: DateTime<Utc>) -> Vec<CalendarR
         .collect()
 }
 
-/// One calendar with the jobs that keep to it.
+/// Returns one calendar with the jobs that use it.
 ///
 /// # Errors
 ///
-/// `NotFound`.
+/// Returns `NotFound` if the calendar does not exist.
 pub async fn view(store: &Store, id: CalendarId) -> Result<CalendarView, AppError> {
-    let stored = store.calendar(id).await?.ok_or_else(gone)?;
+    let stored = store.calendar(id).await?.ok_or_else(not_found)?;
     Ok(CalendarView {
         id,
         version: stored.version,
@@ -61,38 +61,38 @@ pub async fn view(store: &Store, id: CalendarId) -> Result<CalendarView, AppErro
     })
 }
 
-/// The next blackouts.
+/// Returns the next blackouts of a calendar.
 #[must_use]
 pub fn upcoming_blackouts(calendar: &Calendar, now: DateTime<Utc>) -> Vec<BlackoutView> {
     let zone = parse_zone(&calendar.zone).unwrap_or(Tz::UTC);
-    calendar.next_blackouts(now, UPCOMING_BLACKOUTS).into_iter().map(|fall| written(fall, zone, now)).collect()
+    let blackouts = calendar.next_blackouts(now, UPCOMING_BLACKOUTS);
+    blackouts.into_iter().map(|blackout| blackout_view(blackout, zone, now)).collect()
 }
 
-/// Which calendar a form changes, at which version; none when it makes one.
+/// Returns the calendar that a form changes and the version it was read at, or `None` for a new calendar.
 ///
 /// # Errors
 ///
-/// `NotFound` for an id that is none, `Conflict` for a version that is none.
+/// Returns `NotFound` for an invalid id, and `Conflict` for an invalid version.
 pub fn edited_version(form: &CalendarForm) -> Result<Option<(CalendarId, i32)>, AppError> {
     if form.id.is_empty() {
         return Ok(None);
     }
-    let id = form.id.parse().map_err(|_| gone())?;
-    let version =
-        form.version.parse().map_err(|_| AppError::Conflict("Load the page again and repeat your change.".into()))?;
+    let id = form.id.parse().map_err(|_| not_found())?;
+    let version = form.version.parse().map_err(|_| {
+        AppError::Conflict("This form has no valid version. Reload the page and repeat your change.".into())
+    })?;
     Ok(Some((id, version)))
 }
 
-fn written(fall: BlackoutPeriod, zone: Tz, now: DateTime<Utc>) -> BlackoutView {
-    let is_now = fall.from <= now;
-    let from = fall.from.with_timezone(&zone);
-    let Some(to) = fall.to.map(|to| to.with_timezone(&zone)) else {
-        let in_zone = if is_now {
-            "Now, without an end".into()
-        } else {
-            from.format("%a %Y-%m-%d %H:%M, without an end").to_string()
-        };
-        return BlackoutView { from: fall.from, to: None, in_zone, is_now };
+/// Formats a blackout in the time zone of its calendar.
+fn blackout_view(blackout: BlackoutPeriod, zone: Tz, now: DateTime<Utc>) -> BlackoutView {
+    let is_now = blackout.from <= now;
+    let from = blackout.from.with_timezone(&zone);
+    let Some(to) = blackout.to.map(|to| to.with_timezone(&zone)) else {
+        let in_zone =
+            if is_now { "Now, without end".into() } else { from.format("%a %Y-%m-%d %H:%M, without end").to_string() };
+        return BlackoutView { from: blackout.from, to: None, in_zone, is_now };
     };
     let is_whole_days = from.time() == NaiveTime::MIN && to.time() == NaiveTime::MIN;
     let last = to.date_naive().pred_opt().unwrap_or_default();
@@ -107,7 +107,7 @@ fn written(fall: BlackoutPeriod, zone: Tz, now: DateTime<Utc>) -> BlackoutView {
     } else {
         format!("{} to {}", from.format("%a %Y-%m-%d %H:%M"), to.format("%a %Y-%m-%d %H:%M %Z"))
     };
-    BlackoutView { from: fall.from, to: fall.to, in_zone, is_now }
+    BlackoutView { from: blackout.from, to: blackout.to, in_zone, is_now }
 }
 
 #[cfg(test)]
@@ -120,12 +120,12 @@ mod tests {
         text.parse().expect("instant")
     }
 
-    fn words(calendar: &Calendar, now: &str) -> Vec<String> {
-        upcoming_blackouts(calendar, at(now)).into_iter().map(|fall| fall.in_zone).collect()
+    fn texts(calendar: &Calendar, now: &str) -> Vec<String> {
+        upcoming_blackouts(calendar, at(now)).into_iter().map(|blackout| blackout.in_zone).collect()
     }
 
     #[test]
-    fn blackouts_are_told_on_the_calendar_s_own_clock() {
+    fn blackouts_use_the_time_zone_of_the_calendar() {
         let window = |weekday, from: &str, to: &str| WeeklyWindow {
             weekday,
             from: from.parse().expect("time"),
@@ -135,17 +135,17 @@ mod tests {
         let mut calendar =
             Calendar { name: "x".into(), zone: "Europe/Warsaw".into(), dates: days.to_vec(), windows: Vec::new() };
         assert_eq!(
-            words(&calendar, "2026-12-01T00:00:00Z"),
+            texts(&calendar, "2026-12-01T00:00:00Z"),
             ["Thu 2026-12-24 to Fri 2026-12-25", "Fri 2027-01-01, all day"]
         );
-        assert_eq!(words(&calendar, "2026-12-24T12:00:00Z")[0], "Now, until Sat 2026-12-26 00:00 CET");
+        assert_eq!(texts(&calendar, "2026-12-24T12:00:00Z")[0], "Now, until Sat 2026-12-26 00:00 CET");
         calendar.dates.clear();
         calendar.windows = vec![window(3, "08:00:00", "09:30:00"), window(5, "22:00:00", "06:00:00")];
         assert_eq!(
-            words(&calendar, "2026-07-01T12:00:00Z")[..2],
+            texts(&calendar, "2026-07-01T12:00:00Z")[..2],
             ["Fri 2026-07-03 22:00 to Sat 2026-07-04 06:00 CEST", "Wed 2026-07-08 08:00 to 09:30 CEST"]
         );
         calendar.windows = (0..7).map(|weekday| window(weekday, "00:00:00", "00:00:00")).collect();
-        assert_eq!(words(&calendar, "2026-07-01T12:00:00Z"), ["Now, without an end"]);
+        assert_eq!(texts(&calendar, "2026-07-01T12:00:00Z"), ["Now, without end"]);
     }
 }

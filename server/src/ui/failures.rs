@@ -1,4 +1,4 @@
-//! Failures and dead letters as pages show them: a list carries the beginning of each, never whole exceptions and bodies.
+//! Failures and dead letters for the pages. A list holds only the beginning of an exception or a body.
 
 use chrono::Duration;
 use milvaion_api::{
@@ -16,10 +16,10 @@ use serde_json::Value;
 use super::backend::ServerBackend;
 use crate::domain::transition::first_line;
 
-/// How many characters of a dead letter's body, and of its headers, a list carries.
+/// The most characters of a body, and of its headers, in a list of dead letters.
 const MAX_PREVIEW_CHARS: usize = 2_000;
 
-/// A page of failures by cause.
+/// Returns a page of failures, grouped by cause.
 pub(super) async fn groups(
     backend: &ServerBackend,
     filter: &FailureFilter,
@@ -28,7 +28,7 @@ pub(super) async fn groups(
     Ok(backend.store.failure_groups(filter, since).await?)
 }
 
-/// A page of failures.
+/// Returns a page of failures.
 pub(super) async fn page(backend: &ServerBackend, filter: &FailureFilter) -> Result<ListPage<FailureRow>, AppError> {
     let mut page = backend.store.failures(filter).await?;
     for row in &mut page.rows {
@@ -38,46 +38,46 @@ pub(super) async fn page(backend: &ServerBackend, filter: &FailureFilter) -> Res
     Ok(page)
 }
 
-/// One failure.
+/// Returns one failure.
 pub(super) async fn one(backend: &ServerBackend, id: OccurrenceId) -> Result<FailureRow, AppError> {
     let failure = backend.store.failure(id).await?;
-    failure.ok_or_else(|| AppError::NotFound("This failure does not exist, or is no longer kept.".into()))
+    failure.ok_or_else(|| AppError::NotFound("This failure does not exist or was deleted by retention.".into()))
 }
 
-/// Runs failures again.
+/// Retries the failures that a user saw and confirmed.
 pub(super) async fn retry(
     backend: &ServerBackend,
     me: &CurrentUser,
-    which: &FailureSelection,
+    selection: &FailureSelection,
     seen: usize,
-    how: &RetryInput,
+    input: &RetryInput,
 ) -> Result<RetryFailuresResult, AppError> {
-    let (which, more) = backend.jobs.confirm_selection(which, seen).await?;
-    let retried = backend.jobs.retry_failures(me, &which, how).await?;
+    let (selection, more) = backend.jobs.confirm_selection(selection, seen).await?;
+    let retried = backend.jobs.retry_failures(me, &selection, input).await?;
     Ok(RetryFailuresResult { more, ..retried })
 }
 
-/// Settles failures.
+/// Resolves the failures that a user saw and confirmed.
 pub(super) async fn resolve(
     backend: &ServerBackend,
     me: &CurrentUser,
-    which: &FailureSelection,
+    selection: &FailureSelection,
     seen: usize,
     note: &str,
 ) -> Result<ResolveFailuresResult, AppError> {
-    let (which, more) = backend.jobs.confirm_selection(which, seen).await?;
-    let resolved = backend.jobs.resolve_failures(me, &which, note).await?;
+    let (selection, more) = backend.jobs.confirm_selection(selection, seen).await?;
+    let resolved = backend.jobs.resolve_failures(me, &selection, note).await?;
     Ok(ResolveFailuresResult { more, ..resolved })
 }
 
-/// A page of dead letters.
+/// Returns a page of dead letters.
 pub(super) async fn dead_letters(
     backend: &ServerBackend,
     filter: &DeadLetterFilter,
 ) -> Result<ListPage<DeadLetterRow>, AppError> {
     let mut page = backend.store.dead_letters(filter).await?;
     for row in &mut page.rows {
-        cut(&mut row.body, MAX_PREVIEW_CHARS);
+        truncate(&mut row.body, MAX_PREVIEW_CHARS);
         let headers = row.headers.to_string();
         if headers.len() > MAX_PREVIEW_CHARS {
             row.headers = Value::String(headers.chars().take(MAX_PREVIEW_CHARS).chain(['…']).collect());
@@ -86,8 +86,8 @@ pub(super) async fn dead_letters(
     Ok(page)
 }
 
-/// Keeps the first `most` characters.
-fn cut(text: &mut String, most: usize) {
+/// Truncates a text to `most` characters.
+fn truncate(text: &mut String, most: usize) {
     if let Some((end, _)) = text.char_indices().nth(most) {
         text.truncate(end);
     }

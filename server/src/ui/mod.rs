@@ -1,8 +1,9 @@
-//! Mounts the dashboard: pages, server functions, files.
+//! The dashboard: the routes of its pages, server functions and files.
 
 pub mod backend;
 pub mod calendars;
 pub mod failures;
+mod job_view;
 pub mod preview;
 
 use std::sync::{Arc, OnceLock};
@@ -25,7 +26,7 @@ use milvaion_app::{backend::Backend, owner_isolation::isolate_owner, routes::App
 use crate::{config::http::HttpConfig, http::headers::csp};
 use backend::ServerBackend;
 
-/// Pages, server functions and files.
+/// Builds the router of the pages, the server functions and the files.
 pub fn router(config: &HttpConfig, backend: Arc<ServerBackend>) -> Router {
     let options = LeptosOptions::builder()
         .output_name("app")
@@ -38,14 +39,14 @@ pub fn router(config: &HttpConfig, backend: Arc<ServerBackend>) -> Router {
         let provide = provide.clone();
         move || {
             provide();
-            // The nonce was made for this response; the header must name the same one.
+            // The nonce belongs to this response, and the header must carry the same one.
             if let (Some(nonce), Some(response)) = (use_nonce(), use_context::<ResponseOptions>()) {
                 response.insert_header(CONTENT_SECURITY_POLICY, csp(Some(&nonce)));
             }
         }
     };
-    // Listing the routes runs the app once and holds up every page that is being rendered meanwhile, so it is done once for
-    // all servers of this process.
+    // Listing the routes renders the app once, and pages that are rendered at that moment wait for it. Therefore the
+    // list is computed once per process, for all servers in it.
     static ROUTES: OnceLock<Vec<AxumRouteListing>> = OnceLock::new();
     let routes = ROUTES.get_or_init(|| generate_route_list(App)).clone();
     let document = {

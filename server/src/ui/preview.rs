@@ -1,4 +1,5 @@
-//! A schedule in words and dates, in its own zone and in the reader's.
+//! The preview of a schedule: its meaning in words and its next runs, in the schedule's own time zone and in the
+//! viewer's.
 
 use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
@@ -10,20 +11,19 @@ use milvaion_protocol::id::JobId;
 use milvaion_schedule::{
     calendar::Calendar,
     cron::CronExpression,
+    due::EffectiveSchedule,
     rules::BlackoutPolicy,
     schedule::{Schedule, parse_zone},
 };
 
-use milvaion_schedule::due::EffectiveSchedule;
-
-/// How many coming fires are shown.
+/// The number of runs that are shown.
 const PREVIEW_RUNS: usize = 5;
-/// How many fires of one blackout are counted before it is just "many".
+/// The most due times of one blackout that are counted exactly.
 const MAX_COUNTED: usize = 100;
 
-/// The preview of `job`, which keeps to `calendars`, at `now`. With `next` known (a job that exists), it is the first
-/// fire shown; otherwise the schedule is taken as just defined. What a blackout keeps from firing stands between the
-/// fires, one line for each blackout.
+/// Builds the preview of `job`, with its `calendars`, at `now`. If `next` is known, because the job exists, it is the
+/// first run shown. Otherwise the schedule counts as just defined. Each blackout that excludes due times adds one row
+/// between the runs.
 #[must_use]
 pub fn preview(
     id: JobId,
@@ -44,24 +44,25 @@ pub fn preview(
     let viewer = viewer_zone.and_then(|name| parse_zone(name).ok()).filter(|viewer| *viewer != zone);
     let row = |at: DateTime<Utc>, blackout| PreviewRun {
         at,
-        in_zone: written(at, zone),
-        in_viewer_zone: viewer.map(|viewer| written(at, viewer)),
+        in_zone: format_instant(at, zone),
+        in_viewer_zone: viewer.map(|viewer| format_instant(at, viewer)),
         blackout,
     };
-    let table = EffectiveSchedule::new(id, schedule, &job.rules, calendars);
-    let black = BlackoutPreview {
-        table: EffectiveSchedule::new(id, schedule, &job.rules, &[]),
+    let effective = EffectiveSchedule::new(id, schedule, &job.rules, calendars);
+    let blackouts = BlackoutPreview {
+        unrestricted: EffectiveSchedule::new(id, schedule, &job.rules, &[]),
         calendars,
         rule: job.rules.blackout,
     };
     let mut rows = Vec::with_capacity(PREVIEW_RUNS);
-    // A rhythm is counted from its last fire: of a job that exists, that one is not known here.
+    // An interval counts from the last run. The last run of an existing job is not known here, so the time before
+    // `next` is not previewed.
     let mut since = Some(now)
         .filter(|_| next.is_none() || job.rules.start_at.is_some() || !matches!(schedule, Schedule::Every { .. }));
-    let mut at = next.or_else(|| table.first(None, now));
+    let mut at = next.or_else(|| effective.first(None, now));
     let mut runs = 0;
     while runs < PREVIEW_RUNS {
-        rows.extend(since.and_then(|since| black.between(since, at)).map(|(at, says)| row(at, Some(says))));
+        rows.extend(since.and_then(|since| blackouts.between(since, at)).map(|(at, effect)| row(at, Some(effect))));
         let Some(instant) = at else { break };
         rows.push(row(instant, None));
         runs += 1;
@@ -69,14 +70,14 @@ pub fn preview(
         if schedule.delay_after_end().is_some() {
             break;
         }
-        at = table.following(instant, instant);
+        at = effective.following(instant, instant);
     }
     match schedule {
         Schedule::Once { at } if runs == 0 && *at <= now => {
-            warnings.push("That moment is past: it will not run.".into());
+            warnings.push("This time has passed, so the job will not run.".into());
         }
         Schedule::Manual => {}
-        _ if runs == 0 => warnings.push("No fire is left: its end or its calendars leave none.".into()),
+        _ if runs == 0 => warnings.push("No run is left: the end date or the calendars exclude all due times.".into()),
         _ => {}
     }
     SchedulePreview {
@@ -88,24 +89,25 @@ pub fn preview(
     }
 }
 
-/// What a job would do if it kept to no calendar, and what its calendars make of that.
+/// The schedule of a job without its calendars, and the calendars that exclude some of its due times.
 struct BlackoutPreview<'a> {
-    table: EffectiveSchedule<'a>,
+    unrestricted: EffectiveSchedule<'a>,
     calendars: &'a [&'a Calendar],
     rule: BlackoutPolicy,
 }
 
 impl BlackoutPreview<'_> {
-    /// The first fire after `since` and before `next` that is kept from running, and what becomes of it and of those
-    /// that follow it until then. Every fire in between is one: the first that is not is `next`.
+    /// Returns the first due time after `since` and before `next` that a blackout excludes, with a text that says what
+    /// happens to it and to the following ones. All due times in between are excluded, because `next` is the first one
+    /// that is not.
     fn between(&self, since: DateTime<Utc>, next: Option<DateTime<Utc>>) -> Option<(DateTime<Utc>, String)> {
         if self.calendars.is_empty() {
             return None;
         }
         let before = |at: &DateTime<Utc>| next.is_none_or(|next| *at < next);
-        let first = self.table.first(None, since).filter(before)?;
-        let fires = std::iter::successors(Some(first), |at| self.table.following(*at, *at).filter(before));
-        let count = fires.take(MAX_COUNTED).count();
+        let first = self.unrestricted.first(None, since).filter(before)?;
+        let excluded = std::iter::successors(Some(first), |at| self.unrestricted.following(*at, *at).filter(before));
+        let count = excluded.take(MAX_COUNTED).count();
         let mut names: Vec<_> = self
             .calendars
             .iter()
@@ -113,15 +115,15 @@ impl BlackoutPreview<'_> {
             .map(|calendar| calendar.name.as_str())
             .collect();
         names.sort_unstable();
-        // Where nothing is left, not even a postponed fire runs: the end comes before the end of the blackout.
+        // If no run is left, a postponed run is excluded too: the schedule ends before the blackout does.
         let postponed = self.rule == BlackoutPolicy::Postpone && next.is_some();
-        let says = match (count, postponed) {
-            (1, false) => "Left out".to_owned(),
+        let effect = match (count, postponed) {
+            (1, false) => "Skipped".to_owned(),
             (1, true) => "Postponed".to_owned(),
-            (n, false) => format!("This and {} left out", more(n)),
-            (n, true) => format!("This and {} postponed, as one", more(n)),
+            (n, false) => format!("This and {} skipped", more(n)),
+            (n, true) => format!("This and {} postponed to one run", more(n)),
         };
-        Some((first, if names.is_empty() { says } else { format!("{says}: {}", names.join(", ")) }))
+        Some((first, if names.is_empty() { effect } else { format!("{effect}: {}", names.join(", ")) }))
     }
 }
 
@@ -129,8 +131,8 @@ fn more(count: usize) -> String {
     if count >= MAX_COUNTED { format!("{MAX_COUNTED} or more") } else { format!("{} more", count - 1) }
 }
 
-/// As in `Mon 2026-11-23 09:00:00 CET`.
-fn written(at: DateTime<Utc>, zone: Tz) -> String {
+/// Formats an instant, for example `Mon 2026-11-23 09:00:00 CET`.
+fn format_instant(at: DateTime<Utc>, zone: Tz) -> String {
     at.with_timezone(&zone).format("%a %Y-%m-%d %H:%M:%S %Z").to_string()
 }
 
@@ -149,12 +151,12 @@ mod tests {
         super::preview(JobId::default(), &job, &[], None, viewer_zone, now)
     }
 
-    /// Each row as its day and hour, and what a blackout makes of it.
+    /// Returns each row as day and time, with the effect of a blackout.
     fn rows(schedule: &Schedule, rules: Rules, calendar: &Calendar, next: Option<&str>, now: &str) -> Vec<String> {
         let job = JobInput::schedule_only(schedule.clone(), rules);
         let preview = super::preview(JobId::default(), &job, &[calendar], next.map(at), None, at(now));
-        let said = |run: &PreviewRun| format!(" {}", run.blackout.as_deref().unwrap_or("runs"));
-        preview.runs.iter().map(|run| run.at.format("%d %H:%M").to_string() + &said(run)).collect()
+        let effect = |run: &PreviewRun| format!(" {}", run.blackout.as_deref().unwrap_or("runs"));
+        preview.runs.iter().map(|run| run.at.format("%d %H:%M").to_string() + &effect(run)).collect()
     }
 
     fn christmas() -> Calendar {
@@ -167,39 +169,39 @@ mod tests {
     }
 
     #[test]
-    fn fires_that_a_blackout_leaves_out_are_shown_and_not_counted_among_the_five() {
+    fn skipped_due_times_do_not_count_as_previewed_runs() {
         let now = "2026-12-23T12:00:00Z";
-        let daily = ["24 09:00 runs", "25 09:00 This and 1 more left out: Christmas", "27 09:00 runs", "28 09:00 runs"];
+        let daily = ["24 09:00 runs", "25 09:00 This and 1 more skipped: Christmas", "27 09:00 runs", "28 09:00 runs"];
         let shown = rows(&cron("0 9 * * *"), Rules::default(), &christmas(), None, now);
         assert_eq!((&shown[..4], shown.len()), (&daily.map(str::to_owned)[..], 6));
-        // A job that exists, and whose next fire comes after the blackout.
+        // An existing job whose next run is after the blackout.
         let shown = rows(&cron("0 9 25,31 * *"), Rules::default(), &christmas(), Some("2026-12-31T09:00:00Z"), now);
-        assert_eq!(shown[..2], ["25 09:00 Left out: Christmas", "31 09:00 runs"]);
+        assert_eq!(shown[..2], ["25 09:00 Skipped: Christmas", "31 09:00 runs"]);
         let shown = rows(&cron("* * * * *"), Rules::default(), &christmas(), None, "2026-12-24T23:58:30Z");
-        assert_eq!(shown[..2], ["24 23:59 runs", "25 00:00 This and 100 or more left out: Christmas"]);
+        assert_eq!(shown[..2], ["24 23:59 runs", "25 00:00 This and 100 or more skipped: Christmas"]);
     }
 
     #[test]
-    fn postponed_fires_are_shown_where_they_were_and_where_they_run() {
+    fn a_postponed_run_is_shown_at_both_times() {
         let rules = Rules { blackout: BlackoutPolicy::Postpone, ..Rules::default() };
         let shown = rows(&cron("0 9 * * *"), rules.clone(), &christmas(), None, "2026-12-24T12:00:00Z");
-        let first = ["25 09:00 This and 1 more postponed, as one: Christmas", "27 00:00 runs", "27 09:00 runs"];
+        let first = ["25 09:00 This and 1 more postponed to one run: Christmas", "27 00:00 runs", "27 09:00 runs"];
         assert_eq!(shown[..3], first);
         let rules = Rules { end_at: Some(at("2026-12-26T00:00:00Z")), ..rules };
         let shown = rows(&cron("0 9 25 * *"), rules, &christmas(), None, "2026-12-24T12:00:00Z");
-        assert_eq!(shown, ["25 09:00 Left out: Christmas"], "its end comes first");
+        assert_eq!(shown, ["25 09:00 Skipped: Christmas"], "the schedule ends before the blackout");
     }
 
     #[test]
-    fn one_moment_in_a_blackout_is_not_past() {
+    fn a_single_time_in_a_blackout_is_not_reported_as_past() {
         let job = JobInput::schedule_only(Schedule::Once { at: at("2026-12-25T09:00:00Z") }, Rules::default());
         let preview = super::preview(JobId::default(), &job, &[&christmas()], None, None, at("2026-12-24T00:00:00Z"));
-        assert_eq!(preview.runs[0].blackout.as_deref(), Some("Left out: Christmas"));
-        assert_eq!(preview.warnings, ["No fire is left: its end or its calendars leave none."]);
+        assert_eq!(preview.runs[0].blackout.as_deref(), Some("Skipped: Christmas"));
+        assert_eq!(preview.warnings, ["No run is left: the end date or the calendars exclude all due times."]);
     }
 
     #[test]
-    fn a_rhythm_of_a_job_that_exists_is_not_guessed_back_to_now() {
+    fn an_interval_is_not_extrapolated_before_the_next_run() {
         let window =
             WeeklyWindow { weekday: 4, from: "10:00:00".parse().expect("time"), to: "11:00:00".parse().expect("time") };
         let calendar = Calendar { dates: Vec::new(), windows: vec![window], ..christmas() };
@@ -208,11 +210,11 @@ mod tests {
         let shown = rows(&every, Rules::default(), &calendar, Some("2026-12-24T11:20:00Z"), "2026-12-24T10:05:00Z");
         assert_eq!(shown[0], "24 11:20 runs");
         let shown = rows(&every, Rules::default(), &calendar, Some("2026-12-24T09:50:00Z"), "2026-12-24T09:30:00Z");
-        assert_eq!(shown[..3], ["24 09:50 runs", "24 10:20 This and 1 more left out: Christmas", "24 11:20 runs"]);
+        assert_eq!(shown[..3], ["24 09:50 runs", "24 10:20 This and 1 more skipped: Christmas", "24 11:20 runs"]);
     }
 
     #[test]
-    fn five_fires_in_both_zones() {
+    fn runs_are_shown_in_both_time_zones() {
         let schedule = Schedule::Cron { expression: "0 9 * * MON-FRI".into(), zone: "Europe/Warsaw".into() };
         let now = "2026-11-21T12:00:00Z".parse().expect("instant");
         let preview = preview(&schedule, Some("America/New_York"), now);
@@ -223,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn one_zone_is_enough_when_they_are_the_same_or_unknown() {
+    fn an_equal_or_unknown_viewer_zone_is_omitted() {
         let schedule = Schedule::every(60);
         let now = "2026-11-21T12:00:00Z".parse().expect("instant");
         assert_eq!(preview(&schedule, Some("UTC"), now).viewer_zone, None);

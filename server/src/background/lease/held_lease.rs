@@ -1,7 +1,7 @@
-//! A term: the time in which this server has a role, and how long it may believe so.
+//! The lease as its holder sees it: its fencing token, and how long it is valid.
 //!
-//! This is what those who work in the role hold in their hands. It waits for nothing and asks nobody; how a term is won,
-//! prolonged and lost is told one level up.
+//! Code that works in a role carries this value. It never waits and sends no request; the parent module acquires,
+//! renews and ends leases.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,89 +10,90 @@ use tokio_util::sync::CancellationToken;
 
 use crate::store::leases::FencingToken;
 
-/// The time in which this server has a role.
+/// A lease held by this server.
 #[derive(Clone, Debug)]
 pub struct HeldLease {
     fence: FencingToken,
-    trust: Arc<Mutex<Instant>>,
+    valid_until: Arc<Mutex<Instant>>,
     ended: CancellationToken,
 }
 
 impl HeldLease {
     pub(super) fn new(fence: FencingToken, valid_until: Instant) -> Self {
-        Self { fence, trust: Arc::new(Mutex::new(valid_until)), ended: CancellationToken::new() }
+        Self { fence, valid_until: Arc::new(Mutex::new(valid_until)), ended: CancellationToken::new() }
     }
 
-    /// What writes in this term carry.
+    /// Returns the fencing token that writes under this lease carry.
     #[must_use]
     pub const fn fence(&self) -> FencingToken {
         self.fence
     }
 
-    /// The number of this term.
+    /// Returns the epoch of this lease.
     #[must_use]
     pub const fn epoch(&self) -> i64 {
         self.fence.epoch
     }
 
-    /// Cancelled when the term is over. Work of the term runs below a child of this.
+    /// Returns the token that is cancelled when the lease ends. Work in the role runs under a child of it.
     #[must_use]
     pub const fn ended(&self) -> &CancellationToken {
         &self.ended
     }
 
-    /// Whether the role may still be believed to be ours. Cheap: ask before each piece of work, for a process that was
-    /// frozen learns of its term's end only when its timers run again.
+    /// Returns true if this server still holds the role. The check is cheap and belongs before each piece of work: a
+    /// process that was frozen processes the end of its lease only when its timers run again.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         !self.ended.is_cancelled() && Instant::now() < self.valid_until()
     }
 
-    /// Until when it is believed, if nothing is heard.
+    /// Returns the instant at which the lease ends unless it is renewed.
     pub(super) fn valid_until(&self) -> Instant {
-        self.trust.lock().map_or_else(|poisoned| *poisoned.into_inner(), |until| *until)
+        self.valid_until.lock().map_or_else(|poisoned| *poisoned.into_inner(), |until| *until)
     }
 
-    /// Believes in it until then.
+    /// Extends the lease after a renewal.
     pub(super) fn extend_until(&self, until: Instant) {
-        if let Ok(mut trust) = self.trust.lock() {
-            *trust = until;
+        if let Ok(mut valid_until) = self.valid_until.lock() {
+            *valid_until = until;
         }
     }
 }
 
-/// Where this server stands with a role.
+/// The state of this server in a role.
 #[derive(Clone, Debug)]
 pub enum Leadership {
-    /// It has the role.
+    /// This server holds the role.
     Leader(HeldLease),
-    /// Another server has it, or nothing is known yet.
+    /// Another server holds the role, or the holder is not known yet.
     Follower,
-    /// Nobody can have it, because Redis is away: everybody does the work, from PostgreSQL.
+    /// No server can hold the role, because Redis is down. Every server does its work from PostgreSQL.
     Leaderless,
 }
 
 impl Leadership {
-    /// The term, if this server has the role and may still believe so.
+    /// Returns the lease if this server holds the role and the lease is valid.
     #[must_use]
     pub fn held_lease(&self) -> Option<&HeldLease> {
         match self {
-            Self::Leader(term) if term.is_valid() => Some(term),
+            Self::Leader(held) if held.is_valid() => Some(held),
             _ => None,
         }
     }
 
-    /// What writes in the role carry: the fence of the term, or nothing while there can be no leader and every server
-    /// writes without one. None when this server is not to write at all, as when it was frozen beyond its term.
+    /// Returns the fencing token for writes in the role: the lease's token, or `Some(None)` while no server can lead
+    /// and every server writes without one. Returns `None` if this server must not write, for example after its lease
+    /// expired.
     #[must_use]
     pub fn write_fence(&self) -> Option<Option<FencingToken>> {
         match self {
             Self::Leaderless => Some(None),
-            _ => self.held_lease().map(|term| Some(term.fence())),
+            _ => self.held_lease().map(|held| Some(held.fence())),
         }
     }
 
-    /// Whether this server does the role's work: as the leader, or because there can be none.
+    /// Returns true if this server does the role's work, either as the leader or because no server can lead.
     #[must_use]
     pub fn may_work(&self) -> bool {
         matches!(self, Self::Leaderless) || self.held_lease().is_some()

@@ -1,4 +1,4 @@
-//! Passphrases: how they are kept, and which are too easy to guess.
+//! Passphrases: hashing, and the check for guessable ones.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,20 +11,22 @@ use tokio::{sync::Semaphore, time::timeout};
 
 use crate::clock::Clock;
 
-/// How much memory one hash takes, in KiB. With one pass this is what OWASP's cheat sheet asks of argon2id.
+/// The memory that one hash uses, in KiB. With one pass, this is what the OWASP cheat sheet requires for argon2id.
 const MEMORY_KIB: u32 = 47_104;
 
-/// Hashes made at one time. Each takes [`MEMORY_KIB`] and a processor.
+/// The most hashes that are computed at a time. Each uses [`MEMORY_KIB`] and one processor.
 const MAX_CONCURRENT_HASHES: usize = 2;
 
-/// The longest wait for a turn.
+/// The longest wait for a permit.
 const MAX_QUEUE_WAIT: Duration = Duration::from_secs(5);
 
-/// What a passphrase is compared with when there is nobody: the same parameters and lengths, of no known passphrase.
+/// The hash that a passphrase is compared with if there is no user. It has the same parameters and lengths, and no
+/// known passphrase.
 const DUMMY_HASH: &str =
     "$argon2id$v=19$m=47104,t=1,p=1$bm9ib2R5J3Mgc2FsdC4uLg$AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8";
 
-/// Makes and checks argon2id hashes, two at a time in the whole process. Clones share the permits.
+/// A hasher for argon2id that works on at most two passphrases at a time in the whole process. Clones share the
+/// permits.
 #[derive(Clone, Debug)]
 pub struct PassphraseHasher {
     permits: Arc<Semaphore>,
@@ -37,39 +39,39 @@ impl Default for PassphraseHasher {
 }
 
 impl PassphraseHasher {
-    /// One for the whole process.
+    /// Creates the hasher of the process.
     #[must_use]
     pub fn new() -> Self {
         Self { permits: Arc::new(Semaphore::new(MAX_CONCURRENT_HASHES)) }
     }
 
-    /// The hash of a new passphrase, in PHC string form.
+    /// Hashes a new passphrase. Returns the PHC string.
     ///
     /// # Errors
     ///
-    /// `TooMany` when there is no turn within five seconds.
+    /// Returns `TooMany` if no permit is free within five seconds.
     pub async fn hash(&self, passphrase: &str, clock: &Clock) -> Result<String, AppError> {
         let passphrase = passphrase.to_owned();
         let random = clock.token();
-        self.in_turn(move || {
+        self.with_permit(move || {
             let hash: PasswordHash = argon2()?.hash_password_with_salt(passphrase.as_bytes(), &random[..16])?;
             Ok(hash.to_string())
         })
         .await
     }
 
-    /// Whether `passphrase` is the one behind `hash`. Without a hash the answer is no, after the same time.
+    /// Returns true if `passphrase` matches `hash`. Without a hash it returns false, after the same time.
     ///
     /// # Errors
     ///
-    /// `TooMany` when there is no turn within five seconds; `Failed` when the hash is unreadable.
+    /// Returns `TooMany` if no permit is free within five seconds, and `Failed` if the hash cannot be parsed.
     pub async fn verify(&self, passphrase: &str, hash: Option<&str>) -> Result<bool, AppError> {
         let passphrase = passphrase.to_owned();
         let hash = hash.map(str::to_owned);
-        self.in_turn(move || {
-            let kept = PasswordHash::new(hash.as_deref().unwrap_or(DUMMY_HASH))
+        self.with_permit(move || {
+            let stored = PasswordHash::new(hash.as_deref().unwrap_or(DUMMY_HASH))
                 .map_err(|_| password_hash::Error::EncodingInvalid)?;
-            match argon2()?.verify_password(passphrase.as_bytes(), &kept) {
+            match argon2()?.verify_password(passphrase.as_bytes(), &stored) {
                 Ok(()) => Ok(hash.is_some()),
                 Err(password_hash::Error::PasswordInvalid) => Ok(false),
                 Err(error) => Err(error),
@@ -78,17 +80,19 @@ impl PassphraseHasher {
         .await
     }
 
-    async fn in_turn<T: Send + 'static>(
+    /// Runs `work` on a blocking thread once a permit is free.
+    async fn with_permit<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, password_hash::Error> + Send + 'static,
     ) -> Result<T, AppError> {
-        let Ok(Ok(turn)) = timeout(MAX_QUEUE_WAIT, Arc::clone(&self.permits).acquire_owned()).await else {
-            return Err(AppError::TooMany("Many people are signing in just now. Try again in a few seconds.".into()));
+        let Ok(Ok(permit)) = timeout(MAX_QUEUE_WAIT, Arc::clone(&self.permits).acquire_owned()).await else {
+            return Err(AppError::TooMany("Many users are signing in now. Try again in a few seconds.".into()));
         };
-        // The turn goes along: a request that is given up must not let another hash start beside the one still running.
+        // The permit moves into the task. If the request is dropped, its hash still runs and must still hold the
+        // permit.
         let done = tokio::task::spawn_blocking(move || {
             let result = work();
-            drop(turn);
+            drop(permit);
             result
         })
         .await;
@@ -101,7 +105,7 @@ impl PassphraseHasher {
 }
 
 fn failed(error: &dyn std::fmt::Display) -> AppError {
-    tracing::error!(error = %error, "a passphrase could not be hashed");
+    tracing::error!(error = %error, "a passphrase could not be hashed or verified");
     AppError::Failed("The passphrase could not be checked. The server's log has the details.".into())
 }
 
@@ -110,7 +114,7 @@ fn argon2() -> Result<Argon2<'static>, password_hash::Error> {
     Ok(Argon2::new(Algorithm::Argon2id, Version::V0x13, params))
 }
 
-/// Whether a hash was made with less than we ask today.
+/// Returns true if a hash was created with weaker parameters than the current ones.
 #[must_use]
 pub fn is_outdated(hash: &str) -> bool {
     let Ok(hash) = PasswordHash::new(hash) else { return true };
@@ -118,15 +122,15 @@ pub fn is_outdated(hash: &str) -> bool {
     hash.algorithm != Algorithm::Argon2id.ident() || memory < MEMORY_KIB
 }
 
-/// Phrases of at least twelve letters, and words, that everybody's list of guesses begins with; one a line.
+/// The passphrases of at least twelve letters, and the words, with which common lists of guesses begin. One per line.
 const COMMON_PASSPHRASES: &str = include_str!("common_passphrases.txt");
 
-/// Checks what [`milvaion_api::requests::check_passphrase`] cannot know: that a passphrase is not the person's address or
-/// name, nor one of those that are tried first.
+/// Checks the rules that [`milvaion_api::requests::check_passphrase`] cannot check: a passphrase must not be the
+/// address or the name of the user, nor one of the first guesses.
 ///
 /// # Errors
 ///
-/// What to do.
+/// Returns a message for the user that names the remedy.
 pub fn check_guessable(passphrase: &str, name: &str, email: &str) -> Result<(), String> {
     let lower = passphrase.to_lowercase();
     if lower.contains(&email.to_lowercase()) {
@@ -135,23 +139,23 @@ pub fn check_guessable(passphrase: &str, name: &str, email: &str) -> Result<(), 
     let core = core(&lower);
     let local = email.split('@').next().unwrap_or_default();
     if !core.is_empty() && [name, local].iter().any(|own| core == letters(&own.to_lowercase())) {
-        return Err("your name with something added is the first guess: choose a few unrelated words".into());
+        return Err("your name with additions is easy to guess: choose a few unrelated words".into());
     }
     let whole = letters(&lower);
-    if has_rhythm(&lower)
+    if is_regular(&lower)
         || COMMON_PASSPHRASES.lines().any(|guess| is_repeated(&core, guess) || is_repeated(&whole, guess))
     {
-        return Err("this is among the first that are guessed: choose a few unrelated words".into());
+        return Err("this passphrase is easy to guess: choose a few unrelated words".into());
     }
     Ok(())
 }
 
-/// The letters between leading and trailing digits and signs: what remains of `Password2024!!`.
+/// Returns the letters between leading and trailing digits and signs, for example of `Password2024!!`.
 fn core(lower: &str) -> String {
     letters(lower.trim_matches(|c: char| !c.is_alphabetic()))
 }
 
-/// Letters only, with the digits and signs that stand for letters read as such.
+/// Returns only the letters. Digits and signs that stand for letters are replaced by them.
 fn letters(lower: &str) -> String {
     lower
         .chars()
@@ -168,19 +172,19 @@ fn letters(lower: &str) -> String {
         .collect()
 }
 
-/// Whether `text` is `word` once or several times.
+/// Returns true if `text` consists of `word`, once or repeated.
 fn is_repeated(text: &str, word: &str) -> bool {
     !word.is_empty() && !text.is_empty() && text.replace(word, "").is_empty()
 }
 
-/// Whether a text repeats a piece of at most four characters, or only counts up or down.
-fn has_rhythm(text: &str) -> bool {
+/// Returns true if a text repeats a piece of at most four characters, or counts up or down.
+fn is_regular(text: &str) -> bool {
     let chars: Vec<char> = text.chars().filter(|c| !c.is_whitespace()).collect();
     let repeats = (1..=4).any(|period| chars.iter().skip(period).zip(&chars).all(|(later, earlier)| later == earlier));
     let counts = |step: i64| {
         chars.windows(2).all(|pair| {
             let difference = i64::from(u32::from(pair[1])) - i64::from(u32::from(pair[0]));
-            // After 9 comes 0, and the other way round.
+            // After 9 follows 0, and the other way round.
             difference == step || difference == step - 10 * step.signum()
         })
     };
@@ -192,29 +196,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobodys_hash_costs_what_anybodys_does() {
-        let nobody = PasswordHash::new(DUMMY_HASH).expect("readable");
-        let params = Params::try_from(&nobody).expect("readable");
+    fn the_dummy_hash_costs_as_much_as_a_real_one() {
+        let dummy = PasswordHash::new(DUMMY_HASH).expect("readable");
+        let params = Params::try_from(&dummy).expect("readable");
         assert_eq!((params.m_cost(), params.t_cost(), params.p_cost()), (MEMORY_KIB, 1, 1));
-        assert_eq!(nobody.salt.expect("a salt").len(), 16);
-        assert_eq!(nobody.hash.expect("a tag").len(), 32);
+        assert_eq!(dummy.salt.expect("a salt").len(), 16);
+        assert_eq!(dummy.hash.expect("a tag").len(), 32);
         assert!(!is_outdated(DUMMY_HASH));
         assert!(is_outdated(&DUMMY_HASH.replace("47104", "19456")));
     }
 
     #[tokio::test]
-    async fn a_passphrase_is_kept_whole() {
+    async fn a_long_passphrase_is_not_truncated() {
         let hasher = PassphraseHasher::new();
         let long = "é ".repeat(500);
-        let kept = hasher.hash(&long, &Clock::system()).await.expect("hashed");
-        assert!(kept.starts_with("$argon2id$v=19$m=47104,t=1,p=1$"));
-        assert_eq!(hasher.verify(&long, Some(&kept)).await, Ok(true));
-        assert_eq!(hasher.verify(long.trim_end(), Some(&kept)).await, Ok(false));
+        let hash = hasher.hash(&long, &Clock::system()).await.expect("hashed");
+        assert!(hash.starts_with("$argon2id$v=19$m=47104,t=1,p=1$"));
+        assert_eq!(hasher.verify(&long, Some(&hash)).await, Ok(true));
+        assert_eq!(hasher.verify(long.trim_end(), Some(&hash)).await, Ok(false));
         assert_eq!(hasher.verify(&long, None).await, Ok(false));
     }
 
     #[test]
-    fn what_is_guessed_first_is_refused() {
+    fn guessable_passphrases_are_refused() {
         for easy in [
             "password2024!!",
             "P@ssw0rd P@ssw0rd",
@@ -235,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_words_will_do() {
+    fn unrelated_words_are_accepted() {
         for good in [
             "violet tram under snow",
             "Zażółć gęślą jaźń",

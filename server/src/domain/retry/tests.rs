@@ -5,7 +5,7 @@ use crate::domain::transition::fold;
 
 const NOW: DateTime<Utc> = DateTime::UNIX_EPOCH;
 
-fn standing(failures: i16, max_retries: i16) -> RetryContext {
+fn context(failures: i16, max_retries: i16) -> RetryContext {
     RetryContext {
         worker_id: "w".into(),
         failures,
@@ -38,14 +38,14 @@ fn wait(change: &AttemptChange) -> Option<i64> {
 }
 
 #[test]
-fn the_pause_doubles_from_the_base_up_to_a_day() {
+fn backoff_doubles_up_to_one_day() {
     let pauses = [0, 1, 2, 3].map(|failures| backoff(Duration::from_secs(5), failures).as_secs());
     assert_eq!(pauses, [5, 10, 20, 40]);
     assert_eq!(backoff(Duration::from_secs(86_400), 100), MAX_RETRY_BACKOFF);
 }
 
 #[test]
-fn jitter_only_shortens_the_pause_and_by_no_more_than_its_share() {
+fn jitter_shortens_the_delay_within_its_share() {
     let pause = Duration::from_millis(10_500);
     for percent in [0, 1, 20, 100] {
         for n in 0..=255_u8 {
@@ -61,13 +61,13 @@ fn jitter_only_shortens_the_pause_and_by_no_more_than_its_share() {
 }
 
 #[test]
-fn occurrences_that_fail_together_come_back_evenly_spread() {
+fn jitter_spreads_retries_evenly() {
     let pause = Duration::from_secs(100);
     let mut tenths = [0; 10];
     for n in 0..1_000_u16 {
         let [high, low] = n.to_be_bytes();
         let drawn = jittered(pause, 50, occurrence(high, low), 1).as_millis();
-        // From 50 to 100 s; the whole pause belongs to the last five seconds.
+        // The delays lie between 50 and 100 s; the whole delay belongs to the last tenth.
         let tenth = (drawn - 50_000) / 5_000;
         tenths[usize::try_from(tenth).expect("small").min(9)] += 1;
     }
@@ -75,7 +75,7 @@ fn occurrences_that_fail_together_come_back_evenly_spread() {
 }
 
 #[test]
-fn every_server_draws_the_same_and_each_attempt_has_its_own() {
+fn jitter_is_stable_per_attempt() {
     let pause = Duration::from_secs(3_600);
     let draw = |attempt| jittered(pause, 100, occurrence(7, 7), attempt);
     assert_eq!(draw(1), draw(1));
@@ -86,82 +86,82 @@ fn every_server_draws_the_same_and_each_attempt_has_its_own() {
 }
 
 #[test]
-fn a_failure_with_a_retry_left_is_queued_again() {
+fn failure_with_a_retry_left_is_queued() {
     for status in [OccurrenceStatus::Failed, OccurrenceStatus::TimedOut] {
         let mut change = change(status);
-        decide(&mut change, &standing(1, 3), NOW);
+        decide(&mut change, &context(1, 3), NOW);
         assert_eq!((change.status, wait(&change)), (OccurrenceStatus::Queued, Some(10_000)));
         assert!(change.counts_as_failure && change.ended_at.is_none() && change.cause.is_none());
         let steps: Vec<_> = change.steps.iter().map(|step| (step.status, step.attempt)).collect();
         assert_eq!(steps, [(status, 3), (OccurrenceStatus::Queued, 4)]);
         assert_eq!(change.steps[1].note.as_deref(), Some("Retry 2 of 3 in 10 s"));
-        // What went wrong stays readable while it waits.
+        // The note of the failure stays readable while the retry waits.
         assert_eq!(change.note.as_deref(), Some("boom"));
     }
 }
 
 #[test]
-fn the_last_failure_is_the_end_and_says_why() {
-    for (status, standing, permanent, cause) in [
-        (OccurrenceStatus::Failed, standing(3, 3), false, FailureCause::Exhausted),
-        (OccurrenceStatus::Failed, standing(0, 0), false, FailureCause::Failed),
-        (OccurrenceStatus::Failed, standing(0, 3), true, FailureCause::Permanent),
-        (OccurrenceStatus::TimedOut, standing(3, 3), false, FailureCause::TimedOut),
-        (OccurrenceStatus::Failed, RetryContext { is_cancelled: true, ..standing(0, 3) }, false, FailureCause::Failed),
+fn final_failure_records_its_cause() {
+    for (status, context, permanent, cause) in [
+        (OccurrenceStatus::Failed, context(3, 3), false, FailureCause::Exhausted),
+        (OccurrenceStatus::Failed, context(0, 0), false, FailureCause::Failed),
+        (OccurrenceStatus::Failed, context(0, 3), true, FailureCause::Permanent),
+        (OccurrenceStatus::TimedOut, context(3, 3), false, FailureCause::TimedOut),
+        (OccurrenceStatus::Failed, RetryContext { is_cancelled: true, ..context(0, 3) }, false, FailureCause::Failed),
     ] {
         let mut change = AttemptChange { permanent, ..change(status) };
         let before = change.clone();
-        decide(&mut change, &standing, NOW);
+        decide(&mut change, &context, NOW);
         assert_eq!(change.cause, Some(cause));
         assert_eq!(AttemptChange { cause: None, ..change }, before);
     }
 }
 
 #[test]
-fn the_worker_may_name_the_pause() {
+fn worker_may_request_the_delay() {
     let mut change =
         AttemptChange { retry_after: Some(Duration::from_millis(1_500)), ..change(OccurrenceStatus::Failed) };
-    decide(&mut change, &standing(0, 1), NOW);
+    decide(&mut change, &context(0, 1), NOW);
     assert_eq!(wait(&change), Some(1_500));
     let mut change = AttemptChange { retry_after: Some(Duration::MAX), ..self::change(OccurrenceStatus::Failed) };
-    decide(&mut change, &standing(0, 1), NOW);
+    decide(&mut change, &context(0, 1), NOW);
     assert_eq!(wait(&change), Some(30 * 24 * 3_600_000));
 }
 
 #[test]
-fn a_retry_comes_sooner_by_its_jitter_but_not_before_what_the_worker_asked_for() {
-    let standing = RetryContext { jitter_percent: 80, ..standing(1, 3) };
+fn jitter_shortens_backoff_but_not_requested_delay() {
+    let context = RetryContext { jitter_percent: 80, ..context(1, 3) };
     let mut change = change(OccurrenceStatus::Failed);
-    decide(&mut change, &standing, NOW);
+    decide(&mut change, &context, NOW);
     let drawn = jittered(Duration::from_secs(10), 80, OccurrenceId::default(), 3);
     assert!(drawn < Duration::from_secs(10));
     assert_eq!(wait(&change), i64::try_from(drawn.as_millis()).ok());
     let asked = Duration::from_secs(10);
     let mut change = AttemptChange { retry_after: Some(asked), ..self::change(OccurrenceStatus::Failed) };
-    decide(&mut change, &standing, NOW);
+    decide(&mut change, &context, NOW);
     assert_eq!(wait(&change), Some(10_000));
 }
 
 #[test]
-fn a_run_that_was_lost_with_its_process_is_rescued_three_times_and_then_poison() {
-    for (requeues, how) in [(0, "at once"), (1, "at once"), (2, quarantine::QUARANTINE_NOTE)] {
+fn lost_run_is_requeued_three_times_then_poison() {
+    for (requeues, start) in [(0, "at once"), (1, "at once"), (2, quarantine::QUARANTINE_NOTE)] {
         let mut change = change(OccurrenceStatus::Unknown);
-        decide(&mut change, &RetryContext { requeues, ..standing(0, 0) }, NOW);
+        decide(&mut change, &RetryContext { requeues, ..context(0, 0) }, NOW);
         assert_eq!((change.status, change.is_requeue), (OccurrenceStatus::Queued, true));
         assert!(!change.counts_as_failure);
         assert_eq!((wait(&change), change.is_quarantined), (Some(0), requeues == 2));
         let note = change.steps[0].note.as_deref().unwrap_or_default();
-        assert!(note.ends_with(&format!("attempt 4 begins {how}")), "{note}");
+        assert!(note.ends_with(&format!("attempt 4 starts {start}")), "{note}");
     }
     let mut change = change(OccurrenceStatus::Unknown);
-    decide(&mut change, &RetryContext { requeues: 3, ..standing(0, 5) }, NOW);
+    decide(&mut change, &RetryContext { requeues: 3, ..context(0, 5) }, NOW);
     assert_eq!((change.status, change.cause), (OccurrenceStatus::Failed, Some(FailureCause::Poison)));
     assert!(change.waits_until.is_none() && change.ended_at.is_some());
 }
 
 #[test]
-fn a_lost_run_of_a_job_that_must_not_be_repeated_is_unknown() {
-    let strict = RetryContext { on_lost: LostRunRule::Fail, ..standing(0, 5) };
+fn lost_run_that_must_not_repeat_is_unknown() {
+    let strict = RetryContext { on_lost: LostRunRule::Fail, ..context(0, 5) };
     let mut lost = change(OccurrenceStatus::Unknown);
     decide(&mut lost, &strict, NOW);
     assert_eq!((lost.status, lost.ended_at, lost.waits_until), (OccurrenceStatus::Unknown, None, None));
@@ -171,34 +171,34 @@ fn a_lost_run_of_a_job_that_must_not_be_repeated_is_unknown() {
 }
 
 #[test]
-fn what_was_handed_back_has_not_failed() {
+fn handed_back_attempt_is_not_a_failure() {
     let mut change = change(OccurrenceStatus::Queued);
     assert!(change.handed_back);
-    decide(&mut change, &standing(0, 0), NOW);
+    decide(&mut change, &context(0, 0), NOW);
     assert_eq!((change.status, wait(&change)), (OccurrenceStatus::Queued, Some(0)));
     assert!(!change.counts_as_failure);
-    assert_eq!(change.steps[0].note.as_deref(), Some("Handed back; attempt 4 at once"));
+    assert_eq!(change.steps[0].note.as_deref(), Some("Handed back by the worker; attempt 4 starts at once"));
 }
 
 #[test]
-fn what_was_to_end_anyway_is_not_handed_back() {
+fn cancelled_run_is_not_requeued_after_hand_back() {
     let mut change = change(OccurrenceStatus::Queued);
-    decide(&mut change, &RetryContext { is_cancelled: true, ..standing(0, 3) }, NOW);
+    decide(&mut change, &RetryContext { is_cancelled: true, ..context(0, 3) }, NOW);
     assert_eq!((change.status, change.ended_at), (OccurrenceStatus::Cancelled, Some(NOW)));
 }
 
 #[test]
-fn nothing_else_is_touched() {
+fn other_changes_stay_as_they_are() {
     for status in [OccurrenceStatus::Running, OccurrenceStatus::Completed, OccurrenceStatus::Cancelled] {
         let mut change = change(status);
         let before = change.clone();
-        decide(&mut change, &standing(0, 3), NOW);
+        decide(&mut change, &context(0, 3), NOW);
         assert_eq!(change, before);
     }
 }
 
 #[test]
-fn who_died_young_beside_one_with_its_last_chance_takes_its_turn_and_says_so() {
+fn run_that_died_young_beside_a_last_attempt_is_quarantined() {
     let lost = |n: u8| {
         let mut change = change(OccurrenceStatus::Unknown);
         change.occurrence_id = occurrence(0, n);
@@ -206,17 +206,17 @@ fn who_died_young_beside_one_with_its_last_chance_takes_its_turn_and_says_so() {
     };
     let mut changes = [lost(1), lost(2), lost(3), lost(4)];
     let lived = |seconds| Some(chrono::Duration::seconds(seconds));
-    let elsewhere = RetryContext { worker_id: "other".into(), ran_for: lived(1), ..standing(0, 0) };
-    let mut standings: HashMap<_, _> = [
-        (occurrence(0, 1), RetryContext { requeues: 2, ran_for: lived(60), ..standing(0, 0) }),
-        (occurrence(0, 2), RetryContext { ran_for: lived(9), ..standing(0, 0) }),
-        (occurrence(0, 3), RetryContext { ran_for: lived(10), ..standing(0, 0) }),
+    let elsewhere = RetryContext { worker_id: "other".into(), ran_for: lived(1), ..context(0, 0) };
+    let mut contexts: HashMap<_, _> = [
+        (occurrence(0, 1), RetryContext { requeues: 2, ran_for: lived(60), ..context(0, 0) }),
+        (occurrence(0, 2), RetryContext { ran_for: lived(9), ..context(0, 0) }),
+        (occurrence(0, 3), RetryContext { ran_for: lived(10), ..context(0, 0) }),
         (occurrence(0, 4), elsewhere),
     ]
     .into();
-    open_quarantines(&changes, &mut standings);
+    open_quarantines(&changes, &mut contexts);
     for change in &mut changes {
-        decide(change, &standings[&change.occurrence_id], NOW);
+        decide(change, &contexts[&change.occurrence_id], NOW);
     }
     assert_eq!(changes.each_ref().map(|change| change.is_quarantined), [true, true, false, false]);
     let notes = changes.each_ref().map(|change| change.steps[0].note.clone().unwrap_or_default());
@@ -228,27 +228,27 @@ fn who_died_young_beside_one_with_its_last_chance_takes_its_turn_and_says_so() {
 }
 
 #[test]
-fn whoever_is_given_up_opens_no_lane_for_those_who_died_with_it() {
-    for culprit in [
-        RetryContext { requeues: 3, ..standing(0, 0) },
-        RetryContext { requeues: 2, is_cancelled: true, ..standing(0, 0) },
-        RetryContext { requeues: 2, on_lost: LostRunRule::Fail, ..standing(0, 0) },
+fn run_that_is_not_requeued_opens_no_quarantine() {
+    for ended in [
+        RetryContext { requeues: 3, ..context(0, 0) },
+        RetryContext { requeues: 2, is_cancelled: true, ..context(0, 0) },
+        RetryContext { requeues: 2, on_lost: LostRunRule::Fail, ..context(0, 0) },
     ] {
         let mut changes =
             [1, 2].map(|n| AttemptChange { occurrence_id: occurrence(0, n), ..change(OccurrenceStatus::Unknown) });
-        let innocent = RetryContext { ran_for: Some(chrono::Duration::seconds(2)), ..standing(0, 0) };
-        let mut standings: HashMap<_, _> = [(occurrence(0, 1), culprit), (occurrence(0, 2), innocent)].into();
-        open_quarantines(&changes, &mut standings);
-        decide(&mut changes[1], &standings[&occurrence(0, 2)], NOW);
+        let innocent = RetryContext { ran_for: Some(chrono::Duration::seconds(2)), ..context(0, 0) };
+        let mut contexts: HashMap<_, _> = [(occurrence(0, 1), ended), (occurrence(0, 2), innocent)].into();
+        open_quarantines(&changes, &mut contexts);
+        decide(&mut changes[1], &contexts[&occurrence(0, 2)], NOW);
         assert_eq!((changes[1].status, changes[1].is_quarantined), (OccurrenceStatus::Queued, false));
     }
 }
 
 #[test]
-fn one_that_was_lost_too_often_takes_its_turn_however_its_attempt_ended() {
+fn run_without_requeues_left_stays_quarantined() {
     for status in [OccurrenceStatus::Failed, OccurrenceStatus::TimedOut, OccurrenceStatus::Queued] {
         let mut change = change(status);
-        decide(&mut change, &RetryContext { requeues: 3, quarantine_is_open: true, ..standing(0, 3) }, NOW);
+        decide(&mut change, &RetryContext { requeues: 3, quarantine_is_open: true, ..context(0, 3) }, NOW);
         assert!(change.is_quarantined, "{status:?}");
     }
 }

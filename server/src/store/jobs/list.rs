@@ -1,6 +1,6 @@
-//! The list of jobs: a page of it, the search through it, and how each job did lately.
+//! The list of jobs: a page of it, the search in it, and the recent occurrences of each job.
 //!
-//! These statements are for people who look; the others about jobs are for those who change one.
+//! These statements serve the pages that show jobs; the other statements about jobs change one.
 
 use chrono::{DateTime, Utc};
 use milvaion_api::{
@@ -16,11 +16,11 @@ use super::{Result, Store, schedule};
 use crate::store::occurrences::status;
 
 impl Store {
-    /// A page of jobs by name.
+    /// Returns a page of jobs by name.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn jobs(&self, filter: &JobFilter, alive_since: DateTime<Utc>) -> Result<ListPage<JobRow>> {
         let limit = page::effective_limit(filter.limit);
         let mut query = QueryBuilder::<Postgres>::new(
@@ -75,11 +75,11 @@ impl Store {
         Ok(ListPage { rows, next })
     }
 
-    /// The last ten occurrences of each job: their ids and states, newest first.
+    /// Returns the ids and statuses of the last ten occurrences of each job, newest first.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn recent_statuses(
         &self,
         jobs: &[Uuid],
@@ -116,13 +116,13 @@ struct RawJobRow {
     sort_name: String,
 }
 
-/// `id~name`: the name comes last because it may hold anything.
+/// Parses `id~name`; the name comes last because it may contain any character.
 fn parse_cursor(cursor: &str) -> Option<(String, Uuid)> {
     let (id, name) = cursor.split_once('~')?;
     Some((name.to_owned(), Uuid::parse_str(id).ok()?))
 }
 
-/// A word with LIKE's own signs taken literally.
+/// Escapes the special characters of LIKE in a word.
 pub(crate) fn like(word: &str) -> String {
     word.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_")
 }
@@ -132,12 +132,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_search_word_is_taken_literally() {
+    fn search_word_is_escaped() {
         assert_eq!(like("50%_a\\"), "50\\%\\_a\\\\");
     }
 
     #[test]
-    fn a_cursor_survives_any_name() {
+    fn cursor_round_trips_any_name() {
         let id = Uuid::nil();
         assert_eq!(parse_cursor(&format!("{id}~a~b c")), Some(("a~b c".into(), id)));
         assert_eq!(parse_cursor("nonsense"), None);

@@ -1,7 +1,7 @@
-//! One-time links: made, looked at, used up, taken back.
+//! One-time links: creation, lookup, use and revocation.
 //!
-//! The table knows a token only by its hash. Everything that depends on there being nobody yet happens under one
-//! advisory lock, so that two setup links, or one opened twice, cannot make two first Admins.
+//! The table holds a token only as its hash. Each decision that depends on whether users exist is made under one
+//! advisory lock, so that two setup links, or one that is opened twice, cannot create two first admins.
 
 use chrono::{DateTime, Utc};
 use milvaion_api::{
@@ -16,29 +16,29 @@ use uuid::Uuid;
 use super::{Result, Store, StoreError, role};
 use crate::store::audit::{self, AuditEntry};
 
-/// Held by whoever decides something from how many people or invitations there are. The number only has to be no other
-/// lock's.
+/// Key of the advisory lock for decisions that depend on the number of users or invitations. It must differ from the
+/// keys of other locks.
 const USERS_LOCK_KEY: i64 = 0x70_65_6f_70_6c_65;
 
 /// A link that can still be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InviteRow {
-    /// Its id, for taking it back.
+    /// Identifier, for revocation.
     pub id: UserId,
-    /// True for the link that makes the first Admin.
+    /// True for the link that creates the first admin.
     pub is_setup: bool,
-    /// For whom; empty for the setup link.
+    /// Name of the invited user; empty for the setup link.
     pub name: String,
-    /// As what.
+    /// Role of the invited user.
     pub role: Role,
-    /// By whom.
+    /// Name of the inviting user.
     pub invited_by: String,
-    /// Until when.
+    /// Expiry.
     pub expires_at: DateTime<Utc>,
 }
 
 impl InviteRow {
-    /// Its line on the team page.
+    /// Returns the row for the team page.
     #[must_use]
     pub fn view(&self) -> InviteView {
         InviteView {
@@ -51,43 +51,43 @@ impl InviteRow {
     }
 }
 
-/// A link to be made.
+/// A link to insert.
 #[derive(Clone, Debug)]
 pub struct NewInvite {
-    /// Its id.
+    /// Identifier.
     pub id: UserId,
     /// SHA-256 of the token.
     pub token_hash: [u8; 32],
-    /// For whom; empty for the setup link.
+    /// Name of the invited user; empty for the setup link.
     pub name: String,
-    /// As what.
+    /// Role of the invited user.
     pub role: Role,
-    /// Now.
+    /// Time of creation.
     pub created_at: DateTime<Utc>,
-    /// Until when.
+    /// Expiry.
     pub expires_at: DateTime<Utc>,
 }
 
-/// A person to be made. Not `Debug`, so that no log can hold the hash.
+/// A user to insert. Not `Debug`, so that no log can contain the hash.
 pub struct NewUser {
-    /// Their id.
+    /// Identifier.
     pub id: UserId,
-    /// Their name.
+    /// Display name.
     pub name: String,
-    /// Their e-mail address, in lower case.
+    /// E-mail address, in lower case.
     pub email: String,
-    /// argon2id in PHC string form.
+    /// Passphrase hash: argon2id in PHC string format.
     pub passphrase_hash: String,
 }
 
-/// How using a link up went.
+/// The result of using a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InviteAcceptance {
-    /// The person exists now.
+    /// The user was created.
     Accepted(CurrentUser),
-    /// The link was used up, taken back or outlived while the form was filled in.
+    /// The link was used, revoked or expired while the form was filled in.
     Spent,
-    /// Somebody has that e-mail address; the link is still good.
+    /// Another user has the e-mail address; the link can still be used.
     EmailTaken,
 }
 
@@ -115,20 +115,20 @@ impl TryFrom<RawInvite> for InviteRow {
     }
 }
 
-async fn lock_people(connection: &mut PgConnection) -> Result<()> {
+async fn lock_users(connection: &mut PgConnection) -> Result<()> {
     sqlx::query!("SELECT pg_advisory_xact_lock($1)", USERS_LOCK_KEY).execute(connection).await?;
     Ok(())
 }
 
 impl Store {
-    /// Puts `invite` in place of every earlier setup link. Returns false, and does nothing, when there is somebody.
+    /// Replaces all earlier setup links by `invite`. Returns false, and changes nothing, if a user exists.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn replace_setup_invite(&self, invite: &NewInvite) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
-        lock_people(&mut tx).await?;
+        lock_users(&mut tx).await?;
         if sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM users) AS "any!""#).fetch_one(&mut *tx).await? {
             return Ok(false);
         }
@@ -138,14 +138,14 @@ impl Store {
         Ok(true)
     }
 
-    /// Adds an invitation by `by` unless `limit` are open already. Returns whether it was added.
+    /// Inserts an invitation by `by` unless `limit` invitations are open already. Returns true if it was inserted.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn insert_invite(&self, invite: &NewInvite, by: &CurrentUser, limit: i64) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
-        lock_people(&mut tx).await?;
+        lock_users(&mut tx).await?;
         let open = sqlx::query_scalar!(
             r#"SELECT count(*) AS "n!" FROM invites WHERE used_at IS NULL AND expires_at > $1"#,
             invite.created_at
@@ -163,11 +163,11 @@ impl Store {
         Ok(true)
     }
 
-    /// The link with this token, if it can still be used.
+    /// Returns the link with this token if it can still be used.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn open_invite(&self, token_hash: &[u8; 32], now: DateTime<Utc>) -> Result<Option<InviteRow>> {
         sqlx::query_as!(
             RawInvite,
@@ -183,11 +183,11 @@ impl Store {
         .transpose()
     }
 
-    /// Every invitation that can still be used, newest first.
+    /// Returns all invitations that can still be used, newest first, at most 1,000.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn list_invites(&self, now: DateTime<Utc>) -> Result<Vec<InviteRow>> {
         sqlx::query_as!(
             RawInvite,
@@ -202,12 +202,12 @@ impl Store {
         .collect()
     }
 
-    /// Uses a link up: makes the person, marks the link and writes it down, all or nothing. Of two who use the same
-    /// link, or two setup links, at once, the second finds it spent.
+    /// Uses a link: inserts the user, marks the link as used and inserts an audit row, all or nothing. Of two
+    /// concurrent uses of the same link, or of two setup links, the second finds it spent.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn accept_invite(
         &self,
         token_hash: &[u8; 32],
@@ -216,7 +216,7 @@ impl Store {
         address: Option<String>,
     ) -> Result<InviteAcceptance> {
         let mut tx = self.pool().begin().await?;
-        lock_people(&mut tx).await?;
+        lock_users(&mut tx).await?;
         let invite = sqlx::query!(
             "SELECT id, is_setup, role FROM invites
              WHERE token_hash = $1 AND used_at IS NULL AND expires_at > $2
@@ -259,11 +259,11 @@ impl Store {
         }))
     }
 
-    /// Takes an invitation back. Returns false when there is none that could still be used.
+    /// Revokes an invitation. Returns false if there is none that can still be used.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn delete_invite(&self, id: UserId, by: &CurrentUser, now: DateTime<Utc>) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         let gone = sqlx::query!(
@@ -280,11 +280,12 @@ impl Store {
         Ok(true)
     }
 
-    /// Deletes links that ended before `before`, used or not; the audit log still tells of them. Returns how many.
+    /// Deletes links that expired before `before`, used or not; the audit log keeps their history. Returns their
+    /// number.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn delete_old_invites(&self, before: DateTime<Utc>) -> Result<u64> {
         Ok(sqlx::query!("DELETE FROM invites WHERE expires_at < $1", before)
             .execute(self.pool())

@@ -1,28 +1,28 @@
-//! How often signing in was tried in vain, for whom and from where.
+//! Failed sign-in attempts by account and by network address.
 //!
-//! A try is counted *before* the passphrase is looked at and given back when it was right. Counting afterwards would
-//! let as many guesses through at once as can be sent before the first one is answered.
+//! An attempt is counted *before* the passphrase is verified, and uncounted if it was right. Counting afterwards would
+//! let through as many guesses as can be sent before the first one is answered.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::{Result, Store};
 
-/// Whether one more try is let through.
+/// The decision about one more sign-in attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SignInThrottle {
-    /// It is; this many have now been counted, this one included.
+    /// The attempt is allowed and counted; the value is the count including it.
     Counted(i32),
-    /// It is not, until then; nothing was counted.
+    /// The subject is locked until this time; the attempt was not counted.
     Locked(DateTime<Utc>),
 }
 
 impl Store {
-    /// Counts one try on `subject`. A count that rested for `memory` starts anew. `lock_for` says for how long the
-    /// subject is locked after so many tries.
+    /// Counts one attempt on `subject`. A count without an attempt for `memory` starts again at one. `lock_for` returns
+    /// the time for which the subject is locked after a number of attempts.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn count_sign_in_attempt(
         &self,
         subject: &str,
@@ -31,7 +31,7 @@ impl Store {
         lock_for: impl Fn(i32) -> Option<TimeDelta> + Send,
     ) -> Result<SignInThrottle> {
         let mut tx = self.pool().begin().await?;
-        // The row must exist to be locked; whoever comes second waits here for the first.
+        // The row must exist to be locked; a concurrent attempt waits here.
         sqlx::query!(
             "INSERT INTO sign_in_failures (subject, failures, last_at) VALUES ($1, 0, $2) ON CONFLICT DO NOTHING",
             subject,
@@ -62,12 +62,12 @@ impl Store {
         Ok(SignInThrottle::Counted(failures))
     }
 
-    /// Gives back a try that [`count_sign_in_attempt`](Self::count_sign_in_attempt) counted as the `counted`th. The lock it caused is lifted
-    /// unless another try was counted meanwhile.
+    /// Uncounts an attempt that [`count_sign_in_attempt`](Self::count_sign_in_attempt) counted as number `counted`. The
+    /// lock it caused is lifted unless another attempt was counted meanwhile.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn uncount_sign_in_attempt(&self, subject: &str, counted: i32) -> Result<()> {
         sqlx::query!(
             "UPDATE sign_in_failures
@@ -82,21 +82,21 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets every try on `subject`.
+    /// Deletes the count of `subject`.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn reset_sign_in_attempts(&self, subject: &str) -> Result<()> {
         sqlx::query!("DELETE FROM sign_in_failures WHERE subject = $1", subject).execute(self.pool()).await?;
         Ok(())
     }
 
-    /// Forgets every count that has rested since `before`. Returns how many.
+    /// Deletes counts without an attempt since `before`. Returns their number.
     ///
     /// # Errors
     ///
-    /// When the database does not answer.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn delete_old_sign_in_attempts(&self, before: DateTime<Utc>) -> Result<u64> {
         Ok(sqlx::query!("DELETE FROM sign_in_failures WHERE last_at < $1", before)
             .execute(self.pool())

@@ -1,0 +1,45 @@
+//! Errors that end `milvaion` with a failure.
+
+use std::io;
+
+use milvaion_server::{embedded::EmbeddedError, lifecycle::ServerError};
+
+/// A failure of a subcommand. The message leaves out the text of its source.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CliError {
+    /// The server or a private service failed.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+
+    /// `milvaion services` was called without a command.
+    #[error("No command is given. Add the command to run after `--`.")]
+    NoCommand,
+
+    /// The command of `milvaion services` cannot be executed.
+    #[error("{program} cannot be started. Check the command after `--`.")]
+    StartCommand {
+        /// The name or path of the program.
+        program: String,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+
+    /// The exit status of the command of `milvaion services` cannot be read.
+    #[error("The exit status of {program} cannot be read. Run the command again.")]
+    WaitForCommand {
+        /// The name or path of the program.
+        program: String,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+
+    /// Standard output does not accept the result.
+    #[error("The result cannot be written to standard output. Check the pipe or the file it is redirected to.")]
+    Output(#[source] io::Error),
+}
+
+impl From<EmbeddedError> for CliError {
+    fn from(error: EmbeddedError) -> Self {
+        Self::Server(error.into())
+    }
+}

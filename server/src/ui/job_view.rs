@@ -1,0 +1,74 @@
+//! The view of one job: its definition, its schedule preview, its recent runs and its worker.
+
+use chrono::{DateTime, Utc};
+use milvaion_api::{
+    requests::JobInput,
+    views::{CalendarName, JobRow, JobView, SchedulePreview},
+};
+use milvaion_app::error::AppError;
+use milvaion_protocol::id::JobId;
+use milvaion_schedule::calendar::Calendar;
+
+use super::{backend::ServerBackend, preview::preview};
+use crate::{domain::liveness, store::jobs::StoredJob};
+
+impl ServerBackend {
+    /// Builds the view of a stored job. Due times are also given in `viewer_zone`.
+    pub(super) async fn view(&self, job: StoredJob, viewer_zone: Option<&str>) -> Result<JobView, AppError> {
+        let alive = self.store.alive_types(liveness::alive_since(self.clock.now())).await?;
+        let mut recent = self.store.recent_statuses(&[job.id.0]).await?;
+        let definition = job.definition;
+        let schema = self.store.schema(&definition.worker_id, &definition.job_type).await?;
+        Ok(JobView {
+            row: JobRow {
+                id: job.id,
+                display_name: definition.display_name.clone(),
+                worker_id: definition.worker_id.clone(),
+                job_type: definition.job_type.clone(),
+                schedule_words: definition.schedule.describe(),
+                next_fire_at: job.next_fire_at,
+                is_active: definition.is_active,
+                tags: definition.tags.clone(),
+                recent: recent.remove(&job.id.0).unwrap_or_default(),
+                worker_alive: alive.contains(&(definition.worker_id.clone(), definition.job_type.clone())),
+            },
+            preview: self.preview_of(job.id, &definition, job.next_fire_at, viewer_zone).await?,
+            calendars: self.names_of(&definition).await?,
+            version: job.version,
+            paused_reason: job.paused_reason,
+            created_at: job.created_at,
+            created_by: job.created_by,
+            modified_at: job.modified_at,
+            modified_by: job.modified_by,
+            schema,
+            definition,
+        })
+    }
+
+    /// Builds the preview of a schedule with its rules and calendars.
+    pub(super) async fn preview_of(
+        &self,
+        id: JobId,
+        job: &JobInput,
+        next: Option<DateTime<Utc>>,
+        viewer_zone: Option<&str>,
+    ) -> Result<SchedulePreview, AppError> {
+        let calendars = self.jobs.calendars_of(job).await?;
+        let calendars: Vec<&Calendar> = calendars.values().collect();
+        let mut preview = preview(id, job, &calendars, next, viewer_zone, self.clock.now());
+        if job.rules.jitter_seconds > 0 && id == JobId::default() {
+            let max_delay = job.rules.jitter_seconds;
+            preview.warnings.push(format!("Each run starts up to {max_delay} s later, because the job has jitter."));
+        }
+        Ok(preview)
+    }
+
+    /// Returns the calendars that a job uses, ordered by name.
+    async fn names_of(&self, job: &JobInput) -> Result<Vec<CalendarName>, AppError> {
+        let calendars = self.jobs.calendars_of(job).await?;
+        let mut names: Vec<_> =
+            calendars.into_iter().map(|(id, calendar)| CalendarName { id, name: calendar.name }).collect();
+        names.sort_unstable_by_key(|calendar| (calendar.name.to_lowercase(), calendar.id));
+        Ok(names)
+    }
+}
