@@ -1,45 +1,49 @@
-//! Where a test may end this process, and what it may take away from it.
+//! Crash points at which a test may end or freeze this process, and a sabotage that disables a protection.
 //!
-//! What a crash leaves behind is decided within microseconds: between an effect and its report, between a confirm and
-//! an acknowledgement. A signal from outside hits such an instant by luck; so they have names, and a test says at which of
-//! them, and at which visit, the process dies. And because a suite that always passes may be blind, the claim, which keeps
-//! copies apart, can be taken away: the suite must notice.
+//! The outcome of a crash is decided within microseconds: between an effect and its report, between a publisher confirm
+//! and an acknowledgement. A signal from outside hits such an instant only by luck. These instants therefore have
+//! names, and a test selects at which of them, and at which visit, the process dies. A test suite that always passes
+//! may not detect anything, so the claim, which prevents duplicate runs, can be disabled; the suite must then fail.
 //!
-//! Both are there only with the feature `faults`, which is in no default and in nothing that is released. Without it each
-//! function here is empty or constantly false. The server has a copy of this room with its own points; its essay tells how
-//! they are armed: by `FAILPOINTS`, read when the worker is built, as in `FAILPOINTS='executor.before_report=2*off->return'` (abort at the
-//! third visit), `'executor.before_report=1*return(stop)'` (freeze until SIGCONT at the first), `'skip_claim=return'`.
+//! Both exist only with the feature `faults`, which is not a default feature and is in no release. Without it each
+//! function here is empty or returns a constant false. The server has its own copy of this module with its own crash
+//! points; its module documentation explains how they are armed. `FAILPOINTS` is read when the worker is built, for
+//! example `FAILPOINTS='executor.before_report=2*off->return'` (abort at the third visit),
+//! `'executor.before_report=1*return(stop)'` (freeze until SIGCONT at the first visit), `'skip_claim=return'`.
 //!
 //! # Crash points
 //!
 //! | Name | Where | What a crash there could break |
 //! |---|---|---|
-//! | `delivery.before_claim` | consumer: a delivery is read, nothing is claimed | nothing should: it is delivered again |
-//! | `delivery.after_claim` | consumer: the claim is granted, the run has not begun and no report of it exists | an occurrence that is claimed by a dead worker |
-//! | `delivery.before_ack` | consumer: the broker has confirmed that it runs, the delivery is not acknowledged; the run goes on since its start, and is on disk if that was 50 ms ago | a second copy that is run |
-//! | `delivery.after_ack` | consumer: acknowledged, the run may still go on | a run that nobody has a message of: only the heartbeat misses it |
-//! | `executor.before_report` | executor: the job has done what it does, no report of its end exists | an effect that is repeated or never told |
-//! | `reporter.before_send` | reporter: a batch of reports is about to be sent; on disk is what has waited for 50 ms | a result that is lost |
-//! | `outbox.after_write` | journal: a write of the outbox has landed: the starts of runs that go on, and whatever waits for the broker | reports that the next process does not send |
-//! | `reporter.after_send` | reporter: a batch is handed to the connection, not confirmed; its last bytes may not have left | a report twice |
+//! | `delivery.before_claim` | consumer: a delivery is read, not claimed | nothing is expected to break: it is redelivered |
+//! | `delivery.after_claim` | consumer: the claim is granted, the run has not started and no report of it exists | an occurrence that is claimed by a dead worker |
+//! | `delivery.before_ack` | consumer: the broker has confirmed the *Running* report, the delivery is not acknowledged; the run has been executing since its start, and is in the outbox if that was 50 ms ago | a duplicate delivery that runs |
+//! | `delivery.after_ack` | consumer: acknowledged, the run may still be executing | a run without a message at the broker: only the missing heartbeat reveals its loss |
+//! | `executor.before_report` | executor: the job has returned, no report of its end exists | an effect that is repeated or never reported |
+//! | `reporter.before_send` | reporter: a batch of reports is about to be sent; the reports that have waited for 50 ms are in the outbox | a lost result |
+//! | `outbox.after_write` | journal: a write of the outbox has finished: the starts of executing runs, and the reports that wait for the broker | reports that the next process does not send |
+//! | `reporter.after_send` | reporter: a batch is written to the connection, not confirmed; its last bytes may not have left | a duplicate report |
 //! | `reporter.after_confirm` | reporter: a batch is confirmed, its entries are still in the outbox | as `reporter.after_send`, and the broker has it for certain |
-//! | `shutdown.before_flush` | shutdown: runs are over or interrupted, the last reports not flushed | an orderly end that forgets what it interrupted |
+//! | `shutdown.before_flush` | shutdown: runs have finished or are interrupted, the last reports are not flushed | an orderly shutdown that forgets the runs it interrupted |
 //!
-//! The plan has a write to disk before the acknowledgement, and that before the run. Ours begins the run at once and
-//! acknowledges when the broker has confirmed the report that says so; 22 and 23 stand where their meaning went.
+//! A run starts before its start is on disk, and its delivery is acknowledged when the broker has confirmed the
+//! *Running* report. No crash point therefore lies between a write to disk and the acknowledgement, or between the
+//! acknowledgement and the start of the run; `delivery.before_ack` and `delivery.after_ack` cover the corresponding
+//! losses.
 //!
 //! # Sabotages
 //!
-//! | Name | What is taken away | What breaks, and what makes it visible |
+//! | Name | Disabled protection | What breaks, and what reveals it |
 //! |---|---|---|
-//! | `skip_claim` | the claim: whatever Redis says, and without asking the server, what is delivered is started | One attempt is started twice. Copies within one process are still known to it, so there must be two workers of a group: publish each message several times, or abort the server at `publisher.after_confirm`, or cut a worker's consuming connection while it runs something. |
+//! | `skip_claim` | the claim: each delivery starts, regardless of the claim in Redis and without a claim check at the server | One attempt starts twice. A process still detects duplicates of its own runs, so there must be two instances of a worker: publish each message several times, or abort the server at `publisher.after_confirm`, or cut a worker's consuming connection while it runs something. |
 
-/// Arms what `FAILPOINTS` names. To be called before anything else; a second call does nothing.
+/// Arms the crash points and sabotages that `FAILPOINTS` names. Must be called first at start; a second call has no
+/// effect.
 #[cfg(feature = "faults")]
 pub(crate) fn arm() {
     static ARMED: std::sync::Once = std::sync::Once::new();
-    // Not by `FailScenario`, which holds a lock as long as it lives: a process that is server and worker in one, as those
-    // of tests are, would wait for it for ever.
+    // `FailScenario` is not used: it holds a lock for its whole life, and a process that is server and worker in one,
+    // as in tests, would wait for that lock for ever.
     ARMED.call_once(|| {
         let Ok(text) = std::env::var("FAILPOINTS") else { return };
         for one in text.split(';').map(str::trim).filter(|one| !one.is_empty()) {
@@ -49,7 +53,7 @@ pub(crate) fn arm() {
             };
             match armed {
                 Ok(()) => eprintln!("armed: {one}"),
-                // A run with a fault that is not there would prove nothing.
+                // A test run without the fault it asked for would prove nothing.
                 Err(reason) => {
                     eprintln!("FAILPOINTS holds {one:?}, which cannot be armed: {reason}");
                     std::process::exit(2);
@@ -59,18 +63,18 @@ pub(crate) fn arm() {
     });
 }
 
-/// Nothing can be armed in this build.
+/// Does nothing: this build has no crash points.
 #[cfg(not(feature = "faults"))]
 #[inline]
 pub(crate) const fn arm() {}
 
-/// A place where a test may end the process or freeze it.
+/// Aborts or freezes the process if a test has armed this crash point.
 #[cfg(feature = "faults")]
-pub(crate) fn point(name: &'static str) {
+pub(crate) fn crash_point(name: &'static str) {
     let Some(action) = fail::eval(name, |action| action) else { return };
     if action.as_deref() == Some("stop") {
         eprintln!("crash point {name}: stop");
-        // All threads of it, until somebody sends SIGCONT.
+        // Stops all threads of the process until it receives SIGCONT.
         let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGSTOP);
     } else {
         eprintln!("crash point {name}: abort");
@@ -78,20 +82,20 @@ pub(crate) fn point(name: &'static str) {
     }
 }
 
-/// A place where a test might end the process, in another build.
+/// Does nothing: this build has no crash points.
 #[cfg(not(feature = "faults"))]
 #[inline]
-pub(crate) const fn point(_name: &'static str) {}
+pub(crate) const fn crash_point(_name: &'static str) {}
 
-/// Whether a test has taken a protection away.
+/// Returns true if a test has disabled the protection of this name.
 #[cfg(feature = "faults")]
-pub(crate) fn sabotaged(name: &'static str) -> bool {
+pub(crate) fn is_sabotaged(name: &'static str) -> bool {
     fail::eval(name, drop).is_some()
 }
 
-/// Whether a test has taken a protection away: not in this build.
+/// Returns false: this build has no sabotages.
 #[cfg(not(feature = "faults"))]
 #[inline]
-pub(crate) const fn sabotaged(_name: &'static str) -> bool {
+pub(crate) const fn is_sabotaged(_name: &'static str) -> bool {
     false
 }

@@ -1,8 +1,10 @@
-//! Write a job in Rust, and let it run whenever the schedule says.
+//! The SDK for workers of the Milvaion job scheduler.
 //!
-//! A job is a type with an input, an output and an `async fn`. A worker is a process that offers some job types under a
-//! worker id; start as many as you like. The server learns from them what can be run and draws a form for each input;
-//! people define in the dashboard when it runs.
+//! A *job* is a type with an input, an output and an `async fn`. A *worker* is a process that offers one or more job
+//! types under a worker id; any number of instances of it can run at once. Each instance announces its job types to the
+//! server together with the JSON Schema of their inputs, from which the dashboard builds a form. Users define in the
+//! dashboard when a job runs. The server sends each due occurrence through RabbitMQ to one instance, which runs it and
+//! reports its progress and its end.
 //!
 //! ```no_run
 //! use milvaion_worker::{Job, JobContext, JobError, Worker, WorkerConfig};
@@ -12,18 +14,18 @@
 //! struct Greet;
 //!
 //! #[derive(Deserialize, JsonSchema)]
-//! struct Whom {
-//!     /// Who is greeted.
+//! struct GreetInput {
+//!     /// Name of the person to greet.
 //!     name: String,
 //! }
 //!
 //! impl Job for Greet {
 //!     const TYPE: &'static str = "greet";
-//!     const DESCRIPTION: &'static str = "Writes a greeting into the log.";
-//!     type Input = Whom;
+//!     const DESCRIPTION: &'static str = "Writes a greeting.";
+//!     type Input = GreetInput;
 //!     type Output = String;
 //!
-//!     async fn run(&self, ctx: &JobContext, input: Whom) -> Result<String, JobError> {
+//!     async fn run(&self, ctx: &JobContext, input: GreetInput) -> Result<String, JobError> {
 //!         ctx.info(format!("attempt {} of {}", ctx.attempt(), ctx.job_name()));
 //!         Ok(format!("Hello, {}!", input.name))
 //!     }
@@ -35,24 +37,31 @@
 //! }
 //! ```
 //!
-//! # What a job may rely on
+//! # Guarantees
 //!
-//! - An attempt of an occurrence is started by one process only, however often the broker delivers its message, and
-//!   whenever a process dies: what may have begun is followed by another attempt, if the job allows one.
-//! - A panic, an error, a timeout end the attempt and not the worker, and are reported with their text.
-//! - A failed attempt is followed by another as long as the job has retries left; waiting for it takes nothing here.
-//! - What libraries say with `tracing` while it runs stands in its log, with a [`CaptureLayer`] in the subscriber.
-//! - What it writes to its log is seen live, and is stored before its end is.
-//! - It is told when its time is up, somebody cancels it or the worker stops, and has a moment to tidy up
-//!   ([`Job::GRACE`]).
-//! - When more runs are due than may run at once, the highest priority runs first.
-//! - A broker or a Redis that is away disturbs no run: what is to be reported waits, on disk, so that it outlives a
-//!   worker that is killed meanwhile.
+//! A job may rely on the following:
 //!
-//! That an *effect* happens exactly once is not promised, because nobody can: a process may die between the effect and
-//! its report. Key effects by [`JobContext::occurrence_id`].
+//! - **One start per attempt.** Only one process starts an attempt, however often the broker delivers its message and
+//!   whenever a process dies. If an attempt may have begun and was lost with its process, another attempt follows,
+//!   provided that the job allows one.
+//! - **Failures are isolated.** A panic, an error or a timeout ends the attempt and not the worker, and is reported
+//!   with its text.
+//! - **Pending retries cost nothing.** A failed attempt is followed by another one as long as the job has retries left.
+//!   A pending retry uses no resources of the worker.
+//! - **Logs are live.** The dashboard shows the log lines of a run while it runs, and they are stored before its end
+//!   is. With a [`CaptureLayer`] in the subscriber, the log also contains the `tracing` events of the libraries that the
+//!   job calls.
+//! - **Cancellation comes with a grace period.** When the timeout expires, a user cancels the run or the worker stops,
+//!   the job is notified through [`JobContext::cancelled`] and has time to clean up ([`Job::GRACE`]).
+//! - **Priorities hold.** When more runs are due than may run at once, the run with the highest priority starts first.
+//! - **Outages do not disturb runs.** While RabbitMQ or Redis is unavailable, runs continue. Their reports wait in the
+//!   [`Outbox`] on disk, so they survive a worker that is killed in the meantime.
 //!
-//! # How it is made
+//! Execution of *effects* is at-least-once, not exactly-once, and no scheduler can promise more: a process can die
+//! between an effect and the report of it. Make effects idempotent, with [`JobContext::occurrence_id`] as the
+//! idempotency key.
+//!
+//! # Architecture
 //!
 //! ```text
 //!  jobs queue ─► consumer ─► permits ─► claim batcher ─► executor ─► your job
@@ -61,18 +70,21 @@
 //!   ── your runtime ┴────────────────────── reporter, heartbeat ── control thread ─► status, logs, registration
 //! ```
 //!
-//! The reading order, folder by folder:
+//! Each folder is a module that opens with a short essay on its contents. The recommended reading order:
 //!
-//! - `api`: [`Job`] and [`outcome`] are what users write; `worker` puts all parts together.
-//! - `run`: `executor` runs one attempt.
-//! - `delivery`: `consumer`, `admission`, `claim` and `run_table` see to it that it is one; `permits` decides which
-//!   delivery runs next; `claim_batcher` and `acks` make one round trip of many.
-//! - `reporting`: `reporter` and `log_buffer` send reports and log lines in batches, `outbox` keeps what the broker has
-//!   not confirmed.
-//! - `control`: `control_thread` and `heartbeat` keep the worker registered, `cancel` receives requests to cancel,
-//!   `metrics` answers health checks, `shutdown` ends the worker.
-//! - `net`: `connection`, `topology` and `publisher` hold the AMQP connections.
-//! - `faults` names the points at which a test may end the process. To test a job without any service, see [`testing`].
+//! 1. `api`: [`Job`] and [`outcome`], which users implement and return, and `worker`, which assembles all parts.
+//! 2. `run`: `executor` runs one attempt.
+//! 3. `delivery`: `consumer`, `admission`, `claim` and `run_table` ensure that an attempt starts at most once.
+//!    `permits` decides which delivery runs next. `claim_batcher` and `acks` combine the round trips of many
+//!    deliveries.
+//! 4. `reporting`: `reporter` and `log_buffer` send reports and log lines in batches. `outbox` stores on disk what the
+//!    broker has not confirmed.
+//! 5. `control`: `control_thread` and `heartbeat` keep the worker registered, `cancel` receives cancel requests,
+//!    `metrics` serves health checks and metrics, and `shutdown` drains the worker.
+//! 6. `net`: `connection`, `topology` and `publisher` manage the AMQP connections.
+//!
+//! `faults` defines the points at which a test can end the process. [`testing`] runs a job in a test without any
+//! service.
 
 mod api;
 mod control;
@@ -88,7 +100,7 @@ pub mod testing;
 
 pub use api::{
     config::WorkerConfig,
-    error::{ConfigErrors, WorkerError},
+    error::{ConfigErrors, ConfigFileError, OutboxError, WorkerError},
     job::{Job, JobContext},
     outcome,
     outcome::JobError,

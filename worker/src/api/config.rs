@@ -1,4 +1,4 @@
-//! What a worker can be told from outside, with its defaults and bounds.
+//! The settings of a worker, with their defaults and bounds.
 
 use std::{collections::BTreeMap, net::SocketAddr, ops::RangeInclusive, path::Path, time::Duration};
 
@@ -13,64 +13,68 @@ use crate::{
     reporting::outbox::Outbox,
 };
 
-/// How a worker finds its services and how much it takes on.
+/// The settings of a worker: its services, its limits and its timeouts.
 ///
-/// [`from_env`](Self::from_env) reads the variables named below; [`default`](Self::default) is what holds when none is
-/// set. Both are checked by [`WorkerBuilder::build`](crate::WorkerBuilder::build), so a value set in code obeys the same
-/// bounds.
+/// [`from_env`](Self::from_env) reads the environment variables named below. [`default`](Self::default) holds the value
+/// of each setting whose variable is unset. [`WorkerBuilder::build`](crate::WorkerBuilder::build) checks the bounds, so
+/// they also apply to values that are set in code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerConfig {
-    /// `AMQP_URL`: the broker, `amqp://` or `amqps://`; the virtual host `/` is written `%2f`.
+    /// `AMQP_URL`: the address of RabbitMQ, `amqp://` or `amqps://`. The virtual host `/` is written `%2f`.
     /// Default `amqp://127.0.0.1:5672/%2f`.
     pub amqp_url: String,
-    /// `REDIS_URL`: Redis, `redis://` or `rediss://`. Default `redis://127.0.0.1:6379/0`.
+    /// `REDIS_URL`: the address of Redis, `redis://` or `rediss://`. Default `redis://127.0.0.1:6379/0`.
     pub redis_url: String,
-    /// `MILVAION_WORKER_ID`: the group this process belongs to, which jobs are addressed to: 1 to 100 letters, digits,
-    /// `-`, `_` and `.`. Default `default`.
+    /// `MILVAION_WORKER_ID`: the worker this instance belongs to, to which jobs are addressed: 1 to 100 letters,
+    /// digits, `-`, `_` and `.`. Default `default`.
     pub worker_id: String,
-    /// `MILVAION_PREFIX`: what the names of exchanges and queues begin with, 1 to 50 letters, digits, `-`, `_` and `.`;
-    /// the server's must be equal. Default `milvaion`.
+    /// `MILVAION_PREFIX`: the prefix of the names of exchanges and queues, 1 to 50 letters, digits, `-`, `_` and `.`.
+    /// Must be equal on the server. Default `milvaion`.
     pub prefix: String,
-    /// `MILVAION_KEY_PREFIX`: what keys in Redis begin with, 1 to 100 characters without blanks; the server's must be
-    /// equal. Default `Milvaion:JobScheduler:`.
+    /// `MILVAION_KEY_PREFIX`: the prefix of keys in Redis, 1 to 100 characters without whitespace. Must be equal on the
+    /// server. Default `Milvaion:JobScheduler:`.
     pub key_prefix: String,
-    /// `MILVAION_CAPACITY`: how many occurrences run at once over all job types, 1 to 10,000. Default 50.
+    /// `MILVAION_CAPACITY`: the maximum number of concurrent runs of all job types. From 1 to 10,000. Default
+    /// 50.
     pub capacity: u32,
-    /// `MILVAION_CONCURRENCY`: how many occurrences of a job type run at once, where it is not to be what the type says
-    /// itself: `http-request=200,send-mail=5`, each from 1 to 1000. A type of runs that last only milliseconds wants many:
-    /// it starts at most as many as this in the few milliseconds the broker takes to confirm. Default: none.
+    /// `MILVAION_CONCURRENCY`: concurrency limits per job type, such as `http-request=200,send-mail=5`. They override
+    /// [`Job::CONCURRENCY`](crate::Job::CONCURRENCY). A type whose runs last only milliseconds needs a high limit: it
+    /// starts at most this many runs in the few milliseconds the broker takes to confirm. From 1 to 1,000. Default none.
     pub concurrency: BTreeMap<String, u16>,
-    /// `MILVAION_SHUTDOWN_GRACE_SECONDS`: how long runs may go on after SIGTERM before they are interrupted, 0 to 3600
-    /// whole seconds. Default 30.
+    /// `MILVAION_SHUTDOWN_GRACE_SECONDS`: the time, in seconds, for which runs may continue after SIGTERM
+    /// before they are interrupted. From 0 to 3,600. Default 30.
     pub shutdown_grace: Duration,
-    /// `MILVAION_OUTBOX`: where reports and log lines wait for the broker that must outlive the process: a folder, which
-    /// the instances of one machine may share; a file that ends in `.sqlite`, which no other process may have; or `off`.
-    /// Default: the folder [`Outbox::StateDirectory`] describes.
+    /// `MILVAION_OUTBOX`: the location of the outbox, which stores reports and log lines until the broker confirms
+    /// them, so that they survive the process: a folder, which the instances of one machine can share; a file that ends
+    /// in `.sqlite`, which only one process can use; or `off`. Default `$STATE_DIRECTORY`, else
+    /// `$XDG_STATE_HOME/milvaion`, else `~/.local/state/milvaion`.
     pub outbox: Outbox,
-    /// `MILVAION_OUTBOX_LINES`: how many log lines wait for the broker before the oldest are given up, 100 to 10,000,000.
-    /// Holds without an outbox too. Default 100,000.
+    /// `MILVAION_OUTBOX_LINES`: the maximum number of log lines that wait for the broker. Beyond it the oldest lines
+    /// are dropped. Also applies without an outbox. From 100 to 10,000,000. Default 100,000.
     pub outbox_lines: u32,
-    /// `MILVAION_OUTBOX_MEGABYTES`: how many megabytes of log lines wait, 1 to 10,000; as many in memory as on disk.
-    /// Default 64.
+    /// `MILVAION_OUTBOX_MEGABYTES`: the maximum size, in megabytes, of the log lines that wait for the broker. The same
+    /// limit applies in memory and on disk. From 1 to 10,000. Default 64.
     pub outbox_megabytes: u32,
-    /// `MILVAION_HEALTH`: the address at which `/health/live`, `/health/ready` and Prometheus's `/metrics` are answered,
-    /// such as `0.0.0.0:9100`; nobody needs to sign in there. Default: none.
+    /// `MILVAION_HEALTH`: the listen address of `/health/live`, `/health/ready` and the Prometheus endpoint `/metrics`,
+    /// such as `0.0.0.0:9100`. These endpoints require no authentication. Default none.
     pub health: Option<SocketAddr>,
-    /// After how long a run is ended when neither the job nor its type says, 1 second to 7 days. Default one hour; no
-    /// variable.
+    /// Timeout of a run if neither the job nor its job type sets one, 1 second to 7 days. Has no environment variable.
+    /// Default one hour.
     pub default_timeout: Duration,
 }
 
-/// The most occurrences one process may be told to run at once.
+/// Upper bound of [`WorkerConfig::capacity`].
 const MAX_CAPACITY: u32 = 10_000;
-/// The longest wait for runs at shutdown; whoever wants more wants a longer `TimeoutStopSec` first.
+/// Upper bound of [`WorkerConfig::shutdown_grace`]. A longer grace would first need a longer `TimeoutStopSec` in
+/// systemd.
 const MAX_SHUTDOWN_GRACE: Duration = Duration::from_secs(3600);
-/// How many log lines may wait, and how many megabytes of them. A hundred is what a single run may well write at once.
+/// Bounds of [`WorkerConfig::outbox_lines`]. A single run can easily write a hundred lines at once.
 const OUTBOX_LINES_RANGE: RangeInclusive<u32> = 100..=10_000_000;
+/// Bounds of [`WorkerConfig::outbox_megabytes`].
 const OUTBOX_MEGABYTES_RANGE: RangeInclusive<u32> = 1..=10_000;
-/// The most runs of one type at once.
+/// Upper bound of the concurrency limit of a job type.
 pub(crate) const MAX_CONCURRENCY: u16 = 1000;
-/// The longest timeout, also of a single job.
+/// Upper bound of a timeout, including that of a single job.
 pub(crate) const MAX_TIMEOUT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 impl Default for WorkerConfig {
@@ -94,16 +98,16 @@ impl Default for WorkerConfig {
 }
 
 impl WorkerConfig {
-    /// Reads the environment. A variable that is unset or empty leaves the default.
+    /// Reads the environment variables. A variable that is unset or empty leaves the default.
     ///
     /// # Errors
-    /// [`WorkerError::Config`] with one sentence for each variable that is wrong.
+    /// Returns [`WorkerError::Config`] with one sentence for each invalid variable.
     pub fn from_env() -> Result<Self, WorkerError> {
         Self::from_lookup(|name| std::env::var(name).ok())
     }
 
-    /// Reads a file in TOML, and the environment over it. The file's keys are the variables' names in lower case,
-    /// `MILVAION_` left out; `concurrency` may be a table:
+    /// Reads a TOML file and the environment variables, which take precedence. The keys of the file are the names of
+    /// the variables in lower case without `MILVAION_`; `concurrency` can be a table:
     ///
     /// ```toml
     /// worker_id = "mail"
@@ -112,7 +116,7 @@ impl WorkerConfig {
     /// ```
     ///
     /// # Errors
-    /// [`WorkerError::File`] when the file cannot be read or has a key that means nothing; [`WorkerError::Config`] as
+    /// Returns [`WorkerError::File`] if the file cannot be read or has an unknown key, and [`WorkerError::Config`] like
     /// [`from_env`](Self::from_env).
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, WorkerError> {
         let file = file::read(path.as_ref())?;
@@ -169,7 +173,7 @@ impl WorkerConfig {
             if let Some(text) = read(name) {
                 match text.parse() {
                     Ok(number) => *field = number,
-                    Err(_) => errors.add(out_of(name, &bounds, &format!("{text:?}"))),
+                    Err(_) => errors.add(out_of_range(name, &bounds, &format!("{text:?}"))),
                 }
             }
         }
@@ -184,14 +188,14 @@ impl WorkerConfig {
         errors.into_result(config)
     }
 
-    /// How many log lines wait for the broker.
+    /// Returns the bounds of the log lines that wait for the broker.
     pub(crate) fn log_bounds(&self) -> LogBounds {
         LogBounds { lines: self.outbox_lines as usize, bytes: self.outbox_megabytes as usize * 1_000_000 }
     }
 
-    /// Notes every setting that is out of its bounds.
+    /// Adds an error for each setting that is outside its bounds.
     pub(crate) fn check(&self, errors: &mut ConfigErrors) {
-        // The addresses carry passwords and are therefore not repeated.
+        // The addresses can contain passwords, so the messages do not repeat them.
         if let Err(reason) = self.amqp_url.parse::<AMQPUri>() {
             errors.add(format!("AMQP_URL cannot be read ({reason}): write amqp://user:password@host:5672/%2f."));
         }
@@ -209,8 +213,10 @@ impl WorkerConfig {
                 .add(format!("MILVAION_PREFIX is {:?}: give 1 to 50 letters, digits, '-', '_' and '.'.", self.prefix));
         }
         if !(1..=100).contains(&self.key_prefix.len()) || self.key_prefix.contains(char::is_whitespace) {
-            errors
-                .add(format!("MILVAION_KEY_PREFIX is {:?}: give 1 to 100 characters without blanks.", self.key_prefix));
+            errors.add(format!(
+                "MILVAION_KEY_PREFIX is {:?}: give 1 to 100 characters without whitespace.",
+                self.key_prefix
+            ));
         }
         if !(1..=MAX_CAPACITY).contains(&self.capacity) {
             errors
@@ -236,20 +242,20 @@ impl WorkerConfig {
             ("MILVAION_OUTBOX_MEGABYTES", OUTBOX_MEGABYTES_RANGE, self.outbox_megabytes),
         ] {
             if !bounds.contains(&number) {
-                errors.add(out_of(name, &bounds, &number.to_string()));
+                errors.add(out_of_range(name, &bounds, &number.to_string()));
             }
         }
         if !(Duration::from_secs(1)..=MAX_TIMEOUT).contains(&self.default_timeout) {
-            errors.add(format!("the default timeout is {:?}: give 1 second to 7 days.", self.default_timeout));
+            errors.add(format!("The default timeout is {:?}: give 1 second to 7 days.", self.default_timeout));
         }
     }
 }
 
-fn out_of(name: &str, bounds: &RangeInclusive<u32>, value: &str) -> String {
+fn out_of_range(name: &str, bounds: &RangeInclusive<u32>, value: &str) -> String {
     format!("{name} is {value}: give a whole number from {} to {}.", bounds.start(), bounds.end())
 }
 
-/// Whether `name` is 1 to `max` letters, digits, `-`, `_` and `.`: what worker ids and job types are made of.
+/// Returns true if `name` consists of 1 to `max` letters, digits, `-`, `_` and `.`, as worker ids and job types must.
 pub(crate) fn is_valid_name(name: &str, max: usize) -> bool {
     (1..=max).contains(&name.len()) && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
 }
@@ -258,21 +264,21 @@ pub(crate) fn is_valid_name(name: &str, max: usize) -> bool {
 mod tests {
     use super::*;
 
-    fn from(pairs: &[(&str, &str)]) -> Result<WorkerConfig, WorkerError> {
+    fn read(pairs: &[(&str, &str)]) -> Result<WorkerConfig, WorkerError> {
         WorkerConfig::from_lookup(|name| {
             pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
         })
     }
 
     #[test]
-    fn an_empty_environment_gives_the_defaults() {
-        assert_eq!(from(&[]).expect("valid"), WorkerConfig::default());
-        assert_eq!(from(&[("MILVAION_CAPACITY", "")]).expect("valid"), WorkerConfig::default());
+    fn empty_environment_gives_the_defaults() {
+        assert_eq!(read(&[]).expect("valid"), WorkerConfig::default());
+        assert_eq!(read(&[("MILVAION_CAPACITY", "")]).expect("valid"), WorkerConfig::default());
     }
 
     #[test]
-    fn values_are_taken() {
-        let config = from(&[
+    fn variables_override_the_defaults() {
+        let config = read(&[
             ("MILVAION_WORKER_ID", "mail.eu"),
             ("MILVAION_SHUTDOWN_GRACE_SECONDS", "8"),
             ("MILVAION_CONCURRENCY", "http-request=200, send=5"),
@@ -290,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn all_mistakes_are_told_at_once_and_name_their_variable() {
+    fn all_errors_are_reported_and_name_their_variable() {
         let wrong = [
             ("AMQP_URL", "http://x"),
             ("REDIS_URL", "nonsense"),
@@ -305,7 +311,7 @@ mod tests {
             ("MILVAION_OUTBOX_MEGABYTES", "-1"),
             ("MILVAION_HEALTH", "9100"),
         ];
-        let Err(WorkerError::Config(errors)) = from(&wrong) else { panic!("must be refused") };
+        let Err(WorkerError::Config(errors)) = read(&wrong) else { panic!("must be refused") };
         for (name, _) in wrong {
             let begins = format!("{name} ");
             assert_eq!(errors.messages().iter().filter(|sentence| sentence.starts_with(&begins)).count(), 1, "{name}");
@@ -313,8 +319,8 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_address_does_not_show_its_password() {
-        let Err(error) = from(&[("REDIS_URL", "nonsense://:hunter2@host")]) else { panic!("must be refused") };
+    fn rejected_address_does_not_show_its_password() {
+        let Err(error) = read(&[("REDIS_URL", "nonsense://:hunter2@host")]) else { panic!("must be refused") };
         assert!(!error.to_string().contains("hunter2"), "{error}");
     }
 }

@@ -1,63 +1,205 @@
-//! Why a worker could not start or had to stop.
+//! Errors that prevent a worker from starting or make it stop.
+//!
+//! The `Display` text of an error names the setting and the remedy, and never repeats the text of its
+//! [`source`](std::error::Error::source). Callers that print an error must therefore print its sources too. `Debug`
+//! does this, because `fn main() -> Result<(), WorkerError>` prints errors with `Debug`, and that is all a user sees.
 
-use std::fmt;
+use std::{error::Error, fmt, io, iter, net::SocketAddr, path::PathBuf};
 
-/// What keeps a worker from running. A lost broker or Redis is not among them: those are waited for.
-#[derive(Debug, thiserror::Error)]
+/// An error that prevents a worker from running.
+///
+/// A lost connection to RabbitMQ or Redis is not an error: the worker reconnects.
+#[derive(thiserror::Error)]
 pub enum WorkerError {
-    /// The configuration is wrong; all errors are told at once.
-    #[error("{0}")]
-    Config(ConfigErrors),
-    /// The operating system refused to tell us about signals.
-    #[error("cannot listen for SIGTERM and SIGINT: {0}")]
-    Signals(std::io::Error),
-    /// The thread of the heartbeats and reports could not be started.
-    #[error("cannot start the thread that sends heartbeats and reports: {0}")]
-    ControlThread(std::io::Error),
-    /// The outbox cannot be opened, or is another process's.
-    #[error("{0}")]
-    Outbox(String),
-    /// The address for health and metrics cannot be used.
-    #[error("cannot answer at MILVAION_HEALTH {address}: {source}; give another address, or leave it out")]
+    /// The configuration is invalid. Contains all errors, not only the first one.
+    #[error(transparent)]
+    Config(#[from] ConfigErrors),
+    /// The signal handlers cannot be installed.
+    #[error("Cannot listen for SIGTERM and SIGINT.")]
+    Signals(#[source] io::Error),
+    /// The thread that sends heartbeats and reports cannot be started.
+    #[error("Cannot start the thread that sends heartbeats and reports.")]
+    ControlThread(#[source] io::Error),
+    /// The outbox cannot be opened, or another process uses it.
+    #[error(transparent)]
+    Outbox(#[from] OutboxError),
+    /// The address for health checks and metrics cannot be bound.
+    #[error("Cannot listen on MILVAION_HEALTH {address}. Set another address, or leave the variable unset.")]
     Health {
-        /// Which.
-        address: std::net::SocketAddr,
-        /// Why not.
-        source: std::io::Error,
+        /// The configured address.
+        address: SocketAddr,
+        /// The error of the operating system.
+        source: io::Error,
     },
     /// The configuration file cannot be used.
-    #[error("cannot use the configuration file {path:?}: {reason}")]
+    #[error("Cannot use the configuration file {path:?}.")]
     File {
-        /// Which.
-        path: std::path::PathBuf,
-        /// Why not, and what to do.
-        reason: String,
+        /// The path of the file.
+        path: PathBuf,
+        /// The cause.
+        source: ConfigFileError,
     },
-    /// Redis's address cannot be used.
-    #[error("cannot use REDIS_URL: {0}")]
-    Redis(redis::RedisError),
-    /// The thread of the heartbeats and reports ended though nobody asked it to; without it no report reaches the server.
-    #[error("the thread that sends heartbeats and reports has died; see the lines above and start the worker again")]
+    /// The address of Redis cannot be used.
+    #[error("Cannot use REDIS_URL.")]
+    Redis(#[source] redis::RedisError),
+    /// The thread that sends heartbeats and reports ended unexpectedly. Without it no report reaches the server.
+    #[error("The thread that sends heartbeats and reports has died. See the log above and restart the worker.")]
     ControlThreadDied,
 }
 
-/// Everything that is wrong with a configuration, one sentence each.
+impl fmt::Debug for WorkerError {
+    /// Writes the message and, below it, each cause on a line of its own.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&chain(self, "\n  caused by: "))
+    }
+}
+
+/// The cause for which a configuration file cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigFileError {
+    /// The file cannot be read.
+    #[error(transparent)]
+    Read(#[from] io::Error),
+    /// The file is larger than a configuration can be.
+    #[error("it has {bytes} bytes; the maximum is {maximum}")]
+    TooLarge {
+        /// The size of the file.
+        bytes: u64,
+        /// The largest size that is read.
+        maximum: u64,
+    },
+    /// The file is not valid TOML.
+    #[error(transparent)]
+    Syntax(#[from] toml::de::Error),
+    /// A key of the file is not a setting.
+    #[error("{key:?} is not a setting; use one of {known}")]
+    UnknownKey {
+        /// The key in the file.
+        key: String,
+        /// All valid keys, separated by commas.
+        known: String,
+    },
+    /// The value of a setting has the wrong type.
+    #[error("{key:?} is of type {found}; use a string or an integer")]
+    WrongType {
+        /// The key in the file.
+        key: String,
+        /// The TOML type of the value.
+        found: &'static str,
+    },
+    /// The concurrency limit of a job type is not an integer.
+    #[error("{key:?} of job type {job_type:?} is of type {found}; use an integer")]
+    ConcurrencyType {
+        /// The key in the file.
+        key: String,
+        /// The job type.
+        job_type: String,
+        /// The TOML type of the value.
+        found: &'static str,
+    },
+}
+
+/// The cause for which an outbox cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OutboxError {
+    /// Another process uses the file.
+    #[error(
+        "MILVAION_OUTBOX names {path:?}, which another process holds. Give each process its own file, or set a folder, which processes can share."
+    )]
+    InUse {
+        /// The path of the file.
+        path: PathBuf,
+    },
+    /// Other processes use all files of the folder.
+    #[error("Every outbox in {folder:?} is in use. Set MILVAION_OUTBOX to another folder.")]
+    FolderFull {
+        /// The path of the folder.
+        folder: PathBuf,
+    },
+    /// The folder or the file cannot be created, locked or renamed.
+    #[error(
+        "The outbox {path:?} cannot be used. Set MILVAION_OUTBOX to a folder that this process may write to, or to off, which loses the unsent reports of a killed process."
+    )]
+    Unusable {
+        /// The path of the file or of the folder.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+    /// SQLite cannot open or read the file.
+    #[error(
+        "The outbox {path:?} cannot be opened. Check that its disk has free space and that this process may write to it, or set MILVAION_OUTBOX to another folder or to off."
+    )]
+    Closed {
+        /// The path of the file.
+        path: PathBuf,
+        /// The error of SQLite.
+        source: sqlx::Error,
+    },
+    /// The file is damaged and could not be replaced.
+    #[error("The outbox {path:?} is damaged: {reason}.")]
+    Damaged {
+        /// The path of the file.
+        path: PathBuf,
+        /// The finding of SQLite.
+        reason: String,
+    },
+    /// The file belongs to another program.
+    #[error("{path:?} is a SQLite file of another program. Set MILVAION_OUTBOX to another file.")]
+    Foreign {
+        /// The path of the file.
+        path: PathBuf,
+    },
+    /// A later version of the SDK has written the file.
+    #[error(
+        "The outbox {path:?} was written by a later version of this program (schema version {version}). Start that version, or move the file away."
+    )]
+    NewerVersion {
+        /// The path of the file.
+        path: PathBuf,
+        /// The schema version of the file.
+        version: i32,
+    },
+}
+
+/// Formats an error and all its causes for a log line, which stays a single line.
+pub(crate) fn log_text(error: &dyn Error) -> String {
+    chain(error, " caused by: ")
+}
+
+/// Joins the text of an error and of all its causes. A cause is left out if the text already ends with it, because many
+/// errors repeat their cause.
+pub(crate) fn chain(error: &dyn Error, separator: &str) -> String {
+    let mut text = error.to_string();
+    for cause in iter::successors(error.source(), |&cause| cause.source()) {
+        let cause = cause.to_string();
+        if !text.ends_with(&cause) {
+            text.push_str(separator);
+            text.push_str(&cause);
+        }
+    }
+    text
+}
+
+/// The errors of a configuration, one sentence each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfigErrors(Vec<String>);
 
 impl ConfigErrors {
-    /// Notes one mistake: a sentence that names the setting and the remedy.
+    /// Adds an error: a sentence that names the setting and the remedy.
     pub(crate) fn add(&mut self, sentence: impl Into<String>) {
         self.0.push(sentence.into());
     }
 
-    /// The messages, in the order the settings were looked at.
+    /// Returns the sentences, in the order in which the settings were checked.
     #[must_use]
     pub fn messages(&self) -> &[String] {
         &self.0
     }
 
-    /// `value` if nothing is wrong, the errors otherwise.
+    /// Returns `value` if there is no error, and the errors otherwise.
     pub(crate) fn into_result<T>(self, value: T) -> Result<T, WorkerError> {
         if self.0.is_empty() { Ok(value) } else { Err(WorkerError::Config(self)) }
     }
@@ -72,5 +214,22 @@ impl fmt::Display for ConfigErrors {
             f.write_str(sentence)?;
         }
         Ok(())
+    }
+}
+
+impl Error for ConfigErrors {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_shows_the_message_and_its_causes() {
+        let source = io::Error::other("address in use");
+        let error = WorkerError::Health { address: ([127, 0, 0, 1], 9100).into(), source };
+        assert!(!error.to_string().contains("address in use"), "{error}");
+        let shown = format!("{error:?}");
+        assert!(shown.starts_with("Cannot listen on MILVAION_HEALTH 127.0.0.1:9100"), "{shown}");
+        assert!(shown.ends_with("\n  caused by: address in use"), "{shown}");
     }
 }

@@ -1,4 +1,4 @@
-//! What a user writes: a job type, and what it is given while it runs.
+//! The job trait, which users implement, and the context that a run receives.
 
 use std::{
     fmt,
@@ -27,50 +27,51 @@ use crate::{
     run::report_sink::ReportSink,
 };
 
-/// Something a worker can do.
+/// A job type that a worker can run.
 ///
-/// One value serves all runs at once, so what runs share (a connection pool, a client) is kept in `self`.
+/// One value serves all runs of the process at once. Resources that runs share, such as a connection pool or an HTTP
+/// client, therefore belong in `self`.
 pub trait Job: Send + Sync + 'static {
-    /// The name jobs choose it by: 1 to 100 letters, digits, `-`, `_` and `.`.
+    /// Name by which jobs select this type: 1 to 100 letters, digits, `-`, `_` and `.`.
     const TYPE: &'static str;
-    /// What it does, in a sentence for whoever defines a job.
+    /// Description of one sentence, for users who define a job of this type.
     const DESCRIPTION: &'static str;
-    /// How many runs at once in one process, 1 to 1000, unless the worker's configuration says otherwise for the type; the
-    /// worker's capacity bounds all types together.
+    /// Concurrency limit of this type in one process, 1 to 1000. The worker's configuration can override it. The
+    /// capacity of the worker limits all types together.
     const CONCURRENCY: u16 = 10;
-    /// After how long a run is ended unless the job says otherwise; none means the worker's default.
+    /// Timeout of a run unless the job sets one. With `None`, the default timeout of the worker applies.
     const TIMEOUT: Option<Duration> = None;
-    /// How long a run may tidy up after [`cancelled`](JobContext::cancelled) said that it is to end, before it is dropped
-    /// where it stands; at most 60 s. When the worker stops, whose own grace is over by then, it is never more than a
-    /// second.
+    /// Time for cleanup after [`cancelled`](JobContext::cancelled) has fired, at most 60 s. The run is dropped when it
+    /// is over. At shutdown it is at most one second, because the shutdown grace of the worker has passed by then.
     const GRACE: Duration = Duration::from_secs(1);
 
-    /// What it needs to know. Its JSON Schema is announced to the server, which draws a form from it: doc comments
-    /// become the descriptions of the fields.
+    /// Input of a run. Its JSON Schema is announced to the server, and the dashboard builds a form from it. Doc
+    /// comments become the descriptions of the fields.
     type Input: DeserializeOwned + JsonSchema + Send + 'static;
-    /// What it returns, kept with the occurrence as JSON: a string as it is, `()` as nothing, everything else as JSON
-    /// text; at most 64 KiB, longer ones are cut.
+    /// Result of a run, stored with the occurrence: a string as it is, `()` as no result, any other value as JSON text.
+    /// Results longer than 64 KiB are truncated.
     type Output: Serialize + Send + 'static;
 
-    /// Does the work. Write it as an `async fn`.
+    /// Runs the job. Implement it as an `async fn`.
     ///
-    /// The same occurrence may run again after a failure, with a higher [`attempt`](JobContext::attempt): effects
-    /// outside should be keyed by [`occurrence_id`](JobContext::occurrence_id). The future is dropped when its time is
-    /// up, it is cancelled or the worker stops: [`GRACE`](Job::GRACE) after [`cancelled`](JobContext::cancelled) said so.
+    /// The same occurrence can run again after a failure, with a higher [`attempt`](JobContext::attempt). Make external
+    /// effects idempotent, with [`occurrence_id`](JobContext::occurrence_id) as the key. The future is dropped when its
+    /// timeout expires, it is cancelled or the worker stops, [`GRACE`](Job::GRACE) after
+    /// [`cancelled`](JobContext::cancelled) has fired.
     ///
-    /// Only what awaits can be dropped. Code that blocks its thread (a long computation, `spawn_blocking`) goes on, and
-    /// another attempt may begin beside it: let it look at `ctx.cancelled().is_cancelled()` from time to time. A process
-    /// whose runtime waits for such a thread does not end before it.
+    /// A future can be dropped only while it awaits. Code that blocks its thread (a long computation, `spawn_blocking`)
+    /// continues, and another attempt may begin beside it. Such code must check `ctx.cancelled().is_cancelled()` from
+    /// time to time. A process whose runtime waits for such a thread does not exit before the thread does.
     ///
     /// # Errors
-    /// Any error ends the attempt as a failure; see [`JobError`].
+    /// Returns a [`JobError`], which determines what follows. Every other error converts into a retryable failure.
     fn run(&self, ctx: &JobContext, input: Self::Input) -> impl Future<Output = Result<Self::Output, JobError>> + Send;
 }
 
-/// How often at most a run's progress is reported; what comes sooner is thinned out.
+/// Minimum interval between two progress reports of a run. Reports that come sooner are thinned out.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 
-/// What a run knows and can say. Cloning is cheap and gives the same context.
+/// The context of a run: its metadata, its log, its progress and its cancellation. Clones share the same state.
 #[derive(Clone)]
 pub struct JobContext {
     inner: Arc<JobContextInner>,
@@ -82,29 +83,29 @@ struct JobContextInner {
     sink: Arc<dyn ReportSink>,
     log_writer: LogWriter,
     cancelled: CancellationToken,
-    progressed: Mutex<ProgressState>,
-    /// What the run was begun in; none in a test without one.
+    progress: Mutex<ProgressState>,
+    /// The runtime in which the run began. `None` in a test without a runtime.
     runtime: Option<Handle>,
 }
 
-/// What of a run's progress was told, and what is still to be.
+/// The last progress report sent, and the one that waits.
 #[derive(Default)]
 struct ProgressState {
-    /// The last one told, and when.
-    told: Option<(Instant, u8)>,
-    /// What came too soon after it; the newest is told when its time has come.
+    /// Time and percentage of the last report sent.
+    last_sent: Option<(Instant, u8)>,
+    /// The newest progress that came less than an interval after the last report; sent when the interval is over.
     waiting: Option<RunProgress>,
 }
 
 impl JobContextInner {
-    fn progressed(&self) -> MutexGuard<'_, ProgressState> {
-        self.progressed.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_progress(&self) -> MutexGuard<'_, ProgressState> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells of progress, which is not confirmed: a lost one is replaced by the next.
-    fn send_progress(&self, mut progressed: MutexGuard<'_, ProgressState>, progress: RunProgress) {
-        progressed.told = Some((Instant::now(), progress.percent));
-        // Under the lock: what is told later is sent later.
+    /// Sends a progress report. It is not confirmed, because the next report replaces a lost one.
+    fn send_progress(&self, mut state: MutexGuard<'_, ProgressState>, progress: RunProgress) {
+        state.last_sent = Some((Instant::now(), progress.percent));
+        // Sent under the lock, so that reports keep the order of their progress.
         self.sink.report_unconfirmed(StatusReport {
             progress: Some(progress),
             ..StatusReport::new(
@@ -133,127 +134,128 @@ impl JobContext {
                 sink,
                 log_writer,
                 cancelled,
-                progressed: Mutex::default(),
+                progress: Mutex::default(),
                 runtime: Handle::try_current().ok(),
             }),
         }
     }
 
-    /// The occurrence this run belongs to: the same for all its attempts.
+    /// Returns the id of the occurrence. It is the same for all its attempts.
     #[must_use]
     pub fn occurrence_id(&self) -> OccurrenceId {
         self.inner.message.occurrence_id
     }
 
-    /// The job it belongs to.
+    /// Returns the id of the job.
     #[must_use]
     pub fn job_id(&self) -> JobId {
         self.inner.message.job_id
     }
 
-    /// The job's name.
+    /// Returns the name of the job.
     #[must_use]
     pub fn job_name(&self) -> &str {
         &self.inner.message.job_name
     }
 
-    /// Which attempt this is, from 1.
+    /// Returns the number of this attempt, from 1.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.inner.message.attempt
     }
 
-    /// When it was due.
+    /// Returns the due time of the occurrence.
     #[must_use]
     pub fn scheduled_for(&self) -> DateTime<Utc> {
         self.inner.message.scheduled_for
     }
 
-    /// Writes a line into the occurrence's log, seen live on its page. Never waits. A line has at most 8 KiB, an attempt
-    /// at most 10,000 lines; what is more is cut, with a mark.
+    /// Writes a line to the log of the occurrence, which its page shows live. Never waits. A line has at most 8 KiB and
+    /// an attempt at most 10,000 lines. Longer lines and further lines are cut, with a mark.
     pub fn log(&self, level: LogLevel, message: impl Into<String>) {
         self.write(level, message.into(), None);
     }
 
-    /// As [`log`](Self::log), with fields beside the text; fields of more than 8 KiB of JSON are left out.
+    /// Writes a line with fields beside the text. Fields of more than 8 KiB of JSON are left out.
     pub fn log_with(&self, level: LogLevel, message: impl Into<String>, data: Value) {
         self.write(level, message.into(), Some(data));
     }
 
-    /// A line for whoever debugs the job.
+    /// Writes a line at debug level: details for the developer of the job.
     pub fn debug(&self, message: impl Into<String>) {
         self.log(LogLevel::Debug, message);
     }
 
-    /// A line that says what happens.
+    /// Writes a line at info level: normal progress.
     pub fn info(&self, message: impl Into<String>) {
         self.log(LogLevel::Info, message);
     }
 
-    /// A line about something that should not be so, yet does not stop the run.
+    /// Writes a line at warning level: a problem that does not stop the run.
     pub fn warn(&self, message: impl Into<String>) {
         self.log(LogLevel::Warn, message);
     }
 
-    /// A line about what went wrong.
+    /// Writes a line at error level: a failure.
     pub fn error(&self, message: impl Into<String>) {
         self.log(LogLevel::Error, message);
     }
 
-    /// Makes a future part of this run: what it writes with `tracing` goes into the occurrence's log, if the process has
-    /// a [`CaptureLayer`](crate::CaptureLayer). A run's own future is that already; what it spawns is not.
+    /// Runs a future as part of this run: its `tracing` events go to the log of the occurrence if the process has a
+    /// [`CaptureLayer`](crate::CaptureLayer). The future of the run is part of it already; tasks that it spawns are
+    /// not.
     pub async fn scope<T>(&self, part: impl Future<Output = T>) -> T {
         capture::in_run(self.clone(), part).await
     }
 
-    /// How many attempts have failed before this one. One that was lost with its worker or handed back is not among
-    /// them, so this may be less than [`attempt`](Self::attempt) − 1.
+    /// Returns the number of attempts that failed before this one. It does not count attempts that were lost with their
+    /// worker or handed back, so it can be less than [`attempt`](Self::attempt) − 1.
     #[must_use]
     pub fn failures(&self) -> u32 {
         self.inner.message.retry_count
     }
 
-    /// Whether this is the last attempt: if it fails, the occurrence has failed.
+    /// Returns true if no retry is left: if this attempt fails, the occurrence fails.
     #[must_use]
     pub fn is_last_attempt(&self) -> bool {
         self.inner.message.retry_count >= self.inner.message.max_retries
     }
 
-    /// Fires when the run should end: its time is up, somebody has cancelled it, or the worker stops.
-    /// `ctx.cancelled().cancelled().await` waits for it, `ctx.cancelled().is_cancelled()` looks. [`GRACE`](Job::GRACE)
-    /// later the run is dropped where it stands, which is where it awaits something.
+    /// Returns the token that fires when the run should end: its timeout has expired, a user has cancelled it, or the
+    /// worker stops. `ctx.cancelled().cancelled().await` waits for it, `ctx.cancelled().is_cancelled()` checks it. The
+    /// run is dropped [`GRACE`](Job::GRACE) later, at the point where it awaits.
     #[must_use]
     pub fn cancelled(&self) -> &CancellationToken {
         &self.inner.cancelled
     }
 
-    /// Tells how far the run is: `percent` from 0 to 100 (more counts as 100), `message` what it is doing, cut at 200
-    /// bytes. Never waits. It is told at most four times a second: of what comes sooner the newest is told a little later,
-    /// as long as the run goes on; what says 100 is told at once.
+    /// Reports the progress of the run: `percent` from 0 to 100 (more counts as 100), and in `message` the current
+    /// activity, truncated to 200 bytes. Never waits. At most four reports a second are sent. Of those that come
+    /// sooner, the newest is sent when the interval is over, if the run still exists. A report of 100 is sent at once.
     pub fn progress(&self, percent: u8, message: impl Into<String>) {
         let percent = percent.min(100);
         let progress =
             RunProgress { percent, message: strip_nul(milvaion_protocol::message::truncate_text(message.into(), 200)) };
-        let mut progressed = self.inner.progressed();
-        let soon = progressed
-            .told
+        let mut state = self.inner.lock_progress();
+        let too_soon = state
+            .last_sent
             .filter(|(at, last)| at.elapsed() < PROGRESS_INTERVAL && (percent < 100 || *last == 100))
             .map(|(at, _)| at + PROGRESS_INTERVAL);
-        let Some(due) = soon else {
-            progressed.waiting = None;
-            return self.inner.send_progress(progressed, progress);
+        let Some(due) = too_soon else {
+            state.waiting = None;
+            return self.inner.send_progress(state, progress);
         };
-        let is_first = progressed.waiting.replace(progress).is_none();
-        drop(progressed);
-        // A job may call this from a thread of its own.
+        let is_first = state.waiting.replace(progress).is_none();
+        drop(state);
+        // A job may call this from a thread of its own, which has no runtime.
         if let (true, Some(runtime)) = (is_first, &self.inner.runtime) {
             let run = Arc::downgrade(&self.inner);
             runtime.spawn(async move {
                 tokio::time::sleep_until(due.into()).await;
                 let Some(run) = run.upgrade() else { return };
-                let mut progressed = run.progressed();
-                if let Some(progress) = progressed.waiting.take() {
-                    run.send_progress(progressed, progress);
+                let mut state = run.lock_progress();
+                if let Some(progress) = state.waiting.take() {
+                    run.send_progress(state, progress);
                 }
             });
         }
@@ -301,7 +303,7 @@ mod tests {
     }
 
     fn run() -> (JobContext, UnboundedReceiver<RunProgress>) {
-        let (sender, told) = unbounded_channel();
+        let (sender, reports) = unbounded_channel();
         let id = "01920000-0000-7000-8000-000000000000";
         let message = json!({
             "occurrenceId": id, "jobId": id, "jobName": "j", "jobType": "t", "jobData": {}, "correlationId": id,
@@ -309,30 +311,30 @@ mod tests {
             "retryCount": 0, "maxRetries": 0, "priority": 3,
         });
         let message = serde_json::from_value(message).expect("a message");
-        (JobContext::new(message, "w-1".into(), Arc::new(ProgressSender(sender)), CancellationToken::new()), told)
+        (JobContext::new(message, "w-1".into(), Arc::new(ProgressSender(sender)), CancellationToken::new()), reports)
     }
 
-    async fn next(told: &mut UnboundedReceiver<RunProgress>) -> (u8, String) {
-        let progress = tokio::time::timeout(Duration::from_secs(10), told.recv()).await.expect("told in time");
-        let progress = progress.expect("the run goes on");
+    async fn next(reports: &mut UnboundedReceiver<RunProgress>) -> (u8, String) {
+        let progress = tokio::time::timeout(Duration::from_secs(10), reports.recv()).await.expect("sent in time");
+        let progress = progress.expect("the run exists");
         (progress.percent, progress.message)
     }
 
     #[tokio::test]
-    async fn of_progress_that_comes_too_soon_the_newest_is_told_while_the_run_goes_on() {
-        let (run, mut told) = run();
+    async fn frequent_progress_is_thinned_to_the_newest() {
+        let (run, mut reports) = run();
         let begun = Instant::now();
         run.progress(1, "one");
-        // From a thread of the job's own, which has no runtime.
+        // Called from a thread that the job started, which has no runtime.
         let counting = run.clone();
         let thread = std::thread::spawn(move || (2..=9).for_each(|percent| counting.progress(percent, "more")));
-        thread.join().expect("counts");
-        assert_eq!(next(&mut told).await, (1, "one".into()));
-        assert_eq!(next(&mut told).await, (9, "more".into()));
+        thread.join().expect("the thread does not panic");
+        assert_eq!(next(&mut reports).await, (1, "one".into()));
+        assert_eq!(next(&mut reports).await, (9, "more".into()));
         assert!(begun.elapsed() >= PROGRESS_INTERVAL);
         run.progress(10, "");
         run.progress(100, "done");
         run.progress(42, "");
-        assert_eq!(next(&mut told).await, (100, "done".into()), "at once, and instead of what waited");
+        assert_eq!(next(&mut reports).await, (100, "done".into()), "sent at once and replaces the waiting report");
     }
 }

@@ -1,4 +1,9 @@
-//! What users of the SDK write against: a job, its outcome, the worker and its configuration.
+//! The public API of the SDK.
+//!
+//! Everything that users of the crate implement, configure, call or match on belongs here: the job, the outcome of an
+//! attempt, the worker, its settings and its errors. Users read the documentation of these items, so it explains
+//! everything without reference to other modules. The assembly of all parts is here as well, because [`worker`] is the
+//! only module that needs every other one. Logic that users do not see belongs in the other modules of the crate.
 //!
 //! | File | Content |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! How an attempt can end, and what is told about it.
+//! The ways in which an attempt can end, and the report of each.
 
 use std::{error::Error, fmt, time::Duration};
 
@@ -7,19 +7,21 @@ use milvaion_protocol::{
     status::OccurrenceStatus,
 };
 
-/// What a job returns when it did not do its work.
+use crate::api::error::chain;
+
+/// The error of a job that did not do its work.
 ///
-/// Any error turns into one by `?`, with the texts of its causes behind it, and counts as worth another try: as long as
-/// the job has retries left, the server sends the occurrence again after the job's backoff, and nothing of it stays in
-/// this process meanwhile. The other constructors say that it is something else:
+/// `?` converts any error into a `JobError`, with the texts of its causes appended. Such an error is a retryable
+/// failure: as long as the job has retries left, the server sends the occurrence again after the job's backoff. A
+/// pending retry uses no resources of this process. The other constructors have other consequences:
 ///
-/// | | Counts as a failure | What follows |
+/// | Constructor | Counts as a failure | Consequence |
 /// |---|---|---|
 /// | `?`, [`new`](Self::new) | yes | the next attempt after the job's backoff, if a retry is left |
-/// | [`retry_after`](Self::retry_after) | yes | the same, after the pause given here |
-/// | [`permanent`](Self::permanent) | yes | nothing: the occurrence has failed |
-/// | [`snooze`](Self::snooze) | no | the next attempt after the pause given here, however often |
-/// | [`cancelled`](Self::cancelled) | no | nothing: the occurrence is cancelled |
+/// | [`retry_after`](Self::retry_after) | yes | the next attempt after the given delay, if a retry is left |
+/// | [`permanent`](Self::permanent) | yes | none: the occurrence has failed |
+/// | [`snooze`](Self::snooze) | no | the next attempt after the given delay, up to 10,000 attempts per occurrence |
+/// | [`cancelled`](Self::cancelled) | no | none: the occurrence is cancelled |
 pub struct JobError {
     text: String,
     kind: JobErrorKind,
@@ -34,66 +36,57 @@ enum JobErrorKind {
 }
 
 impl JobError {
-    /// A failure that another attempt may not meet.
+    /// Creates a retryable failure.
     #[must_use]
     pub fn new(text: impl fmt::Display) -> Self {
         Self { text: text.to_string(), kind: JobErrorKind::Retryable(None) }
     }
 
-    /// A failure that another attempt may not meet, but not before `pause` is over: what a server asks for with
-    /// *Retry-After*. At most 30 days.
+    /// Creates a retryable failure whose retry starts `pause` from now at the earliest, such as the delay that a server
+    /// requests with *Retry-After*. At most 30 days.
     #[must_use]
     pub fn retry_after(pause: Duration, text: impl fmt::Display) -> Self {
         Self { text: text.to_string(), kind: JobErrorKind::Retryable(Some(pause)) }
     }
 
-    /// A failure that every attempt would meet: the input is wrong, the account is closed.
+    /// Creates a failure that a retry cannot fix, such as an invalid input or a closed account.
     #[must_use]
     pub fn permanent(text: impl fmt::Display) -> Self {
         Self { text: text.to_string(), kind: JobErrorKind::Permanent }
     }
 
-    /// No failure, only too early: what the job waits for is not there yet. It runs again after `pause`, at most 30 days,
-    /// and holds no place until then.
+    /// Creates a delay, which is not a failure: something that the job needs is not available yet. The occurrence runs
+    /// again after `pause`, at most 30 days, and uses no permit until then.
     #[must_use]
     pub fn snooze(pause: Duration, text: impl fmt::Display) -> Self {
         Self { text: text.to_string(), kind: JobErrorKind::Snooze(pause) }
     }
 
-    /// There is nothing left to do, and nobody needs to look: the customer is gone, the order was withdrawn.
+    /// Creates a cancellation: nothing is left to do and no user needs to react, for example because the order was
+    /// withdrawn.
     #[must_use]
     pub fn cancelled(text: impl fmt::Display) -> Self {
         Self { text: text.to_string(), kind: JobErrorKind::Cancelled }
     }
 
-    /// The same, not to be tried again.
+    /// Converts the error into a failure that is not retried.
     #[must_use]
     pub fn into_permanent(self) -> Self {
         Self { kind: JobErrorKind::Permanent, ..self }
     }
 
-    /// Whether another attempt is useless.
+    /// Returns true if the failure is not retried.
     #[must_use]
     pub const fn is_permanent(&self) -> bool {
         matches!(self.kind, JobErrorKind::Permanent)
     }
 }
 
-// As with other catch-all error types, `JobError` itself is no `Error`: this conversion would overlap with the identity.
+// Like other catch-all error types, `JobError` does not implement `Error`: this conversion would overlap with `From<T>
+// for T`.
 impl<E: Error> From<E> for JobError {
     fn from(error: E) -> Self {
-        let mut text = error.to_string();
-        let mut cause = error.source();
-        while let Some(error) = cause {
-            let next = error.to_string();
-            // Many errors repeat their cause in their own text.
-            if !text.ends_with(&next) {
-                text.push_str(": ");
-                text.push_str(&next);
-            }
-            cause = error.source();
-        }
-        Self { text, kind: JobErrorKind::Retryable(None) }
+        Self { text: chain(&error, ": "), kind: JobErrorKind::Retryable(None) }
     }
 }
 
@@ -109,64 +102,65 @@ impl fmt::Debug for JobError {
     }
 }
 
-/// How an attempt ended. Nothing else can happen.
+/// The end of an attempt. An attempt cannot end in any other way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The work is done.
+    /// The job has done its work.
     Done {
-        /// What the job returned, as text; none for `()`.
+        /// The return value as text; `None` for `()`.
         result: Option<String>,
     },
     /// The job failed, panicked, or could not read its input.
     Failed {
-        /// Whether another attempt is useless.
+        /// True if the failure is not retried.
         permanent: bool,
-        /// The pause the job asks for before the next one; none means the job's backoff.
+        /// The delay that the job requests before the retry; `None` means the job's backoff.
         retry_after: Option<Duration>,
-        /// What went wrong, for people.
+        /// The text of the error, for users.
         exception: String,
     },
-    /// It was too early.
+    /// The job asked to run again later.
     Snoozed {
-        /// For how long.
+        /// The delay before the next attempt.
         pause: Duration,
-        /// What it waits for, for people.
+        /// The reason, for users.
         reason: String,
     },
-    /// Somebody asked for it to end.
+    /// A user cancelled the run, or the job reported that nothing is left to do.
     Cancelled {
-        /// Why, for people.
+        /// The reason, for users.
         reason: String,
     },
-    /// Its time was up.
+    /// The timeout expired.
     TimedOut {
-        /// How many seconds it had.
+        /// The timeout in seconds.
         seconds: u64,
-        /// Whether it went on when it was told to end, and was dropped where it stood.
+        /// True if the run did not end within its grace period and was dropped.
         ignored: bool,
     },
-    /// The worker had to stop before the run was over.
+    /// The worker stopped before the run ended.
     Interrupted,
 }
 
-/// What is reported about an outcome.
+/// The content of the final report of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutcomeReport {
     /// The final status.
     pub status: OccurrenceStatus,
-    /// At most [`MAX_RESULT_BYTES`] bytes.
+    /// The return value, at most [`MAX_RESULT_BYTES`] bytes.
     pub result: Option<String>,
-    /// At most [`MAX_RESULT_BYTES`] bytes.
+    /// The text of a failure, or the reason of another end, at most [`MAX_RESULT_BYTES`] bytes.
     pub exception: Option<String>,
-    /// Whether another attempt is useless.
+    /// True if a failure is not retried.
     pub permanent: bool,
-    /// The pause before the next attempt, where it is not the job's backoff.
+    /// The delay before the next attempt; `None` means the job's backoff.
     pub retry_after: Option<Duration>,
 }
 
 impl Outcome {
-    /// The one place that decides what an outcome means to the server. Whether a failure is followed by another attempt
-    /// is not decided here: the server knows what the job has left. *Queued* hands the attempt back, which is no failure.
+    /// Converts the outcome into the report that the server receives. This is the only place that decides what an
+    /// outcome means to the server. It does not decide whether a retry follows, because only the server has the number
+    /// of retries that are left. *Queued* hands the attempt back, which is not a failure.
     #[must_use]
     pub fn into_report(self) -> OutcomeReport {
         let fit = |text| Some(truncate_text(strip_nul(text), MAX_RESULT_BYTES));
@@ -188,9 +182,9 @@ impl Outcome {
                 OutcomeReport { exception: fit(reason), ..blank(OccurrenceStatus::Cancelled) }
             }
             Self::TimedOut { seconds, ignored } => {
-                let how = if ignored { "; it did not end when it was told to and was dropped" } else { "" };
+                let how = if ignored { "; it did not stop when requested and was dropped" } else { "" };
                 let exception = format!(
-                    "timed out: the run was ended after {seconds} s{how}; give the job a longer timeout if it needs one"
+                    "timed out: the run was ended after {seconds} s{how}; increase the timeout of the job if it needs longer"
                 );
                 OutcomeReport { exception: fit(exception), ..blank(OccurrenceStatus::TimedOut) }
             }
@@ -202,7 +196,7 @@ impl Outcome {
     }
 }
 
-/// A text without NUL, the one character PostgreSQL has no place for.
+/// Replaces NUL, the only character that PostgreSQL cannot store in a text.
 pub(crate) fn strip_nul(text: String) -> String {
     if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text }
 }
@@ -230,7 +224,7 @@ mod tests {
     struct OuterError(#[source] std::io::Error);
 
     #[test]
-    fn an_error_is_told_with_its_causes() {
+    fn errors_keep_the_texts_of_their_causes() {
         let error = JobError::from(OuterError(std::io::Error::other("line is dead")));
         assert_eq!(error.to_string(), "cannot send: line is dead");
         assert!(!error.is_permanent());
@@ -238,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_handed_back_is_no_failure() {
+    fn handed_back_attempts_are_not_failures() {
         let snoozed =
             Outcome::from(Err(JobError::snooze(Duration::from_secs(90), "the file is not there"))).into_report();
         assert_eq!((snoozed.status, snoozed.retry_after), (OccurrenceStatus::Queued, Some(Duration::from_secs(90))));
@@ -249,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_result_is_cut() {
+    fn long_results_are_truncated() {
         let settled = Outcome::Done { result: Some("x".repeat(MAX_RESULT_BYTES + 1)) }.into_report();
         assert!(settled.result.is_some_and(|text| text.len() <= MAX_RESULT_BYTES && text.ends_with("bytes cut]")));
     }

@@ -1,4 +1,4 @@
-//! Puts a worker together, runs it, and takes it down.
+//! The worker and its builder: assembles all parts, runs them and shuts them down.
 
 use std::{
     net::SocketAddr,
@@ -36,10 +36,10 @@ use crate::{
     run::registry::{self, JobRegistry, RegisteredJob},
 };
 
-/// The longest name AMQP has for a queue, in bytes.
+/// Maximum length of an AMQP queue name in bytes.
 const MAX_QUEUE_NAME: usize = 255;
 
-/// A worker, ready to run.
+/// A configured worker, ready to run.
 pub struct Worker {
     config: WorkerConfig,
     jobs: Vec<Arc<RegisteredJob>>,
@@ -47,7 +47,7 @@ pub struct Worker {
     instance_id: String,
 }
 
-/// Gathers what a worker is made of.
+/// Builder of a [`Worker`], with its configuration and its job types.
 #[derive(Default)]
 pub struct WorkerBuilder {
     config: WorkerConfig,
@@ -55,33 +55,34 @@ pub struct WorkerBuilder {
 }
 
 impl Worker {
-    /// Begins with the default configuration and no job.
+    /// Returns a builder with the default configuration and no job type.
     #[must_use]
     pub fn builder() -> WorkerBuilder {
         WorkerBuilder::default()
     }
 
-    /// The name of this process among its group: the worker id and eight random hex digits.
+    /// Returns the instance id of this process: the worker id and eight random hex digits.
     #[must_use]
     pub fn instance_id(&self) -> &str {
         &self.instance_id
     }
 
-    /// Runs until SIGTERM or SIGINT, then ends in good order: nothing new is taken, runs may go on for the grace, what
-    /// still runs then is interrupted, everything is reported. A second signal ends the grace.
+    /// Runs until SIGTERM or SIGINT, then shuts down in an orderly way: takes no new work, lets runs continue for the
+    /// shutdown grace, interrupts those that remain, and reports everything. A second signal ends the grace.
     ///
     /// # Errors
-    /// When signals cannot be listened to, the outbox cannot be opened, or the thread of the reports cannot be kept.
-    /// Services that are away are no error; they are waited for.
+    /// Returns a [`WorkerError`] if signal handlers cannot be installed, `REDIS_URL` cannot be used, the health address
+    /// cannot be bound, the outbox cannot be opened, or the control thread cannot be started or dies. Unavailable
+    /// services are no error: the worker waits for them.
     pub async fn run(self) -> Result<(), WorkerError> {
         let signals = ShutdownSignals::from_signals()?;
         self.serve(signals).await
     }
 
-    /// As [`run`](Self::run), until `stop` fires instead of a signal.
+    /// Runs like [`run`](Self::run), but until `stop` fires instead of a signal.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// Returns the same errors as [`run`](Self::run), except for signal handlers.
     pub async fn run_until(self, stop: CancellationToken) -> Result<(), WorkerError> {
         self.serve(ShutdownSignals { stop, ..ShutdownSignals::default() }).await
     }
@@ -94,9 +95,7 @@ impl Worker {
         let metrics = WorkerMetrics::default();
         let health = config.health.map(metrics::open).transpose()?;
         tracing::info!(worker.id = config.worker_id, worker.instance = instance_id, "worker starts");
-        let outbox = outbox::open(&config.outbox, &config.worker_id)
-            .await
-            .map_err(|error| WorkerError::Outbox(error.to_string()))?;
+        let outbox = outbox::open(&config.outbox, &config.worker_id).await?;
 
         let hello = InstanceHello {
             worker_id: config.worker_id.clone(),
@@ -127,10 +126,10 @@ impl Worker {
         })?;
         let claims = ClaimStore::new(&config.redis_url, keys, &instance_id).map_err(WorkerError::Redis)?;
         claims.warm_up().await;
-        let (claim_batcher, at_work) = ClaimBatcher::new(claims);
-        tokio::spawn(at_work);
+        let (claim_batcher, batching) = ClaimBatcher::new(claims);
+        tokio::spawn(batching);
         let permits = PrioritySemaphore::new(config.capacity as usize, jobs.iter().map(|job| job.concurrency.into()));
-        // A child, so that a dead control thread can end this worker without cancelling a token that belongs to the caller.
+        // A child token, so that a dead control thread can end this worker without cancelling a token of the caller.
         let stop = signals.stop.child_token();
         let claim_checker = ClaimChecker::new(amqp.clone(), topology.clone(), instance_id.clone());
         let consumer = Arc::new(DeliveryConsumer {
@@ -162,8 +161,8 @@ impl Worker {
         });
         let consuming = consumer.clone().run(amqp);
         tokio::pin!(consuming);
-        let (still_open, lost) = tokio::select! {
-            still_open = &mut consuming => (still_open, false),
+        let (draining, has_died) = tokio::select! {
+            draining = &mut consuming => (draining, false),
             () = control_thread.died() => {
                 stop.cancel();
                 (consuming.await, true)
@@ -180,13 +179,13 @@ impl Worker {
             running: &consumer.running,
         };
         shutdown::drain(&consumer.runs, &consumer.deliveries, &end).await;
-        if !lost {
+        if !has_died {
             control_thread.stop().await;
         }
-        if let Some(still_open) = still_open {
-            still_open.close().await;
+        if let Some(draining) = draining {
+            draining.close().await;
         }
-        if lost {
+        if has_died {
             return Err(WorkerError::ControlThreadDied);
         }
         tracing::info!("worker has stopped");
@@ -195,7 +194,7 @@ impl Worker {
 }
 
 impl WorkerBuilder {
-    /// Takes a whole configuration, such as [`WorkerConfig::from_env`] gives.
+    /// Sets the whole configuration, for example the result of [`WorkerConfig::from_env`].
     #[must_use]
     pub fn config(mut self, config: WorkerConfig) -> Self {
         self.config = config;
@@ -209,87 +208,88 @@ impl WorkerBuilder {
         self
     }
 
-    /// The group this process belongs to; see [`WorkerConfig::worker_id`].
+    /// Sets the worker id; see [`WorkerConfig::worker_id`].
     #[must_use]
     pub fn worker_id(mut self, worker_id: impl Into<String>) -> Self {
         self.config.worker_id = worker_id.into();
         self
     }
 
-    /// The broker; see [`WorkerConfig::amqp_url`].
+    /// Sets the address of RabbitMQ; see [`WorkerConfig::amqp_url`].
     #[must_use]
     pub fn amqp_url(mut self, url: impl Into<String>) -> Self {
         self.config.amqp_url = url.into();
         self
     }
 
-    /// Redis; see [`WorkerConfig::redis_url`].
+    /// Sets the address of Redis; see [`WorkerConfig::redis_url`].
     #[must_use]
     pub fn redis_url(mut self, url: impl Into<String>) -> Self {
         self.config.redis_url = url.into();
         self
     }
 
-    /// What exchanges and queues begin with; see [`WorkerConfig::prefix`].
+    /// Sets the prefix of exchanges and queues; see [`WorkerConfig::prefix`].
     #[must_use]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.config.prefix = prefix.into();
         self
     }
 
-    /// What keys in Redis begin with; see [`WorkerConfig::key_prefix`].
+    /// Sets the prefix of keys in Redis; see [`WorkerConfig::key_prefix`].
     #[must_use]
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.config.key_prefix = prefix.into();
         self
     }
 
-    /// How many occurrences run at once; see [`WorkerConfig::capacity`].
+    /// Sets the maximum number of concurrent runs of all job types; see [`WorkerConfig::capacity`].
     #[must_use]
     pub fn capacity(mut self, capacity: u32) -> Self {
         self.config.capacity = capacity;
         self
     }
 
-    /// How many occurrences of one job type run at once; see [`WorkerConfig::concurrency`].
+    /// Sets the concurrency limit of one job type; see [`WorkerConfig::concurrency`].
     #[must_use]
     pub fn concurrency(mut self, job_type: impl Into<String>, concurrency: u16) -> Self {
         self.config.concurrency.insert(job_type.into(), concurrency);
         self
     }
 
-    /// Where health and metrics are answered; see [`WorkerConfig::health`].
+    /// Sets the listen address for health checks and metrics; see [`WorkerConfig::health`].
     #[must_use]
     pub fn health(mut self, address: SocketAddr) -> Self {
         self.config.health = Some(address);
         self
     }
 
-    /// How long runs may go on at the end; see [`WorkerConfig::shutdown_grace`].
+    /// Sets the time for which runs may continue at shutdown; see [`WorkerConfig::shutdown_grace`].
     #[must_use]
     pub fn shutdown_grace(mut self, grace: Duration) -> Self {
         self.config.shutdown_grace = grace;
         self
     }
 
-    /// Where reports wait for the broker that outlive the process; see [`WorkerConfig::outbox`].
+    /// Sets the location of the outbox; see [`WorkerConfig::outbox`].
     #[must_use]
     pub fn outbox(mut self, outbox: Outbox) -> Self {
         self.config.outbox = outbox;
         self
     }
 
-    /// How many log lines, and how many megabytes of them, wait for the broker; see [`WorkerConfig::outbox_lines`].
+    /// Sets the maximum number and the maximum size in megabytes of the log lines that wait for the broker; see
+    /// [`WorkerConfig::outbox_lines`].
     #[must_use]
     pub fn outbox_bounds(mut self, lines: u32, megabytes: u32) -> Self {
         (self.config.outbox_lines, self.config.outbox_megabytes) = (lines, megabytes);
         self
     }
 
-    /// Checks everything.
+    /// Checks the configuration and the job types, and builds the worker.
     ///
     /// # Errors
-    /// [`WorkerError::Config`] with one sentence for each mistake.
+    /// Returns [`WorkerError::Config`] with one sentence for each mistake.
     pub fn build(self) -> Result<Worker, WorkerError> {
         faults::arm();
         let Self { config, mut registry } = self;
@@ -301,13 +301,13 @@ impl WorkerBuilder {
             let name = topology.job_queue(&config.worker_id, job.job_type);
             if name.len() > MAX_QUEUE_NAME {
                 errors.add(format!(
-                    "the queue of job type {:?} would have a name of {} bytes, {MAX_QUEUE_NAME} are the most: shorten MILVAION_PREFIX, MILVAION_WORKER_ID or the type.",
+                    "Job type {:?} needs a queue name of {} bytes, and AMQP allows {MAX_QUEUE_NAME}: shorten MILVAION_PREFIX, MILVAION_WORKER_ID or the job type.",
                     job.job_type,
                     name.len()
                 ));
             }
         }
-        // What cannot be read has been noted above.
+        // An invalid URL has been reported by `check`.
         let amqp = config.amqp_url.parse().unwrap_or_default();
         let instance_id = clock::instance_id(&config.worker_id);
         errors.into_result(Worker { config, jobs, amqp, instance_id })

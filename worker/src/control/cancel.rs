@@ -1,10 +1,11 @@
-//! The ways by which a run hears that somebody wants it to end.
+//! Receives cancel requests from Redis.
 //!
-//! A request to cancel is told twice. It is published on the cancellation channel, which reaches whoever listens within a
-//! millisecond and nobody else; and it is written to the key `cancel:{occurrence}`, which waits to be read. The channel
-//! makes it quick, the key makes it sure: it is read when the listener has connected again, with every heartbeat, and
-//! by the claim of a delivery that has not started yet. So a request is heard however the connection behaves, at the latest
-//! a heartbeat after Redis is back. [`CancelRequest`] has the form of both.
+//! A cancel request is sent in two ways. It is published on the cancellation channel, which reaches current subscribers
+//! within a millisecond and nothing else. It is also written to the key `cancel:{occurrence}`, where it stays until it
+//! is read. The channel makes cancellation fast, the key makes it reliable: the key is read when the listener has
+//! reconnected, with each heartbeat, and by the claim of a delivery that has not started yet. A request therefore takes
+//! effect whatever happens to the connection, at the latest one heartbeat after Redis is available again.
+//! [`CancelRequest`] describes the format of both.
 
 use futures::StreamExt;
 use milvaion_protocol::{id::OccurrenceId, topology::RedisKeys};
@@ -18,11 +19,11 @@ use crate::{
     net::connection::JitteredBackoff,
 };
 
-/// Listens on the channel for ever.
+/// Listens on the cancellation channel and reconnects whenever the connection is lost.
 pub(crate) async fn listen(client: Client, keys: RedisKeys, claims: ClaimStore, running: RunTable) {
     let mut backoff = JitteredBackoff::new();
     loop {
-        let error = match hear(&client, &keys, &claims, &running, &mut backoff).await {
+        let error = match subscribe(&client, &keys, &claims, &running, &mut backoff).await {
             Ok(()) => "the connection was closed".to_owned(),
             Err(error) => error.to_string(),
         };
@@ -30,13 +31,14 @@ pub(crate) async fn listen(client: Client, keys: RedisKeys, claims: ClaimStore, 
         tracing::warn!(
             error,
             retry_ms = pause.as_millis() as u64,
-            "cancellations are not heard at once; they are read with the heartbeat"
+            "cannot receive cancel requests from Redis at once; heartbeats read them until the connection is back"
         );
         sleep(pause).await;
     }
 }
 
-async fn hear(
+/// Applies published requests until the connection is closed.
+async fn subscribe(
     client: &Client,
     keys: &RedisKeys,
     claims: &ClaimStore,
@@ -45,7 +47,7 @@ async fn hear(
 ) -> Result<(), RedisUnavailable> {
     let mut channel = with_timeout(client.get_async_pubsub()).await?;
     with_timeout(channel.subscribe(keys.cancellation_channel())).await?;
-    // What was published before this moment was heard by nobody here.
+    // Requests that were published before the subscription are read from their keys.
     catch_up(claims, running).await?;
     backoff.reset();
     let mut messages = channel.on_message();
@@ -53,17 +55,17 @@ async fn hear(
         let request = serde_json::from_slice::<CancelRequest>(message.get_payload_bytes());
         match request.map(|request| (request.occurrence_id, request)) {
             Ok((Some(occurrence), request)) => running.cancel(occurrence, &request),
-            Ok((None, _)) => tracing::warn!("a cancellation names no occurrence; it is ignored"),
-            Err(error) => tracing::warn!(error = %error, "a cancellation cannot be read; it is ignored"),
+            Ok((None, _)) => tracing::warn!("ignoring a cancel request without an occurrence id"),
+            Err(error) => tracing::warn!(error = %error, "ignoring a cancel request that is not valid JSON"),
         }
     }
     Ok(())
 }
 
-/// Reads the keys of everything that runs here.
+/// Reads and applies the cancel requests of all current runs.
 ///
 /// # Errors
-/// When Redis does not answer.
+/// Returns [`RedisUnavailable`] if Redis does not answer.
 pub(crate) async fn catch_up(claims: &ClaimStore, running: &RunTable) -> Result<(), RedisUnavailable> {
     let occurrences: Vec<OccurrenceId> = running.begun().into_iter().map(|(occurrence, _)| occurrence).collect();
     for (occurrence, text) in claims.cancellations(&occurrences).await? {

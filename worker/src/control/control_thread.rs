@@ -1,9 +1,9 @@
-//! The thread that keeps a worker alive in the eyes of others.
+//! The thread that keeps a worker alive for the server and for other instances.
 //!
-//! Jobs are other people's code: one that never yields holds up every task beside it. Heartbeats, the renewal of claims
-//! and the reports therefore have an operating system thread and a runtime of their own, with their own connections.
-//! A worker whose jobs block is slow; it is not taken for dead, and nothing it runs is started a second time. Here it
-//! also listens for cancellations, keeps its outbox and says how it is.
+//! Jobs are foreign code. A job that never yields blocks every other task of its runtime thread. Heartbeats, the
+//! renewal of claims and the reports therefore have their own operating system thread, with its own runtime and its own
+//! connections. A worker whose jobs block is slow, but it is not declared dead, and nothing it runs is started a second
+//! time. The thread also listens for cancel requests, writes the outbox and serves health checks.
 
 use std::{net::TcpListener, thread, time::Duration};
 
@@ -28,10 +28,10 @@ use crate::{
     reporting::reporter::{ReporterConfig, ReporterReceiver},
 };
 
-/// How long the outbox may take to be closed.
+/// Maximum time for each task of the thread to close; the outbox is written during this time.
 const TASK_CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the thread needs to begin.
+/// The parts of a worker that the thread needs.
 pub(crate) struct ControlThreadConfig {
     pub(crate) amqp: AMQPUri,
     pub(crate) redis_url: String,
@@ -42,7 +42,7 @@ pub(crate) struct ControlThreadConfig {
     pub(crate) report_receiver: ReporterReceiver,
     pub(crate) reporter_config: ReporterConfig,
     pub(crate) warning: OutboxWarning,
-    /// Where health is answered, if anywhere.
+    /// The listener of the health endpoint and the states it shows, if an address is configured.
     pub(crate) health: Option<(TcpListener, WorkerMetrics, WriteGate)>,
 }
 
@@ -54,17 +54,20 @@ pub(crate) struct ControlThread {
 
 impl ControlThread {
     /// Starts the thread.
-    pub(crate) fn start(needs: ControlThreadConfig) -> Result<Self, WorkerError> {
+    ///
+    /// # Errors
+    /// Returns [`WorkerError::ControlThread`] if the operating system refuses the thread or its runtime.
+    pub(crate) fn start(config: ControlThreadConfig) -> Result<Self, WorkerError> {
         let runtime =
             runtime::Builder::new_current_thread().enable_all().build().map_err(WorkerError::ControlThread)?;
         let leave = CancellationToken::new();
         let (end, ended) = oneshot::channel();
-        let theirs = leave.clone();
+        let leaving = leave.clone();
         thread::Builder::new()
             .name("worker-control".to_owned())
             .spawn(move || {
-                if let Err(error) = runtime.block_on(live(needs, theirs)) {
-                    tracing::error!(error = %error, "the control thread cannot start");
+                if let Err(error) = runtime.block_on(run(config, leaving)) {
+                    tracing::error!(error = %error, "cannot start the control thread; check REDIS_URL");
                 }
                 drop(end);
             })
@@ -72,19 +75,20 @@ impl ControlThread {
         Ok(Self { leave, ended })
     }
 
-    /// Ends when the thread does, which it should not before [`stop`](Self::stop).
+    /// Waits until the thread ends. It must not end before [`stop`](Self::stop).
     pub(crate) async fn died(&mut self) {
         let _ = (&mut self.ended).await;
     }
 
-    /// Says goodbye and closes what the thread has open. Reports should have been flushed; what was not stays in the outbox.
+    /// Sends the goodbye and closes all connections of the thread. Reports should have been flushed before; those that
+    /// could not be sent stay in the outbox.
     pub(crate) async fn stop(self) {
         self.leave.cancel();
         let _ = self.ended.await;
     }
 }
 
-async fn live(needs: ControlThreadConfig, leave: CancellationToken) -> redis::RedisResult<()> {
+async fn run(config: ControlThreadConfig, leave: CancellationToken) -> redis::RedisResult<()> {
     let ControlThreadConfig {
         amqp,
         redis_url,
@@ -96,7 +100,7 @@ async fn live(needs: ControlThreadConfig, leave: CancellationToken) -> redis::Re
         reporter_config,
         warning,
         health,
-    } = needs;
+    } = config;
     let claims = ClaimStore::new(&redis_url, keys.clone(), &hello.instance_id)?;
     let listener = tokio::spawn(cancel::listen(redis::Client::open(redis_url)?, keys, claims.clone(), running.clone()));
     let close = CancellationToken::new();

@@ -1,8 +1,9 @@
-//! Who I am, that I am alive, and that I go.
+//! Registration of the worker, its heartbeats and its sign-off.
 //!
-//! A beat is two things: the keys in Redis (sign of life and claims), which other instances see, and the message to the
-//! server, which sees what runs. Neither waits for the other, so one service being away does not silence the other.
-//! With each beat the wishes to cancel are read again, in case one was not heard when it was told.
+//! A heartbeat has two parts: the keys in Redis (the heartbeat of the instance and its claims), which other instances
+//! read, and the message to the server, which lists the current runs. Neither part waits for the other, so an outage of
+//! one service does not stop the heartbeats to the other. Each heartbeat also reads the cancel requests from Redis, in
+//! case the listener missed one.
 
 use std::{future::Future, time::Duration};
 
@@ -14,6 +15,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    api::error::log_text,
     clock,
     control::cancel,
     delivery::claim::{ClaimStore, HEARTBEAT_INTERVAL},
@@ -22,20 +24,27 @@ use crate::{
     reporting::outbox::OutboxWarning,
 };
 
-/// How long a beat may take; the next one comes soon.
+/// Maximum duration of one heartbeat. A failed one is not retried, because the next one follows soon.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Gives signs of life until told to say goodbye.
+/// Sends heartbeats until the worker leaves, then signs off.
 pub(crate) struct Heartbeater {
+    /// The description of this instance, sent on registration.
     pub(crate) hello: InstanceHello,
+    /// The claims to renew.
     pub(crate) claims: ClaimStore,
+    /// The current runs.
     pub(crate) running: RunTable,
+    /// The connection to the server.
     pub(crate) publisher: WorkerPublisher,
+    /// The exchange of registration messages.
     pub(crate) exchange: String,
+    /// The warning about the outbox that heartbeats carry.
     pub(crate) warning: OutboxWarning,
 }
 
 impl Heartbeater {
+    /// Creates the heartbeater of one instance.
     pub(crate) fn new(
         hello: InstanceHello,
         claims: ClaimStore,
@@ -47,24 +56,24 @@ impl Heartbeater {
         Self { hello, claims, running, publisher, exchange: topology.registration(), warning }
     }
 
-    /// Beats until `leave` fires, then says goodbye.
+    /// Sends heartbeats until `leave` fires, then sends a goodbye.
     pub(crate) async fn run(mut self, leave: CancellationToken) {
         let mut ticks = interval(HEARTBEAT_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // The first connection counts as a change too, so this is where the worker introduces itself.
-        let mut introduced = false;
+        // The first connection also counts as a change, so the worker registers here.
+        let mut is_registered = false;
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
-                () = self.publisher.changed() => introduced = false,
+                () = self.publisher.changed() => is_registered = false,
                 () = leave.cancelled() => break,
             }
             let beat = async {
-                let ((), heard) = tokio::join!(self.beat_redis(), self.beat_server(introduced));
-                heard
+                let ((), is_registered) = tokio::join!(self.beat_redis(), self.beat_server(is_registered));
+                is_registered
             };
             tokio::select! {
-                heard = beat => introduced = heard,
+                result = beat => is_registered = result,
                 () = leave.cancelled() => break,
             }
         }
@@ -75,25 +84,29 @@ impl Heartbeater {
 
     async fn beat_redis(&self) {
         match self.claims.renew(&self.running.begun()).await {
-            // We were silent for too long (stopped, cut off, asleep) and were given up; the next attempt runs elsewhere.
-            // Whatever this one reports changes nothing any more, so it had better end.
-            Ok(overtaken) => overtaken.into_iter().for_each(|attempt| self.running.end_superseded(attempt)),
+            // This instance sent no heartbeat for too long (stopped, disconnected, suspended) and its runs were
+            // declared lost. The next attempts run elsewhere. Reports of these runs have no effect any more, so they
+            // are ended.
+            Ok(superseded) => superseded.into_iter().for_each(|attempt| self.running.end_superseded(attempt)),
             Err(error) => {
-                tracing::warn!(error = %error, "no sign of life to Redis");
+                tracing::warn!(error = %error, "cannot write the heartbeat to Redis; check REDIS_URL if this persists");
                 return;
             }
         }
         if let Err(error) = cancel::catch_up(&self.claims, &self.running).await {
-            tracing::warn!(error = %error, "cancellations could not be read");
+            tracing::warn!(
+                error = %error,
+                "cannot read cancel requests from Redis; the next heartbeat reads them again"
+            );
         }
     }
 
-    /// Introduces the worker if the server may not know it, else beats. Answers whether it counts as introduced.
-    async fn beat_server(&self, introduced: bool) -> bool {
+    /// Sends a heartbeat, or a registration if the server may not have one. Returns true if the worker is registered.
+    async fn beat_server(&self, is_registered: bool) -> bool {
         if !self.publisher.is_up() {
-            return introduced;
+            return is_registered;
         }
-        let message = if introduced {
+        let message = if is_registered {
             RegistrationMessage::Heartbeat(InstanceHeartbeat {
                 worker_id: self.hello.worker_id.clone(),
                 instance_id: self.hello.instance_id.clone(),
@@ -104,7 +117,7 @@ impl Heartbeater {
         } else {
             RegistrationMessage::Hello(InstanceHello { timestamp: clock::now(), ..self.hello.clone() })
         };
-        self.send(&message).await || introduced
+        self.send(&message).await || is_registered
     }
 
     fn send(&self, message: &RegistrationMessage) -> impl Future<Output = bool> + use<> {
@@ -114,7 +127,10 @@ impl Heartbeater {
             match timeout(HEARTBEAT_TIMEOUT, sending).await {
                 Ok(Ok(())) => true,
                 Ok(Err(error)) => {
-                    tracing::warn!(error = %error, "no sign of life to the server");
+                    tracing::warn!(
+                        error = log_text(&error),
+                        "cannot send the heartbeat to the server; check AMQP_URL if this persists"
+                    );
                     false
                 }
                 Err(_) => false,
@@ -123,7 +139,7 @@ impl Heartbeater {
     }
 }
 
-/// What this process announces about itself.
+/// Returns the host name, or an empty string if it is unknown.
 pub(crate) fn host_name() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname")
         .ok()

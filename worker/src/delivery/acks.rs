@@ -1,12 +1,12 @@
-//! Answers to the broker, few for many deliveries.
+//! Acknowledgements, with few frames for many deliveries.
 //!
-//! Each delivery is to be acknowledged, and each acknowledgement is a frame, a system call and a turn of the
-//! connection's thread. AMQP lets one frame acknowledge every delivery of a channel up to a number. The ledger of a
-//! channel knows which of its deliveries are still owed an answer, so such a frame is sent only for a stretch in which
-//! every one may be acknowledged; those beyond an older delivery that still waits are acknowledged singly.
+//! Every delivery is acknowledged, and every acknowledgement costs a frame, a system call and a turn of the
+//! connection's thread. In AMQP, one frame can acknowledge all deliveries of a channel up to a delivery tag. The
+//! tracker of a channel records which of its deliveries may not be acknowledged yet, so that it sends such a frame only
+//! for a range in which all of them may. Deliveries behind an older one that still waits are acknowledged one by one.
 //!
-//! It is a group commit again: one acknowledgement is under way at a time, sent by whichever delivery came first, and
-//! what becomes ready meanwhile makes the next.
+//! This works like a group commit: one acknowledgement is in flight at a time, sent by the task of the delivery that
+//! became ready first, and deliveries that become ready in the meantime form the next one.
 
 use std::{
     collections::BTreeSet,
@@ -18,7 +18,7 @@ use lapin::{
     options::{BasicAckOptions, BasicNackOptions},
 };
 
-/// What one channel's deliveries are owed. Cloning gives the same ones.
+/// The deliveries of one channel that are not acknowledged. Clones share the same state.
 #[derive(Clone)]
 pub(crate) struct AckTracker(Arc<AckChannel>);
 
@@ -27,8 +27,8 @@ struct AckChannel {
     unacked_deliveries: Mutex<UnackedDeliveries>,
 }
 
-/// The duty to answer one delivery. Dropped unanswered it stays open, and the delivery goes back to its queue with the
-/// channel's end.
+/// The obligation to answer one delivery. If it is dropped without an answer, the delivery returns to its queue when
+/// the channel closes.
 #[must_use = "every delivery is answered"]
 pub(crate) struct PendingAck {
     ack_channel: Arc<AckChannel>,
@@ -36,41 +36,42 @@ pub(crate) struct PendingAck {
 }
 
 impl AckTracker {
+    /// Creates the tracker of one channel.
     pub(crate) fn new(channel: Channel) -> Self {
         Self(Arc::new(AckChannel { channel, unacked_deliveries: Mutex::default() }))
     }
 
-    /// Notes a delivery. To be called in the order the channel brought them.
+    /// Registers a delivery. Must be called in the order of the deliveries.
     pub(crate) fn open(&self, tag: u64) -> PendingAck {
         self.0.lock().unacked.insert(tag);
         PendingAck { ack_channel: self.0.clone(), tag }
     }
 
-    /// How many deliveries are not answered yet.
+    /// Returns the number of deliveries that are not answered yet.
     pub(crate) fn unacked(&self) -> usize {
         self.0.lock().unacked.len()
     }
 
-    /// The channel the deliveries came by.
+    /// Returns the channel of the deliveries.
     pub(crate) fn channel(&self) -> &Channel {
         &self.0.channel
     }
 }
 
 impl PendingAck {
-    /// The broker may forget the delivery.
+    /// Acknowledges the delivery.
     pub(crate) async fn ack(self) {
         if self.ack_channel.lock().ready(self.tag) {
             self.ack_channel.send().await;
         }
     }
 
-    /// The delivery goes back to its queue.
+    /// Returns the delivery to its queue.
     pub(crate) async fn hand_back(self) {
         self.refuse(true).await;
     }
 
-    /// The delivery goes to the dead letters.
+    /// Rejects the delivery, so that it becomes a dead letter.
     pub(crate) async fn dead_letter(self) {
         self.refuse(false).await;
     }
@@ -78,7 +79,8 @@ impl PendingAck {
     async fn refuse(self, requeue: bool) {
         let options = BasicNackOptions { requeue, multiple: false };
         match self.ack_channel.channel.basic_nack(self.tag, options).await {
-            // Not before: an acknowledgement of a whole stretch would overtake the refusal and cover it.
+            // Removed only now: an earlier removal would let an acknowledgement of a range overtake and include this
+            // tag.
             Ok(()) => drop(self.ack_channel.lock().unacked.remove(&self.tag)),
             Err(error) => self.ack_channel.log_ack_error(self.tag, &error),
         }
@@ -86,7 +88,8 @@ impl PendingAck {
 }
 
 impl AckChannel {
-    /// Sends acknowledgements until none is ready. Must run to its end, or nobody sends any more; deliveries' tasks do.
+    /// Sends acknowledgements until none is ready. Must not be cancelled, or no task would send the rest. It is called
+    /// only by the tasks of deliveries, which run to their end.
     async fn send(&self) {
         loop {
             let Some((tag, multiple)) = self.lock().take() else { return };
@@ -97,8 +100,12 @@ impl AckChannel {
     }
 
     fn log_ack_error(&self, tag: u64, error: &lapin::Error) {
-        // The broker delivers it again, and the claim recognises it.
-        tracing::debug!(delivery.tag = tag, error = %error, "a delivery could not be answered: its channel is gone");
+        // The broker redelivers it, and the claim detects the duplicate.
+        tracing::debug!(
+            delivery.tag = tag,
+            error = %error,
+            "cannot answer delivery {tag}, because its channel is closed"
+        );
     }
 
     fn lock(&self) -> MutexGuard<'_, UnackedDeliveries> {
@@ -110,28 +117,28 @@ impl AckChannel {
 struct UnackedDeliveries {
     /// Deliveries that may not be acknowledged yet.
     unacked: BTreeSet<u64>,
-    /// Deliveries that may.
+    /// Deliveries that may be acknowledged.
     ready: BTreeSet<u64>,
     sending: bool,
 }
 
 impl UnackedDeliveries {
-    /// Notes that a delivery may be acknowledged. Answers whether the caller is the one to send.
+    /// Records that a delivery may be acknowledged. Returns true if the caller must send.
     fn ready(&mut self, tag: u64) -> bool {
         self.unacked.remove(&tag);
         self.ready.insert(tag);
         !std::mem::replace(&mut self.sending, true)
     }
 
-    /// The next acknowledgement: up to which delivery, and whether those before it are meant too.
+    /// Takes the next acknowledgement: its delivery tag, and whether it includes all earlier deliveries.
     fn take(&mut self) -> Option<(u64, bool)> {
         let beyond = match self.unacked.first() {
             Some(unacked) => self.ready.split_off(unacked),
             None => BTreeSet::new(),
         };
-        let stretch = std::mem::replace(&mut self.ready, beyond);
-        let next = match stretch.last() {
-            Some(&last) => Some((last, stretch.len() > 1)),
+        let range = std::mem::replace(&mut self.ready, beyond);
+        let next = match range.last() {
+            Some(&last) => Some((last, range.len() > 1)),
             None => self.ready.pop_first().map(|tag| (tag, false)),
         };
         self.sending = next.is_some();
@@ -144,34 +151,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stretch_ends_before_the_first_that_still_waits() {
+    fn range_ends_before_the_first_pending_delivery() {
         let mut unacked_deliveries = UnackedDeliveries { unacked: (1..=9).collect(), ..UnackedDeliveries::default() };
-        assert!(unacked_deliveries.ready(2), "the first sends");
+        assert!(unacked_deliveries.ready(2), "the first caller sends");
         for tag in [3, 1, 6, 8, 7] {
-            assert!(!unacked_deliveries.ready(tag), "the others leave it to the first");
+            assert!(!unacked_deliveries.ready(tag), "other callers leave it to the first one");
         }
         assert_eq!(unacked_deliveries.take(), Some((3, true)));
-        assert_eq!(unacked_deliveries.take(), Some((6, false)), "4 and 5 still wait");
+        assert_eq!(unacked_deliveries.take(), Some((6, false)), "4 and 5 are pending");
         unacked_deliveries.ready(4);
         assert_eq!(unacked_deliveries.take(), Some((4, false)));
         unacked_deliveries.ready(5);
-        assert_eq!(unacked_deliveries.take(), Some((8, true)), "9 still waits");
+        assert_eq!(unacked_deliveries.take(), Some((8, true)), "9 is pending");
         assert_eq!(unacked_deliveries.take(), None);
-        assert!(unacked_deliveries.ready(9), "whoever comes after the last one sends again");
+        assert!(unacked_deliveries.ready(9), "the first caller after the last acknowledgement sends again");
         assert_eq!(unacked_deliveries.take(), Some((9, false)));
     }
 
     #[test]
-    fn no_acknowledgement_ever_covers_what_is_owed() {
+    fn acknowledgements_never_include_pending_deliveries() {
         for seed in 0..500_u64 {
             let mut unacked_deliveries =
                 UnackedDeliveries { unacked: (0..40).collect(), ..UnackedDeliveries::default() };
             let (mut state, mut acknowledged) = (seed, BTreeSet::new());
             while !unacked_deliveries.unacked.is_empty() {
-                // A small generator of our own: the cases must be the same on every run.
+                // A small generator, so that every run has the same cases.
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                let place = (state >> 33) as usize % unacked_deliveries.unacked.len();
-                let tag = *unacked_deliveries.unacked.iter().nth(place).expect("within its length");
+                let index = (state >> 33) as usize % unacked_deliveries.unacked.len();
+                let tag = *unacked_deliveries.unacked.iter().nth(index).expect("the index is within the length");
                 unacked_deliveries.ready(tag);
                 if state >> 60 < 6
                     && let Some((last, multiple)) = unacked_deliveries.take()
@@ -184,7 +191,7 @@ mod tests {
             while let Some((last, multiple)) = unacked_deliveries.take() {
                 acknowledged.extend(if multiple { 0..=last } else { last..=last });
             }
-            assert_eq!(acknowledged, (0..40).collect(), "seed {seed}: every delivery is answered in the end");
+            assert_eq!(acknowledged, (0..40).collect(), "seed {seed}: every delivery is acknowledged in the end");
         }
     }
 }

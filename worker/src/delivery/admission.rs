@@ -1,23 +1,23 @@
-//! From a delivery to the leave to start it.
+//! Decides whether a delivery may start.
 //!
-//! What may be a second copy is asked about at the server. Then a delivery waits here for a permit and for an outbox that
-//! can be written, and nowhere else, and is claimed. Whoever may not start it says what becomes of its
-//! message instead:
+//! A possible duplicate is first checked with the server. Then the delivery waits for a permit and for a writable
+//! outbox. This is the only place where deliveries wait. After that, the attempt is claimed. If it may not start, this
+//! module decides how its message is answered instead:
 //!
-//! | What is found | What follows |
+//! | Finding | Consequence |
 //! |---|---|
-//! | the claim is free, or of an earlier attempt | it runs |
-//! | somebody wished it to end | it is reported as cancelled |
-//! | another instance has claimed this attempt, and lives | a copy: acknowledged |
-//! | another instance has claimed this attempt, and does not renew it | it is waited for; then it is reported as lost |
-//! | this attempt has ended, or a later one was claimed | a copy: acknowledged |
-//! | perhaps a copy, and Redis or the server does not answer | handed back |
-//! | no copy, and Redis does not answer | the server is asked, for a second at most: what it denies is dropped, everything else runs |
+//! | the claim is free, or belongs to an earlier attempt | it runs |
+//! | the occurrence has a cancel request | it is reported as cancelled |
+//! | another instance has claimed this attempt and is alive | a duplicate: acknowledged |
+//! | another instance has claimed this attempt and renews no claim | reported as lost once the lease has expired |
+//! | this attempt has ended, or a later one was claimed | a duplicate: acknowledged |
+//! | a possible duplicate, and Redis or the server does not answer | returned to its queue |
+//! | not a duplicate, and Redis does not answer | runs, unless the server denies it within a second |
 //!
-//! The fourth row is what keeps an attempt from being started twice by a worker that dies in a run's first
-//! milliseconds. Whether such a run began is known to nobody: its process is gone, its report never left. To start the
-//! same attempt again would be a second start that no fence can tell from the first; so the attempt is given up, and the
-//! server decides, as about every lost run, whether another follows.
+//! The fourth row prevents a second start of an attempt whose worker dies in the first milliseconds of the run. It
+//! cannot be known whether such a run began: its process is gone, and its report was never sent. Starting the same
+//! attempt again would be a second start that no fencing token can tell from the first. The attempt is therefore given
+//! up, and the server decides, as for every lost run, whether another attempt follows.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -32,6 +32,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    api::error::log_text,
     control::metrics::WorkerMetrics,
     delivery::cancel_request::CancelRequest,
     delivery::claim::{AttemptKey, ClaimResult},
@@ -43,80 +44,83 @@ use crate::{
     reporting::outbox::WriteGate,
 };
 
-/// How long a delivery waits for a permit here before it is handed back. Runs may take hours, and another instance may have
-/// a permit; if none has, it comes back at once and waits again, which costs a message each time.
+/// Maximum wait for a permit before a delivery is returned to its queue. Runs can take hours, and another instance may
+/// have a free permit. If none has, the delivery comes back at once and waits again, which costs one message each time.
 const PERMIT_WAIT: Duration = Duration::from_secs(2);
-/// How long a delivery stays away after it was handed back because nobody could say whether it is a copy.
+/// Delay before a possible duplicate that could not be checked is returned to its queue.
 const HAND_BACK_DELAY: Duration = Duration::from_secs(1);
-/// How often a copy looks whether the holder of its claim is alive.
+/// Interval at which a possible duplicate checks whether the holder of its claim is alive.
 const CLAIM_RECHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a server may take that was asked when the worker stops.
+/// Maximum wait for the answer to a claim check that is in flight when the worker stops.
 const SHUTDOWN_CLAIM_CHECK_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a first copy waits for the server's word in place of Redis's.
+/// Maximum wait of a first delivery for the server's answer if Redis does not answer.
 const FALLBACK_CLAIM_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long nobody is asked for a second opinion after there was none.
+/// Time without further fallback claim checks after one was not answered.
 const FALLBACK_CLAIM_CHECK_PAUSE: Duration = Duration::from_secs(10);
-/// How soon what was sent back for want of a permit comes back as what it was. The broker puts it where it had been and
-/// gives it to whoever has room, which takes milliseconds; what stays away for longer may have begun elsewhere.
+/// Maximum time between returning a delivery for lack of a permit and its redelivery for it to count as the same
+/// delivery. The broker restores its position in the queue and delivers it to the next free consumer, which takes
+/// milliseconds. A delivery that comes back later may have begun elsewhere.
 const REDELIVERY_WINDOW: Duration = Duration::from_secs(5);
-/// How long the server's leave for a copy holds while it waits for a permit.
+/// Time for which the result of a claim check is valid while the delivery waits for a permit.
 const CLAIM_CHECK_VALIDITY: Duration = Duration::from_secs(5);
 
-/// Whom a delivery has to pass.
+/// The checks that a delivery passes before it may run.
 pub(crate) struct Admission {
-    /// In the order of the job types.
+    /// The permits, in the order of the job types.
     pub(crate) permits: PrioritySemaphore,
-    /// Shut while a run could not be remembered.
+    /// Closed while the outbox cannot be written, because a run could not be recorded.
     pub(crate) outbox: WriteGate,
     pub(crate) claim_batcher: ClaimBatcher,
     pub(crate) claim_checker: ClaimChecker,
     pub(crate) metrics: WorkerMetrics,
     pub(crate) stop: CancellationToken,
-    /// What was sent back, and until when the server is not asked for a second opinion.
+    /// The recently returned deliveries, and the pause of fallback claim checks.
     pub(crate) state: Mutex<AdmissionState>,
 }
 
-/// What the room remembers from one delivery to another.
+/// State that outlives a single delivery.
 #[derive(Default)]
 pub(crate) struct AdmissionState {
     fallback_paused_until: Option<Instant>,
     sent_back: AttemptLruSet,
 }
 
-/// Where a delivery may come from.
+/// The origin of a delivery, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeliveryOrigin {
-    /// No other was before it.
+    /// The first delivery of the message.
     First,
-    /// This instance had it and sent it back for want of a permit; elsewhere it may have begun meanwhile.
+    /// A redelivery that this instance has returned for lack of a permit. It may have begun elsewhere in the meantime.
     SentBack,
-    /// Another may have been before it.
+    /// A redelivery or a republished message: another delivery may have run.
     PossibleDuplicate,
 }
 
-/// What becomes of a delivery whose turn has come.
+/// The decision about a delivery.
 pub(crate) enum AdmissionDecision {
-    /// It runs.
+    /// It runs with this permit.
     Start(Permit),
-    /// It is reported as cancelled instead, with this reason.
+    /// It is reported as cancelled, with this reason.
     Cancelled(String),
-    /// It is reported as lost instead, with the instance that claimed it, if that is known.
+    /// It is reported as lost, with the instance that claimed it, if that is known.
     Lost(Option<String>),
-    /// It does not run here; what to tell the broker.
+    /// It does not run here, and the broker receives this answer.
     Refuse(DeliveryAnswer),
 }
 
-/// What to tell the broker about a delivery that does not run here.
+/// The answer to the broker about a delivery that does not run here.
 pub(crate) enum DeliveryAnswer {
+    /// Acknowledges it.
     Ack,
+    /// Returns it to its queue.
     HandBack,
 }
 
 impl Admission {
-    /// Where a delivery may come from that the broker, or its sender, says things of.
+    /// Determines the origin of a delivery from the marks of the broker and of the publisher.
     ///
-    /// The broker marks what this instance sent back itself like everything else that comes again. Were that taken for
-    /// a copy, a busy type would ask the server before each start, and could start nothing while Redis is away.
+    /// The broker marks a delivery that this instance returned like every other redelivery. If it counted as a possible
+    /// duplicate, a busy job type would ask the server before each start, and could start nothing while Redis is down.
     pub(crate) fn origin(&self, attempt: AttemptKey, is_redelivered: bool, is_republished: bool) -> DeliveryOrigin {
         match (is_republished, is_redelivered) {
             (true, _) => DeliveryOrigin::PossibleDuplicate,
@@ -126,7 +130,7 @@ impl Admission {
         }
     }
 
-    /// Waits for a delivery's turn and claims it. `type_index` is the permit of its job type.
+    /// Waits until a delivery may start, and claims it. `type_index` is the index of its job type.
     pub(crate) async fn admit(
         &self,
         type_index: usize,
@@ -134,31 +138,31 @@ impl Admission {
         origin: DeliveryOrigin,
     ) -> AdmissionDecision {
         let priority = message.priority.min(MAX_PRIORITY);
-        let mut may_be_a_copy = origin == DeliveryOrigin::PossibleDuplicate;
-        let (mut last_lease, mut granted_at): (_, Option<Instant>) = (None, None);
-        let is_unguarded = faults::sabotaged("skip_claim");
+        let mut may_be_duplicate = origin == DeliveryOrigin::PossibleDuplicate;
+        let (mut last_lease, mut checked_at): (_, Option<Instant>) = (None, None);
+        let is_unguarded = faults::is_sabotaged("skip_claim");
         loop {
-            // Before a permit is waited for, which others could use meanwhile, and before the claim, which would take the
-            // place of the one of whoever runs it.
-            if may_be_a_copy && !is_unguarded && granted_at.is_none_or(|at| at.elapsed() >= CLAIM_CHECK_VALIDITY) {
-                if let Some(verdict) = self.check(message).await {
-                    if matches!(verdict, DeliveryAnswer::HandBack) {
+            // Checked before the wait for a permit, which other deliveries could use in the meantime, and before the
+            // claim, which would replace the claim of the instance that runs it.
+            if may_be_duplicate && !is_unguarded && checked_at.is_none_or(|at| at.elapsed() >= CLAIM_CHECK_VALIDITY) {
+                if let Some(answer) = self.check(message).await {
+                    if matches!(answer, DeliveryAnswer::HandBack) {
                         self.pause(HAND_BACK_DELAY).await;
                     }
-                    return AdmissionDecision::Refuse(verdict);
+                    return AdmissionDecision::Refuse(answer);
                 }
-                granted_at = Some(Instant::now());
+                checked_at = Some(Instant::now());
             }
             let permit = tokio::select! {
                 biased;
-                permit = self.turn(type_index, priority) => Some(permit),
+                permit = self.acquire_permit(type_index, priority) => Some(permit),
                 () = self.stop.cancelled() => None,
                 () = sleep(PERMIT_WAIT) => None,
             };
-            // A worker that stops starts nothing, whatever became free; and what has waited long enough may find a free
-            // permit in another instance.
+            // A worker that stops starts nothing, even if a permit became free. A delivery that has waited long enough
+            // may find a free permit in another instance.
             let Some(permit) = permit.filter(|_| !self.stop.is_cancelled()) else {
-                if !may_be_a_copy {
+                if !may_be_duplicate {
                     self.state().sent_back.insert((message.occurrence_id, message.attempt));
                 }
                 return AdmissionDecision::Refuse(DeliveryAnswer::HandBack);
@@ -174,83 +178,93 @@ impl Admission {
                     };
                 }
                 Ok(_) if is_unguarded => return AdmissionDecision::Start(permit),
-                // Somebody else had it in between.
-                Ok(_) if origin == DeliveryOrigin::SentBack && !may_be_a_copy => may_be_a_copy = true,
+                // Another instance had the message in between.
+                Ok(_) if origin == DeliveryOrigin::SentBack && !may_be_duplicate => may_be_duplicate = true,
                 Ok(ClaimResult::Ended) => {
                     self.log_duplicate(message, "it has ended, or a later attempt was claimed");
                     return AdmissionDecision::Refuse(DeliveryAnswer::Ack);
                 }
                 Ok(ClaimResult::Held { by, lease }) => {
-                    // A copy that came because its holder died must not be dropped: only a renewed lease is a sign of
-                    // life, and an unrenewed one ends.
+                    // A redelivery that was caused by the death of its holder must not be dropped. Only a renewed lease
+                    // shows that the holder is alive; a lease that is not renewed expires.
                     let renewed = last_lease.is_some_and(|last| lease > last);
-                    if renewed || !may_be_a_copy {
-                        self.log_duplicate(message, &format!("{by} runs it"));
+                    if renewed || !may_be_duplicate {
+                        self.log_duplicate(message, &format!("instance {by} runs it"));
                         return AdmissionDecision::Refuse(DeliveryAnswer::Ack);
                     }
                     last_lease = Some(lease);
                     drop(permit);
                     self.pause(CLAIM_RECHECK_INTERVAL).await;
                 }
-                // Redis does not hear of everybody who lives: the server must have been asked.
-                Ok(ClaimResult::Abandoned { .. } | ClaimResult::EndedUnreported) if !may_be_a_copy => {
-                    may_be_a_copy = true
+                // A live instance may have no heartbeat in Redis, so the server must be asked first.
+                Ok(ClaimResult::Abandoned { .. } | ClaimResult::EndedUnreported) if !may_be_duplicate => {
+                    may_be_duplicate = true
                 }
                 Ok(ClaimResult::Abandoned { by }) => return AdmissionDecision::Lost(Some(by)),
                 Ok(ClaimResult::EndedUnreported) => return AdmissionDecision::Lost(None),
-                Err(error) if may_be_a_copy && !is_unguarded => {
-                    tracing::warn!(occurrence.id = %message.occurrence_id, error = %error, "perhaps a copy, and nobody to ask: handed back");
+                Err(error) if may_be_duplicate && !is_unguarded => {
+                    tracing::warn!(
+                        occurrence.id = %message.occurrence_id,
+                        error = %error,
+                        "occurrence {} may be a duplicate and Redis does not answer: returning it to its queue",
+                        message.occurrence_id
+                    );
                     drop(permit);
-                    // It may be ours without our knowing, and would keep others from it.
+                    // The claim may have been granted although no answer arrived, and would block other instances.
                     self.claim_batcher.release((message.occurrence_id, message.attempt));
                     self.pause(HAND_BACK_DELAY).await;
                     return AdmissionDecision::Refuse(DeliveryAnswer::HandBack);
                 }
                 Err(error) => {
-                    if let Some(reason) = self.second_opinion(message).await {
+                    if let Some(reason) = self.fallback_denial(message).await {
                         self.log_duplicate(message, &reason);
                         return AdmissionDecision::Refuse(DeliveryAnswer::Ack);
                     }
-                    tracing::warn!(occurrence.id = %message.occurrence_id, error = %error, "starts without a claim");
+                    tracing::warn!(
+                        occurrence.id = %message.occurrence_id,
+                        error = %error,
+                        "Redis does not answer: occurrence {} starts without a claim",
+                        message.occurrence_id
+                    );
                     return AdmissionDecision::Start(permit);
                 }
             }
         }
     }
 
-    /// Marks an attempt as ended, so that a late copy is dropped.
+    /// Marks an attempt as ended, so that a late duplicate is dropped.
     pub(crate) fn end(&self, attempt: AttemptKey) {
         self.claim_batcher.end(attempt);
     }
 
-    /// Counts a copy that is dropped, and says why it is.
+    /// Counts and logs a duplicate delivery that is dropped.
     pub(crate) fn log_duplicate(&self, message: &JobMessage, reason: &str) {
         self.metrics.duplicate_dropped();
         tracing::info!(
             occurrence.id = %message.occurrence_id,
             occurrence.attempt = message.attempt,
             reason,
-            "a copy of a message is dropped"
+            "dropping a duplicate delivery of occurrence {}: {reason}", message.occurrence_id
         );
     }
 
-    /// Asks the server about what may be a second copy: Redis may have forgotten the first one. None when it may start,
-    /// as far as the server knows.
+    /// Checks a possible duplicate with the server, because Redis may have lost the claim of the first delivery.
+    /// Returns `None` if the server permits the start.
     async fn check(&self, message: &JobMessage) -> Option<DeliveryAnswer> {
-        let asking = self.claim_checker.check((message.occurrence_id, message.attempt));
-        tokio::pin!(asking);
-        let answer = tokio::select! {
-            answer = &mut asking => answer,
-            // A worker that stops starts nothing, but what is known to be a copy need not go round again.
-            () = self.stop.cancelled() => match timeout(SHUTDOWN_CLAIM_CHECK_TIMEOUT, asking).await {
-                Ok(answer) => answer,
+        let checking = self.claim_checker.check((message.occurrence_id, message.attempt));
+        tokio::pin!(checking);
+        let reply = tokio::select! {
+            reply = &mut checking => reply,
+            // A worker that stops starts nothing, but a known duplicate need not be redelivered.
+            () = self.stop.cancelled() => match timeout(SHUTDOWN_CLAIM_CHECK_TIMEOUT, checking).await {
+                Ok(reply) => reply,
                 Err(_) => return Some(DeliveryAnswer::HandBack),
             },
         };
-        match answer {
+        match reply {
             Ok(reply) if reply.granted => self.stop.is_cancelled().then_some(DeliveryAnswer::HandBack),
             Ok(reply) => {
-                let reason = reply.reason.map_or("the server denies it", ClaimDenial::describe);
+                let reason = reply.reason.map_or("the server denied the attempt", ClaimDenial::describe);
                 self.log_duplicate(
                     message,
                     &reply.by.map_or_else(|| reason.to_owned(), |by| format!("{reason}: {by}")),
@@ -258,15 +272,20 @@ impl Admission {
                 Some(DeliveryAnswer::Ack)
             }
             Err(error) => {
-                tracing::warn!(occurrence.id = %message.occurrence_id, error = %error, "perhaps a copy, and no server to ask: handed back");
+                tracing::warn!(
+                    occurrence.id = %message.occurrence_id,
+                    error = log_text(&error),
+                    "occurrence {} may be a duplicate and the server does not answer: returning it to its queue",
+                    message.occurrence_id
+                );
                 Some(DeliveryAnswer::HandBack)
             }
         }
     }
 
-    /// Why a first copy is not to start that Redis says nothing of; none if it is, or nobody can say. Redis would have
-    /// known of a cancellation; without it only the server does.
-    async fn second_opinion(&self, message: &JobMessage) -> Option<String> {
+    /// Checks a first delivery with the server because Redis does not answer. Returns the reason if it must not start.
+    /// Redis would have held a cancel request; without Redis only the server has it.
+    async fn fallback_denial(&self, message: &JobMessage) -> Option<String> {
         if self.state().fallback_paused_until.is_some_and(|until| Instant::now() < until) {
             return None;
         }
@@ -274,8 +293,10 @@ impl Admission {
             .await
         {
             Ok(Ok(reply)) if reply.granted => None,
-            Ok(Ok(reply)) => Some(reply.reason.map_or("the server denies it", ClaimDenial::describe).to_owned()),
-            // Those behind it need not wait for the same silence.
+            Ok(Ok(reply)) => {
+                Some(reply.reason.map_or("the server denied the attempt", ClaimDenial::describe).to_owned())
+            }
+            // Later deliveries do not wait for another timeout.
             Ok(Err(_)) | Err(_) => {
                 self.state().fallback_paused_until = Some(Instant::now() + FALLBACK_CLAIM_CHECK_PAUSE);
                 None
@@ -287,8 +308,8 @@ impl Admission {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until a run could be remembered and has a permit.
-    async fn turn(&self, type_index: usize, priority: u8) -> Permit {
+    /// Waits until the outbox can record a run and a permit is free.
+    async fn acquire_permit(&self, type_index: usize, priority: u8) -> Permit {
         self.outbox.open().await;
         self.permits.acquire(type_index, priority).await
     }

@@ -1,25 +1,26 @@
-//! The claim on an occurrence: who runs it, so that nobody else does.
+//! Claims on occurrences: the exclusive right of an instance to run an attempt.
 //!
-//! A broker may deliver a message twice, and a publisher whose confirmation was lost sends it twice. The claim is what
-//! makes the second copy harmless. It is one key in Redis, `running:{occurrence}`, that holds
+//! A broker may deliver a message twice, and a publisher whose confirmation was lost publishes it twice. The claim
+//! makes the second delivery harmless. It is one key in Redis, `running:{occurrence}`, with one of two values:
 //!
-//! - `{instance}:{attempt}` while the attempt runs: leased for as long as an instance may be silent, renewed with each
-//!   heartbeat;
-//! - `done:{attempt}` for a day afterwards, for copies that come late.
+//! - `{instance}:{attempt}` while the attempt runs, with a lease as long as the heartbeat timeout of an instance. Each
+//!   heartbeat renews it.
+//! - `done:{attempt}` for a day afterwards, for duplicates that arrive late.
 //!
-//! The key lives a day longer than the lease. As long as more than that day is left, its holder lives; afterwards the
-//! mark says that somebody took this attempt and was not heard of again. Such an attempt may have begun, so nobody starts
-//! it a second time (see [`admission`](crate::delivery::admission)). The lease alone, gone with its holder, could not tell it from
-//! one that nobody ever had. In the same way `done` means little after ten minutes in which the server was not told of the
-//! end: its report was lost with the process that had it.
+//! The key expires a day after the lease. While more than a day of its lifetime remains, its holder is alive.
+//! Afterwards the key records that an instance claimed this attempt and was lost. Such an attempt may have begun, so it
+//! is not started a second time (see [`admission`](crate::delivery::admission)). A lease without this day could not be
+//! told from a claim that never existed. In the same way, `done` means little if the server has not received the end
+//! within ten minutes: the report was lost with the process that had it.
 //!
-//! Deliveries do not ask one by one: the [`claim_batcher`](crate::delivery::claim_batcher) gathers claims and ends, and one script settles them
-//! all. A higher attempt takes over from a lower one: the server sends it only after it has given the lower one up. With
-//! a granted claim comes what stands at the occurrence's `cancel:` key, so that what was cancelled while it waited in the
-//! queue is not started, at no round trip of its own.
+//! Deliveries do not access Redis one by one. The [`claim_batcher`](crate::delivery::claim_batcher) collects claims and
+//! ends, and one script settles all of them. A higher attempt replaces the claim of a lower one, because the server
+//! sends it only after it has given up the lower one. A granted claim includes the value of the occurrence's `cancel:`
+//! key, so that an occurrence that was cancelled while it waited in the queue does not start, without a further round
+//! trip.
 //!
-//! Losing Redis costs no run: a first copy starts without a claim, and only a copy that may be a second one waits. A
-//! copy of that kind is also checked with the server, by the [`claim_check`](crate::delivery::claim_check).
+//! An outage of Redis affects no run: a first delivery starts without a claim, and only a possible duplicate waits.
+//! Possible duplicates are also checked with the server, by the [`claim_check`](crate::delivery::claim_check).
 
 use std::{sync::LazyLock, time::Duration};
 
@@ -33,56 +34,56 @@ use redis::{
     aio::{ConnectionManager, ConnectionManagerConfig},
 };
 
-/// How long Redis may take to answer before it counts as away.
+/// Maximum time for Redis to answer before it counts as unavailable.
 const REDIS_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a claim lasts unrenewed, in milliseconds: as long as an instance may be silent.
+/// Lease of a claim in milliseconds: the heartbeat timeout of an instance.
 const CLAIM_LEASE_MS: i64 = INSTANCE_TIMEOUT_SECONDS * 1000;
-/// How long an attempt is remembered after its end, or after the lease of a holder that fell silent, in milliseconds.
+/// Retention of a claim in milliseconds after the end of the attempt, or after an expired lease.
 const CLAIM_RETENTION_MS: i64 = 24 * 3600 * 1000;
-/// How long the report of an end may be on its way, in milliseconds: as long as the server waits for a late one.
+/// Maximum time in milliseconds for the report of an end to arrive: as long as the server waits for a late one.
 const MAX_REPORT_DELAY_MS: i64 = 10 * 60 * 1000;
-/// How long a claim's key lives unrenewed.
+/// Lifetime of a claim's key in milliseconds if it is not renewed.
 const CLAIM_KEY_TTL_MS: i64 = CLAIM_LEASE_MS + CLAIM_RETENTION_MS;
 
-/// Why there is no answer.
+/// The cause for which Redis gave no answer.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum RedisUnavailable {
     #[error("Redis did not answer within {} s", REDIS_TIMEOUT.as_secs())]
     Timeout,
-    #[error("Redis: {0}")]
+    #[error(transparent)]
     Failed(#[from] redis::RedisError),
 }
 
-/// An occurrence and which try it is.
+/// An occurrence and the number of its attempt.
 pub(crate) type AttemptKey = (OccurrenceId, u32);
 
-/// The answer to a claim.
+/// The result of a claim.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ClaimResult {
-    /// It is ours.
+    /// This instance holds the claim.
     Granted {
-        /// What stands at the occurrence's `cancel:` key, if anything does.
+        /// The value of the occurrence's `cancel:` key, if it has one.
         cancel: Option<String>,
     },
-    /// This attempt has ended already, or a later one was claimed.
+    /// This attempt has ended, or a later one was claimed.
     Ended,
-    /// This attempt has ended so long ago that everybody should know how.
+    /// This attempt ended so long ago that its end should have been reported.
     EndedUnreported,
-    /// Somebody else has it.
+    /// Another instance holds the claim.
     Held {
-        /// The instance.
+        /// The id of the instance.
         by: String,
-        /// How long it lasts unless renewed.
+        /// The remaining lease, unless it is renewed.
         lease: Duration,
     },
-    /// Somebody else had it, and has let the lease run out.
+    /// Another instance held the claim, and its lease has expired.
     Abandoned {
-        /// The instance.
+        /// The id of the instance.
         by: String,
     },
 }
 
-/// The claims of one instance.
+/// The claims of one instance in Redis.
 #[derive(Clone)]
 pub(crate) struct ClaimStore {
     redis: ConnectionManager,
@@ -90,11 +91,11 @@ pub(crate) struct ClaimStore {
     instance_id: String,
 }
 
-// Settles claims, then ends. KEYS: for each claim its claim and its cancel key, then for each end its claim.
-// ARGV: the instance, how long claims and how long ends are kept, the number of claims, then an attempt for each.
-// A claim is granted unless an attempt at least as high is there already. Each claim is answered with three words: what
-// is there (empty when granted), how long it lasts, and what stands at the cancel key. An end is marked unless a later
-// attempt has taken over.
+// Settles claims, then ends. KEYS: for each claim its claim key and its cancel key, then for each end its claim key.
+// ARGV: the instance, the lifetimes of claims and of ends, the number of claims, then an attempt for each key. A claim
+// is granted unless the key holds an attempt at least as high. The answer to each claim has three values: the current
+// holder (empty if granted), the remaining lifetime of its key, and the value of the cancel key. An end is marked
+// unless a later attempt has taken over.
 static SETTLE_SCRIPT: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
@@ -124,7 +125,7 @@ static SETTLE_SCRIPT: LazyLock<Script> = LazyLock::new(|| {
     )
 });
 
-// Renews what is still ours and puts back what is gone (Redis was wiped); answers which a later attempt has taken.
+// Renews own claims and restores missing ones (Redis lost its data). Returns those that a later attempt has replaced.
 static RENEW_SCRIPT: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
@@ -143,13 +144,13 @@ static RENEW_SCRIPT: LazyLock<Script> = LazyLock::new(|| {
     )
 });
 
-// Takes a claim back that is still ours.
+// Deletes a claim if it is still held by this instance.
 static RELEASE_SCRIPT: LazyLock<Script> =
     LazyLock::new(|| Script::new("if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end"));
 
 impl ClaimStore {
-    /// Prepares a connection that is made at the first use and made again whenever it is lost. Must be called inside the
-    /// runtime that will use it.
+    /// Prepares a connection that opens on first use and reconnects when it is lost. Must be called in the runtime that
+    /// uses it.
     pub(crate) fn new(url: &str, keys: RedisKeys, instance_id: &str) -> RedisResult<Self> {
         let config = ConnectionManagerConfig::new()
             .set_response_timeout(Some(REDIS_TIMEOUT))
@@ -159,20 +160,24 @@ impl ClaimStore {
         Ok(Self { redis, keys, instance_id: instance_id.to_owned() })
     }
 
-    /// Opens the connection before the first delivery needs it. Failing is no harm.
+    /// Opens the connection before the first delivery needs it. A failure has no consequence.
     pub(crate) async fn warm_up(&self) {
         let mut redis = self.redis.clone();
         let ping: Result<(), _> = with_timeout(redis::cmd("PING").query_async(&mut redis)).await;
         if let Err(error) = ping {
-            tracing::warn!(error = %error, "Redis is away; occurrences start without a claim until it is back");
+            tracing::warn!(
+                error = %error,
+                "Redis is unavailable: occurrences start without a claim; check REDIS_URL if this persists"
+            );
         }
     }
 
-    /// Claims some attempts and marks others as ended, so that a late copy is dropped: one round trip. Answers the claims
-    /// in their order.
+    /// Claims some attempts and marks others as ended, so that late duplicates are dropped. Takes one round trip.
+    /// Returns the results of the claims in order.
     ///
     /// # Errors
-    /// When Redis does not answer. The claims may then be ours or not, the ends marked or not.
+    /// Returns [`RedisUnavailable`] if Redis does not answer. The claims and the marks may or may not have been
+    /// written.
     pub(crate) async fn settle(
         &self,
         claims: &[AttemptKey],
@@ -187,11 +192,11 @@ impl ClaimStore {
         for &(occurrence, attempt) in ends {
             settle.key(self.keys.running(occurrence)).arg(attempt);
         }
-        let words: Vec<String> = with_timeout(settle.invoke_async(&mut redis)).await?;
-        Ok(words
+        let values: Vec<String> = with_timeout(settle.invoke_async(&mut redis)).await?;
+        Ok(values
             .chunks_exact(3)
             .zip(claims)
-            .map(|(words, (_, attempt))| match words {
+            .map(|(values, (_, attempt))| match values {
                 [held, left, _] if !held.is_empty() => held_by(held, left, *attempt),
                 [.., cancel] => ClaimResult::Granted { cancel: Some(cancel.clone()).filter(|text| !text.is_empty()) },
                 [] => ClaimResult::Granted { cancel: None },
@@ -199,62 +204,74 @@ impl ClaimStore {
             .collect())
     }
 
-    /// Gives a claim back, if it is ours and has not ended. When that fails, its key stays for a day, and whoever gets the
-    /// message reports the attempt as lost.
+    /// Releases a claim that this instance holds and that has not ended. If this fails, the key stays for a day, and
+    /// the instance that receives the message reports the attempt as lost.
     pub(crate) async fn release(&self, (occurrence, attempt): AttemptKey) {
         let mut redis = self.redis.clone();
         let mut release = RELEASE_SCRIPT.prepare_invoke();
         release.key(self.keys.running(occurrence)).arg(self.mark(attempt));
         if let Err(error) = with_timeout::<()>(release.invoke_async(&mut redis)).await {
-            tracing::debug!(occurrence.id = %occurrence, error = %error, "a claim could not be given back");
+            tracing::debug!(
+                occurrence.id = %occurrence,
+                error = %error,
+                "cannot release the claim of occurrence {occurrence}"
+            );
         }
     }
 
-    /// What stands at the `cancel:` keys of these occurrences, where anything does.
+    /// Returns the values of the `cancel:` keys of these occurrences, where they exist.
     ///
     /// # Errors
-    /// When Redis does not answer.
+    /// Returns [`RedisUnavailable`] if Redis does not answer.
     pub(crate) async fn cancellations(
         &self,
         occurrences: &[OccurrenceId],
     ) -> Result<Vec<(OccurrenceId, String)>, RedisUnavailable> {
         let mut redis = self.redis.clone();
         let mut found = Vec::new();
-        for some in occurrences.chunks(500) {
+        for chunk in occurrences.chunks(500) {
             let mut get = redis::cmd("MGET");
-            for occurrence in some {
+            for occurrence in chunk {
                 get.arg(self.keys.cancel_request(*occurrence));
             }
             let texts: Vec<Option<String>> = with_timeout(get.query_async(&mut redis)).await?;
-            found.extend(some.iter().zip(texts).filter_map(|(occurrence, text)| Some((*occurrence, text?))));
+            found.extend(chunk.iter().zip(texts).filter_map(|(occurrence, text)| Some((*occurrence, text?))));
         }
         Ok(found)
     }
 
-    /// Gives the instance's sign of life and renews its claims. Answers which runs have been overtaken: a later attempt
-    /// of theirs was claimed meanwhile.
+    /// Writes the heartbeat of the instance and renews its claims. Returns the runs that are superseded, because a
+    /// later attempt was claimed in the meantime.
+    ///
+    /// # Errors
+    /// Returns [`RedisUnavailable`] if Redis does not answer.
     pub(crate) async fn renew(&self, running: &[AttemptKey]) -> Result<Vec<AttemptKey>, RedisUnavailable> {
         let mut redis = self.redis.clone();
-        let mut sign = redis::cmd("SET");
-        sign.arg(self.keys.heartbeat(&self.instance_id))
+        let mut heartbeat = redis::cmd("SET");
+        heartbeat
+            .arg(self.keys.heartbeat(&self.instance_id))
             .arg(crate::clock::now().timestamp_millis())
             .arg("PX")
             .arg(CLAIM_LEASE_MS);
-        with_timeout::<()>(sign.query_async(&mut redis)).await?;
-        let mut lost = Vec::new();
-        for some in running.chunks(500) {
+        with_timeout::<()>(heartbeat.query_async(&mut redis)).await?;
+        let mut superseded = Vec::new();
+        for chunk in running.chunks(500) {
             let mut renew = RENEW_SCRIPT.prepare_invoke();
             renew.arg(CLAIM_KEY_TTL_MS);
-            for (occurrence, attempt) in some {
+            for (occurrence, attempt) in chunk {
                 renew.key(self.keys.running(*occurrence)).arg(self.mark(*attempt));
             }
-            let places: Vec<usize> = with_timeout(renew.invoke_async(&mut redis)).await?;
-            lost.extend(places.into_iter().filter_map(|place| some.get(place.wrapping_sub(1))).copied());
+            // The script counts from 1.
+            let indexes: Vec<usize> = with_timeout(renew.invoke_async(&mut redis)).await?;
+            superseded.extend(indexes.into_iter().filter_map(|index| chunk.get(index.wrapping_sub(1))).copied());
         }
-        Ok(lost)
+        Ok(superseded)
     }
 
-    /// Takes the sign of life back: the instance has left in good order.
+    /// Deletes the heartbeat of the instance, because it stops in an orderly way.
+    ///
+    /// # Errors
+    /// Returns [`RedisUnavailable`] if Redis does not answer.
     pub(crate) async fn remove_heartbeat(&self) -> Result<(), RedisUnavailable> {
         let mut redis = self.redis.clone();
         with_timeout(redis::cmd("DEL").arg(self.keys.heartbeat(&self.instance_id)).query_async(&mut redis)).await
@@ -265,10 +282,10 @@ impl ClaimStore {
     }
 }
 
-/// What a claim that is not ours says about `attempt`. `left` is how long its key still lives, in milliseconds.
+/// Interprets the claim of another holder for `attempt`. `left` is the remaining lifetime of its key in milliseconds.
 fn held_by(held: &str, left: &str, attempt: u32) -> ClaimResult {
     let (by, held_attempt) = held.rsplit_once(':').unwrap_or((held, ""));
-    // A key without an end has a negative one.
+    // A key without expiry has a negative lifetime.
     let left_ms = left.parse::<i64>().unwrap_or_default();
     if by == "done"
         && held_attempt.parse() == Ok(attempt)
@@ -283,16 +300,19 @@ fn held_by(held: &str, left: &str, attempt: u32) -> ClaimResult {
     let milliseconds = |left| Duration::from_millis(u64::try_from(left).unwrap_or_default());
     match left_ms - CLAIM_RETENTION_MS {
         lease if lease > 0 => ClaimResult::Held { by, lease: milliseconds(lease) },
-        // Of a worker that keeps its lease and no mark beyond it; or a mark that is forgotten in a moment.
+        // The holder writes a lease without the retention, or the key is about to expire.
         _ if left_ms <= CLAIM_LEASE_MS => ClaimResult::Held { by, lease: milliseconds(left_ms) },
         _ => ClaimResult::Abandoned { by },
     }
 }
 
-/// How often the sign of life and the claims are renewed.
+/// Interval at which the heartbeat and the claims are renewed.
 pub(crate) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(HEARTBEAT_INTERVAL_SECONDS);
 
-// The connection's own timeouts do not cover the wait for a reconnect under way.
+/// Awaits an answer of Redis. The timeouts of the connection do not include the wait for a reconnection in progress.
+///
+/// # Errors
+/// Returns [`RedisUnavailable`] if Redis does not answer in time or answers with an error.
 pub(crate) async fn with_timeout<T>(answer: impl Future<Output = RedisResult<T>>) -> Result<T, RedisUnavailable> {
     match tokio::time::timeout(REDIS_TIMEOUT, answer).await {
         Ok(answer) => Ok(answer?),
@@ -305,20 +325,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_claim_is_alive_for_its_lease_a_mark_for_a_day_and_then_forgotten() {
+    fn claim_is_held_then_abandoned_then_forgotten() {
         let held = |lease| ClaimResult::Held { by: "w-1".to_owned(), lease: Duration::from_millis(lease) };
         let left = |ms: i64| held_by("w-1:2", &ms.to_string(), 2);
         assert_eq!(left(CLAIM_KEY_TTL_MS), held(15_000));
         assert_eq!(left(CLAIM_RETENTION_MS + 1), held(1));
         assert_eq!(left(CLAIM_RETENTION_MS), ClaimResult::Abandoned { by: "w-1".to_owned() });
         assert_eq!(left(CLAIM_LEASE_MS + 1), ClaimResult::Abandoned { by: "w-1".to_owned() });
-        // Of a worker that keeps a lease only.
+        // The holder writes a lease without the retention.
         assert_eq!(left(CLAIM_LEASE_MS), held(15_000));
         assert_eq!(left(-1), held(0));
     }
 
     #[test]
-    fn what_has_ended_or_was_overtaken_is_over_whatever_is_left() {
+    fn ended_or_superseded_attempts_stay_ended() {
         for (mark, left) in [
             ("done:2", CLAIM_RETENTION_MS),
             ("w-1:3", CLAIM_KEY_TTL_MS),
@@ -327,14 +347,14 @@ mod tests {
         ] {
             assert_eq!(held_by(mark, &left.to_string(), 2), ClaimResult::Ended, "{mark}");
         }
-        // Long ago, and only this very attempt.
+        // An end long ago, and only of this very attempt.
         assert_eq!(held_by("done:2", &(CLAIM_RETENTION_MS - MAX_REPORT_DELAY_MS).to_string(), 2), ClaimResult::Ended);
         assert_eq!(
             held_by("done:2", &(CLAIM_RETENTION_MS - MAX_REPORT_DELAY_MS - 1).to_string(), 2),
             ClaimResult::EndedUnreported
         );
         assert_eq!(held_by("done:3", "1", 2), ClaimResult::Ended);
-        // An instance's name may have anything in it.
+        // Instance ids may contain colons.
         assert!(
             matches!(held_by("a:b:2", &CLAIM_KEY_TTL_MS.to_string(), 2), ClaimResult::Held { by, .. } if by == "a:b")
         );

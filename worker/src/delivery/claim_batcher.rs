@@ -1,12 +1,12 @@
-//! Claims and ends of many deliveries, settled together.
+//! Settles the claims and ends of many deliveries together.
 //!
-//! Each occurrence needs Redis twice, before it starts and after it ended. Asking for each alone costs a round trip's
-//! worth of system calls and wake-ups, which is more than a short job costs itself. The claim_batcher therefore works as group
-//! commits do: one round trip is under way at a time, and what comes meanwhile makes the next. A claim that comes alone
-//! goes out at once; one that comes among thousands waits for the round trip under way, less than a millisecond.
+//! Each occurrence needs Redis twice: before it starts and after it has ended. A separate round trip for each would
+//! cost more in system calls and wake-ups than a short job costs itself. The batcher therefore works like a group
+//! commit: one round trip is in flight at a time, and operations that arrive in the meantime form the next one. A
+//! single claim is sent at once. A claim among thousands waits for the round trip in flight, less than a millisecond.
 //!
-//! A round trip that takes long is not waited for by those behind it: when Redis is away, each claim must have its
-//! answer, that there is none, after the same second, and not after a second for every batch before its own.
+//! Later batches do not wait for a slow round trip. If Redis is unavailable, each claim must fail after the same
+//! second, and not after a second for every batch before its own.
 
 use std::{future::Future, time::Duration};
 
@@ -18,10 +18,10 @@ use tokio::{
 
 use crate::delivery::claim::{AttemptKey, ClaimResult, ClaimStore, RedisUnavailable};
 
-/// The most deliveries in one round trip; more would hold up Redis for everybody else.
+/// Maximum number of operations in one round trip. More would block Redis for its other clients.
 const MAX_CLAIM_BATCH: usize = 256;
 
-/// How long a round trip may take before the next one begins beside it.
+/// Time after which the next round trip starts in parallel to a slow one.
 const SLOW_ROUND_TRIP: Duration = Duration::from_millis(20);
 
 enum ClaimOperation {
@@ -31,39 +31,39 @@ enum ClaimOperation {
     Flush(oneshot::Sender<()>),
 }
 
-/// The counter deliveries come to.
+/// A handle that queues claims and ends for the batching task.
 pub(crate) struct ClaimBatcher(mpsc::UnboundedSender<ClaimOperation>);
 
 impl ClaimBatcher {
-    /// The counter, and the task behind it, which ends with the counter.
+    /// Creates the handle and the batching task, which ends when the handle is dropped.
     pub(crate) fn new(claims: ClaimStore) -> (Self, impl Future<Output = ()>) {
-        // Unbounded, because there are no more operations than deliveries, and those are bounded by the prefetch.
+        // Unbounded, because there are no more operations than deliveries, which the prefetch bounds.
         let (sender, operations) = mpsc::unbounded_channel();
-        (Self(sender), work(claims, operations))
+        (Self(sender), run(claims, operations))
     }
 
     /// Claims an attempt.
     ///
     /// # Errors
-    /// When Redis does not answer. The claim may then be ours or not.
+    /// Returns [`RedisUnavailable`] if Redis does not answer. The claim may or may not have been written.
     pub(crate) async fn claim(&self, attempt: AttemptKey) -> Result<ClaimResult, RedisUnavailable> {
         let (sender, answer) = oneshot::channel();
         let _ = self.0.send(ClaimOperation::Claim(attempt, sender));
         answer.await.unwrap_or(Err(RedisUnavailable::Timeout))
     }
 
-    /// Marks an attempt as ended, so that a late copy is dropped. Nobody waits for it: without the mark the lease runs
-    /// out, and a late copy is recognised by the server.
+    /// Marks an attempt as ended, so that a late duplicate is dropped. Does not wait for the mark: without it the lease
+    /// expires, and the server detects a late duplicate.
     pub(crate) fn end(&self, attempt: AttemptKey) {
         let _ = self.0.send(ClaimOperation::End(attempt));
     }
 
-    /// Gives a claim back, if it is ours. Nobody waits for it.
+    /// Releases a claim if this instance holds it. Does not wait for the release.
     pub(crate) fn release(&self, attempt: AttemptKey) {
         let _ = self.0.send(ClaimOperation::Release(attempt));
     }
 
-    /// Waits until everything asked so far has been settled or given up.
+    /// Waits until all earlier operations have been settled or have failed.
     pub(crate) async fn flush(&self) {
         let (sender, done) = oneshot::channel();
         if self.0.send(ClaimOperation::Flush(sender)).is_ok() {
@@ -72,16 +72,16 @@ impl ClaimBatcher {
     }
 }
 
-async fn work(claims: ClaimStore, mut operations: mpsc::UnboundedReceiver<ClaimOperation>) {
+async fn run(claims: ClaimStore, mut operations: mpsc::UnboundedReceiver<ClaimOperation>) {
     let mut batch = Vec::with_capacity(MAX_CLAIM_BATCH);
     let mut slow = JoinSet::new();
     while operations.recv_many(&mut batch, MAX_CLAIM_BATCH).await > 0 {
-        let (mut wanted, mut ended, mut waiting, mut flushes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut wanted, mut ended, mut callers, mut flushes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for operation in batch.drain(..) {
             match operation {
-                ClaimOperation::Claim(attempt, answer) => {
+                ClaimOperation::Claim(attempt, caller) => {
                     wanted.push(attempt);
-                    waiting.push(answer);
+                    callers.push(caller);
                 }
                 ClaimOperation::End(attempt) => ended.push(attempt),
                 ClaimOperation::Release(attempt) => {
@@ -92,13 +92,13 @@ async fn work(claims: ClaimStore, mut operations: mpsc::UnboundedReceiver<ClaimO
             }
         }
         if !wanted.is_empty() || !ended.is_empty() {
-            let mut settling = Box::pin(settle(claims.clone(), wanted, ended, waiting));
+            let mut settling = Box::pin(settle(claims.clone(), wanted, ended, callers));
             if timeout(SLOW_ROUND_TRIP, &mut settling).await.is_err() {
                 slow.spawn(settling);
             }
         }
         while slow.try_join_next().is_some() {}
-        // All that came before a flush is in its batch or in an earlier one.
+        // Operations before a flush are in the same batch or in an earlier one.
         if !flushes.is_empty() {
             while slow.join_next().await.is_some() {}
         }
@@ -112,20 +112,24 @@ async fn settle(
     claims: ClaimStore,
     wanted: Vec<AttemptKey>,
     ended: Vec<AttemptKey>,
-    waiting: Vec<oneshot::Sender<Result<ClaimResult, RedisUnavailable>>>,
+    callers: Vec<oneshot::Sender<Result<ClaimResult, RedisUnavailable>>>,
 ) {
     match claims.settle(&wanted, &ended).await {
-        Ok(answers) => {
-            for (answer, waiting) in answers.into_iter().zip(waiting) {
-                let _ = waiting.send(Ok(answer));
+        Ok(results) => {
+            for (result, caller) in results.into_iter().zip(callers) {
+                let _ = caller.send(Ok(result));
             }
         }
         Err(error) => {
             if !ended.is_empty() {
-                tracing::warn!(occurrences = ended.len(), error = %error, "ends could not be noted in Redis");
+                tracing::warn!(
+                    occurrences = ended.len(),
+                    error = %error,
+                    "cannot mark {} occurrences as ended in Redis; their claims expire with the lease", ended.len()
+                );
             }
-            for waiting in waiting {
-                let _ = waiting.send(Err(error.clone()));
+            for caller in callers {
+                let _ = caller.send(Err(error.clone()));
             }
         }
     }
@@ -139,14 +143,14 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn behind_a_silent_redis_nobody_waits_for_those_before() {
-        // Nothing listens there.
+    async fn later_batches_do_not_wait_for_a_silent_redis() {
+        // No server listens on this port.
         let claims = ClaimStore::new("redis://127.0.0.1:1/0", RedisKeys::default(), "w-1").expect("a valid address");
-        let (claim_batcher, at_work) = ClaimBatcher::new(claims);
-        tokio::spawn(at_work);
+        let (claim_batcher, batching) = ClaimBatcher::new(claims);
+        tokio::spawn(batching);
         let attempt = (OccurrenceId::from_parts(chrono::DateTime::UNIX_EPOCH, [1; 10]), 1);
         let since = Instant::now();
-        // Four round trips' worth of others; each is given up after a second.
+        // Four round trips of other operations, each of which fails after a second.
         for _ in 0..4 * MAX_CLAIM_BATCH {
             claim_batcher.end(attempt);
         }

@@ -1,12 +1,12 @@
-//! Asking the server whether an attempt may start.
+//! The claim check: asks the server whether an attempt may start.
 //!
-//! The claim in Redis settles copies that come close together. It cannot know what happened before Redis was wiped, so
-//! what may be a second copy (delivered again, or published again) is first checked with the server, which answers from
-//! PostgreSQL. First copies, nearly all there are, cost no question.
+//! The claim in Redis settles duplicates that arrive close together. It does not cover the time before Redis lost its
+//! data. A possible duplicate (redelivered or republished) is therefore first checked with the server, which answers
+//! from PostgreSQL. First deliveries, which are nearly all, need no check.
 //!
-//! The question goes over a connection of its own, made when the first one is asked: a broker short of memory blocks
-//! connections that publish, and the one that consumes must go on acknowledging. The answer comes back over the broker's
-//! direct reply, which needs no queue.
+//! Requests use a connection of their own, which is opened for the first one. A broker short of memory blocks
+//! connections that publish, and the consuming connection must remain able to acknowledge. Replies arrive over the
+//! broker's direct reply-to, which needs no queue.
 
 use std::{
     collections::HashMap,
@@ -34,24 +34,24 @@ use crate::{
     net::topology,
 };
 
-/// How long an answer is waited for. While no server is there the copy comes again and
-/// again: late, but not double.
+/// Maximum wait for a reply. As long as no server is available, the duplicate is redelivered again and again: it starts
+/// late, but not twice.
 const CLAIM_CHECK_TIMEOUT: Duration = Duration::from_secs(10);
-/// The broker's name for the asking channel itself.
+/// Pseudo-queue of the broker that delivers replies to the requesting channel.
 const REPLY_TO: &str = "amq.rabbitmq.reply-to";
 
-/// Why there is no answer.
+/// The cause for which a claim check has no reply.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClaimCheckError {
-    #[error("no server answered within {} s", CLAIM_CHECK_TIMEOUT.as_secs())]
+    #[error("no server replied within {} s", CLAIM_CHECK_TIMEOUT.as_secs())]
     Timeout,
-    #[error("the broker: {0}")]
+    #[error("the claim check cannot be sent to the broker")]
     Broker(#[from] lapin::Error),
-    #[error("the question cannot be written: {0}")]
+    #[error("the claim check cannot be encoded as JSON")]
     Encode(#[from] serde_json::Error),
 }
 
-/// Asks. Cloning gives the same one.
+/// Sends claim checks and receives their replies. Clones share one connection.
 #[derive(Clone)]
 pub(crate) struct ClaimChecker {
     uri: AMQPUri,
@@ -69,33 +69,33 @@ struct ClaimChannel {
 }
 
 impl ClaimChecker {
-    /// Nothing is connected before the first question.
+    /// Creates a checker. It connects for the first check.
     pub(crate) fn new(uri: AMQPUri, topology: Topology, instance_id: String) -> Self {
         Self { uri, topology, instance_id, claim_channel: Arc::default(), pending_checks: PendingChecks::default() }
     }
 
-    /// Asks whether an attempt may start.
+    /// Asks the server whether an attempt may start.
     ///
     /// # Errors
-    /// When nobody answers; nothing is known then.
+    /// Returns [`ClaimCheckError`] if no reply arrives. Whether the attempt may start is then unknown.
     pub(crate) async fn check(&self, (occurrence_id, attempt): AttemptKey) -> Result<ClaimReply, ClaimCheckError> {
         let id = clock::random_id().to_string();
-        let (sender, answer) = oneshot::channel();
+        let (sender, reply) = oneshot::channel();
         self.lock().insert(id.clone(), sender);
-        // Also when whoever asked does not wait so long.
-        let _forgotten = PendingCheckGuard { pending_checks: &self.pending_checks, id: &id };
+        // Also removes the entry if the caller stops waiting.
+        let _guard = PendingCheckGuard { pending_checks: &self.pending_checks, id: &id };
         let request = ClaimRequest { occurrence_id, attempt, instance_id: self.instance_id.clone() };
-        let asking = async {
+        let checking = async {
             self.send(&id, &request).await?;
-            answer.await.map_err(|_| ClaimCheckError::Timeout)
+            reply.await.map_err(|_| ClaimCheckError::Timeout)
         };
-        tokio::time::timeout(CLAIM_CHECK_TIMEOUT, asking).await.unwrap_or(Err(ClaimCheckError::Timeout))
+        tokio::time::timeout(CLAIM_CHECK_TIMEOUT, checking).await.unwrap_or(Err(ClaimCheckError::Timeout))
     }
 
     async fn send(&self, id: &str, request: &ClaimRequest) -> Result<(), ClaimCheckError> {
         let channel = self.channel().await?;
         let name = self.topology.claims();
-        // A question nobody waits for any more is not worth answering.
+        // The request expires when the caller has stopped waiting for the reply.
         let properties = BasicProperties::default()
             .with_content_type("application/json".into())
             .with_reply_to(REPLY_TO.into())
@@ -115,7 +115,7 @@ impl ClaimChecker {
         Ok(())
     }
 
-    /// The channel questions go over, opened if there is none.
+    /// Returns the channel for requests, and opens it if there is none.
     async fn channel(&self) -> Result<Channel, lapin::Error> {
         let mut claim_channel = self.claim_channel.lock().await;
         if let Some(claim_channel) =
@@ -131,9 +131,9 @@ impl ClaimChecker {
         let channel = connection.create_channel().await?;
         topology::declare_shared(&channel, &self.topology).await?;
         let options = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
-        let answers =
+        let replies =
             channel.basic_consume(REPLY_TO.into(), ShortString::default(), options, FieldTable::default()).await?;
-        tokio::spawn(listen(answers, self.pending_checks.clone()));
+        tokio::spawn(listen(replies, self.pending_checks.clone()));
         *claim_channel = Some(ClaimChannel { channel: channel.clone(), connection });
         Ok(channel)
     }
@@ -143,7 +143,7 @@ impl ClaimChecker {
     }
 }
 
-/// Forgets a question when nobody waits for its answer any more.
+/// Removes a pending check when its caller stops waiting.
 struct PendingCheckGuard<'a> {
     pending_checks: &'a PendingChecks,
     id: &'a str,
@@ -155,18 +155,18 @@ impl Drop for PendingCheckGuard<'_> {
     }
 }
 
-/// Hands answers to those who asked, until the channel is gone.
-async fn listen(mut answers: Consumer, pending_checks: PendingChecks) {
-    while let Some(Ok(answer)) = answers.next().await {
-        let waiting = answer
+/// Passes replies to their callers until the channel closes.
+async fn listen(mut replies: Consumer, pending_checks: PendingChecks) {
+    while let Some(Ok(delivery)) = replies.next().await {
+        let caller = delivery
             .properties
             .correlation_id()
             .as_ref()
             .and_then(|id| pending_checks.lock().unwrap_or_else(PoisonError::into_inner).remove(id.as_str()));
-        match (waiting, serde_json::from_slice(&answer.data)) {
-            (Some(waiting), Ok(reply)) => drop(waiting.send(reply)),
-            (_, Err(error)) => tracing::warn!(error = %error, "the server's answer about a claim cannot be read"),
-            // Whoever asked has given up.
+        match (caller, serde_json::from_slice(&delivery.data)) {
+            (Some(caller), Ok(reply)) => drop(caller.send(reply)),
+            (_, Err(error)) => tracing::warn!(error = %error, "cannot decode the server's reply to a claim check"),
+            // The caller has stopped waiting.
             (None, Ok(_)) => {}
         }
     }

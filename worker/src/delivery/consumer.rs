@@ -1,20 +1,20 @@
-//! From the broker's queues to the executor.
+//! Consumes the job queues and passes deliveries to the executor.
 //!
-//! Each job type has its queue, its channel and its consumer, so that a slow type blocks none but itself. What becomes of
-//! a delivery:
+//! Each job type has its own queue, channel and consumer, so that a slow type delays only itself. Deliveries are
+//! handled as follows:
 //!
 //! | Delivery | Answer to the broker |
 //! |---|---|
-//! | cannot be read, or is of another type | rejected: it goes to the dead letters |
-//! | copy of what runs here, or ran a moment ago | acknowledged, once the first one needs no copy any more |
-//! | copy of what ended, or what a living instance runs | acknowledged |
-//! | has not started when the worker stops, or has waited for two seconds: for a permit, or for an outbox that can be written | handed back |
-//! | may not start, as the [`admission`](crate::delivery::admission) finds | what that room says |
-//! | was cancelled before it started, or was lost with another instance | acknowledged when the broker has confirmed the report that says so |
-//! | runs | acknowledged when the broker has confirmed the report that says so |
+//! | cannot be decoded, or is of another job type | rejected: it becomes a dead letter |
+//! | duplicate of an attempt that runs here, or ran here recently | acknowledged once the first delivery is safe |
+//! | duplicate of an attempt that has ended, or that a live instance runs | acknowledged |
+//! | has not started at shutdown, or waits for a permit or a writable outbox for two seconds | returned to its queue |
+//! | may not start, according to [`admission`](crate::delivery::admission) | the answer that admission gives |
+//! | was cancelled before its start, or was lost with another instance | acknowledged when that report is confirmed |
+//! | runs | acknowledged when the report of its start is confirmed |
 //!
-//! The acknowledgement comes early, so the broker's delivery timeout never ends a long run; from then on the run is
-//! guarded by its lease alone.
+//! The acknowledgement comes early, so the broker's delivery timeout never affects a long run. From then on, only the
+//! lease of its claim protects the run.
 
 use std::{sync::Arc, time::Duration};
 
@@ -34,6 +34,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
+    api::error::log_text,
     control::metrics::WorkerMetrics,
     delivery::acks::{AckTracker, PendingAck},
     delivery::admission::{Admission, AdmissionDecision, DeliveryAnswer},
@@ -46,56 +47,69 @@ use crate::{
     run::registry::RegisteredJob,
 };
 
-/// How long the broker may take to answer.
+/// Maximum time for the broker to answer a request.
 const BROKER_REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Everything deliveries share.
+/// The consumers of one worker, and the parts that all deliveries share.
 pub(crate) struct DeliveryConsumer {
     pub(crate) worker_id: String,
     pub(crate) instance_id: String,
     pub(crate) topology: Topology,
-    /// The job types, each with a queue of its own.
+    /// The job types, each with its own queue.
     pub(crate) job_types: Vec<Arc<RegisteredJob>>,
     pub(crate) admission: Admission,
     pub(crate) running: RunTable,
     pub(crate) metrics: WorkerMetrics,
     pub(crate) executor: Executor,
-    /// Deliveries that are not answered yet.
+    /// Tasks of deliveries that are not answered yet.
     pub(crate) deliveries: TaskTracker,
-    /// Those among them that are not over: they wait or run.
+    /// Those among them that have not ended: they wait or run.
     pub(crate) runs: TaskTracker,
     pub(crate) stop: CancellationToken,
 }
 
-/// The consuming connection after its consumers were cancelled. A channel closes when its last handle is dropped, and
-/// takes the unacknowledged deliveries with it; so the handles are kept.
+/// The consuming connection after its consumers were cancelled. A channel closes when its last handle is dropped, which
+/// returns its unacknowledged deliveries to their queues. The handles are therefore kept.
 pub(crate) struct DrainingConnection {
     connection: Connection,
     _channels: Vec<AckTracker>,
 }
 
 impl DrainingConnection {
-    /// Closes it. Whatever is not acknowledged goes back to its queue.
+    /// Closes the connection. Unacknowledged deliveries return to their queues.
     pub(crate) async fn close(self) {
         connection::close(&self.connection).await;
     }
 }
 
-/// Why consuming ended though the worker does not stop.
+/// The cause for which consuming ended although the worker does not stop.
 #[derive(Debug, thiserror::Error)]
 enum ConsumeError {
-    #[error("{0}")]
+    #[error("an AMQP operation failed")]
     Broker(#[from] lapin::Error),
-    #[error("the broker has cancelled a consumer; was its queue deleted?")]
+    #[error("the broker cancelled a consumer; check whether its queue was deleted")]
     ConsumerCancelled,
-    #[error("messages wait in {0}, and none is delivered")]
+    #[error("messages wait in queue {0} and none is delivered")]
     Stalled(String),
     #[error("the broker does not answer on this connection")]
     Unresponsive,
 }
 
+/// The cause for which a message cannot run.
+#[derive(Debug, thiserror::Error)]
+enum MessageError {
+    #[error("it has {0} bytes; the maximum is {maximum}", maximum = MAX_MESSAGE_BYTES)]
+    TooLarge(usize),
+    #[error("it is not a valid job message")]
+    Decode(#[from] serde_json::Error),
+    #[error("its job type is {found:?}, and that of this queue is {expected:?}")]
+    WrongJobType { found: String, expected: String },
+    #[error("its attempt is 0; attempts count from 1")]
+    NoAttempt,
+}
+
 impl DeliveryConsumer {
-    /// Consumes until the worker is to stop; answers what is still needed to acknowledge what runs.
+    /// Consumes until the worker stops. Returns the connection, which is still needed to acknowledge the current runs.
     pub(crate) async fn run(self: Arc<Self>, uri: AMQPUri) -> Option<DrainingConnection> {
         let name = format!("{} consume", self.instance_id);
         let mut backoff = JitteredBackoff::new();
@@ -108,7 +122,12 @@ impl DeliveryConsumer {
             self.metrics.consuming(false);
             match ended {
                 Ok(channels) => return Some(DrainingConnection { connection, _channels: channels }),
-                Err(error) => tracing::warn!(error = %error, "consuming has failed; it begins again"),
+                Err(error) => {
+                    tracing::warn!(
+                        error = log_text(&error),
+                        "consuming has failed; the worker reconnects to the broker"
+                    );
+                }
             }
             connection::close(&connection).await;
             tokio::select! {
@@ -118,7 +137,7 @@ impl DeliveryConsumer {
         }
     }
 
-    /// Consumes on one connection. `Ok` means that the worker stops; it holds the channels deliveries came by.
+    /// Consumes on one connection. `Ok` means that the worker stops, and holds the channels of the deliveries.
     async fn consume(self: &Arc<Self>, connection: &Connection) -> Result<Vec<AckTracker>, ConsumeError> {
         let channel = connection.create_channel().await?;
         topology::declare_shared(&channel, &self.topology).await?;
@@ -128,9 +147,9 @@ impl DeliveryConsumer {
         for (type_index, job) in self.job_types.iter().enumerate() {
             let job_type = job.job_type;
             let queue = topology::declare_job_queue(&channel, &self.topology, &self.worker_id, job_type).await?;
-            let own = connection.create_channel().await?;
-            own.basic_qos(self.admission.permits.prefetch(type_index), BasicQosOptions::default()).await?;
-            let consumer = own
+            let job_channel = connection.create_channel().await?;
+            job_channel.basic_qos(self.admission.permits.prefetch(type_index), BasicQosOptions::default()).await?;
+            let consumer = job_channel
                 .basic_consume(
                     queue.as_str().into(),
                     self.instance_id.as_str().into(),
@@ -138,20 +157,26 @@ impl DeliveryConsumer {
                     FieldTable::default(),
                 )
                 .await?;
-            channels.push(AckTracker::new(own));
+            channels.push(AckTracker::new(job_channel));
             queues.push(queue);
-            // A consumer that ends by itself (its queue was deleted) must be noticed, so its end is an item too.
+            // The end of a consumer (its queue was deleted) must be detected, so it is an item of the stream too.
             streams.push(consumer.map(Some).chain(stream::iter([None])).map(move |delivery| (type_index, delivery)));
         }
         self.metrics.consuming(true);
-        tracing::info!(worker.id = self.worker_id, job_types = self.job_types.len(), "waiting for work");
+        tracing::info!(
+            worker.id = self.worker_id,
+            job_types = self.job_types.len(),
+            "worker {} consumes {} job types",
+            self.worker_id,
+            self.job_types.len()
+        );
         let mut deliveries = stream::select_all(streams);
         let mut watchdog = ConsumerWatchdog::new(channel, queues);
         loop {
             let next = tokio::select! {
                 biased;
                 () = self.stop.cancelled() => {
-                    self.hand_back_the_rest(&channels, deliveries).await;
+                    self.return_the_rest(&channels, deliveries).await;
                     return Ok(channels);
                 }
                 next = deliveries.next() => next,
@@ -180,7 +205,8 @@ impl DeliveryConsumer {
         }
     }
 
-    async fn hand_back_the_rest<S>(&self, channels: &[AckTracker], mut deliveries: S)
+    /// Cancels the consumers and returns the deliveries that have not been handled to their queues.
+    async fn return_the_rest<S>(&self, channels: &[AckTracker], mut deliveries: S)
     where
         S: futures::Stream<Item = (usize, Option<lapin::Result<Delivery>>)> + Unpin,
     {
@@ -205,11 +231,12 @@ impl DeliveryConsumer {
         let run = self.runs.token();
         let message = match read(&delivery, job.job_type) {
             Ok(message) => message,
-            Err(reason) => {
+            Err(error) => {
                 tracing::warn!(
                     job.r#type = job.job_type,
-                    error = reason,
-                    "a message cannot be run; it goes to the dead letters"
+                    error = log_text(&error),
+                    "a message of job type {} cannot run and becomes a dead letter",
+                    job.job_type
                 );
                 return pending_ack.dead_letter().await;
             }
@@ -217,15 +244,15 @@ impl DeliveryConsumer {
         let attempt = (message.occurrence_id, message.attempt);
         let origin = self.admission.origin(attempt, delivery.redelivered, is_republished(&delivery));
         drop(delivery);
-        faults::point("delivery.before_claim");
-        let slot = match self.running.reserve(attempt.0, attempt.1) {
-            RunReservation::Reserved(slot) => slot,
+        faults::crash_point("delivery.before_claim");
+        let guard = match self.running.reserve(attempt.0, attempt.1) {
+            RunReservation::Reserved(guard) => guard,
             RunReservation::Ended => {
-                self.admission.log_duplicate(&message, "it ended here a moment ago");
+                self.admission.log_duplicate(&message, "it ended here recently");
                 return pending_ack.ack().await;
             }
             RunReservation::Duplicate(mut safe) => {
-                // Until its start is confirmed, this copy may be the only trace of the run outside this process.
+                // Until the start is confirmed, this duplicate may be the only trace of the run outside this process.
                 let is_safe = tokio::select! {
                     safe = safe.wait_for(|safe| *safe) => safe.is_ok(),
                     () = self.stop.cancelled() => false,
@@ -241,7 +268,7 @@ impl DeliveryConsumer {
         let permit = match self.admission.admit(type_index, &message, origin).await {
             AdmissionDecision::Start(permit) => permit,
             AdmissionDecision::Cancelled(reason) => {
-                slot.end();
+                guard.end();
                 drop(run);
                 self.executor.report_cancelled(&message, &reason).await;
                 self.admission.end(attempt);
@@ -251,18 +278,20 @@ impl DeliveryConsumer {
                 tracing::warn!(
                     occurrence.id = %message.occurrence_id,
                     occurrence.attempt = message.attempt,
-                    holder = holder.as_deref().unwrap_or("not known"),
-                    "claimed by an instance from which nobody has heard what became of it; reported as lost"
+                    holder = holder.as_deref().unwrap_or("unknown"),
+                    "occurrence {} was claimed by an instance that has not reported it; reporting attempt {} as lost",
+                    message.occurrence_id,
+                    message.attempt
                 );
-                slot.end();
+                guard.end();
                 drop(run);
-                // The dead one's mark stays: it drops further copies once the server has gone on.
+                // The claim of the dead instance stays. It drops further duplicates once the server has continued.
                 self.executor.report_lost(&message, holder.as_deref()).await;
                 return pending_ack.ack().await;
             }
-            AdmissionDecision::Refuse(verdict) => {
-                drop((slot, run));
-                return match verdict {
+            AdmissionDecision::Refuse(answer) => {
+                drop((guard, run));
+                return match answer {
                     DeliveryAnswer::Ack => pending_ack.ack().await,
                     DeliveryAnswer::HandBack => {
                         self.metrics.sent_back();
@@ -271,20 +300,20 @@ impl DeliveryConsumer {
                 };
             }
         };
-        faults::point("delivery.after_claim");
+        faults::crash_point("delivery.after_claim");
         let stop = self.executor.stop_signal();
-        slot.begin(stop.clone());
+        guard.begin(stop.clone());
         tracing::debug!(
             occurrence.id = %message.occurrence_id,
             occurrence.attempt = message.attempt,
             job.name = message.job_name,
             job.r#type = job.job_type,
-            "occurrence starts"
+            "occurrence {} starts", message.occurrence_id
         );
         let (confirmed, end) = self.executor.start(job, message, stop);
         let end = async {
             let is_interrupted = end.await;
-            slot.end();
+            guard.end();
             if !is_interrupted {
                 self.admission.end(attempt);
             }
@@ -293,36 +322,36 @@ impl DeliveryConsumer {
         };
         let acknowledge = async {
             confirmed.await;
-            slot.confirm();
-            faults::point("delivery.before_ack");
+            guard.confirm();
+            faults::crash_point("delivery.before_ack");
             pending_ack.ack().await;
-            faults::point("delivery.after_ack");
+            faults::crash_point("delivery.after_ack");
         };
-        // Until the broker has heard that it began, nobody knows what becomes of one that was interrupted: either its
-        // reports get through, or its message goes to somebody who is to begin this very attempt (`shutdown`).
+        // Until the broker has confirmed the start, the outcome of an interrupted run is unknown: either its reports
+        // arrive, or its message is redelivered and another instance starts this very attempt (see `shutdown`).
         if let (true, ()) = tokio::join!(end, acknowledge) {
             self.admission.end(attempt);
         }
     }
 }
 
-/// Reads a delivery's message.
-fn read(delivery: &Delivery, job_type: &str) -> Result<JobMessage, String> {
+/// Decodes and checks the message of a delivery.
+fn read(delivery: &Delivery, job_type: &str) -> Result<JobMessage, MessageError> {
     if delivery.data.len() > MAX_MESSAGE_BYTES {
-        return Err(format!("it has {} bytes; {MAX_MESSAGE_BYTES} are the most", delivery.data.len()));
+        return Err(MessageError::TooLarge(delivery.data.len()));
     }
-    let message: JobMessage = serde_json::from_slice(&delivery.data).map_err(|error| error.to_string())?;
-    // Queues are named in lower case.
+    let message: JobMessage = serde_json::from_slice(&delivery.data)?;
+    // Queue names are lower case.
     if !message.job_type.eq_ignore_ascii_case(job_type) {
-        return Err(format!("its job type is {:?}, this queue's is {job_type:?}", message.job_type));
+        return Err(MessageError::WrongJobType { found: message.job_type, expected: job_type.to_owned() });
     }
     if message.attempt == 0 {
-        return Err("its attempt is 0; attempts count from 1".to_owned());
+        return Err(MessageError::NoAttempt);
     }
     Ok(message)
 }
 
-/// Whether its sender has sent the message before, or may have.
+/// Returns true if the publisher may have published the message before.
 fn is_republished(delivery: &Delivery) -> bool {
     delivery.properties.headers().as_ref().is_some_and(|headers| headers.inner().contains_key(HEADER_REPUBLISH))
 }

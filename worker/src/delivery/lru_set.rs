@@ -1,4 +1,4 @@
-//! What happened a moment ago, to the newest so many attempts.
+//! A bounded set of the attempts that most recently had a certain event.
 
 use std::time::{Duration, Instant};
 
@@ -6,10 +6,11 @@ use hashlink::LruCache;
 
 use crate::delivery::claim::AttemptKey;
 
-/// How many attempts a process remembers: more than it can have in hand.
+/// Maximum number of attempts in a set: more than a process can have in progress.
 const MAX_ATTEMPTS: usize = 10_000;
 
-/// Attempts something happened to. Beyond 10,000 the oldest is forgotten; one that is noted again is the newest.
+/// A set of attempts with the time of their insertion. When it is full, the oldest one is removed. An attempt that is
+/// inserted again becomes the newest.
 pub(crate) struct AttemptLruSet(LruCache<AttemptKey, Instant>);
 
 impl Default for AttemptLruSet {
@@ -19,17 +20,19 @@ impl Default for AttemptLruSet {
 }
 
 impl AttemptLruSet {
+    /// Inserts an attempt.
     pub(crate) fn insert(&mut self, attempt: AttemptKey) {
         self.0.insert(attempt, Instant::now());
     }
 
+    /// Returns true if the attempt is in the set.
     pub(crate) fn contains(&self, attempt: AttemptKey) -> bool {
         self.0.contains_key(&attempt)
     }
 
-    /// Forgets an attempt; answers whether it was noted no longer than `within` ago.
+    /// Removes an attempt. Returns true if it was inserted no longer than `within` ago.
     pub(crate) fn take(&mut self, attempt: AttemptKey, within: Duration) -> bool {
-        self.0.remove(&attempt).is_some_and(|noted| noted.elapsed() <= within)
+        self.0.remove(&attempt).is_some_and(|inserted| inserted.elapsed() <= within)
     }
 }
 
@@ -40,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_noted_and_taken_again_and_again_makes_nothing_else_forgotten() {
+    fn repeated_insert_and_take_evicts_nothing_else() {
         let attempt = |n: u8| (OccurrenceId::from_parts(chrono::DateTime::UNIX_EPOCH, [n; 10]), 1);
         let mut recent = AttemptLruSet::default();
         recent.insert(attempt(1));
@@ -52,7 +55,7 @@ mod tests {
         for number in 1..=u32::try_from(MAX_ATTEMPTS).expect("small") {
             recent.insert((attempt(3).0, number));
         }
-        assert!(!recent.contains(attempt(1)), "the oldest goes");
-        assert!(!recent.take((attempt(3).0, 1), Duration::ZERO), "long ago");
+        assert!(!recent.contains(attempt(1)), "the oldest one is evicted");
+        assert!(!recent.take((attempt(3).0, 1), Duration::ZERO), "inserted too long ago");
     }
 }

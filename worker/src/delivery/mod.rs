@@ -1,17 +1,21 @@
-//! From a broker delivery to the start of at most one run, and to the acknowledgement of the delivery.
+//! The path from a broker delivery to the start of at most one run, and to the acknowledgement of the delivery.
+//!
+//! Everything that decides whether a delivery runs, when it runs, and how the broker is answered belongs here:
+//! consumers, duplicate detection, claims in Redis, concurrency limits and acknowledgements. The execution of the run
+//! itself is in [`run`](crate::run), and the confirmation of its reports in [`reporting`](crate::reporting).
 //!
 //! | File | Content |
 //! |---|---|
-//! | [`consumer`] | One consumer per job type; what becomes of each delivery |
-//! | [`admission`] | The checks a delivery passes before it may run |
-//! | [`run_table`] | The attempts this process runs, which drops duplicates within one process |
-//! | [`claim`] | Claims in Redis, which drop duplicates between processes |
+//! | [`consumer`] | One consumer per job type, and the handling of each delivery |
+//! | [`admission`] | The checks that a delivery passes before it may run |
+//! | [`run_table`] | The attempts of this process; drops duplicates within the process |
+//! | [`claim`] | Claims in Redis; drop duplicates between processes |
 //! | [`claim_batcher`] | Claims and ends of many deliveries in one round trip |
-//! | [`claim_check`] | The question to the server whether a possible duplicate may start |
-//! | [`permits`] | The priority semaphore: concurrency per job type, capacity of the worker |
-//! | [`cancel_request`] | A request to cancel, as it stands in Redis |
+//! | [`claim_check`] | The claim check: asks the server whether a possible duplicate may start |
+//! | [`permits`] | The priority semaphore: concurrency limit per job type, capacity of the worker |
+//! | [`cancel_request`] | The format of a cancel request in Redis |
 //! | [`acks`] | Acknowledgements of many deliveries in one frame |
-//! | [`lru_set`] | The attempts that ended or were handed back last |
+//! | [`lru_set`] | The attempts that ended or were returned most recently |
 //! | [`watchdog`] | Detection of consumers that receive nothing although messages wait |
 
 pub(crate) mod acks;

@@ -1,7 +1,8 @@
-//! What this process runs right now, and what it ran a moment ago.
+//! The attempts that this process runs, and those that it ran recently.
 //!
-//! The claim in Redis keeps two processes apart; this table keeps two copies in one process apart, also while Redis is
-//! away, tells the heartbeat whose claims to renew, and leads a cancellation to the run it means.
+//! The claim in Redis detects duplicates between processes. This table detects duplicates within one process, also
+//! while Redis is unavailable. It also lists the claims that a heartbeat renews, and routes a cancel request to its
+//! run.
 
 use std::{
     collections::HashMap,
@@ -16,7 +17,7 @@ use crate::{
     run::stop_signal::StopSignal,
 };
 
-/// The table. Cloning gives the same one.
+/// The table of attempts. Clones share the same table.
 #[derive(Clone, Default)]
 pub(crate) struct RunTable(Arc<Mutex<RunTableState>>);
 
@@ -29,32 +30,32 @@ struct RunTableState {
 struct RunEntry {
     state: RunState,
     is_confirmed: bool,
-    /// Made when the first twin comes, for hardly any delivery ever has one.
+    /// Notifies duplicates. Created for the first duplicate, because hardly any delivery has one.
     duplicates: Option<watch::Sender<bool>>,
 }
 
 enum RunState {
-    /// A delivery that waits for its turn; and why it is to end at once when its turn comes, if it is.
+    /// The delivery waits for admission. Holds the reason of a cancellation that takes effect at its start.
     Waiting(Option<String>),
-    /// A run.
+    /// The attempt runs.
     Begun(StopSignal),
-    /// A run that is over, and whose delivery waits for the broker.
+    /// The run has ended, and its delivery waits for the broker.
     Over,
 }
 
-/// What the table says to a delivery.
+/// The result of a reservation.
 pub(crate) enum RunReservation {
-    /// It is the only one; the place is held until dropped.
+    /// The attempt is not in the table. The entry is reserved until the guard is dropped.
     Reserved(RunGuard),
-    /// Its twin is here already. The receiver turns true once the twin's delivery needs no copy any more, and closes if
-    /// the twin leaves before that.
+    /// Another delivery of the attempt is in the table. The receiver becomes true once that delivery is safe without
+    /// this duplicate, and closes if it is dropped before.
     Duplicate(watch::Receiver<bool>),
-    /// Its twin ended a moment ago.
+    /// The attempt ended recently.
     Ended,
 }
 
 impl RunTable {
-    /// Takes the place of an attempt.
+    /// Reserves the entry of an attempt.
     pub(crate) fn reserve(&self, occurrence: OccurrenceId, attempt: u32) -> RunReservation {
         let key = (occurrence, attempt);
         let mut table = self.lock();
@@ -71,7 +72,7 @@ impl RunTable {
         RunReservation::Reserved(RunGuard { running: self.clone(), key })
     }
 
-    /// The attempts that have begun and not ended.
+    /// Returns the attempts that have begun and not ended.
     pub(crate) fn begun(&self) -> Vec<AttemptKey> {
         self.lock()
             .now
@@ -81,13 +82,13 @@ impl RunTable {
             .collect()
     }
 
-    /// The attempts that are over, and of which the broker has not confirmed that they had begun.
+    /// Returns the attempts that have ended and whose start the broker has not confirmed.
     pub(crate) fn unconfirmed(&self) -> Vec<AttemptKey> {
         let over = |entry: &RunEntry| matches!(entry.state, RunState::Over) && !entry.is_confirmed;
         self.lock().now.iter().filter(|(_, entry)| over(entry)).map(|(key, _)| *key).collect()
     }
 
-    /// Ends what the request means among an occurrence's attempts; one that waits ends when its turn comes.
+    /// Applies a cancel request to the attempts of an occurrence. An attempt that waits is cancelled when it starts.
     pub(crate) fn cancel(&self, occurrence: OccurrenceId, request: &CancelRequest) {
         let mut table = self.lock();
         for ((_, attempt), entry) in table.now.iter_mut().filter(|((id, _), _)| *id == occurrence) {
@@ -99,7 +100,7 @@ impl RunTable {
                             occurrence.id = %occurrence,
                             occurrence.attempt = attempt,
                             reason = request.reason(),
-                            "a running occurrence is cancelled"
+                            "cancelling attempt {attempt} of occurrence {occurrence}"
                         );
                     }
                     stop.cancel(request.reason());
@@ -110,7 +111,7 @@ impl RunTable {
         }
     }
 
-    /// Ends an attempt whose occurrence has been given to somebody else.
+    /// Ends an attempt of which a later one was given to another instance.
     pub(crate) fn end_superseded(&self, key: AttemptKey) {
         if let Some(RunEntry { state: RunState::Begun(stop), .. }) = self.lock().now.get(&key)
             && stop.reason().is_none()
@@ -118,9 +119,11 @@ impl RunTable {
             tracing::warn!(
                 occurrence.id = %key.0,
                 occurrence.attempt = key.1,
-                "a later attempt runs elsewhere, because this instance was silent for too long; this one is ended"
+                "ending attempt {} of occurrence {}: a later attempt runs elsewhere, because this instance sent no heartbeat for too long",
+                key.1,
+                key.0
             );
-            stop.cancel("A later attempt has taken its place.");
+            stop.cancel("A later attempt has replaced this one.");
         }
     }
 
@@ -129,26 +132,26 @@ impl RunTable {
     }
 }
 
-/// A place in the table, held by the one delivery it belongs to.
+/// The reserved entry of one attempt, removed on drop.
 pub(crate) struct RunGuard {
     running: RunTable,
     key: AttemptKey,
 }
 
 impl RunGuard {
-    /// From now on the attempt runs, and `stop` ends it.
+    /// Records that the attempt runs and that `stop` ends it.
     pub(crate) fn begin(&self, stop: StopSignal) {
         if let RunState::Waiting(Some(reason)) = self.set(RunState::Begun(stop.clone())) {
             stop.cancel(&reason);
         }
     }
 
-    /// It runs no more.
+    /// Records that the attempt has ended.
     pub(crate) fn end(&self) {
         self.set(RunState::Over);
     }
 
-    /// The broker has confirmed that it runs: copies may be dropped.
+    /// Records that the broker has confirmed the start, so that duplicates may be dropped.
     pub(crate) fn confirm(&self) {
         if let Some(entry) = self.running.lock().now.get_mut(&self.key) {
             entry.is_confirmed = true;
@@ -158,11 +161,11 @@ impl RunGuard {
         }
     }
 
-    /// Answers what it was before.
+    /// Sets the state and returns the previous one.
     fn set(&self, state: RunState) -> RunState {
         match self.running.lock().now.get_mut(&self.key) {
             Some(entry) => std::mem::replace(&mut entry.state, state),
-            // A slot has its entry as long as it lives.
+            // Not reached, because the entry exists as long as its guard.
             None => RunState::Over,
         }
     }
@@ -182,60 +185,60 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_attempt_has_one_place() {
+    fn attempt_is_reserved_once_and_remembered() {
         let running = RunTable::default();
         let id = OccurrenceId::from_parts(chrono::DateTime::UNIX_EPOCH, [1; 10]);
-        let RunReservation::Reserved(slot) = running.reserve(id, 1) else { panic!("nobody was here") };
+        let RunReservation::Reserved(guard) = running.reserve(id, 1) else { panic!("the table is empty") };
         assert!(matches!(running.reserve(id, 1), RunReservation::Duplicate(_)));
         assert!(matches!(running.reserve(id, 2), RunReservation::Reserved(_)));
         assert!(running.begun().is_empty());
-        slot.begin(StopSignal::default());
+        guard.begin(StopSignal::default());
         assert_eq!(running.begun(), [(id, 1)]);
-        slot.end();
+        guard.end();
         assert!(running.begun().is_empty());
         assert!(matches!(running.reserve(id, 1), RunReservation::Duplicate(_)));
-        drop(slot);
+        drop(guard);
         assert!(matches!(running.reserve(id, 1), RunReservation::Ended));
     }
 
     #[test]
-    fn a_wish_reaches_the_attempts_it_means_and_also_one_that_has_not_begun() {
+    fn cancel_request_reaches_begun_and_waiting_attempts() {
         let running = RunTable::default();
         let id = OccurrenceId::from_parts(chrono::DateTime::UNIX_EPOCH, [1; 10]);
-        let take = |attempt| match running.reserve(id, attempt) {
-            RunReservation::Reserved(slot) => slot,
-            RunReservation::Duplicate(_) | RunReservation::Ended => panic!("nobody was here"),
+        let reserve = |attempt| match running.reserve(id, attempt) {
+            RunReservation::Reserved(guard) => guard,
+            RunReservation::Duplicate(_) | RunReservation::Ended => panic!("the attempt is not in the table"),
         };
-        let (slots, signs) = ([take(1), take(2), take(3)], [(); 3].map(|()| StopSignal::default()));
-        slots[0].begin(signs[0].clone());
-        slots[2].begin(signs[2].clone());
+        let (guards, signals) = ([reserve(1), reserve(2), reserve(3)], [(); 3].map(|()| StopSignal::default()));
+        guards[0].begin(signals[0].clone());
+        guards[2].begin(signals[2].clone());
         running.cancel(id, &CancelRequest::read(r#"{"attempt": 2, "reason": "by ann"}"#));
         running.cancel(id, &CancelRequest::read(r#"{"attempt": 2, "reason": "once more"}"#));
-        slots[1].begin(signs[1].clone());
-        assert_eq!(signs.each_ref().map(StopSignal::reason), [Some("by ann"), Some("once more"), None]);
-        assert_eq!(signs.map(|sign| sign.token().is_cancelled()), [true, true, false]);
+        guards[1].begin(signals[1].clone());
+        assert_eq!(signals.each_ref().map(StopSignal::reason), [Some("by ann"), Some("once more"), None]);
+        assert_eq!(signals.map(|signal| signal.token().is_cancelled()), [true, true, false]);
     }
 
     #[test]
-    fn a_twin_hears_that_its_sibling_is_safe_whenever_it_comes() {
+    fn duplicate_learns_when_the_first_delivery_is_safe() {
         let running = RunTable::default();
         for n in 1..=2 {
             let id = OccurrenceId::from_parts(chrono::DateTime::UNIX_EPOCH, [n; 10]);
-            let RunReservation::Reserved(slot) = running.reserve(id, 1) else { panic!("nobody was here") };
-            let twin = || match running.reserve(id, 1) {
+            let RunReservation::Reserved(guard) = running.reserve(id, 1) else { panic!("the table is empty") };
+            let duplicate = || match running.reserve(id, 1) {
                 RunReservation::Duplicate(safe) => safe,
-                RunReservation::Reserved(_) | RunReservation::Ended => panic!("somebody is here"),
+                RunReservation::Reserved(_) | RunReservation::Ended => panic!("the attempt is in the table"),
             };
-            // The first time one comes before it is safe, the second time none.
-            let early = (n == 1).then(twin);
+            // The first time a duplicate arrives before the confirmation, the second time none does.
+            let early = (n == 1).then(duplicate);
             assert!(early.as_ref().is_none_or(|safe| !*safe.borrow()));
-            slot.confirm();
-            assert!(early.is_none_or(|safe| *safe.borrow()) && *twin().borrow());
+            guard.confirm();
+            assert!(early.is_none_or(|safe| *safe.borrow()) && *duplicate().borrow());
         }
     }
 
     #[test]
-    fn a_delivery_handed_back_may_come_again() {
+    fn returned_delivery_can_be_reserved_again() {
         let running = RunTable::default();
         let id = OccurrenceId::from_parts(chrono::DateTime::UNIX_EPOCH, [1; 10]);
         drop(running.reserve(id, 1));

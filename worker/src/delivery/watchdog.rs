@@ -1,32 +1,33 @@
-//! Notices a consumer that has fallen silent.
+//! Detects consumers that receive nothing although messages wait.
 //!
-//! A consumer can be there for this process and be gone for the broker, or be there for both and get nothing: after a
-//! reconnect at the wrong moment, behind a proxy that lost its state. Nothing fails then, and nothing runs. So whoever
-//! has heard nothing for a while asks how many messages wait. If some do and still none comes, the connection is given
-//! up and made again; if the broker knows of no consumer at all, at once.
+//! A consumer can exist for this process but not for the broker, or exist for both and receive nothing: after a
+//! reconnect at the wrong moment, or behind a proxy that lost its state. Nothing fails then, and nothing runs. The
+//! watchdog therefore queries the number of waiting messages of each queue that has delivered nothing for a while. If
+//! messages wait and none is delivered, the connection is closed and opened again. If the broker has no consumer at
+//! all, this happens at once.
 //!
-//! Work that waits here for a place cannot be mistaken for silence: it is handed back after two seconds and delivered
-//! again. Nor can a line of which as many deliveries are unanswered as the broker gives at once, as when it takes nothing
-//! for want of memory: nothing more may come then.
+//! A delivery that waits for a permit cannot be mistaken for a stalled consumer, because it is returned to its queue
+//! after two seconds and delivered again. Nor can a consumer with as many unacknowledged deliveries as its prefetch,
+//! for example because the broker accepts nothing for lack of memory: it may receive nothing more.
 
 use std::time::Duration;
 
 use lapin::{Channel, options::QueueDeclareOptions, types::FieldTable};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
-/// How often it looks, and how long a line must have been quiet to be looked at.
+/// Interval of the checks, and the time without a delivery after which a queue is checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(15);
-/// How many looks in a row must find messages and no delivery.
+/// Number of consecutive checks that must find waiting messages and no delivery.
 const MAX_STALLED_CHECKS: u8 = 2;
 
-/// What the broker says of a queue.
+/// The state of a queue, as the broker reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct QueueState {
     waiting: u32,
     consumers: u32,
 }
 
-/// One line's silence.
+/// The recent activity of one queue.
 #[derive(Clone, Copy, Debug)]
 struct QueueActivity {
     last_delivery_at: Instant,
@@ -34,8 +35,8 @@ struct QueueActivity {
 }
 
 impl QueueActivity {
-    /// Judges a look; true when the line must be given up.
-    fn is_silent(&mut self, seen: QueueState) -> bool {
+    /// Records a check. Returns true if the consumer is stalled.
+    fn is_stalled(&mut self, seen: QueueState) -> bool {
         if seen.consumers == 0 {
             return true;
         }
@@ -53,42 +54,45 @@ pub(crate) struct ConsumerWatchdog {
 }
 
 impl ConsumerWatchdog {
-    /// Watches `queues`, in the order of the lines; asks over `channel`, which no consumer uses.
+    /// Creates a watchdog for `queues`, in the order of the job types. It queries over `channel`, which no consumer
+    /// uses.
     pub(crate) fn new(channel: Channel, queues: Vec<String>) -> Self {
-        // Before the first tick, or the lines would be too young at the first look by less than a millisecond.
+        // Created before the first tick. Otherwise the queues would be younger than the interval at the first check, by
+        // less than a millisecond.
         let activities = vec![QueueActivity { last_delivery_at: Instant::now(), stalled_checks: 0 }; queues.len()];
         let mut ticks = interval(CHECK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self { channel, queues, activities, ticks }
     }
 
-    /// Something came on a line.
-    pub(crate) fn delivery_received(&mut self, line: usize) {
-        self.activities[line] = QueueActivity { last_delivery_at: Instant::now(), stalled_checks: 0 };
+    /// Records a delivery from the queue of a job type.
+    pub(crate) fn delivery_received(&mut self, type_index: usize) {
+        self.activities[type_index] = QueueActivity { last_delivery_at: Instant::now(), stalled_checks: 0 };
     }
 
-    /// Waits for the next time to look. Nothing is lost when it is dropped meanwhile.
+    /// Waits for the time of the next check. Cancel safe.
     pub(crate) async fn wait(&mut self) {
         self.ticks.tick().await;
     }
 
-    /// Looks at the lines that have been quiet and are not `full`; answers the queue of one that is silent.
+    /// Checks the queues that have delivered nothing for a while and whose prefetch is not `full`. Returns the queue of
+    /// a stalled consumer.
     ///
     /// # Errors
-    /// When the broker does not answer, or has no such queue any more.
+    /// Returns an error if the broker does not answer or the queue does not exist any more.
     pub(crate) async fn check(&mut self, full: impl Iterator<Item = bool>) -> Result<Option<&str>, lapin::Error> {
-        for ((line, queue), is_full) in self.activities.iter_mut().zip(&self.queues).zip(full) {
+        for ((activity, queue), is_full) in self.activities.iter_mut().zip(&self.queues).zip(full) {
             if is_full {
-                line.stalled_checks = 0;
+                activity.stalled_checks = 0;
                 continue;
             }
-            if line.last_delivery_at.elapsed() < CHECK_INTERVAL {
+            if activity.last_delivery_at.elapsed() < CHECK_INTERVAL {
                 continue;
             }
             let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
             let state = self.channel.queue_declare(queue.as_str().into(), options, FieldTable::default()).await?;
             let seen = QueueState { waiting: state.message_count(), consumers: state.consumer_count() };
-            if line.is_silent(seen) {
+            if activity.is_stalled(seen) {
                 return Ok(Some(queue));
             }
         }
@@ -100,15 +104,15 @@ impl ConsumerWatchdog {
 mod tests {
     use super::*;
 
-    fn judged(looks: &[(u32, u32)]) -> Vec<bool> {
-        let mut line = QueueActivity { last_delivery_at: Instant::now(), stalled_checks: 0 };
-        looks.iter().map(|&(waiting, consumers)| line.is_silent(QueueState { waiting, consumers })).collect()
+    fn verdicts(checks: &[(u32, u32)]) -> Vec<bool> {
+        let mut activity = QueueActivity { last_delivery_at: Instant::now(), stalled_checks: 0 };
+        checks.iter().map(|&(waiting, consumers)| activity.is_stalled(QueueState { waiting, consumers })).collect()
     }
 
     #[tokio::test]
-    async fn a_line_is_silent_when_messages_wait_at_two_looks_and_none_came() {
-        assert_eq!(judged(&[(0, 1), (3, 1), (3, 1)]), [false, false, true]);
-        assert_eq!(judged(&[(3, 1), (0, 1), (3, 1)]), [false, false, false], "the queue was empty in between");
-        assert_eq!(judged(&[(0, 0)]), [true], "the broker knows of nobody");
+    async fn two_checks_with_waiting_messages_mean_a_stall() {
+        assert_eq!(verdicts(&[(0, 1), (3, 1), (3, 1)]), [false, false, true]);
+        assert_eq!(verdicts(&[(3, 1), (0, 1), (3, 1)]), [false, false, false], "the queue was empty in between");
+        assert_eq!(verdicts(&[(0, 0)]), [true], "the broker has no consumer");
     }
 }

@@ -1,38 +1,40 @@
-//! Connections to the broker that come back.
+//! Connections to the broker, with reconnection.
 //!
-//! A worker has two, because a broker short of memory or disk blocks whole connections that publish, and the one that
-//! consumes must go on acknowledging. Both are opened here, for ever: a broker that is away is waited for, however long.
+//! A worker has separate connections for publishing and for consuming. A broker short of memory or disk blocks
+//! connections that publish, and the consuming connection must remain able to acknowledge. All connections are opened
+//! here, without a limit on attempts: an unavailable broker is waited for, however long.
 
 use std::time::Duration;
 
 use lapin::{Connection, ConnectionProperties, uri::AMQPUri};
 use tokio::time::{Instant, timeout};
 
-use crate::clock;
+use crate::{api::error::log_text, clock};
 
-/// How often the two ends assure each other that they are there; a dead line is noticed after twice that.
+/// Interval of AMQP heartbeats. A dead connection is detected after twice this time.
 const AMQP_HEARTBEAT_SECONDS: u16 = 10;
-/// How long opening may take, handshake included.
+/// Maximum time for opening a connection, including the handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the broker may take to answer a polite close.
+/// Maximum time for the broker to confirm that a connection is closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// The first pause after a failure.
+/// First delay after a failure.
 const MIN_BACKOFF: Duration = Duration::from_millis(200);
-/// The longest pause.
+/// Maximum delay.
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
-/// Pauses between attempts: doubling, jittered, short again after a time without trouble.
+/// Exponential backoff with jitter. It starts again from the minimum after a time without failures.
 pub(crate) struct JitteredBackoff {
     next: Duration,
     last: Option<Instant>,
 }
 
 impl JitteredBackoff {
+    /// Creates a backoff that starts with the minimum.
     pub(crate) const fn new() -> Self {
         Self { next: MIN_BACKOFF, last: None }
     }
 
-    /// How long to wait now.
+    /// Returns the next delay.
     pub(crate) fn next(&mut self) -> Duration {
         if self.last.is_some_and(|last| last.elapsed() > 2 * MAX_BACKOFF) {
             self.next = MIN_BACKOFF;
@@ -43,13 +45,13 @@ impl JitteredBackoff {
         clock::jitter(pause)
     }
 
-    /// All is well: the next pause is a short one.
+    /// Resets the delay to the minimum after a success.
     pub(crate) const fn reset(&mut self) {
         *self = Self::new();
     }
 }
 
-/// Opens a connection, however often it takes. `name` is what the broker's own pages call it.
+/// Opens a connection, with as many attempts as needed. The management pages of the broker show `name`.
 pub(crate) async fn open(uri: &AMQPUri, name: &str, backoff: &mut JitteredBackoff) -> Connection {
     let mut uri = uri.clone();
     uri.query.heartbeat.get_or_insert(AMQP_HEARTBEAT_SECONDS);
@@ -57,30 +59,31 @@ pub(crate) async fn open(uri: &AMQPUri, name: &str, backoff: &mut JitteredBackof
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let reason = match timeout(CONNECT_TIMEOUT, Connection::connect_uri(uri.clone(), properties)).await {
             Ok(Ok(connection)) => {
-                tracing::info!(connection.name = name, "connected to the broker");
+                tracing::info!(connection.name = name, "connection {name} to the broker is open");
                 return connection;
             }
-            Ok(Err(error)) => error.to_string(),
+            Ok(Err(error)) => log_text(&error),
             Err(_) => format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()),
         };
         let pause = backoff.next();
+        let (host, port) = (&uri.authority.host, uri.authority.port);
         tracing::warn!(
             connection.name = name,
-            broker.host = uri.authority.host,
-            broker.port = uri.authority.port,
+            broker.host = host,
+            broker.port = port,
             error = reason,
             retry_ms = pause.as_millis() as u64,
-            "cannot connect to the broker; check AMQP_URL if this stays so"
+            "cannot connect to the broker at {host}:{port}; check AMQP_URL if this persists"
         );
         tokio::time::sleep(pause).await;
     }
 }
 
-/// Closes a connection politely, or leaves it when the broker does not answer.
+/// Closes a connection in an orderly way, or abandons it if the broker does not answer.
 pub(crate) async fn close(connection: &Connection) {
-    let closing = connection.close(200, "the worker closes it".into());
+    let closing = connection.close(200, "closed by the worker".into());
     if let Ok(Err(error)) = timeout(CLOSE_TIMEOUT, closing).await {
-        tracing::debug!(error = %error, "the broker was gone before the connection was closed");
+        tracing::debug!(error = log_text(&error), "the connection to the broker was lost before it could be closed");
     }
 }
 
@@ -89,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_to_a_bound_and_shrink_again() {
+    fn backoff_grows_to_a_bound_and_resets() {
         let mut backoff = JitteredBackoff::new();
         let pauses: Vec<Duration> = (0..12).map(|_| backoff.next()).collect();
         assert!(pauses[0] <= MIN_BACKOFF && pauses[0] >= MIN_BACKOFF / 2);

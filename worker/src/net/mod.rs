@@ -1,4 +1,8 @@
-//! Connections to the broker.
+//! AMQP connections to the broker.
+//!
+//! Everything that opens, declares, publishes and reconnects belongs here, without knowledge of jobs, claims or
+//! reports. The consuming side opens its connections here as well, but the handling of deliveries is in
+//! [`delivery`](crate::delivery).
 //!
 //! | File | Content |
 //! |---|---|

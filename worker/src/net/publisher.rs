@@ -1,7 +1,8 @@
-//! The publishing side: one connection, one channel with confirms, opened again whenever it fails.
+//! The publishing side: one connection and one channel with publisher confirms, reopened after each failure.
 //!
-//! Every message is persistent and mandatory. A message counts as sent when the broker has confirmed it without handing
-//! it back: an unroutable message is confirmed *and* returned, and would be gone if the confirmation alone were believed.
+//! Every message is persistent and mandatory. A message counts as sent when the broker has confirmed it without
+//! returning it. The broker confirms *and* returns an unroutable message, so the confirmation alone would hide its
+//! loss.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,32 +17,33 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    api::error::log_text,
     clock,
     net::connection::{self, JitteredBackoff},
     net::topology,
 };
 
-/// How long the broker may take to confirm before the channel is given up.
+/// Maximum time for the broker to confirm a message before the channel is reopened.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
-/// AMQP's number for a message that survives a restart of the broker.
+/// AMQP delivery mode of messages that survive a restart of the broker.
 const PERSISTENT_DELIVERY_MODE: u8 = 2;
 
-/// Why a message does not count as sent.
+/// The cause for which a message does not count as sent.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PublishError {
-    #[error("not connected")]
+    #[error("not connected to the broker")]
     NotConnected,
-    #[error("{0}")]
+    #[error("an AMQP operation failed")]
     Broker(#[from] lapin::Error),
-    #[error("the broker refused the message")]
+    #[error("the broker rejected the message")]
     Nacked,
-    #[error("no queue takes the message")]
+    #[error("no queue is bound for the message")]
     Unroutable,
-    #[error("no confirmation within {} s", CONFIRM_TIMEOUT.as_secs())]
+    #[error("the broker did not confirm the message within {} s", CONFIRM_TIMEOUT.as_secs())]
     Unconfirmed,
 }
 
-/// Publishes through whatever channel there is at the moment. Cloning gives the same one.
+/// Publishes through the current channel. Clones share the same channel.
 #[derive(Clone)]
 pub(crate) struct WorkerPublisher {
     channel: watch::Receiver<Option<Channel>>,
@@ -50,7 +52,7 @@ pub(crate) struct WorkerPublisher {
 }
 
 impl WorkerPublisher {
-    /// The publisher, and the task that keeps its channel open until `stop` fires.
+    /// Creates the publisher, and the task that keeps its channel open until `stop` fires.
     pub(crate) fn new(
         uri: AMQPUri,
         topology: Topology,
@@ -63,23 +65,27 @@ impl WorkerPublisher {
         (Self { channel, failures, app_id }, keep)
     }
 
-    /// Whether there is a channel right now.
+    /// Returns true if the channel is open.
     pub(crate) fn is_up(&self) -> bool {
         self.channel.borrow().is_some()
     }
 
-    /// Waits until there is a new channel, or the one there was is gone.
+    /// Waits until the channel has been opened or lost.
     pub(crate) async fn changed(&mut self) {
         if self.channel.changed().await.is_err() {
-            // The keeper has gone, and with it every change.
+            // The task has ended, so there are no further changes.
             futures::future::pending::<()>().await;
         }
     }
 
-    /// Sends one message to an exchange whose queue has the same name. The message is handed over at the first poll, so
-    /// futures polled in order send in order; the future ends with the broker's verdict.
+    /// Publishes a message to an exchange whose queue has the same name. The first poll passes the message to the
+    /// connection, so futures that are polled in order send in order. The future completes with the broker's
+    /// confirmation.
+    ///
+    /// # Errors
+    /// Returns [`PublishError`] if the broker did not accept the message, or if that is unknown.
     pub(crate) fn publish(&self, exchange: &str, body: String) -> BoxFuture<'static, Result<(), PublishError>> {
-        debug_assert!(body.len() <= MAX_MESSAGE_BYTES, "batches are bounded where they are made");
+        debug_assert!(body.len() <= MAX_MESSAGE_BYTES, "batches are bounded by their builders");
         let Some(channel) = self.channel.borrow().clone() else {
             return Box::pin(futures::future::ready(Err(PublishError::NotConnected)));
         };
@@ -103,12 +109,11 @@ impl WorkerPublisher {
                     Confirmation::Nack(_) | Confirmation::NotRequested => Err(PublishError::Nacked),
                 }
             };
-            let verdict =
-                tokio::time::timeout(CONFIRM_TIMEOUT, sending).await.unwrap_or(Err(PublishError::Unconfirmed));
-            if verdict.is_err() {
+            let result = tokio::time::timeout(CONFIRM_TIMEOUT, sending).await.unwrap_or(Err(PublishError::Unconfirmed));
+            if result.is_err() {
                 failures.notify_one();
             }
-            verdict
+            result
         })
     }
 }
@@ -130,7 +135,7 @@ async fn keep_open(
         };
         let mut events = Box::pin(connection.events_listener());
         while connection.status().connected() && !stop.is_cancelled() {
-            // A broker that takes nothing from publishers does not answer here either, for as long as that lasts.
+            // A broker that blocks publishers does not answer this either, for as long as it blocks them.
             let opened = tokio::select! {
                 opened = open_channel(&connection, &topology) => opened,
                 () = stop.cancelled() => {
@@ -141,14 +146,17 @@ async fn keep_open(
             match opened {
                 Ok(channel) => sender.send_replace(Some(channel)),
                 Err(error) => {
-                    tracing::warn!(error = %error, "cannot prepare the channel for reports; is the topology of another version there?");
+                    tracing::warn!(
+                        error = log_text(&error),
+                        "cannot open the channel for reports; check whether the queues of MILVAION_PREFIX were declared by another version"
+                    );
                     break;
                 }
             };
-            // What was complained about before belongs to the channel before.
+            // Earlier failures belong to the previous channel.
             let _ = futures::FutureExt::now_or_never(failures.notified());
             tokio::select! {
-                () = trouble(&mut events) => {}
+                () = wait_for_failure(&mut events) => {}
                 () = failures.notified() => {}
                 () = stop.cancelled() => {
                     connection::close(&connection).await;
@@ -156,7 +164,7 @@ async fn keep_open(
                 }
             }
             sender.send_replace(None);
-            tracing::warn!("the channel for reports has failed; they wait until it is open again");
+            tracing::warn!("the channel for reports has failed; reports wait until it is open again");
             pause(&mut backoff, &stop).await;
         }
         sender.send_replace(None);
@@ -179,15 +187,15 @@ async fn open_channel(connection: &lapin::Connection, topology: &Topology) -> Re
     Ok(channel)
 }
 
-/// Waits for the connection or its channel to fail; says so when the broker stops taking messages for a while.
-async fn trouble(events: &mut (impl futures::Stream<Item = Event> + Unpin)) {
+/// Waits until the connection or its channel fails. Logs when the broker blocks and unblocks publishers.
+async fn wait_for_failure(events: &mut (impl futures::Stream<Item = Event> + Unpin)) {
     while let Some(event) = events.next().await {
         match event {
             Event::Error(_) => return,
             Event::ConnectionBlocked(reason) => {
-                tracing::warn!(reason, "the broker takes no messages for now; reports wait")
+                tracing::warn!(reason, "the broker blocks publishers; reports wait until it accepts messages again")
             }
-            Event::ConnectionUnblocked => tracing::info!("the broker takes messages again"),
+            Event::ConnectionUnblocked => tracing::info!("the broker accepts messages again"),
             _ => {}
         }
     }

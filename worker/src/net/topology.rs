@@ -1,10 +1,10 @@
-//! Declares the exchanges and queues a worker needs.
+//! Declares the exchanges and queues that a worker needs.
 //!
-//! Server and worker declare the same things with the same arguments, so that either may come first: declaring again is
-//! free, and declaring differently is refused by the broker. The names are in `milvaion_protocol::topology`; what is binding
-//! beside them:
+//! Server and worker declare the same objects with the same arguments, so that either can start first: repeating a
+//! declaration has no effect, and the broker refuses a declaration with other arguments. The names are in
+//! `milvaion_protocol::topology`. Beside them, the following is binding:
 //!
-//! | Thing | Kind | Arguments |
+//! | Object | Kind | Arguments |
 //! |---|---|---|
 //! | jobs exchange | topic, durable | none |
 //! | dead letter exchange | fanout, durable | none |
@@ -20,10 +20,10 @@ use lapin::{
 };
 use milvaion_protocol::topology::{MAX_PRIORITY, Topology};
 
-/// Declares what all workers and the server share.
+/// Declares the exchanges and queues that all workers and the server share.
 ///
 /// # Errors
-/// The broker's refusal, after which the channel is closed.
+/// Returns the error of the broker if it refuses a declaration. The channel is closed then.
 pub(crate) async fn declare_shared(channel: &Channel, topology: &Topology) -> Result<()> {
     exchange(channel, &topology.jobs_exchange(), ExchangeKind::Topic).await?;
     exchange(channel, &topology.dead_letter_exchange(), ExchangeKind::Fanout).await?;
@@ -37,10 +37,10 @@ pub(crate) async fn declare_shared(channel: &Channel, topology: &Topology) -> Re
     Ok(())
 }
 
-/// Declares the queue of one job type and answers its name.
+/// Declares the queue of one job type and returns its name.
 ///
 /// # Errors
-/// The broker's refusal, after which the channel is closed.
+/// Returns the error of the broker if it refuses the declaration. The channel is closed then.
 pub(crate) async fn declare_job_queue(
     channel: &Channel,
     topology: &Topology,

@@ -1,8 +1,8 @@
-//! Every line that is not with the broker yet.
+//! The log lines that the broker has not confirmed.
 //!
-//! Lines are gathered by occurrence, so that a chatty job costs a message every 20 ms and not one for each line. This is
-//! also the place where lines, unlike reports, may be given up when the broker stays away for long. The outbox is its
-//! image on disk: what comes in here is noted there, and what goes out is erased.
+//! Lines are collected by occurrence, so that a job that logs a lot costs one message every 20 ms and not one per line.
+//! This is also where lines, unlike reports, may be dropped if the broker is unavailable for long. The outbox mirrors
+//! the buffer on disk: each line that enters is recorded there, and each line that leaves is erased.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -18,43 +18,43 @@ use tokio::time::Instant;
 
 use crate::{
     clock,
-    reporting::outbox::{DroppedLines, EntryId, OutboxJournal, Recovered},
+    reporting::outbox::{DroppedLines, EntryId, OutboxJournal, RecoveredReports},
 };
 
-/// How long a line may wait for company.
+/// Maximum time that a line waits for further lines.
 const LOG_BATCH_DELAY: Duration = Duration::from_millis(20);
-/// The most lines in one message.
+/// Maximum number of lines in one message.
 const MAX_BATCH_LINES: usize = 200;
-/// The most bytes of lines in one message, well below what a message may have.
+/// Maximum size of the lines in one message, well below the maximum message size.
 const MAX_BATCH_BYTES: usize = 512 * 1024;
 
-/// How much is kept while the broker is away.
+/// Bounds of the lines that are kept while the broker is unavailable.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogBounds {
     pub(crate) lines: usize,
     pub(crate) bytes: usize,
 }
 
-/// A line on its way, already JSON.
+/// A line that waits, already encoded as JSON.
 struct BufferedLine {
     id: EntryId,
     seq: i64,
     text: Arc<str>,
 }
 
-/// Lines of one occurrence on their way into one message.
+/// Lines of one occurrence for one message.
 pub(crate) struct LogBatch {
     pub(crate) occurrence: OccurrenceId,
     lines: VecDeque<BufferedLine>,
     bytes: usize,
     due: Instant,
-    /// What it says before its first line about lines that were given up.
-    notice: Option<DroppedLines>,
+    /// The lines that were dropped before the first line of this batch.
+    dropped: Option<DroppedLines>,
 }
 
 impl LogBatch {
     fn new(occurrence: OccurrenceId, due: Instant) -> Self {
-        Self { occurrence, lines: VecDeque::new(), bytes: 0, due, notice: None }
+        Self { occurrence, lines: VecDeque::new(), bytes: 0, due, dropped: None }
     }
 
     fn push(&mut self, line: BufferedLine) {
@@ -62,11 +62,11 @@ impl LogBatch {
         self.lines.push_back(line);
     }
 
-    /// The message's body: a `LogMessage`, put together from its parts because they are JSON already.
+    /// Builds the body of the message: a `LogMessage`, concatenated from its lines because they are JSON already.
     pub(crate) fn body(&self) -> String {
         let mut body = String::with_capacity(self.bytes + self.lines.len() + 300);
         body.push_str(&format!(r#"{{"occurrenceId":"{}","lines":["#, self.occurrence));
-        let notice = self.notice.map(notice);
+        let notice = self.dropped.map(drop_notice);
         let lines = notice.as_deref().into_iter().chain(self.lines.iter().map(|line| &*line.text));
         for (index, text) in lines.enumerate() {
             if index > 0 {
@@ -79,9 +79,10 @@ impl LogBatch {
     }
 }
 
-/// The line that stands for those that were given up. It carries the number of the last of them: first place, first number.
-fn notice((count, seq): DroppedLines) -> String {
-    let message = format!("{count} lines before this one were given up while the broker was away");
+/// Builds the line that replaces dropped lines. It has the number of the last of them, so it comes before all later
+/// lines.
+fn drop_notice((count, seq): DroppedLines) -> String {
+    let message = format!("{count} lines before this one were dropped while the broker was unavailable");
     json(&LogLine { seq, at: clock::now(), level: LogLevel::Warn, message, data: None })
 }
 
@@ -89,59 +90,61 @@ fn json(line: &LogLine) -> String {
     serde_json::to_string(line).expect("a log line is plain data")
 }
 
-/// Every line that is not with the broker yet, apart from those under way.
+/// The lines that the broker has not confirmed, except those in flight.
 pub(crate) struct LogBuffer {
     open: HashMap<OccurrenceId, LogBatch>,
     ready: VecDeque<LogBatch>,
     kept: LogBounds,
     bounds: LogBounds,
-    /// How many lines of an occurrence were given up, and the number of the last of them.
-    given_up: HashMap<OccurrenceId, DroppedLines>,
+    /// The number of dropped lines of each occurrence, and the number of the last of them.
+    dropped_lines: HashMap<OccurrenceId, DroppedLines>,
 }
 
 impl LogBuffer {
+    /// Creates an empty buffer.
     pub(crate) fn new(bounds: LogBounds) -> Self {
         Self {
             open: HashMap::new(),
             ready: VecDeque::new(),
             kept: LogBounds { lines: 0, bytes: 0 },
             bounds,
-            given_up: HashMap::new(),
+            dropped_lines: HashMap::new(),
         }
     }
 
-    /// How many lines wait.
+    /// Returns the number of waiting lines.
     pub(crate) fn len(&self) -> usize {
         self.kept.lines
     }
 
+    /// Returns true if neither lines nor drop notices wait.
     pub(crate) fn is_empty(&self) -> bool {
-        self.open.is_empty() && self.ready.is_empty() && self.given_up.is_empty()
+        self.open.is_empty() && self.ready.is_empty() && self.dropped_lines.is_empty()
     }
 
-    /// Takes a line.
+    /// Adds a line.
     pub(crate) fn push(&mut self, occurrence: OccurrenceId, line: &LogLine, journal: &mut OutboxJournal, now: Instant) {
         let text: Arc<str> = json(line).into();
         let id = journal.line(occurrence, &text, now);
-        self.take(occurrence, BufferedLine { id, seq: line.seq, text }, now);
-        self.keep_bounds(journal, now);
+        self.add(occurrence, BufferedLine { id, seq: line.seq, text }, now);
+        self.enforce_bounds(journal, now);
     }
 
-    /// Takes the lines that an earlier process left.
-    pub(crate) fn recover(&mut self, recovered: &mut Recovered, journal: &mut OutboxJournal, now: Instant) {
-        for (occurrence, given_up) in recovered.given_up.drain(..) {
-            match given_up {
-                Some(given_up) => drop(self.given_up.insert(occurrence, given_up)),
-                None => journal.given_up(occurrence, None, now),
+    /// Adds the lines that an earlier process left.
+    pub(crate) fn recover(&mut self, recovered: &mut RecoveredReports, journal: &mut OutboxJournal, now: Instant) {
+        for (occurrence, dropped) in recovered.dropped_lines.drain(..) {
+            match dropped {
+                Some(dropped) => drop(self.dropped_lines.insert(occurrence, dropped)),
+                None => journal.lines_dropped(occurrence, None, now),
             }
         }
         for (id, occurrence, line, text) in recovered.lines.drain(..) {
-            self.take(occurrence, BufferedLine { id, seq: line.seq, text }, now);
+            self.add(occurrence, BufferedLine { id, seq: line.seq, text }, now);
         }
-        self.keep_bounds(journal, now);
+        self.enforce_bounds(journal, now);
     }
 
-    fn take(&mut self, occurrence: OccurrenceId, line: BufferedLine, now: Instant) {
+    fn add(&mut self, occurrence: OccurrenceId, line: BufferedLine, now: Instant) {
         let batch = self.open.entry(occurrence).or_insert_with(|| LogBatch::new(occurrence, now + LOG_BATCH_DELAY));
         self.kept.lines += 1;
         self.kept.bytes += line.text.len();
@@ -151,13 +154,13 @@ impl LogBuffer {
         }
     }
 
-    fn keep_bounds(&mut self, journal: &mut OutboxJournal, now: Instant) {
+    fn enforce_bounds(&mut self, journal: &mut OutboxJournal, now: Instant) {
         while self.kept.lines > self.bounds.lines || self.kept.bytes > self.bounds.bytes {
-            self.give_up_oldest(journal, now);
+            self.drop_oldest(journal, now);
         }
     }
 
-    /// When the next batch has waited long enough; none if nothing waits. A time in the past means now.
+    /// Returns the time at which the next batch is due, or `None` if nothing waits. A time in the past means now.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         if let Some(batch) = self.ready.front() {
             return Some(batch.due);
@@ -165,7 +168,7 @@ impl LogBuffer {
         self.open.values().map(|batch| batch.due).min()
     }
 
-    /// The next batch to send, if one is due.
+    /// Takes the next batch to send, if one is due.
     pub(crate) fn take_due(&mut self, now: Instant) -> Option<LogBatch> {
         if self.ready.is_empty() {
             let due: Vec<OccurrenceId> =
@@ -174,20 +177,20 @@ impl LogBuffer {
         }
         let batch = self.ready.pop_front();
         if batch.is_none()
-            && let Some(&occurrence) = self.given_up.keys().next()
+            && let Some(&occurrence) = self.dropped_lines.keys().next()
         {
             return Some(self.attach_drop_notice(LogBatch::new(occurrence, now)));
         }
-        batch.map(|batch| self.hand_out(batch))
+        batch.map(|batch| self.release(batch))
     }
 
-    /// All of one occurrence's lines, due or not: its end is about to be reported.
+    /// Takes all lines of one occurrence, due or not, because its end is about to be reported.
     pub(crate) fn take_all_of(&mut self, occurrence: OccurrenceId) -> Vec<LogBatch> {
         let mut taken = Vec::new();
         if self.ready.iter().any(|batch| batch.occurrence == occurrence) {
             for batch in std::mem::take(&mut self.ready) {
                 if batch.occurrence == occurrence {
-                    let batch = self.hand_out(batch);
+                    let batch = self.release(batch);
                     taken.push(batch);
                 } else {
                     self.ready.push_back(batch);
@@ -195,44 +198,45 @@ impl LogBuffer {
             }
         }
         if let Some(batch) = self.open.remove(&occurrence) {
-            let batch = self.hand_out(batch);
+            let batch = self.release(batch);
             taken.push(batch);
         }
         taken
     }
 
-    /// Takes back a batch that could not be sent.
+    /// Puts back a batch that could not be sent.
     pub(crate) fn put_back(&mut self, mut batch: LogBatch, journal: &mut OutboxJournal, now: Instant) {
         self.kept.lines += batch.lines.len();
         self.kept.bytes += batch.bytes;
-        if let Some(given_up) = batch.notice.take() {
-            self.note(batch.occurrence, given_up);
+        if let Some(dropped) = batch.dropped.take() {
+            self.count_dropped(batch.occurrence, dropped);
         }
         if !batch.lines.is_empty() {
             self.ready.push_front(batch);
         }
-        self.keep_bounds(journal, now);
+        self.enforce_bounds(journal, now);
     }
 
-    /// Forgets a batch that the broker has confirmed.
+    /// Erases a batch that the broker has confirmed from the outbox.
     pub(crate) fn delivered(&self, batch: LogBatch, journal: &mut OutboxJournal, now: Instant) {
         for line in batch.lines {
             journal.erase(line.id, now);
         }
-        if batch.notice.is_some() {
-            journal.given_up(batch.occurrence, self.given_up.get(&batch.occurrence).copied(), now);
+        if batch.dropped.is_some() {
+            journal.lines_dropped(batch.occurrence, self.dropped_lines.get(&batch.occurrence).copied(), now);
         }
     }
 
-    fn hand_out(&mut self, batch: LogBatch) -> LogBatch {
+    /// Removes a batch that is about to be sent from the counts.
+    fn release(&mut self, batch: LogBatch) -> LogBatch {
         self.kept.lines -= batch.lines.len();
         self.kept.bytes -= batch.bytes;
         self.attach_drop_notice(batch)
     }
 
-    /// Says in the batch how many lines before it were given up.
+    /// Attaches the count of dropped lines to a batch of the same occurrence.
     fn attach_drop_notice(&mut self, mut batch: LogBatch) -> LogBatch {
-        batch.notice = self.given_up.remove(&batch.occurrence);
+        batch.dropped = self.dropped_lines.remove(&batch.occurrence);
         batch
     }
 
@@ -242,9 +246,9 @@ impl LogBuffer {
         }
     }
 
-    fn give_up_oldest(&mut self, journal: &mut OutboxJournal, now: Instant) {
+    fn drop_oldest(&mut self, journal: &mut OutboxJournal, now: Instant) {
         let Some(front) = self.ready.front_mut() else {
-            // So many occurrences at once that nothing is ready yet: close the oldest.
+            // There are so many occurrences that no batch is ready: close the oldest one.
             if let Some(oldest) = self.open.values().min_by_key(|batch| batch.due).map(|batch| batch.occurrence) {
                 self.close(oldest);
             }
@@ -259,19 +263,19 @@ impl LogBuffer {
                 self.ready.pop_front();
             }
             journal.erase(line.id, now);
-            let given_up = self.note(occurrence, (1, line.seq));
-            journal.given_up(occurrence, Some(given_up), now);
+            let dropped = self.count_dropped(occurrence, (1, line.seq));
+            journal.lines_dropped(occurrence, Some(dropped), now);
         } else {
             self.ready.pop_front();
         }
     }
 
-    /// Adds to what was given up of an occurrence. What comes back from a failed sending was written before what was
-    /// given up meanwhile.
-    fn note(&mut self, occurrence: OccurrenceId, (count, last): DroppedLines) -> DroppedLines {
-        let known = self.given_up.entry(occurrence).or_default();
-        *known = (known.0 + count, known.1.max(last));
-        *known
+    /// Adds to the dropped lines of an occurrence. Lines that come back from a failed send are older than lines that
+    /// were dropped in the meantime, so the highest number is kept.
+    fn count_dropped(&mut self, occurrence: OccurrenceId, (count, last): DroppedLines) -> DroppedLines {
+        let total = self.dropped_lines.entry(occurrence).or_default();
+        *total = (total.0 + count, total.1.max(last));
+        *total
     }
 }
 
@@ -301,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_wait_for_company_and_keep_their_order() {
+    fn lines_are_batched_in_order() {
         let ((mut log_buffer, mut journal), log_writer, now) = (log_buffer(), LogWriter::new(2), Instant::now());
         log_buffer.push(occurrence(1), &line(&log_writer), &mut journal, now);
         log_buffer.push(occurrence(1), &line(&log_writer), &mut journal, now);
@@ -313,19 +317,19 @@ mod tests {
     }
 
     #[test]
-    fn a_full_batch_does_not_wait() {
+    fn full_batch_is_due_at_once() {
         let ((mut log_buffer, mut journal), log_writer, now) = (log_buffer(), LogWriter::new(1), Instant::now());
         (0..MAX_BATCH_LINES).for_each(|_| log_buffer.push(occurrence(1), &line(&log_writer), &mut journal, now));
         assert_eq!(read(&log_buffer.take_due(now).expect("full")).lines.len(), MAX_BATCH_LINES);
     }
 
     #[test]
-    fn the_oldest_lines_are_given_up_and_counted() {
+    fn oldest_lines_are_dropped_and_counted() {
         let ((mut log_buffer, mut journal), now) = (log_buffer(), Instant::now());
         let log_writers = [LogWriter::new(1), LogWriter::new(1)];
         for n in 0..MAX_KEPT + 30 {
-            let who = n % 2;
-            log_buffer.push(occurrence(who as u8), &line(&log_writers[who]), &mut journal, now);
+            let index = n % 2;
+            log_buffer.push(occurrence(index as u8), &line(&log_writers[index]), &mut journal, now);
         }
         assert_eq!(log_buffer.kept.lines, MAX_KEPT);
         let first = read(&log_buffer.take_due(now).expect("full batches are due"));
@@ -334,12 +338,12 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_too_late_is_given_up_too() {
+    fn returned_batch_is_dropped_beyond_the_bound() {
         let ((mut log_buffer, mut journal), log_writer, now) = (log_buffer(), LogWriter::new(1), Instant::now());
         (0..MAX_BATCH_LINES).for_each(|_| log_buffer.push(occurrence(1), &line(&log_writer), &mut journal, now));
-        let under_way = log_buffer.take_due(now).expect("full");
+        let in_flight = log_buffer.take_due(now).expect("full");
         (0..MAX_KEPT - 50).for_each(|_| log_buffer.push(occurrence(1), &line(&log_writer), &mut journal, now));
-        log_buffer.put_back(under_way, &mut journal, now);
+        log_buffer.put_back(in_flight, &mut journal, now);
         assert_eq!(log_buffer.kept.lines, MAX_KEPT);
         let first = read(&log_buffer.take_due(now).expect("full batches are due"));
         assert!(first.lines[0].message.starts_with("150 lines before this one"), "{}", first.lines[0].message);
@@ -349,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_of_bytes_holds_too() {
+    fn size_bound_is_enforced() {
         let (mut journal, log_writer, now) = (OutboxJournal::off(), LogWriter::new(1), Instant::now());
         let mut log_buffer = LogBuffer::new(LogBounds { lines: MAX_KEPT, bytes: 100_000 });
         for _ in 0..100 {
@@ -360,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_sent_goes_first_again() {
+    fn returned_batch_is_sent_first() {
         let ((mut log_buffer, mut journal), log_writer, now) = (log_buffer(), LogWriter::new(1), Instant::now());
         log_buffer.push(occurrence(1), &line(&log_writer), &mut journal, now);
         let batch = log_buffer.take_all_of(occurrence(1)).pop().expect("one batch");

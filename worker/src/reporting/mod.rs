@@ -1,10 +1,15 @@
 //! Reports and log lines on their way to the broker.
 //!
+//! Everything between a run that reports something and the broker's confirmation belongs here: ordering, batching,
+//! bounds, retries and the durable copy on disk. Runs hand in their reports without waiting, and no report is lost
+//! while the broker is unavailable. The content of reports is determined in [`api::outcome`](crate::api::outcome), and
+//! publishing itself is in [`net::publisher`](crate::net::publisher).
+//!
 //! | File | Content |
 //! |---|---|
 //! | [`reporter`] | The loop that sends reports and log lines in batches |
 //! | [`log_buffer`] | Bounded buffer of the log lines the broker has not confirmed |
-//! | [`outbox`] | The same on disk, so that it survives the process |
+//! | [`outbox`] | The durable copy on disk, which survives the process |
 
 pub(crate) mod log_buffer;
 pub(crate) mod outbox;

@@ -1,14 +1,14 @@
-//! Brings reports and log lines to the broker.
+//! Sends reports and log lines to the broker.
 //!
-//! Runs hand over and go on; the reporter gathers what comes and sends it in batches. For statuses it is a group commit:
-//! one batch is under way at a time, what comes meanwhile makes the next. That keeps their order, costs an idle worker
-//! no delay at all and a busy one a single message per confirmation, a millisecond or so. Log batches carry their
-//! own numbers, so many may be under way.
+//! Runs hand in their reports and continue. The reporter collects them and sends them in batches. Status reports use a
+//! group commit: one batch is in flight at a time, and reports that arrive in the meantime form the next one. This
+//! keeps their order, delays nothing in an idle worker, and costs a busy worker one message per confirmation, about a
+//! millisecond. Log batches carry their own numbers, so many can be in flight.
 //!
-//! While the broker is away both wait here. Statuses are never given up: without a broker no new work arrives,
-//! so there are as many as there were runs. Log lines are, oldest first, beyond a bound, and that is said in the log.
-//! What has waited for a moment is on disk as well (see [`outbox`](crate::reporting::outbox)), and goes from there when the
-//! broker has confirmed it.
+//! While the broker is unavailable, both wait here. Reports are never dropped: without a broker no new work arrives, so
+//! their number is limited by the number of runs. Log lines beyond a bound are dropped, the oldest first, and the log
+//! contains a notice. Entries that have waited for a moment are also on disk (see [`outbox`](crate::reporting::outbox))
+//! until the broker has confirmed them.
 
 use std::{collections::VecDeque, future::Future, sync::Arc, task::Poll};
 
@@ -26,21 +26,22 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    api::error::log_text,
     control::metrics::WorkerMetrics,
     delivery::claim::AttemptKey,
     faults,
     net::connection::JitteredBackoff,
     net::publisher::{PublishError, WorkerPublisher},
     reporting::log_buffer::{LogBatch, LogBounds, LogBuffer},
-    reporting::outbox::{EntryId, OutboxJournal, Recovered},
+    reporting::outbox::{EntryId, OutboxJournal, RecoveredReports},
     run::report_sink::{ConfirmFuture, ReportSink},
 };
 
-/// The most reports in one message.
+/// Maximum number of reports in one message.
 const MAX_BATCH_REPORTS: usize = 400;
-/// The most bytes of reports in one message, below what a message may have by more than the largest report.
+/// Maximum size of the reports in one message. It is below the maximum message size by more than the largest report.
 const MAX_BATCH_BYTES: usize = 512 * 1024;
-/// The most log messages under way.
+/// Maximum number of log messages in flight.
 const MAX_LOG_BATCHES_IN_FLIGHT: usize = 64;
 
 enum ReporterMessage {
@@ -49,21 +50,22 @@ enum ReporterMessage {
     Flush(oneshot::Sender<()>),
 }
 
-/// The end that runs see.
+/// The sending end, which runs use.
 #[derive(Clone)]
 pub(crate) struct Reporter(mpsc::UnboundedSender<ReporterMessage>);
 
-/// The other end, until the reporter_loop takes it.
+/// The receiving end, which the reporter loop takes.
 pub(crate) struct ReporterReceiver(mpsc::UnboundedReceiver<ReporterMessage>);
 
 impl Reporter {
     pub(crate) fn new() -> (Self, ReporterReceiver) {
-        // Unbounded, because a run must never wait for the broker; the reporter_loop empties it at once and keeps the bounds.
+        // Unbounded, because a run must never wait for the broker. The loop empties the channel at once and enforces
+        // bounds.
         let (sender, receiver) = mpsc::unbounded_channel();
         (Self(sender), ReporterReceiver(receiver))
     }
 
-    /// Waits until everything handed over so far is with the broker.
+    /// Waits until the broker has confirmed everything that was handed in before.
     pub(crate) async fn flush(&self) {
         let (done, wait) = oneshot::channel();
         if self.0.send(ReporterMessage::Flush(done)).is_ok() {
@@ -77,7 +79,7 @@ impl ReportSink for Reporter {
         let (confirmed, wait) = oneshot::channel();
         let sent = self.0.send(ReporterMessage::Status { report: Box::new(report), confirmed: Some(confirmed) });
         async move {
-            // Without a reporter nothing is ever confirmed; a delivery that waits for it goes back to its queue.
+            // Without a reporter nothing is ever confirmed, and the delivery returns to its queue.
             if sent.is_err() || wait.await.is_err() {
                 futures::future::pending::<()>().await;
             }
@@ -94,7 +96,7 @@ impl ReportSink for Reporter {
     }
 }
 
-/// A report on its way.
+/// A report that waits or is in flight.
 struct PendingReport {
     attempt: AttemptKey,
     stage: ReportStage,
@@ -102,11 +104,11 @@ struct PendingReport {
     confirmed: Option<oneshot::Sender<()>>,
 }
 
-/// What a report tells of its attempt; and its entry in the outbox, for those that have one.
+/// The stage that a report announces, and its outbox entry if it has one.
 #[derive(Clone, Copy)]
 enum ReportStage {
     Start(EntryId),
-    /// How far it is: the next one of the same attempt replaces it, and none outlives the process.
+    /// Progress. The next progress report of the same attempt replaces it, and it does not survive the process.
     Progress,
     End(EntryId),
 }
@@ -116,18 +118,18 @@ enum PublishResult {
     Log(LogBatch, Result<(), PublishError>),
 }
 
-/// What the reporter_loop begins with.
+/// The parts that the reporter loop starts with.
 pub(crate) struct ReporterConfig {
     pub(crate) journal: OutboxJournal,
-    /// What an earlier process left.
-    pub(crate) recovered: Recovered,
-    /// How many lines are kept.
+    /// Reports and lines of an earlier process.
+    pub(crate) recovered: RecoveredReports,
     pub(crate) bounds: LogBounds,
-    /// Where to say how much waits.
+    /// Metrics that show how much waits.
     pub(crate) metrics: WorkerMetrics,
 }
 
-/// Works through the receiver until `close` fires. What is not with the broker then is in the outbox, if there is one.
+/// Runs the reporter loop until `close` fires. Entries that the broker has not confirmed then stay in the outbox, if
+/// any.
 pub(crate) async fn run(
     ReporterReceiver(mut receiver): ReporterReceiver,
     mut publisher: WorkerPublisher,
@@ -140,10 +142,10 @@ pub(crate) async fn run(
         status_exchange: topology.status(),
         log_exchange: topology.logs(),
         statuses: VecDeque::new(),
-        statuses_under_way: false,
+        is_status_batch_in_flight: false,
         log_buffer: LogBuffer::new(reporter_config.bounds),
         journal: reporter_config.journal,
-        under_way: FuturesUnordered::new(),
+        in_flight: FuturesUnordered::new(),
         flushes: Vec::new(),
         backoff: JitteredBackoff::new(),
         resume: Instant::now(),
@@ -153,24 +155,24 @@ pub(crate) async fn run(
         reporter_loop.send();
         reporter_config.metrics.waiting(reporter_loop.statuses.len(), reporter_loop.log_buffer.len());
         reporter_loop.journal.begin(Instant::now(), !reporter_loop.publisher.is_up());
-        let wake = reporter_loop.wake();
+        let wake_at = reporter_loop.next_wakeup();
         tokio::select! {
-            entry = receiver.recv() => {
-                let Some(entry) = entry else { break };
-                reporter_loop.accept(entry);
-                while let Ok(entry) = receiver.try_recv() {
-                    reporter_loop.accept(entry);
+            message = receiver.recv() => {
+                let Some(message) = message else { break };
+                reporter_loop.accept(message);
+                while let Ok(message) = receiver.try_recv() {
+                    reporter_loop.accept(message);
                 }
             }
-            Some(landing) = reporter_loop.under_way.next() => reporter_loop.land(landing),
+            Some(result) = reporter_loop.in_flight.next() => reporter_loop.handle_result(result),
             () = reporter_loop.journal.write_finished() => {}
             () = publisher.changed() => reporter_loop.resume = Instant::now(),
-            () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {}
+            () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {}
             () = close.cancelled() => break,
         }
     }
-    while let Ok(entry) = receiver.try_recv() {
-        reporter_loop.accept(entry);
+    while let Ok(message) = receiver.try_recv() {
+        reporter_loop.accept(message);
     }
     reporter_loop.journal.close().await;
 }
@@ -180,20 +182,20 @@ struct ReporterLoop {
     status_exchange: String,
     log_exchange: String,
     statuses: VecDeque<PendingReport>,
-    statuses_under_way: bool,
+    is_status_batch_in_flight: bool,
     log_buffer: LogBuffer,
     journal: OutboxJournal,
-    under_way: FuturesUnordered<BoxFuture<'static, PublishResult>>,
+    in_flight: FuturesUnordered<BoxFuture<'static, PublishResult>>,
     flushes: Vec<oneshot::Sender<()>>,
     backoff: JitteredBackoff,
-    /// Nothing is sent before this moment.
+    /// Time before which nothing is sent, because the last attempt failed.
     resume: Instant,
 }
 
 impl ReporterLoop {
-    fn accept(&mut self, entry: ReporterMessage) {
+    fn accept(&mut self, message: ReporterMessage) {
         let now = Instant::now();
-        match entry {
+        match message {
             ReporterMessage::Status { report, confirmed } => {
                 let text: Arc<str> = json(&report).into();
                 let stage = if report.progress.is_some() {
@@ -223,8 +225,8 @@ impl ReporterLoop {
         }
     }
 
-    /// Goes on from where an earlier process was ended.
-    fn recover(&mut self, mut recovered: Recovered) {
+    /// Queues the reports and lines that an earlier process left.
+    fn recover(&mut self, mut recovered: RecoveredReports) {
         let now = Instant::now();
         self.log_buffer.recover(&mut recovered, &mut self.journal, now);
         for id in recovered.obsolete {
@@ -244,20 +246,19 @@ impl ReporterLoop {
         }
     }
 
-    /// Sends what can be sent now.
     fn send(&mut self) {
         let now = Instant::now();
         if self.publisher.is_up() && now >= self.resume {
-            while self.under_way.len() < MAX_LOG_BATCHES_IN_FLIGHT
+            while self.in_flight.len() < MAX_LOG_BATCHES_IN_FLIGHT
                 && let Some(batch) = self.log_buffer.take_due(now)
             {
                 self.send_log(batch);
             }
-            if !self.statuses_under_way && !self.statuses.is_empty() {
+            if !self.is_status_batch_in_flight && !self.statuses.is_empty() {
                 self.send_statuses();
             }
         }
-        if self.statuses.is_empty() && self.under_way.is_empty() && self.log_buffer.is_empty() {
+        if self.statuses.is_empty() && self.in_flight.is_empty() && self.log_buffer.is_empty() {
             for done in self.flushes.drain(..) {
                 let _ = done.send(());
             }
@@ -275,7 +276,7 @@ impl ReporterLoop {
             bytes += next.text.len() + 1;
             batch.push(next);
         }
-        // Whoever sees an end must be able to read the lines before it: they go first, on the same channel.
+        // A user who sees an end must be able to read the lines before it, so they are sent first, on the same channel.
         for end in batch.iter().filter(|pending| matches!(pending.stage, ReportStage::End(_))) {
             for lines in self.log_buffer.take_all_of(end.attempt.0) {
                 self.send_log(lines);
@@ -290,37 +291,38 @@ impl ReporterLoop {
             body.push_str(&pending.text);
         }
         body.push_str("]}");
-        self.statuses_under_way = true;
-        faults::point("reporter.before_send");
+        self.is_status_batch_in_flight = true;
+        faults::crash_point("reporter.before_send");
         let sending = self.publisher.publish(&self.status_exchange, body);
-        self.launch(sending.map(|verdict| PublishResult::Statuses(batch, verdict)));
-        faults::point("reporter.after_send");
+        self.start(sending.map(|result| PublishResult::Statuses(batch, result)));
+        faults::crash_point("reporter.after_send");
     }
 
     fn send_log(&mut self, batch: LogBatch) {
         let sending = self.publisher.publish(&self.log_exchange, batch.body());
-        self.launch(sending.map(|verdict| PublishResult::Log(batch, verdict)));
+        self.start(sending.map(|result| PublishResult::Log(batch, result)));
     }
 
-    /// Polls a sending once, which hands its message over, so that messages leave in the order of the calls.
-    fn launch(&mut self, sending: impl Future<Output = PublishResult> + Send + 'static) {
+    /// Polls a publish future once. This passes its message to the connection, so messages leave in the order of the
+    /// calls.
+    fn start(&mut self, sending: impl Future<Output = PublishResult> + Send + 'static) {
         let mut sending = sending.boxed();
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        // The waker of this first poll is forgotten; the set polls again, with its own, as soon as it is looked at.
-        self.under_way.push(match sending.as_mut().poll(&mut context) {
-            Poll::Ready(landing) => futures::future::ready(landing).boxed(),
+        // The waker of this first poll is never used. The set polls again with its own waker as soon as it is polled.
+        self.in_flight.push(match sending.as_mut().poll(&mut context) {
+            Poll::Ready(result) => futures::future::ready(result).boxed(),
             Poll::Pending => sending,
         });
     }
 
-    fn land(&mut self, landing: PublishResult) {
+    fn handle_result(&mut self, result: PublishResult) {
         let now = Instant::now();
-        let error = match landing {
-            PublishResult::Statuses(batch, verdict) => {
-                self.statuses_under_way = false;
-                match verdict {
+        let error = match result {
+            PublishResult::Statuses(batch, result) => {
+                self.is_status_batch_in_flight = false;
+                match result {
                     Ok(()) => {
-                        faults::point("reporter.after_confirm");
+                        faults::crash_point("reporter.after_confirm");
                         for pending in batch {
                             match pending.stage {
                                 ReportStage::Start(id) => self.journal.started(id, pending.attempt, now),
@@ -328,7 +330,7 @@ impl ReporterLoop {
                                 ReportStage::End(id) => self.journal.erase(id, now),
                             }
                             if let Some(confirmed) = pending.confirmed {
-                                // Nobody may be waiting any more, and need not.
+                                // The receiver may have been dropped, which is no error.
                                 let _ = confirmed.send(());
                             }
                         }
@@ -350,19 +352,23 @@ impl ReporterLoop {
         if now >= self.resume {
             let pause = self.backoff.next();
             self.resume = now + pause;
-            tracing::warn!(error = %error, retry_ms = pause.as_millis() as u64, "reports could not be sent; they are kept and sent again");
+            tracing::warn!(
+                error = log_text(&error),
+                retry_ms = pause.as_millis() as u64,
+                "cannot send reports to the broker; they are kept and sent again"
+            );
         }
     }
 
-    /// When to look again though nothing happens.
-    fn wake(&self) -> Option<Instant> {
+    /// Returns the time at which the loop has work even if no event occurs.
+    fn next_wakeup(&self) -> Option<Instant> {
         let is_up = self.publisher.is_up();
         let sending = if !is_up {
             None
         } else if Instant::now() < self.resume {
             Some(self.resume)
-        } else if self.under_way.len() >= MAX_LOG_BATCHES_IN_FLIGHT {
-            // With the window full, the next landing wakes.
+        } else if self.in_flight.len() >= MAX_LOG_BATCHES_IN_FLIGHT {
+            // No more batches can be sent. The next result wakes the loop.
             None
         } else {
             self.log_buffer.next_due()
@@ -382,7 +388,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_joined_body_is_a_batch() {
+    fn joined_reports_are_a_valid_batch() {
         let at = chrono::DateTime::UNIX_EPOCH;
         let id = OccurrenceId::from_parts(at, [1; 10]);
         let report = StatusReport {

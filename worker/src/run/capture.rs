@@ -1,9 +1,9 @@
-//! What a job writes with `tracing` becomes lines of its occurrence's log.
+//! Captures `tracing` events of a run as lines of its log.
 //!
-//! A job calls libraries, and libraries speak through `tracing`. [`CaptureLayer`] goes into the process's subscriber and
-//! copies each event that happens inside a run into that run's log; which run it is, is known from the task it happens
-//! in. What a job spawns is a task of its own and belongs to no run, unless it is given the run's context with
-//! [`JobContext::scope`].
+//! Jobs call libraries, and libraries log through `tracing`. [`CaptureLayer`] is installed in the subscriber of the
+//! process and copies each event that happens inside a run into the log of that run. The run is identified by the task
+//! in which the event happens. A task that a job spawns is a separate task and belongs to no run, unless the job wraps
+//! it with [`JobContext::scope`].
 
 use std::fmt;
 
@@ -21,12 +21,12 @@ tokio::task_local! {
     static CURRENT_RUN: JobContext;
 }
 
-/// Polls a future as part of a run.
+/// Polls a future as part of a run, so that its events are captured.
 pub(crate) async fn in_run<T>(run: JobContext, job: impl Future<Output = T>) -> T {
     CURRENT_RUN.scope(run, job).await
 }
 
-/// Copies `tracing` events into the log of the run they happen in: put it into the subscriber.
+/// A `tracing` layer that copies events into the log of the run in which they happen. Add it to the subscriber:
 ///
 /// ```no_run
 /// use tracing_subscriber::prelude::*;
@@ -37,11 +37,11 @@ pub(crate) async fn in_run<T>(run: JobContext, job: impl Future<Output = T>) -> 
 ///     .init();
 /// ```
 ///
-/// Events below `INFO` are left out unless [`up_to`](Self::up_to) asks for them. Lines are bounded as those a job writes
-/// itself; fields become the line's fields.
+/// Events below `INFO` are ignored unless [`up_to`](Self::up_to) sets another level. Lines have the same bounds as
+/// those that the job writes itself. Fields of an event become fields of the line.
 #[derive(Clone, Copy, Debug)]
 pub struct CaptureLayer {
-    least: Level,
+    max_level: Level,
 }
 
 impl Default for CaptureLayer {
@@ -51,35 +51,35 @@ impl Default for CaptureLayer {
 }
 
 impl CaptureLayer {
-    /// Captures `INFO` and what is louder.
+    /// Captures events of level `INFO` and above.
     #[must_use]
     pub const fn new() -> Self {
-        Self { least: Level::INFO }
+        Self { max_level: Level::INFO }
     }
 
-    /// Captures `level` and what is louder.
+    /// Captures events of the given level and above.
     #[must_use]
     pub const fn up_to(level: Level) -> Self {
-        Self { least: level }
+        Self { max_level: level }
     }
 }
 
 impl<S: Subscriber> Layer<S> for CaptureLayer {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        if *event.metadata().level() > self.least {
+        if *event.metadata().level() > self.max_level {
             return;
         }
         let Ok(run) = CURRENT_RUN.try_with(Clone::clone) else { return };
-        let mut words = EventFields::default();
-        event.record(&mut words);
+        let mut recorded = EventFields::default();
+        event.record(&mut recorded);
         let level = match *event.metadata().level() {
             Level::ERROR => LogLevel::Error,
             Level::WARN => LogLevel::Warn,
             Level::INFO => LogLevel::Info,
             _ => LogLevel::Debug,
         };
-        words.fields.insert("target".to_owned(), event.metadata().target().into());
-        run.log_with(level, words.message, Value::Object(words.fields));
+        recorded.fields.insert("target".to_owned(), event.metadata().target().into());
+        run.log_with(level, recorded.message, Value::Object(recorded.fields));
     }
 }
 

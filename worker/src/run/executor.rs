@@ -8,8 +8,9 @@
 //!                                                     └─ stopping ─┘
 //! ```
 //!
-//! The run begins at once, beside the confirmation of its *Running* report; only the acknowledgement of the delivery
-//! waits for that. The executor knows neither broker nor Redis: reports and lines go to a [`ReportSink`].
+//! The run begins at once, in parallel with the confirmation of its *Running* report. Only the acknowledgement of the
+//! delivery waits for that confirmation. The executor depends on neither broker nor Redis: reports and log lines go to
+//! a [`ReportSink`].
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -31,38 +32,44 @@ use crate::{
     control::metrics::WorkerMetrics,
     faults,
     run::capture,
-    run::panics,
+    run::panics::{self, JobPanic},
     run::registry::RegisteredJob,
     run::report_sink::{ConfirmFuture, ReportSink},
     run::stop_signal::StopSignal,
 };
 
-/// How long a run may tidy up, at most, when it was told to end because the worker stops.
+/// Maximum time for cleanup of a run that is interrupted because the worker stops.
 const SHUTDOWN_CLEANUP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a job returned, or the text of its panic.
-type JobReturn = Result<Result<Option<String>, JobError>, String>;
+/// The return value of a job, or its panic.
+type JobReturn = Result<Result<Option<String>, JobError>, JobPanic>;
 
-/// Runs attempts.
+/// Runs attempts and reports them.
 #[derive(Clone)]
 pub(crate) struct Executor {
+    /// The receiver of reports and log lines.
     pub(crate) sink: Arc<dyn ReportSink>,
+    /// The instance named in reports.
     pub(crate) instance_id: String,
+    /// The timeout of runs for which neither the job nor its type sets one.
     pub(crate) default_timeout: Duration,
-    /// Where runs are counted.
+    /// The metrics that count runs.
     pub(crate) metrics: WorkerMetrics,
-    /// Fires when running attempts must end because the worker does.
+    /// Fires when all runs must end because the worker stops.
     pub(crate) interrupt: CancellationToken,
 }
 
 impl Executor {
-    /// What ends one attempt: an interruption of all, or somebody's wish.
+    /// Returns the signal that ends one attempt: through an interruption of all runs, or a cancellation of this one.
     pub(crate) fn stop_signal(&self) -> StopSignal {
         StopSignal::child_of(&self.interrupt)
     }
 
-    /// Starts an attempt. The job is running when this returns; the second future must be awaited for it to be timed,
-    /// to end when `stop` is raised, and for its end to be reported. It answers whether the run was interrupted.
+    /// Starts an attempt. The job is running when this function returns.
+    ///
+    /// The first future completes when the *Running* report is confirmed. The second future enforces the timeout, ends
+    /// the run when `stop` fires and reports its end, so it must be awaited. It returns true if the run was
+    /// interrupted.
     pub(crate) fn start(
         &self,
         job: &RegisteredJob,
@@ -71,14 +78,14 @@ impl Executor {
     ) -> (ConfirmFuture, impl Future<Output = bool> + Send + use<>) {
         let data = message.job_data.take();
         let timeout = self.timeout(job, &message);
-        let blank = self.blank(&message);
+        let running = self.report_template(&message);
         let started = Instant::now();
-        let confirmed = self.sink.report(blank.clone());
+        let confirmed = self.sink.report(running.clone());
 
-        // The job's own: a job that fires it must not look like somebody who wants it to end.
+        // A child token: a job that fires its own token must not look like a cancellation from outside.
         let cancelled = stop.token().child_token();
         let ctx = JobContext::new(message, self.instance_id.clone(), self.sink.clone(), cancelled);
-        // A task of its own: a panic ends there, and `abort` reaches it wherever it waits.
+        // A separate task, which contains a panic, and which `abort` can end at any await point.
         let log = ctx.clone();
         let task = tokio::spawn(capture::in_run(ctx.clone(), panics::catch_panic(job.run(ctx, data))));
 
@@ -86,61 +93,68 @@ impl Executor {
         metrics.began(job_type);
         let end = async move {
             let outcome = watch(task, timeout, grace, &stop).await;
-            faults::point("executor.before_report");
+            faults::crash_point("executor.before_report");
             let duration = started.elapsed();
             let is_interrupted = matches!(outcome, Outcome::Interrupted);
             let failed = matches!(outcome, Outcome::Failed { .. } | Outcome::TimedOut { .. });
-            let settled = outcome.into_report();
-            metrics.ended(job_type, settled.status, duration);
-            // The row keeps what the latest attempt failed with; its log keeps that of every attempt.
-            if let Some(exception) = settled.exception.as_ref().filter(|_| failed) {
+            let report = outcome.into_report();
+            metrics.ended(job_type, report.status, duration);
+            // The row stores only the failure of the latest attempt. The log stores the failure of every attempt.
+            if let Some(exception) = report.exception.as_ref().filter(|_| failed) {
                 log.error(exception.as_str());
             }
             tracing::debug!(
-                occurrence.id = %blank.occurrence_id,
-                occurrence.attempt = blank.attempt,
-                occurrence.status = settled.status.label(),
+                occurrence.id = %running.occurrence_id,
+                occurrence.attempt = running.attempt,
+                occurrence.status = report.status.label(),
                 duration_ms = duration.as_millis() as u64,
-                "occurrence ended"
+                "occurrence {} ended", running.occurrence_id
             );
-            // Not waited for: the reporter keeps it until the broker has it.
+            // Not awaited, because the reporter keeps the report until the broker has confirmed it.
             sink.report_unconfirmed(StatusReport {
-                status: settled.status,
+                status: report.status,
                 timestamp: clock::now(),
-                result: settled.result,
-                exception: settled.exception,
+                result: report.result,
+                exception: report.exception,
                 duration_ms: Some(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)),
-                permanent: settled.permanent,
-                retry_after_ms: settled.retry_after.map(|pause| u64::try_from(pause.as_millis()).unwrap_or(u64::MAX)),
-                ..blank
+                permanent: report.permanent,
+                retry_after_ms: report.retry_after.map(|pause| u64::try_from(pause.as_millis()).unwrap_or(u64::MAX)),
+                ..running
             });
             is_interrupted
         };
         (confirmed, end)
     }
 
-    /// Reports an attempt as cancelled that is not to start any more.
+    /// Reports an attempt as cancelled before its start.
     pub(crate) fn report_cancelled(&self, message: &JobMessage, reason: &str) -> ConfirmFuture {
-        let settled = Outcome::Cancelled { reason: reason.to_owned() }.into_report();
-        self.sink.report(StatusReport { status: settled.status, exception: settled.exception, ..self.blank(message) })
+        let report = Outcome::Cancelled { reason: reason.to_owned() }.into_report();
+        self.sink.report(StatusReport {
+            status: report.status,
+            exception: report.exception,
+            ..self.report_template(message)
+        })
     }
 
-    /// Reports an attempt as lost with the instance that claimed it and fell silent before it had told that it began. It is
-    /// that instance's run, if there was one; of one that has ended untold it is not known whose it was.
+    /// Reports an attempt as lost: the instance that claimed it stopped sending heartbeats before it reported the
+    /// start. `holder` is that instance, in whose name the report is sent. It is `None` if, according to the claim, the
+    /// attempt ended and no end was reported, because such a claim does not name an instance.
     pub(crate) fn report_lost(&self, message: &JobMessage, holder: Option<&str>) -> ConfirmFuture {
         let reason = match holder {
-            Some(holder) => format!("lost: {holder} had claimed it and fell silent before it said that it began"),
-            None => "lost: it has ended, and nobody has said how".to_owned(),
+            Some(holder) => format!(
+                "lost: {holder} claimed this attempt and stopped sending heartbeats before it reported the start"
+            ),
+            None => "lost: according to its claim this attempt ended, but its end was not reported".to_owned(),
         };
         self.sink.report(StatusReport {
             status: OccurrenceStatus::Unknown,
             instance_id: holder.unwrap_or(&self.instance_id).to_owned(),
             exception: Some(reason),
-            ..self.blank(message)
+            ..self.report_template(message)
         })
     }
 
-    fn blank(&self, message: &JobMessage) -> StatusReport {
+    fn report_template(&self, message: &JobMessage) -> StatusReport {
         StatusReport::new(
             message.occurrence_id,
             message.attempt,
@@ -151,20 +165,20 @@ impl Executor {
     }
 
     fn timeout(&self, job: &RegisteredJob, message: &JobMessage) -> Duration {
-        let asked =
+        let requested =
             message.timeout_seconds.filter(|seconds| *seconds > 0).map(|seconds| Duration::from_secs(seconds.into()));
-        asked.or(job.timeout).unwrap_or(self.default_timeout).min(MAX_TIMEOUT)
+        requested.or(job.timeout).unwrap_or(self.default_timeout).min(MAX_TIMEOUT)
     }
 }
 
-/// Waits for a run's end, or brings it about.
+/// Waits for the end of a run, and ends it if its timeout expires or `stop` fires.
 async fn watch(mut task: JoinHandle<JobReturn>, timeout: Duration, grace: Duration, stop: &StopSignal) -> Outcome {
-    let cut_short = tokio::select! {
+    let outcome = tokio::select! {
         biased;
-        // A job that heeds its token may have ended before anybody looked here. Whatever it then says, it was cancelled;
-        // and what it did not finish because the worker stops, it did not fail at.
+        // A job that reacts to its token may have ended before this poll. Whatever it returns, a cancelled run was
+        // cancelled. A failure during an interruption is no failure of the job.
         joined = &mut task => {
-            return match (stop.reason(), judge(joined)) {
+            return match (stop.reason(), into_outcome(joined)) {
                 (Some(reason), _) => Outcome::Cancelled { reason: reason.to_owned() },
                 (None, Outcome::Failed { .. }) if stop.token().is_cancelled() => Outcome::Interrupted,
                 (None, outcome) => outcome,
@@ -177,26 +191,26 @@ async fn watch(mut task: JoinHandle<JobReturn>, timeout: Duration, grace: Durati
         () = tokio::time::sleep(timeout) => Outcome::TimedOut { seconds: timeout.as_secs(), ignored: false },
     };
     stop.token().cancel();
-    let grace = if matches!(cut_short, Outcome::Interrupted) { grace.min(SHUTDOWN_CLEANUP_TIMEOUT) } else { grace };
-    let last_words = tokio::time::timeout(grace, &mut task).await;
-    match (last_words, &cut_short) {
-        // It was told to stop and had finished its work nevertheless.
+    let grace = if matches!(outcome, Outcome::Interrupted) { grace.min(SHUTDOWN_CLEANUP_TIMEOUT) } else { grace };
+    let cleanup = tokio::time::timeout(grace, &mut task).await;
+    match (cleanup, &outcome) {
+        // The run was interrupted and completed its work nevertheless.
         (Ok(Ok(Ok(Ok(result)))), Outcome::Interrupted) => Outcome::Done { result },
-        (Ok(_), _) => cut_short,
+        (Ok(_), _) => outcome,
         (Err(_), _) => {
             task.abort();
-            ignored(cut_short, grace)
+            mark_ignored(outcome, grace)
         }
     }
 }
 
-/// Says of a run that it went on when it was told to end.
-fn ignored(outcome: Outcome, grace: Duration) -> Outcome {
+/// Adds to an outcome that the run did not end within its grace period.
+fn mark_ignored(outcome: Outcome, grace: Duration) -> Outcome {
     match outcome {
         Outcome::TimedOut { seconds, .. } => Outcome::TimedOut { seconds, ignored: true },
         Outcome::Cancelled { reason } => Outcome::Cancelled {
             reason: format!(
-                "{reason} (it did not end when it was told to and was dropped after {} s)",
+                "{reason} (the run did not stop when requested and was dropped after {} s)",
                 grace.as_secs_f64()
             ),
         },
@@ -204,11 +218,11 @@ fn ignored(outcome: Outcome, grace: Duration) -> Outcome {
     }
 }
 
-fn judge(joined: Result<JobReturn, JoinError>) -> Outcome {
+fn into_outcome(joined: Result<JobReturn, JoinError>) -> Outcome {
     match joined {
         Ok(Ok(returned)) => returned.into(),
-        Ok(Err(panic)) => Outcome::Failed { permanent: false, retry_after: None, exception: panic },
-        // Nobody else aborts the task; only a runtime on its way down does.
+        Ok(Err(panic)) => Outcome::Failed { permanent: false, retry_after: None, exception: panic.to_string() },
+        // The task is aborted nowhere else, so the runtime is shutting down.
         Err(_) => Outcome::Interrupted,
     }
 }

@@ -1,25 +1,25 @@
-//! Turns a job's input into the type the job declares, and says where it does not fit.
+//! Decodes the input of a job into the type that the job declares, and names the field that does not fit.
 //!
-//! serde tells the place of a mistake as a column of the text. People look for a field, so the column is walked back to
-//! the path of the value it lies in: `headers.accept`, `argv[2]`.
+//! serde reports the position of an error as a column of the text. Users look for a field, so the column is converted
+//! into the path of the value at this position: `headers.accept`, `argv[2]`.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::api::outcome::JobError;
 
-/// Reads `data` as a `T`.
+/// Decodes `data` as a `T`.
 ///
 /// # Errors
-/// A permanent failure whose sentence names the field: another attempt would bring the same input.
+/// Returns a permanent failure that names the field, because another attempt would have the same input.
 pub(crate) fn read<T: DeserializeOwned>(data: &Value) -> Result<T, JobError> {
-    // What fits is read as it is; only to say where something does not fit, the text is needed.
+    // Data that fits is decoded directly. The JSON text is needed only to locate an error.
     if !data.is_null()
         && let Ok(input) = T::deserialize(data)
     {
         return Ok(input);
     }
-    // A job without input is often stored as null; an empty object suits every struct whose fields are optional.
+    // A job without input is often stored as null. An empty object fits every struct whose fields are optional.
     let text = if data.is_null() { "{}".to_owned() } else { data.to_string() };
     serde_json::from_str(&text).or_else(|error| {
         if data.is_null()
@@ -29,7 +29,7 @@ pub(crate) fn read<T: DeserializeOwned>(data: &Value) -> Result<T, JobError> {
         }
         let path = path_at(&text, error.column());
         let reason = error.to_string();
-        // The text is one line that nobody has seen; its column would only confuse.
+        // The text is a single line that the user has never seen, so its line and column would only confuse.
         let reason = reason.split(" at line ").next().unwrap_or_default();
         let place = if path.is_empty() { "the input".to_owned() } else { format!("the input's field `{path}`") };
         Err(JobError::permanent(format!(
@@ -38,16 +38,16 @@ pub(crate) fn read<T: DeserializeOwned>(data: &Value) -> Result<T, JobError> {
     })
 }
 
-/// A step on the way into a JSON text.
+/// A step of a path into a JSON text.
 enum PathStep {
-    /// Inside an object; the name of the field being read, once known.
+    /// Inside an object, at the field of this name. `None` until the name has been read.
     Field(Option<String>),
-    /// Inside a list, at this place.
+    /// Inside a list, at this index.
     Item(usize),
 }
 
-/// The path of the value that the first `column` bytes of `text` end in. The text is JSON without blanks between its
-/// tokens, as `Value` prints it.
+/// Returns the path of the value in which the first `column` bytes of `text` end. The text is JSON without whitespace
+/// between its tokens, as `Value` prints it.
 fn path_at(text: &str, column: usize) -> String {
     let read = &text.as_bytes()[..column.min(text.len())];
     let mut steps: Vec<PathStep> = Vec::new();
@@ -56,7 +56,7 @@ fn path_at(text: &str, column: usize) -> String {
         match read[at] {
             b'{' => steps.push(PathStep::Field(None)),
             b'[' => steps.push(PathStep::Item(0)),
-            // The mistake is known only when the object ends: a field is missing. It belongs to the object.
+            // A missing field is detected only at the end of the object, so the error belongs to the object.
             b'}' | b']' if at + 1 == read.len() => {
                 if let Some(PathStep::Field(name)) = steps.last_mut() {
                     *name = None;
@@ -65,7 +65,7 @@ fn path_at(text: &str, column: usize) -> String {
             b'}' | b']' => drop(steps.pop()),
             b',' => match steps.last_mut() {
                 Some(PathStep::Field(name)) => *name = None,
-                Some(PathStep::Item(place)) => *place += 1,
+                Some(PathStep::Item(index)) => *index += 1,
                 None => {}
             },
             b'"' => {
@@ -89,7 +89,7 @@ fn path_at(text: &str, column: usize) -> String {
             PathStep::Field(Some(name)) if path.is_empty() => path = name,
             PathStep::Field(Some(name)) => path = format!("{path}.{name}"),
             PathStep::Field(None) => {}
-            PathStep::Item(place) => path = format!("{path}[{place}]"),
+            PathStep::Item(index) => path = format!("{path}[{index}]"),
         }
     }
     path
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_field_that_does_not_fit_is_named() {
+    fn errors_name_the_field_that_does_not_fit() {
         for (data, place) in [
             (json!({"to": [1, "two"]}), "`to[1]`"),
             (json!({"to": 5}), "`to`"),
@@ -137,9 +137,9 @@ mod tests {
     }
 
     #[test]
-    fn no_input_suits_a_job_that_needs_none() {
+    fn null_fits_a_job_without_required_input() {
         read::<TestInput>(&Value::Null).expect("every field has a default");
-        read::<()>(&Value::Null).expect("null is the unit");
-        read::<Option<TestInput>>(&Value::Null).expect("null is none");
+        read::<()>(&Value::Null).expect("null fits the unit type");
+        read::<Option<TestInput>>(&Value::Null).expect("null fits an option");
     }
 }

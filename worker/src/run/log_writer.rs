@@ -1,4 +1,4 @@
-//! From what a job writes to a numbered, bounded line.
+//! Numbers and bounds the log lines of an attempt.
 //!
 //! A [`LogWriter`] belongs to one attempt. Its lines go to the [`log_buffer`](crate::reporting::log_buffer).
 
@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 use crate::{api::outcome::strip_nul, clock};
 
-/// The most lines of one attempt.
+/// Maximum number of lines of an attempt.
 const MAX_ATTEMPT_LINES: i64 = 10_000;
 
-/// Numbers and bounds the lines of one attempt.
+/// Creates the log lines of one attempt, with consecutive numbers and bounded size.
 pub(crate) struct LogWriter {
     first: i64,
     next: AtomicI64,
@@ -23,11 +23,11 @@ impl LogWriter {
         Self { first: first_log_seq(attempt), next: AtomicI64::new(0) }
     }
 
-    /// The next line, or none once the attempt has used up its lines; the last one says so.
+    /// Returns the next line, or `None` if the attempt has used up its lines. The last line is a note about that.
     pub(crate) fn line(&self, level: LogLevel, message: String, data: Option<Value>) -> Option<LogLine> {
-        let place = self.next.fetch_add(1, Ordering::Relaxed);
-        let seq = self.first + place;
-        if place < MAX_ATTEMPT_LINES {
+        let index = self.next.fetch_add(1, Ordering::Relaxed);
+        let seq = self.first + index;
+        if index < MAX_ATTEMPT_LINES {
             let data = data.map(bounded);
             return Some(LogLine {
                 seq,
@@ -37,7 +37,7 @@ impl LogWriter {
                 data,
             });
         }
-        (place == MAX_ATTEMPT_LINES).then(|| LogLine {
+        (index == MAX_ATTEMPT_LINES).then(|| LogLine {
             seq,
             at: clock::now(),
             level: LogLevel::Warn,
@@ -47,11 +47,11 @@ impl LogWriter {
     }
 }
 
-/// The fields of a line, or how many bytes of them are not kept.
+/// Returns the fields of a line, or a note of their size if they are too long.
 fn bounded(data: Value) -> Value {
     match data.to_string().len() {
         len if len <= MAX_LOG_LINE_BYTES => data,
-        len => json!({ "notKept": format!("{len} bytes of fields; {MAX_LOG_LINE_BYTES} are the most") }),
+        len => json!({ "notKept": format!("{len} bytes of fields; the maximum is {MAX_LOG_LINE_BYTES}") }),
     }
 }
 
@@ -60,18 +60,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_that_are_too_long_leave_a_mark() {
+    fn oversized_fields_are_replaced_by_a_note() {
         let log_writer = LogWriter::new(1);
         let data = |len: usize| {
             log_writer.line(LogLevel::Info, "x".to_owned(), Some(json!("y".repeat(len)))).and_then(|line| line.data)
         };
         assert_eq!(data(MAX_LOG_LINE_BYTES - 2), Some(json!("y".repeat(MAX_LOG_LINE_BYTES - 2))));
-        let mark = data(MAX_LOG_LINE_BYTES - 1).expect("a mark").to_string();
-        assert!(mark.contains(&format!("{} bytes", MAX_LOG_LINE_BYTES + 1)), "{mark}");
+        let note = data(MAX_LOG_LINE_BYTES - 1).expect("a note").to_string();
+        assert!(note.contains(&format!("{} bytes", MAX_LOG_LINE_BYTES + 1)), "{note}");
     }
 
     #[test]
-    fn an_attempt_has_a_last_line() {
+    fn lines_beyond_the_maximum_are_dropped_with_a_note() {
         let log_writer = LogWriter::new(1);
         let lines = (0..MAX_ATTEMPT_LINES + 5)
             .filter_map(|_| log_writer.line(LogLevel::Info, "x".to_owned(), None))

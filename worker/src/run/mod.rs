@@ -1,4 +1,9 @@
-//! The execution of one attempt, without broker and Redis.
+//! The execution of one attempt.
+//!
+//! Everything that happens between the message of an attempt and its final report belongs here: type erasure of jobs,
+//! decoding of the input, the timeout, cancellation, panics and the log of the run. Nothing here depends on AMQP or
+//! Redis. Reports and log lines go to the trait [`report_sink::ReportSink`], so the same pipeline runs in a worker and
+//! in [`testing`](crate::testing).
 //!
 //! | File | Content |
 //! |---|---|

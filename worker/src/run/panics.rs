@@ -1,12 +1,14 @@
-//! A job that panics ends its attempt and nothing else, and says where it happened.
+//! Turns the panic of a job into a failure of its attempt, with the location of the panic.
 //!
-//! The place and the call stack are known only while the panic unwinds, to the process's panic hook. The hook that is set
-//! here keeps them for the thread that runs a job, and hands every other panic on to the hook that was there before.
+//! Location and backtrace are available only to the panic hook of the process, while the panic unwinds. The hook
+//! installed here stores them for a thread that runs a job, and passes every other panic to the previously installed
+//! hook.
 
 use std::{
     any::Any,
     backtrace::Backtrace,
     cell::{Cell, RefCell},
+    fmt,
     future::Future,
     panic::{self, AssertUnwindSafe},
     sync::Once,
@@ -19,20 +21,34 @@ thread_local! {
     static PANIC_LOCATION: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Polls a job's future; a panic becomes its text, with the place and the call stack behind it.
-pub(crate) async fn catch_panic<T>(job: impl Future<Output = T>) -> Result<T, String> {
-    install();
+/// The text of a caught panic, with its location and backtrace.
+#[derive(Debug)]
+pub(crate) struct JobPanic(String);
+
+impl fmt::Display for JobPanic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Polls the future of a job and catches its panic.
+///
+/// # Errors
+/// Returns the panic.
+pub(crate) async fn catch_panic<T>(job: impl Future<Output = T>) -> Result<T, JobPanic> {
+    install_hook();
     let job = AssertUnwindSafe(job).catch_unwind();
     futures::pin_mut!(job);
-    // Marked at each poll and for that poll only: a task moves between threads, and a thread between tasks.
+    // Marked during each poll only, because tasks move between threads and threads between tasks.
     let ended = std::future::poll_fn(|context| {
-        let _mark = InJobGuard::set();
+        let _guard = InJobGuard::set();
         job.as_mut().poll(context)
     })
     .await;
-    ended.map_err(|panic| describe(&*panic))
+    ended.map_err(|panic| JobPanic(describe(&*panic)))
 }
 
+/// Marks the current thread as running a job, until dropped. Holds the previous mark.
 struct InJobGuard(bool);
 
 impl InJobGuard {
@@ -47,16 +63,16 @@ impl Drop for InJobGuard {
     }
 }
 
-fn install() {
+fn install_hook() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let before = panic::take_hook();
+        let previous = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
             if !IN_JOB.get() {
-                return before(info);
+                return previous(info);
             }
-            let place = info.location().map(|place| format!("\nat {place}")).unwrap_or_default();
-            PANIC_LOCATION.set(Some(format!("{place}\n{}", Backtrace::force_capture())));
+            let location = info.location().map(|location| format!("\nat {location}")).unwrap_or_default();
+            PANIC_LOCATION.set(Some(format!("{location}\n{}", Backtrace::force_capture())));
         }));
     });
 }
@@ -67,7 +83,7 @@ fn describe(panic: &(dyn Any + Send)) -> String {
     } else if let Some(text) = panic.downcast_ref::<String>() {
         text
     } else {
-        "with a value that is no text"
+        "with a value that is not a string"
     };
     format!("panicked: {text}{}", PANIC_LOCATION.take().unwrap_or_default())
 }
@@ -77,11 +93,11 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_panic_tells_its_text_its_place_and_its_stack() {
+    async fn panic_reports_text_location_and_backtrace() {
         let caught = catch_panic(async { panic!("no {}", "milk") }).await;
         let text = match caught {
-            Ok(()) => panic!("it panicked"),
-            Err(text) => text,
+            Ok(()) => panic!("the job panics"),
+            Err(panic) => panic.to_string(),
         };
         let mut lines = text.lines();
         assert_eq!(lines.next(), Some("panicked: no milk"));
@@ -90,6 +106,6 @@ mod tests {
                 .next()
                 .is_some_and(|line| line.starts_with("at worker/src/run/panics.rs") || line.contains("panics.rs:"))
         );
-        assert!(text.contains("a_panic_tells_its_text"), "the stack names the function: {text}");
+        assert!(text.contains("panic_reports_text"), "the backtrace names the function: {text}");
     }
 }

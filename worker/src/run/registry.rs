@@ -1,7 +1,7 @@
 //! The job types of one worker.
 //!
-//! Here, and only here, a typed [`Job`] becomes something that takes JSON and gives text: everything behind this file
-//! treats all job types alike.
+//! This is the only place where a typed [`Job`] is erased to a handler that takes JSON and returns text. All code after
+//! it treats all job types alike.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -19,22 +19,25 @@ use crate::{
     run::input,
 };
 
-/// The longest a run may tidy up. Whoever asked for its end waits for it.
+/// Maximum time for cleanup of a run. The user who cancelled the run waits for it.
 const MAX_JOB_GRACE: Duration = Duration::from_secs(60);
 
-/// One job type.
+/// A registered job type, with its Rust types erased.
 pub(crate) struct RegisteredJob {
+    /// The name of the type.
     pub(crate) job_type: &'static str,
+    /// The concurrency limit in this process.
     pub(crate) concurrency: u16,
+    /// The timeout of runs whose job sets none.
     pub(crate) timeout: Option<Duration>,
-    /// How long a run may tidy up.
+    /// The time for cleanup of a run.
     pub(crate) grace: Duration,
     description: &'static str,
     schema: Value,
     handler: Arc<dyn JobHandler>,
 }
 
-/// A job without its types.
+/// A job without its Rust types.
 trait JobHandler: Send + Sync {
     fn run(self: Arc<Self>, ctx: JobContext, data: Value) -> BoxFuture<'static, Result<Option<String>, JobError>>;
 }
@@ -53,7 +56,8 @@ impl<J: Job> JobHandler for TypedJob<J> {
     }
 }
 
-/// JSON text, its fields in the order of the type; a string without its quotes, and nothing for null.
+/// Formats a result as JSON text, with fields in the order of the type. A string loses its quotes, and null becomes
+/// `None`.
 fn text(output: &impl Serialize) -> serde_json::Result<Option<String>> {
     let json = serde_json::to_string(output)?;
     match json.as_bytes().first() {
@@ -64,8 +68,9 @@ fn text(output: &impl Serialize) -> serde_json::Result<Option<String>> {
 }
 
 impl RegisteredJob {
+    /// Registers a job.
     pub(crate) fn new<J: Job>(job: J) -> Self {
-        // A form is drawn from the schema, and a form has no use for references.
+        // Subschemas are inlined, because the form that is built from the schema cannot follow references.
         let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
         Self {
             job_type: J::TYPE,
@@ -78,7 +83,7 @@ impl RegisteredJob {
         }
     }
 
-    /// Runs it once.
+    /// Runs one attempt.
     pub(crate) fn run(&self, ctx: JobContext, data: Value) -> BoxFuture<'static, Result<Option<String>, JobError>> {
         self.handler.clone().run(ctx, data)
     }
@@ -96,25 +101,26 @@ impl RegisteredJob {
     fn check(&self, errors: &mut ConfigErrors) {
         let name = self.job_type;
         if !is_valid_name(name, 100) {
-            errors
-                .add(format!("the job type {name:?} cannot be used: give 1 to 100 letters, digits, '-', '_' and '.'."));
+            errors.add(format!(
+                "Job type {name:?} has an invalid name: give 1 to 100 letters, digits, '-', '_' and '.'."
+            ));
         }
         if !(1..=MAX_CONCURRENCY).contains(&self.concurrency) {
             errors.add(format!(
-                "the job type {name:?} has CONCURRENCY {}: give a number from 1 to {MAX_CONCURRENCY}.",
+                "Job type {name:?} has CONCURRENCY {}: give a number from 1 to {MAX_CONCURRENCY}.",
                 self.concurrency
             ));
         }
         if self.timeout.is_some_and(|timeout| !(Duration::from_secs(1)..=MAX_TIMEOUT).contains(&timeout)) {
-            errors.add(format!("the job type {name:?} has a TIMEOUT outside its bounds: give 1 second to 7 days."));
+            errors.add(format!("Job type {name:?} has a TIMEOUT outside its bounds: give 1 second to 7 days."));
         }
         if self.grace > MAX_JOB_GRACE {
-            errors.add(format!("the job type {name:?} has a GRACE outside its bounds: give at most 60 seconds."));
+            errors.add(format!("Job type {name:?} has a GRACE outside its bounds: give at most 60 seconds."));
         }
     }
 }
 
-/// All job types, by name.
+/// All job types, by lower-case name.
 #[derive(Default)]
 pub(crate) struct JobRegistry {
     jobs: BTreeMap<String, RegisteredJob>,
@@ -122,18 +128,19 @@ pub(crate) struct JobRegistry {
 }
 
 impl JobRegistry {
+    /// Adds a job type.
     pub(crate) fn add(&mut self, registered: RegisteredJob) {
-        // Queues are named in lower case, so two types that differ in case alone would share one.
+        // Queue names are lower case, so two types that differ only in case would share a queue.
         let key = registered.job_type.to_lowercase();
-        if let Some(twin) = self.jobs.insert(key, registered) {
+        if let Some(replaced) = self.jobs.insert(key, registered) {
             self.errors
-                .add(format!("the job type {:?} is registered twice: give each job a TYPE of its own.", twin.job_type));
+                .add(format!("Job type {:?} is registered twice: give each job its own TYPE.", replaced.job_type));
         }
     }
 
-    /// Lets the configuration have its way about how many runs of a type there may be at once.
-    pub(crate) fn set_concurrency(&mut self, wanted: &BTreeMap<String, u16>) {
-        for (job_type, concurrency) in wanted {
+    /// Overrides the concurrency limits of job types with those of the configuration.
+    pub(crate) fn set_concurrency(&mut self, limits: &BTreeMap<String, u16>) {
+        for (job_type, concurrency) in limits {
             match self.jobs.get_mut(&job_type.to_lowercase()) {
                 Some(job) => job.concurrency = *concurrency,
                 None => self.errors.add(format!(
@@ -144,10 +151,10 @@ impl JobRegistry {
         }
     }
 
-    /// The types in order of their names, and what is wrong with them.
+    /// Returns the job types in the order of their names, and all errors.
     pub(crate) fn finish(mut self) -> (Vec<Arc<RegisteredJob>>, ConfigErrors) {
         if self.jobs.is_empty() {
-            self.errors.add("the worker has no job type: add one with .job(…) before .build().");
+            self.errors.add("The worker has no job type: add one with .job(…) before .build().");
         }
         for job in self.jobs.values() {
             job.check(&mut self.errors);
@@ -156,7 +163,7 @@ impl JobRegistry {
     }
 }
 
-/// What the worker announces.
+/// Returns the description of all job types for the registration of the worker.
 pub(crate) fn announce(jobs: &[Arc<RegisteredJob>]) -> Vec<JobTypeInfo> {
     jobs.iter().map(|job| job.info()).collect()
 }
@@ -169,7 +176,7 @@ mod tests {
 
     #[derive(serde::Deserialize, schemars::JsonSchema)]
     struct NamedInput {
-        /// Whom to greet.
+        /// The name to greet.
         _name: Option<NestedInput>,
     }
 
@@ -192,17 +199,17 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_gathered() {
+    fn registration_errors_are_collected() {
         assert_eq!(JobRegistry::default().finish().1.messages().len(), 1);
         let mut registry = JobRegistry::default();
         registry.add(RegisteredJob::new(BadlyNamedJob));
         registry.add(RegisteredJob::new(BadlyNamedJob));
-        // Its name, its concurrency, its grace, and that it is there twice.
+        // Its name, its concurrency, its grace, and the second registration.
         assert_eq!(registry.finish().1.messages().len(), 4);
     }
 
     #[test]
-    fn the_configuration_has_the_last_word_on_concurrency() {
+    fn configured_concurrency_overrides_the_job_type() {
         let mut registry = JobRegistry::default();
         registry.add(RegisteredJob::new(BadlyNamedJob));
         registry.set_concurrency(&BTreeMap::from([("Not A Name".to_owned(), 1000), ("other".to_owned(), 1)]));
@@ -213,9 +220,9 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_needs_no_references() {
+    fn schema_contains_no_references() {
         let info = RegisteredJob::new(BadlyNamedJob).info();
         assert!(!info.schema.to_string().contains("$ref"), "{}", info.schema);
-        assert!(info.schema.to_string().contains("Whom to greet."), "{}", info.schema);
+        assert!(info.schema.to_string().contains("The name to greet."), "{}", info.schema);
     }
 }

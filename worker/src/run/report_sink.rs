@@ -1,7 +1,7 @@
-//! Where a run's reports and lines go.
+//! The receiver of the reports and log lines of a run.
 //!
-//! The executor knows this trait and nothing of the broker. In a worker the sink is the [`Reporter`](crate::reporting::reporter);
-//! in a test of a job it is a pair of lists.
+//! The executor depends on this trait and not on the broker. In a worker the sink is the
+//! [`Reporter`](crate::reporting::reporter); in a test of a job it is a pair of lists.
 
 use futures::future::BoxFuture;
 use milvaion_protocol::{
@@ -9,18 +9,18 @@ use milvaion_protocol::{
     message::{LogLine, StatusReport},
 };
 
-/// Resolves once a report is safe: confirmed by the broker. Dropping it changes nothing for the report.
+/// Completes when the broker has confirmed a report. Dropping the future does not affect the report.
 pub(crate) type ConfirmFuture = BoxFuture<'static, ()>;
 
-/// Takes what runs have to say, at once and in order.
+/// A receiver of reports and log lines. It accepts them at once and keeps their order.
 pub(crate) trait ReportSink: Send + Sync + 'static {
-    /// Takes a report. Reports of one occurrence keep their order, and the lines written before a final report go out
-    /// before it.
+    /// Accepts a report. Reports of one occurrence keep their order. Lines that were written before a final report are
+    /// sent before it.
     fn report(&self, report: StatusReport) -> ConfirmFuture;
 
-    /// Takes a report as [`report`](Self::report) does, for somebody who does not wait until it is safe.
+    /// Accepts a report like [`report`](Self::report), for a caller that does not wait for the confirmation.
     fn report_unconfirmed(&self, report: StatusReport);
 
-    /// Takes a line.
+    /// Accepts a log line.
     fn log(&self, occurrence: OccurrenceId, line: LogLine);
 }

@@ -1,10 +1,10 @@
-//! What ends one run from outside.
+//! The signal that ends one run from outside.
 
 use std::sync::{Arc, OnceLock};
 
 use tokio_util::sync::CancellationToken;
 
-/// Ends one run from outside.
+/// A token that ends one run, with the reason if a user or the server requested it.
 #[derive(Clone, Default)]
 pub(crate) struct StopSignal {
     token: CancellationToken,
@@ -12,23 +12,23 @@ pub(crate) struct StopSignal {
 }
 
 impl StopSignal {
-    /// A sign that is also raised when `interrupt` fires, without a reason then.
+    /// Creates a signal that also fires, without a reason, when `interrupt` does.
     pub(crate) fn child_of(interrupt: &CancellationToken) -> Self {
         Self { token: interrupt.child_token(), reason: Arc::default() }
     }
 
-    /// Asks the run to end. The first reason counts.
+    /// Requests the end of the run. The first reason is kept.
     pub(crate) fn cancel(&self, reason: &str) {
         let _ = self.reason.set(reason.to_owned());
         self.token.cancel();
     }
 
-    /// Fires when the run is to end.
+    /// Returns the token that fires when the run must end.
     pub(crate) fn token(&self) -> &CancellationToken {
         &self.token
     }
 
-    /// Why somebody asked for it, if somebody did.
+    /// Returns the reason of the cancellation. `None` if the run was interrupted or nothing was requested.
     pub(crate) fn reason(&self) -> Option<&str> {
         self.reason.get().map(String::as_str)
     }

@@ -1,7 +1,8 @@
 //! Runs a job in a test, without any service.
 //!
-//! The run goes through the same pipeline as in a worker: the input is read from JSON, panics are caught, the timeout
-//! holds, and what would be reported is handed back.
+//! A [`TestRun`] executes one attempt with the same pipeline as a worker: the input is decoded from JSON, panics are
+//! caught and the timeout applies. The reports and log lines that a worker would send are returned in a [`TestReport`].
+//! Everything that users need to test their jobs belongs here. Helpers for the tests of this crate do not.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -26,7 +27,7 @@ use crate::{
     run::report_sink::{ConfirmFuture, ReportSink},
 };
 
-/// A job under test.
+/// One attempt of a job under test.
 pub struct TestRun {
     job: RegisteredJob,
     message: JobMessage,
@@ -34,26 +35,26 @@ pub struct TestRun {
     cancel: Option<(CancellationToken, String)>,
 }
 
-/// What a run has left behind.
+/// The reports and log lines of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TestReport {
-    /// What was reported, in order: first that it runs, last how it ended.
+    /// All reports in order: the first one is *Running*, the last one the end.
     pub reports: Vec<StatusReport>,
-    /// What it wrote.
+    /// All log lines in order.
     pub lines: Vec<LogLine>,
 }
 
 impl TestReport {
-    /// How it ended.
+    /// Returns the final report.
     ///
     /// # Panics
-    /// If nothing was reported.
+    /// Panics if nothing was reported.
     #[must_use]
     pub fn end(&self) -> &StatusReport {
-        self.reports.last().expect("a run always reports its end")
+        self.reports.last().expect("every run reports its end")
     }
 
-    /// The final status.
+    /// Returns the final status.
     #[must_use]
     pub fn status(&self) -> OccurrenceStatus {
         self.end().status
@@ -61,7 +62,7 @@ impl TestReport {
 }
 
 impl TestRun {
-    /// Prepares a first attempt with `input`, ended after a minute.
+    /// Prepares a first attempt with the given input and a timeout of one minute.
     #[must_use]
     pub fn new<J: Job>(job: J, input: Value) -> Self {
         let now = clock::now();
@@ -69,7 +70,7 @@ impl TestRun {
         let message = JobMessage {
             occurrence_id,
             job_id: JobId(clock::random_id()),
-            job_name: "trial".to_owned(),
+            job_name: "test".to_owned(),
             job_type: J::TYPE.to_owned(),
             job_data: input,
             correlation_id: occurrence_id,
@@ -85,40 +86,40 @@ impl TestRun {
         Self { job: RegisteredJob::new(job), message, interrupt: CancellationToken::new(), cancel: None }
     }
 
-    /// Makes it another attempt than the first.
+    /// Sets the number of the attempt, for tests of later attempts.
     #[must_use]
     pub fn attempt(mut self, attempt: u32) -> Self {
         self.message.attempt = attempt;
         self
     }
 
-    /// Gives the run this many seconds, as a job may ask for.
+    /// Sets the timeout in seconds, like the timeout of a job.
     #[must_use]
     pub fn timeout_seconds(mut self, seconds: u32) -> Self {
         self.message.timeout_seconds = Some(seconds);
         self
     }
 
-    /// Interrupts the run when `token` fires, as a worker does that has to stop.
+    /// Interrupts the run when `token` fires, like a worker that stops.
     #[must_use]
     pub fn interrupted_by(mut self, token: CancellationToken) -> Self {
         self.interrupt = token;
         self
     }
 
-    /// Cancels the run for `reason` when `token` fires, as somebody does in the dashboard.
+    /// Cancels the run with `reason` when `token` fires, like a user in the dashboard.
     #[must_use]
     pub fn cancelled_by(mut self, token: CancellationToken, reason: impl Into<String>) -> Self {
         self.cancel = Some((token, reason.into()));
         self
     }
 
-    /// Runs it to its end.
+    /// Runs the attempt to its end.
     pub async fn run(self) -> TestReport {
-        let record = Arc::new(Recorder::default());
+        let recorder = Arc::new(Recorder::default());
         let executor = Executor {
-            sink: record.clone(),
-            instance_id: "trial".to_owned(),
+            sink: recorder.clone(),
+            instance_id: "test".to_owned(),
             default_timeout: Duration::from_secs(60),
             metrics: WorkerMetrics::default(),
             interrupt: self.interrupt,
@@ -136,7 +137,7 @@ impl TestRun {
             _ = &mut end => {}
             () = cancelling => drop(end.await),
         }
-        record.lock().clone()
+        recorder.lock().clone()
     }
 }
 

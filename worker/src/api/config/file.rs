@@ -1,12 +1,12 @@
-//! A worker's settings from a file.
+//! The configuration file of a worker.
 
 use std::{collections::BTreeMap, path::Path};
 
 use toml::{Table, Value};
 
-use crate::api::error::WorkerError;
+use crate::api::error::{ConfigFileError, WorkerError};
 
-/// Every variable a worker reads. The file's keys are these, in lower case and without `MILVAION_`.
+/// All variables that a worker reads. The keys of the file are these names in lower case without `MILVAION_`.
 const VARIABLE_NAMES: [&str; 12] = [
     "AMQP_URL",
     "REDIS_URL",
@@ -21,54 +21,61 @@ const VARIABLE_NAMES: [&str; 12] = [
     "MILVAION_OUTBOX_MEGABYTES",
     "MILVAION_HEALTH",
 ];
-/// The most bytes of a file.
+/// Maximum size of the file.
 const MAX_FILE_BYTES: u64 = 64 * 1024;
 
-/// What a file says, by variable.
+/// The values of a file, by variable name.
 pub(super) struct ConfigFile(BTreeMap<&'static str, String>);
 
 impl ConfigFile {
+    /// Returns the value of a variable.
     pub(super) fn get(&self, name: &str) -> Option<String> {
         self.0.get(name).cloned()
     }
 }
 
-/// Reads a file.
+/// Reads and checks a file.
+///
+/// # Errors
+/// Returns [`WorkerError::File`] if the file cannot be read, is too large or contains a wrong key or value.
 pub(super) fn read(path: &Path) -> Result<ConfigFile, WorkerError> {
-    let failed = |reason: String| WorkerError::File { path: path.to_owned(), reason };
-    let size = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?.len();
-    if size > MAX_FILE_BYTES {
-        return Err(failed(format!("it has {size} bytes; {MAX_FILE_BYTES} are the most")));
+    read_text(path).and_then(|text| parse(&text)).map_err(|source| WorkerError::File { path: path.to_owned(), source })
+}
+
+fn read_text(path: &Path) -> Result<String, ConfigFileError> {
+    let bytes = std::fs::metadata(path)?.len();
+    if bytes > MAX_FILE_BYTES {
+        return Err(ConfigFileError::TooLarge { bytes, maximum: MAX_FILE_BYTES });
     }
-    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
-    parse(&text).map_err(failed)
+    Ok(std::fs::read_to_string(path)?)
 }
 
 fn key(name: &str) -> String {
     name.trim_start_matches("MILVAION_").to_ascii_lowercase()
 }
 
-fn parse(text: &str) -> Result<ConfigFile, String> {
-    let table: Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
+fn parse(text: &str) -> Result<ConfigFile, ConfigFileError> {
+    let table: Table = text.parse()?;
     let mut values = BTreeMap::new();
     for (given, value) in table {
         let Some(name) = VARIABLE_NAMES.into_iter().find(|name| key(name) == given) else {
-            return Err(format!("{given:?} means nothing: give one of {}", VARIABLE_NAMES.map(key).join(", ")));
+            return Err(ConfigFileError::UnknownKey { key: given, known: VARIABLE_NAMES.map(key).join(", ") });
         };
         let text = match value {
             Value::String(text) => text,
             Value::Integer(number) => number.to_string(),
             Value::Table(table) if name == "MILVAION_CONCURRENCY" => {
                 let mut parts = Vec::new();
-                for (job_type, value) in &table {
-                    let number = value.as_integer().ok_or_else(|| {
-                        format!("{given:?} gives {job_type:?} a {}: give a whole number", value.type_str())
-                    })?;
+                for (job_type, value) in table {
+                    let Some(number) = value.as_integer() else {
+                        let found = value.type_str();
+                        return Err(ConfigFileError::ConcurrencyType { key: given, job_type, found });
+                    };
                     parts.push(format!("{job_type}={number}"));
                 }
                 parts.join(",")
             }
-            other => return Err(format!("{given:?} is a {}: give a text or a whole number", other.type_str())),
+            other => return Err(ConfigFileError::WrongType { key: given, found: other.type_str() }),
         };
         values.insert(name, text);
     }
@@ -80,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_variables_and_concurrency_may_be_a_table() {
+    fn keys_are_variables_and_concurrency_can_be_a_table() {
         let file =
             parse("worker_id = 'mail'\ncapacity = 20\n[concurrency]\nhttp-request = 200\nsend-mail = 5").expect("read");
         assert_eq!(file.get("MILVAION_WORKER_ID").as_deref(), Some("mail"));
@@ -90,13 +97,14 @@ mod tests {
     }
 
     #[test]
-    fn what_means_nothing_is_refused_with_what_does() {
+    fn unknown_keys_and_wrong_types_are_refused() {
         for (text, part) in [
-            ("capacty = 20", "give one of amqp_url, redis_url, worker_id"),
-            ("capacity = true", "\"capacity\" is a boolean"),
+            ("capacty = 20", "use one of amqp_url, redis_url, worker_id"),
+            ("capacity = true", "\"capacity\" is of type boolean"),
+            ("[concurrency]\nsend-mail = 'many'", "\"concurrency\" of job type \"send-mail\" is of type string"),
             ("capacity = ", "TOML parse error"),
         ] {
-            let error = parse(text).err().expect("refused");
+            let error = parse(text).err().expect("refused").to_string();
             assert!(error.contains(part), "{error}");
         }
     }

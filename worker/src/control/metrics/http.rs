@@ -1,6 +1,6 @@
-//! The address at which a worker answers: `/health/live`, `/health/ready`, `/metrics`.
+//! The HTTP endpoint of a worker: `/health/live`, `/health/ready` and `/metrics`.
 //!
-//! Three answers that take no input: a web framework would be more to keep than to write.
+//! It serves three responses and reads no input, so a web framework would cost more maintenance than this code.
 
 use std::{
     convert::Infallible,
@@ -22,14 +22,14 @@ use tokio::{sync::Semaphore, time::timeout};
 use super::WorkerMetrics;
 use crate::{api::error::WorkerError, net::publisher::WorkerPublisher, reporting::outbox::WriteGate};
 
-/// What Prometheus calls its text format.
+/// Content type of the OpenMetrics text format.
 const OPEN_METRICS_CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// The most connections at once; whoever comes then waits.
+/// Maximum number of concurrent connections. Further connections wait.
 const MAX_CONNECTIONS: usize = 32;
-/// How long a connection may take altogether: a question is a line and an answer a page.
+/// Maximum duration of a connection. A request is one line and a response one page.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the answers are made of.
+/// The states that the responses show.
 #[derive(Clone)]
 pub(crate) struct HealthServer {
     pub(crate) metrics: WorkerMetrics,
@@ -37,10 +37,10 @@ pub(crate) struct HealthServer {
     pub(crate) gate: WriteGate,
 }
 
-/// Takes the address, so that one that is taken is told at the start.
+/// Binds the address, so that an address in use is reported at the start.
 ///
 /// # Errors
-/// [`WorkerError::Health`].
+/// Returns [`WorkerError::Health`] if the address cannot be bound.
 pub(crate) fn open(address: SocketAddr) -> Result<TcpListener, WorkerError> {
     let failed = |source| WorkerError::Health { address, source };
     let listener = TcpListener::bind(address).map_err(failed)?;
@@ -49,19 +49,21 @@ pub(crate) fn open(address: SocketAddr) -> Result<TcpListener, WorkerError> {
 }
 
 impl HealthServer {
-    /// Answers until it is dropped.
+    /// Serves requests until the future is dropped.
     pub(crate) async fn serve(self, listener: TcpListener) {
         let listener = match tokio::net::TcpListener::from_std(listener) {
             Ok(listener) => listener,
-            Err(error) => return tracing::error!(error = %error, "health is not answered"),
+            Err(error) => {
+                return tracing::error!(error = %error, "cannot serve health checks and metrics at MILVAION_HEALTH");
+            }
         };
-        let places = std::sync::Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let permits = std::sync::Arc::new(Semaphore::new(MAX_CONNECTIONS));
         loop {
-            let Ok(place) = places.clone().acquire_owned().await else { return };
-            let line = match listener.accept().await {
-                Ok((line, _)) => line,
+            let Ok(permit) = permits.clone().acquire_owned().await else { return };
+            let stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
                 Err(error) => {
-                    tracing::warn!(error = %error, "somebody who asked for health could not be let in");
+                    tracing::warn!(error = %error, "cannot accept a connection at MILVAION_HEALTH");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
                 }
@@ -74,9 +76,9 @@ impl HealthServer {
                 });
                 let mut http = http1::Builder::new();
                 http.timer(TokioTimer::new()).header_read_timeout(CONNECTION_TIMEOUT);
-                // Whoever hangs up early, or writes something else than HTTP, has no answer to expect.
-                let _ = timeout(CONNECTION_TIMEOUT, http.serve_connection(TokioIo::new(line), answer)).await;
-                drop(place);
+                // A client that disconnects early, or does not send HTTP, gets no response.
+                let _ = timeout(CONNECTION_TIMEOUT, http.serve_connection(TokioIo::new(stream), answer)).await;
+                drop(permit);
             });
         }
     }
@@ -90,8 +92,8 @@ impl HealthServer {
                 Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, "text/plain", format!("{error}\n")),
             },
             _ => {
-                let there = "There is /health/live, /health/ready and /metrics, to be read with GET.\n";
-                (StatusCode::NOT_FOUND, "text/plain", there.to_owned())
+                let help = "Not found. Send a GET request to /health/live, /health/ready or /metrics.\n";
+                (StatusCode::NOT_FOUND, "text/plain", help.to_owned())
             }
         };
         let mut response = Response::new(body);
@@ -101,13 +103,15 @@ impl HealthServer {
         response
     }
 
+    /// Builds the response of the readiness check. Each of the three conditions is listed, so that operators see which
+    /// fails.
     fn ready(&self) -> (StatusCode, &'static str, String) {
         let (consuming, reporting) = (self.metrics.is_consuming(), self.publisher.is_up());
-        let remembering = self.gate.is_open();
-        let is_ready = consuming && reporting && remembering;
+        let writable = self.gate.is_open();
+        let is_ready = consuming && reporting && writable;
         let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         let body = json!({
-            "ready": is_ready, "consuming": consuming, "reporting": reporting, "outboxWritable": remembering,
+            "ready": is_ready, "consuming": consuming, "reporting": reporting, "outboxWritable": writable,
         });
         (status, "application/json", body.to_string())
     }

@@ -1,11 +1,11 @@
-//! What a worker shows of itself: whether it lives, whether it takes work, and its counts.
+//! Metrics and health of a worker.
 //!
-//! Whoever looks after many processes asks three questions. *Is it alive?* is answered by the thread that keeps the
-//! heartbeats, so a job that blocks the runtime does not get its worker killed, and with it everything else it runs.
-//! *Does it take work?* is no as long as it consumes nothing, cannot report or cannot remember: then it is not ready, but
-//! restarting it would help nobody. *How much does it do?* is for Prometheus, in the counts below.
+//! Operators of many processes need three answers. *Is it alive?* is answered by the thread that sends the heartbeats,
+//! so an orchestrator does not kill a worker, and with it all its runs, because one job blocks the runtime. *Is it
+//! ready?* is answered with no as long as the worker does not consume, cannot send reports or cannot write its outbox;
+//! a restart would not help in these cases. *How much does it do?* is answered by the Prometheus metrics below.
 //!
-//! Nothing of this is on unless an address is given; see [`WorkerConfig::health`](crate::WorkerConfig::health).
+//! The endpoint is off unless an address is configured; see [`WorkerConfig::health`](crate::WorkerConfig::health).
 
 mod http;
 
@@ -33,7 +33,7 @@ use crate::clock;
 
 pub(crate) use http::{HealthServer, open};
 
-/// The counts. Cloning gives the same ones.
+/// The metrics of one worker. Clones share the same counters.
 #[derive(Clone, Default)]
 pub(crate) struct WorkerMetrics(Arc<MetricSet>);
 
@@ -41,8 +41,8 @@ struct MetricSet {
     running: Family<JobTypeLabel, Gauge>,
     ended: Family<OutcomeLabels, Counter>,
     seconds: Family<JobTypeLabel, Histogram>,
-    copies: Counter,
-    sent_back: Counter,
+    duplicates: Counter,
+    returned: Counter,
     connections: Counter,
     reports: Gauge,
     lines: Gauge,
@@ -66,10 +66,10 @@ impl Default for MetricSet {
         Self {
             running: Family::default(),
             ended: Family::default(),
-            // 5 ms to some 80 minutes.
+            // 5 ms to about 80 minutes.
             seconds: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.005, 4.0, 11))),
-            copies: Counter::default(),
-            sent_back: Counter::default(),
+            duplicates: Counter::default(),
+            returned: Counter::default(),
             connections: Counter::default(),
             reports: Gauge::default(),
             lines: Gauge::default(),
@@ -80,32 +80,32 @@ impl Default for MetricSet {
 }
 
 impl WorkerMetrics {
-    /// A run has begun.
+    /// Counts the start of a run.
     pub(crate) fn began(&self, job_type: &'static str) {
         self.0.running.get_or_create(&JobTypeLabel { job_type }).inc();
     }
 
-    /// A run has ended.
+    /// Counts the end of a run and its duration.
     pub(crate) fn ended(&self, job_type: &'static str, status: OccurrenceStatus, took: Duration) {
-        let of = JobTypeLabel { job_type };
-        self.0.running.get_or_create(&of).dec();
-        self.0.seconds.get_or_create(&of).observe(took.as_secs_f64());
-        // Queued says that the attempt was handed back: snoozed, or interrupted.
+        let label = JobTypeLabel { job_type };
+        self.0.running.get_or_create(&label).dec();
+        self.0.seconds.get_or_create(&label).observe(took.as_secs_f64());
+        // Queued means that the attempt was handed back: snoozed, or interrupted.
         let outcome = if status == OccurrenceStatus::Queued { "handed-back" } else { status.slug() };
         self.0.ended.get_or_create(&OutcomeLabels { job_type, outcome }).inc();
     }
 
-    /// A copy of a message was dropped.
+    /// Counts a duplicate delivery that was dropped.
     pub(crate) fn duplicate_dropped(&self) {
-        self.0.copies.inc();
+        self.0.duplicates.inc();
     }
 
-    /// A delivery went back to its queue.
+    /// Counts a delivery that was returned to its queue.
     pub(crate) fn sent_back(&self) {
-        self.0.sent_back.inc();
+        self.0.returned.inc();
     }
 
-    /// Consuming has begun, or has ended.
+    /// Records that consuming has begun or ended.
     pub(crate) fn consuming(&self, is_consuming: bool) {
         if is_consuming {
             self.0.connections.inc();
@@ -113,12 +113,12 @@ impl WorkerMetrics {
         self.0.is_consuming.store(is_consuming, Ordering::Relaxed);
     }
 
-    /// Something was delivered.
+    /// Records the time of a delivery.
     pub(crate) fn delivered(&self) {
         self.0.last_delivery.store(clock::now().timestamp(), Ordering::Relaxed);
     }
 
-    /// How much waits for the broker.
+    /// Records the number of reports and log lines that wait for the broker.
     pub(crate) fn waiting(&self, reports: usize, lines: usize) {
         self.0.reports.set(i64::try_from(reports).unwrap_or(i64::MAX));
         self.0.lines.set(i64::try_from(lines).unwrap_or(i64::MAX));
@@ -128,22 +128,26 @@ impl WorkerMetrics {
         self.0.is_consuming.load(Ordering::Relaxed)
     }
 
-    /// In Prometheus's text format.
+    /// Formats all metrics as Prometheus text.
     fn text(&self) -> Result<String, std::fmt::Error> {
         let counts = &*self.0;
         let mut registry = Registry::with_prefix("milvaion_worker");
-        registry.register("running", "Runs right now", counts.running.clone());
-        registry.register("runs", "Runs that have ended, by how", counts.ended.clone());
-        registry.register_with_unit("run_duration", "How long runs took", Unit::Seconds, counts.seconds.clone());
-        registry.register("copies_dropped", "Second copies of messages that were dropped", counts.copies.clone());
-        let back = "Deliveries sent back to their queue, for want of a place or of somebody to ask";
-        registry.register("deliveries_sent_back", back, counts.sent_back.clone());
-        registry.register("connections", "How often consuming has begun", counts.connections.clone());
-        registry.register("reports_waiting", "Reports the broker has not confirmed", counts.reports.clone());
-        registry.register("lines_waiting", "Log lines that wait to be sent", counts.lines.clone());
+        registry.register("running", "Runs in progress", counts.running.clone());
+        registry.register("runs", "Ended runs by outcome", counts.ended.clone());
+        registry.register_with_unit("run_duration", "Duration of ended runs", Unit::Seconds, counts.seconds.clone());
+        registry.register("copies_dropped", "Duplicate deliveries dropped", counts.duplicates.clone());
+        let returned = "Deliveries returned to their queue, because no permit was free or a possible duplicate could not be checked";
+        registry.register("deliveries_sent_back", returned, counts.returned.clone());
+        registry.register("connections", "Connections on which consuming has begun", counts.connections.clone());
+        registry.register("reports_waiting", "Reports that the broker has not confirmed", counts.reports.clone());
+        registry.register("lines_waiting", "Log lines that have not been sent", counts.lines.clone());
         let last: Gauge = Gauge::default();
         last.set(counts.last_delivery.load(Ordering::Relaxed));
-        registry.register("last_delivery_timestamp", "When something last came, as Unix time; 0 for never", last);
+        registry.register(
+            "last_delivery_timestamp",
+            "Unix time of the last delivery in seconds; 0 if there was none",
+            last,
+        );
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry)?;
         Ok(text)
@@ -155,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_are_counted_by_type_and_by_how_they_ended() {
+    fn runs_are_counted_by_type_and_outcome() {
         let metrics = WorkerMetrics::default();
         metrics.began("mail");
         metrics.began("mail");
@@ -168,7 +172,7 @@ mod tests {
             r#"milvaion_worker_run_duration_seconds_count{job_type="mail"} 1"#,
             "milvaion_worker_copies_dropped_total 1",
         ] {
-            assert!(text.lines().any(|one| one == line), "{line} is not in\n{text}");
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
     }
 }

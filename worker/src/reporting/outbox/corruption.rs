@@ -1,4 +1,4 @@
-//! Files that are damaged: how they are told, and where they go.
+//! Detects damaged files and renames them.
 
 use std::{
     io,
@@ -6,60 +6,65 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use super::OutboxError;
-use crate::clock;
+use crate::{api::error::OutboxError, clock};
 
-/// SQLite's numbers for a file that is damaged, and for one that is none of its files.
+/// SQLite's error codes for a damaged file (`SQLITE_CORRUPT`) and for a file of another format (`SQLITE_NOTADB`).
 const CORRUPTION_CODES: [i32; 2] = [11, 26];
 
-/// Damaged files that were put aside, by their new names. Cloning gives the same list.
+/// The new names of damaged files. Clones share the same list.
 #[derive(Clone, Debug, Default)]
-pub(super) struct QuarantinedFiles(Arc<Mutex<Vec<PathBuf>>>);
+pub(super) struct CorruptFiles(Arc<Mutex<Vec<PathBuf>>>);
 
-impl QuarantinedFiles {
-    /// Their names, oldest first.
+impl CorruptFiles {
+    /// Returns the names, oldest first.
     pub(super) fn names(&self) -> Vec<PathBuf> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Adds names.
     pub(super) fn add(&self, names: impl IntoIterator<Item = PathBuf>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(names);
     }
 }
 
-/// Whether an error says that the file is damaged.
+/// Returns true if the error means that the file is damaged.
 pub(super) fn is_corruption(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(|error| error.code()).and_then(|code| code.parse::<i32>().ok());
-    // The lowest byte is the kind of an error, those above tell more about it.
+    // The lowest byte is the primary code. The higher bytes hold the extended code.
     code.is_some_and(|code| CORRUPTION_CODES.contains(&(code & 0xff)))
 }
 
-/// Puts a damaged file aside and says so; answers its new name.
-pub(super) fn quarantine(path: &Path, reason: &str) -> Result<PathBuf, OutboxError> {
-    let aside = put_aside(path).map_err(|source| OutboxError::Unusable { path: path.to_owned(), source })?;
+/// Renames a damaged file and logs it. Returns the new name.
+///
+/// # Errors
+/// Returns [`OutboxError::Unusable`] if the file cannot be renamed.
+pub(super) fn set_aside(path: &Path, reason: &str) -> Result<PathBuf, OutboxError> {
+    let renamed = rename_all(path).map_err(|source| OutboxError::Unusable { path: path.to_owned(), source })?;
     tracing::error!(
         outbox.path = %path.display(),
-        outbox.aside = %aside.display(),
+        outbox.aside = %renamed.display(),
         error = reason,
-        "the outbox is damaged; it is put aside and a new one begun: reports that only it held are not sent"
+        "the outbox {} is damaged: renamed it to {} and created a new one; reports that only the old file contained are not sent",
+        path.display(),
+        renamed.display()
     );
-    Ok(aside)
+    Ok(renamed)
 }
 
-/// Renames a file and what SQLite keeps beside it, and answers its new name.
-fn put_aside(path: &Path) -> io::Result<PathBuf> {
-    let beside = |path: &Path, ending: &str| {
+/// Renames a file and its WAL and shared memory files. Returns the new name.
+fn rename_all(path: &Path) -> io::Result<PathBuf> {
+    let with_suffix = |path: &Path, suffix: &str| {
         let mut name = path.as_os_str().to_owned();
-        name.push(ending);
+        name.push(suffix);
         PathBuf::from(name)
     };
-    let aside = beside(path, &format!(".damaged-{}", clock::now().format("%Y%m%dT%H%M%S%.3fZ")));
-    std::fs::rename(path, &aside)?;
-    for ending in ["-wal", "-shm"] {
-        match std::fs::rename(beside(path, ending), beside(&aside, ending)) {
+    let renamed = with_suffix(path, &format!(".damaged-{}", clock::now().format("%Y%m%dT%H%M%S%.3fZ")));
+    std::fs::rename(path, &renamed)?;
+    for suffix in ["-wal", "-shm"] {
+        match std::fs::rename(with_suffix(path, suffix), with_suffix(&renamed, suffix)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
     }
-    Ok(aside)
+    Ok(renamed)
 }

@@ -1,12 +1,12 @@
-//! What is to be in the file, a moment before it is.
+//! The planned content of the outbox file, slightly ahead of the file itself.
 //!
-//! The reporter tells the journal what it takes in and what the broker has confirmed. Most of it cancels out within
-//! milliseconds and never reaches the disk: an entry is written when it has lingered, or at once while the broker is
-//! away. One write is under way at a time, and takes everything that is due by then.
+//! The reporter records here what it accepts and what the broker has confirmed. Most of it cancels out within
+//! milliseconds and never reaches the disk: an entry is written after a delay, or at once while the broker is
+//! unavailable. One write is in flight at a time, and contains everything that is due by then.
 //!
-//! A write that fails is made again until it succeeds. Until then the [`WriteGate`](super::WriteGate) is shut, so that a process
-//! that could not remember a run does not start one; what runs goes on, and its reports go out as long as there is a
-//! broker.
+//! A failed write is retried until it succeeds. Until then the [`WriteGate`](super::WriteGate) is closed, so that a
+//! process that could not record a run does not start one. Current runs continue, and their reports are sent as long as
+//! the broker is available.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -25,45 +25,48 @@ use super::{
     location::LockedOutbox,
     store::{DroppedLines, EntryKind, OutboxEntry, OutboxStore, OutboxWrite},
 };
-use crate::{delivery::claim::AttemptKey, faults};
+use crate::{api::error::log_text, delivery::claim::AttemptKey, faults};
 
-/// How long an entry may wait for its own end before it is written. A short run on a healthy broker has ended, and its
-/// reports are confirmed, before that.
+/// Delay before an entry is written. A short run with a healthy broker has ended, and its reports are confirmed,
+/// before.
 const WRITE_DELAY: Duration = Duration::from_millis(50);
-/// The most entries of one write.
+/// Maximum number of entries in one write.
 const MAX_WRITE_ENTRIES: usize = 2_000;
-/// How long to wait after a write that failed.
+/// Delay before a failed write is retried.
 const WRITE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// How often it is said that writing fails.
+/// Minimum interval between two log lines about failed writes.
 const WRITE_ERROR_LOG_INTERVAL: Duration = Duration::from_secs(60);
-/// How long the last writes may take.
+/// Maximum time for the last writes, and then for closing the file.
 const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The name of an entry; rising in the order of time.
+/// The id of an entry. Ids increase with time.
 pub(crate) type EntryId = i64;
 
-/// What is to be in the file.
+/// The planned content of the outbox file, and the writes that produce it.
 pub(crate) struct OutboxJournal {
-    /// None: there is no file, and nothing is noted.
+    /// `None` if the outbox is off. Nothing is recorded then.
     file: Option<JournalFile>,
     next: EntryId,
-    /// Not yet given to a write, and since when they wait: older ones have lower ids.
+    /// Entries that are not part of a write yet. Older entries have lower ids.
     fresh: BTreeMap<EntryId, PendingEntry>,
-    /// The starts whose ends have not come, by attempt.
+    /// The starts of runs that have not ended.
     open: HashMap<AttemptKey, OpenRun>,
-    /// What changes in what was given to a write; and since when something does.
+    /// Changes to entries that are part of an earlier write.
     changes: OutboxWrite,
+    /// Time of the oldest of these changes.
     changed: Option<Instant>,
 }
 
 struct JournalFile {
-    /// Away while a write has it.
+    /// `None` while a write uses it.
     store: Option<OutboxStore>,
     writing: Option<BoxFuture<'static, WriteResult>>,
-    /// Failed, and to be made again before any other.
+    /// A failed write, to be retried before any other.
     failed: Option<OutboxWrite>,
+    /// Time of the next retry.
     resume: Instant,
-    said: Option<Instant>,
+    /// Time of the last log line about a failed write.
+    logged_at: Option<Instant>,
     gate: watch::Sender<bool>,
     _lock: LockedOutbox,
 }
@@ -71,15 +74,15 @@ struct JournalFile {
 struct WriteResult {
     store: OutboxStore,
     write: OutboxWrite,
-    verdict: sqlx::Result<()>,
+    result: sqlx::Result<()>,
 }
 
 struct PendingEntry {
     entry: OutboxEntry,
     since: Instant,
-    /// The start this is the end of; it goes when this comes.
+    /// The entry of the start, if this is the end of a run with a confirmed start. Both are replaced by this entry.
     closes: Option<EntryId>,
-    /// Whether this is the end of a run.
+    /// True if this is the end of a run.
     is_end: bool,
 }
 
@@ -89,7 +92,7 @@ struct OpenRun {
 }
 
 impl OutboxJournal {
-    /// One that notes nothing.
+    /// Creates a journal that records nothing.
     pub(crate) fn off() -> Self {
         Self {
             file: None,
@@ -101,29 +104,30 @@ impl OutboxJournal {
         }
     }
 
-    /// One that keeps a file; `last` is the highest id in it.
+    /// Creates a journal that writes a file. `last` is the highest id in the file.
     pub(super) fn new(store: OutboxStore, lock: LockedOutbox, last: EntryId, gate: watch::Sender<bool>) -> Self {
-        let (resume, said) = (Instant::now(), None);
-        let file = JournalFile { store: Some(store), writing: None, failed: None, resume, said, gate, _lock: lock };
+        let resume = Instant::now();
+        let file =
+            JournalFile { store: Some(store), writing: None, failed: None, resume, logged_at: None, gate, _lock: lock };
         Self { file: Some(file), next: last + 1, ..Self::off() }
     }
 
-    /// Notes a report of a start or of an end.
+    /// Records a report of a start or of an end.
     pub(crate) fn report(&mut self, report: &StatusReport, body: &Arc<str>, now: Instant) -> EntryId {
         let attempt = (report.occurrence_id, report.attempt);
         if report.status == OccurrenceStatus::Running {
-            let id = self.enter(EntryKind::Report, false, attempt.0, body, None, now);
+            let id = self.add(EntryKind::Report, false, attempt.0, body, None, now);
             if self.file.is_some() {
                 self.open.insert(attempt, OpenRun { id, is_confirmed: false });
             }
             return id;
         }
-        // An unconfirmed start stays: it is to be sent before the end.
+        // An unconfirmed start stays, because it must be sent before the end.
         let closes = self.open.remove(&attempt).filter(|open| open.is_confirmed).map(|open| open.id);
-        self.enter(EntryKind::Report, true, attempt.0, body, closes, now)
+        self.add(EntryKind::Report, true, attempt.0, body, closes, now)
     }
 
-    /// Notes the end of a run of which an earlier process has left the start.
+    /// Records the end of a run whose start an earlier process has recorded.
     pub(crate) fn interruption(
         &mut self,
         begun: EntryId,
@@ -131,10 +135,10 @@ impl OutboxJournal {
         body: &Arc<str>,
         now: Instant,
     ) -> EntryId {
-        self.enter(EntryKind::Report, true, report.occurrence_id, body, Some(begun), now)
+        self.add(EntryKind::Report, true, report.occurrence_id, body, Some(begun), now)
     }
 
-    /// Notes that the broker has confirmed a start: it needs no sending, but the run goes on.
+    /// Records that the broker has confirmed a start. It need not be sent any more, but the run continues.
     pub(crate) fn started(&mut self, id: EntryId, attempt: AttemptKey, now: Instant) {
         match self.open.get_mut(&attempt).filter(|open| open.id == id) {
             Some(open) => {
@@ -144,17 +148,17 @@ impl OutboxJournal {
                     None => self.change(now).begun.push(id),
                 }
             }
-            // Its end is here already.
+            // The end has been recorded already.
             None => self.erase(id, now),
         }
     }
 
-    /// Notes a line.
+    /// Records a log line.
     pub(crate) fn line(&mut self, occurrence: OccurrenceId, body: &Arc<str>, now: Instant) -> EntryId {
-        self.enter(EntryKind::Line, false, occurrence, body, None, now)
+        self.add(EntryKind::Line, false, occurrence, body, None, now)
     }
 
-    /// Notes that an entry is not needed any more: it is confirmed, or given up.
+    /// Removes an entry, because it is confirmed or was dropped.
     pub(crate) fn erase(&mut self, id: EntryId, now: Instant) {
         if self.file.is_none() {
             return;
@@ -166,44 +170,47 @@ impl OutboxJournal {
         }
     }
 
-    /// Notes how many lines of an occurrence were given up; none once its log says so.
-    pub(crate) fn given_up(&mut self, occurrence: OccurrenceId, given_up: Option<DroppedLines>, now: Instant) {
+    /// Records the number of dropped lines of an occurrence, or `None` once its log contains the notice.
+    pub(crate) fn lines_dropped(&mut self, occurrence: OccurrenceId, dropped: Option<DroppedLines>, now: Instant) {
         if self.file.is_some() {
-            self.change(now).given_up.insert(occurrence, given_up);
+            self.change(now).dropped_lines.insert(occurrence, dropped);
         }
     }
 
-    /// Begins a write if one is due. While the broker is away everything is due at once: nothing will cancel it out.
+    /// Begins a write if one is due. While the broker is unavailable, everything is due at once, because nothing
+    /// cancels out.
     pub(crate) fn begin(&mut self, now: Instant, is_away: bool) {
         if self.due(is_away).is_some_and(|due| due <= now) {
             self.write(now, if is_away { Duration::ZERO } else { WRITE_DELAY });
         }
     }
 
-    /// When [`begin`](Self::begin) has something to do; none if not before something happens.
+    /// Returns the time at which [`begin`](Self::begin) has something to write. `None` if that needs another event
+    /// first.
     pub(crate) fn due(&self, is_away: bool) -> Option<Instant> {
         let file = self.file.as_ref().filter(|file| file.writing.is_none())?;
         if file.failed.is_some() {
             return Some(file.resume);
         }
-        let linger = if is_away { Duration::ZERO } else { WRITE_DELAY };
-        let oldest = self.fresh.first_key_value().map(|(_, fresh)| fresh.since + linger);
+        let delay = if is_away { Duration::ZERO } else { WRITE_DELAY };
+        let oldest = self.fresh.first_key_value().map(|(_, fresh)| fresh.since + delay);
         oldest.into_iter().chain(self.changed.map(|since| since + WRITE_DELAY)).min()
     }
 
-    /// Waits for the write under way; for ever if there is none.
+    /// Waits until the write in flight has finished. Never completes if there is none.
     pub(crate) async fn write_finished(&mut self) {
         let Some(file) = &mut self.file else { return std::future::pending().await };
         let Some(writing) = &mut file.writing else { return std::future::pending().await };
-        let WriteResult { store, write, verdict } = writing.await;
-        if verdict.is_ok() && !write.entries.is_empty() {
-            faults::point("outbox.after_write");
+        let WriteResult { store, write, result } = writing.await;
+        if result.is_ok() && !write.entries.is_empty() {
+            faults::crash_point("outbox.after_write");
         }
         (file.writing, file.store) = (None, Some(store));
-        file.judge(write, verdict);
+        file.apply(write, result);
     }
 
-    /// Writes what is left and closes the file. What cannot be written in time is lost, and that is said.
+    /// Writes the remaining entries and closes the file. Logs how many reports are lost if they cannot be written in
+    /// time.
     pub(crate) async fn close(mut self) {
         let writing = async {
             loop {
@@ -223,14 +230,17 @@ impl OutboxJournal {
             let failed = file.failed.iter().flat_map(|write| &write.entries);
             let lost = failed.chain(self.fresh.values().map(|fresh| &fresh.entry));
             let lost = lost.filter(|entry| entry.kind == EntryKind::Report).count();
-            tracing::error!(reports = lost, "the outbox could not be written; what the broker did not confirm is lost");
+            tracing::error!(
+                reports = lost,
+                "cannot write the outbox: {lost} reports that the broker has not confirmed are lost; check that its disk has free space"
+            );
         }
         if let Some(store) = file.store {
             let _ = timeout(FINAL_WRITE_TIMEOUT, store.close()).await;
         }
     }
 
-    fn enter(
+    fn add(
         &mut self,
         kind: EntryKind,
         is_end: bool,
@@ -253,18 +263,18 @@ impl OutboxJournal {
         &mut self.changes
     }
 
-    /// Gives a write everything that has waited for `linger`.
-    fn write(&mut self, now: Instant, linger: Duration) {
+    /// Begins a write with every entry that has waited for `delay`.
+    fn write(&mut self, now: Instant, delay: Duration) {
         let Some(file) = &mut self.file else { return };
         let Some(mut store) = file.store.take() else { return };
-        let again = file.failed.take();
-        let is_again = again.is_some();
-        let write = again.unwrap_or_else(|| {
+        let retried = file.failed.take();
+        let is_retry = retried.is_some();
+        let write = retried.unwrap_or_else(|| {
             let mut write = std::mem::take(&mut self.changes);
             self.changed = None;
             while write.entries.len() < MAX_WRITE_ENTRIES
                 && let Some(oldest) = self.fresh.first_entry()
-                && oldest.get().since + linger <= now
+                && oldest.get().since + delay <= now
             {
                 let PendingEntry { entry, closes, is_end, .. } = oldest.remove();
                 write.durable |= is_end;
@@ -274,32 +284,32 @@ impl OutboxJournal {
             write
         });
         let writing = async move {
-            let verdict = if is_again { store.write_again(&write).await } else { store.write(&write).await };
-            WriteResult { store, write, verdict }
+            let result = if is_retry { store.retry_write(&write).await } else { store.write(&write).await };
+            WriteResult { store, write, result }
         };
         file.writing = Some(writing.boxed());
     }
 }
 
 impl JournalFile {
-    /// Opens the gate or shuts it, and says so.
-    fn judge(&mut self, write: OutboxWrite, verdict: sqlx::Result<()>) {
+    /// Opens or closes the gate according to the result of a write, and logs the change.
+    fn apply(&mut self, write: OutboxWrite, result: sqlx::Result<()>) {
         let now = Instant::now();
-        match verdict {
+        match result {
             Ok(()) => {
                 if !self.gate.send_replace(true) {
-                    self.said = None;
-                    tracing::info!("the outbox can be written again; new work is taken");
+                    self.logged_at = None;
+                    tracing::info!("the outbox can be written again; taking new work");
                 }
             }
             Err(error) => {
                 self.gate.send_replace(false);
                 (self.failed, self.resume) = (Some(write), now + WRITE_RETRY_INTERVAL);
-                if self.said.is_none_or(|said| now >= said + WRITE_ERROR_LOG_INTERVAL) {
-                    self.said = Some(now);
+                if self.logged_at.is_none_or(|at| now >= at + WRITE_ERROR_LOG_INTERVAL) {
+                    self.logged_at = Some(now);
                     tracing::error!(
-                        error = %error,
-                        "the outbox cannot be written: no new work is taken until it can; see that the disk of MILVAION_OUTBOX has room"
+                        error = log_text(&error),
+                        "cannot write the outbox: no new work is taken until it can be written; check that the disk of MILVAION_OUTBOX has free space"
                     );
                 }
             }

@@ -1,9 +1,9 @@
-//! Where the file lies, and whose it is.
+//! The location of the outbox file and its exclusive lock.
 //!
-//! A process takes the lowest number whose lock it gets, so several instances share a folder, and one that is started
-//! again finds the file of the one that was killed: the kernel lets go of a lock when its holder dies, however it dies.
-//! The lock is on a file of its own, because SQLite locks its files by itself, and drops its locks when anybody in the
-//! process closes the same file.
+//! A process takes the file with the lowest number that it can lock. Several instances can therefore share a folder,
+//! and a restarted instance finds the file of the killed one, because the kernel releases a lock when its holder dies,
+//! in any way. The lock is on a separate file, because SQLite locks its files itself, and loses its locks when any code
+//! in the process closes the same file.
 
 use std::{
     fs::{DirBuilder, File, OpenOptions},
@@ -17,26 +17,26 @@ use nix::{
     fcntl::{Flock, FlockArg},
 };
 
-use super::OutboxError;
-use crate::api::error::ConfigErrors;
+use crate::api::error::{ConfigErrors, OutboxError};
 
-/// The most outboxes of one worker id in one folder.
+/// Maximum number of outboxes of one worker id in one folder.
 const MAX_OUTBOXES: u32 = 1000;
 
-/// Where a worker keeps what the broker has not confirmed, so that it outlives the process; see
+/// The location in which a worker stores what the broker has not confirmed, so that it survives the process; see
 /// [`WorkerConfig::outbox`](crate::WorkerConfig::outbox).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Outbox {
-    /// In the folder the environment names: `STATE_DIRECTORY`, as systemd sets it; else `milvaion` below
+    /// In the folder that the environment names: `STATE_DIRECTORY`, as systemd sets it; else `milvaion` below
     /// `XDG_STATE_HOME`; else `.local/state/milvaion` below `HOME`; else `.milvaion/outbox` below the current folder.
     #[default]
     StateDirectory,
-    /// In this folder, made if it is not there. Processes may share it, if they are on one machine, because file locks and
-    /// SQLite's memory map do not reach across a network, and work for one system: what one left, another sends.
+    /// In this folder, which is created if it does not exist. Processes of one machine and one operating system can
+    /// share it, because file locks and SQLite's memory map do not work across a network. One process sends what
+    /// another one left.
     Folder(PathBuf),
-    /// In this file, which no other process may have.
+    /// In this file, which only one process can use.
     File(PathBuf),
-    /// Nowhere: what a process has not told when it ends is lost.
+    /// Nowhere: reports that are unsent when the process ends are lost.
     Off,
 }
 
@@ -51,11 +51,11 @@ impl Outbox {
         }
     }
 
-    /// Notes what cannot become an outbox.
+    /// Adds an error if the location cannot hold an outbox.
     pub(crate) fn check(&self, errors: &mut ConfigErrors) {
         match self {
             Self::Folder(path) if path.exists() && !path.is_dir() => errors.add(format!(
-                "MILVAION_OUTBOX is {path:?}, which is no folder: give a folder, a file that ends in .sqlite, or off."
+                "MILVAION_OUTBOX is {path:?}, which is not a folder: give a folder, a file that ends in .sqlite, or off."
             )),
             Self::File(path) if path.is_dir() => errors.add(format!(
                 "MILVAION_OUTBOX is {path:?}, which is a folder: give a folder whose name does not end in .sqlite, a file, or off."
@@ -65,31 +65,34 @@ impl Outbox {
     }
 }
 
-/// A file that is ours as long as this lives.
+/// An outbox file that this process holds until the value is dropped.
 pub(super) struct LockedOutbox {
     pub(super) path: PathBuf,
     _lock: Flock<File>,
 }
 
-/// What one process holds.
+/// The outbox files that one process holds.
 pub(super) struct LockedOutboxes {
-    /// Its own outbox.
+    /// The outbox of this process.
     pub(super) own: LockedOutbox,
-    /// Those of processes that have gone and left a higher number behind.
+    /// Outboxes with higher numbers whose processes have ended.
     pub(super) orphans: Vec<LockedOutbox>,
 }
 
-/// Takes a place; none if there is to be no outbox.
+/// Locks an outbox. Returns `None` if the outbox is off.
+///
+/// # Errors
+/// Returns [`OutboxError`] if the folder cannot be created or every outbox is in use.
 pub(super) fn acquire(outbox: &Outbox, worker_id: &str) -> Result<Option<LockedOutboxes>, OutboxError> {
     match outbox {
         Outbox::Off => Ok(None),
         Outbox::StateDirectory => {
-            in_folder(&usual(|name| std::env::var_os(name).map(PathBuf::from)), worker_id).map(Some)
+            in_folder(&default_folder(|name| std::env::var_os(name).map(PathBuf::from)), worker_id).map(Some)
         }
         Outbox::Folder(folder) => in_folder(folder, worker_id).map(Some),
         Outbox::File(path) => {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            make(folder)?;
+            create(folder)?;
             let own = lock(path).map_err(|error| unusable(path, error))?;
             let own = own.ok_or_else(|| OutboxError::InUse { path: path.clone() })?;
             Ok(Some(LockedOutboxes { own, orphans: Vec::new() }))
@@ -98,7 +101,7 @@ pub(super) fn acquire(outbox: &Outbox, worker_id: &str) -> Result<Option<LockedO
 }
 
 fn in_folder(folder: &Path, worker_id: &str) -> Result<LockedOutboxes, OutboxError> {
-    make(folder)?;
+    create(folder)?;
     let path = |n: u32| folder.join(format!("{worker_id}-{n}.sqlite"));
     let mut found = None;
     for n in 0..MAX_OUTBOXES {
@@ -110,16 +113,16 @@ fn in_folder(folder: &Path, worker_id: &str) -> Result<LockedOutboxes, OutboxErr
     let Some((n, own)) = found else { return Err(OutboxError::FolderFull { folder: folder.to_owned() }) };
     let mut orphans = Vec::new();
     for other in (n + 1..MAX_OUTBOXES).map(path).filter(|path| path.exists()) {
-        // Somebody else may look at the same moment; then the orphan is theirs.
+        // Another process may lock the orphan at the same moment, and then adopts it.
         orphans.extend(lock(&other).map_err(|error| unusable(folder, error))?);
     }
     Ok(LockedOutboxes { own, orphans })
 }
 
-/// The folder, when nobody has named one.
-fn usual(variable: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
+/// Returns the folder that the environment names.
+fn default_folder(variable: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
     let variable = |name| variable(name).filter(|path| !path.as_os_str().is_empty());
-    // systemd gives several folders if a unit asks for several, the first one first.
+    // systemd sets several folders if the unit has several, separated by colons. The first one is used.
     let first = |path: PathBuf| path.to_string_lossy().split(':').next().map(PathBuf::from);
     variable("STATE_DIRECTORY")
         .and_then(first)
@@ -128,18 +131,18 @@ fn usual(variable: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
         .unwrap_or_else(|| PathBuf::from(".milvaion/outbox"))
 }
 
-fn make(folder: &Path) -> Result<(), OutboxError> {
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
-    made.map_err(|error| unusable(folder, error))
+fn create(folder: &Path) -> Result<(), OutboxError> {
+    let created = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    created.map_err(|error| unusable(folder, error))
 }
 
 fn unusable(path: &Path, source: io::Error) -> OutboxError {
     OutboxError::Unusable { path: path.to_owned(), source }
 }
 
-/// Locks the place of an outbox; none if somebody else has it.
+/// Locks an outbox. Returns `None` if another process holds it.
 fn lock(path: &Path) -> io::Result<Option<LockedOutbox>> {
-    // The lock file stays when the lock goes: whoever deleted it would let two processes lock two files of one name.
+    // The lock file is never deleted. Otherwise two processes could lock two different files of the same name.
     let file = OpenOptions::new().create(true).append(true).open(path.with_extension("lock"))?;
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => Ok(Some(LockedOutbox { path: path.to_owned(), _lock: lock })),
@@ -154,26 +157,26 @@ mod tests {
 
     use super::*;
 
-    fn name(place: &LockedOutbox) -> &str {
-        place.path.file_name().and_then(|name| name.to_str()).expect("a name")
+    fn name(outbox: &LockedOutbox) -> &str {
+        outbox.path.file_name().and_then(|name| name.to_str()).expect("a name")
     }
 
     #[test]
-    fn each_process_has_its_own_and_the_next_one_finds_what_was_left() {
+    fn each_process_locks_its_own_file_and_finds_orphans() {
         let folder = tempfile();
-        let acquire = || acquire(&Outbox::Folder(folder.clone()), "w.1").expect("taken").expect("wanted");
+        let acquire = || acquire(&Outbox::Folder(folder.clone()), "w.1").expect("locked").expect("not off");
         let (first, second, third) = (acquire(), acquire(), acquire());
         assert_eq!(
             [&first, &second, &third].map(|taken| name(&taken.own)),
             ["w.1-0.sqlite", "w.1-1.sqlite", "w.1-2.sqlite"]
         );
         for taken in [&first, &third] {
-            File::create(&taken.own.path).expect("made");
+            File::create(&taken.own.path).expect("created");
         }
         drop((first, third));
         let next = acquire();
         assert_eq!(name(&next.own), "w.1-0.sqlite");
-        // The second lives, and the third has left something.
+        // The second process is alive. The third one has left a file.
         assert_eq!(next.orphans.iter().map(name).collect::<Vec<_>>(), ["w.1-2.sqlite"]);
         assert_eq!(name(&acquire().own), "w.1-3.sqlite");
         drop(second);
@@ -181,10 +184,10 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_its_own_is_refused_to_a_second_process() {
+    fn file_in_use_is_refused_to_a_second_process() {
         let folder = tempfile();
         let outbox = Outbox::File(folder.join("mine.sqlite"));
-        let first = acquire(&outbox, "w").expect("taken");
+        let first = acquire(&outbox, "w").expect("locked");
         let refused = acquire(&outbox, "w").err().expect("refused").to_string();
         assert!(refused.contains("MILVAION_OUTBOX") && refused.contains("mine.sqlite"), "{refused}");
         drop(first);
@@ -195,7 +198,9 @@ mod tests {
     #[test]
     fn the_environment_names_the_folder() {
         let set = |pairs: &'static [(&str, &str)]| {
-            usual(move |name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| PathBuf::from(value)))
+            default_folder(move |name| {
+                pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| PathBuf::from(value))
+            })
         };
         assert_eq!(set(&[]), Path::new(".milvaion/outbox"));
         assert_eq!(set(&[("HOME", "/root"), ("XDG_STATE_HOME", "")]), Path::new("/root/.local/state/milvaion"));
@@ -204,6 +209,6 @@ mod tests {
     }
 
     fn tempfile() -> PathBuf {
-        std::env::temp_dir().join(format!("milvaion-place-{:016x}", rand::random::<u64>()))
+        std::env::temp_dir().join(format!("milvaion-location-{:016x}", rand::random::<u64>()))
     }
 }

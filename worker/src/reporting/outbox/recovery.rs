@@ -1,4 +1,4 @@
-//! What to make of what an earlier process left.
+//! Decides what happens to the entries that an earlier process left.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -14,23 +14,24 @@ use super::{
 };
 use crate::{clock, delivery::claim::AttemptKey};
 
-/// What is to be sent, and what is not.
+/// The entries of an earlier process: those to send, and those to delete.
 #[derive(Default)]
-pub(crate) struct Recovered {
-    /// Reports the broker has not confirmed, in order.
+pub(crate) struct RecoveredReports {
+    /// Reports that the broker has not confirmed, in order.
     pub(crate) reports: Vec<(EntryId, StatusReport, Arc<str>)>,
-    /// Runs that had begun and did not end, each with the report that says so and the entry of its start.
+    /// Runs that had begun and did not end, each with the report of its interruption and the entry of its start.
     pub(crate) interrupted: Vec<(EntryId, StatusReport)>,
-    /// Lines the broker has not confirmed, in order.
+    /// Lines that the broker has not confirmed, in order.
     pub(crate) lines: Vec<(EntryId, OccurrenceId, LogLine, Arc<str>)>,
-    /// How many lines were given up; none where that is of no use any more.
-    pub(crate) given_up: Vec<(OccurrenceId, Option<DroppedLines>)>,
-    /// Entries that are of no use.
+    /// Counts of dropped lines. `None` if the count is obsolete.
+    pub(crate) dropped_lines: Vec<(OccurrenceId, Option<DroppedLines>)>,
+    /// Entries to delete.
     pub(crate) obsolete: Vec<EntryId>,
 }
 
-impl Recovered {
-    pub(super) fn from_entries(StoredEntries { entries, given_up }: StoredEntries) -> Self {
+impl RecoveredReports {
+    /// Sorts the stored entries by what happens to them.
+    pub(super) fn from_entries(StoredEntries { entries, dropped_lines }: StoredEntries) -> Self {
         let mut this = Self::default();
         let mut begun = Vec::new();
         let (mut unconfirmed, mut settled, mut ended) =
@@ -54,13 +55,13 @@ impl Recovered {
             let attempt = attempt(&report);
             match report.status {
                 OccurrenceStatus::Running => drop(unconfirmed.insert(attempt)),
-                // Handed back or lost: it has ended, and nothing came of it.
+                // Handed back or lost: the attempt has ended without a result.
                 OccurrenceStatus::Queued | OccurrenceStatus::Unknown => drop(ended.insert(attempt)),
                 _ => drop((ended.insert(attempt), settled.insert(attempt))),
             }
             this.reports.push((id, report, body));
         }
-        // These begin again elsewhere; see the essay.
+        // Other instances start these attempts again; see the documentation of the parent module.
         let again: HashSet<AttemptKey> = unconfirmed.difference(&settled).copied().collect();
         let Self { reports, lines, interrupted, obsolete, .. } = &mut this;
         reports.retain(|(id, report, _)| keep(!again.contains(&attempt(report)), *id, obsolete));
@@ -68,30 +69,32 @@ impl Recovered {
             u32::try_from(seq / first_log_seq(1)).is_ok_and(|attempt| again.contains(&(occurrence, attempt)))
         };
         lines.retain(|(id, occurrence, line, _)| keep(!is_again(*occurrence, line.seq), *id, obsolete));
-        let of_use = |(occurrence, (count, last))| (occurrence, (!is_again(occurrence, last)).then_some((count, last)));
-        let given_up = given_up.into_iter().map(of_use).collect();
+        let keep_count =
+            |(occurrence, (count, last))| (occurrence, (!is_again(occurrence, last)).then_some((count, last)));
+        let dropped_lines = dropped_lines.into_iter().map(keep_count).collect();
         for (id, report) in begun {
             if keep(!ended.contains(&attempt(&report)), id, obsolete) {
                 interrupted.push((id, interruption(report)));
             }
         }
-        Self { given_up, ..this }
+        Self { dropped_lines, ..this }
     }
 }
 
-fn keep(is_of_use: bool, id: EntryId, obsolete: &mut Vec<EntryId>) -> bool {
-    if !is_of_use {
+/// Returns `is_needed`, and marks an entry that is not needed as obsolete.
+fn keep(is_needed: bool, id: EntryId, obsolete: &mut Vec<EntryId>) -> bool {
+    if !is_needed {
         obsolete.push(id);
     }
-    is_of_use
+    is_needed
 }
 
 fn attempt(report: &StatusReport) -> AttemptKey {
     (report.occurrence_id, report.attempt)
 }
 
-/// The end of a run that its process did not live to see: it is lost. Not handed back, for the run may be what ended the
-/// process, and whoever handed it back each time would run it for ever.
+/// Builds the report of a run whose process died before the run ended: it is lost. It is not handed back, because the
+/// run itself may have killed the process, and handing it back each time would repeat it for ever.
 fn interruption(start: StatusReport) -> StatusReport {
     StatusReport {
         status: OccurrenceStatus::Unknown,
