@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The least a worker may be: it takes messages, says that it runs them, says what came of them.
+"""The smallest possible worker: it receives messages, and reports the start and the end of each run.
 
-What is left out here, and what then happens, is told in docs/protocol/README.md under "What may be left out". It does
-not register, so the dashboard knows of no live worker; it sends no heartbeats, so a run of more than 15 seconds counts
-as lost; and it claims nothing, so a message that comes twice is run twice, which the server notices and shows.
+"What may be left out" in docs/protocol/README.md lists what is missing here, and the consequences. The worker does not
+register, so the dashboard shows no live worker. It sends no heartbeats, so a run of more than 15 seconds counts as
+lost. It claims nothing, so a message that is delivered twice runs twice, which the server detects and shows.
 """
 
 import datetime
@@ -30,8 +30,8 @@ channel.basic_qos(prefetch_count=1)
 
 def report(message, status, **more):
     at = datetime.datetime.now(datetime.timezone.utc).isoformat()
-    told = {"occurrenceId": message["occurrenceId"], "attempt": message["attempt"], "instanceId": INSTANCE}
-    body = json.dumps({**told, "status": status, "timestamp": at, **more}).encode()
+    source = {"occurrenceId": message["occurrenceId"], "attempt": message["attempt"], "instanceId": INSTANCE}
+    body = json.dumps({**source, "status": status, "timestamp": at, **more}).encode()
     channel.basic_publish(STATUS, STATUS, body, pika.BasicProperties(delivery_mode=2), mandatory=True)
 
 
@@ -40,13 +40,13 @@ def run(_channel, method, _properties, body):
         message = json.loads(body)
         report(message, 1)
     except (ValueError, KeyError, TypeError):
-        return channel.basic_reject(method.delivery_tag, requeue=False)  # To the dead letters.
+        return channel.basic_reject(method.delivery_tag, requeue=False)  # It becomes a dead letter.
     try:
         result = json.dumps(message["jobData"])
         report(message, 2, result=result)
     except Exception as error:
         report(message, 3, exception=repr(error))
-    return channel.basic_ack(method.delivery_tag)  # Late: if this process dies before, another one gets the message.
+    return channel.basic_ack(method.delivery_tag)  # Late: if this process dies first, another one receives the message.
 
 
 channel.basic_consume(QUEUE, run)

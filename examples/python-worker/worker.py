@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """A Milvaion worker in Python, written from docs/protocol/README.md alone.
 
-It needs the package `pika`; with the package `redis` and REDIS_URL it also claims what it starts and hears when a run is
-to end. The jobs are at the end of the file: a job is a function with a dataclass for its input, and that is all one has
-to write. Everything between is the protocol.
+It needs the package `pika`. With the package `redis` and REDIS_URL it also claims its runs and receives cancellations.
+The jobs are at the end of the file. A job is a function with a dataclass for its input; the rest of the file implements
+the protocol.
 
-Threads: the main one consumes, `Post` reports, `Pulse` gives signs of life, `Ear` listens for cancellations, and each
-run has one of its own. pika's connections are not to be shared, so each of the first three has its own.
+The main thread consumes messages, `Reporter` sends reports and log lines, `Heartbeater` sends heartbeats, and
+`CancellationListener` receives cancellations. Each run has its own thread. Connections of pika must not be shared
+between threads, so the first three have one each.
 """
 
 import collections
@@ -30,38 +31,38 @@ import pika.exceptions
 
 try:
     import redis
-except ImportError:  # Then there are no claims, and messages are acknowledged late.
+except ImportError:  # Without it there are no claims, and messages are acknowledged late.
     redis = None
 
 VERSION = "1.0.0"
 MAX_MESSAGE = 1024 * 1024
 MAX_TEXT = 64 * 1024
 MAX_LINE = 8 * 1024
-MAX_LINES = 10_000  # of one attempt
-MAX_WAITING_LINES = 10_000  # of all runs, while the broker is away
-HEARTBEAT = 5.0
+MAX_LINES = 10_000  # log lines of one attempt
+MAX_BUFFERED_LINES = 10_000  # log lines of all runs that wait for the broker
+HEARTBEAT_INTERVAL = 5.0  # seconds
 LEASE_MS = 15_000
-REMEMBER_MS = 24 * 3600 * 1000
-DEFAULT_TIMEOUT = 3600
-TURN = 2.0  # how long a delivery waits for a place before it is handed back
-PATIENCE = 10.0  # how long the server may take to answer
+CLAIM_RETENTION_MS = 24 * 3600 * 1000
+DEFAULT_TIMEOUT = 3600  # seconds
+PERMIT_TIMEOUT = 2.0  # seconds that a delivery waits for a permit before it is handed back
+CLAIM_CHECK_TIMEOUT = 10.0  # seconds that a claim check waits for the reply of the server
 
 QUEUED, RUNNING, COMPLETED, FAILED, CANCELLED, TIMED_OUT, UNKNOWN = range(7)
-TROUBLE = (pika.exceptions.AMQPError, OSError)
-REDIS_TROUBLE = (redis.RedisError, OSError) if redis else ()
+BROKER_ERRORS = (pika.exceptions.AMQPError, OSError)
+REDIS_ERRORS = (redis.RedisError, OSError) if redis else ()
 
 log = logging.getLogger("worker")
 
 
-# --- What a job sees. ---
+# --- The interface for jobs. ---
 
 
 class Permanent(Exception):
-    """It failed, and trying again is of no use."""
+    """A permanent failure: no attempt can succeed."""
 
 
 class Retry(Exception):
-    """It failed, and wants to be tried again after `seconds` instead of the job's own delay."""
+    """A failure whose next attempt starts after `seconds` instead of the job's backoff."""
 
     def __init__(self, message, seconds):
         super().__init__(message)
@@ -69,15 +70,15 @@ class Retry(Exception):
 
 
 class Snooze(Exception):
-    """It cannot run now, which is no failure: it wants another attempt after `seconds`."""
+    """The job cannot run now. This is no failure; the next attempt starts after `seconds`."""
 
     def __init__(self, message, seconds):
         super().__init__(message)
         self.seconds = seconds
 
 
-class Ended(BaseException):
-    """Raised inside a job that is to end. Not an Exception, so that a job does not swallow it by accident."""
+class RunEnded(BaseException):
+    """Raised inside a job that has to end. It is no Exception, so that a job does not catch it by accident."""
 
     def __init__(self, status, reason):
         super().__init__(reason)
@@ -106,7 +107,7 @@ JOBS = {}
 
 
 def job(name, *, concurrency=10, timeout=DEFAULT_TIMEOUT):
-    """Makes a function a job type: its first sentence describes it, its second parameter says what it takes."""
+    """Registers a function as a job type, described by its docstring's first line. Its last parameter is the input."""
 
     def add(function):
         hints = [hint for key, hint in typing.get_type_hints(function).items() if key != "return"]
@@ -117,10 +118,10 @@ def job(name, *, concurrency=10, timeout=DEFAULT_TIMEOUT):
 
 
 class Context:
-    """What a run may ask and tell."""
+    """The context of a run: its identity, its log and its progress."""
 
-    def __init__(self, run, post):
-        self._run, self._post, self._lines, self._lock = run, post, 0, threading.Lock()
+    def __init__(self, run, reporter):
+        self._run, self._reporter, self._lines, self._lock = run, reporter, 0, threading.Lock()
         self.occurrence_id, self.attempt = run.key
         self.scheduled_for = run.message.get("scheduledFor")
         self.max_retries = run.message.get("maxRetries", 0)
@@ -130,14 +131,14 @@ class Context:
             if self._lines > MAX_LINES:
                 return
             if self._lines == MAX_LINES:
-                level, message, data = "warn", f"more than {MAX_LINES} lines: the rest is left out", {}
+                level, message, data = "warn", f"after {MAX_LINES} lines, the log of this attempt ends here", {}
             line = {"seq": self.attempt * 1_000_000 + self._lines, "at": now(), "level": level}
             self._lines += 1
         line["message"] = cut(str(message), MAX_LINE)
         if data:
-            # What JSON has no word for is told as text: the thread that reports must not stumble over it.
+            # Values that JSON cannot represent become strings here, so that the reporter thread cannot fail on them.
             line["data"] = json.loads(json.dumps(data, default=str, skipkeys=True))
-        self._post.log(self.occurrence_id, line)
+        self._reporter.log(self.occurrence_id, line)
 
     def info(self, message, **data):
         self.log("info", message, **data)
@@ -146,27 +147,27 @@ class Context:
         self.log("warn", message, **data)
 
     def progress(self, percent, message=""):
-        """Says how far it is, from 0 to 100."""
-        told = {"percent": max(0, min(100, int(percent))), "message": cut(message, 200)}
-        self._post.report(self._run.report(RUNNING, progress=told))
+        """Reports the progress in percent, from 0 to 100."""
+        progress = {"percent": max(0, min(100, int(percent))), "message": cut(message, 200)}
+        self._reporter.report(self._run.report(RUNNING, progress=progress))
         self.check()
 
     def check(self):
-        """Ends the run here if it is to end. Python cannot end a thread from outside, so a long job must call this, or
-        `sleep` or `progress`, now and then; one that does not is only ended with the process."""
-        reason = self._run.why_to_end()
+        """Ends the run here if it has to end. Python cannot stop a thread from outside, so a long job must call this,
+        `sleep` or `progress` regularly. A job that does not is ended only with the process."""
+        reason = self._run.end_reason()
         if reason:
-            raise Ended(*reason)
+            raise RunEnded(*reason)
 
     def sleep(self, seconds):
-        """Sleeps, and wakes early when the run is to end."""
+        """Sleeps, and returns early if the run has to end."""
         until = time.monotonic() + seconds
         while (left := min(until, self._run.deadline) - time.monotonic()) > 0 and not self._run.stop.wait(left):
             pass
         self.check()
 
 
-# --- Typed input: a dataclass becomes a JSON Schema, from which the dashboard draws a form; and a reader. ---
+# --- Typed input: the JSON Schema of a dataclass, from which the dashboard draws a form, and its parser. ---
 
 TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object"}
 
@@ -192,7 +193,7 @@ def schema_of(cls):
 
 def read_input(cls, data):
     if not isinstance(data, dict):
-        raise Permanent(f"the input must be an object, and is {json.dumps(data)[:100]}")
+        raise Permanent(f"the input must be an object, not {json.dumps(data)[:100]}")
     hints, values = typing.get_type_hints(cls), {}
     for field in dataclasses.fields(cls):
         if field.name not in data:
@@ -205,12 +206,12 @@ def read_input(cls, data):
             fits = is_a(value, hint)
         if not fits:
             wanted = schema_of(cls)["properties"][field.name]["type"]
-            raise Permanent(f"the input's {field.name} must be of type {wanted}, and is {json.dumps(value)[:100]}")
+            raise Permanent(f"the input's {field.name} must be of type {wanted}, not {json.dumps(value)[:100]}")
         values[field.name] = value
     try:
         return cls(**values)
     except TypeError as error:
-        raise Permanent(f"the input does not fit: {error}") from None
+        raise Permanent(f"the input is invalid: {error}") from None
 
 
 def is_a(value, kind):
@@ -219,7 +220,7 @@ def is_a(value, kind):
     return isinstance(value, (int, float) if kind is float else kind)
 
 
-# --- Small things. ---
+# --- Helpers. ---
 
 
 def now():
@@ -227,7 +228,7 @@ def now():
 
 
 def cut(text, most):
-    """At most `most` bytes of a text, with a mark where it was cut. The database cannot hold NUL."""
+    """Cuts a text to `most` bytes, with a mark, and replaces NUL characters, which the database cannot store."""
     raw = text.replace("\0", "\ufffd").encode("utf-8", "replace")
     if len(raw) <= most:
         return raw.decode()
@@ -236,6 +237,8 @@ def cut(text, most):
 
 
 class Backoff:
+    """A growing pause with jitter between two attempts to connect."""
+
     def __init__(self):
         self.seconds = 0.2
 
@@ -264,11 +267,11 @@ class Settings:
         return f"{self.key_prefix}{what}"
 
 
-# --- The broker: names, topology, a connection that publishes. ---
+# --- The broker: names, topology, publishing. ---
 
 
 def word(name):
-    """One word of a routing key: lower case, without the dot that separates words."""
+    """Returns a name as one word of a routing key: in lower case, without the dot that separates words."""
     return name.lower().replace("_", "__").replace(".", "_d")
 
 
@@ -282,7 +285,7 @@ def connect(settings, purpose):
 
 
 def declare_shared(channel, settings):
-    """What workers and the server share. Whoever comes first declares it; everybody must declare the same."""
+    """Declares the exchanges and queues that workers and the server share. All of them must declare the same."""
     channel.exchange_declare(settings.name("jobs"), "topic", durable=True)
     channel.exchange_declare(settings.name("dlx"), "fanout", durable=True)
     channel.queue_declare(settings.name("dlq"), durable=True)
@@ -302,14 +305,14 @@ def declare_queue(channel, settings, job_type):
     return queue
 
 
-class Outlet:
-    """A connection that publishes. For one thread."""
+class Publisher:
+    """A connection for publishing, used by one thread."""
 
     def __init__(self, settings, purpose):
         self.settings, self.purpose, self.channel = settings, purpose, None
 
     def open(self):
-        """Whether there is a new connection; it may have to introduce itself."""
+        """Opens a connection if none is open. Returns true if it is new, so that the caller can register on it."""
         if self.channel is not None and self.channel.is_open:
             return False
         self.close()
@@ -319,8 +322,8 @@ class Outlet:
         return True
 
     def send(self, exchange, message, **properties):
-        """Returns once the broker has the message for certain; raises one of TROUBLE when that is not known. With
-        confirms on, pika waits for the confirmation, and raises when the message is refused or returned."""
+        """Publishes a message. Returns once the broker has confirmed it, and raises one of BROKER_ERRORS if that is
+        unknown. With confirms on, pika waits for the confirmation, and raises if the message is refused or returned."""
         self.open()
         body = json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
         name = self.settings.name(exchange)
@@ -335,7 +338,7 @@ class Outlet:
         self.channel.basic_publish(name, name, body, envelope, mandatory=True)
 
     def idle(self):
-        """Answers the broker's heartbeats."""
+        """Processes the broker's heartbeats."""
         if self.channel is not None and self.channel.is_open:
             self.channel.connection.process_data_events(0)
 
@@ -343,26 +346,26 @@ class Outlet:
         try:
             if self.channel is not None and self.channel.connection.is_open:
                 self.channel.connection.close()
-        except TROUBLE:
+        except BROKER_ERRORS:
             pass
         self.channel = None
 
 
-class Post(threading.Thread):
-    """Brings reports and log lines to the server, in order, each until the broker has confirmed it."""
+class Reporter(threading.Thread):
+    """Sends reports and log lines to the server in order, and keeps each until the broker has confirmed it."""
 
     def __init__(self, settings):
-        super().__init__(name="post", daemon=True)
-        self.outlet = Outlet(settings, "post")
+        super().__init__(name="reporter", daemon=True)
+        self.publisher = Publisher(settings, "reports")
         self.changed = threading.Condition()
-        self.reports = collections.deque()  # (report, what to do once it is confirmed)
+        self.reports = collections.deque()  # (report, callback after its confirmation)
         self.lines = {}  # occurrence id -> lines
         self.count = self.dropped = 0
         self.is_sending = False
 
     def report(self, report, confirmed=None):
         with self.changed:
-            if "progress" in report:  # Of several that wait, the last one says all.
+            if "progress" in report:  # A newer progress report replaces one that is not sent yet.
                 mine = [n for n, (one, _) in enumerate(self.reports) if "progress" in one and same(one, report)]
                 if mine:
                     self.reports[mine[-1]] = (report, confirmed)
@@ -372,7 +375,7 @@ class Post(threading.Thread):
 
     def log(self, occurrence, line):
         with self.changed:
-            if self.count >= MAX_WAITING_LINES:
+            if self.count >= MAX_BUFFERED_LINES:
                 self.dropped += 1
                 return
             self.lines.setdefault(occurrence, []).append(line)
@@ -380,7 +383,7 @@ class Post(threading.Thread):
             self.changed.notify_all()
 
     def flush(self, seconds):
-        """Waits until nothing is left to send. Returns whether that came to pass."""
+        """Waits until everything is sent. Returns false if that takes longer than `seconds`."""
         with self.changed:
             return self.changed.wait_for(lambda: not (self.reports or self.lines or self.is_sending), seconds)
 
@@ -389,33 +392,33 @@ class Post(threading.Thread):
         while True:
             with self.changed:
                 self.changed.wait_for(lambda: self.reports or self.lines, timeout=1.0)
-                # Both at one moment, and lines first: whoever sees an end must be able to read what was written before.
+                # Both are taken at once, and lines are sent first: a run that is shown as ended has its whole log.
                 reports = [self.reports.popleft() for _ in bounded([report for report, _ in self.reports], 200)]
                 lines, self.lines = self.lines, {}
                 self.is_sending = bool(reports or lines)
             try:
                 self.send_lines(lines)
                 self.send_reports(reports)
-                self.outlet.idle()
+                self.publisher.idle()
                 backoff = Backoff()
-            except TROUBLE as error:
-                log.warning("reports could not be sent and are kept: %r", error)
+            except BROKER_ERRORS as error:
+                log.warning("reports could not be sent and are kept for another attempt: %r", error)
                 with self.changed:
                     self.reports.extendleft(reversed(reports))
                     for occurrence, left in lines.items():
                         self.lines[occurrence] = left + self.lines.get(occurrence, [])
-                self.outlet.close()
+                self.publisher.close()
                 time.sleep(backoff.next())
             with self.changed:
                 self.is_sending = False
                 self.changed.notify_all()
 
     def send_lines(self, lines):
-        """Sends lines, and takes away what was sent."""
+        """Sends lines, and removes those that were sent."""
         while lines:
             occurrence = next(iter(lines))
             some = bounded(lines[occurrence], 500)
-            self.outlet.send("logs", {"occurrenceId": occurrence, "lines": some})
+            self.publisher.send("logs", {"occurrenceId": occurrence, "lines": some})
             lines[occurrence] = lines[occurrence][len(some) :]
             if not lines[occurrence]:
                 del lines[occurrence]
@@ -423,11 +426,11 @@ class Post(threading.Thread):
                 self.count -= len(some)
                 dropped, self.dropped = self.dropped, 0
             if dropped:
-                log.warning("%d log lines were left out while the broker was away", dropped)
+                log.warning("%d log lines were dropped while the broker was not reachable", dropped)
 
     def send_reports(self, reports):
         if reports:
-            self.outlet.send("status", {"reports": [report for report, _ in reports]})
+            self.publisher.send("status", {"reports": [report for report, _ in reports]})
         sent = reports[:]
         reports.clear()
         for _, confirmed in sent:
@@ -440,7 +443,7 @@ def same(one, other):
 
 
 def bounded(things, most):
-    """The first of them, as many as one message may hold."""
+    """Returns the first `most` of them, or as many as fit into one message."""
     size, some = 0, []
     for thing in things[:most]:
         size += len(json.dumps(thing, ensure_ascii=False).encode("utf-8", "replace"))
@@ -450,47 +453,48 @@ def bounded(things, most):
     return some
 
 
-class Desk:
-    """Asks the server whether an attempt may start. Only copies are asked about, so one question at a time will do."""
+class ClaimChecker:
+    """Asks the server whether a possible duplicate may start. These are rare, so one request at a time is enough."""
 
     def __init__(self, settings):
-        self.settings, self.lock, self.outlet, self.answers = settings, threading.Lock(), Outlet(settings, "desk"), {}
+        self.settings, self.lock, self.replies = settings, threading.Lock(), {}
+        self.publisher = Publisher(settings, "claims")
         self.used = 0.0
 
-    def ask(self, key, patience=PATIENCE):
-        """The server's reply; None when there is none."""
-        question, until = str(uuid.uuid4()), time.monotonic() + patience
-        if not self.lock.acquire(timeout=patience):
+    def ask(self, key, timeout=CLAIM_CHECK_TIMEOUT):
+        """Returns the server's reply, or None without one."""
+        request_id, until = str(uuid.uuid4()), time.monotonic() + timeout
+        if not self.lock.acquire(timeout=timeout):
             return None
         try:
             if time.monotonic() - self.used > 5.0:
-                self.outlet.close()  # Nobody has answered the broker's heartbeats meanwhile.
+                self.publisher.close()  # The broker's heartbeats were not processed in the meantime.
             try:
-                if self.outlet.open():
-                    self.answers.clear()
-                    channel = self.outlet.channel
-                    channel.basic_consume("amq.rabbitmq.reply-to", self.hear, auto_ack=True)
+                if self.publisher.open():
+                    self.replies.clear()
+                    channel = self.publisher.channel
+                    channel.basic_consume("amq.rabbitmq.reply-to", self.on_reply, auto_ack=True)
                 request = {"occurrenceId": key[0], "attempt": key[1], "instanceId": self.settings.instance_id}
-                self.outlet.send("claims", request, reply_to="amq.rabbitmq.reply-to", correlation_id=question)
-                while question not in self.answers and (left := until - time.monotonic()) > 0:
-                    self.outlet.channel.connection.process_data_events(left)
-                return self.answers.pop(question, None)
-            except TROUBLE as error:
-                log.warning("the server could not be asked: %r", error)
-                self.outlet.close()
+                self.publisher.send("claims", request, reply_to="amq.rabbitmq.reply-to", correlation_id=request_id)
+                while request_id not in self.replies and (left := until - time.monotonic()) > 0:
+                    self.publisher.channel.connection.process_data_events(left)
+                return self.replies.pop(request_id, None)
+            except BROKER_ERRORS as error:
+                log.warning("the claim check of %s could not be sent: %r", key, error)
+                self.publisher.close()
                 return None
             finally:
                 self.used = time.monotonic()
         finally:
             self.lock.release()
 
-    def hear(self, _channel, _method, properties, body):
-        self.answers[properties.correlation_id] = json.loads(body)
+    def on_reply(self, _channel, _method, properties, body):
+        self.replies[properties.correlation_id] = json.loads(body)
 
 
 # --- Redis: claims and cancellations. ---
 
-# KEYS: running:{occurrence}, cancel:{occurrence}. ARGV: instance, attempt, how long the key lives.
+# KEYS: running:{occurrence}, cancel:{occurrence}. ARGV: instance, attempt, lifetime of the key in milliseconds.
 CLAIM = """
 local held, mark = redis.call('GET', KEYS[1]), ARGV[1] .. ':' .. ARGV[2]
 local other = held and held ~= mark and tonumber(string.match(held, ':(%d+)$'))
@@ -498,7 +502,7 @@ if other and other >= tonumber(ARGV[2]) then return {held, redis.call('PTTL', KE
 redis.call('SET', KEYS[1], mark, 'PX', ARGV[3])
 return {'', 0, redis.call('GET', KEYS[2]) or ''}
 """
-# KEYS: running:{occurrence}. ARGV: instance, attempt, how long to remember. A later attempt's claim stays.
+# KEYS: running:{occurrence}. ARGV: instance, attempt, retention in milliseconds. Keeps the claim of a later attempt.
 END = """
 local held = redis.call('GET', KEYS[1])
 if not held or held == ARGV[1] .. ':' .. ARGV[2] then redis.call('SET', KEYS[1], 'done:' .. ARGV[2], 'PX', ARGV[3]) end
@@ -507,8 +511,8 @@ if not held or held == ARGV[1] .. ':' .. ARGV[2] then redis.call('SET', KEYS[1],
 GIVE_BACK = """
 if redis.call('GET', KEYS[1]) == ARGV[1] .. ':' .. ARGV[2] then redis.call('DEL', KEYS[1]) end
 """
-# KEYS: running:{occurrence} of each run. ARGV: how long they live, then each run's mark. Answers which are somebody
-# else's by now.
+# KEYS: running:{occurrence} of each run. ARGV: lifetime of the keys in milliseconds, then the mark of each run. Returns
+# the positions of the runs that another instance has claimed.
 RENEW = """
 local lost = {}
 for i, key in ipairs(KEYS) do
@@ -521,6 +525,8 @@ return lost
 
 
 class Claims:
+    """The claims of runs in Redis, and the keys with their cancellations."""
+
     def __init__(self, settings):
         self.settings = settings
         self.redis = redis.Redis.from_url(
@@ -534,72 +540,74 @@ class Claims:
     def running(self, key):
         return self.settings.key(f"running:{key[0]}")
 
-    def wish(self, key):
+    def cancel_key(self, key):
         return self.settings.key(f"cancel:{key[0]}")
 
     def claim(self, key):
-        """(holder, how long its lease lasts, what stands at the cancel key); no holder means that it is ours.
+        """Claims a run. Returns the holder, the rest of its lease in milliseconds, and the value of the cancel key.
 
-        The lease is None when it has run out: its holder was not heard of again, and may have begun."""
-        keys = [self.running(key), self.wish(key)]
-        held, left, wish = self.claim_script(keys, [self.settings.instance_id, key[1], LEASE_MS + REMEMBER_MS])
+        Without a holder the claim is ours. The lease is None if it has expired: its holder no longer renews it, and may
+        have started the run."""
+        keys = [self.running(key), self.cancel_key(key)]
+        arguments = [self.settings.instance_id, key[1], LEASE_MS + CLAIM_RETENTION_MS]
+        held, left, request = self.claim_script(keys, arguments)
         holder, _, attempt = held.rpartition(":")
         if holder == "done" or (holder and int(attempt) > key[1]):
-            return "done", 0, wish
-        # At most a lease is left of what a worker claimed that keeps no mark beyond it.
-        lease = left if left <= LEASE_MS else left - REMEMBER_MS if left > REMEMBER_MS else None
-        return holder, lease, wish
+            return "done", 0, request
+        # Some workers keep the key for the lease only; then no more than a lease is left.
+        lease = left if left <= LEASE_MS else left - CLAIM_RETENTION_MS if left > CLAIM_RETENTION_MS else None
+        return holder, lease, request
 
     def end(self, key):
-        self.end_script([self.running(key)], [self.settings.instance_id, key[1], REMEMBER_MS])
+        self.end_script([self.running(key)], [self.settings.instance_id, key[1], CLAIM_RETENTION_MS])
 
     def give_back(self, key):
-        """For a message that was handed back: whoever gets it is to find no claim."""
+        """Deletes the claim of a message that was handed back, so that its next receiver finds none."""
         try:
             self.give_back_script([self.running(key)], [self.settings.instance_id, key[1]])
-        except REDIS_TROUBLE as error:
-            log.warning("the claim of %s stays behind: %r", key, error)
+        except REDIS_ERRORS as error:
+            log.warning("the claim of %s could not be deleted: %r", key, error)
 
     def beat(self, keys):
-        """The sign of life, and the lease of every run once more. Returns those that somebody else has claimed."""
-        sign = self.settings.key(f"heartbeat:{self.settings.instance_id}")
-        self.redis.set(sign, int(time.time() * 1000), px=LEASE_MS)
+        """Sends the heartbeat and renews the lease of every run. Returns the runs that another instance has claimed."""
+        heartbeat = self.settings.key(f"heartbeat:{self.settings.instance_id}")
+        self.redis.set(heartbeat, int(time.time() * 1000), px=LEASE_MS)
         if not keys:
             return []
         marks = [f"{self.settings.instance_id}:{attempt}" for _, attempt in keys]
-        lost = self.renew_script([self.running(key) for key in keys], [LEASE_MS + REMEMBER_MS, *marks])
-        return [keys[place - 1] for place in lost]
+        lost = self.renew_script([self.running(key) for key in keys], [LEASE_MS + CLAIM_RETENTION_MS, *marks])
+        return [keys[position - 1] for position in lost]
 
-    def wishes(self, keys):
-        return zip(keys, self.redis.mget([self.wish(key) for key in keys])) if keys else ()
+    def cancel_requests(self, keys):
+        return zip(keys, self.redis.mget([self.cancel_key(key) for key in keys])) if keys else ()
 
     def leave(self):
         self.redis.delete(self.settings.key(f"heartbeat:{self.settings.instance_id}"))
 
 
-def read_wish(text):
-    """(the occurrence, the highest attempt that is meant, why) of a message on the channel or at the key."""
+def read_cancel_request(text):
+    """Returns the occurrence, the highest cancelled attempt and the reason of a cancel message."""
     try:
-        wish = json.loads(text)
+        request = json.loads(text)
     except ValueError:
-        wish = None
-    if not isinstance(wish, dict):
-        wish = {"reason": str(text)}
-    return wish.get("occurrenceId"), wish.get("attempt"), wish.get("reason") or "cancelled on request"
+        request = None
+    if not isinstance(request, dict):
+        request = {"reason": str(text)}
+    return request.get("occurrenceId"), request.get("attempt"), request.get("reason") or "cancelled on request"
 
 
-class Ear(threading.Thread):
-    """Hears who is to end. What is said while nobody listens stands at a key, which is read after each connect."""
+class CancellationListener(threading.Thread):
+    """Receives cancellations. Those published while it was disconnected are read from their keys after each connect."""
 
     def __init__(self, worker):
-        super().__init__(name="ear", daemon=True)
+        super().__init__(name="cancellations", daemon=True)
         self.worker = worker
 
     def run(self):
         backoff = Backoff()
         while True:
             try:
-                # A connection of its own, since this one waits.
+                # A connection of its own, because it blocks while it waits.
                 client = redis.Redis.from_url(
                     self.worker.settings.redis_url, decode_responses=True, health_check_interval=10
                 )
@@ -608,52 +616,52 @@ class Ear(threading.Thread):
                 while True:
                     message = channel.get_message(timeout=5)
                     if message and message["type"] == "subscribe":
-                        self.worker.read_wishes()
+                        self.worker.read_cancel_keys()
                         backoff = Backoff()
                     elif message and message["type"] == "message":
-                        self.worker.cancel(*read_wish(message["data"]))
-            except REDIS_TROUBLE as error:
-                log.warning("cancellations are not heard at once: %r", error)
+                        self.worker.cancel(*read_cancel_request(message["data"]))
+            except REDIS_ERRORS as error:
+                log.warning("cancellations are delayed until Redis is reachable again: %r", error)
                 time.sleep(backoff.next())
 
 
-class Pulse(threading.Thread):
-    """Says that this instance lives and what it runs; from a thread of its own, so that no run can hold it up."""
+class Heartbeater(threading.Thread):
+    """Sends heartbeats with the current runs. It has its own thread, so that no run can delay it."""
 
     def __init__(self, worker):
-        super().__init__(name="pulse", daemon=True)
-        self.worker, self.outlet = worker, Outlet(worker.settings, "pulse")
-        self.leave, self.introduced = threading.Event(), False
+        super().__init__(name="heartbeats", daemon=True)
+        self.worker, self.publisher = worker, Publisher(worker.settings, "heartbeats")
+        self.leave, self.registered = threading.Event(), False
 
     def run(self):
         while not self.leave.is_set():
             self.beat_redis()
             self.beat_server()
-            self.leave.wait(HEARTBEAT)
+            self.leave.wait(HEARTBEAT_INTERVAL)
         try:
-            self.outlet.send("registration", {"kind": "goodbye", "instanceId": self.worker.settings.instance_id})
-        except TROUBLE:
+            self.publisher.send("registration", {"kind": "goodbye", "instanceId": self.worker.settings.instance_id})
+        except BROKER_ERRORS:
             pass
-        self.outlet.close()
+        self.publisher.close()
 
     def beat_server(self):
         settings = self.worker.settings
         message = {"workerId": settings.worker_id, "instanceId": settings.instance_id, "timestamp": now()}
         try:
-            # A new connection may be one to a broker, and a server, that has never heard of us.
-            self.introduced = not self.outlet.open() and self.introduced
-            if self.introduced:
+            # The broker and the server at the other end of a new connection may not know this instance.
+            self.registered = not self.publisher.open() and self.registered
+            if self.registered:
                 message.update(kind="heartbeat", running=[key[0] for key in self.worker.unsettled()])
             else:
                 capacity = sum(one.concurrency for one in JOBS.values())
                 types = [one.info() for one in JOBS.values()]
                 message.update(kind="hello", host=socket.gethostname(), pid=os.getpid(), version=VERSION)
                 message.update(capacity=capacity, jobTypes=types)
-            self.outlet.send("registration", message)
-            self.introduced = True
-        except TROUBLE as error:
-            log.warning("no sign of life to the server: %r", error)
-            self.outlet.close()
+            self.publisher.send("registration", message)
+            self.registered = True
+        except BROKER_ERRORS as error:
+            log.warning("the heartbeat could not be sent to the server: %r", error)
+            self.publisher.close()
 
     def beat_redis(self):
         claims = self.worker.claims
@@ -661,39 +669,40 @@ class Pulse(threading.Thread):
             return
         try:
             for occurrence, attempt in claims.beat(self.worker.unsettled()):
-                log.warning("attempt %s of %s was given to another instance; it ends here", attempt, occurrence)
-                self.worker.cancel(occurrence, attempt, "another instance has it", status=None)
-            self.worker.read_wishes()
-        except REDIS_TROUBLE as error:
-            log.warning("no sign of life to Redis: %r", error)
+                log.warning("attempt %s of %s was claimed by another instance and is ended here", attempt, occurrence)
+                self.worker.cancel(occurrence, attempt, "claimed by another instance", status=None)
+            self.worker.read_cancel_keys()
+        except REDIS_ERRORS as error:
+            log.warning("the heartbeat could not be sent to Redis: %r", error)
 
 
 # --- From a delivery to its last report. ---
 
 
 class Run:
-    """One attempt that is here: it waits, runs, or its last report is on the way."""
+    """An attempt that waits for a permit, runs, or waits for the confirmation of its last report."""
 
-    def __init__(self, worker, job, message, delivery, is_copy):
-        self.worker, self.job, self.message, self.delivery, self.is_copy = worker, job, message, delivery, is_copy
+    def __init__(self, worker, job, message, delivery, may_be_duplicate):
+        self.worker, self.job, self.message, self.delivery = worker, job, message, delivery
+        self.may_be_duplicate = may_be_duplicate
         self.key = (message["occurrenceId"], message["attempt"])
         self.stop = threading.Event()
         self.reason = None
-        self.has_begun = self.is_over = self.is_acked = False
+        self.has_started = self.is_over = self.is_acked = False
         self.allowed = message.get("timeoutSeconds") or job.timeout
         self.deadline = float("inf")
 
     def report(self, status, **more):
         occurrence, attempt = self.key
-        told = {"occurrenceId": occurrence, "attempt": attempt, "instanceId": self.worker.settings.instance_id}
-        return {**told, "status": status, "timestamp": now(), **more}
+        source = {"occurrenceId": occurrence, "attempt": attempt, "instanceId": self.worker.settings.instance_id}
+        return {**source, "status": status, "timestamp": now(), **more}
 
     def end(self, status, reason):
-        """Asks it to end. The first reason counts."""
+        """Requests the end of the run. The first reason is kept."""
         self.reason = self.reason or (status, reason)
         self.stop.set()
 
-    def why_to_end(self):
+    def end_reason(self):
         if not self.reason and time.monotonic() >= self.deadline:
             self.reason = (TIMED_OUT, f"timed out after {self.allowed} s")
         return self.reason
@@ -706,39 +715,42 @@ class Delivery(typing.NamedTuple):
 
 
 class Worker:
+    """The consumer of all job types, with its runs and permits."""
+
     def __init__(self, settings):
         self.settings = settings
         self.claims = Claims(settings) if redis and settings.redis_url else None
-        self.post, self.desk, self.pulse = Post(settings), Desk(settings), Pulse(self)
+        self.reporter, self.claim_checker = Reporter(settings), ClaimChecker(settings)
+        self.heartbeater = Heartbeater(self)
         self.lock = threading.Lock()
         self.runs = {}  # (occurrence id, attempt) -> Run
-        self.ended = collections.OrderedDict()  # what ended here lately
-        self.places = {name: one.concurrency for name, one in JOBS.items()}
+        self.ended = collections.OrderedDict()  # the runs that ended last
+        self.permits = {name: one.concurrency for name, one in JOBS.items()}
         self.waiting = {name: collections.deque() for name in JOBS}
         self.is_stopping = False
 
-    # What other threads ask.
+    # Called by other threads.
 
-    def begun(self):
+    def started(self):
         with self.lock:
-            return [run.key for run in self.runs.values() if run.has_begun and not run.is_over]
+            return [run.key for run in self.runs.values() if run.has_started and not run.is_over]
 
     def unsettled(self):
-        """What has begun and whose end is not confirmed yet: the server would take what nobody speaks of for lost."""
+        """Returns the started runs whose end is not confirmed. The server treats runs in no heartbeat as lost."""
         with self.lock:
-            return [run.key for run in self.runs.values() if run.has_begun]
+            return [run.key for run in self.runs.values() if run.has_started]
 
     def cancel(self, occurrence, attempt, reason, status=CANCELLED):
-        """Ends this attempt and earlier ones; without an attempt, whichever there is."""
+        """Ends this attempt and earlier ones, or every attempt if none is given."""
         with self.lock:
-            meant = [run for key, run in self.runs.items() if key[0] == occurrence and key[1] <= (attempt or key[1])]
-        for run in meant:
+            ending = [run for key, run in self.runs.items() if key[0] == occurrence and key[1] <= (attempt or key[1])]
+        for run in ending:
             run.end(status, reason)
 
-    def read_wishes(self):
-        for key, text in self.claims.wishes(self.begun()):
+    def read_cancel_keys(self):
+        for key, text in self.claims.cancel_requests(self.started()):
             if text:
-                _, attempt, reason = read_wish(text)
+                _, attempt, reason = read_cancel_request(text)
                 self.cancel(key[0], attempt, reason)
 
     # The main thread.
@@ -746,11 +758,11 @@ class Worker:
     def work(self):
         signal.signal(signal.SIGTERM, self.on_signal)
         signal.signal(signal.SIGINT, self.on_signal)
-        self.post.start()
-        self.pulse.start()
+        self.reporter.start()
+        self.heartbeater.start()
         if self.claims:
-            Ear(self).start()
-        log.info("%s offers %s, %s", self.settings.instance_id, ", ".join(JOBS), self.how())
+            CancellationListener(self).start()
+        log.info("%s offers %s, %s", self.settings.instance_id, ", ".join(JOBS), self.claim_mode())
         connection, backoff = None, Backoff()
         while not self.is_stopping:
             try:
@@ -759,25 +771,25 @@ class Worker:
                 backoff = Backoff()
                 while not self.is_stopping:
                     connection.process_data_events(0.2)
-                    self.give_turns()
+                    self.start_waiting()
                 for channel in channels:
                     channel.basic_cancel(self.settings.instance_id)
-            except TROUBLE as error:
+            except BROKER_ERRORS as error:
                 if not self.is_stopping:
-                    log.warning("consuming has failed and begins again: %r", error)
+                    log.warning("the consumer lost its connection and reconnects: %r", error)
                     time.sleep(backoff.next())
         self.drain(connection)
 
-    def how(self):
-        return "claims in Redis" if self.claims else "without claims: messages are acknowledged late"
+    def claim_mode(self):
+        return "with claims in Redis" if self.claims else "without claims: messages are acknowledged late"
 
     def on_signal(self, *_):
         self.is_stopping = True
 
     def consume(self, connection):
-        """One channel, and so one window, for each job type: a slow one blocks none but itself."""
+        """Opens one channel per job type, each with its own prefetch, so that a slow job type blocks no other."""
         with self.lock:
-            # What waited came over the connection before, and comes again.
+            # Waiting runs came over the previous connection, so the broker redelivers them.
             for queue in self.waiting.values():
                 while queue:
                     del self.runs[queue.popleft().key]
@@ -797,163 +809,163 @@ class Worker:
         try:
             message = read_message(job, body)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            log.warning("a message cannot be read and goes to the dead letters: %r", error)
+            log.warning("a message of job type %s is invalid and is dead-lettered: %r", job.name, error)
             return channel.basic_reject(method.delivery_tag, requeue=False)
-        is_copy = method.redelivered or "x-republish" in (properties.headers or {})
-        run = Run(self, job, message, delivery, is_copy)
+        may_be_duplicate = method.redelivered or "x-republish" in (properties.headers or {})
+        run = Run(self, job, message, delivery, may_be_duplicate)
         with self.lock:
-            twin = self.runs.get(run.key)
-            if twin is None and run.key not in self.ended:
+            known = self.runs.get(run.key)
+            if known is None and run.key not in self.ended:
                 self.runs[run.key] = run
                 self.waiting[job.name].append(run)
-                return self.give_turns(locked=True)
-            # The copy is not needed while the first delivery, or a confirmed report, stands for the run.
-            if twin and not twin.is_acked and not twin.delivery.channel.is_open:
-                twin.delivery = delivery
+                return self.start_waiting(locked=True)
+            # The duplicate is not needed if the first delivery can still be acknowledged or its report is confirmed.
+            if known and not known.is_acked and not known.delivery.channel.is_open:
+                known.delivery = delivery
                 return None
-        log.info("a copy of %s is dropped", run.key)
+        log.info("a duplicate delivery of %s is dropped", run.key)
         return channel.basic_ack(method.delivery_tag)
 
-    def give_turns(self, locked=False):
-        """Starts what finds a place; what has waited too long is handed back, for another instance may have one."""
+    def start_waiting(self, locked=False):
+        """Starts the waiting runs that get a permit, and hands back those that have waited too long."""
         if not locked:
             with self.lock:
-                return self.give_turns(locked=True)
+                return self.start_waiting(locked=True)
         for name, queue in self.waiting.items():
-            while queue and self.places[name] > 0 and not self.is_stopping:
+            while queue and self.permits[name] > 0 and not self.is_stopping:
                 run = queue.popleft()
-                self.places[name] -= 1
+                self.permits[name] -= 1
                 threading.Thread(target=self.handle, args=(run,), name=run.key[0], daemon=True).start()
-            while queue and time.monotonic() - queue[0].delivery.since > TURN:
+            while queue and time.monotonic() - queue[0].delivery.since > PERMIT_TIMEOUT:
                 run = queue.popleft()
                 del self.runs[run.key]
                 self.answer(run.delivery, "basic_nack", requeue=True)
         return None
 
     def drain(self, connection):
-        """Hands back what has not begun, lets runs go on for a while, interrupts them, says what became of them."""
+        """Hands back runs that have not started. Interrupts the others after the grace period, and reports them."""
         with self.lock:
             for queue in self.waiting.values():
                 while queue:
                     run = queue.popleft()
                     del self.runs[run.key]
                     self.answer(run.delivery, "basic_nack", requeue=True)
-        self.keep_on(connection, self.settings.grace, lambda: not self.runs)
+        self.serve(connection, self.settings.grace, lambda: not self.runs)
         for run in list(self.runs.values()):
-            run.end(QUEUED, "interrupted: its worker stops")
-        self.keep_on(connection, 2.0, lambda: not self.runs)
+            run.end(QUEUED, "interrupted: its worker is stopping")
+        self.serve(connection, 2.0, lambda: not self.runs)
         for run in list(self.runs.values()):
             with self.lock:
-                if not run.has_begun:
-                    # It still asks whether it may: whoever gets it next asks too.
+                if not run.has_started:
+                    # Its claim check is still open; the next receiver checks again.
                     self.runs.pop(run.key, None)
                     self.answer(run.delivery, "basic_nack", requeue=True)
                     continue
-            # It does not listen, and ends with the process in a moment.
-            self.finish(run, QUEUED, exception="interrupted: its worker stops")
-        if not self.post.flush(10.0):
-            log.error("the broker is away: the last reports are lost, and these runs count as lost too")
-        self.keep_on(connection, 1.0, lambda: not self.runs)
-        self.pulse.leave.set()
-        self.pulse.join(5.0)
+            # It has not noticed the request, and ends with the process soon.
+            self.finish(run, QUEUED, exception="interrupted: its worker is stopping")
+        if not self.reporter.flush(10.0):
+            log.error("the last reports could not be sent; the server will detect their runs as lost")
+        self.serve(connection, 1.0, lambda: not self.runs)
+        self.heartbeater.leave.set()
+        self.heartbeater.join(5.0)
         try:
             if self.claims:
                 self.claims.leave()
             if connection is not None and connection.is_open:
                 connection.close()
-        except TROUBLE + REDIS_TROUBLE:
+        except BROKER_ERRORS + REDIS_ERRORS:
             pass
         log.info("stopped")
 
-    def keep_on(self, connection, seconds, until):
-        """Serves the connection, by which deliveries are acknowledged, for a while or until something is true."""
+    def serve(self, connection, seconds, until):
+        """Serves the connection, over which deliveries are acknowledged, for `seconds` or until a condition is true."""
         end = time.monotonic() + seconds
         while not until() and time.monotonic() < end:
             try:
                 if connection is not None and connection.is_open:
                     connection.process_data_events(0.05)
                     continue
-            except TROUBLE:
+            except BROKER_ERRORS:
                 pass
             time.sleep(0.05)
 
-    def answer(self, delivery, how, **more):
-        """Answers the broker, from any thread. If the delivery's connection is gone, the message comes again."""
+    def answer(self, delivery, method, **more):
+        """Answers a delivery from any thread. If its connection is closed, the broker redelivers the message."""
 
         def do():
             if delivery.channel.is_open:
-                getattr(delivery.channel, how)(delivery.tag, **more)
+                getattr(delivery.channel, method)(delivery.tag, **more)
 
         try:
             delivery.channel.connection.add_callback_threadsafe(do)
-        except TROUBLE:
+        except BROKER_ERRORS:
             pass
 
-    # A run's own thread.
+    # Called by the thread of a run.
 
     def handle(self, run):
         try:
-            verdict = self.admit(run)
-            if verdict == "run":
+            decision = self.admit(run)
+            if decision == "run":
                 self.execute(run)
-            elif verdict == "drop":
+            elif decision == "drop":
                 self.leave(run, "basic_ack")
-            elif verdict == "hand back":
+            elif decision == "hand back":
                 self.leave(run, "basic_nack", requeue=True)
         finally:
             with self.lock:
-                self.places[run.job.name] += 1
+                self.permits[run.job.name] += 1
 
-    def leave(self, run, how, **more):
+    def leave(self, run, method, **more):
         with self.lock:
             self.runs.pop(run.key, None)
-        self.answer(run.delivery, how, **more)
+        self.answer(run.delivery, method, **more)
 
     def admit(self, run):
-        """Whether to "run", "drop" or "hand back" a message; "done" when its end is reported already."""
-        is_copy, last_lease = run.is_copy, None
+        """Decides to "run", "drop" or "hand back" a message, or returns "done" if its end is reported already."""
+        may_be_duplicate, last_lease = run.may_be_duplicate, None
         while True:
-            if is_copy:
-                # Another copy may have started, whatever Redis remembers: the server has the last word.
-                reply = self.desk.ask(run.key)
+            if may_be_duplicate:
+                # Another delivery may have started, whatever Redis contains. The server decides.
+                reply = self.claim_checker.ask(run.key)
                 if reply is None:
                     run.stop.wait(1.0)
                     return "hand back"
                 if not reply["granted"]:
-                    log.info("a copy of %s is dropped: %s %s", run.key, reply.get("reason"), reply.get("by") or "")
+                    log.info("duplicate %s is dropped: %s %s", run.key, reply.get("reason"), reply.get("by") or "")
                     return "drop"
             if not self.claims:
                 return "run"
             try:
-                holder, lease, wish = self.claims.claim(run.key)
-            except REDIS_TROUBLE as error:
-                if is_copy:
+                holder, lease, request = self.claims.claim(run.key)
+            except REDIS_ERRORS as error:
+                if may_be_duplicate:
                     run.stop.wait(1.0)
                     return "hand back"
-                # Redis would have known of a cancellation; without it only the server does. Nobody waits for it long.
-                reply = self.desk.ask(run.key, patience=1.0)
+                # Redis would contain a cancellation. Without it only the server does, which gets one second to reply.
+                reply = self.claim_checker.ask(run.key, timeout=1.0)
                 if reply is not None and not reply["granted"]:
                     log.info("%s is dropped: %s", run.key, reply.get("reason"))
                     return "drop"
                 log.warning("%s starts without a claim: %r", run.key, error)
                 return "run"
             if not holder:
-                _, attempt, reason = read_wish(wish) if wish else (None, 0, "")
-                if wish and (attempt is None or run.key[1] <= attempt):
+                _, attempt, reason = read_cancel_request(request) if request else (None, 0, "")
+                if request and (attempt is None or run.key[1] <= attempt):
                     self.finish(run, CANCELLED, exception=reason)
                     return "done"
                 return "run"
             if lease is None:
-                if not is_copy:
-                    is_copy = True
+                if not may_be_duplicate:
+                    may_be_duplicate = True
                     continue
-                log.warning("%s was claimed by %s, which fell silent: it is reported as lost", run.key, holder)
-                why = f"lost: {holder} had claimed it and fell silent before it said that it began"
-                self.finish(run, UNKNOWN, instanceId=holder, exception=why)
+                log.warning("%s was claimed by %s, whose lease has expired; it is reported as lost", run.key, holder)
+                reason = f"lost: {holder} claimed it, and its lease expired before it reported the start"
+                self.finish(run, UNKNOWN, instanceId=holder, exception=reason)
                 return "done"
-            # A copy may have come because the holder died: only a renewed lease is a sign of life, others end.
-            if holder == "done" or not is_copy or (last_lease is not None and lease > last_lease):
-                log.info("a copy of %s is dropped: %s has it", run.key, holder)
+            # The holder may have died, which causes a redelivery. Only a renewed lease shows that it lives.
+            if holder == "done" or not may_be_duplicate or (last_lease is not None and lease > last_lease):
+                log.info("a duplicate delivery of %s is dropped: %s has claimed it", run.key, holder)
                 return "drop"
             last_lease = lease
             if run.stop.wait(1.0) or self.is_stopping:
@@ -964,44 +976,45 @@ class Worker:
         run.deadline = started + run.allowed
         with self.lock:
             is_ours = self.runs.get(run.key) is run
-            run.has_begun = is_ours
-        if not is_ours:  # It was handed back: the worker stops.
+            run.has_started = is_ours
+        if not is_ours:  # It was handed back, because the worker stops.
             if self.claims:
                 self.claims.give_back(run.key)
             return
-        # With a claim, the lease guards the run from now on, and the broker need not keep the message. Without one,
-        # the message is the guard, and is acknowledged when the end is reported.
-        self.post.report(run.report(RUNNING), (lambda: self.acknowledge(run)) if self.claims else None)
-        context = Context(run, self.post)
-        status, told = FAILED, {}
+        # With a claim, the lease protects the run from now on, and the message is acknowledged once its start is
+        # reported. Without one, the message protects the run, and is acknowledged once its end is reported.
+        self.reporter.report(run.report(RUNNING), (lambda: self.acknowledge(run)) if self.claims else None)
+        context = Context(run, self.reporter)
+        status, fields = FAILED, {}
         try:
             context.check()
             result = run.job.function(context, read_input(run.job.input, run.message.get("jobData")))
-            text = result if isinstance(result, str) or result is None else json.dumps(result, ensure_ascii=False, default=str)
-            status, told = COMPLETED, {} if text is None else {"result": cut(text, MAX_TEXT)}
-        except Ended as end:
-            status, told = end.status, {"exception": str(end)}
+            is_text = isinstance(result, str) or result is None
+            text = result if is_text else json.dumps(result, ensure_ascii=False, default=str)
+            status, fields = COMPLETED, {} if text is None else {"result": cut(text, MAX_TEXT)}
+        except RunEnded as end:
+            status, fields = end.status, {"exception": str(end)}
         except Permanent as error:
-            told = {"exception": cut(str(error), MAX_TEXT), "permanent": True}
+            fields = {"exception": cut(str(error), MAX_TEXT), "permanent": True}
         except Retry as error:
-            told = {"exception": cut(str(error), MAX_TEXT), "retryAfterMs": int(error.seconds * 1000)}
+            fields = {"exception": cut(str(error), MAX_TEXT), "retryAfterMs": int(error.seconds * 1000)}
         except Snooze as error:
-            status, told = QUEUED, {"exception": str(error), "retryAfterMs": int(error.seconds * 1000)}
-        except BaseException as error:  # Whatever it is, it must not go unreported.
-            told = {"exception": cut(f"{error!r}\n\n{traceback.format_exc()}", MAX_TEXT)}
+            status, fields = QUEUED, {"exception": str(error), "retryAfterMs": int(error.seconds * 1000)}
+        except BaseException as error:  # Every error must be reported.
+            fields = {"exception": cut(f"{error!r}\n\n{traceback.format_exc()}", MAX_TEXT)}
         if status in (FAILED, TIMED_OUT):
-            # The occurrence keeps what its latest attempt failed with; its log keeps that of every attempt.
-            context.log("error", told["exception"])
-        self.finish(run, status, durationMs=int((time.monotonic() - started) * 1000), **told)
+            # The occurrence keeps the exception of its latest attempt only; its log keeps those of all attempts.
+            context.log("error", fields["exception"])
+        self.finish(run, status, durationMs=int((time.monotonic() - started) * 1000), **fields)
 
-    def finish(self, run, status, **told):
+    def finish(self, run, status, **fields):
         with self.lock:
             if run.is_over:
                 return None
             run.is_over = True
-        if status is None:  # It is somebody else's, and so is what is told about it.
+        if status is None:  # Another instance has claimed the run and reports its end.
             return self.settled(run)
-        return self.post.report(run.report(status, **told), lambda: self.settled(run))
+        return self.reporter.report(run.report(status, **fields), lambda: self.settled(run))
 
     def acknowledge(self, run):
         with self.lock:
@@ -1009,12 +1022,12 @@ class Worker:
         self.answer(delivery, "basic_ack")
 
     def settled(self, run):
-        """Its last report is with the broker."""
+        """Completes a run after the broker has confirmed its last report."""
         if self.claims:
             try:
                 self.claims.end(run.key)
-            except REDIS_TROUBLE as error:
-                log.warning("the end of %s could not be marked: %r", run.key, error)
+            except REDIS_ERRORS as error:
+                log.warning("the end of %s could not be recorded in Redis: %r", run.key, error)
         with self.lock:
             self.runs.pop(run.key, None)
             self.ended[run.key] = True
@@ -1025,9 +1038,9 @@ class Worker:
 
 
 def read_message(job, body):
-    """Raises when it is no message for this job."""
+    """Parses a job message. Raises an error if it is invalid or for another job type."""
     if len(body) > MAX_MESSAGE:
-        raise ValueError(f"it has {len(body)} bytes; {MAX_MESSAGE} are the most")
+        raise ValueError(f"it has {len(body)} bytes, more than {MAX_MESSAGE}")
     message = json.loads(body)
     message["occurrenceId"] = str(uuid.UUID(str(message["occurrenceId"])))
     message.setdefault("attempt", 1)
@@ -1043,13 +1056,16 @@ def read_message(job, body):
 
 @dataclasses.dataclass
 class Greeting:
-    name: str = dataclasses.field(metadata={"description": "Who is greeted."})
-    times: int = dataclasses.field(default=1, metadata={"description": "How often.", "minimum": 1, "maximum": 100})
+    name: str = dataclasses.field(metadata={"description": "Name of the person to greet."})
+    times: int = dataclasses.field(
+        default=1,
+        metadata={"description": "Number of greetings, from 1 to 100; 1 by default.", "minimum": 1, "maximum": 100},
+    )
 
 
 @job("greet")
 def greet(ctx, greeting: Greeting):
-    """Greets somebody, with a line in the log for each time."""
+    """Greets a person, with one log line per greeting."""
     for n in range(greeting.times):
         ctx.info(f"Hello, {greeting.name}!", time=n + 1)
         ctx.progress(100 * (n + 1) // greeting.times, f"{n + 1} of {greeting.times}")
@@ -1058,28 +1074,28 @@ def greet(ctx, greeting: Greeting):
 
 @dataclasses.dataclass
 class Unsteady:
-    failures: int = dataclasses.field(metadata={"description": "How many attempts fail.", "minimum": 0})
+    failures: int = dataclasses.field(metadata={"description": "Number of failing attempts, 0 or more.", "minimum": 0})
 
 
 @job("unsteady")
 def unsteady(ctx, unsteady: Unsteady):
-    """Fails a few times, then succeeds. Raising anything is all a job does to be tried again."""
+    """Fails a few times, then succeeds. Every exception that a job raises leads to a retry."""
     ctx.info(f"attempt {ctx.attempt}")
     if ctx.attempt <= unsteady.failures:
-        raise ConnectionError(f"the other side hung up on attempt {ctx.attempt}")
+        raise ConnectionError(f"the connection was closed on attempt {ctx.attempt}")
     return f"succeeded on attempt {ctx.attempt}"
 
 
 @dataclasses.dataclass
 class Wait:
-    seconds: float = dataclasses.field(metadata={"description": "How long.", "minimum": 0})
+    seconds: float = dataclasses.field(metadata={"description": "Duration in seconds, 0 or more.", "minimum": 0})
 
 
 @job("wait", concurrency=20)
 def wait(ctx, wait: Wait):
-    """Waits, says how far it is, and ends early when it is asked to."""
-    begun = time.monotonic()
-    while (passed := time.monotonic() - begun) < wait.seconds:
+    """Waits, reports its progress, and ends early if it is cancelled."""
+    start = time.monotonic()
+    while (passed := time.monotonic() - start) < wait.seconds:
         ctx.progress(100 * passed / wait.seconds, f"{passed:.0f} of {wait.seconds:g} s")
         ctx.sleep(min(1.0, wait.seconds - passed))
     return None
@@ -1087,18 +1103,18 @@ def wait(ctx, wait: Wait):
 
 @dataclasses.dataclass
 class Refund:
-    orders: list[str] = dataclasses.field(metadata={"description": "Order numbers."})
-    dry: bool = dataclasses.field(default=True, metadata={"description": "Only say what would be done."})
+    orders: list[str] = dataclasses.field(metadata={"description": "Order numbers to refund."})
+    dry: bool = dataclasses.field(default=True, metadata={"description": "Only logs the refunds; on by default."})
 
 
 @job("refund")
 def refund(ctx, refund: Refund):
-    """Shows how a job says that trying again is of no use, and that it wants to be tried later."""
+    """Shows a permanent failure, a retry after a given pause, and a snooze."""
     for order in refund.orders:
         if not order.isdigit():
-            raise Permanent(f"{order!r} is no order number: no attempt will change that")
+            raise Permanent(f"{order!r} is not an order number")
         if order.endswith("9"):
-            raise Retry(f"order {order} is locked by somebody", seconds=1)
+            raise Retry(f"order {order} is locked by another process", seconds=1)
         if order.endswith("8") and ctx.attempt == 1:
             raise Snooze("the bank is closed", seconds=0.5)
         ctx.info("would be refunded" if refund.dry else "refunded", order=order)

@@ -1,9 +1,9 @@
-//! What lies between the SDK and a built-in job.
+//! The layer between the SDK and a built-in job.
 //!
-//! The jobs of this program see secrets, and what they log, return or fail with is read by many people. So they are
-//! written against [`BuiltinJob`] and not against [`Job`]: before a run the references in its input become values, and a
-//! [`BuiltinContext`] stands where the context would; nothing gets past it without being cleaned. A panic is caught here too, for
-//! its text may quote anything.
+//! The jobs of this program use secrets, and many people read what the jobs log, return or fail with. The jobs
+//! therefore implement [`BuiltinJob`] and not [`Job`]. Before a run, the references in its input are resolved, and the
+//! job gets a [`BuiltinContext`] in place of the SDK's context. Every text that leaves the job is redacted. Panics are
+//! caught here too, because their text may quote anything.
 
 use std::{any::Any, fmt, future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -15,21 +15,22 @@ use serde_json::{Value, value::RawValue};
 
 use crate::{redact::Redactor, secrets::SecretStore};
 
-/// The most bytes of a result, below the 64 KiB at which the SDK would cut its JSON in two.
+/// Maximum size of a result, below the 64 KiB at which the SDK would truncate its JSON.
 pub(crate) const MAX_RESULT_BYTES: usize = 60 * 1024;
 
-/// A job of this program. As [`Job`], but for the context and the closed set of failures.
+/// A job of this program. It differs from [`Job`] in its context and in the closed set of errors.
 pub(crate) trait BuiltinJob: Send + Sync + 'static {
     const TYPE: &'static str;
     const DESCRIPTION: &'static str;
     const CONCURRENCY: u16 = 10;
     const TIMEOUT: Option<Duration> = None;
 
-    /// Written as JSON and read again on its way, so that references in any of its texts can be resolved.
+    /// The input. It is serialized and deserialized again before a run, so that references in its strings can be
+    /// resolved.
     type Input: Serialize + DeserializeOwned + JsonSchema + Send + 'static;
     type Output: Serialize + Send + 'static;
 
-    /// Looks at an input whose references are not resolved yet.
+    /// Checks an input whose references are not resolved yet.
     fn check_unresolved(_input: &Self::Input) -> Result<(), BuiltinError> {
         Ok(())
     }
@@ -41,14 +42,14 @@ pub(crate) trait BuiltinJob: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Self::Output, BuiltinError>> + Send;
 }
 
-/// Why a built-in job did not do its work.
+/// An error of a built-in job.
 #[derive(Debug)]
 pub(crate) struct BuiltinError {
     text: String,
     kind: BuiltinErrorKind,
 }
 
-/// What is to happen next.
+/// The consequence of an error for further attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BuiltinErrorKind {
     Retry,
@@ -57,33 +58,33 @@ enum BuiltinErrorKind {
 }
 
 impl BuiltinError {
-    /// Another attempt may do better.
+    /// Returns a retryable error: another attempt may succeed.
     pub(crate) fn retry(text: impl fmt::Display) -> Self {
         Self { text: text.to_string(), kind: BuiltinErrorKind::Retry }
     }
 
-    /// Another attempt may do better, but not before `pause` is over.
+    /// Returns a retryable error whose next attempt does not start before `pause` is over.
     pub(crate) fn retry_after(pause: Duration, text: impl fmt::Display) -> Self {
         Self { text: text.to_string(), kind: BuiltinErrorKind::RetryAfter(pause) }
     }
 
-    /// Every attempt would end like this one.
+    /// Returns a permanent error: every attempt would fail in the same way.
     pub(crate) fn permanent(text: impl fmt::Display) -> Self {
         Self { text: text.to_string(), kind: BuiltinErrorKind::Permanent }
     }
 
-    /// The same failure with `text` before its own.
+    /// Returns the same error with `text` before its own text.
     pub(crate) fn with_context(self, text: impl fmt::Display) -> Self {
         Self { text: format!("{text}: {}", self.text), ..self }
     }
 
-    /// Whether it ends the attempts.
+    /// Returns true if no further attempt follows.
     #[cfg(test)]
     pub(crate) fn is_permanent(&self) -> bool {
         self.kind == BuiltinErrorKind::Permanent
     }
 
-    /// How long the other side asks to be left alone.
+    /// Returns the minimum pause before the next attempt, if the other side requested one.
     #[cfg(test)]
     pub(crate) fn retry_delay(&self) -> Option<Duration> {
         match self.kind {
@@ -92,7 +93,7 @@ impl BuiltinError {
         }
     }
 
-    /// The one place where a failure becomes the SDK's.
+    /// Converts the error to one of the SDK, with its text redacted. No other code does this.
     fn into_job_error(self, redactor: &Redactor) -> JobError {
         let text = redactor.redact(&self.text);
         match self.kind {
@@ -109,7 +110,7 @@ impl fmt::Display for BuiltinError {
     }
 }
 
-/// The only way from a built-in job to people.
+/// The context of a run. Every text that a job shows to users passes through it and is redacted.
 pub(crate) struct BuiltinContext {
     ctx: JobContext,
     redactor: Arc<Redactor>,
@@ -122,41 +123,41 @@ impl BuiltinContext {
         self.ctx.log(level, self.redactor.redact(text.as_ref()));
     }
 
-    /// A line that says what happens.
+    /// Writes a line about normal progress.
     pub(crate) fn info(&self, text: impl AsRef<str>) {
         self.log(LogLevel::Info, text);
     }
 
-    /// A line about something that should not be so.
+    /// Writes a line about an unexpected condition.
     pub(crate) fn warn(&self, text: impl AsRef<str>) {
         self.log(LogLevel::Warn, text);
     }
 
-    /// From now on `value` is shown as `shown` in everything of this run and in the process's log.
+    /// Registers a secret: from now on, `value` is shown as `shown` in all texts of this run and in the process's log.
     pub(crate) fn add_secret(&self, value: &str, shown: &str) {
         self.redactor.add_secret(value, shown);
         self.secret_store.process_redactor().add_secret(value, shown);
     }
 
-    /// What cleans this run's texts, for those that must be cleaned before they are cut.
+    /// Returns the redactor of this run, for texts that must be redacted before they are truncated.
     pub(crate) fn redactor(&self) -> &Arc<Redactor> {
         &self.redactor
     }
 
-    /// Fires when the run should end; a second later it is dropped.
+    /// Returns the token that is cancelled when the run has to end. One second later the run is dropped.
     pub(crate) fn cancelled(&self) -> &CancellationToken {
         self.ctx.cancelled()
     }
 
-    /// A text of its own for every occurrence, the same for all its attempts.
+    /// Returns the id of the occurrence, which is the same in all its attempts.
     pub(crate) fn occurrence_id(&self) -> String {
         self.ctx.occurrence_id().to_string()
     }
 
-    /// `work`, unless the run should end before it is done.
+    /// Awaits `work`, unless the run has to end first.
     ///
     /// # Errors
-    /// What `work` fails with; or that `what` was given up.
+    /// Returns the error of `work`, or a retryable error that `what` was stopped.
     pub(crate) async fn unless_cancelled<T>(
         &self,
         what: &str,
@@ -164,12 +165,12 @@ impl BuiltinContext {
     ) -> Result<T, BuiltinError> {
         tokio::select! {
             done = work => done,
-            () = self.cancelled().cancelled() => Err(BuiltinError::retry(format!("{what} was given up because the run was to end"))),
+            () = self.cancelled().cancelled() => Err(BuiltinError::retry(format!("{what} was stopped because the run had to end"))),
         }
     }
 }
 
-/// A built-in job as the SDK sees it.
+/// A built-in job as a job of the SDK.
 pub(crate) struct BuiltinAdapter<B> {
     inner: B,
     secret_store: Arc<SecretStore>,
@@ -190,8 +191,8 @@ impl<B: BuiltinJob> BuiltinAdapter<B> {
         let output =
             running.await.map_err(|panic| BuiltinError::retry(format!("panicked: {}", panic_text(&*panic))))??;
         let text = serde_json::to_string(&output).map_err(BuiltinError::permanent)?;
-        // Jobs clean what they return themselves, before they cut it; this is for what they forgot. As a value, so that
-        // it stays JSON whatever is replaced; the order of its fields is lost only then.
+        // Jobs redact their output themselves, before they truncate it. This pass is for what they missed. It replaces
+        // strings inside the value, so that the text stays JSON; only then is the order of fields lost.
         let text = match context.redactor.redact(&text) {
             std::borrow::Cow::Borrowed(_) => text,
             std::borrow::Cow::Owned(_) => {
@@ -222,11 +223,11 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
     match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
         (Some(text), _) => text,
         (_, Some(text)) => text,
-        (None, None) => "with a value that is no text",
+        (None, None) => "with a value that is not text",
     }
 }
 
-/// Shortens `text` at its end until `output` of it fits a result; the text is told to be cut by the returned flag.
+/// Truncates `text` until `output` of it fits a result. The flag passed to `output` is true if the text was truncated.
 pub(crate) fn truncate_to_fit<T: Serialize>(text: String, output: impl Fn(String, bool) -> T) -> T {
     let size = |output: &T| serde_json::to_string(output).map_or(0, |json| json.len());
     let whole = output(text.clone(), false);
@@ -236,7 +237,8 @@ pub(crate) fn truncate_to_fit<T: Serialize>(text: String, output: impl Fn(String
     }
     let mut kept = text;
     loop {
-        // A character may take up to six bytes in JSON, so this never takes away more than needed, and soon ends.
+        // A character takes at most six bytes in JSON, so a pass never removes more than needed, and the loop ends
+        // soon.
         let end = kept.floor_char_boundary(kept.len().saturating_sub(over.div_ceil(6).max(1)));
         kept.truncate(end);
         let cut = output(kept.clone(), true);
@@ -254,7 +256,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A secret_store with these secrets.
+    /// Returns a store with these secrets.
     pub(crate) fn secret_store(secrets: &'static [(&'static str, &'static str)]) -> Arc<SecretStore> {
         let variables = |name: &str| {
             let wanted = name.strip_prefix("MILVAION_SECRET_")?.to_lowercase();
@@ -263,7 +265,7 @@ pub(crate) mod tests {
         Arc::new(SecretStore::from_variables(variables, None))
     }
 
-    /// A run of `job` in a worker that knows `secrets`.
+    /// Returns a run of `job` on a worker with these secrets.
     pub(crate) fn test_run<B: BuiltinJob>(
         job: B,
         secrets: &'static [(&'static str, &'static str)],
@@ -272,12 +274,12 @@ pub(crate) mod tests {
         TestRun::new(BuiltinAdapter::new(job, secret_store(secrets)), input)
     }
 
-    /// Everything that came out of a run, as text.
+    /// Returns everything that a run reported, as text.
     pub(crate) fn all_of(record: &TestReport) -> String {
         format!("{record:?}")
     }
 
-    /// A context whose words nobody reads, at the place of a run that is over.
+    /// Returns the context of a run that is over; its log is discarded.
     pub(crate) async fn test_context() -> BuiltinContext {
         #[derive(Clone, Default)]
         struct ContextTaker(Arc<std::sync::OnceLock<JobContext>>);
@@ -315,15 +317,15 @@ pub(crate) mod tests {
     }
 
     impl BuiltinJob for LeakyJob {
-        const TYPE: &'static str = "careless";
-        const DESCRIPTION: &'static str = "Says what it was told.";
+        const TYPE: &'static str = "leaky";
+        const DESCRIPTION: &'static str = "Repeats its input.";
         type Input = LeakyInput;
         type Output = LeakyOutput;
 
         async fn run(&self, context: &BuiltinContext, input: LeakyInput) -> Result<LeakyOutput, BuiltinError> {
-            context.info(format!("was told {}", input.text));
+            context.info(format!("received {}", input.text));
             match input.how.as_str() {
-                "panic" => panic!("cannot bear {}", input.text),
+                "panic" => panic!("cannot handle {}", input.text),
                 "fail" => Err(BuiltinError::permanent(format!("cannot do {}", input.text))),
                 "wait" => Err(BuiltinError::retry_after(Duration::from_secs(7), input.text)),
                 _ => Ok(LeakyOutput { z: input.text, a: 1 }),
@@ -334,31 +336,31 @@ pub(crate) mod tests {
     const SECRETS: &[(&str, &str)] = &[("bird", "c4n4ry \"quoted\"")];
 
     #[tokio::test]
-    async fn no_way_out_shows_a_secret() {
+    async fn no_output_shows_a_secret() {
         for how in ["return", "fail", "wait", "panic"] {
             let record = test_run(LeakyJob, SECRETS, json!({"how": how, "text": "<{{secret:bird}}>"})).run().await;
             assert!(!all_of(&record).contains("c4n4ry"), "{how}: {record:?}");
-            assert_eq!(record.lines[0].message, "was told <{{secret:bird}}>");
+            assert_eq!(record.lines[0].message, "received <{{secret:bird}}>");
             let end = record.end();
-            let said = end.result.as_deref().or(end.exception.as_deref()).expect("an end");
-            assert!(said.contains("<{{secret:bird}}>"), "{how}: {said}");
+            let text = end.result.as_deref().or(end.exception.as_deref()).expect("an end");
+            assert!(text.contains("<{{secret:bird}}>"), "{how}: {text}");
         }
     }
 
     #[tokio::test]
-    async fn what_is_clean_comes_out_as_it_was() {
+    async fn output_without_secrets_is_unchanged() {
         let record = test_run(LeakyJob, SECRETS, json!({"how": "return", "text": "plain"})).run().await;
         assert_eq!(record.end().result.as_deref(), Some(r#"{"z":"plain","a":1}"#));
     }
 
     #[tokio::test]
-    async fn a_pause_that_is_asked_for_is_told() {
+    async fn requested_pause_is_reported() {
         let record = test_run(LeakyJob, SECRETS, json!({"how": "wait", "text": "busy"})).run().await;
         assert_eq!((record.end().exception.as_deref(), record.end().retry_after_ms), (Some("busy"), Some(7_000)));
     }
 
     #[test]
-    fn a_text_is_cut_until_its_result_fits() {
+    fn text_is_truncated_until_its_result_fits() {
         for text in ["x".repeat(100_000), "\u{1}".repeat(100_000), "ü".repeat(40_000)] {
             let whole = text.len();
             let (text, cut) = truncate_to_fit(text, |text, cut| (text, cut));

@@ -1,12 +1,14 @@
-//! The worker that comes with Milvaion, and its jobs for those who have not written their own yet.
+//! The worker that comes with Milvaion, and its built-in jobs.
 //!
-//! `http-request` calls an address, `sql-query` asks a database, `send-email` sends a message, `shell-command` runs a
-//! program on this machine. What each may reach is the worker's configuration ([`settings`]), not the job's input; what an
-//! input may refer to without showing it are [`secrets`]. docs/BUILT_IN_JOBS.md tells all of it to people. Everything else
-//! a worker can be told is in [`WorkerConfig`], and may stand in the file `MILVAION_CONFIG` names; `RUST_LOG` chooses what is logged to standard error (default `info`).
+//! `http-request` sends an HTTP request, `sql-query` runs a statement on a database, `send-email` sends a message, and
+//! `shell-command` runs a program on this machine. The worker's configuration ([`settings`]) limits what each job can
+//! reach; the job's input does not. An input can refer to [`secrets`] by name instead of containing them.
+//! docs/BUILT_IN_JOBS.md documents all of it for users. The other settings of a worker are in [`WorkerConfig`]. They
+//! are read from the environment and from the file that `MILVAION_CONFIG` names. `RUST_LOG` filters the log on standard
+//! error (default `info`).
 //!
 //! ```text
-//!  message ─► BuiltinAdapter: references become values ─► the job ─► BuiltinContext, result, failure ─► cleaned ─► reports, log lines
+//!  message ─► BuiltinAdapter: references resolved ─► job ─► log lines, result, error ─► Redactor ─► reports
 //! ```
 
 mod context;
@@ -26,7 +28,7 @@ use std::{
     sync::Arc,
 };
 
-use milvaion_worker::{Worker, WorkerConfig};
+use milvaion_worker::{Worker, WorkerConfig, WorkerError};
 use tokio_util::task::TaskTracker;
 use tracing_subscriber::EnvFilter;
 
@@ -48,24 +50,25 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> Result<(), String> {
-    // Our environment holds passwords. This keeps programs of the same user from reading it, and it out of core dumps.
+    // The environment holds passwords. This prevents other programs of the same user from reading it, and keeps it out
+    // of core dumps.
     if let Err(error) = nix::sys::prctl::set_dumpable(false) {
-        eprintln!("milvaion-worker: other programs of this user can read its environment: {error}");
+        eprintln!("milvaion-worker: cannot hide its environment from other programs of this user: {error}");
     }
-    let (settings, mut mistakes) = match BuiltinSettings::from_env() {
+    let (settings, mut errors) = match BuiltinSettings::from_env() {
         Ok(settings) => (settings, Vec::new()),
-        Err(mistakes) => (BuiltinSettings::default(), mistakes),
+        Err(errors) => (BuiltinSettings::default(), errors),
     };
     let config = match std::env::var_os("MILVAION_CONFIG").filter(|path| !path.is_empty()) {
         Some(path) => WorkerConfig::from_file(path),
         None => WorkerConfig::from_env(),
     };
-    let config = config.map_err(|error| mistakes.push(error.to_string())).unwrap_or_default();
-    if !mistakes.is_empty() {
-        return Err(mistakes.join("\n"));
+    let config = config.map_err(|error| errors.push(report(&error))).unwrap_or_default();
+    if !errors.is_empty() {
+        return Err(errors.join("\n"));
     }
     let secret_store = Arc::new(SecretStore::new(settings.secrets_dir.clone()));
-    log_through(RedactingMakeWriter(secret_store.process_redactor().clone()));
+    start_logging(RedactingMakeWriter(secret_store.process_redactor().clone()));
     for sentence in settings.summary() {
         tracing::info!("{sentence}");
     }
@@ -87,18 +90,28 @@ async fn run() -> Result<(), String> {
         let job = ShellCommand { inherited_variables: settings.shell_env, terminations: terminations.clone() };
         builder = builder.job(BuiltinAdapter::new(job, secret_store));
     }
-    let worker = builder.build().map_err(|error| error.to_string())?;
-    let ended = worker.run().await.map_err(|error| error.to_string());
-    // Programs whose runs are over may still be within their grace.
+    let worker = builder.build().map_err(|error| report(&error))?;
+    let result = worker.run().await.map_err(|error| report(&error));
+    // The programs of ended runs may still be within their grace period.
     terminations.close();
-    if tokio::time::timeout(shell_command::MAX_TERMINATION_GRACE, terminations.wait()).await.is_err() {
-        tracing::warn!("a program of shell-command has not ended");
+    let limit = shell_command::MAX_TERMINATION_GRACE;
+    if tokio::time::timeout(limit, terminations.wait()).await.is_err() {
+        tracing::warn!(
+            timeout_ms = limit.as_millis(),
+            "a program of shell-command has not ended {} s after the worker stopped; the worker exits without it",
+            limit.as_secs()
+        );
     }
-    ended
+    result
 }
 
-/// Logs to standard error, panics included, without secrets.
-fn log_through(make_writer: RedactingMakeWriter) {
+/// Formats an error for the terminal, with each cause on a line of its own, as `Debug` of [`WorkerError`] does.
+fn report(error: &WorkerError) -> String {
+    format!("{error:?}")
+}
+
+/// Starts logging to standard error. Secrets are redacted, also in panics.
+fn start_logging(make_writer: RedactingMakeWriter) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(stderr().is_terminal()).with_writer(make_writer).init();
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));

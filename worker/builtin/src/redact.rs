@@ -1,9 +1,9 @@
-//! Keeps what is secret out of what is written.
+//! Removes secrets from texts.
 //!
-//! A value that must not be read is looked for in every text that leaves a job, and in every line the process logs: as it
-//! is, and in the shapes in which programs repeat it — base64 (also in the middle of something longer, as in an
-//! `Authorization` header), percent-encoded, hexadecimal, escaped as in JSON, and line by line. One pass finds them all;
-//! where two overlap, the longer one counts.
+//! Every text that leaves a job, and every line that the process logs, is searched for secret values: as they are, and
+//! in the encodings in which programs repeat them. These are base64 (also in the middle of something longer, as in an
+//! `Authorization` header), percent-encoding, hexadecimal, the escapes of JSON, and single lines of a value. One pass
+//! finds all of them. Of overlapping matches, the leftmost and then the longest counts.
 
 use std::{
     borrow::Cow,
@@ -18,27 +18,28 @@ use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode
 use serde_json::Value;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// The most values remembered; the oldest is given up. Only the process-wide redactor can get there.
+/// Maximum number of values. Beyond it the oldest is dropped. Only the redactor of the process can reach this number.
 const MAX_KNOWN_SECRETS: usize = 1_000;
-/// The most values shown alike. Only tokens get there, of which each client is given a new one every hour or so.
+/// Maximum number of values with the same label. Only tokens reach it: each OAuth client gets a new one about every
+/// hour.
 const MAX_SECRETS_PER_LABEL: usize = 100;
-/// A piece of a value that is looked for by itself (a line, the middle of its base64) has at least this many characters;
-/// anything shorter is found in innocent text too.
+/// Minimum length of a part of a value that is searched for by itself: a line, or the middle of its base64. Anything
+/// shorter also occurs in unrelated text.
 const MIN_PATTERN_CHARS: usize = 8;
-/// Everything but what RFC 3986 calls unreserved.
+/// Every character except those that RFC 3986 calls unreserved.
 const URI_COMPONENT_SET: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-/// What a form leaves as it is differs by the tilde and the star.
+/// The characters that forms encode. The set differs from the one above in the tilde and the asterisk.
 const FORM_SET: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'*');
-/// What browsers and reqwest encode in a query, which is less.
+/// The characters that browsers and reqwest encode in a query. They are fewer.
 const QUERY_SET: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'#').add(b'<').add(b'>').add(b'\'');
 
-/// Replaces secret values by their names.
+/// Replaces secret values by their labels.
 #[derive(Debug, Default)]
 pub(crate) struct Redactor(RwLock<KnownSecrets>);
 
 #[derive(Default)]
 struct KnownSecrets {
-    /// The values and what stands in their place.
+    /// Each value and the label that replaces it.
     values: VecDeque<(String, String)>,
     patterns: Vec<SecretPattern>,
     finder: Option<AhoCorasick>,
@@ -56,75 +57,76 @@ impl std::fmt::Debug for KnownSecrets {
 }
 
 impl Redactor {
-    /// From now on `value` is shown as `shown`. An empty value is no secret.
+    /// Registers a value, which from now on is shown as `shown`. An empty value is ignored.
     pub(crate) fn add_secret(&self, value: &str, shown: &str) {
-        let mut hidden = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if value.is_empty() || hidden.values.iter().any(|(known, _)| known == value) {
+        let mut secrets = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if value.is_empty() || secrets.values.iter().any(|(known, _)| known == value) {
             return;
         }
-        let mut alike =
-            hidden.values.iter().enumerate().filter(|(_, (_, known))| known == shown).map(|(place, _)| place);
-        let oldest_alike = alike.next();
-        let old = if alike.count() + 1 >= MAX_SECRETS_PER_LABEL {
-            oldest_alike
+        let mut same_label =
+            secrets.values.iter().enumerate().filter(|(_, (_, label))| label == shown).map(|(index, _)| index);
+        let oldest_of_label = same_label.next();
+        let dropped = if same_label.count() + 1 >= MAX_SECRETS_PER_LABEL {
+            oldest_of_label
         } else {
-            (hidden.values.len() >= MAX_KNOWN_SECRETS).then_some(0)
+            (secrets.values.len() >= MAX_KNOWN_SECRETS).then_some(0)
         };
-        if let Some(place) = old {
-            hidden.values.remove(place);
+        if let Some(index) = dropped {
+            secrets.values.remove(index);
         }
-        hidden.values.push_back((value.to_owned(), shown.to_owned()));
-        hidden.patterns = hidden
+        secrets.values.push_back((value.to_owned(), shown.to_owned()));
+        secrets.patterns = secrets
             .values
             .iter()
             .flat_map(|(value, shown)| {
-                shapes(value).into_iter().map(|text| SecretPattern { text, shown: shown.clone() })
+                encodings(value).into_iter().map(|text| SecretPattern { text, shown: shown.clone() })
             })
             .collect();
-        hidden.finder = AhoCorasick::builder()
+        secrets.finder = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
-            // The usual choice, a table for each state, takes kilobytes for each byte of a long key.
+            // The default kind, a table for each state, takes kilobytes for each byte of a long key.
             .kind(Some(AhoCorasickKind::ContiguousNFA))
-            .build(hidden.patterns.iter().map(|pattern| &pattern.text))
+            .build(secrets.patterns.iter().map(|pattern| &pattern.text))
             .ok();
     }
 
-    /// `text` without the values.
+    /// Returns `text` with the values replaced.
     pub(crate) fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
         self.redact_start(text, text.len())
     }
 
-    /// The first `max` bytes of `text` without the values. What lies behind them is looked at too, so that a value that
-    /// crosses the border is not left behind by half.
+    /// Returns the first `max` bytes of `text` with the values replaced. The text behind them is searched too, so that
+    /// no half of a value that crosses the boundary is left.
     pub(crate) fn redact_start<'a>(&self, text: &'a str, max: usize) -> Cow<'a, str> {
         let max = text.floor_char_boundary(max);
-        let hidden = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let mut cleaned = String::new();
+        let secrets = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let mut redacted = String::new();
         let mut done = 0;
-        for found in hidden.finder.iter().flat_map(|finder| finder.find_iter(text)) {
+        for found in secrets.finder.iter().flat_map(|finder| finder.find_iter(text)) {
             if found.start() >= max {
                 break;
             }
-            cleaned.push_str(&text[done..found.start()]);
-            cleaned.push_str(&hidden.patterns[found.pattern()].shown);
+            redacted.push_str(&text[done..found.start()]);
+            redacted.push_str(&secrets.patterns[found.pattern()].shown);
             done = found.end();
         }
         if done == 0 {
             return Cow::Borrowed(&text[..max]);
         }
         if done < max {
-            cleaned.push_str(&text[done..max]);
+            redacted.push_str(&text[done..max]);
         }
-        Cow::Owned(cleaned)
+        Cow::Owned(redacted)
     }
 
-    /// How many bytes the longest thing to look for has.
+    /// Returns the length in bytes of the longest pattern.
     pub(crate) fn longest_pattern(&self) -> usize {
-        let hidden = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        hidden.patterns.iter().map(|pattern| pattern.text.len()).max().unwrap_or(0)
+        let secrets = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        secrets.patterns.iter().map(|pattern| pattern.text.len()).max().unwrap_or(0)
     }
 
-    /// `value` without the values, in names too. A number that spells one becomes text.
+    /// Returns `value` with the secrets replaced, also in names of fields. A number that spells a secret becomes a
+    /// string.
     pub(crate) fn redact_value(&self, value: Value) -> Value {
         match value {
             Value::String(text) => Value::String(self.redact(&text).into_owned()),
@@ -137,7 +139,7 @@ impl Redactor {
                 let text = number.to_string();
                 match self.redact(&text) {
                     Cow::Borrowed(_) => Value::Number(number),
-                    Cow::Owned(cleaned) => Value::String(cleaned),
+                    Cow::Owned(redacted) => Value::String(redacted),
                 }
             }
             plain => plain,
@@ -145,46 +147,46 @@ impl Redactor {
     }
 }
 
-/// The ways `value` may be written.
-fn shapes(value: &str) -> BTreeSet<String> {
-    let mut shapes = BTreeSet::from([value.to_owned()]);
-    shapes.extend(value.lines().map(str::trim).filter(|line| line.len() >= MIN_PATTERN_CHARS).map(str::to_owned));
+/// Returns the forms in which `value` may appear in a text.
+fn encodings(value: &str) -> BTreeSet<String> {
+    let mut encodings = BTreeSet::from([value.to_owned()]);
+    encodings.extend(value.lines().map(str::trim).filter(|line| line.len() >= MIN_PATTERN_CHARS).map(str::to_owned));
     for set in [URI_COMPONENT_SET, FORM_SET, QUERY_SET] {
         let encoded = utf8_percent_encode(value, set).to_string();
-        shapes.insert(encoded.replace("%20", "+"));
-        shapes.insert(lower_hex(&encoded));
-        shapes.insert(encoded);
+        encodings.insert(encoded.replace("%20", "+"));
+        encodings.insert(lower_hex(&encoded));
+        encodings.insert(encoded);
     }
-    // A `String` is always JSON.
+    // The first and the last byte are the quotes, in JSON as in Rust.
     let quoted = Value::String(value.to_owned()).to_string();
-    shapes.insert(quoted[1..quoted.len() - 1].to_owned());
+    encodings.insert(quoted[1..quoted.len() - 1].to_owned());
     let debug = format!("{value:?}");
-    shapes.insert(debug[1..debug.len() - 1].to_owned());
+    encodings.insert(debug[1..debug.len() - 1].to_owned());
     let hex: String = value.bytes().map(|byte| format!("{byte:02x}")).collect();
-    shapes.insert(hex.to_uppercase());
-    shapes.insert(hex);
+    encodings.insert(hex.to_uppercase());
+    encodings.insert(hex);
     for engine in [BASE64_STANDARD, BASE64_URL_SAFE] {
         let whole = engine.encode(value);
-        shapes.insert(whole.trim_end_matches('=').to_owned());
-        shapes.insert(whole);
+        encodings.insert(whole.trim_end_matches('=').to_owned());
+        encodings.insert(whole);
         for before in 0..3 {
             let middle =
                 base64_middle(&engine.encode([&vec![0; before], value.as_bytes()].concat()), before, value.len());
             if middle.len() >= MIN_PATTERN_CHARS {
-                shapes.insert(middle);
+                encodings.insert(middle);
             }
         }
     }
-    shapes
+    encodings
 }
 
-/// Those characters of a base64 text that are made of nothing but the `length` bytes which follow `before` others.
+/// Returns the characters of a base64 text that depend only on the `length` bytes that follow `before` others.
 fn base64_middle(encoded: &str, before: usize, length: usize) -> String {
     let (first, end) = ((before * 8).div_ceil(6), (before + length) * 8 / 6);
     encoded.get(first..end).unwrap_or_default().to_owned()
 }
 
-/// `%2F` → `%2f`.
+/// Changes the digits of percent-encoded bytes to lower case: `%2F` → `%2f`.
 fn lower_hex(encoded: &str) -> String {
     let mut rest = 0;
     let lower = |c: char| {
@@ -201,7 +203,7 @@ fn lower_hex(encoded: &str) -> String {
     encoded.chars().map(lower).collect()
 }
 
-/// Makes a log's writer one that writes no secret.
+/// Makes log writers that redact secrets.
 #[derive(Clone, Debug)]
 pub(crate) struct RedactingMakeWriter(pub(crate) Arc<Redactor>);
 
@@ -213,7 +215,7 @@ impl<'a> MakeWriter<'a> for RedactingMakeWriter {
     }
 }
 
-/// Standard error without secrets. An event comes in one piece, so none is cut in two.
+/// Standard error without secrets. Each event is written in one call, so that no secret is split between two.
 pub(crate) struct RedactingWriter(Arc<Redactor>);
 
 impl Write for RedactingWriter {
@@ -244,14 +246,14 @@ mod tests {
     }
 
     #[test]
-    fn of_values_that_are_shown_alike_the_last_ones_are_hidden() {
+    fn oldest_value_of_a_full_label_is_dropped() {
         let redactor = Redactor::default();
         redactor.add_secret("the password", "[password]");
         let token = |n: usize| format!("token number {n:03}");
         for n in 0..=MAX_SECRETS_PER_LABEL {
             redactor.add_secret(&token(n), "[token]");
         }
-        assert_eq!(redactor.redact(&token(0)), token(0).as_str(), "it has run out long ago");
+        assert_eq!(redactor.redact(&token(0)), token(0).as_str(), "this token has expired");
         for n in 1..=MAX_SECRETS_PER_LABEL {
             assert_eq!(redactor.redact(&token(n)), "[token]");
         }
@@ -259,9 +261,9 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_found_in_every_shape() {
+    fn value_is_found_in_every_encoding() {
         let redactor = redactor();
-        let mut shapes = vec![
+        let mut encodings = vec![
             CANARY.to_owned(),
             json!(CANARY).to_string(),
             format!("{CANARY:?}"),
@@ -273,22 +275,22 @@ mod tests {
             "c4n4ry%2F%22W%C3%B6rld%22+100%25".to_owned(),
             CANARY.bytes().map(|byte| format!("{byte:02x}")).collect(),
         ];
-        // As it stands in `Authorization: Basic …`, behind user names of every length modulo three.
+        // The form in `Authorization: Basic …`, after user names of every length modulo three.
         for user in ["a", "ab", "abc", "abcd"] {
-            shapes.push(BASE64_STANDARD.encode(format!("{user}:{CANARY}")));
+            encodings.push(BASE64_STANDARD.encode(format!("{user}:{CANARY}")));
         }
-        // The strictest set differs from URI_COMPONENT_SET in four marks, none of which is in the canary.
-        for shape in shapes {
-            let text = format!("before {shape} after");
-            let cleaned = redactor.redact(&text);
-            assert!(cleaned.contains(CANARY_LABEL), "{shape} is still in {cleaned}");
-            assert!(!cleaned.contains("c4n4ry") && !cleaned.contains("Y0bjRyeS"), "{cleaned}");
-            assert!(cleaned.starts_with("before ") && cleaned.ends_with(" after"), "{cleaned}");
+        // The strictest set differs from URI_COMPONENT_SET in four characters, none of which is in the canary.
+        for encoding in encodings {
+            let text = format!("before {encoding} after");
+            let redacted = redactor.redact(&text);
+            assert!(redacted.contains(CANARY_LABEL), "{encoding} is still in {redacted}");
+            assert!(!redacted.contains("c4n4ry") && !redacted.contains("Y0bjRyeS"), "{redacted}");
+            assert!(redacted.starts_with("before ") && redacted.ends_with(" after"), "{redacted}");
         }
     }
 
     #[test]
-    fn a_value_of_many_lines_is_found_line_by_line() {
+    fn multi_line_value_is_found_line_by_line() {
         let redactor = Redactor::default();
         redactor.add_secret("-----BEGIN KEY-----\nMIIBOgIBAAJBAKj34GkxFhD9\nshort\n-----END KEY-----\n", CANARY_LABEL);
         assert_eq!(redactor.redact("line 2: MIIBOgIBAAJBAKj34GkxFhD9"), format!("line 2: {CANARY_LABEL}"));
@@ -296,14 +298,14 @@ mod tests {
     }
 
     #[test]
-    fn what_names_a_value_is_not_taken_apart_by_another() {
+    fn label_is_not_changed_by_another_value() {
         let redactor = redactor();
         redactor.add_secret("secret", "{{secret:silly}}");
         assert_eq!(redactor.redact(&format!("{CANARY} secret")), "{{secret:bird}} {{secret:silly}}");
     }
 
     #[test]
-    fn a_value_across_the_border_does_not_stay_by_half() {
+    fn value_across_the_boundary_is_replaced_whole() {
         let redactor = redactor();
         let text = format!("0123456789{CANARY} and more");
         assert_eq!(redactor.redact_start(&text, 14), format!("0123456789{CANARY_LABEL}"));
@@ -312,22 +314,22 @@ mod tests {
     }
 
     #[test]
-    fn json_is_cleaned_in_names_texts_and_numbers() {
+    fn json_names_strings_and_numbers_are_redacted() {
         let redactor = redactor();
         redactor.add_secret("4711", "{{secret:pin}}");
-        let cleaned = redactor.redact_value(json!({CANARY: [CANARY, 4711, 4712, true, null]}));
-        assert_eq!(cleaned, json!({CANARY_LABEL: [CANARY_LABEL, "{{secret:pin}}", 4712, true, null]}));
+        let redacted = redactor.redact_value(json!({CANARY: [CANARY, 4711, 4712, true, null]}));
+        assert_eq!(redacted, json!({CANARY_LABEL: [CANARY_LABEL, "{{secret:pin}}", 4712, true, null]}));
     }
 
     #[test]
-    fn the_oldest_value_is_given_up_when_there_are_too_many() {
+    fn oldest_value_is_dropped_beyond_the_limit() {
         let redactor = Redactor::default();
         redactor.add_secret("first-value", "x");
-        // Put in place without building the finder a thousand times.
+        // Inserted directly, because building the finder a thousand times takes long.
         redactor
             .0
             .write()
-            .expect("free")
+            .expect("the lock is not poisoned")
             .values
             .extend((1..MAX_KNOWN_SECRETS).map(|n| (format!("value-{n}"), "y".to_owned())));
         redactor.add_secret("last-value", "z");

@@ -1,9 +1,10 @@
-//! Secrets by reference: `{{secret:name}}` in an input becomes the value, here and no earlier.
+//! Secrets by reference: `{{secret:name}}` in an input is replaced by the value on the worker.
 //!
-//! A job's input lies in the database, passes the broker and is shown in the dashboard; a password has no business in any
-//! of them. So the input holds a name, and the worker that runs it looks the value up just before use: in the variable
-//! `MILVAION_SECRET_<NAME>`, else in the file `<name>` below `MILVAION_SECRETS_DIR`, which is how Docker, Kubernetes and
-//! systemd hand secrets over. It is looked up for each run, so a changed file counts from the next run on.
+//! A job's input is stored in the database, passes through the broker and is shown in the dashboard. A password must
+//! not be in any of them. The input therefore holds a name, and the worker that runs the job looks up the value just
+//! before use: in the variable `MILVAION_SECRET_<NAME>`, else in the file `<name>` below `MILVAION_SECRETS_DIR`.
+//! Docker, Kubernetes and systemd provide secrets as such files. The value is looked up in each run, so a changed file
+//! takes effect with the next run.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -17,34 +18,36 @@ use tokio::io::AsyncReadExt;
 
 use crate::{context::BuiltinError, redact::Redactor};
 
-/// How a reference begins and ends.
+/// Start of a reference.
 const REFERENCE_START: &str = "{{secret:";
+/// End of a reference.
 const REFERENCE_END: &str = "}}";
-/// The most references in one input.
+/// Maximum number of references in one input.
 const MAX_SECRET_REFERENCES: usize = 50;
-/// The most bytes of a secret.
+/// Maximum size of a secret.
 const MAX_SECRET_BYTES: u64 = 64 * 1024;
-/// The fewest: a shorter one cannot be kept out of a log without making the log unreadable.
+/// Minimum size of a secret. A shorter one cannot be redacted without making the log unreadable.
 const MIN_SECRET_BYTES: usize = 4;
-/// The longest name.
+/// Maximum length of a secret's name.
 const MAX_SECRET_NAME_CHARS: usize = 100;
 
 type VariableLookup = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
-/// Where secrets come from.
+/// The secrets that this worker can resolve.
 pub(crate) struct SecretStore {
     variables: VariableLookup,
     folder: Option<PathBuf>,
-    /// Every value given out since the start, for the process's own log.
+    /// The redactor of the process's own log. It knows every value that was resolved since the start.
     process_redactor: Arc<Redactor>,
 }
 
 impl SecretStore {
-    /// Secrets from this process's environment and from the files in `folder`.
+    /// Returns a store that reads this process's environment and the files in `folder`.
     pub(crate) fn new(folder: Option<PathBuf>) -> Self {
         Self::from_variables(|name| std::env::var(name).ok(), folder)
     }
 
+    /// Returns a store that reads variables through a function.
     pub(crate) fn from_variables(
         variables: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
         folder: Option<PathBuf>,
@@ -52,16 +55,17 @@ impl SecretStore {
         Self { variables: Box::new(variables), folder, process_redactor: Arc::default() }
     }
 
-    /// What cleans the process's own log.
+    /// Returns the redactor of the process's own log.
     pub(crate) fn process_redactor(&self) -> &Arc<Redactor> {
         &self.process_redactor
     }
 
-    /// Puts the values in the place of their references, in every text of `value`, and tells `redactor` about them.
-    /// Names of fields are left alone.
+    /// Replaces the references in every string of `value` by their values, and registers the values with `redactor`.
+    /// Names of fields are not changed.
     ///
     /// # Errors
-    /// A permanent failure that names the secret: it is unknown, too long or too short, or not written as it should be.
+    /// Returns a permanent error that names the secret if it is unknown, too long or too short, or if a reference is
+    /// malformed. Returns a retryable error if the secret's file cannot be read.
     pub(crate) async fn resolve_references(
         &self,
         mut value: Value,
@@ -74,15 +78,15 @@ impl SecretStore {
         }
         let mut values = BTreeMap::new();
         for name in names {
-            if let Entry::Vacant(place) = values.entry(name) {
-                let secret = self.look_up(place.key()).await?;
-                let shown = format!("{REFERENCE_START}{}{REFERENCE_END}", place.key());
+            if let Entry::Vacant(entry) = values.entry(name) {
+                let secret = self.look_up(entry.key()).await?;
+                let shown = format!("{REFERENCE_START}{}{REFERENCE_END}", entry.key());
                 redactor.add_secret(&secret, &shown);
                 self.process_redactor.add_secret(&secret, &shown);
-                place.insert(secret);
+                entry.insert(secret);
             }
         }
-        put(&mut value, &values);
+        replace_references(&mut value, &values);
         Ok(value)
     }
 
@@ -94,7 +98,7 @@ impl SecretStore {
         };
         let Some(value) = value else {
             return Err(BuiltinError::permanent(format!(
-                "the secret {name:?} is unknown to this worker; set {variable} where it runs, or put a file of that name into its MILVAION_SECRETS_DIR"
+                "the secret {name:?} is unknown to this worker; set {variable} in its environment, or add a file of that name to its MILVAION_SECRETS_DIR"
             )));
         };
         if value.len() as u64 > MAX_SECRET_BYTES {
@@ -102,7 +106,7 @@ impl SecretStore {
         }
         if value.len() < MIN_SECRET_BYTES {
             return Err(BuiltinError::permanent(format!(
-                "the secret {name:?} has fewer than {MIN_SECRET_BYTES} bytes; so short a one could not be kept out of logs"
+                "the secret {name:?} has fewer than {MIN_SECRET_BYTES} bytes, too few to redact it from logs"
             )));
         }
         Ok(value)
@@ -111,7 +115,8 @@ impl SecretStore {
     async fn read_file(&self, name: &str) -> Result<Option<String>, BuiltinError> {
         let Some(folder) = &self.folder else { return Ok(None) };
         let path = folder.join(name);
-        // Links are followed: Kubernetes makes each secret one. A pipe would never end.
+        // Symbolic links are followed, because Kubernetes makes each secret one. Only a regular file is read: a pipe
+        // might never end.
         match tokio::fs::metadata(&path).await {
             Ok(found) if found.is_file() => {}
             Ok(_) => return Ok(None),
@@ -133,22 +138,22 @@ impl SecretStore {
     }
 }
 
-/// The variable of a secret: `mail.api-key` → `MILVAION_SECRET_MAIL_API_KEY`.
+/// Returns the variable of a secret: `mail.api-key` → `MILVAION_SECRET_MAIL_API_KEY`.
 fn variable(name: &str) -> String {
     format!("MILVAION_SECRET_{}", name.to_uppercase().replace(['-', '.'], "_"))
 }
 
-// The file may be there again, or readable, in a moment.
+// Retryable, because the file may exist or be readable a moment later.
 fn unreadable(name: &str, error: &std::io::Error) -> BuiltinError {
     BuiltinError::retry(format!("the file of the secret {name:?} cannot be read: {error}"))
 }
 
-/// Whether `text` refers to a secret.
+/// Returns true if `text` contains a reference to a secret.
 pub(crate) fn has_reference(text: &str) -> bool {
     text.contains(REFERENCE_START)
 }
 
-/// The names in every text of `value`.
+/// Collects the names in every string of `value`.
 fn gather(value: &Value, names: &mut Vec<String>) -> Result<(), BuiltinError> {
     match value {
         Value::String(text) => {
@@ -156,7 +161,7 @@ fn gather(value: &Value, names: &mut Vec<String>) -> Result<(), BuiltinError> {
                 let name = piece.split_once(REFERENCE_END).map(|(name, _)| name).filter(|name| is_name(name));
                 let Some(name) = name else {
                     return Err(BuiltinError::permanent(format!(
-                        "the input has a {REFERENCE_START} that is no reference to a secret; write {REFERENCE_START}name{REFERENCE_END}, the name of 1 to {MAX_SECRET_NAME_CHARS} letters, digits, '-', '_' and '.', beginning with a letter, a digit or '_'"
+                        "the input has a malformed reference to a secret; write {REFERENCE_START}name{REFERENCE_END}, with a name of 1 to {MAX_SECRET_NAME_CHARS} letters, digits, '-', '_' and '.' that starts with a letter, a digit or '_'"
                     )));
                 };
                 names.push(name.to_owned());
@@ -174,19 +179,19 @@ fn gather(value: &Value, names: &mut Vec<String>) -> Result<(), BuiltinError> {
     Ok(())
 }
 
-/// Neither a path nor a hidden file.
+/// Returns true if `name` is within its bounds and is neither a path nor a hidden file.
 fn is_name(name: &str) -> bool {
     (1..=MAX_SECRET_NAME_CHARS).contains(&name.len())
         && name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
 }
 
-fn put(value: &mut Value, values: &BTreeMap<String, String>) {
+fn replace_references(value: &mut Value, values: &BTreeMap<String, String>) {
     match value {
         Value::String(text) if has_reference(text) => {
             let mut pieces = text.split(REFERENCE_START);
             let mut filled = pieces.next().unwrap_or_default().to_owned();
-            // One pass, so that a value which looks like a reference stays what it is.
+            // One pass, so that a value that looks like a reference is not resolved in turn.
             for piece in pieces {
                 let (name, rest) = piece.split_once(REFERENCE_END).unwrap_or((piece, ""));
                 filled.push_str(values.get(name).map_or("", String::as_str));
@@ -194,8 +199,8 @@ fn put(value: &mut Value, values: &BTreeMap<String, String>) {
             }
             *text = filled;
         }
-        Value::Array(items) => items.iter_mut().for_each(|item| put(item, values)),
-        Value::Object(fields) => fields.values_mut().for_each(|field| put(field, values)),
+        Value::Array(items) => items.iter_mut().for_each(|item| replace_references(item, values)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| replace_references(field, values)),
         _ => {}
     }
 }
@@ -221,7 +226,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn references_become_values_wherever_text_stands_and_are_hidden_from_then_on() {
+    async fn references_in_strings_are_resolved_and_redacted() {
         let (secret_store, redactor) = (secret_store(None), Redactor::default());
         let filled = secret_store
             .resolve_references(
@@ -236,7 +241,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_value_that_looks_like_a_reference_is_left_alone() {
+    async fn value_like_a_reference_is_not_resolved() {
         let filled = secret_store(None)
             .resolve_references(json!("{{secret:nested}}"), &Redactor::default())
             .await
@@ -245,26 +250,26 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_resolved_is_permanent_and_named() {
-        for (text, told) in [
-            ("{{secret:nobody}}", "\"nobody\" is unknown to this worker; set MILVAION_SECRET_NOBODY"),
+    async fn unresolvable_reference_is_a_permanent_error() {
+        for (text, message) in [
+            ("{{secret:missing}}", "\"missing\" is unknown to this worker; set MILVAION_SECRET_MISSING"),
             ("{{secret:pin}}", "\"pin\" has fewer than 4 bytes"),
-            ("{{secret:}}", "no reference"),
-            ("{{secret:../../etc/passwd}}", "no reference"),
-            ("{{secret:..}}", "no reference"),
-            ("{{secret:a b}}", "no reference"),
-            ("{{secret:open", "no reference"),
+            ("{{secret:}}", "malformed reference"),
+            ("{{secret:../../etc/passwd}}", "malformed reference"),
+            ("{{secret:..}}", "malformed reference"),
+            ("{{secret:a b}}", "malformed reference"),
+            ("{{secret:open", "malformed reference"),
         ] {
             let failure = refusal(json!(text), None).await;
             assert!(failure.is_permanent(), "{text}");
-            assert!(failure.to_string().contains(told), "{text}: {failure}");
+            assert!(failure.to_string().contains(message), "{text}: {failure}");
         }
         let many = json!(vec!["{{secret:api.key}}"; MAX_SECRET_REFERENCES + 1]);
         assert!(refusal(many, None).await.to_string().contains("more than 50 times"));
     }
 
     #[tokio::test]
-    async fn files_are_read_without_their_last_line_break_and_up_to_a_bound() {
+    async fn files_lose_their_last_line_break_and_are_bounded() {
         let folder = std::env::temp_dir().join(format!("milvaion-secrets-{}", std::process::id()));
         std::fs::create_dir_all(folder.join("directory")).expect("a folder");
         std::fs::write(folder.join("real"), "two\nlines\r\n").expect("written");
@@ -280,9 +285,9 @@ mod tests {
         let filled =
             secret_store.resolve_references(json!("{{secret:linked}}"), &Redactor::default()).await.expect("there");
         assert_eq!(filled, json!("two\nlines"));
-        for (name, told) in [("large", "more than 65536 bytes"), ("binary", "not UTF-8"), ("directory", "unknown")] {
+        for (name, message) in [("large", "more than 65536 bytes"), ("binary", "not UTF-8"), ("directory", "unknown")] {
             let failure = refusal(json!(format!("{{{{secret:{name}}}}}")), Some(folder.clone())).await;
-            assert!(failure.to_string().contains(told), "{name}: {failure}");
+            assert!(failure.to_string().contains(message), "{name}: {failure}");
         }
         std::fs::remove_dir_all(folder).expect("removed");
     }

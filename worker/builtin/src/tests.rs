@@ -1,4 +1,4 @@
-//! What people see of an input: the form drawn from its schema, and the page about it.
+//! Tests of the two descriptions of an input: the form drawn from its schema, and its section in the documentation.
 
 use milvaion_api::schema_form::{self, InputKind};
 use schemars::generate::SchemaSettings;
@@ -9,7 +9,7 @@ use crate::context::BuiltinJob;
 
 const JOBS_PAGE: &str = include_str!("../../../docs/BUILT_IN_JOBS.md");
 
-/// The schema as it is announced.
+/// Returns the schema that the worker registers.
 fn schema<B: BuiltinJob>() -> Value {
     let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
     settings.into_generator().into_root_schema_for::<B::Input>().to_value()
@@ -22,13 +22,13 @@ fn check<B: BuiltinJob>(kinds: &[(&str, InputKind)]) {
     assert_eq!(fields.len(), schema["properties"].as_object().map_or(0, |map| map.len()), "{name}");
     for field in &fields {
         assert!(!field.description.is_empty(), "{name}: {} has no description", field.name);
-        assert!(section.contains(&format!("`{}`", field.name)), "{name}: the page says nothing of {}", field.name);
+        assert!(section.contains(&format!("`{}`", field.name)), "{name}: the page does not mention {}", field.name);
     }
     for (field, kind) in kinds {
         let found = fields.iter().find(|other| other.name == *field).expect(field);
         assert_eq!(found.kind, *kind, "{name}: {field}");
     }
-    // What is left empty in the form is filled in from the defaults the schema tells, and read like the rest.
+    // The form fills empty fields with the schema's defaults, which must be valid input too.
     let example = section.split("```json\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
     let mut data: Value = serde_json::from_str(example).expect("JSON");
     serde_json::from_value::<B::Input>(data.clone())
@@ -42,7 +42,7 @@ fn check<B: BuiltinJob>(kinds: &[(&str, InputKind)]) {
 }
 
 #[test]
-fn every_input_can_be_drawn_as_a_form_and_is_on_the_page() {
+fn every_input_has_a_form_and_documentation() {
     let verbs = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"].map(str::to_owned).to_vec();
     check::<HttpRequest>(&[
         ("url", InputKind::Text),
@@ -51,7 +51,7 @@ fn every_input_can_be_drawn_as_a_form_and_is_on_the_page() {
         ("expectedStatus", InputKind::Lines),
         ("followRedirects", InputKind::Boolean),
         ("timeoutSeconds", InputKind::Integer),
-        // Deeper than a form goes.
+        // Nested deeper than a form goes.
         ("auth", InputKind::Json),
         ("expectBody", InputKind::Json),
     ]);

@@ -1,7 +1,7 @@
-//! Which addresses belong to everybody.
+//! The distinction between public and special IP addresses.
 //!
-//! The tables are IANA's registries of special-purpose addresses. For IPv4 they are exceptions from the rule; of IPv6 only
-//! `2000::/3` was ever given out, so everything else is special and the table lists what is special within it.
+//! The tables are IANA's registries of special-purpose addresses. For IPv4 they list the exceptions. Of IPv6 only
+//! `2000::/3` was ever allocated, so every other address is special, and the table lists the special ones within it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -16,22 +16,22 @@ const fn v6(a: u16, b: u16, bits: u8) -> Ipv6Net {
 }
 
 const SPECIAL_IPV4_NETWORKS: [Ipv4Net; 16] = [
-    v4(0, 0, 0, 0, 8),        // this network; connecting to it reaches this machine
+    v4(0, 0, 0, 0, 8),        // this network; a connection to it reaches this machine
     v4(10, 0, 0, 0, 8),       // private
-    v4(100, 64, 0, 0, 10),    // between a provider and its customers
+    v4(100, 64, 0, 0, 10),    // shared between a provider and its customers
     v4(127, 0, 0, 0, 8),      // this machine
-    v4(169, 254, 0, 0, 16),   // this link; clouds answer questions about credentials there
+    v4(169, 254, 0, 0, 16),   // link-local; clouds serve credentials there
     v4(172, 16, 0, 0, 12),    // private
     v4(192, 0, 0, 0, 24),     // protocol assignments
     v4(192, 0, 2, 0, 24),     // documentation
-    v4(192, 88, 99, 0, 24),   // relays to 6to4
+    v4(192, 88, 99, 0, 24),   // 6to4 relays
     v4(192, 168, 0, 0, 16),   // private
-    v4(198, 18, 0, 0, 15),    // measurements
+    v4(198, 18, 0, 0, 15),    // benchmarks
     v4(198, 51, 100, 0, 24),  // documentation
     v4(203, 0, 113, 0, 24),   // documentation
-    v4(224, 0, 0, 0, 4),      // many receivers
-    v4(240, 0, 0, 0, 4),      // reserved, and everybody on this link
-    v4(168, 63, 129, 16, 32), // public in form, yet the inside of every machine at one large cloud
+    v4(224, 0, 0, 0, 4),      // multicast
+    v4(240, 0, 0, 0, 4),      // reserved, and broadcast
+    v4(168, 63, 129, 16, 32), // public by its form, but internal to every machine of one large cloud
 ];
 
 const GLOBAL_IPV6_NETWORK: Ipv6Net = v6(0x2000, 0, 3);
@@ -41,10 +41,10 @@ const SPECIAL_IPV6_NETWORKS: [Ipv6Net; 4] = [
     v6(0x2002, 0, 16),     // 6to4, which carries any IPv4 address
     v6(0x3fff, 0, 20),     // documentation
 ];
-/// Behind it a translator makes IPv4 of the last four bytes.
+/// The prefix of addresses whose last four bytes a translator turns into an IPv4 address.
 const NAT64_PREFIX: Ipv6Net = v6(0x64, 0xff9b, 96);
 
-/// The address that is reached in the end: IPv4 where an IPv6 address only wraps it.
+/// Returns the address that a connection finally reaches: the IPv4 address if `ip` only wraps one.
 pub(crate) fn canonical_ip(ip: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = ip else { return ip };
     if let Some(v4) = v6.to_ipv4_mapped() {
@@ -57,7 +57,7 @@ pub(crate) fn canonical_ip(ip: IpAddr) -> IpAddr {
     ip
 }
 
-/// Whether `ip` is nobody's inside.
+/// Returns true if `ip` is on the public internet.
 pub(crate) fn is_public(ip: IpAddr) -> bool {
     match canonical_ip(ip) {
         IpAddr::V4(v4) => !SPECIAL_IPV4_NETWORKS.iter().any(|net| net.contains(&v4)),
@@ -67,15 +67,15 @@ pub(crate) fn is_public(ip: IpAddr) -> bool {
     }
 }
 
-/// Whether `ip` lies in `net`, also when either of them wraps IPv4.
+/// Returns true if `ip`, or the IPv4 address that it wraps, is in `net`.
 pub(crate) fn is_in_network(ip: IpAddr, net: &IpNet) -> bool {
     net.contains(&ip) || net.contains(&canonical_ip(ip))
 }
 
-/// Whether `ip` is one of this machine's.
+/// Returns true if `ip` belongs to this machine.
 pub(crate) fn is_local_ip(ip: IpAddr) -> bool {
     let ip = canonical_ip(ip);
-    // Only an own address can be bound.
+    // Only an address of this machine can be bound.
     ip.is_loopback() || ip.is_unspecified() || std::net::UdpSocket::bind((ip, 0)).is_ok()
 }
 
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn insides_are_told_from_the_public() {
+    fn special_addresses_are_not_public() {
         for (text, public) in [
             ("0.0.0.0", false),
             ("0.1.2.3", false),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn own_addresses_are_known_in_any_wrapping() {
+    fn local_addresses_are_recognized_when_wrapped() {
         for text in ["127.0.0.1", "127.8.8.8", "0.0.0.0", "::", "::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1"] {
             assert!(is_local_ip(text.parse().expect("an address")), "{text}");
         }

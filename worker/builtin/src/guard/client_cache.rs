@@ -1,8 +1,8 @@
-//! HTTP clients, each of which can reach the addresses of one way and nothing else.
+//! HTTP clients that each reach one approved target and nothing else.
 //!
-//! reqwest takes a resolver for a whole client, and a resolver is not told the port. So there is a client for each name,
-//! port and set of addresses, kept for as long as others do not push it out: making one costs some milliseconds, and it
-//! holds the connections that may be used again.
+//! reqwest takes one resolver for a whole client, and does not pass it the port. There is therefore one client for each
+//! combination of name, port and addresses. Clients are cached, and the least recently used one is dropped first:
+//! creating a client costs some milliseconds, and it holds the connections that can be reused.
 
 use std::{
     collections::VecDeque,
@@ -21,48 +21,52 @@ use reqwest::{
 use super::{ApprovedTarget, normalize_host};
 use crate::context::BuiltinError;
 
-/// How long reaching the other side may take, TLS included.
+/// Timeout of a connection attempt, including TLS.
 const HTTP_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The most clients kept.
+/// Maximum number of cached clients.
 const MAX_CACHED_CLIENTS: usize = 64;
-/// How long a connection is kept that nobody uses.
+/// Time after which an unused connection is closed.
 const IDLE_CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
-/// The most bytes of an answer's headers over HTTP/2; over HTTP/1 it is hyper's 400 kB and 100 headers.
+/// Maximum size of a response's headers over HTTP/2. Over HTTP/1, hyper's limits of 400 kB and 100 headers apply.
 const MAX_HTTP2_HEADER_BYTES: u32 = 64 * 1024;
 
-/// The clients in use of late.
+/// The most recently used clients.
 pub(crate) struct HttpClientCache {
-    kept: Mutex<VecDeque<(ApprovedTarget, Client)>>,
+    /// Each client and its target, the least recently used first.
+    clients: Mutex<VecDeque<(ApprovedTarget, Client)>>,
     proxy: Option<Proxy>,
 }
 
 impl HttpClientCache {
     pub(crate) fn new(proxy: Option<Proxy>) -> Self {
-        Self { kept: Mutex::default(), proxy }
+        Self { clients: Mutex::default(), proxy }
     }
 
-    /// A client that goes `way`.
-    pub(crate) fn get(&self, way: &ApprovedTarget) -> Result<Client, BuiltinError> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(place) = kept.iter().position(|(other, _)| other == way)
-            && let Some(found) = kept.remove(place)
+    /// Returns a client that connects to `target` only.
+    ///
+    /// # Errors
+    /// Returns a retryable error if the client cannot be created.
+    pub(crate) fn get(&self, target: &ApprovedTarget) -> Result<Client, BuiltinError> {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(index) = clients.iter().position(|(other, _)| other == target)
+            && let Some(found) = clients.remove(index)
         {
             let client = found.1.clone();
-            kept.push_back(found);
+            clients.push_back(found);
             return Ok(client);
         }
         let client = self
-            .make(way)
-            .map_err(|error| BuiltinError::retry(format!("no HTTP client can be made: {}", error.without_url())))?;
-        if kept.len() >= MAX_CACHED_CLIENTS {
-            kept.pop_front();
+            .build(target)
+            .map_err(|error| BuiltinError::retry(format!("no HTTP client can be created: {}", error.without_url())))?;
+        if clients.len() >= MAX_CACHED_CLIENTS {
+            clients.pop_front();
         }
-        kept.push_back((way.clone(), client.clone()));
+        clients.push_back((target.clone(), client.clone()));
         Ok(client)
     }
 
-    fn make(&self, way: &ApprovedTarget) -> reqwest::Result<Client> {
-        // Redirects are followed by hand, so that each is judged; proxies of the environment are not ours to trust.
+    fn build(&self, target: &ApprovedTarget) -> reqwest::Result<Client> {
+        // The caller follows redirects itself, to check each one. Proxies of the environment are not trusted.
         let builder = Client::builder()
             .redirect(Policy::none())
             .no_proxy()
@@ -74,19 +78,19 @@ impl HttpClientCache {
             .user_agent(concat!("milvaion-worker/", env!("CARGO_PKG_VERSION")));
         match &self.proxy {
             Some(proxy) => builder.proxy(proxy.clone()).build(),
-            None => builder.dns_resolver(PinnedResolver(way.clone())).build(),
+            None => builder.dns_resolver(PinnedResolver(target.clone())).build(),
         }
     }
 }
 
-/// Answers with what was judged.
+/// A resolver that returns the approved addresses.
 struct PinnedResolver(ApprovedTarget);
 
 impl Resolve for PinnedResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let found = (normalize_host(name.as_str()) == self.0.host).then(|| self.0.addresses.clone());
         async move {
-            let addresses: Vec<SocketAddr> = found.ok_or("this name was not judged")?;
+            let addresses: Vec<SocketAddr> = found.ok_or("this name was not approved")?;
             Ok::<Addrs, Box<dyn std::error::Error + Send + Sync>>(Box::new(addresses.into_iter()))
         }
         .boxed()

@@ -1,14 +1,14 @@
-//! Where `http-request` may go.
+//! The destinations that `http-request` can reach.
 //!
-//! Whoever defines a job chooses an address, and the worker, which stands inside, calls it. Without a guard every inside
-//! service would be open to everybody who may define jobs. So an address is resolved once, here; every address a name
-//! leads to is judged, and the connection is then made to exactly those that were judged ([`client_cache`]). There is no
-//! second look at the name in which it could lead elsewhere.
+//! The user who defines a job chooses the URL, and the worker, which runs inside a network, sends the request. Without
+//! a check, every internal service would be open to all users who may define jobs. A host name is therefore resolved
+//! once, here. Every address of the name is checked, and the connection is then made to exactly these addresses
+//! ([`client_cache`]). The name is not resolved a second time, so it cannot lead elsewhere in between.
 //!
 //! ```text
-//!  text ─► parse_url() ─► url ─► EgressGuard::check() ─► ApprovedTarget { host, port, addresses } ─► HttpClientCache::get() ─► connection
-//!            scheme,            own backends? denied? public or allowed?            to these addresses only
-//!            no userinfo
+//!  text ─► parse_url() ─► url ─► EgressGuard::check() ─► ApprovedTarget ─► HttpClientCache::get() ─► connection
+//!           scheme,           own backend? denied?       host, port,         to these addresses
+//!           no user name      public or allowed?         addresses           only
 //! ```
 
 mod address;
@@ -32,17 +32,18 @@ pub(crate) use self::{
 };
 use crate::context::BuiltinError;
 
-/// How long a name may take to be resolved.
+/// Timeout of resolving a name.
 const DNS_TIMEOUT: Duration = Duration::from_secs(5);
-/// The most addresses of a name.
+/// Maximum number of addresses of a name. Further ones are ignored.
 const MAX_RESOLVED_ADDRESSES: usize = 32;
 
-/// Turns names into addresses.
+/// Resolves host names.
 pub(crate) trait HostLookup: Send + Sync {
+    /// Returns the addresses of `host`, each with `port`.
     fn look_up<'a>(&'a self, host: &'a str, port: u16) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>>;
 }
 
-/// The machine's own resolver.
+/// The resolver of the operating system.
 pub(crate) struct SystemLookup;
 
 impl HostLookup for SystemLookup {
@@ -51,7 +52,7 @@ impl HostLookup for SystemLookup {
     }
 }
 
-/// A service this worker lives on, which no job may speak to.
+/// A service that this worker depends on, and that no job may reach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProtectedBackend {
     pub(crate) host: String,
@@ -59,7 +60,7 @@ pub(crate) struct ProtectedBackend {
 }
 
 impl ProtectedBackend {
-    /// The host and port of `url`, if it has a host; `port` where it names none.
+    /// Returns the host and the port of `url`, or nothing if it has no host. `port` is used if the URL names none.
     pub(crate) fn from_url(url: &str, port: u16) -> Option<Self> {
         let url = Url::parse(url).ok()?;
         let host = url.host_str()?.trim_start_matches('[').trim_end_matches(']');
@@ -67,23 +68,23 @@ impl ProtectedBackend {
     }
 }
 
-/// An address that was judged, and how to get there.
+/// A destination that was checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ApprovedTarget {
-    /// The name, or the address in text.
+    /// The host name, or the address as text.
     pub(crate) host: String,
     pub(crate) port: u16,
-    /// Where to connect; empty when a proxy finds the way.
+    /// The addresses to connect to. Empty if a proxy resolves the name.
     pub(crate) addresses: Vec<SocketAddr>,
 }
 
-/// Judges addresses.
+/// Checks the destinations of requests.
 pub(crate) struct EgressGuard {
     allow: Vec<EgressRule>,
     deny: Vec<EgressRule>,
     backends: Vec<ProtectedBackend>,
     lookup: Arc<dyn HostLookup>,
-    /// A proxy resolves names itself, so only what the address says can be judged.
+    /// True if requests go through a proxy. A proxy resolves names itself, so only the URL can be checked.
     has_proxy: bool,
 }
 
@@ -103,12 +104,12 @@ impl EgressGuard {
         self
     }
 
-    /// Judges `url` and says where it leads.
+    /// Checks `url` and returns its destination.
     ///
     /// # Errors
-    /// A permanent failure when it may not be called; one worth another try when its name cannot be resolved.
+    /// Returns a permanent error if the destination is not allowed, and a retryable one if its name cannot be resolved.
     pub(crate) async fn check(&self, url: &Url) -> Result<ApprovedTarget, BuiltinError> {
-        let host = url.host().ok_or_else(|| BuiltinError::permanent("the address names no host"))?;
+        let host = url.host().ok_or_else(|| BuiltinError::permanent("the URL has no host"))?;
         let port = url.port_or_known_default().unwrap_or(0);
         let (host, addresses) = match host {
             Host::Domain(name) if self.has_proxy => (normalize_host(name), Vec::new()),
@@ -117,32 +118,32 @@ impl EgressGuard {
             Host::Ipv6(ip) => (ip.to_string(), vec![SocketAddr::new(ip.into(), port)]),
         };
         let is_local_name = is_local(&host);
-        self.keep_from_backends(&host, port, &addresses).await?;
-        let judged: Vec<_> = match addresses.as_slice() {
+        self.refuse_backends(&host, port, &addresses).await?;
+        let ips: Vec<_> = match addresses.as_slice() {
             [] => vec![None],
             some => some.iter().map(|address| Some(address.ip())).collect(),
         };
-        for ip in judged {
+        for ip in ips {
             let shown = ip.map_or_else(|| host.clone(), |ip| ip.to_string());
             if self.deny.iter().any(|rule| rule.matches(&host, ip, port)) {
                 return Err(BuiltinError::permanent(format!(
-                    "the address leads to {shown} port {port}, which this worker's MILVAION_HTTP_DENY forbids"
+                    "the URL leads to {shown} port {port}, which this worker's MILVAION_HTTP_DENY forbids"
                 )));
             }
             let is_public = ip.map_or(!is_local_name, is_public);
             if !is_public && !self.allow.iter().any(|rule| rule.matches(&host, ip, port)) {
                 return Err(BuiltinError::permanent(format!(
-                    "the address leads to {shown}, which is not public; where a worker is to call it, its MILVAION_HTTP_ALLOW names {host}:{port} or the network"
+                    "the URL leads to {shown}, which is not public; to allow it, add {host}:{port} or its network to this worker's MILVAION_HTTP_ALLOW"
                 )));
             }
         }
-        // What a proxy is asked for is the name; otherwise a connection is made to what was judged.
+        // A proxy gets the name. Otherwise the connection is made to the addresses that were checked.
         let addresses = if self.has_proxy { Vec::new() } else { addresses };
         Ok(ApprovedTarget { host, port, addresses })
     }
 
     async fn resolve(&self, name: &str, port: u16) -> Result<Vec<SocketAddr>, BuiltinError> {
-        // RFC 6761: this machine, and no question for anybody's resolver.
+        // RFC 6761: these names mean this machine, and no resolver is asked.
         if is_local(&normalize_host(name)) {
             return Ok(vec![(Ipv4Addr::LOCALHOST, port).into(), (Ipv6Addr::LOCALHOST, port).into()]);
         }
@@ -162,11 +163,14 @@ impl EgressGuard {
         Ok(addresses)
     }
 
-    /// The broker, Redis and the databases stay out of reach whatever is allowed: by name, by address, and by any other
-    /// address of this machine when they run on it.
-    async fn keep_from_backends(&self, host: &str, port: u16, addresses: &[SocketAddr]) -> Result<(), BuiltinError> {
+    /// Refuses the broker, Redis and the databases, even if they are allowed: by name, by address, and by any other
+    /// address of this machine if they run on it.
+    ///
+    /// # Errors
+    /// Returns a permanent error for such a destination, and a retryable one if a backend's name cannot be resolved.
+    async fn refuse_backends(&self, host: &str, port: u16, addresses: &[SocketAddr]) -> Result<(), BuiltinError> {
         for backend in self.backends.iter().filter(|backend| backend.port == port) {
-            let is_it = if backend.host == host {
+            let is_backend = if backend.host == host {
                 true
             } else if addresses.is_empty() {
                 false
@@ -177,9 +181,9 @@ impl EgressGuard {
                 };
                 addresses.iter().any(|address| theirs.iter().any(|other| same(address, other)))
             };
-            if is_it {
+            if is_backend {
                 return Err(BuiltinError::permanent(format!(
-                    "the address leads to port {port} of a service this worker itself lives on; no job may call that"
+                    "the URL leads to port {port} of a service that this worker depends on; no job may reach it"
                 )));
             }
         }
@@ -187,31 +191,31 @@ impl EgressGuard {
     }
 }
 
-/// Reads an address. `field` is where it stands.
+/// Parses a URL. `field` is the input field that contains it.
 ///
 /// # Errors
-/// A permanent failure that says what is wrong with it; the address is not repeated, for it may hold a secret.
+/// Returns a permanent error that names the field. The URL is not repeated, because it may contain a secret.
 pub(crate) fn parse_url(text: &str, field: &str) -> Result<Url, BuiltinError> {
-    // Browsers drop them silently; here they would be half of a forged header.
+    // Browsers drop control characters silently. Here they would be half of a forged header.
     if text.chars().any(char::is_control) {
         return Err(BuiltinError::permanent(format!(
-            "the address in `{field}` has a line break or another control character"
+            "the URL in `{field}` has a line break or another control character"
         )));
     }
     let url = Url::parse(text).map_err(|error| {
         BuiltinError::permanent(format!(
-            "the address in `{field}` cannot be read ({error}); write it like https://example.org/path"
+            "the URL in `{field}` is invalid ({error}); write it like https://example.org/path"
         ))
     })?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(BuiltinError::permanent(format!(
-            "the address in `{field}` begins with {}:; only http:// and https:// can be called",
+            "the URL in `{field}` starts with {}:; only http:// and https:// are supported",
             url.scheme()
         )));
     }
     if !url.username().is_empty() || url.password().is_some() {
         return Err(BuiltinError::permanent(format!(
-            "the address in `{field}` has a user name before its host; give it in `auth`, and the password as a reference to a secret"
+            "the URL in `{field}` has a user name before its host; give it in `auth`, and the password as a reference to a secret"
         )));
     }
     Ok(url)
@@ -221,7 +225,7 @@ fn is_local(host: &str) -> bool {
     host == "localhost" || host.ends_with(".localhost")
 }
 
-/// A host name as it is compared: in lower case, without the dot of the root.
+/// Returns the form in which host names are compared: in lower case, without the dot of the root.
 pub(crate) fn normalize_host(name: &str) -> String {
     name.trim_end_matches('.').to_ascii_lowercase()
 }

@@ -1,4 +1,4 @@
-//! What the configuration says about addresses: `MILVAION_HTTP_ALLOW` and `MILVAION_HTTP_DENY`.
+//! The entries of `MILVAION_HTTP_ALLOW` and `MILVAION_HTTP_DENY`.
 
 use std::{net::IpAddr, str::FromStr};
 
@@ -6,19 +6,19 @@ use ipnet::IpNet;
 
 use super::address::is_in_network;
 
-/// One entry of a list.
+/// An entry of a list: a set of destinations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum EgressRule {
     /// A network on every port: `10.0.0.0/8`, or a single address.
     Network(IpNet),
     /// An address on one port: `10.0.0.7:8080`, `[fd00::7]:8080`.
     Address(IpAddr, u16),
-    /// A name on one port: `metrics.internal:9090`. It counts wherever the name leads.
+    /// A host name on one port: `metrics.internal:9090`. It applies to every address that the name resolves to.
     Name(String, u16),
 }
 
 impl EgressRule {
-    /// Whether it means `host`, which is the name asked for or an address in text, at `ip` and `port`.
+    /// Returns true if the entry covers `host`, the requested name or an address as text, at `ip` and `port`.
     pub(crate) fn matches(&self, host: &str, ip: Option<IpAddr>, port: u16) -> bool {
         match self {
             Self::Network(net) => ip.is_some_and(|ip| is_in_network(ip, net)),
@@ -42,7 +42,7 @@ impl FromStr for EgressRule {
         }
         let wrong = || {
             format!(
-                "{text:?}: give a name or an address with its port, as in metrics.internal:9090, or a network, as in 10.0.0.0/8"
+                "{text:?}: give a host name or an address with its port, such as metrics.internal:9090, or a network, such as 10.0.0.0/8"
             )
         };
         let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_means_what_it_says_and_nothing_beside() {
+    fn rule_matches_its_destinations_only() {
         for (rule, host, ip, port, means) in [
             ("10.0.0.0/8", "a.test", "10.1.2.3", 80, true),
             ("10.0.0.0/8", "a.test", "::ffff:10.1.2.3", 80, true),
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_rule_is_refused() {
+    fn incomplete_rule_is_refused() {
         for text in ["", "name", "name:", "name:0", "name:70000", "na me:80", "http://name:80", "10.0.0.0/33", "*:80"] {
             assert!(text.parse::<EgressRule>().is_err(), "{text}");
         }

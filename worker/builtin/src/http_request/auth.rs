@@ -1,4 +1,4 @@
-//! How a call proves who it is from.
+//! Authentication of requests.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use reqwest::header::{AUTHORIZATION, HeaderName, HeaderValue};
@@ -8,39 +8,39 @@ use serde::{Deserialize, Serialize};
 use super::input::{PreparedRequest, parse_header};
 use crate::context::{BuiltinContext, BuiltinError};
 
-/// How a call proves who it is from.
+/// Authentication of the request.
 #[derive(Clone, Deserialize, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
 pub(crate) enum HttpAuth {
-    /// A name and a password.
+    /// Basic authentication.
     Basic {
-        /// The name; it has no colon.
+        /// User name, without a colon.
         username: String,
-        /// The password, best as a reference to a secret.
+        /// Password, best as {{secret:name}}; empty by default.
         #[serde(default)]
         password: String,
     },
-    /// A token that is there already.
+    /// A token that exists already.
     Bearer {
-        /// The token, best as a reference to a secret.
+        /// Token, best as {{secret:name}}.
         token: String,
     },
-    /// A key under a name of the other side's choice.
+    /// An API key in a header or a query parameter.
     ApiKey {
-        /// The header or the parameter, such as `x-api-key`.
+        /// Name of the header or the parameter, such as `x-api-key`.
         name: String,
-        /// The key, best as a reference to a secret.
+        /// Key, best as {{secret:name}}.
         value: String,
-        /// Whether it goes into a header or into the query.
+        /// Location of the key, `header` or `query`; `header` by default.
         #[serde(default, rename = "in")]
         location: ApiKeyLocation,
     },
-    /// A token asked for with client credentials (RFC 6749, section 4.4), and kept for as long as it is good.
+    /// A token requested with client credentials (RFC 6749, section 4.4) and cached until it expires.
     #[serde(rename = "oauth2")]
     OAuth2(OAuthClient),
 }
 
-/// Where an API key goes.
+/// Location of an API key in a request.
 #[derive(Clone, Copy, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum ApiKeyLocation {
@@ -49,28 +49,28 @@ pub(crate) enum ApiKeyLocation {
     Query,
 }
 
-/// Who asks for a token, and where.
+/// An OAuth 2.0 client and its token endpoint.
 #[derive(Clone, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct OAuthClient {
-    /// Where tokens are given out; the same rules hold for it as for the address itself.
+    /// URL of the token endpoint; the rules for the URL of the request apply to it too.
     pub(super) token_url: String,
-    /// Who asks.
+    /// Id of the client.
     pub(super) client_id: String,
-    /// What proves it, best as a reference to a secret.
+    /// Secret of the client, best as {{secret:name}}.
     pub(super) client_secret: String,
-    /// What the token is to be good for; several are separated by blanks.
+    /// Scopes of the token, separated by spaces; none by default.
     #[serde(default)]
     pub(super) scope: Option<String>,
-    /// Whom the token is meant for, where the other side asks for it.
+    /// Audience of the token, if the server requires one; none by default.
     #[serde(default)]
     pub(super) audience: Option<String>,
-    /// Whether id and secret are sent as basic authentication or in the body.
+    /// Transfer of id and secret, `basic` for basic authentication or `body`; `basic` by default.
     #[serde(default)]
     pub(super) send_as: ClientAuthMethod,
 }
 
-/// How id and secret of a client are sent.
+/// Transfer of a client's id and secret.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum ClientAuthMethod {
@@ -79,7 +79,7 @@ pub(crate) enum ClientAuthMethod {
     Body,
 }
 
-/// What is put into a request, and taken out of it again where it goes to somebody else.
+/// A credential, which is added to requests to the original host and to no others.
 pub(super) enum RequestCredential {
     None,
     Header(HeaderName, HeaderValue),
@@ -87,7 +87,10 @@ pub(super) enum RequestCredential {
 }
 
 impl RequestCredential {
-    /// What `auth` means, unless a token has to be asked for.
+    /// Returns the credential for `auth`, or nothing if a token must be requested first.
+    ///
+    /// # Errors
+    /// Returns a permanent error that names the field if the credential cannot be sent.
     pub(super) fn from_auth(auth: &HttpAuth, context: &BuiltinContext) -> Result<Option<Self>, BuiltinError> {
         Ok(Some(match auth {
             HttpAuth::Basic { username, password } => {
@@ -124,7 +127,10 @@ impl RequestCredential {
     }
 }
 
-/// The value of an `Authorization` header with a name and a password.
+/// Returns the value of an `Authorization` header with a user name and a password.
+///
+/// # Errors
+/// Returns a permanent error that names `field` if the user name has a colon.
 pub(super) fn basic_auth_value(
     username: &str,
     password: &str,
@@ -133,11 +139,11 @@ pub(super) fn basic_auth_value(
 ) -> Result<String, BuiltinError> {
     if username.contains(':') {
         return Err(BuiltinError::permanent(format!(
-            "the user name in `{field}` has a colon; basic authentication has no way to send one"
+            "the user name in `{field}` has a colon, which basic authentication cannot send"
         )));
     }
     let encoded = BASE64_STANDARD.encode(format!("{username}:{password}"));
-    // The secret in it would be found by itself, but not a password that stands in the input as it is.
+    // A secret inside would be found by itself, but not a password that is written in the input.
     context.add_secret(&encoded, "{{basic authentication}}");
     Ok(format!("Basic {encoded}"))
 }

@@ -1,4 +1,4 @@
-//! One request, and those it is redirected to.
+//! Sends a request and follows its redirects.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::{
     guard::{self, EgressGuard, HttpClientCache},
 };
 
-/// The most redirects followed.
+/// Maximum number of redirects that are followed.
 const MAX_REDIRECTS: usize = 3;
-/// The headers that another host may see too. All others were written for the first.
+/// The headers that are also sent to another host. All others were written for the first one.
 const CROSS_ORIGIN_HEADERS: [HeaderName; 4] = [ACCEPT, ACCEPT_LANGUAGE, CONTENT_TYPE, USER_AGENT];
 
-/// Makes requests where the guard lets them through.
+/// Sends the requests that the guard allows.
 #[derive(Clone)]
 pub(super) struct HttpCaller {
     pub(super) guard: Arc<EgressGuard>,
@@ -26,7 +26,7 @@ pub(super) struct HttpCaller {
 }
 
 impl PreparedRequest {
-    /// The request as people see it: without the query, which is where people put secrets.
+    /// Returns the request as users see it: without the query, where secrets are often put.
     pub(super) fn summary(&self) -> String {
         let host = self.url.host_str().unwrap_or_default();
         let port = self.url.port().map(|port| format!(":{port}")).unwrap_or_default();
@@ -35,10 +35,13 @@ impl PreparedRequest {
 }
 
 impl HttpCaller {
-    /// Sends `request`, after its address was judged.
+    /// Sends `request` after checking its destination.
+    ///
+    /// # Errors
+    /// Returns a permanent error if the destination is not allowed, and a retryable one if the transfer fails.
     pub(super) async fn send(&self, request: &PreparedRequest) -> Result<Response, BuiltinError> {
-        let way = self.guard.check(&request.url).await?;
-        let client = self.clients.get(&way)?;
+        let target = self.guard.check(&request.url).await?;
+        let client = self.clients.get(&target)?;
         let mut builder = client.request(request.method.clone(), request.url.clone()).headers(request.headers.clone());
         if let Some(body) = &request.body {
             builder = builder.body(body.clone());
@@ -46,7 +49,10 @@ impl HttpCaller {
         builder.send().await.map_err(|error| transport_error(&format!("{} failed", request.summary()), error))
     }
 
-    /// Sends `request` with `credential`, and follows where the answers point to.
+    /// Sends `request` with `credential`, and follows redirects if `follows` is true.
+    ///
+    /// # Errors
+    /// Returns the errors of [`send`](Self::send), and a permanent error for a redirect that must not be followed.
     pub(super) async fn follow(
         &self,
         request: &PreparedRequest,
@@ -65,18 +71,18 @@ impl HttpCaller {
         for _ in 0..MAX_REDIRECTS {
             let Some(next) = redirect_target(&response, &request.url)? else { return Ok(response) };
             redirect(&mut request, response.status(), next);
-            context.info(format!("{} points to {}", response.status().as_u16(), request.summary()));
+            context.info(format!("status {} redirects to {}", response.status().as_u16(), request.summary()));
             let mut hop = request.clone();
             if request.url.origin() == origin {
                 credential.add_to(&mut hop);
             } else {
                 if hop.body.is_some() {
                     return Err(BuiltinError::permanent(format!(
-                        "the answer points to another host, {}, which would be given the body; call it directly if that is meant",
+                        "the response redirects to another host, {}, which would receive the request body; request it directly if that is intended",
                         hop.summary()
                     )));
                 }
-                // For good: whoever is asked on the way back has not proved to be the first.
+                // They stay removed even if a later redirect leads back: the other host has chosen that request.
                 request.headers = hop
                     .headers
                     .into_iter()
@@ -90,33 +96,34 @@ impl HttpCaller {
         }
         match redirect_target(&response, &request.url)? {
             None => Ok(response),
-            Some(_) => {
-                Err(BuiltinError::permanent(format!("the answer points elsewhere for more than {MAX_REDIRECTS} times")))
-            }
+            Some(_) => Err(BuiltinError::permanent(format!("the response redirects more than {MAX_REDIRECTS} times"))),
         }
     }
 }
 
-/// Where a redirect leads to; none if the answer is none.
+/// Returns the target of a redirect, or nothing if the response is not a redirect.
+///
+/// # Errors
+/// Returns a permanent error if the target is not a valid URL.
 pub(super) fn redirect_target(response: &Response, from: &Url) -> Result<Option<Url>, BuiltinError> {
     let is_redirect = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
     let Some(location) = response.headers().get(LOCATION).filter(|_| is_redirect) else { return Ok(None) };
     let text = location.to_str().unwrap_or_default();
-    // It is relative to where it came from, and then judged like any other address.
+    // The target is relative to the URL it came from, and is then checked like any other.
     let joined =
-        from.join(text).map_err(|error| BuiltinError::permanent(format!("the redirect cannot be read: {error}")))?;
+        from.join(text).map_err(|error| BuiltinError::permanent(format!("the redirect is invalid: {error}")))?;
     guard::parse_url(joined.as_str(), "location").map(Some)
 }
 
-/// Makes `request` the one that follows it. As browsers do: whatever is seen elsewhere is fetched, and only 307 and 308
-/// ask for the same again.
+/// Changes `request` into the one that follows a redirect. The method changes as in browsers: only 307 and 308 repeat a
+/// POST, and 303 leads to a GET.
 fn redirect(request: &mut PreparedRequest, status: StatusCode, next: Url) {
-    let fetches = match status.as_u16() {
+    let becomes_get = match status.as_u16() {
         303 => request.method != Method::HEAD,
         301 | 302 => request.method == Method::POST,
         _ => false,
     };
-    if fetches {
+    if becomes_get {
         request.method = Method::GET;
         request.body = None;
         request.headers.remove(CONTENT_TYPE);

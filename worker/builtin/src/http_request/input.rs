@@ -1,4 +1,4 @@
-//! What can be asked of `http-request`, and whether it can be done.
+//! The input of `http-request` and its checks.
 
 use std::{collections::BTreeMap, ops::RangeInclusive};
 
@@ -12,15 +12,15 @@ use serde::{Deserialize, Serialize};
 use super::{auth::HttpAuth, body_check::BodyCheck};
 use crate::{context::BuiltinError, guard};
 
-/// The most headers, and the most parameters of the query.
+/// Maximum number of headers, and of query parameters.
 const MAX_MAP_ENTRIES: usize = 50;
-/// The most bytes of the body, secrets filled in.
+/// Maximum size of the request body with its secrets.
 const MAX_REQUEST_BODY_BYTES: usize = 1024 * 1024;
-/// The most assertions on the body.
+/// Maximum number of conditions on the response body.
 const MAX_BODY_CHECKS: usize = 20;
-/// The longest address, secrets filled in.
+/// Maximum size of the URL with its query and secrets.
 const MAX_URL_BYTES: usize = 8 * 1024;
-/// Headers that belong to the connection: with a value of its own, one of them would say something else than what happens.
+/// Headers of the connection. A value from the input could contradict what is really sent.
 const RESERVED_HEADERS: [HeaderName; 8] = [
     header::HOST,
     header::CONNECTION,
@@ -32,45 +32,48 @@ const RESERVED_HEADERS: [HeaderName; 8] = [
     header::PROXY_AUTHORIZATION,
 ];
 
-/// What to call.
+/// A request, and the conditions that its response must meet.
 #[derive(Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(title = "HTTP request")]
 pub(crate) struct HttpRequestInput {
-    /// The address, beginning with http:// or https://. Addresses inside the worker's network are refused unless the
-    /// worker allows them.
-    #[schemars(title = "Address", length(min = 8, max = 2048), example = "https://example.org/health")]
+    /// URL to request, http:// or https://, up to 2,048 characters; addresses inside the worker's network must be
+    /// listed in its MILVAION_HTTP_ALLOW.
+    #[schemars(title = "URL", length(min = 8, max = 2048), example = "https://example.org/health")]
     pub(super) url: String,
-    /// What is asked of the address.
+    /// HTTP method; GET by default.
     #[serde(default)]
     #[schemars(title = "Method")]
     pub(super) method: HttpMethod,
-    /// Parameters added to the address, by name; encoded as needed.
+    /// Query parameters added to the URL by name, encoded as needed; up to 50, none by default.
     #[serde(default)]
     #[schemars(title = "Query", extend("maxProperties" = MAX_MAP_ENTRIES))]
     pub(super) query: BTreeMap<String, String>,
-    /// Headers sent along, by name.
+    /// Request headers by name, except those of the connection such as host and content-length; up to 50, none by
+    /// default.
     #[serde(default)]
     #[schemars(title = "Headers", extend("maxProperties" = MAX_MAP_ENTRIES))]
     pub(super) headers: BTreeMap<String, String>,
-    /// The text sent along; say in the header content-type what it is.
+    /// Request body of up to 64 KiB, whose format the header content-type states; none by default.
     #[serde(default)]
     #[schemars(title = "Body", length(max = 65536), extend("format" = "multiline"))]
     pub(super) body: Option<String>,
-    /// How the call proves who it is from: `basic`, `bearer`, `apiKey` or `oauth2`. Write secrets as {{secret:name}}.
+    /// Authentication of type `basic`, `bearer`, `apiKey` or `oauth2`, with secrets as {{secret:name}}; none by
+    /// default.
     #[serde(default)]
     #[schemars(title = "Authentication", example = serde_json::json!({"type": "bearer", "token": "{{secret:api}}"}))]
     pub(super) auth: Option<HttpAuth>,
-    /// The statuses that count as success: 204, 200-299 or 2xx.
-    #[serde(default = "success")]
-    #[schemars(title = "Expected status", length(max = 50))]
+    /// Statuses that count as success, such as 204, 200-299 or 2xx; up to 50, 2xx by default.
+    #[serde(default = "default_expected_statuses")]
+    #[schemars(title = "Expected statuses", length(max = 50))]
     pub(super) expected_status: Vec<String>,
-    /// The statuses after which another attempt is worth it. All others that are not expected end the job's attempts.
-    #[serde(default = "worth_another_try")]
-    #[schemars(title = "Retry on status", length(max = 50))]
+    /// Statuses after which the run is retried, up to 50; 408, 425, 429 and 5xx by default. Other unexpected statuses
+    /// are a permanent failure.
+    #[serde(default = "default_retry_statuses")]
+    #[schemars(title = "Retryable statuses", length(max = 50))]
     pub(super) retry_status: Vec<String>,
-    /// What the answer's body must be like, each of it: `contains`, `matches` or `jsonPath`. A body that is not like it is
-    /// worth another try.
+    /// Conditions of type `contains`, `matches` or `jsonPath`, up to 20; none by default. The run is retried unless the
+    /// response body meets all of them.
     #[serde(default)]
     #[schemars(
         title = "Expected body",
@@ -78,29 +81,29 @@ pub(crate) struct HttpRequestInput {
         example = serde_json::json!([{"type": "jsonPath", "path": "$.status", "equals": "ok"}])
     )]
     pub(super) expect_body: Vec<BodyCheck>,
-    /// Whether to go where the answer points to, three times at the most.
+    /// Follows up to 3 redirects; off by default.
     #[serde(default)]
     #[schemars(title = "Follow redirects")]
     pub(super) follow_redirects: bool,
-    /// After how many seconds the call is given up, from 1 to 3600.
-    #[serde(default = "half_a_minute")]
-    #[schemars(title = "Timeout in seconds", range(min = 1, max = 3600))]
+    /// Timeout of the whole request in seconds, including redirects and the token, from 1 to 3600; 30 by default.
+    #[serde(default = "default_timeout_seconds")]
+    #[schemars(title = "Request timeout (seconds)", range(min = 1, max = 3600))]
     pub(super) timeout_seconds: u32,
 }
 
-fn success() -> Vec<String> {
+fn default_expected_statuses() -> Vec<String> {
     vec!["2xx".to_owned()]
 }
 
-fn worth_another_try() -> Vec<String> {
+fn default_retry_statuses() -> Vec<String> {
     ["408", "425", "429", "5xx"].map(str::to_owned).to_vec()
 }
 
-fn half_a_minute() -> u32 {
+fn default_timeout_seconds() -> u32 {
     30
 }
 
-/// A method of HTTP.
+/// An HTTP method.
 #[derive(Clone, Copy, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub(crate) enum HttpMethod {
@@ -128,7 +131,7 @@ impl From<HttpMethod> for Method {
     }
 }
 
-/// A request that was looked at.
+/// A request whose parts were checked.
 #[derive(Clone, Debug)]
 pub(super) struct PreparedRequest {
     pub(super) method: Method,
@@ -137,7 +140,7 @@ pub(super) struct PreparedRequest {
     pub(super) body: Option<String>,
 }
 
-/// Some statuses.
+/// A set of status codes.
 #[derive(Debug)]
 pub(super) struct StatusCodeRanges(Vec<RangeInclusive<u16>>);
 
@@ -146,13 +149,16 @@ impl StatusCodeRanges {
         self.0.iter().any(|range| range.contains(&status))
     }
 
-    /// Reads `words`; an empty list means `default`.
+    /// Parses `words`. An empty list means `default`.
+    ///
+    /// # Errors
+    /// Returns a permanent error that names `field` and the invalid word.
     pub(super) fn parse(words: &[String], default: &[String], field: &str) -> Result<Self, BuiltinError> {
         let words = if words.is_empty() { default } else { words };
         let ranges = words.iter().map(|word| {
             range(word.trim()).ok_or_else(|| {
                 BuiltinError::permanent(format!(
-                    "`{field}` holds {word:?}; write a status from 100 to 599, a range such as 200-299, or a class such as 2xx"
+                    "`{field}` contains {word:?}; write a status from 100 to 599, a range such as 200-299, or a class such as 2xx"
                 ))
             })
         });
@@ -172,7 +178,10 @@ fn range(word: &str) -> Option<RangeInclusive<u16>> {
 }
 
 impl HttpRequestInput {
-    /// The request, without what proves who it is from.
+    /// Returns the request without its credential.
+    ///
+    /// # Errors
+    /// Returns a permanent error that names the invalid field.
     pub(super) fn request(&self) -> Result<PreparedRequest, BuiltinError> {
         if !(1..=3600).contains(&self.timeout_seconds) {
             return Err(BuiltinError::permanent(format!(
@@ -195,7 +204,7 @@ impl HttpRequestInput {
         }
         url.set_fragment(None);
         if url.as_str().len() > MAX_URL_BYTES {
-            return Err(BuiltinError::permanent(format!("the address in `url` has more than {MAX_URL_BYTES} bytes")));
+            return Err(BuiltinError::permanent(format!("the URL in `url` has more than {MAX_URL_BYTES} bytes")));
         }
         Ok(PreparedRequest {
             method: self.method.into(),
@@ -205,11 +214,12 @@ impl HttpRequestInput {
         })
     }
 
+    /// Returns the statuses that count as success.
     pub(super) fn expected_statuses(&self) -> Result<StatusCodeRanges, BuiltinError> {
-        StatusCodeRanges::parse(&self.expected_status, &success(), "expectedStatus")
+        StatusCodeRanges::parse(&self.expected_status, &default_expected_statuses(), "expectedStatus")
     }
 
-    /// Here an empty list means none.
+    /// Returns the retryable statuses. Here an empty list means none.
     pub(super) fn retry_statuses(&self) -> Result<StatusCodeRanges, BuiltinError> {
         StatusCodeRanges::parse(&self.retry_status, &[], "retryStatus")
     }
@@ -224,7 +234,7 @@ fn headers(wanted: &BTreeMap<String, String>) -> Result<HeaderMap, BuiltinError>
         let (name, value) = parse_header(name, value, "headers")?;
         if RESERVED_HEADERS.contains(&name) {
             return Err(BuiltinError::permanent(format!(
-                "the header {:?} in `headers` belongs to the connection and cannot be given",
+                "the header {:?} in `headers` belongs to the connection and cannot be set",
                 name.as_str()
             )));
         }
@@ -233,11 +243,14 @@ fn headers(wanted: &BTreeMap<String, String>) -> Result<HeaderMap, BuiltinError>
     Ok(headers)
 }
 
-/// One header. Its value is not repeated in a refusal: it may hold a secret.
+/// Parses a header. An error does not repeat its value, which may contain a secret.
+///
+/// # Errors
+/// Returns a permanent error that names `field` and the header.
 pub(super) fn parse_header(name: &str, value: &str, field: &str) -> Result<(HeaderName, HeaderValue), BuiltinError> {
     let wrong = || {
         BuiltinError::permanent(format!(
-            "the header {name:?} in `{field}` cannot be sent; names are letters, digits and '-', values have no line breaks"
+            "the header {name:?} in `{field}` cannot be sent; names consist of letters, digits and '-', and values have no line breaks"
         ))
     };
     let name = HeaderName::try_from(name).map_err(|_| wrong())?;
@@ -251,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statuses_are_read_one_by_one_by_range_and_by_class() {
+    fn statuses_parse_as_numbers_ranges_and_classes() {
         let words = ["204", "300-302", "4xx"].map(str::to_owned);
         let statuses = StatusCodeRanges::parse(&words, &[], "f").expect("statuses");
         for (status, is_in) in [(203, false), (204, true), (300, true), (302, true), (303, false), (499, true)] {
@@ -261,7 +274,8 @@ mod tests {
             let failure = StatusCodeRanges::parse(&[word.to_owned()], &[], "retryStatus").expect_err(word);
             assert!(failure.is_permanent() && failure.to_string().contains("`retryStatus`"), "{failure}");
         }
-        assert!(StatusCodeRanges::parse(&[], &success(), "f").expect("the default").contains(299));
+        let default = StatusCodeRanges::parse(&[], &default_expected_statuses(), "f").expect("the default");
+        assert!(default.contains(299));
         assert!(!StatusCodeRanges::parse(&[], &[], "f").expect("none").contains(500));
     }
 }

@@ -1,7 +1,7 @@
-//! `http-request`: calls an address and looks at the answer.
+//! `http-request`: sends an HTTP request and checks the response.
 //!
 //! ```text
-//!  input ─► request ─► credential ─► call (guard, redirects) ─► answer ─► status ─► body checks ─► result
+//!  input ─► request ─► credential ─► call (guard, redirects) ─► response ─► status ─► body checks ─► result
 //!                         ▲  oauth: tokens        │ 401
 //!                         └───────── once ────────┘
 //! ```
@@ -33,7 +33,7 @@ use crate::{
     guard::{EgressGuard, HttpClientCache},
 };
 
-/// The job type; holds the connections and the tokens that may be used again.
+/// The job type, with the connections and the tokens that can be reused.
 pub(crate) struct HttpRequest {
     caller: HttpCaller,
     tokens: TokenCache,
@@ -45,7 +45,7 @@ impl HttpRequest {
         Self { caller, tokens: TokenCache::default() }
     }
 
-    /// Calls, and once more with a new token when the other side refuses one that was good a moment ago.
+    /// Sends the request. It is sent once more, with a new token, if the server refuses a cached one.
     async fn call(
         &self,
         input: &HttpRequestInput,
@@ -65,13 +65,13 @@ impl HttpRequest {
         if response.status() != StatusCode::UNAUTHORIZED {
             return Ok(response);
         }
-        context.info("401: the token is refused; a new one is asked for");
+        context.info("the server refused the token with status 401; requesting a new one");
         let token = self.tokens.get(client, Some(&token), &self.caller, context).await?;
         self.caller.follow(request, &RequestCredential::bearer(&token)?, input.follow_redirects, context).await
     }
 }
 
-/// What came back.
+/// The response.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct HttpRequestOutput {
@@ -84,9 +84,9 @@ pub(crate) struct HttpRequestOutput {
 
 impl BuiltinJob for HttpRequest {
     const TYPE: &'static str = "http-request";
-    const DESCRIPTION: &'static str = "Calls an address over HTTP and checks the status and the body of the answer.";
+    const DESCRIPTION: &'static str = "Sends an HTTP request and checks the status and the body of the response.";
     const CONCURRENCY: u16 = 20;
-    // The longest that an input can ask for, and some.
+    // The longest timeout of an input, and a minute more.
     const TIMEOUT: Option<Duration> = Some(Duration::from_secs(3600 + 60));
     type Input = HttpRequestInput;
     type Output = HttpRequestOutput;
@@ -104,19 +104,19 @@ impl BuiltinJob for HttpRequest {
             let (body, whole) = response::read_body(response, response::MAX_RESPONSE_BODY_BYTES).await?;
             Ok((status, headers, body, whole))
         };
-        let patience = Duration::from_secs(input.timeout_seconds.into());
+        let limit = Duration::from_secs(input.timeout_seconds.into());
         let timed = async {
-            tokio::time::timeout(patience, calling).await.unwrap_or_else(|_| {
+            tokio::time::timeout(limit, calling).await.unwrap_or_else(|_| {
                 let seconds = input.timeout_seconds;
                 Err(BuiltinError::retry(format!(
-                    "{shown} did not answer within {seconds} s; give timeoutSeconds a larger value if it needs longer"
+                    "{shown} did not respond within {seconds} s; increase timeoutSeconds if it needs longer"
                 )))
             })
         };
         let (status, headers, body, whole) = context.unless_cancelled(&shown, timed).await?;
         let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let more = if whole { "" } else { ", and more that was not read" };
-        context.info(format!("{status} after {duration_ms} ms, {} bytes{more}", body.len()));
+        context.info(format!("status {status} after {duration_ms} ms, {} bytes{more}", body.len()));
 
         check_status(status, &headers, &expected, &retried, &shown, &response::quote_body(&body, context))?;
         let body = check_body(&input, body, whole).await?;
@@ -132,7 +132,10 @@ impl BuiltinJob for HttpRequest {
     }
 }
 
-/// Whether the status is what was hoped for, worth another try, or neither.
+/// Checks the status of the response.
+///
+/// # Errors
+/// Returns a retryable error for the statuses in `retried`, and a permanent one for all others that are not expected.
 fn check_status(
     status: u16,
     headers: &reqwest::header::HeaderMap,
@@ -144,29 +147,32 @@ fn check_status(
     if expected.contains(status) {
         return Ok(());
     }
-    let begins = if quoted.is_empty() { String::new() } else { format!(" The answer begins: {quoted}") };
+    let quote = if quoted.is_empty() { String::new() } else { format!(" The response begins: {quoted}") };
     if retried.contains(status) {
-        let text = format!("{shown} answered {status}.{begins}");
+        let text = format!("{shown} returned status {status}.{quote}");
         return Err(match response::retry_after(headers) {
             Some(pause) => BuiltinError::retry_after(pause, text),
             None => BuiltinError::retry(text),
         });
     }
     let remedy = if (300..400).contains(&status) {
-        "set followRedirects to go where it points to, or add the status to expectedStatus"
+        "set followRedirects to follow the redirect, or add the status to expectedStatus"
     } else {
-        "add it to expectedStatus if that is all right, to retryStatus if another attempt may do better"
+        "add it to expectedStatus if it is a success, or to retryStatus if another attempt may succeed"
     };
-    Err(BuiltinError::permanent(format!("{shown} answered {status}; {remedy}.{begins}")))
+    Err(BuiltinError::permanent(format!("{shown} returned status {status}; {remedy}.{quote}")))
 }
 
-/// Gives the body back when it is as expected.
+/// Returns the body if it meets all conditions.
+///
+/// # Errors
+/// Returns a retryable error if it does not.
 async fn check_body(input: &HttpRequestInput, body: String, whole: bool) -> Result<String, BuiltinError> {
     if input.expect_body.is_empty() {
         return Ok(body);
     }
     let checks = input.expect_body.clone();
-    // On a thread of its own: a megabyte and twenty patterns are too much for one that serves other runs.
+    // On a blocking thread: twenty patterns on a megabyte take too long for a thread that serves other runs.
     let checking = tokio::task::spawn_blocking(move || {
         let json = if whole {
             serde_json::from_str(&body).map_err(|error| error.to_string())
@@ -174,13 +180,13 @@ async fn check_body(input: &HttpRequestInput, body: String, whole: bool) -> Resu
             Err(format!("it has more than {} bytes", response::MAX_RESPONSE_BODY_BYTES))
         };
         for check in &checks {
-            if let Some(objection) = check.mismatch(&body, &json)? {
-                return Err(BuiltinError::retry(format!("the answer is not as `expectBody` wants it: {objection}")));
+            if let Some(mismatch) = check.mismatch(&body, &json)? {
+                return Err(BuiltinError::retry(format!("the response does not meet `expectBody`: {mismatch}")));
             }
         }
         Ok(body)
     });
-    checking.await.map_err(|_| BuiltinError::retry("the body could not be checked"))?
+    checking.await.map_err(|_| BuiltinError::retry("the check of the response body has failed"))?
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! Tokens of OAuth 2.0 for client credentials.
+//! OAuth 2.0 tokens for client credentials.
 //!
-//! A token is asked for once and used by all runs that ask for it in the same way, until it is about to expire or the
-//! other side refuses it. While one run asks, the others wait for its answer and do not ask as well.
+//! A token is requested once and used by all runs with the same client, until it is about to expire or a server refuses
+//! it. While one run requests a token, the others wait for it and send no request of their own.
 
 use std::{
     collections::HashMap,
@@ -28,18 +28,18 @@ use crate::{
     guard,
 };
 
-/// How long a token is used whose answer does not say how long it is good.
+/// Lifetime of a token whose response does not contain one.
 const DEFAULT_TOKEN_LIFETIME: Duration = Duration::from_secs(300);
-/// How long before its end a token is not used any more.
+/// Time before its expiry from which on a token is no longer used.
 const TOKEN_EXPIRY_MARGIN: Duration = Duration::from_secs(30);
-/// The most bytes of a token's answer.
+/// Maximum size of a token response.
 const MAX_TOKEN_RESPONSE_BYTES: usize = 64 * 1024;
-/// The most ways to ask for a token that are remembered.
+/// Maximum number of clients whose tokens are cached. Beyond it the cache is emptied.
 const MAX_TOKEN_CLIENTS: usize = 1_000;
 
 type TokenCell = Arc<AsyncMutex<Option<CachedToken>>>;
 
-/// The tokens at hand.
+/// The cached tokens by client.
 #[derive(Default)]
 pub(super) struct TokenCache(Mutex<HashMap<OAuthClient, TokenCell>>);
 
@@ -56,7 +56,10 @@ struct TokenResponse {
 }
 
 impl TokenCache {
-    /// A token for `client` that is not `refused`.
+    /// Returns a token for `client` other than `refused`.
+    ///
+    /// # Errors
+    /// Returns a retryable or permanent error if the token server refuses the request or cannot be reached.
     pub(super) async fn get(
         &self,
         client: &OAuthClient,
@@ -64,42 +67,43 @@ impl TokenCache {
         caller: &HttpCaller,
         context: &BuiltinContext,
     ) -> Result<String, BuiltinError> {
-        let slot = self.slot(client);
-        let mut slot = slot.lock().await;
-        if let Some(token) = &*slot
+        let cell = self.cell(client);
+        let mut cached = cell.lock().await;
+        if let Some(token) = &*cached
             && Some(token.text.as_str()) != refused
             && Instant::now() < token.usable_until
         {
-            hide(&token.text, context);
+            register_token(&token.text, context);
             return Ok(token.text.clone());
         }
-        *slot = None;
-        let granted =
-            ask(client, caller, context).await.map_err(|failure| failure.with_context("no token was given"))?;
-        let good_for = granted
+        *cached = None;
+        let response = request_token(client, caller, context)
+            .await
+            .map_err(|failure| failure.with_context("the token request failed"))?;
+        let lifetime = response
             .expires_in
             .map_or(DEFAULT_TOKEN_LIFETIME, |seconds| Duration::from_secs_f64(seconds.clamp(0.0, 86_400.0)));
-        // Short-lived ones are used for half their time.
-        let margin = TOKEN_EXPIRY_MARGIN.min(good_for / 2);
-        *slot =
-            Some(CachedToken { text: granted.access_token.clone(), usable_until: Instant::now() + good_for - margin });
-        Ok(granted.access_token)
+        // A token with a short lifetime is used for half of it.
+        let margin = TOKEN_EXPIRY_MARGIN.min(lifetime / 2);
+        *cached =
+            Some(CachedToken { text: response.access_token.clone(), usable_until: Instant::now() + lifetime - margin });
+        Ok(response.access_token)
     }
 
-    fn slot(&self, client: &OAuthClient) -> TokenCell {
-        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if slots.len() >= MAX_TOKEN_CLIENTS && !slots.contains_key(client) {
-            slots.clear();
+    fn cell(&self, client: &OAuthClient) -> TokenCell {
+        let mut cells = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if cells.len() >= MAX_TOKEN_CLIENTS && !cells.contains_key(client) {
+            cells.clear();
         }
-        slots.entry(client.clone()).or_default().clone()
+        cells.entry(client.clone()).or_default().clone()
     }
 }
 
-fn hide(token: &str, context: &BuiltinContext) {
+fn register_token(token: &str, context: &BuiltinContext) {
     context.add_secret(token, "{{oauth2 token}}");
 }
 
-async fn ask(
+async fn request_token(
     client: &OAuthClient,
     caller: &HttpCaller,
     context: &BuiltinContext,
@@ -112,7 +116,7 @@ async fn ask(
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
     match client.send_as {
         ClientAuthMethod::Basic => {
-            // RFC 6749, section 2.3.1: encoded as in a form before they are put together.
+            // RFC 6749, section 2.3.1: both are form-encoded before they are joined.
             let encoded = |text: &str| form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
             let value = basic_auth_value(
                 &encoded(&client.client_id),
@@ -137,18 +141,22 @@ async fn ask(
     let status = response.status();
     let (body, whole) = response::read_body(response, MAX_TOKEN_RESPONSE_BYTES).await?;
     if !status.is_success() {
-        let text =
-            format!("{} answered {}: {}", request.summary(), status.as_u16(), response::quote_body(&body, context));
+        let text = format!(
+            "{} returned status {}: {}",
+            request.summary(),
+            status.as_u16(),
+            response::quote_body(&body, context)
+        );
         return Err(match status.as_u16() {
             408 | 425 | 429 | 500.. => BuiltinError::retry(text),
             _ => BuiltinError::permanent(text),
         });
     }
-    // What cannot be read is not repeated: there is a token in it.
+    // An unreadable body is not repeated, because it may contain a token.
     let granted: TokenResponse =
         Some(&body).filter(|_| whole).and_then(|body| serde_json::from_str(body).ok()).ok_or_else(|| {
-            BuiltinError::permanent(format!("{} answered without an access_token in JSON", request.summary()))
+            BuiltinError::permanent(format!("{} returned no JSON with an access_token", request.summary()))
         })?;
-    hide(&granted.access_token, context);
+    register_token(&granted.access_token, context);
     Ok(granted)
 }

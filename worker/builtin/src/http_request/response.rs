@@ -1,4 +1,4 @@
-//! What comes back, in bounds.
+//! The response within its bounds.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,44 +11,48 @@ use reqwest::{
 
 use crate::context::{BuiltinContext, BuiltinError};
 
-/// The most bytes of a body that are read, after decompression.
+/// Maximum size of the part of a body that is read, after decompression.
 pub(super) const MAX_RESPONSE_BODY_BYTES: usize = 1024 * 1024;
-/// How much of a body is quoted when the answer is a failure.
+/// Maximum size of the part of a body that an error quotes.
 const MAX_QUOTED_BODY_BYTES: usize = 500;
-/// How many headers are kept, and how many bytes of each.
+/// Maximum number of headers in the result.
 const MAX_KEPT_HEADERS: usize = 50;
+/// Maximum size of each header's value in the result.
 const MAX_HEADER_VALUE_BYTES: usize = 1_000;
-/// The longest pause an answer can ask for.
+/// Longest pause that a response can request.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
-/// Reads at most `max` bytes of the body, and says whether that was all. Not a byte more is decompressed than the piece
-/// in which it is full.
+/// Reads at most `max` bytes of the body. Returns true with it if that was the whole body. Decompression ends with the
+/// piece that exceeds the limit.
+///
+/// # Errors
+/// Returns a retryable error if the connection fails.
 pub(super) async fn read_body(response: Response, max: usize) -> Result<(String, bool), BuiltinError> {
     let mut stream = response.bytes_stream();
     let mut body = Vec::new();
     while body.len() <= max
         && let Some(piece) = stream.next().await
     {
-        body.extend_from_slice(&piece.map_err(|error| transport_error("the answer broke off", error))?);
+        body.extend_from_slice(&piece.map_err(|error| transport_error("the response was interrupted", error))?);
     }
     let whole = body.len() <= max;
     body.truncate(max);
     Ok((String::from_utf8_lossy(&body).into_owned(), whole))
 }
 
-/// What reqwest says, with its causes and without the address, whose query may hold a secret.
+/// Converts an error of reqwest, with its causes but without the URL, whose query may contain a secret.
 pub(super) fn transport_error(what: &str, error: reqwest::Error) -> BuiltinError {
-    let is_ours = error.is_builder();
+    let is_invalid_request = error.is_builder();
     let text = format!("{what}: {}", JobError::from(error.without_url()));
-    if is_ours { BuiltinError::permanent(text) } else { BuiltinError::retry(text) }
+    if is_invalid_request { BuiltinError::permanent(text) } else { BuiltinError::retry(text) }
 }
 
-/// The beginning of a body, as a failure quotes it.
+/// Returns the start of a body, redacted, for an error message.
 pub(super) fn quote_body(body: &str, context: &BuiltinContext) -> String {
     context.redactor().redact_start(body, MAX_QUOTED_BODY_BYTES).into_owned()
 }
 
-/// The headers worth keeping: all but the cookies, which are as good as a password.
+/// Returns the headers for the result, redacted and without cookies, which are equivalent to passwords.
 pub(super) fn readable_headers(headers: &HeaderMap, context: &BuiltinContext) -> BTreeMap<String, String> {
     let readable = headers.iter().filter(|(name, _)| *name != SET_COOKIE);
     readable
@@ -60,8 +64,8 @@ pub(super) fn readable_headers(headers: &HeaderMap, context: &BuiltinContext) ->
         .collect()
 }
 
-/// How long the other side asks to be left alone. A date is compared with the date of the same answer, so no clock but
-/// theirs is looked at.
+/// Returns the pause that `Retry-After` requests. A date is compared with the date of the same response, so that only
+/// the server's clock matters.
 pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name| headers.get(name)?.to_str().ok();
     let wanted = text(RETRY_AFTER)?.trim();
@@ -80,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pause_is_read_as_seconds_or_against_the_answers_own_date() {
+    fn retry_after_is_seconds_or_relative_to_the_response() {
         let now = "Sat, 21 Nov 2026 12:00:00 GMT";
         for (wanted, date, seconds) in [
             ("120", None, Some(120)),

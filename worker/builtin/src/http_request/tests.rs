@@ -1,4 +1,7 @@
-//! Against a real HTTP server on this machine, which the guard is told to allow.
+//! Tests against a real HTTP server on this machine, which the guard allows.
+
+mod authentication;
+mod redirects;
 
 use std::sync::{
     Mutex,
@@ -26,14 +29,14 @@ use crate::{
 
 const SECRETS: &[(&str, &str)] = &[("key", "c4n4ry-key"), ("pass", "c4n4ry:p&ss")];
 
-/// What arrived, one line for each request: method, path with query, the headers of interest, body.
+/// The received requests, one line each: method, path with query, the headers of interest, body.
 type ReceivedRequests = Arc<Mutex<Vec<String>>>;
 
 #[derive(Clone, Default)]
 struct TestSite {
     seen: ReceivedRequests,
     tokens: Arc<AtomicUsize>,
-    /// How many bytes of the endless answer were fetched.
+    /// Bytes of the endless response that were fetched.
     fetched: Arc<AtomicUsize>,
 }
 
@@ -44,8 +47,8 @@ async fn serve(router: Router) -> String {
     address
 }
 
-/// A site that writes down who calls: `/echo` says so, `/status/N` answers N, `/to?X` points to X, `/token` gives tokens
-/// that `/guarded` accepts but for the first.
+/// Starts a site that records its requests: `/echo` repeats the request, `/status/N` returns status N, `/to?S,X`
+/// redirects to X with status S, and `/token` issues tokens, of which `/guarded` accepts all but the first.
 async fn start_test_site() -> (String, TestSite) {
     let site = TestSite::default();
     let router = Router::new()
@@ -60,14 +63,14 @@ async fn start_test_site() -> (String, TestSite) {
 }
 
 async fn echo(State(site): State<TestSite>, method: Method, uri: Uri, headers: HeaderMap, body: Bytes) -> String {
-    let of_interest: Vec<_> = headers
+    let shown: Vec<_> = headers
         .iter()
         .filter(|(name, _)| ["authorization", "x-a", "x-api-key", "accept", "cookie"].contains(&name.as_str()))
         .filter(|(_, value)| *value != "*/*")
         .map(|(name, value)| format!("{name}={}", value.to_str().expect("text")))
         .collect();
-    let line = format!("{method} {uri} [{}] {}", of_interest.join(","), String::from_utf8_lossy(&body));
-    site.seen.lock().expect("free").push(line.clone());
+    let line = format!("{method} {uri} [{}] {}", shown.join(","), String::from_utf8_lossy(&body));
+    site.seen.lock().expect("the mutex is not poisoned").push(line.clone());
     line
 }
 
@@ -84,9 +87,9 @@ async fn to(uri: Uri) -> Response {
 
 async fn token(State(site): State<TestSite>, headers: HeaderMap, body: String) -> Response {
     let number = site.tokens.fetch_add(1, Ordering::SeqCst) + 1;
-    let who = headers.get(header::AUTHORIZATION).map_or("", |value| value.to_str().expect("text"));
-    site.seen.lock().expect("free").push(format!("token {who} {body}"));
-    // Another client's tokens are about to expire when they are given.
+    let credential = headers.get(header::AUTHORIZATION).map_or("", |value| value.to_str().expect("text"));
+    site.seen.lock().expect("the mutex is not poisoned").push(format!("token {credential} {body}"));
+    // The tokens of this scope expire at once.
     let seconds = if body.contains("scope=brief") { 0 } else { 3600 };
     axum::Json(json!({"access_token": format!("t0ken-{number}"), "expires_in": seconds})).into_response()
 }
@@ -124,14 +127,14 @@ fn exception(record: &TestReport) -> &str {
 }
 
 #[tokio::test]
-async fn what_is_asked_arrives_and_the_answer_is_the_result() {
+async fn request_arrives_and_response_is_the_result() {
     let (url, site) = start_test_site().await;
     let record = call(json!({
         "url": format!("{url}/echo?a=1"), "method": "POST", "query": {"b c": "&"}, "headers": {"x-a": "1"}, "body": "text"
     }))
     .await;
     let result = result(&record);
-    assert_eq!(site.seen.lock().expect("free").concat(), "POST /echo?a=1&b+c=%26 [x-a=1] text");
+    assert_eq!(site.seen.lock().expect("the mutex is not poisoned").concat(), "POST /echo?a=1&b+c=%26 [x-a=1] text");
     assert_eq!((&result["status"], &result["truncated"]), (&json!(200), &json!(false)));
     assert!(result["body"].as_str().is_some_and(|body| body.starts_with("POST /echo")), "{result}");
     // The log shows the path but not the query.
@@ -139,29 +142,29 @@ async fn what_is_asked_arrives_and_the_answer_is_the_result() {
 }
 
 #[tokio::test]
-async fn an_inside_address_is_refused_unless_it_is_allowed() {
+async fn internal_address_is_refused_unless_allowed() {
     let (url, site) = start_test_site().await;
     let closed = HttpRequest::new(EgressGuard::new(Vec::new(), Vec::new(), Vec::new(), false), None);
     let record = test_run(closed, &[], json!({"url": format!("{url}/echo")})).run().await;
     assert!(exception(&record).contains("127.0.0.1, which is not public"), "{record:?}");
-    assert!(site.seen.lock().expect("free").is_empty(), "nothing was called");
+    assert!(site.seen.lock().expect("the mutex is not poisoned").is_empty(), "no request was sent");
 }
 
 #[tokio::test]
-async fn the_connection_is_made_to_the_address_that_was_judged() {
+async fn connection_uses_the_checked_address() {
     let (url, site) = start_test_site().await;
     let port = url.rsplit(':').next().expect("a port");
-    // A name that only this resolver knows, and only once.
+    // Only this resolver knows the name, and only its first answer is the site.
     let guard = EgressGuard::new(vec!["127.0.0.1".parse().expect("a rule")], Vec::new(), Vec::new(), false);
     let guard = guard.with_lookup(ScriptedLookup::new(&[&["127.0.0.1"], &["127.0.0.2"]]));
     let job = HttpRequest::new(guard, None);
-    let record = test_run(job, &[], json!({"url": format!("http://judged.test:{port}/echo")})).run().await;
+    let record = test_run(job, &[], json!({"url": format!("http://checked.test:{port}/echo")})).run().await;
     result(&record);
-    assert_eq!(site.seen.lock().expect("free").len(), 1);
+    assert_eq!(site.seen.lock().expect("the mutex is not poisoned").len(), 1);
 }
 
 #[tokio::test]
-async fn statuses_are_success_worth_another_try_or_the_end() {
+async fn status_decides_success_retry_or_failure() {
     let (expected, retried) = {
         let input: HttpRequestInput = serde_json::from_value(json!({"url": "http://x"})).expect("an input");
         (input.expected_statuses().expect("statuses"), input.retry_statuses().expect("statuses"))
@@ -182,14 +185,14 @@ async fn statuses_are_success_worth_another_try_or_the_end() {
         let failure = check_status(status, &headers, &expected, &retried, "GET x", "busy").expect_err("a failure");
         assert_eq!(failure.is_permanent(), is_permanent, "{status}");
         assert_eq!(failure.retry_delay(), (!is_permanent).then_some(Duration::from_secs(17)), "{status}");
-        assert!(failure.to_string().ends_with("The answer begins: busy"), "{failure}");
+        assert!(failure.to_string().ends_with("The response begins: busy"), "{failure}");
     }
     assert!(check_status(204, &headers, &expected, &retried, "", "").is_ok());
 
     let (url, _) = start_test_site().await;
     let record = call(json!({"url": format!("{url}/status/503?key=hidden")})).await;
     let text = exception(&record);
-    assert!(text.contains("answered 503") && text.contains("the body") && !text.contains("hidden"), "{text}");
+    assert!(text.contains("returned status 503") && text.contains("the body") && !text.contains("hidden"), "{text}");
     assert_eq!(record.end().retry_after_ms, Some(17_000), "{text}");
     let kept = result(&call(json!({"url": format!("{url}/status/404"), "expectedStatus": ["404"]})).await);
     assert_eq!(kept["status"], 404);
@@ -197,154 +200,17 @@ async fn statuses_are_success_worth_another_try_or_the_end() {
 }
 
 #[tokio::test]
-async fn a_connection_that_fails_is_worth_another_try() {
+async fn connection_failure_is_retryable() {
     let port = TcpListener::bind("127.0.0.1:0").await.expect("a free port").local_addr().expect("bound").port();
     let input: HttpRequestInput =
         serde_json::from_value(json!({"url": format!("http://127.0.0.1:{port}/?k=hidden")})).expect("an input");
-    let failure = job().caller.send(&input.request().expect("a request")).await.expect_err("nobody listens");
+    let failure = job().caller.send(&input.request().expect("a request")).await.expect_err("no server listens");
     assert!(!failure.is_permanent() && !failure.to_string().contains("hidden"), "{failure}");
     assert!(failure.to_string().contains("refused"), "{failure}");
 }
 
 #[tokio::test]
-async fn each_kind_of_authentication_arrives_and_none_is_told() {
-    for (auth, arrived) in [
-        (
-            json!({"type": "basic", "username": "u", "password": "{{secret:pass}}"}),
-            "GET /echo [authorization=Basic dTpjNG40cnk6cCZzcw==] ",
-        ),
-        (json!({"type": "bearer", "token": "{{secret:key}}"}), "GET /echo [authorization=Bearer c4n4ry-key] "),
-        (
-            json!({"type": "apiKey", "name": "X-Api-Key", "value": "{{secret:key}}"}),
-            "GET /echo [x-api-key=c4n4ry-key] ",
-        ),
-        (
-            json!({"type": "apiKey", "name": "k", "value": "{{secret:pass}}", "in": "query"}),
-            "GET /echo?k=c4n4ry%3Ap%26ss [] ",
-        ),
-    ] {
-        let (url, site) = start_test_site().await;
-        let record = call(json!({"url": format!("{url}/echo"), "auth": auth})).await;
-        assert_eq!(*site.seen.lock().expect("free"), [arrived]);
-        // The site repeats everything in its answer.
-        assert!(result(&record)["body"].as_str().is_some_and(|body| body.contains("{{")), "{record:?}");
-        let all = all_of(&record);
-        assert!(!all.contains("c4n4ry") && !all.contains("NG40cnk"), "{all}");
-    }
-}
-
-#[tokio::test]
-async fn a_token_is_asked_for_once_and_again_when_it_is_refused() {
-    let (url, site) = start_test_site().await;
-    let input = json!({"url": format!("{url}/guarded"), "auth": {
-        "type": "oauth2", "tokenUrl": format!("{url}/token"), "clientId": "me", "clientSecret": "{{secret:pass}}", "scope": "a b"
-    }});
-    let job = Arc::new(job());
-    for _ in 0..3 {
-        let record = test_run(SharedHttpRequest(job.clone()), SECRETS, input.clone()).run().await;
-        assert_eq!(result(&record)["body"], "welcome");
-        assert!(!all_of(&record).contains("t0ken-"), "{record:?}");
-    }
-    // The first was refused once; the second served three runs.
-    assert_eq!(site.tokens.load(Ordering::SeqCst), 2);
-    let seen = site.seen.lock().expect("free").clone();
-    // me:c4n4ry%3Ap%26ss
-    assert_eq!(seen[0], "token Basic bWU6YzRuNHJ5JTNBcCUyNnNz grant_type=client_credentials&scope=a+b");
-}
-
-#[tokio::test]
-async fn a_token_is_not_used_beyond_its_end_and_a_refusal_is_not_asked_about_twice() {
-    let (url, site) = start_test_site().await;
-    let auth = |scope: &str| {
-        json!({
-            "type": "oauth2", "tokenUrl": format!("{url}/token"), "clientId": "me", "clientSecret": "{{secret:key}}",
-            "scope": scope, "sendAs": "body"
-        })
-    };
-    let job = Arc::new(job());
-    for _ in 0..2 {
-        let input = json!({"url": format!("{url}/echo"), "auth": auth("brief")});
-        result(&test_run(SharedHttpRequest(job.clone()), SECRETS, input).run().await);
-    }
-    assert_eq!(site.tokens.load(Ordering::SeqCst), 2, "each had expired when it was given");
-    assert!(site.seen.lock().expect("free")[0].ends_with("scope=brief&client_id=me&client_secret=c4n4ry-key"));
-    let input = json!({"url": format!("{url}/status/401"), "auth": auth("refused")});
-    let record = test_run(SharedHttpRequest(job), SECRETS, input).run().await;
-    assert!(exception(&record).contains("answered 401"), "{record:?}");
-    assert_eq!(site.tokens.load(Ordering::SeqCst), 4, "one token, and one more");
-}
-
-/// A job that several runs share, as they do in a worker.
-struct SharedHttpRequest(Arc<HttpRequest>);
-
-impl BuiltinJob for SharedHttpRequest {
-    const TYPE: &'static str = HttpRequest::TYPE;
-    const DESCRIPTION: &'static str = HttpRequest::DESCRIPTION;
-    type Input = HttpRequestInput;
-    type Output = HttpRequestOutput;
-
-    async fn run(&self, context: &BuiltinContext, input: HttpRequestInput) -> Result<HttpRequestOutput, BuiltinError> {
-        self.0.run(context, input).await
-    }
-}
-
-#[tokio::test]
-async fn a_redirect_is_followed_only_when_asked_and_three_times_at_the_most() {
-    let (url, site) = start_test_site().await;
-    let record = call(json!({"url": format!("{url}/to?302,/echo")})).await;
-    assert!(exception(&record).contains("set followRedirects"), "{record:?}");
-    let record =
-        call(json!({"url": format!("{url}/to?302,/echo"), "followRedirects": true, "method": "POST", "body": "b"}))
-            .await;
-    result(&record);
-    let record =
-        call(json!({"url": format!("{url}/to?307,/echo"), "followRedirects": true, "method": "POST", "body": "b"}))
-            .await;
-    result(&record);
-    assert_eq!(*site.seen.lock().expect("free"), ["GET /echo [] ", "POST /echo [] b"]);
-    // Each hop is a `/to` that points to the rest.
-    let hops = |count: usize| format!("{url}{}", "/to?302,".repeat(count) + "/echo");
-    result(&call(json!({"url": hops(3), "followRedirects": true})).await);
-    let record = call(json!({"url": hops(4), "followRedirects": true})).await;
-    assert!(exception(&record).contains("more than 3 times"), "{record:?}");
-}
-
-#[tokio::test]
-async fn another_host_is_given_neither_credentials_nor_headers_nor_body() {
-    let ((first, seen_first), (second, seen)) = (start_test_site().await, start_test_site().await);
-    let auth = json!({"type": "bearer", "token": "{{secret:key}}"});
-    let headers = json!({"x-a": "1", "cookie": "c=1", "accept": "text/plain"});
-    let input = |url: String| json!({"url": url, "auth": auth, "headers": headers, "followRedirects": true});
-    result(&call(input(format!("{first}/to?302,{second}/echo"))).await);
-    assert_eq!(*seen.seen.lock().expect("free"), ["GET /echo [accept=text/plain] "]);
-    // The same host is given them again, though not the headers it lost on the way round.
-    result(&call(input(format!("{first}/to?302,/echo"))).await);
-    assert!(seen_first.seen.lock().expect("free")[0].contains("authorization=Bearer c4n4ry-key"));
-    let mut input = input(format!("{first}/to?307,{second}/echo"));
-    input["method"] = json!("POST");
-    input["body"] = json!("{{secret:pass}}");
-    let record = call(input).await;
-    assert!(exception(&record).contains("would be given the body"), "{record:?}");
-    assert_eq!(seen.seen.lock().expect("free").len(), 1);
-}
-
-#[tokio::test]
-async fn every_hop_is_judged_like_the_first() {
-    let (url, _) = start_test_site().await;
-    for target in
-        ["http://127.0.0.2/", "http://[::1]/", "http://169.254.169.254/", "file:///etc/passwd", "http://a:b@127.0.0.1/"]
-    {
-        let record = call(json!({"url": format!("{url}/to?302,{target}"), "followRedirects": true})).await;
-        let text = exception(&record);
-        assert!(
-            text.contains("not public") || text.contains("only http://") || text.contains("user name"),
-            "{target}: {text}"
-        );
-    }
-}
-
-#[tokio::test]
-async fn an_endless_answer_and_a_bomb_are_cut() {
+async fn endless_and_compressed_bodies_are_truncated() {
     let (url, site) = start_test_site().await;
     let endless = call(json!({"url": format!("{url}/endless")})).await;
     let result_of = result(&endless);
@@ -353,11 +219,11 @@ async fn an_endless_answer_and_a_bomb_are_cut() {
     assert!(endless.end().result.as_deref().is_some_and(|text| text.len() <= crate::context::MAX_RESULT_BYTES));
     assert!(endless.lines.iter().any(|line| line.message.contains("1048576 bytes, and more")), "{:?}", endless.lines);
 
-    // What lies in the buffers of two sockets, and no more.
+    // No more than fits the buffers of two sockets.
     let fetched = site.fetched.load(Ordering::Relaxed);
     assert!(fetched < 32 * 1024 * 1024, "{fetched}");
 
-    // 256 MiB of zeros, in a quarter of a megabyte.
+    // 256 MiB of zeros, compressed to a quarter of a megabyte.
     let zip =
         std::process::Command::new("sh").args(["-c", "head -c 268435456 /dev/zero | gzip -9"]).output().expect("gzip");
     let bomb = Bytes::from(zip.stdout);
@@ -368,7 +234,7 @@ async fn an_endless_answer_and_a_bomb_are_cut() {
 }
 
 #[tokio::test]
-async fn silence_ends_in_time_and_a_cancelled_call_at_once() {
+async fn timeout_and_cancellation_stop_the_request() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}/", listener.local_addr().expect("bound"));
     let record = call(json!({"url": url, "timeoutSeconds": 1})).await;
@@ -380,16 +246,19 @@ async fn silence_ends_in_time_and_a_cancelled_call_at_once() {
 }
 
 #[tokio::test]
-async fn a_body_must_be_as_expected() {
+async fn body_must_meet_its_conditions() {
     let (url, _) = start_test_site().await;
     let input = |text: &str| json!({"url": format!("{url}/echo"), "expectBody": [{"type": "contains", "text": text}]});
     result(&call(input("GET /echo")).await);
     let record = call(input("POST")).await;
-    assert!(exception(&record).contains("as `expectBody` wants it: the body has no \"POST\""), "{record:?}");
+    assert!(
+        exception(&record).contains("does not meet `expectBody`: the body does not contain \"POST\""),
+        "{record:?}"
+    );
 }
 
 #[tokio::test]
-async fn wrong_input_names_the_field_and_repeats_no_secret() {
+async fn invalid_input_names_the_field_without_secrets() {
     for (input, field) in [
         (json!({"url": "file:///etc/passwd"}), "`url`"),
         (json!({"url": "example.org"}), "`url`"),

@@ -8,11 +8,11 @@ use url::Url;
 
 use crate::context::{BuiltinContext, BuiltinError};
 
-/// How long the server may take for each of its answers.
+/// Timeout of each reply of the server.
 const SMTP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A mail server, by its address: `smtps://user:password@host:465?from=Jobs%20<jobs@example.org>`. `smtp://` with
-/// `tls=required` begins in clear and goes over to TLS; without it stays in clear.
+/// A mail server, configured by a URL: `smtps://user:password@host:465?from=Jobs%20<jobs@example.org>`. `smtp://` with
+/// `tls=required` starts without encryption and switches to TLS. `smtp://` alone stays unencrypted.
 #[derive(Clone, Debug)]
 pub(crate) struct SmtpAccount {
     url: Url,
@@ -21,10 +21,13 @@ pub(crate) struct SmtpAccount {
 }
 
 impl SmtpAccount {
-    /// A transport of its own for each message: a connection that was kept may be dead by the next.
+    /// Returns a new transport. Each message gets its own, because a kept connection may be dead by the next message.
+    ///
+    /// # Errors
+    /// Returns a permanent error if the URL is invalid.
     pub(super) fn transport(&self) -> Result<AsyncSmtpTransport<Tokio1Executor>, BuiltinError> {
         let builder = AsyncSmtpTransport::<Tokio1Executor>::from_url(self.url.as_str())
-            .map_err(|_| BuiltinError::permanent("the worker's address of this mail server cannot be used"))?;
+            .map_err(|_| BuiltinError::permanent("the worker's URL of this mail server is invalid"))?;
         Ok(builder.timeout(Some(SMTP_TIMEOUT)).build())
     }
 
@@ -40,7 +43,7 @@ impl FromStr for SmtpAccount {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
-            "write smtps://user:password@host:465, or smtp://user:password@host:587?tls=required, with &from= or ?from= and an address if jobs need not name one"
+            "give smtps://user:password@host:465, or smtp://user:password@host:587?tls=required; add from= and an address if jobs need not name a sender"
                 .to_owned()
         };
         let mut url = Url::parse(text).map_err(|_| wrong())?;
@@ -51,7 +54,9 @@ impl FromStr for SmtpAccount {
         let mut others = Vec::new();
         for (name, value) in url.query_pairs() {
             match (name.as_ref(), value.as_ref()) {
-                ("from", address) => from = Some(address.parse().map_err(|_| "from= is no address".to_owned())?),
+                ("from", address) => {
+                    from = Some(address.parse().map_err(|_| "its from= is not an address".to_owned())?)
+                }
                 ("tls", "required" | "opportunistic") => others.push((name.into_owned(), value.into_owned())),
                 _ => return Err(wrong()),
             }
@@ -62,7 +67,7 @@ impl FromStr for SmtpAccount {
         }
         let password = url.password().map(|text| percent_decode_str(text).decode_utf8_lossy().into_owned());
         if password.is_none() && !url.username().is_empty() {
-            return Err("it has a user name and no password".to_owned());
+            return Err("it has a user name but no password".to_owned());
         }
         let account = Self { url, from, password };
         account.transport().map_err(|_| wrong())?;
@@ -75,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_account_is_its_address() {
+    fn account_is_parsed_from_its_url() {
         let account: SmtpAccount =
             "smtps://u:p%40ss@mail.test?from=Jobs%20%3Cjobs@x.test%3E".parse().expect("an account");
         assert_eq!(account.password.as_deref(), Some("p@ss"));
@@ -87,7 +92,7 @@ mod tests {
             "smtp://",
             "smtp://h?tls=maybe",
             "smtps://h?x=1",
-            "smtps://h?from=nobody",
+            "smtps://h?from=ann",
             "smtps://u@h",
         ] {
             assert!(text.parse::<SmtpAccount>().is_err(), "{text}");

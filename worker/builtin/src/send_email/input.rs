@@ -1,52 +1,52 @@
-//! What can be asked of `send-email`.
+//! The input of `send-email`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The most recipients, over to, cc and bcc.
+/// Maximum number of recipients in `to`, `cc` and `bcc` together.
 pub(super) const MAX_RECIPIENTS: usize = 100;
-/// The most attachments.
+/// Maximum number of attachments.
 pub(super) const MAX_ATTACHMENTS: usize = 10;
 
-/// What to send, and to whom.
+/// A message to send.
 #[derive(Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(title = "E-mail")]
 pub(crate) struct SendEmailInput {
-    /// The name under which the worker knows the mail server; addresses and passwords are the worker's, not the job's.
+    /// Alias of the mail server, whose address and password are in the worker's configuration.
     #[schemars(title = "Account", length(min = 1, max = 50), example = &"news")]
     pub(super) account: String,
-    /// Who gets it: addresses such as ann@example.org or Ann <ann@example.org>; 100 at the most with those below.
+    /// Recipients, such as ann@example.org or Ann <ann@example.org>, up to 100 together with Cc and Bcc.
     #[schemars(title = "To", length(max = MAX_RECIPIENTS))]
     pub(super) to: Vec<String>,
-    /// Who gets a copy, seen by all.
+    /// Recipients of a copy, visible to all recipients; none by default.
     #[serde(default)]
     #[schemars(title = "Cc", length(max = MAX_RECIPIENTS))]
     pub(super) cc: Vec<String>,
-    /// Who gets a copy, seen by nobody else.
+    /// Recipients of a copy, hidden from all others; none by default.
     #[serde(default)]
     #[schemars(title = "Bcc", length(max = MAX_RECIPIENTS))]
     pub(super) bcc: Vec<String>,
-    /// Who sends it. None given: whom the account names.
+    /// Sender of the message; by default the sender that the worker's configuration sets for the account.
     #[serde(default)]
     #[schemars(title = "From", length(max = 320))]
     pub(super) from: Option<String>,
-    /// Who gets the answers. None given: who sends it.
+    /// Address for replies; the sender by default.
     #[serde(default)]
-    #[schemars(title = "Reply to", length(max = 320))]
+    #[schemars(title = "Reply-To", length(max = 320))]
     pub(super) reply_to: Option<String>,
-    /// What it is about, in one line.
+    /// Subject in one line, from 1 to 500 characters.
     #[schemars(title = "Subject", length(min = 1, max = 500))]
     pub(super) subject: String,
-    /// The message as plain text. With both this and HTML, the reader's program chooses.
+    /// Message as plain text, up to 1 MiB together with the HTML; if both are given, the recipient's program chooses.
     #[serde(default)]
     #[schemars(title = "Text", extend("format" = "multiline"))]
     pub(super) text: Option<String>,
-    /// The message as HTML.
+    /// Message as HTML; either a text or HTML is required.
     #[serde(default)]
     #[schemars(title = "HTML", extend("format" = "multiline"))]
     pub(super) html: Option<String>,
-    /// Files sent along.
+    /// Attached files, up to 10 and 1 MiB together, with their content in base64; none by default.
     #[serde(default)]
     #[schemars(
         title = "Attachments",
@@ -56,20 +56,20 @@ pub(crate) struct SendEmailInput {
     pub(super) attachments: Vec<EmailAttachment>,
 }
 
-/// A file sent along.
+/// An attached file.
 #[derive(Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct EmailAttachment {
-    /// The name of the file.
+    /// File name, from 1 to 200 bytes.
     #[schemars(length(min = 1, max = 200))]
     pub(super) name: String,
-    /// What it is, such as text/csv.
-    #[serde(default = "bytes")]
+    /// Content type, such as text/csv; application/octet-stream by default.
+    #[serde(default = "default_content_type")]
     pub(super) content_type: String,
-    /// The file in base64.
+    /// Content of the file in base64.
     pub(super) content: String,
 }
 
-fn bytes() -> String {
+fn default_content_type() -> String {
     "application/octet-stream".to_owned()
 }

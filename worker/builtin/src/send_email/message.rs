@@ -1,4 +1,4 @@
-//! From an input to a message.
+//! Builds a message from an input.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use lettre::{
@@ -12,15 +12,15 @@ use super::{
 };
 use crate::context::BuiltinError;
 
-/// The most bytes of text, HTML and attachments together, secrets filled in.
+/// Maximum size of text and HTML together, and of all attachments together, with their secrets.
 const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
-/// The longest subject, in characters.
+/// Maximum length of the subject, in characters.
 const MAX_SUBJECT_CHARS: usize = 500;
 
-/// The message and its id.
+/// Builds the message, and returns it with its id.
 ///
 /// # Errors
-/// A permanent failure that names the field that is wrong.
+/// Returns a permanent error that names the invalid field.
 pub(super) fn compose(
     input: &SendEmailInput,
     account: &SmtpAccount,
@@ -29,7 +29,9 @@ pub(super) fn compose(
     let from = match (&input.from, &account.from) {
         (Some(text), _) if !text.is_empty() => mailbox(text, "from")?,
         (_, Some(from)) => from.clone(),
-        (_, None) => return Err(BuiltinError::permanent("`from` is needed: the account names nobody")),
+        (_, None) => {
+            return Err(BuiltinError::permanent("`from` is empty, and the account has no default sender; give one"));
+        }
     };
     if input.to.len() + input.cc.len() + input.bcc.len() > MAX_RECIPIENTS {
         return Err(BuiltinError::permanent(format!(
@@ -37,11 +39,11 @@ pub(super) fn compose(
         )));
     }
     if input.to.is_empty() {
-        return Err(BuiltinError::permanent("`to` is empty; somebody must get the message"));
+        return Err(BuiltinError::permanent("`to` is empty; give at least one recipient"));
     }
-    line(&input.subject, "subject")?;
+    check_single_line(&input.subject, "subject")?;
     if input.subject.is_empty() || input.subject.chars().count() > MAX_SUBJECT_CHARS {
-        return Err(BuiltinError::permanent(format!("`subject` has to have 1 to {MAX_SUBJECT_CHARS} characters")));
+        return Err(BuiltinError::permanent(format!("`subject` must have 1 to {MAX_SUBJECT_CHARS} characters")));
     }
     let message_id = format!("<{occurrence}@{}>", from.email.domain());
     let mut builder = Message::builder().message_id(Some(message_id.clone())).subject(&input.subject).from(from);
@@ -68,8 +70,7 @@ pub(super) fn compose(
             builder.multipart(files.into_iter().fold(mixed, MultiPart::singlepart))
         }
     };
-    let message =
-        built.map_err(|error| BuiltinError::permanent(format!("the message cannot be put together: {error}")))?;
+    let message = built.map_err(|error| BuiltinError::permanent(format!("the message cannot be built: {error}")))?;
     Ok((message, message_id))
 }
 
@@ -100,14 +101,14 @@ fn attachments(input: &SendEmailInput) -> Result<Vec<SinglePart>, BuiltinError> 
     }
     let mut bytes = 0;
     let mut parts = Vec::new();
-    for (place, attachment) in input.attachments.iter().enumerate() {
-        let wrong = |what: &str| BuiltinError::permanent(format!("`attachments[{place}].{what}"));
-        line(&attachment.name, &format!("attachments[{place}].name"))?;
+    for (index, attachment) in input.attachments.iter().enumerate() {
+        let wrong = |what: &str| BuiltinError::permanent(format!("`attachments[{index}].{what}"));
+        check_single_line(&attachment.name, &format!("attachments[{index}].name"))?;
         if attachment.name.is_empty() || attachment.name.len() > 200 {
-            return Err(wrong("name` has to have 1 to 200 bytes"));
+            return Err(wrong("name` must have 1 to 200 bytes"));
         }
         let kind = ContentType::parse(&attachment.content_type)
-            .map_err(|_| wrong("contentType` is no content type, such as text/csv"))?;
+            .map_err(|_| wrong("contentType` is not a content type such as text/csv"))?;
         let content = BASE64_STANDARD.decode(attachment.content.trim()).map_err(|_| wrong("content` is not base64"))?;
         bytes += content.len();
         if bytes > MAX_MESSAGE_BYTES {
@@ -118,18 +119,18 @@ fn attachments(input: &SendEmailInput) -> Result<Vec<SinglePart>, BuiltinError> 
     Ok(parts)
 }
 
-/// An address. It is not repeated in a refusal: it may hold a secret.
+/// Parses an address. An error does not repeat it, because it may contain a secret.
 fn mailbox(text: &str, field: &str) -> Result<Mailbox, BuiltinError> {
-    line(text, field)?;
+    check_single_line(text, field)?;
     text.trim().parse().map_err(|_| {
         BuiltinError::permanent(format!(
-            "`{field}` has an entry that is no address; write ann@example.org or Ann <ann@example.org>"
+            "`{field}` has an invalid address; write ann@example.org or Ann <ann@example.org>"
         ))
     })
 }
 
-/// Refuses what could begin a header of its own.
-fn line(text: &str, field: &str) -> Result<(), BuiltinError> {
+/// Refuses text that could start another header.
+fn check_single_line(text: &str, field: &str) -> Result<(), BuiltinError> {
     if text.chars().any(char::is_control) {
         return Err(BuiltinError::permanent(format!("`{field}` has a line break or another control character")));
     }

@@ -1,7 +1,8 @@
-//! `send-email`: one message through a mail server the worker knows.
+//! `send-email`: sends one message through a configured mail server.
 //!
-//! The message's id is made of the occurrence's, the same for every attempt: a server that has taken it and a worker that
-//! has not heard so send it twice, and whoever receives it can tell.
+//! The message id is made from the id of the occurrence, and is the same for every attempt. If a server accepts a
+//! message and the worker does not receive the confirmation, the message is sent twice, and its recipients can
+//! recognize the duplicate.
 
 mod account;
 mod input;
@@ -23,12 +24,12 @@ use crate::{
     settings::alias_key,
 };
 
-/// The job type, and the mail servers it knows by alias.
+/// The job type, with the mail servers by alias.
 pub(crate) struct SendEmail {
     pub(crate) accounts: BTreeMap<String, SmtpAccount>,
 }
 
-/// What the server said.
+/// The accepted message and the reply of the server.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct SendEmailOutput {
@@ -40,7 +41,7 @@ pub(crate) struct SendEmailOutput {
 
 impl BuiltinJob for SendEmail {
     const TYPE: &'static str = "send-email";
-    const DESCRIPTION: &'static str = "Sends a message through a mail server the worker knows.";
+    const DESCRIPTION: &'static str = "Sends an e-mail through a mail server of the worker's configuration.";
     const CONCURRENCY: u16 = 5;
     const TIMEOUT: Option<Duration> = Some(Duration::from_secs(300));
     type Input = SendEmailInput;
@@ -50,7 +51,7 @@ impl BuiltinJob for SendEmail {
         let Some(account) = self.accounts.get(&alias_key(&input.account)) else {
             let known = self.accounts.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
             return Err(BuiltinError::permanent(format!(
-                "`account` is {:?}, which this worker does not know; give one of {known}",
+                "`account` is {:?}, which this worker's configuration does not contain; give one of {known}",
                 input.account
             )));
         };
@@ -61,24 +62,28 @@ impl BuiltinJob for SendEmail {
         context.info(format!("sending {bytes} bytes to {recipients} recipients as {message_id}"));
         let transport = account.transport()?;
         let sending = async { transport.send(message).await.map_err(classify_smtp_error) };
-        let response = context.unless_cancelled("the message", sending).await?;
-        let response = context.redactor().redact(&told(&response)).into_owned();
+        let response = context.unless_cancelled("sending the message", sending).await?;
+        let response = context.redactor().redact(&reply_text(&response)).into_owned();
         context.info(&response);
         Ok(SendEmailOutput { message_id, recipients, bytes, response })
     }
 }
 
-fn told(response: &Response) -> String {
+fn reply_text(response: &Response) -> String {
     let text = response.message().collect::<Vec<_>>().join(" ");
     format!("{} {}", response.code(), &text[..text.floor_char_boundary(1_000)])
 }
 
-/// A server that says 5xx means it; everything else may pass: 4xx, silence, a broken line, a certificate.
+/// Classifies an error. A 5xx reply is permanent. A 4xx reply, a timeout, a lost connection and an untrusted
+/// certificate are retryable.
 fn classify_smtp_error(error: smtp::Error) -> BuiltinError {
     let (is_permanent, code) = (error.is_permanent() || error.is_client(), error.status());
-    let said =
-        if code.is_some() { "the mail server refused the message" } else { "the message could not be handed over" };
-    let text = format!("{said}: {}", JobError::from(error));
+    let outcome = if code.is_some() {
+        "the mail server refused the message"
+    } else {
+        "the message could not be delivered to the mail server"
+    };
+    let text = format!("{outcome}: {}", JobError::from(error));
     if is_permanent { BuiltinError::permanent(text) } else { BuiltinError::retry(text) }
 }
 

@@ -1,4 +1,4 @@
-//! Against a mail server that speaks SMTP on a socket, and says what it is told to say.
+//! Tests against a scripted SMTP server on a socket.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,25 +15,25 @@ use crate::context::tests::{all_of, test_run};
 
 const SECRETS: &[(&str, &str)] = &[("code", "c4n4ry-code")];
 
-/// What a client said, line by line, the message included.
+/// The lines that a client sent, the message included.
 type SmtpTranscript = Arc<Mutex<Vec<String>>>;
 
-/// A server that answers a line beginning with `refused.0` with `refused.1`, and everything else as a server does that is
-/// content.
-async fn server(refused: (&'static str, &'static str)) -> (u16, SmtpTranscript) {
+/// Starts a server that answers a line that starts with `refused.0` with `refused.1`, and accepts everything else.
+/// Returns its port and its transcript.
+async fn start_server(refused: (&'static str, &'static str)) -> (u16, SmtpTranscript) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let port = listener.local_addr().expect("bound").port();
-    let said = SmtpTranscript::default();
-    let ours = said.clone();
+    let transcript = SmtpTranscript::default();
+    let ours = transcript.clone();
     tokio::spawn(async move {
         while let Ok((socket, _)) = listener.accept().await {
-            tokio::spawn(speak(socket, refused, ours.clone()));
+            tokio::spawn(serve_client(socket, refused, ours.clone()));
         }
     });
-    (port, said)
+    (port, transcript)
 }
 
-async fn speak(socket: TcpStream, refused: (&str, &str), said: SmtpTranscript) {
+async fn serve_client(socket: TcpStream, refused: (&str, &str), transcript: SmtpTranscript) {
     let (read, mut write) = socket.into_split();
     let mut lines = BufReader::new(read).lines();
     let mut in_message = false;
@@ -44,7 +44,7 @@ async fn speak(socket: TcpStream, refused: (&str, &str), said: SmtpTranscript) {
         }
         loop {
             let Ok(Some(line)) = lines.next_line().await else { return };
-            said.lock().expect("free").push(line.clone());
+            transcript.lock().expect("the mutex is not poisoned").push(line.clone());
             answer = if in_message {
                 if line != "." {
                     continue;
@@ -90,8 +90,8 @@ async fn send(port: u16, input: Value) -> TestReport {
 }
 
 #[tokio::test]
-async fn a_message_arrives_with_all_its_parts() {
-    let (port, said) = server(("", "")).await;
+async fn message_arrives_with_all_parts() {
+    let (port, transcript) = start_server(("", "")).await;
     let input = with(
         email_input(),
         json!({
@@ -102,7 +102,7 @@ async fn a_message_arrives_with_all_its_parts() {
     );
     let record = send(port, input).await;
     assert_eq!(record.status(), OccurrenceStatus::Completed, "{record:?}");
-    let said = said.lock().expect("free").join("\n");
+    let received = transcript.lock().expect("the mutex is not poisoned").join("\n");
     for line in [
         "AUTH PLAIN AGpvYnMAcDRzcy1jNG40cnk=",
         "MAIL FROM:<jobs@example.org>",
@@ -120,11 +120,11 @@ async fn a_message_arrives_with_all_its_parts() {
         "Content-Type: text/csv",
         "a,b\n1,2",
     ] {
-        let plain = said.replace("From: Jobs", "From: \"Jobs\"").replace("To: Ann", "To: \"Ann\"");
+        let plain = received.replace("From: Jobs", "From: \"Jobs\"").replace("To: Ann", "To: \"Ann\"");
         let attached = plain.contains("YSxiCjEsMgo=") && line == "a,b\n1,2";
-        assert!(plain.contains(line) || attached, "{line} is not in\n{said}");
+        assert!(plain.contains(line) || attached, "{line} is not in\n{received}");
     }
-    let message = said.split("DATA").nth(1).expect("a message");
+    let message = received.split("DATA").nth(1).expect("a message");
     assert!(!message.contains("bcc@example.org"), "{message}");
     let result: Value = serde_json::from_str(record.end().result.as_deref().expect("a result")).expect("JSON");
     assert_eq!((&result["recipients"], &result["response"]), (&json!(3), &json!("250 2.0.0 queued as 4711")));
@@ -134,24 +134,24 @@ async fn a_message_arrives_with_all_its_parts() {
 }
 
 #[tokio::test]
-async fn a_servers_refusal_is_for_now_or_for_good() {
+async fn smtp_5xx_is_permanent_and_4xx_is_retryable() {
     for (at, answer, is_permanent) in [
         ("MAIL", "451 4.3.0 try later", false),
         ("RCPT", "450 4.2.1 busy: p4ss-c4n4ry", false),
-        ("RCPT", "550 5.1.1 nobody here", true),
+        ("RCPT", "550 5.1.1 unknown user", true),
         (".", "554 5.7.1 looks like spam", true),
         (".", "452 4.3.1 disk full", false),
         ("AUTH", "535 5.7.8 wrong password", true),
         ("AUTH", "454 4.7.0 not now", false),
     ] {
-        let (port, _) = server((at, answer)).await;
+        let (port, _) = start_server((at, answer)).await;
         let account = &job(port).accounts["news"];
         let input: SendEmailInput = serde_json::from_value(email_input()).expect("an input");
         let (message, _) = message::compose(&input, account, "id").expect("a message");
         let refused =
             classify_smtp_error(account.transport().expect("a transport").send(message).await.expect_err(answer));
         assert_eq!(refused.is_permanent(), is_permanent, "{answer}: {refused}");
-        // And as it is told.
+        // The same error as a run reports it.
         let record = send(port, email_input()).await;
         let text = record.end().exception.as_deref().expect("a failure");
         assert!(text.contains("the mail server refused") && text.contains(&answer[..3]), "{text}");
@@ -160,7 +160,7 @@ async fn a_servers_refusal_is_for_now_or_for_good() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_or_silent_may_be_there_later() {
+async fn unreachable_or_slow_server_is_retryable() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let port = listener.local_addr().expect("bound").port();
     let token = CancellationToken::new();
@@ -171,19 +171,20 @@ async fn a_server_that_is_away_or_silent_may_be_there_later() {
     let account = &job(port).accounts["news"];
     let input: SendEmailInput = serde_json::from_value(email_input()).expect("an input");
     let (message, _) = message::compose(&input, account, "id").expect("a message");
-    let away =
-        classify_smtp_error(account.transport().expect("a transport").send(message).await.expect_err("nobody listens"));
-    assert!(!away.is_permanent() && away.to_string().contains("could not be handed over"), "{away}");
+    let unreachable = classify_smtp_error(
+        account.transport().expect("a transport").send(message).await.expect_err("no server listens"),
+    );
+    assert!(!unreachable.is_permanent() && unreachable.to_string().contains("could not be delivered"), "{unreachable}");
 }
 
 #[tokio::test]
-async fn wrong_input_names_the_field_and_nothing_is_sent() {
-    let (port, said) = server(("", "")).await;
+async fn invalid_input_names_the_field_and_sends_nothing() {
+    let (port, transcript) = start_server(("", "")).await;
     let file = json!({"name": "x", "content": "eA=="});
     for (more, field) in [
         (json!({"account": "other"}), "`account`"),
         (json!({"to": []}), "`to`"),
-        (json!({"to": ["nobody"]}), "`to`"),
+        (json!({"to": ["ann"]}), "`to`"),
         (json!({"to": ["a@b.test\r\nBcc: evil@b.test"]}), "`to`"),
         (json!({"cc": ["a@b.test, c@d.test"]}), "`cc`"),
         (json!({"bcc": vec!["a@b.test"; 100]}), "`to`, `cc` and `bcc`"),
@@ -205,5 +206,5 @@ async fn wrong_input_names_the_field_and_nothing_is_sent() {
         assert!(record.end().exception.as_deref().is_some_and(|text| text.contains(field)), "{more}: {record:?}");
         assert!(!all_of(&record).contains("c4n4ry"), "{record:?}");
     }
-    assert!(said.lock().expect("free").is_empty(), "{said:?}");
+    assert!(transcript.lock().expect("the mutex is not poisoned").is_empty(), "{transcript:?}");
 }

@@ -1,4 +1,4 @@
-//! What can be asked of `shell-command`.
+//! The input of `shell-command` and its checks.
 
 use std::collections::BTreeMap;
 
@@ -7,74 +7,74 @@ use serde::{Deserialize, Serialize};
 
 use crate::context::BuiltinError;
 
-/// The most arguments, and the most variables.
+/// Maximum number of arguments.
 const MAX_ARGUMENTS: usize = 200;
+/// Maximum number of environment variables.
 const MAX_VARIABLES: usize = 100;
-/// The most bytes of what the program reads, secrets filled in.
+/// Maximum size of the standard input with its secrets.
 const MAX_STDIN_BYTES: usize = 1024 * 1024;
 
-/// What to run.
+/// A program to run, and the meaning of its exit codes.
 #[derive(Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(title = "Shell command")]
 pub(crate) struct ShellCommandInput {
-    /// The program and its arguments, one for each entry; no shell reads them, so a wildcard is plain text. Give this or
-    /// a script.
+    /// Program and its arguments, one per line, up to 200; no shell interprets them. Give either a command or a script.
     #[serde(default)]
     #[schemars(title = "Command", length(max = MAX_ARGUMENTS), example = ["ls", "-l", "/tmp"])]
     pub(super) argv: Vec<String>,
-    /// A script for /bin/sh, in place of a command.
+    /// Script for /bin/sh, in place of a command.
     #[serde(default)]
     #[schemars(title = "Script", extend("format" = "multiline"))]
     pub(super) script: Option<String>,
-    /// Where it runs. None given: where the worker runs.
+    /// Directory in which the program runs, up to 4,096 characters; the worker's own directory by default.
     #[serde(default)]
     #[schemars(title = "Working directory", length(max = 4096), example = "/tmp")]
     pub(super) working_directory: Option<String>,
-    /// Variables it sees, beside PATH, HOME and a few like them. The place for secrets: arguments are seen by everybody
-    /// on the machine.
+    /// Environment variables of the program, up to 100, besides PATH, HOME and a few others. Put secrets here, because
+    /// all users of the machine can see arguments.
     #[serde(default)]
     #[schemars(title = "Environment", extend("maxProperties" = MAX_VARIABLES))]
     pub(super) environment: BTreeMap<String, String>,
-    /// What it reads from standard input.
+    /// Text for standard input, up to 1 MiB with its secrets; none by default.
     #[serde(default)]
     #[schemars(title = "Standard input", extend("format" = "multiline"))]
     pub(super) stdin: Option<String>,
-    /// The exit codes that count as success.
-    #[serde(default = "zero")]
-    #[schemars(title = "Success codes", length(max = 50))]
+    /// Exit codes that count as success, up to 50; 0 by default.
+    #[serde(default = "default_success_codes")]
+    #[schemars(title = "Success exit codes", length(max = 50))]
     pub(super) success_codes: Vec<u8>,
-    /// The exit codes after which another attempt is of no use.
+    /// Exit codes after which the run is not retried, up to 50; none by default.
     #[serde(default)]
-    #[schemars(title = "Permanent codes", length(max = 50), example = [64, 78])]
+    #[schemars(title = "Permanent exit codes", length(max = 50), example = [64, 78])]
     pub(super) permanent_codes: Vec<u8>,
-    /// How many seconds it has between being asked to end (SIGTERM) and being killed, from 0 to 30.
-    #[serde(default = "five")]
-    #[schemars(title = "Grace in seconds", range(min = 0, max = 30))]
+    /// Grace period between SIGTERM and SIGKILL in seconds, from 0 to 30; 5 by default.
+    #[serde(default = "default_grace_seconds")]
+    #[schemars(title = "Grace period (seconds)", range(min = 0, max = 30))]
     pub(super) grace_seconds: u32,
-    /// After how many seconds it is ended, from 1 to 86400.
-    #[serde(default = "an_hour")]
-    #[schemars(title = "Timeout in seconds", range(min = 1, max = 86_400))]
+    /// Time in seconds after which the program is terminated, from 1 to 86400; 3600 by default.
+    #[serde(default = "default_timeout_seconds")]
+    #[schemars(title = "Program timeout (seconds)", range(min = 1, max = 86_400))]
     pub(super) timeout_seconds: u32,
 }
 
-fn zero() -> Vec<u8> {
+fn default_success_codes() -> Vec<u8> {
     vec![0]
 }
 
-const fn five() -> u32 {
+const fn default_grace_seconds() -> u32 {
     5
 }
 
-const fn an_hour() -> u32 {
+const fn default_timeout_seconds() -> u32 {
     3_600
 }
 
 impl ShellCommandInput {
-    /// The program and its arguments.
+    /// Returns the program and its arguments.
     ///
     /// # Errors
-    /// A permanent failure that names the field that is wrong.
+    /// Returns a permanent error that names the invalid field.
     pub(super) fn command(&self) -> Result<Vec<String>, BuiltinError> {
         let script = self.script.as_deref().filter(|script| !script.trim().is_empty());
         let argv = match (self.argv.as_slice(), script) {
@@ -82,7 +82,7 @@ impl ShellCommandInput {
             (argv, None) if argv.first().is_some_and(|program| !program.is_empty()) => argv.to_vec(),
             (_, None) => {
                 return Err(BuiltinError::permanent(
-                    "`argv` names no program; its first entry must, or give a `script`",
+                    "`argv` names no program; give the program as its first entry, or give a `script`",
                 ));
             }
             (_, Some(_)) => {
@@ -97,12 +97,12 @@ impl ShellCommandInput {
         }
         if argv.iter().chain(self.environment.keys()).chain(self.environment.values()).any(|text| text.contains('\0')) {
             return Err(BuiltinError::permanent(
-                "`argv`, `script` or `environment` holds a NUL character; no program can be given one",
+                "`argv`, `script` or `environment` contains a NUL character, which a program cannot receive",
             ));
         }
         if let Some(name) = self.environment.keys().find(|name| name.is_empty() || name.contains('=')) {
             return Err(BuiltinError::permanent(format!(
-                "`environment` holds the name {name:?}; a name is not empty and has no '='"
+                "`environment` contains the name {name:?}; a name must not be empty or contain '='"
             )));
         }
         if self.stdin.as_ref().is_some_and(|text| text.len() > MAX_STDIN_BYTES) {

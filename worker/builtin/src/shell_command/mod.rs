@@ -1,9 +1,9 @@
 //! `shell-command`: runs a program on this machine.
 //!
-//! The program is started as it is named, with its arguments in a list; no shell reads the line unless the job asks for
-//! one. It gets a process group of its own, and whatever ends the run ends the whole group ([`process_group`]). Of the worker's
-//! environment it sees a handful of harmless variables and those the configuration names: the addresses of the broker and
-//! of Redis are not its business.
+//! The program is started directly, with its arguments as a list. A shell interprets them only if the job asks for one
+//! with `script`. The program gets its own process group, and whatever ends the run ends the whole group
+//! ([`process_group`]). Of the worker's environment it sees a few harmless variables and those that the configuration
+//! names. It does not see the URLs of the broker and of Redis.
 
 mod input;
 mod output_capture;
@@ -29,28 +29,30 @@ use tokio_util::task::TaskTracker;
 use self::{input::ShellCommandInput, output_capture::OutputCapture, process_group::ChildProcessGroup};
 use crate::context::{BuiltinContext, BuiltinError, BuiltinJob, truncate_to_fit};
 
-/// The variables every program inherits.
+/// The variables that every program inherits.
 const DEFAULT_INHERITED_VARIABLES: [&str; 8] = ["PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR"];
-/// How long what the program has left running may go on holding its output open.
+/// Time for which output is still read after the program has ended, if processes that it started keep it open.
 const OUTPUT_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a cancelled run waits for its program, of the second it has.
+/// Time for which a cancelled run waits for its program, out of the one second that it has.
 const CANCELLED_EXIT_WAIT: Duration = Duration::from_millis(800);
-/// How many of the last lines are told with a failure, and how many bytes of them.
+/// Number of the last lines that an error quotes.
 const ERROR_TAIL_LINES: usize = 10;
+/// Maximum size of the lines that an error quotes.
 const ERROR_TAIL_BYTES: usize = 2_000;
 
-/// The longest that the groups of ended runs may take to end, when the worker does.
+/// Maximum time for which a stopping worker waits for the process groups of ended runs. A grace period has at most 30
+/// seconds.
 pub(crate) const MAX_TERMINATION_GRACE: Duration = Duration::from_secs(31);
 
 /// The job type.
 pub(crate) struct ShellCommand {
-    /// The names of variables a program sees beside the usual ones.
+    /// The names of variables that a program inherits in addition to the default ones.
     pub(crate) inherited_variables: Vec<String>,
-    /// The groups that are being ended.
+    /// The terminations of process groups that are in progress.
     pub(crate) terminations: TaskTracker,
 }
 
-/// How it ended.
+/// The outcome of a program.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ShellCommandOutput {
@@ -63,7 +65,7 @@ pub(crate) struct ShellCommandOutput {
 impl BuiltinJob for ShellCommand {
     const TYPE: &'static str = "shell-command";
     const DESCRIPTION: &'static str =
-        "Runs a program on the worker's machine; its output goes to the log, its exit code decides.";
+        "Runs a program on the worker's machine, logs its output, and fails or succeeds by its exit code.";
     const TIMEOUT: Option<Duration> = Some(Duration::from_secs(86_400 + 60));
     type Input = ShellCommandInput;
     type Output = ShellCommandOutput;
@@ -78,12 +80,12 @@ impl BuiltinJob for ShellCommand {
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let grace = Duration::from_secs(input.grace_seconds.into());
         let mut group = ChildProcessGroup::new(child, grace, self.terminations.clone())
-            .ok_or_else(|| BuiltinError::retry("the program has ended before it could be watched"))?;
+            .ok_or_else(|| BuiltinError::retry("the program ended before its process group was known"))?;
         let output = OutputCapture::new(context);
         let copying = async {
             let feeding = async {
                 if let (Some(mut stdin), Some(text)) = (stdin, &input.stdin) {
-                    // A program need not read what it is given.
+                    // A program may end without reading its input.
                     let _ = stdin.write_all(text.as_bytes()).await;
                 }
             };
@@ -91,29 +93,29 @@ impl BuiltinJob for ShellCommand {
         };
         tokio::pin!(copying);
 
-        let patience = Duration::from_secs(input.timeout_seconds.into());
+        let limit = Duration::from_secs(input.timeout_seconds.into());
         let mut is_copied = false;
-        let (why, exit_wait) = loop {
+        let (reason, exit_wait) = loop {
             tokio::select! {
                 () = &mut copying, if !is_copied => is_copied = true,
                 status = group.wait() => {
                     let status = status.map_err(BuiltinError::retry)?;
                     if !is_copied && timeout(OUTPUT_DRAIN_TIMEOUT, copying).await.is_err() {
-                        context.warn("the command has ended, but what it started still ran; it was killed");
+                        context.warn("the program has ended, but processes that it started still ran; they were killed");
                     }
                     group.kill_leftovers();
                     return exit_result(status, &input, &output, started.elapsed());
                 }
-                () = sleep(patience.saturating_sub(started.elapsed())) => {
-                    let text = format!("the command was ended after {} s; give timeoutSeconds a larger value if it needs longer", patience.as_secs());
+                () = sleep(limit.saturating_sub(started.elapsed())) => {
+                    let text = format!("the program was terminated after {} s; increase timeoutSeconds if it needs longer", limit.as_secs());
                     break (text, grace + OUTPUT_DRAIN_TIMEOUT);
                 }
                 () = context.cancelled().cancelled() => {
-                    break ("the command was ended because the run was to end".to_owned(), CANCELLED_EXIT_WAIT);
+                    break ("the program was terminated because the run had to end".to_owned(), CANCELLED_EXIT_WAIT);
                 }
             }
         };
-        // Its last lines are worth reading, and they come while it ends.
+        // The program may write useful lines while it ends.
         let ending = async {
             if let Some(task) = group.terminate() {
                 let _ = task.await;
@@ -128,9 +130,9 @@ impl BuiltinJob for ShellCommand {
         };
         if timeout(exit_wait, both).await.is_err() && context.cancelled().is_cancelled() {
             context
-                .info(format!("the command is still ending; it is killed {} s after it was asked to", grace.as_secs()));
+                .info(format!("the program has not ended yet; it is killed {} s after its SIGTERM", grace.as_secs()));
         }
-        Err(BuiltinError::retry(why))
+        Err(BuiltinError::retry(reason))
     }
 }
 
@@ -153,7 +155,7 @@ impl ShellCommand {
             let directory = PathBuf::from(directory);
             if !directory.is_dir() {
                 return Err(BuiltinError::retry(format!(
-                    "`workingDirectory` is {}, which is no directory on this worker's machine",
+                    "`workingDirectory` is {}, which is not a directory on this worker's machine",
                     directory.display()
                 )));
             }
@@ -177,15 +179,15 @@ fn exit_result(
     let with_tail = |text: String| {
         let tail = output.tail(ERROR_TAIL_LINES);
         let begin = tail.ceil_char_boundary(tail.len().saturating_sub(ERROR_TAIL_BYTES));
-        if tail.is_empty() { text } else { format!("{text}; it wrote last: {}", &tail[begin..]) }
+        if tail.is_empty() { text } else { format!("{text}; its last output: {}", &tail[begin..]) }
     };
     let code = match (status.code(), status.signal()) {
         (Some(code), _) => code,
         (None, Some(number)) => {
-            let name = Signal::try_from(number).map_or("a signal without a name", Signal::as_str);
-            return Err(BuiltinError::retry(with_tail(format!("the command was ended by signal {number} ({name})"))));
+            let name = Signal::try_from(number).map_or("unknown signal", Signal::as_str);
+            return Err(BuiltinError::retry(with_tail(format!("the program was ended by signal {number} ({name})"))));
         }
-        (None, None) => return Err(BuiltinError::retry("the command ended in a way the system does not tell")),
+        (None, None) => return Err(BuiltinError::retry("the program ended without an exit code and without a signal")),
     };
     let is_among = |codes: &[u8]| codes.iter().any(|one| i32::from(*one) == code);
     if is_among(&input.success_codes) {
@@ -198,7 +200,7 @@ fn exit_result(
             tail,
         }));
     }
-    let text = with_tail(format!("the command ended with exit code {code}"));
+    let text = with_tail(format!("the program ended with exit code {code}"));
     Err(if is_among(&input.permanent_codes) { BuiltinError::permanent(text) } else { BuiltinError::retry(text) })
 }
 

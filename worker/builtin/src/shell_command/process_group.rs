@@ -1,8 +1,8 @@
-//! A process group that does not outlive its run.
+//! A process group that ends with its run.
 //!
-//! Whatever ends a run ends the whole group: it is asked (SIGTERM), and after its grace killed. That takes longer than a
-//! run has that is cancelled, so it is done by a task which the program waits for at its own end. A process that makes a
-//! session of its own has left the group and is not reached.
+//! Whatever ends a run ends the whole group: it gets SIGTERM, and SIGKILL after its grace period. A cancelled run has
+//! less time than that. A separate task therefore terminates the group, and the worker waits for this task before it
+//! exits. A process that starts a session of its own has left the group and is not reached.
 
 use std::{process::ExitStatus, time::Duration};
 
@@ -13,10 +13,10 @@ use nix::{
 use tokio::{process::Child, runtime::Handle, task::JoinHandle, time};
 use tokio_util::task::TaskTracker;
 
-/// How often it is looked whether anything of the group still runs, once its leader has ended.
+/// Interval at which the group is checked for remaining processes after its leader has ended.
 const GROUP_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A group, led by the program that was started.
+/// A process group led by the started program.
 pub(super) struct ChildProcessGroup {
     child: Option<Child>,
     leader: Pid,
@@ -25,13 +25,16 @@ pub(super) struct ChildProcessGroup {
 }
 
 impl ChildProcessGroup {
-    /// The group of `child`, which leads it. Its ending, if it needs one, is done under `terminations`.
+    /// Returns the group led by `child`, or nothing if `child` has ended. Its termination is tracked by `terminations`.
     pub(super) fn new(child: Child, grace: Duration, terminations: TaskTracker) -> Option<Self> {
         let leader = Pid::from_raw(child.id()?.try_into().ok()?);
         Some(Self { child: Some(child), leader, grace, terminations })
     }
 
     /// Waits until the leader ends by itself.
+    ///
+    /// # Errors
+    /// Returns an error if the operating system cannot wait for the process.
     pub(super) async fn wait(&mut self) -> std::io::Result<ExitStatus> {
         match &mut self.child {
             Some(child) => child.wait().await,
@@ -39,13 +42,13 @@ impl ChildProcessGroup {
         }
     }
 
-    /// The leader has ended, and what it left behind is killed.
+    /// Kills the processes that an ended leader has left running.
     pub(super) fn kill_leftovers(mut self) {
         self.child = None;
         signal(self.leader, Signal::SIGKILL);
     }
 
-    /// Ends everything. The task goes on when it is not waited for.
+    /// Terminates the group. The returned task continues even if it is not awaited.
     pub(super) fn terminate(mut self) -> Option<JoinHandle<()>> {
         self.start_termination()
     }
@@ -56,7 +59,7 @@ impl ChildProcessGroup {
             signal(self.leader, Signal::SIGKILL);
             return None;
         }
-        // Asked here and not in the task, so that it is asked even if the task has no time to begin.
+        // Sent here and not in the task, so that it is sent even if the task does not get to start.
         signal(self.leader, Signal::SIGTERM);
         Some(self.terminations.spawn(finish(child, self.leader, self.grace)))
     }
@@ -68,6 +71,7 @@ impl Drop for ChildProcessGroup {
     }
 }
 
+/// Waits for the group to end, and kills it after `grace`.
 async fn finish(mut child: Child, leader: Pid, grace: Duration) {
     let gone = async {
         let _ = child.wait().await;
@@ -82,6 +86,6 @@ async fn finish(mut child: Child, leader: Pid, grace: Duration) {
 }
 
 fn signal(leader: Pid, signal: Signal) {
-    // It may just have ended by itself.
+    // The group may have ended in the meantime.
     let _ = killpg(leader, signal);
 }

@@ -1,4 +1,4 @@
-//! The databases of the configuration.
+//! The configured databases.
 
 use std::str::FromStr;
 
@@ -8,7 +8,7 @@ use url::Url;
 
 use crate::guard::{ProtectedBackend, normalize_host};
 
-/// A database, by its address.
+/// A database, configured by a URL.
 #[derive(Clone, Debug)]
 pub(crate) enum SqlDatabase {
     Postgres { options: Box<PgConnectOptions>, password: Option<String> },
@@ -16,7 +16,7 @@ pub(crate) enum SqlDatabase {
 }
 
 impl SqlDatabase {
-    /// What must not be read in any text.
+    /// Returns the password, which must not appear in any text.
     pub(super) fn password(&self) -> Option<&str> {
         match self {
             Self::Postgres { password, .. } => password.as_deref(),
@@ -24,7 +24,7 @@ impl SqlDatabase {
         }
     }
 
-    /// Where it listens, so that no HTTP request is made to it.
+    /// Returns the host and the port of the server, so that no HTTP request is sent there.
     pub(crate) fn backend(&self) -> Option<ProtectedBackend> {
         match self {
             Self::Postgres { options, .. } => {
@@ -39,9 +39,9 @@ impl FromStr for SqlDatabase {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        // What sqlx says about an address may repeat it, password and all.
-        let wrong = || "write postgres://user:password@host:5432/database or sqlite:/path/to/file.db".to_owned();
-        // Statements are not logged: slow ones would be, at a level that is seen.
+        // An error of sqlx is not shown: it may repeat the URL with its password.
+        let wrong = || "give postgres://user:password@host:5432/database or sqlite:/path/to/file.db".to_owned();
+        // Statements are not logged. sqlx would log slow ones at a level that is shown by default.
         if text.starts_with("sqlite:") {
             let options = SqliteConnectOptions::from_str(text).map_err(|_| wrong())?.disable_statement_logging();
             return Ok(Self::Sqlite { options: Box::new(options) });

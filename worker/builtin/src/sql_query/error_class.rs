@@ -1,17 +1,17 @@
-//! Which errors of a database another attempt may not meet.
+//! The distinction between retryable and permanent errors of a database.
 
 use sqlx::{Error, error::DatabaseError, postgres::PgDatabaseError};
 
 use crate::context::BuiltinError;
 
-/// A database's error as a failure.
+/// Converts an error of a database to a retryable or a permanent one.
 pub(super) fn classify_error(error: Error) -> BuiltinError {
-    let is_worth_it = match &error {
+    let is_retryable = match &error {
         Error::Database(error) => match error.try_downcast_ref::<PgDatabaseError>() {
-            Some(error) => postgres(error.code()),
-            None => sqlite(error.as_ref()),
+            Some(error) => is_retryable_sqlstate(error.code()),
+            None => is_retryable_in_sqlite(error.as_ref()),
         },
-        // The line is dead, or was never there.
+        // The connection was lost or never made.
         Error::Io(_)
         | Error::Tls(_)
         | Error::Protocol(_)
@@ -20,32 +20,33 @@ pub(super) fn classify_error(error: Error) -> BuiltinError {
         | Error::WorkerCrashed => true,
         _ => false,
     };
-    let text = told(&error);
-    if is_worth_it { BuiltinError::retry(text) } else { BuiltinError::permanent(text) }
+    let text = error_text(&error);
+    if is_retryable { BuiltinError::retry(text) } else { BuiltinError::permanent(text) }
 }
 
-/// By class of SQLSTATE (PostgreSQL, appendix A).
-fn postgres(state: &str) -> bool {
+/// Returns true if an attempt after this SQLSTATE (PostgreSQL, appendix A) may succeed.
+fn is_retryable_sqlstate(state: &str) -> bool {
     let class = state.get(..2).unwrap_or_default();
     match state {
-        // Serialization failure, deadlock, a lock that is not to be had, ended from outside.
+        // Serialization failure, deadlock, lock not available, query cancelled.
         "40001" | "40P01" | "55P03" | "57014" => true,
-        // Going down, crashed, not up yet, database dropped under us.
+        // Administrator shutdown, crash shutdown, cannot connect now, idle session timeout.
         "57P01" | "57P02" | "57P03" | "57P05" => true,
-        // Connections, resources (too many connections, disk full), the system below; and accounts, which somebody may
-        // be putting right while the job waits.
+        // Connections, resources (too many connections, disk full) and system errors. Also authentication, because an
+        // admin may correct an account while the job waits.
         _ => matches!(class, "08" | "28" | "53" | "58"),
     }
 }
 
-/// By the primary result code, the last byte of an extended one.
-fn sqlite(error: &dyn DatabaseError) -> bool {
+/// Returns true if an attempt after this error may succeed. The primary result code is the last byte of an extended
+/// one.
+fn is_retryable_in_sqlite(error: &dyn DatabaseError) -> bool {
     let code = error.code().and_then(|code| code.parse::<i32>().ok()).map(|code| code & 0xff);
-    // Busy, locked, interrupted, input or output, full, cannot open.
+    // Busy, locked, interrupted, I/O error, disk full, cannot open.
     matches!(code, Some(5 | 6 | 9 | 10 | 13 | 14))
 }
 
-fn told(error: &Error) -> String {
+fn error_text(error: &Error) -> String {
     let Error::Database(inner) = error else { return error.to_string() };
     let Some(error) = inner.try_downcast_ref::<PgDatabaseError>() else { return inner.to_string() };
     let mut text = format!("{} (SQLSTATE {})", error.message(), error.code());
@@ -55,7 +56,7 @@ fn told(error: &Error) -> String {
         }
     }
     if error.code() == "25006" {
-        text.push_str("; set readOnly to false if the statement is to change something");
+        text.push_str("; set readOnly to false if the statement is intended to write");
     }
     text
 }
@@ -65,8 +66,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn states_are_told_apart() {
-        for (state, is_worth_it) in [
+    fn sqlstates_are_classified() {
+        for (state, is_retryable) in [
             ("08006", true),
             ("28P01", true),
             ("40001", true),
@@ -82,7 +83,7 @@ mod tests {
             ("42P01", false),
             ("42501", false),
         ] {
-            assert_eq!(postgres(state), is_worth_it, "{state}");
+            assert_eq!(is_retryable_sqlstate(state), is_retryable, "{state}");
         }
     }
 }

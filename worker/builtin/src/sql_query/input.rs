@@ -1,4 +1,4 @@
-//! What can be asked of `sql-query`.
+//! The input of `sql-query` and its checks.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,59 +6,64 @@ use serde_json::Value;
 
 use crate::{context::BuiltinError, secrets};
 
-/// The most rows of a result.
+/// Maximum number of rows in a result.
 const MAX_ROWS: u32 = 10_000;
-/// The most parameters.
+/// Maximum number of parameters.
 const MAX_PARAMETERS: usize = 1_000;
 
-/// What to run, and where.
+/// A statement, and the database to run it on.
 #[derive(Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(title = "SQL query")]
 pub(crate) struct SqlQueryInput {
-    /// The name under which the worker knows the database; addresses and passwords are the worker's, not the job's.
+    /// Alias of the database, whose address and password are in the worker's configuration.
     #[schemars(title = "Connection", length(min = 1, max = 50), example = &"reporting")]
     pub(super) connection: String,
-    /// One statement. Values go into the parameters: $1, $2 on PostgreSQL, ?1, ?2 on SQLite.
+    /// One SQL statement, up to 60,000 characters, with $1, $2 for parameters on PostgreSQL and ?1, ?2 on SQLite.
     #[schemars(title = "Statement", length(min = 1, max = 60_000), extend("format" = "multiline"))]
     pub(super) query: String,
-    /// The values of the parameters, in their order. Dates and the like are texts; write secrets as {{secret:name}}.
+    /// Values of the parameters in order, up to 1,000, with dates and times as text and secrets as {{secret:name}};
+    /// none by default.
     #[serde(default)]
     #[schemars(title = "Parameters", length(max = MAX_PARAMETERS), example = serde_json::json!([42, "open", null]))]
     pub(super) parameters: Vec<Value>,
-    /// Whether the statement may only read.
-    #[serde(default = "yes")]
-    #[schemars(title = "Only read")]
+    /// Refuses statements that write; on by default.
+    #[serde(default = "default_read_only")]
+    #[schemars(title = "Read only")]
     pub(super) read_only: bool,
-    /// How many rows are kept, from 1 to 10000; fewer when they do not fit a result of 64 KiB.
-    #[serde(default = "a_thousand")]
-    #[schemars(title = "Most rows", range(min = 1, max = MAX_ROWS))]
+    /// Maximum number of rows in the result, from 1 to 10000 and within 60 KiB; 1000 by default.
+    #[serde(default = "default_max_rows")]
+    #[schemars(title = "Maximum rows", range(min = 1, max = MAX_ROWS))]
     pub(super) max_rows: u32,
-    /// After how many seconds the statement is ended, from 1 to 3600.
-    #[serde(default = "a_minute")]
-    #[schemars(title = "Timeout in seconds", range(min = 1, max = 3600))]
+    /// Time in seconds after which the statement is cancelled, from 1 to 3600; 60 by default.
+    #[serde(default = "default_timeout_seconds")]
+    #[schemars(title = "Statement timeout (seconds)", range(min = 1, max = 3600))]
     pub(super) timeout_seconds: u32,
 }
 
-const fn yes() -> bool {
+const fn default_read_only() -> bool {
     true
 }
 
-const fn a_thousand() -> u32 {
+const fn default_max_rows() -> u32 {
     1_000
 }
 
-const fn a_minute() -> u32 {
+const fn default_timeout_seconds() -> u32 {
     60
 }
 
 impl SqlQueryInput {
+    /// Checks the bounds of the fields.
+    ///
+    /// # Errors
+    /// Returns a permanent error that names the invalid field.
     pub(super) fn check(&self) -> Result<(), BuiltinError> {
         if self.query.trim().is_empty() {
             return Err(BuiltinError::permanent("`query` is empty; write one statement"));
         }
         if self.query.contains('\0') {
-            return Err(BuiltinError::permanent("`query` holds a NUL character"));
+            return Err(BuiltinError::permanent("`query` contains a NUL character; remove it"));
         }
         if self.parameters.len() > MAX_PARAMETERS {
             return Err(BuiltinError::permanent(format!("`parameters` has more than {MAX_PARAMETERS} entries")));
@@ -76,8 +81,11 @@ impl SqlQueryInput {
     }
 }
 
-/// Refuses a statement with a reference to a secret in it, before it is resolved: a value pasted into SQL can change what
-/// the statement does.
+/// Refuses a statement that contains a reference to a secret, before it is resolved: a value inserted into SQL can
+/// change what the statement does.
+///
+/// # Errors
+/// Returns a permanent error that suggests a parameter.
 pub(super) fn refuse_secrets(query: &str) -> Result<(), BuiltinError> {
     if secrets::has_reference(query) {
         return Err(BuiltinError::permanent(

@@ -1,8 +1,9 @@
-//! `sql-query`: one statement on a database the worker knows.
+//! `sql-query`: runs one statement on a configured database.
 //!
-//! A job names a connection, never an address or a password: those are the worker's configuration. Every run has a
-//! connection of its own, so nothing a statement leaves behind in a session (a setting, a lock, a temporary table) is
-//! met by the next. Parameters are bound, not pasted; a statement cannot become another one through them.
+//! A job names a connection, never a URL or a password, which belong to the worker's configuration. Every run opens a
+//! connection of its own, so the session state that a statement leaves behind (a setting, a lock, a temporary table)
+//! does not affect the next run. Parameters are bound and not inserted into the text, so they cannot change the
+//! statement.
 
 mod database;
 mod error_class;
@@ -25,15 +26,16 @@ use crate::{
     settings::alias_key,
 };
 
-/// The job type, and the databases it knows by alias.
+/// The job type, with the databases by alias.
 pub(crate) struct SqlQuery {
     pub(crate) databases: BTreeMap<String, SqlDatabase>,
 }
 
 impl BuiltinJob for SqlQuery {
     const TYPE: &'static str = "sql-query";
-    const DESCRIPTION: &'static str = "Runs one SQL statement on a database the worker knows, PostgreSQL or SQLite.";
-    // Each is a connection.
+    const DESCRIPTION: &'static str =
+        "Runs one SQL statement on a PostgreSQL or SQLite database of the worker's configuration.";
+    // Each run opens a connection.
     const CONCURRENCY: u16 = 5;
     const TIMEOUT: Option<Duration> = Some(Duration::from_secs(3600 + 60));
     type Input = SqlQueryInput;
@@ -48,7 +50,7 @@ impl BuiltinJob for SqlQuery {
         let Some(database) = self.databases.get(&alias_key(&input.connection)) else {
             let known = self.databases.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
             return Err(BuiltinError::permanent(format!(
-                "`connection` is {:?}, which this worker does not know; give one of {known}",
+                "`connection` is {:?}, which this worker's configuration does not contain; give one of {known}",
                 input.connection
             )));
         };

@@ -1,8 +1,8 @@
-//! A statement on PostgreSQL.
+//! Statements on PostgreSQL.
 //!
-//! Sent through the extended protocol, which takes one statement and no more. The server says what types the parameters
-//! have, and they are bound as such. Dropping a connection does not end what it runs there, so a run that is to end asks
-//! the server to cancel it, over a second connection.
+//! A statement is sent through the extended protocol, which takes one statement and no more. The server reports the
+//! types of the parameters, and they are bound with these types. Dropping a connection does not end its statement on
+//! the server, so a run that has to end asks the server, over a second connection, to cancel the statement.
 
 use std::time::Duration;
 
@@ -22,40 +22,47 @@ use super::{
 };
 use crate::context::{BuiltinContext, BuiltinError};
 
-/// How long the server may take to let us in.
+/// Timeout of connecting to the server, authentication included.
 const POSTGRES_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How much longer than the server's own timeout we wait before the statement is cancelled from outside.
+/// Time after the server's own timeout from which on the statement is cancelled over a second connection.
 const STATEMENT_TIMEOUT_MARGIN: Duration = Duration::from_secs(2);
-/// How long a run waits for its cancellation, of the second it has; what takes longer is done without it.
+/// Time for which a run waits for its cancellation, out of the one second that it has. A slower cancellation continues
+/// without the run.
 const POSTGRES_CANCEL_TIMEOUT: Duration = Duration::from_millis(800);
 
+/// Runs the statement and reads its result.
+///
+/// # Errors
+/// Returns a retryable error if the run has to end or the connection fails, and the classified error of the statement.
 pub(super) async fn run(
     options: &PgConnectOptions,
     input: &SqlQueryInput,
     context: &BuiltinContext,
 ) -> Result<ResultTable, BuiltinError> {
-    let mut connection = context.unless_cancelled("the connection", connect(options)).await?;
+    let mut connection = context.unless_cancelled("connecting to the database", connect(options)).await?;
     let pid: i32 =
         sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut connection).await.map_err(classify_error)?;
-    let patience = Duration::from_secs(input.timeout_seconds.into());
-    let ended = tokio::select! {
+    let limit = Duration::from_secs(input.timeout_seconds.into());
+    let reason = tokio::select! {
         done = statement(&mut connection, input, context) => {
             let table = done?;
-            // Nothing is left to be said; whether the server hears the goodbye does not matter.
+            // The result is complete, so a connection that does not close in time does not matter.
             drop(timeout(POSTGRES_CANCEL_TIMEOUT, connection.close()).await);
             return Ok(table);
         }
-        () = sleep(patience + STATEMENT_TIMEOUT_MARGIN) => {
-            format!("the statement was cancelled after {} s; give timeoutSeconds a larger value if it needs longer", patience.as_secs())
+        () = sleep(limit + STATEMENT_TIMEOUT_MARGIN) => {
+            format!("the statement was cancelled after {} s; increase timeoutSeconds if it needs longer", limit.as_secs())
         }
-        () = context.cancelled().cancelled() => "the statement was cancelled because the run was to end".to_owned(),
+        () = context.cancelled().cancelled() => "the statement was cancelled because the run had to end".to_owned(),
     };
-    // A task of its own: it goes on when the run is dropped.
+    // A task of its own, which continues when the run is dropped.
     let cancelling = tokio::spawn(cancel(options.clone(), pid));
     match timeout(POSTGRES_CANCEL_TIMEOUT, cancelling).await {
-        Ok(Ok(Ok(()))) => Err(BuiltinError::retry(ended)),
-        Ok(Ok(Err(error))) => Err(error.with_context(format!("{ended}; the server did not hear it"))),
-        Ok(Err(_)) | Err(_) => Err(BuiltinError::retry(format!("{ended}; the server has not answered yet"))),
+        Ok(Ok(Ok(()))) => Err(BuiltinError::retry(reason)),
+        Ok(Ok(Err(error))) => Err(error.with_context(format!("{reason}; the server did not receive the cancellation"))),
+        Ok(Err(_)) | Err(_) => {
+            Err(BuiltinError::retry(format!("{reason}; the server has not confirmed the cancellation yet")))
+        }
     }
 }
 
@@ -63,7 +70,7 @@ async fn connect(options: &PgConnectOptions) -> Result<PgConnection, BuiltinErro
     timeout(POSTGRES_CONNECT_TIMEOUT, options.connect())
         .await
         .map_err(|_| {
-            BuiltinError::retry(format!("the database did not answer within {} s", POSTGRES_CONNECT_TIMEOUT.as_secs()))
+            BuiltinError::retry(format!("the database did not respond within {} s", POSTGRES_CONNECT_TIMEOUT.as_secs()))
         })?
         .map_err(|error| classify_error(error).with_context("the database cannot be reached"))
 }
@@ -82,10 +89,10 @@ async fn statement(
     let limit = format!("SET statement_timeout = {}", u64::from(input.timeout_seconds) * 1000);
     connection.execute(AssertSqlSafe(limit)).await.map_err(classify_error)?;
     if input.read_only {
-        // A transaction of ours, so that the statement cannot end it and begin one of its own that writes.
+        // The transaction is ours, so the statement cannot end it and start one that writes.
         connection.execute("BEGIN READ ONLY").await.map_err(classify_error)?;
     }
-    // It is what the job says, on purpose; what the account may do is the bound.
+    // The text comes from the job on purpose. The rights of the database account are the limit.
     let sql = AssertSqlSafe(input.query.clone()).into_sql_str();
     let prepared = connection.prepare(sql).await.map_err(classify_error)?;
     let arguments = bind(&prepared, &input.parameters)?;
@@ -101,12 +108,12 @@ async fn statement(
         match result.map_err(classify_error)? {
             Either::Left(done) => table.add_affected(done.rows_affected()),
             Either::Right(row) if table.can_keep_row() => {
-                let cells = (0..row.len()).map(|place| cell(&row, place)).collect::<Result<_, _>>()?;
+                let cells = (0..row.len()).map(|index| cell(&row, index)).collect::<Result<_, _>>()?;
                 table.push(cells, context.redactor());
             }
             Either::Right(_) => {
                 table.skip();
-                // What only reads need not be read to its end; what changes something must come to it.
+                // A statement that only reads need not be read to its end. One that writes must run to its end.
                 if input.read_only {
                     break;
                 }

@@ -1,4 +1,4 @@
-//! JSON values as parameters of the types PostgreSQL asks for.
+//! JSON values as parameters of the types that PostgreSQL reports.
 
 use std::{fmt::Display, str::FromStr};
 
@@ -15,7 +15,10 @@ use sqlx::{
 
 use crate::context::BuiltinError;
 
-/// The parameters of `statement`, from `values`.
+/// Converts `values` to the parameters of `statement`.
+///
+/// # Errors
+/// Returns a permanent error if their number differs, or one that names the value that cannot be bound.
 pub(super) fn bind(statement: &PgStatement, values: &[Value]) -> Result<PgArguments, BuiltinError> {
     let kinds = match statement.parameters() {
         Some(Either::Left(kinds)) => kinds,
@@ -29,13 +32,13 @@ pub(super) fn bind(statement: &PgStatement, values: &[Value]) -> Result<PgArgume
         )));
     }
     let mut arguments = PgArguments::default();
-    for (place, (value, kind)) in values.iter().zip(kinds).enumerate() {
-        // The value is not repeated: it may be a secret.
+    for (index, (value, kind)) in values.iter().zip(kinds).enumerate() {
+        // The value is not repeated, because it may be a secret.
         add(&mut arguments, value, kind).map_err(|reason| {
             BuiltinError::permanent(format!(
-                "`parameters[{place}]` cannot be bound as {}: {reason}; give another value, or cast in the statement, as in ${}::text",
+                "`parameters[{index}]` cannot be bound as {}: {reason}; give another value, or cast in the statement, as in ${}::text",
                 kind.name().to_lowercase(),
-                place + 1
+                index + 1
             ))
         })?;
     }
@@ -44,7 +47,7 @@ pub(super) fn bind(statement: &PgStatement, values: &[Value]) -> Result<PgArgume
 
 fn add(arguments: &mut PgArguments, value: &Value, kind: &PgTypeInfo) -> Result<(), String> {
     if value.is_null() {
-        // NULL is the same in every type.
+        // NULL is the same for every type.
         return put(arguments, None::<String>);
     }
     if matches!(kind.kind(), PgTypeKind::Enum(_)) {
@@ -76,7 +79,7 @@ fn add(arguments: &mut PgArguments, value: &Value, kind: &PgTypeInfo) -> Result<
         "TEXT[]" => list(arguments, value, |item| text(item).map(str::to_owned)),
         "UUID[]" => list(arguments, value, read::<Uuid>),
         "TIMESTAMPTZ[]" => list(arguments, value, instant),
-        _ => Err("this type is not bound".to_owned()),
+        _ => Err("this type is not supported".to_owned()),
     }
 }
 
@@ -91,16 +94,17 @@ fn list<T>(arguments: &mut PgArguments, value: &Value, read: impl Fn(&Value) -> 
 where
     T: for<'a> Encode<'a, Postgres> + Type<Postgres> + 'static + PgHasArrayType,
 {
-    let items = value.as_array().ok_or("it is not a list")?;
+    let items = value.as_array().ok_or("it is not an array")?;
     let items = items.iter().map(|item| if item.is_null() { Ok(None) } else { read(item).map(Some) });
     put(arguments, items.collect::<Result<Vec<Option<T>>, _>>()?)
 }
 
 fn text(value: &Value) -> Result<&str, String> {
-    value.as_str().ok_or_else(|| "it is not a text".to_owned())
+    value.as_str().ok_or_else(|| "it is not a string".to_owned())
 }
 
-/// A number, or a text that spells one, which is how larger ones come through JSON unharmed.
+/// Parses a number, or a string that spells one. Large numbers are written as strings, so that no JSON parser rounds
+/// them.
 fn number<T: FromStr>(value: &Value) -> Result<T, String> {
     let read = |text: &str| text.parse().map_err(|_| "it is not a number of this type".to_owned());
     match value {
@@ -111,10 +115,10 @@ fn number<T: FromStr>(value: &Value) -> Result<T, String> {
 }
 
 fn read<T: FromStr<Err: Display>>(value: &Value) -> Result<T, String> {
-    text(value)?.parse().map_err(|error| format!("it cannot be read ({error})"))
+    text(value)?.parse().map_err(|error| format!("it is invalid ({error})"))
 }
 
 fn instant(value: &Value) -> Result<DateTime<FixedOffset>, String> {
     DateTime::parse_from_rfc3339(text(value)?)
-        .map_err(|_| "it is not a time with an offset, as in 2026-11-21T12:00:00Z".to_owned())
+        .map_err(|_| "it is not a time with an offset, such as 2026-11-21T12:00:00Z".to_owned())
 }

@@ -1,4 +1,4 @@
-//! The rows of a result, in bounds.
+//! The rows of a result within its bounds.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use crate::{context::MAX_RESULT_BYTES, redact::Redactor};
 
-/// What is left for the other fields of a result.
+/// Bytes reserved for the other fields of a result.
 const RESULT_FRAME_BYTES: usize = 1024;
 
-/// A result as it is kept.
+/// The result of a statement.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct SqlQueryOutput {
@@ -22,7 +22,7 @@ pub(crate) struct SqlQueryOutput {
     duration_ms: u64,
 }
 
-/// A column's name and its type as the database calls it.
+/// The name of a column, and its type as the database calls it.
 #[derive(Clone, Serialize)]
 pub(super) struct ResultColumn {
     pub(super) name: String,
@@ -38,7 +38,7 @@ impl SqlQueryOutput {
     }
 }
 
-/// A result as it comes in.
+/// A result that is being read.
 pub(super) struct ResultTable {
     columns: Vec<ResultColumn>,
     rows: Vec<Vec<Value>>,
@@ -62,7 +62,7 @@ impl ResultTable {
         }
     }
 
-    /// What the columns are. The first row knows them.
+    /// Sets the columns, unless they are set already: SQLite reports them with every row.
     pub(super) fn describe(&mut self, columns: impl IntoIterator<Item = ResultColumn>) {
         if self.columns.is_empty() && !self.truncated {
             self.columns = columns.into_iter().collect();
@@ -70,12 +70,12 @@ impl ResultTable {
         }
     }
 
-    /// Whether a further row can be kept.
+    /// Returns true if another row may be kept.
     pub(super) fn can_keep_row(&self) -> bool {
         !self.truncated && self.rows.len() < self.max_rows
     }
 
-    /// Takes a row, without secrets.
+    /// Adds a row, redacted, if it fits. Otherwise counts it only.
     pub(super) fn push(&mut self, row: Vec<Value>, redactor: &Redactor) {
         self.row_count += 1;
         let row: Vec<Value> = row.into_iter().map(|cell| redactor.redact_value(cell)).collect();
@@ -88,7 +88,7 @@ impl ResultTable {
         self.rows.push(row);
     }
 
-    /// A row that is there but not kept.
+    /// Counts a row that is not kept.
     pub(super) fn skip(&mut self) {
         self.row_count += 1;
         self.truncated = true;

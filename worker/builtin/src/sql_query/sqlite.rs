@@ -1,7 +1,8 @@
-//! A statement on SQLite.
+//! Statements on SQLite.
 //!
-//! SQLite runs every statement of a text and lets one open other files, so a text is looked through first: one statement,
-//! and none that attaches. It runs on a thread of its own, which asks every few thousand steps whether it is to go on.
+//! SQLite runs every statement of a text, and a statement can open other files. A text is therefore checked first: it
+//! must be one statement, and must not attach a file. It runs on a thread of its own, which checks every few thousand
+//! steps whether it has to stop.
 
 use std::{
     sync::{
@@ -28,43 +29,48 @@ use super::{
 };
 use crate::context::{BuiltinContext, BuiltinError};
 
-/// How long a lock of somebody else is waited for.
+/// Timeout of waiting for a lock that another connection holds.
 const SQLITE_BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// How many steps of SQLite's machine lie between two looks at the flag; some microseconds.
+/// Steps of SQLite's virtual machine between two checks of the stop flag. They take some microseconds.
 const PROGRESS_HANDLER_STEPS: i32 = 4_000;
-/// How long an interrupted statement may take to notice.
+/// Time for which a run waits for an interrupted statement to stop.
 const SQLITE_INTERRUPT_TIMEOUT: Duration = Duration::from_millis(800);
 
+/// Runs the statement and reads its result.
+///
+/// # Errors
+/// Returns a permanent error for a text that jobs must not run, a retryable error if the run has to end, and the
+/// classified error of the statement.
 pub(super) async fn run(
     options: &SqliteConnectOptions,
     input: &SqlQueryInput,
     context: &BuiltinContext,
 ) -> Result<ResultTable, BuiltinError> {
-    one_statement(&input.query)?;
+    check_statement(&input.query)?;
     let options = options.clone().read_only(input.read_only).busy_timeout(SQLITE_BUSY_TIMEOUT);
     let mut connection =
         options.connect().await.map_err(|error| classify_error(error).with_context("the database cannot be opened"))?;
     let stop = Arc::new(AtomicBool::new(false));
-    let asked = stop.clone();
+    let stop_flag = stop.clone();
     connection
         .lock_handle()
         .await
         .map_err(classify_error)?
-        .set_progress_handler(PROGRESS_HANDLER_STEPS, move || !asked.load(Ordering::Relaxed));
-    let patience = Duration::from_secs(input.timeout_seconds.into());
+        .set_progress_handler(PROGRESS_HANDLER_STEPS, move || !stop_flag.load(Ordering::Relaxed));
+    let limit = Duration::from_secs(input.timeout_seconds.into());
     let ended = {
         let working = statement(&mut connection, input, context);
         tokio::pin!(working);
         let ended = tokio::select! {
             done = &mut working => None.ok_or(done),
-            () = sleep(patience) => Ok(format!(
-                "the statement was ended after {} s; give timeoutSeconds a larger value if it needs longer", patience.as_secs()
+            () = sleep(limit) => Ok(format!(
+                "the statement was cancelled after {} s; increase timeoutSeconds if it needs longer", limit.as_secs()
             )),
-            () = context.cancelled().cancelled() => Ok("the statement was ended because the run was to end".to_owned()),
+            () = context.cancelled().cancelled() => Ok("the statement was cancelled because the run had to end".to_owned()),
         };
         if ended.is_ok() {
             stop.store(true, Ordering::Relaxed);
-            // What it says now is that it was interrupted.
+            // Its result is only that it was interrupted.
             drop(timeout(SQLITE_INTERRUPT_TIMEOUT, working).await);
         }
         ended
@@ -85,9 +91,9 @@ async fn statement(
     context: &BuiltinContext,
 ) -> Result<ResultTable, BuiltinError> {
     let mut arguments = SqliteArguments::default();
-    for (place, value) in input.parameters.iter().enumerate() {
+    for (index, value) in input.parameters.iter().enumerate() {
         add(&mut arguments, value)
-            .map_err(|reason| BuiltinError::permanent(format!("`parameters[{place}]` cannot be bound: {reason}")))?;
+            .map_err(|reason| BuiltinError::permanent(format!("`parameters[{index}]` cannot be bound: {reason}")))?;
     }
     let mut table = ResultTable::new(input.max_rows);
     let query = sqlx::query_with(AssertSqlSafe(input.query.clone()), arguments);
@@ -101,7 +107,7 @@ async fn statement(
                     kind: column.type_info().name().to_lowercase(),
                 }));
                 if table.can_keep_row() {
-                    let cells = (0..row.len()).map(|place| cell(&row, place)).collect::<Result<_, _>>()?;
+                    let cells = (0..row.len()).map(|index| cell(&row, index)).collect::<Result<_, _>>()?;
                     table.push(cells, context.redactor());
                 } else {
                     table.skip();
@@ -122,46 +128,49 @@ fn add(arguments: &mut SqliteArguments, value: &Value) -> Result<(), String> {
         Value::Number(number) => match (number.as_i64(), number.as_f64()) {
             (Some(whole), _) => arguments.add(whole),
             (None, Some(float)) if !number.is_u64() => arguments.add(float),
-            _ => return Err("SQLite has no number that large; give it as a text".to_owned()),
+            _ => return Err("SQLite has no number that large; give it as a string".to_owned()),
         },
         Value::String(text) => arguments.add(text.clone()),
-        // As SQLite's own JSON functions take it.
+        // SQLite's own JSON functions take this form.
         deep @ (Value::Array(_) | Value::Object(_)) => arguments.add(deep.to_string()),
     };
     added.map_err(|error| error.to_string())
 }
 
-/// A cell by the type it has itself: a column's type is only a wish in SQLite.
-fn cell(row: &SqliteRow, place: usize) -> Result<Value, BuiltinError> {
-    let raw = row.try_get_raw(place).map_err(classify_error)?;
+/// Returns a cell as JSON, by the cell's own type: in SQLite a column's type is only a preference.
+fn cell(row: &SqliteRow, index: usize) -> Result<Value, BuiltinError> {
+    let raw = row.try_get_raw(index).map_err(classify_error)?;
     if raw.is_null() {
         return Ok(Value::Null);
     }
     let kind = raw.type_info().name().to_owned();
     match kind.as_str() {
-        "INTEGER" => row.try_get_unchecked::<i64, _>(place).map(Value::from),
-        "REAL" => row.try_get_unchecked::<f64, _>(place).map(Value::from),
-        "BLOB" => row.try_get_unchecked::<Vec<u8>, _>(place).map(|bytes| BASE64_STANDARD.encode(bytes).into()),
-        _ => row.try_get_unchecked::<String, _>(place).map(Value::from),
+        "INTEGER" => row.try_get_unchecked::<i64, _>(index).map(Value::from),
+        "REAL" => row.try_get_unchecked::<f64, _>(index).map(Value::from),
+        "BLOB" => row.try_get_unchecked::<Vec<u8>, _>(index).map(|bytes| BASE64_STANDARD.encode(bytes).into()),
+        _ => row.try_get_unchecked::<String, _>(index).map(Value::from),
     }
     .map_err(classify_error)
 }
 
-/// The statements that reach beyond the database, or would have to be followed by another.
+/// The statements that reach beyond the database, or that have no use without a second statement.
 const FORBIDDEN_STATEMENTS: [&str; 8] =
     ["ATTACH", "DETACH", "BEGIN", "COMMIT", "END", "ROLLBACK", "SAVEPOINT", "RELEASE"];
 
-/// Refuses more than one statement, and those that are not for jobs.
-fn one_statement(sql: &str) -> Result<(), BuiltinError> {
-    // To SQLite the first is a blank, and the second may hide quotes in a parameter's name.
+/// Refuses more than one statement, and statements that jobs must not run.
+///
+/// # Errors
+/// Returns a permanent error with the reason.
+fn check_statement(sql: &str) -> Result<(), BuiltinError> {
+    // SQLite treats a byte order mark as a space, and a parameter's name with a bracket may hide quotes.
     if sql.contains('\u{feff}') {
         return Err(BuiltinError::permanent(
-            "`query` has a byte order mark in it, which SQLite takes for a blank; remove it",
+            "`query` contains a byte order mark, which SQLite treats as a space; remove it",
         ));
     }
-    if names_a_parameter_with_brackets(sql) {
+    if has_parameter_with_bracket(sql) {
         return Err(BuiltinError::permanent(
-            "`query` has a parameter's mark, a name and a bracket in a row, such as $name(; give parameters plain names",
+            "`query` contains a parameter whose name has a bracket, such as $name(; give parameters plain names",
         ));
     }
     let words = bare_words(sql);
@@ -180,13 +189,14 @@ fn one_statement(sql: &str) -> Result<(), BuiltinError> {
     let first = words.first().map(String::as_str).unwrap_or_default();
     let writes_a_file = first == "VACUUM" && words.iter().any(|word| word == "INTO");
     if FORBIDDEN_STATEMENTS.contains(&first) || writes_a_file {
-        return Err(BuiltinError::permanent(format!("`query` begins with {first}, which jobs may not do on SQLite")));
+        return Err(BuiltinError::permanent(format!("`query` starts with {first}, which jobs may not run on SQLite")));
     }
     Ok(())
 }
 
-/// Whether `$`, `@`, `:` or `#` is followed by a name and `(`, which SQLite reads up to the closing bracket.
-fn names_a_parameter_with_brackets(sql: &str) -> bool {
+/// Returns true if `$`, `@`, `:` or `#` is followed by a name and `(`. SQLite reads such a name up to the closing
+/// bracket.
+fn has_parameter_with_bracket(sql: &str) -> bool {
     let mut in_name = false;
     sql.chars().any(|c| {
         let is_end = in_name && c == '(';
@@ -195,8 +205,8 @@ fn names_a_parameter_with_brackets(sql: &str) -> bool {
     })
 }
 
-/// The words of a statement in capitals and its other marks, without comments and without what stands in quotes, of which
-/// only a mark is left.
+/// Returns the words of a statement in upper case, and its other characters. Comments are left out. Of a quoted text
+/// only the opening quote remains.
 fn bare_words(sql: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word = String::new();
@@ -217,7 +227,7 @@ fn bare_words(sql: &str) -> Vec<String> {
                 skip_past(&mut letters, |c| std::mem::replace(&mut before, c) == '*' && c == '/');
             }
             ('\'' | '"' | '`' | '[', _) => {
-                // A doubled quote ends one text and begins the next, which comes to the same.
+                // A doubled quote ends one text and starts the next, with the same effect.
                 let close = if c == '[' { ']' } else { c };
                 skip_past(&mut letters, |c| c == close);
                 words.push(c.to_string());
@@ -241,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_statement_is_told_from_several() {
+    fn several_statements_are_refused() {
         for sql in [
             "select 1",
             "select 1;",
@@ -251,9 +261,9 @@ mod tests {
             "-- first\nselect 1",
             "select abs(:number), count(*) from t where x = $1",
         ] {
-            assert!(one_statement(sql).is_ok(), "{sql}");
+            assert!(check_statement(sql).is_ok(), "{sql}");
         }
-        for (sql, told) in [
+        for (sql, message) in [
             ("select 1; select 2", "more than one"),
             ("select 1;;delete from t", "more than one"),
             ("select ''';'; drop table t", "more than one"),
@@ -266,8 +276,8 @@ mod tests {
             ("select :a::b('); attach '/etc/x' as y; --", "bracket"),
             ("vacuum main into '/tmp/x'", "VACUUM"),
         ] {
-            let failure = one_statement(sql).expect_err(sql);
-            assert!(failure.is_permanent() && failure.to_string().contains(told), "{sql}: {failure}");
+            let failure = check_statement(sql).expect_err(sql);
+            assert!(failure.is_permanent() && failure.to_string().contains(message), "{sql}: {failure}");
         }
     }
 }

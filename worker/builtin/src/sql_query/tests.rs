@@ -1,6 +1,7 @@
-//! On a real PostgreSQL (`DATABASE_URL`) and on SQLite files.
+//! Tests on a real PostgreSQL (`DATABASE_URL`) and on SQLite files.
 
 use milvaion_protocol::status::OccurrenceStatus;
+use milvaion_test_support::services::database_url as url;
 use milvaion_worker::{CancellationToken, testing::TestReport};
 use serde_json::{Value, json};
 use sqlx::{ConnectOptions, Connection, Executor, PgConnection};
@@ -11,12 +12,7 @@ use crate::context::tests::{all_of, test_run};
 
 const SECRETS: &[(&str, &str)] = &[("word", "c4n4ry-word"), ("number", "47114711")];
 
-/// A SQLite file of this test's own, empty.
-/// The PostgreSQL that tests of this job may query. The worker itself never reads this variable: it is the scheduler's.
-fn url() -> String {
-    std::env::var("DATABASE_URL").expect("DATABASE_URL names a PostgreSQL")
-}
-
+/// Returns the URL of an empty SQLite file for one test.
 fn file(name: &str) -> String {
     let path = std::env::temp_dir().join(format!("milvaion-sql-{name}-{}.db", std::process::id()));
     std::fs::write(&path, "").expect("written");
@@ -47,7 +43,7 @@ async fn own() -> PgConnection {
 }
 
 #[tokio::test]
-async fn values_go_in_and_come_out_as_what_they_are() {
+async fn values_round_trip_by_type() {
     let query = "select $1::bool a, $2::int2 b, $3::int8 c, $4::float8 d, $5::numeric e, $6::text f, $7::uuid g, $8::jsonb h, \
         $9::timestamptz i, $10::timestamp j, $11::date k, $12::bytea l, $13::int4[] m, $14::text n, $15::text[] o, \
         interval '1 month 2 days 3.5 seconds' p, 'NaN'::float8 q, '{x,null}'::varchar[] r, 'n'::name s, 12.50 t, 100::numeric u";
@@ -70,28 +66,28 @@ async fn values_go_in_and_come_out_as_what_they_are() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_bound_or_read_says_so() {
-    for (query, parameters, told) in [
+async fn unsupported_values_are_reported() {
+    for (query, parameters, message) in [
         ("select $1::int4", json!(["x"]), "`parameters[0]` cannot be bound as int4: it is not a number"),
         ("select $1::int4", json!([3_000_000_000_i64]), "cannot be bound as int4"),
-        ("select $1::text, $2::text", json!(["a", 5]), "`parameters[1]` cannot be bound as text: it is not a text"),
+        ("select $1::text, $2::text", json!(["a", 5]), "`parameters[1]` cannot be bound as text: it is not a string"),
         ("select $1::timestamptz", json!(["yesterday"]), "not a time with an offset"),
-        ("select $1::point", json!(["(1,2)"]), "cannot be bound as point: this type is not bound"),
+        ("select $1::point", json!(["(1,2)"]), "cannot be bound as point: this type is not supported"),
         ("select $1::int4", json!([]), "1 parameters and `parameters` has 0 entries"),
-        ("select point(1, 2) as p", json!([]), "the column \"p\" has the type point, which is not read"),
+        ("select point(1, 2) as p", json!([]), "the column \"p\" has the type point, which is not supported"),
         ("select 1; select 2", json!([]), "multiple commands"),
         ("selec 1", json!([]), "42601"),
         (" ", json!([]), "`query` is empty"),
     ] {
         let record = ask(&url(), json!({"query": query, "parameters": parameters})).await;
-        assert!(exception(&record).contains(told), "{query}: {record:?}");
+        assert!(exception(&record).contains(message), "{query}: {record:?}");
     }
     let record = test_run(job(&url()), SECRETS, json!({"connection": "other", "query": "select 1"})).run().await;
     assert!(exception(&record).contains("give one of main_eu"), "{record:?}");
 }
 
 #[tokio::test]
-async fn rows_are_bounded_in_number_and_in_bytes() {
+async fn result_rows_are_bounded() {
     let result_of = |record| result(&record);
     let few = result_of(ask(&url(), json!({"query": "select generate_series(1, 100000) n", "maxRows": 3})).await);
     assert_eq!((&few["rows"], &few["truncated"]), (&json!([[1], [2], [3]]), &json!(true)));
@@ -101,7 +97,7 @@ async fn rows_are_bounded_in_number_and_in_bytes() {
     let wide = result_of(record);
     let kept = wide["rows"].as_array().map_or(0, Vec::len);
     assert!((50..100).contains(&kept), "{kept}");
-    // Read to its end, because it writes: it is all there, and counted.
+    // A statement that writes is read to its end, so all rows are written and counted.
     let mut connection = own().await;
     let table = format!("sql_query_{}", std::process::id());
     connection.execute(sqlx::AssertSqlSafe(format!("create table {table} (n int)"))).await.expect("created");
@@ -117,7 +113,7 @@ async fn rows_are_bounded_in_number_and_in_bytes() {
         .await
         .expect("counted");
     assert_eq!(count, 5000);
-    // Only reading is the default, however it is tried.
+    // By default no statement writes, in whatever form.
     for query in [
         format!("delete from {table}"),
         format!("do $$ begin delete from {table}; end $$"),
@@ -133,13 +129,13 @@ async fn rows_are_bounded_in_number_and_in_bytes() {
         .await
         .expect("counted");
     assert_eq!(count, 5000);
-    // What wants no transaction around it can be run.
+    // A statement that must not be in a transaction can run.
     let record = ask(&url(), json!({"query": format!("vacuum {table}"), "readOnly": false})).await;
     assert_eq!(record.status(), OccurrenceStatus::Completed, "{record:?}");
     connection.execute(sqlx::AssertSqlSafe(format!("drop table {table}"))).await.expect("dropped");
 }
 
-/// How many sessions run a statement with `mark` in it.
+/// Returns the number of sessions that run a statement with `mark` in it.
 async fn running(connection: &mut PgConnection, mark: &str) -> i64 {
     sqlx::query_scalar("select count(*) from pg_stat_activity where query like '%' || $1 || '%' and state = 'active' and pid <> pg_backend_pid()")
         .bind(mark)
@@ -148,39 +144,39 @@ async fn running(connection: &mut PgConnection, mark: &str) -> i64 {
         .expect("counted")
 }
 
-async fn until_running(connection: &mut PgConnection, mark: &str, count: i64) {
-    let looking = async {
+async fn wait_until_running(connection: &mut PgConnection, mark: &str, count: i64) {
+    let polling = async {
         while running(connection, mark).await != count {
             sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(Duration::from_secs(10), looking).await.expect("as many as expected");
+    timeout(Duration::from_secs(10), polling).await.expect("the expected number of sessions");
 }
 
 #[tokio::test]
-async fn a_cancelled_statement_ends_at_the_server() {
+async fn cancelled_statement_ends_on_the_server() {
     let mut connection = own().await;
     let mark = format!("cancelled-{}", std::process::id());
     let token = CancellationToken::new();
     let input = json!({"connection": "main_eu", "query": format!("select pg_sleep(60) /* {mark} */")});
     let test_run = test_run(job(&url()), SECRETS, input).cancelled_by(token.clone(), "by ann");
     let (record, ()) = tokio::join!(test_run.run(), async {
-        until_running(&mut connection, &mark, 1).await;
+        wait_until_running(&mut connection, &mark, 1).await;
         token.cancel();
     });
     assert_eq!(record.status(), OccurrenceStatus::Cancelled);
-    // Not when the sleep is over, but now.
-    until_running(&mut own().await, &mark, 0).await;
+    // The statement ends long before its sleep is over.
+    wait_until_running(&mut own().await, &mark, 0).await;
 }
 
 #[tokio::test]
-async fn a_statement_out_of_time_is_ended_by_the_server_and_worth_another_try() {
+async fn server_cancels_a_statement_at_its_timeout() {
     let record = ask(&url(), json!({"query": "select pg_sleep(60)", "timeoutSeconds": 1})).await;
     assert!(exception(&record).contains("57014"), "{record:?}");
 }
 
 #[tokio::test]
-async fn constraints_are_for_good_and_deadlocks_are_not() {
+async fn deadlock_is_retryable_and_constraint_is_not() {
     let mut connection = own().await;
     let mut fail = async |sql: &'static str| {
         let error = connection.execute(sql).await.expect_err(sql);
@@ -195,16 +191,16 @@ async fn constraints_are_for_good_and_deadlocks_are_not() {
     ] {
         assert_eq!(fail(sql).await.is_permanent(), is_permanent, "{sql}");
     }
-    // Ended from outside, the line dead: another attempt has another one.
+    // The server ended the session. Another attempt opens another one.
     let lost = fail("select pg_terminate_backend(pg_backend_pid())").await;
     assert!(!lost.is_permanent(), "{lost}");
-    let away = "postgres://u:p@127.0.0.1:1/x".parse().expect("a database");
-    let SqlDatabase::Postgres { options, .. } = away else { panic!("is one") };
-    assert!(!error_class::classify_error(options.connect().await.expect_err("nobody listens")).is_permanent());
+    let unreachable = "postgres://u:p@127.0.0.1:1/x".parse().expect("a database");
+    let SqlDatabase::Postgres { options, .. } = unreachable else { panic!("the URL is one of PostgreSQL") };
+    assert!(!error_class::classify_error(options.connect().await.expect_err("no server listens")).is_permanent());
 }
 
 #[tokio::test]
-async fn no_secret_is_shown_by_either_database() {
+async fn neither_database_shows_a_secret() {
     let input = |query: &str| json!({"query": query, "parameters": ["{{secret:word}}", "{{secret:number}}"]});
     let lite = file("secret");
     for (address, query) in [
@@ -219,14 +215,14 @@ async fn no_secret_is_shown_by_either_database() {
             assert!(!all.contains(trace), "{query}: {trace} is in {all}");
         }
     }
-    // Pasted into the statement it could become a part of it.
+    // Inserted into the statement, a value could change it.
     let record = ask(&lite, json!({"query": "select '{{secret:word}}'"})).await;
     assert!(exception(&record).contains("bind it instead"), "{record:?}");
 }
 
 #[tokio::test]
-async fn sqlite_is_asked_in_the_same_way() {
-    let lite = file("asked");
+async fn sqlite_runs_one_bounded_statement() {
+    let lite = file("statements");
     let write = async |query: &str| ask(&lite, json!({"query": query, "readOnly": false})).await;
     assert_eq!(
         write("create table t (a integer primary key, b text, c blob)").await.status(),
@@ -239,7 +235,7 @@ async fn sqlite_is_asked_in_the_same_way() {
     let read = result(&ask(&lite, input).await);
     assert_eq!(read["rows"], json!([[1, "x;y", "AAEC", 1.5, "{\"k\":[1]}"], [2, null, null, 1.5, "{\"k\":[1]}"]]));
     assert_eq!(read["columns"][0], json!({"name": "a", "type": "integer"}));
-    for (query, told) in [
+    for (query, message) in [
         ("delete from t", "readonly"),
         ("insert into t values (1, '', '')", "readonly"),
         ("select 1; delete from t", "more than one statement"),
@@ -247,14 +243,14 @@ async fn sqlite_is_asked_in_the_same_way() {
         ("selec", "syntax"),
     ] {
         let record = ask(&lite, json!({"query": query})).await;
-        assert!(exception(&record).contains(told), "{query}: {record:?}");
+        assert!(exception(&record).contains(message), "{query}: {record:?}");
     }
     assert!(exception(&write("insert into t values (1, '', '')").await).contains("UNIQUE"));
     let few = result(&ask(&lite, json!({"query": "with recursive n(i) as (select 1 union all select i + 1 from n) select i from n", "maxRows": 2})).await);
     assert_eq!((&few["rows"], &few["truncated"]), (&json!([[1], [2]]), &json!(true)));
 }
 
-/// Whether a thread of this name is there.
+/// Returns true if this process has a thread of this name.
 fn has_thread(name: &str) -> bool {
     let threads = std::fs::read_dir("/proc/self/task").expect("threads");
     let name_of = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("comm")).unwrap_or_default();
@@ -262,8 +258,8 @@ fn has_thread(name: &str) -> bool {
 }
 
 #[tokio::test]
-async fn an_endless_statement_of_sqlite_is_ended() {
-    let Ok(SqlDatabase::Sqlite { options }) = file("endless").parse() else { panic!("is one") };
+async fn endless_sqlite_statement_is_interrupted() {
+    let Ok(SqlDatabase::Sqlite { options }) = file("endless").parse() else { panic!("the URL is one of SQLite") };
     let endless = "with recursive n(i) as (select 1 union all select i + 1 from n) select max(i) from n";
     for (name, is_cancelled) in [("endless-late", false), ("endless-cancel", true)] {
         let options = Box::new(options.clone().thread_name(move |_| name.to_owned()));
@@ -283,22 +279,22 @@ async fn an_endless_statement_of_sqlite_is_ended() {
         if is_cancelled {
             assert_eq!(record.status(), OccurrenceStatus::Cancelled);
         } else {
-            assert!(exception(&record).contains("ended after 1 s"), "{record:?}");
+            assert!(exception(&record).contains("cancelled after 1 s"), "{record:?}");
         }
         let gone = async {
             while has_thread(name) {
                 sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(Duration::from_secs(5), gone).await.expect("it does not go on");
+        timeout(Duration::from_secs(5), gone).await.expect("the thread ends");
     }
 }
 
 #[tokio::test]
-async fn a_locked_sqlite_is_worth_another_try() {
+async fn locked_sqlite_is_retryable() {
     let lite = file("locked");
     let database = lite.parse().expect("a database");
-    let SqlDatabase::Sqlite { options } = database else { panic!("is one") };
+    let SqlDatabase::Sqlite { options } = database else { panic!("the URL is one of SQLite") };
     let mut holder = options.connect().await.expect("opened");
     holder.execute("create table t (a)").await.expect("created");
     holder.execute("begin exclusive").await.expect("locked");
