@@ -1,6 +1,6 @@
-//! A job that keeps failing is disabled: by what has ended, once, and for as long as its rule says.
+//! Auto-disable: a job whose runs keep failing is disabled once, and enabled again after the rule's cool-down.
 
-use std::time::Duration as Pause;
+use std::time::Duration as StdDuration;
 
 use chrono::{DateTime, Duration, Utc};
 use milvaion_api::requests::JobInput;
@@ -19,50 +19,40 @@ use milvaion_server::{
     domain::transition::fold,
     lifecycle::Server,
     live::alerts::{Alert, AlertSender},
-    store::{
-        jobs::{AuditStamp, StoredJob},
-        manual_runs::NewManualRun,
-    },
+    store::{jobs::StoredJob, manual_runs::NewManualRun},
 };
+use milvaion_test_support::{jobs, server_env, wait};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
 };
 
-use milvaion_test_support::{self as common, stack};
-
 const AUTO_DISABLE_RULE: AutoDisable = AutoDisable { threshold: 3, window_seconds: 600, cool_down_seconds: None };
 
-/// A server whose own breaker the tests need not share with: it has looked once, and nothing wakes it for some seconds.
+/// Starts a server whose own auto-disable task has had its first tick: for some seconds it does not interfere.
 async fn harness() -> (ServerConfig, Server) {
-    let config = stack::config().await;
-    let server = stack::server(&config).await;
-    stack::eventually("its own breaker's first look", async || {
-        server.task_statuses.since_last_tick(AutoDisabler::NAME)
-    })
-    .await;
+    let config = server_env::config().await;
+    let server = server_env::start(&config).await;
+    wait::eventually("the first tick", async || server.task_statuses.since_last_tick(AutoDisabler::NAME)).await;
     (config, server)
 }
 
 async fn job(server: &Server, rule: Option<AutoDisable>) -> JobId {
-    let id = server.clock.job_id();
     let rules = Rules { auto_disable: rule, ..Rules::default() };
-    let job = JobInput { rules, ..common::job(Schedule::every(3_600)) };
-    let (due, edit) = (server.clock.now() + Duration::hours(1), AuditStamp { by: "test", at: server.clock.now() });
-    server.store.insert_job(id, &job, Some(due), edit).await.expect("stored");
-    id
+    let job = JobInput { rules, ..jobs::echo_job(Schedule::every(3_600)) };
+    jobs::insert_job(&server.store, &server.clock, &job, Some(server.clock.now() + Duration::hours(1))).await
 }
 
-fn breaker(server: &Server, usual: Option<AutoDisable>) -> AutoDisabler {
-    AutoDisabler { jobs: server.jobs.clone(), alerts: AlertSender::new(None).0, default_rule: usual }
+fn auto_disabler(server: &Server, default_rule: Option<AutoDisable>) -> AutoDisabler {
+    AutoDisabler { jobs: server.jobs.clone(), alerts: AlertSender::new(None).0, default_rule }
 }
 
-/// A run that ends like this; its report comes `copies` times.
+/// Creates a run that has ended with a status, whose report is applied `copies` times.
 async fn run(server: &Server, job_id: JobId, status: OccurrenceStatus, copies: usize) -> OccurrenceId {
     run_at(server, job_id, status, copies, server.clock.now()).await
 }
 
-/// The same by a worker whose clock says `at`.
+/// Does the same for a worker whose clock reads `at`.
 async fn run_at(
     server: &Server,
     job_id: JobId,
@@ -70,65 +60,67 @@ async fn run_at(
     copies: usize,
     at: DateTime<Utc>,
 ) -> OccurrenceId {
-    let asked = NewManualRun {
+    let forced = NewManualRun {
         id: server.clock.occurrence_id(),
         job_id,
         by: "test".into(),
         force: true,
         ..NewManualRun::default()
     };
-    server.store.insert_manual_run(&asked, server.clock.now()).await.expect("answered").into_created().expect("made");
-    let report = StatusReport { exception: Some("boom".into()), ..StatusReport::new(asked.id, 1, "w-1", status, at) };
+    let outcome = server.store.insert_manual_run(&forced, server.clock.now()).await.expect("the query succeeds");
+    outcome.into_created().expect("it is created");
+    let report = StatusReport { exception: Some("boom".into()), ..StatusReport::new(forced.id, 1, "w-1", status, at) };
     for _ in 0..copies {
-        server.store.apply(&fold(vec![report.clone()]), server.clock.now()).await.expect("answered");
+        server.store.apply(&fold(vec![report.clone()]), server.clock.now()).await.expect("the query succeeds");
     }
-    asked.id
+    forced.id
 }
 
 async fn stored(server: &Server, id: JobId) -> StoredJob {
-    server.store.job(id).await.expect("answered").expect("there")
+    server.store.job(id).await.expect("the query succeeds").expect("it exists")
 }
 
-async fn deeds(server: &Server, id: JobId) -> Vec<String> {
-    let entries = server.store.audit_entries(Some(&format!("job:{id}")), 50).await.expect("answered");
+/// Returns the auto-disable actions in a job's audit log, the newest first.
+async fn audited_actions(server: &Server, id: JobId) -> Vec<String> {
+    let entries = server.store.audit_entries(Some(&format!("job:{id}")), 50).await.expect("the query succeeds");
     entries.into_iter().map(|entry| entry.action).filter(|action| action.contains("auto")).collect()
 }
 
 #[tokio::test]
-async fn the_last_runs_in_a_row_disable_a_job_and_copies_of_a_report_do_not() {
+async fn consecutive_failures_disable_a_job() {
     let (_config, server) = harness().await;
     let id = job(&server, Some(AUTO_DISABLE_RULE)).await;
-    let mut breaker = breaker(&server, None);
+    let mut task = auto_disabler(&server, None);
     run(&server, id, OccurrenceStatus::Failed, 5).await;
     run(&server, id, OccurrenceStatus::TimedOut, 5).await;
-    assert_eq!(breaker.tick().await.expect("judged").disabled, [], "ten reports, two failures");
+    assert_eq!(task.tick().await.expect("the tick succeeds").disabled, [], "ten reports, two failures");
     run(&server, id, OccurrenceStatus::Cancelled, 1).await;
     run(&server, id, OccurrenceStatus::Failed, 2).await;
-    assert_eq!(breaker.tick().await.expect("judged").disabled, [id]);
+    assert_eq!(task.tick().await.expect("the tick succeeds").disabled, [id]);
     let job = stored(&server, id).await;
     assert_eq!((job.definition.is_active, job.next_fire_at, job.version), (false, None, 2));
-    assert_eq!(job.paused_reason.as_deref(), Some("Disabled by itself: its last 3 runs failed within 10 minutes."));
+    assert_eq!(job.paused_reason.as_deref(), Some("Disabled automatically: its last 3 runs failed within 10 minutes."));
     assert!(job.auto_disabled_at.is_some());
-    assert_eq!(deeds(&server, id).await, ["job.auto_disable"]);
-    let version = server.store.version(id, 2).await.expect("answered").expect("kept");
+    assert_eq!(audited_actions(&server, id).await, ["job.auto_disable"]);
+    let version = server.store.version(id, 2).await.expect("the query succeeds").expect("it is stored");
     assert_eq!(version.definition["isActive"], false);
-    assert_eq!(breaker.tick().await.expect("judged").disabled, []);
+    assert_eq!(task.tick().await.expect("the tick succeeds").disabled, []);
 
-    // Put right by hand, its old failures no longer count.
-    server.jobs.set_active(&stack::admin(), id, true, "").await.expect("resumed");
+    // After a manual resume, the old failures no longer count.
+    server.jobs.set_active(&jobs::admin(), id, true, "").await.expect("resumed");
     run(&server, id, OccurrenceStatus::Failed, 1).await;
     run(&server, id, OccurrenceStatus::Failed, 1).await;
-    assert_eq!(breaker.tick().await.expect("judged").disabled, []);
+    assert_eq!(task.tick().await.expect("the tick succeeds").disabled, []);
     run(&server, id, OccurrenceStatus::Failed, 1).await;
-    assert_eq!(breaker.tick().await.expect("judged").disabled, [id]);
+    assert_eq!(task.tick().await.expect("the tick succeeds").disabled, [id]);
     server.stop().await;
 }
 
 #[tokio::test]
-async fn a_success_in_between_starts_the_count_anew() {
+async fn success_resets_the_failure_count() {
     let (_config, server) = harness().await;
     let id = job(&server, Some(AUTO_DISABLE_RULE)).await;
-    let mut breaker = breaker(&server, None);
+    let mut task = auto_disabler(&server, None);
     for status in [
         OccurrenceStatus::Failed,
         OccurrenceStatus::Failed,
@@ -137,15 +129,15 @@ async fn a_success_in_between_starts_the_count_anew() {
         OccurrenceStatus::Failed,
     ] {
         run(&server, id, status, 1).await;
-        assert_eq!(breaker.tick().await.expect("judged").disabled, []);
+        assert_eq!(task.tick().await.expect("the tick succeeds").disabled, []);
     }
     run(&server, id, OccurrenceStatus::Failed, 1).await;
-    assert_eq!(breaker.tick().await.expect("judged").disabled, [id]);
+    assert_eq!(task.tick().await.expect("the tick succeeds").disabled, [id]);
     server.stop().await;
 }
 
 #[tokio::test]
-async fn a_job_without_a_rule_keeps_to_the_installations_if_there_is_one() {
+async fn job_without_a_rule_uses_the_default_rule() {
     let (_config, server) = harness().await;
     let (plain, own) =
         (job(&server, None).await, job(&server, Some(AutoDisable { threshold: 9, ..AUTO_DISABLE_RULE })).await);
@@ -154,14 +146,17 @@ async fn a_job_without_a_rule_keeps_to_the_installations_if_there_is_one() {
             run(&server, id, OccurrenceStatus::Failed, 1).await;
         }
     }
-    let judged = breaker(&server, None).tick().await.expect("judged");
-    assert_eq!((judged.failing, judged.disabled.len()), (1, 0), "nothing is asked of a job without a rule");
-    assert_eq!(breaker(&server, Some(AUTO_DISABLE_RULE)).tick().await.expect("judged").disabled, [plain]);
+    let report = auto_disabler(&server, None).tick().await.expect("the tick succeeds");
+    assert_eq!((report.failing, report.disabled.len()), (1, 0), "a job without a rule is not checked");
+    assert_eq!(
+        auto_disabler(&server, Some(AUTO_DISABLE_RULE)).tick().await.expect("the tick succeeds").disabled,
+        [plain]
+    );
     server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_servers_disable_a_job_once() {
+async fn several_servers_disable_a_job_once() {
     let (_config, server) = harness().await;
     let id = job(&server, Some(AUTO_DISABLE_RULE)).await;
     for _ in 0..3 {
@@ -169,87 +164,86 @@ async fn many_servers_disable_a_job_once() {
     }
     let mut racing = Vec::new();
     for _ in 0..6 {
-        let mut breaker = breaker(&server, None);
-        racing.push(tokio::spawn(async move { breaker.tick().await.expect("judged").disabled.len() }));
+        let mut task = auto_disabler(&server, None);
+        racing.push(tokio::spawn(async move { task.tick().await.expect("the tick succeeds").disabled.len() }));
     }
     let mut disabled = 0;
     for one in racing {
-        disabled += one.await.expect("no panic");
+        disabled += one.await.expect("the task does not panic");
     }
     assert_eq!(disabled, 1);
-    assert_eq!(deeds(&server, id).await, ["job.auto_disable"]);
+    assert_eq!(audited_actions(&server, id).await, ["job.auto_disable"]);
     assert_eq!(stored(&server, id).await.version, 2);
     server.stop().await;
 }
 
 #[tokio::test]
-async fn a_job_is_enabled_again_after_its_pause_and_begins_with_a_clean_sheet() {
+async fn job_is_enabled_after_the_cool_down() {
     let (_config, server) = harness().await;
     let id = job(&server, Some(AutoDisable { cool_down_seconds: Some(1), ..AUTO_DISABLE_RULE })).await;
     for _ in 0..3 {
         run(&server, id, OccurrenceStatus::Failed, 1).await;
     }
-    let mut breaker = breaker(&server, None);
-    let judged = breaker.tick().await.expect("judged");
-    assert_eq!((judged.disabled.as_slice(), judged.enabled.as_slice()), ([id].as_slice(), [].as_slice()));
+    let mut task = auto_disabler(&server, None);
+    let report = task.tick().await.expect("the tick succeeds");
+    assert_eq!((report.disabled.as_slice(), report.enabled.as_slice()), ([id].as_slice(), [].as_slice()));
     let disabled_at = stored(&server, id).await.auto_disabled_at.expect("disabled");
-    stack::eventually("the end of the pause", || async {
+    wait::eventually("the end of the cool-down", || async {
         (server.clock.now() > disabled_at + Duration::seconds(1)).then_some(())
     })
     .await;
-    // The server's own breaker may be the one that does it.
-    breaker.tick().await.expect("judged");
+    // The server's own task may do it first.
+    task.tick().await.expect("the tick succeeds");
     let job = stored(&server, id).await;
     assert!(job.definition.is_active && job.auto_disabled_at.is_none() && job.paused_reason.is_none());
     assert!(job.next_fire_at.is_some_and(|next| next > server.clock.now() + Duration::minutes(59)));
-    assert_eq!(deeds(&server, id).await, ["job.auto_enable", "job.auto_disable"]);
-    assert_eq!(breaker.tick().await.expect("judged").disabled, [], "the old failures do not count again");
+    assert_eq!(audited_actions(&server, id).await, ["job.auto_enable", "job.auto_disable"]);
+    assert_eq!(task.tick().await.expect("the tick succeeds").disabled, [], "the old failures do not count again");
     server.stop().await;
 }
 
 #[tokio::test]
-async fn a_workers_wrong_clock_neither_saves_a_job_nor_disables_it_again() {
+async fn wrong_worker_clock_does_not_affect_the_count() {
     let (_config, server) = harness().await;
-    let mut breaker = breaker(&server, None);
+    let mut task = auto_disabler(&server, None);
     for off in [Duration::hours(-5), Duration::hours(5)] {
         let id = job(&server, Some(AUTO_DISABLE_RULE)).await;
         for _ in 0..3 {
             run_at(&server, id, OccurrenceStatus::Failed, 1, server.clock.now() + off).await;
         }
-        assert_eq!(breaker.tick().await.expect("judged").disabled, [id], "{off}");
-        server.jobs.set_active(&stack::admin(), id, true, "").await.expect("resumed");
-        assert_eq!(breaker.tick().await.expect("judged").disabled, [], "{off}");
+        assert_eq!(task.tick().await.expect("the tick succeeds").disabled, [id], "{off}");
+        server.jobs.set_active(&jobs::admin(), id, true, "").await.expect("resumed");
+        assert_eq!(task.tick().await.expect("the tick succeeds").disabled, [], "{off}");
     }
     server.stop().await;
 }
 
 #[tokio::test]
-async fn who_pauses_a_job_that_would_be_enabled_again_means_it() {
+async fn manual_pause_overrides_the_cool_down() {
     let (_config, server) = harness().await;
     let id = job(&server, Some(AutoDisable { cool_down_seconds: Some(1), ..AUTO_DISABLE_RULE })).await;
     for _ in 0..3 {
         run(&server, id, OccurrenceStatus::Failed, 1).await;
     }
-    let mut breaker = breaker(&server, None);
-    assert_eq!(breaker.tick().await.expect("judged").disabled, [id]);
+    let mut task = auto_disabler(&server, None);
+    assert_eq!(task.tick().await.expect("the tick succeeds").disabled, [id]);
     let disabled_at = stored(&server, id).await.auto_disabled_at.expect("disabled");
-    server.jobs.set_active(&stack::admin(), id, false, "until Monday").await.expect("paused");
-    stack::eventually("the end of the pause", || async {
+    server.jobs.set_active(&jobs::admin(), id, false, "until Monday").await.expect("paused");
+    wait::eventually("the end of the cool-down", || async {
         (server.clock.now() > disabled_at + Duration::seconds(1)).then_some(())
     })
     .await;
-    assert_eq!(breaker.tick().await.expect("judged").enabled, []);
+    assert_eq!(task.tick().await.expect("the tick succeeds").enabled, []);
     let job = stored(&server, id).await;
     assert!(!job.definition.is_active && job.auto_disabled_at.is_none());
     assert_eq!(job.paused_reason.as_deref(), Some("until Monday"));
     server.stop().await;
 }
 
-/// A receiver that refuses what it gets the first time and takes it the second.
 #[tokio::test]
-async fn an_alert_is_posted_until_it_is_taken() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let url = format!("http://{}/hook?secret", listener.local_addr().expect("bound"));
+async fn alert_is_posted_until_it_is_accepted() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}/hook?secret", listener.local_addr().expect("the listener is bound"));
     let (alerts, sending) = AlertSender::new(Some(url));
     let sending = tokio::spawn(sending);
     let alert = Alert {
@@ -261,18 +255,21 @@ async fn an_alert_is_posted_until_it_is_taken() {
     };
     alerts.raise(alert);
     let mut bodies = Vec::new();
-    for answer in ["500 No", "204 Yes"] {
-        let (mut stream, _) =
-            tokio::time::timeout(stack::WAIT_TIMEOUT, listener.accept()).await.expect("in time").expect("came");
+    // The receiver rejects the first request and accepts the second one.
+    for status in ["500 No", "204 Yes"] {
+        let (mut stream, _) = tokio::time::timeout(wait::WAIT_TIMEOUT, listener.accept())
+            .await
+            .expect("within the timeout")
+            .expect("a connection");
         let mut text = String::new();
         while !text.contains("\"at\"") {
             let mut buffer = [0; 4_096];
-            let n = stream.read(&mut buffer).await.expect("read");
-            assert!(n > 0, "the request is whole");
+            let n = stream.read(&mut buffer).await.expect("it can be read");
+            assert!(n > 0, "the request is complete");
             text.push_str(&String::from_utf8_lossy(&buffer[..n]));
         }
-        let reply = format!("HTTP/1.1 {answer}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
-        stream.write_all(reply.as_bytes()).await.expect("answered");
+        let reply = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+        stream.write_all(reply.as_bytes()).await.expect("the response is sent");
         assert!(text.starts_with("POST /hook?secret "));
         bodies.push(text.rsplit_once("\r\n\r\n").expect("a body").1.to_owned());
     }
@@ -283,8 +280,8 @@ async fn an_alert_is_posted_until_it_is_taken() {
         (&"job.auto_disable".into(), &"Import".into(), &"it fails".into())
     );
     drop(alerts);
-    tokio::time::timeout(Pause::from_secs(5), sending)
+    tokio::time::timeout(StdDuration::from_secs(5), sending)
         .await
-        .expect("ends with the last who could raise one")
-        .expect("well");
+        .expect("it ends when the last sender is dropped")
+        .expect("without an error");
 }

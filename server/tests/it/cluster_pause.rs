@@ -1,4 +1,4 @@
-//! One switch for everything, with a name and a reason.
+//! The cluster pause, which records who paused the cluster, and why.
 
 use std::sync::Arc;
 
@@ -14,9 +14,8 @@ use milvaion_server::{
     live::Hub,
     store::{Store, manual_runs::NewManualRun},
 };
+use milvaion_test_support::{database, jobs, server_env};
 use tokio::sync::Notify;
-
-use milvaion_test_support::{self as common, stack};
 
 struct ClusterPauseHarness {
     store: Store,
@@ -26,103 +25,104 @@ struct ClusterPauseHarness {
 }
 
 async fn harness() -> ClusterPauseHarness {
-    let config = stack::config().await;
-    let store = common::open(&config.database.url).await;
+    let config = server_env::config().await;
+    let store = database::open(&config.database.url).await;
     let (hub, outbox) = Hub::new();
     let cluster = ClusterCommands {
         store: store.clone(),
-        cache: Cache::new(&config.cache).expect("a URL"),
+        cache: Cache::new(&config.cache).expect("a valid URL"),
         hub,
         clock: Clock::system(),
         activate_dispatcher: Arc::new(Notify::new()),
         activate_slot_granter: Arc::new(Notify::new()),
     };
-    let pool = sqlx::PgPool::connect(&config.database.url).await.expect("PostgreSQL answers");
+    let pool = sqlx::PgPool::connect(&config.database.url).await.expect("PostgreSQL responds");
     ClusterPauseHarness { store, cluster, outbox, pool }
 }
 
 #[tokio::test]
-async fn a_pause_names_who_and_why_and_everybody_hears_of_it() {
+async fn cluster_pause_is_recorded_and_announced() {
     let mut harness = harness().await;
-    let others = harness.cluster.cache.listen().await.expect("Redis answers");
+    let others = harness.cluster.cache.listen().await.expect("Redis responds");
     tokio::pin!(others);
-    assert_eq!(harness.cluster.state().await.expect("answered"), None);
+    assert_eq!(harness.cluster.state().await.expect("the query succeeds"), None);
 
-    harness.cluster.pause(&stack::admin(), " the disk is full\0 ").await.expect("paused");
-    let pause = harness.cluster.state().await.expect("answered").expect("paused");
+    harness.cluster.pause(&jobs::admin(), " the disk is full\0 ").await.expect("paused");
+    let pause = harness.cluster.state().await.expect("the query succeeds").expect("paused");
     assert_eq!((pause.by.as_str(), pause.reason.as_str()), ("ana@example.org", "the disk is full"));
-    assert!(!others.next().await.expect("told").0, "the other servers look");
+    assert!(!others.next().await.expect("an announcement").0, "the other servers are notified");
     harness.cluster.activate_dispatcher.notified().await;
-    let told = harness.outbox.recv().await.expect("told");
-    assert_eq!(told[0].event, LiveEvent::Cluster);
+    assert_eq!(harness.outbox.recv().await.expect("an event")[0].event, LiveEvent::Cluster);
 
-    harness.cluster.resume(&stack::admin()).await.expect("resumed");
-    assert_eq!(harness.cluster.state().await.expect("answered"), None);
-    others.next().await.expect("told");
+    harness.cluster.resume(&jobs::admin()).await.expect("resumed");
+    assert_eq!(harness.cluster.state().await.expect("the query succeeds"), None);
+    others.next().await.expect("an announcement");
     harness.cluster.activate_slot_granter.notified().await;
-    assert_eq!(harness.outbox.recv().await.expect("told")[0].event, LiveEvent::Cluster);
+    assert_eq!(harness.outbox.recv().await.expect("an event")[0].event, LiveEvent::Cluster);
 
-    let audit = harness.store.audit_entries(Some("cluster:all"), 10).await.expect("answered");
-    let deeds: Vec<_> = audit.iter().map(|row| (row.action.as_str(), row.who.as_str())).collect();
-    assert_eq!(deeds, [("cluster.resume", "ana@example.org"), ("cluster.pause", "ana@example.org")]);
+    let audit = harness.store.audit_entries(Some("cluster:all"), 10).await.expect("the query succeeds");
+    let actions: Vec<_> = audit.iter().map(|row| (row.action.as_str(), row.who.as_str())).collect();
+    assert_eq!(actions, [("cluster.resume", "ana@example.org"), ("cluster.pause", "ana@example.org")]);
     assert_eq!(audit[0].before.as_ref().and_then(|it| it["reason"].as_str()), Some("the disk is full"));
     assert_eq!(audit[1].after.as_ref().and_then(|it| it["reason"].as_str()), Some("the disk is full"));
 }
 
 #[tokio::test]
-async fn a_second_pause_leaves_the_first_ones_name_and_a_second_resume_is_no_mistake() {
+async fn repeated_pause_and_resume_change_nothing() {
     let harness = harness().await;
-    harness.cluster.pause(&stack::admin(), "first").await.expect("paused");
-    let other = milvaion_api::views::CurrentUser { email: "bo@example.org".into(), ..stack::admin() };
-    harness.cluster.pause(&other, "second").await.expect("no mistake");
-    let pause = harness.cluster.state().await.expect("answered").expect("paused");
+    harness.cluster.pause(&jobs::admin(), "first").await.expect("paused");
+    let other = milvaion_api::views::CurrentUser { email: "bo@example.org".into(), ..jobs::admin() };
+    harness.cluster.pause(&other, "second").await.expect("no error");
+    let pause = harness.cluster.state().await.expect("the query succeeds").expect("paused");
     assert_eq!((pause.by.as_str(), pause.reason.as_str()), ("ana@example.org", "first"));
     harness.cluster.resume(&other).await.expect("resumed");
-    harness.cluster.resume(&other).await.expect("no mistake");
-    assert_eq!(harness.store.audit_entries(Some("cluster:all"), 10).await.expect("answered").len(), 2);
+    harness.cluster.resume(&other).await.expect("no error");
+    assert_eq!(harness.store.audit_entries(Some("cluster:all"), 10).await.expect("the query succeeds").len(), 2);
 }
 
 #[tokio::test]
-async fn a_pause_without_a_reason_or_with_a_novel_is_refused() {
+async fn cluster_pause_needs_a_reason_of_at_most_500_characters() {
     let harness = harness().await;
     for reason in ["", "  ", &"x".repeat(501)] {
-        let refused = harness.cluster.pause(&stack::admin(), reason).await.expect_err("refused");
+        let refused = harness.cluster.pause(&jobs::admin(), reason).await.expect_err("refused");
         assert!(matches!(&refused, AppError::Fields(fields) if fields[0].field == "reason"), "{refused:?}");
     }
-    harness.cluster.pause(&stack::admin(), &"é".repeat(500)).await.expect("500 characters are fine");
-    assert_eq!(harness.store.audit_entries(None, 10).await.expect("answered").len(), 1);
+    harness.cluster.pause(&jobs::admin(), &"é".repeat(500)).await.expect("500 characters are accepted");
+    assert_eq!(harness.store.audit_entries(None, 10).await.expect("the query succeeds").len(), 1);
 }
 
 #[tokio::test]
-async fn while_the_cluster_is_paused_only_what_somebody_asked_for_is_sent_again() {
+async fn cluster_pause_withholds_unsent_scheduled_runs() {
     let harness = harness().await;
     let (store, clock) = (&harness.store, &harness.cluster.clock);
-    let job_id = common::insert(store, clock, Schedule::Manual, None).await;
+    let job_id = jobs::insert(store, clock, Schedule::Manual, None).await;
     let mut ids = Vec::new();
     for trigger in ["schedule", "manual"] {
-        let asked = NewManualRun {
+        let run = NewManualRun {
             id: clock.occurrence_id(),
             job_id,
             by: "test".into(),
             force: true,
             ..NewManualRun::default()
         };
-        store.insert_manual_run(&asked, clock.now()).await.expect("answered").into_created().expect("made");
+        let outcome = store.insert_manual_run(&run, clock.now()).await.expect("the query succeeds");
+        outcome.into_created().expect("it is created");
         sqlx::query("UPDATE occurrences SET trigger = $1 WHERE id = $2")
             .bind(trigger)
-            .bind(asked.id.0)
+            .bind(run.id.0)
             .execute(&harness.pool)
             .await
-            .expect("set");
-        ids.push(asked.id);
+            .expect("the statement succeeds");
+        ids.push(run.id);
     }
     let unsent = async || -> Vec<OccurrenceId> {
         let later = clock.now() + chrono::Duration::minutes(1);
-        store.unsent_occurrences(later, &[], 10).await.expect("answered").into_iter().map(|queued| queued.id).collect()
+        let unsent = store.unsent_occurrences(later, &[], 10).await.expect("the query succeeds");
+        unsent.into_iter().map(|queued| queued.id).collect()
     };
     assert_eq!(unsent().await, ids);
-    harness.cluster.pause(&stack::admin(), "the warehouse moves").await.expect("paused");
+    harness.cluster.pause(&jobs::admin(), "the warehouse moves").await.expect("paused");
     assert_eq!(unsent().await, ids[1..]);
-    harness.cluster.resume(&stack::admin()).await.expect("resumed");
+    harness.cluster.resume(&jobs::admin()).await.expect("resumed");
     assert_eq!(unsent().await, ids);
 }

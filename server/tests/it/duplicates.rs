@@ -1,4 +1,4 @@
-//! An attempt that two instances start is put on record once, whatever the order in which they speak.
+//! Duplicate starts: an attempt that two instances start is recorded once, regardless of the order of their reports.
 
 use milvaion_api::{
     duplicates::{self, DuplicateStart},
@@ -15,53 +15,51 @@ use milvaion_server::{
     clock::Clock,
     ingest::status::StatusConsumer,
     live::Hub,
-    store::{Store, jobs::AuditStamp, manual_runs::NewManualRun},
+    store::{Store, jobs::AuditStamp},
 };
-
-use milvaion_test_support as common;
+use milvaion_test_support::{
+    database::{self, TestConnection},
+    jobs, runs,
+};
 
 struct DuplicateHarness {
     url: String,
     store: Store,
     clock: Clock,
-    intake: StatusConsumer,
+    consumer: StatusConsumer,
     events: tokio::sync::mpsc::Receiver<Vec<milvaion_api::events::EventEnvelope>>,
 }
 
 impl DuplicateHarness {
     async fn new() -> Self {
-        let url = common::database_url().await;
-        let store = common::open(&url).await;
+        let url = database::create().await;
+        let store = database::open(&url).await;
         let clock = Clock::system();
         let (hub, events) = Hub::new();
-        let intake =
+        let consumer =
             StatusConsumer { store: store.clone(), activators: Activators::default(), hub, clock: clock.clone() };
-        Self { url, store, clock, intake, events }
+        Self { url, store, clock, consumer, events }
     }
 
     async fn queued(&self) -> OccurrenceId {
-        let job_id = common::insert(&self.store, &self.clock, Schedule::Manual, None).await;
-        let asked =
-            NewManualRun { id: self.clock.occurrence_id(), job_id, by: "test".into(), ..NewManualRun::default() };
-        self.store.insert_manual_run(&asked, self.clock.now()).await.expect("answered").into_created().expect("made");
-        asked.id
+        let job_id = jobs::insert(&self.store, &self.clock, Schedule::Manual, None).await;
+        runs::insert_manual(&self.store, &self.clock, job_id).await
     }
 
-    async fn tell(&self, id: OccurrenceId, batch: &[(&str, OccurrenceStatus)]) {
+    /// Applies one batch of reports of the first attempt.
+    async fn report(&self, id: OccurrenceId, batch: &[(&str, OccurrenceStatus)]) {
         let reports = batch.iter().map(|(instance, status)| report(id, instance, *status)).collect();
-        self.intake.apply(reports).await.expect("answered");
+        self.consumer.apply(reports).await.expect("the query succeeds");
     }
 
     async fn view(&self, id: OccurrenceId) -> OccurrenceView {
-        self.store.occurrence(id, 1, self.clock.now()).await.expect("answered").expect("there")
+        self.store.occurrence(id, 1, self.clock.now()).await.expect("the query succeeds").expect("it exists")
     }
 
-    /// How many are counted in the row.
-    async fn counted(&self, id: OccurrenceId) -> i16 {
-        use sqlx::Connection;
-        let mut connection = sqlx::PgConnection::connect(&self.url).await.expect("PostgreSQL answers");
-        let count = sqlx::query_scalar("SELECT duplicate_starts FROM occurrences WHERE id = $1").bind(id.0);
-        count.fetch_one(&mut connection).await.expect("answered")
+    /// Returns the number of duplicate starts in the occurrence's row.
+    async fn counted(&self, id: OccurrenceId) -> i64 {
+        let sql = format!("SELECT duplicate_starts::bigint FROM occurrences WHERE id = '{id}'");
+        TestConnection::open(&self.url).await.count(sql).await
     }
 }
 
@@ -70,12 +68,12 @@ fn report(id: OccurrenceId, instance: &str, status: OccurrenceStatus) -> StatusR
 }
 
 #[tokio::test]
-async fn two_instances_that_start_one_attempt_are_noted_whatever_the_order() {
+async fn duplicate_start_is_recorded_in_any_order() {
     let harness = DuplicateHarness::new().await;
     let (a, b) = ("w-a", "w-b");
     let orders: [&[&[(&str, OccurrenceStatus)]]; 8] = [
         &[&[(a, Running)], &[(b, Running)]],
-        // The first one is never heard of again.
+        // The first instance sends no more reports.
         &[&[(a, Running)], &[(b, Running), (b, Completed)]],
         &[&[(a, Running), (b, Running)]],
         &[&[(a, Running)], &[(a, Completed)], &[(b, Running)]],
@@ -87,7 +85,7 @@ async fn two_instances_that_start_one_attempt_are_noted_whatever_the_order() {
     for batches in orders {
         let id = harness.queued().await;
         for batch in batches {
-            harness.tell(id, batch).await;
+            harness.report(id, batch).await;
         }
         let view = harness.view(id).await;
         let expected = DuplicateStart { attempt: 1, first: a.into(), others: vec![b.into()] };
@@ -97,25 +95,25 @@ async fn two_instances_that_start_one_attempt_are_noted_whatever_the_order() {
             view.changes.last().map(|step| step.status),
             Some(if view.row.ended_at.is_some() { Completed } else { Running })
         );
-        // All of it once more, as after a crash between the commit and the acknowledgement.
+        // All reports again, as after a crash between the commit and the acknowledgement.
         for batch in batches {
-            harness.tell(id, batch).await;
+            harness.report(id, batch).await;
         }
         assert_eq!(harness.view(id).await, view, "{batches:?}");
     }
 }
 
 #[tokio::test]
-async fn three_instances_are_two_duplicates_and_pages_hear_of_each() {
+async fn each_duplicate_start_is_published() {
     let mut harness = DuplicateHarness::new().await;
     let id = harness.queued().await;
-    harness.tell(id, &[("w-a", Running)]).await;
+    harness.report(id, &[("w-a", Running)]).await;
     let first = harness.view(id).await.row.version;
     for instance in ["w-b", "w-c"] {
         while harness.events.try_recv().is_ok() {}
-        harness.tell(id, &[(instance, Running)]).await;
-        let heard = harness.events.try_recv().expect("an event");
-        let milvaion_api::events::LiveEvent::Occurrences { rows } = &heard[0].event else { panic!("{heard:?}") };
+        harness.report(id, &[(instance, Running)]).await;
+        let events = harness.events.try_recv().expect("an event");
+        let milvaion_api::events::LiveEvent::Occurrences { rows } = &events[0].event else { panic!("{events:?}") };
         assert!(rows[0].id == id && rows[0].version > first);
     }
     assert_eq!(duplicates::find_duplicate_starts(&harness.view(id).await.changes)[0].others, ["w-b", "w-c"]);
@@ -123,22 +121,30 @@ async fn three_instances_are_two_duplicates_and_pages_hear_of_each() {
 }
 
 #[tokio::test]
-async fn what_is_no_second_start_is_not_taken_for_one() {
+async fn other_reports_are_no_duplicate_starts() {
     let harness = DuplicateHarness::new().await;
     let id = harness.queued().await;
-    harness.tell(id, &[("w-a", Running)]).await;
-    // A person who wants it to end is no instance that runs it.
+    harness.report(id, &[("w-a", Running)]).await;
+    // A cancel request is no start.
     let edit = AuditStamp { by: "ann@example.org", at: harness.clock.now() };
-    assert_eq!(harness.store.cancel(&[id], Some("too slow"), edit).await.expect("answered").len(), 1);
-    harness.tell(id, &[("w-a", Running)]).await;
-    // Neither is who found a copy and was told that it is cancelled, nor who is late with its progress.
-    harness.tell(id, &[("w-a", Cancelled)]).await;
-    harness.tell(id, &[("w-b", Cancelled)]).await;
+    assert_eq!(harness.store.cancel(&[id], Some("too slow"), edit).await.expect("the query succeeds").len(), 1);
+    harness.report(id, &[("w-a", Running)]).await;
+    // Neither is the report of a second instance whose copy of the message was cancelled, nor a late progress report.
+    harness.report(id, &[("w-a", Cancelled)]).await;
+    harness.report(id, &[("w-b", Cancelled)]).await;
     let progress = Some(RunProgress { percent: 7, message: String::new() });
-    harness.intake.apply(vec![StatusReport { progress, ..report(id, "w-b", Running) }]).await.expect("answered");
-    // Nor is a word about another attempt, or about nothing.
-    harness.intake.apply(vec![StatusReport { attempt: 2, ..report(id, "w-b", Running) }]).await.expect("answered");
-    harness.tell(harness.clock.occurrence_id(), &[("w-b", Running)]).await;
+    harness
+        .consumer
+        .apply(vec![StatusReport { progress, ..report(id, "w-b", Running) }])
+        .await
+        .expect("the query succeeds");
+    // Neither is a report about another attempt or an unknown occurrence.
+    harness
+        .consumer
+        .apply(vec![StatusReport { attempt: 2, ..report(id, "w-b", Running) }])
+        .await
+        .expect("the query succeeds");
+    harness.report(harness.clock.occurrence_id(), &[("w-b", Running)]).await;
     let view = harness.view(id).await;
     assert_eq!(duplicates::find_duplicate_starts(&view.changes), []);
     assert_eq!((view.changes.len(), harness.counted(id).await), (4, 0), "{:?}", view.changes);

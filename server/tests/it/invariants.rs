@@ -1,47 +1,43 @@
-//! The absences this house rests on, checked by reading its files.
+//! The invariants of the architecture, checked by searching the source files.
 //!
-//! docs/ARCHITECTURE.md lists the seven invariants and why each is worth having. Most say that something does *not*
-//! occur somewhere; a compiler does not notice such a thing, a reader of a long change easily misses it, and a search
-//! finds it at once. No service is needed here. A test that fails names the file: move what is there to the room it
-//! belongs to, rather than weakening the rule.
+//! docs/ARCHITECTURE.md lists the seven invariants and their reasons. Most of them say that something does *not* occur
+//! somewhere. A compiler does not notice that, a reader of a long change easily misses it, and a search finds it at once.
+//! These tests need no service. A test that fails names the file: move the code to the module where it belongs instead of
+//! weakening the rule.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::fs;
 
-/// A file of ours: where it is, seen from the top of the tree, and what it says without its comments.
+use milvaion_test_support::paths::repository_root;
+
+/// A source file: its path from the repository's root, and its text without comments.
 struct SourceFile {
     path: String,
     code: String,
 }
 
-fn top() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the workspace").to_owned()
-}
-
 fn read(path: &str) -> String {
-    fs::read_to_string(top().join(path)).unwrap_or_else(|error| panic!("{path} cannot be read: {error}"))
+    fs::read_to_string(repository_root().join(path)).unwrap_or_else(|error| panic!("{path} cannot be read: {error}"))
 }
 
-/// Every Rust file below a folder, or one file.
+/// Reads the Rust and SQL files below a folder, or one file.
 fn sources(path: &str) -> Vec<SourceFile> {
-    let (mut found, mut open) = (Vec::new(), vec![top().join(path)]);
+    let (mut found, mut open) = (Vec::new(), vec![repository_root().join(path)]);
     while let Some(next) = open.pop() {
         if next.is_dir() {
-            let entries = fs::read_dir(&next).expect("a folder of ours can be listed");
-            open.extend(entries.map(|entry| entry.expect("a folder of ours can be listed").path()));
+            let entries = fs::read_dir(&next).expect("the folder can be listed");
+            open.extend(entries.map(|entry| entry.expect("the folder can be listed").path()));
         } else if next.extension().is_some_and(|extension| extension == "rs" || extension == "sql") {
-            let path = next.strip_prefix(top()).expect("it lies below the top").to_string_lossy().into_owned();
+            let path = next.strip_prefix(repository_root()).expect("the file is in the repository");
+            let path = path.to_string_lossy().into_owned();
             let code = without_comments(&read(&path));
             found.push(SourceFile { path, code });
         }
     }
-    assert!(!found.is_empty(), "{path} holds no Rust file: has it been moved? Then move its rule too");
+    assert!(!found.is_empty(), "{path} contains no Rust file: if it was moved, update the rule");
     found
 }
 
-/// Comments may name what code may not. A `//` after anything but a blank is part of an address.
+/// Removes comments, which may name what code must not. A `//` that does not follow white space is part of a URL.
 fn without_comments(text: &str) -> String {
     let bare =
         |line: &str| match line.match_indices("//").find(|(at, _)| *at == 0 || line[..*at].ends_with([' ', '\t'])) {
@@ -51,40 +47,40 @@ fn without_comments(text: &str) -> String {
     text.lines().map(bare).collect::<Vec<_>>().join("\n")
 }
 
-/// Whether `word` occurs on its own, not as a part of a longer name.
+/// Returns true if `word` occurs as a whole word, not as a part of a longer name.
 fn has(code: &str, word: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     code.match_indices(word).any(|(at, _)| {
-        let goes_on_before = word.starts_with(is_part) && code[..at].ends_with(is_part);
-        let goes_on_after = word.ends_with(is_part) && code[at + word.len()..].starts_with(is_part);
-        !goes_on_before && !goes_on_after
+        let continues_before = word.starts_with(is_part) && code[..at].ends_with(is_part);
+        let continues_after = word.ends_with(is_part) && code[at + word.len()..].starts_with(is_part);
+        !continues_before && !continues_after
     })
 }
 
-/// Checks that no file below `path` says any of `words`, and says which does.
+/// Checks that no file below `path` contains any of `words`.
 #[track_caller]
-fn knows_nothing_of(path: &str, words: &[&str]) {
+fn contains_none_of(path: &str, words: &[&str]) {
     let broken: Vec<String> = sources(path)
         .iter()
         .flat_map(|file| {
-            words.iter().filter(|word| has(&file.code, word)).map(move |word| format!("{} says {word}", file.path))
+            words.iter().filter(|word| has(&file.code, word)).map(move |word| format!("{} contains {word}", file.path))
         })
         .collect();
-    assert!(broken.is_empty(), "{path} must know nothing of {words:?}:\n{}", broken.join("\n"));
+    assert!(broken.is_empty(), "{path} must contain none of {words:?}:\n{}", broken.join("\n"));
 }
 
-/// Checks that below `path` only these files say `word`.
+/// Checks that below `path` only the `allowed` files contain `word`.
 #[track_caller]
 fn only_in(path: &str, word: &str, allowed: &[&str]) {
     let broken: Vec<String> = sources(path)
         .into_iter()
-        .filter(|file| has(&file.code, word) && !allowed.iter().any(|place| file.path.starts_with(place)))
+        .filter(|file| has(&file.code, word) && !allowed.iter().any(|prefix| file.path.starts_with(prefix)))
         .map(|file| file.path)
         .collect();
-    assert!(broken.is_empty(), "only {allowed:?} may say {word}; so do {broken:?}");
+    assert!(broken.is_empty(), "only {allowed:?} may contain {word}; {broken:?} contain it too");
 }
 
-/// The crates a manifest depends on to be built, without those of its tests.
+/// Returns the dependencies of a manifest, without its dev-dependencies.
 fn dependencies(manifest: &str) -> Vec<String> {
     let text = read(manifest);
     let mut names = Vec::new();
@@ -92,7 +88,7 @@ fn dependencies(manifest: &str) -> Vec<String> {
     for line in text.lines().map(str::trim) {
         if let Some(table) = line.strip_prefix('[') {
             let table = table.trim_end_matches(']');
-            // A dependency may also be a table of its own, `[dependencies.name]`.
+            // A dependency may also be a table, `[dependencies.name]`.
             let (table, own) =
                 table.rsplit_once("dependencies.").map_or((table, None), |(kind, name)| (kind, Some(name)));
             let is_for_tests = table.contains("dev-");
@@ -106,10 +102,11 @@ fn dependencies(manifest: &str) -> Vec<String> {
             }
         }
     }
-    assert!(!names.is_empty(), "{manifest} names no dependency: is it still written as one for each line?");
+    assert!(!names.is_empty(), "{manifest} names no dependency: there must be one per line");
     names
 }
 
+/// Checks that a manifest has none of the `banned` dependencies.
 #[track_caller]
 fn depends_on_none_of(manifest: &str, banned: &[&str]) {
     let broken: Vec<String> =
@@ -117,11 +114,11 @@ fn depends_on_none_of(manifest: &str, banned: &[&str]) {
     assert!(broken.is_empty(), "{manifest} must not depend on {broken:?}");
 }
 
-/// The drivers of the three services and the web server, which only the server has all of.
+/// The drivers of the three services.
 const DRIVERS: [&str; 3] = ["sqlx", "redis", "lapin"];
 
 #[test]
-fn one_arrows_between_crates_go_one_way() {
+fn crate_dependencies_go_one_way() {
     let io = ["sqlx", "redis", "lapin", "tokio", "axum", "reqwest", "leptos", "tracing"];
     depends_on_none_of("protocol/Cargo.toml", &io);
     depends_on_none_of(
@@ -144,66 +141,67 @@ fn one_arrows_between_crates_go_one_way() {
     depends_on_none_of("schedule/Cargo.toml", &["milvaion-api"]);
     depends_on_none_of("app/Cargo.toml", &DRIVERS);
     depends_on_none_of("app/Cargo.toml", &["milvaion-server", "milvaion-worker", "tokio", "axum"]);
-    // It has sqlx for a file of its own; the scheduler's database has one address, which the worker never reads.
+    // The worker has sqlx for its outbox file. It never reads the URL of the scheduler's database.
     depends_on_none_of(
         "worker/Cargo.toml",
         &["milvaion-server", "milvaion-app", "milvaion-api", "milvaion-schedule", "leptos", "axum"],
     );
-    knows_nothing_of("worker/src", &["DATABASE_URL"]);
-    // The server's tests run a worker; the server does not.
+    contains_none_of("worker/src", &["DATABASE_URL"]);
+    // The server's tests run a worker. The server does not depend on it.
     depends_on_none_of("server/Cargo.toml", &["milvaion-worker"]);
 }
 
 #[test]
-fn two_the_domain_decides_and_does_nothing() {
-    let deeds = [".await", "async", "Utc::now", "Instant::now", "SystemTime", "rand", "tracing", "tokio", "std::env"];
-    knows_nothing_of("server/src/domain", &deeds);
-    knows_nothing_of("server/src/domain", &DRIVERS);
-    // Nor anything of ours but the words of `protocol`.
-    knows_nothing_of("server/src/domain", &["crate::store", "crate::cache", "crate::broker", "crate::clock", "app"]);
+fn domain_does_no_io() {
+    let impure = [".await", "async", "Utc::now", "Instant::now", "SystemTime", "rand", "tracing", "tokio", "std::env"];
+    contains_none_of("server/src/domain", &impure);
+    contains_none_of("server/src/domain", &DRIVERS);
+    // It uses no other module of the server.
+    contains_none_of("server/src/domain", &["crate::store", "crate::cache", "crate::broker", "crate::clock", "app"]);
     for pure in ["protocol/src", "schedule/src", "api/src"] {
-        knows_nothing_of(pure, &[".await", "async", "Utc::now", "Instant::now", "std::fs", "std::net", "std::env"]);
+        contains_none_of(pure, &[".await", "async", "Utc::now", "Instant::now", "std::fs", "std::net", "std::env"]);
     }
 }
 
 #[test]
-fn two_only_the_clocks_read_the_time_of_day() {
+fn only_the_clocks_read_the_time() {
     let clocks = ["server/src/clock.rs", "worker/src/clock.rs"];
-    for room in ["protocol/src", "schedule/src", "api/src", "app/src", "server/src", "worker/src", "worker/builtin/src"]
-    {
+    let folders =
+        ["protocol/src", "schedule/src", "api/src", "app/src", "server/src", "worker/src", "worker/builtin/src"];
+    for folder in folders {
         for word in ["Utc::now", "Local::now", "Uuid::now_v7", "Uuid::new_v4"] {
-            only_in(room, word, &clocks);
+            only_in(folder, word, &clocks);
         }
     }
 }
 
 #[test]
-fn three_the_services_never_call_each_other() {
-    let rooms = ["store", "cache", "broker"];
-    for room in rooms {
-        for other in rooms.iter().filter(|other| **other != room) {
-            let path = format!("server/src/{room}");
-            knows_nothing_of(&path, &[&format!("crate::{other}"), &format!("super::{other}")]);
-            // A group such as `use crate::{store::Store, …}` names the room without its crate.
+fn service_modules_never_call_each_other() {
+    let services = ["store", "cache", "broker"];
+    for service in services {
+        for other in services.iter().filter(|other| **other != service) {
+            let path = format!("server/src/{service}");
+            contains_none_of(&path, &[&format!("crate::{other}"), &format!("super::{other}")]);
+            // A group such as `use crate::{store::Store, …}` names the module without its crate.
             let in_group = [format!("{{{other}::"), format!(" {other}::")];
-            knows_nothing_of(&path, &in_group.each_ref().map(String::as_str));
+            contains_none_of(&path, &in_group.each_ref().map(String::as_str));
         }
         let others = ["background", "ingest", "command", "live", "http", "ui", "lifecycle", "embedded"];
         for other in others {
-            knows_nothing_of(&format!("server/src/{room}"), &[&format!("crate::{other}")]);
+            contains_none_of(&format!("server/src/{service}"), &[&format!("crate::{other}")]);
         }
     }
-    // And each driver is known in one room, beside the one that starts private services and asks whether they answer.
-    for (room, driver) in [("store", "sqlx::"), ("cache", "redis::"), ("broker", "lapin::")] {
-        let room = format!("server/src/{room}/");
-        only_in("server/src", driver, &[&room, "server/src/embedded/", "server/src/telemetry.rs"]);
+    // Each driver is used in one module, and in the one that starts private services and checks that they respond.
+    for (service, driver) in [("store", "sqlx::"), ("cache", "redis::"), ("broker", "lapin::")] {
+        let folder = format!("server/src/{service}/");
+        only_in("server/src", driver, &[&folder, "server/src/embedded/", "server/src/telemetry.rs"]);
     }
 }
 
 #[test]
-fn four_a_row_exists_before_a_message_does() {
-    // One place publishes work, and four hand to it: each after the row it speaks of is committed. The other one answers
-    // questions.
+fn rows_are_committed_before_messages_are_sent() {
+    // One module publishes job messages, for four callers: each calls it after the row is committed. The other module
+    // publishes replies.
     only_in("server/src", "basic_publish", &["server/src/broker/publisher.rs", "server/src/broker/reply.rs"]);
     for (file, row, message) in [
         ("server/src/background/dispatcher.rs", ".create_scheduled_runs(", "self.sender.send("),
@@ -212,9 +210,10 @@ fn four_a_row_exists_before_a_message_does() {
         ("server/src/command/manual_run.rs", ".insert_manual_run(", "self.send_created("),
     ] {
         let code = without_comments(&read(file));
-        let place =
-            |what: &str| code.find(what).unwrap_or_else(|| panic!("{file} no longer says {what}: mend this rule"));
-        assert!(place(row) < place(message), "{file} sends before the row is committed");
+        let position = |what: &str| {
+            code.find(what).unwrap_or_else(|| panic!("{file} no longer contains {what}: update this rule"))
+        };
+        assert!(position(row) < position(message), "{file} sends the message before the row is committed");
     }
     only_in(
         "server/src",
@@ -230,17 +229,16 @@ fn four_a_row_exists_before_a_message_does() {
 }
 
 #[test]
-fn five_losing_redis_loses_speed_only() {
-    // What a worker reports, what the domain decides and what a page shows never waits for Redis.
-    for room in ["server/src/ingest", "server/src/domain", "server/src/store", "server/src/ui"] {
-        knows_nothing_of(room, &["cache", "Cache", "redis"]);
+fn losing_redis_costs_speed_only() {
+    // Reports, decisions and pages never wait for Redis.
+    for folder in ["server/src/ingest", "server/src/domain", "server/src/store", "server/src/ui"] {
+        contains_none_of(folder, &["cache", "Cache", "redis"]);
     }
 }
 
 #[test]
-fn six_a_status_is_written_by_guarded_statements_only() {
-    // One for each who may speak: workers, people, the server itself when a worker has fallen
-    // silent, and the dead letter queue.
+fn statuses_are_written_by_guarded_statements() {
+    // One statement for each source of changes: workers, users, the lost run detector and the dead letter queue.
     let guarded = [
         ("server/src/store/apply.sql", "o.status IN (0, 1, 6)"),
         ("server/src/store/cancel.rs", "o.status IN (0, 6)"),
@@ -253,22 +251,22 @@ fn six_a_status_is_written_by_guarded_statements_only() {
             let columns = &statement[..statement.find("WHERE").unwrap_or(statement.len())];
             let columns = columns.split_whitespace().collect::<Vec<_>>().join(" ");
             let writes = columns.contains("SET status =") || columns.contains(", status =");
-            let may = guarded.iter().any(|(path, _)| file.path == *path);
-            assert!(!writes || may, "{} writes a status of its own", file.path);
+            let is_guarded = guarded.iter().any(|(path, _)| file.path == *path);
+            assert!(!writes || is_guarded, "{} writes a status without a guard", file.path);
         }
     }
     for (path, guard) in guarded {
         let code = without_comments(&read(path));
-        assert_eq!(code.matches("SET status =").count(), 1, "{path}: one statement, so that there is one guard");
-        assert!(code.contains(guard), "{path}: the guard names the states it allows");
+        assert_eq!(code.matches("SET status =").count(), 1, "{path}: one statement has one guard");
+        assert!(code.contains(guard), "{path}: the guard names the statuses it allows");
     }
-    // Occurrences are born in three ways: by the schedule, by a person, and as the retry of a failed one.
-    let births = ["server/src/store/fire.sql", "server/src/store/manual_runs.rs", "server/src/store/failures.rs"];
-    only_in("server/src", "INSERT INTO occurrences", &births);
+    // Occurrences are created in three ways: by the schedule, by a user, and as the retry of a failure.
+    let inserts = ["server/src/store/fire.sql", "server/src/store/manual_runs.rs", "server/src/store/failures.rs"];
+    only_in("server/src", "INSERT INTO occurrences", &inserts);
 }
 
 #[test]
-fn seven_a_loop_separates_waiting_from_working() {
+fn ticks_do_not_wait() {
     let drivers =
         ["server/src/background/driver.rs", "server/src/background/dispatcher.rs", "server/src/background/lease.rs"];
     for wait in ["sleep", "interval", "notified", "select!"] {
@@ -276,17 +274,18 @@ fn seven_a_loop_separates_waiting_from_working() {
     }
     for file in sources("server/src/background") {
         for (at, _) in file.code.match_indices("async fn tick(") {
-            let inputs = &file.code[at..][..file.code[at..].find(')').expect("it closes")];
-            assert!(inputs.ends_with("self"), "{}: a tick takes no input", file.path);
+            let inputs = &file.code[at..][..file.code[at..].find(')').expect("a closing parenthesis")];
+            assert!(inputs.ends_with("self"), "{}: a tick has no parameter but self", file.path);
         }
     }
 }
 
 #[test]
-fn a_released_program_has_no_crash_points() {
+fn release_builds_have_no_crash_points() {
     for manifest in ["server/Cargo.toml", "worker/Cargo.toml"] {
         let text = read(manifest);
-        let features = text.split("\n[").find_map(|table| table.strip_prefix("features]")).expect("it has features");
+        let features =
+            text.split("\n[").find_map(|table| table.strip_prefix("features]")).expect("a table of features");
         let naming: Vec<&str> = features
             .lines()
             .filter(|line| !line.starts_with('#') && (has(line, "faults") || has(line, "fail")))
@@ -294,16 +293,19 @@ fn a_released_program_has_no_crash_points() {
         assert_eq!(
             naming,
             [r#"faults = ["dep:fail", "fail/failpoints"]"#],
-            "{manifest}: no other feature may bring in the crash points"
+            "{manifest}: no other feature may enable the crash points"
         );
         assert!(text.contains("\nfail = { workspace = true, optional = true }\n"), "{manifest}: `fail` is optional");
     }
+    // The test harness does not enable them either: only the chaos suite tests programs with crash points.
+    let harness = read("end2end/support/Cargo.toml");
+    assert!(!harness.lines().any(|line| !line.starts_with('#') && has(line, "faults")), "the harness enables `faults`");
     let commands = read("Makefile").replace("\\\n", " ") + &read("Dockerfile").replace("\\\n", " ");
     let releases: Vec<&str> =
         commands.lines().filter(|line| line.contains("cargo") && line.contains("--release")).collect();
-    assert!(!releases.is_empty(), "no command builds a release: mend this rule");
+    assert!(!releases.is_empty(), "no command builds a release: update this rule");
     for command in releases {
-        // A build of the whole workspace takes the features anybody in it asks for.
+        // A build of the whole workspace enables the features that any of its members requests.
         for word in ["faults", "--all-features", "--workspace", "--all"] {
             let names =
                 command.split_whitespace().any(|part| part.split(['/', ',', '=', '"']).any(|name| name == word));
@@ -313,34 +315,35 @@ fn a_released_program_has_no_crash_points() {
 }
 
 #[test]
-fn every_fault_stands_in_its_table_and_in_one_place() {
-    for room in ["server/src", "worker/src"] {
-        let essay = format!("{room}/faults.rs");
-        let text = read(&essay);
+fn every_fault_is_documented_and_used_once() {
+    for folder in ["server/src", "worker/src"] {
+        let table = format!("{folder}/faults.rs");
+        let text = read(&table);
         let rows = text.lines().filter_map(|line| line.strip_prefix("//! | `")?.split_once("` |"));
-        // How they are armed is a table too, but says `=`.
-        let mut told: Vec<String> = rows.map(|(name, _)| name.to_owned()).filter(|name| !name.contains('=')).collect();
-        let mut placed: Vec<String> = Vec::new();
-        for file in sources(room).into_iter().filter(|file| file.path != essay) {
-            for call in ["faults::point(\"", "faults::sabotaged(\""] {
+        // The table of settings has the same format, with a `=` in its names.
+        let names = rows.map(|(name, _)| name.to_owned()).filter(|name| !name.contains('='));
+        let mut documented: Vec<String> = names.collect();
+        let mut used: Vec<String> = Vec::new();
+        for file in sources(folder).into_iter().filter(|file| file.path != table) {
+            for call in ["faults::crash_point(\"", "faults::is_sabotaged(\""] {
                 let names =
                     file.code.match_indices(call).filter_map(|(at, _)| file.code[at + call.len()..].split_once('"'));
-                placed.extend(names.map(|(name, _)| name.to_owned()));
+                used.extend(names.map(|(name, _)| name.to_owned()));
             }
         }
-        assert!(!told.is_empty(), "{essay} has no table any more");
-        told.sort();
-        placed.sort();
-        assert_eq!(told, placed, "{essay}: what the tables name, and what the code holds once each");
+        assert!(!documented.is_empty(), "{table} has no table any more");
+        documented.sort();
+        used.sort();
+        assert_eq!(documented, used, "{table}: the code must use each documented fault once, and no other");
     }
 }
 
 #[test]
-fn the_reader_of_files_sees_what_it_should() {
+fn search_ignores_comments_and_parts_of_words() {
     let code = without_comments("//! sqlx\nlet a = \"amqp://x\"; // redis\n    /// lapin\nuse crate::cache;");
     assert!(has(&code, "amqp://x") && has(&code, "crate::cache"));
     assert!(!has(&code, "sqlx") && !has(&code, "redis") && !has(&code, "lapin"));
     assert!(!has("brand", "rand") && !has("rand_core", "rand") && has("rand::random", "rand"));
     assert!(dependencies("server/Cargo.toml").contains(&"sqlx".to_owned()));
-    assert!(!dependencies("server/Cargo.toml").contains(&"schemars".to_owned()), "tests' dependencies do not count");
+    assert!(!dependencies("server/Cargo.toml").contains(&"schemars".to_owned()), "dev-dependencies do not count");
 }

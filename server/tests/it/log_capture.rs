@@ -1,14 +1,13 @@
-//! What a job's libraries say with `tracing` is in the log of the occurrence they were called for, as the server has it.
+//! Log capture: the `tracing` events of a job's libraries are in the log of the occurrence that called them.
 
 use milvaion_api::requests::JobForm;
 use milvaion_protocol::message::LogLevel;
+use milvaion_test_support::{jobs, runs, server_env, wait, worker_env};
 use milvaion_worker::{CaptureLayer, Job, JobContext, JobError};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::prelude::*;
 
-use milvaion_test_support::stack;
-
-/// Calls a library.
+/// A job that calls a library.
 struct LibraryCallerJob;
 
 #[derive(serde::Deserialize, schemars::JsonSchema)]
@@ -16,12 +15,12 @@ struct GreetingInput {
     say: String,
 }
 
-/// A library that knows nothing of jobs.
+/// A library without a dependency on the SDK.
 mod library {
-    pub(crate) async fn greet(whom: &str) {
+    pub(crate) async fn greet(name: &str) {
         tokio::task::yield_now().await;
-        tracing::warn!(whom, attempts = 3, "nobody answers");
-        tracing::debug!("nobody is to read this");
+        tracing::warn!(name, attempts = 3, "no response");
+        tracing::debug!("below the captured level");
     }
 }
 
@@ -33,41 +32,41 @@ impl Job for LibraryCallerJob {
 
     async fn run(&self, ctx: &JobContext, input: GreetingInput) -> Result<(), JobError> {
         library::greet(&input.say).await;
-        let (within, whom) = (ctx.clone(), input.say);
-        let spawned = tokio::spawn(async move { within.scope(library::greet(&format!("{whom} spawned"))).await });
+        let (ctx, name) = (ctx.clone(), input.say);
+        let spawned = tokio::spawn(async move { ctx.scope(library::greet(&format!("{name} spawned"))).await });
         spawned.await.map_err(JobError::new)
     }
 }
 
 #[tokio::test]
-async fn what_a_library_says_stands_in_the_log_of_the_run_it_was_called_in() {
-    // A worker's main has one for the whole process. Here it is this thread's, the only one that this runtime has: what
-    // the worker spawns finds it, and other tests in the process do not.
+async fn library_events_are_in_the_log_of_their_run() {
+    // A worker's main function installs it for the whole process. Here it is installed for this thread, the only one of
+    // this runtime: the worker's tasks use it, and other tests in the process do not.
     let _subscriber = tracing_subscriber::registry().with(CaptureLayer::new()).set_default();
-    let config = stack::config().await;
-    let server = stack::server(&config).await;
+    let config = server_env::config().await;
+    let server = server_env::start(&config).await;
     let stop = CancellationToken::new();
-    let running = stack::worker_with(&config, &stop, |worker| worker.job(LibraryCallerJob));
+    let running = worker_env::start_with(&config, &stop, |worker| worker.job(LibraryCallerJob));
 
     let mut runs = Vec::new();
     for name in ["Ana", "Ben"] {
-        let form = JobForm { input_json: format!(r#"{{"say": "{name}"}}"#), ..stack::form(name) };
-        let job = server.jobs.save(&stack::admin(), &form).await.expect("saved");
-        let run = server.jobs.run_now(&stack::admin(), job, Default::default()).await.expect("triggered");
+        let form = JobForm { input_json: format!(r#"{{"say": "{name}"}}"#), ..jobs::form(name) };
+        let job = server.jobs.save(&jobs::admin(), &form).await.expect("saved");
+        let run = server.jobs.run_now(&jobs::admin(), job, Default::default()).await.expect("triggered");
         runs.push((name, run));
     }
     for (name, run) in runs {
-        stack::ended(&server, run).await;
-        let lines = stack::eventually("both lines", || async {
+        runs::ended(&server, run).await;
+        let lines = wait::eventually("both lines", || async {
             let view = server.store.occurrence(run, 100, server.clock.now()).await.ok()??;
             (view.log.len() >= 2).then_some(view.log)
         })
         .await;
         assert_eq!(lines.len(), 2, "{lines:?}");
-        for (line, whom) in lines.iter().zip([name.to_owned(), format!("{name} spawned")]) {
-            assert_eq!((line.level, line.message.as_str()), (LogLevel::Warn, "nobody answers"));
+        for (line, logged_name) in lines.iter().zip([name.to_owned(), format!("{name} spawned")]) {
+            assert_eq!((line.level, line.message.as_str()), (LogLevel::Warn, "no response"));
             let data = line.data.as_ref().expect("fields");
-            assert_eq!((data["whom"].as_str(), data["attempts"].as_i64()), (Some(whom.as_str()), Some(3)));
+            assert_eq!((data["name"].as_str(), data["attempts"].as_i64()), (Some(logged_name.as_str()), Some(3)));
             assert!(data["target"].as_str().is_some_and(|target| target.ends_with("library")), "{data}");
         }
     }

@@ -1,12 +1,12 @@
-//! The server's tests, on real services; a few need none.
+//! The server's tests on real services; a few need none.
 //!
-//! They are one program. Each file beside this folder would be one more, with the whole server in it, and linking
-//! twenty times what is the same server costs a minute and three gigabytes. Nothing is lost by it: nextest runs each
-//! test in a process of its own, and each has a database and prefixes of its own (see [`common`]), so that they may
-//! share one under plain `cargo test`. What belongs to the whole process is therefore not a test's to change: the
-//! global subscriber, say, the environment, or the working directory.
+//! All tests are one program. Every file beside this folder would be another program that contains the whole server, and
+//! linking it twenty times costs a minute and three gigabytes. Nothing is lost: nextest runs each test in a process of its
+//! own, and each test has its own database and prefixes (see [`milvaion_test_support`]), so tests can also share a process
+//! under plain `cargo test`. Therefore a test must not change process-wide state, such as the global subscriber, the
+//! environment or the working directory.
 //!
-//! One topic is one module: `cargo nextest run -p server -E 'test(/^lease::/)'`.
+//! One topic is one module: `cargo nextest run -p milvaion-server -E 'test(/^lease::/)'`.
 
 mod auto_disable;
 mod cluster_pause;
@@ -28,6 +28,7 @@ mod recovery;
 mod regressions;
 mod rejected_messages;
 mod retention;
+mod server_process;
 mod status;
 mod users;
 mod versions;

@@ -1,4 +1,5 @@
-//! Plans outlive the size of a table they were made for; a day begins empty.
+//! Partitions are analyzed after they have grown: cached plans outlive the table size they were made for, and the partition
+//! of a day starts empty.
 
 use milvaion_protocol::{message::StatusReport, status::OccurrenceStatus};
 use milvaion_schedule::schedule::Schedule;
@@ -6,14 +7,12 @@ use milvaion_server::{
     background::{BackgroundTask, partition_analyze::AnalyzePartitions},
     clock::Clock,
     config::database::DatabaseConfig,
-    domain::transition::fold,
-    store::{Store, manual_runs::NewManualRun, partitions::DailyTable},
+    store::{Store, partitions::DailyTable},
 };
+use milvaion_test_support::{database, jobs, runs, wait};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-use milvaion_test_support as common;
-
-/// Writes two thousand queued occurrences of today, about eighty blocks.
+/// Inserts two thousand queued occurrences of today, about eighty blocks.
 async fn fill(connection: &mut PgConnection, clock: &Clock) {
     sqlx::query(
         "INSERT INTO occurrences (id, created_at, job_id, job_name, job_version, worker_id, job_type, job_data,
@@ -24,78 +23,81 @@ async fn fill(connection: &mut PgConnection, clock: &Clock) {
     .bind(clock.now())
     .execute(connection)
     .await
-    .expect("written");
+    .expect("the statement succeeds");
 }
 
-/// How the prepared `look` for something of now is carried out, as PostgreSQL tells it.
+/// Returns PostgreSQL's plan of the prepared statement `look` for an occurrence of today.
 async fn plan(connection: &mut PgConnection, clock: &Clock) -> String {
     let statement = format!("EXPLAIN (COSTS off) EXECUTE look (gen_random_uuid(), '{}')", clock.now().to_rfc3339());
-    let told: Vec<String> =
-        sqlx::query_scalar(AssertSqlSafe(statement)).persistent(false).fetch_all(connection).await.expect("explained");
-    told.join("\n")
+    let lines = sqlx::query_scalar::<_, String>(AssertSqlSafe(statement)).persistent(false).fetch_all(connection).await;
+    lines.expect("the query succeeds").join("\n")
 }
 
 #[tokio::test]
-async fn a_day_that_was_measured_while_empty_is_measured_again_when_it_has_grown_and_plans_follow() {
-    let url = common::database_url().await;
-    let store = common::open(&url).await;
+async fn grown_partition_is_analyzed_and_plans_change() {
+    let url = database::create().await;
+    let store = database::open(&url).await;
     let clock = Clock::manual(milvaion_server::clock::machine_now());
     let today = DailyTable::Occurrences.partition(clock.now().date_naive());
-    let mut growth = AnalyzePartitions { store, clock: clock.clone() };
-    let mut connection = PgConnection::connect(&url).await.expect("PostgreSQL answers");
+    let mut task = AnalyzePartitions { store, clock: clock.clone() };
+    let mut connection = PgConnection::connect(&url).await.expect("PostgreSQL responds");
     for statement in [
         "VACUUM ANALYZE occurrences",
-        // It would be another that measures it.
+        // Autovacuum would analyze it too.
         &format!("ALTER TABLE {today} SET (autovacuum_enabled = false)"),
         "SET plan_cache_mode = force_generic_plan",
         "PREPARE look (uuid, timestamptz) AS SELECT status FROM occurrences WHERE id = $1 AND created_at = $2",
     ] {
-        sqlx::raw_sql(AssertSqlSafe(statement.to_owned())).execute(&mut connection).await.expect("done");
+        sqlx::raw_sql(AssertSqlSafe(statement.to_owned()))
+            .execute(&mut connection)
+            .await
+            .expect("the statement succeeds");
     }
-    assert_eq!(growth.tick().await.expect("answered").analyzed, Vec::<String>::new(), "it is empty");
-    let all = format!("Seq Scan on {today} ");
-    assert!(plan(&mut connection, &clock).await.contains(&all), "nothing is read at no cost");
+    assert_eq!(task.tick().await.expect("the tick succeeds").analyzed, Vec::<String>::new(), "it is empty");
+    let full_scan = format!("Seq Scan on {today} ");
+    assert!(plan(&mut connection, &clock).await.contains(&full_scan), "a scan of an empty table costs nothing");
 
-    fill(&mut PgConnection::connect(&url).await.expect("PostgreSQL answers"), &clock).await;
-    assert!(plan(&mut connection, &clock).await.contains(&all), "the plan outlives the size it was made for");
+    fill(&mut PgConnection::connect(&url).await.expect("PostgreSQL responds"), &clock).await;
+    assert!(
+        plan(&mut connection, &clock).await.contains(&full_scan),
+        "the plan outlives the table size it was made for"
+    );
 
-    assert_eq!(growth.tick().await.expect("answered").analyzed, std::slice::from_ref(&today));
+    assert_eq!(task.tick().await.expect("the tick succeeds").analyzed, std::slice::from_ref(&today));
     let plan = plan(&mut connection, &clock).await;
     assert!(plan.contains("Index Scan") && !plan.contains("Seq Scan"), "{plan}");
-    assert_eq!(growth.tick().await.expect("answered").analyzed, Vec::<String>::new(), "it has not grown since");
+    assert_eq!(task.tick().await.expect("the tick succeeds").analyzed, Vec::<String>::new(), "it has not grown since");
 }
 
 #[tokio::test]
-async fn reports_and_confirmations_find_their_rows_by_index_on_a_day_that_was_empty_when_their_plan_was_made() {
-    let url = common::database_url().await;
-    common::open(&url).await.close().await;
-    // One connection, and so one plan for each statement.
+async fn plans_made_on_an_empty_partition_use_the_index() {
+    let url = database::create().await;
+    database::open(&url).await.close().await;
+    // With one connection, each statement has one plan.
     let config = DatabaseConfig { url: url.clone(), max_connections: 1 };
-    let store = Store::connect(&config).await.expect("the database can be used");
+    let store = Store::connect(&config).await.expect("the database can be migrated");
     let clock = Clock::manual(milvaion_server::clock::machine_now());
-    let job = common::insert(&store, &clock, Schedule::Manual, None).await;
+    let job = jobs::insert(&store, &clock, Schedule::Manual, None).await;
     let run_one = async || {
-        let id = clock.occurrence_id();
-        let asked = NewManualRun { id, job_id: job, by: "test".into(), ..NewManualRun::default() };
-        store.insert_manual_run(&asked, clock.now()).await.expect("answered").into_created().expect("made");
-        assert_eq!(store.mark_published(&[(id, 1)], clock.now()).await.expect("answered"), 1);
+        let id = runs::insert_manual(&store, &clock, job).await;
+        assert_eq!(store.mark_published(&[(id, 1)], clock.now()).await.expect("the query succeeds"), 1);
         let report = StatusReport::new(id, 1, "w-1", OccurrenceStatus::Completed, clock.now());
-        assert_eq!(store.apply(&fold(vec![report]), clock.now()).await.expect("answered").rows.len(), 1);
+        assert_eq!(runs::report(&store, &clock, vec![report]).await, 1);
     };
     run_one().await;
-    let mut connection = PgConnection::connect(&url).await.expect("PostgreSQL answers");
+    let mut connection = PgConnection::connect(&url).await.expect("PostgreSQL responds");
     fill(&mut connection, &clock).await;
     for _ in 0..5 {
         run_one().await;
     }
-    // A connection tells what it has read when it ends, at the latest.
+    // A connection publishes its statistics when it is closed, at the latest.
     store.close().await;
     let today = DailyTable::Occurrences.partition(clock.now().date_naive());
-    let read = common::stack::eventually("the connections' counts", async || {
+    let read = wait::eventually("the table's statistics", async || {
         let counts = "SELECT n_tup_upd, seq_tup_read FROM pg_stat_user_tables WHERE relname = $1";
-        let mut connection = PgConnection::connect(&url).await.expect("PostgreSQL answers");
+        let mut connection = PgConnection::connect(&url).await.expect("PostgreSQL responds");
         let (updated, read): (i64, i64) =
-            sqlx::query_as(counts).bind(&today).fetch_one(&mut connection).await.expect("answered");
+            sqlx::query_as(counts).bind(&today).fetch_one(&mut connection).await.expect("the query succeeds");
         (updated >= 12).then_some(read)
     })
     .await;

@@ -1,5 +1,5 @@
-//! What cannot be stored: because of what it is, and then it is let go alone; or not here and now, and then another
-//! server gets it.
+//! Messages that cannot be stored. A message that can never be stored is dropped alone; a batch that this server cannot
+//! store now is redelivered to another server.
 
 use std::sync::{
     Arc,
@@ -25,12 +25,11 @@ use milvaion_server::{
     clock::Clock,
     ingest::status::StatusConsumer,
     live::Hub,
-    store::{Store, manual_runs::NewManualRun},
+    store::Store,
 };
+use milvaion_test_support::{database, jobs, runs, server_env, wait};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-
-use milvaion_test_support::{self as common, stack};
 
 fn report(id: OccurrenceId, status: i32, more: &Value) -> Value {
     let mut report = json!({
@@ -43,19 +42,18 @@ fn report(id: OccurrenceId, status: i32, more: &Value) -> Value {
 }
 
 async fn queued(store: &Store, clock: &Clock) -> OccurrenceId {
-    let job_id = common::insert(store, clock, Schedule::Manual, None).await;
-    let asked = NewManualRun { id: clock.occurrence_id(), job_id, by: "test".into(), ..NewManualRun::default() };
-    store.insert_manual_run(&asked, clock.now()).await.expect("answered").into_created().expect("made");
-    asked.id
+    let job_id = jobs::insert(store, clock, Schedule::Manual, None).await;
+    runs::insert_manual(store, clock, job_id).await
 }
 
 #[tokio::test]
-async fn a_report_that_can_never_be_stored_takes_no_other_with_it() {
-    let (store, _) = common::database().await;
+async fn invalid_report_does_not_affect_its_batch() {
+    let store = database::fresh().await;
     let clock = Clock::system();
     let (hub, _events) = Hub::new();
-    let intake = StatusConsumer { store: store.clone(), activators: Activators::default(), hub, clock: clock.clone() };
-    let [nul, strange, ancient, good] = [
+    let consumer =
+        StatusConsumer { store: store.clone(), activators: Activators::default(), hub, clock: clock.clone() };
+    let [nul, malformed, ancient, good] = [
         queued(&store, &clock).await,
         queued(&store, &clock).await,
         queued(&store, &clock).await,
@@ -63,90 +61,91 @@ async fn a_report_that_can_never_be_stored_takes_no_other_with_it() {
     ];
     let reports = [
         report(nul, 1, &json!({"progress": {"percent": 250, "message": "a\u{0}b"}, "instanceId": "w\u{0}1"})),
-        report(strange, 2, &json!({"durationMs": 12.5})),
+        report(malformed, 2, &json!({"durationMs": 12.5})),
         report(ancient, 1, &json!({"timestamp": "-4800-01-01T00:00:00Z"})),
         report(good, 2, &json!({})),
     ];
     let body = json!({ "reports": reports }).to_string().into_bytes();
-    intake.handle(vec![b"no JSON".to_vec(), body]).await.expect("nothing is to come again");
-    let view = async |id| store.occurrence(id, 1, clock.now()).await.expect("answered").expect("there");
-    let told = view(nul).await;
-    let progress = told.row.progress.expect("told");
-    assert_eq!((told.row.status, progress.percent, progress.message.as_str()), (Running, 100, "a\u{fffd}b"));
-    assert_eq!(told.row.instance_id.as_deref(), Some("w\u{fffd}1"));
-    assert_eq!(view(strange).await.row.status, Queued);
+    consumer.handle(vec![b"no JSON".to_vec(), body]).await.expect("the batch is acknowledged");
+    let view = async |id| store.occurrence(id, 1, clock.now()).await.expect("the query succeeds").expect("it exists");
+    let cleaned = view(nul).await;
+    let progress = cleaned.row.progress.expect("a progress");
+    assert_eq!((cleaned.row.status, progress.percent, progress.message.as_str()), (Running, 100, "a\u{fffd}b"));
+    assert_eq!(cleaned.row.instance_id.as_deref(), Some("w\u{fffd}1"));
+    assert_eq!(view(malformed).await.row.status, Queued);
     assert_eq!(view(ancient).await.row.status, Queued);
     assert_eq!(view(good).await.row.status, Completed);
 }
 
 #[tokio::test]
-async fn a_flood_is_stored_in_several_statements_and_comes_again_without_harm() {
-    let (store, _) = common::database().await;
+async fn large_batch_is_split_and_can_be_redelivered() {
+    let store = database::fresh().await;
     let clock = Clock::system();
     let (hub, _events) = Hub::new();
-    let intake = StatusConsumer { store: store.clone(), activators: Activators::default(), hub, clock: clock.clone() };
+    let consumer =
+        StatusConsumer { store: store.clone(), activators: Activators::default(), hub, clock: clock.clone() };
     let [good, ancient] = [queued(&store, &clock).await, queued(&store, &clock).await];
-    // Its start in the first statement, its end in the second, beside one that can never be stored.
-    let strangers = (0..4_999).map(|_| report(clock.occurrence_id(), 1, &json!({})));
+    // Its start is in the first statement. Its end is in the second one, beside a report that can never be stored.
+    let unknown = (0..4_999).map(|_| report(clock.occurrence_id(), 1, &json!({})));
     let reports: Vec<Value> = std::iter::once(report(good, 1, &json!({})))
-        .chain(strangers)
+        .chain(unknown)
         .chain([report(ancient, 1, &json!({"timestamp": "-4800-01-01T00:00:00Z"})), report(good, 2, &json!({}))])
         .collect();
     let bodies: Vec<Vec<u8>> =
         reports.chunks(400).map(|some| json!({ "reports": some }).to_string().into_bytes()).collect();
-    let view = async |id| store.occurrence(id, 1, clock.now()).await.expect("answered").expect("there");
-    intake.handle(bodies.clone()).await.expect("nothing is to come again");
-    let told = view(good).await;
-    assert_eq!((told.row.status, told.changes.len()), (Completed, 3));
+    let view = async |id| store.occurrence(id, 1, clock.now()).await.expect("the query succeeds").expect("it exists");
+    consumer.handle(bodies.clone()).await.expect("the batch is acknowledged");
+    let stored = view(good).await;
+    assert_eq!((stored.row.status, stored.changes.len()), (Completed, 3));
     assert_eq!(view(ancient).await.row.status, Queued);
-    intake.handle(bodies).await.expect("nothing is to come again");
-    assert_eq!(view(good).await.row.version, told.row.version, "a second time changes nothing");
+    consumer.handle(bodies).await.expect("the batch is acknowledged");
+    assert_eq!(view(good).await.row.version, stored.row.version, "the redelivery changes nothing");
 }
 
-/// Takes what it is given, or has a database that it cannot reach, or stumbles over certain bodies.
+/// A handler that stores all bodies except `bad`, which it can never store. It stores none while it is cut off.
 #[derive(Clone, Default)]
 struct CountingHandler {
-    asked: Arc<AtomicUsize>,
-    taken: Arc<std::sync::Mutex<Vec<Vec<u8>>>>,
+    calls: Arc<AtomicUsize>,
+    stored: Arc<std::sync::Mutex<Vec<Vec<u8>>>>,
     is_cut_off: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("never")]
+#[error("this body can never be stored")]
 struct PermanentError;
 
 impl BatchHandler for CountingHandler {
-    const NAME: &'static str = "taker";
+    const NAME: &'static str = "counting";
 
     fn is_retryable(error: &anyhow::Error) -> bool {
         !error.is::<PermanentError>()
     }
 
     async fn handle(&self, bodies: Vec<Vec<u8>>) -> anyhow::Result<()> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.calls.fetch_add(1, Ordering::SeqCst);
         anyhow::ensure!(!self.is_cut_off, "cut off");
         if bodies.iter().any(|body| body == b"bad") {
             return Err(PermanentError.into());
         }
-        self.taken.lock().expect("alive").extend(bodies);
+        self.stored.lock().expect("the mutex is not poisoned").extend(bodies);
         Ok(())
     }
 }
 
 #[tokio::test]
-async fn a_batch_that_cannot_be_stored_here_goes_to_another_server_and_what_never_can_is_let_go() {
-    let config = stack::config().await;
-    let broker = || Broker::new(&config.broker).expect("a URL");
+async fn failed_batch_is_redelivered_to_another_server() {
+    let config = server_env::config().await;
+    let broker = || Broker::new(&config.broker).expect("a valid URL");
     let queue = broker().topology().status();
     let stop = CancellationToken::new();
-    let deaf = CountingHandler { is_cut_off: true, ..CountingHandler::default() };
-    let first = tokio::spawn(consume(broker(), queue.clone(), deaf.clone(), stop.clone()));
+    let cut_off = CountingHandler { is_cut_off: true, ..CountingHandler::default() };
+    let first = tokio::spawn(consume(broker(), queue.clone(), cut_off.clone(), stop.clone()));
     let connection = Connection::connect(&config.broker.url, ConnectionProperties::default()).await.expect("connected");
     let channel = connection.create_channel().await.expect("a channel");
-    stack::eventually("the queue", || async {
-        let look = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+    wait::eventually("the queue", || async {
+        let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let channel = connection.create_channel().await.expect("a channel");
-        channel.queue_declare(queue.as_str().into(), look, FieldTable::default()).await.ok()
+        channel.queue_declare(queue.as_str().into(), passive, FieldTable::default()).await.ok()
     })
     .await;
     for body in ["one", "bad", "two"] {
@@ -156,22 +155,25 @@ async fn a_batch_that_cannot_be_stored_here_goes_to_another_server_and_what_neve
             .await
             .expect("sent");
     }
-    stack::eventually("the first one has them", || async { (deaf.asked.load(Ordering::SeqCst) > 0).then_some(()) })
-        .await;
+    wait::eventually("the delivery to the first consumer", || async {
+        (cut_off.calls.load(Ordering::SeqCst) > 0).then_some(())
+    })
+    .await;
 
     let other = CountingHandler::default();
     let second = tokio::spawn(consume(broker(), queue.clone(), other.clone(), stop.clone()));
-    stack::eventually("the second one takes them", || async {
-        let taken: std::collections::BTreeSet<_> = other.taken.lock().expect("alive").iter().cloned().collect();
-        (taken.len() == 2).then_some(())
+    wait::eventually("the delivery to the second consumer", || async {
+        let stored = other.stored.lock().expect("the mutex is not poisoned");
+        let stored: std::collections::BTreeSet<_> = stored.iter().cloned().collect();
+        (stored.len() == 2).then_some(())
     })
     .await;
-    assert!(deaf.taken.lock().expect("alive").is_empty());
+    assert!(cut_off.stored.lock().expect("the mutex is not poisoned").is_empty());
     stop.cancel();
     for task in [first, second] {
-        task.await.expect("no panic");
+        task.await.expect("the task does not panic");
     }
-    let look = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-    let left = channel.queue_declare(queue.as_str().into(), look, FieldTable::default()).await.expect("there");
-    assert_eq!(left.message_count(), 0, "the bad one is not kept");
+    let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+    let left = channel.queue_declare(queue.as_str().into(), passive, FieldTable::default()).await.expect("it exists");
+    assert_eq!(left.message_count(), 0, "the bad message is dropped");
 }

@@ -8,24 +8,27 @@ use std::{
 use milvaion_protocol::{id::OccurrenceId, message::JobMessage};
 use milvaion_worker::{Job, JobContext, JobError};
 
-use crate::common::{CountingJob, EmptyInput, WorkerTestEnv, eventually, nothing};
+use milvaion_test_support::{
+    broker_env::{CountingJob, EmptyInput, WorkerTestEnv, no_input},
+    wait::until,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_be_run_goes_to_the_dead_letters() {
-    let stack = WorkerTestEnv::new().await;
+    let env = WorkerTestEnv::new().await;
     let counter = CountingJob::new(true);
-    let worker = stack.start(stack.worker().job(counter.clone()), "count").await;
-    let mut stranger = stack.message("other", nothing());
-    stack.publish_raw("w.count.x", b"not JSON").await;
-    stack.publish_raw("w.count.x", &serde_json::to_vec(&stranger).expect("plain data")).await;
+    let worker = env.start(env.worker().job(counter.clone()), "count").await;
+    let mut stranger = env.message("other", no_input());
+    env.publish_raw("w.count.x", b"not JSON").await;
+    env.publish_raw("w.count.x", &serde_json::to_vec(&stranger).expect("plain data")).await;
     stranger.attempt = 0;
     stranger.job_type = "count".to_owned();
-    stack.publish(&stranger).await;
-    let letters = stack.topology.dead_letter_queue();
-    eventually("three dead letters", async || stack.queue(&letters).await == Some((3, 0))).await;
+    env.publish(&stranger).await;
+    let letters = env.topology.dead_letter_queue();
+    until("three dead letters", async || env.queue(&letters).await == Some((3, 0))).await;
     worker.stop().await;
     assert_eq!(counter.runs(), 0);
-    stack.clean(&["count"]).await;
+    env.clean(&["count"]).await;
 }
 
 /// Takes a while, and writes down who began.
@@ -54,25 +57,25 @@ impl Job for StartRecordingJob {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_critical_message_overtakes_what_waits() {
-    let stack = WorkerTestEnv::new().await;
+    let env = WorkerTestEnv::new().await;
     let diary = StartRecordingJob::default();
-    let builder = stack.worker().job(diary.clone());
-    let worker = stack.start(builder, "diary").await;
+    let builder = env.worker().job(diary.clone());
+    let worker = env.start(builder, "diary").await;
     let (low, window) = (500, usize::from(StartRecordingJob::CONCURRENCY));
     // All at once: one after the other, they might come no faster than they run.
-    let messages: Vec<_> = std::iter::repeat_with(|| stack.message("diary", nothing())).take(low).collect();
+    let messages: Vec<_> = std::iter::repeat_with(|| env.message("diary", no_input())).take(low).collect();
     let messages: Vec<_> = messages.into_iter().map(|message| JobMessage { priority: 1, ..message }).collect();
-    futures::future::join_all(messages.iter().map(|message| stack.publish(message))).await;
-    let mut critical = stack.message("diary", nothing());
+    futures::future::join_all(messages.iter().map(|message| env.publish(message))).await;
+    let mut critical = env.message("diary", no_input());
     critical.priority = 5;
-    stack.publish(&critical).await;
+    env.publish(&critical).await;
     let before = diary.began().len();
     assert!(before + 4 * window < low, "too few are left to be overtaken: {before} began before");
     let place = async || diary.began().iter().position(|occurrence| *occurrence == critical.occurrence_id);
-    eventually("the critical one begins", async || place().await.is_some()).await;
+    until("the critical one begins", async || place().await.is_some()).await;
     let place = place().await.expect("it has begun");
     // Those that wait in the worker, and those that were on their way to it.
     assert!(place <= before + 2 * window, "{} others began first", place - before);
     worker.stop().await;
-    stack.clean(&["diary"]).await;
+    env.clean(&["diary"]).await;
 }

@@ -197,7 +197,7 @@ async fn a_stopping_worker_interrupts_what_does_not_end_by_itself() {
 #[tokio::test]
 async fn a_cancelled_run_may_tidy_up_is_dropped_otherwise_and_says_why() {
     for (act, line, ignored) in [
-        ("hang", None, " (it did not end when it was told to and was dropped after 1 s)"),
+        ("hang", None, " (the run did not stop when requested and was dropped after 1 s)"),
         ("tidy", Some("tidied up"), ""),
     ] {
         let cancel = CancellationToken::new();

@@ -1,10 +1,9 @@
-//! A worker before real services: `AMQP_URL`, `REDIS_URL` and, for the built-in jobs, `DATABASE_URL`. Each test uses
-//! names of its own on them.
+//! The worker's library on real services, which `AMQP_URL` and `REDIS_URL` name. Each test uses names of its own on them.
 //!
-//! One program, because linking the same libraries for every topic costs minutes and gigabytes. The runner gives each test
-//! a process of its own all the same, and a topic is picked by its name: `test(/^outbox::/)`.
-
-mod common;
+//! All topics are one program: linking the same libraries once per topic would cost minutes and gigabytes. nextest still
+//! runs each test in a process of its own. Select a topic by its module: `test(/^outbox::/)`.
+//!
+//! The program `milvaion-worker` is tested in `worker/builtin/tests/it`.
 
 mod delivery;
 mod duplicates;

@@ -1,4 +1,4 @@
-//! Blackouts.
+//! Blackout calendars and the jobs that reference them.
 
 use chrono::{Datelike, Duration};
 use milvaion_api::requests::JobForm;
@@ -7,16 +7,13 @@ use milvaion_schedule::{
     rules::{BlackoutPolicy, Rules},
     schedule::Schedule,
 };
-
 use milvaion_server::store::jobs::AuditStamp;
-
-use super::harness::ManualClockHarness;
-use milvaion_test_support::stack;
+use milvaion_test_support::{jobs, manual_clock::ManualClockHarness};
 
 #[tokio::test]
-async fn a_changed_calendar_moves_the_jobs_that_keep_to_it() {
+async fn changed_calendar_moves_the_due_times_of_its_jobs() {
     let harness = ManualClockHarness::open().await;
-    let me = stack::admin();
+    let me = jobs::admin();
     let today = harness.clock.now().date_naive();
     let calendar = Calendar {
         name: "Holidays".into(),
@@ -35,35 +32,38 @@ async fn a_changed_calendar_moves_the_jobs_that_keep_to_it() {
     let dates = vec![today, today + Duration::days(1), today + Duration::days(2)];
     let busy = Calendar { dates, ..calendar.clone() };
     jobs.save_calendar(&me, Some((id, 1)), &busy).await.expect("saved");
-    assert_eq!(harness.next(job).await.map(|at| at.date_naive()), Some(today + Duration::days(3)));
+    assert_eq!(harness.next_due(job).await.map(|at| at.date_naive()), Some(today + Duration::days(3)));
 
     let refused = jobs.save_calendar(&me, Some((id, 1)), &calendar).await;
     assert!(
         matches!(refused, Err(milvaion_app::error::AppError::Conflict(_))),
-        "the loser of two edits is told: {refused:?}"
+        "the second of two edits is refused: {refused:?}"
     );
     let Err(milvaion_app::error::AppError::Conflict(refused)) = jobs.delete_calendar(&me, id).await else {
-        panic!("a calendar in use stays");
+        panic!("a calendar in use cannot be deleted");
     };
-    let name = jobs.store.job(job).await.expect("read").expect("there").definition.display_name;
-    assert_eq!(refused, format!("{name} still keeps to Holidays: take it out there first."));
-    let twin = jobs.save_calendar(&me, None, &calendar).await;
-    assert!(matches!(twin, Err(milvaion_app::error::AppError::Fields(_))), "a name is taken once: {twin:?}");
+    let name = jobs.store.job(job).await.expect("it can be read").expect("it exists").definition.display_name;
+    assert_eq!(refused, format!("{name} still uses Holidays. Remove it from this job first."));
+    let duplicate = jobs.save_calendar(&me, None, &calendar).await;
+    assert!(
+        matches!(duplicate, Err(milvaion_app::error::AppError::Fields(_))),
+        "two calendars cannot have one name: {duplicate:?}"
+    );
 
     jobs.delete(&me, job).await.expect("deleted");
     assert_eq!(jobs.delete_calendar(&me, id).await, Ok("Holidays".to_owned()));
-    let gone = jobs.delete_calendar(&me, id).await;
-    assert!(matches!(gone, Err(milvaion_app::error::AppError::NotFound(_))), "{gone:?}");
+    let missing = jobs.delete_calendar(&me, id).await;
+    assert!(matches!(missing, Err(milvaion_app::error::AppError::NotFound(_))), "{missing:?}");
     harness.close().await;
 }
 
 #[tokio::test]
-async fn a_changed_calendar_takes_nothing_away_that_is_due_already() {
+async fn changed_calendar_keeps_due_times_that_passed() {
     let harness = ManualClockHarness::open().await;
-    let me = stack::admin();
+    let me = jobs::admin();
     let jobs = &harness.server.jobs;
     let edit = || AuditStamp { by: "test", at: harness.clock.now() };
-    assert!(jobs.store.pause_cluster("maintenance", edit()).await.expect("answered"));
+    assert!(jobs.store.pause_cluster("maintenance", edit()).await.expect("the query succeeds"));
     let now = harness.clock.now();
     let in_a_year = now.date_naive() + Duration::days(365);
     let calendar =
@@ -74,18 +74,18 @@ async fn a_changed_calendar_takes_nothing_away_that_is_due_already() {
         harness.job(Schedule::Once { at: due }, Rules { calendars: vec![id], ..Rules::default() }, Some(due)).await;
     let longer = Calendar { dates: vec![in_a_year, in_a_year + Duration::days(1)], ..calendar };
     jobs.save_calendar(&me, Some((id, 1)), &longer).await.expect("saved");
-    assert_eq!(harness.next(job).await, Some(due));
-    assert!(jobs.store.resume_cluster(edit()).await.expect("answered").is_some());
+    assert_eq!(harness.next_due(job).await, Some(due));
+    assert!(jobs.store.resume_cluster(edit()).await.expect("the query succeeds").is_some());
     harness.starts(1).await;
     assert_eq!(harness.rows(job).await.len(), 1);
-    harness.gate.let_one_end();
+    harness.gate.complete_one();
     harness.close().await;
 }
 
 #[tokio::test]
-async fn a_postponed_fire_runs_when_the_blackout_ends() {
+async fn postponed_occurrence_runs_when_the_blackout_ends() {
     let harness = ManualClockHarness::open().await;
-    let me = stack::admin();
+    let me = jobs::admin();
     let now = harness.clock.now();
     let weekday = u8::try_from(now.weekday().num_days_from_sunday()).expect("a weekday");
     let window = WeeklyWindow { weekday, from: now.time(), to: (now + Duration::minutes(10)).time() };
@@ -99,12 +99,12 @@ async fn a_postponed_fire_runs_when_the_blackout_ends() {
             &Rules { calendars: vec![id], blackout: BlackoutPolicy::Postpone, ..Rules::default() },
             "UTC",
         ),
-        ..stack::form("Postponed")
+        ..jobs::form("Postponed")
     };
     let job = harness.server.jobs.save(&me, &form).await.expect("saved");
-    assert_eq!(harness.next(job).await, Some(now + Duration::minutes(10)));
-    harness.pass(Duration::minutes(10)).await;
+    assert_eq!(harness.next_due(job).await, Some(now + Duration::minutes(10)));
+    harness.advance(Duration::minutes(10)).await;
     harness.starts(1).await;
-    assert_eq!(harness.rows(job).await.len(), 1, "ten fires in the window are one");
+    assert_eq!(harness.rows(job).await.len(), 1, "ten due times in the window become one occurrence");
     harness.close().await;
 }

@@ -1,4 +1,4 @@
-//! A second copy of a message that comes when Redis has forgotten the first.
+//! Duplicate deliveries after the claim in Redis was lost.
 
 use lapin::{
     BasicProperties, Connection, ConnectionProperties,
@@ -12,12 +12,10 @@ use milvaion_protocol::{
 };
 use milvaion_schedule::{rules::Rules, schedule::Schedule};
 use milvaion_server::ingest::claims::ClaimConsumer;
-
-use super::harness::ManualClockHarness;
-use milvaion_test_support::stack;
+use milvaion_test_support::{manual_clock::ManualClockHarness, wait};
 
 #[tokio::test]
-async fn a_copy_is_not_started_though_redis_was_wiped_in_between() {
+async fn duplicate_delivery_without_claim_is_not_started() {
     let harness = ManualClockHarness::open().await;
     let now = harness.clock.now();
     let job = harness.job(Schedule::Once { at: now }, Rules::default(), Some(now)).await;
@@ -25,17 +23,18 @@ async fn a_copy_is_not_started_though_redis_was_wiped_in_between() {
     harness.becomes(job, id, OccurrenceStatus::Running).await;
 
     let mut redis = redis::Client::open(harness.config.cache.url.as_str())
-        .expect("a valid address")
+        .expect("a valid URL")
         .get_multiplexed_async_connection()
         .await
-        .expect("Redis answers");
+        .expect("Redis responds");
     let claim = RedisKeys::new(harness.config.cache.key_prefix.as_str()).running(id);
-    let forgotten: i64 = redis::cmd("DEL").arg(claim).query_async(&mut redis).await.expect("Redis answers");
-    assert_eq!(forgotten, 1, "the worker had claimed it");
+    let deleted: i64 = redis::cmd("DEL").arg(claim).query_async(&mut redis).await.expect("Redis responds");
+    assert_eq!(deleted, 1, "the worker had claimed the occurrence");
 
     let topology = Topology::new(harness.config.broker.prefix.as_str());
-    let connection =
-        Connection::connect(&harness.config.broker.url, ConnectionProperties::default()).await.expect("answers");
+    let connection = Connection::connect(&harness.config.broker.url, ConnectionProperties::default())
+        .await
+        .expect("the broker responds");
     let channel = connection.create_channel().await.expect("a channel");
     let copy = JobMessage {
         occurrence_id: id,
@@ -56,37 +55,40 @@ async fn a_copy_is_not_started_though_redis_was_wiped_in_between() {
     let mut headers = FieldTable::default();
     headers.insert(HEADER_REPUBLISH.into(), AMQPValue::LongInt(1));
     let (exchange, key) = (topology.jobs_exchange(), Topology::routing_key("w", "echo", id));
-    let body = serde_json::to_vec(&copy).expect("plain data");
+    let body = serde_json::to_vec(&copy).expect("a message can be serialized");
     let properties = BasicProperties::default().with_headers(headers);
-    // The instance that runs it would know its twin by itself; of two copies, one reaches the other instance.
+    // The instance that runs the occurrence recognizes a duplicate without the server. Of two copies, the other instance
+    // receives one.
     let queue = topology.job_queue("w", "echo");
     let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-    let look = async || {
-        channel.queue_declare(queue.as_str().into(), passive, FieldTable::default()).await.expect("the queue is there")
+    let queue_state = async || {
+        channel.queue_declare(queue.as_str().into(), passive, FieldTable::default()).await.expect("the queue exists")
     };
     harness.start_worker();
-    stack::eventually("two instances take work", async || (look().await.consumer_count() == 2).then_some(())).await;
+    wait::eventually("two consumers", async || (queue_state().await.consumer_count() == 2).then_some(())).await;
     for _ in 0..2 {
         let (exchange, key) = (exchange.as_str().into(), key.as_str().into());
         let options = BasicPublishOptions::default();
         channel.basic_publish(exchange, key, options, &body, properties.clone()).await.expect("sent");
     }
-    stack::eventually("both are taken", async || (look().await.message_count() == 0).then_some(())).await;
-    harness.gate.let_one_end();
+    wait::eventually("the delivery of both copies", async || (queue_state().await.message_count() == 0).then_some(()))
+        .await;
+    harness.gate.complete_one();
     harness.becomes(job, id, OccurrenceStatus::Completed).await;
     let gate = harness.gate.clone();
 
     let claims = ClaimConsumer { store: harness.server.store.clone() };
-    let request = ClaimRequest { occurrence_id: id, attempt: 1, instance_id: "somebody".into() };
+    let request = ClaimRequest { occurrence_id: id, attempt: 1, instance_id: "w-2".into() };
     let unknown = ClaimRequest { occurrence_id: harness.clock.occurrence_id(), ..request.clone() };
-    let replies = claims.answer(vec![request, unknown]).await.expect("answered");
+    let replies = claims.answer(vec![request, unknown]).await.expect("the query succeeds");
     assert_eq!(
         replies.iter().map(|reply| reply.reason).collect::<Vec<_>>(),
         [Some(ClaimDenial::Ended), Some(ClaimDenial::Unknown)]
     );
     harness.close().await;
-    // Whatever had not been acknowledged is back by now.
-    stack::eventually("both instances are gone", async || (look().await.consumer_count() == 0).then_some(())).await;
-    assert_eq!(look().await.message_count(), 0);
+    // With the consumers gone, an unacknowledged message would be back in the queue.
+    wait::eventually("the end of both consumers", async || (queue_state().await.consumer_count() == 0).then_some(()))
+        .await;
+    assert_eq!(queue_state().await.message_count(), 0);
     assert_eq!(gate.started(), [id]);
 }

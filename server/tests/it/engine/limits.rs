@@ -1,4 +1,4 @@
-//! Limits per job and per key, and who goes first.
+//! Concurrency limits per job and per key, and priorities.
 
 use chrono::Duration;
 use milvaion_protocol::status::OccurrenceStatus;
@@ -6,29 +6,28 @@ use milvaion_schedule::{
     rules::{ConcurrencyKeyLimit, Rules},
     schedule::Schedule,
 };
-
-use super::harness::ManualClockHarness;
+use milvaion_test_support::{database, jobs, manual_clock::ManualClockHarness};
 
 #[tokio::test]
-async fn a_job_with_a_limit_never_exceeds_it_and_loses_nothing() {
+async fn job_limit_is_never_exceeded() {
     let harness = ManualClockHarness::open().await;
     let rules = Rules { max_concurrent: Some(2), ..Rules::default() };
     let job = harness.job(Schedule::every(60), rules, Some(harness.clock.now())).await;
     for n in 1..=6 {
         harness.occurrences(job, n).await;
-        harness.pass(Duration::seconds(60)).await;
+        harness.advance(Duration::seconds(60)).await;
     }
     for n in 1..=6 {
         let started = harness.starts(n.clamp(2, 6)).await;
-        harness.gate.let_one_end();
+        harness.gate.complete_one();
         harness.becomes(job, started[n - 1], OccurrenceStatus::Completed).await;
     }
-    assert_eq!(harness.gate.most(), 2);
+    assert_eq!(harness.gate.max_concurrent(), 2);
     harness.close().await;
 }
 
 #[tokio::test]
-async fn jobs_that_share_a_key_share_its_limit() {
+async fn jobs_with_one_key_share_its_limit() {
     let harness = ManualClockHarness::open().await;
     let key_limit = Some(ConcurrencyKeyLimit { key: "warehouse".into(), limit: 1 });
     let rules = Rules { key_limit, ..Rules::default() };
@@ -42,30 +41,33 @@ async fn jobs_that_share_a_key_share_its_limit() {
         harness.occurrences(*job, 1).await;
     }
     harness.occurrences(free, 1).await;
-    // The one without the key runs beside whichever of the three was first.
+    // The job without the key runs beside one of the three.
     harness.starts(2).await;
     for n in 3..=4 {
-        harness.gate.let_one_end();
-        harness.gate.let_one_end();
+        harness.gate.complete_one();
+        harness.gate.complete_one();
         harness.starts(n).await;
     }
-    assert!(harness.gate.most() <= 2, "one with the key and one without: {}", harness.gate.most());
+    assert!(
+        harness.gate.max_concurrent() <= 2,
+        "one run with the key and one without: {}",
+        harness.gate.max_concurrent()
+    );
     harness.close().await;
 }
 
 #[tokio::test]
-async fn the_most_urgent_are_fired_first_however_long_the_others_wait() {
-    let (store, ()) = milvaion_test_support::database().await;
+async fn due_jobs_are_ordered_by_priority() {
+    let store = database::fresh().await;
     let clock = milvaion_server::clock::Clock::system();
     let now = clock.now();
     for n in 0..40 {
         let priority = if n == 39 { 5 } else { 1 + (n % 3) as u8 };
-        let job = milvaion_api::requests::JobInput { priority, ..milvaion_test_support::job(Schedule::every(60)) };
+        let job = milvaion_api::requests::JobInput { priority, ..jobs::echo_job(Schedule::every(60)) };
         let due = now - Duration::seconds(100 - n);
-        let edit = milvaion_server::store::jobs::AuditStamp { by: "test", at: now };
-        store.insert_job(clock.job_id(), &job, Some(due), edit).await.expect("stored");
+        jobs::insert_job(&store, &clock, &job, Some(due)).await;
     }
-    let due = store.due_jobs(now, 10).await.expect("answered");
+    let due = store.due_jobs(now, 10).await.expect("the query succeeds");
     let priorities: Vec<i16> = due.iter().map(|job| job.priority).collect();
     assert_eq!(priorities, [5, 3, 3, 3, 3, 3, 3, 3, 3, 3]);
     assert!(due[1..].windows(2).all(|pair| pair[0].next_fire_at <= pair[1].next_fire_at));

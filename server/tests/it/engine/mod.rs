@@ -1,11 +1,10 @@
-//! The rules of jobs, on the real services: what is made of missed, overlapping and limited fires.
+//! The rules of jobs on real services: misfires, overlaps, limits, retries and blackouts.
 //!
-//! Time is moved by hand. A worker with a gate runs what arrives: a test sees what has started, and says what may end.
+//! The clock is manual, and the worker's runs wait at a gate: a test sees which runs have started, and ends them.
 
 mod calendars;
 mod claims;
 mod fence;
-pub(crate) mod harness;
 mod head_start;
 mod limits;
 mod misfires;

@@ -1,4 +1,4 @@
-//! What becomes of a fire while the previous occurrence is open.
+//! Overlap policies: an occurrence that is due while the previous one is open.
 
 use chrono::Duration;
 use milvaion_protocol::status::OccurrenceStatus;
@@ -6,41 +6,39 @@ use milvaion_schedule::{
     rules::{OverlapPolicy, Rules},
     schedule::{IntervalAnchor, Schedule},
 };
-
-use super::harness::ManualClockHarness;
-use milvaion_test_support::stack;
+use milvaion_test_support::{jobs, manual_clock::ManualClockHarness, wait};
 
 fn rules(overlap: OverlapPolicy) -> Rules {
     Rules { overlap, ..Rules::default() }
 }
 
 #[tokio::test]
-async fn skip_leaves_a_row_that_says_why_and_runs_again_once_the_first_has_ended() {
+async fn skip_records_the_reason() {
     let harness = ManualClockHarness::open().await;
     let now = harness.clock.now();
     let job = harness.job(Schedule::every(60), rules(OverlapPolicy::Skip), Some(now)).await;
     let first = harness.starts(1).await[0];
-    harness.pass(Duration::seconds(60)).await;
+    harness.advance(Duration::seconds(60)).await;
     let rows = harness.occurrences(job, 2).await;
     assert_eq!(rows[1].status, OccurrenceStatus::Skipped);
     assert_eq!(rows[1].note.as_deref(), Some("Skipped: the previous occurrence is still open."));
     assert_eq!(rows[1].scheduled_for, now + Duration::seconds(60));
 
-    harness.gate.let_one_end();
+    harness.gate.complete_one();
     harness.becomes(job, first, OccurrenceStatus::Completed).await;
-    harness.pass(Duration::seconds(60)).await;
-    assert_eq!(harness.starts(2).await.len(), 2, "the skipped one never starts");
+    harness.advance(Duration::seconds(60)).await;
+    assert_eq!(harness.starts(2).await.len(), 2, "the skipped occurrence never starts");
     harness.close().await;
 }
 
 #[tokio::test]
-async fn queue_truly_waits_and_keeps_the_order() {
+async fn queue_runs_one_at_a_time_in_order() {
     let harness = ManualClockHarness::open().await;
     let job = harness.job(Schedule::every(60), rules(OverlapPolicy::Queue), Some(harness.clock.now())).await;
     let first = harness.starts(1).await[0];
     harness.becomes(job, first, OccurrenceStatus::Running).await;
     for n in 2..=4 {
-        harness.pass(Duration::seconds(60)).await;
+        harness.advance(Duration::seconds(60)).await;
         harness.occurrences(job, n).await;
     }
     let rows = harness.rows(job).await;
@@ -48,63 +46,63 @@ async fn queue_truly_waits_and_keeps_the_order() {
     for n in 1..=4 {
         let started = harness.starts(n).await;
         assert_eq!(started.len(), n, "one at a time");
-        harness.gate.let_one_end();
+        harness.gate.complete_one();
         harness.becomes(job, started[n - 1], OccurrenceStatus::Completed).await;
     }
     let mut in_order = harness.gate.started();
     in_order.sort();
     assert_eq!(harness.gate.started(), in_order, "oldest first");
-    assert_eq!(harness.gate.most(), 1);
+    assert_eq!(harness.gate.max_concurrent(), 1);
     harness.close().await;
 }
 
 #[tokio::test]
-async fn replace_cancels_the_previous_one_and_never_runs_two() {
+async fn replace_cancels_the_previous_occurrence() {
     let harness = ManualClockHarness::open().await;
     let job = harness.job(Schedule::every(60), rules(OverlapPolicy::Replace), Some(harness.clock.now())).await;
     let first = harness.starts(1).await[0];
     for n in 2..=3 {
-        // What is not known to run is cancelled where it waits, and its place is free at once.
+        // An occurrence that is not known to run would be cancelled in the queue, and its slot would be free at once.
         harness.becomes(job, harness.gate.started()[n - 2], OccurrenceStatus::Running).await;
-        harness.pass(Duration::seconds(60)).await;
+        harness.advance(Duration::seconds(60)).await;
         let started = harness.starts(n).await;
         let before = harness.becomes(job, started[n - 2], OccurrenceStatus::Cancelled).await;
         assert!(before.note.as_deref().is_some_and(|note| note.contains("takes its place")), "{before:?}");
     }
     assert_eq!(harness.gate.started()[0], first);
-    assert_eq!(harness.gate.most(), 1);
+    assert_eq!(harness.gate.max_concurrent(), 1);
     harness.close().await;
 }
 
 #[tokio::test]
-async fn allow_runs_beside_the_previous_one() {
+async fn allow_runs_occurrences_concurrently() {
     let harness = ManualClockHarness::open().await;
     harness.job(Schedule::every(60), rules(OverlapPolicy::Allow), Some(harness.clock.now())).await;
     harness.starts(1).await;
-    harness.pass(Duration::seconds(60)).await;
+    harness.advance(Duration::seconds(60)).await;
     harness.starts(2).await;
-    assert_eq!(harness.gate.most(), 2);
+    assert_eq!(harness.gate.max_concurrent(), 2);
     harness.close().await;
 }
 
 #[tokio::test]
-async fn a_pause_counted_from_the_end_begins_when_the_run_has_ended() {
+async fn interval_from_the_end_starts_when_the_run_ends() {
     let harness = ManualClockHarness::open().await;
     let schedule = Schedule::Every { seconds: 60, from: IntervalAnchor::End };
     let job = harness.job(schedule, Rules::default(), Some(harness.clock.now())).await;
     let first = harness.starts(1).await[0];
-    assert_eq!(harness.next(job).await, None, "not due while it runs");
-    // Whoever pauses, resumes or edits it meanwhile changes nothing about that.
-    let me = stack::admin();
+    assert_eq!(harness.next_due(job).await, None, "not due while it runs");
+    // Pausing and resuming the job meanwhile does not change that.
+    let me = jobs::admin();
     harness.server.jobs.set_active(&me, job, false, "").await.expect("paused");
     harness.server.jobs.set_active(&me, job, true, "").await.expect("resumed");
-    assert_eq!(harness.next(job).await, None, "not due while it runs, though it was paused");
-    harness.pass(Duration::seconds(300)).await;
-    harness.gate.let_one_end();
+    assert_eq!(harness.next_due(job).await, None, "not due while it runs, though it was paused");
+    harness.advance(Duration::seconds(300)).await;
+    harness.gate.complete_one();
     harness.becomes(job, first, OccurrenceStatus::Completed).await;
-    let next = stack::eventually("the next fire", || harness.next(job)).await;
+    let next = wait::eventually("the next due time", || harness.next_due(job)).await;
     assert_eq!(next, harness.clock.now() + Duration::seconds(60));
-    harness.pass(Duration::seconds(60)).await;
+    harness.advance(Duration::seconds(60)).await;
     harness.starts(2).await;
     assert_eq!(harness.rows(job).await.len(), 2);
     harness.close().await;

@@ -1,4 +1,5 @@
-//! What follows a failed attempt: another one, after a pause that costs nobody anything, until the retries are used up.
+//! Retries: a failed attempt is followed by another one after a delay, until the retries are used up. A delayed attempt
+//! uses no resources of a worker.
 
 use chrono::Duration;
 use milvaion_api::{
@@ -15,13 +16,16 @@ use milvaion_schedule::{
     schedule::Schedule,
 };
 use milvaion_server::{
-    domain::{retry, transition::fold},
-    store::{delayed::NextDelayedTimes, jobs::AuditStamp, manual_runs::NewManualRun},
+    clock::Clock,
+    domain::retry,
+    store::{Store, delayed::NextDelayedTimes, jobs::AuditStamp},
 };
-use sqlx::{Connection, PgConnection};
-
-use super::harness::{ManualClockHarness, RunEnding};
-use milvaion_test_support::{self as common, stack};
+use milvaion_test_support::{
+    database::{self, TestConnection},
+    jobs,
+    manual_clock::{ManualClockHarness, RunEnding},
+    runs, wait,
+};
 
 fn rules(max_retries: u16) -> Rules {
     Rules { max_retries, base_retry_delay_seconds: 5, ..Rules::default() }
@@ -33,13 +37,13 @@ async fn once(harness: &ManualClockHarness, rules: Rules) -> JobId {
 }
 
 async fn view(harness: &ManualClockHarness, id: OccurrenceId) -> OccurrenceView {
-    let view = harness.server.store.occurrence(id, 100, harness.clock.now()).await.expect("answered");
-    view.expect("there")
+    let view = harness.server.store.occurrence(id, 100, harness.clock.now()).await.expect("the query succeeds");
+    view.expect("it exists")
 }
 
-/// Waits until the attempt that follows waits, and answers for how long.
-async fn waits(harness: &ManualClockHarness, job: JobId, id: OccurrenceId, attempt: i32) -> Duration {
-    stack::eventually("the next attempt waits", || async {
+/// Waits until an attempt is delayed. Returns its delay.
+async fn delay_of(harness: &ManualClockHarness, job: JobId, id: OccurrenceId, attempt: i32) -> Duration {
+    wait::eventually("a delayed attempt", || async {
         let row = harness.rows(job).await.into_iter().find(|row| row.id == id && row.attempt == attempt)?;
         row.waits_until.map(|until| until - harness.clock.now())
     })
@@ -47,230 +51,215 @@ async fn waits(harness: &ManualClockHarness, job: JobId, id: OccurrenceId, attem
 }
 
 #[tokio::test]
-async fn a_failed_attempt_is_repeated_after_a_pause_that_doubles_until_no_retry_is_left() {
+async fn retry_delay_doubles_until_no_retry_is_left() {
     let harness = ManualClockHarness::open().await;
     let job = once(&harness, rules(2)).await;
     let id = harness.starts(1).await[0];
-    for (attempt, pause) in [(2, 5), (3, 10)] {
+    for (attempt, delay) in [(2, 5), (3, 10)] {
         harness.gate.end_one(RunEnding::Fails);
-        assert_eq!(waits(&harness, job, id, attempt).await, Duration::seconds(pause));
-        let waiting = view(&harness, id).await;
-        assert_eq!(waiting.row.status, OccurrenceStatus::Queued);
-        assert_eq!(waiting.row.note.as_deref(), Some("the line is dead"));
-        assert_eq!((waiting.published_at, waiting.row.instance_id.as_deref()), (None, None));
-        // Not a moment too soon.
-        harness.pass(Duration::milliseconds(pause * 1_000 - 1)).await;
-        assert!(harness.server.store.release_delayed(harness.clock.now(), 10).await.expect("answered").is_empty());
-        harness.pass(Duration::milliseconds(1)).await;
+        assert_eq!(delay_of(&harness, job, id, attempt).await, Duration::seconds(delay));
+        let delayed = view(&harness, id).await;
+        assert_eq!(delayed.row.status, OccurrenceStatus::Queued);
+        assert_eq!(delayed.row.note.as_deref(), Some("the connection is lost"));
+        assert_eq!((delayed.published_at, delayed.row.instance_id.as_deref()), (None, None));
+        // One millisecond early, nothing is released.
+        harness.advance(Duration::milliseconds(delay * 1_000 - 1)).await;
+        let released = harness.server.store.release_delayed(harness.clock.now(), 10).await;
+        assert!(released.expect("the query succeeds").is_empty());
+        harness.advance(Duration::milliseconds(1)).await;
         assert_eq!(harness.starts(attempt as usize).await.last(), Some(&id));
     }
     harness.gate.end_one(RunEnding::Fails);
     harness.becomes(job, id, OccurrenceStatus::Failed).await;
 
     let view = view(&harness, id).await;
-    let life: Vec<_> = view.changes.iter().map(|step| (step.status, step.attempt)).collect();
+    let steps: Vec<_> = view.changes.iter().map(|step| (step.status, step.attempt)).collect();
     use OccurrenceStatus::{Failed, Queued, Running};
     let expected = [(1, Queued), (1, Running), (1, Failed), (2, Queued), (2, Running), (2, Failed), (3, Queued)];
     let expected = expected.into_iter().chain([(3, Running), (3, Failed)]);
-    assert_eq!(life, expected.map(|(attempt, status)| (status, attempt)).collect::<Vec<_>>());
+    assert_eq!(steps, expected.map(|(attempt, status)| (status, attempt)).collect::<Vec<_>>());
     assert_eq!(view.changes[3].note.as_deref(), Some("Retry 1 of 2 in 5 s"));
-    // Every attempt's failure stands in the log.
-    stack::eventually("three lines", || async {
-        let lines = harness.server.store.log_before(id, i64::MAX, 100).await.expect("answered");
-        (lines.iter().filter(|line| line.message == "the line is dead").count() == 3).then_some(())
+    // The log contains the failure of each attempt.
+    wait::eventually("three log lines", || async {
+        let lines = harness.server.store.log_before(id, i64::MAX, 100).await.expect("the query succeeds");
+        (lines.iter().filter(|line| line.message == "the connection is lost").count() == 3).then_some(())
     })
     .await;
-    let failures = harness.server.store.failures(&FailureFilter::default()).await.expect("answered").rows;
+    let failures = harness.server.store.failures(&FailureFilter::default()).await.expect("the query succeeds").rows;
     assert_eq!(failures.iter().map(|row| (row.cause, row.attempt)).collect::<Vec<_>>(), [(FailureCause::Exhausted, 3)]);
     harness.close().await;
 }
 
 #[tokio::test]
-async fn a_retry_comes_sooner_by_the_jitter_of_its_job_as_every_server_would_draw_it() {
+async fn retry_jitter_is_the_same_on_every_server() {
     let harness = ManualClockHarness::open().await;
     let job = once(&harness, Rules { retry_jitter_percent: 50, ..rules(1) }).await;
     let id = harness.starts(1).await[0];
     harness.gate.end_one(RunEnding::Fails);
-    let drawn = retry::jittered(std::time::Duration::from_secs(5), 50, id, 1);
-    assert_eq!(waits(&harness, job, id, 2).await.to_std().expect("to come"), drawn);
-    harness.pass(Duration::seconds(5)).await;
+    let jittered = retry::jittered(std::time::Duration::from_secs(5), 50, id, 1);
+    assert_eq!(delay_of(&harness, job, id, 2).await.to_std().expect("a time in the future"), jittered);
+    harness.advance(Duration::seconds(5)).await;
     harness.starts(2).await;
-    harness.gate.let_one_end();
+    harness.gate.complete_one();
     harness.becomes(job, id, OccurrenceStatus::Completed).await;
     harness.close().await;
 }
 
 #[tokio::test]
-async fn one_that_goes_well_in_the_end_is_completed_and_no_failure() {
+async fn successful_retry_completes_the_occurrence() {
     let harness = ManualClockHarness::open().await;
     let job = once(&harness, rules(1)).await;
     let id = harness.starts(1).await[0];
     harness.gate.end_one(RunEnding::Fails);
-    waits(&harness, job, id, 2).await;
-    harness.pass(Duration::seconds(5)).await;
+    delay_of(&harness, job, id, 2).await;
+    harness.advance(Duration::seconds(5)).await;
     harness.starts(2).await;
-    harness.gate.let_one_end();
+    harness.gate.complete_one();
     let row = harness.becomes(job, id, OccurrenceStatus::Completed).await;
     assert_eq!((row.attempt, row.note), (2, None));
-    assert_eq!(view(&harness, id).await.exception, None, "what the first attempt failed with is history");
-    assert!(harness.server.store.failures(&FailureFilter::default()).await.expect("answered").rows.is_empty());
+    assert_eq!(view(&harness, id).await.exception, None, "the first attempt's exception is in the log only");
+    let failures = harness.server.store.failures(&FailureFilter::default()).await.expect("the query succeeds");
+    assert!(failures.rows.is_empty());
     harness.close().await;
 }
 
 #[tokio::test]
-async fn a_failure_that_another_attempt_would_meet_too_is_the_last() {
+async fn permanent_failure_is_not_retried() {
     let harness = ManualClockHarness::open().await;
     let job = once(&harness, rules(5)).await;
     let id = harness.starts(1).await[0];
-    harness.gate.end_one(RunEnding::GivesUp);
+    harness.gate.end_one(RunEnding::FailsPermanently);
     harness.becomes(job, id, OccurrenceStatus::Failed).await;
-    let failures = harness.server.store.failures(&FailureFilter::default()).await.expect("answered").rows;
+    let failures = harness.server.store.failures(&FailureFilter::default()).await.expect("the query succeeds").rows;
     assert_eq!(failures.iter().map(|row| row.cause).collect::<Vec<_>>(), [FailureCause::Permanent]);
     harness.close().await;
 }
 
 #[tokio::test]
-async fn a_job_that_snoozes_uses_up_no_retry() {
+async fn snoozing_uses_up_no_retry() {
     let harness = ManualClockHarness::open().await;
     let job = once(&harness, rules(0)).await;
     let id = harness.starts(1).await[0];
     for attempt in 2..=4 {
         harness.gate.end_one(RunEnding::Snoozes(90));
-        assert_eq!(waits(&harness, job, id, attempt).await, Duration::seconds(90));
-        harness.pass(Duration::seconds(90)).await;
+        assert_eq!(delay_of(&harness, job, id, attempt).await, Duration::seconds(90));
+        harness.advance(Duration::seconds(90)).await;
         harness.starts(attempt as usize).await;
     }
-    harness.gate.let_one_end();
+    harness.gate.complete_one();
     assert_eq!(harness.becomes(job, id, OccurrenceStatus::Completed).await.attempt, 4);
     harness.close().await;
 }
 
 #[tokio::test]
-async fn what_waits_for_a_retry_can_be_cancelled_and_holds_up_the_next_of_a_job_that_takes_turns() {
+async fn delayed_occurrence_keeps_its_slot_until_cancelled() {
     let harness = ManualClockHarness::open().await;
-    let turns = Rules { overlap: OverlapPolicy::Queue, base_retry_delay_seconds: 300, ..rules(3) };
-    let job = harness.job(Schedule::every(60), turns, Some(harness.clock.now())).await;
+    let rules = Rules { overlap: OverlapPolicy::Queue, base_retry_delay_seconds: 300, ..rules(3) };
+    let job = harness.job(Schedule::every(60), rules, Some(harness.clock.now())).await;
     let id = harness.starts(1).await[0];
     harness.gate.end_one(RunEnding::Fails);
-    waits(&harness, job, id, 2).await;
-    harness.pass(Duration::seconds(60)).await;
+    delay_of(&harness, job, id, 2).await;
+    harness.advance(Duration::seconds(60)).await;
     let second = harness.occurrences(job, 2).await[1].id;
-    // The second is made while the first still waits, and does not overtake it.
-    assert!(harness.server.store.grant_slots(10).await.expect("answered").is_empty());
+    // The second occurrence is created while the first is delayed, and gets no slot before it.
+    assert!(harness.server.store.grant_slots(10).await.expect("the query succeeds").is_empty());
     let edit = AuditStamp { by: "ana", at: harness.clock.now() };
-    harness.server.store.cancel(&[id], Some("not today"), edit).await.expect("answered");
+    harness.server.store.cancel(&[id], Some("not today"), edit).await.expect("the query succeeds");
     harness.server.jobs.activate_slot_granter.notify_one();
-    assert_eq!(harness.starts(2).await[1], second, "the one that was cancelled never starts again");
-    let row = harness.rows(job).await.into_iter().find(|row| row.id == id).expect("there");
+    assert_eq!(harness.starts(2).await[1], second, "the cancelled occurrence does not start again");
+    let row = harness.rows(job).await.into_iter().find(|row| row.id == id).expect("it exists");
     assert_eq!((row.status, row.waits_until), (OccurrenceStatus::Cancelled, None));
-    assert!(
-        harness
-            .server
-            .store
-            .release_delayed(harness.clock.now() + Duration::days(1), 10)
-            .await
-            .expect("answered")
-            .is_empty()
-    );
+    let released = harness.server.store.release_delayed(harness.clock.now() + Duration::days(1), 10).await;
+    assert!(released.expect("the query succeeds").is_empty());
     harness.close().await;
 }
 
-/// Fails `count` first attempts at the store, as the intake does.
-async fn failed(
-    store: &milvaion_server::store::Store,
-    clock: &milvaion_server::clock::Clock,
-    count: usize,
-) -> Vec<OccurrenceId> {
-    let job = milvaion_api::requests::JobInput { rules: rules(3), ..common::job(Schedule::every(60)) };
-    let (job_id, now) = (clock.job_id(), clock.now());
-    store.insert_job(job_id, &job, None, AuditStamp { by: "test", at: now }).await.expect("stored");
+/// Creates `count` occurrences whose first attempt failed. Returns their ids.
+async fn insert_failed(store: &Store, clock: &Clock, count: usize) -> Vec<OccurrenceId> {
+    let job = milvaion_api::requests::JobInput { rules: rules(3), ..jobs::echo_job(Schedule::every(60)) };
+    let job_id = jobs::insert_job(store, clock, &job, None).await;
     let mut reports = Vec::new();
     for _ in 0..count {
-        let asked = NewManualRun { id: clock.occurrence_id(), job_id, by: "ana".into(), ..NewManualRun::default() };
-        let made = store.insert_manual_run(&asked, now).await.expect("answered").into_created().expect("made");
+        let id = runs::insert_manual(store, clock, job_id).await;
         reports.push(StatusReport {
-            exception: Some("the line is dead".into()),
+            exception: Some("the connection is lost".into()),
             duration_ms: Some(1),
-            ..StatusReport::new(made.row.id, 1, "w-1", OccurrenceStatus::Failed, now)
+            ..StatusReport::new(id, 1, "w-1", OccurrenceStatus::Failed, clock.now())
         });
     }
-    let mut changes = fold(reports);
-    let asked: Vec<_> = changes.iter().map(|change| (change.occurrence_id, change.attempt)).collect();
-    let standings = store.retry_contexts(&asked).await.expect("answered");
-    for change in &mut changes {
-        retry::decide(change, &standings[&change.occurrence_id], now);
-    }
-    let applied = store.apply(&changes, now).await.expect("answered");
+    let applied = runs::report_with_retries(store, clock, reports.clone()).await;
     assert!(applied.has_delayed && applied.rows.len() == count);
-    // Said a second time, it changes nothing: the attempt it is about is over.
-    assert!(store.apply(&changes, now).await.expect("answered").rows.is_empty());
+    // Repeated reports change nothing, because their attempt has ended.
+    assert!(runs::report_with_retries(store, clock, reports).await.rows.is_empty());
     applied.rows.into_iter().map(|row| row.id).collect()
 }
 
 #[tokio::test]
-async fn a_thousand_that_wait_are_let_go_when_their_time_has_come_each_once() {
-    let (store, ()) = common::database().await;
-    let clock = milvaion_server::clock::Clock::system();
-    let mut ids = failed(&store, &clock, 1_000).await;
-    assert!(store.unsent_occurrences(clock.now() + Duration::days(1), &[], 10).await.expect("answered").is_empty());
-    let until = store.next_delayed_times().await.expect("answered").plain.expect("they wait");
-    assert!(store.release_delayed(until - Duration::milliseconds(1), 10).await.expect("answered").is_empty());
-    // Two servers at once, as it happens when both wake for the same instant.
-    let mut gone = Vec::new();
+async fn delayed_occurrences_are_released_once() {
+    let store = database::fresh().await;
+    let clock = Clock::system();
+    let mut ids = insert_failed(&store, &clock, 1_000).await;
+    let unsent = store.unsent_occurrences(clock.now() + Duration::days(1), &[], 10).await;
+    assert!(unsent.expect("the query succeeds").is_empty());
+    let until = store.next_delayed_times().await.expect("the query succeeds").plain.expect("some are delayed");
+    let early = store.release_delayed(until - Duration::milliseconds(1), 10).await;
+    assert!(early.expect("the query succeeds").is_empty());
+    // Two servers at once, as when both wake up for the same time.
+    let mut released = Vec::new();
     loop {
         let (one, two) = tokio::join!(store.release_delayed(until, 300), store.release_delayed(until, 300));
-        let (one, two) = (one.expect("answered"), two.expect("answered"));
+        let (one, two) = (one.expect("the query succeeds"), two.expect("the query succeeds"));
         if one.is_empty() && two.is_empty() {
             break;
         }
-        gone.extend(one.into_iter().chain(two));
+        released.extend(one.into_iter().chain(two));
     }
-    assert!(gone.iter().all(|queued| (queued.attempt, queued.failures) == (2, 1)));
-    let mut gone: Vec<_> = gone.into_iter().map(|queued| queued.id).collect();
-    gone.sort();
+    assert!(released.iter().all(|queued| (queued.attempt, queued.failures) == (2, 1)));
+    let mut released: Vec<_> = released.into_iter().map(|queued| queued.id).collect();
+    released.sort();
     ids.sort();
-    assert_eq!(gone, ids);
+    assert_eq!(released, ids);
 }
 
 #[tokio::test]
-async fn nothing_is_let_go_while_the_cluster_is_paused() {
-    let (store, ()) = common::database().await;
-    let clock = milvaion_server::clock::Clock::system();
-    failed(&store, &clock, 3).await;
+async fn cluster_pause_keeps_delayed_occurrences() {
+    let store = database::fresh().await;
+    let clock = Clock::system();
+    insert_failed(&store, &clock, 3).await;
     let later = clock.now() + Duration::hours(1);
     let edit = AuditStamp { by: "ana", at: clock.now() };
-    store.pause_cluster("the warehouse moves", edit).await.expect("answered");
-    assert!(store.release_delayed(later, 10).await.expect("answered").is_empty());
+    store.pause_cluster("the warehouse moves", edit).await.expect("the query succeeds");
+    assert!(store.release_delayed(later, 10).await.expect("the query succeeds").is_empty());
     assert_eq!(
-        store.next_delayed_times().await.expect("answered"),
+        store.next_delayed_times().await.expect("the query succeeds"),
         NextDelayedTimes::default(),
-        "there is nothing to wake up for"
+        "there is no time to wake up for"
     );
-    store.resume_cluster(edit).await.expect("answered");
-    assert_eq!(store.release_delayed(later, 10).await.expect("answered").len(), 3);
+    store.resume_cluster(edit).await.expect("the query succeeds");
+    assert_eq!(store.release_delayed(later, 10).await.expect("the query succeeds").len(), 3);
 }
 
 #[tokio::test]
-async fn what_was_lost_too_often_begins_when_no_other_such_run_of_its_worker_has_just_begun() {
+async fn quarantined_retries_start_one_after_the_other() {
     let harness = ManualClockHarness::open().await;
     let jobs = [once(&harness, rules(1)).await, once(&harness, rules(1)).await];
     harness.starts(2).await;
-    let mut connection = PgConnection::connect(&harness.config.database.url).await.expect("PostgreSQL answers");
-    sqlx::query("UPDATE occurrences SET rescues = 3").execute(&mut connection).await.expect("set");
-    // However the attempt ends, the next one takes its turn.
+    let mut connection = TestConnection::open(&harness.config.database.url).await;
+    connection.execute("UPDATE occurrences SET rescues = 3").await;
+    // The next attempt is quarantined, whatever the result of this one is.
     while let Some(id) = harness.gate.end_one(RunEnding::Fails) {
         let job = view(&harness, id).await.row.job_id;
-        waits(&harness, job, id, 2).await;
+        delay_of(&harness, job, id, 2).await;
     }
-    harness.pass(Duration::seconds(5)).await;
+    harness.advance(Duration::seconds(5)).await;
     let first = harness.starts(3).await[2];
     let waiting = |row: &OccurrenceRow| row.waits_until.is_some();
     let mut rows = harness.rows(jobs[0]).await;
     rows.extend(harness.rows(jobs[1]).await);
-    assert_eq!(rows.iter().filter(|row| waiting(row)).count(), 1, "the other still waits");
-    harness.gate.let_one_end();
+    assert_eq!(rows.iter().filter(|row| waiting(row)).count(), 1, "the other is still delayed");
+    harness.gate.complete_one();
     let second = harness.starts(4).await[3];
     assert_ne!(first, second);
-    assert_eq!(harness.gate.most(), 2, "beside each other only before they were lost");
+    assert_eq!(harness.gate.max_concurrent(), 2, "concurrent only before the quarantine");
     harness.close().await;
 }

@@ -1,4 +1,4 @@
-//! What the dead letter queue holds settles an occurrence, or is kept.
+//! A dead letter fails its occurrence, or is stored for the dashboard.
 
 use lapin::{
     BasicProperties, Connection as Amqp, ConnectionProperties,
@@ -19,13 +19,12 @@ use milvaion_server::{
     ingest::dead_letters::DeadLetterConsumer,
     lifecycle::Server,
 };
+use milvaion_test_support::{jobs, runs, wait};
 use serde_json::{Value, json};
 
 use super::harness::{harness, queued, report};
-use milvaion_test_support::stack;
 
-/// Tells what a worker would tell.
-async fn tell(server: &Server, id: OccurrenceId, status: OccurrenceStatus) {
+async fn report_now(server: &Server, id: OccurrenceId, status: OccurrenceStatus) {
     report(server, id, status, None, 0).await;
 }
 
@@ -47,15 +46,15 @@ fn job_message(id: OccurrenceId, clock: &Clock) -> JobMessage {
     message(queued, clock.now())
 }
 
-fn letter(body: Vec<u8>, headers: Value) -> RawMessage {
+fn raw_message(body: Vec<u8>, headers: Value) -> RawMessage {
     RawMessage { body, headers, exchange: "x.dlx".into(), routing_key: "w.echo.1".into() }
 }
 
-fn about(server: &Server, id: OccurrenceId, headers: Value) -> RawMessage {
-    letter(serde_json::to_vec(&job_message(id, &server.clock)).expect("writes"), headers)
+fn dead_job_message(server: &Server, id: OccurrenceId, headers: Value) -> RawMessage {
+    raw_message(serde_json::to_vec(&job_message(id, &server.clock)).expect("it can be serialized"), headers)
 }
 
-fn intake(server: &Server) -> DeadLetterConsumer {
+fn consumer(server: &Server) -> DeadLetterConsumer {
     DeadLetterConsumer {
         store: server.store.clone(),
         hub: server.hub.clone(),
@@ -66,11 +65,11 @@ fn intake(server: &Server) -> DeadLetterConsumer {
 }
 
 async fn status(server: &Server, id: OccurrenceId) -> OccurrenceStatus {
-    server.store.occurrence_status(id).await.expect("answered").expect("there").0
+    server.store.occurrence_status(id).await.expect("the query succeeds").expect("it exists").0
 }
 
-async fn kept(server: &Server) -> Vec<DeadLetterRow> {
-    server.store.dead_letters(&DeadLetterFilter::default()).await.expect("answered").rows
+async fn stored(server: &Server) -> Vec<DeadLetterRow> {
+    server.store.dead_letters(&DeadLetterFilter::default()).await.expect("the query succeeds").rows
 }
 
 fn headers(cause: &str) -> Value {
@@ -78,13 +77,13 @@ fn headers(cause: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mv09_every_letter_that_reaches_the_queue_settles_its_occurrence_or_is_kept() {
+async fn dead_letters_fail_occurrences_or_are_stored() {
     let (config, server, job) = harness().await;
     let id = queued(&server, job).await;
     let uri = config.broker.url.clone();
-    let amqp = Amqp::connect(&uri, ConnectionProperties::default()).await.expect("the broker answers");
+    let amqp = Amqp::connect(&uri, ConnectionProperties::default()).await.expect("the broker responds");
     let channel = amqp.create_channel().await.expect("a channel");
-    channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
+    channel.confirm_select(ConfirmSelectOptions::default()).await.expect("publisher confirms");
     let names = Topology::new(config.broker.prefix.clone());
     let send = async |body: &[u8], headers: FieldTable| {
         let properties = BasicProperties::default().with_headers(headers);
@@ -97,29 +96,33 @@ async fn mv09_every_letter_that_reaches_the_queue_settles_its_occurrence_or_is_k
                 properties,
             )
             .await
-            .expect("handed over")
+            .expect("the message is sent")
             .await
             .expect("confirmed");
     };
     let mut poison = FieldTable::default();
     poison.insert(HEADER_CAUSE.into(), AMQPValue::LongString("poison".into()));
-    let nobody = job_message(server.clock.occurrence_id(), &server.clock);
+    let unknown = job_message(server.clock.occurrence_id(), &server.clock);
     send(b"\x00\xff no json", FieldTable::default()).await;
     send(&vec![b'x'; 100_000], FieldTable::default()).await;
     send(b"", FieldTable::default()).await;
-    send(&serde_json::to_vec(&nobody).expect("writes"), FieldTable::default()).await;
-    send(&serde_json::to_vec(&job_message(id, &server.clock)).expect("writes"), poison).await;
+    send(&serde_json::to_vec(&unknown).expect("it can be serialized"), FieldTable::default()).await;
+    send(&serde_json::to_vec(&job_message(id, &server.clock)).expect("it can be serialized"), poison).await;
 
-    assert_eq!(stack::ended(&server, id).await.row.status, OccurrenceStatus::Failed, "those before did not hold it up");
-    let failure = server.store.failure(id).await.expect("answered").expect("on record");
+    assert_eq!(
+        runs::ended(&server, id).await.row.status,
+        OccurrenceStatus::Failed,
+        "the unreadable messages before it do not block it"
+    );
+    let failure = server.store.failure(id).await.expect("the query succeeds").expect("the failure is recorded");
     assert_eq!((failure.cause, failure.job_id, failure.resolved_at), (FailureCause::Poison, job, None));
     assert_eq!(failure.job_data, json!({"say": "hello"}));
-    let kept = kept(&server).await;
-    assert_eq!(kept.len(), 4);
-    assert!(kept[0].reason.contains("does not exist"), "{}", kept[0].reason);
-    assert!(kept.iter().any(|letter| letter.body_bytes == 100_000 && letter.body.len() == 65_536));
-    assert!(kept.iter().all(|letter| letter.source.ends_with("/w.echo") && letter.copies == 1));
-    stack::eventually("an empty queue", || async {
+    let rows = stored(&server).await;
+    assert_eq!(rows.len(), 4);
+    assert!(rows[0].reason.contains("does not exist"), "{}", rows[0].reason);
+    assert!(rows.iter().any(|row| row.body_bytes == 100_000 && row.body.len() == 65_536));
+    assert!(rows.iter().all(|row| row.source.ends_with("/w.echo") && row.copies == 1));
+    wait::eventually("an empty queue", || async {
         let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let queue =
             channel.queue_declare(names.dead_letter_queue().into(), passive, FieldTable::default()).await.ok()?;
@@ -130,74 +133,75 @@ async fn mv09_every_letter_that_reaches_the_queue_settles_its_occurrence_or_is_k
 }
 
 #[tokio::test]
-async fn a_letter_settles_what_is_open_and_leaves_the_rest_alone() {
+async fn dead_letter_changes_open_occurrences_only() {
     let (_config, server, job) = harness().await;
-    let intake = intake(&server);
+    let consumer = consumer(&server);
     let rejected = queued(&server, job).await;
     let death = json!({"x-death": [{"reason": "rejected", "queue": "q.jobs", "count": 1}]});
     for _ in 0..2 {
-        intake.take(&about(&server, rejected, death.clone())).await.expect("stored");
+        consumer.take(&dead_job_message(&server, rejected, death.clone())).await.expect("stored");
     }
-    let view = server.store.occurrence(rejected, 1, server.clock.now()).await.expect("answered").expect("there");
-    assert_eq!((view.row.status, view.changes.len()), (OccurrenceStatus::Failed, 2), "the copy changed nothing");
+    let view = server.store.occurrence(rejected, 1, server.clock.now()).await.expect("the query succeeds");
+    let view = view.expect("it exists");
+    assert_eq!((view.row.status, view.changes.len()), (OccurrenceStatus::Failed, 2), "the duplicate changed nothing");
     assert_eq!(view.row.note.as_deref(), Some("no worker could take the message: rejected in q.jobs"));
     assert_eq!(
-        server.store.failure(rejected).await.expect("answered").map(|one| one.cause),
+        server.store.failure(rejected).await.expect("the query succeeds").map(|failure| failure.cause),
         Some(FailureCause::Rejected)
     );
 
-    // Failed by its report: the letter adds why it was not tried again, the first one for good.
+    // Failed by its report: the dead letter adds the cause, and the first cause stays.
     let reported = queued(&server, job).await;
-    tell(&server, reported, OccurrenceStatus::TimedOut).await;
-    intake.take(&about(&server, reported, headers("exhausted"))).await.expect("stored");
-    intake.take(&about(&server, reported, headers("permanent"))).await.expect("stored");
+    report_now(&server, reported, OccurrenceStatus::TimedOut).await;
+    consumer.take(&dead_job_message(&server, reported, headers("exhausted"))).await.expect("stored");
+    consumer.take(&dead_job_message(&server, reported, headers("permanent"))).await.expect("stored");
     assert_eq!(status(&server, reported).await, OccurrenceStatus::TimedOut);
     assert_eq!(
-        server.store.failure(reported).await.expect("answered").map(|one| one.cause),
+        server.store.failure(reported).await.expect("the query succeeds").map(|failure| failure.cause),
         Some(FailureCause::Exhausted)
     );
-    assert_eq!(kept(&server).await.len(), 0);
+    assert_eq!(stored(&server).await.len(), 0);
 
-    // A copy that was merely rejected says nothing about the run another worker has in hand; what that worker says does.
+    // A rejected duplicate proves nothing about the run on another worker. A cause that a worker sent does.
     let running = queued(&server, job).await;
-    tell(&server, running, OccurrenceStatus::Running).await;
-    intake.take(&about(&server, running, death.clone())).await.expect("stored");
+    report_now(&server, running, OccurrenceStatus::Running).await;
+    consumer.take(&dead_job_message(&server, running, death.clone())).await.expect("stored");
     assert_eq!(status(&server, running).await, OccurrenceStatus::Running);
-    assert!(kept(&server).await[0].reason.contains("was Running and was left alone"));
-    intake.take(&about(&server, running, headers("permanent"))).await.expect("stored");
+    assert!(stored(&server).await[0].reason.contains("was Running and is unchanged"));
+    consumer.take(&dead_job_message(&server, running, headers("permanent"))).await.expect("stored");
     assert_eq!(status(&server, running).await, OccurrenceStatus::Failed);
 
     let done = queued(&server, job).await;
-    tell(&server, done, OccurrenceStatus::Completed).await;
-    intake.take(&about(&server, done, death)).await.expect("stored");
+    report_now(&server, done, OccurrenceStatus::Completed).await;
+    consumer.take(&dead_job_message(&server, done, death)).await.expect("stored");
     assert_eq!(status(&server, done).await, OccurrenceStatus::Completed);
-    assert!(server.store.failure(done).await.expect("answered").is_none());
+    assert!(server.store.failure(done).await.expect("the query succeeds").is_none());
     server.stop().await;
 }
 
 #[tokio::test]
-async fn copies_of_a_letter_are_counted_and_settled_as_one() {
+async fn duplicate_dead_letters_are_counted() {
     let (_config, server, _) = harness().await;
-    let intake = intake(&server);
+    let consumer = consumer(&server);
     for _ in 0..3 {
-        intake.take(&letter(b"what?".to_vec(), Value::Null)).await.expect("stored");
+        consumer.take(&raw_message(b"what?".to_vec(), Value::Null)).await.expect("stored");
     }
-    intake.take(&letter(b"what else?".to_vec(), json!({"a": "b"}))).await.expect("stored");
-    let rows = kept(&server).await;
+    consumer.take(&raw_message(b"what else?".to_vec(), json!({"a": "b"}))).await.expect("stored");
+    let rows = stored(&server).await;
     assert_eq!(
         rows.iter().map(|row| (row.body.as_str(), row.copies)).collect::<Vec<_>>(),
         [("what else?", 1), ("what?", 3)]
     );
-    let me = stack::admin();
+    let me = jobs::admin();
     let ids = [rows[1].id, rows[1].id, server.clock.dead_letter_id()];
     assert_eq!(server.jobs.resolve_dead_letters(&me, &ids, "noise").await.expect("settled"), 1);
     assert_eq!(server.jobs.resolve_dead_letters(&me, &ids, "noise").await.expect("settled"), 0);
     let open = DeadLetterFilter { resolved: Some(false), ..DeadLetterFilter::default() };
-    assert_eq!(server.store.dead_letters(&open).await.expect("answered").rows.len(), 1);
+    assert_eq!(server.store.dead_letters(&open).await.expect("the query succeeds").rows.len(), 1);
     let page = DeadLetterFilter { limit: 1, ..DeadLetterFilter::default() };
-    let first = server.store.dead_letters(&page).await.expect("answered");
-    let before = first.next.expect("more").parse().ok();
-    let second = server.store.dead_letters(&DeadLetterFilter { before, ..page }).await.expect("answered");
+    let first = server.store.dead_letters(&page).await.expect("the query succeeds");
+    let before = first.next.expect("a second page").parse().ok();
+    let second = server.store.dead_letters(&DeadLetterFilter { before, ..page }).await.expect("the query succeeds");
     assert_eq!((second.rows[0].resolution_note.as_deref(), second.next), (Some("noise"), None));
     server.stop().await;
 }

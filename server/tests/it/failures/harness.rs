@@ -1,4 +1,4 @@
-//! A server with a job nobody runs; the test says what a worker would report of it.
+//! A server without a worker: the test sends the reports itself.
 
 use chrono::Duration;
 use milvaion_app::backend::TriggerInput;
@@ -8,22 +8,22 @@ use milvaion_protocol::{
     status::OccurrenceStatus,
 };
 use milvaion_server::{config::ServerConfig, domain::transition::fold, lifecycle::Server};
+use milvaion_test_support::{jobs, server_env};
 
-use milvaion_test_support::stack;
-
-/// A server with a job nobody runs.
+/// Starts a server and saves a job.
 pub(crate) async fn harness() -> (ServerConfig, Server, JobId) {
-    let config = stack::config().await;
-    let server = stack::server(&config).await;
-    let id = server.jobs.save(&stack::admin(), &stack::form("Import")).await.expect("saved");
+    let config = server_env::config().await;
+    let server = server_env::start(&config).await;
+    let id = server.jobs.save(&jobs::admin(), &jobs::form("Import")).await.expect("saved");
     (config, server, id)
 }
 
+/// Starts a manual run, which stays queued.
 pub(crate) async fn queued(server: &Server, job: JobId) -> OccurrenceId {
-    server.jobs.run_now(&stack::admin(), job, TriggerInput::default()).await.expect("triggered")
+    server.jobs.run_now(&jobs::admin(), job, TriggerInput::default()).await.expect("triggered")
 }
 
-/// A worker reports `status`, as of `age` minutes ago.
+/// Reports the status of an occurrence's first attempt, as a worker would have done `age` minutes ago.
 pub(crate) async fn report(
     server: &Server,
     id: OccurrenceId,
@@ -36,10 +36,10 @@ pub(crate) async fn report(
         ..StatusReport::new(id, 1, "w-1", status, server.clock.now() - Duration::minutes(age))
     };
     let at = report.timestamp;
-    assert_eq!(server.store.apply(&fold(vec![report]), at).await.expect("answered").rows.len(), 1);
+    assert_eq!(server.store.apply(&fold(vec![report]), at).await.expect("the query succeeds").rows.len(), 1);
 }
 
-/// An occurrence that failed like this, on record.
+/// Creates a failure that happened `age` minutes ago.
 pub(crate) async fn failed(server: &Server, job: JobId, exception: &str, age: i64) -> OccurrenceId {
     let id = queued(server, job).await;
     report(server, id, OccurrenceStatus::Failed, Some(exception), age).await;

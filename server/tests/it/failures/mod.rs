@@ -1,4 +1,4 @@
-//! What fails is kept until somebody settles it, and what comes out of the dead letter queue is never lost on the way.
+//! Failures stay open until a user resolves or retries them, and no dead letter is lost.
 
 mod harness;
 

@@ -1,4 +1,4 @@
-//! When a run counts as lost, and what becomes of it then.
+//! The detection of lost runs, and the policies for them.
 
 use chrono::{DateTime, Duration, Utc};
 use milvaion_protocol::status::OccurrenceStatus;
@@ -10,182 +10,183 @@ use milvaion_server::{
 use super::harness::LostRunHarness;
 
 #[tokio::test]
-async fn mv13_a_run_whose_worker_fell_silent_is_run_again_within_twenty_seconds() {
+async fn lost_run_is_requeued_within_twenty_seconds() {
     let mut harness = LostRunHarness::new().await;
-    harness.pass(30, true).await;
+    harness.advance(30, true).await;
     let id = harness.running("requeue", "w-1").await;
-    assert_eq!(harness.pass(14, true).await.requeued, 0);
-    assert_eq!(harness.pass(4, true).await.requeued, 1);
+    assert_eq!(harness.advance(14, true).await.requeued, 0);
+    assert_eq!(harness.advance(4, true).await.requeued, 1);
     let view = harness.view(id).await;
     assert_eq!((view.row.status, view.row.attempt), (OccurrenceStatus::Queued, 2));
     assert_eq!((view.row.instance_id, view.row.started_at, view.published_at), (None, None, None));
     let step = view.changes.last().expect("a step");
-    assert!(step.note.as_deref().is_some_and(|note| note.contains("its worker fell silent")), "{step:?}");
+    assert!(step.note.as_deref().is_some_and(|note| note.contains("No heartbeat")), "{step:?}");
     assert_eq!(step.attempt, 2);
-    harness.zombies.activate_republisher.notified().await;
+    harness.detector.activate_republisher.notified().await;
 
-    // The first worker comes back and speaks of an attempt that is over.
+    // The first worker comes back and reports an attempt that has ended.
     assert_eq!(harness.report(id, 1, "w-1", OccurrenceStatus::Completed).await, 0);
     assert_eq!(harness.report(id, 2, "w-2", OccurrenceStatus::Completed).await, 1);
     assert_eq!(harness.status(id).await, (OccurrenceStatus::Completed, 2));
 }
 
 #[tokio::test]
-async fn a_worker_that_speaks_of_its_run_keeps_it_for_ever() {
+async fn heartbeats_keep_a_run_alive() {
     let mut harness = LostRunHarness::new().await;
-    harness.pass(30, true).await;
+    harness.advance(30, true).await;
     let id = harness.running("requeue", "w-1").await;
     for _ in 0..30 {
-        assert_eq!(harness.pass(4, true).await.requeued, 0);
-        harness.beat("w-1", &[id]).await;
+        assert_eq!(harness.advance(4, true).await.requeued, 0);
+        harness.heartbeat("w-1", &[id]).await;
     }
     assert_eq!(harness.status(id).await, (OccurrenceStatus::Running, 1));
-    // It lives on, but no longer speaks of this run: started anew, say.
-    harness.beat("w-1", &[]).await;
+    // The worker is alive and no longer lists this run, as after a restart.
+    harness.heartbeat("w-1", &[]).await;
     let mut lost = 0;
     for _ in 0..5 {
-        lost += harness.pass(4, true).await.requeued;
-        harness.beat("w-1", &[]).await;
+        lost += harness.advance(4, true).await.requeued;
+        harness.heartbeat("w-1", &[]).await;
     }
     assert_eq!(lost, 1);
     assert_eq!(harness.status(id).await, (OccurrenceStatus::Queued, 2));
 }
 
 #[tokio::test]
-async fn a_server_that_heard_nothing_for_two_minutes_blames_nobody() {
+async fn server_without_heartbeats_declares_no_run_lost() {
     let mut harness = LostRunHarness::new().await;
-    harness.pass(30, true).await;
+    harness.advance(30, true).await;
     let id = harness.running("requeue", "w-1").await;
-    assert_eq!(harness.pass(120, false).await.requeued, 0);
-    // It hears again: everybody has the whole limit to be heard of.
-    assert_eq!(harness.pass(14, true).await.requeued, 0);
-    harness.beat("w-1", &[id]).await;
-    assert_eq!(harness.pass(4, true).await.requeued, 0);
+    assert_eq!(harness.advance(120, false).await.requeued, 0);
+    // Heartbeats arrive again: every worker has the whole timeout to send one.
+    assert_eq!(harness.advance(14, true).await.requeued, 0);
+    harness.heartbeat("w-1", &[id]).await;
+    assert_eq!(harness.advance(4, true).await.requeued, 0);
     assert_eq!(harness.status(id).await, (OccurrenceStatus::Running, 1));
-    assert_eq!(harness.pass(14, true).await.requeued, 1, "who stays silent is lost");
+    assert_eq!(harness.advance(14, true).await.requeued, 1, "without a heartbeat it is lost");
 }
 
 #[tokio::test]
-async fn by_a_clock_that_was_just_set_nobody_is_silent() {
+async fn clock_step_declares_no_run_lost() {
     let mut harness = LostRunHarness::new().await;
-    harness.pass(30, true).await;
+    harness.advance(30, true).await;
     let id = harness.running("requeue", "w-1").await;
-    // It is ten minutes later all of a sudden, and the next heartbeat may be written by another server's clock.
+    // The clock steps by ten minutes, and another server may write the next heartbeat with its own clock.
     harness.clock.advance(Duration::minutes(10));
     harness.clock.hold();
-    assert_eq!(harness.pass(60, true).await.requeued, 0);
-    harness.beat("w-1", &[id]).await;
-    assert_eq!(harness.pass(44, true).await.requeued, 0);
+    assert_eq!(harness.advance(60, true).await.requeued, 0);
+    harness.heartbeat("w-1", &[id]).await;
+    assert_eq!(harness.advance(44, true).await.requeued, 0);
     assert_eq!(harness.status(id).await, (OccurrenceStatus::Running, 1));
-    assert_eq!(harness.pass(14, true).await.requeued, 1, "who stays silent is lost");
+    assert_eq!(harness.advance(14, true).await.requeued, 1, "without a heartbeat it is lost");
 }
 
 #[tokio::test]
-async fn a_server_that_lost_its_term_while_it_looked_settles_nothing() {
+async fn follower_declares_no_run_lost() {
     let mut harness = LostRunHarness::new().await;
-    harness.pass(30, true).await;
+    harness.advance(30, true).await;
     let id = harness.running("requeue", "w-1").await;
     harness.leads.send_replace(Leadership::Follower);
-    assert_eq!(harness.pass(30, true).await.requeued, 0);
+    assert_eq!(harness.advance(30, true).await.requeued, 0);
     assert_eq!(harness.status(id).await, (OccurrenceStatus::Running, 1));
     harness.leads.send_replace(Leadership::Leaderless);
-    assert_eq!(harness.pass(2, true).await.requeued, 1, "where nobody can lead, everybody may");
+    assert_eq!(harness.advance(2, true).await.requeued, 1, "without a leader, every server may");
 }
 
 #[tokio::test]
-async fn a_run_that_ended_four_workers_lives_is_not_given_to_a_fifth() {
+async fn poison_run_fails_after_four_lost_attempts() {
     let mut harness = LostRunHarness::new().await;
-    harness.pass(30, true).await;
+    harness.advance(30, true).await;
     let id = harness.running("requeue", "w-1").await;
     for attempt in 2..=4 {
-        assert_eq!(harness.pass(18, true).await.requeued, 1, "attempt {attempt}");
+        assert_eq!(harness.advance(18, true).await.requeued, 1, "attempt {attempt}");
         harness.start(id, attempt, "w-1").await;
     }
-    let judged = harness.pass(18, true).await;
-    assert_eq!((judged.requeued, judged.ended), (0, 1));
+    let report = harness.advance(18, true).await;
+    assert_eq!((report.requeued, report.ended), (0, 1));
     assert_eq!(harness.status(id).await, (OccurrenceStatus::Failed, 4));
-    harness.zombies.activate_slot_granter.notified().await;
-    let kept = format!("SELECT count(*) FROM failed_occurrences WHERE occurrence_id = '{id}' AND cause = 'poison'");
-    assert_eq!(harness.count(&kept).await, 1);
+    harness.detector.activate_slot_granter.notified().await;
+    let failures = format!("SELECT count(*) FROM failed_occurrences WHERE occurrence_id = '{id}' AND cause = 'poison'");
+    assert_eq!(harness.count(&failures).await, 1);
     assert_eq!(harness.count("SELECT coalesce(sum(count), 0)::bigint FROM stats_minute WHERE status = 3").await, 1);
 }
 
 #[tokio::test]
-async fn a_run_that_must_not_be_repeated_waits_ten_minutes_for_a_late_word() {
+async fn unknown_run_fails_after_ten_minutes() {
     let mut harness = LostRunHarness::new().await;
-    harness.pass(30, true).await;
+    harness.advance(30, true).await;
     let (one, two) = (harness.running("fail", "w-1").await, harness.running("fail", "w-2").await);
-    assert_eq!(harness.pass(18, true).await.unknown, 2);
+    assert_eq!(harness.advance(18, true).await.unknown, 2);
     let view = harness.view(one).await;
     assert_eq!((view.row.status, view.row.attempt), (OccurrenceStatus::Unknown, 1));
-    assert!(view.row.note.as_deref().is_some_and(|note| note.contains("its worker fell silent")));
-    assert_eq!(harness.report(one, 1, "w-1", OccurrenceStatus::Completed).await, 1, "late, but it counts");
+    assert!(view.row.note.as_deref().is_some_and(|note| note.contains("No heartbeat")));
+    assert_eq!(harness.report(one, 1, "w-1", OccurrenceStatus::Completed).await, 1, "a late report decides");
     assert_eq!(harness.status(one).await.0, OccurrenceStatus::Completed);
 
-    assert_eq!(harness.pass(580, true).await.ended, 0);
+    assert_eq!(harness.advance(580, true).await.ended, 0);
     assert_eq!(harness.status(two).await.0, OccurrenceStatus::Unknown);
-    assert_eq!(harness.pass(30, true).await.ended, 1);
+    assert_eq!(harness.advance(30, true).await.ended, 1);
     assert_eq!(harness.status(two).await.0, OccurrenceStatus::Failed);
-    let kept = format!("SELECT count(*) FROM failed_occurrences WHERE occurrence_id = '{two}' AND cause = 'lost'");
-    assert_eq!(harness.count(&kept).await, 1);
+    let failures = format!("SELECT count(*) FROM failed_occurrences WHERE occurrence_id = '{two}' AND cause = 'lost'");
+    assert_eq!(harness.count(&failures).await, 1);
     assert_eq!(harness.report(two, 1, "w-2", OccurrenceStatus::Completed).await, 0, "too late");
 }
 
 #[tokio::test]
-async fn a_lost_run_that_somebody_wanted_to_end_has_ended() {
+async fn lost_run_with_cancel_request_is_cancelled() {
     let mut harness = LostRunHarness::new().await;
-    harness.pass(30, true).await;
+    harness.advance(30, true).await;
     let id = harness.running("requeue", "w-1").await;
     harness.set(id, "cancel_requested_at = now(), cancel_requested_by = 'ana@example.org'").await;
-    assert_eq!(harness.pass(18, true).await.ended, 1);
+    assert_eq!(harness.advance(18, true).await.ended, 1);
     assert_eq!(harness.status(id).await, (OccurrenceStatus::Cancelled, 1));
 }
 
 #[tokio::test]
-async fn a_jobs_own_limit_counts() {
+async fn heartbeat_timeout_of_the_job_is_used() {
     let mut harness = LostRunHarness::new().await;
-    harness.pass(30, true).await;
+    harness.advance(30, true).await;
     let id = harness.running("requeue", "w-1").await;
     harness.set(id, "heartbeat_timeout_seconds = 60").await;
-    assert_eq!(harness.pass(56, true).await.requeued, 0);
-    assert_eq!(harness.pass(6, true).await.requeued, 1);
+    assert_eq!(harness.advance(56, true).await.requeued, 0);
+    assert_eq!(harness.advance(6, true).await.requeued, 1);
 }
 
 #[tokio::test]
-async fn a_sign_of_life_between_the_look_and_the_deed_saves_the_run_and_an_old_leader_settles_nothing() {
+async fn late_heartbeat_and_old_fence_prevent_the_update() {
     let harness = LostRunHarness::new().await;
     let id = harness.running("requeue", "w-1").await;
     let seen: DateTime<Utc> = harness.clock.now();
-    let settled = |sign| LostRunUpdate {
+    let update = |last_seen_at| LostRunUpdate {
         id,
         attempt: 1,
         was: OccurrenceStatus::Running,
-        last_seen_at: Some(sign),
+        last_seen_at: Some(last_seen_at),
         status: OccurrenceStatus::Queued,
-        note: "its worker fell silent".into(),
+        note: "no heartbeat".into(),
         cause: None,
         is_quarantined: false,
     };
     harness.clock.advance(Duration::seconds(5));
-    harness.beat("w-1", &[id]).await;
+    harness.heartbeat("w-1", &[id]).await;
     let now = harness.clock.now();
-    assert!(harness.store.update_lost_runs(&[settled(seen)], None, now).await.expect("answered").rows.is_empty());
+    let changed = async |last_seen_at, fence: Option<FencingToken>| {
+        let updated = harness.store.update_lost_runs(&[update(last_seen_at)], fence, now).await;
+        updated.expect("the query succeeds").rows.len()
+    };
+    assert_eq!(changed(seen, None).await, 0, "there is a newer heartbeat");
 
-    let old: FencingToken = harness.store.take_lease(LEADER_ROLE, "one", now).await.expect("answered");
-    let new = harness.store.take_lease(LEADER_ROLE, "two", now).await.expect("answered");
-    assert!(harness.store.update_lost_runs(&[settled(now)], Some(old), now).await.expect("answered").rows.is_empty());
+    let old: FencingToken = harness.store.take_lease(LEADER_ROLE, "one", now).await.expect("the query succeeds");
+    let new = harness.store.take_lease(LEADER_ROLE, "two", now).await.expect("the query succeeds");
+    assert_eq!(changed(now, Some(old)).await, 0, "the epoch has ended");
     assert_eq!(harness.status(id).await, (OccurrenceStatus::Running, 1));
-    assert_eq!(harness.store.update_lost_runs(&[settled(now)], Some(new), now).await.expect("answered").rows.len(), 1);
-    assert!(
-        harness.store.update_lost_runs(&[settled(now)], Some(new), now).await.expect("answered").rows.is_empty(),
-        "once"
-    );
+    assert_eq!(changed(now, Some(new)).await, 1);
+    assert_eq!(changed(now, Some(new)).await, 0, "it changes once");
 }
 
 #[tokio::test]
-async fn a_settled_run_gives_its_slot_back_and_starts_the_pause_after_it() {
+async fn lost_run_frees_its_slot_and_starts_the_interval() {
     let mut harness = LostRunHarness::new().await;
-    harness.pass(30, true).await;
+    harness.advance(30, true).await;
     let id = harness.running("requeue", "w-1").await;
     let job = harness.view(id).await.row.job_id;
     harness.set(id, "rescues = 3, pause_after_seconds = 60").await;
@@ -195,11 +196,11 @@ async fn a_settled_run_gives_its_slot_back_and_starts_the_pause_after_it() {
          SELECT count(*) FROM s, j"
     ))
     .await;
-    assert_eq!(harness.pass(18, true).await.ended, 1);
+    assert_eq!(harness.advance(18, true).await.ended, 1);
     assert_eq!(harness.count("SELECT count(*) FROM slots").await, 0);
-    // The releaser, which is woken here, begins the pause.
-    harness.zombies.activate_slot_granter.notified().await;
-    let now = harness.view(id).await.row.ended_at.expect("ended");
-    let begun = harness.store.schedule_after_end(now).await.expect("answered");
-    assert_eq!(begun, [(job, now + Duration::seconds(60))]);
+    // The slot granter, which is activated here, starts the interval.
+    harness.detector.activate_slot_granter.notified().await;
+    let now = harness.view(id).await.row.ended_at.expect("it has ended");
+    let scheduled = harness.store.schedule_after_end(now).await.expect("the query succeeds");
+    assert_eq!(scheduled, [(job, now + Duration::seconds(60))]);
 }

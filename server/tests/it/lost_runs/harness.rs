@@ -1,4 +1,5 @@
-//! The detector of lost runs, on a clock that is moved by hand, and no worker: the test says what one would report.
+//! The lost run detector on a clock that only the test advances. There is no worker: the test sends reports and
+//! heartbeats itself.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,40 +17,40 @@ use milvaion_server::{
     },
     broker::Broker,
     cache::Cache,
-    clock::Clock,
+    clock::{Clock, machine_now},
     config::ServerConfig,
-    domain::transition::fold,
     live::Hub,
-    store::{Store, manual_runs::NewManualRun},
+    store::Store,
 };
-use sqlx::Connection;
+use milvaion_test_support::{
+    database::{self, TestConnection},
+    jobs, runs, server_env,
+};
 use tokio::sync::watch;
-
-use milvaion_test_support::{self as common, stack};
 
 pub(crate) struct LostRunHarness {
     pub(crate) config: ServerConfig,
     pub(crate) store: Store,
     pub(crate) clock: Clock,
-    pub(crate) zombies: LostRunDetector,
-    /// Of the detector's monotonic clock, in seconds.
+    pub(crate) detector: LostRunDetector,
+    /// The detector's monotonic clock, in seconds.
     at: u64,
-    /// Says whether this server leads.
+    /// Sets whether this server leads.
     pub(crate) leads: watch::Sender<Leadership>,
     _outbox: tokio::sync::mpsc::Receiver<Vec<milvaion_api::events::EventEnvelope>>,
 }
 
 impl LostRunHarness {
     pub(crate) async fn new() -> Self {
-        let config = stack::config().await;
-        let store = common::open(&config.database.url).await;
-        let clock = Clock::manual(milvaion_server::clock::machine_now());
+        let config = server_env::config().await;
+        let store = database::open(&config.database.url).await;
+        let clock = Clock::manual(machine_now());
         let (hub, outbox) = Hub::new();
         let (leads, leadership) = watch::channel(Leadership::Leaderless);
-        let broker = Broker::new(&config.broker).expect("a URL");
-        let zombies = LostRunDetector {
+        let broker = Broker::new(&config.broker).expect("a valid URL");
+        let detector = LostRunDetector {
             store: store.clone(),
-            cache: Cache::new(&config.cache).expect("a URL"),
+            cache: Cache::new(&config.cache).expect("a valid URL"),
             hub,
             clock: clock.clone(),
             heartbeat_feed: HeartbeatFeed::new(broker),
@@ -60,16 +61,14 @@ impl LostRunHarness {
             activate_slot_granter: Arc::default(),
             watch: LostRunDetector::watch(),
         };
-        Self { config, store, clock, zombies, at: 0, leads, _outbox: outbox }
+        Self { config, store, clock, detector, at: 0, leads, _outbox: outbox }
     }
 
-    /// An occurrence of a job with a rule for lost runs, running on an instance that speaks of it.
+    /// Starts a run of a job with a policy for lost runs, on an instance that sends a heartbeat for it.
     pub(crate) async fn running(&self, on_lost: &str, instance: &str) -> OccurrenceId {
-        let job_id = common::insert(&self.store, &self.clock, Schedule::Manual, None).await;
-        let asked =
-            NewManualRun { id: self.clock.occurrence_id(), job_id, by: "test".into(), ..NewManualRun::default() };
-        self.store.insert_manual_run(&asked, self.clock.now()).await.expect("answered").into_created().expect("made");
-        self.set(asked.id, &format!("on_lost = '{on_lost}'")).await;
+        let job_id = jobs::insert(&self.store, &self.clock, Schedule::Manual, None).await;
+        let id = runs::insert_manual(&self.store, &self.clock, job_id).await;
+        self.set(id, &format!("on_lost = '{on_lost}'")).await;
         let hello = InstanceHello {
             worker_id: "w".into(),
             instance_id: instance.into(),
@@ -80,16 +79,18 @@ impl LostRunHarness {
             job_types: Vec::new(),
             timestamp: self.clock.now(),
         };
-        self.store.hello(&hello, self.clock.now()).await.expect("answered");
-        self.start(asked.id, 1, instance).await;
-        self.beat(instance, &[asked.id]).await;
-        asked.id
+        self.store.hello(&hello, self.clock.now()).await.expect("the query succeeds");
+        self.start(id, 1, instance).await;
+        self.heartbeat(instance, &[id]).await;
+        id
     }
 
+    /// Reports the start of an attempt.
     pub(crate) async fn start(&self, id: OccurrenceId, attempt: u32, instance: &str) {
         assert_eq!(self.report(id, attempt, instance, OccurrenceStatus::Running).await, 1);
     }
 
+    /// Reports the status of an attempt. Returns the number of occurrences that changed.
     pub(crate) async fn report(
         &self,
         id: OccurrenceId,
@@ -98,51 +99,54 @@ impl LostRunHarness {
         status: OccurrenceStatus,
     ) -> usize {
         let report = StatusReport::new(id, attempt, instance, status, self.clock.now());
-        self.store.apply(&fold(vec![report]), self.clock.now()).await.expect("answered").rows.len()
+        runs::report(&self.store, &self.clock, vec![report]).await
     }
 
-    pub(crate) async fn beat(&self, instance: &str, running: &[OccurrenceId]) {
-        let beat = InstanceHeartbeat {
+    /// Sends a heartbeat of an instance with its runs.
+    pub(crate) async fn heartbeat(&self, instance: &str, running: &[OccurrenceId]) {
+        let heartbeat = InstanceHeartbeat {
             worker_id: "w".into(),
             instance_id: instance.into(),
             running: running.to_vec(),
             notice: None,
             timestamp: self.clock.now(),
         };
-        assert!(self.store.heartbeat(&beat, self.clock.now()).await.expect("answered").is_some());
+        assert!(self.store.heartbeat(&heartbeat, self.clock.now()).await.expect("the query succeeds").is_some());
     }
 
-    pub(crate) async fn set(&self, id: OccurrenceId, what: &str) {
-        let mut connection = sqlx::PgConnection::connect(&self.config.database.url).await.expect("PostgreSQL answers");
-        let text = format!("UPDATE occurrences SET {what} WHERE id = '{id}'");
-        sqlx::query(sqlx::AssertSqlSafe(text)).execute(&mut connection).await.expect("set");
+    /// Sets columns of an occurrence.
+    pub(crate) async fn set(&self, id: OccurrenceId, columns: &str) {
+        let mut connection = TestConnection::open(&self.config.database.url).await;
+        connection.execute(format!("UPDATE occurrences SET {columns} WHERE id = '{id}'")).await;
     }
 
-    /// A number the database tells.
+    /// Returns the number that a query selects.
     pub(crate) async fn count(&self, sql: &str) -> i64 {
-        let mut connection = sqlx::PgConnection::connect(&self.config.database.url).await.expect("PostgreSQL answers");
-        sqlx::query_scalar(sqlx::AssertSqlSafe(sql.to_owned())).fetch_one(&mut connection).await.expect("answered")
+        TestConnection::open(&self.config.database.url).await.count(sql).await
     }
 
-    /// Lets time pass with a look every two seconds. Returns what was done in all.
-    pub(crate) async fn pass(&mut self, seconds: u64, hears: bool) -> LostRunReport {
-        let mut all = LostRunReport::default();
+    /// Advances both clocks in steps of two seconds, each with a tick of the detector. Returns the sum of its reports.
+    pub(crate) async fn advance(&mut self, seconds: u64, is_receiving: bool) -> LostRunReport {
+        let mut sum = LostRunReport::default();
         for _ in 0..seconds / 2 {
             self.at += 2;
             self.clock.advance(chrono::Duration::seconds(2));
-            let judged = self.zombies.detect(Duration::from_secs(self.at), hears).await.expect("answered");
-            all.silent = judged.silent;
-            all.requeued += judged.requeued;
-            all.unknown += judged.unknown;
-            all.ended += judged.ended;
+            let report = self.detector.detect(Duration::from_secs(self.at), is_receiving).await;
+            let report = report.expect("the tick succeeds");
+            sum.silent = report.silent;
+            sum.requeued += report.requeued;
+            sum.unknown += report.unknown;
+            sum.ended += report.ended;
         }
-        all
+        sum
     }
 
     pub(crate) async fn view(&self, id: OccurrenceId) -> OccurrenceView {
-        self.store.occurrence(id, 1, self.clock.now()).await.expect("answered").expect("there")
+        let view = self.store.occurrence(id, 1, self.clock.now()).await;
+        view.expect("the query succeeds").expect("it exists")
     }
 
+    /// Returns an occurrence's status and attempt.
     pub(crate) async fn status(&self, id: OccurrenceId) -> (OccurrenceStatus, i32) {
         let row = self.view(id).await.row;
         (row.status, row.attempt)

@@ -1,4 +1,4 @@
-//! What the detectors hear: from workers, and of queues that are gone.
+//! The input of the detectors: heartbeats, and queues that were deleted.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,29 +7,29 @@ use milvaion_server::{
     background::{BackgroundTask, lease::Leadership, lost_messages::LostMessageDetector, lost_runs::HeartbeatFeed},
     broker::{Broker, queue_probe::QueueProbe},
 };
+use milvaion_test_support::{jobs, runs, server_env, services, wait, worker_env};
 use tokio::sync::{Notify, watch};
 
 use super::harness::LostRunHarness;
-use milvaion_test_support::{self as common, stack};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ears_hear_only_while_the_broker_delivers() {
-    let config = stack::config().await;
-    let server = stack::server(&config).await;
-    let mut config_elsewhere = config.clone();
-    config_elsewhere.broker.prefix = common::unique("elsewhere");
+async fn silence_is_not_measured_without_a_consumer() {
+    let config = server_env::config().await;
+    let server = server_env::start(&config).await;
+    let mut other_config = config.clone();
+    other_config.broker.prefix = services::unique("other");
     let harness = LostRunHarness::new().await;
-    // Nobody consumes what this broker's names stand for: whatever is silent there, nobody is blamed.
-    let mut deaf = harness.zombies;
-    deaf.heartbeat_feed = HeartbeatFeed::new(Broker::new(&config_elsewhere.broker).expect("a URL"));
-    deaf.tick().await.expect("answered");
-    assert_eq!(deaf.watch.observed_for(), Duration::ZERO);
-    // The server's own detector does its rounds and finds nobody missing.
-    stack::eventually("a worker's run", || async {
-        let worker = stack::worker(&config);
-        let id = server.jobs.save(&stack::admin(), &stack::form("alive")).await.ok()?;
-        let id = server.jobs.run_now(&stack::admin(), id, Default::default()).await.ok()?;
-        let view = stack::ended(&server, id).await;
+    // Nothing consumes the queues with this prefix, so missing heartbeats prove nothing.
+    let mut detector = harness.detector;
+    detector.heartbeat_feed = HeartbeatFeed::new(Broker::new(&other_config.broker).expect("a valid URL"));
+    detector.tick().await.expect("the tick succeeds");
+    assert_eq!(detector.watch.observed_for(), Duration::ZERO);
+    // The server's own detector runs and declares no run lost.
+    wait::eventually("a worker's run", || async {
+        let worker = worker_env::start(&config);
+        let id = server.jobs.save(&jobs::admin(), &jobs::form("alive")).await.ok()?;
+        let id = server.jobs.run_now(&jobs::admin(), id, Default::default()).await.ok()?;
+        let view = runs::ended(&server, id).await;
         worker.stop().await;
         (view.row.status == OccurrenceStatus::Completed && view.row.attempt == 1).then_some(())
     })
@@ -38,85 +38,86 @@ async fn ears_hear_only_while_the_broker_delivers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_queue_that_was_deleted_takes_no_occurrence_with_it() {
-    let mut config = stack::config().await;
-    // By its age nothing is sent again while this goes on.
+async fn deleted_queue_loses_no_occurrence() {
+    let mut config = server_env::config().await;
+    // Nothing is republished because of its age during this test.
     config.background.republish = Duration::from_secs(3_600);
-    let server = stack::server(&config).await;
-    let job = server.jobs.save(&stack::admin(), &stack::form("lost")).await.expect("saved");
-    let id = server.jobs.run_now(&stack::admin(), job, Default::default()).await.expect("asked for");
+    let server = server_env::start(&config).await;
+    let job = server.jobs.save(&jobs::admin(), &jobs::form("lost")).await.expect("saved");
+    let id = server.jobs.run_now(&jobs::admin(), job, Default::default()).await.expect("triggered");
     let published = || async {
         let view = server.store.occurrence(id, 1, server.clock.now()).await.ok()??;
         view.published_at
     };
-    stack::eventually("the first message", published).await;
+    wait::eventually("the first message", published).await;
 
-    let broker = Broker::new(&config.broker).expect("a URL");
+    let broker = Broker::new(&config.broker).expect("a valid URL");
     let queue = broker.topology().job_queue("w", "echo");
-    let connection = broker.connect("test").await.expect("the broker answers");
+    let connection = broker.connect("test").await.expect("the broker responds");
     let channel = connection.create_channel().await.expect("a channel");
-    let gone = channel.queue_delete(queue.as_str().into(), Default::default()).await.expect("deleted");
-    assert_eq!(gone, 1, "the message was in it");
+    let deleted = channel.queue_delete(queue.as_str().into(), Default::default()).await.expect("deleted");
+    assert_eq!(deleted, 1, "the message was in it");
 
-    let again = Arc::new(Notify::new());
+    let republish = Arc::new(Notify::new());
     let (_leads, leadership) = watch::channel(Leadership::Leaderless);
-    let mut lost = LostMessageDetector {
+    let mut detector = LostMessageDetector {
         store: server.store.clone(),
         broker: broker.clone(),
         probe: QueueProbe::new(broker.clone()),
         clock: server.clock.clone(),
         leadership,
         requeue_after: Duration::ZERO,
-        activate_republisher: again.clone(),
+        activate_republisher: republish.clone(),
     };
-    let missed = lost.tick().await.expect("answered");
-    assert_eq!((missed.waiting, missed.lost), (1, 1));
-    again.notified().await;
+    let report = detector.tick().await.expect("the tick succeeds");
+    assert_eq!((report.waiting, report.lost), (1, 1));
+    republish.notified().await;
     server.jobs.publisher.note_unsent([id]);
-    stack::eventually("the second message", async || {
-        // Refused the first time: who sends does not know that the queue is gone.
+    wait::eventually("the second message", async || {
+        // Returned as unroutable the first time: the publisher has declared the queue before, and does not know that it is
+        // deleted.
         server.jobs.activate_republisher.notify_one();
         published().await
     })
     .await;
-    let missed = lost.tick().await.expect("answered");
-    assert_eq!((missed.waiting, missed.lost), (1, 0), "it is there, so it is left alone");
+    let report = detector.tick().await.expect("the tick succeeds");
+    assert_eq!((report.waiting, report.lost), (1, 0), "the message is in the queue");
 
-    let worker = stack::worker(&config);
-    assert_eq!(stack::ended(&server, id).await.row.status, OccurrenceStatus::Completed);
+    let worker = worker_env::start(&config);
+    assert_eq!(runs::ended(&server, id).await.row.status, OccurrenceStatus::Completed);
     assert_eq!(worker.started(), [id]);
     worker.stop().await;
     server.stop().await;
 }
 
 #[tokio::test]
-async fn what_an_instance_warns_of_is_shown_until_a_heartbeat_comes_without_it() {
+async fn notice_is_shown_until_a_heartbeat_without_it() {
     let harness = LostRunHarness::new().await;
     let id = harness.running("requeue", "w-1").await;
-    let beat = async |instance: &str, notice: Option<String>| {
-        let beat = InstanceHeartbeat {
+    let heartbeat = async |instance: &str, notice: Option<String>| {
+        let heartbeat = InstanceHeartbeat {
             worker_id: "w".into(),
             instance_id: instance.into(),
             running: vec![id],
             notice,
             timestamp: harness.clock.now(),
         };
-        harness.store.heartbeat(&beat, harness.clock.now()).await.expect("answered")
+        harness.store.heartbeat(&heartbeat, harness.clock.now()).await.expect("the query succeeds")
     };
     let shown = async || {
         let now = harness.clock.now();
-        let workers = harness.store.workers(now - chrono::Duration::days(1), now).await.expect("answered");
+        let workers = harness.store.workers(now - chrono::Duration::days(1), now).await.expect("the query succeeds");
         workers[0].instances[0].notice.clone()
     };
     let full = || Some("The disk is full.".to_owned());
-    assert_eq!(beat("w-1", None).await, Some(false));
-    assert_eq!(beat("w-1", full()).await, Some(true));
-    assert_eq!(beat("w-1", full()).await, Some(false), "nobody need look again");
+    assert_eq!(heartbeat("w-1", None).await, Some(false));
+    assert_eq!(heartbeat("w-1", full()).await, Some(true));
+    assert_eq!(heartbeat("w-1", full()).await, Some(false), "unchanged, so no page is notified");
     assert_eq!(shown().await, full());
-    assert_eq!(beat("w-1", Some(format!("Too long:\0{}", "ü".repeat(1_000)))).await, Some(true));
-    let cut = shown().await.expect("shown");
+    assert_eq!(heartbeat("w-1", Some(format!("Too long:\0{}", "ü".repeat(1_000)))).await, Some(true));
+    let cut = shown().await.expect("a notice");
     assert!(cut.starts_with("Too long:") && cut.len() <= 500, "{cut}");
-    assert_eq!(beat("w-1", Some(" ".into())).await, Some(true));
+    assert_eq!(heartbeat("w-1", Some(" ".into())).await, Some(true));
     assert_eq!(shown().await, None);
-    assert_eq!(beat("w-2", full()).await, None, "it has not said hello");
+    assert_eq!(heartbeat("w-2", full()).await, None, "it has not registered");
 }

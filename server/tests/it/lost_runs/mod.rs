@@ -1,4 +1,4 @@
-//! A run whose worker is gone is not gone with it, and a server that heard nothing does not blame the workers.
+//! Lost runs: a run whose worker has died is requeued, and a server that received no heartbeats declares no run lost.
 
 mod harness;
 

@@ -1,151 +1,149 @@
-//! RabbitMQ carries the work and may drop it: what is recorded waits, and is sent again.
+//! Outages of RabbitMQ, which may lose messages: occurrences stay recorded, and their messages are sent again.
 //!
-//! One broker for all, because it boots for ten seconds: the outages come one after the other.
+//! Several outages share one broker and happen one after the other, because booting it takes ten seconds.
 
 use std::time::Duration;
 
 use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
 use milvaion_schedule::rules::MisfirePolicy;
 use milvaion_server::lifecycle::Server;
+use milvaion_test_support::{jobs, private_service::PrivateService, runs, server_env, wait, worker_env};
 
-use super::{
-    private_service::{self, PrivateService},
-    workload::OutageWorkload,
-};
-use milvaion_test_support::stack;
+use super::workload::OutageWorkload;
 
 const JOB_COUNT: usize = 20;
 
 async fn open(rabbitmq: &PrivateService) -> OutageWorkload {
-    let mut config = stack::config().await;
-    config.broker.url.clone_from(&rabbitmq.url);
+    let mut config = server_env::config().await;
+    config.broker.url = rabbitmq.url().to_owned();
     let mut workload = OutageWorkload::open(config).await;
     workload.every_second(JOB_COUNT, MisfirePolicy::CatchUp).await;
-    workload.runs(2 * JOB_COUNT).await;
+    workload.wait_for_runs(2 * JOB_COUNT).await;
     workload
 }
 
-async fn all_is_well(workload: OutageWorkload) {
-    let verdict = workload.settle().await;
-    verdict.nothing_double_nothing_failed();
-    verdict.nothing_lost(&workload.jobs);
+/// Checks that nothing was lost, run twice or failed.
+async fn check_and_close(workload: OutageWorkload) {
+    let verdict = workload.finish().await;
+    verdict.check_no_duplicates_or_failures();
+    verdict.check_nothing_lost(&workload.jobs);
     workload.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mv11_a_broker_that_crashes_fills_up_or_is_wiped_costs_no_occurrence() {
-    let mut rabbitmq = PrivateService::rabbitmq().await;
-    a_killed_broker_is_waited_for(&mut rabbitmq).await;
-    a_broker_that_takes_nothing_is_waited_for(&rabbitmq).await;
-    a_wiped_broker_is_given_again_what_waits(&mut rabbitmq).await;
-    mv04_what_only_a_killed_broker_had_heard_of_is_told_all_the_same(&mut rabbitmq).await;
-    rabbitmq.close().await;
+async fn broker_outages_lose_no_occurrence() {
+    let mut rabbitmq = PrivateService::rabbitmq().await.expect("RabbitMQ starts");
+    killed_broker_delays_publishing(&mut rabbitmq).await;
+    blocked_broker_delays_publishing(&rabbitmq).await;
+    wiped_broker_receives_unsent_occurrences(&mut rabbitmq).await;
+    reports_survive_a_broker_crash(&mut rabbitmq).await;
+    rabbitmq.close().await.expect("RabbitMQ is stopped");
 }
 
-async fn a_killed_broker_is_waited_for(rabbitmq: &mut PrivateService) {
+async fn killed_broker_delays_publishing(rabbitmq: &mut PrivateService) {
     let workload = open(rabbitmq).await;
-    rabbitmq.kill().await;
-    workload.records(3 * JOB_COUNT).await;
-    rabbitmq.start().await;
-    workload.runs(3 * JOB_COUNT).await;
-    all_is_well(workload).await;
+    rabbitmq.kill().await.expect("RabbitMQ is killed");
+    workload.wait_for_occurrences(3 * JOB_COUNT).await;
+    rabbitmq.start().await.expect("RabbitMQ starts");
+    workload.wait_for_runs(3 * JOB_COUNT).await;
+    check_and_close(workload).await;
 }
 
-async fn a_broker_that_takes_nothing_is_waited_for(rabbitmq: &PrivateService) {
+async fn blocked_broker_delays_publishing(rabbitmq: &PrivateService) {
     let workload = open(rabbitmq).await;
-    rabbitmq.memory_limit(0.0001).await;
+    rabbitmq.set_memory_limit(0.0001).await.expect("the limit is set");
     let full = workload.server.clock.now();
-    workload.records(2 * JOB_COUNT).await;
+    workload.wait_for_occurrences(2 * JOB_COUNT).await;
     let started = workload.worker.started().len();
-    workload.records(10 * JOB_COUNT).await;
+    workload.wait_for_occurrences(10 * JOB_COUNT).await;
     let until = workload.server.clock.now();
-    assert_eq!(workload.worker.started().len(), started, "the broker took something");
-    rabbitmq.memory_limit(0.4).await;
-    workload.runs(3 * JOB_COUNT).await;
-    let verdict = workload.settle().await;
-    verdict.nothing_double_nothing_failed();
-    verdict.nothing_lost(&workload.jobs);
-    let late = verdict.lateness(full, until);
+    assert_eq!(workload.worker.started().len(), started, "the broker must accept no message");
+    rabbitmq.set_memory_limit(0.4).await.expect("the limit is set");
+    workload.wait_for_runs(3 * JOB_COUNT).await;
+    let verdict = workload.finish().await;
+    verdict.check_no_duplicates_or_failures();
+    verdict.check_nothing_lost(&workload.jobs);
+    let late = verdict.max_lateness(full, until);
     assert!(late <= chrono::Duration::seconds(3), "an occurrence was recorded {} ms late", late.num_milliseconds());
     workload.close().await;
 }
 
-async fn a_wiped_broker_is_given_again_what_waits(rabbitmq: &mut PrivateService) {
+async fn wiped_broker_receives_unsent_occurrences(rabbitmq: &mut PrivateService) {
     let workload = open(rabbitmq).await;
-    // What the broker has confirmed is run first: only what it never had is sent again without anybody asking it.
-    workload.rest().await;
-    rabbitmq.kill().await;
-    rabbitmq.wipe("mnesia");
+    // Confirmed messages are delivered first: without a probe of the queues, only unconfirmed ones are sent again.
+    workload.suspend().await;
+    rabbitmq.kill().await.expect("RabbitMQ is killed");
+    rabbitmq.wipe().expect("its data is deleted");
     workload.resume().await;
-    workload.records(3 * JOB_COUNT).await;
-    rabbitmq.start().await;
-    workload.runs(3 * JOB_COUNT).await;
-    let verdict = workload.settle().await;
-    verdict.nothing_double_nothing_failed();
+    workload.wait_for_occurrences(3 * JOB_COUNT).await;
+    rabbitmq.start().await.expect("RabbitMQ starts");
+    workload.wait_for_runs(3 * JOB_COUNT).await;
+    let verdict = workload.finish().await;
+    verdict.check_no_duplicates_or_failures();
     workload.close().await;
 }
 
 /// Reports wait in the broker while there is no server, and must be on its disk.
-async fn mv04_what_only_a_killed_broker_had_heard_of_is_told_all_the_same(rabbitmq: &mut PrivateService) {
-    let mut config = stack::config().await;
-    config.broker.url.clone_from(&rabbitmq.url);
-    let server = stack::server(&config).await;
-    let mut asked = ask_for_runs(&server).await;
+async fn reports_survive_a_broker_crash(rabbitmq: &mut PrivateService) {
+    let mut config = server_env::config().await;
+    config.broker.url = rabbitmq.url().to_owned();
+    let server = server_env::start(&config).await;
+    let mut ids = start_runs(&server).await;
     server.stop().await;
-    let worker = stack::worker(&config);
-    stack::eventually("every run", || async { (worker.started().len() >= JOB_COUNT).then_some(()) }).await;
-    let started = worker.sorted();
-    // Leaves when all its reports are with the broker.
+    let worker = worker_env::start(&config);
+    wait::eventually("every run", || async { (worker.started().len() >= JOB_COUNT).then_some(()) }).await;
+    let started = worker.started_sorted();
+    // It stops after the broker has confirmed all its reports.
     worker.stop().await;
-    rabbitmq.kill().await;
-    rabbitmq.start().await;
-    let server = stack::server(&config).await;
-    for id in &asked {
-        assert_eq!(stack::ended(&server, *id).await.row.status, OccurrenceStatus::Completed);
+    rabbitmq.kill().await.expect("RabbitMQ is killed");
+    rabbitmq.start().await.expect("RabbitMQ starts");
+    let server = server_env::start(&config).await;
+    for id in &ids {
+        assert_eq!(runs::ended(&server, *id).await.row.status, OccurrenceStatus::Completed);
     }
-    asked.sort();
-    assert_eq!(started, asked, "each started once");
+    ids.sort();
+    assert_eq!(started, ids, "each started once");
     server.stop().await;
 }
 
-/// Occurrences whose messages the broker has confirmed; no worker is there yet.
-async fn ask_for_runs(server: &Server) -> Vec<OccurrenceId> {
-    // What is asked for sooner is sent by the republisher, marked as perhaps a copy, and that starts nothing without a
-    // server to ask.
+/// Starts manual runs. Returns when the broker has confirmed their messages; there is no worker yet.
+async fn start_runs(server: &Server) -> Vec<OccurrenceId> {
+    // Before that, the republisher would send them, marked as possible duplicates, which start only after a claim check
+    // with a server.
     server.jobs.publisher.wait_until_up().await;
-    let mut asked = Vec::new();
+    let mut ids = Vec::new();
     for n in 0..JOB_COUNT {
-        let id = server.jobs.save(&stack::admin(), &stack::form(&format!("Waits {n}"))).await.expect("saved");
-        asked.push(server.jobs.run_now(&stack::admin(), id, Default::default()).await.expect("triggered"));
+        let id = server.jobs.save(&jobs::admin(), &jobs::form(&format!("Queued {n}"))).await.expect("saved");
+        ids.push(server.jobs.run_now(&jobs::admin(), id, Default::default()).await.expect("triggered"));
     }
-    for id in &asked {
-        stack::eventually("the confirm of the broker", || async {
+    for id in &ids {
+        wait::eventually("the broker's confirm", || async {
             server.store.occurrence(*id, 1, server.clock.now()).await.ok()??.published_at
         })
         .await;
     }
-    asked
+    ids
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_wiped_broker_had_confirmed_runs_all_the_same() {
-    let mut rabbitmq = PrivateService::rabbitmq().await;
-    let mut config = stack::config().await;
-    config.broker.url.clone_from(&rabbitmq.url);
+async fn confirmed_messages_survive_a_wiped_broker() {
+    let mut rabbitmq = PrivateService::rabbitmq().await.expect("RabbitMQ starts");
+    let mut config = server_env::config().await;
+    config.broker.url = rabbitmq.url().to_owned();
     config.lost_runs.requeue_after = Duration::from_secs(3);
-    let server = stack::server(&config).await;
-    let mut waiting = ask_for_runs(&server).await;
-    rabbitmq.kill().await;
-    rabbitmq.wipe("mnesia");
-    rabbitmq.start().await;
-    private_service::answers(&rabbitmq).await;
-    let worker = stack::worker(&config);
+    let server = server_env::start(&config).await;
+    let mut waiting = start_runs(&server).await;
+    rabbitmq.kill().await.expect("RabbitMQ is killed");
+    rabbitmq.wipe().expect("its data is deleted");
+    rabbitmq.start().await.expect("RabbitMQ starts");
+    rabbitmq.wait_until_open().await.expect("a valid URL");
+    let worker = worker_env::start(&config);
     for id in &waiting {
-        assert_eq!(stack::ended(&server, *id).await.row.status, OccurrenceStatus::Completed);
+        assert_eq!(runs::ended(&server, *id).await.row.status, OccurrenceStatus::Completed);
     }
     waiting.sort();
-    assert_eq!(worker.sorted(), waiting, "each started once");
+    assert_eq!(worker.started_sorted(), waiting, "each started once");
     worker.stop().await;
     server.stop().await;
-    rabbitmq.close().await;
+    rabbitmq.close().await.expect("RabbitMQ is stopped");
 }

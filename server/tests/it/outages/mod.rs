@@ -1,14 +1,13 @@
-//! Services that go away, come back empty, or come back old, while jobs are due every second.
+//! Outages: services that stop, come back empty, or come back with old data, while jobs are due every second.
 //!
-//! Each test starts the service it is going to mistreat, in a folder and on ports of its own, and shares the other two
-//! with all tests. What is asked afterwards is always the same, and [`workload::OutageVerdict`] asks it of the rows: was anything
-//! lost, was anything run twice, was anything called a failure that was only the service's absence, and how late was it.
+//! Each test starts the service that it will stop, with its own folder and ports, and shares the other two with all tests.
+//! Afterwards [`workload::OutageVerdict`] checks the rows: no occurrence is lost, none ran twice, none failed because a
+//! service was away, and none was too late.
 //!
-//! The tests start real programs and wait out real outages, so they are few, run one after another (`outages` in
-//! `.config/nextest.toml`), and one broker serves a whole sequence: it takes ten seconds to boot.
+//! The tests start real programs and last as long as the outages do. So they are few and run one after another (`outages`
+//! in `.config/nextest.toml`), and the outages of the broker share one broker, which takes ten seconds to boot.
 
 mod broker;
 mod database;
-mod private_service;
 mod redis;
 mod workload;

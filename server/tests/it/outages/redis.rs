@@ -1,4 +1,5 @@
-//! Redis is a clock that may be wiped, stopped or set back: it costs seconds, never a fire.
+//! Outages of Redis, which may be wiped, stopped or restored from an old copy: occurrences are late by seconds, and none
+//! is lost.
 
 use std::time::Duration as Real;
 
@@ -9,151 +10,153 @@ use milvaion_schedule::{
     schedule::Schedule,
 };
 use milvaion_server::config::ServerConfig;
+use milvaion_test_support::{private_service::PrivateService, runs, server_env, wait};
 
-use super::{private_service::PrivateService, workload::OutageWorkload};
-use milvaion_test_support::stack;
+use super::workload::OutageWorkload;
 
-/// How late a fire may be while Redis is in trouble: twice the sweep, and room for a busy machine.
+/// The maximum delay of an occurrence during an outage: twice the sweep interval, and some time for a busy machine.
 const MAX_LATENESS: Duration = Duration::seconds(3);
 
-/// How many jobs are due every second.
+/// The number of jobs that are due every second.
 const JOB_COUNT: usize = 20;
 
 async fn config(redis: &PrivateService) -> ServerConfig {
-    let mut config = stack::config().await;
-    config.cache.url.clone_from(&redis.url);
-    // As it ships, so that the lateness is the one people would see.
+    let mut config = server_env::config().await;
+    config.cache.url = redis.url().to_owned();
+    // The default, so that the delay is the one of a real installation.
     config.background.sweep = Real::from_secs(1);
     config
 }
 
-async fn ask(redis: &PrivateService, words: &[&str]) {
-    let client = redis::Client::open(redis.url.as_str()).expect("a URL");
-    let mut connection = client.get_multiplexed_async_connection().await.expect("Redis answers");
+async fn execute(redis: &PrivateService, words: &[&str]) {
+    let client = redis::Client::open(redis.url()).expect("a valid URL");
+    let mut connection = client.get_multiplexed_async_connection().await.expect("Redis responds");
     let mut command = redis::cmd(words[0]);
     for word in &words[1..] {
         command.arg(word);
     }
-    let _: redis::Value = command.query_async(&mut connection).await.expect("Redis obeys");
+    let _: redis::Value = command.query_async(&mut connection).await.expect("the command succeeds");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flushed_redis_loses_nothing_doubles_nothing_and_delays_nothing() {
-    let redis = PrivateService::redis().await;
+async fn flushed_redis_loses_and_delays_nothing() {
+    let redis = PrivateService::redis().await.expect("Redis starts");
     let mut workload = OutageWorkload::open(config(&redis).await).await;
     workload.every_second(JOB_COUNT, MisfirePolicy::CatchUp).await;
-    workload.runs(3 * JOB_COUNT).await;
+    workload.wait_for_runs(3 * JOB_COUNT).await;
     let flushed = workload.server.clock.now();
     for _ in 0..3 {
-        ask(&redis, &["FLUSHALL"]).await;
-        workload.records(2 * JOB_COUNT).await;
+        execute(&redis, &["FLUSHALL"]).await;
+        workload.wait_for_occurrences(2 * JOB_COUNT).await;
     }
     let until = workload.server.clock.now();
-    let verdict = workload.settle().await;
-    verdict.nothing_double_nothing_failed();
-    verdict.nothing_lost(&workload.jobs);
-    let late = verdict.lateness(flushed, until);
-    assert!(late <= MAX_LATENESS, "a fire was {} ms late", late.num_milliseconds());
+    let verdict = workload.finish().await;
+    verdict.check_no_duplicates_or_failures();
+    verdict.check_nothing_lost(&workload.jobs);
+    let late = verdict.max_lateness(flushed, until);
+    assert!(late <= MAX_LATENESS, "an occurrence was {} ms late", late.num_milliseconds());
     workload.close().await;
-    redis.close().await;
+    redis.close().await.expect("Redis is stopped");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_redis_is_away_jobs_fire_by_the_sweep() {
-    let mut redis = PrivateService::redis().await;
+async fn sweep_dispatches_jobs_while_redis_is_away() {
+    let mut redis = PrivateService::redis().await.expect("Redis starts");
     let mut workload = OutageWorkload::open(config(&redis).await).await;
     workload.every_second(JOB_COUNT, MisfirePolicy::CatchUp).await;
-    workload.runs(3 * JOB_COUNT).await;
-    redis.kill().await;
+    workload.wait_for_runs(3 * JOB_COUNT).await;
+    redis.kill().await.expect("Redis is killed");
     let away = workload.server.clock.now();
-    // Six seconds' worth, however long that takes.
-    workload.records(6 * JOB_COUNT).await;
+    // The occurrences of six seconds, regardless of how long that takes.
+    workload.wait_for_occurrences(6 * JOB_COUNT).await;
     let back = workload.server.clock.now();
-    redis.start().await;
-    workload.records(3 * JOB_COUNT).await;
+    redis.start().await.expect("Redis starts");
+    workload.wait_for_occurrences(3 * JOB_COUNT).await;
     let until = workload.server.clock.now();
-    let verdict = workload.settle().await;
-    verdict.nothing_double_nothing_failed();
-    verdict.nothing_lost(&workload.jobs);
-    assert!(verdict.made_between(away, back) >= 5 * JOB_COUNT, "fires go on without Redis");
-    let late = verdict.lateness(away, until);
-    assert!(late <= MAX_LATENESS, "a fire was {} ms late", late.num_milliseconds());
+    let verdict = workload.finish().await;
+    verdict.check_no_duplicates_or_failures();
+    verdict.check_nothing_lost(&workload.jobs);
+    assert!(verdict.created_between(away, back) >= 5 * JOB_COUNT, "dispatching continues without Redis");
+    let late = verdict.max_lateness(away, until);
+    assert!(late <= MAX_LATENESS, "an occurrence was {} ms late", late.num_milliseconds());
     workload.close().await;
-    redis.close().await;
+    redis.close().await.expect("Redis is stopped");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_redis_set_back_to_an_old_copy_fires_nothing_a_second_time() {
-    let mut redis = PrivateService::redis().await;
+async fn old_redis_copy_creates_no_duplicates() {
+    let mut redis = PrivateService::redis().await.expect("Redis starts");
     let mut workload = OutageWorkload::open(config(&redis).await).await;
     workload.every_second(JOB_COUNT, MisfirePolicy::CatchUp).await;
-    workload.runs(2 * JOB_COUNT).await;
-    let copy = redis.copy();
-    // What the copy knows as due has been fired long since, and these are not in it at all.
-    workload.records(2 * JOB_COUNT).await;
+    workload.wait_for_runs(2 * JOB_COUNT).await;
+    let copy = redis.copy().expect("the folder is copied");
+    // The jobs that are due in the copy have been dispatched since, and it does not contain the new jobs.
+    workload.wait_for_occurrences(2 * JOB_COUNT).await;
     workload.every_second(JOB_COUNT, MisfirePolicy::CatchUp).await;
-    workload.runs(4 * JOB_COUNT).await;
-    redis.kill().await;
-    redis.restore(&copy);
-    redis.start().await;
+    workload.wait_for_runs(4 * JOB_COUNT).await;
+    redis.kill().await.expect("Redis is killed");
+    redis.restore(&copy).expect("the folder is restored");
+    redis.start().await.expect("Redis starts");
     let back = workload.server.clock.now();
-    workload.records(6 * JOB_COUNT).await;
+    workload.wait_for_occurrences(6 * JOB_COUNT).await;
     let until = workload.server.clock.now();
-    let verdict = workload.settle().await;
-    verdict.nothing_double_nothing_failed();
-    verdict.nothing_lost(&workload.jobs);
-    let late = verdict.lateness(back, until);
-    assert!(late <= MAX_LATENESS, "a fire was {} ms late", late.num_milliseconds());
+    let verdict = workload.finish().await;
+    verdict.check_no_duplicates_or_failures();
+    verdict.check_nothing_lost(&workload.jobs);
+    let late = verdict.max_lateness(back, until);
+    assert!(late <= MAX_LATENESS, "an occurrence was {} ms late", late.num_milliseconds());
     workload.close().await;
-    redis.close().await;
+    redis.close().await.expect("Redis is stopped");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_job_made_since_the_copy_was_taken_fires_although_nothing_else_is_due() {
-    let mut redis = PrivateService::redis().await;
+async fn job_newer_than_the_redis_copy_is_dispatched() {
+    let mut redis = PrivateService::redis().await.expect("Redis starts");
     let workload = OutageWorkload::open(config(&redis).await).await;
     let now = workload.server.clock.now();
-    // Something that the old copy knows as the next to come.
+    // The only job in the old copy, due in an hour.
     workload.insert(Schedule::every(3_600), Rules::default(), now + Duration::hours(1)).await;
-    stack::eventually("a complete index", || async {
+    wait::eventually("a complete index", || async {
         workload.server.cache.earliest().await.ok().filter(|(at, complete)| at.is_some() && *complete)
     })
     .await;
-    let copy = redis.copy();
-    redis.kill().await;
-    redis.restore(&copy);
-    // Made while Redis is away, so that only PostgreSQL knows of it.
+    let copy = redis.copy().expect("the folder is copied");
+    redis.kill().await.expect("Redis is killed");
+    redis.restore(&copy).expect("the folder is restored");
+    // Created while Redis is away, so that it is in PostgreSQL only.
     let due = workload.server.clock.now() + Duration::seconds(8);
     let job = workload.insert(Schedule::Once { at: due }, Rules::default(), due).await;
-    redis.start().await;
-    let row =
-        stack::eventually("the fire", || async { workload.rows().await.into_iter().find(|row| row.job_id == job) })
-            .await;
+    redis.start().await.expect("Redis starts");
+    let row = wait::eventually("the occurrence", || async {
+        workload.rows().await.into_iter().find(|row| row.job_id == job)
+    })
+    .await;
     let late = row.id.created_at() - due;
-    assert!(late <= Duration::seconds(5), "the fire was {} ms late", late.num_milliseconds());
-    assert_eq!(stack::ended(&workload.server, row.id).await.row.status, OccurrenceStatus::Completed);
+    assert!(late <= Duration::seconds(5), "the occurrence was {} ms late", late.num_milliseconds());
+    assert_eq!(runs::ended(&workload.server, row.id).await.row.status, OccurrenceStatus::Completed);
     workload.close().await;
-    redis.close().await;
+    redis.close().await.expect("Redis is stopped");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flushed_redis_is_not_believed_when_it_knows_of_nothing_due() {
-    let redis = PrivateService::redis().await;
+async fn empty_redis_index_does_not_stop_dispatching() {
+    let redis = PrivateService::redis().await.expect("Redis starts");
     let workload = OutageWorkload::open(config(&redis).await).await;
     let due = workload.server.clock.now() + Duration::seconds(4);
     let job = workload.insert(Schedule::Once { at: due }, Rules::default(), due).await;
-    stack::eventually("a complete index", || async {
+    wait::eventually("a complete index", || async {
         workload.server.cache.earliest().await.ok().filter(|(at, complete)| at.is_some() && *complete)
     })
     .await;
-    ask(&redis, &["FLUSHALL"]).await;
-    // Somebody's change makes the dispatcher look again, at an index that is empty now.
+    execute(&redis, &["FLUSHALL"]).await;
+    // A schedule change makes the dispatcher read the index, which is empty now.
     workload.server.dispatcher.activate_dispatcher.notify_one();
-    let row =
-        stack::eventually("the fire", || async { workload.rows().await.into_iter().find(|row| row.job_id == job) })
-            .await;
+    let row = wait::eventually("the occurrence", || async {
+        workload.rows().await.into_iter().find(|row| row.job_id == job)
+    })
+    .await;
     let late = row.id.created_at() - due;
-    assert!(late <= MAX_LATENESS, "the fire was {} ms late", late.num_milliseconds());
+    assert!(late <= MAX_LATENESS, "the occurrence was {} ms late", late.num_milliseconds());
     workload.close().await;
-    redis.close().await;
+    redis.close().await.expect("Redis is stopped");
 }

@@ -1,4 +1,4 @@
-//! Jobs that are due every second, and what may be said about them when all is over.
+//! Jobs that are due every second, and the checks of their occurrences afterwards.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,15 +12,14 @@ use milvaion_schedule::{
     rules::{MisfirePolicy, OverlapPolicy, Rules},
     schedule::Schedule,
 };
-use milvaion_server::{config::ServerConfig, lifecycle::Server, store::jobs::AuditStamp};
-use sqlx::{Connection, Executor, PgConnection};
-
+use milvaion_server::{config::ServerConfig, lifecycle::Server};
 use milvaion_test_support::{
-    self,
-    stack::{self, RunningWorker},
+    database::TestConnection,
+    jobs, runs, server_env, wait,
+    worker_env::{self, RunningWorker},
 };
 
-/// A server, a worker, and jobs that keep both busy.
+/// A server, a worker and jobs.
 pub(crate) struct OutageWorkload {
     pub(crate) config: ServerConfig,
     pub(crate) server: Server,
@@ -30,90 +29,88 @@ pub(crate) struct OutageWorkload {
 }
 
 impl OutageWorkload {
-    /// Starts a server and a worker; nothing is due yet.
+    /// Starts a server and a worker, without jobs.
     pub(crate) async fn open(config: ServerConfig) -> Self {
-        let server = stack::server(&config).await;
-        let worker = stack::worker(&config);
+        let server = server_env::start(&config).await;
+        let worker = worker_env::start(&config);
         Self { config, server, worker, jobs: Vec::new() }
     }
 
-    /// Makes `count` jobs that are due each second, one after the other. The policy says what becomes of instants that
-    /// pass while nothing fires; `CatchUp` makes every single one of them owed.
+    /// Inserts `count` jobs that are due every second, evenly spread over the second. The misfire policy decides about due
+    /// times that pass during an outage; with `CatchUp`, each of them must get its occurrence.
     pub(crate) async fn every_second(&mut self, count: usize, misfire: MisfirePolicy) -> Vec<JobId> {
         let now = self.server.clock.now();
-        let first = DateTime::from_timestamp(now.timestamp() + 2, 0).expect("an instant");
+        let first = DateTime::from_timestamp(now.timestamp() + 2, 0).expect("a valid time");
         let rules = Rules { misfire, overlap: OverlapPolicy::Allow, catch_up_limit: 1_000, ..Rules::default() };
         let step = Duration::seconds(1) / i32::try_from(count).expect("a small number");
-        let mut made = Vec::with_capacity(count);
+        let mut ids = Vec::with_capacity(count);
         for n in 0..count {
             let due = first + step * i32::try_from(n).expect("a small number");
-            made.push(self.insert(Schedule::every(1), rules.clone(), due).await);
+            ids.push(self.insert(Schedule::every(1), rules.clone(), due).await);
         }
-        self.jobs.extend(&made);
-        made
+        self.jobs.extend(&ids);
+        ids
     }
 
-    /// Takes the jobs out of the schedule for a while, and waits until the broker holds nothing of theirs.
-    pub(crate) async fn rest(&self) {
-        self.say("UPDATE jobs SET next_fire_at = NULL, version = version + 1").await;
-        self.ends().await;
+    /// Removes the due times of the jobs, and waits until the broker has none of their messages.
+    pub(crate) async fn suspend(&self) {
+        self.execute("UPDATE jobs SET next_fire_at = NULL, version = version + 1").await;
+        self.wait_for_ends().await;
     }
 
-    /// Puts them back in: due at once, and then every second again.
+    /// Makes the jobs due now, and then every second again.
     pub(crate) async fn resume(&self) {
-        self.say("UPDATE jobs SET next_fire_at = now(), version = version + 1").await;
+        self.execute("UPDATE jobs SET next_fire_at = now(), version = version + 1").await;
         self.server.dispatcher.activate_dispatcher.notify_one();
     }
 
-    /// Makes one job and tells Redis, if it is there, and every server.
+    /// Inserts a job, and notifies Redis, if it responds, and the server.
     pub(crate) async fn insert(&self, schedule: Schedule, rules: Rules, due: DateTime<Utc>) -> JobId {
-        let id = self.server.clock.job_id();
-        let job = JobInput { rules, ..milvaion_test_support::job(schedule) };
-        let edit = AuditStamp { by: "test", at: self.server.clock.now() };
-        self.server.store.insert_job(id, &job, Some(due), edit).await.expect("the job is stored");
+        let job = JobInput { rules, ..jobs::echo_job(schedule) };
+        let id = jobs::insert_job(&self.server.store, &self.server.clock, &job, Some(due)).await;
         let _ = self.server.cache.note_due(&[(id, Some(due))]).await;
         self.server.dispatcher.activate_dispatcher.notify_one();
         id
     }
 
-    /// Waits until `count` more occurrences have been recorded. Returns when that was.
-    pub(crate) async fn records(&self, count: usize) -> DateTime<Utc> {
-        let begun = self.server.clock.now();
+    /// Waits until `count` more occurrences have been created. Returns the time at the call.
+    pub(crate) async fn wait_for_occurrences(&self, count: usize) -> DateTime<Utc> {
+        let since = self.server.clock.now();
         let already = self.rows().await.len();
-        stack::eventually(&format!("{count} more occurrences"), || async {
+        wait::eventually(&format!("{count} more occurrences"), || async {
             (self.rows().await.len() >= already + count).then_some(())
         })
         .await;
-        begun
+        since
     }
 
     /// Waits until `count` more runs have started.
-    pub(crate) async fn runs(&self, count: usize) {
+    pub(crate) async fn wait_for_runs(&self, count: usize) {
         let already = self.worker.started().len();
-        stack::eventually(&format!("{count} more runs"), || async {
+        wait::eventually(&format!("{count} more runs"), || async {
             (self.worker.started().len() >= already + count).then_some(())
         })
         .await;
     }
 
-    /// Takes the jobs out of the schedule for good and waits until everything recorded has ended.
-    pub(crate) async fn settle(&self) -> OutageVerdict {
-        self.say("UPDATE jobs SET is_active = false, next_fire_at = NULL, version = version + 1").await;
-        OutageVerdict { rows: self.ends().await, started: self.worker.started() }
+    /// Disables the jobs and waits until all occurrences have ended.
+    pub(crate) async fn finish(&self) -> OutageVerdict {
+        self.execute("UPDATE jobs SET is_active = false, next_fire_at = NULL, version = version + 1").await;
+        OutageVerdict { rows: self.wait_for_ends().await, started: self.worker.started() }
     }
 
-    /// Waits until everything recorded has ended.
-    async fn ends(&self) -> Vec<OccurrenceRow> {
-        let begun = tokio::time::Instant::now();
+    /// Waits until all occurrences have ended.
+    async fn wait_for_ends(&self) -> Vec<OccurrenceRow> {
+        let since = tokio::time::Instant::now();
         loop {
             let rows = self.rows().await;
             let open: Vec<_> = rows.iter().filter(|row| !row.status.is_final()).collect();
             let Some(first) = open.first() else { return rows };
-            if begun.elapsed() > stack::WAIT_TIMEOUT {
+            if since.elapsed() > wait::WAIT_TIMEOUT {
                 let started: HashSet<_> = self.worker.started().into_iter().collect();
                 let view = self.server.store.occurrence(first.id, 1, first.scheduled_for).await;
                 panic!(
-                    "{} of {} occurrences never ended, {} of them were started; the first: {view:?}",
+                    "{} of {} occurrences did not end, {} of them were started; the first: {view:?}",
                     open.len(),
                     rows.len(),
                     open.iter().filter(|row| started.contains(&row.id)).count()
@@ -123,9 +120,8 @@ impl OutageWorkload {
         }
     }
 
-    async fn say(&self, statement: &'static str) {
-        let mut connection = PgConnection::connect(&self.config.database.url).await.expect("PostgreSQL answers");
-        connection.execute(statement).await.expect("the jobs are changed");
+    async fn execute(&self, statement: &str) {
+        TestConnection::open(&self.config.database.url).await.execute(statement).await;
     }
 
     pub(crate) async fn close(self) {
@@ -133,31 +129,31 @@ impl OutageWorkload {
         self.server.stop().await;
     }
 
-    /// Every occurrence there is. A database that is away at the moment is asked again.
+    /// Returns all occurrences. Waits for the database if it is away.
     pub(crate) async fn rows(&self) -> Vec<OccurrenceRow> {
-        stack::eventually("a database that answers", || async {
+        wait::eventually("a database that responds", || async {
             let filter = milvaion_api::page::OccurrenceFilter { limit: 200, ..Default::default() };
             self.server.store.occurrences(&filter).await.ok()
         })
         .await;
-        stack::all(&self.server, None).await
+        runs::all(&self.server, None).await
     }
 }
 
-/// What was recorded and what was run.
+/// The occurrences after an outage, and the runs that the worker started.
 pub(crate) struct OutageVerdict {
     rows: Vec<OccurrenceRow>,
     started: Vec<OccurrenceId>,
 }
 
 impl OutageVerdict {
-    /// Each due instant has one row at most, each row was started exactly once, and every run is told as it went.
-    pub(crate) fn nothing_double_nothing_failed(&self) {
+    /// Checks that each due time has at most one occurrence, and that each occurrence was started once and completed.
+    pub(crate) fn check_no_duplicates_or_failures(&self) {
         let mut seen = HashSet::new();
         for row in &self.rows {
             assert!(
                 seen.insert((row.job_id, row.scheduled_for)),
-                "{:?} was fired twice",
+                "{:?} has two occurrences",
                 (row.job_id, row.scheduled_for)
             );
             assert_eq!(row.status, OccurrenceStatus::Completed, "{row:?}");
@@ -167,47 +163,47 @@ impl OutageVerdict {
             *starts.entry(*id).or_default() += 1;
         }
         for row in &self.rows {
-            assert_eq!(starts.remove(&row.id), Some(1), "how often {} was started", row.id);
+            assert_eq!(starts.remove(&row.id), Some(1), "{} must be started once", row.id);
         }
-        assert!(starts.is_empty(), "runs nobody has a row for: {starts:?}");
+        assert!(starts.is_empty(), "runs without an occurrence: {starts:?}");
     }
 
-    /// Every second of these jobs, which catch up, has its row.
-    pub(crate) fn nothing_lost(&self, jobs: &[JobId]) {
+    /// Checks that jobs which catch up have an occurrence for every second.
+    pub(crate) fn check_nothing_lost(&self, jobs: &[JobId]) {
         for job in jobs {
-            let mut instants: Vec<_> = self.of(*job).map(|row| row.scheduled_for).collect();
-            instants.sort();
-            assert!(!instants.is_empty(), "{job} never fired");
-            for pair in instants.windows(2) {
-                assert_eq!(pair[1] - pair[0], Duration::seconds(1), "{job} misses what lies between {pair:?}");
+            let mut due_times: Vec<_> = self.of_job(*job).map(|row| row.scheduled_for).collect();
+            due_times.sort();
+            assert!(!due_times.is_empty(), "{job} has no occurrence");
+            for pair in due_times.windows(2) {
+                assert_eq!(pair[1] - pair[0], Duration::seconds(1), "{job} has no occurrence between {pair:?}");
             }
         }
     }
 
-    /// The longest that a fire due in a window was late, by when its row was made.
-    pub(crate) fn lateness(&self, from: DateTime<Utc>, until: DateTime<Utc>) -> Duration {
+    /// Returns the longest delay between the due time and the creation of the occurrences that were due in a window.
+    pub(crate) fn max_lateness(&self, from: DateTime<Utc>, until: DateTime<Utc>) -> Duration {
         let due = self.rows.iter().filter(|row| (from..until).contains(&row.scheduled_for));
-        due.map(|row| row.id.created_at() - row.scheduled_for).max().expect("something was due in the window")
+        due.map(|row| row.id.created_at() - row.scheduled_for).max().expect("an occurrence was due in the window")
     }
 
-    /// How many rows were made in a window.
-    pub(crate) fn made_between(&self, from: DateTime<Utc>, until: DateTime<Utc>) -> usize {
+    /// Returns the number of occurrences that were created in a window.
+    pub(crate) fn created_between(&self, from: DateTime<Utc>, until: DateTime<Utc>) -> usize {
         self.rows.iter().filter(|row| (from..until).contains(&row.id.created_at())).count()
     }
 
-    /// When the first row after an instant was made.
-    pub(crate) fn first_made_after(&self, instant: DateTime<Utc>) -> DateTime<Utc> {
-        let later = self.rows.iter().map(|row| row.id.created_at()).filter(|at| *at > instant);
-        later.min().expect("something was made")
+    /// Returns the creation time of the first occurrence that was created after `time`.
+    pub(crate) fn first_created_after(&self, time: DateTime<Utc>) -> DateTime<Utc> {
+        let later = self.rows.iter().map(|row| row.id.created_at()).filter(|at| *at > time);
+        later.min().expect("an occurrence was created")
     }
 
-    /// How many rows of these jobs are for instants in a window.
+    /// Returns the number of these jobs' occurrences with a due time in a window.
     pub(crate) fn due_between(&self, jobs: &[JobId], from: DateTime<Utc>, until: DateTime<Utc>) -> usize {
-        let of_all = jobs.iter().flat_map(|job| self.of(*job));
-        of_all.filter(|row| (from..until).contains(&row.scheduled_for)).count()
+        let rows = jobs.iter().flat_map(|job| self.of_job(*job));
+        rows.filter(|row| (from..until).contains(&row.scheduled_for)).count()
     }
 
-    fn of(&self, job: JobId) -> impl Iterator<Item = &OccurrenceRow> {
+    fn of_job(&self, job: JobId) -> impl Iterator<Item = &OccurrenceRow> {
         self.rows.iter().filter(move |row| row.job_id == job)
     }
 }

@@ -1,4 +1,4 @@
-//! A server in this process, and Python workers as processes beside it.
+//! A server in the test's process, and Python workers as child processes.
 
 use std::{
     path::PathBuf,
@@ -19,35 +19,33 @@ use milvaion_api::{
 use milvaion_app::backend::TriggerInput;
 use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus, topology::Topology};
 use milvaion_schedule::{rules::Rules, schedule::Schedule};
-use milvaion_server::{config::ServerConfig, domain::liveness, lifecycle::Server, store::jobs::AuditStamp};
+use milvaion_server::{config::ServerConfig, domain::liveness, lifecycle::Server};
+use milvaion_test_support::{database::TestConnection, jobs, paths, server_env, wait};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 use serde_json::Value;
-use sqlx::Connection as _;
 use tokio::process::Child;
 
-use milvaion_test_support::{self as common, stack};
-
-/// A file of the examples.
+/// Returns the path of a file of the examples.
 pub(crate) fn example(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../examples/python-worker").join(name)
+    paths::repository_root().join("examples/python-worker").join(name)
 }
 
-/// A server without workers.
+/// A server, whose workers the test starts.
 pub(crate) struct PythonWorkerHarness {
     pub(crate) config: ServerConfig,
     pub(crate) server: Server,
 }
 
-/// A worker's process; it ends with its handle.
+/// A worker process, which is killed when this is dropped.
 pub(crate) struct PythonWorker(Child);
 
 impl PythonWorkerHarness {
     pub(crate) async fn open() -> Self {
-        let config = stack::config().await;
-        let server = stack::server(&config).await;
+        let config = server_env::config().await;
+        let server = server_env::start(&config).await;
         Self { config, server }
     }
 
@@ -55,12 +53,12 @@ impl PythonWorkerHarness {
         self.server.stop().await;
     }
 
-    /// Starts the whole worker.
+    /// Starts the complete worker, `worker.py`.
     pub(crate) fn worker(&self, with_redis: bool) -> PythonWorker {
         self.start("worker.py", if with_redis { &self.config.cache.url } else { "" })
     }
 
-    /// Starts the least one.
+    /// Starts the minimal worker, `minimal.py`.
     pub(crate) fn minimal(&self) -> PythonWorker {
         self.start("minimal.py", "")
     }
@@ -81,9 +79,9 @@ impl PythonWorkerHarness {
         PythonWorker(child)
     }
 
-    /// Waits until a worker has announced itself.
-    pub(crate) async fn announced(&self, worker: &str) -> Vec<JobTypeView> {
-        stack::eventually("the worker", || async {
+    /// Waits until a worker has registered. Returns all job types.
+    pub(crate) async fn registered(&self, worker: &str) -> Vec<JobTypeView> {
+        wait::eventually("the worker's registration", || async {
             let types = self.server.store.job_types(self.alive_since()).await.ok()?;
             types.iter().any(|one| one.worker_id == worker && one.alive > 0).then_some(types)
         })
@@ -94,56 +92,53 @@ impl PythonWorkerHarness {
         liveness::alive_since(self.server.clock.now())
     }
 
-    /// Runs a job of the whole worker.
+    /// Starts a run on the complete worker.
     pub(crate) async fn run(&self, job_type: &str, input: Value, retries: u16) -> OccurrenceId {
         self.run_on("python", job_type, input, retries).await
     }
 
-    /// Runs a job.
+    /// Inserts a job of a worker and starts a manual run of it.
     pub(crate) async fn run_on(&self, worker: &str, job_type: &str, input: Value, retries: u16) -> OccurrenceId {
         let job = JobInput {
             worker_id: worker.into(),
             job_type: job_type.into(),
             job_data: input,
             rules: Rules { max_retries: retries, base_retry_delay_seconds: 1, ..Rules::default() },
-            ..common::job(Schedule::Manual)
+            ..jobs::echo_job(Schedule::Manual)
         };
-        let id = self.server.clock.job_id();
-        let edit = AuditStamp { by: "test", at: self.server.clock.now() };
-        self.server.store.insert_job(id, &job, None, edit).await.expect("the job is stored");
-        self.server.jobs.run_now(&stack::admin(), id, TriggerInput::default()).await.expect("triggered")
+        let id = jobs::insert_job(&self.server.store, &self.server.clock, &job, None).await;
+        self.server.jobs.run_now(&jobs::admin(), id, TriggerInput::default()).await.expect("triggered")
     }
 
-    /// Waits until an attempt runs.
-    pub(crate) async fn runs(&self, id: OccurrenceId, attempt: i32) -> OccurrenceView {
-        stack::eventually("the start of the attempt", || async {
+    /// Waits until an attempt has started.
+    pub(crate) async fn starts(&self, id: OccurrenceId, attempt: i32) -> OccurrenceView {
+        wait::eventually("the start of the attempt", || async {
             let view = self.server.store.occurrence(id, 100, self.alive_since()).await.ok()??;
             (view.row.status == OccurrenceStatus::Running && view.row.attempt == attempt).then_some(view)
         })
         .await
     }
 
-    /// Why an occurrence is among the failures, if it is.
+    /// Returns the cause of an occurrence's failure; none if it has no failure.
     pub(crate) async fn cause(&self, id: OccurrenceId) -> Option<FailureCause> {
-        self.server.store.failure(id).await.expect("answered").map(|failure| failure.cause)
+        self.server.store.failure(id).await.expect("the query succeeds").map(|failure| failure.cause)
     }
 
-    /// A number the database tells.
-    pub(crate) async fn count(&self, sql: &'static str) -> i64 {
-        let mut connection = sqlx::PgConnection::connect(&self.config.database.url).await.expect("PostgreSQL answers");
-        sqlx::query_scalar(sql).fetch_one(&mut connection).await.expect("answered")
+    /// Returns the number that a query selects.
+    pub(crate) async fn count(&self, sql: &str) -> i64 {
+        TestConnection::open(&self.config.database.url).await.count(sql).await
     }
 
-    /// Publishes a body to the exchange of job messages; a queue must take it.
+    /// Publishes a body to the exchange of job messages, until it is routed to a queue.
     pub(crate) async fn publish(&self, key: &str, body: &[u8]) {
         let amqp = Connection::connect(&self.config.broker.url, ConnectionProperties::default());
-        let amqp = amqp.await.expect("the broker answers");
+        let amqp = amqp.await.expect("the broker responds");
         let channel = amqp.create_channel().await.expect("a channel");
-        channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
+        channel.confirm_select(ConfirmSelectOptions::default()).await.expect("publisher confirms");
         let exchange = Topology::new(self.config.broker.prefix.clone()).jobs_exchange();
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-        // A worker introduces itself on one connection and declares its queues on another.
-        stack::eventually("a queue that takes it", async || {
+        // A worker registers on one connection and declares its queues on another one.
+        wait::eventually("a queue for the message", async || {
             let (exchange, key, as_is) = (exchange.as_str().into(), key.into(), BasicProperties::default());
             let sent = channel.basic_publish(exchange, key, options, body, as_is).await.ok()?;
             matches!(sent.await.ok()?, Confirmation::Ack(None)).then_some(())
@@ -154,13 +149,13 @@ impl PythonWorkerHarness {
 }
 
 impl PythonWorker {
-    /// The Python that has the packages. Debian's own comes first: the packages are installed for that one.
+    /// Returns the Python that has the packages. Debian's Python is tried first, because its packages are installed for it.
     pub(crate) fn check() -> &'static str {
         static FOUND: OnceLock<&str> = OnceLock::new();
         FOUND.get_or_init(|| {
             let has_all = |python: &&str| {
-                let asked = Command::new(python).args(["-c", "import pika, redis"]).stderr(Stdio::null()).status();
-                asked.is_ok_and(|status| status.success())
+                let imported = Command::new(python).args(["-c", "import pika, redis"]).stderr(Stdio::null()).status();
+                imported.is_ok_and(|status| status.success())
             };
             ["/usr/bin/python3", "python3"]
                 .into_iter()
@@ -170,21 +165,21 @@ impl PythonWorker {
     }
 
     fn signal(&self, signal: Signal) {
-        let pid = self.0.id().and_then(|pid| i32::try_from(pid).ok()).expect("it runs");
-        kill(Pid::from_raw(pid), signal).expect("it is ours");
+        let pid = self.0.id().and_then(|pid| i32::try_from(pid).ok()).expect("it is running");
+        kill(Pid::from_raw(pid), signal).expect("the signal is sent");
     }
 
-    /// Tells it to stop, and waits until it has.
+    /// Stops it gracefully.
     pub(crate) async fn stop(mut self) {
         self.signal(Signal::SIGTERM);
         let end = tokio::time::timeout(Duration::from_secs(30), self.0.wait()).await;
-        let status = end.expect("it stops in time").expect("it can be waited for");
+        let status = end.expect("it stops within 30 s").expect("an exit status");
         assert!(status.success(), "it ended with {status}");
     }
 
-    /// Ends it as a crash would.
+    /// Kills it with SIGKILL.
     pub(crate) async fn kill(mut self) {
         self.signal(Signal::SIGKILL);
-        self.0.wait().await.expect("it can be waited for");
+        self.0.wait().await.expect("an exit status");
     }
 }

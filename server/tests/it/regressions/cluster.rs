@@ -1,4 +1,4 @@
-//! What several servers must agree on, and what is counted.
+//! Several servers as one cluster: the cluster pause, live events and statistics.
 
 use std::collections::BTreeMap;
 
@@ -9,50 +9,49 @@ use milvaion_schedule::{
     rules::{OverlapPolicy, Rules},
     schedule::Schedule,
 };
-use milvaion_server::store::{jobs::AuditStamp, manual_runs::NewManualRun};
-
-use super::harness::{ReportingHarness, insert, rows};
-use milvaion_test_support::{self as common, stack};
+use milvaion_server::store::jobs::AuditStamp;
+use milvaion_test_support::{jobs, manual_clock::ManualClockHarness, runs, server_env, wait};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mv28_a_pause_stops_every_server_and_its_end_lets_one_of_them_fire_once() {
-    let config = stack::config().await;
-    let (one, two) = (stack::server(&config).await, stack::server(&config).await);
+async fn cluster_pause_stops_every_server() {
+    let config = server_env::config().await;
+    let (one, two) = (server_env::start(&config).await, server_env::start(&config).await);
     let clock = one.clock.clone();
     let edit = || AuditStamp { by: "ana", at: clock.now() };
-    assert!(two.store.pause_cluster("the disk is full", edit()).await.expect("answered"));
+    assert!(two.store.pause_cluster("the disk is full", edit()).await.expect("the query succeeds"));
     let now = clock.now();
-    let job = insert(&one.store, &clock, common::job(Schedule::Once { at: now }), now).await;
-    // Whichever leads looks at what is due and lets it be; the other does not even look.
-    stack::eventually("a look that finds the pause", || async {
+    let job = jobs::insert(&one.store, &clock, Schedule::Once { at: now }, Some(now)).await;
+    // The leader reads the due jobs and dispatches none of them. The other server does not read them.
+    wait::eventually("a tick that finds the pause", || async {
         let (first, second) = tokio::join!(one.dispatcher.tick(), two.dispatcher.tick());
         let (first, second) = (first.ok()?, second.ok()?);
         assert!(first.fired.is_empty() && second.fired.is_empty(), "{first:?} {second:?}");
         (first.is_paused || second.is_paused).then_some(())
     })
     .await;
-    assert!(rows(&one, job).await.is_empty());
-    one.store.resume_cluster(edit()).await.expect("answered").expect("it was paused");
-    one.cache.announce_schedule_change().await.expect("Redis answers");
-    stack::eventually("the fire", || async { rows(&two, job).await.pop() }).await;
-    let again = tokio::join!(one.dispatcher.tick(), two.dispatcher.tick());
-    assert!(again.0.expect("answered").fired.is_empty() && again.1.expect("answered").fired.is_empty());
-    assert_eq!(rows(&one, job).await.len(), 1);
+    assert!(runs::of_job(&one, job).await.is_empty());
+    one.store.resume_cluster(edit()).await.expect("the query succeeds").expect("it was paused");
+    one.cache.announce_schedule_change().await.expect("Redis responds");
+    wait::eventually("the occurrence", || async { runs::of_job(&two, job).await.pop() }).await;
+    let (first, second) = tokio::join!(one.dispatcher.tick(), two.dispatcher.tick());
+    assert!(first.expect("the tick succeeds").fired.is_empty());
+    assert!(second.expect("the tick succeeds").fired.is_empty());
+    assert_eq!(runs::of_job(&one, job).await.len(), 1);
     one.stop().await;
     two.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mv28_what_happens_at_one_server_is_heard_at_the_other() {
-    let config = stack::config().await;
-    let (one, two) = (stack::server(&config).await, stack::server(&config).await);
-    let (_, mut heard) = two.hub.listen(None);
+async fn live_events_reach_other_servers() {
+    let config = server_env::config().await;
+    let (one, two) = (server_env::start(&config).await, server_env::start(&config).await);
+    let (_, mut events) = two.hub.listen(None);
     let id = one.clock.job_id();
-    // Said again until both servers have opened their channels.
-    stack::eventually("the word of the other server", || {
+    // Published again until both servers have opened their channels.
+    wait::eventually("the other server's event", || {
         one.hub.publish(one.clock.now(), vec![LiveEvent::Job { id }]);
         let mut found = None;
-        while let Ok(frame) = heard.try_recv() {
+        while let Ok(frame) = events.try_recv() {
             found = found.or((frame.envelope.event == LiveEvent::Job { id }).then_some(()));
         }
         async move { found }
@@ -63,36 +62,35 @@ async fn mv28_what_happens_at_one_server_is_heard_at_the_other() {
 }
 
 #[tokio::test]
-async fn mv29_the_roll_up_says_what_the_rows_say() {
-    let harness = ReportingHarness::open().await;
+async fn statistics_match_the_rows() {
+    let harness = ManualClockHarness::without_worker().await;
     let rules = Rules { overlap: OverlapPolicy::Skip, ..Rules::default() };
-    let job = harness.job(Schedule::every(60), rules).await;
+    let job = harness.job(Schedule::every(60), rules, Some(harness.clock.now())).await;
     let first = harness.occurrences(job, 1).await[0].id;
-    harness.pass(Duration::seconds(60)).await;
+    harness.advance(Duration::seconds(60)).await;
     assert_eq!(harness.occurrences(job, 2).await[1].status, Skipped);
     for status in [Running, Completed, Completed, Running, Failed] {
-        harness.tell(first, status).await;
+        harness.report(first, status).await;
     }
-    harness.pass(Duration::seconds(60)).await;
+    harness.advance(Duration::seconds(60)).await;
     let third = harness.occurrences(job, 3).await[2].id;
-    // Its start is never heard of on its own.
-    harness.tell(third, Failed).await;
+    // Its start is not reported.
+    harness.report(third, Failed).await;
     let store = &harness.server.store;
-    let asked =
-        NewManualRun { id: harness.clock.occurrence_id(), job_id: job, by: "ana".into(), ..NewManualRun::default() };
-    store.insert_manual_run(&asked, harness.clock.now()).await.expect("answered").into_created().expect("made");
-    store.cancel(&[asked.id], None, AuditStamp { by: "ana", at: harness.clock.now() }).await.expect("answered");
+    let manual = runs::insert_manual(store, &harness.clock, job).await;
+    let stamp = AuditStamp { by: "ana", at: harness.clock.now() };
+    store.cancel(&[manual], None, stamp).await.expect("the query succeeds");
 
     let mut by_rows: BTreeMap<OccurrenceStatus, i64> = BTreeMap::new();
-    for row in rows(&harness.server, job).await {
-        let view = store.occurrence(row.id, 1, harness.clock.now()).await.expect("answered").expect("there");
-        for change in view.changes {
+    for row in harness.rows(job).await {
+        let view = store.occurrence(row.id, 1, harness.clock.now()).await.expect("the query succeeds");
+        for change in view.expect("it exists").changes {
             *by_rows.entry(change.status).or_default() += 1;
         }
     }
-    let numbers = store.overview_snapshot(harness.clock.now(), harness.clock.now()).await.expect("answered");
-    let counted: BTreeMap<_, _> = numbers.last_hour.into_iter().collect();
+    let snapshot = store.overview_snapshot(harness.clock.now(), harness.clock.now()).await.expect("the query succeeds");
+    let counted: BTreeMap<_, _> = snapshot.last_hour.into_iter().collect();
     assert_eq!(counted, by_rows);
     assert_eq!((counted[&Queued], counted[&Skipped], counted[&Failed]), (3, 1, 1));
-    harness.server.stop().await;
+    harness.close().await;
 }

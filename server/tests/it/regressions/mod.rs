@@ -1,34 +1,32 @@
-//! What schedulers of this kind have got wrong before, each as a test that says it does not happen here.
+//! Faults that an older scheduler of the same design had, each with a test that shows that it does not exist here.
 //!
-//! The numbers are those of a list of weak spots that was made by reading an older scheduler of the same design; they
-//! keep a mended spot findable. A spot that another file shows already is not shown twice:
+//! The list was made by reading that scheduler. A fault that the test of another module covers is not tested twice:
 //!
-//! | spot | what went wrong there                                  | shown by |
-//! |------|--------------------------------------------------------|----------|
-//! | 1    | broker away at dispatch: runs lost, or storms of Failed | `lost_messages::mv01_…`, and `outages/broker.rs` |
-//! | 2    | row, message and clock written one after the other     | `recovery.rs`: `mv02_…` |
-//! | 3    | a message that no queue takes is gone                  | `lost_messages::mv03_…`, and `lost_runs/heartbeats.rs`: a deleted queue |
-//! | 4    | a restart of the broker drops how runs ended            | `outages/broker.rs`: `mv04_…` |
-//! | 5    | reports acknowledged before they are stored            | `outages/database.rs`: `mv05_…` |
-//! | 9    | dead letters that are forgotten, or come for ever      | `failures/dead_letters.rs`: `mv09_…` |
-//! | 11   | consumers that give up for good                        | `outages/broker.rs`: `mv11_…` |
-//! | 12   | what is queued cannot be cancelled                     | `manual_run.rs`: `mv12_…` |
-//! | 13   | a lost run is marked and not run again                 | `lost_runs/detection.rs`: `mv13_…` |
-//! | 14   | a restart fires again what was fired                   | `duplicates::mv14_…` |
-//! | 15   | two servers dispatch from an old list                  | `dispatch.rs`: `mv15_…` |
-//! | 16   | a crash between message and clock fires again          | `duplicates::mv16_…` |
-//! | 18   | the overlap rule has windows                           | `overlaps::mv18_…` |
-//! | 21   | an end is overwritten, or undone                       | `status.rs`: `mv21_…` |
-//! | 22   | enabling fires at once                                 | `engine/misfires.rs`: `mv22_…` |
-//! | 22a  | one bad row spoils the batch, or messages without rows | `duplicates::mv22a_…` |
-//! | 23   | jobs of an absent worker stand in everybody's way      | `starvation::mv23_…` |
-//! | 24   | more instances do not run more                         | `starvation::mv24_…` |
-//! | 28   | the emergency stop, and what pages hear, end at one server | `cluster::mv28_…` |
-//! | 29   | counters drift                                         | `cluster::mv29_…`, and `status.rs`: `mv29_…` |
+//! | fault of the older scheduler | test |
+//! |------|------|
+//! | runs are lost, or fail in masses, while the broker is away | `lost_messages::due_jobs_survive_a_broker_outage`, `outages::broker` |
+//! | row, message and schedule are written one after the other | `recovery::killed_server_loses_and_duplicates_nothing` |
+//! | an unroutable message is lost | `lost_messages::unroutable_message_is_sent_again`, `lost_runs::heartbeats::deleted_queue_loses_no_occurrence` |
+//! | a restart of the broker loses final reports | `outages::broker::broker_outages_lose_no_occurrence` |
+//! | reports are acknowledged before they are stored | `outages::database::postgresql_crash_duplicates_nothing` |
+//! | dead letters are ignored, or redelivered for ever | `failures::dead_letters::dead_letters_fail_occurrences_or_are_stored` |
+//! | consumers stop for good | `outages::broker::broker_outages_lose_no_occurrence` |
+//! | a queued occurrence cannot be cancelled | `manual_run::queued_occurrence_is_cancelled_at_once` |
+//! | a lost run is marked and not run again | `lost_runs::detection::lost_run_is_requeued_within_twenty_seconds` |
+//! | a restart creates occurrences a second time | `duplicates::stale_redis_index_creates_no_duplicates` |
+//! | two servers dispatch from an outdated list | `dispatch::two_dispatchers_create_each_run_once` |
+//! | a crash between message and schedule creates duplicates | `duplicates::crash_before_the_redis_update_creates_no_duplicates` |
+//! | the overlap policy has gaps | `overlaps` |
+//! | a final status is overwritten or undone | `status::late_start_does_not_reopen_an_ended_run` |
+//! | enabling a job starts it at once | `engine::misfires::resumed_job_catches_nothing_up` |
+//! | one bad row fails its whole batch, or messages have no rows | `duplicates::deleted_job_does_not_affect_its_batch`, `duplicates::rejected_batch_is_due_again` |
+//! | jobs of an absent worker delay all others | `starvation::absent_workers_jobs_delay_no_others` |
+//! | more instances run no more | `starvation::two_instances_double_the_concurrency` |
+//! | the cluster pause and live events reach one server only | `cluster::cluster_pause_stops_every_server`, `cluster::live_events_reach_other_servers` |
+//! | counters drift | `cluster::statistics_match_the_rows`, `status::statistics_count_each_status_once` |
 
 mod cluster;
 mod duplicates;
-mod harness;
 mod lost_messages;
 mod overlaps;
 mod starvation;

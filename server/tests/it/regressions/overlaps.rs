@@ -1,4 +1,4 @@
-//! The windows of a rule that says "never two at once".
+//! Moments at which the overlap policy `Skip` must hold.
 
 use chrono::Duration;
 use milvaion_protocol::{
@@ -10,45 +10,46 @@ use milvaion_schedule::{
     schedule::Schedule,
 };
 use milvaion_server::store::{jobs::AuditStamp, manual_runs::NewManualRun};
-
-use super::harness::ReportingHarness;
+use milvaion_test_support::manual_clock::ManualClockHarness;
 
 const MINUTE: Duration = Duration::seconds(60);
 
-async fn skipping(harness: &ReportingHarness) -> JobId {
-    harness.job(Schedule::every(60), Rules { overlap: OverlapPolicy::Skip, ..Rules::default() }).await
+/// Inserts a job that is due each minute and skips overlaps.
+async fn skipping_job(harness: &ManualClockHarness) -> JobId {
+    let rules = Rules { overlap: OverlapPolicy::Skip, ..Rules::default() };
+    harness.job(Schedule::every(60), rules, Some(harness.clock.now())).await
 }
 
-/// Lets the next fire come, and says what became of each so far.
-async fn next(harness: &ReportingHarness, job: JobId) -> Vec<OccurrenceStatus> {
+/// Advances to the next due time. Returns the status of each occurrence so far.
+async fn next_minute(harness: &ManualClockHarness, job: JobId) -> Vec<OccurrenceStatus> {
     let already = harness.occurrences(job, 1).await.len();
-    harness.pass(MINUTE).await;
+    harness.advance(MINUTE).await;
     harness.occurrences(job, already + 1).await.iter().map(|row| row.status).collect()
 }
 
 #[tokio::test]
-async fn mv18_skip_holds_between_the_fire_and_the_workers_first_word() {
-    let harness = ReportingHarness::open().await;
-    let job = skipping(&harness).await;
+async fn skip_holds_before_the_first_report() {
+    let harness = ManualClockHarness::without_worker().await;
+    let job = skipping_job(&harness).await;
     let first = harness.occurrences(job, 1).await[0].id;
-    assert_eq!(next(&harness, job).await, [Queued, Skipped], "nobody has said that the first one runs");
-    assert!(harness.tell(first, Running).await);
-    assert_eq!(next(&harness, job).await, [Running, Skipped, Skipped]);
-    assert!(harness.tell(first, Completed).await);
-    assert_eq!(next(&harness, job).await, [Completed, Skipped, Skipped, Queued]);
-    harness.server.stop().await;
+    assert_eq!(next_minute(&harness, job).await, [Queued, Skipped], "the first occurrence has no report yet");
+    assert!(harness.report(first, Running).await);
+    assert_eq!(next_minute(&harness, job).await, [Running, Skipped, Skipped]);
+    assert!(harness.report(first, Completed).await);
+    assert_eq!(next_minute(&harness, job).await, [Completed, Skipped, Skipped, Queued]);
+    harness.close().await;
 }
 
 #[tokio::test]
-async fn mv18_the_end_of_another_occurrence_and_the_wish_to_end_this_one_open_no_window() {
-    let harness = ReportingHarness::open().await;
-    let job = skipping(&harness).await;
+async fn skip_holds_after_forced_runs_and_cancel_requests() {
+    let harness = ManualClockHarness::without_worker().await;
+    let job = skipping_job(&harness).await;
     let first = harness.occurrences(job, 1).await[0].id;
-    assert!(harness.tell(first, Running).await);
+    assert!(harness.report(first, Running).await);
 
-    // Somebody insists on a run beside it, and that one ends.
+    // A forced manual run beside it, which ends.
     harness.clock.advance(Duration::seconds(1));
-    let asked = NewManualRun {
+    let forced = NewManualRun {
         id: harness.clock.occurrence_id(),
         job_id: job,
         by: "ana".into(),
@@ -56,16 +57,17 @@ async fn mv18_the_end_of_another_occurrence_and_the_wish_to_end_this_one_open_no
         ..NewManualRun::default()
     };
     let store = &harness.server.store;
-    store.insert_manual_run(&asked, harness.clock.now()).await.expect("answered").into_created().expect("made");
-    assert!(harness.tell(asked.id, Running).await);
-    assert!(harness.tell(asked.id, Completed).await);
-    assert_eq!(next(&harness, job).await, [Running, Completed, Skipped]);
+    let outcome = store.insert_manual_run(&forced, harness.clock.now()).await.expect("the query succeeds");
+    outcome.into_created().expect("it is created");
+    assert!(harness.report(forced.id, Running).await);
+    assert!(harness.report(forced.id, Completed).await);
+    assert_eq!(next_minute(&harness, job).await, [Running, Completed, Skipped]);
 
-    // Somebody wants the first one to end; its worker has not ended it yet.
+    // The first one is to be cancelled, and its worker has not ended it yet.
     let edit = AuditStamp { by: "ana", at: harness.clock.now() };
-    store.cancel(&[first], None, edit).await.expect("answered");
-    assert_eq!(next(&harness, job).await, [Running, Completed, Skipped, Skipped]);
-    assert!(harness.tell(first, OccurrenceStatus::Cancelled).await);
-    assert_eq!(next(&harness, job).await.last(), Some(&Queued));
-    harness.server.stop().await;
+    store.cancel(&[first], None, edit).await.expect("the query succeeds");
+    assert_eq!(next_minute(&harness, job).await, [Running, Completed, Skipped, Skipped]);
+    assert!(harness.report(first, OccurrenceStatus::Cancelled).await);
+    assert_eq!(next_minute(&harness, job).await.last(), Some(&Queued));
+    harness.close().await;
 }

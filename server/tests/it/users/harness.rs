@@ -1,4 +1,4 @@
-//! A server's people, without the rest of the server.
+//! The users of a server, without the rest of the server.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -23,37 +23,31 @@ use milvaion_server::{
     },
     store::Store,
 };
+use milvaion_test_support::database;
 use tower_sessions::{Session, session::Id};
 
-/// Everybody's passphrase.
+/// The passphrase of all users.
 pub(crate) const VALID_PASSPHRASE: &str = "violet tram under snow";
 
-/// A server's people, without the rest of the server.
+/// A store with users, and the functions that requests call.
 pub(crate) struct UserHarness {
     pub(crate) store: Store,
     pub(crate) clock: Clock,
     pub(crate) hasher: PassphraseHasher,
     pub(crate) config: HttpConfig,
-    _database: Box<dyn std::any::Any + Send + Sync>,
 }
 
 impl UserHarness {
     pub(crate) async fn new() -> Self {
-        let (store, database) = milvaion_test_support::database().await;
+        let store = database::fresh().await;
         let config =
             HttpConfig { host: [127, 0, 0, 1].into(), port: Some(8600), public_url: None, site_root: PathBuf::new() };
-        let start: DateTime<Utc> = "2026-11-23T09:00:00Z".parse().expect("an instant");
-        Self {
-            store,
-            clock: Clock::manual(start),
-            hasher: PassphraseHasher::new(),
-            config,
-            _database: Box::new(database),
-        }
+        let start: DateTime<Utc> = "2026-11-23T09:00:00Z".parse().expect("a valid time");
+        Self { store, clock: Clock::manual(start), hasher: PassphraseHasher::new(), config }
     }
 
     pub(crate) async fn setup_token(&self) -> String {
-        let path = invite::setup_link(&self.store, &self.clock).await.expect("stored").expect("nobody is here yet");
+        let path = invite::setup_link(&self.store, &self.clock).await.expect("stored").expect("there is no user yet");
         token(&path)
     }
 
@@ -62,12 +56,12 @@ impl UserHarness {
         invite::accept(&self.store, &self.clock, &self.hasher, None, token, name, &email, VALID_PASSPHRASE).await
     }
 
-    /// The first Admin.
+    /// Creates the first admin.
     pub(crate) async fn admin(&self) -> CurrentUser {
         self.accept(&self.setup_token().await, "ana").await.expect("accepted")
     }
 
-    /// Somebody whom `admin` invited.
+    /// Creates a user with an invitation by `admin`.
     pub(crate) async fn join(&self, admin: &CurrentUser, name: &str, role: Role) -> CurrentUser {
         let path = invite::create(&self.store, &self.clock, admin, name, role).await.expect("invited");
         self.accept(&token(&path), name).await.expect("accepted")
@@ -84,19 +78,19 @@ impl UserHarness {
         sign_in(&self.store, &self.clock, &self.hasher, from, &email, passphrase).await
     }
 
-    /// The session behind a cookie.
+    /// Returns the session of a cookie.
     pub(crate) fn session(&self, id: Option<Id>) -> Session {
         Session::new(id, Arc::new(PostgresSessionStore::new(self.store.clone(), self.clock.clone())), None)
     }
 
-    /// A session of somebody who has just signed in, by its id.
+    /// Signs a user in. Returns the session's id.
     pub(crate) async fn session_of(&self, me: &CurrentUser) -> Id {
         let session = self.session(None);
-        session::sign_in_session(&session, me, self.clock.now()).await.expect("kept");
-        session.id().expect("an id")
+        session::sign_in_session(&session, me, self.clock.now()).await.expect("it is stored");
+        session.id().expect("a valid id")
     }
 
-    /// A request with a session and from our own page.
+    /// Returns a same-origin request with a session.
     pub(crate) fn parts(&self, id: Option<Id>) -> Parts {
         let mut parts =
             Request::post("/api/x").header("sec-fetch-site", "same-origin").body(()).expect("valid").into_parts().0;
@@ -109,7 +103,7 @@ impl UserHarness {
     }
 
     pub(crate) async fn audited(&self, object: &str) -> Vec<String> {
-        let rows = self.store.audit_entries(Some(object), 100).await.expect("read");
+        let rows = self.store.audit_entries(Some(object), 100).await.expect("it can be read");
         rows.into_iter().map(|row| row.action).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! One-time links and signing in.
+//! Setup links, invitations and sign-in.
 
 use std::sync::Arc;
 
@@ -10,22 +10,22 @@ use milvaion_server::command::{invite, sign_in::FAILED_SIGN_IN_RETENTION};
 use super::harness::{UserHarness, VALID_PASSPHRASE, seconds, token};
 
 #[tokio::test]
-async fn the_setup_link_makes_one_admin_and_is_then_dead() {
+async fn setup_link_creates_one_admin_and_expires() {
     let harness = UserHarness::new().await;
     let token = harness.setup_token().await;
-    let info = invite::info(&harness.store, &harness.clock, &token).await.expect("good");
+    let info = invite::info(&harness.store, &harness.clock, &token).await.expect("the link is valid");
     assert!(info.is_setup && info.role == Role::Admin);
 
     let ana = harness.accept(&token, "ana").await.expect("accepted");
     assert_eq!(ana.role, Role::Admin);
     assert!(matches!(harness.accept(&token, "bob").await, Err(AppError::NotFound(_))));
     assert!(matches!(invite::info(&harness.store, &harness.clock, &token).await, Err(AppError::NotFound(_))));
-    assert_eq!(invite::setup_link(&harness.store, &harness.clock).await.expect("asked"), None);
+    assert_eq!(invite::setup_link(&harness.store, &harness.clock).await.expect("it is requested"), None);
     assert_eq!(harness.audited(&format!("user:{}", ana.id)).await, ["setup"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_setup_link_opened_twice_at_once_makes_one_admin() {
+async fn concurrent_setups_create_one_admin() {
     let harness = Arc::new(UserHarness::new().await);
     let token = harness.setup_token().await;
     let tasks: Vec<_> = (0..6)
@@ -34,29 +34,29 @@ async fn a_setup_link_opened_twice_at_once_makes_one_admin() {
             tokio::spawn(async move { harness.accept(&token, &format!("person{n}")).await })
         })
         .collect();
-    let mut made = 0;
+    let mut created = 0;
     for task in tasks {
-        match task.await.expect("ended") {
-            Ok(_) => made += 1,
+        match task.await.expect("the task does not panic") {
+            Ok(_) => created += 1,
             Err(error) => assert!(matches!(error, AppError::NotFound(_)), "{error}"),
         }
     }
-    assert_eq!(made, 1);
-    assert_eq!(harness.store.count_users().await.expect("counted"), 1);
+    assert_eq!(created, 1);
+    assert_eq!(harness.store.count_users().await.expect("the query succeeds"), 1);
 }
 
 #[tokio::test]
-async fn only_the_newest_setup_link_works_and_only_for_a_quarter_of_an_hour() {
+async fn newest_setup_link_is_valid_for_15_minutes() {
     let harness = UserHarness::new().await;
     let (old, new) = (harness.setup_token().await, harness.setup_token().await);
     assert!(matches!(harness.accept(&old, "ana").await, Err(AppError::NotFound(_))));
     harness.clock.advance(seconds(15 * 60));
     assert!(matches!(harness.accept(&new, "ana").await, Err(AppError::NotFound(_))));
-    harness.accept(&harness.setup_token().await, "ana").await.expect("a new link is good");
+    harness.accept(&harness.setup_token().await, "ana").await.expect("a new link is valid");
 }
 
 #[tokio::test]
-async fn a_wrong_field_leaves_the_link_as_it_was() {
+async fn invalid_field_keeps_the_invitation_usable() {
     let harness = UserHarness::new().await;
     let admin = harness.admin().await;
     let link =
@@ -71,33 +71,33 @@ async fn a_wrong_field_leaves_the_link_as_it_was() {
         ("bob@example.org", "bob@example.org", "passphrase"),
         ("ANA@example.org", VALID_PASSPHRASE, "email"),
     ] {
-        let error = accept(email, passphrase).await.expect_err("wrong");
-        assert!(error.of(field).is_some(), "{email} {passphrase}: {error:?}");
+        let error = accept(email, passphrase).await.expect_err("the field is invalid");
+        assert!(error.field_message(field).is_some(), "{email} {passphrase}: {error:?}");
     }
     assert_eq!(accept("Bob@Example.org ", VALID_PASSPHRASE).await.expect("accepted").email, "bob@example.org");
 }
 
 #[tokio::test]
-async fn an_invitation_ends_when_it_is_taken_back_or_after_three_days() {
+async fn invitation_ends_when_revoked_or_after_three_days() {
     let harness = UserHarness::new().await;
     let admin = harness.admin().await;
     let invite = async |name: &str| {
         token(&invite::create(&harness.store, &harness.clock, &admin, name, Role::Operator).await.expect("invited"))
     };
     let (bob, eve) = (invite("bob").await, invite("eve").await);
-    let open = harness.store.list_invites(harness.clock.now()).await.expect("read");
+    let open = harness.store.list_invites(harness.clock.now()).await.expect("it can be read");
     let eves = open.iter().find(|invite| invite.name == "eve").expect("listed").id;
-    invite::revoke(&harness.store, &harness.clock, &admin, eves).await.expect("taken back");
+    invite::revoke(&harness.store, &harness.clock, &admin, eves).await.expect("revoked");
     assert!(matches!(invite::revoke(&harness.store, &harness.clock, &admin, eves).await, Err(AppError::NotFound(_))));
     assert!(matches!(harness.accept(&eve, "eve").await, Err(AppError::NotFound(_))));
     harness.clock.advance(TimeDelta::hours(72));
     assert!(matches!(harness.accept(&bob, "bob").await, Err(AppError::NotFound(_))));
-    assert_eq!(harness.store.list_invites(harness.clock.now()).await.expect("read"), []);
+    assert_eq!(harness.store.list_invites(harness.clock.now()).await.expect("it can be read"), []);
     assert_eq!(harness.audited(&format!("invite:{eves}")).await, ["invite.revoke", "invite.create"]);
 }
 
 #[tokio::test]
-async fn no_more_than_a_hundred_invitations_are_open() {
+async fn at_most_100_invitations_are_open() {
     let harness = UserHarness::new().await;
     let admin = harness.admin().await;
     for n in 0..100 {
@@ -108,23 +108,23 @@ async fn no_more_than_a_hundred_invitations_are_open() {
 }
 
 #[tokio::test]
-async fn an_unknown_address_and_a_wrong_passphrase_are_answered_in_the_same_words() {
+async fn unknown_address_and_wrong_passphrase_look_the_same() {
     let harness = UserHarness::new().await;
     let admin = harness.admin().await;
     harness.join(&admin, "bob", Role::Viewer).await;
-    let bob = harness.store.user_by_email("bob@example.org").await.expect("read").expect("bob");
+    let bob = harness.store.user_by_email("bob@example.org").await.expect("it can be read").expect("bob");
     harness.store.set_user_active(bob.id, false, &admin, harness.clock.now()).await.expect("changed");
-    let unknown = harness.sign_in(None, "nobody", VALID_PASSPHRASE).await;
+    let unknown = harness.sign_in(None, "unknown", VALID_PASSPHRASE).await;
     assert!(unknown.is_err());
     assert_eq!(unknown, harness.sign_in(None, "ana", "some other passphrase").await);
     assert_eq!(unknown, harness.sign_in(None, "bob", VALID_PASSPHRASE).await);
     assert_eq!(unknown, harness.sign_in(None, "ana", &"x".repeat(2_000)).await);
-    harness.sign_in(None, "ana", VALID_PASSPHRASE).await.expect("right");
+    harness.sign_in(None, "ana", VALID_PASSPHRASE).await.expect("the passphrase is right");
     assert_eq!(harness.audited(&format!("user:{}", admin.id)).await, ["sign-in", "sign-in.refuse", "setup"]);
 }
 
 #[tokio::test]
-async fn guessing_at_an_account_takes_longer_and_longer_and_a_right_passphrase_ends_it() {
+async fn failed_sign_ins_delay_the_next_attempt() {
     let harness = UserHarness::new().await;
     harness.admin().await;
     for _ in 0..5 {
@@ -133,21 +133,21 @@ async fn guessing_at_an_account_takes_longer_and_longer_and_a_right_passphrase_e
     for wait in [1, 2, 4] {
         let refused = harness.sign_in(None, "ana", VALID_PASSPHRASE).await;
         let unit = if wait == 1 { "second" } else { "seconds" };
-        let text = format!("Too many tries. Wait {wait} {unit}, then try again.");
-        assert_eq!(refused, Err(AppError::TooMany(text)), "even the right one has to wait");
+        let text = format!("Too many attempts. Wait {wait} {unit}, then try again.");
+        assert_eq!(refused, Err(AppError::TooMany(text)), "the right passphrase has to wait too");
         harness.clock.advance(seconds(wait));
         assert!(matches!(harness.sign_in(None, "ana", "wrong passphrase").await, Err(AppError::Fields(_))));
     }
     harness.clock.advance(seconds(8));
-    harness.sign_in(None, "ana", VALID_PASSPHRASE).await.expect("right, and in time");
+    harness.sign_in(None, "ana", VALID_PASSPHRASE).await.expect("the delay has passed");
     for _ in 0..4 {
         assert!(matches!(harness.sign_in(None, "ana", "wrong passphrase").await, Err(AppError::Fields(_))));
     }
-    harness.sign_in(None, "ana", VALID_PASSPHRASE).await.expect("the count began anew");
+    harness.sign_in(None, "ana", VALID_PASSPHRASE).await.expect("the count was reset");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn guesses_sent_all_at_once_are_no_way_around_the_wait() {
+async fn concurrent_guesses_do_not_bypass_the_delay() {
     let harness = Arc::new(UserHarness::new().await);
     harness.admin().await;
     let tasks: Vec<_> = (0..30)
@@ -156,30 +156,30 @@ async fn guesses_sent_all_at_once_are_no_way_around_the_wait() {
             tokio::spawn(async move { harness.sign_in(None, "ana", "wrong passphrase").await })
         })
         .collect();
-    let mut judged = 0;
+    let mut checked = 0;
     for task in tasks {
-        judged += i32::from(matches!(task.await.expect("ended"), Err(AppError::Fields(_))));
+        checked += i32::from(matches!(task.await.expect("the task does not panic"), Err(AppError::Fields(_))));
     }
-    assert_eq!(judged, 5);
+    assert_eq!(checked, 5);
 }
 
 #[tokio::test]
-async fn one_address_cannot_try_many_accounts_nor_clear_its_count_with_one_of_its_own() {
+async fn sign_in_limit_holds_per_client_address() {
     let harness = UserHarness::new().await;
     harness.admin().await;
-    let evil = Some("203.0.113.9");
+    let attacker = Some("203.0.113.9");
     for n in 0..19 {
         assert!(matches!(
-            harness.sign_in(evil, &format!("guess{n}"), "wrong passphrase").await,
+            harness.sign_in(attacker, &format!("guess{n}"), "wrong passphrase").await,
             Err(AppError::Fields(_))
         ));
     }
-    harness.sign_in(evil, "ana", VALID_PASSPHRASE).await.expect("right");
-    assert!(matches!(harness.sign_in(evil, "guess19", "wrong passphrase").await, Err(AppError::Fields(_))));
-    assert!(matches!(harness.sign_in(evil, "guess20", "wrong passphrase").await, Err(AppError::TooMany(_))));
-    harness.sign_in(Some("203.0.113.10"), "ana", VALID_PASSPHRASE).await.expect("others are not slowed down");
+    harness.sign_in(attacker, "ana", VALID_PASSPHRASE).await.expect("the limit is not reached");
+    assert!(matches!(harness.sign_in(attacker, "guess19", "wrong passphrase").await, Err(AppError::Fields(_))));
+    assert!(matches!(harness.sign_in(attacker, "guess20", "wrong passphrase").await, Err(AppError::TooMany(_))));
+    harness.sign_in(Some("203.0.113.10"), "ana", VALID_PASSPHRASE).await.expect("other addresses are not limited");
 
-    // Twenty accounts and two addresses were counted; all of it is forgotten.
+    // The attempts of twenty accounts and two addresses were counted, and all counts are deleted.
     harness.clock.advance(FAILED_SIGN_IN_RETENTION + seconds(1));
     assert_eq!(
         harness

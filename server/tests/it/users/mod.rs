@@ -1,4 +1,4 @@
-//! Who gets in, who stays in, and who may do what.
+//! Users: invitations, sign-in, sessions and permissions.
 
 mod harness;
 

@@ -1,4 +1,4 @@
-//! How long a session is good, and for what.
+//! The lifetime of sessions, and their permissions.
 
 use axum::extract::Request;
 use chrono::TimeDelta;
@@ -13,29 +13,35 @@ use tower_sessions::session::Id;
 use super::harness::UserHarness;
 
 #[tokio::test]
-async fn signing_in_gives_a_new_id_and_kills_the_old_one() {
+async fn sign_in_replaces_the_session_id() {
     let harness = UserHarness::new().await;
     let ana = harness.admin().await;
-    let planted = harness.session(None);
-    session::put_flash(&planted, FlashMessage { form: "login".into(), ..FlashMessage::default() }).await.expect("kept");
-    planted.save().await.expect("saved");
-    let planted = planted.id().expect("an id");
+    let fixed = harness.session(None);
+    session::put_flash(&fixed, FlashMessage { form: "login".into(), ..FlashMessage::default() })
+        .await
+        .expect("it is stored");
+    fixed.save().await.expect("saved");
+    let fixed = fixed.id().expect("a valid id");
 
-    let session = harness.session(Some(planted));
-    session::sign_in_session(&session, &ana, harness.clock.now()).await.expect("kept");
-    assert_ne!(session.id(), Some(planted));
+    let session = harness.session(Some(fixed));
+    session::sign_in_session(&session, &ana, harness.clock.now()).await.expect("it is stored");
+    assert_ne!(session.id(), Some(fixed));
     assert_eq!(harness.authorize(session.id(), Permission::Read).await, Ok(ana.clone()));
-    assert_eq!(harness.authorize(Some(planted), Permission::Read).await, Err(AppError::SignedOut));
-    assert_eq!(session::take_flash(&harness.session(session.id()), "login").await, Ok(None), "nothing comes along");
+    assert_eq!(harness.authorize(Some(fixed), Permission::Read).await, Err(AppError::SignedOut));
+    assert_eq!(
+        session::take_flash(&harness.session(session.id()), "login").await,
+        Ok(None),
+        "the old session's data is dropped"
+    );
 
     let invented = Id(42);
     let session = harness.session(Some(invented));
-    session::sign_in_session(&session, &ana, harness.clock.now()).await.expect("kept");
+    session::sign_in_session(&session, &ana, harness.clock.now()).await.expect("it is stored");
     assert_ne!(session.id(), Some(invented));
 }
 
 #[tokio::test]
-async fn a_session_ends_after_twelve_hours_of_rest_and_after_seven_days_of_work() {
+async fn session_ends_after_12_idle_hours_or_7_days() {
     let harness = UserHarness::new().await;
     let ana = harness.admin().await;
     let id = harness.session_of(&ana).await;
@@ -52,17 +58,21 @@ async fn a_session_ends_after_twelve_hours_of_rest_and_after_seven_days_of_work(
 }
 
 #[tokio::test]
-async fn signing_out_ends_the_session_for_good() {
+async fn sign_out_ends_the_session() {
     let harness = UserHarness::new().await;
     let ana = harness.admin().await;
     let id = harness.session_of(&ana).await;
-    // Another tab has the session loaded and saves it after it was ended here.
+    // Another tab has loaded the session and saves it after it was ended here.
     let other_tab = harness.session(Some(id));
-    session::put_flash(&other_tab, FlashMessage { form: "job".into(), ..FlashMessage::default() }).await.expect("kept");
+    session::put_flash(&other_tab, FlashMessage { form: "job".into(), ..FlashMessage::default() })
+        .await
+        .expect("it is stored");
 
     let session = harness.session(Some(id));
-    session::sign_out_session(&session).await.expect("ended");
-    session::put_flash(&session, FlashMessage { form: "login".into(), ..FlashMessage::default() }).await.expect("kept");
+    session::sign_out_session(&session).await.expect("signed out");
+    session::put_flash(&session, FlashMessage { form: "login".into(), ..FlashMessage::default() })
+        .await
+        .expect("it is stored");
     session.save().await.expect("saved");
     other_tab.save().await.expect("saved");
     assert_ne!(session.id(), Some(id));
@@ -71,7 +81,7 @@ async fn signing_out_ends_the_session_for_good() {
 }
 
 #[tokio::test]
-async fn a_changed_role_and_a_deactivation_hold_from_the_next_request_on() {
+async fn role_change_and_deactivation_hold_from_the_next_request() {
     let harness = UserHarness::new().await;
     let admin = harness.admin().await;
     let bob = harness.join(&admin, "bob", Role::Operator).await;
@@ -83,18 +93,18 @@ async fn a_changed_role_and_a_deactivation_hold_from_the_next_request_on() {
     assert_eq!(denied, Err(AppError::Denied(text.into())));
     assert!(harness.authorize(Some(id), Permission::Read).await.is_ok());
 
-    // One session that is open now, and one that comes back from before, as out of a backup.
+    // An open session, and one that is restored, as from a backup.
     harness.store.set_user_active(bob.id, false, &admin, harness.clock.now()).await.expect("changed");
     assert_eq!(harness.authorize(Some(id), Permission::Read).await, Err(AppError::SignedOut));
     let restored = harness.session_of(&bob).await;
     assert_eq!(harness.authorize(Some(restored), Permission::Read).await, Err(AppError::SignedOut));
     assert_eq!(guard::me(&harness.store, &harness.clock, &harness.parts(Some(restored))).await, Ok(None));
-    let deeds = harness.audited(&format!("user:{}", bob.id)).await;
-    assert_eq!(deeds, ["user.set-active", "refuse", "user.set-role", "invite.accept"]);
+    let actions = harness.audited(&format!("user:{}", bob.id)).await;
+    assert_eq!(actions, ["user.set-active", "refuse", "user.set-role", "invite.accept"]);
 }
 
 #[tokio::test]
-async fn each_role_may_do_what_the_table_says_and_nobody_may_do_anything() {
+async fn roles_have_their_permissions_only() {
     let harness = UserHarness::new().await;
     let admin = harness.admin().await;
     let viewer = harness.join(&admin, "vera", Role::Viewer).await;
@@ -117,7 +127,7 @@ async fn each_role_may_do_what_the_table_says_and_nobody_may_do_anything() {
 }
 
 #[tokio::test]
-async fn a_forged_origin_is_refused_even_with_a_good_session() {
+async fn cross_origin_requests_are_refused() {
     let harness = UserHarness::new().await;
     let ana = harness.admin().await;
     let id = harness.session_of(&ana).await;
@@ -126,7 +136,7 @@ async fn a_forged_origin_is_refused_even_with_a_good_session() {
         ("sec-fetch-site", "same-site"),
         ("origin", "https://evil.example"),
         ("origin", "null"),
-        ("x-nothing", "said"),
+        ("x-unrelated", "value"),
     ] {
         let mut parts = Request::post("/api/x")
             .header("host", "localhost:8600")
@@ -144,18 +154,18 @@ async fn a_forged_origin_is_refused_even_with_a_good_session() {
 }
 
 #[tokio::test]
-async fn a_message_is_read_once_and_by_its_own_form() {
+async fn flash_message_is_read_once_by_its_form() {
     let harness = UserHarness::new().await;
     let session = harness.session(None);
     for form in ["login", "notice"] {
         let flash = FlashMessage { form: form.into(), notice: Some(format!("for {form}")), ..FlashMessage::default() };
-        session::put_flash(&session, flash).await.expect("kept");
+        session::put_flash(&session, flash).await.expect("it is stored");
     }
     session.save().await.expect("saved");
     let id = session.id();
 
-    // Each read is a request of its own, and none of them has a layer that saves.
-    let take = async |form: &str| session::take_flash(&harness.session(id), form).await.expect("read");
+    // Each read is a separate request, without the layer that saves sessions.
+    let take = async |form: &str| session::take_flash(&harness.session(id), form).await.expect("it can be read");
     assert_eq!(take("job").await, None);
     assert_eq!(take("login").await.and_then(|flash| flash.notice).as_deref(), Some("for login"));
     assert_eq!(take("login").await, None);
@@ -168,22 +178,24 @@ async fn a_message_is_read_once_and_by_its_own_form() {
         ..FlashMessage::default()
     };
     let session = harness.session(None);
-    session::put_flash(&session, long).await.expect("kept");
-    let kept = session::take_flash(&session, "login").await.expect("read").expect("there");
-    assert_eq!(kept.typed, serde_json::Value::Null, "what nobody typed is not kept when it is long");
+    session::put_flash(&session, long).await.expect("it is stored");
+    let flash = session::take_flash(&session, "login").await.expect("it can be read").expect("it exists");
+    assert_eq!(flash.typed, serde_json::Value::Null, "long input is not stored");
 }
 
 #[tokio::test]
-async fn the_table_knows_no_session_id_and_no_message_that_has_ended() {
+async fn database_holds_hashes_of_session_ids() {
     let harness = UserHarness::new().await;
     let session = harness.session(None);
-    session::put_flash(&session, FlashMessage { form: "login".into(), ..FlashMessage::default() }).await.expect("kept");
+    session::put_flash(&session, FlashMessage { form: "login".into(), ..FlashMessage::default() })
+        .await
+        .expect("it is stored");
     session.save().await.expect("saved");
-    let id = session.id().expect("an id");
-    // The id itself finds nothing: the table is asked for its hash.
+    let id = session.id().expect("a valid id");
+    // The table's key is a hash of the id, so the id itself finds nothing.
     let mut plain = [0; 32];
     plain[..16].copy_from_slice(&id.0.to_le_bytes());
-    assert_eq!(harness.store.session(&plain, harness.clock.now()).await.expect("asked"), None);
+    assert_eq!(harness.store.session(&plain, harness.clock.now()).await.expect("it is requested"), None);
 
     harness.clock.advance(TimeDelta::minutes(15));
     assert_eq!(session::take_flash(&harness.session(Some(id)), "login").await, Ok(None));

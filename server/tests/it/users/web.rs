@@ -1,4 +1,4 @@
-//! What a browser sees of it: cookies, headers, refusals.
+//! HTTP as a browser sees it: cookies, headers, refusals.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use tower_sessions::Session;
 
 use super::harness::UserHarness;
 
-/// The layers as the server stacks them, around pages that only do what their name says.
+/// Returns the server's layers around routes that show the user, sign in and sign out.
 fn web(harness: &UserHarness, config: HttpConfig) -> Router {
     let layer = session::layer(harness.store.clone(), harness.clock.clone(), &config);
     let config = Arc::new(config);
@@ -36,15 +36,15 @@ fn web(harness: &UserHarness, config: HttpConfig) -> Router {
             "/who",
             get(async move |request: Request| {
                 let (parts, _) = request.into_parts();
-                let me = guard::me(&store, &clock, &parts).await.expect("asked");
-                me.map_or_else(|| "nobody".to_owned(), |me| me.name)
+                let me = guard::me(&store, &clock, &parts).await.expect("the session can be read");
+                me.map_or_else(|| "anonymous".to_owned(), |me| me.name)
             }),
         )
         .route(
             "/in",
             post(
                 async |session: Session, Extension(me): Extension<CurrentUser>, Extension(clock): Extension<Clock>| {
-                    session::sign_in_session(&session, &me, clock.now()).await.expect("kept");
+                    session::sign_in_session(&session, &me, clock.now()).await.expect("it is stored");
                 },
             ),
         )
@@ -64,12 +64,12 @@ fn request(method: Method, path: &str, cookie: Option<&str>) -> Request {
 }
 
 async fn text(response: axum::response::Response) -> String {
-    let bytes = axum::body::to_bytes(response.into_body(), 10_000).await.expect("read");
-    String::from_utf8(bytes.to_vec()).expect("text")
+    let bytes = axum::body::to_bytes(response.into_body(), 10_000).await.expect("it can be read");
+    String::from_utf8(bytes.to_vec()).expect("valid UTF-8")
 }
 
 #[tokio::test]
-async fn the_cookie_is_out_of_reach_of_scripts_and_plain_connections() {
+async fn session_cookie_has_its_security_attributes() {
     let harness = UserHarness::new().await;
     let ana = harness.admin().await;
     for (public_url, start, secure) in
@@ -77,7 +77,7 @@ async fn the_cookie_is_out_of_reach_of_scripts_and_plain_connections() {
     {
         let config = HttpConfig { public_url: public_url.map(str::to_owned), ..harness.config.clone() };
         let web = web(&harness, config).layer(Extension(ana.clone()));
-        let response = web.clone().oneshot(request(Method::POST, "/in", None)).await.expect("answered");
+        let response = web.clone().oneshot(request(Method::POST, "/in", None)).await.expect("a response");
         assert_eq!(response.headers().contains_key(header::STRICT_TRANSPORT_SECURITY), secure);
         let cookie = response.headers()[header::SET_COOKIE].to_str().expect("ASCII").to_owned();
         assert!(cookie.starts_with(start), "{cookie}");
@@ -87,21 +87,21 @@ async fn the_cookie_is_out_of_reach_of_scripts_and_plain_connections() {
         assert_eq!(cookie.contains("; Secure"), secure, "{cookie}");
         assert!(!cookie.contains("Domain"), "{cookie}");
 
-        let cookie = cookie.split(';').next().expect("name and value");
+        let cookie = cookie.split(';').next().expect("a name and a value");
         let who = async || {
-            text(web.clone().oneshot(request(Method::GET, "/who", Some(cookie))).await.expect("answered")).await
+            text(web.clone().oneshot(request(Method::GET, "/who", Some(cookie))).await.expect("a response")).await
         };
         assert_eq!(who().await, "ana");
-        let response = web.clone().oneshot(request(Method::POST, "/out", Some(cookie))).await.expect("answered");
-        let taken_back = response.headers()[header::SET_COOKIE].to_str().expect("ASCII").to_owned();
-        assert!(taken_back.starts_with(start) && taken_back.contains("Max-Age=0"), "{taken_back}");
-        assert_eq!(taken_back.contains("; Secure"), secure, "{taken_back}");
-        assert_eq!(who().await, "nobody");
+        let response = web.clone().oneshot(request(Method::POST, "/out", Some(cookie))).await.expect("a response");
+        let removal = response.headers()[header::SET_COOKIE].to_str().expect("ASCII").to_owned();
+        assert!(removal.starts_with(start) && removal.contains("Max-Age=0"), "{removal}");
+        assert_eq!(removal.contains("; Secure"), secure, "{removal}");
+        assert_eq!(who().await, "anonymous");
     }
 }
 
 #[tokio::test]
-async fn reading_without_signing_in_leaves_nothing_behind() {
+async fn anonymous_reads_create_no_session() {
     let harness = UserHarness::new().await;
     let web = web(&harness, harness.config.clone());
     let long = format!("milvaion_session={}", "A".repeat(6_000));
@@ -114,16 +114,16 @@ async fn reading_without_signing_in_leaves_nothing_behind() {
         Some(&long),
         Some(&many),
     ] {
-        let response = web.clone().oneshot(request(Method::GET, "/who", cookie)).await.expect("answered");
+        let response = web.clone().oneshot(request(Method::GET, "/who", cookie)).await.expect("a response");
         assert_eq!(response.status(), StatusCode::OK);
-        assert_eq!(text(response).await, "nobody");
+        assert_eq!(text(response).await, "anonymous");
     }
     let far = harness.clock.now() + TimeDelta::days(365);
     assert_eq!(harness.store.delete_expired_sessions(far).await.expect("deleted"), 0);
 }
 
 #[tokio::test]
-async fn every_answer_carries_the_headers_and_another_sites_post_gets_no_further() {
+async fn every_response_has_the_security_headers() {
     let harness = UserHarness::new().await;
     let ana = harness.admin().await;
     let web = web(&harness, harness.config.clone()).layer(Extension(ana));
@@ -135,7 +135,7 @@ async fn every_answer_carries_the_headers_and_another_sites_post_gets_no_further
         (request(Method::DELETE, "/who", None), StatusCode::METHOD_NOT_ALLOWED),
         (forged, StatusCode::FORBIDDEN),
     ] {
-        let response = web.clone().oneshot(request).await.expect("answered");
+        let response = web.clone().oneshot(request).await.expect("a response");
         assert_eq!(response.status(), status);
         assert!(!response.headers().contains_key(header::SET_COOKIE), "{status}");
         for name in ["content-security-policy", "x-content-type-options", "referrer-policy", "x-frame-options"] {

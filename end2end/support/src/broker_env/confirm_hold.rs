@@ -1,8 +1,7 @@
-//! A proxy before the broker that can hold its answers back, so that a worker publishes and hears no confirmation.
+//! A proxy in front of the broker that can hold back its responses: a worker publishes and receives no confirms.
 
 use std::sync::Arc;
 
-use lapin::uri::AMQPUri;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{
@@ -14,41 +13,35 @@ use tokio::{
 
 use super::WorkerTestEnv;
 
-impl WorkerTestEnv {
-    /// Makes workers built from now on look for the broker where a proxy listens; answers where it really is.
-    pub(crate) fn redirect(&mut self, proxy: &TcpListener) -> (String, u16) {
-        let mut uri: AMQPUri = self.amqp_url.parse().expect("a valid address");
-        let target = (uri.authority.host, uri.authority.port);
-        uri.authority.host = "127.0.0.1".to_owned();
-        uri.authority.port = proxy.local_addr().expect("bound").port();
-        self.amqp_url = uri.to_string();
-        target
-    }
+/// Holds back the broker's responses on publishing connections, and only on those.
+#[derive(Debug)]
+pub struct ConfirmHold(Arc<watch::Sender<bool>>);
 
-    /// Makes workers built from now on reach the broker through a proxy.
-    pub(crate) async fn hold_confirmations(&mut self) -> ConfirmHold {
+impl ConfirmHold {
+    /// Starts a proxy to which workers that are built from now on connect. It holds back nothing yet.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no free port.
+    pub async fn start(env: &mut WorkerTestEnv) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let target = self.redirect(&listener);
+        let target = env.redirect(&listener);
         let hold = Arc::new(watch::Sender::new(false));
-        let theirs = hold.clone();
+        let holds = hold.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let server = TcpStream::connect(&target).await.expect("the broker answers");
+                let server = TcpStream::connect(&target).await.expect("the broker responds");
                 let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
                 let is_publisher = Arc::new(watch::Sender::new(false));
                 tokio::spawn(forward(from_client, to_server, is_publisher.clone()));
-                tokio::spawn(backward(from_server, to_client, is_publisher, theirs.subscribe()));
+                tokio::spawn(backward(from_server, to_client, is_publisher, holds.subscribe()));
             }
         });
-        ConfirmHold(hold)
+        Self(hold)
     }
-}
 
-/// Decides whether the broker's answers reach the publishing connection.
-pub(crate) struct ConfirmHold(Arc<watch::Sender<bool>>);
-
-impl ConfirmHold {
-    pub(crate) fn set(&self, held: bool) {
+    /// Holds back the responses, or releases them.
+    pub fn set(&self, held: bool) {
         self.0.send_replace(held);
     }
 }
@@ -56,7 +49,7 @@ impl ConfirmHold {
 async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, is_publisher: Arc<watch::Sender<bool>>) {
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(read @ 1..) = from.read(&mut buffer).await {
-        // The worker names its connections in the handshake.
+        // The handshake contains the connection's name, and the worker names its connections.
         if buffer[..read].windows(8).any(|window| window == b" publish") {
             is_publisher.send_replace(true);
         }

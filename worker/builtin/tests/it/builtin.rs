@@ -1,6 +1,4 @@
-//! The program with the built-in jobs, as it is started in production: its environment, its log, its messages.
-//!
-//! Needs `AMQP_URL`, `REDIS_URL` and `DATABASE_URL`; each test uses names of its own on them.
+//! The program with the built-in jobs, started as in production: its environment, its log and its messages.
 
 use std::{
     path::PathBuf,
@@ -21,6 +19,7 @@ use milvaion_protocol::{
     status::OccurrenceStatus,
     topology::Topology,
 };
+use milvaion_test_support::{services, wait::WAIT_TIMEOUT};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -33,35 +32,30 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// How long anything may take before a test fails.
-const TEST_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// A worker process and its broker.
+/// A worker process, and the messages it sent.
 struct WorkerHarness {
     topology: Topology,
     channel: Channel,
     _connection: Connection,
     worker: Child,
-    /// What the process wrote, line by line.
+    /// The lines of its standard error.
     log: Arc<Mutex<Vec<String>>>,
-    /// Every message on its way to the server, as it was.
+    /// The bodies of all its messages to the server.
     messages: Vec<String>,
-}
-
-fn service(name: &str) -> String {
-    std::env::var(name).unwrap_or_else(|_| panic!("{name} names a service"))
 }
 
 impl WorkerHarness {
     async fn start(variables: &[(&str, &str)]) -> Self {
-        let prefix = format!("b{:016x}", rand::random::<u64>());
-        let connection = Connection::connect(&service("AMQP_URL"), ConnectionProperties::default())
+        let prefix = services::unique("b");
+        let connection = Connection::connect(&services::amqp_url(), ConnectionProperties::default())
             .await
-            .expect("RabbitMQ at AMQP_URL answers");
+            .expect("RabbitMQ at AMQP_URL responds");
         let channel = connection.create_channel().await.expect("a channel");
         let mut worker = Command::new(env!("CARGO_BIN_EXE_milvaion-worker"))
             .env_clear()
-            .envs(["PATH", "AMQP_URL", "REDIS_URL"].map(|name| (name, service(name))))
+            .env("PATH", std::env::var("PATH").expect("PATH is set"))
+            .env("AMQP_URL", services::amqp_url())
+            .env("REDIS_URL", services::redis_url())
             .env("MILVAION_PREFIX", &prefix)
             .env("MILVAION_KEY_PREFIX", format!("{prefix}:"))
             .env("MILVAION_WORKER_ID", "w")
@@ -74,18 +68,18 @@ impl WorkerHarness {
             .spawn()
             .expect("the program starts");
         let log = Arc::new(Mutex::new(Vec::new()));
-        let (ours, stderr) = (log.clone(), worker.stderr.take().expect("piped"));
+        let (collected, stderr) = (log.clone(), worker.stderr.take().expect("standard error is piped"));
         tokio::spawn(async move {
             let mut lines = BufReader::new(stderr).lines();
             while let Ok(Some(line)) = lines.next_line().await {
-                ours.lock().expect("free").push(line);
+                collected.lock().expect("the mutex is not poisoned").push(line);
             }
         });
         let topology = Topology::new(prefix.as_str());
         Self { topology, channel, _connection: connection, worker, log, messages: Vec::new() }
     }
 
-    /// Publishes a job, once the worker takes such.
+    /// Waits until the worker consumes messages of a job type, and publishes a run.
     async fn publish(&self, job_type: &str, input: Value) -> OccurrenceId {
         let queue = self.topology.job_queue("w", job_type);
         let ready = async {
@@ -93,9 +87,9 @@ impl WorkerHarness {
                 sleep(Duration::from_millis(50)).await;
             }
         };
-        timeout(TEST_TIMEOUT, ready)
+        timeout(WAIT_TIMEOUT, ready)
             .await
-            .unwrap_or_else(|_| panic!("the worker takes no {job_type}: {}", self.said()));
+            .unwrap_or_else(|_| panic!("the worker does not consume {job_type}: {}", self.output()));
         let now = std::time::SystemTime::now().into();
         let occurrence_id = OccurrenceId::from_parts(now, rand::random());
         let message = JobMessage {
@@ -115,7 +109,7 @@ impl WorkerHarness {
             traceparent: None,
         };
         let key = Topology::routing_key("w", job_type, occurrence_id);
-        let body = serde_json::to_vec(&message).expect("plain data");
+        let body = serde_json::to_vec(&message).expect("a message can be serialized");
         let exchange = self.topology.jobs_exchange();
         self.channel
             .basic_publish(
@@ -126,11 +120,11 @@ impl WorkerHarness {
                 BasicProperties::default(),
             )
             .await
-            .expect("sent");
+            .expect("the message is sent");
         occurrence_id
     }
 
-    /// Publishes a job and waits for its end.
+    /// Publishes a run and waits for its end.
     async fn run(&mut self, job_type: &str, input: Value) -> StatusReport {
         let occurrence = self.publish(job_type, input).await;
         self.ended(occurrence).await
@@ -150,12 +144,12 @@ impl WorkerHarness {
                 sleep(Duration::from_millis(20)).await;
             }
         };
-        let end = timeout(TEST_TIMEOUT, waiting).await;
-        end.unwrap_or_else(|_| panic!("the occurrence does not end: {}", self.said()))
+        let end = timeout(WAIT_TIMEOUT, waiting).await;
+        end.unwrap_or_else(|_| panic!("the occurrence does not end: {}", self.output()))
     }
 
     async fn consumers(&self, queue: &str) -> u32 {
-        // Asking for a queue that is not there closes the channel.
+        // The broker closes a channel on which a missing queue is declared passively.
         let channel = self._connection.create_channel().await.expect("a channel");
         let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let found = channel.queue_declare(queue.into(), options, FieldTable::default()).await;
@@ -170,15 +164,15 @@ impl WorkerHarness {
         taken
     }
 
-    fn said(&self) -> String {
-        self.log.lock().expect("free").join("\n")
+    fn output(&self) -> String {
+        self.log.lock().expect("the mutex is not poisoned").join("\n")
     }
 
-    /// Asks the worker to stop, waits for its end, and answers everything it has said to anybody.
+    /// Stops the worker gracefully. Returns its log and all its messages.
     async fn stop(mut self) -> String {
-        let pid = self.worker.id().and_then(|pid| pid.try_into().ok()).expect("it runs");
-        kill(Pid::from_raw(pid), Signal::SIGTERM).expect("signalled");
-        timeout(TEST_TIMEOUT, self.worker.wait()).await.expect("it stops in time").expect("waited");
+        let pid = self.worker.id().and_then(|pid| pid.try_into().ok()).expect("the process runs");
+        kill(Pid::from_raw(pid), Signal::SIGTERM).expect("the signal is sent");
+        timeout(WAIT_TIMEOUT, self.worker.wait()).await.expect("it stops in time").expect("an exit status");
         let topology = &self.topology;
         let queues = [topology.status(), topology.logs(), topology.registration()];
         for queue in &queues {
@@ -200,11 +194,11 @@ impl WorkerHarness {
         for exchange in exchanges {
             let _ = self.channel.exchange_delete(exchange.as_str().into(), Default::default()).await;
         }
-        format!("{}\n{}", self.said(), self.messages.join("\n"))
+        format!("{}\n{}", self.output(), self.messages.join("\n"))
     }
 }
 
-/// A folder of this test's own.
+/// Creates a folder for one test.
 fn folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("milvaion-builtin-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
@@ -212,8 +206,8 @@ fn folder(name: &str) -> PathBuf {
 }
 
 #[tokio::test]
-async fn no_canary_gets_out_at_any_level_of_the_log() {
-    // A site that repeats what it is sent, in an answer that fails.
+async fn secrets_are_redacted_at_every_log_level() {
+    // A site that returns the request in a response with an error status.
     let echo = |headers: HeaderMap, body: String| async move {
         (axum::http::StatusCode::IM_A_TEAPOT, format!("{headers:?} {body}"))
     };
@@ -222,15 +216,15 @@ async fn no_canary_gets_out_at_any_level_of_the_log() {
     tokio::spawn(async move { axum::serve(listener, Router::new().route("/", any(echo))).await });
     let secrets = folder("secrets");
     std::fs::write(secrets.join("file.key"), "canary-of-file\n").expect("written");
-    let database = service("DATABASE_URL");
+    let database = services::database_url();
     let mut harness = WorkerHarness::start(&[
         ("RUST_LOG", "trace"),
         ("MILVAION_SECRET_WORD", "canary/of+env"),
-        // What the worker itself says at its end.
+        // A text that the worker itself logs when it stops.
         ("MILVAION_SECRET_LAST", "worker has stopped"),
         ("MILVAION_SECRETS_DIR", secrets.to_str().expect("text")),
         ("MILVAION_HTTP_ALLOW", "127.0.0.0/8"),
-        // Nobody listens there: a worker that heeded them would call nobody.
+        // Nothing listens on this port: if the worker used these proxies, its requests would fail.
         ("HTTP_PROXY", "http://127.0.0.1:1"),
         ("http_proxy", "http://127.0.0.1:1"),
         ("MILVAION_SHELL", "1"),
@@ -246,7 +240,7 @@ async fn no_canary_gets_out_at_any_level_of_the_log() {
     });
     let end = harness.run("http-request", input).await;
     let text = end.exception.unwrap_or_default();
-    assert!(text.contains("answered 418") && text.contains("{{secret:file.key}}"), "{text}");
+    assert!(text.contains("returned status 418") && text.contains("{{secret:file.key}}"), "{text}");
 
     let input =
         json!({"argv": ["sh", "-c", "echo $0 $1; echo $1 | base64; exit 3", "{{secret:word}}", "{{secret:file.key}}"]});
@@ -267,12 +261,12 @@ async fn no_canary_gets_out_at_any_level_of_the_log() {
     assert!(end.exception.is_some_and(|text| text.contains("\"nobody\" is unknown")));
 
     let all = harness.stop().await;
-    // What is on, and the aliases.
+    // The enabled job types and the aliases.
     for sentence in ["with the connections main", "with the accounts news", "shell-command is on", "http-request is on"]
     {
         assert!(all.contains(sentence), "{sentence}");
     }
-    // The log is as talkative as it can be, so this says something.
+    // The log has its highest level, so the absence of a secret is significant.
     assert!(all.contains("TRACE") && all.contains("{{secret:word}}") && all.contains("{{secret:last}}"));
     let password = url_password(&database);
     for trace in ["canary", "worker has stopped", "Y2FuYXJ5", "NhbmFye", "jYW5hcn", "63616e617279", password.as_str()] {
@@ -284,20 +278,19 @@ async fn no_canary_gets_out_at_any_level_of_the_log() {
 
 fn url_password(url: &str) -> String {
     let rest = url.split_once("://").expect("a URL").1;
-    rest.split_once('@').and_then(|(who, _)| who.split_once(':')).expect("a password").1.to_owned()
+    rest.split_once('@').and_then(|(account, _)| account.split_once(':')).expect("a password").1.to_owned()
 }
 
 #[tokio::test]
-async fn the_workers_own_services_are_out_of_reach_even_when_everything_is_allowed() {
+async fn http_requests_cannot_reach_the_workers_services() {
     let mut harness = WorkerHarness::start(&[("MILVAION_HTTP_ALLOW", "0.0.0.0/0,::/0")]).await;
-    for name in ["AMQP_URL", "REDIS_URL"] {
-        let url = service(name);
+    for (name, url) in [("AMQP_URL", services::amqp_url()), ("REDIS_URL", services::redis_url())] {
         let port = url.rsplit_once('@').expect("an account").1.split(['/', '?']).next().expect("a host");
         let port = port.rsplit_once(':').expect("a port").1;
         for host in ["127.0.0.1", "127.1", "0", "[::1]", "[::ffff:127.0.0.1]", "localhost", "localhost."] {
             let end = harness.run("http-request", json!({"url": format!("http://{host}:{port}/")})).await;
             let text = end.exception.unwrap_or_default();
-            assert!(text.contains("lives on; no job may call that"), "{name} {host}: {text}");
+            assert!(text.contains("depends on; no job may reach it"), "{name} {host}: {text}");
         }
     }
     let all = harness.stop().await;
@@ -305,10 +298,10 @@ async fn the_workers_own_services_are_out_of_reach_even_when_everything_is_allow
 }
 
 #[tokio::test]
-async fn a_worker_that_stops_takes_the_programs_it_started_along() {
+async fn stopping_worker_ends_its_child_processes() {
     let mut harness = WorkerHarness::start(&[("MILVAION_SHELL", "1")]).await;
     let note = folder("stops").join("pids");
-    // One that tidies up, and a child of it that does not want to end.
+    // A script that cleans up on SIGTERM, with a child process that ignores it.
     let script = format!(
         "(trap '' TERM; while :; do sleep 0.1; done) & echo $$ $! > {0}; trap 'sleep 1.5; echo tidied >> {0}; exit' TERM; while :; do sleep 0.1; done",
         note.display()
@@ -319,11 +312,11 @@ async fn a_worker_that_stops_takes_the_programs_it_started_along() {
             sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(TEST_TIMEOUT, begun).await.expect("it begins");
+    timeout(WAIT_TIMEOUT, begun).await.expect("the script starts");
     harness.messages.clear();
     let all = harness.stop().await;
     let text = std::fs::read_to_string(&note).expect("a note");
-    assert!(text.ends_with("tidied\n"), "it had its grace: {text}");
+    assert!(text.ends_with("tidied\n"), "the script had its grace period: {text}");
     for pid in text.lines().next().expect("numbers").split(' ') {
         let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         assert!(state.is_empty() || state.contains(") Z"), "{pid} still runs: {state}");
@@ -333,7 +326,7 @@ async fn a_worker_that_stops_takes_the_programs_it_started_along() {
 }
 
 #[tokio::test]
-async fn wrong_settings_keep_it_from_starting_and_show_no_password() {
+async fn invalid_settings_are_reported_without_passwords() {
     let output = Command::new(env!("CARGO_BIN_EXE_milvaion-worker"))
         .env_clear()
         .envs([

@@ -1,5 +1,5 @@
-//! A proxy before the broker that lets a consumer be dropped: the worker's wish to consume does not reach the broker, and
-//! is answered as if it had.
+//! A proxy in front of the broker that can drop a consumer: the worker's `basic.consume` does not reach the broker, and the
+//! proxy sends the response.
 
 use std::sync::{
     Arc,
@@ -17,44 +17,52 @@ use tokio::{
 
 use super::WorkerTestEnv;
 
-/// What AMQP 0-9-1 calls `basic.consume` and `basic.consume-ok`: a class and a method.
+/// The class and method of AMQP 0-9-1's `basic.consume`.
 const BASIC_CONSUME: [u8; 4] = [0, 60, 0, 20];
+/// The class and method of AMQP 0-9-1's `basic.consume-ok`.
 const BASIC_CONSUME_OK: [u8; 4] = [0, 60, 0, 21];
-/// The type, channel and length before a frame's payload, and the octet after it.
+/// The size of a frame's type, channel and length, which precede its payload.
 const FRAME_HEAD_BYTES: usize = 7;
+/// The octet after a frame's payload.
 const FRAME_END: u8 = 0xce;
 
-/// What the proxy is to do, and did.
+/// The state that the proxy shares with its connections.
+#[derive(Debug)]
 struct DropPlan {
     queue: String,
     drops_next: AtomicBool,
     dropped: AtomicU32,
 }
 
-/// The line to the broker.
-pub(crate) struct ConsumerDropProxy {
+/// A proxy that drops consumers of one queue.
+#[derive(Debug)]
+pub struct ConsumerDropProxy {
     plan: Arc<DropPlan>,
-    /// Changed when every connection is to end.
+    /// Changed when every connection is to be closed.
     cut: watch::Sender<()>,
 }
 
-impl WorkerTestEnv {
-    /// Makes workers built from now on reach the broker by a line on which consumers of `queue` can be dropped.
-    pub(crate) async fn drop_consumers_of(&mut self, queue: &str) -> ConsumerDropProxy {
+impl ConsumerDropProxy {
+    /// Starts a proxy to which workers that are built from now on connect. It drops no consumer yet.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no free port.
+    pub async fn start(env: &mut WorkerTestEnv, queue: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let target = self.redirect(&listener);
+        let target = env.redirect(&listener);
         let plan = Arc::new(DropPlan {
             queue: queue.to_owned(),
             drops_next: AtomicBool::new(false),
             dropped: AtomicU32::new(0),
         });
-        let (theirs, (cut, cuts)) = (plan.clone(), watch::channel(()));
+        let (shared, (cut, cuts)) = (plan.clone(), watch::channel(()));
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let server = TcpStream::connect(&target).await.expect("the broker answers");
+                let server = TcpStream::connect(&target).await.expect("the broker responds");
                 let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
                 let to_client = Arc::new(Mutex::new(to_client));
-                let (plan, mut cuts) = (theirs.clone(), cuts.clone());
+                let (plan, mut cuts) = (shared.clone(), cuts.clone());
                 cuts.mark_unchanged();
                 tokio::spawn(async move {
                     tokio::select! {
@@ -65,19 +73,18 @@ impl WorkerTestEnv {
                 });
             }
         });
-        ConsumerDropProxy { plan, cut }
+        Self { plan, cut }
     }
-}
 
-impl ConsumerDropProxy {
-    /// Ends every connection; the consumer that comes next is dropped.
-    pub(crate) fn drop_at_reconnect(&self) {
+    /// Closes every connection. The next consumer of the queue is dropped.
+    pub fn drop_at_reconnect(&self) {
         self.plan.drops_next.store(true, Ordering::SeqCst);
         self.cut.send_replace(());
     }
 
-    /// How many consumers were dropped.
-    pub(crate) fn dropped(&self) -> u32 {
+    /// Returns the number of consumers it dropped.
+    #[must_use]
+    pub fn dropped(&self) -> u32 {
         self.plan.dropped.load(Ordering::SeqCst)
     }
 }
@@ -88,13 +95,13 @@ async fn forward(
     to_client: Arc<Mutex<OwnedWriteHalf>>,
     plan: &DropPlan,
 ) {
-    // Before its first frame a client says which protocol it speaks.
-    let mut greeting = [0; 8];
-    if from.read_exact(&mut greeting).await.is_err() || to.write_all(&greeting).await.is_err() {
+    // The protocol header, which precedes a client's first frame.
+    let mut header = [0; 8];
+    if from.read_exact(&mut header).await.is_err() || to.write_all(&header).await.is_err() {
         return;
     }
-    while let Some(frame) = read(&mut from).await {
-        let written = match consumed(&frame) {
+    while let Some(frame) = read_frame(&mut from).await {
+        let written = match consume_request(&frame) {
             Some((queue, tag)) if queue == plan.queue.as_bytes() && plan.drops_next.swap(false, Ordering::SeqCst) => {
                 plan.dropped.fetch_add(1, Ordering::SeqCst);
                 to_client.lock().await.write_all(&consume_ok(&frame, tag)).await
@@ -108,15 +115,15 @@ async fn forward(
 }
 
 async fn backward(mut from: OwnedReadHalf, to: Arc<Mutex<OwnedWriteHalf>>) {
-    while let Some(frame) = read(&mut from).await {
+    while let Some(frame) = read_frame(&mut from).await {
         if to.lock().await.write_all(&frame).await.is_err() {
             return;
         }
     }
 }
 
-/// The next whole frame.
-async fn read(from: &mut OwnedReadHalf) -> Option<Vec<u8>> {
+/// Reads one complete frame.
+async fn read_frame(from: &mut OwnedReadHalf) -> Option<Vec<u8>> {
     let mut frame = vec![0; FRAME_HEAD_BYTES];
     from.read_exact(&mut frame).await.ok()?;
     let size = u32::from_be_bytes(frame[3..FRAME_HEAD_BYTES].try_into().ok()?);
@@ -125,9 +132,9 @@ async fn read(from: &mut OwnedReadHalf) -> Option<Vec<u8>> {
     Some(frame)
 }
 
-/// The queue and the consumer's tag, if the frame is a wish to consume.
-fn consumed(frame: &[u8]) -> Option<(&[u8], &[u8])> {
-    // Class and method, two reserved octets, then two texts, each after its length.
+/// Returns the queue and the consumer tag if the frame is a `basic.consume`.
+fn consume_request(frame: &[u8]) -> Option<(&[u8], &[u8])> {
+    // Class and method, two reserved octets, then two strings, each preceded by its length.
     let texts = frame[FRAME_HEAD_BYTES..].strip_prefix(&BASIC_CONSUME)?.get(2..)?;
     let (length, rest) = texts.split_first()?;
     let (queue, rest) = rest.split_at_checked((*length).into())?;
@@ -135,10 +142,10 @@ fn consumed(frame: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((queue, rest.get(..(*length).into())?))
 }
 
-/// The broker's answer to a wish to consume.
-fn consume_ok(wish: &[u8], tag: &[u8]) -> Vec<u8> {
-    let length = u8::try_from(tag.len()).expect("a tag is a short text");
+/// Returns the broker's response to a `basic.consume`.
+fn consume_ok(request: &[u8], tag: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(tag.len()).expect("a consumer tag has at most 255 bytes");
     let payload = [&BASIC_CONSUME_OK[..], &[length], tag].concat();
-    let size = u32::try_from(payload.len()).expect("short").to_be_bytes();
-    [&wish[..3], &size, &payload, &[FRAME_END]].concat()
+    let size = u32::try_from(payload.len()).expect("a short payload").to_be_bytes();
+    [&request[..3], &size, &payload, &[FRAME_END]].concat()
 }

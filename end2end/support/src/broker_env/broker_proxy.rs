@@ -1,4 +1,4 @@
-//! The line to the broker, which a test can cut.
+//! A proxy in front of the broker that a test can cut.
 
 use tokio::{
     io::copy_bidirectional,
@@ -6,24 +6,29 @@ use tokio::{
     sync::watch,
 };
 
-use crate::common::WorkerTestEnv;
+use super::WorkerTestEnv;
 
-/// A proxy before the broker.
-pub(super) struct BrokerProxy(watch::Sender<bool>);
+/// A proxy in front of the broker.
+#[derive(Debug)]
+pub struct BrokerProxy(watch::Sender<bool>);
 
 impl BrokerProxy {
-    /// Makes workers built from now on reach the broker by a line of its own.
-    pub(super) async fn new(stack: &mut WorkerTestEnv) -> Self {
+    /// Starts a proxy to which workers that are built from now on connect.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no free port.
+    pub async fn start(env: &mut WorkerTestEnv) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let target = stack.redirect(&listener);
+        let target = env.redirect(&listener);
         let is_cut = watch::Sender::new(false);
-        let theirs = is_cut.clone();
+        let cuts = is_cut.clone();
         tokio::spawn(async move {
             while let Ok((mut client, _)) = listener.accept().await {
-                let (target, mut is_cut) = (target.clone(), theirs.subscribe());
+                let (target, mut is_cut) = (target.clone(), cuts.subscribe());
                 tokio::spawn(async move {
                     let forward = async {
-                        let mut server = TcpStream::connect(&target).await.expect("the broker answers");
+                        let mut server = TcpStream::connect(&target).await.expect("the broker responds");
                         let _ = copy_bidirectional(&mut client, &mut server).await;
                     };
                     tokio::select! {
@@ -37,12 +42,13 @@ impl BrokerProxy {
         Self(is_cut)
     }
 
-    /// Ends every connection, and every new one at once.
-    pub(super) fn cut(&self) {
+    /// Closes every connection, and every new one as soon as it is accepted.
+    pub fn cut(&self) {
         self.0.send_replace(true);
     }
 
-    pub(super) fn mend(&self) {
+    /// Accepts connections again.
+    pub fn restore(&self) {
         self.0.send_replace(false);
     }
 }

@@ -1,0 +1,57 @@
+//! A server in the test's process.
+
+use std::{net::IpAddr, time::Duration};
+
+use milvaion_server::{
+    clock::Clock,
+    config::{
+        ServerConfig, alerts::AlertsConfig, background::BackgroundConfig, broker::BrokerConfig, cache::CacheConfig,
+        database::DatabaseConfig, http::HttpConfig,
+    },
+    lifecycle::Server,
+};
+
+use crate::{database, paths, services};
+
+/// Returns the configuration of a server on the shared services, with a new database and new prefixes.
+///
+/// # Panics
+///
+/// Panics if PostgreSQL fails.
+pub async fn config() -> ServerConfig {
+    let prefix = services::unique("t");
+    let target = paths::repository_root().join("target");
+    ServerConfig {
+        database_url: None,
+        redis_url: None,
+        amqp_url: None,
+        data_dir: target.join("test-data"),
+        database: DatabaseConfig { url: database::create().await, max_connections: 8 },
+        cache: CacheConfig { url: services::redis_url(), key_prefix: format!("{prefix}:") },
+        broker: BrokerConfig { url: services::amqp_url(), prefix, prefetch: 2_000 },
+        http: HttpConfig {
+            host: IpAddr::from([127, 0, 0, 1]),
+            port: None,
+            public_url: None,
+            site_root: target.join("site"),
+        },
+        alerts: AlertsConfig::default(),
+        background: BackgroundConfig {
+            dispatch_batch: 500,
+            sweep: Duration::from_millis(200),
+            rebuild: Duration::from_secs(60),
+            republish: Duration::from_secs(1),
+        },
+        lost_runs: Default::default(),
+        retention: Default::default(),
+    }
+}
+
+/// Starts a server on the machine's clock.
+///
+/// # Panics
+///
+/// Panics if the server does not start.
+pub async fn start(config: &ServerConfig) -> Server {
+    Server::start(config, Clock::system()).await.expect("the server starts")
+}
