@@ -1,7 +1,7 @@
 #!/bin/sh
-# Installs what is missing, and says so. Each step is skipped when it is done.
+# Installs whatever is missing, and prints what it installs. Each step is skipped if it is done.
 #   install.sh run    what `make run` needs
-#   install.sh test   that, a browser for the tests, and what the worker in Python needs
+#   install.sh test   the same, a browser for the tests, and the packages of the worker in Python
 set -eu
 cd "$(dirname "$0")/.."
 purpose=${1:-run}
@@ -10,7 +10,7 @@ say() { printf '==> %s\n' "$*"; }
 die() { printf 'make: %s\n' "$*" >&2; exit 1; }
 has() { command -v "$1" >/dev/null 2>&1; }
 
-# --- Debian packages: each is named when the thing it is for is missing. ---
+# --- Debian packages. Each is named if the program or library it provides is missing. ---
 missing=
 need() { missing="$missing $1"; }
 ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || need postgresql
@@ -24,24 +24,24 @@ has node || need nodejs
 has npm || need npm
 if [ "$purpose" = test ]; then
     has chromium || need chromium
-    # For the worker in Python. Debian's own Python comes first: its packages are made for that one.
+    # For the worker in Python. Debian's own Python comes first, because its packages are built for that version.
     python() { for python in /usr/bin/python3 python3; do "$python" -c "import $1" 2>/dev/null && return; done; return 1; }
     python pika || need python3-pika
     python redis || need python3-redis
 fi
 
 if [ -n "$missing" ]; then
-    has apt-get || die "these Debian packages are missing and there is no apt-get here: install what corresponds to$missing, then run make again"
+    has apt-get || die "these Debian packages are missing and apt-get is not available: install the equivalents of$missing, then run make again"
     if [ "$(id -u)" = 0 ]; then
         root=
     elif has sudo; then
         root=sudo
     else
-        die "these packages are missing and you are neither root nor have sudo: ask an administrator to run apt-get install$missing"
+        die "these packages are missing, and installing them needs root or sudo: ask an administrator to run apt-get install$missing"
     fi
     say "Installing Debian packages:$missing"
 
-    # Debian starts a service as soon as it is installed. Ours are private: the system's own copies stay off.
+    # Debian starts a service on installation. Milvaion starts private ones, so the system's services stay off.
     policy=/usr/sbin/policy-rc.d
     if [ ! -e "$policy" ]; then
         printf '#!/bin/sh\nexit 101\n' | $root tee "$policy" >/dev/null
@@ -57,11 +57,11 @@ if [ -n "$missing" ]; then
     fi
 
     $root env DEBIAN_FRONTEND=noninteractive apt-get update -q
-    # shellcheck disable=SC2086  # A list of words on purpose.
+    # shellcheck disable=SC2086  # The list is split into words on purpose.
     $root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing ||
-        die "apt-get could not install$missing: read its message above"
+        die "apt-get could not install$missing: see its message above"
 
-    # And they stay off after the next boot. Only what was installed just now is touched.
+    # The services also stay off after the next boot. Only the ones installed just now are changed.
     if [ -d /run/systemd/system ]; then
         for service in postgresql redis-server rabbitmq-server; do
             case " $missing " in
@@ -75,29 +75,29 @@ fi
 has cargo || die "Rust is not installed: install it with rustup, then run make again"
 wasm=wasm32-unknown-unknown
 if ! [ -d "$(rustc --print sysroot)/lib/rustlib/$wasm" ]; then
-    has rustup || die "Rust's target $wasm is missing and there is no rustup to add it: install Rust with rustup, then run make again"
+    has rustup || die "Rust's target $wasm is missing, and adding it needs rustup: install Rust with rustup, then run make again"
     say "Adding Rust's target $wasm"
     rustup target add "$wasm"
 fi
 if [ "$purpose" = test ]; then
     for component in rustfmt clippy; do
         has "cargo-${component#rust}" && cargo "${component#rust}" --version >/dev/null 2>&1 && continue
-        has rustup || die "Rust's $component is missing and there is no rustup to add it: install it, then run make again"
+        has rustup || die "Rust's $component is missing, and adding it needs rustup: install it, then run make again"
         say "Adding Rust's $component"
         rustup component add "$component"
     done
 fi
 
-# --- npm packages: style/ for the browser side, end2end/ for its tests. ---
+# --- npm packages: style/ for the browser side, end2end/ for the browser tests. ---
 packages() {
     [ -f "$1/package-lock.json" ] || return 0
-    # npm writes this file last, so an interrupted installation counts as none.
+    # npm writes this file last, so an interrupted installation does not count.
     stamp="$1/node_modules/.package-lock.json"
     if [ -f "$stamp" ] && [ -z "$(find "$1/package-lock.json" -newer "$stamp")" ]; then return 0; fi
     say "Installing npm packages in $1/"
-    # The tests use Debian's Chromium.
+    # The browser tests use Debian's Chromium.
     (cd "$1" && PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD=1 npm ci --no-audit --no-fund) ||
-        die "npm could not install the packages of $1/: read its message above"
+        die "npm could not install the packages of $1/: see its message above"
 }
 packages style
 if [ "$purpose" = test ]; then packages end2end; fi

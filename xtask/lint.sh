@@ -1,6 +1,6 @@
 #!/bin/sh
-# Formatting, lints, licences, unused dependencies. The last two only where their tools are installed: building them
-# takes longer than the rest of the tests.
+# Checks formatting, lints, documentation, language, links, licences, sources and unused dependencies.
+# Each check always runs: a check that is skipped where a tool is missing would be green for the wrong reason.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -8,15 +8,7 @@ echo "==> Checking the formatting"
 cargo fmt --all -- --check
 echo "==> Checking the lints"
 cargo clippy --workspace --all-targets -- -D warnings
-
-for tool in deny machete; do
-    if ! command -v "cargo-$tool" >/dev/null 2>&1; then
-        echo "==> cargo-$tool is not installed, so its check is left out (cargo install cargo-$tool)"
-        continue
-    fi
-    echo "==> Checking with cargo $tool"
-    case $tool in
-        deny) cargo deny --offline check licenses bans sources ;;
-        machete) cargo machete ;;
-    esac
-done
+echo "==> Checking the documentation"
+RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
+echo "==> Checking the language, the links of the documents, and the dependencies"
+cargo xtask lint

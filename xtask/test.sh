@@ -1,6 +1,6 @@
 #!/bin/sh
-# The tests, on the services named by DATABASE_URL, REDIS_URL and AMQP_URL. `make test` starts them and calls this.
-#   test.sh all       everything
+# Runs the tests on the services that DATABASE_URL, REDIS_URL and AMQP_URL name. `make test` starts them and calls this.
+#   test.sh all       all tests
 #   test.sh browser   only the browser tests
 set -eu
 cd "$(dirname "$0")/.."
@@ -21,17 +21,17 @@ if [ "$part" = all ]; then
     echo "==> Running the Rust tests"
     if cargo nextest --version >/dev/null 2>&1; then
         cargo nextest run --workspace --exclude milvaion-xtask
-        # nextest leaves out the examples in the documentation.
+        # nextest does not run the examples in the documentation.
         cargo test --workspace --exclude milvaion-xtask --doc
     else
         cargo test --workspace --exclude milvaion-xtask
     fi
-    # In the profile the build tool was just built with.
+    # In the profile in which the build tool was just compiled.
     cargo test --profile xtask --package milvaion-xtask
 
     echo "==> Testing the checker of the chaos suite"
     python3 -m unittest discover -s end2end/chaos/checker
-    echo "==> Taking services and processes away (the short set)"
+    echo "==> Running the chaos suite (short set)"
     target/debug/chaos --set short
 fi
 

@@ -1,4 +1,4 @@
-//! Files that are shipped as they are: fonts, and the licences they and the icons come with.
+//! Files that are shipped unchanged: the fonts, and the licences of the fonts and icons.
 
 use std::path::Path;
 
@@ -6,8 +6,8 @@ use anyhow::Result;
 
 use crate::files;
 
-/// The fonts in use: package, file in the package, name on the server. One variable file each carries all weights; the
-/// wider alphabet is a file of its own that a browser loads only when a page needs it.
+/// The fonts: package, file in the package, name on the server. Each is one variable file with all weights. The
+/// extended alphabet has its own file, which a browser loads only when a page needs it.
 const FONT_FILES: [(&str, &str, &str); 4] = [
     ("inter", "inter-latin-wght-normal", "inter-latin"),
     ("inter", "inter-latin-ext-wght-normal", "inter-latin-ext"),
@@ -18,7 +18,7 @@ const FONT_FILES: [(&str, &str, &str); 4] = [
 /// Copies the fonts to `pkg/fonts`.
 ///
 /// # Errors
-/// If one is missing from its package.
+/// Returns an error if a font is missing from its package.
 pub(crate) fn copy_fonts(packages: &Path, pkg: &Path) -> Result<()> {
     for (package, file, name) in FONT_FILES {
         let from = packages.join("@fontsource-variable").join(package).join("files").join(file).with_extension("woff2");
@@ -27,10 +27,10 @@ pub(crate) fn copy_fonts(packages: &Path, pkg: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies the licences to `pkg/licences`; both the OFL and the ISC licence ask that they travel with the files.
+/// Copies the licences to `pkg/licences`. Both the OFL and the ISC licence require that they accompany the files.
 ///
 /// # Errors
-/// If one is missing from its package.
+/// Returns an error if a licence is missing from its package.
 pub(crate) fn copy_licences(packages: &Path, pkg: &Path) -> Result<()> {
     for (package, name) in [
         ("@fontsource-variable/inter", "inter"),

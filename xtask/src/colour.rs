@@ -1,15 +1,15 @@
-//! Colours as people see them: contrast, and how far apart two colours look, also to colour-blind eyes.
+//! Colour measures: contrast, and the perceived difference of two colours, also under colour blindness.
 //!
-//! Three published measures: the contrast ratio of WCAG 2, the colour difference CIEDE2000, and the simulation of
-//! Machado, Oliveira and Fernandes (2009) for eyes that lack one kind of cone altogether.
+//! They are three published measures: the contrast ratio of WCAG 2, the colour difference CIEDE2000, and the simulation
+//! of Machado, Oliveira and Fernandes (2009) for eyes that lack one kind of cone entirely.
 
 use anyhow::{Context, Result, ensure};
 
-/// A colour in linear light, each part from 0 to 1.
+/// A colour in linear light, each component from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Colour([f64; 3]);
 
-/// A way of seeing.
+/// A kind of colour vision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ColourVision {
     Normal,
@@ -24,7 +24,7 @@ pub(crate) enum ColourVision {
 impl ColourVision {
     pub(crate) const ALL: [Self; 4] = [Self::Normal, Self::Protan, Self::Deutan, Self::Tritan];
 
-    /// The matrix that takes linear light to what these eyes make of it (severity 1.0).
+    /// Returns the matrix that maps linear light to the colour these eyes perceive (severity 1.0).
     const fn matrix(self) -> [[f64; 3]; 3] {
         match self {
             Self::Normal => [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]],
@@ -48,7 +48,7 @@ impl ColourVision {
 }
 
 impl Colour {
-    /// Reads `#rrggbb`.
+    /// Parses `#rrggbb`.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let digits = text.strip_prefix('#').with_context(|| format!("{text} is not written as #rrggbb"))?;
         ensure!(digits.len() == 6 && digits.is_ascii(), "{text} is not written as #rrggbb");
@@ -61,25 +61,25 @@ impl Colour {
         Ok(Self([part(0)?, part(2)?, part(4)?]))
     }
 
-    /// Relative luminance, from 0 (black) to 1 (white).
+    /// Returns the relative luminance, from 0 (black) to 1 (white).
     fn luminance(self) -> f64 {
         let [r, g, b] = self.0;
         0.2126 * r + 0.7152 * g + 0.0722 * b
     }
 
-    /// The contrast ratio of two colours, from 1 to 21, in either order.
+    /// Returns the contrast ratio of two colours, from 1 to 21, in either order.
     pub(crate) fn contrast(self, other: Self) -> f64 {
         let (a, b) = (self.luminance(), other.luminance());
         (a.max(b) + 0.05) / (a.min(b) + 0.05)
     }
 
-    /// The colour as these eyes see it.
+    /// Returns the colour as eyes with this vision perceive it.
     pub(crate) fn seen_by(self, vision: ColourVision) -> Self {
         let [r, g, b] = self.0;
         Self(vision.matrix().map(|row| (row[0] * r + row[1] * g + row[2] * b).clamp(0.0, 1.0)))
     }
 
-    /// CIELAB under daylight (D65).
+    /// Returns the colour in CIELAB under daylight (D65).
     fn lab(self) -> [f64; 3] {
         let [r, g, b] = self.0;
         let root = |t: f64| if t > (6.0_f64 / 29.0).powi(3) { t.cbrt() } else { t * 841.0 / 108.0 + 4.0 / 29.0 };
@@ -89,13 +89,13 @@ impl Colour {
         [116.0 * y - 16.0, 500.0 * (x - y), 200.0 * (y - z)]
     }
 
-    /// How different two colours look (CIEDE2000): 1 is just noticeable side by side, 10 at a glance.
+    /// Returns the perceived difference (CIEDE2000): 1 is just noticeable side by side, 10 is obvious at a glance.
     pub(crate) fn difference(self, other: Self) -> f64 {
         lab_difference(self.lab(), other.lab())
     }
 }
 
-/// CIEDE2000 with all weights 1. The names are those of the formula's paper, without the primes.
+/// Returns the CIEDE2000 difference with all weights 1. The names are those of the formula's paper, without primes.
 fn lab_difference(first: [f64; 3], second: [f64; 3]) -> f64 {
     let far = |c: f64| (c.powi(7) / (c.powi(7) + 25.0_f64.powi(7))).sqrt();
     let mean_chroma = f64::midpoint(first[1].hypot(first[2]), second[1].hypot(second[2]));
@@ -108,7 +108,7 @@ fn lab_difference(first: [f64; 3], second: [f64; 3]) -> f64 {
     let (l2, c2, h2) = polar(second);
     let grey = c1 * c2 == 0.0;
 
-    // The turn from one hue to the other, the short way round; a grey has none.
+    // The shorter turn from one hue to the other. A grey has no hue.
     let turn = if grey { 0.0 } else { (h2 - h1 + 180.0).rem_euclid(360.0) - 180.0 };
     let delta_l = l2 - l1;
     let delta_c = c2 - c1;
@@ -131,17 +131,17 @@ fn lab_difference(first: [f64; 3], second: [f64; 3]) -> f64 {
 }
 
 #[test]
-fn contrast_is_that_of_the_standard() {
-    let of = |a, b| Colour::parse(a).unwrap().contrast(Colour::parse(b).unwrap());
-    assert!((of("#000000", "#ffffff") - 21.0).abs() < 1e-9);
-    assert!((of("#ffffff", "#777777") - 4.48).abs() < 0.005);
+fn contrast_matches_wcag() {
+    let ratio = |a, b| Colour::parse(a).unwrap().contrast(Colour::parse(b).unwrap());
+    assert!((ratio("#000000", "#ffffff") - 21.0).abs() < 1e-9);
+    assert!((ratio("#ffffff", "#777777") - 4.48).abs() < 0.005);
     assert!(Colour::parse("red").is_err() && Colour::parse("#12345g").is_err());
 }
 
-/// Pairs from the test data that the formula's authors published, chosen for its awkward corners: the sign of the hue's
+/// Pairs from the test data that the authors of the formula published, chosen for its edge cases: the sign of the hue's
 /// turn, hues on both sides of zero, a grey, and large distances.
 #[test]
-fn colour_differences_are_those_of_the_published_pairs() {
+fn colour_differences_match_the_published_pairs() {
     for (first, second, expected) in [
         ([50.0, 2.6772, -79.7751], [50.0, 0.0, -82.7485], 2.0425),
         ([50.0, 0.0, 0.0], [50.0, -1.0, 2.0], 2.3669),

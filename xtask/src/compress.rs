@@ -1,7 +1,7 @@
-//! Compressed copies beside the files, and the table of what a page costs.
+//! Compressed copies beside the files, and the table of the transfer sizes of a page.
 //!
 //! Brotli at its highest level is too slow to do per request and saves a fifth over its fast levels; done once at build
-//! time it costs nothing later. gzip is for clients that know nothing else.
+//! time, it costs nothing later. gzip is for clients that support nothing else.
 
 use std::{
     ffi::OsStr,
@@ -17,24 +17,24 @@ use flate2::{Compression, write::GzEncoder};
 
 use crate::files;
 
-/// What is worth compressing; fonts are compressed already.
+/// The files that are compressed, by extension. Fonts are compressed already.
 const COMPRESSED_EXTENSIONS: [&str; 5] = ["wasm", "js", "css", "svg", "txt"];
 
-/// Writes `.br` and `.gz` beside every suitable file below a folder that has none yet.
+/// Writes `.br` and `.gz` beside every suitable file below a folder, unless it has them already.
 ///
 /// # Errors
-/// If a file cannot be read or written.
+/// Returns an error if a file cannot be read or written.
 pub(crate) fn all_below(folder: &Path) -> Result<()> {
     let waiting: Vec<PathBuf> = files::list(folder)?
         .into_iter()
         .filter(|path| is_suitable(path) && !with_suffix(path, "br").exists())
         .collect();
-    // The files differ a hundredfold in size, so one thread each keeps every core busy without any sharing out.
+    // The sizes differ by a factor of a hundred. With one thread per file, every core stays busy without a work queue.
     thread::scope(|scope| {
         let running: Vec<_> = waiting.iter().map(|path| scope.spawn(move || compress(path))).collect();
         running
             .into_iter()
-            .try_for_each(|thread| thread.join().map_err(|_| anyhow!("a compressing thread panicked"))?)
+            .try_for_each(|thread| thread.join().map_err(|_| anyhow!("a compression thread panicked"))?)
     })
 }
 
@@ -51,7 +51,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 
 fn compress(path: &Path) -> Result<()> {
     let raw = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    // The window is what holds for every browser without asking; the size hint lets the encoder choose its tables.
+    // Every browser accepts this window size. The size hint lets the encoder choose its tables.
     let params = BrotliEncoderParams { quality: 11, lgwin: 22, size_hint: raw.len(), ..Default::default() };
     let mut br = Vec::new();
     brotli::BrotliCompress(&mut Cursor::new(&raw), &mut br, &params)?;
@@ -62,12 +62,12 @@ fn compress(path: &Path) -> Result<()> {
     files::write(&with_suffix(path, "gz"), gz.finish()?)
 }
 
-/// Prints each file of a finished build with its size in bytes, plain and as brotli, and the sums that have a budget.
+/// Prints each file of a finished build with its size in bytes, raw and as Brotli, and the totals that have a budget.
 ///
 /// # Errors
-/// If there is no finished build.
+/// Returns an error if there is no finished build.
 pub(crate) fn print_sizes(site: &Path) -> Result<()> {
-    ensure!(site.is_dir(), "nothing is built yet: run `cargo xtask front --release`");
+    ensure!(site.is_dir(), "there is no build in {}: run `cargo xtask front --release`", site.display());
     let mut sums = FirstVisitSizes::default();
     println!("{:<44}{:>10}{:>10}", "file", "raw", "br");
     for path in files::list(site)? {
@@ -77,19 +77,19 @@ pub(crate) fn print_sizes(site: &Path) -> Result<()> {
             continue;
         }
         let raw = fs::metadata(&path)?.len();
-        let br = fs::metadata(with_suffix(&path, "br")).ok().map(|about| about.len());
+        let br = fs::metadata(with_suffix(&path, "br")).ok().map(|metadata| metadata.len());
         println!("{name:<44}{raw:>10}{:>10}", br.map_or_else(|| "–".to_owned(), |bytes| bytes.to_string()));
         sums.compressed |= br.is_some();
         sums.add(kind, &name, br.unwrap_or(raw));
     }
-    // Without compression the sums say nothing about what a visitor waits for.
+    // Without compression the totals are not the transfer sizes.
     if sums.compressed {
         println!("{sums}");
     }
     Ok(())
 }
 
-/// What a first visit transfers, by kind, in bytes.
+/// The bytes that a first visit transfers, by kind.
 #[derive(Default)]
 struct FirstVisitSizes {
     compressed: bool,
@@ -103,7 +103,7 @@ impl FirstVisitSizes {
         match kind {
             "wasm" | "js" => self.code += bytes,
             "css" => self.style += bytes,
-            // The wider alphabet is not part of a first visit.
+            // A first visit does not load the extended alphabet.
             "woff2" if !name.contains("latin-ext") => self.fonts += bytes,
             _ => {}
         }
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn compressed_copies_hold_the_same_bytes() {
+    fn compressed_copies_decompress_to_the_original() {
         let folder = std::env::temp_dir().join(format!("milvaion-compress-{}", std::process::id()));
         let text = "a { color: red }\n".repeat(500);
         files::write(&folder.join("deep/app.css"), &text).unwrap();

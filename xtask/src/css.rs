@@ -1,8 +1,9 @@
 //! One stylesheet from `style/main.css` and the files it imports.
 //!
-//! The sheets are plain CSS that a browser could load as they are. Two things are done to them: each `@import` is
-//! replaced by the file, inside the cascade layer it names, because a chain of imports costs a round trip each; and a
-//! release loses comments and spaces. Nothing else is rewritten, so what is read in the inspector is what was written.
+//! The sheets are plain CSS that a browser could load unchanged. Two steps are applied to them. Each `@import` is
+//! replaced by the content of the file, inside the cascade layer it names, because each import of a chain costs a round
+//! trip. A release build also removes comments and spaces. Nothing else is rewritten, so the browser's inspector shows
+//! the CSS as it was written.
 
 use std::path::Path;
 
@@ -10,11 +11,11 @@ use anyhow::{Context, Result, bail};
 
 use crate::files;
 
-/// Reads a sheet and puts the files it imports in their places. Imports inside imported files are refused: `main.css`
-/// is the one page where the order of the cascade can be read.
+/// Reads a sheet and inlines the files it imports. Imports inside imported files are rejected, so that the order of the
+/// cascade is written in `main.css` alone.
 ///
 /// # Errors
-/// If a file is missing or an `@import` is written in another form than `@import "./file.css" layer(name);`.
+/// Returns an error if a file is missing or an `@import` differs from `@import "./file.css" layer(name);`.
 pub(crate) fn inline_imports(main: &Path) -> Result<String> {
     let folder = main.parent().context("the main sheet has no folder")?;
     let mut out = String::new();
@@ -30,14 +31,14 @@ pub(crate) fn inline_imports(main: &Path) -> Result<String> {
         let path = folder.join(file);
         let sheet = files::read(&path)?;
         if sheet.lines().any(|line| line.trim_start().starts_with("@import")) {
-            bail!("{}: imports belong into {}, so that the order is read in one place", path.display(), main.display());
+            bail!("{}: imports belong in {}, so that the order is in one place", path.display(), main.display());
         }
         out.push_str(&format!("@layer {layer} {{\n{sheet}}}\n"));
     }
     Ok(out)
 }
 
-/// The file and the layer of an import line.
+/// Returns the file and the layer of an import line.
 fn import(line: &str) -> Option<(&str, &str)> {
     let rest = line.trim().strip_prefix("@import \"./")?;
     let (file, rest) = rest.split_once('"')?;
@@ -46,7 +47,7 @@ fn import(line: &str) -> Option<(&str, &str)> {
     (plain(file) && plain(layer) && !layer.is_empty()).then_some((file, layer))
 }
 
-/// Removes comments and the spaces that mean nothing. Text in quotes is left as it is.
+/// Removes comments and redundant spaces. Quoted text is left unchanged.
 pub(crate) fn minify(sheet: &str) -> String {
     let mut out = String::with_capacity(sheet.len());
     let mut chars = sheet.chars().peekable();
@@ -60,8 +61,8 @@ pub(crate) fn minify(sheet: &str) -> String {
             }
             c if c.is_whitespace() => gap = true,
             c => {
-                // A space counts between two words. Beside these signs it does not; before `:` it may (a descendant
-                // whose selector starts with a pseudo-class), so only the one after it goes.
+                // A space matters between two words. It does not matter beside these characters. Before `:` it may (a
+                // descendant whose selector starts with a pseudo-class), so only the one after `:` is removed.
                 let beside = |sign: char| "{};,".contains(sign);
                 let after_colon = out.ends_with(':');
                 if gap && !out.is_empty() && !out.ends_with(beside) && !beside(c) && !after_colon {
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_spaces_and_comments_without_meaning_are_removed() {
+    fn only_redundant_spaces_and_comments_are_removed() {
         for (from, to) in [
             ("a {\n  color: red;\n}\n", "a{color:red}\n"),
             ("/* why */ a,\n b { margin: 0  auto; }", "a,b{margin:0 auto}\n"),
@@ -134,11 +135,11 @@ mod tests {
     }
 
     #[test]
-    fn the_sheets_of_the_dashboard_fit_together() {
+    fn the_dashboard_sheets_inline_and_balance() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let sheet = minify(&inline_imports(&root.join("style/main.css")).unwrap());
         assert!(!sheet.contains("@import") && !sheet.contains("/*"));
         assert_eq!(sheet.matches('{').count(), sheet.matches('}').count(), "a brace is missing");
-        assert!(!sheet.contains("//"), "the stylesheet must not load anything from another place");
+        assert!(!sheet.contains("//"), "the stylesheet must not load anything from another origin");
     }
 }

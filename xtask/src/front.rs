@@ -1,8 +1,8 @@
-//! The browser side, from sources to a folder that a server can serve.
+//! The browser side, built from its sources into a folder that a server can serve.
 //!
-//! Everything is built into a folder of its own and put in place by a rename, so a server that is running while a build
-//! goes on never serves half of it. The order below is the order of the steps; the slow one (WebAssembly) keeps its own
-//! cache, so a change of a colour takes seconds.
+//! A build goes into a new folder, which a rename puts in place at the end, so a running server never serves a partial
+//! build. The code below lists the steps in their order. The slow one (WebAssembly) has its own cache, so a change of a
+//! colour takes seconds.
 
 use std::{
     fs,
@@ -14,16 +14,16 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{assets, compress, css, files, sprite, stamp, wasm, wasm::BuildProfile};
 
-/// Where a finished build lies: the folder a server is given as its site root.
+/// Returns the folder of the finished build, which is the site root of a server.
 pub(crate) fn site_dir(root: &Path) -> PathBuf {
     root.join("target/site")
 }
 
-/// Builds the browser side, or says that nothing has changed since the last time.
+/// Builds the browser side, or prints that it is up to date.
 ///
 /// # Errors
-/// If a source is wrong, an npm package or the WebAssembly target is missing, or a file cannot be written. The build
-/// that is in place stays untouched then.
+/// Returns an error if a source is invalid, an npm package or the WebAssembly target is missing, or a file cannot be
+/// written. The existing build then stays unchanged.
 pub(crate) fn build(root: &Path, profile: BuildProfile) -> Result<()> {
     let site = site_dir(root);
     let stamp = stamp::for_inputs(root, profile.name())?;
@@ -63,22 +63,22 @@ pub(crate) fn build(root: &Path, profile: BuildProfile) -> Result<()> {
     compress::print_sizes(&site)
 }
 
-/// Runs one step and says how long it took.
+/// Runs one step and prints its duration.
 ///
 /// # Errors
-/// Those of the step, with its name in front.
+/// Returns the error of the step, with the step's name in front.
 pub(crate) fn step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let started = Instant::now();
-    let made = work().with_context(|| format!("{name} failed"))?;
+    let result = work().with_context(|| format!("{name} failed"))?;
     println!("front: {name} {}", seconds(started.elapsed()));
-    Ok(made)
+    Ok(result)
 }
 
 fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
 }
 
-/// The folder of the npm packages.
+/// Returns the folder of the npm packages.
 fn packages(root: &Path) -> Result<PathBuf> {
     let packages = root.join("style/node_modules");
     for package in ["lucide-static", "binaryen", "@fontsource-variable/inter", "@fontsource-variable/jetbrains-mono"] {
@@ -90,15 +90,15 @@ fn packages(root: &Path) -> Result<PathBuf> {
     Ok(packages)
 }
 
-/// Puts a finished folder in the place of the old one. Between the two renames the place is empty for some
-/// microseconds; it never holds a mixture.
-fn swap(new: &Path, place: &Path) -> Result<()> {
-    let old = place.with_extension("old");
+/// Replaces the old folder with a finished one. Between the two renames the path is missing for some microseconds, but
+/// it never names a mixture of both.
+fn swap(new: &Path, site: &Path) -> Result<()> {
+    let old = site.with_extension("old");
     files::remove_dir(&old)?;
-    if place.exists() {
-        fs::rename(place, &old).with_context(|| format!("cannot move {} aside", place.display()))?;
+    if site.exists() {
+        fs::rename(site, &old).with_context(|| format!("cannot rename {}", site.display()))?;
     }
-    fs::rename(new, place).with_context(|| format!("cannot put {} in place", place.display()))?;
+    fs::rename(new, site).with_context(|| format!("cannot rename {} to {}", new.display(), site.display()))?;
     files::remove_dir(&old)
 }
 
@@ -107,14 +107,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_swap_replaces_the_whole_folder_and_leaves_nothing_behind() {
+    fn swap_replaces_the_whole_folder() {
         let base = std::env::temp_dir().join(format!("milvaion-swap-{}", std::process::id()));
         files::fresh_dir(&base).unwrap();
-        let (place, new) = (base.join("site"), base.join("site.new"));
-        files::write(&place.join("old.css"), "old").unwrap();
+        let (site, new) = (base.join("site"), base.join("site.new"));
+        files::write(&site.join("old.css"), "old").unwrap();
         files::write(&new.join("new.css"), "new").unwrap();
-        swap(&new, &place).unwrap();
-        assert_eq!(files::list(&base).unwrap(), [place.join("new.css")]);
+        swap(&new, &site).unwrap();
+        assert_eq!(files::list(&base).unwrap(), [site.join("new.css")]);
         files::remove_dir(&base).unwrap();
     }
 }

@@ -1,25 +1,31 @@
 //! The build steps that neither cargo nor make can do, as `cargo xtask <task>`.
 //!
 //! A page needs a script, a WebAssembly file, one stylesheet, one icon sprite and four fonts. Ready-made tools for this
-//! exist, but each takes longer to install than the whole of this crate takes to compile, and some fetch further tools
-//! while they run. So the browser side is put together here from three libraries and a few hundred lines, and a build
-//! needs nothing but cargo and the packages listed in `style/package.json`.
+//! exist, but each takes longer to install than this whole crate takes to compile, and some download further tools when
+//! they run. So this crate builds the browser side from three libraries and a few hundred lines, and a build needs
+//! nothing but cargo and the packages listed in `style/package.json`.
 //!
-//! The second task, `prepare`, records what PostgreSQL says about each query of the server, so that the server compiles
-//! on a machine without a database. The record is kept in the repository, and the build fails when it is out of date.
+//! The task `prepare` records PostgreSQL's description of each query of the server, so that the server compiles on a
+//! machine without a database. The record is in the repository, and the tests fail when it is out of date. The task
+//! `settings` generates the tables of `docs/configuration.md`, and the task `lint` runs the checks that cargo lacks.
 //!
-//! How to read it: [`front`] is the order of the steps; each step is one module named after what it makes. [`prepare`]
-//! stands alone. [`tokens`] and [`colour`] are tests only: they hold the palette to its contrast figures.
+//! Reading order: [`front`] lists the steps of the build, and each step is one module named after its product.
+//! [`prepare`], [`settings`] and the modules of `lint` ([`prose`], [`links`], [`dependencies`]) stand alone. `tokens`
+//! and `colour` are only tests; they check the contrast of the palette.
 
 mod assets;
 #[cfg(test)]
 mod colour;
 mod compress;
 mod css;
+mod dependencies;
 mod files;
 mod front;
+mod links;
 mod prepare;
+mod prose;
 mod scratch_database;
+mod settings;
 mod sprite;
 mod stamp;
 #[cfg(test)]
@@ -35,8 +41,10 @@ use anyhow::{Context, Result, bail, ensure};
 
 const USAGE: &str = "usage: cargo xtask <task>
   front [--release]   build the browser side into target/site (release: optimised and pre-compressed)
-  sizes               print what a page costs to load, from the last build
-  prepare [--check]   record the server's queries in server/.sqlx, or fail if the record is out of date";
+  sizes               print the transfer sizes of a page, from the last build
+  prepare [--check]   record the server's queries in server/.sqlx, or fail if the record is out of date
+  settings [--check]  write the tables of docs/configuration.md, or fail if they are out of date
+  lint                check the language, the links of the documents, and the dependencies";
 
 fn main() -> ExitCode {
     match run() {
@@ -58,6 +66,9 @@ fn run() -> Result<()> {
         ["sizes"] => compress::print_sizes(&front::site_dir(&root)),
         ["prepare"] => prepare::write(&root),
         ["prepare", "--check"] => prepare::check(&root),
+        ["settings"] => settings::write(&root),
+        ["settings", "--check"] => settings::check(&root),
+        ["lint"] => lint(&root),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(())
@@ -67,8 +78,16 @@ fn run() -> Result<()> {
     }
 }
 
-/// The folder of the workspace, wherever the task was started from. `cargo run` says where; a program that is started
-/// by hand looks where it was compiled.
+/// Runs every check, so that one failure does not hide another.
+fn lint(root: &Path) -> Result<()> {
+    let results = [prose::check(root), links::check(root), settings::check(root), dependencies::check(root)];
+    let failures: Vec<String> = results.into_iter().filter_map(Result::err).map(|error| format!("{error:#}")).collect();
+    ensure!(failures.is_empty(), "{}", failures.join("\n"));
+    Ok(())
+}
+
+/// Returns the folder of the workspace, whatever the working folder is. `cargo run` sets it in the environment; a
+/// program that is started directly uses the folder in which it was compiled.
 fn root() -> Result<PathBuf> {
     let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     let root = Path::new(&here).parent().context("xtask has no parent folder")?;
@@ -76,22 +95,22 @@ fn root() -> Result<PathBuf> {
     Ok(root.to_path_buf())
 }
 
-/// The cargo that started this task, to be run in the workspace's folder.
+/// Returns a command for the cargo that started this task, with the workspace as its working folder.
 fn cargo(root: &Path) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root);
     command
 }
 
-/// Cargo's output folder: `target`, unless `CARGO_TARGET_DIR` names another.
+/// Returns cargo's output folder: `target`, unless `CARGO_TARGET_DIR` names another.
 fn target_dir(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir))
 }
 
-/// Runs a command to its end with its output shown.
+/// Runs a command until it exits, and shows its output.
 ///
 /// # Errors
-/// If the program cannot be started or ends with a failure; the message names it and ends with `remedy`.
+/// Returns an error if the program cannot be started or fails. The message names it and ends with `remedy`.
 fn run_command(command: &mut Command, remedy: &str) -> Result<()> {
     let name = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy().into_owned();
     let status = command.status().with_context(|| format!("{name} could not be started: {remedy}"))?;

@@ -1,8 +1,9 @@
 //! The record of the server's queries in `server/.sqlx`.
 //!
-//! Each `query!` of the server is checked against a database while it compiles. So that a build needs none, the answers
-//! are kept in the repository: one JSON file per query. The macros write the files themselves when they run against a
-//! live database and are told a folder; this task gives them both, and makes cargo run them again.
+//! Each `query!` of the server is checked against a database while it compiles. So that a build needs no database, the
+//! descriptions of the queries are stored in the repository, one JSON file per query. The macros write these files
+//! themselves if they run against a live database and an environment variable names a folder. This task provides both
+//! and makes cargo run the macros again.
 
 use std::{
     collections::BTreeMap,
@@ -15,29 +16,29 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{cargo, files, run_command, scratch_database::ScratchDatabase, target_dir};
 
-/// Replaces the record by a new one.
+/// Replaces the record with a new one.
 ///
 /// # Errors
-/// If `DATABASE_URL` is not set or not usable, a migration fails, or the server does not compile.
+/// Returns an error if `DATABASE_URL` is unset or unusable, a migration fails, or the server does not compile.
 pub(crate) fn write(root: &Path) -> Result<()> {
     let fresh = record(root)?;
-    let place = place(root);
-    let old = read(&place)?;
-    files::fresh_dir(&place)?;
+    let folder = record_folder(root);
+    let old = read(&folder)?;
+    files::fresh_dir(&folder)?;
     for (name, content) in &fresh {
-        files::write(&place.join(name), content)?;
+        files::write(&folder.join(name), content)?;
     }
     println!("prepare: {} queries recorded, {} files changed", fresh.len(), differences(&old, &fresh).len());
     Ok(())
 }
 
-/// Makes a new record and compares it with the one in the repository.
+/// Creates a new record and compares it with the one in the repository.
 ///
 /// # Errors
-/// As [`write`], and if the two differ; the message lists the files.
+/// Returns the errors of [`write()`], and an error that lists the files if the two differ.
 pub(crate) fn check(root: &Path) -> Result<()> {
     let fresh = record(root)?;
-    let different = differences(&read(&place(root))?, &fresh);
+    let different = differences(&read(&record_folder(root))?, &fresh);
     if different.is_empty() {
         println!("prepare: the record of {} queries is up to date", fresh.len());
         return Ok(());
@@ -45,19 +46,19 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     bail!("server/.sqlx is out of date: run `make prepare` and commit the result\n  {}", different.join("\n  "))
 }
 
-fn place(root: &Path) -> PathBuf {
+fn record_folder(root: &Path) -> PathBuf {
     root.join("server/.sqlx")
 }
 
-/// A record: file name → content.
+/// A record: file name to content.
 type QueryRecords = BTreeMap<String, Vec<u8>>;
 
-/// Lets the macros describe every query against a database that has exactly the migrations of the repository.
+/// Records every query against a database that has exactly the migrations of the repository.
 fn record(root: &Path) -> Result<QueryRecords> {
     let server = std::env::var("DATABASE_URL").unwrap_or_default();
     ensure!(
         !server.is_empty(),
-        "DATABASE_URL is not set: it names the PostgreSQL to ask; `make prepare` starts a private one"
+        "DATABASE_URL is not set: name a PostgreSQL server, or run `make prepare`, which starts a private one"
     );
     let database = ScratchDatabase::create(&server)?;
     database.migrate(&root.join("migrations"))?;
@@ -80,8 +81,8 @@ fn record(root: &Path) -> Result<QueryRecords> {
     Ok(record)
 }
 
-/// A source file that looks as if it was changed just now, and gets its old time back in the end. The first makes cargo
-/// compile the crate and what depends on it again; the second keeps the other builds of it fresh.
+/// A source file whose modification time is set to now and restored on drop. The new time makes cargo compile the crate
+/// and its dependents again; the restored one keeps their other builds fresh.
 struct TouchedFile {
     path: PathBuf,
     before: SystemTime,
@@ -89,7 +90,7 @@ struct TouchedFile {
 
 impl TouchedFile {
     fn new(path: &Path) -> Result<Self> {
-        let before = fs::metadata(path).and_then(|about| about.modified());
+        let before = fs::metadata(path).and_then(|metadata| metadata.modified());
         let before = before.with_context(|| format!("cannot find {}", path.display()))?;
         set_time(path, SystemTime::now())?;
         Ok(Self { path: path.to_path_buf(), before })
@@ -99,7 +100,7 @@ impl TouchedFile {
 impl Drop for TouchedFile {
     fn drop(&mut self) {
         if let Err(error) = set_time(&self.path, self.before) {
-            eprintln!("xtask: {error:#}; the server will be compiled once more than needed");
+            eprintln!("xtask: {error:#}; the next build compiles the server once more than necessary");
         }
     }
 }
@@ -109,7 +110,7 @@ fn set_time(path: &Path, time: SystemTime) -> Result<()> {
     file.and_then(|file| file.set_modified(time)).with_context(|| format!("cannot set the time of {}", path.display()))
 }
 
-/// Reads the query files of a folder; a folder that is not there holds none.
+/// Reads the query files of a folder. A missing folder has none.
 fn read(folder: &Path) -> Result<QueryRecords> {
     let mut record = QueryRecords::new();
     if !folder.is_dir() {
@@ -125,30 +126,30 @@ fn read(folder: &Path) -> Result<QueryRecords> {
     Ok(record)
 }
 
-/// One line for each file that is not the same in both.
+/// Returns one line for each file that differs between the two.
 fn differences(old: &QueryRecords, fresh: &QueryRecords) -> Vec<String> {
-    let gone =
-        old.keys().filter(|name| !fresh.contains_key(*name)).map(|name| format!("{name}: no query has it any more"));
+    let removed =
+        old.keys().filter(|name| !fresh.contains_key(*name)).map(|name| format!("{name}: no query has this file"));
     let new = fresh.iter().filter_map(|(name, content)| match old.get(name) {
         None => Some(format!("{name}: missing")),
-        Some(found) if found != content => Some(format!("{name}: the database answers differently now")),
+        Some(found) if found != content => Some(format!("{name}: the database describes the query differently")),
         Some(_) => None,
     });
-    gone.chain(new).collect()
+    removed.chain(new).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn of(entries: &[(&str, &str)]) -> QueryRecords {
+    fn records(entries: &[(&str, &str)]) -> QueryRecords {
         entries.iter().map(|(name, content)| ((*name).to_owned(), content.as_bytes().to_vec())).collect()
     }
 
     #[test]
-    fn added_changed_and_removed_queries_are_each_named() {
-        let old = of(&[("query-a.json", "1"), ("query-b.json", "1"), ("query-c.json", "1")]);
-        let fresh = of(&[("query-a.json", "1"), ("query-b.json", "2"), ("query-d.json", "1")]);
+    fn added_changed_and_removed_queries_are_named() {
+        let old = records(&[("query-a.json", "1"), ("query-b.json", "1"), ("query-c.json", "1")]);
+        let fresh = records(&[("query-a.json", "1"), ("query-b.json", "2"), ("query-d.json", "1")]);
         let lines = differences(&old, &fresh);
         assert_eq!(lines.len(), 3);
         for (line, start) in lines.iter().zip(["query-c.json: no", "query-b.json: the", "query-d.json: missing"]) {
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_touched_file_gets_its_time_back() {
+    fn the_modification_time_is_restored() {
         let path = std::env::temp_dir().join(format!("milvaion-touch-{}", std::process::id()));
         files::write(&path, "x").unwrap();
         let before = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000);

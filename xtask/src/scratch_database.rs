@@ -1,4 +1,4 @@
-//! A database that lives as long as one task: created empty, given the migrations, dropped at the end.
+//! A database for the duration of one task: created empty, migrated, and dropped at the end.
 
 use std::{
     path::{Path, PathBuf},
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{files, run_command};
 
-/// A database of its own on the server that `DATABASE_URL` names. It is dropped with the value, also after an error.
+/// A new database on the server of `DATABASE_URL`. It is dropped with the value, also after an error.
 pub(crate) struct ScratchDatabase {
     server: String,
     name: String,
@@ -17,10 +17,10 @@ pub(crate) struct ScratchDatabase {
 }
 
 impl ScratchDatabase {
-    /// Creates it. The address is the server's: its user must be allowed to create databases.
+    /// Creates the database. `server` is a URL of the server whose user may create databases.
     ///
     /// # Errors
-    /// If psql is missing, the server does not answer, or the user may not create databases.
+    /// Returns an error if psql is missing, the server does not respond, or the user may not create databases.
     pub(crate) fn create(server: &str) -> Result<Self> {
         let name = format!("milvaion_prepare_{}", std::process::id());
         let url = with_database(server, &name)?;
@@ -32,16 +32,16 @@ impl ScratchDatabase {
         Ok(Self { server: server.to_owned(), name, url })
     }
 
-    /// Its address.
+    /// Returns the URL of the database.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
-    /// Applies every migration of a folder in the order of their numbers, each in its own transaction unless its first
-    /// line says `-- no-transaction`.
+    /// Applies every migration of a folder in numeric order, each in its own transaction unless its first line is
+    /// `-- no-transaction`.
     ///
     /// # Errors
-    /// If the folder holds no migration, two share a number, or one fails.
+    /// Returns an error if the folder has no migration, two have the same number, or one fails.
     pub(crate) fn migrate(&self, folder: &Path) -> Result<()> {
         for path in migrations(folder)? {
             let whole = !files::read(&path)?.starts_with("-- no-transaction");
@@ -49,7 +49,7 @@ impl ScratchDatabase {
             if whole {
                 psql.arg("--single-transaction");
             }
-            run_command(psql.arg("-f").arg(&path), &format!("the migration {} is wrong", path.display()))?;
+            run_command(psql.arg("-f").arg(&path), &format!("see psql's message about {} above", path.display()))?;
         }
         Ok(())
     }
@@ -58,13 +58,13 @@ impl ScratchDatabase {
 impl Drop for ScratchDatabase {
     fn drop(&mut self) {
         let sql = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
-        if let Err(error) = run_command(psql(&self.server).args(["-c", &sql]), "drop it by hand") {
-            eprintln!("xtask: the database {} is left over: {error:#}", self.name);
+        if let Err(error) = run_command(psql(&self.server).args(["-c", &sql]), "drop it manually") {
+            eprintln!("xtask: the database {} was not dropped: {error:#}", self.name);
         }
     }
 }
 
-/// psql without the user's own settings, silent unless something fails.
+/// Returns a psql command that ignores the user's settings and prints nothing unless it fails.
 fn psql(url: &str) -> Command {
     let mut command = Command::new("psql");
     command.args(["--no-psqlrc", "--quiet", "--no-password", "-v", "ON_ERROR_STOP=1", "-d", url]);
@@ -72,21 +72,21 @@ fn psql(url: &str) -> Command {
     command
 }
 
-/// The same address with another database.
+/// Returns a URL with its database replaced.
 fn with_database(url: &str, name: &str) -> Result<String> {
     let (address, options) = url.split_once('?').map_or((url, ""), |(address, options)| (address, options));
     let (scheme, rest) =
         address.split_once("://").context("DATABASE_URL must look like postgres://user@host/database")?;
     ensure!(
         scheme == "postgres" || scheme == "postgresql",
-        "DATABASE_URL must begin with postgres://, it begins with {scheme}://"
+        "DATABASE_URL must start with postgres://, it starts with {scheme}://"
     );
     let server = rest.split_once('/').map_or(rest, |(server, _)| server);
     let options = if options.is_empty() { String::new() } else { format!("?{options}") };
     Ok(format!("{scheme}://{server}/{name}{options}"))
 }
 
-/// The migrations of a folder in the order of their numbers.
+/// Returns the migrations of a folder in numeric order.
 fn migrations(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found: Vec<(u64, PathBuf)> = Vec::new();
     for path in files::list(folder)? {
@@ -95,10 +95,10 @@ fn migrations(folder: &Path) -> Result<Vec<PathBuf>> {
             continue;
         }
         let number = name.split_once('_').and_then(|(number, _)| number.parse().ok());
-        let number = number.with_context(|| format!("{name}: a migration is named <number>_<what>.sql"))?;
+        let number = number.with_context(|| format!("{name}: name a migration <number>_<change>.sql"))?;
         found.push((number, path));
     }
-    ensure!(!found.is_empty(), "{} holds no migration", folder.display());
+    ensure!(!found.is_empty(), "{} has no migration", folder.display());
     found.sort();
     for pair in found.windows(2) {
         ensure!(pair[0].0 != pair[1].0, "two migrations have the number {}: rename one", pair[0].0);
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_database_of_an_address_is_exchanged() {
+    fn only_the_database_of_a_url_is_replaced() {
         for (from, to) in [
             ("postgres://u:p%2F@h:5432/main", "postgres://u:p%2F@h:5432/scratch"),
             ("postgresql://h", "postgresql://h/scratch"),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn migrations_go_by_number_not_by_spelling() {
+    fn migrations_are_in_numeric_order() {
         let folder = std::env::temp_dir().join(format!("milvaion-migrations-{}", std::process::id()));
         files::fresh_dir(&folder).unwrap();
         for name in ["10_b.sql", "9_a.sql", "9_a.down.sql", "README.md"] {

@@ -1,8 +1,8 @@
-//! One SVG file with every icon of the dashboard.
+//! One SVG file with all icons of the dashboard.
 //!
-//! A page shows an icon with `<use href="/pkg/icons.svg#name">`: the browser loads all of them once, they cost the
-//! WebAssembly file nothing, and no rule of the content security policy has to be loosened. Icons are picked by
-//! `style/icons.txt`, so an icon that nobody listed is not sent to anybody.
+//! A page shows an icon with `<use href="/pkg/icons.svg#name">`. The browser loads all icons once, they add nothing to
+//! the WebAssembly file, and the content security policy needs no exception. `style/icons.txt` lists the icons, so
+//! icons that no page uses are not transferred.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -10,14 +10,14 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::files;
 
-/// Lucide draws every icon on this grid and with these lines; a symbol repeats them because a page's style sheet does
-/// not reach into the file.
+/// The attributes of a symbol. Lucide draws every icon on this grid and with these lines. Each symbol repeats them,
+/// because the style sheet of a page does not apply inside the file.
 const SYMBOL_ATTRIBUTES: &str = r#"viewBox="0 0 24 24" fill="none" stroke="currentColor" stroke-width="2" stroke-linecap="round" stroke-linejoin="round""#;
 
-/// Builds the sprite from a list of names (one a line, `#` starts a comment) and the folder of the SVG files.
+/// Builds the sprite from a list of names (one per line, `#` starts a comment) and the folder of the SVG files.
 ///
 /// # Errors
-/// If a name stands twice, has no file, or its file is not drawn the way the others are.
+/// Returns an error if a name is listed twice or has no file, or if a file has other drawing attributes than the rest.
 pub(crate) fn build(names: &str, folder: &Path) -> Result<String> {
     let mut sprite = String::from(
         "<svg xmlns=\"http://www.w3.org/2000/svg\">\n<!-- Lucide icons, ISC licence: see licences/lucide.txt -->\n",
@@ -37,17 +37,17 @@ pub(crate) fn build(names: &str, folder: &Path) -> Result<String> {
     Ok(sprite)
 }
 
-/// What stands between the outer tags, on one line.
+/// Returns the content of the outer element, on one line.
 fn shapes(svg: &str) -> Result<String> {
     let inside = svg
         .split_once("<svg")
         .and_then(|(_, rest)| rest.split_once('>'))
         .and_then(|(head, rest)| rest.rsplit_once("</svg>").map(|(inside, _)| (head, inside)));
     let Some((head, inside)) = inside else {
-        bail!("is not an SVG file");
+        bail!("this is not an SVG file");
     };
     for expected in ["viewBox=\"0 0 24 24\"", "stroke-width=\"2\"", "fill=\"none\""] {
-        ensure!(head.contains(expected), "is drawn differently: {expected} is missing");
+        ensure!(head.contains(expected), "this icon is drawn differently: {expected} is missing");
     }
     let shapes: Vec<&str> = inside.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     Ok(shapes.join("").replace(" />", "/>"))
@@ -60,15 +60,15 @@ mod tests {
     const ICON: &str = "<!-- licence -->\n<svg\n  viewBox=\"0 0 24 24\"\n  fill=\"none\"\n  stroke-width=\"2\"\n>\n  <path d=\"M0 0\" />\n  <circle r=\"1\" />\n</svg>\n";
 
     #[test]
-    fn a_symbol_keeps_the_shapes_and_nothing_else() {
+    fn a_symbol_has_only_the_shapes() {
         assert_eq!(shapes(ICON).unwrap(), "<path d=\"M0 0\"/><circle r=\"1\"/>");
         assert!(shapes("<p>no</p>").is_err());
         assert!(shapes(&ICON.replace("0 0 24 24", "0 0 32 32")).is_err());
     }
 
-    /// A name that is missing shows as nothing at all: no error, no box, only a button without a picture.
+    /// A missing icon shows nothing: no error and no placeholder, only a button without a picture.
     #[test]
-    fn every_icon_that_the_pages_name_is_in_the_list() {
+    fn every_icon_of_the_pages_is_listed() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let list = files::read(&root.join("style/icons.txt")).unwrap();
         let listed: BTreeSet<&str> = list.lines().map(str::trim).collect();
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_list_is_refused_by_name() {
+    fn an_invalid_list_is_rejected_by_name() {
         let folder = std::env::temp_dir().join(format!("milvaion-sprite-{}", std::process::id()));
         files::write(&folder.join("dot.svg"), ICON).unwrap();
         let sprite = build("# all\ndot # one\n\n", &folder).unwrap();

@@ -1,7 +1,7 @@
-//! Whether a build would change anything.
+//! The check that a build is up to date.
 //!
-//! A stamp is the list of all inputs with length and time of change, and the profile. It is compared as a whole, not by
-//! "newer than": a file that was removed, or that a checkout gave an older time, is a change too.
+//! A stamp lists all inputs with their lengths and modification times, and the profile. Stamps are compared as a whole,
+//! not by "newer than": a removed file, or one that a checkout gave an older time, is a change too.
 
 use std::{
     fmt::Write as _,
@@ -14,18 +14,18 @@ use anyhow::{Context, Result};
 
 use crate::files;
 
-/// What the browser side is made from, relative to the workspace. `Cargo.toml` and `.cargo` carry the profile and the
+/// The inputs of the browser side, relative to the workspace. `Cargo.toml` and `.cargo` set the profile and the
 /// environment of the build.
 const BUILD_INPUTS: [&str; 10] =
     ["app", "api", "protocol", "schedule", "style", "public", "xtask", "Cargo.lock", "Cargo.toml", ".cargo"];
 
-/// The name of the stamp inside the site's folder.
+/// The name of the stamp in the folder of the build.
 const STAMP_FILE_NAME: &str = ".stamp";
 
-/// Describes the inputs as they are now.
+/// Describes the current inputs.
 ///
 /// # Errors
-/// If one of them cannot be read.
+/// Returns an error if one of them cannot be read.
 pub(crate) fn for_inputs(root: &Path, profile: &str) -> Result<String> {
     let mut inputs = Vec::new();
     for input in BUILD_INPUTS {
@@ -38,25 +38,25 @@ pub(crate) fn for_inputs(root: &Path, profile: &str) -> Result<String> {
     Ok(stamp)
 }
 
-/// Describes one file: path, length, and time of change in nanoseconds.
+/// Describes one file: path, length, and modification time in nanoseconds.
 ///
 /// # Errors
-/// If the file cannot be read.
+/// Returns an error if the file cannot be read.
 pub(crate) fn for_file(path: &Path) -> Result<String> {
-    let about = fs::metadata(path).with_context(|| format!("cannot find {}", path.display()))?;
-    let changed = about.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-    Ok(format!("{} {} {}", path.display(), about.len(), changed.map_or(0, |age| age.as_nanos())))
+    let metadata = fs::metadata(path).with_context(|| format!("cannot find {}", path.display()))?;
+    let changed = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    Ok(format!("{} {} {}", path.display(), metadata.len(), changed.map_or(0, |age| age.as_nanos())))
 }
 
-/// Whether the finished build in `folder` was made from exactly this stamp.
+/// Returns true if the build in `folder` has exactly this stamp.
 pub(crate) fn matches(folder: &Path, stamp: &str) -> bool {
     fs::read_to_string(at(folder)).is_ok_and(|found| found == stamp)
 }
 
-/// Puts a stamp into a finished build.
+/// Writes the stamp of a finished build.
 ///
 /// # Errors
-/// If it cannot be written.
+/// Returns an error if the file cannot be written.
 pub(crate) fn write(folder: &Path, stamp: &str) -> Result<()> {
     files::write(&at(folder), stamp)
 }
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_changed_or_removed_input_makes_another_stamp() {
+    fn a_changed_or_removed_input_changes_the_stamp() {
         let root = std::env::temp_dir().join(format!("milvaion-stamp-{}", std::process::id()));
         files::fresh_dir(&root).unwrap();
         for input in BUILD_INPUTS {

@@ -1,7 +1,7 @@
-//! The palette of `style/tokens.css` held to its figures.
+//! Tests of the palette in `style/tokens.css`.
 //!
-//! A colour is changed in one line and in good faith; that it no longer can be read, or no longer told from its
-//! neighbour by one reader in twelve, nobody sees. These tests do.
+//! A change of a colour takes one line. It may make text unreadable, or make two statuses indistinguishable for one
+//! reader in twelve, and most reviewers would not notice. These tests do.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -12,17 +12,17 @@ use crate::{
     files,
 };
 
-/// Least contrast of text (WCAG 2.2, 1.4.3).
+/// The minimum contrast of text (WCAG 2.2, 1.4.3).
 const MIN_TEXT_CONTRAST: f64 = 4.5;
-/// Least contrast of lines and shapes that carry meaning (WCAG 2.2, 1.4.11).
+/// The minimum contrast of lines and shapes that carry meaning (WCAG 2.2, 1.4.11).
 const MIN_SHAPE_CONTRAST: f64 = 3.0;
-/// Least distance of two status colours: what is told apart at a glance.
+/// The minimum difference of two status colours, so that readers distinguish them at a glance.
 const MIN_STATUS_DIFFERENCE: f64 = 10.0;
 
-/// The families of statuses. Each has three tokens: `-fg`, `-tint` and `-solid`.
+/// The families of status colours. Each has three tokens: `-fg`, `-tint` and `-solid`.
 const STATUS_FAMILIES: [&str; 7] = ["success", "failed", "running", "waiting", "retrying", "stopped", "dead"];
 
-/// Ink, ground, least contrast: every pair the components put together.
+/// Foreground, background and minimum contrast of every pair that the components use.
 const CONTRAST_PAIRS: [(&str, &str, f64); 34] = [
     ("text", "bg", MIN_TEXT_CONTRAST),
     ("text", "panel", MIN_TEXT_CONTRAST),
@@ -60,14 +60,14 @@ const CONTRAST_PAIRS: [(&str, &str, f64); 34] = [
     ("focus", "row-selected", MIN_SHAPE_CONTRAST),
 ];
 
-/// Both themes: token → colour.
+/// The colours of both themes by token.
 struct ThemePalette {
     light: BTreeMap<String, Colour>,
     dark: BTreeMap<String, Colour>,
 }
 
 impl ThemePalette {
-    /// Reads the colours of a sheet: every `--name: light-dark(#rrggbb, #rrggbb);`.
+    /// Parses the colours of a sheet: every `--name: light-dark(#rrggbb, #rrggbb);`.
     fn parse(sheet: &str) -> Result<Self> {
         let mut palette = Self { light: BTreeMap::new(), dark: BTreeMap::new() };
         for line in sheet.lines().map(str::trim) {
@@ -76,13 +76,13 @@ impl ThemePalette {
             };
             let pair = value.strip_suffix(");").and_then(|pair| pair.split_once(", "));
             let (light, dark) = pair.with_context(|| format!("--{name}: write light-dark(#rrggbb, #rrggbb);"))?;
-            ensure!(palette.light.insert(name.to_owned(), Colour::parse(light)?).is_none(), "--{name} stands twice");
+            ensure!(palette.light.insert(name.to_owned(), Colour::parse(light)?).is_none(), "--{name} is set twice");
             palette.dark.insert(name.to_owned(), Colour::parse(dark)?);
         }
         Ok(palette)
     }
 
-    fn of_the_dashboard() -> Self {
+    fn dashboard() -> Self {
         let sheet = Path::new(env!("CARGO_MANIFEST_DIR")).join("../style/tokens.css");
         Self::parse(&files::read(&sheet).unwrap()).unwrap()
     }
@@ -97,8 +97,8 @@ fn get(theme: &BTreeMap<String, Colour>, token: &str) -> Colour {
 }
 
 #[test]
-fn text_and_lines_have_enough_contrast_in_both_themes() {
-    let palette = ThemePalette::of_the_dashboard();
+fn text_and_lines_have_enough_contrast() {
+    let palette = ThemePalette::dashboard();
     let mut failures = Vec::new();
     for (name, theme) in palette.themes() {
         for (ink, ground, least) in CONTRAST_PAIRS {
@@ -112,8 +112,8 @@ fn text_and_lines_have_enough_contrast_in_both_themes() {
 }
 
 #[test]
-fn every_status_can_be_read_on_its_tint_and_seen_on_every_surface() {
-    let palette = ThemePalette::of_the_dashboard();
+fn statuses_contrast_with_tint_and_surfaces() {
+    let palette = ThemePalette::dashboard();
     let mut failures = Vec::new();
     for (name, theme) in palette.themes() {
         for family in STATUS_FAMILIES {
@@ -121,7 +121,7 @@ fn every_status_can_be_read_on_its_tint_and_seen_on_every_surface() {
             if ink.contrast(tint) < MIN_TEXT_CONTRAST {
                 failures.push(format!("{name}: --{family}-fg on its tint is {:.2}", ink.contrast(tint)));
             }
-            // What floats carries the words of a status, but no chart.
+            // Raised surfaces (menus, dialogs) show the words of a status, but no charts.
             for (surface, has_shapes) in [("bg", true), ("panel", true), ("card", true), ("raised", false)] {
                 let ground = get(theme, surface);
                 if ink.contrast(ground) < MIN_TEXT_CONTRAST {
@@ -137,8 +137,8 @@ fn every_status_can_be_read_on_its_tint_and_seen_on_every_surface() {
 }
 
 #[test]
-fn no_two_statuses_look_alike_to_anybody() {
-    let palette = ThemePalette::of_the_dashboard();
+fn statuses_differ_for_every_colour_vision() {
+    let palette = ThemePalette::dashboard();
     for (name, theme) in palette.themes() {
         for vision in ColourVision::ALL {
             let mut nearest = (f64::INFINITY, "", "");
@@ -162,7 +162,7 @@ fn no_two_statuses_look_alike_to_anybody() {
 }
 
 #[test]
-fn a_token_that_is_written_otherwise_is_refused() {
+fn invalid_tokens_are_rejected() {
     assert!(ThemePalette::parse("--a: light-dark(#fff, #000000);").is_err());
     assert!(ThemePalette::parse("--a: light-dark(#ffffff);").is_err());
     assert!(ThemePalette::parse("--a: light-dark(#ffffff, #000000);\n--a: light-dark(#ffffff, #000000);").is_err());

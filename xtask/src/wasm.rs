@@ -1,8 +1,8 @@
 //! `app` as WebAssembly, with the script that loads it.
 //!
 //! cargo compiles the crate, wasm-bindgen writes the script and the bindings, and wasm-opt makes the file smaller. The
-//! last two and the compression take most of a build's time and depend on cargo's output alone. Their result is kept in
-//! `target/xtask` and reused while that output and this tool are the same.
+//! last two and the compression take most of the build time and depend only on cargo's output. Their result is cached
+//! in `target/xtask` and reused while that output and this program are unchanged.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use crate::{cargo, compress, files, front::step, run_command, stamp, target_dir}
 
 const WASM_TARGET: &str = "wasm32-unknown-unknown";
 
-/// The instruction sets beyond the first WebAssembly that rustc emits today and that every current browser runs.
+/// The extensions of the first WebAssembly version that rustc uses today and every current browser supports.
 const WASM_FEATURES: [&str; 6] = [
     "--enable-bulk-memory",
     "--enable-multivalue",
@@ -27,17 +27,17 @@ const WASM_FEATURES: [&str; 6] = [
     "--enable-sign-ext",
 ];
 
-/// How much is done for the size of the result.
+/// The profile of a build: the effort spent on the size of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BuildProfile {
-    /// Quick to build, with names in stack traces, not compressed.
+    /// Fast to build, with names in stack traces, not compressed.
     Dev,
-    /// Small: optimised for size twice, pre-compressed.
+    /// Small: optimised for size by the compiler and by wasm-opt, and compressed.
     Release,
 }
 
 impl BuildProfile {
-    /// The word in messages and stamps.
+    /// Returns the profile's name in messages and stamps.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Dev => "dev",
@@ -45,7 +45,7 @@ impl BuildProfile {
         }
     }
 
-    /// cargo's profile and the folder it writes to.
+    /// Returns cargo's profile and its output folder.
     const fn cargo(self) -> (&'static str, &'static str) {
         match self {
             Self::Dev => ("dev", "debug"),
@@ -54,10 +54,10 @@ impl BuildProfile {
     }
 }
 
-/// Builds the script and the WebAssembly file; returns the folder that holds them.
+/// Builds the script and the WebAssembly file. Returns their folder.
 ///
 /// # Errors
-/// If the target is not installed, `app` does not compile, or one of the tools refuses the result.
+/// Returns an error if the target is not installed, `app` does not compile, or a tool rejects the result.
 pub(crate) fn bundle(root: &Path, profile: BuildProfile, packages: &Path) -> Result<PathBuf> {
     let compiled = step("cargo", || compile(root, profile))?;
     let folder = target_dir(root).join("xtask").join(profile.name());
@@ -68,7 +68,7 @@ pub(crate) fn bundle(root: &Path, profile: BuildProfile, packages: &Path) -> Res
         println!("front: WebAssembly unchanged");
         return Ok(folder);
     }
-    // The key goes first and comes back last: a build that was broken off is not taken for a finished one.
+    // The key is removed first and written last, so that an interrupted build does not count as a finished one.
     if key_file.exists() {
         fs::remove_file(&key_file).with_context(|| format!("cannot remove {}", key_file.display()))?;
     }
@@ -82,7 +82,7 @@ pub(crate) fn bundle(root: &Path, profile: BuildProfile, packages: &Path) -> Res
     Ok(folder)
 }
 
-/// Compiles `app` for the browser and returns cargo's output.
+/// Compiles `app` for the browser. Returns cargo's output file.
 fn compile(root: &Path, profile: BuildProfile) -> Result<PathBuf> {
     let (name, folder) = profile.cargo();
     run_command(
@@ -92,12 +92,12 @@ fn compile(root: &Path, profile: BuildProfile) -> Result<PathBuf> {
         "see the compiler's messages above; if the target is missing, run `make install`",
     )?;
     let output = target_dir(root).join(WASM_TARGET).join(folder).join("milvaion_app.wasm");
-    ensure!(output.is_file(), "cargo wrote no {}: is `app` still a cdylib?", output.display());
+    ensure!(output.is_file(), "cargo wrote no {}: `app` must be a cdylib", output.display());
     Ok(output)
 }
 
-/// Writes the script and the bound module, and returns the module's path. The page passes the module's address to the
-/// script and expects it under the name of the script, without the suffix that wasm-bindgen gives it.
+/// Writes the script and the module with bindings. Returns the module's path. The page passes the module's URL to the
+/// script and expects it under the script's name, without the suffix that wasm-bindgen adds.
 fn bind(compiled: &Path, folder: &Path, profile: BuildProfile) -> Result<PathBuf> {
     let dev = profile == BuildProfile::Dev;
     Bindgen::new()
@@ -116,7 +116,7 @@ fn bind(compiled: &Path, folder: &Path, profile: BuildProfile) -> Result<PathBuf
     Ok(module)
 }
 
-/// Makes the module smaller, in place.
+/// Reduces the size of the module, in place.
 fn optimise(module: &Path, packages: &Path) -> Result<()> {
     let small = module.with_extension("small");
     run_command(
