@@ -1,7 +1,7 @@
-"""Judges one scenario: `python3 check.py FOLDER`.
+"""Checks the evidence of one scenario: `python3 check.py FOLDER`.
 
-Writes verdict.json and timeline.svg into the folder. Ends with 0 when the run passed, 1 when it failed, 2 when the
-evidence cannot be read.
+Writes verdict.json and timeline.svg into the folder. The exit code is 0 if the scenario passed, 1 if it failed, and 2
+if the evidence cannot be read.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from measure import lateness, recovery, totals
 from timeline import timeline
 from verdicts import judge, passed
 
+# The maximum number of findings listed for each verdict; all of them are counted.
 SHOWN = 20
 
 
 def report(evidence: Evidence) -> dict[str, Any]:
-    """What verdict.json holds."""
+    """Returns the content of verdict.json."""
     run = evidence.run
     findings = judge(evidence)
     return {
@@ -40,7 +41,7 @@ def report(evidence: Evidence) -> dict[str, Any]:
 
 
 def summary(verdict: dict[str, Any]) -> str:
-    """The report in a few lines, for whoever watches the suite."""
+    """Returns the report as a few lines of text."""
     total = verdict["totals"]
     lines = [
         f"{'PASS' if verdict['passed'] else 'FAIL'} {verdict['scenario']}"
@@ -80,7 +81,7 @@ def main(arguments: list[str]) -> int:
         evidence = load(folder)
         verdict = report(evidence)
     except EvidenceError as error:
-        print(f"the evidence cannot be judged: {error}", file=sys.stderr)
+        print(f"the evidence cannot be checked: {error}", file=sys.stderr)
         return 2
     (folder / "verdict.json").write_text(json.dumps(verdict, indent=2) + "\n", encoding="utf-8")
     (folder / "timeline.svg").write_text(timeline(evidence), encoding="utf-8")

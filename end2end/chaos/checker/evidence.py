@@ -1,7 +1,7 @@
-"""Reads the folder that a scenario left behind.
+"""Reads the evidence folder of a scenario.
 
-The form of every file is in EVIDENCE.md. Whatever does not fit it is an error that names the file, the line and the
-member: a checker that guesses at bad evidence would pass runs that nobody has looked at.
+EVIDENCE.md specifies every file. Anything else is an error that names the file, the line and the member. A checker that
+guesses at bad evidence would pass scenarios whose result is unknown.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Item = TypeVar("Item")
 
 
 class EvidenceError(Exception):
-    """The folder cannot be judged; the message says which file, line and member is to blame."""
+    """The evidence is invalid. The message names the file, the line and the member."""
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class DriverOperation:
 
 @dataclass(slots=True)
 class WitnessEvent:
-    """One datagram of the witness."""
+    """One datagram received by the witness."""
 
     at: int
     mono: int
@@ -104,7 +104,7 @@ class StatusChange:
 
 @dataclass(slots=True)
 class OccurrenceRecord:
-    """An occurrence as it was read at the end. The last five members are known to sql.jsonl alone."""
+    """An occurrence in the final reading. Only sql.jsonl has the last five members."""
 
     occurrence: str
     job: str
@@ -152,27 +152,27 @@ class Evidence:
     api: list[OccurrenceRecord]
     leftovers: Leftovers
     loglines: list[LogLineCount]
-    # What `history.joined` worked out, kept so that nineteen verdicts do not work it out nineteen times.
+    # The cache of `history.joined`, so that nineteen verdicts do not compute the same nineteen times.
     history: Any = field(default=None, init=False, repr=False, compare=False)
 
 
 class MemberReader:
-    """One JSON object together with the place it came from, so that every complaint can name it."""
+    """One JSON object and its location in the files, which every error names."""
 
     def __init__(self, value: Any, where: str) -> None:
         if not isinstance(value, dict):
-            raise EvidenceError(f"{where}: an object is expected, this is {type(value).__name__}")
+            raise EvidenceError(f"{where}: expected an object, found {type(value).__name__}")
         self.value, self.where = value, where
 
     def bad(self, name: str, expected: str) -> EvidenceError:
         if name not in self.value:
-            return EvidenceError(f"{self.where}: `{name}` is missing ({expected} is expected)")
-        return EvidenceError(f"{self.where}: `{name}` is {json.dumps(self.value[name])[:80]}, expected is {expected}")
+            return EvidenceError(f"{self.where}: `{name}` is missing; expected {expected}")
+        return EvidenceError(f"{self.where}: `{name}` is {json.dumps(self.value[name])[:80]}; expected {expected}")
 
     def text(self, name: str) -> str:
         value = self.value.get(name)
         if not isinstance(value, str):
-            raise self.bad(name, "a text")
+            raise self.bad(name, "a string")
         return value
 
     def maybe_text(self, name: str) -> str | None:
@@ -180,7 +180,7 @@ class MemberReader:
 
     def number(self, name: str) -> int:
         value = self.value.get(name)
-        if type(value) is not int:  # A bool is an int to Python, and is not one here.
+        if type(value) is not int:  # A bool is an int in Python, but not in the evidence.
             raise self.bad(name, "an integer")
         return value
 
@@ -188,7 +188,7 @@ class MemberReader:
         return None if self.value.get(name) is None else self.number(name)
 
     def nullable(self, name: str) -> int | None:
-        """An integer or a null that is written out: leaving it away must not switch a verdict off."""
+        """Reads an integer or an explicit null. A missing member must not disable a verdict."""
         if name not in self.value:
             raise self.bad(name, "an integer or null")
         return self.maybe_number(name)
@@ -196,7 +196,7 @@ class MemberReader:
     def count(self, name: str) -> int:
         value = self.number(name)
         if value < 0:
-            raise self.bad(name, "no negative number")
+            raise self.bad(name, "a non-negative number")
         return value
 
     def one_of(self, name: str, allowed: tuple[str, ...]) -> str:
@@ -220,10 +220,10 @@ class MemberReader:
 
 
 def load(folder: Path | str) -> Evidence:
-    """Reads all nine files. One that is absent is an error: no file is not the same as nothing to tell."""
+    """Reads all nine files. A missing file is an error, because it is not the same as an empty one."""
     folder = Path(folder)
     if not folder.is_dir():
-        raise EvidenceError(f"{folder}: no such folder")
+        raise EvidenceError(f"{folder}: the folder does not exist")
     run = _run(MemberReader(_parse(_text(folder / "run.json"), "run.json"), "run.json"))
     evidence = Evidence(
         run=run,
@@ -241,7 +241,7 @@ def load(folder: Path | str) -> Evidence:
     known: set[str] = set()
     for number, job in enumerate(evidence.jobs, 1):
         if job.job in known:
-            raise EvidenceError(f"jobs.jsonl: `job` {job.job} is there twice (entry {number})")
+            raise EvidenceError(f"jobs.jsonl: `job` {job.job} is defined twice (entry {number})")
         known.add(job.job)
     for number, op in enumerate(evidence.ops, 1):
         if op.job is not None and op.job not in known:
@@ -302,7 +302,7 @@ def _job(m: MemberReader) -> Job:
 
 def _op(m: MemberReader, read: int) -> DriverOperation:
     op, outcome = m.one_of("op", OPS), m.one_of("outcome", OUTCOMES)
-    # Where no answer came the call may be said to have no end: it is under way until the reading.
+    # A call without a response may have no end; it is then under way until the final reading.
     returned = m.maybe_number("returned") if outcome == "unknown" else m.number("returned")
     made = DriverOperation(
         op, m.maybe_text("job") if op == "cancel" else m.text("job"),
@@ -310,7 +310,7 @@ def _op(m: MemberReader, read: int) -> DriverOperation:
         m.maybe_text("key"), m.number("invoked"), read if returned is None else returned, outcome,
     )
     if made.returned < made.invoked:
-        raise m.bad("returned", "an instant that is not before `invoked`")
+        raise m.bad("returned", "an instant not before `invoked`")
     return made
 
 
@@ -328,7 +328,7 @@ def _fault(m: MemberReader) -> FaultRecord:
         m.text("fault"), m.text("target"), m.number("began"), m.nullable("ended"), m.maybe_text("detail") or ""
     )
     if fault.ended is not None and fault.ended < fault.began:
-        raise m.bad("ended", "an instant that is not before `began`")
+        raise m.bad("ended", "an instant not before `began`")
     return fault
 
 
@@ -360,7 +360,7 @@ def _leftovers(m: MemberReader) -> Leftovers:
     heard = m.texts("heard")
     for occurrence, status in heard.items():
         if status not in STATUSES:
-            raise EvidenceError(f"{m.where}: `heard` of {occurrence} is no status: {status}")
+            raise EvidenceError(f"{m.where}: `heard` of {occurrence} is {status}, which is not a status")
     return Leftovers(
         m.counts("queues"), m.counts("outboxes"), m.count("unpublished"), m.count("waits"),
         m.count("open_transactions"), heard,

@@ -1,7 +1,7 @@
-"""What should have run, worked out from the definitions and the driver's calls alone.
+"""Computes the work that is owed, from the definitions of the jobs and the driver's calls.
 
-Nothing of the product is read here. An instant is owed (`must`) where the job was enabled beyond doubt, and allowed
-(`may`) where a call was under way, or got no answer, so that both a run and no run are right.
+No record of the product is used. A due time is owed (`must`) if the job was certainly enabled. It is allowed (`may`) if
+a call was under way or got no response, so that a run and no run are both correct.
 """
 
 from __future__ import annotations
@@ -11,31 +11,32 @@ from dataclasses import dataclass, field
 from evidence import Evidence, Job, DriverOperation
 from schedule import instants
 
-# How long after a call returned its effect may still be on the way through the product.
+# The time after a call returned in which its effect may not have reached the whole product, in microseconds.
 SLACK = 1_000_000
 
 
 @dataclass(slots=True)
 class TriggerRecord:
-    """All calls that asked for one manual run with one key."""
+    """All calls that triggered one manual run with one key."""
 
     job: str
     key: str
     invoked: int  # The first call that was not refused.
-    sure: bool = False  # One of them was answered `ok`.
-    named: set[str] = field(default_factory=set)  # The occurrences that the answers told.
+    sure: bool = False  # True if one call was answered `ok`.
+    named: set[str] = field(default_factory=set)  # The occurrences that the responses named.
 
 
 @dataclass(slots=True)
 class ExpectedWork:
     must: dict[str, list[int]]
     may: dict[str, set[int]]
-    defined: dict[str, int]  # When the job's definition was acknowledged.
+    defined: dict[str, int]  # The instant at which the job's definition was acknowledged.
     triggers: dict[tuple[str, str], TriggerRecord]
-    named: dict[str, int]  # Occurrences that an answer to a trigger without a key told, and when it was invoked.
-    nameless: dict[str, list[DriverOperation]]  # By job: triggers without a key whose answer told no occurrence.
+    named: dict[str, int]  # Occurrences named in responses to triggers without a key, with the instant of the call.
+    unnamed: dict[str, list[DriverOperation]]  # By job: triggers without a key whose response named no occurrence.
 
     def allows(self, job: str, instant: int) -> bool:
+        """Returns true if the due time is owed or allowed."""
         return instant in self.may.get(job, ()) or instant in self._must_set(job)
 
     _sets: dict[str, set[int]] = field(default_factory=dict)
@@ -48,6 +49,7 @@ class ExpectedWork:
 
 
 def expect(evidence: Evidence) -> ExpectedWork:
+    """Returns the owed and the allowed work of all jobs."""
     switches: dict[str, list[DriverOperation]] = {job.job: [] for job in evidence.jobs}
     expected = ExpectedWork({}, {}, {}, {}, {}, {})
     doubtful: dict[str, int] = {}
@@ -75,43 +77,43 @@ def expect(evidence: Evidence) -> ExpectedWork:
 
 
 def enabled(ops: list[DriverOperation], cut: int, read: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """The spans in which a job was certainly enabled, and those in which it may have been.
+    """Returns the spans in which a job was certainly enabled, and those in which it may have been.
 
-    A call without an answer leaves the job in doubt until one with an answer; so do two calls under way at once that
-    pull in different directions, for nobody can say which came last.
+    A call without a response leaves the job in doubt until a call with a response. So do two concurrent calls with
+    opposite effects, because it is unknown which one was applied last.
     """
     certain: list[tuple[int, int]] = []
     possible: list[tuple[int, int]] = []
-    since: int | None = None
-    perhaps: int | None = None
+    certainly_since: int | None = None
+    possibly_since: int | None = None
     last_on = last_off = -1
     for op in ops:
         if op.outcome == "refused":
             continue
         sure = op.outcome == "ok"
         if op.op in ("define", "enable"):
-            perhaps = op.invoked if perhaps is None else perhaps
-            if sure and since is None and op.invoked >= last_off:
-                since = op.returned + SLACK
+            possibly_since = op.invoked if possibly_since is None else possibly_since
+            if sure and certainly_since is None and op.invoked >= last_off:
+                certainly_since = op.returned + SLACK
             last_on = max(last_on, op.returned) if sure else last_on
         else:
-            if since is not None:
-                # What was due a moment before may have been on its way to be fired.
-                certain.append((since, op.invoked - SLACK))
-                since = None
-            if sure and perhaps is not None and op.invoked >= last_on:
-                possible.append((perhaps, op.returned + SLACK))
-                perhaps = None
+            if certainly_since is not None:
+                # A job that was due a moment before the call may not have been dispatched yet.
+                certain.append((certainly_since, op.invoked - SLACK))
+                certainly_since = None
+            if sure and possibly_since is not None and op.invoked >= last_on:
+                possible.append((possibly_since, op.returned + SLACK))
+                possibly_since = None
             last_off = max(last_off, op.returned) if sure else last_off
-    if since is not None:
-        certain.append((since, cut))
-    if perhaps is not None:
-        possible.append((perhaps, read))
+    if certainly_since is not None:
+        certain.append((certainly_since, cut))
+    if possibly_since is not None:
+        possible.append((possibly_since, read))
     return [(first, min(last, cut)) for first, last in certain if first < min(last, cut)], possible
 
 
 def due(job: Job, first: int, last: int) -> list[int]:
-    """The job's due instants in [first, last]."""
+    """Returns the job's due times in [first, last]."""
     if job.cron is not None:
         return instants(job.cron, first, last)
     if job.once is not None and first <= job.once <= last:
@@ -124,7 +126,7 @@ def _trigger(expected: ExpectedWork, op: DriverOperation) -> None:
         return
     if op.key is None:
         if op.occurrence is None:
-            expected.nameless.setdefault(op.job, []).append(op)
+            expected.unnamed.setdefault(op.job, []).append(op)
         else:
             expected.named.setdefault(op.occurrence, op.invoked)
         return

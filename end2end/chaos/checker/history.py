@@ -1,7 +1,7 @@
-"""Puts the evidence together by occurrence, once, for all verdicts.
+"""Joins the evidence by occurrence, once for all verdicts.
 
-Nothing is judged here. What the witness saw and what the product says stay apart: `attempts` is the witness's alone,
-`rows` the product's alone.
+Nothing is judged here. The witness and the product are kept apart: `attempts` contains only events of the witness, and
+`rows` only records of the product.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from expect import ExpectedWork, expect
 
 MS = 1_000
 DEADLY = frozenset(("kill", "terminate", "crash-point"))
-# These add messages or processes. They take nothing away, and so explain no silence.
+# These faults add messages or processes. They take nothing away, so they do not explain a missing heartbeat.
 ADDING = frozenset(("copy", "replay", "start"))
 SERVICES = frozenset(("rabbitmq", "redis", "postgres"))
 
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt by the witness. `start` is None where only an end was seen."""
+    """One attempt, from the events of the witness. `start` is None if only an end was received."""
 
     number: int
     start: WitnessEvent | None
@@ -32,7 +32,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class FaultSpan:
-    """A fault with its end settled. `pid` is set where it hit one process and not whoever bears its name."""
+    """A fault with a known end. `pid` is set if it hit one process, and not every process with the target's name."""
 
     fault: FaultRecord
     began: int
@@ -44,7 +44,7 @@ class FaultSpan:
 
 
 def when(instant: int) -> str:
-    """An instant as the findings show it: legible, and as the files have it."""
+    """Returns an instant as the findings show it: as a time of day, and as the number in the files."""
     try:
         moment = datetime.fromtimestamp(instant // 1_000_000, timezone.utc)
     except (OverflowError, ValueError, OSError):
@@ -53,11 +53,13 @@ def when(instant: int) -> str:
 
 
 def is_service(target: str) -> bool:
-    """A service as a whole, or a server; a single link of a server is neither."""
+    """Returns true for a service as a whole and for a server. A single link of a server is neither."""
     return target in SERVICES or (target.startswith("server") and ">" not in target)
 
 
 class History:
+    """The joined evidence."""
+
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
         self.run = evidence.run
@@ -82,7 +84,7 @@ class History:
         runs: dict[str, dict[int, Attempt]] = {}
         self.starts = self.ends = 0
         crashers: list[WitnessEvent] = []
-        deadly_jobs = {job.job for job in self.evidence.jobs if job.type == "crasher"}
+        crasher_jobs = {job.job for job in self.evidence.jobs if job.type == "crasher"}
         restarted: dict[str, list[WitnessEvent]] = {}
         for seen in sorted(self.evidence.witness, key=lambda seen: seen.at):
             attempts = runs.get(seen.occurrence)
@@ -97,7 +99,7 @@ class History:
                     attempt.start = seen
                 else:
                     attempt.again = [*(attempt.again or ()), seen]
-                if seen.job in deadly_jobs:
+                if seen.job in crasher_jobs:
                     crashers.append(seen)
             else:
                 self.ends += 1
@@ -105,13 +107,13 @@ class History:
                     attempts[seen.attempt] = Attempt(seen.attempt, None, seen)
                 elif attempt.end is None:
                     attempt.end = seen
-            if deadly_jobs:
+            if crasher_jobs:
                 restarted.setdefault(seen.process, []).append(seen)
         self.attempts: dict[str, list[Attempt]] = {
             occurrence: list(found.values()) if len(found) == 1 else [found[n] for n in sorted(found)]
             for occurrence, found in runs.items()
         }
-        # A crasher takes its whole process with it, and no line of the nemesis tells.
+        # A crasher ends its whole process. The harness may record no fault for that.
         self.deaths: list[FaultSpan] = []
         for start in crashers:
             back = next((s.at for s in restarted[start.process] if s.at > start.at and s.pid != start.pid), self.run.read)
@@ -120,25 +122,25 @@ class History:
 
     def _faults(self) -> None:
         read = self.run.read
-        self.spells = [
+        self.fault_spans = [
             FaultSpan(fault, fault.began, read if fault.ended is None else fault.ended) for fault in self.evidence.nemesis
         ]
-        self.spells.sort(key=lambda spell: spell.began)
-        self.all_spells = self.spells + self.deaths
-        # What is due so shortly before a fault that its time is not yet over when the fault begins suffers by it too.
+        self.fault_spans.sort(key=lambda fault_span: fault_span.began)
+        self.all_fault_spans = self.fault_spans + self.deaths
+        # Work that is due shortly before a fault, and not yet late when the fault begins, is affected by it too.
         before, after = self.run.slo_ms * MS, self.run.recovery_ms * MS
         self.excused: list[tuple[int, int]] = merge(
-            [(spell.began - before, spell.ended + after) for spell in self.spells]
+            [(fault_span.began - before, fault_span.ended + after) for fault_span in self.fault_spans]
         )
         self._excused_from = [first for first, _ in self.excused]
 
     def is_excused(self, instant: int) -> bool:
-        """Whether something due at this instant may be as late as a fault makes it."""
+        """Returns true if work due at this instant may be as late as a fault permits."""
         index = bisect_right(self._excused_from, instant) - 1
         return index >= 0 and instant <= self.excused[index][1]
 
     def first_start(self, occurrence: str) -> WitnessEvent | None:
-        """The first time that any attempt of the occurrence was begun."""
+        """Returns the earliest start of any attempt of the occurrence."""
         earliest: WitnessEvent | None = None
         for attempt in self.attempts.get(occurrence, ()):
             start = attempt.start
@@ -146,15 +148,15 @@ class History:
                 earliest = start
         return earliest
 
-    def opening(self, occurrence: str) -> WitnessEvent | None:
-        """The start that lateness is measured by: that of the lowest attempt, whenever a later one may have begun."""
+    def lateness_start(self, occurrence: str) -> WitnessEvent | None:
+        """Returns the start that lateness is measured by: the lowest attempt's, even if a later one began first."""
         for attempt in self.attempts.get(occurrence, ()):
             if attempt.start is not None:
                 return attempt.start
         return None
 
     def due(self, row: OccurrenceRecord) -> int | None:
-        """The instant that a row is measured against, or None for one that nothing asked for."""
+        """Returns the instant at which a row was due, or None if nothing asked for it."""
         if row.trigger == "schedule":
             return row.scheduled_for
         if row.trigger_key is not None:
@@ -167,25 +169,25 @@ class History:
         return "" if known is None else known.type
 
     def death(self, start: WitnessEvent) -> FaultSpan | None:
-        """What killed the process of a run, if anything did after the run began; the first such thing."""
+        """Returns the first fault that killed the process of a run after the run began, or None."""
         found: FaultSpan | None = None
-        for spell in self.all_spells:
-            if spell.fault.fault in DEADLY and spell.hits(start.process, start.pid):
-                # One that is still on at the start counts: what was sent before the end is stamped after its beginning.
-                if spell.began >= start.at or spell.ended > start.at:
-                    if found is None or spell.began < found.began:
-                        found = spell
+        for fault_span in self.all_fault_spans:
+            if fault_span.fault.fault in DEADLY and fault_span.hits(start.process, start.pid):
+                # A fault that is still on at the start counts: a datagram sent before the kill may be stamped after it.
+                if fault_span.began >= start.at or fault_span.ended > start.at:
+                    if found is None or fault_span.began < found.began:
+                        found = fault_span
         return found
 
-    def silenced(self, start: WitnessEvent, until: int) -> FaultSpan | None:
-        """A fault that can have made a run's worker look lost between its start and `until`."""
+    def loss_cause(self, start: WitnessEvent, until: int) -> FaultSpan | None:
+        """Returns a fault between a start and `until` that may have made the product count the run as lost, or None."""
         since = start.at - self.run.heartbeat_timeout_ms * MS
         link = start.process + ">"
-        for spell in self.all_spells:
-            if spell.began <= until and spell.ended >= since and spell.fault.fault not in ADDING:
-                target = spell.fault.target
-                if spell.hits(start.process, start.pid) or target.startswith(link):
-                    return spell
+        for fault_span in self.all_fault_spans:
+            if fault_span.began <= until and fault_span.ended >= since and fault_span.fault.fault not in ADDING:
+                target = fault_span.fault.target
+                if fault_span.hits(start.process, start.pid) or target.startswith(link):
+                    return fault_span
         return None
 
     def final_attempt(self, occurrence: str) -> Attempt | None:
@@ -194,7 +196,7 @@ class History:
 
 
 def merge(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same time as fewer spans, in order and apart from each other."""
+    """Returns the union of the spans, in order and without overlaps."""
     merged: list[tuple[int, int]] = []
     for first, last in sorted(spans):
         if merged and first <= merged[-1][1]:
@@ -205,7 +207,7 @@ def merge(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def joined(evidence: Evidence) -> History:
-    """The evidence put together; worked out at the first call and kept with it, so evidence must not change after."""
+    """Returns the joined evidence. The first call computes and caches it, so the evidence must not change later."""
     if evidence.history is None:
         evidence.history = History(evidence)
     return evidence.history

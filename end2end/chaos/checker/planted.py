@@ -1,7 +1,8 @@
-"""Histories with one fault planted by hand, and their near-miss twins, for the tests alone.
+"""Registers histories with one planted violation, and harmless variants of them, for the tests only.
 
-A function marked `planted("verdict")` changes a clean history such that this verdict must find something; one marked
-`twin("verdict")` changes it by nearly as much, and nothing at all may be found. The name is the sentence that is shown.
+A function marked `planted("verdict")` changes a clean history so that this verdict must find something. A function
+marked `harmless("verdict")` makes almost the same change, and no verdict may find anything. The function's name is part
+of the test's name.
 """
 
 from __future__ import annotations
@@ -16,18 +17,20 @@ from synthetic import BEGAN
 
 Plant = Callable[[Evidence], None]
 PLANTED: list[tuple[str, Plant]] = []
-TWINS: list[tuple[str, Plant]] = []
+HARMLESS: list[tuple[str, Plant]] = []
 
 
 def planted(verdict: str) -> Callable[[Plant], Plant]:
+    """Registers a violation that the verdict must find."""
     return lambda plant: (PLANTED.append((verdict, plant)), plant)[1]
 
 
-def twin(verdict: str) -> Callable[[Plant], Plant]:
-    return lambda plant: (TWINS.append((verdict, plant)), plant)[1]
+def harmless(verdict: str) -> Callable[[Plant], Plant]:
+    """Registers a variant in which no verdict may find anything."""
+    return lambda plant: (HARMLESS.append((verdict, plant)), plant)[1]
 
 
-# Tools to change a history with.
+# Helpers that read and change a history.
 
 
 def type_of(e: Evidence, row: OccurrenceRecord) -> str:
@@ -35,7 +38,7 @@ def type_of(e: Evidence, row: OccurrenceRecord) -> str:
 
 
 def pick(e: Evidence, type_: str = "quick", trigger: str = "schedule", second: int = 4, attempt: int | None = 1) -> OccurrenceRecord:
-    """An occurrence from long before the first fault (which is at second 15)."""
+    """Returns an occurrence from long before the first fault, which is at second 15."""
     for row in e.sql:
         if row.trigger == trigger and type_of(e, row) == type_ and attempt in (None, row.attempt):
             if (row.scheduled_for or row.created_at) >= BEGAN + second * SECOND and first(e, row):
@@ -68,8 +71,8 @@ def add(e: Evidence, row: OccurrenceRecord) -> OccurrenceRecord:
     return row
 
 
-def settle(e: Evidence, row: OccurrenceRecord) -> None:
-    """Has the interface and the live stream tell what the database tells."""
+def sync_readings(e: Evidence, row: OccurrenceRecord) -> None:
+    """Makes the API reading and the live stream agree with the database row."""
     for api in e.api:
         if api.occurrence == row.occurrence:
             api.status, api.attempt, api.ended_at, api.note = row.status, row.attempt, row.ended_at, row.note
@@ -79,11 +82,11 @@ def settle(e: Evidence, row: OccurrenceRecord) -> None:
 
 def become(e: Evidence, row: OccurrenceRecord, status: str) -> None:
     row.status = row.changes[-1].status = status
-    settle(e, row)
+    sync_readings(e, row)
 
 
 def copy_of(e: Evidence, row: OccurrenceRecord, name: str, due: int | None = None, key: str | None = None, runs: bool = True) -> OccurrenceRecord:
-    """Another occurrence like this one, with runs of its own."""
+    """Adds another occurrence like this one, with runs of its own, and returns it."""
     moved = 0 if due is None else due - (row.scheduled_for or 0)
     made = replace(row, occurrence=name, scheduled_for=None if row.scheduled_for is None else row.scheduled_for + moved,
                    created_at=row.created_at + moved, trigger_key=key or row.trigger_key)
@@ -93,16 +96,19 @@ def copy_of(e: Evidence, row: OccurrenceRecord, name: str, due: int | None = Non
     return add(e, made)
 
 
-def alone(e: Evidence, row: OccurrenceRecord) -> None:
-    """Has the occurrence run on a worker of its own, so that a fault of it touches nothing else."""
+def isolate(e: Evidence, row: OccurrenceRecord) -> None:
+    """Moves the occurrence to a worker of its own, so that a fault of that worker affects nothing else."""
     for s in e.witness:
         if s.occurrence == row.occurrence:
             s.process, s.pid, s.instance = "worker-7", 7000, "worker-7-7000"
 
 
 def rerun(e: Evidence, row: OccurrenceRecord, after_ms: int, first_lasts_ms: int | None) -> WitnessEvent:
-    """Gives the run up and runs it again on worker-3, `after_ms` after its start; the first one goes on as long as told."""
-    alone(e, row)
+    """Declares the run lost and runs it again on worker-3, `after_ms` after its first start.
+
+    The first attempt ends `first_lasts_ms` after its start, or has no end.
+    """
+    isolate(e, row)
     start, end = first(e, row), seen(e, row, "end")
     if first_lasts_ms is None:
         e.witness.remove(end)
@@ -116,7 +122,7 @@ def rerun(e: Evidence, row: OccurrenceRecord, after_ms: int, first_lasts_ms: int
         StatusChange("completed", at + 30 * MS, 2, "worker-3-1", None),
     ]
     row.attempt = 2
-    settle(e, row)
+    sync_readings(e, row)
     return again
 
 
@@ -125,7 +131,7 @@ def fault(e: Evidence, kind: str, target: str, began: int, lasts_ms: int = 500) 
 
 
 def delay(e: Evidence, row: OccurrenceRecord, span: int) -> None:
-    """Moves the row's start and everything after it."""
+    """Moves the row's start and everything after it by a time span."""
     for s in e.witness:
         if s.occurrence == row.occurrence:
             s.at += span
@@ -134,7 +140,7 @@ def delay(e: Evidence, row: OccurrenceRecord, span: int) -> None:
 
 
 def start_after(e: Evidence, row: OccurrenceRecord, span: int) -> None:
-    """Has the row start that long after it was due."""
+    """Moves the row's start to a time span after its due time."""
     delay(e, row, row.scheduled_for + span - first(e, row).at)
 
 
@@ -144,6 +150,6 @@ def cancel(e: Evidence, row: OccurrenceRecord, outcome: str) -> None:
 
 
 def toggled(e: Evidence) -> tuple[DriverOperation, OccurrenceRecord]:
-    """The disabling of a job, and one of its occurrences before that."""
+    """Returns the call that disables a job, and an occurrence of that job before the call."""
     op = next(op for op in e.ops if op.op == "disable")
     return op, next(row for row in e.sql if row.job == op.job and row.created_at > BEGAN + 4 * SECOND)

@@ -1,4 +1,4 @@
-"""Verdicts on what is left behind, and on the noise that was made."""
+"""Verdicts on leftovers and on log volume."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from datetime import datetime, timezone
 
 from evidence import Evidence
 
-# More than LINES in a second, in SECONDS_LOUD seconds or more of MINUTE.
+# A storm is more than LINES in a second, in SECONDS_LOUD seconds or more of MINUTE.
 LINES, SECONDS_LOUD, MINUTE = 5, 5, 60
 
 
 def leak(evidence: Evidence) -> list[str]:
-    """Something is not put away although everything has ended."""
+    """Finds leftovers that should be gone, because everything has ended."""
     left = evidence.leftovers
     found = [f"Queue {name} still holds {count} messages." for name, count in left.queues.items() if count]
     found += [f"The outbox of {name} still holds {count} rows." for name, count in left.outboxes.items() if count]
@@ -26,11 +26,11 @@ def leak(evidence: Evidence) -> list[str]:
 
 
 def storm(evidence: Evidence) -> list[str]:
-    """A loop that complains without pause; one finding for each loop, of its loudest minute."""
+    """Finds loops that log too much. There is one finding for each loop, with its worst minute."""
     lines: dict[tuple[str, str, int], int] = {}
     for line in evidence.loglines:
-        place = (line.process, line.loop, line.second)
-        lines[place] = lines.get(place, 0) + line.lines
+        second = (line.process, line.loop, line.second)
+        lines[second] = lines.get(second, 0) + line.lines
     loud: dict[tuple[str, str], list[int]] = {}
     for (process, loop, second), count in lines.items():
         if count > LINES:

@@ -1,7 +1,8 @@
-"""Due instants of the six-field cron expressions that scenarios use.
+"""Due times of the six-field cron expressions that scenarios use.
 
-Written without a look at the product's own parser, and kept to the subset of EVIDENCE.md, so that the two can be wrong
-only independently of each other: seconds, minutes and hours hold numbers, `*`, `*/n` and lists; the other three are `*`.
+This parser is written independently of the product's own, and is limited to the subset in EVIDENCE.md, so that a defect
+in one is unlikely to be in the other. Seconds, minutes and hours contain numbers, `*`, `*/n` and lists. The other three
+fields are `*`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ DAY = 86_400
 
 
 class CronError(ValueError):
-    """The expression is outside of the subset."""
+    """The expression is not in the supported subset."""
 
 
 def _field(text: str, size: int) -> list[int]:
@@ -27,16 +28,16 @@ def _field(text: str, size: int) -> list[int]:
         elif part.isdecimal() and int(part) < size:
             chosen.add(int(part))
         else:
-            raise CronError(f"`{part}` is no number below {size}, no `*` and no `*/n`")
+            raise CronError(f"`{part}` is not a number below {size}, `*` or `*/n`")
     return sorted(chosen)
 
 
 @lru_cache(maxsize=None)
 def times_of_day(cron: str) -> tuple[int, ...]:
-    """The seconds since midnight (UTC) at which the expression is due, on every day alike."""
+    """Returns the seconds since midnight UTC at which the expression is due on every day."""
     fields = cron.split()
     if len(fields) != 6:
-        raise CronError(f"six fields are expected, there are {len(fields)}")
+        raise CronError(f"expected six fields, found {len(fields)}")
     if fields[3:] != ["*", "*", "*"]:
         raise CronError("day, month and weekday must be `*`")
     seconds, minutes, hours = _field(fields[0], 60), _field(fields[1], 60), _field(fields[2], 24)
@@ -44,7 +45,7 @@ def times_of_day(cron: str) -> tuple[int, ...]:
 
 
 def instants(cron: str, first: int, last: int) -> list[int]:
-    """All due instants in [first, last], both included, in microseconds since 1970."""
+    """Returns all due times in [first, last], both included, in microseconds since 1970."""
     times = times_of_day(cron)
     low, high = -(-first // SECOND), last // SECOND  # Whole seconds, rounded into the span.
     found: list[int] = []

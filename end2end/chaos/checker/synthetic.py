@@ -1,7 +1,7 @@
-"""A made-up history, for the tests alone: what a scenario would leave behind if the product did all it should.
+"""Builds a synthetic history for the tests: the evidence of a scenario in which the product makes no mistake.
 
-It is no model of the product. It only has to be as varied as real runs are: every type of job, kills and what follows
-them, freezes, cut links, services that are away, retries, cancellations, calls without an answer.
+It is not a model of the product. It only has to be as varied as real evidence: every job type, kills and their
+consequences, freezes, cut links, unavailable services, retries, cancellations, and calls without a response.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ WORKERS = ("worker-1", "worker-2", "worker-3")
 
 
 class HistoryBuilder:
+    """A builder of one history, drawn from a seed."""
+
     def __init__(self, seed: int, seconds: int, quick: int) -> None:
-        self.dice = random.Random(seed)
+        self.rng = random.Random(seed)
         self.seconds = seconds
         self.cut = BEGAN + seconds * SECOND
         self.read = self.cut + 100 * SECOND
@@ -48,7 +50,7 @@ class HistoryBuilder:
         self.define_all(quick)
 
     def ms(self, low: int, high: int) -> int:
-        return self.dice.randint(low * MS, high * MS)
+        return self.rng.randint(low * MS, high * MS)
 
     def define(
         self, name: str, kind: str, type_: str, cron: str | None = None, once: int | None = None, retries: int = 0
@@ -64,7 +66,7 @@ class HistoryBuilder:
             self.define(f"each second {n}", "cron", "quick", "* * * * * *")
         for n in range(6):
             self.define(f"each five seconds {n}", "cron", "quick", "*/5 * * * * *")
-        self.define("at list", "cron", "quick", "3,17,31,45 * * * * *")
+        self.define("list of seconds", "cron", "quick", "3,17,31,45 * * * * *")
         self.define("flaky", "cron", "flaky", "*/5 * * * * *", retries=2)
         self.define("failing", "cron", "failing", "*/10 * * * * *", retries=2)
         self.define("panics", "cron", "panics", "*/15 * * * * *", retries=1)
@@ -72,16 +74,16 @@ class HistoryBuilder:
         self.define("crasher", "cron", "crasher", "*/30 * * * * *")
         self.define("obedient", "cron", "obedient", "*/10 * * * * *")
         for n in range(4):
-            once = BEGAN + self.dice.randint(3, self.seconds - 2) * SECOND + self.ms(1, 900)
+            once = BEGAN + self.rng.randint(3, self.seconds - 2) * SECOND + self.ms(1, 900)
             self.define(f"once {n}", "once", "quick", once=once)
         for n in range(2):
-            self.define(f"by hand {n}", "manual", "quick")
+            self.define(f"manual {n}", "manual", "quick")
         self.toggled = self.define("toggled", "cron", "quick", "* * * * * *")
 
-    # The product's side.
+    # The product.
 
-    def away(self, instant: int, *targets: str) -> int:
-        """The instant, or when those of the targets that are away then are back, and a little more."""
+    def when_available(self, instant: int, *targets: str) -> int:
+        """Returns the instant, or a moment after the targets that are unavailable then are back."""
         for fault in self.faults:
             if fault.target in targets and fault.began - 20 * MS <= instant < fault.ended:
                 return fault.ended + self.ms(50, 900)
@@ -92,7 +94,7 @@ class HistoryBuilder:
             w for w in WORKERS
             if not any(f.target.split(">")[0] == w and f.began - 20 * MS <= instant < f.ended for f in self.faults)
         ]
-        return self.dice.choice(up)
+        return self.rng.choice(up)
 
     def pid(self, process: str, instant: int) -> int:
         kills = sum(f.target == process and f.fault in ("kill", "terminate") and f.ended <= instant for f in self.faults)
@@ -106,7 +108,7 @@ class HistoryBuilder:
 
     def create(self, job: Job, due: int, trigger: str, key: str | None = None) -> OccurrenceRecord:
         self.serial += 1
-        created = self.away(due + self.ms(5, 60), "postgres", "server-1")
+        created = self.when_available(due + self.ms(5, 60), "postgres", "server-1")
         row = OccurrenceRecord(
             f"occ-{self.serial:06}", job.job, due if trigger == "schedule" else None, trigger, "queued", 1,
             None, None, None, None, created, 0, 0, key, [StatusChange("queued", created, 1, "server-2", None)],
@@ -114,12 +116,12 @@ class HistoryBuilder:
         self.rows.append(row)
         return row
 
-    def life(self, row: OccurrenceRecord, job: Job) -> OccurrenceRecord:
-        """Runs an occurrence to its end."""
+    def run_to_end(self, row: OccurrenceRecord, job: Job) -> OccurrenceRecord:
+        """Runs all attempts of an occurrence."""
         begin = row.created_at + self.ms(5, 80)
         attempt = 1
         while True:
-            begin = self.away(begin, "rabbitmq")
+            begin = self.when_available(begin, "rabbitmq")
             again = self.attempt(row, job, attempt, begin)
             if again is None:
                 return row
@@ -137,13 +139,13 @@ class HistoryBuilder:
         return queued + self.ms(10, 80)
 
     def attempt(self, row: OccurrenceRecord, job: Job, attempt: int, begin: int) -> int | None:
-        """One attempt; the instant of the next one's begin, or None when this was the last."""
-        dice = self.dice
+        """Runs one attempt. Returns the start of the next one, or None if this was the last."""
+        rng = self.rng
         process = "worker-9" if job.type == "crasher" else self.worker(begin)
         pid = self.crasher_pid if job.type == "crasher" else self.pid(process, begin)
         row.instance = f"{process}-{pid}"
         row.started_at = row.started_at or begin
-        if attempt > 1 or dice.random() < 0.9 or job.type in ("long", "crasher", "obedient"):
+        if attempt > 1 or rng.random() < 0.9 or job.type in ("long", "crasher", "obedient"):
             self.note(row, "running", begin - 2 * MS, attempt)
         self.seen("start", begin, row, attempt, process, pid)
         if job.type == "crasher":
@@ -158,10 +160,10 @@ class HistoryBuilder:
         if job.type in ("failing", "panics") or (job.type == "flaky" and attempt == 1):
             outcome = "panicked" if job.type == "panics" else "failed"
         if job.type == "obedient":
-            asked = begin + self.ms(500, 3000)
-            answer = dice.choice(("ok", "ok", "unknown"))
-            self.ops.append(DriverOperation("cancel", job.job, row.occurrence, None, asked, asked + 5 * MS, answer))
-            end, outcome = asked + self.ms(10, 100), "cancelled"
+            requested = begin + self.ms(500, 3000)
+            outcome_of_call = rng.choice(("ok", "ok", "unknown"))
+            self.ops.append(DriverOperation("cancel", job.job, row.occurrence, None, requested, requested + 5 * MS, outcome_of_call))
+            end, outcome = requested + self.ms(10, 100), "cancelled"
         for fault in self.faults:
             if not begin < fault.began < end:
                 continue
@@ -170,29 +172,29 @@ class HistoryBuilder:
             if fault.target == process and fault.fault == "terminate" and job.type == "long":
                 return self.again(row, fault.began + self.ms(20, 100), attempt, "handed back")
             if fault.fault in ("freeze", "cut") and fault.target.split(">")[0] == process and job.type == "long":
-                # Given up after the patience of the product; the first run goes on meanwhile and ends for itself.
+                # The product declares it lost after the heartbeat timeout. The first run continues, and ends by itself.
                 if fault.fault == "freeze":
                     end += fault.ended - fault.began
                 self.seen("end", end, row, attempt, process, pid, outcome)
                 lost = fault.began + 10_500 * MS
-                self.note(row, "unknown", lost, attempt, "silent")
-                return self.again(row, lost + 50 * MS, attempt, "given up")
+                self.note(row, "unknown", lost, attempt, "no heartbeat")
+                return self.again(row, lost + 50 * MS, attempt, "lost")
             if fault.fault == "freeze" and fault.target == process:
                 end = fault.ended + self.ms(5, 50)
         self.seen("end", end, row, attempt, process, pid, outcome)
-        told = end + self.ms(5, 40)
+        reported = end + self.ms(5, 40)
         for fault in self.faults:
-            if fault.target in (f"{process}>rabbitmq", "rabbitmq", "postgres") and fault.began <= told < fault.ended:
-                told = fault.ended + self.ms(50, 400)
+            if fault.target in (f"{process}>rabbitmq", "rabbitmq", "postgres") and fault.began <= reported < fault.ended:
+                reported = fault.ended + self.ms(50, 400)
         if outcome in ("failed", "panicked"):
             row.failures += 1
             if attempt <= job.max_retries:
-                return self.again(row, told + self.ms(500, 1500), attempt, "retry")
+                return self.again(row, reported + self.ms(500, 1500), attempt, "retry")
             outcome = "failed"
-        self.note(row, outcome, told, attempt)
+        self.note(row, outcome, reported, attempt)
         return None
 
-    # The driver's side.
+    # The driver.
 
     def schedule_all(self) -> None:
         off, on = BEGAN + self.seconds // 4 * SECOND, BEGAN + self.seconds // 2 * SECOND
@@ -211,47 +213,48 @@ class HistoryBuilder:
                     continue
                 row = self.create(job, instant, "schedule")
                 if job.type == "obedient" and skip_once:
-                    # One is cancelled before it begins.
+                    # One occurrence is cancelled before it starts.
                     skip_once = False
-                    asked = row.created_at + 2 * MS
-                    self.ops.append(DriverOperation("cancel", job.job, row.occurrence, None, asked, asked + 3 * MS, "ok"))
-                    self.note(row, "cancelled", asked + MS, 1)
+                    requested = row.created_at + 2 * MS
+                    self.ops.append(DriverOperation("cancel", job.job, row.occurrence, None, requested, requested + 3 * MS, "ok"))
+                    self.note(row, "cancelled", requested + MS, 1)
                 else:
-                    self.life(row, job)
+                    self.run_to_end(row, job)
 
     def trigger_all(self) -> None:
-        hands = [job for job in self.jobs if job.kind == "manual"]
+        manual_jobs = [job for job in self.jobs if job.kind == "manual"]
         for second in range(2, self.seconds - 2, 2):
-            job = self.dice.choice(hands)
-            asked = BEGAN + second * SECOND + self.ms(0, 900)
+            job = self.rng.choice(manual_jobs)
+            requested = BEGAN + second * SECOND + self.ms(0, 900)
             key = f"key-{second:05}"
-            luck = self.dice.random()
-            if luck < 0.05:
-                self.ops.append(DriverOperation("trigger", job.job, None, key, asked, asked + 9 * MS, "refused"))
+            draw = self.rng.random()
+            if draw < 0.05:
+                self.ops.append(DriverOperation("trigger", job.job, None, key, requested, requested + 9 * MS, "refused"))
                 continue
-            row = self.life(self.create(job, asked, "api", key), job)
-            if luck < 0.15:
-                self.ops.append(DriverOperation("trigger", job.job, None, key, asked, asked + 300 * MS, "unknown"))
-                asked += 400 * MS
-            if luck < 0.2:  # A call without an answer may have had its effect all the same, and need not be repeated.
-                outcome = ("ok", row.occurrence) if luck < 0.15 else ("unknown", None)
+            row = self.run_to_end(self.create(job, requested, "api", key), job)
+            if draw < 0.15:
+                self.ops.append(DriverOperation("trigger", job.job, None, key, requested, requested + 300 * MS, "unknown"))
+                requested += 400 * MS
+            if draw < 0.2:  # A call without a response may have had its effect, and need not be repeated.
+                outcome = ("ok", row.occurrence) if draw < 0.15 else ("unknown", None)
             else:
                 outcome = ("ok", row.occurrence)
-            self.ops.append(DriverOperation("trigger", job.job, outcome[1], key, asked, asked + 70 * MS, outcome[0]))
+            self.ops.append(DriverOperation("trigger", job.job, outcome[1], key, requested, requested + 70 * MS, outcome[0]))
 
     def evidence(self) -> Evidence:
         self.schedule_all()
         self.trigger_all()
-        self.dice.shuffle(self.witness)
-        run = RunInfo("made-up", 1, 1, BEGAN, self.cut, self.read, 1000, 15_000, 10_000, 5000, 100, 10_000, 15_000, {})
+        self.rng.shuffle(self.witness)
+        run = RunInfo("synthetic", 1, 1, BEGAN, self.cut, self.read, 1000, 15_000, 10_000, 5000, 100, 10_000, 15_000, {})
         heard = {row.occurrence: row.status for row in self.rows[::3]}
         return Evidence(
             run, self.jobs, self.ops, self.witness, self.faults, self.rows,
             [replace(row, changes=[], created_at=0, failures=0, trigger_key=None) for row in self.rows],
             Leftovers({"jobs": 0, "status": 0}, {"worker-1": 0, "worker-2": 0}, 0, 0, 0, heard),
-            [LogLineCount("server-1", "relay", BEGAN // SECOND + n, 5 if n < 30 else 9) for n in range(34)],
+            [LogLineCount("server-1", "publisher", BEGAN // SECOND + n, 5 if n < 30 else 9) for n in range(34)],
         )
 
 
 def clean(seed: int = 1, seconds: int = 100, quick: int = 2) -> Evidence:
+    """Returns a history without violations."""
     return HistoryBuilder(seed, seconds, quick).evidence()

@@ -1,4 +1,4 @@
-"""Tests of the checker: it must pass a clean history, and find everything that is planted in one."""
+"""Tests of the checker: it must pass a clean history, and find every planted violation."""
 
 from __future__ import annotations
 
@@ -24,29 +24,30 @@ import planted_truth
 import verdicts
 from evidence import TYPES, Evidence, EvidenceError, load
 from history import MS, joined
-from planted import PLANTED, TWINS
+from planted import PLANTED, HARMLESS
 from schedule import SECOND, CronError, instants
 from synthetic import BEGAN, clean
 from timing import judged
 from verdicts import VERDICTS, judge
 
-# Whoever is imported here has put its histories into PLANTED and TWINS.
-PLANTERS = (planted_presence, planted_runs, planted_truth)
+# Importing these modules registers their histories in PLANTED and HARMLESS.
+PLANTING_MODULES = (planted_presence, planted_runs, planted_truth)
 CLEAN = pickle.dumps(clean())
 SQL_ONLY = ("created_at", "failures", "duplicate_starts", "trigger_key", "changes")
 
 
 def fresh() -> Evidence:
-    """A copy of the clean history that may be changed; pickle copies faster than deepcopy."""
+    """Returns a copy of the clean history; pickle copies faster than deepcopy."""
     return pickle.loads(CLEAN)
 
 
 def found(evidence: Evidence) -> dict[str, list[str]]:
+    """Returns the verdicts that found something."""
     return {name: findings for name, findings in judge(evidence).items() if findings}
 
 
 def save(evidence: Evidence, folder: Path) -> None:
-    """Writes a history as the files that a scenario leaves."""
+    """Writes a history as an evidence folder."""
     def lines(items, without=()):
         return "".join(json.dumps({k: v for k, v in asdict(i).items() if k not in without}) + "\n" for i in items)
 
@@ -58,12 +59,12 @@ def save(evidence: Evidence, folder: Path) -> None:
 
 
 class CleanHistories(unittest.TestCase):
-    def test_a_clean_history_passes_whatever_the_seed(self):
+    def test_clean_history_passes_with_any_seed(self):
         for seed in range(1, 13):
             with self.subTest(seed=seed):
                 self.assertEqual(found(clean(seed)), {})
 
-    def test_the_clean_history_has_something_of_everything(self):
+    def test_clean_history_is_varied(self):
         evidence = fresh()
         self.assertEqual(found(evidence), {})
         self.assertGreater(sum(row.attempt > 1 for row in evidence.sql), 40)
@@ -75,19 +76,19 @@ class CleanHistories(unittest.TestCase):
         self.assertTrue(any("unknown" in [c.status for c in row.changes] for row in evidence.sql))
         self.assertTrue(any(fault["orphans"] for fault in check.report(evidence)["recovery"]))
 
-    def test_the_order_of_the_lines_means_nothing(self):
+    def test_order_of_lines_is_irrelevant(self):
         evidence = fresh()
         for items in (evidence.witness, evidence.sql, evidence.api, evidence.ops, evidence.nemesis, evidence.jobs):
             random.Random(5).shuffle(items)
         self.assertEqual(found(evidence), {})
 
 
-class PlantedFaults(unittest.TestCase):
-    """One test for each function of `planted`; they are added below."""
+class PlantedViolations(unittest.TestCase):
+    """One test for each violation in PLANTED, added below."""
 
 
-class NearMisses(unittest.TestCase):
-    """The same for the twins."""
+class HarmlessVariants(unittest.TestCase):
+    """One test for each harmless variant in HARMLESS, added below."""
 
 
 def _planted_test(verdict, plant):
@@ -98,7 +99,7 @@ def _planted_test(verdict, plant):
     return test
 
 
-def _twin_test(plant):
+def _harmless_test(plant):
     def test(self):
         evidence = fresh()
         plant(evidence)
@@ -107,88 +108,88 @@ def _twin_test(plant):
 
 
 for _verdict, _plant in PLANTED:
-    setattr(PlantedFaults, f"test_{_verdict}__{_plant.__name__}", _planted_test(_verdict, _plant))
-for _verdict, _plant in TWINS:
-    setattr(NearMisses, f"test_{_verdict}__{_plant.__name__}", _twin_test(_plant))
+    setattr(PlantedViolations, f"test_{_verdict}__{_plant.__name__}", _planted_test(_verdict, _plant))
+for _verdict, _plant in HARMLESS:
+    setattr(HarmlessVariants, f"test_{_verdict}__{_plant.__name__}", _harmless_test(_plant))
 
 
-class TheTestsThemselves(unittest.TestCase):
-    def test_every_verdict_has_two_planted_faults_and_a_twin(self):
+class TestsOfTheTests(unittest.TestCase):
+    def test_every_verdict_has_two_violations_and_a_harmless_variant(self):
         for name in VERDICTS:
             self.assertGreaterEqual(sum(verdict == name for verdict, _ in PLANTED), 2, name)
-            self.assertGreaterEqual(sum(verdict == name for verdict, _ in TWINS), 1, name)
-        names = [plant.__name__ for _, plant in PLANTED + TWINS]
+            self.assertGreaterEqual(sum(verdict == name for verdict, _ in HARMLESS), 1, name)
+        names = [plant.__name__ for _, plant in PLANTED + HARMLESS]
         self.assertEqual(len(names), len(set(names)))
 
-    def test_every_verdict_is_needed_by_some_planted_history(self):
-        """Breaks the checker on purpose: with any one verdict blind, some test of a planted fault must fail."""
+    def test_disabled_verdict_fails_a_test(self):
+        """Disables one verdict at a time: a test of a planted violation must then fail."""
         for name in VERDICTS:
             names = [f"test_{verdict}__{plant.__name__}" for verdict, plant in PLANTED if verdict == name]
             with self.subTest(verdict=name), mock.patch.dict(verdicts.VERDICTS, {name: lambda evidence: []}):
                 result = unittest.TestResult()
-                unittest.TestSuite(map(PlantedFaults, names)).run(result)
-                self.assertTrue(result.failures, f"nothing notices that {name} is blind")
+                unittest.TestSuite(map(PlantedViolations, names)).run(result)
+                self.assertTrue(result.failures, f"no test detects that {name} is disabled")
                 self.assertFalse(result.errors)
 
 
 class Mutations(unittest.TestCase):
-    """A thousand times one start of the witness is deleted, doubled or moved, and each time it must be noticed."""
+    """Deletes, duplicates or moves one start of the witness a thousand times; each must be detected."""
 
     def mutate(self, evidence: Evidence, times: int, seed: int) -> None:
-        dice = random.Random(seed)
+        rng = random.Random(seed)
         history = joined(replace(evidence))
         starts = [index for index, s in enumerate(evidence.witness) if s.what == "start"]
-        unnoticed, done = [], {"delete": 0, "duplicate": 0, "shift": 0}
+        undetected, done = [], {"delete": 0, "duplicate": 0, "shift": 0}
         while sum(done.values()) < times:
-            index = dice.choice(starts)
+            index = rng.choice(starts)
             start = evidence.witness[index]
             row = history.rows[start.occurrence]
             witness = list(evidence.witness)
-            what = dice.choice(("delete", "duplicate", "shift"))
+            what = rng.choice(("delete", "duplicate", "shift"))
             if what == "delete":
-                if self.may_never_have_begun(history, start):
+                if self.may_have_died_before_its_start(history, start):
                     continue
                 del witness[index]
             elif what == "duplicate":
-                witness.append(replace(start, at=start.at + dice.randint(0, 5 * SECOND)))
+                witness.append(replace(start, at=start.at + rng.randint(0, 5 * SECOND)))
             else:
                 due = history.due(row)
                 if start.attempt != 1 or not judged(history, row.job, due):
-                    continue  # The time of a later attempt is owed to nobody, except after a kill.
+                    continue  # Later attempts have no due time; only an orphan has a limit.
                 run = evidence.run
                 allowed = (run.allowance_ms if history.is_excused(due) else run.slo_ms) * MS
-                if dice.random() < 0.5:
-                    at = max(start.at + run.slo_ms * MS, due + allowed) + dice.randint(1, SECOND)
+                if rng.random() < 0.5:
+                    at = max(start.at + run.slo_ms * MS, due + allowed) + rng.randint(1, SECOND)
                 else:
-                    at = min(start.at - run.slo_ms * MS, due - run.early_ms * MS) - dice.randint(1, SECOND)
+                    at = min(start.at - run.slo_ms * MS, due - run.early_ms * MS) - rng.randint(1, SECOND)
                 witness[index] = replace(start, at=at)
             done[what] += 1
             if not any(judge(replace(evidence, witness=witness)).values()):
-                unnoticed.append((what, start))
-        self.assertEqual(unnoticed, [])
+                undetected.append((what, start))
+        self.assertEqual(undetected, [])
         self.assertGreater(min(done.values()), times // 5)
 
-    def may_never_have_begun(self, history, start) -> bool:
-        """Whether the run ended with its process so soon that it may as well have been claimed and never begun.
+    def may_have_died_before_its_start(self, history, start) -> bool:
+        """Returns true if the run's process was killed so soon that the run may have been claimed and never started.
 
-        Nobody can tell the two apart when the datagram is gone; everything else must be noticed.
+        Without the datagram the two cannot be told apart. Everything else must be detected.
         """
         attempt = next(a for a in history.attempts[start.occurrence] if a.number == start.attempt)
         if attempt.end is not None:
             return False
         limit = history.run.slo_ms * MS
-        return any(s.began <= start.at + limit and s.ended >= start.at - limit - 2 * MS for s in history.all_spells)
+        return any(s.began <= start.at + limit and s.ended >= start.at - limit - 2 * MS for s in history.all_fault_spans)
 
-    def test_950_mutations_of_histories_of_a_thousand_events_are_all_noticed(self):
+    def test_950_mutations_of_1000_events_are_all_detected(self):
         for seed in range(1, 6):
             self.mutate(clean(seed), 190, seed)
 
-    def test_50_mutations_of_a_history_of_ten_thousand_events_are_all_noticed(self):
+    def test_50_mutations_of_10000_events_are_all_detected(self):
         evidence = clean(3, 240, 18)
         self.assertGreater(len(evidence.witness), 10_000)
         self.mutate(evidence, 50, 9)
 
-    def test_one_check_of_ten_thousand_events_is_quick(self):
+    def test_check_of_10000_events_takes_less_than_a_second(self):
         evidence = clean(3, 240, 18)
         spent = []
         for _ in range(5):
@@ -201,8 +202,8 @@ class Mutations(unittest.TestCase):
 
 
 class Schedules(unittest.TestCase):
-    def test_instants_are_those_that_a_walk_over_the_seconds_finds(self):
-        first = 1_709_164_790 * SECOND + 1  # Shortly before midnight, at the end of 28 February of a leap year.
+    def test_due_times_match_a_walk_over_all_seconds(self):
+        first = 1_709_164_790 * SECOND + 1  # Shortly before midnight at the end of 28 February of a leap year.
         def fits(part: str, number: int) -> bool:
             return part in ("*", str(number)) or (part[:2] == "*/" and number % int(part[2:]) == 0)
 
@@ -221,10 +222,10 @@ class Schedules(unittest.TestCase):
                     walked.append(second * SECOND)
             self.assertEqual(found, walked, cron)
 
-    def test_both_edges_of_the_span_belong_to_it(self):
+    def test_both_ends_of_the_span_are_included(self):
         self.assertEqual(instants("*/5 * * * * *", 5 * SECOND, 10 * SECOND), [5 * SECOND, 10 * SECOND])
 
-    def test_what_is_outside_of_the_subset_is_refused(self):
+    def test_expression_outside_the_subset_is_rejected(self):
         for cron in (
             "* * * * *", "60 * * * * *", "1-5 * * * * *", "*/0 * * * * *", "* * 24 * * *", "* * * 1 * *", "a * * * * *",
             ", * * * * *",
@@ -241,16 +242,16 @@ class Reports(unittest.TestCase):
         return code, out.getvalue(), err.getvalue()
 
     def folder(self, evidence: Evidence) -> Path:
-        place = tempfile.TemporaryDirectory()
-        self.addCleanup(place.cleanup)
-        save(evidence, Path(place.name))
-        return Path(place.name)
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        save(evidence, Path(temporary.name))
+        return Path(temporary.name)
 
-    def test_a_clean_folder_passes_and_leaves_a_report_and_a_picture(self):
+    def test_clean_folder_passes_with_report_and_timeline(self):
         folder = self.folder(fresh())
         code, out, _ = self.run_check(folder)
         self.assertEqual(code, 0, out)
-        self.assertTrue(out.startswith("PASS made-up"))
+        self.assertTrue(out.startswith("PASS synthetic"))
         verdict = json.loads((folder / "verdict.json").read_text())
         self.assertTrue(verdict["passed"])
         self.assertEqual(set(verdict["counts"].values()), {0})
@@ -262,44 +263,44 @@ class Reports(unittest.TestCase):
         self.assertGreater(len(marks), 400)
         self.assertFalse([r for r in marks if r.get("class") == "missed"])
 
-    def test_the_folder_holds_the_same_history_as_memory(self):
+    def test_saved_history_loads_unchanged(self):
         evidence = fresh()
         again = load(self.folder(evidence))
         self.assertEqual(again, evidence)
 
-    def test_a_planted_fault_fails_the_folder_and_is_red_in_the_picture(self):
+    def test_planted_violation_fails_and_is_red_in_the_timeline(self):
         evidence = fresh()
-        next(plant for _, plant in PLANTED if plant.__name__ == "an_occurrence_that_is_not_there_is_lost")(evidence)
+        next(plant for _, plant in PLANTED if plant.__name__ == "missing_occurrence_is_lost")(evidence)
         folder = self.folder(evidence)
         code, out, _ = self.run_check(folder)
         self.assertEqual(code, 1)
-        self.assertIn("FAIL made-up", out)
+        self.assertIn("FAIL synthetic", out)
         self.assertIn("  lost: 1: Job ", out)
         self.assertIn('class="missed"', (folder / "timeline.svg").read_text())
 
-    def test_what_is_tolerated_is_shown_and_does_not_fail(self):
+    def test_tolerated_verdict_is_shown_and_does_not_fail(self):
         evidence = fresh()
         evidence.leftovers.waits = 3
-        evidence.run.tolerate = {"leak": "nobody waits for it"}
+        evidence.run.tolerate = {"leak": "no job depends on it"}
         folder = self.folder(evidence)
         code, out, _ = self.run_check(folder)
         self.assertEqual(code, 0)
-        self.assertIn("leak: 1 (tolerated: nobody waits for it)", out)
+        self.assertIn("leak: 1 (tolerated: no job depends on it)", out)
         self.assertEqual(json.loads((folder / "verdict.json").read_text())["tolerated"]["leak"]["count"], 1)
 
-    def test_at_most_twenty_findings_are_shown_and_all_are_counted(self):
+    def test_twenty_findings_are_shown_and_all_are_counted(self):
         evidence = fresh()
         evidence.api.clear()
         report = check.report(evidence)
         self.assertEqual(len(report["verdicts"]["api_sql_mismatch"]), 20)
         self.assertEqual(report["counts"]["api_sql_mismatch"], len(evidence.sql))
 
-    def test_a_large_picture_stays_small(self):
+    def test_large_timeline_has_a_limited_number_of_marks(self):
         evidence = clean(3, 240, 18)
         from timeline import MARKS, timeline
         self.assertLessEqual(timeline(evidence).count('class="met"'), MARKS)
 
-    def test_recovery_tells_when_dispatch_is_in_time_again_and_how_long_orphans_waited(self):
+    def test_recovery_reports_dispatch_and_orphan_times(self):
         evidence = fresh()
         kill = min(evidence.nemesis, key=lambda fault: fault.began)
         for row in evidence.sql:
@@ -314,7 +315,7 @@ class Reports(unittest.TestCase):
         self.assertEqual({fault["target"] for fault in recovery if fault["orphans"]}, {"worker-1"})
 
 
-class BadEvidence(unittest.TestCase):
+class InvalidEvidence(unittest.TestCase):
     def broken(self, file: str, change) -> str:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
@@ -337,11 +338,11 @@ class BadEvidence(unittest.TestCase):
     def first_line(self, member, value):
         def change(text):
             line, _, rest = text.partition("\n")
-            made = {**json.loads(line), member: value}
-            return json.dumps({k: v for k, v in made.items() if v is not ...}) + "\n" + rest
+            edited = {**json.loads(line), member: value}
+            return json.dumps({k: v for k, v in edited.items() if v is not ...}) + "\n" + rest
         return change
 
-    def test_bad_members_are_named_with_file_and_line(self):
+    def test_invalid_member_is_named_with_file_and_line(self):
         for file, member, value in (
             ("witness.jsonl", "at", "soon"), ("witness.jsonl", "attempt", True), ("witness.jsonl", "pid", ...),
             ("jobs.jsonl", "cron", "1-5 * * * * *"), ("jobs.jsonl", "type", "lazy"), ("ops.jsonl", "returned", 0),
@@ -351,20 +352,20 @@ class BadEvidence(unittest.TestCase):
             message = self.broken(file, self.first_line(member, value))
             self.assertIn(f"{file}:1: `{member}`", message)
 
-    def test_a_missing_file_is_named(self):
+    def test_missing_file_is_named(self):
         self.assertIn("loglines.jsonl", self.broken("loglines.jsonl", lambda text: None))
 
-    def test_a_last_line_that_is_cut_off_is_an_error(self):
+    def test_truncated_last_line_is_an_error(self):
         message = self.broken("witness.jsonl", lambda text: text[:-9])
         self.assertRegex(message, r"witness\.jsonl:\d+: not JSON")
 
-    def test_a_limit_that_is_left_away_is_not_a_limit_of_null(self):
+    def test_missing_limit_is_not_null(self):
         self.assertIn("`orphan_ms` is missing", self.broken("run.json", self.first_line("orphan_ms", ...)))
 
-    def test_tolerating_what_is_no_verdict_is_an_error(self):
+    def test_tolerated_name_must_be_a_verdict(self):
         self.assertIn("latte", self.broken("run.json", self.first_line("tolerate", {"latte": "a slip"})))
 
-    def test_a_call_for_a_job_that_nobody_defined_is_an_error(self):
+    def test_call_for_an_undefined_job_is_an_error(self):
         self.assertIn("job-99", self.broken("ops.jsonl", self.first_line("job", "job-99")))
 
 

@@ -1,4 +1,4 @@
-"""timeline.svg: what was due, what became of it, and what was done meanwhile, on one line of time."""
+"""Draws timeline.svg: the due times, whether they were met, and the faults, on one time axis."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from evidence import FINAL, Evidence
 from history import MS, History, FaultSpan, joined
 from timing import judged
 
-WIDTH, LEFT, RIGHT, LANE, TOP = 1400, 150, 20, 34, 34
+WIDTH, LEFT, RIGHT, TRACK_HEIGHT, TOP = 1400, 150, 20, 34, 34
 BAND_ROW = 15
-# A picture with more marks than this says no more, and opens slowly. What is red is always drawn first.
+# The maximum number of marks. More of them show nothing further, and the picture opens slowly.
 MARKS = 4_000
 
 STYLE = """
@@ -26,35 +26,36 @@ text { fill: currentColor; } .small { font-size: 10px; } .line { stroke: #d0d5db
 
 
 def timeline(evidence: Evidence) -> str:
-    """The picture as text. It needs no other file, and nothing of a browser but SVG."""
+    """Returns the picture as SVG text. It refers to no other file."""
     h = joined(evidence)
-    began = min([h.run.began, *(spell.began for spell in h.spells)])
+    began = min([h.run.began, *(fault_span.began for fault_span in h.fault_spans)])
     span = max(1, h.run.read - began)
 
     def x(instant: int) -> float:
         share = (min(max(instant, began), h.run.read) - began) / span
         return LEFT + (WIDTH - LEFT - RIGHT) * share
 
-    lanes = sorted({_lane(h, job.job) for job in evidence.jobs})
-    rows = _rows(h.spells, x)
+    tracks = sorted({_track(h, job.job) for job in evidence.jobs})
+    rows = _rows(h.fault_spans, x)
     top = TOP + BAND_ROW * (1 + max(rows, default=-1)) + 8
-    bottom = top + LANE * len(lanes)
+    bottom = top + TRACK_HEIGHT * len(tracks)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 30}" role="img">',
         f"<style>{STYLE}</style>",
         f'<text x="8" y="18">{escape(h.run.scenario)}, seed {h.run.seed}, round {h.run.round}: '
         "due instants, green when met, red when lost or late</text>",
     ]
-    for spell, row in zip(h.spells, rows):
-        parts.append(_band(spell, row, x, bottom))
-    for index, lane in enumerate(lanes):
-        y = top + LANE * index
-        parts.append(f'<line class="line" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y + LANE - 4}" y2="{y + LANE - 4}"/>')
-        parts.append(f'<text x="8" y="{y + LANE - 12}">{escape(lane)}</text>')
+    for fault_span, row in zip(h.fault_spans, rows):
+        parts.append(_band(fault_span, row, x, bottom))
+    for index, track in enumerate(tracks):
+        y = top + TRACK_HEIGHT * index
+        base = y + TRACK_HEIGHT - 4
+        parts.append(f'<line class="line" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{base}" y2="{base}"/>')
+        parts.append(f'<text x="8" y="{y + TRACK_HEIGHT - 12}">{escape(track)}</text>')
     for instant, job, met in _chosen(_marks(h)):
-        y = top + LANE * lanes.index(_lane(h, job))
-        # Jobs of one lane are spread over its height by their id, so that those due at once can be told apart.
-        y += 2 + sum(job.encode()) % (LANE - 14)
+        y = top + TRACK_HEIGHT * tracks.index(_track(h, job))
+        # Jobs of one track are spread over its height by their id, so that marks of the same instant differ.
+        y += 2 + sum(job.encode()) % (TRACK_HEIGHT - 14)
         size = 3 if met else 5
         parts.append(
             f'<rect class="{"met" if met else "missed"}" x="{x(instant) - size / 2:.1f}" y="{y}"'
@@ -62,52 +63,52 @@ def timeline(evidence: Evidence) -> str:
         )
     step = next((s for s in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200) if span / MS / 1000 / s <= 24), 14400)
     for second in range(0, span // (MS * 1000) + 1, step):
-        place = x(began + second * MS * 1000)
-        parts.append(f'<text class="small" x="{place:.1f}" y="{bottom + 16}" text-anchor="middle">{second} s</text>')
+        position = x(began + second * MS * 1000)
+        parts.append(f'<text class="small" x="{position:.1f}" y="{bottom + 16}" text-anchor="middle">{second} s</text>')
     parts.append("</svg>\n")
     return "\n".join(parts)
 
 
-def _lane(h: History, job: str) -> str:
+def _track(h: History, job: str) -> str:
     known = h.jobs.get(job)
     return "undefined" if known is None else f"{known.kind} {known.type}"
 
 
-def _rows(spells: list[FaultSpan], x) -> list[int]:
-    """The row for each fault's label, such that labels do not cover each other; at most eight rows."""
+def _rows(fault_spans: list[FaultSpan], x) -> list[int]:
+    """Returns the row of each fault's label, at most eight rows, so that labels do not cover each other."""
     free: list[float] = []
     rows = []
-    for spell in spells:
-        place = x(spell.began)
-        width = 6.2 * len(_label(spell)) + 8
-        row = next((index for index, end in enumerate(free) if end <= place), None)
+    for fault_span in fault_spans:
+        left = x(fault_span.began)
+        width = 6.2 * len(_label(fault_span)) + 8
+        row = next((index for index, end in enumerate(free) if end <= left), None)
         if row is None:
             row = len(free) if len(free) < 8 else 7
             if row == len(free):
                 free.append(0.0)
-        free[row] = place + width
+        free[row] = left + width
         rows.append(row)
     return rows
 
 
-def _label(spell: FaultSpan) -> str:
-    return f"{spell.fault.fault} {spell.fault.target}"
+def _label(fault_span: FaultSpan) -> str:
+    return f"{fault_span.fault.fault} {fault_span.fault.target}"
 
 
-def _band(spell: FaultSpan, row: int, x, bottom: int) -> str:
-    first, last = x(spell.began), x(spell.ended)
+def _band(fault_span: FaultSpan, row: int, x, bottom: int) -> str:
+    first, last = x(fault_span.began), x(fault_span.ended)
     y = TOP + BAND_ROW * row
-    detail = f": {spell.fault.detail}" if spell.fault.detail else ""
+    detail = f": {fault_span.fault.detail}" if fault_span.fault.detail else ""
     return (
-        f'<g><title>{escape(_label(spell) + detail)}</title>'
+        f'<g><title>{escape(_label(fault_span) + detail)}</title>'
         f'<rect class="fault" x="{first:.1f}" y="{y}" width="{max(last - first, 1):.1f}" height="{bottom - y}"/>'
         f'<line class="edge" x1="{first:.1f}" x2="{first:.1f}" y1="{y}" y2="{bottom}"/>'
-        f'<text class="small" x="{first + 3:.1f}" y="{y + 11}">{escape(_label(spell))}</text></g>'
+        f'<text class="small" x="{first + 3:.1f}" y="{y + 11}">{escape(_label(fault_span))}</text></g>'
     )
 
 
 def _marks(h: History) -> list[tuple[int, str, bool]]:
-    """Each owed instant and each trigger, with its job and whether it was met in time."""
+    """Returns each owed due time and each trigger, with its job and whether it was met in time."""
     marks = []
     for job, owed in h.expected.must.items():
         for instant in owed:
@@ -121,7 +122,7 @@ def _marks(h: History) -> list[tuple[int, str, bool]]:
 
 
 def _met(h: History, row, due: int) -> bool:
-    first = h.opening(row.occurrence)
+    first = h.lateness_start(row.occurrence)
     if first is None:
         return row.status in ("cancelled", "skipped")
     if row.status not in FINAL:
@@ -131,10 +132,10 @@ def _met(h: History, row, due: int) -> bool:
 
 
 def _chosen(marks: list[tuple[int, str, bool]]) -> list[tuple[int, str, bool]]:
-    """At most MARKS of them: all red ones that fit, and an even choice of the green."""
+    """Returns at most MARKS marks: the missed ones first, then an even selection of the met ones."""
     missed = [mark for mark in marks if not mark[2]][:MARKS]
     met = [mark for mark in marks if mark[2]]
-    room = MARKS - len(missed)
-    if len(met) > room:
-        met = [met[index * len(met) // room] for index in range(room)] if room else []
-    return met + missed  # The red ones last, so that nothing covers them.
+    left = MARKS - len(missed)
+    if len(met) > left:
+        met = [met[index * len(met) // left] for index in range(left)] if left else []
+    return met + missed  # The missed ones last, so that nothing covers them.

@@ -1,4 +1,4 @@
-"""Verdicts on when things happened."""
+"""Verdicts on times: nothing starts too early, too late, or too long after a kill."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from history import MS, History, FaultSpan, is_service, joined, when
 
 
 def early(evidence: Evidence) -> list[str]:
-    """Begun before it was due, by more than clocks may differ."""
+    """Finds starts before the due time, by more than clocks may differ."""
     h = joined(evidence)
     allowed = h.run.early_ms * MS
     found = []
@@ -25,7 +25,7 @@ def early(evidence: Evidence) -> list[str]:
 
 
 def late(evidence: Evidence) -> list[str]:
-    """Created or begun later than allowed. What never began at all is lost, and not late."""
+    """Finds occurrences that were created or started later than allowed. One that never started is lost, not late."""
     h = joined(evidence)
     run = h.run
     found = []
@@ -35,29 +35,29 @@ def late(evidence: Evidence) -> list[str]:
             continue
         excused = h.is_excused(due)
         allowed = run.allowance_ms if excused else run.slo_ms
-        first = h.opening(row.occurrence)
-        inside = " inside a fault's time" if excused else ""
+        first = h.lateness_start(row.occurrence)
+        inside = " during a fault" if excused else ""
         if allowed is not None and first is not None and first.at - due > allowed * MS:
             found.append(
                 f"Occurrence {row.occurrence} of job {row.job}, due at {when(due)}{inside}, was started"
-                f" {(first.at - due) / MS:.3f} ms later; {allowed} are allowed."
+                f" {(first.at - due) / MS:.3f} ms later; {allowed} ms are allowed."
             )
         allowed = run.dispatch_allowance_ms if excused else run.slo_ms
         if allowed is not None and row.created_at - due > allowed * MS:
             found.append(
                 f"Occurrence {row.occurrence} of job {row.job}, due at {when(due)}{inside}, was created"
-                f" {(row.created_at - due) / MS:.3f} ms later; {allowed} are allowed."
+                f" {(row.created_at - due) / MS:.3f} ms later; {allowed} ms are allowed."
             )
     return found
 
 
 def judged(h: History, job: str, due: int) -> bool:
-    """Nobody can be on time for what was due before the job's definition was acknowledged."""
+    """Returns false if the job was due before its definition was acknowledged, because then no run can be on time."""
     return due >= h.expected.defined.get(job, h.run.began)
 
 
 def orphan_late(evidence: Evidence) -> list[str]:
-    """A killed run that waited too long, or in vain, for its next attempt."""
+    """Finds killed runs whose next attempt started too late or never."""
     h = joined(evidence)
     if h.run.orphan_ms is None:
         return []
@@ -76,14 +76,14 @@ def orphan_late(evidence: Evidence) -> list[str]:
 
 
 def orphans(h: History) -> list[tuple[str, int, FaultSpan, int | None]]:
-    """Each run that was killed: its occurrence, attempt, what killed it, and when the next attempt began."""
+    """Returns each killed run: occurrence, attempt, the fault that killed it, and the start of the next attempt."""
     found = []
-    if not any(True for _ in h.all_spells):
+    if not any(True for _ in h.all_fault_spans):
         return found
     for occurrence, attempts in h.attempts.items():
         for index, attempt in enumerate(attempts):
             start = attempt.start
-            # A crasher's own death is how it ends; what follows is granted by other rules.
+            # A crasher always ends with its process, and other rules decide about its next attempt.
             if start is None or attempt.end is not None or h.type_of(start.job) == "crasher":
                 continue
             death = h.death(start)
@@ -94,26 +94,27 @@ def orphans(h: History) -> list[tuple[str, int, FaultSpan, int | None]]:
 
 
 def _excused_until(h: History, occurrence: str, number: int, death: FaultSpan) -> int:
-    """From when on the next attempt could be expected.
+    """Returns the instant from which the next attempt can be expected.
 
-    A service or server that is away, or a worker that is frozen or cut off before it dies, keeps the death from being
-    noticed; and where an attempt in between was claimed but never seen, the worker that took it may have died as well.
+    An unavailable service or server delays the detection of a kill. So does a freeze or a cut of the worker before it
+    was killed. If an attempt in between was claimed but never started, its worker may have been killed as well, so
+    faults of any worker are excuses then.
     """
     attempts = h.attempts[occurrence]
     following = next((a.number for a in attempts if a.number > number), number + 1)
     link = death.fault.target + ">"
     reference = max(death.began, _start(h, occurrence, number))
     allowed = (h.run.orphan_ms or 0) * MS
-    for spell in sorted(h.all_spells, key=lambda spell: spell.began):
-        target = spell.fault.target
+    for fault_span in sorted(h.all_fault_spans, key=lambda fault_span: fault_span.began):
+        target = fault_span.fault.target
         hinders = (
             is_service(target)
             or target.startswith(link)
-            or (target == death.fault.target and spell.fault.fault == "freeze")
+            or (target == death.fault.target and fault_span.fault.fault == "freeze")
             or (following > number + 1 and target.startswith("worker"))
         )
-        if hinders and spell.began <= reference + allowed and spell.ended > reference:
-            reference = spell.ended
+        if hinders and fault_span.began <= reference + allowed and fault_span.ended > reference:
+            reference = fault_span.ended
     return reference
 
 

@@ -23,12 +23,13 @@ VERDICTS: dict[str, Verdict] = {
 
 
 def judge(evidence: Evidence) -> dict[str, list[str]]:
-    """Every verdict's findings; an empty list where all is well."""
+    """Returns the findings of every verdict; a list is empty if nothing was found."""
     for name in evidence.run.tolerate:
         if name not in VERDICTS:
-            raise EvidenceError(f"run.json: `tolerate` names {name}, which is no verdict")
+            raise EvidenceError(f"run.json: `tolerate` names {name}, which is not a verdict")
     return {name: verdict(evidence) for name, verdict in VERDICTS.items()}
 
 
 def passed(evidence: Evidence, findings: dict[str, list[str]]) -> bool:
+    """Returns true if every verdict with findings is tolerated."""
     return not any(found and name not in evidence.run.tolerate for name, found in findings.items())

@@ -1,7 +1,7 @@
-//! What people do: signing in, defining jobs, running, pausing and cancelling them, by the requests a browser sends.
+//! An HTTP client for a user's requests: sign in, define jobs, trigger, pause and cancel runs, as a browser sends them.
 //!
-//! An answer that does not come is not an answer that says no. Whatever was asked for may have happened then, and the
-//! checker is told so.
+//! A missing response is not a refusal. The server may have carried out the request, so the outcome is recorded as
+//! unknown, and the checker accepts both.
 
 use std::time::Duration;
 
@@ -10,22 +10,22 @@ use reqwest::{Client, Method, Response, StatusCode, header};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// How long an answer may take.
+/// The time a server has to respond.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What came back.
+/// The outcome of a request.
 #[derive(Debug)]
 pub(crate) enum ApiReply {
-    /// It was done.
+    /// The server carried it out, and returned this value.
     Done(Value),
-    /// It was not done, and will not be.
+    /// The server refused it, and will not carry it out later.
     Refused(String),
-    /// Nobody said; it may have been done.
+    /// There was no usable response; the server may have carried it out.
     Unknown(String),
 }
 
 impl ApiReply {
-    /// As operations are noted.
+    /// Returns the outcome as a word of `ops.jsonl`.
     pub(crate) fn outcome(&self) -> &'static str {
         match self {
             Self::Done(_) => "ok",
@@ -35,7 +35,7 @@ impl ApiReply {
     }
 }
 
-/// Somebody who is signed in at every server.
+/// A client that is signed in at every server.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiClient {
     client: Client,
@@ -45,7 +45,7 @@ pub(crate) struct ApiClient {
 }
 
 impl ApiClient {
-    /// Uses up the setup link that the first server printed.
+    /// Accepts the setup link that the first server printed, which creates an admin and signs in.
     pub(crate) async fn set_up(servers: Vec<String>, token: &str) -> anyhow::Result<Self> {
         let client = Client::builder().timeout(RESPONSE_TIMEOUT).connect_timeout(Duration::from_secs(2)).build()?;
         let mut api = Self { client, servers, cookie: String::new() };
@@ -54,13 +54,13 @@ impl ApiClient {
             "passphrase": "a long night of falling services",
         });
         let response = api.send(0, Method::POST, "accept_invite", &form).await?;
-        ensure!(response.status().is_success(), "nobody can be signed in: {}", response.text().await?);
-        let cookie = response.headers().get(header::SET_COOKIE).context("signing in gave no cookie")?.to_str()?;
+        ensure!(response.status().is_success(), "the setup link was refused: {}", response.text().await?);
+        let cookie = response.headers().get(header::SET_COOKIE).context("the response sets no cookie")?.to_str()?;
         api.cookie = cookie.split(';').next().unwrap_or_default().to_owned();
         Ok(api)
     }
 
-    /// Asks a server to do something.
+    /// Sends a request that changes something.
     pub(crate) async fn post(&self, server: usize, endpoint: &str, form: &impl Serialize) -> ApiReply {
         let response = match self.send(server, Method::POST, endpoint, form).await {
             Ok(response) => response,
@@ -71,39 +71,39 @@ impl ApiClient {
             Err(error) => ApiReply::Unknown(error.to_string()),
             Ok(text) if status.is_success() => match serde_json::from_str(&text) {
                 Ok(value) => ApiReply::Done(value),
-                Err(_) => ApiReply::Unknown(format!("an answer that cannot be read: {text}")),
+                Err(_) => ApiReply::Unknown(format!("the response is not JSON: {text}")),
             },
-            // A service was away, perhaps only when it was to say that all is done.
+            // A service was unavailable, perhaps only after the change was committed.
             Ok(text) if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => ApiReply::Unknown(text),
             Ok(text) => ApiReply::Refused(text),
         }
     }
 
-    /// Reads something from a server.
+    /// Sends a request that reads something.
     pub(crate) async fn get(&self, server: usize, endpoint: &str, query: &impl Serialize) -> anyhow::Result<Value> {
         let response = self.send(server, Method::GET, endpoint, query).await?;
         let status = response.status();
         let text = response.text().await?;
-        ensure!(status.is_success(), "{endpoint} answers {status}: {text}");
+        ensure!(status.is_success(), "{endpoint} responds with {status}: {text}");
         Ok(serde_json::from_str(&text)?)
     }
 
-    /// Listens to a server's stream of events.
+    /// Opens a server's event stream, and continues after the event `last`.
     pub(crate) async fn listen(&self, server: usize, last: Option<&str>) -> anyhow::Result<Response> {
         let request = self.client.get(format!("{}/events", self.servers[server])).header(header::COOKIE, &self.cookie);
         let request = match last {
             Some(id) => request.header("last-event-id", id),
             None => request,
         };
-        // It goes on for ever by nature.
+        // The stream never ends, so the client's response timeout must not apply.
         let response = request.timeout(Duration::from_secs(24 * 3_600)).send().await?;
         if !response.status().is_success() {
-            bail!("the stream answers {}", response.status());
+            bail!("the event stream responds with {}", response.status());
         }
         Ok(response)
     }
 
-    /// How many servers there are to ask.
+    /// Returns the number of servers.
     pub(crate) fn servers(&self) -> usize {
         self.servers.len()
     }

@@ -1,5 +1,5 @@
-//! What a scenario is played on: two servers and some workers, each with lines of its own to the services, jobs that keep
-//! them busy, a witness, and somebody who goes on using the dashboard meanwhile.
+//! The processes that a scenario runs on: two servers and some workers, each with proxied links of its own to the
+//! services, jobs that keep them busy, a witness, and a driver that acts as a user of the dashboard.
 
 use std::{
     path::{Path, PathBuf},
@@ -10,6 +10,13 @@ use std::{
 use anyhow::{Context, bail, ensure};
 use milvaion_protocol::topology::Topology;
 use milvaion_server::embedded::child::LaunchSpec;
+use milvaion_test_support::{
+    database::TestDatabase,
+    http,
+    net::free_port,
+    private_service::{PrivateService, ServiceKind},
+    process::ManagedProcess,
+};
 use rand::{SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 use sqlx::{PgPool, postgres::PgPoolOptions};
@@ -19,32 +26,30 @@ use crate::{
     evidence::{EvidenceWriter, now},
     harness::ServiceHarness,
     live_stream::LiveStreamListener,
-    private_service::{ChaosService, ServiceKind},
-    process::ManagedProcess,
     proxy::ProxyLink,
     witness::Witness,
     workload::{JobPlan, WORKER_ID},
     workload_driver::WorkloadDriver,
 };
 
-/// How long a start or a healing may take before the scenario is given up.
+/// The time a start or a recovery may take before the scenario is aborted.
 pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
-/// How often is looked.
+/// The interval at which [`ChaosCluster::wait_until`] checks its condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What is to be set up.
+/// The settings of a cluster.
 #[derive(Clone, Debug)]
 pub(crate) struct ClusterConfig {
-    /// `leader_killed`, for folders and reports.
+    /// The scenario's name for folders and reports, such as `leader_killed`.
     pub(crate) scenario: &'static str,
     pub(crate) seed: u64,
     pub(crate) workers: usize,
-    /// What runs at once in one worker.
+    /// The number of runs that one worker executes at once.
     pub(crate) capacity: u32,
-    /// What is armed in every program from its start, such as a sabotage.
+    /// Failpoints that are armed in every program at each start, such as a sabotage.
     pub(crate) armed: Option<String>,
-    /// What the checker is told in `run.json` beside what it is told always.
-    pub(crate) judge: Value,
+    /// Members of `run.json` that replace the defaults of [`ChaosCluster::write_run_json`].
+    pub(crate) limits: Value,
 }
 
 /// A defined job.
@@ -54,7 +59,7 @@ pub(crate) struct DefinedJob {
     pub(crate) plan: JobPlan,
 }
 
-/// Everything a scenario is played on.
+/// A running cluster.
 pub(crate) struct ChaosCluster<'a> {
     pub(crate) harness: &'a mut ServiceHarness,
     pub(crate) evidence: Arc<EvidenceWriter>,
@@ -66,27 +71,27 @@ pub(crate) struct ChaosCluster<'a> {
     pub(crate) names: Topology,
     pub(crate) random: StdRng,
     pub(crate) links: Vec<ProxyLink>,
-    setup: ClusterConfig,
+    config: ClusterConfig,
     listener: LiveStreamListener,
-    database: String,
+    database: TestDatabase,
     began: i64,
-    /// Where each worker answers for its health.
+    /// The port of each worker's health endpoint.
     health_ports: Vec<u16>,
 }
 
 impl<'a> ChaosCluster<'a> {
-    /// Sets everything up. Returns when the servers are ready, the workers are known and somebody is signed in; no job is
-    /// defined yet.
-    pub(crate) async fn open(harness: &'a mut ServiceHarness, setup: ClusterConfig) -> anyhow::Result<Self> {
-        let folder = harness.folder.join("runs").join(format!("{}-{}", setup.scenario, setup.seed));
+    /// Starts everything. Returns when the servers are ready, the workers are registered and a user is signed in. No
+    /// job is defined yet.
+    pub(crate) async fn open(harness: &'a mut ServiceHarness, config: ClusterConfig) -> anyhow::Result<Self> {
+        let folder = harness.folder.join("runs").join(format!("{}-{}", config.scenario, config.seed));
         let evidence = Arc::new(EvidenceWriter::open(folder)?);
-        // The name of a socket must be short.
+        // The path of a Unix socket is limited to about 100 bytes, so it is not in the evidence folder.
         let socket = std::env::temp_dir().join(format!("milvaion-witness-{}", std::process::id()));
         let witness = Witness::open(socket, evidence.clone())?;
         let prefix = format!("c{:08x}", rand::random::<u32>());
         let database = harness.database(&prefix).await?;
         let mut builder =
-            ClusterBuilder { harness, evidence: &evidence, setup: &setup, prefix: &prefix, links: Vec::new() };
+            ClusterBuilder { harness, evidence: &evidence, config: &config, prefix: &prefix, links: Vec::new() };
         let mut ports = Vec::new();
         let mut servers = Vec::new();
         for number in 1..=2 {
@@ -95,30 +100,32 @@ impl<'a> ChaosCluster<'a> {
             servers.push(builder.server(&format!("server-{number}"), port).await?);
         }
         let (mut workers, mut health_ports) = (Vec::new(), Vec::new());
-        for number in 1..=setup.workers {
+        for number in 1..=config.workers {
             let port = free_port()?;
             health_ports.push(port);
             workers.push(builder.worker(&format!("worker-{number}"), port, witness.socket()).await?);
         }
         let links = std::mem::take(&mut builder.links);
-        let pool =
-            PgPoolOptions::new().max_connections(4).acquire_timeout(Duration::from_secs(5)).connect_lazy(&database)?;
+        let pool = PgPoolOptions::new()
+            .max_connections(4)
+            .acquire_timeout(Duration::from_secs(5))
+            .connect_lazy(&database.url)?;
 
-        // The first one alone: it migrates, and the link it prints is good until another server prints one.
+        // The first server starts alone: it migrates, and its setup link is valid only until another server prints one.
         servers[0].start().await?;
-        ready(&servers[0], ports[0]).await?;
-        let token = token(&servers[0]).await?;
+        wait_until_ready(&servers[0], ports[0]).await?;
+        let token = setup_token(&servers[0]).await?;
         let bases = ports.iter().map(|port| format!("http://127.0.0.1:{port}")).collect();
         let api = ApiClient::set_up(bases, &token).await?;
         servers[1].start().await?;
-        ready(&servers[1], ports[1]).await?;
+        wait_until_ready(&servers[1], ports[1]).await?;
         for worker in &mut workers {
             worker.start().await?;
         }
         let listener = LiveStreamListener::start(api.clone());
         let cluster = Self {
             driver: WorkloadDriver::new(api, evidence.clone()),
-            random: StdRng::seed_from_u64(setup.seed),
+            random: StdRng::seed_from_u64(config.seed),
             names: Topology::new(prefix.as_str()),
             harness,
             evidence,
@@ -128,75 +135,75 @@ impl<'a> ChaosCluster<'a> {
             pool,
             links,
             listener,
-            database: prefix,
+            database,
             began: now(),
             health_ports,
-            setup,
+            config,
         };
-        let all = cluster.setup.workers;
+        let all = cluster.config.workers;
         cluster
-            .wait_until("the workers' registration", async |cluster| Ok(cluster.known_workers().await? >= all))
+            .wait_until("the workers' registration", async |cluster| Ok(cluster.registered_workers().await? >= all))
             .await?;
         Ok(cluster)
     }
 
-    /// Defines jobs, one after the other, through the first server.
+    /// Defines jobs one after the other through the first server.
     pub(crate) async fn define(&mut self, plans: Vec<JobPlan>) -> anyhow::Result<()> {
         self.driver.define(plans).await
     }
 
-    /// Which of the servers leads, if one does.
+    /// Returns the index of the server that leads, or none.
     pub(crate) async fn leader(&self) -> anyhow::Result<Option<usize>> {
         let holder: Option<Option<String>> = sqlx::query_scalar("SELECT holder FROM leases WHERE role = 'dispatcher'")
             .fetch_optional(&self.pool)
             .await?;
         let Some(holder) = holder.flatten() else { return Ok(None) };
-        // A holder's name ends with its process and a draw.
+        // A holder's name ends with its process id and a random number.
         let pid = holder.rsplit('-').nth(1).and_then(|pid| pid.parse().ok());
         Ok(self.servers.iter().position(|server| server.pid() == pid && pid.is_some()))
     }
 
-    /// Waits until one of the servers leads.
+    /// Waits until a server leads, and returns its index.
     pub(crate) async fn wait_for_leader(&self) -> anyhow::Result<usize> {
         let found = std::cell::Cell::new(None);
-        self.wait_until("a server that leads", async |cluster| {
+        self.wait_until("a leading server", async |cluster| {
             found.set(cluster.leader().await?);
             Ok(found.get().is_some())
         })
         .await?;
-        found.get().context("it was found")
+        found.get().context("the wait ended without a leader")
     }
 
-    /// A line by its name: `worker-1>rabbitmq`.
+    /// Returns a link by its name, such as `worker-1>rabbitmq`.
     pub(crate) fn link(&self, name: &str) -> anyhow::Result<&ProxyLink> {
-        self.links.iter().find(|link| link.name() == name).with_context(|| format!("there is no line {name}"))
+        self.links.iter().find(|link| link.name() == name).with_context(|| format!("there is no link {name}"))
     }
 
-    /// Waits for something. A service that is away just now is asked again.
+    /// Waits until a condition holds. An error, such as an unavailable service, counts as not yet.
     pub(crate) async fn wait_until(
         &self,
         what: &str,
-        look: impl AsyncFn(&Self) -> anyhow::Result<bool>,
+        condition: impl AsyncFn(&Self) -> anyhow::Result<bool>,
     ) -> anyhow::Result<()> {
         let begun = tokio::time::Instant::now();
         let mut last;
         loop {
-            match look(self).await {
+            match condition(self).await {
                 Ok(true) => return Ok(()),
                 Ok(false) => last = None,
                 Err(error) => last = Some(error),
             }
             if begun.elapsed() > WAIT_TIMEOUT {
                 let why = last.map_or_else(String::new, |error| format!(" ({error:#})"));
-                bail!("{what} did not come within {} s{why}", WAIT_TIMEOUT.as_secs());
+                bail!("timed out after {} s waiting for {what}{why}", WAIT_TIMEOUT.as_secs());
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Waits until nothing is due that has not been fired, and nothing fired that has not been sent.
+    /// Waits until every due job has its occurrence and every occurrence is published.
     pub(crate) async fn wait_until_current(&self) -> anyhow::Result<()> {
-        self.wait_until("a dispatcher that is up to date", async |cluster| {
+        self.wait_until("an up-to-date dispatcher", async |cluster| {
             let behind = "SELECT (SELECT count(*) FROM jobs WHERE next_fire_at < now() - interval '1 second')
                                + (SELECT count(*) FROM occurrences WHERE published_at IS NULL AND status = 0
                                      AND created_at < now() - interval '2 seconds'
@@ -206,52 +213,52 @@ impl<'a> ChaosCluster<'a> {
         .await
     }
 
-    /// How many occurrences are open.
+    /// Returns the number of open occurrences.
     pub(crate) async fn open_occurrences(&self) -> anyhow::Result<i64> {
         let open = "SELECT count(*) FROM occurrences WHERE status IN (0, 1, 6)";
         Ok(sqlx::query_scalar(open).fetch_one(&self.pool).await?)
     }
 
-    /// Lets things go on for so long.
+    /// Waits for some seconds while everything runs.
     pub(crate) async fn run_for(&self, seconds: f64) {
         tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
     }
 
-    /// A crash of a service and its start after a while.
-    pub(crate) async fn crash(&mut self, kind: ServiceKind, seconds_away: f64) -> anyhow::Result<()> {
+    /// Kills a service and starts it again after `outage_seconds`.
+    pub(crate) async fn crash(&mut self, kind: ServiceKind, outage_seconds: f64) -> anyhow::Result<()> {
         let fault = self.evidence.begin_fault("kill", kind.name(), "SIGKILL");
         self.harness.service(kind).kill().await?;
-        self.run_for(seconds_away).await;
+        self.run_for(outage_seconds).await;
         self.harness.service(kind).start().await?;
         self.evidence.end_fault(fault);
         Ok(())
     }
 
-    /// Where a worker answers for its health.
+    /// Returns each worker with the port of its health endpoint.
     pub(crate) fn health_ports(&self) -> impl Iterator<Item = (&str, u16)> {
         self.workers.iter().map(ManagedProcess::name).zip(self.health_ports.iter().copied())
     }
 
-    /// Which ends the listener has been told of so far.
+    /// Returns the final statuses that the live stream has sent so far.
     pub(crate) fn streamed_ends(&self) -> Value {
         self.listener.ends()
     }
 
-    /// `run.json`.
+    /// Writes `run.json`: the identity of the run, its instants and the limits that the checker applies.
     pub(crate) fn write_run_json(&self, cut: i64, read: i64) -> anyhow::Result<()> {
         let mut run = json!({
-            "scenario": self.setup.scenario, "seed": self.setup.seed, "round": 1,
+            "scenario": self.config.scenario, "seed": self.config.seed, "round": 1,
             "began": self.began, "cut": cut, "read": read,
             "slo_ms": 1_500, "allowance_ms": 15_000, "dispatch_allowance_ms": 5_000, "recovery_ms": 10_000,
             "early_ms": 100, "heartbeat_timeout_ms": 15_000, "orphan_ms": 20_000, "tolerate": {},
         });
-        if let (Some(run), Some(more)) = (run.as_object_mut(), self.setup.judge.as_object()) {
-            run.extend(more.clone());
+        if let (Some(run), Some(limits)) = (run.as_object_mut(), self.config.limits.as_object()) {
+            run.extend(limits.clone());
         }
         self.evidence.write("run.json", &run)
     }
 
-    /// Ends everything. What the checker needs stays.
+    /// Ends all processes and drops the database. Returns the evidence folder, which stays.
     pub(crate) async fn close(mut self) -> anyhow::Result<PathBuf> {
         self.listener.stop();
         self.pool.close().await;
@@ -259,21 +266,21 @@ impl<'a> ChaosCluster<'a> {
             process.clean_up().await;
         }
         self.witness.close();
-        self.harness.drop_database(&self.database).await?;
+        self.database.drop_database().await?;
         Ok(self.evidence.folder().to_owned())
     }
 
-    async fn known_workers(&self) -> anyhow::Result<usize> {
+    async fn registered_workers(&self) -> anyhow::Result<usize> {
         let known = "SELECT count(*) FROM worker_instances WHERE stopped_at IS NULL";
         Ok(usize::try_from(sqlx::query_scalar::<_, i64>(known).fetch_one(&self.pool).await?)?)
     }
 }
 
-/// Puts processes together.
+/// Builds processes and their links.
 struct ClusterBuilder<'b> {
     harness: &'b ServiceHarness,
     evidence: &'b EvidenceWriter,
-    setup: &'b ClusterConfig,
+    config: &'b ClusterConfig,
     prefix: &'b str,
     links: Vec<ProxyLink>,
 }
@@ -300,7 +307,7 @@ impl ClusterBuilder<'_> {
             .launch(name, "chaos-worker")
             .await?
             .env("MILVAION_WORKER_ID", WORKER_ID)
-            .env("MILVAION_CAPACITY", self.setup.capacity.to_string())
+            .env("MILVAION_CAPACITY", self.config.capacity.to_string())
             .env("MILVAION_SHUTDOWN_GRACE_SECONDS", "5")
             .env("MILVAION_OUTBOX", self.evidence.folder().join("outbox").join(name))
             .env("MILVAION_HEALTH", format!("127.0.0.1:{health_port}"))
@@ -310,11 +317,11 @@ impl ClusterBuilder<'_> {
         Ok(self.process(name, launch))
     }
 
-    /// What servers and workers have in common.
+    /// Returns the launch settings that servers and workers share.
     async fn launch(&mut self, name: &str, program: &str) -> anyhow::Result<LaunchSpec> {
         let own = std::env::current_exe()?;
         let program = own.with_file_name(program);
-        ensure!(program.exists(), "{} is missing: run this through `make chaos`, which builds it", program.display());
+        ensure!(program.exists(), "{} is missing; run this through `make chaos`, which builds it", program.display());
         let launch = LaunchSpec::new(program)
             .env("REDIS_URL", self.through(name, ServiceKind::Redis).await?)
             .env("AMQP_URL", self.through(name, ServiceKind::RabbitMq).await?)
@@ -326,12 +333,12 @@ impl ClusterBuilder<'_> {
 
     fn process(&self, name: &str, launch: LaunchSpec) -> ManagedProcess {
         let log = self.evidence.folder().join(format!("{name}.log"));
-        ManagedProcess::new(name.to_owned(), launch, log, self.setup.armed.clone())
+        ManagedProcess::new(name.to_owned(), launch, log, self.config.armed.clone())
     }
 
-    /// A service's URL by a line of the process's own.
+    /// Opens a link from a process to a service, and returns the service's URL through it.
     async fn through(&mut self, name: &str, kind: ServiceKind) -> anyhow::Result<String> {
-        let service: &ChaosService = match kind {
+        let service: &PrivateService = match kind {
             ServiceKind::Postgres => &self.harness.postgres,
             ServiceKind::Redis => &self.harness.redis,
             ServiceKind::RabbitMq => &self.harness.rabbitmq,
@@ -343,27 +350,10 @@ impl ClusterBuilder<'_> {
     }
 }
 
-/// A port that is free. Not of the system's choice: its range is that of outgoing connections, one of which might have
-/// the port when a program that was killed starts again.
-fn free_port() -> anyhow::Result<u16> {
-    for _ in 0..1_000 {
-        let port = rand::random_range(12_000..20_000);
-        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return Ok(port);
-        }
-    }
-    bail!("no port between 12000 and 20000 is free")
-}
-
-/// Waits until a server says that it is ready.
-async fn ready(server: &ManagedProcess, port: u16) -> anyhow::Result<()> {
+/// Waits until a server reports that it is ready.
+async fn wait_until_ready(server: &ManagedProcess, port: u16) -> anyhow::Result<()> {
     let begun = tokio::time::Instant::now();
-    let client = reqwest::Client::builder().timeout(Duration::from_secs(2)).build()?;
-    loop {
-        let answer = client.get(format!("http://127.0.0.1:{port}/health/ready")).send().await;
-        if answer.is_ok_and(|answer| answer.status().is_success()) {
-            return Ok(());
-        }
+    while !http::is_ready(port).await {
         ensure!(
             begun.elapsed() < WAIT_TIMEOUT,
             "{} does not become ready; see {}",
@@ -372,30 +362,19 @@ async fn ready(server: &ManagedProcess, port: u16) -> anyhow::Result<()> {
         );
         tokio::time::sleep(POLL_INTERVAL).await;
     }
+    Ok(())
 }
 
-/// The setup link that a new server prints.
-async fn token(server: &ManagedProcess) -> anyhow::Result<String> {
+/// Returns the token of the setup link that a new server prints.
+async fn setup_token(server: &ManagedProcess) -> anyhow::Result<String> {
     let begun = tokio::time::Instant::now();
     loop {
         let text = std::fs::read_to_string(server.log())?;
-        // All of it: the line is written piece by piece.
+        // The line is written piece by piece, so its end must be there.
         if let Some((token, _)) = text.split_once("/setup?token=").and_then(|(_, rest)| rest.split_once('\n')) {
             return Ok(token.trim().to_owned());
         }
         ensure!(begun.elapsed() < WAIT_TIMEOUT, "{} prints no setup link", server.name());
         tokio::time::sleep(POLL_INTERVAL).await;
     }
-}
-
-/// One figure of a worker's `/metrics`, summed over its labels; none when it does not answer.
-pub(crate) async fn metric(port: u16, name: &str) -> Option<f64> {
-    let client = reqwest::Client::builder().timeout(Duration::from_secs(2)).build().ok()?;
-    let text = client.get(format!("http://127.0.0.1:{port}/metrics")).send().await.ok()?.text().await.ok()?;
-    Some(
-        text.lines()
-            .filter(|line| line.starts_with(name))
-            .filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok())
-            .sum(),
-    )
 }

@@ -1,4 +1,4 @@
-//! The folder of a run: what was asked for, what was done to it, what was seen. `EVIDENCE.md` says what each file holds.
+//! The evidence folder of one scenario: its jobs, requests, faults and observations. `EVIDENCE.md` specifies each file.
 
 use std::{
     collections::HashMap,
@@ -13,21 +13,21 @@ use anyhow::Context;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// Now, in microseconds since 1970.
+/// Returns the current time in microseconds since 1970, in UTC.
 pub(crate) fn now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
 }
 
-/// The evidence of one run.
+/// A writer of one evidence folder.
 #[derive(Debug)]
 pub(crate) struct EvidenceWriter {
     folder: PathBuf,
     files: Mutex<HashMap<&'static str, File>>,
 }
 
-/// A fault that goes on. It is noted when it is over: [`EvidenceWriter::end_fault`].
+/// A fault that has begun. It is recorded when it ends, by [`EvidenceWriter::end_fault`].
 #[derive(Debug)]
-#[must_use = "a fault that is never over is never noted"]
+#[must_use = "a fault that is never ended is never recorded"]
 pub(crate) struct OngoingFault {
     kind: &'static str,
     target: String,
@@ -36,12 +36,12 @@ pub(crate) struct OngoingFault {
 }
 
 impl EvidenceWriter {
-    /// An empty folder; what an earlier run left there is deleted.
+    /// Creates an empty folder, and deletes the one of an earlier run.
     pub(crate) fn open(folder: PathBuf) -> anyhow::Result<Self> {
         let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).with_context(|| format!("{} cannot be made", folder.display()))?;
+        fs::create_dir_all(&folder).with_context(|| format!("{} cannot be created", folder.display()))?;
         let evidence = Self { folder, files: Mutex::default() };
-        // The checker wants every file, also of what never happened.
+        // The checker requires every file, even an empty one.
         for name in
             ["jobs.jsonl", "ops.jsonl", "witness.jsonl", "nemesis.jsonl", "sql.jsonl", "api.jsonl", "loglines.jsonl"]
         {
@@ -50,19 +50,19 @@ impl EvidenceWriter {
         Ok(evidence)
     }
 
-    /// Where it lies.
+    /// Returns the folder.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Adds a line to one of the files.
+    /// Appends a line to one of the files.
     pub(crate) fn append(&self, file: &'static str, line: &impl Serialize) {
         let mut text = serde_json::to_vec(line).expect("evidence is plain JSON");
         text.push(b'\n');
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let file = files.get_mut(file).expect("the file was opened at the beginning");
-        // A full disk must not be taken for an innocent scheduler.
-        file.write_all(&text).expect("the evidence can be written");
+        // Panics, because missing evidence would look like a correct scheduler.
+        file.write_all(&text).expect("the evidence file is writable");
     }
 
     /// Writes a whole file.
@@ -71,7 +71,7 @@ impl EvidenceWriter {
             .with_context(|| format!("{file} cannot be written"))
     }
 
-    /// A fault begins.
+    /// Begins a fault.
     pub(crate) fn begin_fault(
         &self,
         kind: &'static str,
@@ -82,14 +82,14 @@ impl EvidenceWriter {
         OngoingFault { kind, target, detail, began: now() }
     }
 
-    /// It is over.
+    /// Ends a fault and records it.
     pub(crate) fn end_fault(&self, fault: OngoingFault) {
         let OngoingFault { kind, target, detail, began } = fault;
         let line = json!({"fault": kind, "target": target, "detail": detail, "began": began, "ended": now()});
         self.append("nemesis.jsonl", &line);
     }
 
-    /// A fault that takes no time.
+    /// Records a fault that takes no time.
     pub(crate) fn record_fault(&self, kind: &'static str, target: impl Into<String>, detail: impl Into<String>) {
         let fault = self.begin_fault(kind, target, detail);
         self.end_fault(fault);
@@ -97,7 +97,7 @@ impl EvidenceWriter {
 
     fn touch(&self, name: &'static str) -> anyhow::Result<()> {
         let path = self.folder.join(name);
-        let file = File::create(&path).with_context(|| format!("{} cannot be made", path.display()))?;
+        let file = File::create(&path).with_context(|| format!("{} cannot be created", path.display()))?;
         self.files.lock().unwrap_or_else(PoisonError::into_inner).insert(name, file);
         Ok(())
     }

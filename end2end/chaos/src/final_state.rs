@@ -1,5 +1,5 @@
-//! The end of a scenario: everything comes to rest, and what there is then is read twice, from the database and from a
-//! server's own interface.
+//! The final state of a scenario: waits until the system is idle, and reads it twice, from the database and from a
+//! server's interface.
 
 use std::{collections::BTreeMap, fs, time::Duration};
 
@@ -11,28 +11,25 @@ use milvaion_api::{
     views::OccurrenceRow,
 };
 use milvaion_protocol::status::OccurrenceStatus;
+use milvaion_test_support::http::metric;
 use serde::Serialize;
 use serde_json::{Value, json};
 use sqlx::Row;
 
-use crate::{
-    cluster::{ChaosCluster, metric},
-    evidence::now,
-    workload::WORKER_ID,
-};
+use crate::{cluster::ChaosCluster, evidence::now, workload::WORKER_ID};
 
-/// How long what is open may take to end after the last fault.
+/// The time open occurrences have to end after the last fault.
 const QUIESCE_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long what lies around may take to be put away after that.
+/// The time queues, outboxes and other leftovers have to become empty after that.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(15);
 
 impl ChaosCluster<'_> {
-    /// Takes all jobs out of the schedule, waits until everything has come to rest, and reads what there is. Returns how
-    /// long the rest took to come.
+    /// Disables all jobs, waits until the system is idle, and writes the final state as evidence. Returns the time from
+    /// the last disabled job to the end of the last occurrence.
     pub(crate) async fn settle(&self) -> anyhow::Result<Duration> {
-        // What never comes up to date is stuck or lost, which is for the checker to say.
+        // A dispatcher that never catches up leaves stuck or lost occurrences, which the checker reports.
         let _ = self.wait_until_current().await;
-        // What is due right now is to be fired before its job is taken out.
+        // The jobs that are due at this moment get their occurrences before they are disabled.
         self.run_for(2.0).await;
         let cut = now();
         self.driver.retire_all().await?;
@@ -42,17 +39,17 @@ impl ChaosCluster<'_> {
         }
         let took = begun.elapsed();
         let read = now();
-        let leftovers = self.tidy().await?;
+        let leftovers = self.wait_for_cleanup().await?;
         self.read_database().await?;
-        self.read_interface().await?;
+        self.read_api().await?;
         self.evidence.write("leftovers.json", &leftovers)?;
-        self.loudness()?;
+        self.count_log_lines()?;
         self.write_run_json(cut, read)?;
         Ok(took)
     }
 
-    /// Waits until nothing lies around, or for as long as that may take.
-    async fn tidy(&self) -> anyhow::Result<Value> {
+    /// Waits until nothing is left over, or until the time for that is over. Returns what is left over.
+    async fn wait_for_cleanup(&self) -> anyhow::Result<Value> {
         let begun = tokio::time::Instant::now();
         loop {
             let leftovers = self.leftovers().await?;
@@ -70,8 +67,8 @@ impl ChaosCluster<'_> {
     }
 
     async fn leftovers(&self) -> anyhow::Result<Value> {
-        let count = async |what: &'static str| -> anyhow::Result<i64> {
-            Ok(sqlx::query_scalar(what).fetch_one(&self.pool).await?)
+        let count = async |query: &'static str| -> anyhow::Result<i64> {
+            Ok(sqlx::query_scalar(query).fetch_one(&self.pool).await?)
         };
         let mut outboxes = BTreeMap::new();
         for (name, port) in self.health_ports() {
@@ -80,7 +77,7 @@ impl ChaosCluster<'_> {
                 metric(port, "milvaion_worker_lines_waiting").await,
             ) {
                 (Some(reports), Some(lines)) => reports + lines,
-                // What lies in the outbox of one that does not answer nobody can count, but it is not nothing.
+                // The outbox of a worker that does not respond cannot be counted; one row stands for it.
                 _ => 1.0,
             };
             outboxes.insert(name, waiting as i64);
@@ -99,7 +96,7 @@ impl ChaosCluster<'_> {
         }))
     }
 
-    /// How many messages lie in each queue.
+    /// Returns the number of messages in each queue.
     pub(crate) async fn queues(&self) -> anyhow::Result<BTreeMap<String, u32>> {
         let mut names = vec![
             self.names.status(),
@@ -115,17 +112,17 @@ impl ChaosCluster<'_> {
         let mut depths = BTreeMap::new();
         for name in names {
             let channel = connection.create_channel().await?;
-            let look = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-            let queue = channel.queue_declare(name.as_str().into(), look, FieldTable::default()).await;
-            let queue = queue.with_context(|| format!("the queue {name} cannot be asked"))?;
+            let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+            let queue = channel.queue_declare(name.as_str().into(), options, FieldTable::default()).await;
+            let queue = queue.with_context(|| format!("the queue {name} does not exist"))?;
             depths.insert(name, queue.message_count());
         }
-        // A channel that is just being closed by its end of life is taken for an error; the connection ends all the same.
+        // Closing may report an error for a channel that is just being closed; the connection ends all the same.
         let _ = connection.close(200, "read".into()).await;
         Ok(depths)
     }
 
-    /// What the database holds, past every server.
+    /// Reads the occurrences from the database, past every server, into `sql.jsonl`.
     async fn read_database(&self) -> anyhow::Result<()> {
         let query =
             "SELECT o.id::text AS id, o.job_id::text AS job_id, o.scheduled_for, o.trigger, o.status, o.attempt,
@@ -135,8 +132,12 @@ impl ChaosCluster<'_> {
                       ORDER BY o.id";
         for row in sqlx::query(query).fetch_all(&self.pool).await? {
             let changes: Value = row.try_get("status_changes")?;
-            let changes =
-                changes.as_array().context("a life is a list")?.iter().map(change).collect::<Option<Vec<_>>>();
+            let changes = changes
+                .as_array()
+                .context("status_changes is not a list")?
+                .iter()
+                .map(change)
+                .collect::<Option<Vec<_>>>();
             let line = json!({
                 "occurrence": row.try_get::<String, _>("id")?,
                 "job": row.try_get::<String, _>("job_id")?,
@@ -152,20 +153,20 @@ impl ChaosCluster<'_> {
                 "failures": row.try_get::<i64, _>("failures")?,
                 "duplicate_starts": row.try_get::<i64, _>("duplicate_starts")?,
                 "trigger_key": row.try_get::<Option<String>, _>("key")?,
-                "changes": changes.context("a step of a life cannot be read")?,
+                "changes": changes.context("an entry of status_changes cannot be parsed")?,
             });
             self.evidence.append("sql.jsonl", &line);
         }
         Ok(())
     }
 
-    /// What a server says, page by page, as a browser asks.
-    async fn read_interface(&self) -> anyhow::Result<()> {
+    /// Reads the occurrences from a server, page by page as a browser does, into `api.jsonl`.
+    async fn read_api(&self) -> anyhow::Result<()> {
         #[derive(Serialize)]
         struct OccurrenceListRequest {
             filter: OccurrenceListFilter,
         }
-        // Left-out members are defaults; an empty one would be a value.
+        // Members that are left out have their defaults; an empty one would be a value.
         #[derive(Serialize)]
         struct OccurrenceListFilter {
             limit: u32,
@@ -175,9 +176,9 @@ impl ChaosCluster<'_> {
         let server = self.servers.iter().position(|server| server.is_running()).context("no server runs")?;
         let mut before = None;
         loop {
-            let ask = OccurrenceListRequest { filter: OccurrenceListFilter { limit: MAX_PAGE_ROWS, before } };
+            let request = OccurrenceListRequest { filter: OccurrenceListFilter { limit: MAX_PAGE_ROWS, before } };
             let page: ListPage<OccurrenceRow> =
-                serde_json::from_value(self.driver.api.get(server, "occurrences", &ask).await?)?;
+                serde_json::from_value(self.driver.api.get(server, "occurrences", &request).await?)?;
             for row in &page.rows {
                 let line = json!({
                     "occurrence": row.id, "job": row.job_id, "scheduled_for": micros(row.scheduled_for),
@@ -194,8 +195,8 @@ impl ChaosCluster<'_> {
         }
     }
 
-    /// How many warnings and errors each process wrote in each second, by what they say.
-    fn loudness(&self) -> anyhow::Result<()> {
+    /// Counts the warnings and errors that each server logged in each second, by message, into `loglines.jsonl`.
+    fn count_log_lines(&self) -> anyhow::Result<()> {
         for process in &self.servers {
             let mut counts = BTreeMap::<(String, i64), u64>::new();
             for line in fs::read_to_string(process.log())?.lines() {
@@ -204,11 +205,11 @@ impl ChaosCluster<'_> {
                     continue;
                 }
                 let second = line["timestamp"].as_str().and_then(|text| text.parse::<DateTime<Utc>>().ok());
-                let said = line["fields"]["message"].as_str().unwrap_or_default().to_owned();
-                *counts.entry((said, second.map_or(0, |at| at.timestamp()))).or_default() += 1;
+                let message = line["fields"]["message"].as_str().unwrap_or_default().to_owned();
+                *counts.entry((message, second.map_or(0, |at| at.timestamp()))).or_default() += 1;
             }
-            for ((said, second), lines) in counts {
-                let line = json!({"process": process.name(), "loop": said, "second": second, "lines": lines});
+            for ((message, second), lines) in counts {
+                let line = json!({"process": process.name(), "loop": message, "second": second, "lines": lines});
                 self.evidence.append("loglines.jsonl", &line);
             }
         }
@@ -216,7 +217,7 @@ impl ChaosCluster<'_> {
     }
 }
 
-/// A status as evidence names it.
+/// Returns the name of a status in the evidence.
 pub(crate) fn status_name(status: OccurrenceStatus) -> &'static str {
     match status {
         OccurrenceStatus::Queued => "queued",
@@ -238,10 +239,12 @@ fn micros(at: DateTime<Utc>) -> i64 {
     at.timestamp_micros()
 }
 
+/// Returns an entry of `status_changes` as an entry of `changes`, or none if it cannot be parsed.
 fn change(step: &Value) -> Option<Value> {
     let code = i16::try_from(step["status"].as_i64()?).ok()?;
     let at: DateTime<Utc> = step["at"].as_str()?.parse().ok()?;
     Some(json!({
-        "status": status(code).ok()?, "at": micros(at), "attempt": step["attempt"], "by": step["by"], "note": step["note"],
+        "status": status(code).ok()?, "at": micros(at), "attempt": step["attempt"], "by": step["by"],
+        "note": step["note"],
     }))
 }

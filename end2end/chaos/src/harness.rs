@@ -1,39 +1,39 @@
-//! The services all scenarios of a run share: RabbitMQ alone takes ten seconds to boot.
+//! The services that all scenarios of a run share: booting RabbitMQ alone takes ten seconds.
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
-use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
+use milvaion_test_support::{
+    database::TestDatabase,
+    private_service::{PrivateService, ServiceKind},
+};
 
-use crate::private_service::{ChaosService, ServiceKind};
-
-/// A PostgreSQL, a Redis and a RabbitMQ that are ours to mistreat.
+/// A private PostgreSQL, Redis and RabbitMQ.
 #[derive(Debug)]
 pub(crate) struct ServiceHarness {
-    /// Where everything lies.
+    /// The folder of the services and of the evidence.
     pub(crate) folder: PathBuf,
-    pub(crate) postgres: ChaosService,
-    pub(crate) redis: ChaosService,
-    pub(crate) rabbitmq: ChaosService,
+    pub(crate) postgres: PrivateService,
+    pub(crate) redis: PrivateService,
+    pub(crate) rabbitmq: PrivateService,
 }
 
 impl ServiceHarness {
-    /// Starts them with nothing in them.
+    /// Starts the services with no data.
     pub(crate) async fn open(folder: &Path) -> anyhow::Result<Self> {
         let below = folder.join("services");
-        for kind in [ServiceKind::Postgres, ServiceKind::Redis, ServiceKind::RabbitMq] {
-            ChaosService::clear(kind, &below).await?;
+        for kind in ServiceKind::ALL {
+            PrivateService::clear(kind, &below).await?;
         }
         let (postgres, redis, rabbitmq) = tokio::try_join!(
-            ChaosService::open(ServiceKind::Postgres, &below),
-            ChaosService::open(ServiceKind::Redis, &below),
-            ChaosService::open(ServiceKind::RabbitMq, &below),
+            PrivateService::open(ServiceKind::Postgres, &below),
+            PrivateService::open(ServiceKind::Redis, &below),
+            PrivateService::open(ServiceKind::RabbitMq, &below),
         )?;
         Ok(Self { folder: folder.to_owned(), postgres, redis, rabbitmq })
     }
 
-    /// One of them.
-    pub(crate) fn service(&mut self, kind: ServiceKind) -> &mut ChaosService {
+    /// Returns one of the services.
+    pub(crate) fn service(&mut self, kind: ServiceKind) -> &mut PrivateService {
         match kind {
             ServiceKind::Postgres => &mut self.postgres,
             ServiceKind::Redis => &mut self.redis,
@@ -41,19 +41,12 @@ impl ServiceHarness {
         }
     }
 
-    /// Makes an empty database. Returns its URL, not through any proxy.
-    pub(crate) async fn database(&self, name: &str) -> anyhow::Result<String> {
-        self.administer(format!("CREATE DATABASE {name}")).await?;
-        let (base, _) = self.postgres.url().rsplit_once('/').context("the URL names no database")?;
-        Ok(format!("{base}/{name}"))
+    /// Creates an empty database, whose URL does not lead through a proxy.
+    pub(crate) async fn database(&self, name: &str) -> anyhow::Result<TestDatabase> {
+        TestDatabase::create(self.postgres.url(), name).await
     }
 
-    /// Deletes a database, whoever uses it.
-    pub(crate) async fn drop_database(&self, name: &str) -> anyhow::Result<()> {
-        self.administer(format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)")).await
-    }
-
-    /// Says something to Redis.
+    /// Executes a Redis command.
     pub(crate) async fn redis_command(&self, words: &[&str]) -> anyhow::Result<()> {
         let client = redis::Client::open(self.redis.url())?;
         let mut connection = client.get_multiplexed_async_connection().await?;
@@ -65,9 +58,9 @@ impl ServiceHarness {
         Ok(())
     }
 
-    /// Starts again whatever a scenario that broke off left dead.
+    /// Starts the services that an aborted scenario left stopped.
     pub(crate) async fn restart_stopped(&mut self) -> anyhow::Result<()> {
-        for kind in [ServiceKind::Postgres, ServiceKind::Redis, ServiceKind::RabbitMq] {
+        for kind in ServiceKind::ALL {
             let service = self.service(kind);
             if !service.is_running() {
                 service.start().await?;
@@ -76,18 +69,11 @@ impl ServiceHarness {
         Ok(())
     }
 
-    /// Stops them and deletes what they left.
+    /// Stops the services and deletes their data.
     pub(crate) async fn close(self) -> anyhow::Result<()> {
         for service in [self.postgres, self.redis, self.rabbitmq] {
             service.close().await?;
         }
-        Ok(())
-    }
-
-    async fn administer(&self, statement: String) -> anyhow::Result<()> {
-        let mut connection = PgConnection::connect(self.postgres.url()).await?;
-        connection.execute(AssertSqlSafe(statement)).await?;
-        connection.close().await?;
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Somebody with the page open: hears the live stream, and remembers each end it was told.
+//! A client of the live stream, which records the final status it received for each occurrence.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use crate::{api::ApiClient, final_state::status_name};
 
-/// A listener. It goes from server to server, as a browser behind a balancer does.
+/// A listener that changes to the next server after each disconnect, as a browser behind a load balancer does.
 #[derive(Debug)]
 pub(crate) struct LiveStreamListener {
     ends: Arc<Mutex<BTreeMap<String, &'static str>>>,
@@ -21,31 +21,32 @@ pub(crate) struct LiveStreamListener {
 }
 
 impl LiveStreamListener {
-    /// Listens from now on.
+    /// Connects, and reconnects until [`LiveStreamListener::stop`] is called.
     pub(crate) fn start(api: ApiClient) -> Self {
         let ends = Arc::<Mutex<BTreeMap<_, _>>>::default();
-        let remember = ends.clone();
+        let received = ends.clone();
         let task = tokio::spawn(async move {
             let mut last = None;
             for turn in 0.. {
-                let _ = listen(&api, turn % api.servers(), &mut last, &remember).await;
+                let _ = listen(&api, turn % api.servers(), &mut last, &received).await;
                 tokio::time::sleep(Duration::from_millis(500)).await;
             }
         });
         Self { ends, task }
     }
 
-    /// The ends it was told of.
+    /// Returns the final statuses received so far, by occurrence.
     pub(crate) fn ends(&self) -> Value {
         serde_json::to_value(&*self.ends.lock().unwrap_or_else(PoisonError::into_inner)).unwrap_or_default()
     }
 
-    /// Listens no longer.
+    /// Stops listening.
     pub(crate) fn stop(&self) {
         self.task.abort();
     }
 }
 
+/// Reads one connection until it ends. `last` is the id of the last event, from which the next connection continues.
 async fn listen(
     api: &ApiClient,
     server: usize,
@@ -54,9 +55,9 @@ async fn listen(
 ) -> anyhow::Result<()> {
     let mut stream = api.listen(server, last.as_deref()).await?.bytes_stream();
     let mut rest = String::new();
-    // A line that is dead without saying so shows by the ping that does not come.
-    while let Some(piece) = tokio::time::timeout(Duration::from_secs(20), stream.next()).await? {
-        rest.push_str(&String::from_utf8_lossy(&piece?));
+    // A half-open connection is detected by its missing ping.
+    while let Some(chunk) = tokio::time::timeout(Duration::from_secs(20), stream.next()).await? {
+        rest.push_str(&String::from_utf8_lossy(&chunk?));
         while let Some((line, after)) = rest.split_once('\n') {
             if let Some(data) = line.strip_prefix("data:")
                 && let Ok(envelope) = serde_json::from_str::<EventEnvelope>(data.trim())

@@ -1,4 +1,4 @@
-//! Takes services and processes away from the real programs while jobs are due, and has judged what came of it.
+//! A chaos suite: injects faults into real servers, workers and services while jobs are due, and checks the result.
 //!
 //! ```text
 //!  driver ──HTTP──► server-1, server-2 ──proxy──► PostgreSQL, Redis, RabbitMQ
@@ -9,13 +9,35 @@
 //!  evidence (plain files) ──► checker in Python ──► verdict
 //! ```
 //!
-//! Nothing here is simulated: servers and workers are the programs people run, with real services, and faults are real
-//! signals and real broken connections. Only two things are added to the programs, both by a feature that released ones
-//! lack: points at which they end on their own, and sabotage, with which the suite is tested itself.
+//! # Construction
 //!
-//! The reading order: `scenarios` says what is done; `cluster` what it is done to; `workload`, `workload_driver` and `live_stream` are the
-//! people and jobs meanwhile; `proxy`, `process` and `private_service` are what can be broken; `witness`, `evidence` and `final_state` write down
-//! what was seen; `verdict` has it judged; `sabotage` tests the suite.
+//! - **Nothing is simulated.** Servers and workers are the programs that users run, the services are real, and faults
+//!   are real signals and real broken connections. The cargo feature `faults`, which released programs lack, adds two
+//!   things to the programs: crash points, at which a program ends or freezes, and sabotages, which disable a
+//!   protection.
+//! - **Faults are seeded.** The seed determines the jobs, the processes that a fault hits, and the pauses between
+//!   faults. A run prints its seed, and the same seed draws the same faults. They need not hit the programs at the same
+//!   instants.
+//! - **A witness outside the product** receives the start and the end of each run over a socket that no fault affects.
+//!   What really ran is known without trusting the product's own records.
+//! - **Evidence is a folder of plain files**: the jobs, the requests, the faults, what the witness received, and the
+//!   final state, read from the database and from a server's interface. `EVIDENCE.md` specifies each file. A verdict
+//!   can be recomputed from the folder at any time.
+//! - **The checker is independent.** It is written in Python and shares no code with the product or with this harness,
+//!   so a defect in the scheduling code cannot hide itself. It computes from the definitions of the jobs which
+//!   occurrences were owed, and compares them with the evidence.
+//! - **Sabotage tests the suite itself.** A suite that always passes may not detect anything. Each sabotage disables
+//!   one protection, and the scenario that depends on it must then fail with a finding that belongs to it.
+//!
+//! # Reading order
+//!
+//! 1. `scenarios` defines the faults, scenario by scenario.
+//! 2. `cluster` starts the servers and workers that they hit.
+//! 3. `workload`, `workload_driver` and `live_stream` define the jobs, and act as users and as an open page.
+//! 4. `proxy`, and `process` and `private_service` of the test support crate, inject faults.
+//! 5. `witness`, `evidence` and `final_state` record the result.
+//! 6. `verdict` runs the checker.
+//! 7. `sabotage` tests the suite.
 
 mod api;
 mod cluster;
@@ -23,8 +45,6 @@ mod evidence;
 mod final_state;
 mod harness;
 mod live_stream;
-mod private_service;
-mod process;
 mod proxy;
 mod sabotage;
 mod scenarios;
@@ -47,43 +67,43 @@ use harness::ServiceHarness;
 use scenarios::{Scenario, ScenarioConfig};
 use verdict::ScenarioVerdict;
 
-/// Every verdict of the last run.
+/// The file with the verdicts of the last run.
 const RESULTS_FILE: &str = "latest.json";
 
-/// Takes services and processes away, and has judged what came of it. Each option can also be given by the environment.
+/// Injects faults into servers, workers and services, and checks that nothing is lost, duplicated or stuck.
 #[derive(Debug, Parser)]
 struct ChaosArgs {
-    /// Which scenarios, separated by commas, such as redis_flushed,rabbitmq_killed; instead of a set.
+    /// Scenarios to run instead of a set, separated by commas, such as redis_flushed,rabbitmq_killed.
     #[arg(long, value_delimiter = ',')]
     scenario: Vec<String>,
-    /// Which set: the short one takes about five minutes, the long one about an hour.
+    /// Set of scenarios to run: the short one takes about five minutes, the long one about an hour.
     #[arg(long, value_enum, default_value = "short")]
     set: ScenarioSet,
-    /// How often the fault happens; instead of what the set says.
+    /// Number of faults in each scenario, instead of the number of the set.
     #[arg(long)]
     count: Option<u32>,
-    /// The random numbers to begin with; a run prints those it had.
+    /// Seed of the random numbers; by default a random one, which is printed.
     #[arg(long)]
     seed: Option<u64>,
-    /// Take a protection away, such as skip_claim, or `all` one after the other, and see whether that is noticed.
+    /// Protection to disable, such as skip_claim, or `all` in turn; the run fails if the suite does not detect it.
     #[arg(long)]
     sabotage: Option<String>,
-    /// Where services, logs and evidence lie.
+    /// Folder for services, logs and evidence.
     #[arg(long, default_value = "target/chaos")]
     folder: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ScenarioSet {
-    /// For every change.
+    /// For every change: about five minutes.
     Short,
-    /// By hand.
+    /// Started by hand: about an hour.
     Long,
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match carry_out(ChaosArgs::parse()).await {
+    match run_suite(ChaosArgs::parse()).await {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -93,25 +113,25 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn carry_out(arguments: ChaosArgs) -> anyhow::Result<bool> {
+async fn run_suite(arguments: ChaosArgs) -> anyhow::Result<bool> {
     let seed = arguments.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     let folder = std::path::absolute(&arguments.folder)?;
-    std::fs::create_dir_all(&folder).with_context(|| format!("{} cannot be made", folder.display()))?;
+    std::fs::create_dir_all(&folder).with_context(|| format!("{} cannot be created", folder.display()))?;
     println!("Seed {seed}. Evidence and logs: {}", folder.join("runs").display());
     let mut harness = ServiceHarness::open(&folder).await.context("the services cannot be started")?;
     let outcome = tokio::select! {
-        outcome = play(&mut harness, &arguments, seed) => outcome,
-        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("stopped from outside")),
+        outcome = run_scenarios(&mut harness, &arguments, seed) => outcome,
+        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted by Ctrl-C")),
     };
     harness.close().await?;
     outcome
 }
 
-async fn play(harness: &mut ServiceHarness, arguments: &ChaosArgs, seed: u64) -> anyhow::Result<bool> {
+async fn run_scenarios(harness: &mut ServiceHarness, arguments: &ChaosArgs, seed: u64) -> anyhow::Result<bool> {
     if let Some(name) = &arguments.sabotage {
         return sabotage::test_the_suite(harness, name, seed).await;
     }
-    let chosen = choose(arguments)?;
+    let chosen = choose_scenarios(arguments)?;
     let mut verdicts = Vec::new();
     for (scenario, count) in chosen {
         let is_short = arguments.set == ScenarioSet::Short;
@@ -119,8 +139,8 @@ async fn play(harness: &mut ServiceHarness, arguments: &ChaosArgs, seed: u64) ->
         let verdict = run_scenario(harness, scenario, config).await?;
         verdict.print();
         verdicts.push(verdict);
-        // Kept as it grows, so that a run that is stopped leaves what it found.
-        report(&harness.folder, &verdicts)?;
+        // Written after each scenario, so that an interrupted run keeps its results.
+        write_results(&harness.folder, &verdicts)?;
     }
     let failed: Vec<_> = verdicts.iter().filter(|verdict| !verdict.passed).map(|verdict| verdict.scenario).collect();
     println!(
@@ -133,18 +153,22 @@ async fn play(harness: &mut ServiceHarness, arguments: &ChaosArgs, seed: u64) ->
     Ok(failed.is_empty())
 }
 
-/// Plays one scenario. An error is that the harness is in no state for another.
+/// Runs one scenario. A scenario that cannot be completed is a failed verdict.
+///
+/// # Errors
+///
+/// Returns an error if the services cannot be restored for the next scenario.
 async fn run_scenario(
     harness: &mut ServiceHarness,
     scenario: &Scenario,
     config: ScenarioConfig,
 ) -> anyhow::Result<ScenarioVerdict> {
     let (begun, seed, count) = (Instant::now(), config.seed, config.count);
-    let played = (scenario.play)(harness, config).await;
-    let mut verdict = match played.and_then(|played| ScenarioVerdict::from_checker(scenario, seed, count, played)) {
+    let result = (scenario.run)(harness, config).await;
+    let mut verdict = match result.and_then(|result| ScenarioVerdict::from_checker(scenario, seed, count, result)) {
         Ok(verdict) => verdict,
         Err(error) => {
-            harness.restart_stopped().await.context("a service that was taken away does not come back")?;
+            harness.restart_stopped().await.context("a stopped service cannot be started again")?;
             ScenarioVerdict::aborted(scenario, seed, count, &error)
         }
     };
@@ -152,7 +176,7 @@ async fn run_scenario(
     Ok(verdict)
 }
 
-fn choose(arguments: &ChaosArgs) -> anyhow::Result<Vec<(&'static Scenario, u32)>> {
+fn choose_scenarios(arguments: &ChaosArgs) -> anyhow::Result<Vec<(&'static Scenario, u32)>> {
     let count = |scenario: &Scenario| match arguments.set {
         ScenarioSet::Short => scenario.short,
         ScenarioSet::Long => scenario.long,
@@ -164,14 +188,14 @@ fn choose(arguments: &ChaosArgs) -> anyhow::Result<Vec<(&'static Scenario, u32)>
         let found = scenarios::SCENARIOS.iter().find(|one| one.id.eq_ignore_ascii_case(name.trim()));
         let Some(one) = found else {
             let all: Vec<_> = scenarios::SCENARIOS.iter().map(|one| one.id).collect();
-            bail!("there is no scenario {name}: choose from {}", all.join(", "));
+            bail!("there is no scenario {name}; choose from {}", all.join(", "));
         };
         Ok((one, count(one).max(1)))
     };
     arguments.scenario.iter().map(find).collect()
 }
 
-fn report(folder: &Path, verdicts: &[ScenarioVerdict]) -> anyhow::Result<()> {
+fn write_results(folder: &Path, verdicts: &[ScenarioVerdict]) -> anyhow::Result<()> {
     let path = folder.join(RESULTS_FILE);
     std::fs::write(&path, serde_json::to_vec_pretty(verdicts)?)
         .with_context(|| format!("{} cannot be written", path.display()))

@@ -1,6 +1,12 @@
-//! Tests the suite: with a protection taken away from the programs, the scenario that needs it must fail.
+//! Tests the suite itself: with a protection disabled in the programs, the scenario that depends on it must fail.
 //!
-//! What is armed besides must not be what makes it fail: such a scenario is played once more with nothing else armed.
+//! A suite that always passes may not detect anything. Each sabotage disables one protection, such as the claim or the
+//! fencing epoch, and lists the findings that would reveal it. A scenario that fails for any other reason does not
+//! count.
+//!
+//! Some sabotages need another failpoint, such as a delay, so that their effect is certain to occur. The findings must
+//! not come from that failpoint, so such a scenario is run once more with the failpoint alone, and what it finds then
+//! does not count either.
 
 use std::collections::BTreeMap;
 
@@ -12,76 +18,76 @@ use crate::{
     scenarios::{self, ScenarioConfig},
 };
 
-/// A protection that can be taken away, and where that must be noticed.
+/// A sabotage, and the scenario that must detect it.
 struct SabotageCase {
     name: &'static str,
-    /// What is taken away.
-    what: &'static str,
+    /// The disabled protection.
+    protection: &'static str,
     scenario: &'static str,
-    /// How often the scenario's fault happens; enough to be hit for certain, not by luck.
+    /// The number of faults, which is large enough for the effect to be certain.
     count: u32,
-    /// What is armed besides, to be hit for certain.
-    besides: &'static str,
-    /// One of these findings must be among those of the checker. Any other failure would be a failure for another reason.
-    noticed_by: &'static [&'static str],
+    /// Failpoints that are armed as well, so that the effect is certain to occur; empty if none are needed.
+    extra_failpoints: &'static str,
+    /// Findings that reveal the sabotage. At least one must occur.
+    detected_by: &'static [&'static str],
 }
 
 const SABOTAGE_CASES: &[SabotageCase] = &[
     SabotageCase {
         name: "skip_compare_and_swap",
-        what: "the compare before the swap",
+        protection: "the compare before the swap",
         scenario: "redis_outage",
         count: 1,
-        besides: "dispatch.before_commit=sleep(300)",
-        noticed_by: &["dup_occurrence"],
+        extra_failpoints: "dispatch.before_commit=sleep(300)",
+        detected_by: &["dup_occurrence"],
     },
     SabotageCase {
         name: "publish_before_commit",
-        what: "the commit before the message",
+        protection: "the commit before the message",
         scenario: "postgres_killed",
         count: 3,
-        besides: "",
-        noticed_by: &["phantom", "lost", "stuck"],
+        extra_failpoints: "",
+        detected_by: &["phantom", "lost", "stuck"],
     },
     SabotageCase {
         name: "skip_publisher_confirms",
-        what: "the wait for confirmations",
+        protection: "the wait for publisher confirms",
         scenario: "confirms_lost",
         count: 10,
-        besides: "",
-        noticed_by: &["late"],
+        extra_failpoints: "",
+        detected_by: &["late"],
     },
     SabotageCase {
         name: "skip_mandatory_flag",
-        what: "the return of what no queue takes",
+        protection: "the mandatory flag of published messages",
         scenario: "queue_removed",
         count: 1,
-        besides: "",
-        noticed_by: &["late", "stuck", "lost"],
+        extra_failpoints: "",
+        detected_by: &["late", "stuck", "lost"],
     },
     SabotageCase {
         name: "skip_claim",
-        what: "the claim",
+        protection: "the claim",
         scenario: "messages_duplicated",
         count: 1,
-        besides: "",
-        noticed_by: &["dup_start"],
+        extra_failpoints: "",
+        detected_by: &["dup_start"],
     },
     SabotageCase {
         name: "skip_fence",
-        what: "the fencing epoch",
+        protection: "the fencing epoch",
         scenario: "leader_frozen",
         count: 1,
-        besides: "",
-        noticed_by: &["stale_writes"],
+        extra_failpoints: "",
+        detected_by: &["stale_writes"],
     },
     SabotageCase {
         name: "skip_attempt_check",
-        what: "the attempt in reports",
+        protection: "the attempt number in reports",
         scenario: "reports_replayed",
         count: 1,
-        besides: "",
-        noticed_by: &[
+        extra_failpoints: "",
+        detected_by: &[
             "overlap",
             "state_regress",
             "status_lie",
@@ -93,103 +99,108 @@ const SABOTAGE_CASES: &[SabotageCase] = &[
     },
     SabotageCase {
         name: "ack_before_commit",
-        what: "the commit before the acknowledgement",
+        protection: "the commit before the acknowledgement",
         scenario: "leader_killed",
         count: 2,
-        // Longer than the second between two bursts of runs, so that its hand is full whenever it is killed. PostgreSQL's
-        // death hardly shows it: what is in hand waits for its return.
-        besides: "status.before_commit=sleep(1500)",
-        noticed_by: &["lost_result", "false_lost", "stuck", "overlap", "dup_start", "status_lie"],
+        // The delay is longer than the second between two bursts of runs, so the server holds an unfinished batch
+        // whenever it is killed. Killing PostgreSQL instead hardly reveals the sabotage, because the server keeps its
+        // batch until PostgreSQL is back.
+        extra_failpoints: "status.before_commit=sleep(1500)",
+        detected_by: &["lost_result", "false_lost", "stuck", "overlap", "dup_start", "status_lie"],
     },
     SabotageCase {
         name: "trust_due_index",
-        what: "PostgreSQL's word about what is due",
+        protection: "PostgreSQL as the source of due times",
         scenario: "redis_outage",
         count: 1,
-        besides: "",
-        noticed_by: &["late"],
+        extra_failpoints: "",
+        detected_by: &["late"],
     },
     SabotageCase {
         name: "skip_observed_time",
-        what: "observed time",
+        protection: "observed time",
         scenario: "rabbitmq_killed",
         count: 2,
-        besides: "",
-        noticed_by: &["false_lost", "overlap"],
+        extra_failpoints: "",
+        detected_by: &["false_lost", "overlap"],
     },
     SabotageCase {
         name: "skip_republish_lookback",
-        what: "the look back for unpublished occurrences",
+        protection: "the look-back of the republisher",
         scenario: "worker_killed",
         count: 5,
-        besides: "",
-        noticed_by: &["stuck", "orphan_late"],
+        extra_failpoints: "",
+        detected_by: &["stuck", "orphan_late"],
     },
     SabotageCase {
         name: "fail_unpublished",
-        what: "patience with the broker",
+        protection: "the retry of unpublished messages",
         scenario: "rabbitmq_killed",
         count: 1,
-        besides: "",
-        noticed_by: &["failed_by_infra"],
+        extra_failpoints: "",
+        detected_by: &["failed_by_infra"],
     },
 ];
 
-/// Takes protections away, each in turn or the named one. True when every one was noticed.
+/// Runs the named sabotage, or `all` of them one after the other. Returns true if each was detected.
+///
+/// # Errors
+///
+/// Returns an error if there is no such sabotage, or if the services cannot be restored after a scenario.
 pub(crate) async fn test_the_suite(harness: &mut ServiceHarness, name: &str, seed: u64) -> anyhow::Result<bool> {
-    let chosen: Vec<_> = SABOTAGE_CASES.iter().filter(|one| name == "all" || one.name == name).collect();
-    ensure!(
-        !chosen.is_empty(),
-        "there is no sabotage {name}: choose skip_compare_and_swap to fail_unpublished, or all"
-    );
-    let mut unnoticed = Vec::new();
-    for sabotage in chosen {
-        let findings = commit(harness, sabotage, seed).await?;
-        let innocent = match sabotage.besides {
+    let chosen: Vec<_> = SABOTAGE_CASES.iter().filter(|case| name == "all" || case.name == name).collect();
+    let known: Vec<_> = SABOTAGE_CASES.iter().map(|case| case.name).collect();
+    ensure!(!chosen.is_empty(), "there is no sabotage {name}; choose all or one of {}", known.join(", "));
+    let mut undetected = Vec::new();
+    for case in chosen {
+        let findings = run_sabotaged(harness, case, seed).await?;
+        let baseline = match case.extra_failpoints {
             "" => BTreeMap::new(),
-            besides => play(harness, sabotage, besides.to_owned(), seed).await?,
+            failpoints => run_with(harness, case, failpoints.to_owned(), seed).await?,
         };
-        let by: Vec<_> = findings
+        let revealing: Vec<_> = findings
             .keys()
-            .filter(|name| sabotage.noticed_by.contains(&name.as_str()) && !innocent.contains_key(*name))
+            .filter(|name| case.detected_by.contains(&name.as_str()) && !baseline.contains_key(*name))
             .collect();
-        let word = if by.is_empty() { "UNNOTICED" } else { "noticed" };
-        println!("{} {word}: without {} in {}: {findings:?}", sabotage.name, sabotage.what, sabotage.scenario);
-        if by.is_empty() {
-            unnoticed.push(sabotage.name);
+        let result = if revealing.is_empty() { "UNDETECTED" } else { "detected" };
+        println!("{} {result}: without {} in {}: {findings:?}", case.name, case.protection, case.scenario);
+        if revealing.is_empty() {
+            undetected.push(case.name);
         }
     }
-    if !unnoticed.is_empty() {
-        println!("The suite is blind to {}", unnoticed.join(", "));
+    if !undetected.is_empty() {
+        println!("The suite does not detect {}", undetected.join(", "));
     }
-    Ok(unnoticed.is_empty())
+    Ok(undetected.is_empty())
 }
 
-/// Plays the scenario without the protection. Returns what was found.
-async fn commit(
+/// Runs the scenario without the protection. Returns the findings with their counts.
+async fn run_sabotaged(
     harness: &mut ServiceHarness,
-    sabotage: &SabotageCase,
+    case: &SabotageCase,
     seed: u64,
 ) -> anyhow::Result<BTreeMap<String, u64>> {
-    let mut armed = format!("{}=return", sabotage.name);
-    if !sabotage.besides.is_empty() {
-        armed = format!("{armed};{}", sabotage.besides);
+    let mut armed = format!("{}=return", case.name);
+    if !case.extra_failpoints.is_empty() {
+        armed = format!("{armed};{}", case.extra_failpoints);
     }
-    play(harness, sabotage, armed, seed).await
+    run_with(harness, case, armed, seed).await
 }
 
-async fn play(
+/// Runs the scenario with these failpoints armed in every program. Returns the findings with their counts.
+async fn run_with(
     harness: &mut ServiceHarness,
-    sabotage: &SabotageCase,
+    case: &SabotageCase,
     armed: String,
     seed: u64,
 ) -> anyhow::Result<BTreeMap<String, u64>> {
-    let scenario = scenarios::SCENARIOS.iter().find(|one| one.id == sabotage.scenario).context("a scenario of ours")?;
-    let config = ScenarioConfig { count: sabotage.count, seed, is_short: true, armed: Some(armed) };
+    let scenario = scenarios::SCENARIOS.iter().find(|scenario| scenario.id == case.scenario);
+    let scenario = scenario.with_context(|| format!("{} names an unknown scenario {}", case.name, case.scenario))?;
+    let config = ScenarioConfig { count: case.count, seed, is_short: true, armed: Some(armed) };
     let verdict = run_scenario(harness, scenario, config).await?;
     verdict.print();
     let mut findings = verdict.findings;
-    // What a scenario looks at itself.
+    // The scenario itself measures stale writes; the checker does not see them.
     if verdict.failures.iter().any(|failure| failure.starts_with("stale_writes")) {
         findings.insert("stale_writes".into(), 1);
     }

@@ -1,4 +1,4 @@
-//! A queue of our own on an exchange, which gets a copy of everything that is published there.
+//! A queue bound to an exchange, which receives a copy of everything that is published there and can publish it again.
 
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -12,7 +12,7 @@ use lapin::{
     types::{AMQPValue, FieldTable},
 };
 
-/// Marks what was sent by us, so that copies of copies are not copied.
+/// The header of messages published by the tap, which the tap itself ignores; otherwise it would copy its own copies.
 const COPY_HEADER: &str = "x-chaos-copy";
 
 /// A message as it was published.
@@ -24,17 +24,17 @@ pub(crate) struct TappedMessage {
     body: Vec<u8>,
 }
 
-/// What was published since it was opened.
+/// A tap on some exchanges, with the messages published since it was opened.
 pub(crate) struct ExchangeTap {
     connection: Connection,
     channel: Channel,
     messages: Arc<Mutex<Vec<TappedMessage>>>,
-    /// How often each message is published again as soon as it is heard.
+    /// True while each received message is published again at once.
     is_copying: Arc<AtomicBool>,
 }
 
 impl ExchangeTap {
-    /// Listens on exchanges, each with the key it is bound with. What is heard is published `copies` times more at once.
+    /// Binds a queue to exchanges, each with its binding key. Each received message is published `copies` more times.
     pub(crate) async fn open(url: &str, exchanges: &[(String, &str)], copies: usize) -> anyhow::Result<Self> {
         let connection = Connection::connect(url, ConnectionProperties::default()).await?;
         let channel = connection.create_channel().await?;
@@ -59,7 +59,7 @@ impl ExchangeTap {
                 if headers.as_ref().is_some_and(|headers| headers.inner().contains_key(COPY_HEADER)) {
                     continue;
                 }
-                let one = TappedMessage {
+                let message = TappedMessage {
                     exchange: delivery.exchange.to_string(),
                     key: delivery.routing_key.to_string(),
                     properties: delivery.properties,
@@ -67,44 +67,44 @@ impl ExchangeTap {
                 };
                 if may_copy.load(Ordering::SeqCst) {
                     for _ in 0..copies {
-                        let _ = publish(&again, &one).await;
+                        let _ = publish(&again, &message).await;
                     }
                 }
-                note.lock().unwrap_or_else(PoisonError::into_inner).push(one);
+                note.lock().unwrap_or_else(PoisonError::into_inner).push(message);
             }
         });
         Ok(Self { connection, channel, messages, is_copying })
     }
 
-    /// Everything that was heard so far.
+    /// Returns everything received so far.
     pub(crate) fn messages(&self) -> Vec<TappedMessage> {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Publishes something again.
-    pub(crate) async fn replay(&self, one: &TappedMessage) -> anyhow::Result<()> {
-        publish(&self.channel, one).await
+    /// Publishes a message again.
+    pub(crate) async fn replay(&self, message: &TappedMessage) -> anyhow::Result<()> {
+        publish(&self.channel, message).await
     }
 
-    /// Copies nothing any more.
+    /// Stops publishing copies; messages are still received.
     pub(crate) fn stop_copying(&self) {
         self.is_copying.store(false, Ordering::SeqCst);
     }
 
-    /// Listens no longer.
+    /// Closes the connection, which deletes the queue.
     pub(crate) async fn close(self) -> anyhow::Result<()> {
         self.stop_copying();
-        // As in `final_state`: it ends, whatever it says.
-        let _ = self.connection.close(200, "heard".into()).await;
+        // Closing may report an error for a channel that is just being closed; the connection ends all the same.
+        let _ = self.connection.close(200, "done".into()).await;
         Ok(())
     }
 }
 
-async fn publish(channel: &Channel, one: &TappedMessage) -> anyhow::Result<()> {
-    let mut headers = one.properties.headers().clone().unwrap_or_default();
+async fn publish(channel: &Channel, message: &TappedMessage) -> anyhow::Result<()> {
+    let mut headers = message.properties.headers().clone().unwrap_or_default();
     headers.insert(COPY_HEADER.into(), AMQPValue::Boolean(true));
-    let properties = one.properties.clone().with_headers(headers);
-    let (exchange, key) = (one.exchange.as_str().into(), one.key.as_str().into());
-    channel.basic_publish(exchange, key, BasicPublishOptions::default(), &one.body, properties).await?;
+    let properties = message.properties.clone().with_headers(headers);
+    let (exchange, key) = (message.exchange.as_str().into(), message.key.as_str().into());
+    channel.basic_publish(exchange, key, BasicPublishOptions::default(), &message.body, properties).await?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What the checker says, and the report of all scenarios.
+//! Runs the checker, and combines its findings with a scenario's own measurements into a verdict.
 
 use std::{
     collections::BTreeMap,
@@ -12,28 +12,28 @@ use serde_json::Value;
 
 use crate::scenarios::ScenarioResult;
 
-/// One scenario's outcome, as it stands in `latest.json`.
+/// One scenario's verdict, as an entry of `latest.json`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct ScenarioVerdict {
     pub(crate) scenario: &'static str,
     pub(crate) title: &'static str,
     pub(crate) seed: u64,
-    /// How often its fault happened.
+    /// The number of faults.
     pub(crate) count: u32,
     pub(crate) passed: bool,
     pub(crate) seconds: f64,
-    /// Findings of the checker by name, those that are none left out.
+    /// The number of the checker's findings, by verdict; verdicts without findings are left out.
     pub(crate) findings: BTreeMap<String, u64>,
-    /// What did not hold, as sentences.
+    /// The reasons why the scenario failed, one sentence each.
     pub(crate) failures: Vec<String>,
-    /// What the scenario measured itself, and what the checker did.
+    /// The figures that the scenario and the checker measured.
     pub(crate) figures: BTreeMap<String, f64>,
-    /// The evidence.
+    /// The evidence folder.
     pub(crate) folder: PathBuf,
 }
 
 impl ScenarioVerdict {
-    /// A scenario that could not be played to its end.
+    /// Returns the verdict of a scenario that could not be completed.
     pub(crate) fn aborted(scenario: &crate::scenarios::Scenario, seed: u64, count: u32, error: &anyhow::Error) -> Self {
         Self {
             scenario: scenario.id,
@@ -43,28 +43,32 @@ impl ScenarioVerdict {
             passed: false,
             seconds: 0.0,
             findings: BTreeMap::new(),
-            failures: vec![format!("it could not be played to its end: {error:#}")],
+            failures: vec![format!("the scenario was aborted: {error:#}")],
             figures: BTreeMap::new(),
             folder: PathBuf::new(),
         }
     }
 
-    /// Has the evidence judged.
+    /// Runs the checker on a scenario's evidence and returns the verdict.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the checker cannot read the evidence, or does not report a figure that the scenario bounds.
     pub(crate) fn from_checker(
         scenario: &crate::scenarios::Scenario,
         seed: u64,
         count: u32,
-        played: ScenarioResult,
+        result: ScenarioResult,
     ) -> anyhow::Result<Self> {
-        let ScenarioResult { folder, rest, measurements } = played;
-        let said = check(&folder)?;
+        let ScenarioResult { folder, rest, measurements } = result;
+        let report = check(&folder)?;
         let mut failures = measurements.failures;
         let mut figures: BTreeMap<String, f64> =
             measurements.figures.into_iter().map(|(name, figure)| (name.to_owned(), figure)).collect();
         figures.insert("rest_s".into(), rest.as_secs_f64());
         for (pointer, bound) in measurements.bounds {
-            let figure = said.pointer(pointer).and_then(Value::as_f64);
-            let figure = figure.with_context(|| format!("the checker says nothing at {pointer}"))?;
+            let figure = report.pointer(pointer).and_then(Value::as_f64);
+            let figure = figure.with_context(|| format!("the checker reports no figure at {pointer}"))?;
             if figure > bound {
                 failures.push(format!("{pointer} is {figure:.1}, more than {bound}"));
             }
@@ -77,11 +81,11 @@ impl ScenarioVerdict {
             ("late_max_ms_during", "/lateness/during/max_ms"),
             ("late_p99_ms_after", "/lateness/after/p99_ms"),
         ] {
-            if let Some(figure) = said.pointer(pointer).and_then(Value::as_f64) {
+            if let Some(figure) = report.pointer(pointer).and_then(Value::as_f64) {
                 figures.insert(name.into(), figure);
             }
         }
-        let recoveries = said["recovery"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let recoveries = report["recovery"].as_array().map(Vec::as_slice).unwrap_or_default();
         for name in ["dispatch_ms", "orphans", "orphan_max_ms", "drained_ms"] {
             let greatest = recoveries
                 .iter()
@@ -91,19 +95,19 @@ impl ScenarioVerdict {
                 figures.insert(name.into(), greatest);
             }
         }
-        let tolerated = said["tolerated"].clone();
+        let tolerated = report["tolerated"].clone();
         let mut findings = BTreeMap::new();
-        for (name, count) in said["counts"].as_object().into_iter().flatten() {
+        for (name, count) in report["counts"].as_object().into_iter().flatten() {
             let count = count.as_u64().unwrap_or_default();
             if count > 0 {
                 findings.insert(name.clone(), count);
                 if tolerated.get(name).is_none() {
-                    let first = said["verdicts"][name][0].as_str().unwrap_or_default();
+                    let first = report["verdicts"][name][0].as_str().unwrap_or_default();
                     failures.push(format!("{name} ({count}): {first}"));
                 }
             }
         }
-        let passed = failures.is_empty() && said["passed"].as_bool().unwrap_or(false);
+        let passed = failures.is_empty() && report["passed"].as_bool().unwrap_or(false);
         Ok(Self {
             scenario: scenario.id,
             title: scenario.title,
@@ -118,11 +122,11 @@ impl ScenarioVerdict {
         })
     }
 
-    /// For people.
+    /// Prints the verdict for users.
     pub(crate) fn print(&self) {
-        let word = if self.passed { "passed" } else { "FAILED" };
+        let result = if self.passed { "passed" } else { "FAILED" };
         println!(
-            "{:<26} {word}  count {:>3}, seed {}, {:.0} s  {}",
+            "{:<26} {result}  count {:>3}, seed {}, {:.0} s  {}",
             self.scenario, self.count, self.seed, self.seconds, self.title
         );
         for failure in &self.failures {
@@ -136,7 +140,7 @@ impl ScenarioVerdict {
     }
 }
 
-/// Runs the checker. Its exit code says whether all is well; only that it can say so is our business here.
+/// Runs the checker and returns its `verdict.json`. Exit codes 0 and 1 are verdicts; any other code is an error.
 fn check(folder: &Path) -> anyhow::Result<Value> {
     let checker = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/check.py");
     let output =

@@ -1,8 +1,8 @@
-//! Somebody outside who sees every run begin and end.
+//! A witness outside the product, which receives the start and the end of each run.
 //!
-//! Jobs send a datagram over a socket in the file system, which no proxy and no service lies on the way of, and the kernel
-//! keeps it when the sender is killed in the next instant. The witness puts its own time on it. It works on a thread of
-//! its own, so that a busy harness does not make starts look late.
+//! Jobs send a datagram over a Unix socket. No proxy and no service is on its way, and the kernel keeps it even if the
+//! sender is killed in the next instant. The witness stamps it with its own time. It receives on a thread of its own,
+//! so that a busy harness does not make starts look late.
 
 use std::{
     collections::HashMap,
@@ -22,58 +22,57 @@ use serde_json::Value;
 
 use crate::evidence::{EvidenceWriter, now};
 
-/// The longest message; a job sends about 300 bytes.
+/// The maximum size of a datagram; a job sends about 300 bytes.
 const MAX_DATAGRAM_BYTES: usize = 4 << 10;
 
-/// The socket's end that is listened at.
+/// The receiving end of the socket, with its thread.
 #[derive(Debug)]
 pub(crate) struct Witness {
     socket: PathBuf,
-    seen: Arc<Mutex<WitnessState>>,
+    state: Arc<Mutex<WitnessState>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a scenario may want to know while it goes on.
+/// The figures that a scenario can query while it runs.
 #[derive(Debug, Default)]
 struct WitnessState {
     starts: usize,
-    /// By occurrence and attempt: which process runs it.
+    /// The process that executes each run, by occurrence and attempt.
     running: HashMap<(String, i64), String>,
 }
 
 impl Witness {
-    /// Listens from now on.
+    /// Binds the socket and starts to receive. Each datagram is appended to `witness.jsonl`.
     pub(crate) fn open(socket: PathBuf, evidence: Arc<EvidenceWriter>) -> anyhow::Result<Self> {
         let _ = std::fs::remove_file(&socket);
-        let listener =
-            UnixDatagram::bind(&socket).with_context(|| format!("no socket can be made at {}", socket.display()))?;
-        // Only so that the end is noticed.
+        let listener = UnixDatagram::bind(&socket).with_context(|| format!("{} cannot be bound", socket.display()))?;
+        // The timeout lets the thread notice that it must stop.
         listener.set_read_timeout(Some(Duration::from_millis(200)))?;
-        let (seen, stop) = (Arc::<Mutex<WitnessState>>::default(), Arc::<AtomicBool>::default());
-        let (seen_here, stop_here) = (seen.clone(), stop.clone());
+        let (state, stop) = (Arc::<Mutex<WitnessState>>::default(), Arc::<AtomicBool>::default());
+        let (thread_state, thread_stop) = (state.clone(), stop.clone());
         let thread = std::thread::Builder::new().name("witness".into()).spawn(move || {
-            listen(&listener, &evidence, &seen_here, &stop_here);
+            listen(&listener, &evidence, &thread_state, &thread_stop);
         })?;
-        Ok(Self { socket, seen, stop, thread: Some(thread) })
+        Ok(Self { socket, state, stop, thread: Some(thread) })
     }
 
-    /// Where jobs report to.
+    /// Returns the socket that jobs report to.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// How many runs have started.
+    /// Returns the number of runs that have started.
     pub(crate) fn starts(&self) -> usize {
-        self.look(|seen| seen.starts)
+        self.read(|state| state.starts)
     }
 
-    /// How many runs a process has started and not ended. One that was killed still counts.
+    /// Returns the number of runs that a process has started and not ended. Runs of a killed process count as well.
     pub(crate) fn running(&self, process: &str) -> usize {
-        self.look(|seen| seen.running.values().filter(|name| *name == process).count())
+        self.read(|state| state.running.values().filter(|name| *name == process).count())
     }
 
-    /// Stops listening, after what has been sent.
+    /// Receives everything that was sent, and stops.
     pub(crate) fn close(mut self) {
         self.stop.store(true, Ordering::SeqCst);
         if let Some(thread) = self.thread.take() {
@@ -82,12 +81,12 @@ impl Witness {
         let _ = std::fs::remove_file(&self.socket);
     }
 
-    fn look<T>(&self, look: impl FnOnce(&WitnessState) -> T) -> T {
-        look(&self.seen.lock().unwrap_or_else(PoisonError::into_inner))
+    fn read<T>(&self, read: impl FnOnce(&WitnessState) -> T) -> T {
+        read(&self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-fn listen(listener: &UnixDatagram, evidence: &EvidenceWriter, seen: &Mutex<WitnessState>, stop: &AtomicBool) {
+fn listen(listener: &UnixDatagram, evidence: &EvidenceWriter, state: &Mutex<WitnessState>, stop: &AtomicBool) {
     let clock = Instant::now();
     let mut buffer = [0; MAX_DATAGRAM_BYTES];
     loop {
@@ -99,22 +98,22 @@ fn listen(listener: &UnixDatagram, evidence: &EvidenceWriter, seen: &Mutex<Witne
                 }
                 continue;
             }
-            Err(error) => panic!("the witness went deaf: {error}"),
+            Err(error) => panic!("the witness cannot receive: {error}"),
         };
         let (at, mono) = (now(), i64::try_from(clock.elapsed().as_micros()).unwrap_or(i64::MAX));
-        let mut told: Value = serde_json::from_slice(&buffer[..length]).expect("jobs send JSON");
-        (told["at"], told["mono"]) = (at.into(), mono.into());
-        let text = |name: &str| told[name].as_str().unwrap_or_default().to_owned();
-        let key = (text("occurrence"), told["attempt"].as_i64().unwrap_or_default());
+        let mut event: Value = serde_json::from_slice(&buffer[..length]).expect("jobs send JSON");
+        (event["at"], event["mono"]) = (at.into(), mono.into());
+        let text = |name: &str| event[name].as_str().unwrap_or_default().to_owned();
+        let key = (text("occurrence"), event["attempt"].as_i64().unwrap_or_default());
         {
-            let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-            if told["what"] == "start" {
-                seen.starts += 1;
-                seen.running.insert(key, text("process"));
+            let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+            if event["what"] == "start" {
+                state.starts += 1;
+                state.running.insert(key, text("process"));
             } else {
-                seen.running.remove(&key);
+                state.running.remove(&key);
             }
         }
-        evidence.append("witness.jsonl", &told);
+        evidence.append("witness.jsonl", &event);
     }
 }

@@ -1,4 +1,4 @@
-//! What there is to do while things break: jobs of every kind, drawn from the seed.
+//! The jobs that are due while faults are injected: some of every type, drawn from the seed.
 
 use chrono::{DateTime, Timelike, Utc};
 use milvaion_api::requests::JobInput;
@@ -9,57 +9,57 @@ use milvaion_schedule::{
 use rand::{Rng, RngExt, rngs::StdRng};
 use serde_json::{Value, json};
 
-/// The worker id that everything is addressed to.
+/// The worker id of all chaos workers and jobs.
 pub(crate) const WORKER_ID: &str = "chaos";
 
 /// A job to be defined.
 #[derive(Clone, Debug)]
 pub(crate) struct JobPlan {
-    /// What it runs.
+    /// The job type.
     pub(crate) kind: &'static str,
-    /// When.
-    pub(crate) when: JobTiming,
-    /// Failures that are followed by another attempt.
+    /// The schedule.
+    pub(crate) timing: JobTiming,
+    /// The number of retries.
     pub(crate) max_retries: u16,
-    /// How long a run lasts, if not as its type says.
+    /// The duration of a run in milliseconds, if it is not the one of the job type.
     pub(crate) milliseconds: Option<u64>,
 }
 
-/// When a job is due.
+/// The schedule of a job.
 #[derive(Clone, Debug)]
 pub(crate) enum JobTiming {
-    /// By an expression of six fields in UTC.
+    /// A cron expression of six fields, in UTC.
     Cron(String),
-    /// At one instant.
+    /// One instant.
     Once(DateTime<Utc>),
-    /// When it is asked for.
+    /// No schedule; runs are triggered.
     Manual,
 }
 
 impl JobPlan {
-    /// A job of a type, with the retries that the type is about.
-    pub(crate) fn new(kind: &'static str, when: JobTiming) -> Self {
+    /// Returns a job with the number of retries that its type needs.
+    pub(crate) fn new(kind: &'static str, timing: JobTiming) -> Self {
         let max_retries = match kind {
             "flaky" => 2,
             "failing" | "panics" => 1,
             _ => 0,
         };
-        Self { kind, when, max_retries, milliseconds: None }
+        Self { kind, timing, max_retries, milliseconds: None }
     }
 
-    /// Every `seconds` seconds of the minute.
+    /// Returns a job that is due every `seconds` seconds of the minute.
     pub(crate) fn every(kind: &'static str, seconds: u32) -> Self {
         let expression = if seconds == 1 { "* * * * * *".to_owned() } else { format!("*/{seconds} * * * * *") };
         Self::new(kind, JobTiming::Cron(expression))
     }
 
-    /// Whose runs last so long.
+    /// Sets the duration of its runs.
     pub(crate) fn with_duration_ms(mut self, milliseconds: u64) -> Self {
         self.milliseconds = Some(milliseconds);
         self
     }
 
-    /// As the server is told.
+    /// Returns the job as a request to the server.
     pub(crate) fn input(&self, name: &str) -> JobInput {
         JobInput {
             display_name: name.into(),
@@ -68,7 +68,7 @@ impl JobPlan {
             worker_id: WORKER_ID.into(),
             job_type: self.kind.into(),
             job_data: self.milliseconds.map_or_else(|| json!({}), |n| json!({"milliseconds": n})),
-            schedule: match &self.when {
+            schedule: match &self.timing {
                 JobTiming::Cron(expression) => Schedule::Cron { expression: expression.clone(), zone: "UTC".into() },
                 JobTiming::Once(at) => Schedule::Once { at: *at },
                 JobTiming::Manual => Schedule::Manual,
@@ -76,7 +76,7 @@ impl JobPlan {
             is_active: true,
             priority: 3,
             timeout_seconds: None,
-            // Everything that is missed is owed, so that nothing that is lost can pass for a policy.
+            // Every missed due time is caught up, so that a lost run cannot be explained by a policy.
             rules: Rules {
                 misfire: MisfirePolicy::CatchUp,
                 catch_up_limit: 1_000,
@@ -89,9 +89,9 @@ impl JobPlan {
         }
     }
 
-    /// As the checker is told.
+    /// Returns the job as a line of `jobs.jsonl`.
     pub(crate) fn evidence(&self, job: &Value, name: &str) -> Value {
-        let (kind, cron, once) = match &self.when {
+        let (kind, cron, once) = match &self.timing {
             JobTiming::Cron(expression) => ("cron", Some(expression.as_str()), None),
             JobTiming::Once(at) => ("once", None, Some(at.timestamp_micros())),
             JobTiming::Manual => ("manual", None, None),
@@ -103,8 +103,8 @@ impl JobPlan {
     }
 }
 
-/// The ordinary mix: sixty jobs, about 27 occurrences a second. `window` is how many seconds from now the single runs are
-/// spread over.
+/// Returns the default workload: sixty jobs, about 27 occurrences a second. One-time jobs are due within `window`
+/// seconds from now.
 pub(crate) fn default_workload(random: &mut StdRng, window: u64) -> Vec<JobPlan> {
     let mut plans = Vec::with_capacity(60);
     let mut add = |kind, count: usize, make: &mut dyn FnMut(&'static str) -> JobPlan| {
@@ -120,15 +120,15 @@ pub(crate) fn default_workload(random: &mut StdRng, window: u64) -> Vec<JobPlan>
         add(kind, each_minute, &mut |kind| {
             JobPlan::new(kind, JobTiming::Cron(format!("{} * * * * *", random.random_range(0..60))))
         });
-        add(kind, once, &mut |kind| JobPlan::new(kind, JobTiming::Once(some_second(random, window))));
+        add(kind, once, &mut |kind| JobPlan::new(kind, JobTiming::Once(random_second(random, window))));
     }
     add("quick", 1, &mut |kind| JobPlan::new(kind, JobTiming::Manual));
     add("obedient", 1, &mut |kind| JobPlan::new(kind, JobTiming::Manual));
     plans
 }
 
-/// A whole second, not too soon, within the window.
-fn some_second(random: &mut impl Rng, window: u64) -> DateTime<Utc> {
+/// Returns a whole second between five seconds from now and the end of the window.
+fn random_second(random: &mut impl Rng, window: u64) -> DateTime<Utc> {
     let seconds = random.random_range(5..window.max(6));
     let at =
         milvaion_server::clock::machine_now() + chrono::TimeDelta::seconds(i64::try_from(seconds).unwrap_or(i64::MAX));

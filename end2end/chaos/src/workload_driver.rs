@@ -1,4 +1,4 @@
-//! Asks for things as people do, and notes what was asked and what was answered.
+//! A driver that acts as users of the dashboard do, and records each request with its outcome.
 
 use std::{
     sync::{
@@ -22,39 +22,40 @@ use crate::{
     workload::{JobPlan, JobTiming},
 };
 
-/// How often something that got no answer is asked again.
+/// The number of times a request without a response is sent.
 const MAX_REQUEST_ATTEMPTS: usize = 60;
-/// The pause before.
+/// The pause before a request is sent again.
 const REQUEST_RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// Somebody at the dashboard. Clones are the same person.
+/// A signed-in user. Clones share the list of jobs and the order of servers.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkloadDriver {
     pub(crate) api: ApiClient,
     evidence: Arc<EvidenceWriter>,
     jobs: Arc<Mutex<Vec<DefinedJob>>>,
-    /// Which server is asked next.
+    /// The number of requests sent so far, modulo the number of servers the index of the next one.
     turn: Arc<AtomicUsize>,
 }
 
 impl WorkloadDriver {
+    /// Returns a driver that has defined no jobs yet.
     pub(crate) fn new(api: ApiClient, evidence: Arc<EvidenceWriter>) -> Self {
         Self { api, evidence, jobs: Arc::default(), turn: Arc::default() }
     }
 
-    /// Every job that was defined.
+    /// Returns the jobs defined so far.
     pub(crate) fn jobs(&self) -> Vec<DefinedJob> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The first job of a type that runs when it is asked for.
+    /// Returns the id of the first job of a type that has no schedule.
     pub(crate) fn manual_job(&self, kind: &str) -> anyhow::Result<String> {
         let jobs = self.jobs();
-        let job = jobs.iter().find(|job| job.plan.kind == kind && matches!(job.plan.when, JobTiming::Manual));
+        let job = jobs.iter().find(|job| job.plan.kind == kind && matches!(job.plan.timing, JobTiming::Manual));
         Ok(job.with_context(|| format!("there is no manual job of type {kind}"))?.id.clone())
     }
 
-    /// Defines jobs. Everything must answer: this is before any fault.
+    /// Defines jobs. Each request must succeed, because no fault has been injected yet.
     pub(crate) async fn define(&self, plans: Vec<JobPlan>) -> anyhow::Result<()> {
         #[derive(Serialize)]
         struct SaveJobRequest {
@@ -74,49 +75,50 @@ impl WorkloadDriver {
             });
             self.evidence.append("jobs.jsonl", &plan.evidence(id, &name));
             self.evidence.append("ops.jsonl", &line);
-            let id = id.as_str().context("an id is a text")?.to_owned();
+            let id = id.as_str().context("the job id is not a string")?.to_owned();
             self.jobs.lock().unwrap_or_else(PoisonError::into_inner).push(DefinedJob { id, plan });
         }
         Ok(())
     }
 
-    /// Asks for a run, again with the same key until somebody answers. Returns the occurrence, if somebody did.
+    /// Triggers a run, and repeats the request with the same key until a server responds. Returns the occurrence, if a
+    /// response named it.
     pub(crate) async fn trigger(&self, job: &str, key: &str) -> Option<String> {
         let form = json!({ "id": job, "idempotency_key": key });
-        let reply = self.insist("trigger", "trigger_job", job, None, Some(key), &form).await;
+        let reply = self.request("trigger", "trigger_job", job, None, Some(key), &form).await;
         match reply {
             ApiReply::Done(Value::String(occurrence)) => Some(occurrence),
             _ => None,
         }
     }
 
-    /// Cancels an occurrence, until somebody answers.
+    /// Cancels an occurrence, and repeats the request until a server responds.
     pub(crate) async fn cancel(&self, job: &str, occurrence: &str) -> ApiReply {
         let form = json!({ "id": occurrence });
-        self.insist("cancel", "cancel_occurrence", job, Some(occurrence), None, &form).await
+        self.request("cancel", "cancel_occurrence", job, Some(occurrence), None, &form).await
     }
 
-    /// Pauses or resumes a job, until somebody answers.
+    /// Enables or disables a job, and repeats the request until a server responds.
     pub(crate) async fn set_active(&self, op: &'static str, job: &str) -> anyhow::Result<()> {
         let form = json!({ "id": job, "active": op == "enable" });
-        match self.insist(op, "set_job_active", job, None, None, &form).await {
+        match self.request(op, "set_job_active", job, None, None, &form).await {
             ApiReply::Done(_) => Ok(()),
             reply => bail!("{op} {job}: {reply:?}"),
         }
     }
 
-    /// Takes every job that is still in the schedule out of it.
+    /// Disables every job that has a schedule.
     pub(crate) async fn retire_all(&self) -> anyhow::Result<()> {
         for job in self.jobs() {
-            if !matches!(job.plan.when, JobTiming::Manual) {
+            if !matches!(job.plan.timing, JobTiming::Manual) {
                 self.set_active("retire", &job.id).await?;
             }
         }
         Ok(())
     }
 
-    /// Asks for a run each `period` until told to stop; every fifth of an `obedient` job is left to run into its own end,
-    /// the others are cancelled.
+    /// Starts a task that triggers a run of the manual job of a type each `period`, until `stop` is cancelled. Runs of
+    /// the `obedient` job are cancelled after 0.3 to 1.9 s.
     pub(crate) fn spawn_request_loop(
         &self,
         kind: &'static str,
@@ -142,8 +144,8 @@ impl WorkloadDriver {
         }))
     }
 
-    /// Asks one server after the other until one says yes or no, and notes each time.
-    async fn insist(
+    /// Sends a request to one server after the other until one accepts or refuses it. Records each request.
+    async fn request(
         &self,
         op: &'static str,
         endpoint: &str,
@@ -157,7 +159,7 @@ impl WorkloadDriver {
             let server = self.turn.fetch_add(1, Ordering::Relaxed) % self.api.servers();
             let invoked = now();
             let reply = self.api.post(server, endpoint, form).await;
-            let answered = match &reply {
+            let returned_id = match &reply {
                 ApiReply::Done(Value::String(id)) if op == "trigger" => Some(id.as_str()),
                 _ => None,
             };
@@ -166,7 +168,7 @@ impl WorkloadDriver {
                 ApiReply::Refused(text) | ApiReply::Unknown(text) => Some(text),
             };
             let line = json!({
-                "op": op, "job": job, "occurrence": answered.or(occurrence), "key": key, "invoked": invoked,
+                "op": op, "job": job, "occurrence": returned_id.or(occurrence), "key": key, "invoked": invoked,
                 "returned": if matches!(reply, ApiReply::Unknown(_)) { Value::Null } else { now().into() },
                 "outcome": reply.outcome(), "detail": detail,
             });
@@ -180,5 +182,5 @@ impl WorkloadDriver {
     }
 }
 
-/// Somebody who goes on asking.
+/// The task of [`WorkloadDriver::spawn_request_loop`].
 pub(crate) type RequestLoop = tokio::task::JoinHandle<()>;

@@ -1,7 +1,8 @@
-//! The worker of the chaos suite: jobs that succeed, fail, panic, last, obey or kill, and tell a witness about it.
+//! The worker of the chaos suite. Its jobs succeed, fail, panic, run long, obey a cancellation or abort the process,
+//! and report their start and end to a witness.
 //!
-//! What a run tells goes out before it does anything and again right before it ends, over a socket that no fault touches.
-//! So the witness knows of every run that began, also when the process was killed in its next instruction.
+//! The start is reported before a run does anything, and the end right before it returns, over a socket that no fault
+//! affects. The witness therefore knows every run that started, even if the process is killed at its next instruction.
 
 use std::{os::unix::net::UnixDatagram, time::Duration};
 
@@ -10,15 +11,15 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
-/// What a job of this worker is told.
+/// The input of this worker's jobs.
 #[derive(Deserialize, JsonSchema)]
 struct WorkInput {
-    /// How long it works, instead of what its type says.
+    /// Duration of a run in milliseconds, instead of the one of the job type.
     #[serde(default)]
     milliseconds: Option<u64>,
 }
 
-/// Where runs are told of.
+/// A client of the witness's socket.
 #[derive(Clone)]
 struct WitnessReporter {
     socket: std::sync::Arc<UnixDatagram>,
@@ -29,32 +30,32 @@ struct WitnessReporter {
 impl WitnessReporter {
     fn from_env() -> Result<Self, String> {
         let read = |name: &str| {
-            std::env::var(name).map_err(|_| format!("{name} is not set: `make chaos` starts this program"))
+            std::env::var(name).map_err(|_| format!("{name} is not set; `make chaos` starts this program"))
         };
         let (path, process) = (read("CHAOS_WITNESS")?, read("CHAOS_PROCESS")?);
         let socket = UnixDatagram::unbound().map_err(|error| error.to_string())?;
-        socket.connect(&path).map_err(|error| format!("nobody listens at {path}: {error}"))?;
-        // The instance's name is made by the SDK later; a process is one instance, and its id tells it from the next.
+        socket.connect(&path).map_err(|error| format!("the witness at {path} cannot be reached: {error}"))?;
+        // The SDK creates the instance's name later. A process is one instance, identified by its process id.
         let instance = format!("{process}#{}", std::process::id());
         Ok(Self { socket: socket.into(), process, instance })
     }
 
-    fn begins(&self, ctx: &JobContext) {
-        self.tell(ctx, "start", None);
+    fn report_start(&self, ctx: &JobContext) {
+        self.send(ctx, "start", None);
     }
 
-    fn ends(&self, ctx: &JobContext, outcome: &str) {
-        self.tell(ctx, "end", Some(outcome));
+    fn report_end(&self, ctx: &JobContext, outcome: &str) {
+        self.send(ctx, "end", Some(outcome));
     }
 
-    fn tell(&self, ctx: &JobContext, what: &str, outcome: Option<&str>) {
-        let told = json!({
+    fn send(&self, ctx: &JobContext, what: &str, outcome: Option<&str>) {
+        let event = json!({
             "what": what, "outcome": outcome, "job": ctx.job_id(), "occurrence": ctx.occurrence_id(),
             "attempt": ctx.attempt(), "scheduled_for": ctx.scheduled_for().timestamp_micros(),
             "instance": self.instance, "process": self.process, "pid": std::process::id(),
         });
-        // A run nobody can vouch for must not go on.
-        if self.socket.send(told.to_string().as_bytes()).is_err() {
+        // A run without a witness must not continue: its effects could not be judged.
+        if self.socket.send(event.to_string().as_bytes()).is_err() {
             std::process::abort();
         }
     }
@@ -73,7 +74,7 @@ macro_rules! jobs {
 
             async fn run(&self, $ctx: &JobContext, $input: WorkInput) -> Result<(), JobError> {
                 let $reporter = &self.0;
-                $reporter.begins($ctx);
+                $reporter.report_start($ctx);
                 $body
             }
         }
@@ -82,61 +83,61 @@ macro_rules! jobs {
 
 jobs! {
     Quick "quick" "Succeeds after 5 to 300 ms." |reporter, ctx, input| {
-        works(input.milliseconds.unwrap_or_else(|| some_while(ctx))).await;
-        reporter.ends(ctx, "completed");
+        sleep_ms(input.milliseconds.unwrap_or_else(|| default_duration_ms(ctx))).await;
+        reporter.report_end(ctx, "completed");
         Ok(())
     }
     Flaky "flaky" "Fails in its first attempt." |reporter, ctx, input| {
-        works(input.milliseconds.unwrap_or_else(|| some_while(ctx))).await;
+        sleep_ms(input.milliseconds.unwrap_or_else(|| default_duration_ms(ctx))).await;
         if ctx.attempt() > 1 {
-            reporter.ends(ctx, "completed");
+            reporter.report_end(ctx, "completed");
             return Ok(());
         }
-        reporter.ends(ctx, "failed");
-        Err(JobError::new("not at the first attempt"))
+        reporter.report_end(ctx, "failed");
+        Err(JobError::new("the first attempt always fails"))
     }
     Failing "failing" "Fails in every attempt." |reporter, ctx, input| {
-        works(input.milliseconds.unwrap_or_else(|| some_while(ctx))).await;
-        reporter.ends(ctx, "failed");
-        Err(JobError::new("never"))
+        sleep_ms(input.milliseconds.unwrap_or_else(|| default_duration_ms(ctx))).await;
+        reporter.report_end(ctx, "failed");
+        Err(JobError::new("every attempt fails"))
     }
     Panics "panics" "Panics in every attempt." |reporter, ctx, input| {
-        works(input.milliseconds.unwrap_or_else(|| some_while(ctx))).await;
-        reporter.ends(ctx, "panicked");
-        panic!("as it is meant to")
+        sleep_ms(input.milliseconds.unwrap_or_else(|| default_duration_ms(ctx))).await;
+        reporter.report_end(ctx, "panicked");
+        panic!("every attempt panics")
     }
     Long "long" "Succeeds after 20 s." |reporter, ctx, input| {
         let milliseconds = input.milliseconds.unwrap_or(20_000);
         for step in 1..=10_u8 {
-            works(milliseconds / 10).await;
+            sleep_ms(milliseconds / 10).await;
             ctx.progress(step * 10, "");
             ctx.info(format!("step {step} of 10"));
         }
-        reporter.ends(ctx, "completed");
+        reporter.report_end(ctx, "completed");
         Ok(())
     }
-    Crasher "crasher" "Kills its own process." |reporter, ctx, input| {
+    Crasher "crasher" "Aborts its own process." |reporter, ctx, input| {
         let _ = (reporter, ctx);
-        works(input.milliseconds.unwrap_or(200)).await;
+        sleep_ms(input.milliseconds.unwrap_or(200)).await;
         std::process::abort()
     }
     Obedient "obedient" "Runs until it is cancelled, at most 60 s." |reporter, ctx, input| {
         let at_most = Duration::from_millis(input.milliseconds.unwrap_or(60_000));
         if tokio::time::timeout(at_most, ctx.cancelled().cancelled()).await.is_ok() {
-            reporter.ends(ctx, "cancelled");
-            return Err(JobError::cancelled("as asked"));
+            reporter.report_end(ctx, "cancelled");
+            return Err(JobError::cancelled("the run was cancelled"));
         }
-        reporter.ends(ctx, "completed");
+        reporter.report_end(ctx, "completed");
         Ok(())
     }
 }
 
-async fn works(milliseconds: u64) {
+async fn sleep_ms(milliseconds: u64) {
     tokio::time::sleep(Duration::from_millis(milliseconds)).await;
 }
 
-/// 5 to 300 ms, the same for every attempt of an occurrence.
-fn some_while(ctx: &JobContext) -> u64 {
+/// Returns a duration of 5 to 300 ms, which is the same for every attempt of an occurrence.
+fn default_duration_ms(ctx: &JobContext) -> u64 {
     let bytes = ctx.occurrence_id().0.into_bytes();
     5 + u64::from(u16::from_le_bytes([bytes[14], bytes[15]])) % 296
 }

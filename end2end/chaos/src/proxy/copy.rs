@@ -1,4 +1,4 @@
-//! Carries bytes from one side to the other for as long as the line lets it.
+//! Copies bytes between the two sides of a link, for as long as the link's mode allows it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use tokio::{
 
 use super::{LinkMode, LinkState, frame_filter::FrameFilter};
 
-/// How much is carried at once.
+/// The number of bytes copied at once.
 const COPY_BUFFER_BYTES: usize = 64 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -24,9 +24,9 @@ pub(super) enum LinkDirection {
     Down,
 }
 
-/// Both ways, until both have ended, or one breaks, or the line is cut. Both sides are reset then: a cut line says no
-/// goodbye.
-pub(super) async fn both(
+/// Copies both directions until both have ended, or one fails, or the link is cut. In the last two cases both sides are
+/// reset, because a connection that breaks is not closed gracefully.
+pub(super) async fn copy_both(
     process: TcpStream,
     service: TcpStream,
     state: &Arc<LinkState>,
@@ -34,43 +34,43 @@ pub(super) async fn both(
 ) -> std::io::Result<()> {
     let (mut from_process, mut to_process) = process.into_split();
     let (mut from_service, mut to_service) = service.into_split();
-    let in_peace = tokio::select! {
+    let closed_gracefully = tokio::select! {
         _ = cuts.changed() => false,
         ended = async {
             tokio::try_join!(
-                one(&mut from_process, &mut to_service, state, LinkDirection::Up),
-                one(&mut from_service, &mut to_process, state, LinkDirection::Down),
+                copy_one(&mut from_process, &mut to_service, state, LinkDirection::Up),
+                copy_one(&mut from_service, &mut to_process, state, LinkDirection::Down),
             )
         } => ended.is_ok(),
     };
-    if !in_peace {
+    if !closed_gracefully {
         AsRef::<TcpStream>::as_ref(&from_process).set_zero_linger()?;
         AsRef::<TcpStream>::as_ref(&from_service).set_zero_linger()?;
     }
     Ok(())
 }
 
-async fn one(
+async fn copy_one(
     from: &mut OwnedReadHalf,
     to: &mut OwnedWriteHalf,
     state: &Arc<LinkState>,
-    way: LinkDirection,
+    direction: LinkDirection,
 ) -> std::io::Result<()> {
     let mut mode = state.mode.subscribe();
-    let mut frames = state.amqp.then(|| FrameFilter::new(way));
+    let mut frames = state.amqp.then(|| FrameFilter::new(direction));
     let mut chunk = vec![0; COPY_BUFFER_BYTES];
     loop {
-        open(&mut mode, way).await;
+        wait_until_open(&mut mode, direction).await;
         let length = from.read(&mut chunk).await?;
-        // It may have been closed while we waited for something to carry.
-        open(&mut mode, way).await;
+        // The link may have been closed while the read waited for bytes.
+        wait_until_open(&mut mode, direction).await;
         let now = *mode.borrow();
         if let LinkMode::Slow(milliseconds) = now {
             let delay = milliseconds + rand::random_range(0..=milliseconds);
             tokio::time::sleep(Duration::from_millis(delay)).await;
         }
         if length == 0 {
-            // Only this way has ended; what is still said the other way arrives.
+            // Only this direction has ended; bytes of the other one still arrive.
             return to.shutdown().await;
         }
         match &mut frames {
@@ -86,12 +86,12 @@ async fn one(
     }
 }
 
-/// Waits until something may pass.
-async fn open(mode: &mut watch::Receiver<LinkMode>, way: LinkDirection) {
+/// Waits until the link lets bytes pass in this direction.
+async fn wait_until_open(mode: &mut watch::Receiver<LinkMode>, direction: LinkDirection) {
     let _ = mode
         .wait_for(|mode| match mode {
             LinkMode::Blackhole => false,
-            LinkMode::HalfOpen => way == LinkDirection::Up,
+            LinkMode::HalfOpen => direction == LinkDirection::Up,
             LinkMode::Pass | LinkMode::Refuse | LinkMode::Slow(_) => true,
         })
         .await;

@@ -1,9 +1,9 @@
-//! As much of AMQP 0-9-1 as it takes to find confirmations and deliveries in what a broker sends, and messages in what a
-//! process sends.
+//! A minimal parser of AMQP 0-9-1. It finds publisher confirms and deliveries in the bytes of a broker, and published
+//! messages in the bytes of a process.
 //!
-//! A frame is a byte of type, two of channel, four of length, as many bytes, and an end mark. In a method frame the first
-//! four bytes name class and method. A broker's `basic.ack` is always a confirmation: only clients acknowledge deliveries.
-//! A process greets with eight bytes that are no frame.
+//! A frame is one byte of type, two of channel, four of length, the payload, and an end mark. In a method frame the
+//! first four bytes of the payload are class and method. A broker's `basic.ack` is always a publisher confirm, because
+//! only clients acknowledge deliveries. A process begins with a protocol header of eight bytes, which is no frame.
 
 use std::sync::{
     PoisonError,
@@ -19,42 +19,44 @@ const BASIC_PUBLISH: [u8; 4] = [0, 60, 0, 40];
 const BASIC_DELIVER: [u8; 4] = [0, 60, 0, 60];
 const BASIC_ACK: [u8; 4] = [0, 60, 0, 80];
 
-/// Takes one way of a connection apart.
+/// A filter of one direction of a connection.
 pub(super) struct FrameFilter {
-    way: LinkDirection,
-    /// What of the greeting is still to come.
-    greeting: usize,
-    /// What has come of a frame that is not complete yet.
-    rest: Vec<u8>,
+    direction: LinkDirection,
+    /// The bytes of the protocol header that have not arrived yet.
+    header_left: usize,
+    /// The received part of an incomplete frame.
+    partial: Vec<u8>,
 }
 
-/// What may go on.
+/// The bytes that may pass.
 pub(super) struct FilteredBytes {
     pub(super) bytes: Vec<u8>,
-    /// Whether the connection ends with it.
+    /// True if the connection ends after them.
     pub(super) is_last: bool,
 }
 
 impl FrameFilter {
-    pub(super) fn new(way: LinkDirection) -> Self {
-        Self { way, greeting: if way == LinkDirection::Up { PROTOCOL_HEADER_LEN } else { 0 }, rest: Vec::new() }
+    pub(super) fn new(direction: LinkDirection) -> Self {
+        let header_left = if direction == LinkDirection::Up { PROTOCOL_HEADER_LEN } else { 0 };
+        Self { direction, header_left, partial: Vec::new() }
     }
 
+    /// Takes the next bytes of the connection. Returns all complete frames except the ones to be dropped.
     pub(super) fn pass(&mut self, bytes: &[u8], state: &LinkState) -> FilteredBytes {
-        let (greeting, bytes) = bytes.split_at(self.greeting.min(bytes.len()));
-        self.greeting -= greeting.len();
-        self.rest.extend_from_slice(bytes);
-        let mut passed = FilteredBytes { bytes: greeting.to_vec(), is_last: false };
+        let (header, bytes) = bytes.split_at(self.header_left.min(bytes.len()));
+        self.header_left -= header.len();
+        self.partial.extend_from_slice(bytes);
+        let mut passed = FilteredBytes { bytes: header.to_vec(), is_last: false };
         let mut read = 0;
-        while let Some(frame) = first(&self.rest[read..]) {
+        while let Some(frame) = first_frame(&self.partial[read..]) {
             read += frame.len();
-            match (self.way, kind(frame)) {
-                (LinkDirection::Up, Some(BASIC_PUBLISH)) if lose_one(&state.to_swallow) => {
+            match (self.direction, method(frame)) {
+                (LinkDirection::Up, Some(BASIC_PUBLISH)) if take_one(&state.to_swallow) => {
                     state.swallowed.fetch_add(1, Ordering::SeqCst);
                     passed.is_last = true;
                     break;
                 }
-                (LinkDirection::Down, Some(BASIC_ACK)) if lose_one(&state.to_drop) => {
+                (LinkDirection::Down, Some(BASIC_ACK)) if take_one(&state.to_drop) => {
                     state.dropped.fetch_add(1, Ordering::SeqCst);
                     if state.to_drop.load(Ordering::SeqCst) == 0 {
                         passed.is_last = true;
@@ -62,40 +64,42 @@ impl FrameFilter {
                     }
                     continue;
                 }
-                (LinkDirection::Down, Some(BASIC_DELIVER)) => note(frame, state),
+                (LinkDirection::Down, Some(BASIC_DELIVER)) => count_delivery(frame, state),
                 _ => {}
             }
             passed.bytes.extend_from_slice(frame);
         }
-        self.rest.drain(..read);
+        self.partial.drain(..read);
         passed
     }
 }
 
-/// The first frame, if all of it has come.
-fn first(bytes: &[u8]) -> Option<&[u8]> {
+/// Returns the first frame, if it is complete.
+fn first_frame(bytes: &[u8]) -> Option<&[u8]> {
     let length = bytes.get(3..FRAME_HEADER_LEN)?;
     let length = u32::from_be_bytes(length.try_into().ok()?) as usize;
     bytes.get(..FRAME_HEADER_LEN + length + 1)
 }
 
-fn kind(frame: &[u8]) -> Option<[u8; 4]> {
+/// Returns class and method of a method frame.
+fn method(frame: &[u8]) -> Option<[u8; 4]> {
     (frame[0] == METHOD_FRAME).then(|| frame.get(FRAME_HEADER_LEN..FRAME_HEADER_LEN + 4)?.try_into().ok()).flatten()
 }
 
-fn lose_one(count: &AtomicU32) -> bool {
+/// Decrements a count, and returns true unless it was zero.
+fn take_one(count: &AtomicU32) -> bool {
     count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
 }
 
-/// The routing key ends with the occurrence; before it stand the consumer's tag, the delivery's number, whether it is a
-/// redelivery, and the exchange.
-fn note(frame: &[u8], state: &LinkState) {
-    let short = |bytes: &[u8]| Some(1 + usize::from(*bytes.first()?));
+/// Counts a delivery by the occurrence at the end of its routing key. Before the key are the consumer tag, the delivery
+/// tag, the redelivered flag, and the exchange.
+fn count_delivery(frame: &[u8], state: &LinkState) {
+    let short_string = |bytes: &[u8]| Some(1 + usize::from(*bytes.first()?));
     let occurrence = (|| {
         let mut rest = frame.get(FRAME_HEADER_LEN + 4..)?;
-        rest = rest.get(short(rest)? + 9..)?;
-        rest = rest.get(short(rest)?..)?;
-        let key = std::str::from_utf8(rest.get(1..short(rest)?)?).ok()?;
+        rest = rest.get(short_string(rest)? + 9..)?;
+        rest = rest.get(short_string(rest)?..)?;
+        let key = std::str::from_utf8(rest.get(1..short_string(rest)?)?).ok()?;
         key.rsplit_once('.').map(|(_, occurrence)| occurrence.to_owned())
     })();
     if let Some(occurrence) = occurrence {
@@ -146,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_in_pieces_goes_on_whole_and_in_order() {
+    fn split_frames_pass_whole_and_in_order() {
         let sent = [frame(8, &[]), ack(1), frame(3, b"a body"), ack(2)].concat();
         let (mut frames, state) = (FrameFilter::new(LinkDirection::Down), state(0));
         let got: Vec<u8> = sent.chunks(3).flat_map(|piece| frames.pass(piece, &state).bytes).collect();
@@ -154,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_confirmation_is_lost_and_the_connection_ends_with_the_last_one() {
+    fn last_dropped_confirm_ends_the_connection() {
         let (mut frames, state) = (FrameFilter::new(LinkDirection::Down), state(2));
         let one = frames.pass(&[frame(8, &[]), ack(1)].concat(), &state);
         assert_eq!((one.bytes, one.is_last), (frame(8, &[]), false));
@@ -164,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_lost_and_the_connection_with_it() {
+    fn dropped_message_ends_the_connection() {
         let (mut frames, state) = (FrameFilter::new(LinkDirection::Up), state(0));
         state.to_swallow.store(1, Ordering::SeqCst);
         let publish = frame(METHOD_FRAME, &[0, 60, 0, 40, 0, 0, 4]);
@@ -182,14 +186,14 @@ mod tests {
         assert_eq!(got, sent[..sent.len() - publish.len() - frame(3, b"a body").len()]);
         assert_eq!(state.swallowed.load(Ordering::SeqCst), 1);
         let next = FrameFilter::new(LinkDirection::Up).pass(&sent, &state);
-        assert_eq!((next.bytes, next.is_last), (sent, false), "the next one arrives");
+        assert_eq!((next.bytes, next.is_last), (sent, false), "the next message passes");
     }
 
     #[test]
     fn deliveries_are_counted_by_occurrence() {
         let (mut frames, state) = (FrameFilter::new(LinkDirection::Down), state(0));
         frames.pass(&[deliver("w.quick.01"), deliver("w.quick.02"), deliver("w.quick.01")].concat(), &state);
-        let counted = state.delivered.into_inner().expect("nobody panicked");
+        let counted = state.delivered.into_inner().expect("the mutex is not poisoned");
         assert_eq!(counted, HashMap::from([("01".to_owned(), 2), ("02".to_owned(), 1)]));
     }
 }

@@ -1,11 +1,13 @@
-//! A line between one process and one service, which can be cut, held up, slowed down, or made to lose a confirmation or
-//! a message.
+//! A link between one process and one service: a TCP proxy that can refuse, hold back or slow down the connections, cut
+//! them, or drop a publisher confirm or a message.
 //!
-//! Every process has lines of its own, so that any pair can be parted while all others go on. A line that is held up
-//! holds what was sent as a network does: nobody is told, and what waits arrives when it is let go, however late. Bytes
-//! are never taken out of a stream, because no network does that either. The one exception is the confirmation of a
-//! message, taken out as a whole and followed by the end of the connection, which is how a broker's answer is lost in
-//! life. A message is lost as it is on its way when a connection ends: the sender's machine has taken it, and nobody more.
+//! Each process has links of its own, so any pair can be partitioned while all other connections work. A link that
+//! holds bytes back behaves as a network does: neither side is notified, and the bytes arrive when the link passes
+//! again, however late. Single bytes are never removed from a stream, because no network does that.
+//!
+//! There are two exceptions. A publisher confirm is removed as a whole, and the connection ends after it: this is how a
+//! broker's answer is lost in practice. A message is lost while it is in flight when a connection ends: the operating
+//! system of the sender has accepted it, and nothing received it.
 
 mod copy;
 mod frame_filter;
@@ -26,23 +28,23 @@ use tokio::{
     sync::watch,
 };
 
-/// What a line does at the moment.
+/// The behavior of a link at the moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum LinkMode {
-    /// What is sent arrives.
+    /// Bytes arrive.
     #[default]
     Pass,
-    /// Nobody gets through, and everybody is told at once.
+    /// New connections are refused, and open ones are reset.
     Refuse,
-    /// Nothing arrives on either side, and nobody is told.
+    /// Bytes arrive on neither side, and no side is notified.
     Blackhole,
-    /// What the process sends arrives; no answer comes back.
+    /// Bytes of the process arrive at the service; none come back.
     HalfOpen,
-    /// Everything arrives later: by this many milliseconds, and up to as many again at random.
+    /// Bytes arrive later: by this many milliseconds, and up to as many again at random.
     Slow(u64),
 }
 
-/// One line.
+/// A link from one process to one service.
 #[derive(Debug)]
 pub(crate) struct ProxyLink {
     name: String,
@@ -50,26 +52,27 @@ pub(crate) struct ProxyLink {
     state: Arc<LinkState>,
 }
 
-/// What the pumps of one line share.
+/// The state that all connections of a link share.
 #[derive(Debug)]
 struct LinkState {
-    /// Whether frames are looked into.
+    /// True if the bytes are AMQP frames, which are parsed.
     amqp: bool,
+    /// The mode.
     mode: watch::Sender<LinkMode>,
-    /// Counts the cuts: a change ends every connection.
+    /// The number of cuts; a change ends every connection.
     cuts: watch::Sender<u64>,
-    /// How many confirmations are still to be lost.
+    /// The number of publisher confirms that are still to be dropped.
     to_drop: AtomicU32,
     dropped: AtomicU64,
-    /// How many messages are still to be lost, each with its connection.
+    /// The number of messages that are still to be lost, each with its connection.
     to_swallow: AtomicU32,
     swallowed: AtomicU64,
-    /// How often each occurrence's message was delivered over this line.
+    /// The number of deliveries over this link, by occurrence.
     delivered: Mutex<HashMap<String, u32>>,
 }
 
 impl ProxyLink {
-    /// Opens a line to `target` on a free port. `name` says from whom to whom: `server-1>redis`.
+    /// Opens a link to `target` on a free port. `name` contains the process and the service: `server-1>redis`.
     pub(crate) async fn open(name: String, target: SocketAddr) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.context("no port is free for a proxy")?;
         let port = listener.local_addr()?.port();
@@ -87,17 +90,17 @@ impl ProxyLink {
         Ok(Self { name, port, state })
     }
 
-    /// From whom to whom.
+    /// Returns its name: the process, `>`, and the service.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where the process connects to.
+    /// Returns the port that the process connects to.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    /// From now on. [`LinkMode::Refuse`] also ends what is connected.
+    /// Sets the mode. [`LinkMode::Refuse`] also ends the open connections.
     pub(crate) fn set(&self, mode: LinkMode) {
         self.state.mode.send_replace(mode);
         if mode == LinkMode::Refuse {
@@ -105,32 +108,32 @@ impl ProxyLink {
         }
     }
 
-    /// Ends every connection, once.
+    /// Ends every open connection once.
     pub(crate) fn cut(&self) {
         self.state.cuts.send_modify(|cuts| *cuts += 1);
     }
 
-    /// Loses the next confirmations of the broker; the connection ends with the last of them.
+    /// Drops the next publisher confirms; the connection ends with the last of them.
     pub(crate) fn drop_confirms(&self, count: u32) {
         self.state.to_drop.store(count, Ordering::SeqCst);
     }
 
-    /// Loses the next message that the process sends, whatever it sent after it, and the connection.
+    /// Loses the next message of the process, the bytes after it, and the connection.
     pub(crate) fn lose_next_publish(&self) {
         self.state.to_swallow.store(1, Ordering::SeqCst);
     }
 
-    /// How many messages have been lost so far, with what came after each not counted.
+    /// Returns the number of messages lost so far. Messages behind a lost one on its connection are not counted.
     pub(crate) fn swallowed(&self) -> u64 {
         self.state.swallowed.load(Ordering::SeqCst)
     }
 
-    /// How many confirmations have been lost so far.
+    /// Returns the number of publisher confirms dropped so far.
     pub(crate) fn dropped(&self) -> u64 {
         self.state.dropped.load(Ordering::SeqCst)
     }
 
-    /// How often each occurrence's message was delivered here.
+    /// Returns the number of deliveries over this link, by occurrence.
     pub(crate) fn delivered(&self) -> HashMap<String, u32> {
         self.state.delivered.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -140,19 +143,19 @@ async fn accept(listener: TcpListener, target: SocketAddr, state: std::sync::Wea
     while let Ok((stream, _)) = listener.accept().await {
         let Some(state) = state.upgrade() else { return };
         tokio::spawn(async move {
-            // Whatever ends a connection ends both its sides: that is all there is to do about it.
-            let _ = carry(stream, target, &state).await;
+            // An error needs no handling: it ends both sides of the connection.
+            let _ = forward(stream, target, &state).await;
         });
     }
 }
 
-async fn carry(process: TcpStream, target: SocketAddr, state: &Arc<LinkState>) -> std::io::Result<()> {
+async fn forward(process: TcpStream, target: SocketAddr, state: &Arc<LinkState>) -> std::io::Result<()> {
     let mut mode = state.mode.subscribe();
     let cuts = state.cuts.subscribe();
     if *mode.borrow() == LinkMode::Refuse {
         return process.set_zero_linger();
     }
-    // The process believes that it is connected, as it does when a firewall swallows what follows.
+    // The process is connected, and receives nothing, as behind a firewall that drops packets.
     let _ = mode.wait_for(|mode| !matches!(mode, LinkMode::Blackhole)).await;
     let service = match tokio::time::timeout(Duration::from_secs(5), TcpStream::connect(target)).await {
         Ok(Ok(service)) => service,
@@ -160,5 +163,5 @@ async fn carry(process: TcpStream, target: SocketAddr, state: &Arc<LinkState>) -
     };
     process.set_nodelay(true)?;
     service.set_nodelay(true)?;
-    copy::both(process, service, state, cuts).await
+    copy::copy_both(process, service, state, cuts).await
 }

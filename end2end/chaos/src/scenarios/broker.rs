@@ -1,42 +1,42 @@
-//! RabbitMQ, killed, emptied, or made to keep a confirmation to itself.
+//! Faults of RabbitMQ: it is killed, loses its data or a queue, or its publisher confirms are lost.
 
 use std::collections::HashMap;
 
 use lapin::{Connection, ConnectionProperties, options::QueueDeleteOptions, types::FieldTable};
 use milvaion_protocol::topology::Topology;
+use milvaion_test_support::private_service::ServiceKind;
 use serde_json::json;
 
-use super::{Scenario, ScenarioConfig, ScenarioMeasurements, ScenarioScript, pause};
+use super::{Scenario, ScenarioConfig, ScenarioMeasurements, ScenarioScript, random_seconds};
 use crate::{
     cluster::ChaosCluster,
     evidence::now,
     harness::ServiceHarness,
-    private_service::ServiceKind,
     workload::{JobPlan, WORKER_ID},
 };
 
 pub(super) const RABBITMQ_KILLED: Scenario = Scenario {
     id: "rabbitmq_killed",
-    title: "RabbitMQ is killed and boots again",
+    title: "RabbitMQ is killed and started again",
     short: 1,
     long: 5,
-    play: |harness, config| Box::pin(killed(harness, config)),
+    run: |harness, config| Box::pin(killed(harness, config)),
 };
 
 async fn killed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
-    // Nothing can start while it is away, but everything is created on time.
-    let judge =
+    // While it is away no run can start, but every occurrence is created on time.
+    let limits =
         json!({"allowance_ms": 60_000, "dispatch_allowance_ms": 4_500, "recovery_ms": 30_000, "orphan_ms": null});
-    ScenarioScript::new("rabbitmq_killed", judge)
-        .play(
+    ScenarioScript::new("rabbitmq_killed", limits)
+        .run(
             harness,
             config,
             async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, measurements: &mut ScenarioMeasurements| {
                 for round in 0..config.count {
-                    // With its boot, shorter and longer than a worker may be silent.
+                    // With the time RabbitMQ takes to start, alternately less and more than the heartbeat timeout.
                     let (from, to) = if round % 2 == 0 { (0.0, 1.0) } else { (8.0, 12.0) };
-                    let away = pause(&mut cluster.random, from, to);
-                    cluster.crash(ServiceKind::RabbitMq, away).await?;
+                    let outage_seconds = random_seconds(&mut cluster.random, from, to);
+                    cluster.crash(ServiceKind::RabbitMq, outage_seconds).await?;
                     let ready = now();
                     cluster
                         .wait_until("an empty backlog of messages", async |cluster| {
@@ -59,24 +59,28 @@ pub(super) const RABBITMQ_WIPED: Scenario = Scenario {
     title: "RabbitMQ loses everything while 500 occurrences are queued",
     short: 0,
     long: 2,
-    play: |harness, config| Box::pin(wiped(harness, config)),
+    run: |harness, config| Box::pin(wiped(harness, config)),
 };
 
 async fn wiped(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
-    let judge = json!({
+    let limits = json!({
         "allowance_ms": 90_000, "dispatch_allowance_ms": 4_500, "recovery_ms": 60_000, "orphan_ms": null,
     });
-    let mut script = ScenarioScript::new("rabbitmq_wiped", judge);
-    script.more = (0..40).map(|_| JobPlan::every("quick", 1)).collect();
+    let mut script = ScenarioScript::new("rabbitmq_wiped", limits);
+    script.more_jobs = (0..40).map(|_| JobPlan::every("quick", 1)).collect();
     script
-        .play(
+        .run(
             harness,
             config,
             async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, measurements: &mut ScenarioMeasurements| {
                 for _ in 0..config.count {
                     let mut faults = Vec::new();
                     for worker in &mut cluster.workers {
-                        faults.push(cluster.evidence.begin_fault("terminate", worker.name(), "so that work piles up"));
+                        faults.push(cluster.evidence.begin_fault(
+                            "terminate",
+                            worker.name(),
+                            "so that a backlog grows",
+                        ));
                         worker.terminate().await?;
                     }
                     cluster
@@ -115,21 +119,21 @@ async fn wiped(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::
 
 pub(super) const QUEUE_REMOVED: Scenario = Scenario {
     id: "queue_removed",
-    title: "A queue that work is published to loses its binding, or is deleted",
+    title: "A queue that messages are published to loses its binding, or is deleted",
     short: 0,
     long: 6,
-    play: |harness, config| Box::pin(unbound(harness, config)),
+    run: |harness, config| Box::pin(unbound(harness, config)),
 };
 
 async fn unbound(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
-    // What finds no queue comes back at once. What lay in a queue that is deleted, as happens in every other round, is
-    // missed once it is 15 s old (REQUEUE_AFTER_SECONDS), by a look each 7.5 s.
+    // A message that no queue takes is returned at once. The messages of a deleted queue, which is every other round,
+    // are republished when they are 15 s old (REQUEUE_AFTER_SECONDS); the republisher looks for them every 7.5 s.
     let allowance = if config.count > 1 { 25_000 } else { 15_000 };
-    let judge = json!({
+    let limits = json!({
         "allowance_ms": allowance, "dispatch_allowance_ms": 3_000, "recovery_ms": 10_000, "orphan_ms": null,
     });
-    ScenarioScript::new("queue_removed", judge)
-        .play(
+    ScenarioScript::new("queue_removed", limits)
+        .run(
             harness,
             config,
             async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, _: &mut ScenarioMeasurements| {
@@ -150,8 +154,8 @@ async fn unbound(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow
                         cluster.evidence.record_fault("delete-queue", "rabbitmq", "the queue of quick");
                     }
                     let _ = connection.close(200, "done".into()).await;
-                    let breath = pause(&mut cluster.random, 12.0, 15.0);
-                    cluster.run_for(breath).await;
+                    let pause_seconds = random_seconds(&mut cluster.random, 12.0, 15.0);
+                    cluster.run_for(pause_seconds).await;
                 }
                 Ok(())
             },
@@ -161,38 +165,38 @@ async fn unbound(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow
 
 pub(super) const CONFIRMS_LOST: Scenario = Scenario {
     id: "confirms_lost",
-    title: "The broker's confirmation, or the message, is lost with the connection",
+    title: "Publisher confirms, or messages, are lost with the connection",
     short: 10,
     long: 200,
-    play: |harness, config| Box::pin(unconfirmed(harness, config)),
+    run: |harness, config| Box::pin(unconfirmed(harness, config)),
 };
 
 async fn unconfirmed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
-    let judge = json!({"allowance_ms": 8_000, "dispatch_allowance_ms": 6_000, "orphan_ms": null});
-    ScenarioScript::new("confirms_lost", judge)
-        .play(
+    let limits = json!({"allowance_ms": 8_000, "dispatch_allowance_ms": 6_000, "orphan_ms": null});
+    ScenarioScript::new("confirms_lost", limits)
+        .run(
             harness,
             config,
             async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, measurements: &mut ScenarioMeasurements| {
-                let (mut lost, mut unsent) = (0, 0);
-                while lost < config.count {
+                let (mut confirms_lost, mut messages_lost) = (0, 0);
+                while confirms_lost < config.count {
                     let leader = cluster.wait_for_leader().await?;
                     let name = format!("{}>rabbitmq", cluster.servers[leader].name());
-                    let some = 1 + lost % 3;
-                    cluster.lose_confirms(&name, some).await?;
-                    lost += some;
-                    let breath = pause(&mut cluster.random, 0.1, config.either(0.6, 0.8));
-                    cluster.run_for(breath).await;
-                    // To the sender it looks the same: no answer. This time nobody has the message.
-                    if lost >= (unsent + 1) * 4 {
+                    let count = 1 + confirms_lost % 3;
+                    cluster.lose_confirms(&name, count).await?;
+                    confirms_lost += count;
+                    let pause_seconds = random_seconds(&mut cluster.random, 0.1, config.either(0.6, 0.8));
+                    cluster.run_for(pause_seconds).await;
+                    // For the sender this is the same, a missing confirm, but the broker does not have the message.
+                    if confirms_lost >= (messages_lost + 1) * 4 {
                         cluster.lose_publish(&name).await?;
-                        unsent += 1;
+                        messages_lost += 1;
                     }
                 }
                 cluster.run_for(6.0).await;
                 let copies = cluster.duplicate_deliveries();
-                measurements.figures.insert("confirmations_lost", f64::from(lost));
-                measurements.figures.insert("messages_lost", f64::from(unsent));
+                measurements.figures.insert("confirmations_lost", f64::from(confirms_lost));
+                measurements.figures.insert("messages_lost", f64::from(messages_lost));
                 measurements.at_least("copies_delivered", copies as f64, f64::from(config.count) / 10.0);
                 Ok(())
             },
@@ -201,11 +205,12 @@ async fn unconfirmed(harness: &mut ServiceHarness, config: ScenarioConfig) -> an
 }
 
 impl ChaosCluster<'_> {
+    /// Loses publisher confirms on a link, and the connection after the last one.
     async fn lose_confirms(&mut self, link: &str, count: u32) -> anyhow::Result<()> {
         let fault = self.evidence.begin_fault("drop-confirm", link, format!("{count} lost, then a reset"));
         let before = self.link(link)?.dropped();
         self.link(link)?.drop_confirms(count);
-        self.wait_until("a lost confirmation", async |cluster| {
+        self.wait_until("a lost publisher confirm", async |cluster| {
             Ok(cluster.link(link)?.dropped() >= before + u64::from(count))
         })
         .await?;
@@ -213,8 +218,9 @@ impl ChaosCluster<'_> {
         Ok(())
     }
 
+    /// Loses a message on a link, and the connection with it.
     async fn lose_publish(&mut self, link: &str) -> anyhow::Result<()> {
-        let fault = self.evidence.begin_fault("lose-publish", link, "a reset, the message on its way".to_owned());
+        let fault = self.evidence.begin_fault("lose-publish", link, "a reset with the message in flight".to_owned());
         let before = self.link(link)?.swallowed();
         self.link(link)?.lose_next_publish();
         self.wait_until("a lost message", async |cluster| Ok(cluster.link(link)?.swallowed() > before)).await?;
@@ -222,7 +228,7 @@ impl ChaosCluster<'_> {
         Ok(())
     }
 
-    /// How many occurrences had their message delivered more than once.
+    /// Returns the number of occurrences whose message was delivered more than once.
     pub(super) fn duplicate_deliveries(&self) -> usize {
         let mut times = HashMap::<String, u32>::new();
         for link in &self.links {

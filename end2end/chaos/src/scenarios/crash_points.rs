@@ -1,14 +1,14 @@
-//! Crash points: places in the programs between two steps that belong together, at which one of them ends on its own.
+//! Crash points: instants between two steps that belong together, at which a program ends itself.
 //!
-//! A kill from outside hits such a place once in thousands of times. These are compiled in, so each is hit for certain:
-//! the program is started with one of them armed, dies there when it comes by for the third time, and is started again.
+//! A kill from outside hits such an instant once in thousands of attempts. Crash points are compiled in, so each is hit
+//! for certain: the program is started with one of them armed, dies at its third visit, and is started again.
 
 use serde_json::json;
 
 use super::{Scenario, ScenarioConfig, ScenarioMeasurements, ScenarioScript};
 use crate::{cluster::ChaosCluster, harness::ServiceHarness};
 
-/// Those in the server.
+/// The crash points of the server.
 const SERVER_POINTS: &[&str] = &[
     "dispatch.before_commit",
     "dispatch.after_commit",
@@ -28,7 +28,7 @@ const SERVER_POINTS: &[&str] = &[
     "dead_letters.after_store",
     "claims.before_reply",
 ];
-/// Those in the worker.
+/// The crash points of the worker.
 const WORKER_POINTS: &[&str] = &[
     "delivery.before_claim",
     "delivery.after_claim",
@@ -41,21 +41,21 @@ const WORKER_POINTS: &[&str] = &[
     "reporter.after_confirm",
     "shutdown.before_flush",
 ];
-/// How long the program may take to come by, in seconds. Some points are on ways that are not gone in every run.
+/// The time a program has to reach its crash point, in seconds. Some points are not reached in every run.
 const POINT_REACHED_TIMEOUT_SECONDS: f64 = 6.0;
 
 pub(super) const CRASH_POINTS: Scenario = Scenario {
     id: "crash_points",
-    title: "A program dies at a crash point (count: how many points)",
+    title: "A program dies at a crash point (count: number of points)",
     short: 0,
     long: (SERVER_POINTS.len() + WORKER_POINTS.len()) as u32,
-    play: |harness, config| Box::pin(sweep(harness, config)),
+    run: |harness, config| Box::pin(sweep(harness, config)),
 };
 
 async fn sweep(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
-    let judge = json!({"allowance_ms": 60_000, "dispatch_allowance_ms": 25_000, "recovery_ms": 20_000});
-    ScenarioScript::new("crash_points", judge)
-        .play(
+    let limits = json!({"allowance_ms": 60_000, "dispatch_allowance_ms": 25_000, "recovery_ms": 20_000});
+    ScenarioScript::new("crash_points", limits)
+        .run(
             harness,
             config,
             async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, measurements: &mut ScenarioMeasurements| {
@@ -74,10 +74,10 @@ async fn sweep(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::
         .await
 }
 
-/// Starts a program with the point armed and waits until it has died there. Returns whether it has.
+/// Starts a program with a crash point armed, waits until it dies there, and starts it again. Returns true if it died.
 async fn dies_at(cluster: &mut ChaosCluster<'_>, point: &str, is_server: bool) -> anyhow::Result<bool> {
-    // Some are passed once in a life, or in a term.
-    let visits = if matches!(
+    // These points are visited only once: by a process, or by each leadership.
+    let skipped_visits = if matches!(
         point,
         "due_index.mid_rebuild" | "lease.before_epoch" | "lease.after_epoch" | "shutdown.before_flush"
     ) {
@@ -85,22 +85,23 @@ async fn dies_at(cluster: &mut ChaosCluster<'_>, point: &str, is_server: bool) -
     } else {
         2
     };
-    let arm = if visits == 0 { format!("{point}=return") } else { format!("{point}={visits}*off->return") };
+    let arm =
+        if skipped_visits == 0 { format!("{point}=return") } else { format!("{point}={skipped_visits}*off->return") };
     let number = if is_server { cluster.wait_for_leader().await? } else { 0 };
     let processes = if is_server { &mut cluster.servers } else { &mut cluster.workers };
     let name = processes[number].name().to_owned();
     let arming = cluster.evidence.begin_fault("terminate", name.as_str(), format!("to be armed with {point}"));
     processes[number].terminate().await?;
     if is_server {
-        // The one that is armed is to lead: the other one goes away, too, and comes back second.
+        // The armed server must lead, so the other one stops too, and starts second.
         let other = 1 - number;
-        let giving_way = cluster.evidence.begin_fault("terminate", processes[other].name(), "to make way");
+        let waiting = cluster.evidence.begin_fault("terminate", processes[other].name(), "so that the other one leads");
         processes[other].terminate().await?;
         processes[number].start_armed(&arm).await?;
         cluster.evidence.end_fault(arming);
         tokio::time::sleep(std::time::Duration::from_secs(2)).await;
         processes[other].start().await?;
-        cluster.evidence.end_fault(giving_way);
+        cluster.evidence.end_fault(waiting);
     } else {
         processes[number].start_armed(&arm).await?;
         cluster.evidence.end_fault(arming);
@@ -114,14 +115,14 @@ async fn dies_at(cluster: &mut ChaosCluster<'_>, point: &str, is_server: bool) -
         processes[number].ended().await?;
         true
     } else {
-        // Disarmed, so that it does not die later, unseen. Some points lie on the way of an orderly end.
+        // Stopped, so that it does not die later without a record. Some points are visited during a graceful stop.
         !processes[number].terminate().await?.0.success()
     };
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     processes[number].start().await?;
     cluster.evidence.end_fault(fault);
     if is_server {
-        // The next one dies at its first work. Without a breath in between, what waits would grow from point to point.
+        // The next armed server dies during its first work. Without a pause, the backlog would grow with each point.
         cluster.wait_for_leader().await?;
         cluster.wait_until_current().await?;
     }

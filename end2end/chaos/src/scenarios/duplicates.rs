@@ -1,4 +1,4 @@
-//! Messages that come more than once, and reports that come again long after.
+//! Duplicate deliveries, and reports that are replayed long after.
 
 use anyhow::ensure;
 use rand::seq::SliceRandom;
@@ -9,21 +9,21 @@ use crate::{cluster::ChaosCluster, harness::ServiceHarness, tap::ExchangeTap, wo
 
 pub(super) const MESSAGES_DUPLICATED: Scenario = Scenario {
     id: "messages_duplicated",
-    title: "Every message is published three times more (count: times 10 s)",
+    title: "Every message is published three more times (count: periods of 10 s)",
     short: 1,
     long: 6,
-    play: |harness, config| Box::pin(doubled(harness, config)),
+    run: |harness, config| Box::pin(doubled(harness, config)),
 };
 
 async fn doubled(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
     ScenarioScript::new("messages_duplicated", json!({"slo_ms": 3_000}))
-        .play(
+        .run(
             harness,
             config,
             async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, measurements: &mut ScenarioMeasurements| {
                 let exchanges = [(cluster.names.jobs_exchange(), "#")];
                 let tap = ExchangeTap::open(cluster.harness.rabbitmq.url(), &exchanges, 3).await?;
-                let fault = cluster.evidence.begin_fault("copy", "rabbitmq", "each message three times more");
+                let fault = cluster.evidence.begin_fault("copy", "rabbitmq", "each message three more times");
                 cluster.run_for(f64::from(config.count) * 10.0).await;
                 tap.stop_copying();
                 cluster.evidence.end_fault(fault);
@@ -40,18 +40,18 @@ async fn doubled(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow
 
 pub(super) const REPORTS_REPLAYED: Scenario = Scenario {
     id: "reports_replayed",
-    title: "Every report and log line is played back three times, shuffled (count: times 10 s)",
+    title: "Every report and log line is replayed three times in random order (count: periods of 10 s)",
     short: 0,
     long: 3,
-    play: |harness, config| Box::pin(replayed(harness, config)),
+    run: |harness, config| Box::pin(replayed(harness, config)),
 };
 
 async fn replayed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
     let mut script = ScenarioScript::new("reports_replayed", json!({"slo_ms": 3_000}));
-    // Whose second attempts are under way when what the first ones said comes again.
-    script.more = vec![JobPlan::every("flaky", 1).with_duration_ms(6_000)];
+    // Their second attempts run while the reports of the first ones are replayed.
+    script.more_jobs = vec![JobPlan::every("flaky", 1).with_duration_ms(6_000)];
     script
-        .play(
+        .run(
             harness,
             config,
             async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, measurements: &mut ScenarioMeasurements| {
@@ -59,16 +59,18 @@ async fn replayed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyho
                 let exchanges = [(status.clone(), status.as_str()), (logs.clone(), logs.as_str())];
                 let tap = ExchangeTap::open(cluster.harness.rabbitmq.url(), &exchanges, 0).await?;
                 cluster.run_for(f64::from(config.count) * 10.0).await;
-                // What is to be played back must have ended, so that nothing may change any more.
+                // The rows of ended occurrences must not change while their reports are replayed.
                 let before = cluster.ended_rows().await?;
                 let mut messages: Vec<_> = std::iter::repeat_n(tap.messages(), 3).flatten().collect();
                 messages.shuffle(&mut cluster.random);
                 let fault = cluster.evidence.begin_fault("replay", "rabbitmq", format!("{} messages", messages.len()));
-                for one in &messages {
-                    tap.replay(one).await?;
+                for message in &messages {
+                    tap.replay(message).await?;
                 }
                 cluster
-                    .wait_until("an end of the played back", async |cluster| Ok(cluster.waiting_reports().await? == 0))
+                    .wait_until("empty queues after the replay", async |cluster| {
+                        Ok(cluster.queued_messages().await? == 0)
+                    })
                     .await?;
                 cluster.run_for(2.0).await;
                 cluster.evidence.end_fault(fault);
@@ -78,7 +80,7 @@ async fn replayed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyho
                 measurements.figures.insert("messages_replayed", messages.len() as f64);
                 measurements.figures.insert("rows_compared", before.len() as f64);
                 measurements.at_most("rows_changed", changed as f64, 0.0);
-                ensure!(!before.is_empty(), "nothing had ended yet");
+                ensure!(!before.is_empty(), "no occurrence had ended before the replay");
                 Ok(())
             },
         )
@@ -86,7 +88,7 @@ async fn replayed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyho
 }
 
 impl ChaosCluster<'_> {
-    /// Everything about the occurrences that have ended, and how many log lines each has.
+    /// Returns the rows of the occurrences that have ended, each with its number of log lines.
     async fn ended_rows(&self) -> anyhow::Result<std::collections::HashSet<String>> {
         let query = "SELECT to_jsonb(o)::text || ' ' ||
                             (SELECT count(*) FROM occurrence_logs l WHERE l.occurrence_id = o.id)::text
@@ -94,7 +96,7 @@ impl ChaosCluster<'_> {
         Ok(sqlx::query_scalar::<_, String>(query).fetch_all(&self.pool).await?.into_iter().collect())
     }
 
-    async fn waiting_reports(&self) -> anyhow::Result<u32> {
+    async fn queued_messages(&self) -> anyhow::Result<u32> {
         Ok(self.queues().await?.values().sum())
     }
 }

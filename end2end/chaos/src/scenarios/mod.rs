@@ -1,8 +1,9 @@
-//! What is done to the product, scenario by scenario.
+//! The faults that are injected, scenario by scenario.
 //!
-//! Each one has jobs due all the time, a fault that happens some number of times at moments drawn from the seed, a
-//! healing, and a rest. What must hold afterwards is the same for all and is the checker's business; what a scenario
-//! promises besides, such as how soon somebody else leads, it looks at itself.
+//! In each scenario jobs are due all the time. A fault is injected some number of times, at moments drawn from the
+//! seed. Then everything is restored, and the system must become idle. The invariants that must hold afterwards are the
+//! same for all scenarios, and the checker verifies them. A scenario itself measures only its additional bounds, such
+//! as the time until another server leads.
 
 mod broker;
 mod crash_points;
@@ -26,38 +27,38 @@ use crate::{
     workload::{self, JobPlan},
 };
 
-/// How a scenario is to be played.
+/// The parameters of one scenario's run.
 #[derive(Clone, Debug)]
 pub(crate) struct ScenarioConfig {
-    /// How often its fault happens.
+    /// The number of faults.
     pub(crate) count: u32,
     pub(crate) seed: u64,
-    /// Whether pauses are the short ones.
+    /// True if pauses are short.
     pub(crate) is_short: bool,
-    /// What is armed in every program from its start.
+    /// Failpoints that are armed in every program at each start.
     pub(crate) armed: Option<String>,
 }
 
 impl ScenarioConfig {
-    /// One of two durations.
+    /// Returns the duration for the short or the long set.
     pub(crate) fn either(&self, short: f64, long: f64) -> f64 {
         if self.is_short { short } else { long }
     }
 }
 
-/// What a scenario says besides the checker.
+/// The measurements of a scenario, besides the checker's.
 #[derive(Debug, Default)]
 pub(crate) struct ScenarioMeasurements {
-    /// What was measured.
+    /// The measured figures by name.
     pub(crate) figures: BTreeMap<&'static str, f64>,
-    /// What did not hold, as sentences.
+    /// The bounds that were exceeded, one sentence each.
     pub(crate) failures: Vec<String>,
-    /// For when the checker has spoken: figures of `verdict.json` by pointer, and how much they may be.
+    /// Upper bounds for figures of `verdict.json`, by JSON pointer; checked after the checker has run.
     pub(crate) bounds: Vec<(&'static str, f64)>,
 }
 
 impl ScenarioMeasurements {
-    /// Keeps the greatest of several measurements, and what it may be.
+    /// Records the greatest of several measurements, and a failure if one exceeds the bound.
     pub(crate) fn at_most(&mut self, name: &'static str, measured: f64, bound: f64) {
         let figure = self.figures.entry(name).or_insert(0.0);
         *figure = figure.max(measured);
@@ -66,7 +67,7 @@ impl ScenarioMeasurements {
         }
     }
 
-    /// Keeps a measurement, and what it must be.
+    /// Records a measurement, and a failure if it is below the bound.
     pub(crate) fn at_least(&mut self, name: &'static str, measured: f64, bound: f64) {
         self.figures.insert(name, measured);
         if measured < bound {
@@ -75,11 +76,11 @@ impl ScenarioMeasurements {
     }
 }
 
-/// A scenario that was played.
+/// The result of a scenario that was run to its end.
 #[derive(Debug)]
 pub(crate) struct ScenarioResult {
     pub(crate) folder: PathBuf,
-    /// From the last job's end in the schedule to the end of the last run.
+    /// The time from the last disabled job to the end of the last occurrence.
     pub(crate) rest: Duration,
     pub(crate) measurements: ScenarioMeasurements,
 }
@@ -90,18 +91,18 @@ type ScenarioFn =
 /// A scenario.
 #[derive(Clone, Copy)]
 pub(crate) struct Scenario {
-    /// As it is called on the command line.
+    /// The name on the command line.
     pub(crate) id: &'static str,
-    /// What is done.
+    /// A short description of the fault.
     pub(crate) title: &'static str,
-    /// How often in the short set; 0: not in it.
+    /// The number of faults in the short set; 0 if the scenario is not in it.
     pub(crate) short: u32,
-    /// How often in the long set.
+    /// The number of faults in the long set.
     pub(crate) long: u32,
-    pub(crate) play: ScenarioFn,
+    pub(crate) run: ScenarioFn,
 }
 
-/// All of them, in the order they are played.
+/// All scenarios, in the order they are run.
 pub(crate) const SCENARIOS: &[Scenario] = &[
     servers::NO_FAULT,
     servers::LEADER_KILLED,
@@ -126,52 +127,53 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     crash_points::CRASH_POINTS,
 ];
 
-/// What one scenario has of its own.
+/// The settings of one scenario.
 struct ScenarioScript {
     scenario: &'static str,
     workers: usize,
-    /// Jobs beside the usual ones.
-    more: Vec<JobPlan>,
-    /// How long the usual single runs are spread over, in seconds.
+    /// Jobs besides those of the default workload.
+    more_jobs: Vec<JobPlan>,
+    /// The number of seconds within which the default workload's one-time jobs are due.
     window: u64,
-    /// What the checker is told besides.
-    judge: Value,
+    /// Members of `run.json` that replace the default limits of the checker.
+    limits: Value,
 }
 
 impl ScenarioScript {
-    fn new(scenario: &'static str, judge: Value) -> Self {
-        Self { scenario, workers: 3, more: Vec::new(), window: 30, judge }
+    fn new(scenario: &'static str, limits: Value) -> Self {
+        Self { scenario, workers: 3, more_jobs: Vec::new(), window: 30, limits }
     }
 
-    /// Plays it: the usual jobs, somebody who goes on asking, `faults`, healing and rest.
-    async fn play(
+    /// Runs the scenario: starts the cluster, the workload and two users, injects `faults`, and waits until the system
+    /// is idle.
+    async fn run(
         self,
         harness: &mut ServiceHarness,
         config: ScenarioConfig,
         faults: impl AsyncFnOnce(&mut ChaosCluster<'_>, &ScenarioConfig, &mut ScenarioMeasurements) -> anyhow::Result<()>,
     ) -> anyhow::Result<ScenarioResult> {
-        let setup = ClusterConfig {
+        let cluster_config = ClusterConfig {
             scenario: self.scenario,
             seed: config.seed,
             workers: self.workers,
             capacity: 300,
             armed: config.armed.clone(),
-            judge: self.judge,
+            limits: self.limits,
         };
-        let mut cluster = ChaosCluster::open(harness, setup).await?;
+        let mut cluster = ChaosCluster::open(harness, cluster_config).await?;
         let mut measurements = ScenarioMeasurements::default();
-        let played = async {
+        let result = async {
             let mut plans = workload::default_workload(&mut cluster.random, self.window);
-            plans.extend(self.more);
+            plans.extend(self.more_jobs);
             if config.is_short {
-                // Long enough to be hit by a fault, short enough to be waited for.
+                // A run of 5 s is long enough to be hit by a fault, and ends soon enough for the short set.
                 for plan in plans.iter_mut().filter(|plan| plan.kind == "long" && plan.milliseconds.is_none()) {
                     plan.milliseconds = Some(5_000);
                 }
             }
             cluster.define(plans).await?;
             let stop = CancellationToken::new();
-            let asking = [
+            let request_loops = [
                 cluster.driver.spawn_request_loop("quick", Duration::from_secs(1), &stop)?,
                 cluster.driver.spawn_request_loop("obedient", Duration::from_secs(5), &stop)?,
             ];
@@ -179,19 +181,19 @@ impl ScenarioScript {
             faults(&mut cluster, &config, &mut measurements).await?;
             cluster.run_for(config.either(2.0, 6.0)).await;
             stop.cancel();
-            for asking in asking {
-                asking.await.context("somebody at the dashboard panicked")?;
+            for request_loop in request_loops {
+                request_loop.await.context("a request loop panicked")?;
             }
             cluster.settle().await
         }
         .await;
-        // A cluster that is not taken down would be in the next scenario's way.
+        // The cluster is closed even after an error, so that it does not disturb the next scenario.
         let folder = cluster.close().await?;
-        Ok(ScenarioResult { folder, rest: played?, measurements })
+        Ok(ScenarioResult { folder, rest: result?, measurements })
     }
 }
 
-/// A pause between two bounds, in seconds.
-fn pause(random: &mut impl Rng, from: f64, to: f64) -> f64 {
+/// Returns a random duration between two bounds, in seconds.
+fn random_seconds(random: &mut impl Rng, from: f64, to: f64) -> f64 {
     random.random_range(from..=to)
 }

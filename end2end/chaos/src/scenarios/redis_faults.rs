@@ -1,30 +1,32 @@
-//! Redis, emptied or away.
+//! Faults of Redis: it is flushed, stopped, killed, or loses its data.
 
+use milvaion_test_support::private_service::ServiceKind;
 use serde_json::json;
 
-use super::{Scenario, ScenarioConfig, ScenarioMeasurements, ScenarioScript, pause};
-use crate::{cluster::ChaosCluster, harness::ServiceHarness, private_service::ServiceKind};
+use super::{Scenario, ScenarioConfig, ScenarioMeasurements, ScenarioScript, random_seconds};
+use crate::{cluster::ChaosCluster, harness::ServiceHarness};
 
 pub(super) const REDIS_FLUSHED: Scenario = Scenario {
     id: "redis_flushed",
     title: "Redis is flushed",
     short: 3,
     long: 30,
-    play: |harness, config| Box::pin(flushed(harness, config)),
+    run: |harness, config| Box::pin(flushed(harness, config)),
 };
 
 async fn flushed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
-    let judge = json!({"allowance_ms": 4_500, "dispatch_allowance_ms": 4_500, "recovery_ms": 3_000, "orphan_ms": null});
-    ScenarioScript::new("redis_flushed", judge)
-        .play(
+    let limits =
+        json!({"allowance_ms": 4_500, "dispatch_allowance_ms": 4_500, "recovery_ms": 3_000, "orphan_ms": null});
+    ScenarioScript::new("redis_flushed", limits)
+        .run(
             harness,
             config,
             async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, _: &mut ScenarioMeasurements| {
                 for _ in 0..config.count {
                     cluster.evidence.record_fault("flush", "redis", "FLUSHALL");
                     cluster.harness.redis_command(&["FLUSHALL"]).await?;
-                    let breath = pause(&mut cluster.random, 0.5, config.either(3.0, 5.0));
-                    cluster.run_for(breath).await;
+                    let pause_seconds = random_seconds(&mut cluster.random, 0.5, config.either(3.0, 5.0));
+                    cluster.run_for(pause_seconds).await;
                 }
                 Ok(())
             },
@@ -37,26 +39,27 @@ pub(super) const REDIS_OUTAGE: Scenario = Scenario {
     title: "Redis is stopped, killed, or comes back empty",
     short: 1,
     long: 5,
-    play: |harness, config| Box::pin(away(harness, config)),
+    run: |harness, config| Box::pin(stopped(harness, config)),
 };
 
-async fn away(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
-    let judge = json!({"allowance_ms": 6_000, "dispatch_allowance_ms": 4_500, "orphan_ms": null});
-    ScenarioScript::new("redis_outage", judge)
-        .play(
+async fn stopped(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
+    let limits = json!({"allowance_ms": 6_000, "dispatch_allowance_ms": 4_500, "orphan_ms": null});
+    ScenarioScript::new("redis_outage", limits)
+        .run(
             harness,
             config,
             async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, _: &mut ScenarioMeasurements| {
                 for round in 0..config.count {
-                    let away = pause(&mut cluster.random, config.either(8.0, 5.0), config.either(10.0, 40.0));
-                    let (word, is_empty) = [("wipe", true), ("stop", false), ("kill", false)][(round % 3) as usize];
-                    let fault = cluster.evidence.begin_fault(word, "redis", format!("for {away:.1} s"));
-                    if word == "stop" {
+                    let (from, to) = (config.either(8.0, 5.0), config.either(10.0, 40.0));
+                    let outage_seconds = random_seconds(&mut cluster.random, from, to);
+                    let (kind, is_empty) = [("wipe", true), ("stop", false), ("kill", false)][(round % 3) as usize];
+                    let fault = cluster.evidence.begin_fault(kind, "redis", format!("for {outage_seconds:.1} s"));
+                    if kind == "stop" {
                         cluster.harness.redis.stop().await;
                     } else {
                         cluster.harness.redis.kill().await?;
                     }
-                    cluster.run_for(away).await;
+                    cluster.run_for(outage_seconds).await;
                     if is_empty {
                         cluster.harness.redis.wipe()?;
                     }

@@ -1,27 +1,27 @@
-//! Servers that die, freeze, or are simply left in peace.
+//! Faults of the servers: the leader is killed or frozen. Also the scenario without any fault.
 
 use anyhow::Context;
 use chrono::{DateTime, Utc};
 use serde_json::json;
 
-use super::{Scenario, ScenarioConfig, ScenarioMeasurements, ScenarioScript, pause};
+use super::{Scenario, ScenarioConfig, ScenarioMeasurements, ScenarioScript, random_seconds};
 use crate::{cluster::ChaosCluster, evidence::now, harness::ServiceHarness};
 
-/// How long a lease lasts, in seconds: `background::lease` of the server.
+/// The duration of a lease in seconds, as in `background::lease` of the server.
 const LEASE_SECONDS: f64 = 10.0;
 
 pub(super) const NO_FAULT: Scenario = Scenario {
     id: "no_fault",
-    title: "Nothing happens (count: times 10 s)",
+    title: "No fault (count: periods of 10 s)",
     short: 0,
     long: 12,
-    play: |harness, config| Box::pin(nothing(harness, config)),
+    run: |harness, config| Box::pin(nothing(harness, config)),
 };
 
 async fn nothing(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
     let script = ScenarioScript::new("no_fault", json!({"slo_ms": 1_000}));
     script
-        .play(
+        .run(
             harness,
             config,
             async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, measurements: &mut ScenarioMeasurements| {
@@ -38,13 +38,13 @@ pub(super) const LEADER_KILLED: Scenario = Scenario {
     title: "The leading server is killed and started again later",
     short: 1,
     long: 8,
-    play: |harness, config| Box::pin(killed(harness, config)),
+    run: |harness, config| Box::pin(killed(harness, config)),
 };
 
 async fn killed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
-    let judge = json!({"allowance_ms": 15_000, "dispatch_allowance_ms": 13_000});
-    ScenarioScript::new("leader_killed", judge)
-        .play(
+    let limits = json!({"allowance_ms": 15_000, "dispatch_allowance_ms": 13_000});
+    ScenarioScript::new("leader_killed", limits)
+        .run(
             harness,
             config,
             async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, measurements: &mut ScenarioMeasurements| {
@@ -54,14 +54,14 @@ async fn killed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow:
                     let at = now();
                     cluster.servers[leader].kill().await?;
                     let longest = config.either(4.0, 20.0);
-                    let away = pause(&mut cluster.random, 1.0, longest);
+                    let outage_seconds = random_seconds(&mut cluster.random, 1.0, longest);
                     let next = cluster.next_dispatch(at).await?;
                     measurements.at_most("next_dispatch_s", next, LEASE_SECONDS + 2.0);
-                    cluster.run_for((away - next).max(0.0)).await;
+                    cluster.run_for((outage_seconds - next).max(0.0)).await;
                     cluster.servers[leader].start().await?;
                     cluster.evidence.end_fault(fault);
-                    let breath = pause(&mut cluster.random, 2.0, config.either(4.0, 8.0));
-                    cluster.run_for(breath).await;
+                    let pause_seconds = random_seconds(&mut cluster.random, 2.0, config.either(4.0, 8.0));
+                    cluster.run_for(pause_seconds).await;
                 }
                 Ok(())
             },
@@ -71,24 +71,24 @@ async fn killed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow:
 
 pub(super) const LEADER_FROZEN: Scenario = Scenario {
     id: "leader_frozen",
-    title: "The leading server is frozen for longer than its lease, also with a write in hand, and thawed",
+    title: "The leading server is frozen for longer than its lease, also before a write, and resumed",
     short: 1,
     long: 5,
-    play: |harness, config| Box::pin(frozen(harness, config)),
+    run: |harness, config| Box::pin(frozen(harness, config)),
 };
 
 async fn frozen(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
-    let judge = json!({"allowance_ms": 30_000, "dispatch_allowance_ms": 28_000, "orphan_ms": null});
-    ScenarioScript::new("leader_frozen", judge)
-        .play(
+    let limits = json!({"allowance_ms": 30_000, "dispatch_allowance_ms": 28_000, "orphan_ms": null});
+    ScenarioScript::new("leader_frozen", limits)
+        .run(
             harness,
             config,
             async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, measurements: &mut ScenarioMeasurements| {
                 for round in 0..config.count {
                     if round % 2 == 0 {
-                        stale(cluster, measurements).await?;
+                        freeze_both_leaders(cluster, measurements).await?;
                     } else {
-                        paused(
+                        freeze_leader(
                             cluster,
                             config,
                             measurements,
@@ -104,9 +104,12 @@ async fn frozen(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow:
         .await
 }
 
-/// The leader freezes with its next statement in hand; a second one takes over and freezes, too, before it has done
-/// anything. Now the first one wakes up: what it holds in hand must count for nothing.
-async fn stale(cluster: &mut ChaosCluster<'_>, measurements: &mut ScenarioMeasurements) -> anyhow::Result<()> {
+/// Freezes the leader before it sends its next statement. The second server takes the lease and is frozen too, before
+/// it has done anything. Then the first one resumes: its statement carries an old epoch and must not change a row.
+async fn freeze_both_leaders(
+    cluster: &mut ChaosCluster<'_>,
+    measurements: &mut ScenarioMeasurements,
+) -> anyhow::Result<()> {
     let (first, second) = (0, 1);
     let arming = cluster.evidence.begin_fault(
         "terminate",
@@ -125,18 +128,19 @@ async fn stale(cluster: &mut ChaosCluster<'_>, measurements: &mut ScenarioMeasur
     cluster.wait_until("a frozen successor", async |cluster| Ok(cluster.servers[second].is_frozen())).await?;
     cluster.evidence.end_fault(waiting);
     let frozen_too = cluster.evidence.begin_fault("freeze", cluster.servers[second].name(), "at lease.after_epoch");
-    let before = cluster.fired().await?;
+    let before = cluster.scheduled_occurrences().await?;
     cluster.servers[first].thaw()?;
     cluster.evidence.end_fault(frozen);
     cluster.run_for(3.0).await;
-    measurements.at_most("stale_writes", (cluster.fired().await? - before) as f64, 0.0);
+    measurements.at_most("stale_writes", (cluster.scheduled_occurrences().await? - before) as f64, 0.0);
     cluster.servers[second].thaw()?;
     cluster.evidence.end_fault(frozen_too);
     cluster.wait_until_current().await
 }
 
-/// The leader freezes anywhere, or at a point, for longer than its lease, and wakes up when another leads.
-async fn paused(
+/// Freezes the leader for longer than its lease, at any moment or at a crash point, and resumes it when another server
+/// leads. `point` is empty for any moment.
+async fn freeze_leader(
     cluster: &mut ChaosCluster<'_>,
     config: &ScenarioConfig,
     measurements: &mut ScenarioMeasurements,
@@ -152,7 +156,7 @@ async fn paused(
             cluster.servers[leader].name(),
             format!("to be armed with {point}"),
         );
-        let waiting = cluster.evidence.begin_fault("terminate", cluster.servers[other].name(), "to come second");
+        let waiting = cluster.evidence.begin_fault("terminate", cluster.servers[other].name(), "to start second");
         cluster.servers[other].terminate().await?;
         cluster.servers[leader].terminate().await?;
         cluster.servers[leader].start_armed(&format!("{point}=20*off->1*return(stop)")).await?;
@@ -164,26 +168,27 @@ async fn paused(
     let fault = cluster.evidence.begin_fault("freeze", cluster.servers[leader].name(), format!("SIGSTOP {point}"));
     let at = now();
     let next = cluster.next_dispatch(at).await?;
-    // A transaction that stands open with it is ended by PostgreSQL after five seconds.
+    // PostgreSQL ends the frozen server's open transaction after five seconds.
     measurements.at_most("next_dispatch_s", next, LEASE_SECONDS + 2.0 + 5.0);
-    let away = pause(&mut cluster.random, 1.5 * LEASE_SECONDS, config.either(1.6, 3.0) * LEASE_SECONDS);
-    cluster.run_for((away - next).max(0.0)).await;
+    let freeze_seconds =
+        random_seconds(&mut cluster.random, 1.5 * LEASE_SECONDS, config.either(1.6, 3.0) * LEASE_SECONDS);
+    cluster.run_for((freeze_seconds - next).max(0.0)).await;
     cluster.servers[leader].thaw()?;
     cluster.evidence.end_fault(fault);
     Ok(())
 }
 
 impl ChaosCluster<'_> {
-    /// How many due instants have been fired.
-    async fn fired(&self) -> anyhow::Result<i64> {
-        let fired = "SELECT count(*) FROM occurrences WHERE trigger = 'schedule'";
-        Ok(sqlx::query_scalar(fired).fetch_one(&self.pool).await?)
+    /// Returns the number of occurrences that a schedule has created.
+    async fn scheduled_occurrences(&self) -> anyhow::Result<i64> {
+        let scheduled = "SELECT count(*) FROM occurrences WHERE trigger = 'schedule'";
+        Ok(sqlx::query_scalar(scheduled).fetch_one(&self.pool).await?)
     }
 
-    /// How many seconds after an instant the next occurrence was made. Waits for it.
+    /// Waits for the next scheduled occurrence after an instant. Returns the seconds between the two.
     pub(super) async fn next_dispatch(&self, at: i64) -> anyhow::Result<f64> {
-        // What was under way at that moment may still have come through.
-        let after = DateTime::<Utc>::from_timestamp_micros(at + 50_000).context("an instant")?;
+        // A dispatch in progress at that instant may still be committed.
+        let after = DateTime::<Utc>::from_timestamp_micros(at + 50_000).context("the instant is out of range")?;
         let next = "SELECT min(created_at) FROM occurrences WHERE created_at > $1 AND trigger = 'schedule'";
         let found = std::cell::Cell::new(None);
         self.wait_until("the next dispatch", async |cluster| {
@@ -192,7 +197,7 @@ impl ChaosCluster<'_> {
             Ok(first.is_some())
         })
         .await?;
-        let next = found.get().context("it was found")?;
+        let next = found.get().context("the wait ended without a dispatch")?;
         Ok((next.timestamp_micros() - at) as f64 / 1e6)
     }
 }

@@ -1,4 +1,4 @@
-//! Workers that die, freeze, are cut off, or are asked to go while they have runs.
+//! Faults of the workers while they have runs: they are killed, frozen, partitioned or terminated.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use anyhow::{Context, ensure};
 use rand::RngExt;
 use serde_json::json;
 
-use super::{Scenario, ScenarioConfig, ScenarioMeasurements, ScenarioScript, pause};
+use super::{Scenario, ScenarioConfig, ScenarioMeasurements, ScenarioScript, random_seconds};
 use crate::{
     api::ApiReply,
     cluster::{ChaosCluster, WAIT_TIMEOUT},
@@ -16,41 +16,42 @@ use crate::{
     workload::{JobPlan, JobTiming},
 };
 
-/// How long a worker lets its runs go on when it is asked to stop, in seconds: what stands set.
+/// The time a worker gives its runs to end when it is terminated, in seconds, as `ClusterBuilder` sets it.
 const SHUTDOWN_GRACE_SECONDS: f64 = 5.0;
 
 pub(super) const WORKER_KILLED: Scenario = Scenario {
     id: "worker_killed",
-    title: "Workers are killed at any moment, and come back soon, or so late that others must notice",
+    title: "Workers are killed at random moments and start again at once, or so late that their runs are lost",
     short: 1,
     long: 9,
-    play: |harness, config| Box::pin(killed(harness, config)),
+    run: |harness, config| Box::pin(killed(harness, config)),
 };
 
 async fn killed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
-    let judge = json!({"allowance_ms": 25_000, "dispatch_allowance_ms": 3_000, "recovery_ms": 20_000});
-    let mut script = ScenarioScript::new("worker_killed", judge);
-    script.more = vec![JobPlan::every("long", 1).with_duration_ms(18_000)];
+    let limits = json!({"allowance_ms": 25_000, "dispatch_allowance_ms": 3_000, "recovery_ms": 20_000});
+    let mut script = ScenarioScript::new("worker_killed", limits);
+    script.more_jobs = vec![JobPlan::every("long", 1).with_duration_ms(18_000)];
     script
-        .play(
+        .run(
             harness,
             config,
             async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, _: &mut ScenarioMeasurements| {
                 for round in 0..config.count {
-                    // In turn, so that one that dies has been there for a while.
+                    // The workers are killed in turn, so that each has been running for a while.
                     let number = round as usize % cluster.workers.len();
                     match round % 3 {
-                        0 => dies(cluster, number, 18.0).await?,
-                        1 => two_die(cluster, number).await?,
+                        0 => kill_worker(cluster, number, 18.0).await?,
+                        1 => kill_two_workers(cluster, number).await?,
                         _ => {
-                            let away = pause(&mut cluster.random, 0.1, 3.0);
-                            dies(cluster, number, away).await?;
+                            let outage_seconds = random_seconds(&mut cluster.random, 0.1, 3.0);
+                            kill_worker(cluster, number, outage_seconds).await?;
                         }
                     }
-                    let breath = pause(&mut cluster.random, 1.0, 4.0);
-                    // In one turn a run may lose three workers, which is as often as it is rescued. It must not meet the next.
-                    let next_turn = if round % 3 == 2 { 20.0 } else { 0.0 };
-                    cluster.run_for(breath + next_turn).await;
+                    let pause_seconds = random_seconds(&mut cluster.random, 1.0, 4.0);
+                    // In one turn a run may lose three workers, which is as often as it is requeued. It must have ended
+                    // before the next turn.
+                    let pause_after_turn = if round % 3 == 2 { 20.0 } else { 0.0 };
+                    cluster.run_for(pause_seconds + pause_after_turn).await;
                 }
                 Ok(())
             },
@@ -58,18 +59,20 @@ async fn killed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow:
         .await
 }
 
-async fn dies(cluster: &mut ChaosCluster<'_>, number: usize, away: f64) -> anyhow::Result<()> {
-    let fault =
-        cluster.evidence.begin_fault("kill", cluster.workers[number].name(), format!("SIGKILL for {away:.1} s"));
+/// Kills a worker and starts it again after `outage_seconds`.
+async fn kill_worker(cluster: &mut ChaosCluster<'_>, number: usize, outage_seconds: f64) -> anyhow::Result<()> {
+    let detail = format!("SIGKILL for {outage_seconds:.1} s");
+    let fault = cluster.evidence.begin_fault("kill", cluster.workers[number].name(), detail);
     cluster.workers[number].kill().await?;
-    cluster.run_for(away).await;
+    cluster.run_for(outage_seconds).await;
     cluster.workers[number].start().await?;
     cluster.evidence.end_fault(fault);
     Ok(())
 }
 
-/// One dies, and soon another, so that of the runs that are given to others the later ones are not the younger ones.
-async fn two_die(cluster: &mut ChaosCluster<'_>, number: usize) -> anyhow::Result<()> {
+/// Kills a worker, and another one five seconds later. Of the requeued runs, those requeued later are then not always
+/// the younger ones.
+async fn kill_two_workers(cluster: &mut ChaosCluster<'_>, number: usize) -> anyhow::Result<()> {
     let other = (number + 1) % cluster.workers.len();
     let first = cluster.evidence.begin_fault("kill", cluster.workers[number].name(), "SIGKILL for 19 s");
     cluster.workers[number].kill().await?;
@@ -87,16 +90,16 @@ async fn two_die(cluster: &mut ChaosCluster<'_>, number: usize) -> anyhow::Resul
 
 pub(super) const WORKER_FROZEN: Scenario = Scenario {
     id: "worker_frozen",
-    title: "A worker is frozen for twice the limit of silence, and thawed",
+    title: "A worker is frozen for twice the heartbeat timeout, and resumed",
     short: 0,
     long: 3,
-    play: |harness, config| Box::pin(frozen(harness, config)),
+    run: |harness, config| Box::pin(frozen(harness, config)),
 };
 
 async fn frozen(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
-    let judge = json!({"allowance_ms": 60_000, "dispatch_allowance_ms": 3_000, "recovery_ms": 20_000});
-    ScenarioScript::new("worker_frozen", judge)
-        .play(
+    let limits = json!({"allowance_ms": 60_000, "dispatch_allowance_ms": 3_000, "recovery_ms": 20_000});
+    ScenarioScript::new("worker_frozen", limits)
+        .run(
             harness,
             config,
             async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, _: &mut ScenarioMeasurements| {
@@ -118,41 +121,38 @@ async fn frozen(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow:
 
 pub(super) const WORKER_PARTITIONED: Scenario = Scenario {
     id: "worker_partitioned",
-    title: "A worker cannot reach RabbitMQ while its runs go on",
+    title: "A worker cannot reach RabbitMQ while its runs continue",
     short: 1,
     long: 3,
-    play: |harness, config| Box::pin(cut(harness, config)),
+    run: |harness, config| Box::pin(partitioned(harness, config)),
 };
 
-async fn cut(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
-    let judge =
+async fn partitioned(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
+    let limits =
         json!({"allowance_ms": 60_000, "dispatch_allowance_ms": 3_000, "recovery_ms": 40_000, "orphan_ms": null});
-    ScenarioScript::new("worker_partitioned", judge)
-        .play(
+    ScenarioScript::new("worker_partitioned", limits)
+        .run(
             harness,
             config,
             async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, measurements: &mut ScenarioMeasurements| {
                 for round in 0..config.count {
                     let number = cluster.random.random_range(0..cluster.workers.len());
                     let name = format!("{}>rabbitmq", cluster.workers[number].name());
-                    let (word, mode) = [
+                    let (kind, mode) = [
                         ("blackhole", LinkMode::Blackhole),
                         ("cut", LinkMode::Refuse),
                         ("half-open", LinkMode::HalfOpen),
                         ("latency", LinkMode::Slow(300)),
                     ][(round % 4) as usize];
                     let seconds = config.either(12.0, 60.0);
-                    let at_work = cluster.witness.running(cluster.workers[number].name());
-                    let fault = cluster.evidence.begin_fault(
-                        word,
-                        name.as_str(),
-                        format!("for {seconds} s, {at_work} runs at work"),
-                    );
+                    let running = cluster.witness.running(cluster.workers[number].name());
+                    let fault =
+                        cluster.evidence.begin_fault(kind, name.as_str(), format!("for {seconds} s, {running} runs"));
                     cluster.link(&name)?.set(mode);
                     cluster.run_for(seconds).await;
                     cluster.link(&name)?.set(LinkMode::Pass);
                     cluster.evidence.end_fault(fault);
-                    measurements.figures.insert("runs_at_work", at_work as f64);
+                    measurements.figures.insert("runs_at_work", running as f64);
                     cluster.run_for(config.either(5.0, 15.0)).await;
                 }
                 Ok(())
@@ -163,28 +163,34 @@ async fn cut(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Re
 
 pub(super) const PARTITIONED_WORKER_KILLED: Scenario = Scenario {
     id: "partitioned_worker_killed",
-    title: "A worker cannot reach RabbitMQ, is killed, and starts again while it still cannot",
+    title: "A worker cannot reach RabbitMQ, is killed, and is started again while it still cannot",
     short: 0,
     long: 2,
-    play: |harness, config| Box::pin(cut_and_killed(harness, config)),
+    run: |harness, config| Box::pin(partitioned_and_killed(harness, config)),
 };
 
-async fn cut_and_killed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
-    let judge =
+async fn partitioned_and_killed(
+    harness: &mut ServiceHarness,
+    config: ScenarioConfig,
+) -> anyhow::Result<super::ScenarioResult> {
+    let limits =
         json!({"allowance_ms": 60_000, "dispatch_allowance_ms": 3_000, "recovery_ms": 40_000, "orphan_ms": null});
-    ScenarioScript::new("partitioned_worker_killed", judge)
-        .play(
+    ScenarioScript::new("partitioned_worker_killed", limits)
+        .run(
             harness,
             config,
             async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, _: &mut ScenarioMeasurements| {
                 for _ in 0..config.count {
                     let number = cluster.random.random_range(0..cluster.workers.len());
                     let name = format!("{}>rabbitmq", cluster.workers[number].name());
-                    let fault = cluster.evidence.begin_fault("cut", name.as_str(), "until its worker has come back");
+                    let fault = cluster.evidence.begin_fault("cut", name.as_str(), "until after the worker's restart");
                     cluster.link(&name)?.set(LinkMode::Refuse);
                     cluster.run_for(10.0).await;
-                    let death =
-                        cluster.evidence.begin_fault("kill", cluster.workers[number].name(), "SIGKILL while cut off");
+                    let death = cluster.evidence.begin_fault(
+                        "kill",
+                        cluster.workers[number].name(),
+                        "SIGKILL while partitioned",
+                    );
                     cluster.workers[number].kill().await?;
                     cluster.run_for(2.0).await;
                     cluster.workers[number].start().await?;
@@ -202,18 +208,18 @@ async fn cut_and_killed(harness: &mut ServiceHarness, config: ScenarioConfig) ->
 
 pub(super) const WORKER_TERMINATED: Scenario = Scenario {
     id: "worker_terminated",
-    title: "A worker with short and long runs is asked to stop",
+    title: "A worker with short and long runs is terminated",
     short: 1,
     long: 8,
-    play: |harness, config| Box::pin(asked_to_stop(harness, config)),
+    run: |harness, config| Box::pin(terminated(harness, config)),
 };
 
-async fn asked_to_stop(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
-    let judge = json!({"allowance_ms": 8_000, "dispatch_allowance_ms": 3_000, "orphan_ms": 12_000});
-    let mut script = ScenarioScript::new("worker_terminated", judge);
-    script.more = vec![JobPlan::every("long", 1).with_duration_ms(12_000)];
+async fn terminated(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
+    let limits = json!({"allowance_ms": 8_000, "dispatch_allowance_ms": 3_000, "orphan_ms": 12_000});
+    let mut script = ScenarioScript::new("worker_terminated", limits);
+    script.more_jobs = vec![JobPlan::every("long", 1).with_duration_ms(12_000)];
     script
-        .play(
+        .run(
             harness,
             config,
             async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, measurements: &mut ScenarioMeasurements| {
@@ -224,7 +230,7 @@ async fn asked_to_stop(harness: &mut ServiceHarness, config: ScenarioConfig) -> 
                     let (status, took) = cluster.workers[number].terminate().await?;
                     measurements.at_most("exit_s", took.as_secs_f64(), SHUTDOWN_GRACE_SECONDS + 2.0);
                     if !status.success() {
-                        measurements.failures.push(format!("{name} ended with {status}"));
+                        measurements.failures.push(format!("{name} ended with {status}, not with status 0"));
                     }
                     cluster.workers[number].start().await?;
                     cluster.evidence.end_fault(fault);
@@ -241,17 +247,17 @@ pub(super) const ALL_WORKERS_KILLED: Scenario = Scenario {
     title: "Every worker is killed with thousands queued and running (count: thousands), and three new ones start",
     short: 0,
     long: 5,
-    play: |harness, config| Box::pin(all_killed(harness, config)),
+    run: |harness, config| Box::pin(all_killed(harness, config)),
 };
 
 async fn all_killed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
-    // All that waits is late until it has been drained.
-    let judge =
+    // Every queued occurrence is late until the backlog has been drained.
+    let limits =
         json!({"allowance_ms": null, "dispatch_allowance_ms": 4_500, "recovery_ms": 120_000, "orphan_ms": 200_000});
-    let mut script = ScenarioScript::new("all_workers_killed", judge);
-    script.more = (0..100).map(|_| JobPlan::every("quick", 1)).collect();
+    let mut script = ScenarioScript::new("all_workers_killed", limits);
+    script.more_jobs = (0..100).map(|_| JobPlan::every("quick", 1)).collect();
     script
-        .play(
+        .run(
             harness,
             config,
             async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, measurements: &mut ScenarioMeasurements| {
@@ -272,10 +278,10 @@ async fn all_killed(harness: &mut ServiceHarness, config: ScenarioConfig) -> any
                 for fault in faults {
                     cluster.evidence.end_fault(fault);
                 }
-                // Those that were open then, while as many come anew.
-                let begun = chrono::DateTime::from_timestamp_micros(at).context("an instant")?;
+                // Only the occurrences that were open at that instant count; as many new ones are created meanwhile.
+                let begun = chrono::DateTime::from_timestamp_micros(at).context("the instant is out of range")?;
                 cluster
-                    .wait_until("an end of the backlog", async |cluster| {
+                    .wait_until("the end of the backlog", async |cluster| {
                         let left = "SELECT count(*) FROM occurrences WHERE status IN (0, 1, 6) AND created_at < $1";
                         Ok(sqlx::query_scalar::<_, i64>(left).bind(begun).fetch_one(&cluster.pool).await? == 0)
                     })
@@ -290,40 +296,40 @@ async fn all_killed(harness: &mut ServiceHarness, config: ScenarioConfig) -> any
 
 pub(super) const POISON_RUN: Scenario = Scenario {
     id: "poison_run",
-    title: "A job kills its worker each time it runs, among innocent ones",
+    title: "A job aborts its worker each time it runs, beside innocent runs",
     short: 0,
     long: 3,
-    play: |harness, config| Box::pin(poisoned(harness, config)),
+    run: |harness, config| Box::pin(poisoned(harness, config)),
 };
 
 async fn poisoned(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
-    let judge = json!({"allowance_ms": 60_000, "dispatch_allowance_ms": 3_000, "recovery_ms": 20_000});
-    let mut script = ScenarioScript::new("poison_run", judge);
-    script.more = vec![JobPlan::new("crasher", JobTiming::Manual)];
+    let limits = json!({"allowance_ms": 60_000, "dispatch_allowance_ms": 3_000, "recovery_ms": 20_000});
+    let mut script = ScenarioScript::new("poison_run", limits);
+    script.more_jobs = vec![JobPlan::new("crasher", JobTiming::Manual)];
     script
-        .play(
+        .run(
             harness,
             config,
             async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, measurements: &mut ScenarioMeasurements| {
                 let job = cluster.driver.manual_job("crasher")?;
                 for number in 0..config.count {
                     let occurrence = cluster.driver.trigger(&job, &format!("crasher-{number}")).await;
-                    let occurrence = occurrence.context("nobody took the run")?;
-                    let (mut deaths, begun) = (0.0, tokio::time::Instant::now());
+                    let occurrence = occurrence.context("the poison run was not accepted")?;
+                    let (mut crashes, begun) = (0.0, tokio::time::Instant::now());
                     loop {
                         ensure!(
                             begun.elapsed() < WAIT_TIMEOUT,
-                            "it has ended {deaths} workers and is still given to others"
+                            "occurrence {occurrence} has crashed {crashes} workers and is still open"
                         );
                         for number in 0..cluster.workers.len() {
                             if cluster.workers[number].has_ended() {
-                                deaths += 1.0;
-                                let death =
+                                crashes += 1.0;
+                                let crash =
                                     cluster.evidence.begin_fault("kill", cluster.workers[number].name(), "by its job");
                                 cluster.workers[number].ended().await?;
                                 cluster.run_for(0.5).await;
                                 cluster.workers[number].start().await?;
-                                cluster.evidence.end_fault(death);
+                                cluster.evidence.end_fault(crash);
                             }
                         }
                         let open = "SELECT count(*) FROM occurrences WHERE id = $1::uuid AND status IN (0, 1, 6)";
@@ -333,10 +339,10 @@ async fn poisoned(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyho
                         }
                         cluster.run_for(0.1).await;
                     }
-                    // The first start and three rescues.
-                    measurements.at_most("deaths_by_one_run", deaths, 4.0);
-                    // A run that was acquitted lives for another 20 s; one that meets two such jobs in its life has as many
-                    // deaths to its name as they have.
+                    // The first attempt, and three after it was lost.
+                    measurements.at_most("deaths_by_one_run", crashes, 4.0);
+                    // An innocent run that shared the worker may last for another 20 s. If it met two poison runs,
+                    // the crashes of both would count against it.
                     cluster.run_for(25.0).await;
                 }
                 Ok(())
@@ -347,36 +353,36 @@ async fn poisoned(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyho
 
 pub(super) const RUNS_CANCELLED: Scenario = Scenario {
     id: "runs_cancelled",
-    title: "Runs are cancelled at any moment (count: hundreds)",
+    title: "Runs are cancelled at random moments (count: hundreds)",
     short: 0,
     long: 5,
-    play: |harness, config| Box::pin(cancelled(harness, config)),
+    run: |harness, config| Box::pin(cancelled(harness, config)),
 };
 
 async fn cancelled(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
     ScenarioScript::new("runs_cancelled", json!({"slo_ms": 3_000}))
-        .play(
+        .run(
             harness,
             config,
             async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, measurements: &mut ScenarioMeasurements| {
                 let job = cluster.driver.manual_job("obedient")?;
-                let mut asked = tokio::task::JoinSet::new();
+                let mut cancellations = tokio::task::JoinSet::new();
                 for number in 0..config.count * 100 {
                     let (driver, job) = (cluster.driver.clone(), job.clone());
                     let wait = Duration::from_millis(cluster.random.random_range(0..1_500));
-                    asked.spawn(async move {
+                    cancellations.spawn(async move {
                         let occurrence = driver.trigger(&job, &format!("storm-{number}")).await?;
                         tokio::time::sleep(wait).await;
                         let at = std::time::Instant::now();
                         matches!(driver.cancel(&job, &occurrence).await, ApiReply::Done(_)).then_some((occurrence, at))
                     });
-                    // A storm, not a single gust.
-                    if asked.len() >= 40 {
-                        ended(cluster, measurements, asked.join_next().await).await?;
+                    // At most 40 at once.
+                    if cancellations.len() >= 40 {
+                        wait_for_end(cluster, measurements, cancellations.join_next().await).await?;
                     }
                 }
-                while let Some(one) = asked.join_next().await {
-                    ended(cluster, measurements, Some(one)).await?;
+                while let Some(cancelled) = cancellations.join_next().await {
+                    wait_for_end(cluster, measurements, Some(cancelled)).await?;
                 }
                 Ok(())
             },
@@ -384,8 +390,8 @@ async fn cancelled(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyh
         .await
 }
 
-/// Waits until a cancelled run has ended, and notes how long that took.
-async fn ended(
+/// Waits until a cancelled run has ended, and records the time it took.
+async fn wait_for_end(
     cluster: &ChaosCluster<'_>,
     measurements: &mut ScenarioMeasurements,
     cancelled: Option<Result<Option<(String, std::time::Instant)>, tokio::task::JoinError>>,
