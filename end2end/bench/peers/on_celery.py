@@ -1,4 +1,4 @@
-"""Celery on RabbitMQ. Modes: clean, gone, burst N, pace N, work (see ../README.md for the choice of settings)."""
+"""Celery on RabbitMQ. Modes: clean, remove, burst N, pace N, work (see ../README.md for the choice of settings)."""
 
 import os
 import sys
@@ -13,13 +13,13 @@ PROCESSES = 2
 app = Celery("on_celery", broker=os.environ["AMQP_URL"])
 app.conf.update(
     task_default_queue=QUEUE,
-    # Nobody asks for results; storing them would be a second write for each job.
+    # Results are not read; storing them would be a second write for each job.
     task_ignore_result=True,
-    # Acknowledged after the handler, so that a job of a killed worker comes back: what the other peers promise too.
+    # Acknowledged after the handler, so that a killed worker's job is redelivered, as with the other peers.
     task_acks_late=True,
-    # Celery's own advice for many short jobs is 64 or 128 for each process.
+    # Celery's documentation advises 64 or 128 per process for many short jobs.
     worker_prefetch_multiplier=64,
-    # No second queue to listen to for commands, and no timer that says "I am alive".
+    # No control queue and no heartbeat timer.
     worker_enable_remote_control=False,
     broker_heartbeat=0,
     broker_connection_retry_on_startup=True,
@@ -39,7 +39,7 @@ def clean():
 
 
 def send(references):
-    # One producer for all, or each job would take a connection from the pool and look at it first.
+    # One producer for all jobs. Otherwise each job takes a connection from the pool and checks it first.
     with app.producer_pool.acquire(block=True) as producer:
         for reference in references:
             noop.apply_async((reference,), producer=producer)
@@ -49,14 +49,14 @@ def work():
     options = ["--pool=prefork", f"--concurrency={PROCESSES}", "--loglevel=WARNING", f"--queues={QUEUE}"]
     quiet = ["-O", "fair", "--without-gossip", "--without-mingle", "--without-heartbeat"]
     command = [sys.executable, "-m", "celery", "--app=on_celery", "worker", *options, *quiet]
-    # Python's `-m` looks for modules in the folder it is started in.
+    # `python -m` searches for modules in its working folder.
     os.chdir(os.path.dirname(os.path.abspath(__file__)))
     os.execv(command[0], command)
 
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["clean" | "gone"]:
+        case ["clean" | "remove"]:
             clean()
         case ["burst", jobs]:
             send(references(int(jobs)))
@@ -65,4 +65,4 @@ if __name__ == "__main__":
         case ["work"]:
             work()
         case _:
-            raise SystemExit("say one of: clean, gone, burst N, pace N, work")
+            raise SystemExit("unknown mode: use one of clean, remove, burst N, pace N, work")

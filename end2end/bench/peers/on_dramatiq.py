@@ -1,4 +1,4 @@
-"""Dramatiq on RabbitMQ. Modes: clean, gone, burst N, pace N, work (see ../README.md for the choice of settings)."""
+"""Dramatiq on RabbitMQ. Modes: clean, remove, burst N, pace N, work (see ../README.md for the choice of settings)."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ def noop(reference):
 
 
 def clean():
-    # Beside the queue itself there is one for delayed and one for failed jobs.
+    # Each queue has one more for delayed jobs and one for failed jobs.
     for queue in (QUEUE, f"{QUEUE}.DQ", f"{QUEUE}.XQ"):
         broker.channel.queue_delete(queue)
     broker.close()
@@ -43,7 +43,7 @@ def work():
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["clean" | "gone"]:
+        case ["clean" | "remove"]:
             clean()
         case ["burst", jobs]:
             send(references(int(jobs)))
@@ -52,4 +52,4 @@ if __name__ == "__main__":
         case ["work"]:
             work()
         case _:
-            raise SystemExit("say one of: clean, gone, burst N, pace N, work")
+            raise SystemExit("unknown mode: use one of clean, remove, burst N, pace N, work")

@@ -1,10 +1,10 @@
-// Graphile Worker on PostgreSQL. Modes: clean, gone, burst N, pace N, work (see ../README.md for the settings).
+// Graphile Worker on PostgreSQL. Modes: clean, remove, burst N, pace N, work (see ../README.md for the settings).
 
 import pg from 'pg';
 
-import { chunks, farewell, paced, record } from './record.mjs';
+import { chunks, paced, record, stopSignal } from './record.mjs';
 
-// Read when the package is loaded, which is therefore loaded after it: otherwise each job is a line on the console.
+// Graphile Worker reads this variable when it is loaded, so it is imported afterwards. Otherwise it logs every job.
 process.env.NO_LOG_SUCCESS = '1';
 const { Logger, makeWorkerUtils, run } = await import('graphile-worker');
 
@@ -35,7 +35,7 @@ async function clean() {
   await withUtils((utils) => utils.migrate());
 }
 
-async function gone() {
+async function remove() {
   await administer(drop);
 }
 
@@ -60,15 +60,15 @@ async function pace(jobs) {
 }
 
 async function work() {
-  const asked = farewell();
+  const stopped = stopSignal();
   const worker = {
     connectionString: url(DATABASE),
     logger,
     concurrentJobs: 24,
     maxPoolSize: 25,
-    // Jobs are fetched, and locked, up to this many at a time;
+    // Jobs are fetched and locked in batches of up to this size.
     localQueue: { size: 500 },
-    // and the jobs that finish in one turn of the event loop are deleted by one statement.
+    // Jobs that finish in one turn of the event loop are deleted with one statement.
     completeJobBatchDelay: 0,
     failJobBatchDelay: 0,
   };
@@ -77,11 +77,11 @@ async function work() {
     taskList: { noop: async (payload) => record(payload.reference) },
     noHandleSignals: true,
   });
-  await asked;
+  await stopped;
   await runner.stop();
 }
 
 const [mode, jobs] = process.argv.slice(2);
-const modes = { clean, gone, burst, pace, work };
-if (!(mode in modes)) throw new Error(`say one of: ${Object.keys(modes).join(', ')}`);
+const modes = { clean, remove, burst, pace, work };
+if (!(mode in modes)) throw new Error(`unknown mode ${mode}: use one of ${Object.keys(modes).join(', ')}`);
 await modes[mode](Number(jobs));

@@ -1,4 +1,4 @@
-"""PgQueuer on PostgreSQL, through asyncpg. Modes: clean, gone, burst N, pace N, work. See ../README.md."""
+"""PgQueuer on PostgreSQL, through asyncpg. Modes: clean, remove, burst N, pace N, work. See ../README.md."""
 
 import asyncio
 import os
@@ -44,7 +44,7 @@ async def clean():
         await Queries(AsyncpgPoolDriver(connections)).install()
 
 
-async def gone():
+async def remove():
     await (await drop()).close()
 
 
@@ -71,9 +71,9 @@ async def work():
         async def noop(job):
             record(struct.unpack("<d", job.payload)[0])
 
-        for farewell in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(farewell, worker.shutdown.set)
-        # Both the jobs fetched by one statement and the finished ones written by one.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, worker.shutdown.set)
+        # The batch size applies to fetching jobs and to writing finished ones, each with one statement.
         await worker.run(batch_size=BATCH, dequeue_timeout=timedelta(seconds=30))
 
 
@@ -81,8 +81,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["clean"]:
             uvloop.run(clean())
-        case ["gone"]:
-            uvloop.run(gone())
+        case ["remove"]:
+            uvloop.run(remove())
         case ["burst", jobs]:
             uvloop.run(burst(int(jobs)))
         case ["pace", jobs]:
@@ -90,4 +90,4 @@ if __name__ == "__main__":
         case ["work"]:
             uvloop.run(work())
         case _:
-            raise SystemExit("say one of: clean, gone, burst N, pace N, work")
+            raise SystemExit("unknown mode: use one of clean, remove, burst N, pace N, work")

@@ -1,5 +1,5 @@
-// What both Node peers share: the clock, the references, the records and the pace. See record.py, which says the same
-// for Python and describes the format.
+// Shared by both Node peers: the clock, the references, the records and the pace. record.py is the same for Python and
+// describes the format.
 
 import fs from 'node:fs';
 import path from 'node:path';
@@ -7,12 +7,12 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 const PACE_MS = 10;
 const WARM_UP_JOBS = 50;
-const WORKER_READY_WITHIN_MS = 60_000;
+const WORKER_READY_TIMEOUT_MS = 60_000;
 
 const folder = process.env.BENCH_RECORDS;
-// `performance.timeOrigin` is up to a millisecond away from the clock that other processes read, which is half of what
-// is measured here. So the offset is found by watching the clock tick: whatever delays this process between the tick
-// and the look at the counter makes the offset smaller, hence the largest of several is the best.
+// `performance.timeOrigin` differs by up to a millisecond from the clock that other processes read, which is half of
+// what is measured here. So the offset is measured at a tick of the clock. Any delay of this process between the tick
+// and the read of the counter makes the offset smaller, so the largest of several is the most accurate.
 const offset = Math.max(...Array.from({ length: 8 }, offsetAtTick));
 
 function offsetAtTick() {
@@ -23,7 +23,7 @@ function offsetAtTick() {
   return tick - performance.now();
 }
 
-/** Unix seconds, to the microsecond. */
+/** Returns the time in Unix seconds, to the microsecond. */
 function now() {
   return (offset + performance.now()) / 1000;
 }
@@ -31,7 +31,7 @@ function now() {
 let file;
 const bytes = Buffer.alloc(16);
 
-/** Says that the job of this reference starts now. */
+/** Records that the job with this reference starts now. */
 export function record(reference) {
   const started = now();
   file ??= fs.openSync(path.join(folder, `${process.pid}.records`), 'a');
@@ -40,7 +40,7 @@ export function record(reference) {
   fs.writeSync(file, bytes);
 }
 
-/** Lists of references for `jobs` jobs, `size` at a time: times, none of them twice. */
+/** Yields lists of references for `jobs` jobs, `size` at a time. References are times and all differ. */
 export function* chunks(jobs, size) {
   let last = 0;
   for (let left = jobs; left > 0; left -= size) {
@@ -48,12 +48,12 @@ export function* chunks(jobs, size) {
   }
 }
 
-/** The warm-up references and then `jobs` measured ones, one each 10 ms, when it is time to send it. */
+/** Yields the warm-up references and then `jobs` measured ones, each when it is time to send it, one every 10 ms. */
 export async function* paced(jobs) {
   yield -1;
-  const deadline = performance.now() + WORKER_READY_WITHIN_MS;
+  const deadline = performance.now() + WORKER_READY_TIMEOUT_MS;
   while (!recorded()) {
-    if (performance.now() > deadline) throw new Error("no worker took the first job: read the worker's messages");
+    if (performance.now() > deadline) throw new Error("no worker ran the first job: see the worker's output");
     await sleep(10);
   }
 
@@ -65,8 +65,8 @@ export async function* paced(jobs) {
   }
 }
 
-/** Resolves when the process is asked to end. */
-export function farewell() {
+/** Returns a promise that resolves on SIGTERM or SIGINT. */
+export function stopSignal() {
   return new Promise((resolve) => {
     process.once('SIGTERM', resolve);
     process.once('SIGINT', resolve);

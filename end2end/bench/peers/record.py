@@ -1,9 +1,9 @@
-"""What all the Python peers share: the clock, the references, the records and the pace.
+"""Shared by all Python peers: the clock, the references, the records and the pace.
 
-A record is 16 bytes, two little-endian doubles in unix seconds: the job's reference time and the time at which its
-handler started. Each process appends to a file of its own in the folder BENCH_RECORDS (a tmpfs), so that recording
-costs one small write and no lock. The reference time travels in the job, differs from every other job's, and is thereby
-also the job's name: two records with one reference are one job that ran twice.
+A record is 16 bytes, two little-endian doubles in Unix seconds: the job's reference time and the time at which its
+handler started. Each process appends to its own file in the folder BENCH_RECORDS (a tmpfs), so that recording costs one
+small write and no lock. The reference time is part of the job, differs from every other job's, and so identifies the
+job: two records with one reference are one job that ran twice.
 """
 
 import os
@@ -11,57 +11,57 @@ import struct
 import time
 
 PACE_SECONDS = 0.01
-# Jobs before the measured ones: connections, caches and compiled code are to be in place, as in a worker that has
-# been up for a while. Their references are negative, by which the reader of the records knows them.
+# Jobs before the measured ones, so that connections, caches and compiled code are ready, as in a worker that has been
+# running for a while. Their references are negative, which distinguishes their records.
 WARM_UP_JOBS = 50
-WORKER_READY_WITHIN_SECONDS = 60
+WORKER_READY_TIMEOUT_SECONDS = 60
 
 _files = {}
 
 
 def record(reference):
-    """Says that the job of this reference starts now."""
+    """Records that the job with this reference starts now."""
     started = time.time()
     process = os.getpid()
     file = _files.get(process)
     if file is None:
-        # By process, because some peers import this module and fork afterwards.
+        # One file per process, because some peers import this module and fork afterwards.
         path = os.path.join(os.environ["BENCH_RECORDS"], f"{process}.records")
         file = _files[process] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.write(file, struct.pack("<dd", reference, started))
 
 
 def references(jobs):
-    """Yields the time now, once per job, and never the same twice."""
+    """Yields the current time, once per job, and never the same value twice."""
     last = 0.0
     for _ in range(jobs):
-        # A microsecond is four times what a double can tell apart at today's date.
+        # At today's date, doubles are a quarter of a microsecond apart, so this increment makes a different value.
         last = max(time.time(), last + 1e-6)
         yield last
 
 
 def chunks(jobs, size):
-    """Yields lists of references, `size` at a time, each made when it is asked for."""
+    """Yields lists of references, `size` at a time, each created when it is requested."""
     while jobs > 0:
         yield list(references(min(size, jobs)))
         jobs -= size
 
 
 def paced(jobs):
-    """Yields the warm-up references and then `jobs` measured ones, one each 10 ms, when it is time to send it.
+    """Yields the warm-up references and then `jobs` measured ones, each when it is time to send it, one every 10 ms.
 
-    It sleeps the plain way, in asynchronous producers too: they have nothing else to do meanwhile.
+    It blocks while it sleeps, in asynchronous producers too: they have nothing else to do meanwhile.
     """
     yield -1.0
-    deadline = time.monotonic() + WORKER_READY_WITHIN_SECONDS
+    deadline = time.monotonic() + WORKER_READY_TIMEOUT_SECONDS
     while not _recorded():
         if time.monotonic() > deadline:
-            raise SystemExit("no worker took the first job: read the worker's messages")
+            raise SystemExit("no worker ran the first job: see the worker's output")
         time.sleep(0.01)
 
     begin = time.monotonic()
     for number in range(1, WARM_UP_JOBS + jobs):
-        # By the clock and not by the length of the pause, so that the cost of sending does not slow the pace.
+        # The schedule is absolute, so that the time that sending takes does not slow the pace.
         time.sleep(max(0.0, begin + number * PACE_SECONDS - time.monotonic()))
         yield -1.0 - number if number < WARM_UP_JOBS else time.time()
 

@@ -1,9 +1,10 @@
-//! The ceiling under us: what the broker and the database do in a second when somebody asks them for exactly what an
-//! occurrence needs, in the form that suits them best, and for nothing else. No scheduler on these services can be faster
-//! than `ceiling-both`, so our throughput is told as a share of it too.
+//! The ceiling: the rate at which the broker and the database alone do the work that an occurrence needs.
+//!
+//! Each load sends exactly the messages and statements of an occurrence, in the form that suits the services best, and
+//! nothing else. No scheduler on these services can be faster than `ceiling-both`, so the report also gives our
+//! throughput as a share of it.
 
 use std::{
-    collections::VecDeque,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -11,12 +12,12 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use chrono::{DateTime, Utc};
 use futures::StreamExt;
 use lapin::{
-    BasicProperties, Channel, Connection, ConnectionProperties, PublisherConfirm,
-    options::{BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions},
+    Channel,
+    options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions},
     types::FieldTable,
 };
 use milvaion_protocol::{id::OccurrenceId, topology::Topology};
@@ -27,21 +28,21 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::{
-    figures::RunSample,
     harness::{BenchEnv, BenchHarness, JOB_TYPE, WORKER_ID, occurrence_id},
+    publisher::{MAX_UNCONFIRMED, PipelinedPublisher, close, confirming, connect},
+    samples::RunSample,
 };
 
-/// How long is counted, after a second that is not.
+/// The length of the measurement, after one second of warm-up.
 const MEASURED_SECONDS: u64 = 10;
-/// Rows in a statement, messages in a bite.
+/// Rows per statement, and the maximum number of messages per consumed batch.
 const ROWS_PER_BATCH: usize = 500;
-/// Batches under way at once.
+/// Producers, each with one batch in progress.
 const CONCURRENT_BATCHES: usize = 4;
-/// Confirms that may be awaited at once.
-const MAX_UNCONFIRMED: usize = 2_000;
-/// Bytes of a message.
+/// The size of a message body.
 const MESSAGE_BYTES: usize = 500;
 
+/// The services that a measurement loads.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CeilingLoad {
     Broker,
@@ -49,17 +50,17 @@ enum CeilingLoad {
     Both,
 }
 
-/// Messages a second: published persistent with confirm, consumed, acknowledged.
+/// Measures messages per second: published as persistent with publisher confirms, consumed and acknowledged.
 pub(crate) async fn broker(harness: &BenchHarness, runs: usize) -> anyhow::Result<Vec<RunSample>> {
     repeat(harness, runs, "ceiling-broker", CeilingLoad::Broker).await
 }
 
-/// Rows a second: inserted and updated twice.
+/// Measures rows per second: inserted once and updated twice.
 pub(crate) async fn database(harness: &BenchHarness, runs: usize) -> anyhow::Result<Vec<RunSample>> {
     repeat(harness, runs, "ceiling-database", CeilingLoad::Database).await
 }
 
-/// Both for each occurrence: inserted, updated, published, consumed, updated, acknowledged.
+/// Measures occurrences per second, each inserted, updated, published, consumed, updated and acknowledged.
 pub(crate) async fn both(harness: &BenchHarness, runs: usize) -> anyhow::Result<Vec<RunSample>> {
     repeat(harness, runs, "ceiling-both", CeilingLoad::Both).await
 }
@@ -110,6 +111,7 @@ async fn once(harness: &BenchHarness, load: CeilingLoad) -> anyhow::Result<f64> 
     Ok((upto - from) as f64 / took.as_secs_f64())
 }
 
+/// Produces batches until `stop`: rows, messages, or a message for each row.
 async fn produce(
     load: CeilingLoad,
     pool: PgPool,
@@ -124,7 +126,7 @@ async fn produce(
         let ids: Vec<OccurrenceId> = (0..ROWS_PER_BATCH).map(|_| occurrence_id()).collect();
         if load != CeilingLoad::Broker {
             insert(&pool, &ids).await?;
-            // Before the message, so that this update and the consumer's never wait for each other.
+            // Before the message, so that this update and the consumer's never wait for each other's row locks.
             let statement = "UPDATE occurrences o SET published_at = now() \
                                FROM unnest($1::uuid[], $2::timestamptz[]) AS p (id, created_at) \
                               WHERE o.id = p.id AND o.created_at = p.created_at AND o.created_at BETWEEN $3 AND $4";
@@ -142,7 +144,7 @@ async fn produce(
             complete(&pool, &ids).await?;
             done.fetch_add(ids.len() as u64, Ordering::Relaxed);
         } else {
-            // Never more than a few batches ahead of the consumer: a queue that grows is not what we measure.
+            // At most a few batches ahead of the consumer: the rate of a growing queue is not the one to measure.
             let ahead = channel.queue_declare(
                 names.job_queue(WORKER_ID, JOB_TYPE).into(),
                 lapin::options::QueueDeclareOptions { passive: true, ..Default::default() },
@@ -156,6 +158,7 @@ async fn produce(
     Ok(())
 }
 
+/// Consumes messages in batches until `stop`. With a pool, it completes their rows before it acknowledges them.
 async fn consume(
     channel: Channel,
     names: Topology,
@@ -166,11 +169,11 @@ async fn consume(
     channel.basic_qos(u16::try_from(MAX_UNCONFIRMED)?, BasicQosOptions::default()).await?;
     let queue = names.job_queue(WORKER_ID, JOB_TYPE);
     let consume = channel.basic_consume(queue.into(), "".into(), BasicConsumeOptions::default(), FieldTable::default());
-    let mut bites = consume.await?.ready_chunks(ROWS_PER_BATCH);
-    while let Some(Some(bite)) = stop.run_until_cancelled(bites.next()).await {
-        let mut ids = Vec::with_capacity(bite.len());
+    let mut batches = consume.await?.ready_chunks(ROWS_PER_BATCH);
+    while let Some(Some(batch)) = stop.run_until_cancelled(batches.next()).await {
+        let mut ids = Vec::with_capacity(batch.len());
         let mut last = None;
-        for delivery in bite {
+        for delivery in batch {
             let delivery = delivery?;
             last = Some(delivery.delivery_tag);
             let text = std::str::from_utf8(&delivery.data)?;
@@ -187,7 +190,7 @@ async fn consume(
     Ok(())
 }
 
-/// Inserts queued rows, as wide as ours are.
+/// Inserts queued occurrences with the columns and sizes that the server writes.
 pub(crate) async fn insert(pool: &PgPool, ids: &[OccurrenceId]) -> anyhow::Result<()> {
     let statement = "INSERT INTO occurrences (id, created_at, job_id, job_name, job_version, worker_id, job_type, job_data, \
                                               scheduled_for, trigger, status, priority, status_changes) \
@@ -200,6 +203,7 @@ pub(crate) async fn insert(pool: &PgPool, ids: &[OccurrenceId]) -> anyhow::Resul
     Ok(())
 }
 
+/// Updates queued occurrences to Completed, with the columns that the server writes.
 async fn complete(pool: &PgPool, ids: &[OccurrenceId]) -> anyhow::Result<()> {
     let statement = "UPDATE occurrences o \
             SET status = 2, version = version + 1, instance_id = 'bench-00000000', started_at = now(), ended_at = now(), \
@@ -209,68 +213,17 @@ async fn complete(pool: &PgPool, ids: &[OccurrenceId]) -> anyhow::Result<()> {
                     jsonb_build_object('status', 2, 'at', now(), 'attempt', 1)) \
            FROM unnest($1::uuid[], $2::timestamptz[]) AS p (id, created_at) \
           WHERE o.id = p.id AND o.created_at = p.created_at AND o.created_at BETWEEN $3 AND $4 AND o.status = 0";
-    ensure!(update(pool, statement, ids).await? == ids.len() as u64, "not all rows were updated");
+    let updated = update(pool, statement, ids).await?;
+    ensure!(updated == ids.len() as u64, "only {updated} of {} rows were updated", ids.len());
     Ok(())
 }
 
-/// `$3` and `$4` are the oldest and the newest instant, which spares all partitions but one or two.
+/// Runs an update of these rows and returns their number. `$3` and `$4` are the oldest and the newest creation time, so
+/// that PostgreSQL prunes all partitions but one or two.
 async fn update(pool: &PgPool, statement: &'static str, ids: &[OccurrenceId]) -> anyhow::Result<u64> {
     let created: Vec<DateTime<Utc>> = ids.iter().map(|id| id.created_at()).collect();
     let (oldest, newest) = (created.iter().min().copied(), created.iter().max().copied());
     let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
     let done = sqlx::query(statement).bind(ids).bind(created).bind(oldest).bind(newest).execute(pool).await?;
     Ok(done.rows_affected())
-}
-
-/// A connection to the broker.
-pub(crate) async fn connect(url: &str) -> anyhow::Result<Connection> {
-    Connection::connect(url, ConnectionProperties::default()).await.context("RabbitMQ cannot be reached")
-}
-
-/// Ends a connection. Channels that were just dropped may be ending themselves; that is no trouble.
-pub(crate) async fn close(connection: Connection) {
-    let _ = connection.close(200, "done".into()).await;
-}
-
-/// A channel on which the broker confirms what it has taken.
-pub(crate) async fn confirming(connection: &Connection) -> anyhow::Result<Channel> {
-    let channel = connection.create_channel().await?;
-    channel.confirm_select(ConfirmSelectOptions::default()).await?;
-    Ok(channel)
-}
-
-/// Publishes persistent messages with many confirms awaited at once.
-pub(crate) struct PipelinedPublisher<'a> {
-    channel: &'a Channel,
-    exchange: String,
-    pub(crate) key: String,
-    waiting: VecDeque<PublisherConfirm>,
-}
-
-impl<'a> PipelinedPublisher<'a> {
-    pub(crate) fn new(channel: &'a Channel, exchange: &str, key: &str) -> Self {
-        Self { channel, exchange: exchange.to_owned(), key: key.to_owned(), waiting: VecDeque::new() }
-    }
-
-    /// Sends one; waits for the oldest confirm when too many are missing.
-    pub(crate) async fn send(&mut self, body: &[u8]) -> anyhow::Result<()> {
-        if self.waiting.len() >= MAX_UNCONFIRMED
-            && let Some(oldest) = self.waiting.pop_front()
-        {
-            ensure!(oldest.await?.is_ack(), "the broker refused a message");
-        }
-        let (exchange, key) = (self.exchange.as_str().into(), self.key.as_str().into());
-        let persistent = BasicProperties::default().with_delivery_mode(2);
-        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-        self.waiting.push_back(self.channel.basic_publish(exchange, key, options, body, persistent).await?);
-        Ok(())
-    }
-
-    /// Waits for all confirms.
-    pub(crate) async fn settle(&mut self) -> anyhow::Result<()> {
-        for confirm in self.waiting.drain(..) {
-            ensure!(confirm.await?.is_ack(), "the broker refused a message");
-        }
-        Ok(())
-    }
 }

@@ -1,4 +1,5 @@
-//! The worst case of an expression: to read it and to find its next instant, in every zone there is.
+//! The worst case of a cron expression: the longest time that it takes to parse one and to find its next due time, over
+//! unusual expressions, all time zones and unusual instants.
 
 use std::{hint::black_box, time::Instant};
 
@@ -7,9 +8,9 @@ use chrono::{DateTime, Utc};
 use chrono_tz::TZ_VARIANTS;
 use milvaion_schedule::cron::CronExpression;
 
-use crate::figures::RunSample;
+use crate::samples::RunSample;
 
-/// From instants at which zones, calendars and years are strange.
+/// Start instants at which zones, calendars or years are unusual.
 const START_INSTANTS: [&str; 6] = [
     "0001-01-01T00:00:00Z",
     "1583-10-15T00:00:00Z",
@@ -19,14 +20,18 @@ const START_INSTANTS: [&str; 6] = [
     "9999-12-31T23:59:58Z",
 ];
 
-/// The longest of all, in milliseconds. What never fires is refused, which takes its time too.
+/// Measures the longest of all cases, in milliseconds. An expression that never matches is rejected, and the search
+/// before the rejection counts too.
 pub(crate) fn worst(runs: usize) -> anyhow::Result<Vec<RunSample>> {
     let minutes = (0..60).map(|minute| minute.to_string()).collect::<Vec<_>>().join(",");
     let long = format!("{minutes}{} * * * *", ",0-59/3".repeat(11));
     let expressions =
         ["* * * * *", "0 9 * * MON-FRI", "0 0 29 2 MON", "0 0 31 12 1#5", "0 0 30 2 *", "59 59 23 L-30 2 *", &long];
-    let instants: Vec<DateTime<Utc>> =
-        START_INSTANTS.iter().map(|text| text.parse()).collect::<Result<_, _>>().context("instants")?;
+    let instants: Vec<DateTime<Utc>> = START_INSTANTS
+        .iter()
+        .map(|text| text.parse())
+        .collect::<Result<_, _>>()
+        .context("a start instant is invalid")?;
     let mut samples = Vec::with_capacity(runs);
     for _ in 0..runs {
         let mut worst = 0.0_f64;

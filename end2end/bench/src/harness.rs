@@ -1,6 +1,7 @@
-//! Where measurements are made: the services, and for each run an environment on them with a database and prefixes of its own.
+//! The harness of measurements: the services, and for each run an environment on them with its own database and
+//! prefixes, so that runs do not affect each other.
 
-use std::{fs, net::TcpListener, path::PathBuf, time::Duration};
+use std::{fs, path::PathBuf, time::Duration};
 
 use anyhow::{Context, bail, ensure};
 use chrono::{DateTime, Utc};
@@ -9,53 +10,48 @@ use milvaion_protocol::{
     topology::Topology,
 };
 use milvaion_server::{
-    cache::Cache,
-    clock::machine_now,
-    config::cache::CacheConfig,
-    embedded::child::{ChildProcess, LaunchSpec},
-    store::MIGRATOR,
+    cache::Cache, clock::machine_now, config::cache::CacheConfig, embedded::child::LaunchSpec, store::MIGRATOR,
 };
-use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, PgPool, postgres::PgPoolOptions};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use milvaion_test_support::{database::TestDatabase, http, net::free_port, process::ManagedProcess};
+use sqlx::{PgPool, postgres::PgPoolOptions};
 
 use crate::{
     process_stats::{self, ProcessGroup},
+    publisher,
     settings::{self, BenchSettings},
 };
 
-/// The worker that all jobs of a measurement are addressed to, and what they run there.
+/// The worker of all jobs of a measurement.
 pub(crate) const WORKER_ID: &str = "bench";
-/// See [`WORKER_ID`].
+/// The job type of all jobs of a measurement.
 pub(crate) const JOB_TYPE: &str = "noop";
-/// How long anything that is waited for may take.
+/// The maximum time to wait for a condition.
 pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
-/// How often it is looked for. Seldom, for looking costs processor time that is being measured.
+/// The interval between two checks of a condition. It is long, because checks cost processor time that is measured.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// How long a program may take to end.
-const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The services and what to run on them.
+/// The services, the settings and the programs of a measurement.
 #[derive(Clone, Debug)]
 pub(crate) struct BenchHarness {
     pub(crate) settings: BenchSettings,
     database_url: String,
     redis_url: String,
     pub(crate) amqp_url: String,
-    /// Where results and logs go.
+    /// The folder of results and logs.
     pub(crate) folder: PathBuf,
-    /// Where the server's program lies.
+    /// The folder of the server's and the worker's executables.
     programs: PathBuf,
     services: Vec<ProcessGroup>,
 }
 
 impl BenchHarness {
-    /// Reads the environment, and finds the services' processes.
+    /// Reads the environment variables and finds the processes of the services. Deletes the logs and outboxes of the
+    /// previous measurement.
     pub(crate) fn new() -> anyhow::Result<Self> {
         let own = std::env::current_exe()?;
-        let programs = own.parent().context("this program lies in no folder")?.to_owned();
+        let programs = own.parent().context("the path of this program has no parent folder")?.to_owned();
         let folder = PathBuf::from("target/bench");
-        fs::create_dir_all(&folder).with_context(|| format!("{} cannot be made", folder.display()))?;
-        // Those of the measurement before.
+        fs::create_dir_all(&folder).with_context(|| format!("{} cannot be created", folder.display()))?;
         let _ = fs::remove_dir_all(folder.join("logs"));
         let _ = fs::remove_dir_all(folder.join("outbox"));
         let (database_url, redis_url, amqp_url) =
@@ -67,16 +63,16 @@ impl BenchHarness {
         Ok(Self { settings: BenchSettings::from_env()?, database_url, redis_url, amqp_url, folder, programs, services })
     }
 
-    /// The processes of the services.
+    /// Returns the processes of the services.
     pub(crate) fn services(&self) -> anyhow::Result<&[ProcessGroup]> {
-        ensure!(self.services.len() == 3, "not all services can be seen: run this where they run");
+        ensure!(self.services.len() == 3, "not all processes of the services are visible: run this on their machine");
         Ok(&self.services)
     }
 
-    /// A worker on some prefixes. Returns when its program runs; see [`BenchEnv::worker`].
+    /// Starts a worker on these prefixes and returns at once; [`BenchEnv::worker`] waits for its registration.
     pub(crate) async fn worker(&self, prefix: &str, key_prefix: &str) -> anyhow::Result<BenchProcess> {
-        let outbox =
-            std::path::absolute(self.folder.join("outbox").join(prefix)).context("where is the outbox to lie?")?;
+        let outbox = std::path::absolute(self.folder.join("outbox").join(prefix))
+            .context("the path of the outbox cannot be made absolute")?;
         let launch = LaunchSpec::new(self.program("bench-worker")?)
             .env("MILVAION_OUTBOX", outbox)
             .env("AMQP_URL", &self.amqp_url)
@@ -90,6 +86,7 @@ impl BenchHarness {
         self.spawn("worker", launch, prefix).await
     }
 
+    /// Returns the path of an executable.
     fn program(&self, name: &str) -> anyhow::Result<PathBuf> {
         let path = self.programs.join(name);
         ensure!(path.exists(), "{} is missing: run this through `make bench`, which builds it", path.display());
@@ -98,45 +95,42 @@ impl BenchHarness {
 
     async fn spawn(&self, name: &'static str, launch: LaunchSpec, prefix: &str) -> anyhow::Result<BenchProcess> {
         let log = self.folder.join("logs").join(format!("{prefix}-{name}.log"));
-        let child = ChildProcess::spawn(name, launch, &log).await?;
-        Ok(BenchProcess { process_group: ProcessGroup { name, pid: child.pid() }, child })
-    }
-
-    /// Does something to the cluster that cannot be done inside the database it is about.
-    async fn administer(&self, statement: String) -> anyhow::Result<()> {
-        let mut connection = PgConnection::connect(&self.database_url).await?;
-        connection.execute(AssertSqlSafe(statement)).await?;
-        connection.close().await?;
-        Ok(())
+        let mut process = ManagedProcess::new(name.to_owned(), launch, log, None);
+        process.start().await?;
+        let pid = process.pid().with_context(|| format!("{name} did not start"))?;
+        Ok(BenchProcess { process_group: ProcessGroup { name, pid }, process })
     }
 }
 
-/// A process of ours.
+/// A started server or worker.
 #[derive(Debug)]
 pub(crate) struct BenchProcess {
     pub(crate) process_group: ProcessGroup,
-    child: ChildProcess,
+    process: ManagedProcess,
 }
 
 impl BenchProcess {
-    /// Ends it in an orderly way.
-    pub(crate) async fn stop(self) -> anyhow::Result<()> {
-        ensure!(self.child.stop(STOP_TIMEOUT).await, "the {} did not end by itself", self.process_group.name);
+    /// Terminates the process and waits for its end.
+    pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
+        self.process.terminate().await?;
         Ok(())
     }
 
-    /// Ends a worker and tells how many runs it started.
+    /// Stops a worker and returns the number of runs it started.
     pub(crate) async fn stop_and_count_runs(self) -> anyhow::Result<i64> {
-        let log = self.child.log().to_owned();
+        let log = self.process.log().to_owned();
         self.stop().await?;
         let text = fs::read_to_string(&log)?;
-        let runs =
-            text.lines().rev().find_map(|line| line.strip_prefix("runs ")).context("the worker told no count")?;
+        let runs = text
+            .lines()
+            .rev()
+            .find_map(|line| line.strip_prefix("runs "))
+            .context("the worker printed no run count")?;
         Ok(runs.parse()?)
     }
 }
 
-/// A database, a prefix on the broker and one in Redis, of one measurement alone.
+/// The environment of one run: a database, a prefix on the broker and a key prefix in Redis.
 #[derive(Debug)]
 pub(crate) struct BenchEnv {
     pub(crate) harness: BenchHarness,
@@ -144,50 +138,47 @@ pub(crate) struct BenchEnv {
     pub(crate) cache: Cache,
     pub(crate) prefix: String,
     pub(crate) key_prefix: String,
-    database_url: String,
+    database: TestDatabase,
 }
 
 impl BenchEnv {
-    /// A new one with all tables and nothing in them.
+    /// Creates an environment with all tables and no rows.
     pub(crate) async fn new(harness: &BenchHarness) -> anyhow::Result<Self> {
-        Self::made(harness, "").await
+        let name = unique_name();
+        let database = TestDatabase::create(&harness.database_url, &name).await?;
+        Self::open(harness, database).await
     }
 
-    /// One whose database is a copy of this one's, which must not be in use.
+    /// Creates an environment with a copy of this one's database, which must not be in use.
     pub(crate) async fn copy(&self) -> anyhow::Result<Self> {
         self.pool.close().await;
-        Self::made(&self.harness, &format!(" TEMPLATE {} STRATEGY file_copy", self.prefix)).await
+        Self::open(&self.harness, self.database.copy(&unique_name()).await?).await
     }
 
-    async fn made(harness: &BenchHarness, how: &str) -> anyhow::Result<Self> {
-        let prefix = format!("bench_{:08x}", rand::random::<u32>());
-        harness.administer(format!("CREATE DATABASE {prefix}{how}")).await?;
-        let (base, rest) = harness.database_url.rsplit_once('/').context("DATABASE_URL names no database")?;
-        let settings = rest.split_once('?').map_or(String::new(), |(_, settings)| format!("?{settings}"));
-        let database_url = format!("{base}/{prefix}{settings}");
-        let pool = PgPoolOptions::new().max_connections(12).connect(&database_url).await?;
+    async fn open(harness: &BenchHarness, database: TestDatabase) -> anyhow::Result<Self> {
+        let pool = PgPoolOptions::new().max_connections(12).connect(&database.url).await?;
         MIGRATOR.run(&pool).await?;
         let today = machine_now().date_naive();
         sqlx::query("SELECT ensure_partitions($1 - 1, $1 + 2)").bind(today).execute(&pool).await?;
+        let prefix = database.name.clone();
         let key_prefix = format!("{prefix}:");
         let cache = Cache::new(&CacheConfig { url: harness.redis_url.clone(), key_prefix: key_prefix.clone() })?;
-        Ok(Self { harness: harness.clone(), pool, cache, prefix, key_prefix, database_url })
+        Ok(Self { harness: harness.clone(), pool, cache, prefix, key_prefix, database })
     }
 
-    /// Starts a server, with the settings that hold when nobody sets any. Returns when it says that it is ready.
+    /// Starts a server with default settings. Returns when it is ready.
     pub(crate) async fn server(&self) -> anyhow::Result<BenchProcess> {
         let (program, port) = self.launch_server().await?;
-        self.wait_until("the server's readiness", async || Ok(is_ready(port).await)).await?;
+        self.wait_until("the server's readiness", async || Ok(http::is_ready(port).await)).await?;
         Ok(program)
     }
 
-    /// Starts a server and returns at once, with the port it will listen on.
+    /// Starts a server and returns at once, with its port.
     pub(crate) async fn launch_server(&self) -> anyhow::Result<(BenchProcess, u16)> {
-        // Free now, and hardly anybody's a moment later.
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let port = free_port()?;
         let launch = LaunchSpec::new(self.harness.program("milvaion")?)
             .arg("run")
-            .env("DATABASE_URL", &self.database_url)
+            .env("DATABASE_URL", &self.database.url)
             .env("REDIS_URL", &self.harness.redis_url)
             .env("AMQP_URL", &self.harness.amqp_url)
             .env("MILVAION_PREFIX", &self.prefix)
@@ -198,44 +189,47 @@ impl BenchEnv {
         Ok((self.harness.spawn("server", launch, &self.prefix).await?, port))
     }
 
-    /// Starts a worker; needs a running server. Returns when the server knows it and it has run something.
+    /// Starts a worker. Returns when a running server has registered it.
     pub(crate) async fn worker(&self) -> anyhow::Result<BenchProcess> {
         let worker = self.harness.worker(&self.prefix, &self.key_prefix).await?;
         self.wait_until("the worker's registration", async || {
-            let known = "SELECT EXISTS (SELECT 1 FROM worker_instances WHERE worker_id = $1 AND stopped_at IS NULL)";
-            Ok(sqlx::query_scalar(known).bind(WORKER_ID).fetch_one(&self.pool).await?)
+            let exists = "SELECT EXISTS (SELECT 1 FROM worker_instances WHERE worker_id = $1 AND stopped_at IS NULL)";
+            Ok(sqlx::query_scalar(exists).bind(WORKER_ID).fetch_one(&self.pool).await?)
         })
         .await?;
         Ok(worker)
     }
 
-    /// Tells a running server when jobs are due.
+    /// Notifies the running server of new due times, or of none for paused jobs.
     pub(crate) async fn notify_due(&self, due: &[(JobId, Option<DateTime<Utc>>)]) -> anyhow::Result<()> {
-        for some in due.chunks(2_000) {
-            self.cache.note_due(some).await?;
+        for chunk in due.chunks(2_000) {
+            self.cache.note_due(chunk).await?;
         }
         self.cache.announce_schedule_change().await?;
         Ok(())
     }
 
-    /// Waits for something, looking ten times a second.
+    /// Waits until a condition holds and checks it ten times a second. `what` names the condition in the error.
+    ///
+    /// # Errors
+    /// Returns an error if the check fails or the condition does not hold within [`WAIT_TIMEOUT`].
     pub(crate) async fn wait_until(
         &self,
         what: &str,
-        look: impl AsyncFn() -> anyhow::Result<bool>,
+        holds: impl AsyncFn() -> anyhow::Result<bool>,
     ) -> anyhow::Result<()> {
         let begun = tokio::time::Instant::now();
-        while !look().await? {
+        while !holds().await? {
             if begun.elapsed() > WAIT_TIMEOUT {
                 let logs = self.harness.folder.join("logs").join(format!("{}-server.log", self.prefix));
-                bail!("{what} did not come within {} s; see {}", WAIT_TIMEOUT.as_secs(), logs.display());
+                bail!("timed out after {} s waiting for {what}; see {}", WAIT_TIMEOUT.as_secs(), logs.display());
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
 
-    /// Waits until nothing is open any more.
+    /// Waits until no occurrence is open.
     pub(crate) async fn wait_until_drained(&self) -> anyhow::Result<()> {
         self.wait_until("the end of all occurrences", async || {
             let open = "SELECT NOT EXISTS (SELECT 1 FROM occurrences WHERE status IN (0, 1, 6))";
@@ -244,8 +238,8 @@ impl BenchEnv {
         .await
     }
 
-    /// Checks that every due instant of every job was run once and to its end, and tells how many there were. `runs` is
-    /// how many the worker counted.
+    /// Checks that every occurrence is Completed, that no due time of a job has two occurrences, and that the worker
+    /// counted as many `runs`. Returns the number of occurrences.
     pub(crate) async fn verify(&self, runs: i64) -> anyhow::Result<i64> {
         let counts = "SELECT count(*), count(*) FILTER (WHERE status = 2), \
                              (SELECT count(*) FROM (SELECT FROM occurrences WHERE trigger = 'schedule' \
@@ -253,41 +247,33 @@ impl BenchEnv {
                         FROM occurrences";
         let (all, completed, twice): (i64, i64, i64) = sqlx::query_as(counts).fetch_one(&self.pool).await?;
         ensure!(completed == all, "{} of {all} occurrences did not complete", all - completed);
-        ensure!(twice == 0, "{twice} due instants were fired more than once");
+        ensure!(twice == 0, "{twice} due times have more than one occurrence");
         ensure!(runs == all, "{all} occurrences completed, but the worker started {runs} runs");
         Ok(all)
     }
 
-    /// Removes it: the database, and the queues with what is in them.
+    /// Deletes the database, and the queues with their messages.
     pub(crate) async fn close(self) -> anyhow::Result<()> {
         self.pool.close().await;
-        self.harness.administer(format!("DROP DATABASE {} WITH (FORCE)", self.prefix)).await?;
-        let connection = crate::ceiling::connect(&self.harness.amqp_url).await?;
+        self.database.drop_database().await?;
+        let connection = publisher::connect(&self.harness.amqp_url).await?;
         let channel = connection.create_channel().await?;
         let names = Topology::new(self.prefix.as_str());
         let queues = [names.status(), names.logs(), names.registration(), names.dead_letter_queue()];
         for queue in queues.into_iter().chain([names.job_queue(WORKER_ID, JOB_TYPE)]) {
             channel.queue_delete(queue.into(), Default::default()).await?;
         }
-        crate::ceiling::close(connection).await;
+        publisher::close(connection).await;
         Ok(())
     }
 }
 
-/// Whether a server says that it is ready.
-async fn is_ready(port: u16) -> bool {
-    let ask = async {
-        let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.ok()?;
-        let request = "GET /health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-        stream.write_all(request.as_bytes()).await.ok()?;
-        let mut answer = [0; 12];
-        stream.read_exact(&mut answer).await.ok()?;
-        Some(answer == *b"HTTP/1.1 200")
-    };
-    tokio::time::timeout(Duration::from_secs(2), ask).await.ok().flatten().unwrap_or(false)
+/// Returns the name of a new database, which is also its prefix on the broker.
+fn unique_name() -> String {
+    format!("bench_{:08x}", rand::random::<u32>())
 }
 
-/// An id of now.
+/// Returns a new id with the current time.
 pub(crate) fn occurrence_id() -> OccurrenceId {
     OccurrenceId::from_parts(machine_now(), rand::random())
 }

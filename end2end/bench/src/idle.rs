@@ -1,22 +1,23 @@
-//! What nothing costs: a server, a worker and the three services, with a hundred thousand jobs none of which is due.
+//! The cost of an idle installation: a server, a worker and the three services, with 100,000 jobs of which none is due.
 
 use std::time::Duration;
 
 use crate::{
-    figures::RunSample,
     harness::{BenchEnv, BenchHarness},
-    job_batch, lateness, process_stats,
+    job_batch::{self, idle_jobs},
+    process_stats,
+    samples::RunSample,
 };
 
-/// How long is looked at it: long enough that each look has one rebuild of the index.
+/// The length of one measurement, long enough that each contains one rebuild of the schedule index.
 const IDLE_WINDOW: Duration = Duration::from_secs(60);
-/// How long everything may settle: a database that was just filled has work of its own.
+/// The time before the first measurement: a database that was just filled still has background work.
 const SETTLE_TIME: Duration = Duration::from_secs(10);
 
-/// Measures it, one look after another at the same processes.
+/// Measures processor time as a share of a core, in every run on the same processes.
 pub(crate) async fn run(harness: &BenchHarness, runs: usize) -> anyhow::Result<Vec<RunSample>> {
     let env = BenchEnv::new(harness).await?;
-    lateness::idle_jobs(100_000).insert(&env.pool).await?;
+    idle_jobs(100_000).insert(&env.pool).await?;
     sqlx::query("VACUUM jobs").execute(&env.pool).await?;
     let server = env.server().await?;
     let worker = env.worker().await?;

@@ -1,6 +1,8 @@
-//! What the server takes in: reports and log lines, sent straight to its queues as a crowd of workers would.
+//! The rate at which the server ingests reports and log lines. They are published directly to its queues, as many
+//! workers would do together.
 //!
-//! The rows they are about are put there beforehand, marked as published, so that nothing else happens meanwhile.
+//! The occurrences that the messages name are inserted beforehand and marked as published, so that the server does
+//! nothing else meanwhile.
 
 use std::sync::{
     Arc,
@@ -20,53 +22,54 @@ use sqlx::PgPool;
 use uuid::Uuid;
 
 use crate::{
-    ceiling::{self, PipelinedPublisher},
-    figures::{RunSample, percentile},
+    ceiling,
     harness::{BenchEnv, BenchHarness, JOB_TYPE, WORKER_ID, occurrence_id},
+    publisher::{self, PipelinedPublisher},
+    samples::{RunSample, percentile},
 };
 
-/// Occurrences that are reported on: two reports each.
+/// Occurrences with two reports each.
 const REPORTED_OCCURRENCES: usize = 50_000;
-/// Occurrences whose two reports travel in one message.
+/// Occurrences whose two reports are in one message.
 const OCCURRENCES_PER_MESSAGE: usize = 50;
-/// Messages of a hundred lines, and the occurrences they are spread over.
+/// Messages of 100 lines each. They are spread over [`LOGGED_OCCURRENCES`].
 const LOG_MESSAGES: usize = 3_000;
-/// See [`LOG_MESSAGES`].
+/// The occurrences that the log lines belong to.
 const LOGGED_OCCURRENCES: usize = 300;
-/// Lines in a message.
+/// Lines per message.
 const LINES_PER_MESSAGE: usize = 100;
-/// How often a report is sent beside the lines.
+/// The interval between the reports that are sent during the log lines.
 const STATUS_INTERVAL: std::time::Duration = std::time::Duration::from_millis(10);
 
-/// Reports a second: each occurrence's Running and Completed.
+/// Measures reports per second: Running and Completed of each occurrence.
 pub(crate) async fn status(harness: &BenchHarness, runs: usize) -> anyhow::Result<Vec<RunSample>> {
     let mut samples = Vec::new();
     for _ in 0..runs {
         let env = BenchEnv::new(harness).await?;
-        let ids = rows(&env.pool, REPORTED_OCCURRENCES).await?;
+        let ids = insert_published(&env.pool, REPORTED_OCCURRENCES).await?;
         let server = env.server().await?;
         let (connection, channel) = open(harness).await?;
         let queue = Topology::new(env.prefix.as_str()).status();
         let mut sender = PipelinedPublisher::new(&channel, &queue, &queue);
         let begun = machine_now();
-        for some in ids.chunks(OCCURRENCES_PER_MESSAGE) {
-            let reports = some.iter().map(|id| report(*id, OccurrenceStatus::Running));
-            let reports = reports.chain(some.iter().map(|id| report(*id, OccurrenceStatus::Completed))).collect();
+        for chunk in ids.chunks(OCCURRENCES_PER_MESSAGE) {
+            let reports = chunk.iter().map(|id| report(*id, OccurrenceStatus::Running));
+            let reports = reports.chain(chunk.iter().map(|id| report(*id, OccurrenceStatus::Completed))).collect();
             sender.send(&serde_json::to_vec(&StatusMessage::Batch { reports })?).await?;
         }
         sender.settle().await?;
         env.wait_until_drained().await?;
         let last: DateTime<Utc> =
             sqlx::query_scalar("SELECT max(last_heartbeat) FROM occurrences").fetch_one(&env.pool).await?;
-        samples.push(vec![("status-intake", (2 * REPORTED_OCCURRENCES) as f64 / seconds(last - begun))]);
-        ceiling::close(connection).await;
+        samples.push(vec![("status-ingest", (2 * REPORTED_OCCURRENCES) as f64 / seconds(last - begun))]);
+        publisher::close(connection).await;
         server.stop().await?;
         env.close().await?;
     }
     Ok(samples)
 }
 
-/// Log lines a second, and how long a report takes that is sent beside them.
+/// Measures log lines per second, and the delay of a report that is sent meanwhile, in milliseconds.
 pub(crate) async fn logs(harness: &BenchHarness, runs: usize) -> anyhow::Result<Vec<RunSample>> {
     let mut samples = Vec::new();
     for _ in 0..runs {
@@ -77,15 +80,15 @@ pub(crate) async fn logs(harness: &BenchHarness, runs: usize) -> anyhow::Result<
 
 async fn logs_once(harness: &BenchHarness) -> anyhow::Result<RunSample> {
     let env = BenchEnv::new(harness).await?;
-    let logged = rows(&env.pool, LOGGED_OCCURRENCES).await?;
-    let reported = rows(&env.pool, 20_000).await?;
+    let logged = insert_published(&env.pool, LOGGED_OCCURRENCES).await?;
+    let reported = insert_published(&env.pool, 20_000).await?;
     let server = env.server().await?;
     let (connection, channel) = open(harness).await?;
-    let beside_over = Arc::new(AtomicBool::new(false));
-    let (over, status_queue) = (beside_over.clone(), Topology::new(env.prefix.as_str()).status());
-    let (beside_connection, beside_channel) = open(harness).await?;
-    let beside = tokio::spawn(async move {
-        let mut sender = PipelinedPublisher::new(&beside_channel, &status_queue, &status_queue);
+    let is_over = Arc::new(AtomicBool::new(false));
+    let (over, status_queue) = (is_over.clone(), Topology::new(env.prefix.as_str()).status());
+    let (report_connection, report_channel) = open(harness).await?;
+    let reports = tokio::spawn(async move {
+        let mut sender = PipelinedPublisher::new(&report_channel, &status_queue, &status_queue);
         let mut sent = Vec::new();
         for id in reported {
             if over.load(Ordering::Relaxed) {
@@ -110,41 +113,42 @@ async fn logs_once(harness: &BenchHarness) -> anyhow::Result<RunSample> {
     }
     sender.settle().await?;
     let all = (LOG_MESSAGES * LINES_PER_MESSAGE) as i64;
-    env.wait_until("the last line", async || {
+    env.wait_until("the last log line", async || {
         Ok(sqlx::query_scalar::<_, i64>("SELECT count(*) FROM occurrence_logs").fetch_one(&env.pool).await? == all)
     })
     .await?;
     let took = seconds(machine_now() - begun);
-    beside_over.store(true, Ordering::Relaxed);
-    let sent = beside.await??;
+    is_over.store(true, Ordering::Relaxed);
+    let sent = reports.await??;
     let open = "SELECT NOT EXISTS (SELECT 1 FROM occurrences WHERE id = ANY($1) AND status = 0)";
     env.wait_until("the last report", async || Ok(sqlx::query_scalar(open).bind(&sent).fetch_one(&env.pool).await?))
         .await?;
     let statement =
         "SELECT extract(epoch FROM last_heartbeat - ended_at)::float8 * 1000 FROM occurrences WHERE id = ANY($1)";
     let mut delays: Vec<f64> = sqlx::query_scalar(statement).bind(&sent).fetch_all(&env.pool).await?;
-    ceiling::close(connection).await;
-    ceiling::close(beside_connection).await;
+    publisher::close(connection).await;
+    publisher::close(report_connection).await;
     server.stop().await?;
     env.close().await?;
-    Ok(vec![("log-intake", all as f64 / took), ("status-beside-logs-p99", percentile(&mut delays, 0.99))])
+    Ok(vec![("log-ingest", all as f64 / took), ("status-beside-logs-p99", percentile(&mut delays, 0.99))])
 }
 
-/// Puts queued rows there whose messages count as published.
-async fn rows(pool: &PgPool, count: usize) -> anyhow::Result<Vec<OccurrenceId>> {
+/// Inserts queued occurrences and marks them as published.
+async fn insert_published(pool: &PgPool, count: usize) -> anyhow::Result<Vec<OccurrenceId>> {
     let ids: Vec<OccurrenceId> = (0..count).map(|_| occurrence_id()).collect();
-    for some in ids.chunks(5_000) {
-        ceiling::insert(pool, some).await?;
-        let raw: Vec<Uuid> = some.iter().map(|id| id.0).collect();
+    for chunk in ids.chunks(5_000) {
+        ceiling::insert(pool, chunk).await?;
+        let raw: Vec<Uuid> = chunk.iter().map(|id| id.0).collect();
         sqlx::query("UPDATE occurrences SET published_at = now() WHERE id = ANY($1)").bind(raw).execute(pool).await?;
     }
     sqlx::query("VACUUM ANALYZE occurrences").execute(pool).await?;
     Ok(ids)
 }
 
+/// Opens a connection to the broker and a confirming channel on it.
 async fn open(harness: &BenchHarness) -> anyhow::Result<(lapin::Connection, Channel)> {
-    let connection = ceiling::connect(&harness.amqp_url).await?;
-    let channel = ceiling::confirming(&connection).await?;
+    let connection = publisher::connect(&harness.amqp_url).await?;
+    let channel = publisher::confirming(&connection).await?;
     Ok((connection, channel))
 }
 

@@ -1,4 +1,4 @@
-//! Jobs by the thousand, defined in one statement.
+//! Job definitions by the thousand, inserted with one statement.
 
 use anyhow::ensure;
 use chrono::{DateTime, Duration, Utc};
@@ -7,23 +7,23 @@ use sqlx::PgPool;
 
 use crate::harness::{BenchEnv, JOB_TYPE, WORKER_ID};
 
-/// Every second.
+/// A schedule that is due every second.
 pub(crate) const EVERY_SECOND: &str = r#"{"kind": "every", "seconds": 1}"#;
-/// Once, whenever `next_fire_at` says.
+/// A schedule that is due once, at the `next_fire_at` of its job.
 pub(crate) const ONE_TIME: &str = r#"{"kind": "once", "at": "2000-01-01T00:00:00Z"}"#;
-/// Every thirty days: defined, but not due while anything is measured.
-pub(crate) const EVERY_MONTH: &str = r#"{"kind": "every", "seconds": 2592000}"#;
+/// A schedule that is due every 30 days: not while a figure is measured.
+const EVERY_MONTH: &str = r#"{"kind": "every", "seconds": 2592000}"#;
 
-/// Some jobs.
+/// Jobs to insert together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JobBatch {
     pub(crate) count: i64,
     pub(crate) schedule: &'static str,
-    /// When the first is due; none means that they are paused.
+    /// The due time of the first job; `None` inserts paused jobs.
     pub(crate) first: Option<DateTime<Utc>>,
-    /// Over how long the others are spread.
+    /// The period over which the due times of the others are spread evenly.
     pub(crate) spread: Duration,
-    /// 1 to 5; 3 is what nobody asked to be otherwise.
+    /// From 1 to 5; 3 is the default of a job.
     pub(crate) priority: i16,
 }
 
@@ -33,12 +33,12 @@ impl Default for JobBatch {
     }
 }
 
-/// An instant inside a UUIDv7, which the database cannot make by itself yet.
+/// Defines a function that returns a UUIDv7 with a given instant. PostgreSQL has none before version 18.
 pub(crate) const UUID7_FUNCTION: &str = "CREATE OR REPLACE FUNCTION bench_uuid7(at timestamptz) RETURNS uuid LANGUAGE sql VOLATILE AS $$ \
      SELECT (lpad(to_hex(floor(extract(epoch FROM at) * 1000)::bigint), 12, '0') || '-7' || substr(gen_random_uuid()::text, 16))::uuid $$";
 
 impl JobBatch {
-    /// Defines them. Returns ids and due instants.
+    /// Inserts the jobs and returns their ids and due times.
     pub(crate) async fn insert(self, pool: &PgPool) -> anyhow::Result<Vec<(JobId, Option<DateTime<Utc>>)>> {
         sqlx::query(UUID7_FUNCTION).execute(pool).await?;
         let statement = "INSERT INTO jobs (id, display_name, worker_id, job_type, job_data, schedule, next_fire_at, priority, \
@@ -63,13 +63,13 @@ impl JobBatch {
     }
 }
 
-/// Runs fifty occurrences, so that queues are declared, connections open and statements prepared before anything counts.
+/// Runs 50 occurrences, so that queues are declared, connections open and statements prepared before a measurement.
 pub(crate) async fn warm_up(env: &BenchEnv) -> anyhow::Result<()> {
     let first = Some(milvaion_server::clock::machine_now());
     let job_batch = JobBatch { count: 50, first, ..JobBatch::default() };
     let due = job_batch.insert(&env.pool).await?;
     env.notify_due(&due).await?;
-    env.wait_until("the warm-up", async || {
+    env.wait_until("the warm-up runs", async || {
         let done = "SELECT count(*) FROM occurrences WHERE status = 2 AND job_id = ANY($1)";
         let ids: Vec<uuid::Uuid> = due.iter().map(|(id, _)| id.0).collect();
         Ok(sqlx::query_scalar::<_, i64>(done).bind(ids).fetch_one(&env.pool).await? == 50)
@@ -77,14 +77,20 @@ pub(crate) async fn warm_up(env: &BenchEnv) -> anyhow::Result<()> {
     .await
 }
 
-/// Pauses every job.
+/// Returns a batch of jobs that are defined but not due for a day.
+pub(crate) fn idle_jobs(count: i64) -> JobBatch {
+    let first = Some(milvaion_server::clock::machine_now() + Duration::days(1));
+    JobBatch { count, schedule: EVERY_MONTH, first, spread: Duration::days(29), ..JobBatch::default() }
+}
+
+/// Pauses every active job that is due within an hour.
 pub(crate) async fn pause(env: &BenchEnv) -> anyhow::Result<()> {
     let ids: Vec<uuid::Uuid> = sqlx::query_scalar(
         "UPDATE jobs SET is_active = false, next_fire_at = NULL WHERE is_active AND next_fire_at < now() + interval '1 hour' RETURNING id",
     )
     .fetch_all(&env.pool)
     .await?;
-    let gone: Vec<_> = ids.into_iter().map(|id| (JobId(id), None)).collect();
-    ensure!(gone.len() < 1_000_000, "too many jobs are due");
-    env.notify_due(&gone).await
+    let paused: Vec<_> = ids.into_iter().map(|id| (JobId(id), None)).collect();
+    ensure!(paused.len() < 1_000_000, "{} jobs are due within an hour, too many to pause at once", paused.len());
+    env.notify_due(&paused).await
 }

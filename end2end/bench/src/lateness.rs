@@ -1,39 +1,41 @@
-//! How late a run starts: jobs that are due each second, spread evenly over it. The first line of the run, by the
-//! worker's clock, minus the due instant; both on one machine.
+//! The lateness of runs: the time from the due time of an occurrence to the first line of its run. Jobs are due every
+//! second, and their due times are spread evenly over it. The worker reads the start from its own clock, which is the
+//! server's clock too, because both are on one machine.
 
 use chrono::{DateTime, Duration, Utc};
 use milvaion_server::clock::machine_now;
 
 use crate::{
-    figures::RunSample,
     harness::{BenchEnv, BenchHarness},
-    job_batch::{self, EVERY_MONTH, EVERY_SECOND, JobBatch},
+    job_batch::{self, EVERY_SECOND, JobBatch, idle_jobs},
+    samples::RunSample,
 };
 
-/// How long starts are measured.
+/// The period whose due times count.
 const MEASURED_SECONDS: i64 = 30;
 
-/// A hundred a second.
+/// Measures 100 runs a second.
 pub(crate) async fn hundred(harness: &BenchHarness, runs: usize) -> anyhow::Result<Vec<RunSample>> {
     let mut samples = Vec::new();
     for _ in 0..runs {
-        let [p50, p99] = among(harness, 100, 0).await?;
+        let [p50, p99] = measure(harness, 100, 0).await?;
         samples.push(vec![("lateness-100-p50", p50), ("lateness-100-p99", p99)]);
     }
     Ok(samples)
 }
 
-/// A thousand a second, among a hundred thousand.
+/// Measures 1,000 runs a second, with 100,000 other jobs defined.
 pub(crate) async fn thousand(harness: &BenchHarness, runs: usize) -> anyhow::Result<Vec<RunSample>> {
     let mut samples = Vec::new();
     for _ in 0..runs {
-        let [p50, p99] = among(harness, 1_000, 100_000).await?;
+        let [p50, p99] = measure(harness, 1_000, 100_000).await?;
         samples.push(vec![("lateness-1000-p50", p50), ("lateness-1000-p99", p99)]);
     }
     Ok(samples)
 }
 
-async fn among(harness: &BenchHarness, rate: i64, others: i64) -> anyhow::Result<[f64; 2]> {
+/// Measures `rate` runs a second on a new environment with `others` other jobs.
+async fn measure(harness: &BenchHarness, rate: i64, others: i64) -> anyhow::Result<[f64; 2]> {
     let env = BenchEnv::new(harness).await?;
     idle_jobs(others).insert(&env.pool).await?;
     let server = env.server().await?;
@@ -46,14 +48,8 @@ async fn among(harness: &BenchHarness, rate: i64, others: i64) -> anyhow::Result
     Ok(found)
 }
 
-/// Jobs that are defined, but not due for a day.
-pub(crate) fn idle_jobs(count: i64) -> JobBatch {
-    let first = Some(machine_now() + Duration::days(1));
-    JobBatch { count, schedule: EVERY_MONTH, first, spread: Duration::days(29), ..JobBatch::default() }
-}
-
-/// Makes `rate` jobs due each second for so long, then pauses them, and tells the median and the 99th percentile of how
-/// late they started, in milliseconds.
+/// Makes `rate` jobs due every second for so many seconds, then pauses them. Returns the median and the 99th percentile
+/// of their lateness in milliseconds.
 pub(crate) async fn starts(env: &BenchEnv, rate: i64, seconds: i64) -> anyhow::Result<[f64; 2]> {
     let begin = machine_now() + Duration::seconds(3);
     let due = JobBatch {
@@ -75,7 +71,7 @@ pub(crate) async fn starts(env: &BenchEnv, rate: i64, seconds: i64) -> anyhow::R
     let (count, late): (i64, Vec<f64>) = sqlx::query_as(statement).bind(begin).bind(end).fetch_one(&env.pool).await?;
     if count != rate * seconds {
         println!(
-            "    {} of {} due instants were left out, for the one after them was due already",
+            "    {} of {} due times have no occurrence, because the next due time of the same job had come already",
             rate * seconds - count,
             rate * seconds
         );

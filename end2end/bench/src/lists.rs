@@ -1,4 +1,4 @@
-//! Lists over a month of history: what the store needs for one page, as the dashboard asks for it.
+//! Lists over a month of history: the time that the store takes for one page, with the queries of the dashboard.
 
 use std::time::Instant;
 
@@ -11,24 +11,24 @@ use milvaion_protocol::{
 use milvaion_server::{clock::machine_now, store::Store};
 
 use crate::{
-    figures::{RunSample, percentile},
     harness::{BenchEnv, BenchHarness},
+    samples::{RunSample, percentile},
     seed,
 };
 
-/// How many pages of each list are read in a run.
+/// Pages of each list that a run reads.
 const PAGES_PER_LIST: usize = 200;
-/// Rows of a page.
+/// Rows per page.
 const ROWS_PER_PAGE: u32 = 50;
 
-/// Fills a database once and reads from it in every run.
+/// Fills a database once and reads from it in every run. Returns milliseconds.
 pub(crate) async fn run(harness: &BenchHarness, runs: usize) -> anyhow::Result<Vec<RunSample>> {
     let env = BenchEnv::new(harness).await?;
     seed::fill(&env.pool, harness.settings.rows).await?;
     let jobs: Vec<uuid::Uuid> = sqlx::query_scalar("SELECT id FROM jobs").fetch_all(&env.pool).await?;
     let store = Store::from_pool(env.pool.clone());
     let mut samples = Vec::new();
-    // The first round only warms what a server that runs has warm.
+    // The first round does not count. It fills the caches, as they are on a server that has been running for a while.
     for round in 0..=runs {
         let mut sample = Vec::new();
         for name in ["list-newest-p95", "list-job-p95", "list-status-p95", "list-status-job-time-p95"] {
@@ -49,7 +49,7 @@ pub(crate) async fn run(harness: &BenchHarness, runs: usize) -> anyhow::Result<V
     Ok(samples)
 }
 
-/// What is asked for: the first page and, every other time, one from somewhere in the month.
+/// Returns the filter of a page: alternately the first page and one from a random instant of the month.
 fn filter(name: &str, jobs: &[uuid::Uuid], number: usize) -> OccurrenceFilter {
     let mut filter = OccurrenceFilter { limit: ROWS_PER_PAGE, ..OccurrenceFilter::default() };
     let job = jobs.get(rand::random::<u32>() as usize % jobs.len().max(1)).map(|id| JobId(*id));

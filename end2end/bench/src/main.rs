@@ -1,14 +1,16 @@
-//! What the scheduler can do, in figures. `make bench` measures all, `make bench FIGURE=name` one or some.
+//! Measures the figures of docs/PERFORMANCE.md. `make bench` measures all of them, `make bench FIGURE=name` some.
 //!
-//! The server and the worker are the programs that people run, each a process of its own, with the settings that hold
-//! when nobody sets any; only what is asked inside the server (`trigger`, the lists) is measured in this process. The
-//! services are private ones that sync their writes. Each run has a database and prefixes of its own, and is checked:
-//! every due instant once, none lost, or there is no figure. A figure is the median of at least three runs, with the
-//! least and the greatest beside it.
+//! The server and the worker are the released programs, each in its own process and with default settings. Only figures
+//! of calls inside the server (`trigger`, the lists) are measured in this process. The services are private ones that
+//! sync their writes. Each run has its own database and prefixes, and is verified: a run counts only if every due time
+//! has exactly one occurrence and none is lost. A figure is the median of at least three runs, with the minimum and the
+//! maximum beside it.
 //!
-//! Reading order: [`figures`] is the table of everything; [`settings`] what can be set; [`harness`] the place, [`job_batch`] the
-//! jobs; then one file for each kind of figure; [`stage_times`] and [`process_stats`] say where time goes, [`report`] and [`peers`] how
-//! it is told and compared. docs/PERFORMANCE.md explains each figure.
+//! Reading order: [`figures`] is the table of all figures, [`settings`] has the environment variables, [`harness`] the
+//! environment of a run, [`job_batch`] the jobs and [`samples`] the statistics. One module for each kind of figure
+//! follows. [`stage_times`] and [`process_stats`] break down time and processor use; [`report`] and [`peers`] print and
+//! compare the results. The modules that measure depend on the harness and on each other's helpers, and never on the
+//! table, the report or this file. docs/PERFORMANCE.md explains each figure.
 
 mod figures;
 mod settings;
@@ -16,6 +18,8 @@ mod settings;
 mod harness;
 mod job_batch;
 mod process_stats;
+mod publisher;
+mod samples;
 
 mod burst;
 mod ceiling;
@@ -40,7 +44,7 @@ use figures::{FigureGroup, GROUPS};
 use harness::BenchHarness;
 use report::{BenchReport, show};
 
-/// What asks for the other job systems.
+/// The figure name that selects the other job systems.
 const PEERS_FIGURE: &str = "peers";
 
 #[tokio::main]
@@ -49,7 +53,7 @@ async fn main() -> ExitCode {
     let outcome = match arguments.first().map(String::as_str) {
         None => measure().await,
         Some("seed") => seed::command(&arguments[1..]).await.map(|()| true),
-        Some(other) => Err(anyhow::anyhow!("there is no {other}: say nothing to measure, or `seed --rows 10000000`")),
+        Some(other) => Err(anyhow::anyhow!("unknown argument {other}: give none, or `seed --rows 10000000`")),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -61,13 +65,13 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Measures what is wanted. False when something could not be measured; the rest is kept.
+/// Measures the selected figures. Returns false if one of them failed; the figures of the others are kept.
 async fn measure() -> anyhow::Result<bool> {
     let harness = BenchHarness::new()?;
     let wanted = &harness.settings.wanted;
     for name in wanted {
         let is_known = name == PEERS_FIGURE || GROUPS.iter().any(|group| group.matches(name));
-        ensure!(is_known, "FIGURE={name} is none: {}", known());
+        ensure!(is_known, "FIGURE={name} is not the name of a figure: {}", known());
     }
     let is_wanted = |group: &FigureGroup| {
         if wanted.is_empty() {
@@ -77,7 +81,7 @@ async fn measure() -> anyhow::Result<bool> {
         }
     };
     if harness.settings.runs < 3 {
-        println!("Fewer than three runs: good for trying out, not for telling.");
+        println!("Fewer than three runs: use these figures for trying things out, not for a report.");
     }
     let (begun, mut report, mut all_found) = (Instant::now(), BenchReport::open(&harness), true);
     for group in GROUPS.iter().filter(|group| is_wanted(group)) {
@@ -110,11 +114,12 @@ async fn measure() -> anyhow::Result<bool> {
         }
     }
     report.print();
-    println!("All of it took {} s.", begun.elapsed().as_secs());
+    println!("The measurement took {} s.", begun.elapsed().as_secs());
     Ok(all_found)
 }
 
+/// Returns the names that `FIGURE` accepts, for an error message.
 fn known() -> String {
     let names: Vec<&str> = GROUPS.iter().map(|group| group.name).chain([PEERS_FIGURE]).collect();
-    format!("give some of {}, or a figure's own name", names.join(", "))
+    format!("give one or more of {}, or the name of a single figure", names.join(", "))
 }

@@ -1,20 +1,20 @@
-//! A million jobs: how long a server needs to begin with them, what memory that takes, and how late runs start among
-//! them. For a minute, so that a rebuild of the index falls into it.
+//! A million jobs: the time that a server needs to start with them, its memory, and the lateness of runs. Lateness is
+//! measured for 65 seconds, long enough to contain a rebuild of the schedule index.
 
 use milvaion_server::clock::machine_now;
 
 use crate::{
-    figures::RunSample,
     harness::{BenchEnv, BenchHarness},
-    job_batch::{self, JobBatch},
+    job_batch::{self, JobBatch, idle_jobs},
     lateness, process_stats,
+    samples::RunSample,
 };
 
-/// Measures them.
+/// Measures start time, memory and lateness.
 pub(crate) async fn run(harness: &BenchHarness, runs: usize) -> anyhow::Result<Vec<RunSample>> {
-    // Defined once and copied for each run.
+    // The jobs are inserted once, and each run gets a copy of that database.
     let origin = BenchEnv::new(harness).await?;
-    lateness::idle_jobs(harness.settings.jobs).insert(&origin.pool).await?;
+    idle_jobs(harness.settings.jobs).insert(&origin.pool).await?;
     sqlx::query("VACUUM jobs").execute(&origin.pool).await?;
     let mut samples = Vec::new();
     for _ in 0..runs {
@@ -37,7 +37,7 @@ async fn once(env: &BenchEnv) -> anyhow::Result<RunSample> {
     })
     .await?;
     let start = dispatched.get().map_or(0.0, |at| (at - begun).num_milliseconds() as f64 / 1e3);
-    env.wait_until("the index", async || Ok(env.cache.earliest().await?.1)).await?;
+    env.wait_until("the complete schedule index", async || Ok(env.cache.earliest().await?.1)).await?;
     let memory = process_stats::resident(server.process_group.pid)?;
     let worker = env.worker().await?;
     job_batch::warm_up(env).await?;

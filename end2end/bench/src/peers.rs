@@ -1,4 +1,4 @@
-//! Other job systems on the same services, measured by `end2end/bench/peers.py`.
+//! The figures of other job systems on the same services, measured by `end2end/bench/peers.py`.
 
 use std::{collections::BTreeMap, fs, time::Duration};
 
@@ -7,16 +7,16 @@ use serde_json::Value;
 
 use crate::{harness::BenchHarness, settings};
 
-/// What measures them, in the repository.
+/// The script that measures the peers, relative to the workspace.
 const PEERS_SCRIPT: &str = "end2end/bench/peers.py";
-/// How long all of them may take.
+/// The maximum duration of the script.
 const PEERS_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
-/// Measures all of them. Returns their figures, or their errors in place of figures.
+/// Measures all peers. Returns their figures, with an error in place of a figure that could not be measured.
 pub(crate) async fn run(harness: &BenchHarness) -> anyhow::Result<BTreeMap<String, Value>> {
     ensure!(
         std::path::Path::new(PEERS_SCRIPT).exists(),
-        "{PEERS_SCRIPT} is not here: run this in the repository's first folder"
+        "{PEERS_SCRIPT} does not exist: run this in the folder of the workspace"
     );
     let python = settings::text("PYTHON").unwrap_or_else(|| "python3".to_owned());
     let out = harness.folder.join("peers.json");
@@ -31,7 +31,7 @@ pub(crate) async fn run(harness: &BenchHarness) -> anyhow::Result<BTreeMap<Strin
         .with_context(|| format!("{python} cannot be started"))?;
     let status = tokio::time::timeout(PEERS_TIMEOUT, child.wait())
         .await
-        .with_context(|| format!("the peers were not done within {} s", PEERS_TIMEOUT.as_secs()))??;
-    ensure!(status.success(), "{PEERS_SCRIPT} ended with {status}");
+        .with_context(|| format!("{PEERS_SCRIPT} did not end within {} s", PEERS_TIMEOUT.as_secs()))??;
+    ensure!(status.success(), "{PEERS_SCRIPT} failed ({status}): see its messages above");
     Ok(serde_json::from_str(&fs::read_to_string(&out)?)?)
 }

@@ -1,25 +1,26 @@
-//! Which process uses how much: processor time and memory, as Linux tells in `/proc`.
+//! Processor time and memory of processes, read from Linux's `/proc`.
 
 use std::{collections::HashMap, fs, path::Path};
 
 use anyhow::Context;
 
-/// Linux tells processor time in hundredths of a second, on every machine.
+/// Linux reports processor time in hundredths of a second on every machine.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Processes that belong together, by the first of them.
+/// A process and its descendants.
 #[derive(Clone, Debug)]
 pub(crate) struct ProcessGroup {
     pub(crate) name: &'static str,
     pub(crate) pid: i32,
 }
 
+/// A process in `/proc`: its parent and the processor time it has used.
 struct ProcessTicks {
     parent: i32,
     ticks: u64,
 }
 
-/// Processor seconds that each process group has used so far, its children and ended children included.
+/// Returns the processor seconds that each process group has used so far, with its children and its ended children.
 pub(crate) fn seconds(process_groups: &[ProcessGroup]) -> Vec<f64> {
     let processes = processes();
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
@@ -39,49 +40,52 @@ pub(crate) fn seconds(process_groups: &[ProcessGroup]) -> Vec<f64> {
         .collect()
 }
 
+/// Returns all processes of the machine by their ids.
 fn processes() -> HashMap<i32, ProcessTicks> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries
         .filter_map(|entry| {
             let pid = entry.file_name().to_str()?.parse().ok()?;
-            // A process may end between the listing and the look.
+            // A process may end between the listing and this read.
             let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-            // The name stands in brackets and may hold anything, brackets too.
+            // The name is in parentheses and may contain any character, parentheses too.
             let (_, rest) = stat.rsplit_once(") ")?;
             let fields: Vec<&str> = rest.split(' ').collect();
             let parent = fields.get(1)?.parse().ok()?;
-            // utime, stime, and the same of children that were waited for.
+            // utime, stime, and the same two of the children that the process has waited for.
             let ticks = fields.get(11..15)?.iter().filter_map(|field| field.parse::<u64>().ok()).sum();
             Some((pid, ProcessTicks { parent, ticks }))
         })
         .collect()
 }
 
-/// The resident memory of one process, in MB of 10⁶ bytes.
+/// Returns the resident memory of a process, in MB of 10⁶ bytes.
 pub(crate) fn resident(pid: i32) -> anyhow::Result<f64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).context("the process has ended")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("its memory is not told")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let line = line.with_context(|| format!("/proc/{pid}/status has no line VmRSS"))?;
     let kib: f64 = line.trim().trim_end_matches(" kB").parse()?;
     Ok(kib * 1024.0 / 1e6)
 }
 
-/// The process that listens at a URL's port on this machine; for a server of many processes, the one that began them.
+/// Returns the process on this machine that listens on the port of a URL. For a server of several processes, it is the
+/// parent of the others.
 pub(crate) fn listener(url: &str) -> anyhow::Result<i32> {
-    let port = port(url).with_context(|| "the address names no port")?;
+    let port = port(url).context("the URL of the service has no port")?;
     let inodes = listening(port);
     let mut found: Vec<i32> = fs::read_dir("/proc")?
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter(|pid| holds(*pid, &inodes))
         .collect();
-    // The oldest: children have inherited the socket.
+    // The parent: its children have inherited the socket.
     found.sort_unstable();
     let all = processes();
     found
         .iter()
         .copied()
         .find(|pid| all.get(pid).is_none_or(|process| !found.contains(&process.parent)))
-        .with_context(|| format!("nobody who listens on port {port} can be seen: run this where the services run"))
+        .with_context(|| format!("no process listens on port {port} here: run this on the machine of the services"))
 }
 
 fn port(url: &str) -> Option<u16> {
@@ -90,6 +94,7 @@ fn port(url: &str) -> Option<u16> {
     host.split(['/', '?']).next()?.rsplit_once(':')?.1.parse().ok()
 }
 
+/// Returns the listening sockets of a port, as `/proc/<pid>/fd` names them.
 fn listening(port: u16) -> Vec<String> {
     let end = format!(":{port:04X}");
     ["/proc/net/tcp", "/proc/net/tcp6"]
@@ -108,6 +113,7 @@ fn listening(port: u16) -> Vec<String> {
         .collect()
 }
 
+/// Returns true if a process has one of these sockets open.
 fn holds(pid: i32, sockets: &[String]) -> bool {
     let open = fs::read_dir(Path::new("/proc").join(pid.to_string()).join("fd")).into_iter().flatten().flatten();
     open.filter_map(|entry| fs::read_link(entry.path()).ok())

@@ -1,5 +1,4 @@
-//! Telling what was found: a table for people, a file for whoever compares, and how we stand beside the ceiling and the
-//! peers.
+//! The report: a table for readers, a JSON file for tools, and a comparison with the ceiling and the peers.
 
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
@@ -7,25 +6,26 @@ use anyhow::Context;
 use serde_json::{Value, json};
 
 use crate::{
-    figures::{FigureSpec, FigureSummary, GROUPS},
+    figures::{FigureSpec, GROUPS},
     harness::BenchHarness,
+    samples::FigureSummary,
 };
 
-/// Which of our figures is held beside which of every peer's, and whether more is better.
+/// Our figures, the suffix of the peers' figures that each is compared with, and true if more is better.
 const PEER_COMPARISONS: [(&str, &str, bool); 3] =
     [("drain", "-drain", true), ("throughput", "-drain", true), ("trigger-p50", "-latency-p50", false)];
-/// Our throughput as a share of what the services could do.
+/// Our throughput as a share of what the services alone achieve.
 const CEILING_SHARE: FigureSpec =
     FigureSpec { name: "share-of-ceiling", unit: "%", meaning: "throughput as a share of ceiling-both" };
 
-/// Everything found so far, in this run and earlier ones.
+/// All figures measured so far, in this run and in earlier ones.
 pub(crate) struct BenchReport {
     path: PathBuf,
     figures: BTreeMap<String, Value>,
 }
 
 impl BenchReport {
-    /// Reads what earlier runs have left.
+    /// Reads the figures of earlier runs.
     pub(crate) fn open(harness: &BenchHarness) -> Self {
         let path = harness.folder.join("latest.json");
         let figures =
@@ -33,7 +33,8 @@ impl BenchReport {
         Self { path, figures }
     }
 
-    /// Adds figures, replaces older ones of the same names, and writes the file.
+    /// Adds figures, replaces older ones of the same names, and writes the file. The share of the ceiling is computed
+    /// from both figures, and its bounds from the worst and the best pair of runs.
     pub(crate) fn merge(&mut self, found: impl IntoIterator<Item = (String, Value)>) -> anyhow::Result<()> {
         self.figures.extend(found);
         if let (Some(ours), Some(ceiling)) = (self.figure("throughput"), self.figure("ceiling-both")) {
@@ -51,7 +52,7 @@ impl BenchReport {
         self.figures.get(name).and_then(|value| serde_json::from_value(value.clone()).ok())
     }
 
-    /// Prints our figures, the ones that are known.
+    /// Prints our figures that have been measured, and the comparison with the peers.
     pub(crate) fn print(&self) {
         println!("\n{:<26} {:>10} {:>10} {:>10}  {:<12} what", "figure", "median", "min", "max", "unit");
         for it in GROUPS.iter().flat_map(|group| group.figures).chain([&CEILING_SHARE]) {
@@ -61,9 +62,10 @@ impl BenchReport {
             }
         }
         self.print_peers();
-        println!("\nKept in {}", self.path.display());
+        println!("\nWritten to {}", self.path.display());
     }
 
+    /// Prints the comparison with the peers.
     fn print_peers(&self) {
         let mut is_first = true;
         for (ours, suffix, more_is_better) in PEER_COMPARISONS {
@@ -84,7 +86,7 @@ impl BenchReport {
     }
 }
 
-/// A number with as many places as tell something.
+/// Formats a number with about three significant digits.
 pub(crate) fn show(value: f64) -> String {
     match value.abs() {
         100.0.. => format!("{value:.0}"),

@@ -1,5 +1,5 @@
-//! A month of history: as many occurrences as one likes, of two thousand jobs, in daily partitions, made inside the
-//! database.
+//! A month of history: any number of occurrences of 2,000 jobs in daily partitions. The database generates the rows,
+//! because sending millions of them would take longer.
 
 use std::time::Instant;
 
@@ -10,25 +10,25 @@ use sqlx::{PgPool, postgres::PgPoolOptions};
 
 use crate::{
     harness::{JOB_TYPE, WORKER_ID},
-    job_batch::UUID7_FUNCTION,
-    lateness, settings,
+    job_batch::{UUID7_FUNCTION, idle_jobs},
+    settings,
 };
 
-/// How many jobs they belong to.
+/// Jobs that the occurrences belong to.
 pub(crate) const SEED_JOBS: i64 = 2_000;
-/// Over how many days they are spread, today included.
+/// Days that the occurrences are spread over, today included.
 pub(crate) const SEED_DAYS: i64 = 30;
-/// How many of today's are still open.
+/// Occurrences of today that are still open.
 const OPEN_OCCURRENCES: i64 = 200;
 
-/// `bench seed --rows N`: fills the database that `DATABASE_URL` names.
+/// Runs `bench seed --rows N`: migrates and fills the database that `DATABASE_URL` names.
 pub(crate) async fn command(arguments: &[String]) -> anyhow::Result<()> {
     let rows = match arguments {
         [] => settings::BenchSettings::from_env()?.rows,
         [flag, rows] if flag == "--rows" => rows.parse()?,
-        _ => anyhow::bail!("say `seed --rows 10000000`"),
+        _ => anyhow::bail!("usage: bench seed [--rows 10000000]"),
     };
-    ensure!((10_000..=100_000_000).contains(&rows), "--rows takes a whole number from 10000 to 100000000");
+    ensure!((10_000..=100_000_000).contains(&rows), "--rows takes a whole number from 10000 to 100000000: got {rows}");
     let pool = PgPoolOptions::new().max_connections(2).connect(&settings::url("DATABASE_URL")?).await?;
     milvaion_server::store::MIGRATOR.run(&pool).await?;
     fill(&pool, rows).await?;
@@ -36,10 +36,10 @@ pub(crate) async fn command(arguments: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Fills a migrated database.
+/// Fills a migrated database with this many occurrences.
 pub(crate) async fn fill(pool: &PgPool, rows: i64) -> anyhow::Result<()> {
     let begun = Instant::now();
-    lateness::idle_jobs(SEED_JOBS).insert(pool).await?;
+    idle_jobs(SEED_JOBS).insert(pool).await?;
     sqlx::query(UUID7_FUNCTION).execute(pool).await?;
     sqlx::query("CREATE TABLE IF NOT EXISTS bench_seed AS SELECT row_number() OVER (ORDER BY id) - 1 AS n, id, display_name FROM jobs")
         .execute(pool)
@@ -55,7 +55,7 @@ pub(crate) async fn fill(pool: &PgPool, rows: i64) -> anyhow::Result<()> {
     let each = rows / SEED_DAYS;
     for back in (0..SEED_DAYS).rev() {
         let from = (today - Duration::days(back)).and_time(NaiveTime::MIN).and_utc();
-        // Today ends now.
+        // The rows of today end five seconds ago.
         let upto = (from + Duration::days(1)).min(now - Duration::seconds(5));
         let count = if back == 0 { rows - each * (SEED_DAYS - 1) } else { each };
         day(pool, from, upto, count, if back == 0 { OPEN_OCCURRENCES.min(count) } else { 0 }).await?;
@@ -73,10 +73,10 @@ pub(crate) async fn fill(pool: &PgPool, rows: i64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One day's rows, in the order of time. Of a hundred ended ones 97 are Completed; the last `open` are not ended.
+/// Inserts one day's rows in the order of time. Of 100 ended ones 97 are Completed; the last `open` have not ended.
 async fn day(pool: &PgPool, from: DateTime<Utc>, upto: DateTime<Utc>, count: i64, open: i64) -> anyhow::Result<()> {
     let mut transaction = pool.begin().await?;
-    // Nothing is lost that could not be made again.
+    // A crash loses only data that can be generated again, so commits need not wait for the disk.
     sqlx::query("SET LOCAL synchronous_commit = off").execute(&mut *transaction).await?;
     sqlx::query("SET LOCAL statement_timeout = 0").execute(&mut *transaction).await?;
     let statement = "
@@ -122,7 +122,7 @@ async fn day(pool: &PgPool, from: DateTime<Utc>, upto: DateTime<Utc>, count: i64
         .bind(WORKER_ID)
         .bind(JOB_TYPE)
         .bind(SEED_JOBS)
-        // Another draw for each day.
+        // A seed that differs from day to day.
         .bind(from.timestamp())
         .execute(&mut *transaction)
         .await?;

@@ -1,32 +1,32 @@
-//! What a measurement can be told from outside.
+//! The settings of a measurement, read from environment variables.
 
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-/// Numbers that make a measurement longer or shorter. Each is an environment variable with a bound.
+/// The settings that make a measurement longer, shorter, larger or smaller. Each number has bounds.
 #[derive(Clone, Debug)]
 pub(crate) struct BenchSettings {
-    /// `BENCH_RUNS`: how often each figure is measured, 1 to 20. Default 3; fewer is for trying out only.
+    /// `BENCH_RUNS`: runs of each figure, 1 to 20. Default 3; use fewer only to try things out.
     pub(crate) runs: usize,
-    /// `BENCH_SECONDS`: how long the throughput is sustained, 5 to 3,600. Default 60.
+    /// `BENCH_SECONDS`: seconds for which the throughput is sustained, 5 to 3,600. Default 60.
     pub(crate) seconds: Duration,
-    /// `BENCH_CAPACITY`: how many occurrences the worker runs at once, 1 to 1,000. Default 500.
+    /// `BENCH_CAPACITY`: the worker's concurrency limit, 1 to 1,000. Default 500.
     pub(crate) capacity: u32,
-    /// `BENCH_JOBS`: how many jobs a million are, 10,000 to 10,000,000. Default 1,000,000.
+    /// `BENCH_JOBS`: jobs in the group `million`, 10,000 to 10,000,000. Default 1,000,000.
     pub(crate) jobs: i64,
-    /// `SEED_ROWS`: how many occurrences the lists are read from, 10,000 to 100,000,000. Default 10,000,000.
+    /// `SEED_ROWS`: occurrences that the lists are read from, 10,000 to 100,000,000. Default 10,000,000.
     pub(crate) rows: i64,
-    /// `BENCH_LISTS=1`: also measure the lists in a full run. They take minutes to fill.
+    /// `BENCH_LISTS=1`: include the lists in a full run. Their database takes minutes to fill.
     pub(crate) lists: bool,
     /// `BENCH_PEERS=0`: leave the other job systems out of a full run.
     pub(crate) peers: bool,
-    /// `FIGURE`: names of figures or of groups, separated by commas; none means all.
+    /// `FIGURE`: names of figures or groups, separated by commas. Empty means all.
     pub(crate) wanted: Vec<String>,
 }
 
 impl BenchSettings {
-    /// Reads the environment.
+    /// Reads the settings from the environment.
     pub(crate) fn from_env() -> anyhow::Result<Self> {
         let wanted = text("FIGURE").unwrap_or_default();
         Ok(Self {
@@ -42,16 +42,17 @@ impl BenchSettings {
     }
 }
 
-/// A variable that is set and not empty.
+/// Returns a variable that is set and not blank.
 pub(crate) fn text(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.trim().is_empty())
 }
 
-/// The address of a service.
+/// Returns the URL of a service.
 pub(crate) fn url(name: &str) -> anyhow::Result<String> {
     text(name).with_context(|| format!("{name} is not set: run this through `make bench`"))
 }
 
+/// Reads a whole number within bounds.
 fn number(name: &str, default: i64, low: i64, high: i64) -> anyhow::Result<i64> {
     let Some(text) = text(name) else { return Ok(default) };
     match text.trim().parse() {

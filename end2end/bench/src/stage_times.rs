@@ -1,13 +1,14 @@
-//! Where the time goes: how long occurrences spent in each stage, and what processor time a thousand of them cost each
-//! process.
+//! The breakdown of time: the duration of each stage of the occurrences, and the processor time that each process
+//! spends on a thousand of them.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgPool;
 
 use crate::process_stats::ProcessGroup;
 
-/// The stages of an occurrence, each with the difference that measures it. `last_heartbeat` is when the server stored
-/// the last report; `published_at` is when it noted that the broker has confirmed, which a quick worker may be ahead of.
+/// The stages of an occurrence, each with the difference that measures it. `last_heartbeat` is the time at which the
+/// server stored the last report. `published_at` is the time at which the server recorded the broker's confirm; a fast
+/// worker may report before it.
 const OCCURRENCE_STAGES: [(&str, &str); 6] = [
     ("due to created", "created_at - scheduled_for"),
     ("created to confirmed", "published_at - created_at"),
@@ -17,7 +18,7 @@ const OCCURRENCE_STAGES: [(&str, &str); 6] = [
     ("due to stored", "last_heartbeat - scheduled_for"),
 ];
 
-/// Between two instants.
+/// A period of a measurement, without its end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MeasurementWindow {
     pub(crate) from: DateTime<Utc>,
@@ -25,14 +26,14 @@ pub(crate) struct MeasurementWindow {
 }
 
 impl MeasurementWindow {
-    /// How many occurrences were stored as Completed in it.
+    /// Returns the number of occurrences that were stored as Completed in the period.
     pub(crate) async fn completed(self, pool: &PgPool) -> anyhow::Result<i64> {
         let statement =
             "SELECT count(*) FROM occurrences WHERE status = 2 AND last_heartbeat >= $1 AND last_heartbeat < $2";
         Ok(sqlx::query_scalar(statement).bind(self.from).bind(self.upto).fetch_one(pool).await?)
     }
 
-    /// Prints how long they spent where; those of one priority, or all.
+    /// Prints the median and the 99th percentile of each stage, for one priority or for all.
     pub(crate) async fn print_stages(self, pool: &PgPool, priority: Option<i16>) -> anyhow::Result<()> {
         for (name, difference) in OCCURRENCE_STAGES {
             let statement = format!(
@@ -55,7 +56,7 @@ impl MeasurementWindow {
     }
 }
 
-/// Prints what processor time a thousand occurrences took.
+/// Prints the processor seconds that each process spent on 1,000 occurrences.
 pub(crate) fn print_cpu(process_groups: &[ProcessGroup], before: &[f64], after: &[f64], occurrences: i64) {
     let thousands = (occurrences as f64 / 1e3).max(0.001);
     let mut total = 0.0;
@@ -65,5 +66,5 @@ pub(crate) fn print_cpu(process_groups: &[ProcessGroup], before: &[f64], after: 
         total += cost;
         parts.push(format!("{} {cost:.3}", process_group.name));
     }
-    println!("    processor seconds for 1,000: {}; together {total:.3}", parts.join(", "));
+    println!("    processor seconds for 1,000 occurrences: {}; together {total:.3}", parts.join(", "));
 }

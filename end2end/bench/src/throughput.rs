@@ -1,9 +1,10 @@
-//! How many occurrences a second, from due to stored as Completed, for a minute, with one server and one worker.
+//! The sustained throughput: occurrences per second, from due to stored as Completed, over a minute, with one server
+//! and one worker.
 //!
-//! Offering more than can be done would measure a backlog that grows, and offering a guess would measure the guess. So a
-//! controller looks twice a second how much is under way and how late the dispatcher is, and makes a few more jobs due each
-//! second while both are small, or pauses some while one is not. What is completed in a second is then what was due in
-//! one, a second or two before, and there is no backlog that somebody would have to work off later.
+//! Offering more than the system can do would measure a growing backlog, and offering a guess would measure the guess.
+//! So a controller checks twice a second the number of open occurrences and the dispatcher's lateness. While both are
+//! small, it makes a few more jobs due each second; while one is not, it pauses some. The occurrences completed in one
+//! second were then due in one second, a second or two earlier, and no backlog is left over.
 
 use std::{ops::Range, time::Duration};
 
@@ -13,26 +14,27 @@ use milvaion_server::clock::machine_now;
 use uuid::Uuid;
 
 use crate::{
-    figures::RunSample,
     harness::{BenchEnv, BenchHarness},
     job_batch::{self, EVERY_SECOND, JobBatch},
-    process_stats, stage_times,
+    process_stats,
+    samples::RunSample,
+    stage_times,
 };
 
-/// The most jobs that may be due each second.
+/// The maximum number of jobs due each second.
 const MAX_JOBS_PER_SECOND: i64 = 60_000;
-/// How many are due each second at first.
+/// The number of jobs due each second at the start.
 const INITIAL_JOBS_PER_SECOND: i64 = 400;
-/// How long the controller may look for the rate.
+/// The maximum duration of the search for the rate.
 const RAMP_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long it goes on looking after it first found too much.
+/// The duration of the search after the first decrease.
 const SETTLE_TIME: Duration = Duration::from_secs(15);
-/// How long a cut may take to show before the next one.
+/// The minimum time between two decreases, so that the effect of one is visible before the next.
 const DECREASE_COOLDOWN: Duration = Duration::from_millis(1_500);
-/// How often it looks.
+/// The interval between two checks.
 const CONTROL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Measures it.
+/// Measures the sustained rate.
 pub(crate) async fn run(harness: &BenchHarness, runs: usize) -> anyhow::Result<Vec<RunSample>> {
     let mut samples = Vec::new();
     for _ in 0..runs {
@@ -59,12 +61,12 @@ async fn once(harness: &BenchHarness) -> anyhow::Result<f64> {
     let begun = tokio::time::Instant::now();
     controller.set(INITIAL_JOBS_PER_SECOND).await?;
     while begun.elapsed() < RAMP_TIMEOUT && controller.saturated.is_none_or(|at| at.elapsed() < SETTLE_TIME) {
-        controller.look().await?;
+        controller.adjust().await?;
     }
     let (from, before) = (machine_now(), process_stats::seconds(&process_groups));
     let begun = tokio::time::Instant::now();
     while begun.elapsed() < harness.settings.seconds {
-        controller.look().await?;
+        controller.adjust().await?;
     }
     let (upto, after) = (machine_now(), process_stats::seconds(&process_groups));
     let offered = controller.due;
@@ -83,18 +85,20 @@ async fn once(harness: &BenchHarness) -> anyhow::Result<f64> {
     Ok(rate)
 }
 
-/// Decides how many jobs are due each second.
+/// Controls the number of jobs due each second.
 struct RateController<'a> {
     env: &'a BenchEnv,
+    /// Jobs due each second.
     due: i64,
-    /// Since when it is known that more would be too much.
+    /// The time of the first decrease.
     saturated: Option<tokio::time::Instant>,
+    /// The time of the last decrease.
     cut: Option<tokio::time::Instant>,
 }
 
 impl RateController<'_> {
-    /// Waits, looks, and corrects.
-    async fn look(&mut self) -> anyhow::Result<()> {
+    /// Waits for the next check, and changes the rate if backlog or lateness call for it.
+    async fn adjust(&mut self) -> anyhow::Result<()> {
         tokio::time::sleep(CONTROL_INTERVAL).await;
         let statement = "SELECT coalesce(sum(count) FILTER (WHERE status = 0), 0)::bigint \
                               - coalesce(sum(count) FILTER (WHERE status IN (2, 3, 4, 5, 7)), 0)::bigint, \
@@ -123,27 +127,28 @@ impl RateController<'_> {
         self.set(wanted.clamp(INITIAL_JOBS_PER_SECOND / 4, MAX_JOBS_PER_SECOND)).await
     }
 
-    /// Makes exactly so many jobs due each second, at instants that are spread over it.
+    /// Makes exactly this many jobs due each second, at due times that are spread over it.
     async fn set(&mut self, wanted: i64) -> anyhow::Result<()> {
         let changed = if wanted > self.due {
-            self.change(self.due..wanted, "is_active = true, \
+            self.update(self.due..wanted, "is_active = true, \
                 next_fire_at = date_trunc('second', now()) + interval '1 second' + b.n * 7919 % 1000 * interval '1 millisecond'")
                 .await?
         } else {
-            self.change(wanted..self.due, "is_active = false, next_fire_at = NULL").await?
+            self.update(wanted..self.due, "is_active = false, next_fire_at = NULL").await?
         };
         self.due = wanted;
         self.env.notify_due(&changed).await
     }
 
-    async fn change(&self, which: Range<i64>, how: &str) -> anyhow::Result<Vec<(JobId, Option<DateTime<Utc>>)>> {
+    /// Updates a range of the jobs with these SQL assignments (`changes`). Returns their ids and new due times.
+    async fn update(&self, range: Range<i64>, changes: &str) -> anyhow::Result<Vec<(JobId, Option<DateTime<Utc>>)>> {
         let statement = format!(
-            "UPDATE jobs j SET {how} FROM bench_jobs b WHERE b.id = j.id AND b.n >= $1 AND b.n < $2 \
+            "UPDATE jobs j SET {changes} FROM bench_jobs b WHERE b.id = j.id AND b.n >= $1 AND b.n < $2 \
              RETURNING j.id, j.next_fire_at"
         );
         let rows: Vec<(Uuid, Option<DateTime<Utc>>)> = sqlx::query_as(sqlx::AssertSqlSafe(statement))
-            .bind(which.start)
-            .bind(which.end)
+            .bind(range.start)
+            .bind(range.end)
             .fetch_all(&self.env.pool)
             .await?;
         Ok(rows.into_iter().map(|(id, at)| (JobId(id), at)).collect())

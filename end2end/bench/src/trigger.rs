@@ -1,25 +1,24 @@
-//! How long it takes from asking for a run to its start. Asked inside the server, where the button's request ends too; a
-//! worker of its own process runs it.
+//! The time from the request for a manual run to its start. The request is a call inside the server, the same one that
+//! the button of the dashboard ends in. A worker in its own process runs the occurrence.
 
 use std::time::Duration;
 
 use anyhow::ensure;
 use chrono::{DateTime, Utc};
 use milvaion_server::clock::machine_now;
-
-use milvaion_test_support::stack;
+use milvaion_test_support::{jobs, server_env};
 
 use crate::{
-    figures::{RunSample, percentile},
     harness::{BenchHarness, JOB_TYPE, WAIT_TIMEOUT, WORKER_ID},
+    samples::{RunSample, percentile},
 };
 
-/// How often is asked, one after another.
+/// Requests per run, one after another.
 const TRIGGER_COUNT: usize = 300;
-/// How often the end of a run is looked for.
+/// The interval between two checks for the end of a run.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Measures it.
+/// Measures the median, in milliseconds.
 pub(crate) async fn run(harness: &BenchHarness, runs: usize) -> anyhow::Result<Vec<RunSample>> {
     let mut samples = Vec::new();
     for _ in 0..runs {
@@ -29,30 +28,30 @@ pub(crate) async fn run(harness: &BenchHarness, runs: usize) -> anyhow::Result<V
 }
 
 async fn once(harness: &BenchHarness) -> anyhow::Result<f64> {
-    let config = stack::config().await;
-    let server = stack::server(&config).await;
+    let config = server_env::config().await;
+    let server = server_env::start(&config).await;
     let worker = harness.worker(&config.broker.prefix, &config.cache.key_prefix).await?;
-    let mut form = stack::form("Asked for");
+    let mut form = jobs::form("Manual run");
     (form.target, form.input_json) = (format!("{WORKER_ID}/{JOB_TYPE}"), "{}".to_owned());
-    let id = server.jobs.save(&stack::admin(), &form).await.map_err(|error| anyhow::anyhow!("{error:?}"))?;
+    let id = server.jobs.save(&jobs::admin(), &form).await.map_err(|error| anyhow::anyhow!("{error:?}"))?;
     let mut waits = Vec::new();
-    // The first ones declare the queue and open connections; they do not count.
+    // The first requests do not count: they declare the queue and open connections.
     for number in 0..TRIGGER_COUNT + 20 {
-        let asked = machine_now();
-        let occurrence = server.jobs.run_now(&stack::admin(), id, Default::default()).await;
+        let requested = machine_now();
+        let occurrence = server.jobs.run_now(&jobs::admin(), id, Default::default()).await;
         let occurrence = occurrence.map_err(|error| anyhow::anyhow!("{error:?}"))?;
         let started = started(&server, occurrence).await?;
         if number >= 20 {
-            waits.push((started - asked).num_microseconds().unwrap_or_default() as f64 / 1_000.0);
+            waits.push((started - requested).num_microseconds().unwrap_or_default() as f64 / 1_000.0);
         }
     }
     let runs = worker.stop_and_count_runs().await?;
-    ensure!(runs == (TRIGGER_COUNT + 20) as i64, "{} runs were asked for, {runs} started", TRIGGER_COUNT + 20);
+    ensure!(runs == (TRIGGER_COUNT + 20) as i64, "{} runs were requested, {runs} started", TRIGGER_COUNT + 20);
     server.stop().await;
     Ok(percentile(&mut waits, 0.5))
 }
 
-/// When it started, once it has ended: the next one is to meet an idle worker.
+/// Waits until the run has ended, so that the next one meets an idle worker, and returns its start.
 async fn started(
     server: &milvaion_server::lifecycle::Server,
     id: milvaion_protocol::id::OccurrenceId,
@@ -65,7 +64,7 @@ async fn started(
         {
             return Ok(at);
         }
-        ensure!(begun.elapsed() < WAIT_TIMEOUT, "a run that was asked for did not end");
+        ensure!(begun.elapsed() < WAIT_TIMEOUT, "manual run {id} did not end within {} s", WAIT_TIMEOUT.as_secs());
         tokio::time::sleep(POLL_INTERVAL).await;
     }
 }

@@ -1,7 +1,9 @@
-//! The worker that `make bench` measures with: one job type that does nothing, as often at once as it is let.
+//! The worker that `make bench` measures with. Its only job type does nothing, and only the worker's capacity limits
+//! its concurrency.
 //!
-//! At its end it prints how many runs it started, `runs 12345`: with every occurrence completed and as many runs as
-//! occurrences, none ran twice. `MILVAION_CAPACITY` is its concurrency; everything else as for any worker.
+//! When it stops, it prints the number of runs it started as `runs 12345`. If every occurrence is completed and there
+//! are as many runs as occurrences, none ran twice. `MILVAION_CAPACITY` sets its concurrency; its other settings are
+//! those of any worker.
 
 use std::sync::{
     Arc,
@@ -15,14 +17,14 @@ struct NoopJob {
     runs: Arc<AtomicU64>,
 }
 
-/// Nothing is asked.
+/// An input without fields.
 #[derive(serde::Deserialize, schemars::JsonSchema)]
 struct EmptyInput {}
 
 impl Job for NoopJob {
     const TYPE: &'static str = "noop";
     const DESCRIPTION: &'static str = "Does nothing.";
-    // The most there is: the worker's capacity is the bound.
+    // The maximum, so that the worker's capacity is the limit.
     const CONCURRENCY: u16 = 1000;
     type Input = EmptyInput;
     type Output = ();

@@ -1,9 +1,11 @@
-//! How fast a worker is, and what an occurrence costs it: `cargo run --release -p milvaion-worker --example flood`.
+//! Measures the speed of a worker and its processor time per occurrence:
+//! `cargo run --release -p milvaion-bench --bin flood`.
 //!
-//! Fills the queue of a job that does nothing, lets a worker empty it, and tells occurrences per second and the
-//! processor time this process took for a thousand of them. The number of messages is the first argument (20,000 unless
-//! given), how many run at once the second (100). Names on broker and Redis are the run's own, and are taken away again,
-//! as is its outbox; `MILVAION_OUTBOX=off` shows what one costs.
+//! Fills the queue of a job that does nothing, starts a worker that drains it, and prints the occurrences per second
+//! and the processor time that this process used for a thousand of them. The first argument is the number of messages
+//! (default 20,000), the second the concurrency limit (default 100). The run uses its own names on the broker and in
+//! Redis, and deletes them at its end together with its outbox. With `MILVAION_OUTBOX=off` there is no outbox, and the
+//! difference is its cost.
 
 use std::{
     sync::{
@@ -24,7 +26,7 @@ use milvaion_protocol::{
 };
 use milvaion_worker::{CancellationToken, Job, JobContext, JobError, Outbox, Worker, WorkerConfig};
 
-/// Does nothing, and counts it.
+/// A job that does nothing and counts its runs.
 #[derive(Clone)]
 struct NoopJob(Arc<AtomicUsize>);
 
@@ -50,10 +52,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let count: usize = arguments.next().map_or(Ok(20_000), |text| text.parse())?;
     let concurrency: u16 = arguments.next().map_or(Ok(100), |text| text.parse())?;
     let name = format!("flood{:08x}", rand::random::<u32>());
-    let own = std::env::temp_dir().join(format!("milvaion-{name}"));
+    let folder = std::env::temp_dir().join(format!("milvaion-{name}"));
     let settings = WorkerConfig::from_env()?;
-    let outbox =
-        if settings.outbox == Outbox::StateDirectory { Outbox::Folder(own.clone()) } else { settings.outbox.clone() };
+    let outbox = match &settings.outbox {
+        Outbox::StateDirectory => Outbox::Folder(folder.clone()),
+        other => other.clone(),
+    };
     let config = WorkerConfig {
         worker_id: "flood".to_owned(),
         prefix: name.clone(),
@@ -67,7 +71,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let ran = Arc::new(AtomicUsize::new(0));
     let worker = || Worker::builder().config(config.clone()).job(NoopJob(ran.clone())).build();
 
-    // A worker that stops at once leaves the queues behind.
+    // A worker that starts and stops leaves its queues behind.
     let stop = CancellationToken::new();
     let declaring = tokio::spawn(worker()?.run_until(stop.clone()));
     let connection = Connection::connect(&config.amqp_url, ConnectionProperties::default()).await?;
@@ -96,16 +100,18 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (messages, reports) = read_reports(&channel, &topology).await?;
     println!("{reports} reports in {messages} messages");
     clean(&channel, &topology).await?;
-    let _ = std::fs::remove_dir_all(own);
+    let _ = std::fs::remove_dir_all(folder);
     Ok(())
 }
 
+/// Returns true if the queue exists.
 async fn exists(connection: &Connection, queue: &str) -> bool {
     let Ok(channel) = connection.create_channel().await else { return false };
     let options = lapin::options::QueueDeclareOptions { passive: true, ..Default::default() };
     channel.queue_declare(queue.into(), options, Default::default()).await.is_ok()
 }
 
+/// Publishes `count` job messages and waits for their confirms.
 async fn fill(channel: &Channel, topology: &Topology, count: usize) -> Result<(), Box<dyn std::error::Error>> {
     channel.confirm_select(ConfirmSelectOptions::default()).await?;
     let exchange = topology.jobs_exchange();
@@ -143,6 +149,7 @@ async fn fill(channel: &Channel, topology: &Topology, count: usize) -> Result<()
     Ok(())
 }
 
+/// Consumes the worker's reports. Returns the number of messages and of reports.
 async fn read_reports(channel: &Channel, topology: &Topology) -> Result<(usize, usize), Box<dyn std::error::Error>> {
     let (queue, mut messages, mut reports) = (topology.status(), 0, 0);
     while let Some(got) = channel.basic_get(queue.as_str().into(), BasicGetOptions { no_ack: true }).await? {
@@ -152,6 +159,7 @@ async fn read_reports(channel: &Channel, topology: &Topology) -> Result<(usize, 
     Ok((messages, reports))
 }
 
+/// Deletes the queues and exchanges of this run.
 async fn clean(channel: &Channel, topology: &Topology) -> lapin::Result<()> {
     let shared = [topology.status(), topology.logs(), topology.registration()];
     let queues = shared.iter().cloned().chain([topology.dead_letter_queue(), topology.job_queue("flood", "nothing")]);
@@ -164,10 +172,10 @@ async fn clean(channel: &Channel, topology: &Topology) -> lapin::Result<()> {
     Ok(())
 }
 
-/// What this process has used so far, in the kernel and outside.
+/// Returns the processor time of this process so far, in user and kernel mode.
 fn processor_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // After the command in brackets; the 12th and 13th field from there are hundredths of a second.
+    // The command is in parentheses. The 12th and the 13th field after it are hundredths of a second.
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().skip(11).take(2);
     Duration::from_millis(10 * fields.filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>())
 }
