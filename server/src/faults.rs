@@ -1,9 +1,9 @@
 //! Crash points at which a test may end or freeze this process, and sabotages that disable a protection.
 //!
-//! A claim that no crash loses or duplicates work is only tested at the instants where a crash really happened. The
-//! critical instants last microseconds: between a commit and a publish, between a publisher confirm and its mark. A
-//! signal from outside hits them only by luck. They therefore have names, and a test selects at which of them, and at
-//! which visit, the process dies.
+//! The guarantee that no crash loses or duplicates work is tested only at the instants at which a crash really
+//! happened. The critical instants last microseconds: between a commit and a publish, between a publisher confirm and
+//! its mark. A signal from outside hits them only by luck. They therefore have names, and a test selects at which of
+//! them, and at which visit, the process dies.
 //!
 //! A test suite that always passes may not detect anything. Each protection therefore has a switch that disables it, a
 //! sabotage, and the suite must fail with each of them; a sabotage that goes unnoticed is a gap in the suite.
@@ -53,7 +53,7 @@
 //! | `lost_runs.before_commit` | lost run detector: runs are decided to be lost, not committed; if frozen here, their workers may report meanwhile | a run that is taken from a live worker |
 //! | `lost_runs.after_commit` | lost run detector: committed, no activator notified | a next attempt that is not sent |
 //! | `dead_letters.after_store` | dead letter ingest: one message is stored, none of its batch is acknowledged | a dead letter twice, a failure twice |
-//! | `claims.before_reply` | claim check: decided, not answered | a worker that waits for the reply for ever |
+//! | `claims.before_reply` | claim check: decided, not answered | a worker that waits for the reply forever |
 //!
 //! Two sequences have no crash point inside. Checking the epoch, comparing and moving the due time, inserting
 //! occurrences and committing are one statement, and PostgreSQL does all of it or nothing however this process ends;
@@ -67,14 +67,14 @@
 //! | `skip_compare_and_swap` | the compare before the swap: the due time that was read is written back first | One due time is dispatched twice. With one dispatcher nothing shows. Freeze the leader at `dispatch.before_commit` until another server leads and has dispatched, then resume it: it dispatches the same due times again (use a job whose period is longer than the freeze, or its misfire policy decides about the second one). Or cut two servers off from Redis: both dispatch, with certainty if one of them has `dispatch.before_commit=sleep(300)`. |
 //! | `publish_before_commit` | the commit before the message | A run of an occurrence that does not exist, and the same due time again with another id. Abort at `dispatch.before_commit`, or stop PostgreSQL while the broker stays up. Only jobs without overlap rules and limits are sent early, so nothing shows without a fault. |
 //! | `skip_publisher_confirms` | the wait for publisher confirms: a message written to the connection counts as sent | A lost message is not missed for `REQUEUE_AFTER_SECONDS` (60) instead of `REPUBLISH_SECONDS` (5). Kill the broker, or drop or reset the publishing connection, under load: starts are late by a minute. |
-//! | `skip_mandatory_flag` | the `mandatory` flag: a message that no queue takes is confirmed and gone | Delete a job's queue, or its binding, under load: no row is unsent, the queue is not declared again, its starts are late by a minute or more. |
+//! | `skip_mandatory_flag` | the `mandatory` flag: a message that no queue takes is confirmed and dropped | Delete a job's queue, or its binding, under load: no row is unsent, the queue is not declared again, its starts are late by a minute or more. |
 //! | `skip_fence` | the epoch in the statement that dispatches | A stale leader's write counts. The compare still prevents duplicates, so look at which server dispatches: freeze leader A at `dispatch.before_commit`, the new leader B at `lease.after_epoch`, resume A: with the epoch A dispatches nothing, without it occurrences appear that are younger than B's epoch in `leases`. With `skip_compare_and_swap` they are duplicates. |
 //! | `skip_attempt_check` | the attempt number in reports: each report is applied to the attempt in force | Freeze a worker until its run is requeued, then resume it: its report ends the attempt that runs elsewhere. Or send an old attempt's report again by hand. |
 //! | `ack_before_commit` | the commit before the acknowledgement, for everything workers send | Abort at `status.before_commit` (or `logs.before_commit`), or kill a server that is blocked by `status.before_commit=sleep(1500)`: its unprocessed reports are lost, and finished runs are taken for lost runs and run again. |
 //! | `trust_due_index` | PostgreSQL as the source of due times: only jobs that Redis names are dispatched | Stop Redis for longer than a lease lasts (10 s): nothing is dispatched until it is back. Remove one member from the schedule in Redis: that job is late by up to `REBUILD_SECONDS` (300). |
-//! | `skip_observed_time` | observed time: silence is counted by wall clock, including the server's own outages | Freeze a server for longer than `HEARTBEAT_TIMEOUT_SECONDS` (15) and resume it, or cut the servers off from the broker for as long: live runs are requeued. |
-//! | `skip_republish_lookback` | the look-back of the republisher: it sends nothing older than the newest occurrence it has seen | A requeued run keeps its old id: start two long runs, kill the worker of the younger one first and, when that is requeued, the worker of the older one: it stays queued for ever. |
-//! | `fail_unpublished` | the retry of unpublished messages: an occurrence that cannot be published is Failed | Stop the broker while jobs are due: occurrences fail through no fault of their own. |
+//! | `skip_observed_time` | observed time: the heartbeat timeout is counted by wall clock, including the server's own outages | Freeze a server for longer than `HEARTBEAT_TIMEOUT_SECONDS` (15) and resume it, or cut the servers off from the broker for as long: live runs are requeued. |
+//! | `skip_republish_lookback` | the look-back of the republisher: it sends nothing older than the newest occurrence it has seen | A requeued run keeps its old id: start two long runs, kill the worker of the younger one first and, when that is requeued, the worker of the older one: it stays queued forever. |
+//! | `fail_unpublished` | the retry of unsent messages: an occurrence that cannot be published is Failed | Stop the broker while jobs are due: occurrences fail through no fault of their own. |
 //!
 //! `skip_claim`, which disables the claim, belongs to the worker.
 
@@ -84,19 +84,19 @@
 pub fn arm() {
     static ARMED: std::sync::Once = std::sync::Once::new();
     // `FailScenario` is not used: it holds a lock for its whole life, and a process that is server and worker in one,
-    // as in tests, would wait for that lock for ever.
+    // as in tests, would wait for that lock forever.
     ARMED.call_once(|| {
         let Ok(text) = std::env::var("FAILPOINTS") else { return };
-        for one in text.split(';').map(str::trim).filter(|one| !one.is_empty()) {
-            let armed = match one.split_once('=') {
+        for entry in text.split(';').map(str::trim).filter(|entry| !entry.is_empty()) {
+            let armed = match entry.split_once('=') {
                 Some((name, actions)) => fail::cfg(name.trim(), actions.trim()),
                 None => Err("it has no =".to_owned()),
             };
             match armed {
-                Ok(()) => eprintln!("armed: {one}"),
+                Ok(()) => eprintln!("armed: {entry}"),
                 // A test run without the fault it asked for would prove nothing.
                 Err(reason) => {
-                    eprintln!("FAILPOINTS holds {one:?}, which cannot be armed: {reason}");
+                    eprintln!("FAILPOINTS holds {entry:?}, which cannot be armed: {reason}");
                     std::process::exit(2);
                 }
             }

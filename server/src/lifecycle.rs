@@ -27,7 +27,7 @@ use crate::{
         lost_messages::LostMessageDetector,
         lost_runs::{HeartbeatFeed, LostRunDetector},
         maintenance::Maintenance,
-        partition_analyze::AnalyzePartitions,
+        partition_analyze::PartitionAnalyzer,
         presence::WorkerPresence,
         republisher::{self, Republisher},
         sender::{MessageSender, PublishMarker},
@@ -255,8 +255,8 @@ impl Server {
             activate_slot_granter: jobs.activate_slot_granter.clone(),
         };
         tasks.spawn_led(maintenance, Arc::default());
-        let analyze_partitions = AnalyzePartitions { store: store.clone(), clock: clock.clone() };
-        tasks.spawn_led(analyze_partitions, Arc::default());
+        let partition_analyzer = PartitionAnalyzer { store: store.clone(), clock: clock.clone() };
+        tasks.spawn_led(partition_analyzer, Arc::default());
         let clock_watch = ClockWatch { store: store.clone(), clock: clock.clone(), last_measured: None };
         tasks.spawn(clock_watch, Arc::default());
         let lost_runs = LostRunDetector {

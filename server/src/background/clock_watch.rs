@@ -30,7 +30,7 @@ pub struct ClockWatch {
 /// The result of one tick.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockWatchReport {
-    /// The step of this machine's clock, in milliseconds.
+    /// The step of this machine's clock, in milliseconds; 0 if there was none.
     pub step_ms: i64,
     /// True if PostgreSQL's clock was queried.
     pub was_measured: bool,

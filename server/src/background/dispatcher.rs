@@ -2,15 +2,15 @@
 //!
 //! The dispatcher sleeps until the earliest due time in Redis, or until it is activated after a schedule change. It
 //! does not poll while Redis is available. Without Redis, or with an incomplete index, it queries PostgreSQL for the
-//! earliest due time. Without Redis it does so once per sweep (one second by default), because changes by other servers
-//! do not reach it then.
+//! earliest due time. Without Redis it does so at least once per sweep (one second by default), because it is not
+//! notified of changes by other servers then.
 //!
 //! Only the leader dispatches; the statement that fires checks its fencing epoch. Correctness does not depend on this:
 //! a compare-and-swap in the store lets exactly one server fire a given (job, due time), however many try. For that
 //! reason all servers dispatch while Redis is down and no leader can be elected.
 //!
 //! Reading, deciding and committing take milliseconds, and a row must exist before its message is published. The
-//! dispatcher therefore does this [`HEAD_START`] before the due time, and only publishes when it has come. Nothing is
+//! dispatcher therefore does this [`HEAD_START`] before the due time, and at the due time it only publishes. Nothing is
 //! published early, and nothing is decided early that may still change: a job that waits for a slot, or whose
 //! occurrence would be skipped because an earlier one is open, is read again when it is due.
 //!
@@ -71,7 +71,7 @@ const STARTUP_BROKER_TIMEOUT: Duration = Duration::from_secs(3);
 /// The pause when another server is firing everything that is due.
 const CONTENTION_PAUSE: Duration = Duration::from_millis(20);
 /// The audit note of a job that is paused because its schedule cannot be read.
-const UNREADABLE_SCHEDULE_NOTE: &str = "This version cannot read the job's schedule. Edit the job.";
+const UNREADABLE_SCHEDULE_NOTE: &str = "The server cannot read the job's schedule. Edit the job.";
 
 /// The dispatcher of scheduled jobs.
 #[derive(Clone, Debug)]
@@ -110,7 +110,7 @@ pub struct DispatchReport {
     /// Occurrences created. The other due jobs were fired, edited or paused by another server or a user meanwhile.
     pub fired: Vec<OccurrenceId>,
     /// Jobs paused because their schedule cannot be read.
-    pub parked: usize,
+    pub unreadable: usize,
     /// True if nothing was created because the cluster is paused.
     pub is_paused: bool,
     /// The time left until dispatching resumes after a clock step; nothing was read.
@@ -163,32 +163,32 @@ impl Dispatcher {
             HashSet::new()
         };
         faults::crash_point("dispatch.before_commit");
-        let made = self.store.create_scheduled_runs(&fires, epoch, now).await?;
-        let made: HashMap<OccurrenceId, ScheduledRunResult> = made.into_iter().map(|made| (made.id, made)).collect();
+        let created = self.store.create_scheduled_runs(&fires, epoch, now).await?;
+        let created: HashMap<OccurrenceId, ScheduledRunResult> = created.into_iter().map(|run| (run.id, run)).collect();
         faults::crash_point("dispatch.after_commit");
         // A job refused ahead of its due time, because an earlier occurrence is open, is tried again when it is due.
-        let refused = fires.iter().filter(|fire| fire.due > now && !made.contains_key(&fire.occurrence_id));
+        let refused = fires.iter().filter(|fire| fire.due > now && !created.contains_key(&fire.occurrence_id));
         for fire in refused {
             report.due -= 1;
             report.deferred_until = report.deferred_until.max(Some(fire.due));
         }
-        if made.is_empty() {
+        if created.is_empty() {
             report.is_paused = self.store.is_cluster_paused().await?;
             return Ok(report);
         }
         let mut messages: BTreeMap<DateTime<Utc>, Vec<OutgoingMessage>> = BTreeMap::new();
-        let mut rows = Vec::with_capacity(made.len());
-        let mut due_again = Vec::with_capacity(made.len());
+        let mut rows = Vec::with_capacity(created.len());
+        let mut due_again = Vec::with_capacity(created.len());
         let mut by_id: HashMap<JobId, DueJob> = jobs.into_iter().map(|job| (job.id, job)).collect();
-        let mut is_held = false;
+        let mut needs_slot = false;
         for fire in &fires {
-            let Some(made) = made.get(&fire.occurrence_id) else { continue };
+            let Some(run) = created.get(&fire.occurrence_id) else { continue };
             let Some(job) = by_id.remove(&fire.job_id) else { continue };
-            report.fired.push(made.id);
+            report.fired.push(run.id);
             due_again.push((fire.job_id, fire.next_fire_at));
-            rows.push(live_row(&job, fire, made));
-            is_held |= made.is_held;
-            if made.status == OccurrenceStatus::Queued && !made.is_held && !early.contains(&made.id) {
+            rows.push(live_row(&job, fire, run));
+            needs_slot |= run.is_held;
+            if run.status == OccurrenceStatus::Queued && !run.is_held && !early.contains(&run.id) {
                 messages.entry(send_time(fire.due, now)).or_default().push(outgoing(job, fire, now));
             }
         }
@@ -199,14 +199,14 @@ impl Dispatcher {
                 self.sender.send(messages).await;
             }
         }
-        if is_held {
+        if needs_slot {
             self.activate_slot_granter.notify_one();
         }
         self.hub.publish(now, vec![LiveEvent::Occurrences { rows }]);
         if let Err(error) = self.cache.note_due(&due_again).await {
             tracing::debug!(error = %error, "the next due times could not be written to Redis");
-            // Redis may be back without these entries. The jobs would be late until the next rebuild, so one is
-            // requested.
+            // When Redis is available again, its index lacks these entries, and the jobs would be late until the next
+            // periodic rebuild. A rebuild is therefore requested now.
             self.activate_due_index.notify_one();
         }
         Ok(report)
@@ -227,7 +227,7 @@ impl Dispatcher {
             let Some(schedule) = job.schedule.as_ref().filter(|schedule| schedule.check().is_ok()) else {
                 tracing::error!(job.id = %job.id, job.name = job.display_name, "job {} has an unreadable schedule and is paused; edit it", job.id);
                 self.store.pause_unreadable_job(job.id, job.version, UNREADABLE_SCHEDULE_NOTE).await?;
-                report.parked += 1;
+                report.unreadable += 1;
                 continue;
             };
             let blackouts: Vec<&Calendar> = job.rules.calendars.iter().filter_map(|id| calendars.get(id)).collect();
@@ -277,7 +277,7 @@ impl Dispatcher {
                         left.min(MAX_SLEEP)
                     } else if report.is_paused {
                         PAUSED_RECHECK_INTERVAL
-                    } else if report.fired.is_empty() && report.due > report.parked {
+                    } else if report.fired.is_empty() && report.due > report.unreadable {
                         CONTENTION_PAUSE
                     } else if report.due > 0 {
                         continue;
@@ -308,7 +308,7 @@ impl Dispatcher {
             Ok((Some(at), true)) if at > report.scanned_until || report.deferred_until.is_some() => {
                 until(at, now).min(MAX_SLEEP)
             }
-            // The index contains due entries, but PostgreSQL has none that are due: repair these entries.
+            // The index contains due entries, but no job is due in PostgreSQL: repair these entries.
             Ok((Some(_), true)) => {
                 if let Err(error) = self.repair_due_index(report.scanned_until).await {
                     tracing::warn!(error = %error, "the due index in Redis could not be repaired");
@@ -335,7 +335,7 @@ impl Dispatcher {
         }
     }
 
-    /// Corrects the entries that Redis has as due at `now` but PostgreSQL does not.
+    /// Corrects the index entries that are due at `now` in Redis but not in PostgreSQL.
     async fn repair_due_index(&self, now: DateTime<Utc>) -> anyhow::Result<()> {
         let members = self.cache.due_members(now, 1_000).await?;
         let ids: Vec<Uuid> = members.iter().filter_map(|member| Uuid::parse_str(member).ok()).collect();

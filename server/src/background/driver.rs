@@ -1,7 +1,7 @@
 //! Runs a [`BackgroundTask`] until the server stops.
 //!
-//! The driver waits, ticks, logs the report and records the result in the task statuses. A tick that fails or panics is
-//! logged and run again at the next opportunity.
+//! The driver waits, ticks, logs the report and records the result in the task statuses. A failed or panicked tick is
+//! logged, and the next tick tries again.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,10 +18,11 @@ const MIN_TICK_DELAY: Duration = Duration::from_millis(1);
 /// The time between two standby records of a task.
 const STANDBY_REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Runs `task` until `stop`. The first tick runs at once, later ones when `wake` is notified or the period has passed.
+/// Runs `task` until `stop`. The first tick runs at once, each later one when `activator` is notified or the period has
+/// passed.
 pub async fn drive<T: BackgroundTask>(
     mut task: T,
-    wake: Arc<Notify>,
+    activator: Arc<Notify>,
     task_statuses: TaskStatuses,
     stop: CancellationToken,
 ) {
@@ -29,7 +30,7 @@ pub async fn drive<T: BackgroundTask>(
         tick(&mut task, &task_statuses).await;
         tokio::select! {
             () = tokio::time::sleep(pause(&task)) => {}
-            () = wake.notified() => {}
+            () = activator.notified() => {}
             () = stop.cancelled() => return,
         }
     }
@@ -40,7 +41,7 @@ pub async fn drive<T: BackgroundTask>(
 /// crashed there.
 pub async fn drive_led<T: BackgroundTask>(
     mut task: T,
-    wake: Arc<Notify>,
+    activator: Arc<Notify>,
     task_statuses: TaskStatuses,
     mut leadership: watch::Receiver<Leadership>,
     stop: CancellationToken,
@@ -69,7 +70,7 @@ pub async fn drive_led<T: BackgroundTask>(
                 tick(&mut task, &task_statuses).await;
                 tokio::select! {
                     () = tokio::time::sleep(pause(&task)) => {}
-                    () = wake.notified() => {}
+                    () = activator.notified() => {}
                 }
             }
         };
@@ -101,7 +102,7 @@ async fn tick<T: BackgroundTask>(task: &mut T, task_statuses: &TaskStatuses) {
             if T::is_notable(&report) {
                 tracing::info!(task = T::NAME, report = ?report, "background task {} changed something", T::NAME);
             } else {
-                tracing::debug!(task = T::NAME, report = ?report, "background task {} had nothing to do", T::NAME);
+                tracing::debug!(task = T::NAME, report = ?report, "background task {} ticked", T::NAME);
             }
             None
         }

@@ -1,7 +1,7 @@
 //! Rebuilds the due index in Redis from PostgreSQL: at start, every five minutes, and when it was found incomplete.
 //!
 //! Only differences are written. A job that is fired during the rebuild may be written with its previous due time. The
-//! dispatcher then wakes up once without work and repairs the entry.
+//! dispatcher then ticks once without work and repairs the entry.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 

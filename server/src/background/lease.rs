@@ -187,7 +187,7 @@ impl Lease {
         }
     }
 
-    /// Renews the held lease and checks that PostgreSQL still has its epoch as the newest.
+    /// Renews the held lease and checks that its epoch is still the newest in PostgreSQL.
     async fn renew(&mut self, held: &HeldLease) -> Duration {
         let before = Instant::now();
         let answer = self.cache.acquire_or_renew_lease(self.role, &self.holder, self.times.ttl).await;
@@ -359,7 +359,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // A lease that is dropped without a stop must not leave its work running.
+        // If the lease is dropped without `stop`, the work under it must end too.
         if let Leadership::Leader(held) = &*self.state.borrow() {
             held.ended().cancel();
         }

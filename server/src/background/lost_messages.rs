@@ -3,7 +3,7 @@
 //! A broker that was reinstalled, a queue that an operator purged or deleted, or a message that was lost with its
 //! worker: each leaves an occurrence Queued that no worker will ever receive. The detector therefore compares, queue by
 //! queue, the occurrences that have been queued for long with the messages waiting at the broker, and republishes the
-//! difference. A message too many does no harm: a worker claims an occurrence before it runs it, and a republished
+//! difference. A superfluous message does no harm: a worker claims an occurrence before it runs it, and a republished
 //! message is marked.
 
 use std::{sync::Arc, time::Duration};
@@ -31,7 +31,7 @@ pub struct LostMessageDetector {
     pub store: Store,
     /// The broker, for the names of queues.
     pub broker: Broker,
-    /// The probe that counts waiting messages.
+    /// The probe that counts the messages waiting in a queue.
     pub probe: QueueProbe,
     /// The server's clock.
     pub clock: Clock,
@@ -70,22 +70,22 @@ impl BackgroundTask for LostMessageDetector {
         for waiting in &queues {
             report.waiting += waiting.count;
             let queue = self.broker.topology().job_queue(&waiting.worker_id, &waiting.job_type);
-            let there = match self.probe.waiting(&queue).await {
-                Ok(there) => i64::from(there),
+            let at_broker = match self.probe.waiting(&queue).await {
+                Ok(waiting) => i64::from(waiting),
                 // A broker that is down has not lost messages.
                 Err(error) => {
                     tracing::debug!(queue.name = queue, error = chain(&error), "queue {queue} could not be counted");
                     break;
                 }
             };
-            let lost = (waiting.count - waiting.held - there).min(budget);
+            let lost = (waiting.count - waiting.prefetched - at_broker).min(budget);
             if lost > 0 {
                 let resent = self.store.clear_published(waiting, before, lost, fence).await?;
                 tracing::warn!(
                     queue.name = queue,
                     expected = waiting.count,
-                    there,
-                    sent_again = resent,
+                    at_broker,
+                    republished = resent,
                     "the broker lost messages of queue {queue}; {resent} are republished"
                 );
                 report.lost += resent;

@@ -20,7 +20,7 @@ use crate::{
     clock::Clock,
     domain::{
         lost_run::{
-            LATE_REPORT_WINDOW, LostRunDecision, MIN_HEARTBEAT_TIMEOUT, QueueFreshness, SilenceTracker, SilentRun,
+            HeartbeatTracker, LATE_REPORT_WINDOW, LostRunDecision, MIN_HEARTBEAT_TIMEOUT, QueueFreshness, StaleRun,
             decide_lost_run,
         },
         quarantine,
@@ -61,8 +61,8 @@ pub struct LostRunDetector {
     pub activate_republisher: Arc<Notify>,
     /// The activator of the slot granter.
     pub activate_slot_granter: Arc<Notify>,
-    /// The observed time kept between detections; see [`LostRunDetector::watch`].
-    pub watch: SilenceTracker,
+    /// The tracker that counts observed time from one detection to the next.
+    pub watch: HeartbeatTracker,
 }
 
 /// The check that this server receives the heartbeats of workers.
@@ -110,8 +110,8 @@ impl HeartbeatFeed {
 /// The result of one tick.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LostRunReport {
-    /// Runs that currently have no heartbeat.
-    pub silent: usize,
+    /// Running occurrences that have missed at least one heartbeat.
+    pub stale: usize,
     /// Runs requeued for another worker.
     pub requeued: usize,
     /// Runs whose outcome is unknown until a late report arrives.
@@ -123,8 +123,8 @@ pub struct LostRunReport {
 impl LostRunDetector {
     /// Returns the tracker that a detector starts with.
     #[must_use]
-    pub fn watch() -> SilenceTracker {
-        SilenceTracker::new(DETECTION_INTERVAL)
+    pub fn watch() -> HeartbeatTracker {
+        HeartbeatTracker::new(DETECTION_INTERVAL)
     }
 
     /// Decides about runs without heartbeats, at the monotonic instant `at`. `is_receiving` is true if this server
@@ -134,7 +134,7 @@ impl LostRunDetector {
     ///
     /// Returns an error if PostgreSQL fails; no run was changed then.
     pub async fn detect(&mut self, at: Duration, is_receiving: bool) -> anyhow::Result<LostRunReport> {
-        // After a clock step, every heartbeat may look too old.
+        // After a clock step, every heartbeat may appear too old.
         let is_receiving = is_receiving && !self.clock.is_settling();
         self.watch.observe(at, is_receiving);
         let by_age = faults::is_sabotaged("skip_observed_time");
@@ -142,12 +142,12 @@ impl LostRunDetector {
             return Ok(LostRunReport::default());
         }
         let now = self.clock.now();
-        let silent = self.store.silent_runs(now - MISSED_HEARTBEAT, self.heartbeat_timeout, now).await?;
-        let mut report = LostRunReport { silent: silent.len(), ..LostRunReport::default() };
-        let (aged, silent): (Vec<SilentRun>, Vec<SilentRun>) = silent
-            .into_iter()
-            .partition(|run| by_age && !run.is_unreported && run.age >= run.limit.max(MIN_HEARTBEAT_TIMEOUT));
-        let mut lost = self.watch.lost_runs(silent);
+        let stale = self.store.stale_runs(now - MISSED_HEARTBEAT, self.heartbeat_timeout, now).await?;
+        let mut report = LostRunReport { stale: stale.len(), ..LostRunReport::default() };
+        let (aged, stale): (Vec<StaleRun>, Vec<StaleRun>) = stale.into_iter().partition(|run| {
+            by_age && !run.is_unreported && run.age >= run.heartbeat_timeout.max(MIN_HEARTBEAT_TIMEOUT)
+        });
+        let mut lost = self.watch.lost_runs(stale);
         lost.extend(aged.into_iter().map(|run| {
             let decision = decide_lost_run(run.on_lost, run.requeues, run.is_cancelled);
             (run, decision)
@@ -211,9 +211,9 @@ impl LostRunDetector {
     }
 }
 
-/// Builds the updates of lost runs. A run with one requeue left opens the quarantine of its worker, which then also
-/// applies to the runs that were lost together with it.
-fn lost_run_updates(lost: &[(SilentRun, LostRunDecision)]) -> Vec<LostRunUpdate> {
+/// Builds the updates of lost runs. A run that is requeued for its last attempt opens the quarantine of its worker,
+/// which then also applies to the runs that were lost together with it.
+fn lost_run_updates(lost: &[(StaleRun, LostRunDecision)]) -> Vec<LostRunUpdate> {
     let is_requeue = |decision: LostRunDecision| decision == LostRunDecision::Requeue;
     let requeued = lost.iter().filter(|(_, decision)| is_requeue(*decision));
     let opened = quarantine::newly_quarantined(requeued.map(|(run, _)| (run.worker_id.as_str(), run.requeues + 1)));
@@ -229,7 +229,7 @@ fn lost_run_updates(lost: &[(SilentRun, LostRunDecision)]) -> Vec<LostRunUpdate>
         .collect()
 }
 
-fn lost_run_update(run: &SilentRun, decision: LostRunDecision, is_quarantined: bool) -> LostRunUpdate {
+fn lost_run_update(run: &StaleRun, decision: LostRunDecision, is_quarantined: bool) -> LostRunUpdate {
     let age = run.age.as_secs();
     let (status, cause, note) = match decision {
         LostRunDecision::Requeue => {
@@ -249,7 +249,8 @@ fn lost_run_update(run: &SilentRun, decision: LostRunDecision, is_quarantined: b
             OccurrenceStatus::Unknown,
             None,
             format!(
-                "No heartbeat for {age} s, and the job must not run twice; a report within {} minutes still counts",
+                "No heartbeat for {age} s; the lost run policy is not to run it again; a report within {} minutes still \
+                 counts",
                 LATE_REPORT_WINDOW.num_minutes()
             ),
         ),

@@ -56,7 +56,7 @@ pub struct MaintenanceReport {
     pub slots: u64,
     /// Expired sessions deleted.
     pub sessions: u64,
-    /// Expired minutes of the statistics deleted.
+    /// Rows of the minute statistics deleted.
     pub stats: u64,
     /// Expired counts of failed sign-ins deleted.
     pub sign_in_attempts: u64,
@@ -128,7 +128,7 @@ impl BackgroundTask for Maintenance {
     }
 
     fn is_notable(report: &MaintenanceReport) -> bool {
-        // Partitions that stay open are logged separately.
+        // Partitions that are kept because of an open occurrence are logged separately.
         MaintenanceReport { open: Vec::new(), ..report.clone() } != MaintenanceReport::default()
     }
 }

@@ -3,9 +3,9 @@
 //! Every task has the same structure, which separates *working* from *waiting*. Working is a tick: an ordinary function
 //! without input that reads the current state, moves it one step towards the wanted state, and returns a report of what
 //! it did. A tick is safe to run at any moment, twice in a row, or on two servers at once. A test therefore calls it
-//! directly and does not wait for time to pass. Waiting is done by the driver: it ticks when an activator fires, and
-//! otherwise once per period. The period is the safety net and carries jitter, so that servers do not tick in step. An
-//! activation is only a hint that there is work; it never carries the work itself.
+//! directly and does not wait for time to pass. Waiting is done by the driver: it ticks when an activator is notified,
+//! and otherwise once per period. The period is the safety net and carries jitter, so that servers do not tick in step.
+//! An activation is only a hint that there is work; it never carries the work itself.
 //!
 //! The dispatcher computes the instant of its next tick itself, so it has its own loop. Its tick follows the same
 //! rules.

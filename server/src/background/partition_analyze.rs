@@ -15,14 +15,14 @@ use chrono::{DateTime, Days, NaiveTime, Utc};
 use super::BackgroundTask;
 use crate::{clock::Clock, store::Store};
 
-/// The time between two checks of a partition once its day is no longer young.
+/// The longest time between two checks. Shortly after midnight, checks are more frequent; see [`next_check`].
 const ANALYZE_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// The delay of the first check after midnight.
 const MIN_ANALYZE_DELAY: Duration = Duration::from_secs(1);
 
 /// The background task that analyzes growing partitions.
 #[derive(Debug)]
-pub struct AnalyzePartitions {
+pub struct PartitionAnalyzer {
     /// The PostgreSQL store.
     pub store: Store,
     /// The server's clock.
@@ -36,7 +36,7 @@ pub struct PartitionAnalyzeReport {
     pub analyzed: Vec<String>,
 }
 
-impl BackgroundTask for AnalyzePartitions {
+impl BackgroundTask for PartitionAnalyzer {
     const NAME: &'static str = "partition-analyze";
     type Report = PartitionAnalyzeReport;
 

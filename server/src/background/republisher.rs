@@ -1,4 +1,4 @@
-//! Publishes occurrences again that are committed but not confirmed by the broker.
+//! Publishes unsent occurrences again: those that are committed but not confirmed by the broker.
 //!
 //! A row exists before its message does. A server that crashes between the two, a broker that is down and a lost
 //! confirm all leave the same state: `published_at IS NULL`. Publishing again is safe, because a worker claims an
@@ -30,7 +30,7 @@ use crate::{
 /// The most messages published per query.
 const REPUBLISH_BATCH: i64 = 500;
 
-/// The background task that republishes unconfirmed occurrences.
+/// The background task that republishes unsent occurrences.
 #[derive(Debug)]
 pub struct Republisher {
     /// The PostgreSQL store.
@@ -48,9 +48,9 @@ pub struct Republisher {
 /// The result of one tick.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RepublishReport {
-    /// Occurrences found unconfirmed.
+    /// Unsent occurrences that were found.
     pub found: usize,
-    /// Occurrences confirmed by this tick.
+    /// Occurrences that were published and confirmed in this tick.
     pub sent: usize,
 }
 
@@ -70,10 +70,11 @@ impl BackgroundTask for Republisher {
             let now = self.clock.now();
             let capacity = MAX_UNSENT.saturating_sub(self.known_unsent.len());
             self.known_unsent.extend(self.publisher.take_unsent().into_iter().take(capacity));
-            let left: Vec<OccurrenceId> = self.known_unsent.iter().copied().collect();
-            let mut found = self.store.unsent_occurrences(now - age, &left, REPUBLISH_BATCH).await?;
+            let failed_here: Vec<OccurrenceId> = self.known_unsent.iter().copied().collect();
+            let mut found = self.store.unsent_occurrences(now - age, &failed_here, REPUBLISH_BATCH).await?;
             let is_all = i64::try_from(found.len()).is_ok_and(|found| found < REPUBLISH_BATCH);
-            // The rest needs no message: it was published or has ended. During a cluster pause it may still need one.
+            // The remaining known occurrences need no message, because they were published or have ended. During a
+            // cluster pause they may still need one.
             if is_all && !self.known_unsent.is_empty() && !self.store.is_cluster_paused().await? {
                 self.known_unsent.clear();
             }
@@ -121,10 +122,10 @@ fn retain_newer(found: &mut Vec<QueuedOccurrence>) {
 }
 
 /// Activates the republisher whenever the broker connection is back.
-pub async fn activate_when_up(publisher: Publisher, wake: Arc<Notify>) {
+pub async fn activate_when_up(publisher: Publisher, activator: Arc<Notify>) {
     loop {
         publisher.wait_until_up().await;
-        wake.notify_one();
+        activator.notify_one();
         publisher.wait_until_down().await;
     }
 }

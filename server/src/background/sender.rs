@@ -1,11 +1,11 @@
 //! Publishes batches of job messages without blocking the caller, and marks the messages that the broker confirms.
 //!
-//! Up to `MAX_BATCHES_IN_FLIGHT` batches wait for confirms at the same time. An unconfirmed message stays unpublished
-//! in PostgreSQL, and the republisher publishes it again.
+//! Up to `MAX_BATCHES_IN_FLIGHT` batches wait for confirms at the same time. An unconfirmed message stays unsent in
+//! PostgreSQL, and the republisher publishes it again.
 //!
 //! Marking is delayed. A short run reports its end within half a second, and that report also marks the row. One
-//! statement then marks the rest of many rows, instead of writing a third version of every row. If the server crashes
-//! in between, its messages are published once more, which the worker's claim makes harmless.
+//! statement then marks the remaining rows together, instead of writing a third version of every row. If the server
+//! crashes in between, its messages are published once more, which the worker's claim makes harmless.
 
 use std::{
     collections::HashSet,
@@ -30,8 +30,8 @@ use crate::{
 const MAX_BATCHES_IN_FLIGHT: usize = 16;
 /// The longest time until a confirmed message is marked.
 const MARK_DELAY: Duration = Duration::from_millis(500);
-/// The timeout for a permit. A healthy broker confirms sooner. Behind an unhealthy one, a longer wait would
-/// delay due jobs for a message that cannot be published anyway.
+/// The timeout for a permit. A healthy broker confirms sooner. Behind an unhealthy one, a longer wait would delay other
+/// due jobs for a message that cannot be published anyway.
 const PERMIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The most rows that one statement marks.
 const MARK_BATCH: usize = 2_000;
@@ -140,7 +140,8 @@ impl MessageSender {
         }
     }
 
-    /// Waits for the batches in flight and marks them. Called in an orderly stop, after all senders have stopped.
+    /// Waits for the batches in flight and marks them. Called in an orderly stop, after all callers of `send` have
+    /// stopped.
     pub async fn drain(&self) {
         self.in_flight.close();
         self.in_flight.wait().await;

@@ -6,7 +6,7 @@
 //! have ended, so that never two run at once.
 //!
 //! It also publishes occurrences whose delay has passed: retries, and attempts that a worker handed back for a while.
-//! It sleeps until the earliest of them. Runs that were lost with their worker too often are in addition started one
+//! It sleeps until the earliest of them. Runs that were lost with their worker too often are quarantined and start one
 //! after another (`domain::quarantine`).
 //!
 //! The task runs on every server, leader or not, because it is activated where a run ended. A lock around the statement
@@ -30,7 +30,7 @@ use crate::{
     store::{Store, jobs::AuditStamp},
 };
 
-/// The most occurrences that one statement releases.
+/// The most occurrences to which one statement grants a slot, or which it releases after their delay.
 const GRANT_BATCH: i64 = 500;
 
 /// The background task that grants slots and releases delayed occurrences.
@@ -59,9 +59,9 @@ pub struct SlotGrantReport {
     pub granted: usize,
     /// Delayed attempts that became due.
     pub retried: usize,
-    /// Occurrences that were cancelled, or requested to cancel, because a newer one replaces them.
+    /// Occurrences that were cancelled, or whose cancellation was requested, because a newer one replaces them.
     pub replaced: usize,
-    /// Jobs whose pause after a run has begun.
+    /// Jobs whose pause after the end of a run has begun.
     pub paused: usize,
 }
 
@@ -79,13 +79,13 @@ impl BackgroundTask for SlotGranter {
 
     async fn tick(&mut self) -> anyhow::Result<SlotGrantReport> {
         let mut report = SlotGrantReport::default();
-        // Set again at the end of a tick that succeeds. After a failed tick, the period is soon enough.
+        // A tick that succeeds sets it again. After a failed tick, the next one follows within the period.
         self.next = None;
         let replaced: Vec<_> =
             self.store.occurrences_to_replace(GRANT_BATCH).await?.into_iter().map(|(old, _)| old).collect();
         if !replaced.is_empty() {
             let edit = AuditStamp { by: "system", at: self.clock.now() };
-            let why = Some("A newer occurrence of its job takes its place.");
+            let why = Some("Replaced by a newer occurrence of the job.");
             report.replaced = self.jobs.cancel_all(&replaced, why, edit).await?.len();
         }
         loop {
@@ -98,13 +98,13 @@ impl BackgroundTask for SlotGranter {
         }
         let delays = self.store.next_delayed_times().await?;
         let is_due = |at: Option<DateTime<Utc>>| at.is_some_and(|at| at <= self.clock.now());
-        if is_due(delays.in_lane) {
+        if is_due(delays.in_quarantine) {
             let queued = self.store.release_quarantined(self.clock.now()).await?;
             report.retried += queued.len();
             self.send(queued).await;
         }
         // A run released from quarantine is an ordinary delayed run from here on.
-        let delays = if is_due(delays.plain) || is_due(delays.in_lane) {
+        let delays = if is_due(delays.outside_quarantine) || is_due(delays.in_quarantine) {
             loop {
                 let queued = self.store.release_delayed(self.clock.now(), GRANT_BATCH).await?;
                 if queued.is_empty() {
@@ -119,8 +119,9 @@ impl BackgroundTask for SlotGranter {
         };
         // No event marks the end of a quarantined run's observation, so the quarantine is polled while a run waits in
         // it.
-        let quarantined = delays.in_lane.map(|at| at.max(self.clock.now() + quarantine::QUARANTINE_POLL_INTERVAL));
-        self.next = delays.plain.into_iter().chain(quarantined).min();
+        let quarantined =
+            delays.in_quarantine.map(|at| at.max(self.clock.now() + quarantine::QUARANTINE_POLL_INTERVAL));
+        self.next = delays.outside_quarantine.into_iter().chain(quarantined).min();
         let paused: Vec<_> = self.store.schedule_after_end(self.clock.now()).await?;
         report.paused = paused.len();
         if !paused.is_empty() {

@@ -2,9 +2,9 @@
 //!
 //! A batch is passed to a [`BatchHandler`], which commits it. Only then is the whole batch acknowledged, at once. If
 //! the handler fails because a service is down, nothing is acknowledged and the batch is retried: the broker keeps it.
-//! The retry is limited in time, because the service may be unreachable from this server only. Other servers do not
-//! receive the messages held here, and would count workers as lost that have reported. A body that cannot be read is
-//! logged and acknowledged, because it would never become readable.
+//! The retry is limited in time, because the service may be unreachable from this server only. Meanwhile the other
+//! servers do not receive the messages held here, and would count runs as lost although they were reported. A body that
+//! cannot be read is logged and acknowledged, because it would never become readable.
 
 use std::time::Duration;
 
@@ -29,8 +29,8 @@ use crate::{
 /// two or three seconds. The whole prefetch is then processed within the heartbeat timeout.
 const MAX_BATCH_MESSAGES: usize = 250;
 
-/// The longest time a batch that cannot be stored is kept from other servers. Together with the ten seconds that a
-/// failing attempt takes at most, it is shorter than
+/// The longest time for which a batch that cannot be stored is kept from other servers. Together with the ten seconds
+/// that a failing attempt takes at most, it is shorter than
 /// [`MIN_HEARTBEAT_TIMEOUT`](crate::domain::lost_run::MIN_HEARTBEAT_TIMEOUT). An attempt without an answer is not cut
 /// short, because a large batch on a slow disk would otherwise be restarted forever.
 const MAX_BATCH_HOLD: Duration = Duration::from_secs(4);
@@ -43,8 +43,8 @@ pub trait BatchHandler: Send + Sync + 'static {
     /// The handler's name in logs.
     const NAME: &'static str;
 
-    /// Handles bodies in order. After an error the same bodies are handled again; what was stored before must then
-    /// change nothing.
+    /// Handles bodies in order. After an error the same bodies are handled again. Bodies that were stored before must
+    /// then change nothing.
     fn handle(&self, bodies: Vec<Vec<u8>>) -> impl Future<Output = anyhow::Result<()>> + Send;
 
     /// Returns true if a retry with the same bodies may succeed. Otherwise the consumer finds the offending body and
@@ -53,7 +53,7 @@ pub trait BatchHandler: Send + Sync + 'static {
         true
     }
 
-    /// Handles whole deliveries in order, for handlers that need their properties. The default implementation calls
+    /// Handles deliveries in order, for handlers that need the message properties. The default implementation calls
     /// [`handle`](Self::handle) with the bodies. The same rule applies after an error.
     fn handle_deliveries(
         &self,

@@ -2,8 +2,8 @@
 //!
 //! The server uses two connections, because a broker short of memory or disk blocks whole connections that publish, and
 //! consuming must continue then. Each connection is reopened forever with a jittered backoff. A caller that needs a
-//! channel either waits for one or learns at once that there is none. A broker that is down never fails an occurrence,
-//! which stays unpublished in PostgreSQL until the broker is back.
+//! channel either waits for one or gets an immediate answer that there is none. A broker that is down never fails an
+//! occurrence, which stays unsent in PostgreSQL until the broker is back.
 
 pub mod consumer;
 mod error;
@@ -27,9 +27,9 @@ pub use error::BrokerError;
 
 use crate::{backoff::ReconnectBackoff, config::broker::BrokerConfig, error::chain};
 
-/// The AMQP heartbeat in seconds; the broker detects a dead connection after two to three times that. A server that is
-/// frozen meanwhile holds reports that another server misses. That server must receive them before it counts runs as
-/// lost, which happens after [`MIN_HEARTBEAT_TIMEOUT`](crate::domain::lost_run::MIN_HEARTBEAT_TIMEOUT).
+/// The AMQP heartbeat in seconds; the broker detects a dead connection after two to three times that. A frozen server
+/// holds reports until then. The other servers must receive them before they count runs as lost, which happens after
+/// [`MIN_HEARTBEAT_TIMEOUT`](crate::domain::lost_run::MIN_HEARTBEAT_TIMEOUT).
 const AMQP_HEARTBEAT: u16 = 3;
 /// The timeout for opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

@@ -2,7 +2,7 @@
 //!
 //! Every message is persistent and mandatory. A message counts as sent when the broker has confirmed it without
 //! returning it: an unroutable message is confirmed *and* returned, and would be lost if only the confirm counted. Any
-//! other message stays unpublished in PostgreSQL and is published again later.
+//! other message stays unsent in PostgreSQL and is published again later.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -34,8 +34,8 @@ pub const MAX_UNSENT: usize = 10_000;
 /// AMQP's delivery mode for messages that survive a restart of the broker.
 const PERSISTENT_DELIVERY_MODE: u8 = 2;
 
-/// A message that the broker has confirmed: its occurrence and its attempt. If the occurrence has moved on to a later
-/// attempt, that attempt has a message of its own.
+/// A message that the broker has confirmed: its occurrence and its attempt. If the occurrence is in a later attempt by
+/// now, that attempt has a message of its own.
 pub type ConfirmedMessage = (OccurrenceId, i32);
 
 /// A job message with its destination.
@@ -45,7 +45,7 @@ pub struct OutgoingMessage {
     pub worker_id: String,
     /// The message.
     pub message: JobMessage,
-    /// True if an earlier copy may have been delivered.
+    /// True if the message may have been published and delivered before.
     pub republished: bool,
 }
 

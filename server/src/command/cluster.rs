@@ -55,10 +55,10 @@ impl ClusterCommands {
     pub async fn pause(&self, me: &CurrentUser, reason: &str) -> Result<(), AppError> {
         let reason = reason.trim().replace('\0', "");
         if reason.is_empty() {
-            return Err(AppError::field("reason", "give a reason: other users see it while the cluster is paused"));
+            return Err(AppError::field("reason", "give a reason: other users see it while all schedules are paused"));
         }
         if reason.chars().count() > MAX_REASON_CHARS {
-            return Err(AppError::field("reason", format!("at most {MAX_REASON_CHARS} characters")));
+            return Err(AppError::field("reason", format!("at most {MAX_REASON_CHARS} characters are allowed")));
         }
         if self.store.pause_cluster(&reason, AuditStamp { by: &me.email, at: self.clock.now() }).await? {
             tracing::warn!(

@@ -87,7 +87,7 @@ impl JobCommands {
         }
         if let Some(pause) = self.store.cluster_pause().await? {
             return Err(AppError::Conflict(format!(
-                "The cluster is paused ({}). Retry after it is resumed.",
+                "All schedules are paused ({}). Retry after they are resumed.",
                 pause.reason
             )));
         }
@@ -178,13 +178,13 @@ impl JobCommands {
 fn note(text: &str) -> Result<Option<String>, AppError> {
     let text = clean(text.trim().to_owned());
     if text.chars().count() > MAX_RESOLUTION_NOTE_CHARS {
-        return Err(AppError::field("note", "at most 2,000 characters"));
+        return Err(AppError::field("note", "at most 2,000 characters are allowed"));
     }
     Ok(Some(text).filter(|text| !text.is_empty()))
 }
 
 fn too_many() -> AppError {
-    AppError::field("ids", "at most 1,000 at a time: select fewer, or apply a filter several times")
+    AppError::field("ids", "at most 1,000 can be selected at a time: select fewer, and repeat the action for the rest")
 }
 
 fn no_failure() -> AppError {

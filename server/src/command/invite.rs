@@ -115,7 +115,7 @@ pub async fn create(
         Ok(format!("/invite?token={token}"))
     } else {
         Err(AppError::TooMany(format!(
-            "{MAX_OPEN_INVITES} invitations are open. Revoke one before you create another."
+            "{MAX_OPEN_INVITES} invitations are pending. Revoke one before you create another."
         )))
     }
 }

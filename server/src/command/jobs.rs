@@ -121,7 +121,7 @@ impl JobCommands {
     pub async fn set_active(&self, me: &CurrentUser, id: JobId, active: bool, reason: &str) -> Result<(), AppError> {
         let reason = reason.trim().replace('\0', "");
         if reason.chars().count() > 500 {
-            return Err(AppError::field("reason", "at most 500 characters"));
+            return Err(AppError::field("reason", "at most 500 characters are allowed"));
         }
         let job = self.store.job(id).await?.ok_or_else(not_found)?;
         // A user who pauses a job that was auto-disabled with a cool-down wants it to stay paused.

@@ -30,8 +30,8 @@ impl JobCommands {
     /// # Errors
     ///
     /// Returns `Fields` for an invalid `input_json`, `reason` or `idempotency_key`, and `NotFound` if the job does not
-    /// exist. Returns `Conflict` if the job or the cluster is paused, or if the job must not overlap itself, unless the
-    /// run is forced.
+    /// exist. Returns `Conflict` if the job or the cluster is paused, or if its overlap policy skips the new run, unless
+    /// the run is forced.
     pub async fn run_now(&self, me: &CurrentUser, id: JobId, input: TriggerInput) -> Result<OccurrenceId, AppError> {
         let job = self.store.job(id).await?.ok_or_else(not_found)?;
         let reason = reason(&input.reason)?;
@@ -138,11 +138,11 @@ fn describe(refusal: &ManualRunRefusal) -> String {
     match refusal {
         ManualRunRefusal::JobPaused => "This job is paused. Resume it, or run it anyway.".into(),
         ManualRunRefusal::ClusterPaused(reason) => {
-            format!("The cluster is paused ({reason}). Wait until it is resumed, or run the job anyway.")
+            format!("All schedules are paused ({reason}). Wait until they are resumed, or run the job anyway.")
         }
         ManualRunRefusal::PreviousRunOpen => {
-            "The previous run of this job is still open, and the job must not overlap itself. Wait for its end, \
-             cancel it, or run the job anyway."
+            "The previous run of this job is still open, and the job's overlap policy is to skip the new run. Wait for \
+             its end, cancel it, or run the job anyway."
                 .into()
         }
     }

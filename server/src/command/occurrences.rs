@@ -21,7 +21,7 @@ const MAX_REASON_CHARS: usize = 500;
 pub(super) fn reason(text: &str) -> std::result::Result<Option<String>, AppError> {
     let text = clean(text.trim().to_owned());
     if text.chars().count() > MAX_REASON_CHARS {
-        return Err(AppError::field("reason", "at most 500 characters"));
+        return Err(AppError::field("reason", "at most 500 characters are allowed"));
     }
     Ok(Some(text).filter(|text| !text.is_empty()))
 }

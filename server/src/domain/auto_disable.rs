@@ -73,7 +73,7 @@ mod tests {
         DateTime::UNIX_EPOCH + Duration::seconds(second)
     }
 
-    fn trips(runs: &[(OccurrenceStatus, i64)], since: Option<i64>) -> bool {
+    fn is_disabled(runs: &[(OccurrenceStatus, i64)], since: Option<i64>) -> bool {
         let runs: Vec<EndedRun> =
             runs.iter().map(|(status, second)| EndedRun { status: *status, at: at(*second) }).collect();
         disable_reason(RULE, &runs, since.map(at), at(1_000)).is_some()
@@ -120,7 +120,7 @@ mod tests {
             ("after the job was re-enabled", true, &[(S::Failed, 900), (S::Failed, 910), (S::Failed, 920)], Some(899)),
         ];
         for (case, wanted, runs, since) in table {
-            assert_eq!(trips(runs, since), wanted, "{case}");
+            assert_eq!(is_disabled(runs, since), wanted, "{case}");
         }
     }
 

@@ -22,7 +22,7 @@ pub struct RecordedAttempt {
     pub is_held: bool,
 }
 
-/// Decides a request from the recorded state of its occurrence; `None` means there is no such occurrence.
+/// Decides a claim check from the recorded state of its occurrence; `None` means there is no such occurrence.
 #[must_use]
 pub fn answer(request: ClaimRequest, known: Option<&RecordedAttempt>) -> ClaimReply {
     let denied = denial(&request, known);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use milvaion_api::versions::{FieldChange, VersionDiff};
 use serde_json::Value;
 
-/// Maximum number of changes in one diff; [`VersionDiff::more`] says that there are more.
+/// Maximum number of changes in one diff; [`VersionDiff::more`] is true if there are more.
 const MAX_DIFF_CHANGES: usize = 200;
 /// Maximum depth of comparison, in levels; deeper values are compared as a whole.
 const MAX_DIFF_DEPTH: usize = 8;

@@ -3,7 +3,7 @@
 //! A run is lost when its worker has not reported it for as long as the heartbeat timeout. The timeout is counted in
 //! *observed time*: a clock that advances only while the server could receive heartbeats. A server that was cut off
 //! from the broker, was frozen itself or lags behind with reading has not received heartbeats either, and must not
-//! count its own outage as the silence of the workers. After such a gap every run gets the whole timeout again.
+//! count its own outage as missed heartbeats of the workers. After such a gap every run gets the whole timeout again.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -19,7 +19,7 @@ pub const MIN_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A running occurrence that has not been reported for a while.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SilentRun {
+pub struct StaleRun {
     /// The occurrence.
     pub id: OccurrenceId,
     /// The attempt in force, from 1.
@@ -31,7 +31,7 @@ pub struct SilentRun {
     /// True if its worker is alive but no longer reports this run. The report of the run's end may be on the way.
     pub is_unreported: bool,
     /// The heartbeat timeout after which it is lost.
-    pub limit: Duration,
+    pub heartbeat_timeout: Duration,
     /// The job's rule for lost runs.
     pub on_lost: LostRunRule,
     /// Number of times it was requeued already.
@@ -77,7 +77,7 @@ pub enum LostRunDecision {
     Cancel,
 }
 
-/// Decides what becomes of a lost run.
+/// Decides what follows a lost run.
 #[must_use]
 pub const fn decide_lost_run(on_lost: LostRunRule, requeues: i16, is_cancelled: bool) -> LostRunDecision {
     match on_lost {
@@ -106,37 +106,39 @@ impl QueueFreshness {
     }
 }
 
-/// The state of the lost run detector: the observed clock, and the start of each run's silence on that clock.
+/// The state of the lost run detector: the observed clock, and for each stale run the time on that clock since which it
+/// has had no heartbeat.
 #[derive(Clone, Debug)]
-pub struct SilenceTracker {
+pub struct HeartbeatTracker {
     period: Duration,
     last: Option<Duration>,
     observed: Duration,
     observed_since: Option<Duration>,
-    silent: HashMap<(OccurrenceId, i32), (DateTime<Utc>, Duration)>,
+    stale: HashMap<(OccurrenceId, i32), (DateTime<Utc>, Duration)>,
 }
 
-impl SilenceTracker {
+impl HeartbeatTracker {
     /// Creates a tracker that is updated every `period`.
     #[must_use]
     pub fn new(period: Duration) -> Self {
-        Self { period, last: None, observed: Duration::ZERO, observed_since: None, silent: HashMap::new() }
+        Self { period, last: None, observed: Duration::ZERO, observed_since: None, stale: HashMap::new() }
     }
 
-    /// Advances the observed clock to the monotonic time `at`; `sees` is true if heartbeats can be received.
+    /// Advances the observed clock to the monotonic time `at`; `is_receiving` is true if heartbeats can be received
+    /// now.
     ///
-    /// The clock advances by the time since the last update if both updates could see. A gap longer than two periods
-    /// counts as one period, because this process may have been frozen. A gap longer than five periods, in which
-    /// heartbeats were missed, counts as an update that could not see.
-    pub fn observe(&mut self, at: Duration, sees: bool) {
+    /// The clock advances by the time since the last update if heartbeats could be received at both updates. A gap
+    /// longer than two periods counts as one period, because this process may have been frozen. After a gap longer than
+    /// five periods, in which heartbeats were missed, every timeout starts again, as after an update without reception.
+    pub fn observe(&mut self, at: Duration, is_receiving: bool) {
         let passed = self.last.map_or(Duration::ZERO, |last| at.saturating_sub(last));
         self.last = Some(at);
         let was_away = passed > 5 * self.period;
-        if !sees || was_away {
+        if !is_receiving || was_away {
             self.observed_since = None;
-            self.silent.clear();
+            self.stale.clear();
         }
-        if !sees {
+        if !is_receiving {
             return;
         }
         match self.observed_since {
@@ -152,27 +154,27 @@ impl SilenceTracker {
         self.observed_since.map_or(Duration::ZERO, |since| self.observed.saturating_sub(since))
     }
 
-    /// Returns the lost runs among all runs that are silent now. The other silent runs are remembered. A run that is
-    /// not in `silent` was reported again and is forgotten.
-    pub fn lost_runs(&mut self, silent: Vec<SilentRun>) -> Vec<(SilentRun, LostRunDecision)> {
+    /// Returns the lost runs among all runs that are stale now. The other stale runs stay in the tracker. A run that is
+    /// not in `stale` was reported again and is removed.
+    pub fn lost_runs(&mut self, stale: Vec<StaleRun>) -> Vec<(StaleRun, LostRunDecision)> {
         let observed_for = self.observed_for();
         if self.observed_since.is_none() {
             return Vec::new();
         }
-        let before = std::mem::take(&mut self.silent);
+        let before = std::mem::take(&mut self.stale);
         let mut lost = Vec::new();
-        for run in silent {
+        for run in stale {
             let since = match before.get(&(run.id, run.attempt)) {
-                Some((sign, since)) if *sign == run.last_seen_at => *since,
-                // First seen silent now. Its silence began with its last report, but counts at most as long as
-                // heartbeats could be received. If its worker is alive, the silence begins now, because the last
-                // heartbeat that named the run is not stored.
+                Some((last_seen_at, since)) if *last_seen_at == run.last_seen_at => *since,
+                // The run is stale for the first time. Its timeout counts from its last report, but at most as long as
+                // heartbeats could be received. If its worker is alive, it counts from now, because the time of the
+                // last heartbeat that named the run is not stored.
                 _ if run.is_unreported => self.observed,
                 _ => self.observed.saturating_sub(run.age.min(observed_for)),
             };
-            self.silent.insert((run.id, run.attempt), (run.last_seen_at, since));
-            let limit = run.limit.max(MIN_HEARTBEAT_TIMEOUT);
-            if self.observed.saturating_sub(since) >= limit && run.age >= limit {
+            self.stale.insert((run.id, run.attempt), (run.last_seen_at, since));
+            let timeout = run.heartbeat_timeout.max(MIN_HEARTBEAT_TIMEOUT);
+            if self.observed.saturating_sub(since) >= timeout && run.age >= timeout {
                 let decision = decide_lost_run(run.on_lost, run.requeues, run.is_cancelled);
                 lost.push((run, decision));
             }
@@ -191,14 +193,14 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    fn silent(age: u64) -> SilentRun {
-        SilentRun {
+    fn stale_run(age: u64) -> StaleRun {
+        StaleRun {
             id: OccurrenceId::default(),
             attempt: 1,
             last_seen_at: DateTime::UNIX_EPOCH,
             age: secs(age),
             is_unreported: false,
-            limit: secs(15),
+            heartbeat_timeout: secs(15),
             on_lost: LostRunRule::Requeue,
             requeues: 0,
             worker_id: "w".into(),
@@ -209,8 +211,8 @@ mod tests {
     }
 
     /// Creates a tracker that was updated every period up to second `upto`.
-    fn seeing(upto: u64) -> SilenceTracker {
-        let mut tracker = SilenceTracker::new(PERIOD);
+    fn tracker_receiving(upto: u64) -> HeartbeatTracker {
+        let mut tracker = HeartbeatTracker::new(PERIOD);
         for at in (0..=upto).step_by(2) {
             tracker.observe(secs(at), true);
         }
@@ -237,73 +239,73 @@ mod tests {
     }
 
     #[test]
-    fn silence_observed_from_its_start_counts_in_full() {
-        let mut tracker = seeing(100);
-        assert!(tracker.lost_runs(vec![silent(7)]).is_empty());
+    fn time_observed_from_the_last_report_counts_in_full() {
+        let mut tracker = tracker_receiving(100);
+        assert!(tracker.lost_runs(vec![stale_run(7)]).is_empty());
         tracker.observe(secs(102), true);
         tracker.observe(secs(104), true);
         tracker.observe(secs(106), true);
-        assert!(tracker.lost_runs(vec![silent(13)]).is_empty());
+        assert!(tracker.lost_runs(vec![stale_run(13)]).is_empty());
         tracker.observe(secs(108), true);
-        assert_eq!(tracker.lost_runs(vec![silent(15)]).len(), 1);
+        assert_eq!(tracker.lost_runs(vec![stale_run(15)]).len(), 1);
     }
 
     #[test]
     fn first_observation_grants_the_whole_timeout() {
-        let mut tracker = seeing(0);
+        let mut tracker = tracker_receiving(0);
         for at in (2..=14).step_by(2) {
             tracker.observe(secs(at), true);
-            assert!(tracker.lost_runs(vec![silent(600 + at)]).is_empty(), "at {at}");
+            assert!(tracker.lost_runs(vec![stale_run(600 + at)]).is_empty(), "at {at}");
         }
         tracker.observe(secs(16), true);
-        assert_eq!(tracker.lost_runs(vec![silent(616)]).len(), 1);
+        assert_eq!(tracker.lost_runs(vec![stale_run(616)]).len(), 1);
     }
 
     #[test]
-    fn blind_period_restarts_every_timeout() {
-        let mut tracker = seeing(100);
-        assert!(tracker.lost_runs(vec![silent(13)]).is_empty());
+    fn gap_in_reception_restarts_every_timeout() {
+        let mut tracker = tracker_receiving(100);
+        assert!(tracker.lost_runs(vec![stale_run(13)]).is_empty());
         tracker.observe(secs(102), false);
-        assert!(tracker.lost_runs(vec![silent(600)]).is_empty());
+        assert!(tracker.lost_runs(vec![stale_run(600)]).is_empty());
         tracker.observe(secs(104), true);
         for at in (106..=118).step_by(2) {
             tracker.observe(secs(at), true);
-            assert!(tracker.lost_runs(vec![silent(600)]).is_empty(), "at {at}");
+            assert!(tracker.lost_runs(vec![stale_run(600)]).is_empty(), "at {at}");
         }
         tracker.observe(secs(120), true);
-        assert_eq!(tracker.lost_runs(vec![silent(600)]).len(), 1);
+        assert_eq!(tracker.lost_runs(vec![stale_run(600)]).len(), 1);
     }
 
     #[test]
     fn pause_of_the_server_does_not_count() {
-        let mut tracker = seeing(100);
-        assert!(tracker.lost_runs(vec![silent(13)]).is_empty());
+        let mut tracker = tracker_receiving(100);
+        assert!(tracker.lost_runs(vec![stale_run(13)]).is_empty());
         // Seven seconds late: counts as two.
         tracker.observe(secs(109), true);
         assert_eq!(tracker.observed_for(), secs(102));
-        // A minute late: counts as blind.
+        // A minute late: every timeout starts again.
         tracker.observe(secs(169), true);
         assert_eq!(tracker.observed_for(), Duration::ZERO);
-        assert!(tracker.lost_runs(vec![silent(600)]).is_empty());
+        assert!(tracker.lost_runs(vec![stale_run(600)]).is_empty());
     }
 
     #[test]
     fn reported_run_restarts_its_timeout() {
-        let mut tracker = seeing(100);
-        tracker.lost_runs(vec![silent(14)]);
+        let mut tracker = tracker_receiving(100);
+        tracker.lost_runs(vec![stale_run(14)]);
         tracker.observe(secs(102), true);
-        let later = SilentRun { last_seen_at: DateTime::UNIX_EPOCH + chrono::Duration::seconds(9), ..silent(7) };
+        let later = StaleRun { last_seen_at: DateTime::UNIX_EPOCH + chrono::Duration::seconds(9), ..stale_run(7) };
         assert!(tracker.lost_runs(vec![later]).is_empty());
         tracker.observe(secs(104), true);
         tracker.lost_runs(Vec::new());
         tracker.observe(secs(106), true);
-        assert!(tracker.lost_runs(vec![silent(14)]).is_empty(), "the first silence is forgotten");
+        assert!(tracker.lost_runs(vec![stale_run(14)]).is_empty(), "the first gap no longer counts");
     }
 
     #[test]
     fn unreported_run_of_a_live_worker_gets_the_whole_timeout() {
-        let mut tracker = seeing(100);
-        let unreported = |age| SilentRun { is_unreported: true, ..silent(age) };
+        let mut tracker = tracker_receiving(100);
+        let unreported = |age| StaleRun { is_unreported: true, ..stale_run(age) };
         assert!(tracker.lost_runs(vec![unreported(3_600)]).is_empty());
         for at in (102..=114).step_by(2) {
             tracker.observe(secs(at), true);
@@ -316,7 +318,8 @@ mod tests {
     #[test]
     fn job_timeout_is_used_down_to_the_minimum() {
         for (limit, age, expected) in [(60, 58, 0), (60, 60, 1), (1, 14, 0), (1, 15, 1)] {
-            let lost = seeing(100).lost_runs(vec![SilentRun { limit: secs(limit), ..silent(age) }]);
+            let lost =
+                tracker_receiving(100).lost_runs(vec![StaleRun { heartbeat_timeout: secs(limit), ..stale_run(age) }]);
             assert_eq!(lost.len(), expected, "limit {limit}, age {age}");
         }
     }

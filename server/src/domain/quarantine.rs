@@ -11,12 +11,13 @@
 //! nearly always the one that started last. It then shares its process only with runs that have more attempts left, and
 //! it alone is failed. The runs that waited behind it are released at once and get one requeue back.
 //!
-//! A scheduled poison job creates a new run each time, with all its requeues left. A run that dies young together with
-//! quarantined runs, or while runs wait in quarantine, is therefore quarantined too, and goes first.
+//! A scheduled poison job creates a new run each time, with all its requeues left. A run that is lost soon after its
+//! start, together with quarantined runs or while runs wait in quarantine, is therefore quarantined too, and goes
+//! first.
 //!
-//! The cost arises only where processes die again and again and no run is to blame: runs that were lost three times
+//! Quarantine costs time only where processes crash repeatedly without a poison run: runs that were lost three times
 //! then start [`QUARANTINE_OBSERVATION`] apart. A poison run that needs longer than that to crash, and has run longer
-//! than the others, can still take one quarantined run down with it.
+//! than the others, can still crash a process with one quarantined run in it.
 
 use std::collections::HashSet;
 
@@ -50,15 +51,15 @@ pub struct QuarantineRelease {
     pub attempt: i32,
     /// The instant of the release.
     pub since: DateTime<Utc>,
-    /// The occurrence's present state; none if its row is gone.
-    pub now: Option<OccurrenceState>,
+    /// The occurrence's present state; none if its row was deleted.
+    pub state: Option<OccurrenceState>,
     /// The instant at which it was failed as poison, if it was.
     pub poisoned_at: Option<DateTime<Utc>>,
     /// True if a live instance of the worker could start it.
     pub has_live_instance: bool,
 }
 
-/// The decision about a quarantine.
+/// The next action in a quarantine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuarantineDecision {
     /// Nothing is released yet.
@@ -100,29 +101,29 @@ pub fn newly_quarantined<'a>(requeued: impl IntoIterator<Item = (&'a str, i16)>)
         .collect()
 }
 
-/// Decides about a quarantine in which runs wait.
+/// Decides if a run is released from a quarantine in which runs wait.
 #[must_use]
 pub fn decide_quarantine(released: Option<QuarantineRelease>, now: DateTime<Utc>) -> QuarantineDecision {
-    let Some(QuarantineRelease { attempt, since, now: present, poisoned_at, has_live_instance }) = released else {
+    let Some(QuarantineRelease { attempt, since, state, poisoned_at, has_live_instance }) = released else {
         return QuarantineDecision::ReleaseNext;
     };
     if let Some(at) = poisoned_at {
         return QuarantineDecision::ReleaseAll(at + LATE_LOSS_WINDOW);
     }
-    let is_proven = match present {
-        Some(present) if present.attempt == attempt => match present.status {
+    let is_stable = match state {
+        Some(state) if state.attempt == attempt => match state.status {
             // The next run could not start either, and all runs released meanwhile would start together.
             OccurrenceStatus::Queued if !has_live_instance => return QuarantineDecision::Wait,
             OccurrenceStatus::Queued => false,
             // `started_at` is by the worker's clock; no run starts before its release.
             OccurrenceStatus::Running => {
-                present.started_at.is_none_or(|started| now - started.max(since) >= QUARANTINE_OBSERVATION)
+                state.started_at.is_none_or(|started| now - started.max(since) >= QUARANTINE_OBSERVATION)
             }
             _ => true,
         },
         _ => true,
     };
-    if is_proven || now - since >= MAX_RELEASE_WAIT {
+    if is_stable || now - since >= MAX_RELEASE_WAIT {
         QuarantineDecision::ReleaseNext
     } else {
         QuarantineDecision::Wait
@@ -157,8 +158,8 @@ mod tests {
         attempt: i32,
         started_at: Option<DateTime<Utc>>,
     ) -> Option<QuarantineRelease> {
-        let now = Some(OccurrenceState { status, attempt, started_at });
-        Some(QuarantineRelease { attempt: 3, since: SINCE, now, poisoned_at: None, has_live_instance: true })
+        let state = Some(OccurrenceState { status, attempt, started_at });
+        Some(QuarantineRelease { attempt: 3, since: SINCE, state, poisoned_at: None, has_live_instance: true })
     }
 
     #[test]
@@ -207,7 +208,7 @@ mod tests {
         assert_eq!(decide_quarantine(released(S::Queued, 4, None), SINCE), QuarantineDecision::ReleaseNext);
         assert_eq!(decide_quarantine(released(S::Running, 4, Some(SINCE)), SINCE), QuarantineDecision::ReleaseNext);
         let gone =
-            QuarantineRelease { attempt: 3, since: SINCE, now: None, poisoned_at: None, has_live_instance: true };
+            QuarantineRelease { attempt: 3, since: SINCE, state: None, poisoned_at: None, has_live_instance: true };
         assert_eq!(decide_quarantine(Some(gone), SINCE), QuarantineDecision::ReleaseNext);
         assert_eq!(decide_quarantine(None, SINCE), QuarantineDecision::ReleaseNext);
     }

@@ -25,7 +25,7 @@ use super::{
     transition::AttemptChange,
 };
 
-/// Maximum delay before an attempt, also if a worker requests a longer one.
+/// Maximum delay before an attempt, even if a worker requests a longer one.
 pub const MAX_RETRY_DELAY: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Maximum delay that exponential backoff reaches.
 const MAX_RETRY_BACKOFF: Duration = Duration::from_secs(MAX_RETRY_DELAY_SECONDS);
@@ -147,8 +147,9 @@ pub fn decide(change: &mut AttemptChange, context: &RetryContext, now: DateTime<
     requeue(change, wait, format!("Retry {nth} of {} {}", context.max_retries, delay_text(wait)), now);
 }
 
-/// Decides about a run that was lost with its worker's process. The loss was reported by the worker at its next start,
-/// or by another worker that found its claim. The decision is the same as for a run without heartbeats, only sooner.
+/// Decides what follows a run that was lost with its worker's process. The worker reported the loss at its next start,
+/// or another worker that found its claim reported it. The decision is the same as for a run without heartbeats, only
+/// sooner.
 fn decide_lost(change: &mut AttemptChange, context: &RetryContext, now: DateTime<Utc>) {
     match context.lost_run_decision() {
         LostRunDecision::Cancel => {
@@ -175,7 +176,7 @@ fn decide_lost(change: &mut AttemptChange, context: &RetryContext, now: DateTime
             finish(change, OccurrenceStatus::Failed, &note, now);
         }
         LostRunDecision::Unknown => {
-            let note = "Its worker's process ended before the run did, and the job must not run twice.";
+            let note = "Its worker's process ended before the run did, and the lost run policy is not to run it again.";
             change.steps.push(StatusChange {
                 status: OccurrenceStatus::Unknown,
                 at: now,

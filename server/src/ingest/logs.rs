@@ -60,7 +60,8 @@ impl BatchHandler for LogConsumer {
     }
 }
 
-/// Returns true if a line's data can be stored: jsonb cannot hold NUL, and a log line is not meant to carry a document.
+/// Returns true if a line's data can be stored: jsonb cannot hold NUL, and its size is limited like that of the
+/// message.
 fn is_storable(data: &serde_json::Value) -> bool {
     let text = data.to_string();
     text.len() <= MAX_LOG_LINE_BYTES && !text.contains("\\u0000")

@@ -1,4 +1,4 @@
-//! Registrations, heartbeats and sign-offs of worker instances.
+//! Registrations, heartbeats and goodbyes of worker instances.
 
 use milvaion_api::{events::LiveEvent, requests::is_valid_name};
 use milvaion_protocol::message::{InstanceHello, RegistrationMessage};
@@ -56,12 +56,12 @@ impl RegistrationConsumer {
                 );
                 self.hub.publish(now, vec![LiveEvent::Workers]);
             }
-            RegistrationMessage::Heartbeat(beat) => match self.store.heartbeat(&beat, now).await? {
+            RegistrationMessage::Heartbeat(heartbeat) => match self.store.heartbeat(&heartbeat, now).await? {
                 None => {
                     tracing::debug!(
-                        worker.instance = beat.instance_id,
+                        worker.instance = heartbeat.instance_id,
                         "a heartbeat of instance {} arrived before its registration",
-                        beat.instance_id
+                        heartbeat.instance_id
                     );
                 }
                 // Most heartbeats change nothing that a page shows.

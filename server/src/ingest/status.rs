@@ -42,8 +42,8 @@ impl StatusConsumer {
     ///
     /// # Errors
     ///
-    /// Returns an error if PostgreSQL fails. Either no report was applied, or all were and only the search for
-    /// duplicates is missing; applying the same reports again does what is missing.
+    /// Returns an error if PostgreSQL fails. Either no report was applied, or all were applied and only the search for
+    /// duplicates is missing. Applying the same reports again completes the work.
     pub async fn apply(&self, reports: Vec<StatusReport>) -> anyhow::Result<usize> {
         let reports: Vec<StatusReport> = reports.into_iter().map(transition::sanitize_report).collect();
         let starts = ReportedStarts::of(&reports);
@@ -200,9 +200,9 @@ impl BatchHandler for StatusConsumer {
         let (mut rest, mut done): (Vec<_>, usize) = (reports().collect(), 0);
         while !rest.is_empty() {
             let later = rest.split_off(rest.len().min(MAX_REPORTS_PER_STATEMENT));
-            let some = std::mem::replace(&mut rest, later);
-            let count = some.len();
-            match self.apply(some).await {
+            let chunk = std::mem::replace(&mut rest, later);
+            let count = chunk.len();
+            match self.apply(chunk).await {
                 Err(error) if !Self::is_retryable(&error) => {
                     self.apply_each(reports().skip(done).take(count).collect()).await?;
                 }

@@ -1,4 +1,4 @@
-//! Delayed occurrences, whose next attempt must not start yet, and the conversion of rows to queued occurrences.
+//! Delayed occurrences, whose next attempt must not start yet, and the conversion of rows to [`QueuedOccurrence`].
 
 use chrono::{DateTime, Utc};
 
@@ -31,9 +31,9 @@ pub(super) use queued_occurrence;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NextDelayedTimes {
     /// The earliest among the occurrences outside quarantine.
-    pub plain: Option<DateTime<Utc>>,
+    pub outside_quarantine: Option<DateTime<Utc>>,
     /// The earliest among the quarantined occurrences.
-    pub in_lane: Option<DateTime<Utc>>,
+    pub in_quarantine: Option<DateTime<Utc>>,
 }
 
 impl Store {
@@ -74,12 +74,12 @@ impl Store {
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn next_delayed_times(&self) -> Result<NextDelayedTimes> {
-        Ok(sqlx::query_as!(
-            NextDelayedTimes,
+        let row = sqlx::query!(
             "SELECT (SELECT min(until) FROM waits WHERE lane IS NULL AND NOT EXISTS (SELECT 1 FROM cluster_pause)) AS plain,
                     (SELECT min(until) FROM waits WHERE lane IS NOT NULL AND NOT EXISTS (SELECT 1 FROM cluster_pause)) AS in_lane"
         )
         .fetch_one(self.pool())
-        .await?)
+        .await?;
+        Ok(NextDelayedTimes { outside_quarantine: row.plain, in_quarantine: row.in_lane })
     }
 }

@@ -8,7 +8,7 @@ use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
 use uuid::Uuid;
 
 use super::{Result, Store, leases::FencingToken, occurrences::occurrence_row};
-use crate::domain::lost_run::{LostRunRule, SilentRun};
+use crate::domain::lost_run::{LostRunRule, StaleRun};
 
 /// Maximum number of runs that are processed at once; the rest follows in the next tick.
 const LOST_RUN_BATCH_SIZE: i64 = 500;
@@ -51,23 +51,23 @@ pub struct PublishedBacklog {
     /// Number of such occurrences.
     pub count: i64,
     /// Number of their messages that busy workers may have prefetched.
-    pub held: i64,
+    pub prefetched: i64,
 }
 
 impl Store {
-    /// Returns at most 500 running occurrences that were not reported since `silent_since`, earliest end of the timeout
-    /// first. `limit` is the heartbeat timeout for jobs without their own.
+    /// Returns at most 500 running occurrences that were not reported since `stale_since`, those whose timeout expires
+    /// first. `default_timeout` is the heartbeat timeout of jobs without their own.
     ///
     /// # Errors
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn silent_runs(
+    pub async fn stale_runs(
         &self,
-        silent_since: DateTime<Utc>,
-        limit: Duration,
+        stale_since: DateTime<Utc>,
+        default_timeout: Duration,
         now: DateTime<Utc>,
-    ) -> Result<Vec<SilentRun>> {
-        let default_limit = i32::try_from(limit.as_secs()).unwrap_or(i32::MAX);
+    ) -> Result<Vec<StaleRun>> {
+        let default_seconds = i32::try_from(default_timeout.as_secs()).unwrap_or(i32::MAX);
         let rows = sqlx::query!(
             r#"
             SELECT o.id, o.attempt, o.on_lost, o.rescues, o.worker_id, o.started_at,
@@ -87,21 +87,21 @@ impl Store {
              ORDER BY s.sign + make_interval(secs => coalesce(o.heartbeat_timeout_seconds, $2)), o.id
              LIMIT $3
             "#,
-            silent_since,
-            default_limit,
+            stale_since,
+            default_seconds,
             LOST_RUN_BATCH_SIZE
         )
         .fetch_all(self.pool())
         .await?;
         Ok(rows
             .into_iter()
-            .map(|row| SilentRun {
+            .map(|row| StaleRun {
                 id: OccurrenceId(row.id),
                 attempt: row.attempt,
                 last_seen_at: row.sign,
                 age: (now - row.sign).to_std().unwrap_or_default(),
                 is_unreported: row.is_forgotten,
-                limit: Duration::from_secs(u64::try_from(row.limit).unwrap_or_default()),
+                heartbeat_timeout: Duration::from_secs(u64::try_from(row.limit).unwrap_or_default()),
                 on_lost: LostRunRule::from_word(&row.on_lost),
                 requeues: row.rescues,
                 worker_id: row.worker_id,
@@ -246,11 +246,11 @@ impl Store {
         )
         .fetch_all(self.pool())
         .await?;
-        let mut done = UpdatedLostRuns::default();
+        let mut updated = UpdatedLostRuns::default();
         for row in rows {
-            done.rows.push(occurrence_row!(row)?);
+            updated.rows.push(occurrence_row!(row)?);
         }
-        Ok(done)
+        Ok(updated)
     }
 
     /// Returns, for each worker's job type, the number of queued occurrences whose message the broker confirmed before
@@ -265,8 +265,7 @@ impl Store {
         before: DateTime<Utc>,
         alive_since: DateTime<Utc>,
     ) -> Result<Vec<PublishedBacklog>> {
-        Ok(sqlx::query_as!(
-            PublishedBacklog,
+        let rows = sqlx::query!(
             r#"
             WITH waiting AS (
                 SELECT worker_id, job_type, count(*) AS count FROM occurrences
@@ -290,11 +289,20 @@ impl Store {
             alive_since
         )
         .fetch_all(self.pool())
-        .await?)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| PublishedBacklog {
+                worker_id: row.worker_id,
+                job_type: row.job_type,
+                count: row.count,
+                prefetched: row.held,
+            })
+            .collect())
     }
 
-    /// Marks up to `limit` queued occurrences of a worker's job type as not published, oldest first, so that their
-    /// messages are sent again. Returns their number.
+    /// Marks up to `limit` queued occurrences of a worker's job type as unsent, oldest first, so that their messages
+    /// are republished. Returns their number.
     ///
     /// # Errors
     ///
@@ -306,7 +314,7 @@ impl Store {
         limit: i64,
         fence: Option<FencingToken>,
     ) -> Result<u64> {
-        let done = sqlx::query!(
+        let result = sqlx::query!(
             "WITH fence AS (SELECT 1 FROM leases WHERE role = $5 AND epoch = $6 FOR SHARE),
                   oldest AS (
                       SELECT id, created_at FROM occurrences
@@ -326,6 +334,6 @@ impl Store {
         )
         .execute(self.pool())
         .await?;
-        Ok(done.rows_affected())
+        Ok(result.rows_affected())
     }
 }

@@ -13,7 +13,7 @@ use crate::domain::message::QueuedOccurrence;
 /// Retention of an idempotency key.
 pub const IDEMPOTENCY_KEY_RETENTION: Duration = Duration::days(7);
 
-/// Maximum number of tries if the state changes between the insert and the search for its refusal.
+/// Maximum number of tries: the reason of a refusal may disappear between the insert and the query for the reason.
 const MAX_INSERT_TRIES: usize = 3;
 
 /// The request for a manual run.
@@ -25,7 +25,7 @@ pub struct NewManualRun {
     pub job_id: JobId,
     /// Input; none means the job's input.
     pub job_data: Option<Value>,
-    /// Author of the request.
+    /// The user who made the request.
     pub by: String,
     /// Reason for the request.
     pub reason: Option<String>,
@@ -67,7 +67,7 @@ impl ManualRunOutcome {
     #[must_use]
     pub fn into_created(self) -> Option<CreatedOccurrence> {
         match self {
-            Self::Created(made) => Some(*made),
+            Self::Created(created) => Some(*created),
             _ => None,
         }
     }
@@ -155,10 +155,10 @@ impl Store {
                     .fetch_optional(&mut *transaction)
                     .await?;
             }
-            let made = self.try_insert(&mut transaction, request, now).await?;
+            let created = self.try_insert(&mut transaction, request, now).await?;
             transaction.commit().await?;
-            if let Some(made) = made {
-                return Ok(ManualRunOutcome::Created(Box::new(made)));
+            if let Some(created) = created {
+                return Ok(ManualRunOutcome::Created(Box::new(created)));
             }
             if let Some(outcome) = self.refusal(request, now).await? {
                 return Ok(outcome);
@@ -173,7 +173,7 @@ impl Store {
         request: &NewManualRun,
         now: DateTime<Utc>,
     ) -> Result<Option<CreatedOccurrence>> {
-        let made = sqlx::query_as!(
+        let created = sqlx::query_as!(
             RawCreatedOccurrence,
             r#"
             -- `Rules` also decides which jobs need a slot and how many the job allows; a test compares the two. This
@@ -248,7 +248,7 @@ impl Store {
         )
         .fetch_optional(connection)
         .await?;
-        made.map(CreatedOccurrence::try_from).transpose()
+        created.map(CreatedOccurrence::try_from).transpose()
     }
 
     /// Returns the reason why nothing was inserted, or `None` if the reason no longer exists.
@@ -288,9 +288,9 @@ impl Store {
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn delete_old_trigger_keys(&self, now: DateTime<Utc>) -> Result<u64> {
-        let gone = sqlx::query!("DELETE FROM trigger_keys WHERE created_at < $1", now - IDEMPOTENCY_KEY_RETENTION)
+        let deleted = sqlx::query!("DELETE FROM trigger_keys WHERE created_at < $1", now - IDEMPOTENCY_KEY_RETENTION)
             .execute(self.pool())
             .await?;
-        Ok(gone.rows_affected())
+        Ok(deleted.rows_affected())
     }
 }

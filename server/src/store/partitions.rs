@@ -172,7 +172,7 @@ impl Store {
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn delete_old_failures(&self, before: DateTime<Utc>) -> Result<u64> {
-        let mut all = 0;
+        let mut total = 0;
         for _ in 0..MAX_DELETE_BATCHES {
             let deleted = sqlx::query!(
                 "DELETE FROM failed_occurrences WHERE occurrence_id IN
@@ -183,12 +183,12 @@ impl Store {
             .execute(self.pool())
             .await?
             .rows_affected();
-            all += deleted;
+            total += deleted;
             if deleted < DELETE_BATCH_SIZE.unsigned_abs() {
                 break;
             }
         }
-        Ok(all)
+        Ok(total)
     }
 
     /// Deletes dead letters older than `before`, a thousand at a time. Returns their number.
@@ -197,7 +197,7 @@ impl Store {
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn delete_old_dead_letters(&self, before: DateTime<Utc>) -> Result<u64> {
-        let mut all = 0;
+        let mut total = 0;
         for _ in 0..MAX_DELETE_BATCHES {
             let deleted = sqlx::query!(
                 "DELETE FROM dead_letters WHERE id IN
@@ -208,16 +208,16 @@ impl Store {
             .execute(self.pool())
             .await?
             .rows_affected();
-            all += deleted;
+            total += deleted;
             if deleted < DELETE_BATCH_SIZE.unsigned_abs() {
                 break;
             }
         }
-        Ok(all)
+        Ok(total)
     }
 
-    /// Deletes slots of occurrences that have ended or no longer exist. There are none unless something went wrong,
-    /// because each statement that ends an occurrence deletes its slot. Returns their number.
+    /// Deletes slots of occurrences that have ended or no longer exist. A correct server leaves none, because each
+    /// statement that ends an occurrence deletes its slot. Returns their number.
     ///
     /// # Errors
     ///

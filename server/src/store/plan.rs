@@ -1,4 +1,4 @@
-//! Dispatching due jobs: the most frequent statement, and the one whose errors would lose or duplicate runs.
+//! The dispatch of due jobs: the most frequent statement, and the one in which an error would lose or duplicate runs.
 
 use chrono::{DateTime, Utc};
 use milvaion_protocol::{
@@ -171,7 +171,8 @@ impl Store {
             .collect()
     }
 
-    /// Writes back the due times that were read, so that every compare matches; only for the sabotage of that name.
+    /// Writes back the due times that were read, so that every compare matches. A test injects this fault
+    /// (`skip_compare_and_swap`).
     async fn restore_due_times(&self, jobs: &[Uuid], versions: &[i32], due: &[DateTime<Utc>]) -> Result<()> {
         sqlx::query(
             "UPDATE jobs j SET next_fire_at = w.due
@@ -200,7 +201,7 @@ impl Store {
         let newest = created.iter().max().copied().unwrap_or(now);
         // A row that a report has locked is skipped, because the report marks it. The condition on `p` is explained in
         // `apply.sql`.
-        let done = sqlx::query!(
+        let result = sqlx::query!(
             "WITH p AS (
                 SELECT l.* FROM unnest($1::uuid[], $2::timestamptz[], $6::int[]) AS p (id, created_at, attempt)
                  CROSS JOIN LATERAL (
@@ -224,11 +225,12 @@ impl Store {
         if !sent.is_empty() {
             faults::crash_point("publisher.after_mark");
         }
-        Ok(done.rows_affected())
+        Ok(result.rows_affected())
     }
 
-    /// Returns queued occurrences whose message was never confirmed, created before `before` or among `left`, oldest
-    /// first. While the cluster is paused, returns only manual runs and retries, because a user may have forced them.
+    /// Returns unsent occurrences, which are queued and whose message was never confirmed: those created before
+    /// `before` and those in `known_unsent`, oldest first. While the cluster is paused, returns only manual runs and
+    /// retries, because a user may have forced them.
     ///
     /// # Errors
     ///
@@ -236,10 +238,10 @@ impl Store {
     pub async fn unsent_occurrences(
         &self,
         before: DateTime<Utc>,
-        left: &[OccurrenceId],
+        known_unsent: &[OccurrenceId],
         limit: i64,
     ) -> Result<Vec<QueuedOccurrence>> {
-        let left: Vec<Uuid> = left.iter().map(|id| id.0).collect();
+        let known_unsent: Vec<Uuid> = known_unsent.iter().map(|id| id.0).collect();
         let rows = sqlx::query!(
             "SELECT id, job_id, job_name, worker_id, job_type, job_data, scheduled_for, attempt, failures, max_retries,
                     priority, timeout_seconds
@@ -250,14 +252,15 @@ impl Store {
               LIMIT $2",
             before,
             limit,
-            &left
+            &known_unsent
         )
         .fetch_all(self.pool())
         .await?;
         Ok(rows.into_iter().map(|row| queued_occurrence!(row)).collect())
     }
 
-    /// Returns the due times of active jobs in the order of ids, `limit` jobs after `after`, to rebuild the due index.
+    /// Returns the ids and due times of the next `limit` active jobs after `after`, in the order of ids. The due index
+    /// is rebuilt from them.
     ///
     /// # Errors
     ///

@@ -22,9 +22,9 @@ use crate::domain::{
 const MAX_QUARANTINE_CANDIDATES: i64 = 500;
 
 impl Store {
-    /// Releases the next run of each quarantine whose last released run has ended or proved stable. Where the poison
-    /// run was failed, all waiting runs leave the quarantine; they are delayed occurrences from then on. Releases none
-    /// while the cluster is paused.
+    /// Releases the next run of each quarantine whose last released run has ended or has run long enough without a
+    /// crash. Where the poison run was failed, all waiting runs leave the quarantine; they are delayed occurrences from
+    /// then on. Releases none while the cluster is paused.
     ///
     /// # Errors
     ///
@@ -50,7 +50,7 @@ impl Store {
         .fetch_all(&mut *tx)
         .await?;
         let mut ready = Vec::with_capacity(quarantines.len());
-        let (mut released, mut until) = (Vec::new(), Vec::new());
+        let (mut cleared, mut cleared_until) = (Vec::new(), Vec::new());
         for row in quarantines {
             let present = match (row.status, row.present) {
                 (Some(code), Some(attempt)) => {
@@ -61,7 +61,7 @@ impl Store {
             let last_release = row.attempt.zip(row.since).map(|(attempt, since)| QuarantineRelease {
                 attempt,
                 since,
-                now: present,
+                state: present,
                 poisoned_at: row.given_up_at,
                 has_live_instance: row.is_served,
             });
@@ -69,13 +69,13 @@ impl Store {
                 QuarantineDecision::Wait => {}
                 QuarantineDecision::ReleaseNext => ready.push(row.lane),
                 QuarantineDecision::ReleaseAll(at) => {
-                    released.push(row.lane);
-                    until.push(at);
+                    cleared.push(row.lane);
+                    cleared_until.push(at);
                 }
             }
         }
-        if !released.is_empty() {
-            // A run that enters the quarantine later finds no released run in it.
+        if !cleared.is_empty() {
+            // The record of the last release is deleted too, so a run that is quarantined later waits for no other run.
             sqlx::query!(
                 "WITH a AS (SELECT * FROM unnest($1::text[], $2::timestamptz[]) AS a (lane, until)),
                       over AS (DELETE FROM lanes l USING a WHERE l.worker_id = a.lane),
@@ -83,8 +83,8 @@ impl Store {
                                RETURNING w.occurrence_id, w.created_at)
                  UPDATE occurrences o SET rescues = least(rescues, $3)
                    FROM free f WHERE o.id = f.occurrence_id AND o.created_at = f.created_at",
-                &released,
-                &until,
+                &cleared,
+                &cleared_until,
                 REQUEUES_AFTER_RELEASE
             )
             .execute(&mut *tx)

@@ -28,9 +28,9 @@ pub struct AppliedChanges {
     pub slot_freed: bool,
     /// True if failures were recorded.
     pub has_failures: bool,
-    /// True if a run ended from whose end its job's pause is counted.
+    /// True if a run ended whose job counts its pause from the end of a run.
     pub starts_pause: bool,
-    /// True if an occurrence is delayed until its next attempt now.
+    /// True if an occurrence is now delayed until its next attempt.
     pub has_delayed: bool,
 }
 
@@ -134,13 +134,13 @@ impl Store {
         .await?;
         rows.into_iter()
             .map(|row| {
-                let known = RecordedAttempt {
+                let recorded = RecordedAttempt {
                     status: status(row.status)?,
                     attempt: row.attempt,
                     instance_id: row.instance_id,
                     is_held: row.is_held,
                 };
-                Ok((OccurrenceId(row.id), known))
+                Ok((OccurrenceId(row.id), recorded))
             })
             .collect()
     }
@@ -189,7 +189,7 @@ impl Store {
                     is_cancelled: row.is_cancelled,
                     on_lost: LostRunRule::from_word(&row.on_lost),
                     requeues: row.rescues,
-                    ran_for: row.sign.zip(row.started_at).map(|(sign, started)| sign - started),
+                    ran_for: row.sign.zip(row.started_at).map(|(last_seen, started)| last_seen - started),
                     quarantine_is_open: row.lane_is_open,
                 };
                 (OccurrenceId(row.id), context)

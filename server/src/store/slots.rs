@@ -1,8 +1,8 @@
 //! Slots: open occurrences that count against a concurrency limit.
 //!
-//! Jobs with a limit, and jobs that share a concurrency key, insert their occurrences as *held*; this module grants
-//! their slots. One server at a time considers all slots together, so a limit is never exceeded. The dispatch of due
-//! jobs, which is the most frequent statement, never counts anything.
+//! Jobs with a limit, and jobs that share a concurrency key, insert their occurrences as waiting for a slot
+//! (`is_held`); this module grants the slots. One server at a time considers all slots together, so a limit is never
+//! exceeded. The dispatch of due jobs, which is the most frequent statement, never counts slots.
 
 use chrono::{DateTime, Utc};
 use milvaion_protocol::id::{JobId, OccurrenceId};
@@ -33,8 +33,7 @@ impl Store {
         Ok(rows.into_iter().map(|row| queued_occurrence!(row)).collect())
     }
 
-    /// Returns open occurrences together with the younger waiting occurrence of their job that replaces them, oldest
-    /// first.
+    /// Returns open occurrences, oldest first, each with the newer waiting occurrence of its job that replaces it.
     ///
     /// # Errors
     ///

@@ -4,7 +4,7 @@
 use milvaion_protocol::{message::StatusReport, status::OccurrenceStatus};
 use milvaion_schedule::schedule::Schedule;
 use milvaion_server::{
-    background::{BackgroundTask, partition_analyze::AnalyzePartitions},
+    background::{BackgroundTask, partition_analyze::PartitionAnalyzer},
     clock::Clock,
     config::database::DatabaseConfig,
     store::{Store, partitions::DailyTable},
@@ -39,7 +39,7 @@ async fn grown_partition_is_analyzed_and_plans_change() {
     let store = database::open(&url).await;
     let clock = Clock::manual(milvaion_server::clock::machine_now());
     let today = DailyTable::Occurrences.partition(clock.now().date_naive());
-    let mut task = AnalyzePartitions { store, clock: clock.clone() };
+    let mut task = PartitionAnalyzer { store, clock: clock.clone() };
     let mut connection = PgConnection::connect(&url).await.expect("PostgreSQL responds");
     for statement in [
         "VACUUM ANALYZE occurrences",

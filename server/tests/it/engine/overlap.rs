@@ -67,7 +67,7 @@ async fn replace_cancels_the_previous_occurrence() {
         harness.advance(Duration::seconds(60)).await;
         let started = harness.starts(n).await;
         let before = harness.becomes(job, started[n - 2], OccurrenceStatus::Cancelled).await;
-        assert!(before.note.as_deref().is_some_and(|note| note.contains("takes its place")), "{before:?}");
+        assert!(before.note.as_deref().is_some_and(|note| note.contains("Replaced by a newer")), "{before:?}");
     }
     assert_eq!(harness.gate.started()[0], first);
     assert_eq!(harness.gate.max_concurrent(), 1);

@@ -133,7 +133,7 @@ impl LostRunHarness {
             self.clock.advance(chrono::Duration::seconds(2));
             let report = self.detector.detect(Duration::from_secs(self.at), is_receiving).await;
             let report = report.expect("the tick succeeds");
-            sum.silent = report.silent;
+            sum.stale = report.stale;
             sum.requeued += report.requeued;
             sum.unknown += report.unknown;
             sum.ended += report.ended;

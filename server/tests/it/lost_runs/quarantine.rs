@@ -69,7 +69,7 @@ async fn runs_lost_three_times_start_one_by_one() {
     }
     assert_eq!(harness.advance(30, true).await.requeued, 3);
     assert!(harness.store.release_delayed(harness.clock.now(), 10).await.expect("the query succeeds").is_empty());
-    assert!(harness.store.next_delayed_times().await.expect("the query succeeds").in_lane.is_some());
+    assert!(harness.store.next_delayed_times().await.expect("the query succeeds").in_quarantine.is_some());
 
     // The run that started last before they were lost is released first.
     assert_eq!(release(&harness).await, [ids[2]]);
@@ -99,7 +99,7 @@ async fn poison_run_fails_without_the_runs_beside_it() {
     assert_eq!(harness.status(poison).await, (OccurrenceStatus::Failed, 4));
     let failures = format!(
         "SELECT count(*) FROM failed_occurrences
-          WHERE occurrence_id = '{poison}' AND cause = 'poison' AND exception LIKE 'Its run ended with its worker%'
+          WHERE occurrence_id = '{poison}' AND cause = 'poison' AND exception LIKE 'Failed as a poison run:%'
             AND fingerprint LIKE 'poison:%'"
     );
     assert_eq!(harness.count(&failures).await, 1, "recorded with its cause and the fingerprint of poison runs");

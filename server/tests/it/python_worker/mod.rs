@@ -38,9 +38,10 @@ async fn python_worker_messages_match_the_schemas() {
     assert_eq!(done.log[1].data, Some(json!({ "time": 2 })));
 
     // An input that the schema accepts and the job rejects, and an input that does not match the schema.
-    for (input, reason) in
-        [(json!({ "orders": ["x1"] }), "'x1' is not an order number"), (json!({ "orders": "x1" }), "the input's orders")]
-    {
+    for (input, reason) in [
+        (json!({ "orders": ["x1"] }), "'x1' is not an order number"),
+        (json!({ "orders": "x1" }), "the input's orders"),
+    ] {
         let id = harness.run("refund", input, 3).await;
         let failed = runs::ended(&harness.server, id).await;
         assert_eq!((failed.row.status, failed.row.attempt), (OccurrenceStatus::Failed, 1));
