@@ -120,7 +120,7 @@ impl Permission {
             Self::SettleFailures => "resolve failures",
             Self::DefineJob => "change jobs",
             Self::DefineCalendar => "change calendars",
-            Self::PauseCluster => "pause or resume the cluster",
+            Self::PauseCluster => "pause or resume all schedules",
             Self::DeleteJob => "delete jobs",
             Self::ReadTeam => "view the team",
             Self::ManageTeam => "change the team",

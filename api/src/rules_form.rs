@@ -239,7 +239,7 @@ impl<'a> RulesFormReader<'a> {
         if is_wanted && self.text("auto_disable_threshold").is_none() {
             self.add_error(
                 "auto_disable_threshold",
-                "enter the number of failures, or leave the window and the cool-down empty",
+                "enter the number of failures in a row, or clear the failure window and the re-enable time",
             );
         }
         let threshold = self.number("auto_disable_threshold");

@@ -9,7 +9,7 @@
 //! accident, and a test can render a page without any service.
 //!
 //! Modules: [`routes`] is the site map, [`pages`] has one module per page, [`components`] the parts that several pages
-//! share, [`api`] the server functions, [`live`] the event stream, [`format`] numbers and times as text, and
+//! share, [`api`] the server functions, [`live`] the event stream, [`format`](mod@format) numbers and times as text, and
 //! [`browser`] the direct calls to browser APIs.
 
 // A view's type nests as deep as its markup, which exceeds the default limit.

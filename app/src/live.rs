@@ -1,10 +1,10 @@
 //! The event stream and its use by pages.
 //!
 //! One [`EventSource`](https://developer.mozilla.org/docs/Web/API/EventSource) serves the whole app while a user is
-//! signed in. Events are hints with contents: a page patches its data at once and, where an event is not sufficient,
-//! reads again through a [`throttled_refresh`]. Nothing depends on the delivery of an event. Events can be missed
-//! between the server's HTML and the start of the stream, while the connection is lost, and in a hidden tab. Each of
-//! these cases ends with one [`LiveEvent::Resync`], after which every page reads its data again.
+//! signed in. A page applies each event to its data at once and, where the event is not sufficient, reads again through
+//! a [`throttled_refresh`]. No page depends on the delivery of an event. Events can be missed between the server's HTML
+//! and the start of the stream, while the connection is lost, and in a hidden tab. Each of these cases ends with one
+//! [`LiveEvent::Resync`], after which every page reads its data again.
 //!
 //! Bursts are delivered once per animation frame, because more frequent updates would not be visible.
 
@@ -71,7 +71,7 @@ impl LiveState {
 
 type EnvelopeListener = Arc<dyn Fn(&EventEnvelope) + Send + Sync>;
 
-/// The stream as pages use it.
+/// The access of pages to the stream.
 #[derive(Clone, Copy)]
 pub struct LiveUpdates {
     /// The current state.

@@ -140,7 +140,7 @@ async fn skipped_occurrence_shows_its_reason() {
 async fn earlier_log_lines_have_an_address() {
     let fake = FakeBackend::signed_in(Role::Viewer).ready();
     let page = get(&fake, &format!("/occurrences/{}?log_before=1000000", samples::occurrence_id(0))).await;
-    page.assert_contains(&["an earlier line", "Newest lines"]).assert_lacks(&["refused"]);
+    page.assert_contains(&["an earlier line", "Show newest lines"]).assert_lacks(&["refused"]);
 }
 
 #[tokio::test]

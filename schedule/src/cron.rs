@@ -5,7 +5,7 @@
 //! day-of-month and day-of-week are both restricted, **both** must match. Crontab would accept either, so
 //! [`CronExpression::warnings`] reports it. The dialect is that of Cronos; `docs/SCHEDULES.md` describes it in full.
 //!
-//! A strict parser ([`field`]) reads an expression once into bits ([`matcher`]); each of its errors names the field and
+//! A strict parser (`field`) reads an expression once into bits (`matcher`); each of its errors names the field and
 //! the remedy. Matching works on local time, and `zone.rs` maps the result to instants. The scheduler parses an
 //! expression again for every due time, so parsing does not allocate.
 

@@ -1,9 +1,9 @@
 //! Crash points at which a test may end or freeze this process, and a sabotage that disables a protection.
 //!
-//! The outcome of a crash is decided within microseconds: between an effect and its report, between a publisher confirm
-//! and an acknowledgement. A signal from outside hits such an instant only by luck. These instants therefore have
-//! names, and a test selects at which of them, and at which visit, the process dies. A test suite that always passes
-//! may not detect anything, so the claim, which prevents duplicate runs, can be disabled; the suite must then fail.
+//! The effect of a crash depends on microseconds: between an effect and its report, between a publisher confirm and an
+//! acknowledgement. A signal from outside hits such an instant only by luck. These instants therefore have names, and a
+//! test selects at which of them, and at which visit, the process dies. A test suite that always passes may not detect
+//! anything, so the claim, which prevents duplicate runs, can be disabled; the suite must then fail.
 //!
 //! Both exist only with the feature `faults`, which is not a default feature and is in no release. Without it each
 //! function here is empty or returns a constant false. The server has its own copy of this module with its own crash
@@ -43,19 +43,19 @@
 pub(crate) fn arm() {
     static ARMED: std::sync::Once = std::sync::Once::new();
     // `FailScenario` is not used: it holds a lock for its whole life, and a process that is server and worker in one,
-    // as in tests, would wait for that lock for ever.
+    // as in tests, would wait for that lock forever.
     ARMED.call_once(|| {
         let Ok(text) = std::env::var("FAILPOINTS") else { return };
-        for one in text.split(';').map(str::trim).filter(|one| !one.is_empty()) {
-            let armed = match one.split_once('=') {
+        for entry in text.split(';').map(str::trim).filter(|entry| !entry.is_empty()) {
+            let armed = match entry.split_once('=') {
                 Some((name, actions)) => fail::cfg(name.trim(), actions.trim()),
                 None => Err("it has no =".to_owned()),
             };
             match armed {
-                Ok(()) => eprintln!("armed: {one}"),
+                Ok(()) => eprintln!("armed: {entry}"),
                 // A test run without the fault it asked for would prove nothing.
                 Err(reason) => {
-                    eprintln!("FAILPOINTS holds {one:?}, which cannot be armed: {reason}");
+                    eprintln!("FAILPOINTS holds {entry:?}, which cannot be armed: {reason}");
                     std::process::exit(2);
                 }
             }

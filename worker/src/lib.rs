@@ -49,8 +49,8 @@
 //! - **Pending retries cost nothing.** A failed attempt is followed by another one as long as the job has retries left.
 //!   A pending retry uses no resources of the worker.
 //! - **Logs are live.** The dashboard shows the log lines of a run while it runs, and they are stored before its end
-//!   is. With a [`CaptureLayer`] in the subscriber, the log also contains the `tracing` events of the libraries that the
-//!   job calls.
+//!   is. With a [`CaptureLayer`] in the subscriber, the log also contains the `tracing` events of the libraries that
+//!   the job calls.
 //! - **Cancellation comes with a grace period.** When the timeout expires, a user cancels the run or the worker stops,
 //!   the job is notified through [`JobContext::cancelled`] and has time to clean up ([`Job::GRACE`]).
 //! - **Priorities hold.** When more runs are due than may run at once, the run with the highest priority starts first.

@@ -1,12 +1,14 @@
 //! The server functions that the browser calls.
 //!
-//! Each server function is a few lines: it gets the backend and the user by naming the [`Permission`] it needs, calls
+//! Each server function is a few lines: it gets the backend and the user by naming the [`Permission`](milvaion_api::permissions::Permission) it needs, calls
 //! one method and returns its result. [`authorize`] is the only way to the backend for them, and the backend checks the
 //! session, the role and the origin. Reads are GET requests made by resources. Every change is a POST that a plain HTML
 //! form can send too.
 //!
 //! No script handles the response to a plain form post. [`respond`] therefore redirects it to a page and stores a
 //! [`FlashMessage`](crate::backend::FlashMessage) for that page: the notice, the errors and the typed values.
+
+#![expect(missing_docs, reason = "each server function generates a struct whose fields are its parameters")]
 
 pub mod calendars;
 pub mod cluster;

@@ -10,7 +10,10 @@ use crate::components::icon::Icon;
 
 /// One warning per attempt that several instances started. Usually empty.
 #[component]
-pub fn DuplicateStartWarning(data: RwSignal<OccurrenceView>) -> impl IntoView {
+pub fn DuplicateStartWarning(
+    /// The occurrence with its starts.
+    data: RwSignal<OccurrenceView>,
+) -> impl IntoView {
     let found = Memo::new(move |_| data.with(|data| duplicates::find_duplicate_starts(&data.changes)));
     let line = |one: DuplicateStart| {
         view! {

@@ -103,7 +103,7 @@ pub fn LogView(
                 <span class="muted">{count}</span>
                 <LevelChips hidden_levels/>
                 {is_earlier_page
-                    .then(|| view! { <a class="btn btn-small right" href=format!("/occurrences/{id}")>"Newest lines"</a> })}
+                    .then(|| view! { <a class="btn btn-small right" href=format!("/occurrences/{id}")>"Show newest lines"</a> })}
                 {jump_button}
             </div>
             <EarlierButton id lines/>

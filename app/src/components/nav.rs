@@ -16,7 +16,10 @@ use crate::{
 
 /// The bar at the top of every signed-in page.
 #[component]
-pub fn TopBar(session: SessionContext) -> impl IntoView {
+pub fn TopBar(
+    /// The session of the user.
+    session: SessionContext,
+) -> impl IntoView {
     let user = move || {
         let session = session.clone();
         Suspend::new(async move {
@@ -131,7 +134,10 @@ fn UserMenu(me: CurrentUser) -> impl IntoView {
 
 /// The navigation at the side.
 #[component]
-pub fn SideNav(session: SessionContext) -> impl IntoView {
+pub fn SideNav(
+    /// The session of the user.
+    session: SessionContext,
+) -> impl IntoView {
     let govern = move || {
         let session = session.clone();
         Suspend::new(async move {

@@ -164,8 +164,8 @@ mod tests {
         let mut cancelled = view(OccurrenceStatus::Cancelled);
         cancelled.row.note = Some("Cancelled by ada@example.org: wrong input".into());
         assert_eq!(explain_status(&cancelled), "Cancelled by ada@example.org: wrong input");
-        cancelled.row.note = Some("A newer occurrence of its job takes its place".into());
-        assert_eq!(explain_status(&cancelled), "Cancelled: A newer occurrence of its job takes its place");
+        cancelled.row.note = Some("Replaced by a newer occurrence of the job".into());
+        assert_eq!(explain_status(&cancelled), "Cancelled: Replaced by a newer occurrence of the job");
         let mut completed = view(OccurrenceStatus::Completed);
         completed.row.note = Some("covers 3 misfires".into());
         assert_eq!(unexplained_note(&completed).as_deref(), Some("covers 3 misfires"));

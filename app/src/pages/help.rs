@@ -70,7 +70,7 @@ pub fn HelpPage() -> impl IntoView {
             <section class="card" aria-labelledby="help-keys">
                 <h2 class="card-title" id="help-keys">"Keyboard shortcuts"</h2>
                 <p class="muted">
-                    "Press the keys of a shortcut one after the other. Shortcuts are inactive while you type in a field. Press ? to turn them off."
+                    "Press the keys of a shortcut one after the other. Shortcuts are inactive while you type in a field. Press ? to list them or to turn them off."
                 </p>
                 <KeyTable/>
             </section>

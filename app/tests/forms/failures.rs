@@ -15,7 +15,7 @@ fn group_path() -> String {
 async fn causes_are_filtered_and_paged_by_address() {
     let fake = FakeBackend::signed_in(Role::Viewer).ready();
     let page = get(&fake, "/failed?state=all&job=nonsense").await;
-    page.assert_contains(&["order &lt;b&gt;7&lt;/b&gt; not found", "1,234", " and 2 other jobs", "Attempts used up"]);
+    page.assert_contains(&["order &lt;b&gt;7&lt;/b&gt; not found", "1,234", " and 2 other jobs", "Retries used up"]);
     page.assert_contains(&["href=\"/failed/0123456789abcdef?state=all\"", "/failed?state=all&amp;after=1234~"]);
     page.assert_lacks(&["<b>7</b>", "One job only"]);
     let of_job = get(&fake, &format!("/failed?job={}", samples::job_id())).await;

@@ -163,7 +163,7 @@ impl Worker {
         tokio::pin!(consuming);
         let (draining, has_died) = tokio::select! {
             draining = &mut consuming => (draining, false),
-            () = control_thread.died() => {
+            () = control_thread.ended() => {
                 stop.cancel();
                 (consuming.await, true)
             }

@@ -2,8 +2,8 @@
 //!
 //! Jobs are foreign code. A job that never yields blocks every other task of its runtime thread. Heartbeats, the
 //! renewal of claims and the reports therefore have their own operating system thread, with its own runtime and its own
-//! connections. A worker whose jobs block is slow, but it is not declared dead, and nothing it runs is started a second
-//! time. The thread also listens for cancel requests, writes the outbox and serves health checks.
+//! connections. A worker whose jobs block is slow, but its runs do not count as lost, and none of them is started a
+//! second time. The thread also listens for cancel requests, writes the outbox and serves health checks.
 
 use std::{net::TcpListener, thread, time::Duration};
 
@@ -48,7 +48,7 @@ pub(crate) struct ControlThreadConfig {
 
 /// The running thread.
 pub(crate) struct ControlThread {
-    leave: CancellationToken,
+    stop: CancellationToken,
     ended: oneshot::Receiver<()>,
 }
 
@@ -60,35 +60,35 @@ impl ControlThread {
     pub(crate) fn start(config: ControlThreadConfig) -> Result<Self, WorkerError> {
         let runtime =
             runtime::Builder::new_current_thread().enable_all().build().map_err(WorkerError::ControlThread)?;
-        let leave = CancellationToken::new();
+        let stop = CancellationToken::new();
         let (end, ended) = oneshot::channel();
-        let leaving = leave.clone();
+        let stopping = stop.clone();
         thread::Builder::new()
             .name("worker-control".to_owned())
             .spawn(move || {
-                if let Err(error) = runtime.block_on(run(config, leaving)) {
+                if let Err(error) = runtime.block_on(run(config, stopping)) {
                     tracing::error!(error = %error, "cannot start the control thread; check REDIS_URL");
                 }
                 drop(end);
             })
             .map_err(WorkerError::ControlThread)?;
-        Ok(Self { leave, ended })
+        Ok(Self { stop, ended })
     }
 
     /// Waits until the thread ends. It must not end before [`stop`](Self::stop).
-    pub(crate) async fn died(&mut self) {
+    pub(crate) async fn ended(&mut self) {
         let _ = (&mut self.ended).await;
     }
 
     /// Sends the goodbye and closes all connections of the thread. Reports should have been flushed before; those that
     /// could not be sent stay in the outbox.
     pub(crate) async fn stop(self) {
-        self.leave.cancel();
+        self.stop.cancel();
         let _ = self.ended.await;
     }
 }
 
-async fn run(config: ControlThreadConfig, leave: CancellationToken) -> redis::RedisResult<()> {
+async fn run(config: ControlThreadConfig, stop: CancellationToken) -> redis::RedisResult<()> {
     let ControlThreadConfig {
         amqp,
         redis_url,
@@ -105,7 +105,7 @@ async fn run(config: ControlThreadConfig, leave: CancellationToken) -> redis::Re
     let listener = tokio::spawn(cancel::listen(redis::Client::open(redis_url)?, keys, claims.clone(), running.clone()));
     let close = CancellationToken::new();
     let (publisher, keep_open) = WorkerPublisher::new(amqp, topology.clone(), hello.instance_id.clone(), close.clone());
-    let keeper = tokio::spawn(keep_open);
+    let publisher_task = tokio::spawn(keep_open);
     if let Some((listener, metrics, gate)) = health {
         let health = HealthServer { metrics, publisher: publisher.clone(), gate };
         tokio::spawn(health.serve(listener));
@@ -117,10 +117,10 @@ async fn run(config: ControlThreadConfig, leave: CancellationToken) -> redis::Re
         reporter_config,
         close.clone(),
     ));
-    Heartbeater::new(hello, claims, running, publisher, &topology, warning).run(leave).await;
+    Heartbeater::new(hello, claims, running, publisher, &topology, warning).run(stop).await;
     listener.abort();
     close.cancel();
-    let _ = timeout(TASK_CLOSE_TIMEOUT, keeper).await;
+    let _ = timeout(TASK_CLOSE_TIMEOUT, publisher_task).await;
     let _ = timeout(TASK_CLOSE_TIMEOUT, reporter_task).await;
     Ok(())
 }

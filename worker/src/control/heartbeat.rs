@@ -1,4 +1,4 @@
-//! Registration of the worker, its heartbeats and its sign-off.
+//! Registration of the worker, its heartbeats and its goodbye.
 //!
 //! A heartbeat has two parts: the keys in Redis (the heartbeat of the instance and its claims), which other instances
 //! read, and the message to the server, which lists the current runs. Neither part waits for the other, so an outage of
@@ -27,7 +27,7 @@ use crate::{
 /// Maximum duration of one heartbeat. A failed one is not retried, because the next one follows soon.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Sends heartbeats until the worker leaves, then signs off.
+/// The sender of the registration, the heartbeats and the goodbye of one instance.
 pub(crate) struct Heartbeater {
     /// The description of this instance, sent on registration.
     pub(crate) hello: InstanceHello,
@@ -35,7 +35,7 @@ pub(crate) struct Heartbeater {
     pub(crate) claims: ClaimStore,
     /// The current runs.
     pub(crate) running: RunTable,
-    /// The connection to the server.
+    /// The publisher of messages to the server.
     pub(crate) publisher: WorkerPublisher,
     /// The exchange of registration messages.
     pub(crate) exchange: String,
@@ -56,8 +56,8 @@ impl Heartbeater {
         Self { hello, claims, running, publisher, exchange: topology.registration(), warning }
     }
 
-    /// Sends heartbeats until `leave` fires, then sends a goodbye.
-    pub(crate) async fn run(mut self, leave: CancellationToken) {
+    /// Sends heartbeats until `stop` fires, then sends a goodbye.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut ticks = interval(HEARTBEAT_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // The first connection also counts as a change, so the worker registers here.
@@ -66,15 +66,15 @@ impl Heartbeater {
             tokio::select! {
                 _ = ticks.tick() => {}
                 () = self.publisher.changed() => is_registered = false,
-                () = leave.cancelled() => break,
+                () = stop.cancelled() => break,
             }
-            let beat = async {
-                let ((), is_registered) = tokio::join!(self.beat_redis(), self.beat_server(is_registered));
+            let heartbeat = async {
+                let ((), is_registered) = tokio::join!(self.renew_in_redis(), self.report_to_server(is_registered));
                 is_registered
             };
             tokio::select! {
-                result = beat => is_registered = result,
-                () = leave.cancelled() => break,
+                result = heartbeat => is_registered = result,
+                () = stop.cancelled() => break,
             }
         }
         let goodbye = RegistrationMessage::Goodbye { instance_id: self.hello.instance_id.clone() };
@@ -82,7 +82,8 @@ impl Heartbeater {
             .await;
     }
 
-    async fn beat_redis(&self) {
+    /// Writes the heartbeat to Redis, renews the claims, and applies the cancel requests found there.
+    async fn renew_in_redis(&self) {
         match self.claims.renew(&self.running.begun()).await {
             // This instance sent no heartbeat for too long (stopped, disconnected, suspended) and its runs were
             // declared lost. The next attempts run elsewhere. Reports of these runs have no effect any more, so they
@@ -102,7 +103,7 @@ impl Heartbeater {
     }
 
     /// Sends a heartbeat, or a registration if the server may not have one. Returns true if the worker is registered.
-    async fn beat_server(&self, is_registered: bool) -> bool {
+    async fn report_to_server(&self, is_registered: bool) -> bool {
         if !self.publisher.is_up() {
             return is_registered;
         }

@@ -68,31 +68,31 @@ impl ShutdownSignals {
 
 /// Performs steps 2 and 3, and step 4 up to the flush. When this returns, nothing runs, and all reports that could be
 /// sent have been sent.
-pub(crate) async fn drain(runs: &TaskTracker, deliveries: &TaskTracker, end: &DrainContext<'_>) {
+pub(crate) async fn drain(runs: &TaskTracker, deliveries: &TaskTracker, context: &DrainContext<'_>) {
     runs.close();
     deliveries.close();
     if !runs.is_empty() {
         tracing::info!(
             running = runs.len(),
-            grace_s = end.grace.as_secs(),
+            grace_s = context.grace.as_secs(),
             "waiting for {} running occurrences",
             runs.len()
         );
     }
     tokio::select! {
         () = runs.wait() => {}
-        () = tokio::time::sleep(end.grace) => tracing::warn!(
+        () = tokio::time::sleep(context.grace) => tracing::warn!(
             running = runs.len(),
             "the shutdown grace is over: interrupting {} running occurrences",
             runs.len()
         ),
-        () = end.skip_grace.cancelled() => {}
+        () = context.skip_grace.cancelled() => {}
     }
-    end.interrupt.cancel();
+    context.interrupt.cancel();
     let _ = timeout(INTERRUPT_TIMEOUT, runs.wait()).await;
     faults::crash_point("shutdown.before_flush");
-    if timeout(FLUSH_TIMEOUT, end.reporter.flush()).await.is_err() {
-        if end.is_durable {
+    if timeout(FLUSH_TIMEOUT, context.reporter.flush()).await.is_err() {
+        if context.is_durable {
             tracing::warn!(
                 "the broker did not confirm the last reports in time; the next process sends them from the outbox"
             );
@@ -105,10 +105,10 @@ pub(crate) async fn drain(runs: &TaskTracker, deliveries: &TaskTracker, end: &Dr
     let _ = timeout(ACK_TIMEOUT, deliveries.wait()).await;
     // The broker redelivers the messages of these runs, so that another instance starts the same attempts. Claims are
     // not released earlier: while the reports of a run may still arrive, another start would be a duplicate.
-    for attempt in end.running.unconfirmed() {
-        end.claim_batcher.release(attempt);
+    for attempt in context.running.unconfirmed() {
+        context.claim_batcher.release(attempt);
     }
-    let _ = timeout(ACK_TIMEOUT, end.claim_batcher.flush()).await;
+    let _ = timeout(ACK_TIMEOUT, context.claim_batcher.flush()).await;
 }
 
 /// The parts of a worker that its shutdown needs.
@@ -119,12 +119,12 @@ pub(crate) struct DrainContext<'a> {
     pub(crate) skip_grace: &'a CancellationToken,
     /// Interrupts the runs.
     pub(crate) interrupt: &'a CancellationToken,
-    /// Holds the last reports.
+    /// The reporter, which holds the last reports.
     pub(crate) reporter: &'a Reporter,
     /// True if unsent reports survive the process.
     pub(crate) is_durable: bool,
-    /// Holds the last ends.
+    /// The claim batcher, which holds the last ends.
     pub(crate) claim_batcher: &'a ClaimBatcher,
-    /// Holds the runs whose start the broker has not confirmed.
+    /// The run table with the runs whose start the broker has not confirmed.
     pub(crate) running: &'a RunTable,
 }

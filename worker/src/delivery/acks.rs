@@ -43,13 +43,13 @@ impl AckTracker {
 
     /// Registers a delivery. Must be called in the order of the deliveries.
     pub(crate) fn open(&self, tag: u64) -> PendingAck {
-        self.0.lock().unacked.insert(tag);
+        self.0.lock().pending.insert(tag);
         PendingAck { ack_channel: self.0.clone(), tag }
     }
 
     /// Returns the number of deliveries that are not answered yet.
     pub(crate) fn unacked(&self) -> usize {
-        self.0.lock().unacked.len()
+        self.0.lock().pending.len()
     }
 
     /// Returns the channel of the deliveries.
@@ -67,7 +67,7 @@ impl PendingAck {
     }
 
     /// Returns the delivery to its queue.
-    pub(crate) async fn hand_back(self) {
+    pub(crate) async fn return_to_queue(self) {
         self.refuse(true).await;
     }
 
@@ -81,7 +81,7 @@ impl PendingAck {
         match self.ack_channel.channel.basic_nack(self.tag, options).await {
             // Removed only now: an earlier removal would let an acknowledgement of a range overtake and include this
             // tag.
-            Ok(()) => drop(self.ack_channel.lock().unacked.remove(&self.tag)),
+            Ok(()) => drop(self.ack_channel.lock().pending.remove(&self.tag)),
             Err(error) => self.ack_channel.log_ack_error(self.tag, &error),
         }
     }
@@ -116,7 +116,7 @@ impl AckChannel {
 #[derive(Default)]
 struct UnackedDeliveries {
     /// Deliveries that may not be acknowledged yet.
-    unacked: BTreeSet<u64>,
+    pending: BTreeSet<u64>,
     /// Deliveries that may be acknowledged.
     ready: BTreeSet<u64>,
     sending: bool,
@@ -125,15 +125,15 @@ struct UnackedDeliveries {
 impl UnackedDeliveries {
     /// Records that a delivery may be acknowledged. Returns true if the caller must send.
     fn ready(&mut self, tag: u64) -> bool {
-        self.unacked.remove(&tag);
+        self.pending.remove(&tag);
         self.ready.insert(tag);
         !std::mem::replace(&mut self.sending, true)
     }
 
     /// Takes the next acknowledgement: its delivery tag, and whether it includes all earlier deliveries.
     fn take(&mut self) -> Option<(u64, bool)> {
-        let beyond = match self.unacked.first() {
-            Some(unacked) => self.ready.split_off(unacked),
+        let beyond = match self.pending.first() {
+            Some(pending) => self.ready.split_off(pending),
             None => BTreeSet::new(),
         };
         let range = std::mem::replace(&mut self.ready, beyond);
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn range_ends_before_the_first_pending_delivery() {
-        let mut unacked_deliveries = UnackedDeliveries { unacked: (1..=9).collect(), ..UnackedDeliveries::default() };
+        let mut unacked_deliveries = UnackedDeliveries { pending: (1..=9).collect(), ..UnackedDeliveries::default() };
         assert!(unacked_deliveries.ready(2), "the first caller sends");
         for tag in [3, 1, 6, 8, 7] {
             assert!(!unacked_deliveries.ready(tag), "other callers leave it to the first one");
@@ -172,19 +172,19 @@ mod tests {
     fn acknowledgements_never_include_pending_deliveries() {
         for seed in 0..500_u64 {
             let mut unacked_deliveries =
-                UnackedDeliveries { unacked: (0..40).collect(), ..UnackedDeliveries::default() };
+                UnackedDeliveries { pending: (0..40).collect(), ..UnackedDeliveries::default() };
             let (mut state, mut acknowledged) = (seed, BTreeSet::new());
-            while !unacked_deliveries.unacked.is_empty() {
+            while !unacked_deliveries.pending.is_empty() {
                 // A small generator, so that every run has the same cases.
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                let index = (state >> 33) as usize % unacked_deliveries.unacked.len();
-                let tag = *unacked_deliveries.unacked.iter().nth(index).expect("the index is within the length");
+                let index = (state >> 33) as usize % unacked_deliveries.pending.len();
+                let tag = *unacked_deliveries.pending.iter().nth(index).expect("the index is within the length");
                 unacked_deliveries.ready(tag);
                 if state >> 60 < 6
                     && let Some((last, multiple)) = unacked_deliveries.take()
                 {
-                    assert!(!unacked_deliveries.unacked.contains(&last), "seed {seed}");
-                    assert!(!multiple || unacked_deliveries.unacked.range(..last).next().is_none(), "seed {seed}");
+                    assert!(!unacked_deliveries.pending.contains(&last), "seed {seed}");
+                    assert!(!multiple || unacked_deliveries.pending.range(..last).next().is_none(), "seed {seed}");
                     acknowledged.extend(if multiple { 0..=last } else { last..=last });
                 }
             }

@@ -16,8 +16,8 @@
 //!
 //! The fourth row prevents a second start of an attempt whose worker dies in the first milliseconds of the run. It
 //! cannot be known whether such a run began: its process is gone, and its report was never sent. Starting the same
-//! attempt again would be a second start that no fencing token can tell from the first. The attempt is therefore given
-//! up, and the server decides, as for every lost run, whether another attempt follows.
+//! attempt again would be a second start that no fencing token can distinguish from the first. The attempt is therefore
+//! given up, and the server decides, as for every lost run, whether another attempt follows.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -45,21 +45,22 @@ use crate::{
 };
 
 /// Maximum wait for a permit before a delivery is returned to its queue. Runs can take hours, and another instance may
-/// have a free permit. If none has, the delivery comes back at once and waits again, which costs one message each time.
+/// have a free permit. If none has, the message is redelivered at once and waits again, which costs one message each
+/// time.
 const PERMIT_WAIT: Duration = Duration::from_secs(2);
 /// Delay before a possible duplicate that could not be checked is returned to its queue.
-const HAND_BACK_DELAY: Duration = Duration::from_secs(1);
+const RETURN_DELAY: Duration = Duration::from_secs(1);
 /// Interval at which a possible duplicate checks whether the holder of its claim is alive.
 const CLAIM_RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum wait for the answer to a claim check that is in flight when the worker stops.
 const SHUTDOWN_CLAIM_CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum wait of a first delivery for the server's answer if Redis does not answer.
 const FALLBACK_CLAIM_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time without further fallback claim checks after one was not answered.
+/// Pause of fallback claim checks after one was not answered.
 const FALLBACK_CLAIM_CHECK_PAUSE: Duration = Duration::from_secs(10);
-/// Maximum time between returning a delivery for lack of a permit and its redelivery for it to count as the same
+/// Maximum time within which a delivery that was returned for lack of a permit must be redelivered to count as the same
 /// delivery. The broker restores its position in the queue and delivers it to the next free consumer, which takes
-/// milliseconds. A delivery that comes back later may have begun elsewhere.
+/// milliseconds. A message that is redelivered later may have started elsewhere.
 const REDELIVERY_WINDOW: Duration = Duration::from_secs(5);
 /// Time for which the result of a claim check is valid while the delivery waits for a permit.
 const CLAIM_CHECK_VALIDITY: Duration = Duration::from_secs(5);
@@ -82,7 +83,7 @@ pub(crate) struct Admission {
 #[derive(Default)]
 pub(crate) struct AdmissionState {
     fallback_paused_until: Option<Instant>,
-    sent_back: AttemptLruSet,
+    returned: AttemptLruSet,
 }
 
 /// The origin of a delivery, as far as it is known.
@@ -91,7 +92,7 @@ pub(crate) enum DeliveryOrigin {
     /// The first delivery of the message.
     First,
     /// A redelivery that this instance has returned for lack of a permit. It may have begun elsewhere in the meantime.
-    SentBack,
+    Returned,
     /// A redelivery or a republished message: another delivery may have run.
     PossibleDuplicate,
 }
@@ -113,18 +114,19 @@ pub(crate) enum DeliveryAnswer {
     /// Acknowledges it.
     Ack,
     /// Returns it to its queue.
-    HandBack,
+    ReturnToQueue,
 }
 
 impl Admission {
     /// Determines the origin of a delivery from the marks of the broker and of the publisher.
     ///
     /// The broker marks a delivery that this instance returned like every other redelivery. If it counted as a possible
-    /// duplicate, a busy job type would ask the server before each start, and could start nothing while Redis is down.
+    /// duplicate, a busy job type would need a claim check before each start, and could start nothing while Redis is
+    /// down.
     pub(crate) fn origin(&self, attempt: AttemptKey, is_redelivered: bool, is_republished: bool) -> DeliveryOrigin {
         match (is_republished, is_redelivered) {
             (true, _) => DeliveryOrigin::PossibleDuplicate,
-            (false, true) if self.state().sent_back.take(attempt, REDELIVERY_WINDOW) => DeliveryOrigin::SentBack,
+            (false, true) if self.state().returned.take(attempt, REDELIVERY_WINDOW) => DeliveryOrigin::Returned,
             (false, true) => DeliveryOrigin::PossibleDuplicate,
             (false, false) => DeliveryOrigin::First,
         }
@@ -146,8 +148,8 @@ impl Admission {
             // claim, which would replace the claim of the instance that runs it.
             if may_be_duplicate && !is_unguarded && checked_at.is_none_or(|at| at.elapsed() >= CLAIM_CHECK_VALIDITY) {
                 if let Some(answer) = self.check(message).await {
-                    if matches!(answer, DeliveryAnswer::HandBack) {
-                        self.pause(HAND_BACK_DELAY).await;
+                    if matches!(answer, DeliveryAnswer::ReturnToQueue) {
+                        self.pause(RETURN_DELAY).await;
                     }
                     return AdmissionDecision::Refuse(answer);
                 }
@@ -163,9 +165,9 @@ impl Admission {
             // may find a free permit in another instance.
             let Some(permit) = permit.filter(|_| !self.stop.is_cancelled()) else {
                 if !may_be_duplicate {
-                    self.state().sent_back.insert((message.occurrence_id, message.attempt));
+                    self.state().returned.insert((message.occurrence_id, message.attempt));
                 }
-                return AdmissionDecision::Refuse(DeliveryAnswer::HandBack);
+                return AdmissionDecision::Refuse(DeliveryAnswer::ReturnToQueue);
             };
             match self.claim_batcher.claim((message.occurrence_id, message.attempt)).await {
                 Ok(ClaimResult::Granted { cancel: None }) => return AdmissionDecision::Start(permit),
@@ -178,8 +180,8 @@ impl Admission {
                     };
                 }
                 Ok(_) if is_unguarded => return AdmissionDecision::Start(permit),
-                // Another instance had the message in between.
-                Ok(_) if origin == DeliveryOrigin::SentBack && !may_be_duplicate => may_be_duplicate = true,
+                // Another instance received the message in between.
+                Ok(_) if origin == DeliveryOrigin::Returned && !may_be_duplicate => may_be_duplicate = true,
                 Ok(ClaimResult::Ended) => {
                     self.log_duplicate(message, "it has ended, or a later attempt was claimed");
                     return AdmissionDecision::Refuse(DeliveryAnswer::Ack);
@@ -196,7 +198,7 @@ impl Admission {
                     drop(permit);
                     self.pause(CLAIM_RECHECK_INTERVAL).await;
                 }
-                // A live instance may have no heartbeat in Redis, so the server must be asked first.
+                // A live instance may have no heartbeat in Redis, so a claim check must come first.
                 Ok(ClaimResult::Abandoned { .. } | ClaimResult::EndedUnreported) if !may_be_duplicate => {
                     may_be_duplicate = true
                 }
@@ -212,8 +214,8 @@ impl Admission {
                     drop(permit);
                     // The claim may have been granted although no answer arrived, and would block other instances.
                     self.claim_batcher.release((message.occurrence_id, message.attempt));
-                    self.pause(HAND_BACK_DELAY).await;
-                    return AdmissionDecision::Refuse(DeliveryAnswer::HandBack);
+                    self.pause(RETURN_DELAY).await;
+                    return AdmissionDecision::Refuse(DeliveryAnswer::ReturnToQueue);
                 }
                 Err(error) => {
                     if let Some(reason) = self.fallback_denial(message).await {
@@ -258,11 +260,11 @@ impl Admission {
             // A worker that stops starts nothing, but a known duplicate need not be redelivered.
             () = self.stop.cancelled() => match timeout(SHUTDOWN_CLAIM_CHECK_TIMEOUT, checking).await {
                 Ok(reply) => reply,
-                Err(_) => return Some(DeliveryAnswer::HandBack),
+                Err(_) => return Some(DeliveryAnswer::ReturnToQueue),
             },
         };
         match reply {
-            Ok(reply) if reply.granted => self.stop.is_cancelled().then_some(DeliveryAnswer::HandBack),
+            Ok(reply) if reply.granted => self.stop.is_cancelled().then_some(DeliveryAnswer::ReturnToQueue),
             Ok(reply) => {
                 let reason = reply.reason.map_or("the server denied the attempt", ClaimDenial::describe);
                 self.log_duplicate(
@@ -278,7 +280,7 @@ impl Admission {
                     "occurrence {} may be a duplicate and the server does not answer: returning it to its queue",
                     message.occurrence_id
                 );
-                Some(DeliveryAnswer::HandBack)
+                Some(DeliveryAnswer::ReturnToQueue)
             }
         }
     }

@@ -9,9 +9,10 @@
 //!
 //! The key expires a day after the lease. While more than a day of its lifetime remains, its holder is alive.
 //! Afterwards the key records that an instance claimed this attempt and was lost. Such an attempt may have begun, so it
-//! is not started a second time (see [`admission`](crate::delivery::admission)). A lease without this day could not be
-//! told from a claim that never existed. In the same way, `done` means little if the server has not received the end
-//! within ten minutes: the report was lost with the process that had it.
+//! is not started a second time (see [`admission`](crate::delivery::admission)). Without this extra day, an expired
+//! lease could not be distinguished from a claim that never existed. In the same way, `done` no longer proves that the
+//! end was reported if the server has not received it within ten minutes: the report was lost with the process that had
+//! it.
 //!
 //! Deliveries do not access Redis one by one. The [`claim_batcher`](crate::delivery::claim_batcher) collects claims and
 //! ends, and one script settles all of them. A higher attempt replaces the claim of a lower one, because the server
@@ -45,7 +46,7 @@ const MAX_REPORT_DELAY_MS: i64 = 10 * 60 * 1000;
 /// Lifetime of a claim's key in milliseconds if it is not renewed.
 const CLAIM_KEY_TTL_MS: i64 = CLAIM_LEASE_MS + CLAIM_RETENTION_MS;
 
-/// The cause for which Redis gave no answer.
+/// The reason that Redis gave no answer.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum RedisUnavailable {
     #[error("Redis did not answer within {} s", REDIS_TIMEOUT.as_secs())]
@@ -209,7 +210,7 @@ impl ClaimStore {
     pub(crate) async fn release(&self, (occurrence, attempt): AttemptKey) {
         let mut redis = self.redis.clone();
         let mut release = RELEASE_SCRIPT.prepare_invoke();
-        release.key(self.keys.running(occurrence)).arg(self.mark(attempt));
+        release.key(self.keys.running(occurrence)).arg(self.claim_value(attempt));
         if let Err(error) = with_timeout::<()>(release.invoke_async(&mut redis)).await {
             tracing::debug!(
                 occurrence.id = %occurrence,
@@ -259,7 +260,7 @@ impl ClaimStore {
             let mut renew = RENEW_SCRIPT.prepare_invoke();
             renew.arg(CLAIM_KEY_TTL_MS);
             for (occurrence, attempt) in chunk {
-                renew.key(self.keys.running(*occurrence)).arg(self.mark(*attempt));
+                renew.key(self.keys.running(*occurrence)).arg(self.claim_value(*attempt));
             }
             // The script counts from 1.
             let indexes: Vec<usize> = with_timeout(renew.invoke_async(&mut redis)).await?;
@@ -277,7 +278,8 @@ impl ClaimStore {
         with_timeout(redis::cmd("DEL").arg(self.keys.heartbeat(&self.instance_id)).query_async(&mut redis)).await
     }
 
-    fn mark(&self, attempt: u32) -> String {
+    /// Returns the value of the claim key while this instance runs `attempt`.
+    fn claim_value(&self, attempt: u32) -> String {
         format!("{}:{attempt}", self.instance_id)
     }
 }
@@ -325,7 +327,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn claim_is_held_then_abandoned_then_forgotten() {
+    fn claim_is_held_and_then_abandoned() {
         let held = |lease| ClaimResult::Held { by: "w-1".to_owned(), lease: Duration::from_millis(lease) };
         let left = |ms: i64| held_by("w-1:2", &ms.to_string(), 2);
         assert_eq!(left(CLAIM_KEY_TTL_MS), held(15_000));

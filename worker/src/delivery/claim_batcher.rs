@@ -76,11 +76,11 @@ async fn run(claims: ClaimStore, mut operations: mpsc::UnboundedReceiver<ClaimOp
     let mut batch = Vec::with_capacity(MAX_CLAIM_BATCH);
     let mut slow = JoinSet::new();
     while operations.recv_many(&mut batch, MAX_CLAIM_BATCH).await > 0 {
-        let (mut wanted, mut ended, mut callers, mut flushes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut requested, mut ended, mut callers, mut flushes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for operation in batch.drain(..) {
             match operation {
                 ClaimOperation::Claim(attempt, caller) => {
-                    wanted.push(attempt);
+                    requested.push(attempt);
                     callers.push(caller);
                 }
                 ClaimOperation::End(attempt) => ended.push(attempt),
@@ -91,8 +91,8 @@ async fn run(claims: ClaimStore, mut operations: mpsc::UnboundedReceiver<ClaimOp
                 ClaimOperation::Flush(done) => flushes.push(done),
             }
         }
-        if !wanted.is_empty() || !ended.is_empty() {
-            let mut settling = Box::pin(settle(claims.clone(), wanted, ended, callers));
+        if !requested.is_empty() || !ended.is_empty() {
+            let mut settling = Box::pin(settle(claims.clone(), requested, ended, callers));
             if timeout(SLOW_ROUND_TRIP, &mut settling).await.is_err() {
                 slow.spawn(settling);
             }
@@ -110,11 +110,11 @@ async fn run(claims: ClaimStore, mut operations: mpsc::UnboundedReceiver<ClaimOp
 
 async fn settle(
     claims: ClaimStore,
-    wanted: Vec<AttemptKey>,
+    requested: Vec<AttemptKey>,
     ended: Vec<AttemptKey>,
     callers: Vec<oneshot::Sender<Result<ClaimResult, RedisUnavailable>>>,
 ) {
-    match claims.settle(&wanted, &ended).await {
+    match claims.settle(&requested, &ended).await {
         Ok(results) => {
             for (result, caller) in results.into_iter().zip(callers) {
                 let _ = caller.send(Ok(result));
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn later_batches_do_not_wait_for_a_silent_redis() {
+    async fn later_batches_do_not_wait_for_unavailable_redis() {
         // No server listens on this port.
         let claims = ClaimStore::new("redis://127.0.0.1:1/0", RedisKeys::default(), "w-1").expect("a valid address");
         let (claim_batcher, batching) = ClaimBatcher::new(claims);

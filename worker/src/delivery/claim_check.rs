@@ -1,4 +1,4 @@
-//! The claim check: asks the server whether an attempt may start.
+//! The claim check: a request to the server whether an attempt may start.
 //!
 //! The claim in Redis settles duplicates that arrive close together. It does not cover the time before Redis lost its
 //! data. A possible duplicate (redelivered or republished) is therefore first checked with the server, which answers
@@ -40,7 +40,7 @@ const CLAIM_CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pseudo-queue of the broker that delivers replies to the requesting channel.
 const REPLY_TO: &str = "amq.rabbitmq.reply-to";
 
-/// The cause for which a claim check has no reply.
+/// The reason that a claim check has no reply.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClaimCheckError {
     #[error("no server replied within {} s", CLAIM_CHECK_TIMEOUT.as_secs())]
@@ -74,7 +74,7 @@ impl ClaimChecker {
         Self { uri, topology, instance_id, claim_channel: Arc::default(), pending_checks: PendingChecks::default() }
     }
 
-    /// Asks the server whether an attempt may start.
+    /// Checks with the server whether an attempt may start.
     ///
     /// # Errors
     /// Returns [`ClaimCheckError`] if no reply arrives. Whether the attempt may start is then unknown.

@@ -6,7 +6,7 @@
 //! | Delivery | Answer to the broker |
 //! |---|---|
 //! | cannot be decoded, or is of another job type | rejected: it becomes a dead letter |
-//! | duplicate of an attempt that runs here, or ran here recently | acknowledged once the first delivery is safe |
+//! | duplicate of an attempt that runs here, or ran here recently | acknowledged once the start of the first delivery is confirmed |
 //! | duplicate of an attempt that has ended, or that a live instance runs | acknowledged |
 //! | has not started at shutdown, or waits for a permit or a writable outbox for two seconds | returned to its queue |
 //! | may not start, according to [`admission`](crate::delivery::admission) | the answer that admission gives |
@@ -63,7 +63,7 @@ pub(crate) struct DeliveryConsumer {
     pub(crate) executor: Executor,
     /// Tasks of deliveries that are not answered yet.
     pub(crate) deliveries: TaskTracker,
-    /// Those among them that have not ended: they wait or run.
+    /// Tasks among `deliveries` whose run has not ended: it waits or runs.
     pub(crate) runs: TaskTracker,
     pub(crate) stop: CancellationToken,
 }
@@ -82,7 +82,7 @@ impl DrainingConnection {
     }
 }
 
-/// The cause for which consuming ended although the worker does not stop.
+/// The error that ended consuming although the worker is not stopping.
 #[derive(Debug, thiserror::Error)]
 enum ConsumeError {
     #[error("an AMQP operation failed")]
@@ -95,7 +95,7 @@ enum ConsumeError {
     Unresponsive,
 }
 
-/// The cause for which a message cannot run.
+/// The reason that a message cannot run.
 #[derive(Debug, thiserror::Error)]
 enum MessageError {
     #[error("it has {0} bytes; the maximum is {maximum}", maximum = MAX_MESSAGE_BYTES)]
@@ -219,7 +219,7 @@ impl DeliveryConsumer {
             }
             while let Some((type_index, delivery)) = deliveries.next().await {
                 if let Some(Ok(delivery)) = delivery {
-                    channels[type_index].open(delivery.delivery_tag).hand_back().await;
+                    channels[type_index].open(delivery.delivery_tag).return_to_queue().await;
                 }
             }
         };
@@ -261,7 +261,7 @@ impl DeliveryConsumer {
                     self.admission.log_duplicate(&message, "it runs here already");
                     return pending_ack.ack().await;
                 }
-                return pending_ack.hand_back().await;
+                return pending_ack.return_to_queue().await;
             }
         };
 
@@ -285,7 +285,8 @@ impl DeliveryConsumer {
                 );
                 guard.end();
                 drop(run);
-                // The claim of the dead instance stays. It drops further duplicates once the server has continued.
+                // The claim of the lost instance stays. It lets further duplicates be dropped once the server has
+                // decided.
                 self.executor.report_lost(&message, holder.as_deref()).await;
                 return pending_ack.ack().await;
             }
@@ -293,9 +294,9 @@ impl DeliveryConsumer {
                 drop((guard, run));
                 return match answer {
                     DeliveryAnswer::Ack => pending_ack.ack().await,
-                    DeliveryAnswer::HandBack => {
-                        self.metrics.sent_back();
-                        pending_ack.hand_back().await;
+                    DeliveryAnswer::ReturnToQueue => {
+                        self.metrics.returned();
+                        pending_ack.return_to_queue().await;
                     }
                 };
             }

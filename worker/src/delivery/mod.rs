@@ -11,7 +11,7 @@
 //! | [`run_table`] | The attempts of this process; drops duplicates within the process |
 //! | [`claim`] | Claims in Redis; drop duplicates between processes |
 //! | [`claim_batcher`] | Claims and ends of many deliveries in one round trip |
-//! | [`claim_check`] | The claim check: asks the server whether a possible duplicate may start |
+//! | [`claim_check`] | The claim check: a request to the server whether a possible duplicate may start |
 //! | [`permits`] | The priority semaphore: concurrency limit per job type, capacity of the worker |
 //! | [`cancel_request`] | The format of a cancel request in Redis |
 //! | [`acks`] | Acknowledgements of many deliveries in one frame |

@@ -23,7 +23,7 @@ pub(crate) struct RunTable(Arc<Mutex<RunTableState>>);
 
 #[derive(Default)]
 struct RunTableState {
-    now: HashMap<AttemptKey, RunEntry>,
+    current: HashMap<AttemptKey, RunEntry>,
     ended: AttemptLruSet,
 }
 
@@ -40,15 +40,15 @@ enum RunState {
     /// The attempt runs.
     Begun(StopSignal),
     /// The run has ended, and its delivery waits for the broker.
-    Over,
+    Ended,
 }
 
 /// The result of a reservation.
 pub(crate) enum RunReservation {
     /// The attempt is not in the table. The entry is reserved until the guard is dropped.
     Reserved(RunGuard),
-    /// Another delivery of the attempt is in the table. The receiver becomes true once that delivery is safe without
-    /// this duplicate, and closes if it is dropped before.
+    /// Another delivery of the attempt is in the table. The receiver becomes true once the start of that delivery is
+    /// confirmed, so that this duplicate is no longer needed. It closes if that delivery is dropped before.
     Duplicate(watch::Receiver<bool>),
     /// The attempt ended recently.
     Ended,
@@ -59,7 +59,7 @@ impl RunTable {
     pub(crate) fn reserve(&self, occurrence: OccurrenceId, attempt: u32) -> RunReservation {
         let key = (occurrence, attempt);
         let mut table = self.lock();
-        if let Some(entry) = table.now.get_mut(&key) {
+        if let Some(entry) = table.current.get_mut(&key) {
             let is_confirmed = entry.is_confirmed;
             return RunReservation::Duplicate(
                 entry.duplicates.get_or_insert_with(|| watch::Sender::new(is_confirmed)).subscribe(),
@@ -68,14 +68,14 @@ impl RunTable {
         if table.ended.contains(key) {
             return RunReservation::Ended;
         }
-        table.now.insert(key, RunEntry { state: RunState::Waiting(None), is_confirmed: false, duplicates: None });
+        table.current.insert(key, RunEntry { state: RunState::Waiting(None), is_confirmed: false, duplicates: None });
         RunReservation::Reserved(RunGuard { running: self.clone(), key })
     }
 
     /// Returns the attempts that have begun and not ended.
     pub(crate) fn begun(&self) -> Vec<AttemptKey> {
         self.lock()
-            .now
+            .current
             .iter()
             .filter(|(_, entry)| matches!(entry.state, RunState::Begun(_)))
             .map(|(key, _)| *key)
@@ -84,14 +84,14 @@ impl RunTable {
 
     /// Returns the attempts that have ended and whose start the broker has not confirmed.
     pub(crate) fn unconfirmed(&self) -> Vec<AttemptKey> {
-        let over = |entry: &RunEntry| matches!(entry.state, RunState::Over) && !entry.is_confirmed;
-        self.lock().now.iter().filter(|(_, entry)| over(entry)).map(|(key, _)| *key).collect()
+        let is_unconfirmed_end = |entry: &RunEntry| matches!(entry.state, RunState::Ended) && !entry.is_confirmed;
+        self.lock().current.iter().filter(|(_, entry)| is_unconfirmed_end(entry)).map(|(key, _)| *key).collect()
     }
 
     /// Applies a cancel request to the attempts of an occurrence. An attempt that waits is cancelled when it starts.
     pub(crate) fn cancel(&self, occurrence: OccurrenceId, request: &CancelRequest) {
         let mut table = self.lock();
-        for ((_, attempt), entry) in table.now.iter_mut().filter(|((id, _), _)| *id == occurrence) {
+        for ((_, attempt), entry) in table.current.iter_mut().filter(|((id, _), _)| *id == occurrence) {
             match &mut entry.state {
                 _ if !request.applies_to(*attempt) => {}
                 RunState::Begun(stop) => {
@@ -106,14 +106,14 @@ impl RunTable {
                     stop.cancel(request.reason());
                 }
                 RunState::Waiting(reason) => *reason = Some(request.reason().to_owned()),
-                RunState::Over => {}
+                RunState::Ended => {}
             }
         }
     }
 
-    /// Ends an attempt of which a later one was given to another instance.
+    /// Ends an attempt that a later attempt on another instance has replaced.
     pub(crate) fn end_superseded(&self, key: AttemptKey) {
-        if let Some(RunEntry { state: RunState::Begun(stop), .. }) = self.lock().now.get(&key)
+        if let Some(RunEntry { state: RunState::Begun(stop), .. }) = self.lock().current.get(&key)
             && stop.reason().is_none()
         {
             tracing::warn!(
@@ -148,12 +148,12 @@ impl RunGuard {
 
     /// Records that the attempt has ended.
     pub(crate) fn end(&self) {
-        self.set(RunState::Over);
+        self.set(RunState::Ended);
     }
 
     /// Records that the broker has confirmed the start, so that duplicates may be dropped.
     pub(crate) fn confirm(&self) {
-        if let Some(entry) = self.running.lock().now.get_mut(&self.key) {
+        if let Some(entry) = self.running.lock().current.get_mut(&self.key) {
             entry.is_confirmed = true;
             if let Some(duplicates) = &entry.duplicates {
                 duplicates.send_replace(true);
@@ -163,10 +163,10 @@ impl RunGuard {
 
     /// Sets the state and returns the previous one.
     fn set(&self, state: RunState) -> RunState {
-        match self.running.lock().now.get_mut(&self.key) {
+        match self.running.lock().current.get_mut(&self.key) {
             Some(entry) => std::mem::replace(&mut entry.state, state),
             // Not reached, because the entry exists as long as its guard.
-            None => RunState::Over,
+            None => RunState::Ended,
         }
     }
 }
@@ -174,7 +174,7 @@ impl RunGuard {
 impl Drop for RunGuard {
     fn drop(&mut self) {
         let mut table = self.running.lock();
-        if table.now.remove(&self.key).is_some_and(|entry| !matches!(entry.state, RunState::Waiting(_))) {
+        if table.current.remove(&self.key).is_some_and(|entry| !matches!(entry.state, RunState::Waiting(_))) {
             table.ended.insert(self.key);
         }
     }
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn duplicate_learns_when_the_first_delivery_is_safe() {
+    fn duplicate_is_notified_of_the_confirmed_start() {
         let running = RunTable::default();
         for n in 1..=2 {
             let id = OccurrenceId::from_parts(chrono::DateTime::UNIX_EPOCH, [n; 10]);

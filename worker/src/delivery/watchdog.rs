@@ -104,15 +104,15 @@ impl ConsumerWatchdog {
 mod tests {
     use super::*;
 
-    fn verdicts(checks: &[(u32, u32)]) -> Vec<bool> {
+    fn stalls(checks: &[(u32, u32)]) -> Vec<bool> {
         let mut activity = QueueActivity { last_delivery_at: Instant::now(), stalled_checks: 0 };
         checks.iter().map(|&(waiting, consumers)| activity.is_stalled(QueueState { waiting, consumers })).collect()
     }
 
     #[tokio::test]
     async fn two_checks_with_waiting_messages_mean_a_stall() {
-        assert_eq!(verdicts(&[(0, 1), (3, 1), (3, 1)]), [false, false, true]);
-        assert_eq!(verdicts(&[(3, 1), (0, 1), (3, 1)]), [false, false, false], "the queue was empty in between");
-        assert_eq!(verdicts(&[(0, 0)]), [true], "the broker has no consumer");
+        assert_eq!(stalls(&[(0, 1), (3, 1), (3, 1)]), [false, false, true]);
+        assert_eq!(stalls(&[(3, 1), (0, 1), (3, 1)]), [false, false, false], "the queue was empty in between");
+        assert_eq!(stalls(&[(0, 0)]), [true], "the broker has no consumer");
     }
 }

@@ -79,8 +79,8 @@ impl LogBatch {
     }
 }
 
-/// Builds the line that replaces dropped lines. It has the number of the last of them, so it comes before all later
-/// lines.
+/// Builds the line that replaces dropped lines. It has the number of the last dropped line, so it is sorted before all
+/// later lines.
 fn drop_notice((count, seq): DroppedLines) -> String {
     let message = format!("{count} lines before this one were dropped while the broker was unavailable");
     json(&LogLine { seq, at: clock::now(), level: LogLevel::Warn, message, data: None })
@@ -94,7 +94,7 @@ fn json(line: &LogLine) -> String {
 pub(crate) struct LogBuffer {
     open: HashMap<OccurrenceId, LogBatch>,
     ready: VecDeque<LogBatch>,
-    kept: LogBounds,
+    buffered: LogBounds,
     bounds: LogBounds,
     /// The number of dropped lines of each occurrence, and the number of the last of them.
     dropped_lines: HashMap<OccurrenceId, DroppedLines>,
@@ -106,7 +106,7 @@ impl LogBuffer {
         Self {
             open: HashMap::new(),
             ready: VecDeque::new(),
-            kept: LogBounds { lines: 0, bytes: 0 },
+            buffered: LogBounds { lines: 0, bytes: 0 },
             bounds,
             dropped_lines: HashMap::new(),
         }
@@ -114,7 +114,7 @@ impl LogBuffer {
 
     /// Returns the number of waiting lines.
     pub(crate) fn len(&self) -> usize {
-        self.kept.lines
+        self.buffered.lines
     }
 
     /// Returns true if neither lines nor drop notices wait.
@@ -146,8 +146,8 @@ impl LogBuffer {
 
     fn add(&mut self, occurrence: OccurrenceId, line: BufferedLine, now: Instant) {
         let batch = self.open.entry(occurrence).or_insert_with(|| LogBatch::new(occurrence, now + LOG_BATCH_DELAY));
-        self.kept.lines += 1;
-        self.kept.bytes += line.text.len();
+        self.buffered.lines += 1;
+        self.buffered.bytes += line.text.len();
         batch.push(line);
         if batch.lines.len() >= MAX_BATCH_LINES || batch.bytes >= MAX_BATCH_BYTES {
             self.close(occurrence);
@@ -155,7 +155,7 @@ impl LogBuffer {
     }
 
     fn enforce_bounds(&mut self, journal: &mut OutboxJournal, now: Instant) {
-        while self.kept.lines > self.bounds.lines || self.kept.bytes > self.bounds.bytes {
+        while self.buffered.lines > self.bounds.lines || self.buffered.bytes > self.bounds.bytes {
             self.drop_oldest(journal, now);
         }
     }
@@ -181,7 +181,7 @@ impl LogBuffer {
         {
             return Some(self.attach_drop_notice(LogBatch::new(occurrence, now)));
         }
-        batch.map(|batch| self.release(batch))
+        batch.map(|batch| self.prepare_to_send(batch))
     }
 
     /// Takes all lines of one occurrence, due or not, because its end is about to be reported.
@@ -190,7 +190,7 @@ impl LogBuffer {
         if self.ready.iter().any(|batch| batch.occurrence == occurrence) {
             for batch in std::mem::take(&mut self.ready) {
                 if batch.occurrence == occurrence {
-                    let batch = self.release(batch);
+                    let batch = self.prepare_to_send(batch);
                     taken.push(batch);
                 } else {
                     self.ready.push_back(batch);
@@ -198,7 +198,7 @@ impl LogBuffer {
             }
         }
         if let Some(batch) = self.open.remove(&occurrence) {
-            let batch = self.release(batch);
+            let batch = self.prepare_to_send(batch);
             taken.push(batch);
         }
         taken
@@ -206,8 +206,8 @@ impl LogBuffer {
 
     /// Puts back a batch that could not be sent.
     pub(crate) fn put_back(&mut self, mut batch: LogBatch, journal: &mut OutboxJournal, now: Instant) {
-        self.kept.lines += batch.lines.len();
-        self.kept.bytes += batch.bytes;
+        self.buffered.lines += batch.lines.len();
+        self.buffered.bytes += batch.bytes;
         if let Some(dropped) = batch.dropped.take() {
             self.count_dropped(batch.occurrence, dropped);
         }
@@ -227,10 +227,10 @@ impl LogBuffer {
         }
     }
 
-    /// Removes a batch that is about to be sent from the counts.
-    fn release(&mut self, batch: LogBatch) -> LogBatch {
-        self.kept.lines -= batch.lines.len();
-        self.kept.bytes -= batch.bytes;
+    /// Removes a batch that is about to be sent from the counts, and attaches its drop notice.
+    fn prepare_to_send(&mut self, batch: LogBatch) -> LogBatch {
+        self.buffered.lines -= batch.lines.len();
+        self.buffered.bytes -= batch.bytes;
         self.attach_drop_notice(batch)
     }
 
@@ -256,8 +256,8 @@ impl LogBuffer {
         };
         if let Some(line) = front.lines.pop_front() {
             front.bytes -= line.text.len();
-            self.kept.lines -= 1;
-            self.kept.bytes -= line.text.len();
+            self.buffered.lines -= 1;
+            self.buffered.bytes -= line.text.len();
             let (occurrence, is_empty) = (front.occurrence, front.lines.is_empty());
             if is_empty {
                 self.ready.pop_front();
@@ -331,7 +331,7 @@ mod tests {
             let index = n % 2;
             log_buffer.push(occurrence(index as u8), &line(&log_writers[index]), &mut journal, now);
         }
-        assert_eq!(log_buffer.kept.lines, MAX_KEPT);
+        assert_eq!(log_buffer.buffered.lines, MAX_KEPT);
         let first = read(&log_buffer.take_due(now).expect("full batches are due"));
         assert!(first.lines[0].message.starts_with("30 lines before this one"), "{}", first.lines[0].message);
         assert_eq!(first.lines[0].seq + 1, first.lines[1].seq);
@@ -344,7 +344,7 @@ mod tests {
         let in_flight = log_buffer.take_due(now).expect("full");
         (0..MAX_KEPT - 50).for_each(|_| log_buffer.push(occurrence(1), &line(&log_writer), &mut journal, now));
         log_buffer.put_back(in_flight, &mut journal, now);
-        assert_eq!(log_buffer.kept.lines, MAX_KEPT);
+        assert_eq!(log_buffer.buffered.lines, MAX_KEPT);
         let first = read(&log_buffer.take_due(now).expect("full batches are due"));
         assert!(first.lines[0].message.starts_with("150 lines before this one"), "{}", first.lines[0].message);
         assert_eq!(first.lines[0].seq + 1, first.lines[1].seq);
@@ -360,7 +360,7 @@ mod tests {
             let long = log_writer.line(LogLevel::Info, "x".repeat(5_000), None).expect("within the bound");
             log_buffer.push(occurrence(1), &long, &mut journal, now);
         }
-        assert!(log_buffer.kept.bytes <= 100_000 && log_buffer.kept.lines == 19, "{:?}", log_buffer.kept);
+        assert!(log_buffer.buffered.bytes <= 100_000 && log_buffer.buffered.lines == 19, "{:?}", log_buffer.buffered);
     }
 
     #[test]

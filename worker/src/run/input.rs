@@ -31,9 +31,9 @@ pub(crate) fn read<T: DeserializeOwned>(data: &Value) -> Result<T, JobError> {
         let reason = error.to_string();
         // The text is a single line that the user has never seen, so its line and column would only confuse.
         let reason = reason.split(" at line ").next().unwrap_or_default();
-        let place = if path.is_empty() { "the input".to_owned() } else { format!("the input's field `{path}`") };
+        let location = if path.is_empty() { "the input".to_owned() } else { format!("the input's field `{path}`") };
         Err(JobError::permanent(format!(
-            "{place} does not fit the job type: {reason}; correct it in the job and run it again"
+            "{location} does not fit the job type: {reason}; correct it in the job and run it again"
         )))
     })
 }
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn errors_name_the_field_that_does_not_fit() {
-        for (data, place) in [
+        for (data, location) in [
             (json!({"to": [1, "two"]}), "`to[1]`"),
             (json!({"to": 5}), "`to`"),
             (json!({"deep": {"a\"b": {"size": 1}, "c": {"size": 700}}}), "`deep.c.size`"),
@@ -131,7 +131,7 @@ mod tests {
         ] {
             let error = read::<TestInput>(&data).expect_err("does not fit");
             assert!(error.is_permanent());
-            assert!(error.to_string().contains(place), "{data}: {error}");
+            assert!(error.to_string().contains(location), "{data}: {error}");
             assert!(!error.to_string().contains("column"), "{error}");
         }
     }

@@ -1,7 +1,7 @@
 //! The receiver of the reports and log lines of a run.
 //!
 //! The executor depends on this trait and not on the broker. In a worker the sink is the
-//! [`Reporter`](crate::reporting::reporter); in a test of a job it is a pair of lists.
+//! [`Reporter`](crate::reporting::reporter); in a test of a job it is a recorder.
 
 use futures::future::BoxFuture;
 use milvaion_protocol::{

@@ -1,4 +1,4 @@
-//! How an attempt can end, as a table: what the job does, what is reported.
+//! The ends of an attempt: the actions of a job, and the status, result, error and log lines that are reported.
 
 use std::time::Duration;
 
@@ -14,20 +14,20 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Does what its input says.
+/// A job that performs the action in its input.
 struct ScriptedJob;
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ScriptedInput {
-    act: ScriptedAct,
+    action: ScriptedAction,
     #[serde(default)]
     count: u16,
 }
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-enum ScriptedAct {
+enum ScriptedAction {
     Greet,
     Nothing,
     Add,
@@ -35,12 +35,12 @@ enum ScriptedAct {
     GiveUp,
     Panic,
     Hang,
-    Tidy,
-    Fire,
-    TooEarly,
-    Withdraw,
-    Write,
-    Long,
+    CleanUp,
+    FireToken,
+    Snooze,
+    Cancel,
+    WriteLog,
+    ReturnLongText,
 }
 
 #[derive(Serialize)]
@@ -52,47 +52,47 @@ enum ScriptedOutput {
 }
 
 impl Job for ScriptedJob {
-    const TYPE: &'static str = "puppet";
-    const DESCRIPTION: &'static str = "Does what its input says.";
+    const TYPE: &'static str = "scripted";
+    const DESCRIPTION: &'static str = "Performs the action in its input.";
     type Input = ScriptedInput;
     type Output = ScriptedOutput;
 
-    async fn run(&self, ctx: &JobContext, orders: ScriptedInput) -> Result<ScriptedOutput, JobError> {
-        match orders.act {
-            ScriptedAct::Greet => Ok(ScriptedOutput::Text("Hello".to_owned())),
-            ScriptedAct::Nothing => Ok(ScriptedOutput::Nothing(())),
-            ScriptedAct::Add => Ok(ScriptedOutput::Sum { sum: orders.count + 1 }),
-            ScriptedAct::Fail => {
+    async fn run(&self, ctx: &JobContext, input: ScriptedInput) -> Result<ScriptedOutput, JobError> {
+        match input.action {
+            ScriptedAction::Greet => Ok(ScriptedOutput::Text("Hello".to_owned())),
+            ScriptedAction::Nothing => Ok(ScriptedOutput::Nothing(())),
+            ScriptedAction::Add => Ok(ScriptedOutput::Sum { sum: input.count + 1 }),
+            ScriptedAction::Fail => {
                 let number: u8 = "many".parse()?;
                 Ok(ScriptedOutput::Sum { sum: number.into() })
             }
-            ScriptedAct::GiveUp => Err(JobError::permanent("the account is closed")),
-            ScriptedAct::Panic => panic!("no {} left", "tea"),
-            ScriptedAct::Hang => {
+            ScriptedAction::GiveUp => Err(JobError::permanent("the account is closed")),
+            ScriptedAction::Panic => panic!("no {} left", "tea"),
+            ScriptedAction::Hang => {
                 std::future::pending::<()>().await;
                 Ok(ScriptedOutput::Nothing(()))
             }
-            ScriptedAct::Tidy => {
+            ScriptedAction::CleanUp => {
                 ctx.cancelled().cancelled().await;
-                ctx.info("tidied up");
+                ctx.info("cleaned up");
                 Ok(ScriptedOutput::Text("finished after all".to_owned()))
             }
-            ScriptedAct::Fire => {
+            ScriptedAction::FireToken => {
                 ctx.cancelled().cancel();
                 tokio::time::sleep(Duration::from_millis(20)).await;
-                Err(JobError::new("fired"))
+                Err(JobError::new("the job fired its token"))
             }
-            ScriptedAct::TooEarly => Err(JobError::snooze(Duration::from_secs(90), "the shop is closed")),
-            ScriptedAct::Withdraw => Err(JobError::cancelled("the order was withdrawn")),
-            ScriptedAct::Write => {
+            ScriptedAction::Snooze => Err(JobError::snooze(Duration::from_secs(90), "the shop is closed")),
+            ScriptedAction::Cancel => Err(JobError::cancelled("the order was withdrawn")),
+            ScriptedAction::WriteLog => {
                 ctx.progress(50, "half");
-                for n in 0..orders.count {
+                for n in 0..input.count {
                     ctx.log(LogLevel::Info, format!("line {n}"));
                 }
                 ctx.warn("x".repeat(2 * MAX_LOG_LINE_BYTES));
                 Ok(ScriptedOutput::Nothing(()))
             }
-            ScriptedAct::Long => Ok(ScriptedOutput::Text("x".repeat(2 * MAX_RESULT_BYTES))),
+            ScriptedAction::ReturnLongText => Ok(ScriptedOutput::Text("x".repeat(2 * MAX_RESULT_BYTES))),
         }
     }
 }
@@ -102,23 +102,28 @@ async fn run(input: Value) -> TestReport {
 }
 
 #[tokio::test]
-async fn every_way_to_end_is_reported_as_what_it_is() {
+async fn each_end_is_reported_with_its_status() {
     use OccurrenceStatus::{Completed, Failed};
     for (input, status, result, exception) in [
-        (json!({"act": "greet"}), Completed, Some("Hello"), None),
-        (json!({"act": "tooEarly"}), OccurrenceStatus::Queued, None, Some("snoozed: the shop is closed")),
-        (json!({"act": "withdraw"}), OccurrenceStatus::Cancelled, None, Some("the order was withdrawn")),
-        (json!({"act": "nothing"}), Completed, None, None),
-        (json!({"act": "add", "count": 2}), Completed, Some(r#"{"sum":3}"#), None),
-        (json!({"act": "fail"}), Failed, None, Some("invalid digit found in string")),
-        (json!({"act": "giveUp"}), Failed, None, Some("the account is closed")),
-        (json!({"act": "panic"}), Failed, None, Some("panicked: no tea left")),
-        (json!({"act": "add", "count": -1}), Failed, None, Some("the input's field `count` does not fit the job type")),
-        (json!({"act": "dance"}), Failed, None, Some("the input's field `act` does not fit the job type")),
-        (json!({"count": 1}), Failed, None, Some("missing field `act`")),
-        (json!({"act": "greet", "speed": 1}), Failed, None, Some("the input's field `speed`")),
+        (json!({"action": "greet"}), Completed, Some("Hello"), None),
+        (json!({"action": "snooze"}), OccurrenceStatus::Queued, None, Some("snoozed: the shop is closed")),
+        (json!({"action": "cancel"}), OccurrenceStatus::Cancelled, None, Some("the order was withdrawn")),
+        (json!({"action": "nothing"}), Completed, None, None),
+        (json!({"action": "add", "count": 2}), Completed, Some(r#"{"sum":3}"#), None),
+        (json!({"action": "fail"}), Failed, None, Some("invalid digit found in string")),
+        (json!({"action": "giveUp"}), Failed, None, Some("the account is closed")),
+        (json!({"action": "panic"}), Failed, None, Some("panicked: no tea left")),
+        (
+            json!({"action": "add", "count": -1}),
+            Failed,
+            None,
+            Some("the input's field `count` does not fit the job type"),
+        ),
+        (json!({"action": "dance"}), Failed, None, Some("the input's field `action` does not fit the job type")),
+        (json!({"count": 1}), Failed, None, Some("missing field `action`")),
+        (json!({"action": "greet", "speed": 1}), Failed, None, Some("the input's field `speed`")),
         (json!("greet"), Failed, None, Some("the input does not fit the job type")),
-        (Value::Null, Failed, None, Some("missing field `act`")),
+        (Value::Null, Failed, None, Some("missing field `action`")),
     ] {
         let record = run(input.clone()).await;
         assert_eq!(record.reports.len(), 2, "{input}");
@@ -136,18 +141,18 @@ async fn every_way_to_end_is_reported_as_what_it_is() {
 }
 
 #[tokio::test]
-async fn a_run_ends_when_its_time_is_up() {
-    let record = run(json!({"act": "hang"})).await;
+async fn run_ends_at_its_timeout() {
+    let record = run(json!({"action": "hang"})).await;
     assert_eq!(record.status(), OccurrenceStatus::TimedOut);
     assert!(record.end().exception.as_deref().is_some_and(|text| text.contains("after 1 s")));
 }
 
-/// Goes on until it is told to end.
+/// A job that runs until its token fires, with a timeout of two seconds.
 struct TimeoutJob;
 
 impl Job for TimeoutJob {
-    const TYPE: &'static str = "patient";
-    const DESCRIPTION: &'static str = "Waits.";
+    const TYPE: &'static str = "wait";
+    const DESCRIPTION: &'static str = "Waits for its token.";
     const TIMEOUT: Option<Duration> = Some(Duration::from_secs(2));
     type Input = Value;
     type Output = ();
@@ -159,33 +164,33 @@ impl Job for TimeoutJob {
 }
 
 #[tokio::test]
-async fn what_the_job_says_of_its_time_goes_before_what_its_type_says() {
-    let (jobs, types) = tokio::join!(
+async fn job_timeout_overrides_the_timeout_of_its_type() {
+    let (job_timeout, type_timeout) = tokio::join!(
         TestRun::new(TimeoutJob, json!({})).timeout_seconds(1).run(),
         TestRun::new(TimeoutJob, json!({})).run(),
     );
-    for (record, text) in [(jobs, "after 1 s"), (types, "after 2 s")] {
+    for (record, text) in [(job_timeout, "after 1 s"), (type_timeout, "after 2 s")] {
         assert_eq!(record.status(), OccurrenceStatus::TimedOut);
-        assert!(record.end().exception.as_deref().is_some_and(|said| said.contains(text)), "{:?}", record.end());
+        assert!(record.end().exception.as_deref().is_some_and(|found| found.contains(text)), "{:?}", record.end());
     }
 }
 
 #[tokio::test]
-async fn a_run_out_of_time_may_tidy_up_but_has_timed_out() {
-    let record = run(json!({"act": "tidy"})).await;
+async fn timed_out_run_may_clean_up() {
+    let record = run(json!({"action": "cleanUp"})).await;
     assert_eq!(record.status(), OccurrenceStatus::TimedOut);
-    assert_eq!(record.lines[0].message, "tidied up");
+    assert_eq!(record.lines[0].message, "cleaned up");
 }
 
 #[tokio::test]
-async fn a_stopping_worker_interrupts_what_does_not_end_by_itself() {
-    for (act, status, text) in [
+async fn stopping_worker_interrupts_runs_that_do_not_end() {
+    for (action, status, text) in [
         ("hang", OccurrenceStatus::Queued, "interrupted: the worker stopped"),
-        ("tidy", OccurrenceStatus::Completed, "finished after all"),
+        ("cleanUp", OccurrenceStatus::Completed, "finished after all"),
     ] {
         let stop = CancellationToken::new();
-        let trial = TestRun::new(ScriptedJob, json!({"act": act})).interrupted_by(stop.clone());
-        let (record, ()) = tokio::join!(trial.run(), async {
+        let run = TestRun::new(ScriptedJob, json!({"action": action})).interrupted_by(stop.clone());
+        let (record, ()) = tokio::join!(run.run(), async {
             tokio::time::sleep(Duration::from_millis(10)).await;
             stop.cancel();
         });
@@ -195,30 +200,30 @@ async fn a_stopping_worker_interrupts_what_does_not_end_by_itself() {
 }
 
 #[tokio::test]
-async fn a_cancelled_run_may_tidy_up_is_dropped_otherwise_and_says_why() {
-    for (act, line, ignored) in [
+async fn cancelled_run_is_dropped_unless_it_cleans_up() {
+    for (action, line, ignored) in [
         ("hang", None, " (the run did not stop when requested and was dropped after 1 s)"),
-        ("tidy", Some("tidied up"), ""),
+        ("cleanUp", Some("cleaned up"), ""),
     ] {
         let cancel = CancellationToken::new();
-        let trial =
-            TestRun::new(ScriptedJob, json!({"act": act})).cancelled_by(cancel.clone(), "by ann: wrong customer");
+        let run =
+            TestRun::new(ScriptedJob, json!({"action": action})).cancelled_by(cancel.clone(), "by ann: wrong customer");
         cancel.cancel();
-        let record = trial.run().await;
-        assert_eq!(record.status(), OccurrenceStatus::Cancelled, "{act}");
+        let record = run.run().await;
+        assert_eq!(record.status(), OccurrenceStatus::Cancelled, "{action}");
         let reason = format!("by ann: wrong customer{ignored}");
-        assert_eq!(record.end().exception.as_deref(), Some(reason.as_str()), "{act}");
-        assert_eq!(record.end().result, None, "{act}");
-        assert_eq!(record.lines.first().map(|line| line.message.as_str()), line, "{act}");
+        assert_eq!(record.end().exception.as_deref(), Some(reason.as_str()), "{action}");
+        assert_eq!(record.end().result, None, "{action}");
+        assert_eq!(record.lines.first().map(|line| line.message.as_str()), line, "{action}");
     }
 }
 
-/// Needs a little more than a second to tidy up, and has said so.
+/// A job that needs 1.2 seconds to clean up, with a grace of 30 seconds.
 struct SlowCleanupJob;
 
 impl Job for SlowCleanupJob {
-    const TYPE: &'static str = "careful";
-    const DESCRIPTION: &'static str = "Tidies up at length.";
+    const TYPE: &'static str = "slow-cleanup";
+    const DESCRIPTION: &'static str = "Cleans up slowly.";
     const GRACE: Duration = Duration::from_secs(30);
     type Input = Value;
     type Output = ();
@@ -226,19 +231,19 @@ impl Job for SlowCleanupJob {
     async fn run(&self, ctx: &JobContext, _: Value) -> Result<(), JobError> {
         ctx.cancelled().cancelled().await;
         tokio::time::sleep(Duration::from_millis(1_200)).await;
-        ctx.info("tidied up");
+        ctx.info("cleaned up");
         Ok(())
     }
 }
 
 #[tokio::test]
-async fn a_job_type_may_take_longer_to_tidy_up_unless_the_worker_stops() {
+async fn grace_of_a_job_type_applies_unless_worker_stops() {
     let cancel = CancellationToken::new();
     cancel.cancel();
     let record = TestRun::new(SlowCleanupJob, json!({})).cancelled_by(cancel, "by ann").run().await;
     assert_eq!(record.status(), OccurrenceStatus::Cancelled);
     assert_eq!(record.end().exception.as_deref(), Some("by ann"));
-    assert_eq!(record.lines.first().map(|line| line.message.as_str()), Some("tidied up"));
+    assert_eq!(record.lines.first().map(|line| line.message.as_str()), Some("cleaned up"));
 
     let stop = CancellationToken::new();
     stop.cancel();
@@ -249,29 +254,29 @@ async fn a_job_type_may_take_longer_to_tidy_up_unless_the_worker_stops() {
 }
 
 #[tokio::test]
-async fn a_job_that_fires_its_own_token_is_neither_cancelled_nor_interrupted() {
-    let record = run(json!({"act": "fire"})).await;
+async fn job_that_fires_its_own_token_is_not_cancelled() {
+    let record = run(json!({"action": "fireToken"})).await;
     assert_eq!(record.status(), OccurrenceStatus::Failed);
-    assert_eq!(record.end().exception.as_deref(), Some("fired"));
+    assert_eq!(record.end().exception.as_deref(), Some("the job fired its token"));
 }
 
 #[tokio::test]
-async fn what_is_too_long_is_cut_and_says_so() {
-    let record = run(json!({"act": "long"})).await;
+async fn oversized_result_is_truncated() {
+    let record = run(json!({"action": "returnLongText"})).await;
     let result = record.end().result.as_deref().expect("a result");
     assert!(result.len() <= MAX_RESULT_BYTES && result.ends_with("bytes cut]"));
 }
 
 #[tokio::test]
-async fn lines_are_numbered_by_attempt_and_bounded() {
-    let record = TestRun::new(ScriptedJob, json!({"act": "write", "count": 3})).attempt(2).run().await;
+async fn log_lines_are_numbered_by_attempt_and_bounded() {
+    let record = TestRun::new(ScriptedJob, json!({"action": "writeLog", "count": 3})).attempt(2).run().await;
     let seqs: Vec<i64> = record.lines.iter().map(|line| line.seq - first_log_seq(2)).collect();
     assert_eq!(seqs, [0, 1, 2, 3]);
     assert!(record.lines[3].message.len() <= MAX_LOG_LINE_BYTES);
     assert_eq!(record.lines[3].level, LogLevel::Warn);
     assert_eq!(record.reports[1].progress.as_ref().map(|progress| progress.percent), Some(50));
 
-    let record = run(json!({"act": "write", "count": 10_500})).await;
+    let record = run(json!({"action": "writeLog", "count": 10_500})).await;
     assert_eq!(record.lines.len(), 10_001);
     assert!(record.lines[10_000].message.contains("not kept"));
 }

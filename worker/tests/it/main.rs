@@ -1,7 +1,7 @@
-//! The worker's library on real services, which `AMQP_URL` and `REDIS_URL` name. Each test uses names of its own on them.
+//! Tests of the worker library against real services at `AMQP_URL` and `REDIS_URL`. Each test uses its own names there.
 //!
-//! All topics are one program: linking the same libraries once per topic would cost minutes and gigabytes. nextest still
-//! runs each test in a process of its own. Select a topic by its module: `test(/^outbox::/)`.
+//! All topics form one test binary, because linking the same libraries once per topic would cost minutes and gigabytes.
+//! nextest still runs each test in its own process. Select a topic by its module: `test(/^outbox::/)`.
 //!
 //! The program `milvaion-worker` is tested in `worker/builtin/tests/it`.
 

@@ -1,4 +1,5 @@
-//! What a worker remembers while nobody listens, and what the next one makes of it.
+//! The outbox of a worker: it keeps reports and log lines while the broker is unavailable. If the process ends before
+//! they are sent, the next process sends them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +19,7 @@ use serde_json::json;
 use sqlx::Connection;
 use tokio::sync::Semaphore;
 
-/// Writes as many lines as it is told, then waits for a pass, unless there are to be none.
+/// A job that writes the requested number of log lines. If `waits` is set, it waits for a permit first.
 #[derive(Clone)]
 struct LogWritingJob(Arc<Semaphore>);
 
@@ -31,17 +32,17 @@ struct LogWritingInput {
 }
 
 impl Job for LogWritingJob {
-    const TYPE: &'static str = "scribe";
-    const DESCRIPTION: &'static str = "Writes.";
+    const TYPE: &'static str = "write-log";
+    const DESCRIPTION: &'static str = "Writes log lines.";
     const CONCURRENCY: u16 = 20;
     type Input = LogWritingInput;
     type Output = ();
 
-    async fn run(&self, ctx: &JobContext, orders: LogWritingInput) -> Result<(), JobError> {
-        if orders.waits {
+    async fn run(&self, ctx: &JobContext, input: LogWritingInput) -> Result<(), JobError> {
+        if input.waits {
             self.0.acquire().await?.forget();
         }
-        for n in 0..orders.lines {
+        for n in 0..input.lines {
             ctx.info(format!("line {n}"));
         }
         Ok(())
@@ -53,19 +54,19 @@ impl LogWritingJob {
         Self(Arc::new(Semaphore::new(0)))
     }
 
-    /// Lets one run go on: the one that has waited longest.
-    fn pass(&self) {
+    /// Releases the run that has waited longest.
+    fn release_one(&self) {
         self.0.add_permits(1);
     }
 }
 
-/// Publishes jobs that wait for a pass, each begun before the next.
-async fn begin(env: &WorkerTestEnv, count: usize) -> Vec<JobMessage> {
+/// Starts runs that wait for a permit. Each starts before the next one is published.
+async fn start_waiting_runs(env: &WorkerTestEnv, count: usize) -> Vec<JobMessage> {
     let mut messages = Vec::new();
     for _ in 0..count {
-        let message = env.message("scribe", json!({"waits": true, "lines": 1}));
+        let message = env.message("write-log", json!({"waits": true, "lines": 1}));
         env.publish(&message).await;
-        until("it runs", async || {
+        until("the start of the run", async || {
             env.reports().await.iter().any(|report| report.occurrence_id == message.occurrence_id)
         })
         .await;
@@ -75,64 +76,72 @@ async fn begin(env: &WorkerTestEnv, count: usize) -> Vec<JobMessage> {
 }
 
 #[tokio::test]
-async fn reports_wait_in_order_while_the_broker_is_away_and_go_when_it_has_confirmed_them() {
+async fn reports_are_sent_in_order_after_a_broker_outage() {
     let mut env = WorkerTestEnv::new().await;
     let hold = ConfirmHold::start(&mut env).await;
     let proxy = BrokerProxy::start(&mut env).await;
-    let scribe = LogWritingJob::new();
-    let worker = env.start(env.worker().job(scribe.clone()), "scribe").await;
-    let messages = begin(&env, 10).await;
+    let job = LogWritingJob::new();
+    let worker = env.start(env.worker().job(job.clone()), "write-log").await;
+    let messages = start_waiting_runs(&env, 10).await;
     env.wait_for_running_entries(10).await;
     let order: Vec<OccurrenceId> = messages.iter().map(|message| message.occurrence_id).collect();
 
-    // The broker hears and does not answer: what is sent, and what waits behind it, is kept.
+    // The broker receives reports and confirms none: the outbox keeps the sent one and those that wait behind it.
     hold.set(true);
     for n in 1..=3 {
-        scribe.pass();
-        until("the end is kept", async || final_report_ids(&env.outbox_contents().await.reports) == order[..n]).await;
+        job.release_one();
+        until("a final report in the outbox", async || {
+            final_report_ids(&env.outbox_contents().await.reports) == order[..n]
+        })
+        .await;
     }
-    until("the broker has the first", async || env.has_ended(&messages[0]).await).await;
+    until("the first final report at the broker", async || env.has_ended(&messages[0]).await).await;
     assert_eq!(final_report_ids(&env.outbox_contents().await.reports), order[..3], "deleted before it was confirmed");
-    // Now it is gone.
+    // Now the broker is unreachable.
     proxy.cut();
     for n in 4..=10 {
-        scribe.pass();
-        until("the end is kept", async || final_report_ids(&env.outbox_contents().await.reports) == order[..n]).await;
+        job.release_one();
+        until("a final report in the outbox", async || {
+            final_report_ids(&env.outbox_contents().await.reports) == order[..n]
+        })
+        .await;
     }
-    let held = env.outbox_contents().await;
-    assert_eq!((held.running, held.log_lines), (0, 10));
+    let contents = env.outbox_contents().await;
+    assert_eq!((contents.running, contents.log_lines), (0, 10));
     hold.set(false);
     proxy.restore();
-    until("all ends arrive", async || env.has_ended(&messages[9]).await).await;
+    until("all final reports", async || env.has_ended(&messages[9]).await).await;
     let mut arrived = final_report_ids(&env.reports().await);
-    // What the broker had heard, it hears again.
+    // Reports that the broker received without confirming them arrive twice.
     arrived.dedup();
-    let again = arrived.iter().rposition(|id| *id == order[0]).expect("it is there");
-    assert_eq!(arrived[again..], order, "{arrived:?}");
+    let last_pass = arrived.iter().rposition(|id| *id == order[0]).expect("the first final report");
+    assert_eq!(arrived[last_pass..], order, "{arrived:?}");
     env.wait_for_empty_outbox().await;
     worker.stop().await;
-    env.clean(&["scribe"]).await;
+    env.clean(&["write-log"]).await;
 }
 
 #[tokio::test]
-async fn lines_beyond_the_bound_are_given_up_and_counted_in_the_log() {
+async fn dropped_log_lines_are_counted_in_the_log() {
     let mut env = WorkerTestEnv::new().await;
     let proxy = BrokerProxy::start(&mut env).await;
-    let scribe = LogWritingJob::new();
-    let worker = env.start(env.worker().outbox_bounds(100, 1).job(scribe.clone()), "scribe").await;
-    let message = env.message("scribe", json!({"waits": true, "lines": 350}));
+    let job = LogWritingJob::new();
+    let worker = env.start(env.worker().outbox_bounds(100, 1).job(job.clone()), "write-log").await;
+    let message = env.message("write-log", json!({"waits": true, "lines": 350}));
     env.publish(&message).await;
     env.wait_for_running_entries(1).await;
     proxy.cut();
-    // Not before the worker knows.
-    let (queue, mut logs) = (env.topology.job_queue(&env.worker_id, "scribe"), Vec::new());
-    until("nobody consumes", async || env.queue(&queue).await.is_some_and(|(_, consumers)| consumers == 0)).await;
-    scribe.pass();
-    until("the end is kept", async || env.outbox_contents().await.reports.len() == 1).await;
-    until("the file has as many lines as memory", async || env.outbox_contents().await.log_lines == 100).await;
+    // The run continues only after the worker has noticed the lost connection.
+    let (queue, mut logs) = (env.topology.job_queue(&env.worker_id, "write-log"), Vec::new());
+    until("the end of its consumers", async || env.queue(&queue).await.is_some_and(|(_, consumers)| consumers == 0))
+        .await;
+    job.release_one();
+    until("the final report in the outbox", async || env.outbox_contents().await.reports.len() == 1).await;
+    // The bound applies to the outbox file as well as to memory.
+    until("100 log lines in the outbox", async || env.outbox_contents().await.log_lines == 100).await;
     proxy.restore();
     env.ended(message.occurrence_id).await;
-    until("the last line arrives", async || {
+    until("the last log line", async || {
         logs.extend(env.logs().await.into_iter().flat_map(|message| message.lines));
         logs.iter().any(|line| line.message == "line 349")
     })
@@ -142,41 +151,41 @@ async fn lines_beyond_the_bound_are_given_up_and_counted_in_the_log() {
     assert_eq!(numbers, (249..350).collect::<Vec<_>>());
     env.wait_for_empty_outbox().await;
     worker.stop().await;
-    env.clean(&["scribe"]).await;
+    env.clean(&["write-log"]).await;
 }
 
 #[tokio::test]
-async fn what_an_orderly_end_could_not_tell_the_next_process_does() {
+async fn next_process_sends_unsent_reports_after_shutdown() {
     let mut env = WorkerTestEnv::new().await;
     let proxy = BrokerProxy::start(&mut env).await;
-    let scribe = LogWritingJob::new();
-    let worker = env.start(env.worker().job(scribe.clone()), "scribe").await;
-    let message = begin(&env, 1).await.remove(0);
+    let job = LogWritingJob::new();
+    let worker = env.start(env.worker().job(job.clone()), "write-log").await;
+    let message = start_waiting_runs(&env, 1).await.remove(0);
     env.wait_for_running_entries(1).await;
     proxy.cut();
-    scribe.pass();
+    job.release_one();
     worker.stop().await;
     assert!(!env.has_ended(&message).await);
     proxy.restore();
-    let worker = env.start(env.worker().job(scribe.clone()), "scribe").await;
+    let worker = env.start(env.worker().job(job.clone()), "write-log").await;
     let reports = env.ended(message.occurrence_id).await;
     assert_eq!(reports.iter().map(|report| report.status).collect::<Vec<_>>(), [Running, Completed]);
     worker.stop().await;
-    env.clean(&["scribe"]).await;
+    env.clean(&["write-log"]).await;
 }
 
 #[tokio::test]
-async fn an_outbox_that_cannot_be_written_lets_nothing_begin_and_what_runs_go_on() {
+async fn unwritable_outbox_prevents_new_runs_only() {
     let env = WorkerTestEnv::new().await;
-    let scribe = LogWritingJob::new();
-    let worker = env.start(env.worker().job(scribe.clone()), "scribe").await;
-    // Whoever holds SQLite's lock keeps the worker from writing, as a full disk would.
-    let mut intruder = env.open_outbox().await;
-    sqlx::raw_sql("BEGIN IMMEDIATE").execute(&mut intruder).await.expect("locked");
-    let long = begin(&env, 1).await.remove(0);
+    let job = LogWritingJob::new();
+    let worker = env.start(env.worker().job(job.clone()), "write-log").await;
+    // A lock on the SQLite file prevents the worker's writes, as a full disk would.
+    let mut lock = env.open_outbox().await;
+    sqlx::raw_sql("BEGIN IMMEDIATE").execute(&mut lock).await.expect("the file is locked");
+    let running = start_waiting_runs(&env, 1).await.remove(0);
     let mut refused = None;
-    until("nothing begins any more", async || {
-        let message = env.message("scribe", json!({}));
+    until("a run that does not start", async || {
+        let message = env.message("write-log", json!({}));
         env.publish(&message).await;
         let wait = tokio::time::timeout(Duration::from_secs(1), env.ended(message.occurrence_id));
         if wait.await.is_err() {
@@ -185,22 +194,22 @@ async fn an_outbox_that_cannot_be_written_lets_nothing_begin_and_what_runs_go_on
         refused.is_some()
     })
     .await;
-    let refused = refused.expect("one was refused");
-    scribe.pass();
-    assert_eq!(env.ended(long.occurrence_id).await.last().map(|report| report.status), Some(Completed));
-    let is_heard =
+    let refused = refused.expect("a refused message");
+    job.release_one();
+    assert_eq!(env.ended(running.occurrence_id).await.last().map(|report| report.status), Some(Completed));
+    let has_started =
         |reports: Vec<StatusReport>| reports.iter().any(|report| report.occurrence_id == refused.occurrence_id);
-    assert!(!is_heard(env.reports().await), "it has begun");
-    until("a heartbeat says why", async || {
-        env.registrations().await.iter().any(|said| {
-            let RegistrationMessage::Heartbeat(beat) = said else { return false };
-            beat.notice.as_deref().is_some_and(|notice| notice.starts_with("No new work is taken"))
+    assert!(!has_started(env.reports().await), "the refused message has started");
+    until("a heartbeat with the notice", async || {
+        env.registrations().await.iter().any(|message| {
+            let RegistrationMessage::Heartbeat(heartbeat) = message else { return false };
+            heartbeat.notice.as_deref().is_some_and(|notice| notice.starts_with("No new work is taken"))
         })
     })
     .await;
-    sqlx::raw_sql("ROLLBACK").execute(&mut intruder).await.expect("unlocked");
-    intruder.close().await.expect("closed");
+    sqlx::raw_sql("ROLLBACK").execute(&mut lock).await.expect("the file is unlocked");
+    lock.close().await.expect("the connection is closed");
     assert_eq!(env.ended(refused.occurrence_id).await.last().map(|report| report.status), Some(Completed));
     worker.stop().await;
-    env.clean(&["scribe"]).await;
+    env.clean(&["write-log"]).await;
 }

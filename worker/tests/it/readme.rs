@@ -1,8 +1,9 @@
-//! What a newcomer is shown is what compiles.
+//! The first job in the README is an example that compiles.
 
 #[test]
-fn the_first_job_of_the_readme_is_the_example_and_short() {
-    let (_, code) = include_str!("../../examples/hello.rs").split_once('\n').expect("a line of documentation first");
+fn readme_shows_the_short_hello_example() {
+    let (_, code) =
+        include_str!("../../examples/hello.rs").split_once('\n').expect("the example starts with a doc comment line");
     assert!(include_str!("../../../README.md").contains(code.trim()), "copy worker/examples/hello.rs into README.md");
     assert!(code.trim().lines().count() <= 25);
 }

@@ -1,4 +1,4 @@
-//! What ends a run from outside: a worker that stops, somebody who cancels.
+//! Runs that are ended from outside, by a stopping worker or by a cancel request.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use milvaion_test_support::{
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stopping_worker_ends_what_runs_and_hands_back_the_rest() {
+async fn graceful_stop_finishes_runs_and_returns_the_rest() {
     let env = WorkerTestEnv::new().await;
     let counter = CountingJob::new(false);
     let worker = env.start(env.worker().job(counter.clone()), "count").await;
@@ -17,18 +17,18 @@ async fn a_stopping_worker_ends_what_runs_and_hands_back_the_rest() {
     for message in &messages {
         env.publish(message).await;
     }
-    until("the first one runs", async || counter.runs() == 1).await;
+    until("the start of the first run", async || counter.runs() == 1).await;
     worker.request_stop();
     let queue = env.topology.job_queue("w", "count");
-    until("two are back", async || env.queue(&queue).await == Some((2, 0))).await;
+    until("two messages back in the queue", async || env.queue(&queue).await == Some((2, 0))).await;
     counter.open();
     worker.stop().await;
     assert_eq!(counter.runs(), 1);
     assert!(is_one_completed_run(&env.ended(messages[0].occurrence_id).await));
-    let said = env.registrations().await;
-    assert!(matches!(said.last(), Some(RegistrationMessage::Goodbye { .. })), "{said:?}");
+    let registrations = env.registrations().await;
+    assert!(matches!(registrations.last(), Some(RegistrationMessage::Goodbye { .. })), "{registrations:?}");
 
-    // The next worker takes what was handed back, though the broker marks it as delivered before.
+    // The next worker runs the returned messages, although the broker marks them as redelivered.
     let worker = env.start(env.worker().job(counter.clone()), "count").await;
     for message in &messages[1..] {
         assert!(is_one_completed_run(&env.ended(message.occurrence_id).await));
@@ -38,36 +38,39 @@ async fn a_stopping_worker_ends_what_runs_and_hands_back_the_rest() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_outlives_the_grace_is_interrupted_and_reported() {
+async fn run_beyond_the_shutdown_grace_is_interrupted() {
     let env = WorkerTestEnv::new().await;
     let counter = CountingJob::new(false);
     let worker = env.start(env.worker().job(counter.clone()).shutdown_grace(Duration::ZERO), "count").await;
     let message = env.message("count", no_input());
     env.publish(&message).await;
-    until("it runs", async || counter.runs() == 1).await;
+    until("the start of the run", async || counter.runs() == 1).await;
     worker.stop().await;
     let reports = env.ended(message.occurrence_id).await;
-    let end = reports.last().expect("an end");
-    // Handed back, which is no failure.
+    let end = reports.last().expect("a final report");
+    // It is queued again, which does not count as a failure.
     assert_eq!(end.status, OccurrenceStatus::Queued);
     assert_eq!(end.exception.as_deref(), Some("interrupted: the worker stopped"));
     env.clean(&["count"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_is_cancelled_by_a_message_and_by_one_that_nobody_heard() {
+async fn runs_are_cancelled_by_message_and_by_stored_request() {
     let env = WorkerTestEnv::new().await;
     let counter = CountingJob::new(false);
     let worker = env.start(env.worker().job(counter.clone()).concurrency("count", 2), "count").await;
-    let (told, written) = (env.message("count", no_input()), env.message("count", no_input()));
-    env.publish(&told).await;
-    env.publish(&written).await;
-    until("both run", async || counter.runs() == 2).await;
-    // The connection breaks, and comes back by itself.
+    let (by_message, by_key) = (env.message("count", no_input()), env.message("count", no_input()));
+    env.publish(&by_message).await;
+    env.publish(&by_key).await;
+    until("the start of both runs", async || counter.runs() == 2).await;
+    // The worker restores its broken subscription by itself.
     env.disconnect_subscribers().await;
-    until("the worker listens", async || env.publish_cancel_request(told.occurrence_id, "by ann").await == 1).await;
-    env.store_cancel_request(written.occurrence_id, "by bob").await;
-    for (message, reason) in [(&told, "by ann"), (&written, "by bob")] {
+    until("a subscriber of cancel requests", async || {
+        env.publish_cancel_request(by_message.occurrence_id, "by ann").await == 1
+    })
+    .await;
+    env.store_cancel_request(by_key.occurrence_id, "by bob").await;
+    for (message, reason) in [(&by_message, "by ann"), (&by_key, "by bob")] {
         let reports = env.ended(message.occurrence_id).await;
         let statuses: Vec<_> = reports.iter().map(|report| report.status).collect();
         assert_eq!(statuses, [OccurrenceStatus::Running, OccurrenceStatus::Cancelled]);
@@ -78,7 +81,7 @@ async fn a_run_is_cancelled_by_a_message_and_by_one_that_nobody_heard() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_cancelled_in_its_queue_is_not_started() {
+async fn run_cancelled_in_its_queue_is_not_started() {
     let env = WorkerTestEnv::new().await;
     let counter = CountingJob::new(true);
     let worker = env.start(env.worker().job(counter.clone()), "count").await;
@@ -91,9 +94,9 @@ async fn what_was_cancelled_in_its_queue_is_not_started() {
     assert_eq!(reports[0].status, OccurrenceStatus::Cancelled);
     assert_eq!(reports[0].exception.as_deref(), Some("by ann"));
     assert!(is_one_completed_run(&env.ended(other.occurrence_id).await));
-    // A late copy brings no second report.
+    // A late duplicate causes no second report.
     env.publish(&cancelled).await;
-    // One at a time: when this one has ended, that one was dealt with.
+    // The type runs one at a time: when this run has ended, the duplicate has been processed.
     let after = env.message("count", no_input());
     env.publish(&after).await;
     env.ended(after.occurrence_id).await;

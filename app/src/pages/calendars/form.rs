@@ -1,6 +1,6 @@
 //! The form for a calendar: name, time zone, days and weekly windows, and beside them the next blackouts.
 //!
-//! The page is one plain form whose fields are named as in [`CalendarForm`](milvaion_api::calendar_form::CalendarForm).
+//! The page is one plain form whose fields are named as in [`CalendarForm`].
 //! Only the server validates it, as it does the job form.
 
 use leptos::{ev, html, prelude::*, server_fn::ServerFn, task::spawn_local};

@@ -39,7 +39,7 @@ impl RowSelection {
         let _ = self.0.try_update(BTreeSet::clear);
     }
 
-    /// Removes all ids that are not in `there`: a row that left the list must not be acted on unseen.
+    /// Removes all ids that are not in `there`, so that no action affects a row that has left the list.
     pub fn retain(self, there: &BTreeSet<String>) {
         if self.0.with_untracked(|chosen| !chosen.is_subset(there)) {
             self.0.update(|chosen| chosen.retain(|id| there.contains(id)));
@@ -55,6 +55,7 @@ impl RowSelection {
 /// The checkbox of a row.
 #[component]
 pub fn RowCheckbox(
+    /// The selected rows.
     chosen: RowSelection,
     /// The row's id.
     id: String,
@@ -90,6 +91,7 @@ pub fn RowCheckbox(
 /// The checkbox that selects every row of the page.
 #[component]
 pub fn SelectAllCheckbox(
+    /// The selected rows.
     chosen: RowSelection,
     /// The ids of all rows that can be selected.
     #[prop(into)]
@@ -110,7 +112,7 @@ pub fn SelectAllCheckbox(
     }
 }
 
-/// Returns the errors of the last try that do not belong to the note field.
+/// Returns the errors of the last submission that do not belong to the note field.
 fn whole_of(wrong: RwSignal<Vec<FieldError>>) -> Signal<Vec<(String, String)>> {
     Signal::derive(move || {
         let whole = wrong.get().into_iter().filter(|error| error.field != "note");
@@ -203,10 +205,12 @@ where
     }
 }
 
-/// A button that opens one of these dialogs.
+/// A button that opens a [`NoteDialog`].
 #[component]
 pub fn OpenDialogButton(
+    /// True while the dialog is open.
     open: RwSignal<bool>,
+    /// The name of the icon.
     icon: &'static str,
     /// The label.
     #[prop(into)]

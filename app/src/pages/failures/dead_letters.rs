@@ -37,7 +37,14 @@ pub(super) const DEAD_LETTERS_PER_PAGE: u32 = 25;
 
 /// The list of dead letters with its filter and actions.
 #[component]
-pub fn DeadLetterList(filter: DeadLetterFilter, page: ListPage<DeadLetterRow>, flash: FlashView) -> impl IntoView {
+pub fn DeadLetterList(
+    /// The filter of the list.
+    filter: DeadLetterFilter,
+    /// The rows of this page.
+    page: ListPage<DeadLetterRow>,
+    /// The message of the previous form post.
+    flash: FlashView,
+) -> impl IntoView {
     let shown = RwSignal::new(page);
     let request = filter.clone();
     let refresh =

@@ -10,8 +10,8 @@ use crate::components::icon::Icon;
 pub const fn cause_label(cause: FailureCause) -> &'static str {
     match cause {
         FailureCause::Failed => "Failed",
-        FailureCause::Permanent => "Permanent",
-        FailureCause::Exhausted => "Attempts used up",
+        FailureCause::Permanent => "Permanent error",
+        FailureCause::Exhausted => "Retries used up",
         FailureCause::TimedOut => "Timed out",
         FailureCause::Rejected => "Rejected",
         FailureCause::Poison => "Crashed its worker",
@@ -37,7 +37,10 @@ pub const fn cause_description(cause: FailureCause) -> &'static str {
 
 /// Shows a cause as icon and label.
 #[component]
-pub fn CauseBadge(cause: FailureCause) -> impl IntoView {
+pub fn CauseBadge(
+    /// The cause of the failure.
+    cause: FailureCause,
+) -> impl IntoView {
     let (status, icon) = match cause {
         FailureCause::Failed | FailureCause::Permanent | FailureCause::Exhausted => ("failed", "octagon-x"),
         FailureCause::TimedOut => ("timed-out", "timer-off"),

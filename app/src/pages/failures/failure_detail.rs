@@ -35,7 +35,12 @@ use crate::{
 
 /// `/failed/:occurrence`.
 #[component]
-pub fn FailureDetail(failure: FailureRow, flash: FlashView) -> impl IntoView {
+pub fn FailureDetail(
+    /// The failure.
+    failure: FailureRow,
+    /// The message of the previous form post.
+    flash: FlashView,
+) -> impl IntoView {
     let id = failure.occurrence_id;
     let name = failure.job_name.clone();
     let fingerprint = failure.fingerprint.clone();

@@ -41,9 +41,13 @@ const HEADING_MAX_CHARS: usize = 120;
 /// `/failed/:fingerprint`.
 #[component]
 pub fn FailureGroupDetail(
+    /// The group.
     group: FailureGroup,
+    /// The filter of the list.
     filter: FailureFilter,
+    /// The failures of this page.
     page: ListPage<FailureRow>,
+    /// The message of the previous form post.
     flash: FlashView,
 ) -> impl IntoView {
     let heading = if group.note.is_empty() { "No message".to_owned() } else { clip(&group.note, HEADING_MAX_CHARS) };

@@ -1,4 +1,4 @@
-//! The list of failures by cause. A cause that many failures share is a problem to repair once.
+//! The list of failures by cause. Failures of the same cause need one repair.
 
 use leptos::{ev, html, prelude::*};
 use leptos_router::{NavigateOptions, hooks::use_navigate};
@@ -26,7 +26,12 @@ const COUNTED_FAILURES_LIMIT: i64 = 20_000;
 
 /// The list of causes with its filters.
 #[component]
-pub fn FailureGroupList(filter: FailureFilter, page: ListPage<FailureGroup>) -> impl IntoView {
+pub fn FailureGroupList(
+    /// The filter of the list.
+    filter: FailureFilter,
+    /// The groups of this page.
+    page: ListPage<FailureGroup>,
+) -> impl IntoView {
     let shown = RwSignal::new(page);
     let request = filter.clone();
     let refresh =
@@ -35,7 +40,7 @@ pub fn FailureGroupList(filter: FailureFilter, page: ListPage<FailureGroup>) -> 
 
     let is_empty = Memo::new(move |_| shown.with(|page| page.rows.is_empty()));
     let rows = move || shown.with(|page| page.rows.clone());
-    // A link to a cause keeps the filter, except for the cause and the text, which a group has only one of.
+    // A link to a group keeps the filter except for cause and search text, which the group already determines.
     let below = FailureFilter { cause: None, text: None, after: None, ..filter.clone() };
     let row = move |group: FailureGroup| group_row(group, &below);
     let next = {
@@ -213,7 +218,7 @@ fn empty_state(filter: &FailureFilter) -> AnyView {
                 title="No open failures"
                 text="An occurrence that fails its last attempt is kept here until it is retried or resolved."
             >
-                <a class="btn" href="/failed?state=all">"Show resolved failures"</a>
+                <a class="btn" href="/failed?state=all">"Show all failures"</a>
             </EmptyState>
         }
         .into_any()

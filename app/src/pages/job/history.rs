@@ -61,7 +61,12 @@ impl HistoryPage {
 
 /// The history tab of a job's page.
 #[component]
-pub fn JobHistorySection(view: RwSignal<JobView>, history: HistoryPage) -> impl IntoView {
+pub fn JobHistorySection(
+    /// The job.
+    view: RwSignal<JobView>,
+    /// The versions of the job.
+    history: HistoryPage,
+) -> impl IntoView {
     let id = view.with_untracked(|job| job.row.id);
     let current = version_of(view);
     let HistoryPage { steps, before, compared } = history;

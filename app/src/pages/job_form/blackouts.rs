@@ -91,7 +91,7 @@ fn CalendarBox(form: StoredValue<JobForm>, calendar: CalendarRow) -> impl IntoVi
     }
 }
 
-/// Reads the calendars again when the window regains focus, because the reader may have created one in another tab. The
+/// Reads the calendars again when the window regains focus, because the user may have created one in another tab. The
 /// boxes of known calendars keep their state.
 fn keep_current(known: RwSignal<Vec<CalendarRow>>) {
     Effect::new(move |_| {

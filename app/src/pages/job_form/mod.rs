@@ -149,8 +149,8 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage) -> impl IntoView {
     };
     let here = if id.is_some() { "Edit" } else { "New" };
     let cancel = id.map_or_else(|| "/jobs".to_owned(), |id| format!("/jobs/{id}"));
-    // The list of errors is drawn only after a try to save. Before that, errors show only beside the fields that were
-    // visited.
+    // The error list appears only after the user has tried to save. Before that, errors appear only beside the fields
+    // that were visited.
     let listed_errors = Signal::derive(move || {
         if state.shows_all.get() { state.errors.with(|errors| summary_entries(errors)) } else { Vec::new() }
     });
@@ -275,7 +275,7 @@ fn saver(id: Option<JobId>, state: FormState, is_busy: RwSignal<bool>) -> Callba
                 Err(error) => {
                     let _ = state.errors.try_set(problems(&error));
                     let _ = state.shows_all.try_set(true);
-                    // One frame later, when the list has been drawn: a hidden element takes no focus.
+                    // Focuses one frame later, after the list is drawn, because a hidden element cannot take focus.
                     request_animation_frame(|| browser::focus("error-summary"));
                 }
             }

@@ -1,7 +1,7 @@
 //! The rules of a job: overlap, misfires, concurrency limits, retries, lost runs and auto-disable.
 //!
 //! Every rule has a usable default. Both sections are therefore collapsed until one of their fields differs from its
-//! default or has an error. Only the retries stay visible, because most jobs want them.
+//! default or has an error. Only the retries stay visible, because most jobs set them.
 
 use leptos::prelude::*;
 use milvaion_api::requests::JobForm;
@@ -78,8 +78,8 @@ pub fn OverlapSection(
                     <TextField
                         state
                         field="rules.catch_up_limit"
-                        label="Maximum missed runs"
-                        hint="1 to 10,000, default 100. Applies only when every missed run is caught up."
+                        label="Maximum missed due times"
+                        hint="1 to 10,000, default 100. Of more missed due times, the oldest are skipped. Applies only if each missed due time is run."
                         value=form.rule("catch_up_limit")
                         inputmode="numeric"
                         is_required=false
@@ -190,7 +190,7 @@ pub fn FailureSection(
                     state
                     field="rules.heartbeat_timeout_seconds"
                     label="Heartbeat timeout (seconds)"
-                    hint="A run whose worker sends no heartbeat for this long counts as lost; 15 to 86,400. Empty: the server's HEARTBEAT_TIMEOUT_SECONDS."
+                    hint="A run whose worker sends no heartbeat for this long counts as lost; 15 to 86,400. Empty: the server's HEARTBEAT_TIMEOUT_SECONDS (default 15)."
                     value=form.rule("heartbeat_timeout_seconds")
                     inputmode="numeric"
                     is_required=false
@@ -207,7 +207,7 @@ pub fn FailureSection(
                     state
                     field="rules.auto_disable_threshold"
                     label="Auto-disable after N failures in a row"
-                    hint="1 to 100. Empty: the server's AUTO_DISABLE_THRESHOLD."
+                    hint="1 to 100. Empty: the server's AUTO_DISABLE_THRESHOLD (default 0: never)."
                     value=form.rule("auto_disable_threshold")
                     inputmode="numeric"
                     is_required=false
@@ -237,7 +237,7 @@ pub fn FailureSection(
     }
 }
 
-/// Describes the retries that the fields ask for. Returns `None` while one of the fields is invalid.
+/// Describes the retries that the fields define. Returns `None` while one of the fields is invalid.
 fn retries(form: &JobForm) -> Option<String> {
     let defaults = Rules::default();
     let number = |field: &str, default: u32| match form.rule(field).trim() {

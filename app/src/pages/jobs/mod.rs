@@ -127,7 +127,7 @@ fn JobsContent(filter: JobFilter, found: ListPage<JobRow>) -> impl IntoView {
                             <th scope="col">"Job type"</th>
                             <th scope="col">"Schedule"</th>
                             <th scope="col">"Next run"</th>
-                            <th scope="col">"Last 10"</th>
+                            <th scope="col">"Last 10 runs"</th>
                             <th scope="col">"State"</th>
                             {may_run
                                 .then(|| {
@@ -250,8 +250,7 @@ fn JobTableRow(row: ArcRwSignal<JobRow>, back: String, may_run: bool, may_define
             return view! { <span class="muted">"No runs yet"</span> }.into_any();
         }
         let marks: Vec<_> = recent.into_iter().rev().map(mark).collect();
-        view! { <span class="strip" role="group" aria-label="Last 10 occurrences, oldest first">{marks}</span> }
-            .into_any()
+        view! { <span class="strip" role="group" aria-label="Last 10 runs, oldest first">{marks}</span> }.into_any()
     };
     let set_active = Callback::new(move |active| {
         let _ = row.try_update(|row| row.is_active = active);
@@ -271,7 +270,7 @@ fn JobTableRow(row: ArcRwSignal<JobRow>, back: String, may_run: bool, may_define
             </td>
             <td data-label="Schedule">{move || row.with(|row| row.schedule_words.clone())}</td>
             <td data-label="Next run">{next}</td>
-            <td data-label="Last 10">{strip}</td>
+            <td data-label="Last 10 runs">{strip}</td>
             <td data-label="State">
                 <ActiveBadge is_active/>
             </td>

@@ -157,7 +157,7 @@ fn PauseAllForm(
         <form method="post" action=PauseCluster::PATH class="stack" on:submit=pause>
             <ErrorSummary errors=whole/>
             <p>
-                "No schedule starts a run until the pause ends. Running jobs continue, and so do runs that were already sent to a worker. Runs that wait for a slot, for a retry or for the broker stay queued. Each job's misfire policy applies to the due times that pass meanwhile."
+                "No schedule starts a run until the pause ends. Runs that have already started or were sent to a worker continue. Runs that wait for a slot, for a retry or for the broker stay queued. Each job's misfire policy applies to the due times that pass meanwhile."
             </p>
             <FormField id=field label="Reason" hint="Shown to all users during the pause; at most 500 characters." error=reason_error>
                 <input

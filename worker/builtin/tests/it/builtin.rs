@@ -257,8 +257,8 @@ async fn secrets_are_redacted_at_every_log_level() {
     assert_eq!(end.status, OccurrenceStatus::Failed);
 
     harness.run("http-request", json!({"url": "http://127.0.0.1:1/", "body": "{{secret:last}}"})).await;
-    let end = harness.run("http-request", json!({"url": "http://x/", "body": "{{secret:nobody}}"})).await;
-    assert!(end.exception.is_some_and(|text| text.contains("\"nobody\" is unknown")));
+    let end = harness.run("http-request", json!({"url": "http://x/", "body": "{{secret:missing}}"})).await;
+    assert!(end.exception.is_some_and(|text| text.contains("\"missing\" is unknown")));
 
     let all = harness.stop().await;
     // The enabled job types and the aliases.

@@ -1,5 +1,5 @@
-//! The program `milvaion-worker` on real services, which `AMQP_URL`, `REDIS_URL` and, for the job type `sql-query`,
-//! `DATABASE_URL` name. Each test uses names of its own on them.
+//! Tests of the program `milvaion-worker` against real services at `AMQP_URL`, `REDIS_URL` and, for the job type
+//! `sql-query`, `DATABASE_URL`. Each test uses its own names there.
 
 mod builtin;
 mod disk_full;

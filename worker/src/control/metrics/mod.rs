@@ -101,7 +101,7 @@ impl WorkerMetrics {
     }
 
     /// Counts a delivery that was returned to its queue.
-    pub(crate) fn sent_back(&self) {
+    pub(crate) fn returned(&self) {
         self.0.returned.inc();
     }
 
@@ -135,9 +135,9 @@ impl WorkerMetrics {
         registry.register("running", "Runs in progress", counts.running.clone());
         registry.register("runs", "Ended runs by outcome", counts.ended.clone());
         registry.register_with_unit("run_duration", "Duration of ended runs", Unit::Seconds, counts.seconds.clone());
-        registry.register("copies_dropped", "Duplicate deliveries dropped", counts.duplicates.clone());
+        registry.register("duplicates_dropped", "Duplicate deliveries dropped", counts.duplicates.clone());
         let returned = "Deliveries returned to their queue, because no permit was free or a possible duplicate could not be checked";
-        registry.register("deliveries_sent_back", returned, counts.returned.clone());
+        registry.register("deliveries_returned", returned, counts.returned.clone());
         registry.register("connections", "Connections on which consuming has begun", counts.connections.clone());
         registry.register("reports_waiting", "Reports that the broker has not confirmed", counts.reports.clone());
         registry.register("lines_waiting", "Log lines that have not been sent", counts.lines.clone());
@@ -170,7 +170,7 @@ mod tests {
             r#"milvaion_worker_running{job_type="mail"} 1"#,
             r#"milvaion_worker_runs_total{job_type="mail",outcome="handed-back"} 1"#,
             r#"milvaion_worker_run_duration_seconds_count{job_type="mail"} 1"#,
-            "milvaion_worker_copies_dropped_total 1",
+            "milvaion_worker_duplicates_dropped_total 1",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
