@@ -1,5 +1,5 @@
-# One image, two ways: `docker run` alone starts private PostgreSQL, Redis and RabbitMQ inside the container, with
-# their data in the volume /data; with DATABASE_URL, REDIS_URL and AMQP_URL set it is the production server.
+# One image for two uses. `docker run` alone starts private PostgreSQL, Redis and RabbitMQ inside the container, with
+# their data in the volume /data. With DATABASE_URL, REDIS_URL and AMQP_URL set, it is the production server.
 
 FROM rust:1.95-bookworm AS build
 RUN apt-get update \
@@ -7,7 +7,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* \
     && rustup target add wasm32-unknown-unknown
 WORKDIR /src
-# The npm packages change seldom: their layer survives a change of the code.
+# The npm packages change rarely, so their layer stays cached when the code changes.
 COPY style/package.json style/package-lock.json style/.npmrc style/
 RUN cd style && npm ci --no-audit --no-fund
 COPY . .
@@ -16,7 +16,7 @@ RUN cargo xtask front --release
 RUN cargo build --locked --release --package milvaion-server --package milvaion-builtin
 
 FROM debian:12-slim
-# Debian would make a database cluster of its own on installation; ours is made at the first start, in /data.
+# The Debian package would create a database cluster on installation. Milvaion creates its own in /data at first start.
 RUN mkdir -p /etc/postgresql-common \
     && echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.conf \
     && apt-get update \
@@ -33,10 +33,10 @@ ENV HOST=0.0.0.0 \
     PORT=8080 \
     SITE_ROOT=/usr/share/milvaion/site
 EXPOSE 8080
-# The services get nine seconds for an orderly stop: give `docker stop` more than its usual ten (`--time 20`).
+# The services get nine seconds to stop in order: give `docker stop` more than its default of ten (`--time 20`).
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s --retries=3 \
     CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/$PORT && printf 'GET /health/ready HTTP/1.0\\r\\nHost: localhost\\r\\n\\r\\n' >&3 && head -n 1 <&3 | grep -q ' 200 '"]
-# tini reaps what the services leave behind and passes signals on; the server is not made to be process 1.
+# tini is process 1, a role that the server is not written for: it reaps the services' orphans and forwards signals.
 ENTRYPOINT ["tini", "--", "milvaion"]
 CMD ["run", "--data", "/data", "--with-worker", "/usr/local/bin/milvaion-worker"]

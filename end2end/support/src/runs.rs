@@ -46,15 +46,16 @@ pub async fn report(store: &Store, clock: &Clock, reports: Vec<StatusReport>) ->
 ///
 /// Panics if PostgreSQL fails.
 pub async fn report_with_retries(store: &Store, clock: &Clock, reports: Vec<StatusReport>) -> AppliedChanges {
+    let now = clock.now();
     let mut changes = fold(reports);
     let attempts: Vec<_> = changes.iter().map(|change| (change.occurrence_id, change.attempt)).collect();
     let contexts = store.retry_contexts(&attempts).await.expect("the retry contexts can be read");
     for change in &mut changes {
         if let Some(context) = contexts.get(&change.occurrence_id) {
-            retry::decide(change, context, clock.now());
+            retry::decide(change, context, now);
         }
     }
-    store.apply(&changes, clock.now()).await.expect("the reports are applied")
+    store.apply(&changes, now).await.expect("the reports are applied")
 }
 
 /// Returns all occurrences, the newest first, or those with one status.
