@@ -147,6 +147,12 @@ fn crate_dependencies_go_one_way() {
         &["milvaion-server", "milvaion-app", "milvaion-api", "milvaion-schedule", "leptos", "axum"],
     );
     contains_none_of("worker/src", &["DATABASE_URL"]);
+    // Users of the SDK compile SQLite, and no driver of PostgreSQL: neither by the SDK nor by the workspace's table.
+    for manifest in ["worker/Cargo.toml", "Cargo.toml"] {
+        let text = read(manifest);
+        let sqlx = text.lines().find(|line| line.starts_with("sqlx")).expect("it depends on sqlx");
+        assert!(!sqlx.contains("postgres"), "{manifest}: sqlx must not have the PostgreSQL driver");
+    }
     // The server's tests run a worker. The server does not depend on it.
     depends_on_none_of("server/Cargo.toml", &["milvaion-worker"]);
 }
@@ -191,6 +197,8 @@ fn service_modules_never_call_each_other() {
             contains_none_of(&format!("server/src/{service}"), &[&format!("crate::{other}")]);
         }
     }
+    // The dashboard's pages are passed to the HTTP server as a router.
+    contains_none_of("server/src/http", &["crate::ui", "{ui::", " ui::"]);
     // Each driver is used in one module, and in the one that starts private services and checks that they respond.
     for (service, driver) in [("store", "sqlx::"), ("cache", "redis::"), ("broker", "lapin::")] {
         let folder = format!("server/src/{service}/");

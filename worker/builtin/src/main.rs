@@ -23,6 +23,7 @@ mod shell_command;
 mod sql_query;
 
 use std::{
+    fmt,
     io::{IsTerminal, stderr},
     process::ExitCode,
     sync::Arc,
@@ -42,14 +43,38 @@ use crate::{
 async fn main() -> ExitCode {
     match run().await {
         Ok(()) => ExitCode::SUCCESS,
-        Err(reason) => {
-            eprintln!("milvaion-worker cannot run:\n{reason}");
+        Err(error) => {
+            eprintln!("milvaion-worker cannot run:\n{error}");
             ExitCode::FAILURE
         }
     }
 }
 
-async fn run() -> Result<(), String> {
+/// The reason why the worker cannot start, or why it ended.
+#[derive(Debug)]
+enum BuiltinWorkerError {
+    /// Settings are invalid; one sentence for each.
+    Settings(Vec<String>),
+    /// The SDK failed.
+    Worker(WorkerError),
+}
+
+impl From<WorkerError> for BuiltinWorkerError {
+    fn from(error: WorkerError) -> Self {
+        Self::Worker(error)
+    }
+}
+
+impl fmt::Display for BuiltinWorkerError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Settings(sentences) => formatter.write_str(&sentences.join("\n")),
+            Self::Worker(error) => formatter.write_str(&report(error)),
+        }
+    }
+}
+
+async fn run() -> Result<(), BuiltinWorkerError> {
     // The environment holds passwords. This prevents other programs of the same user from reading it, and keeps it out
     // of core dumps.
     if let Err(error) = nix::sys::prctl::set_dumpable(false) {
@@ -65,7 +90,7 @@ async fn run() -> Result<(), String> {
     };
     let config = config.map_err(|error| errors.push(report(&error))).unwrap_or_default();
     if !errors.is_empty() {
-        return Err(errors.join("\n"));
+        return Err(BuiltinWorkerError::Settings(errors));
     }
     let secret_store = Arc::new(SecretStore::new(settings.secrets_dir.clone()));
     start_logging(RedactingMakeWriter(secret_store.process_redactor().clone()));
@@ -90,8 +115,7 @@ async fn run() -> Result<(), String> {
         let job = ShellCommand { inherited_variables: settings.shell_env, terminations: terminations.clone() };
         builder = builder.job(BuiltinAdapter::new(job, secret_store));
     }
-    let worker = builder.build().map_err(|error| report(&error))?;
-    let result = worker.run().await.map_err(|error| report(&error));
+    let result = builder.build()?.run().await;
     // The programs of ended runs may still be within their grace period.
     terminations.close();
     let limit = shell_command::MAX_TERMINATION_GRACE;
@@ -102,7 +126,7 @@ async fn run() -> Result<(), String> {
             limit.as_secs()
         );
     }
-    result
+    Ok(result?)
 }
 
 /// Formats an error for the terminal, with each cause on a line of its own, as `Debug` of [`WorkerError`] does.

@@ -10,6 +10,7 @@ mod crash_points;
 mod database;
 mod duplicates;
 mod redis_faults;
+mod runs;
 mod servers;
 mod workers;
 
@@ -122,8 +123,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     workers::ALL_WORKERS_KILLED,
     duplicates::MESSAGES_DUPLICATED,
     duplicates::REPORTS_REPLAYED,
-    workers::POISON_RUN,
-    workers::RUNS_CANCELLED,
+    runs::POISON_RUN,
+    runs::RUNS_CANCELLED,
     crash_points::CRASH_POINTS,
 ];
 
