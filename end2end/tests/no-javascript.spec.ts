@@ -135,7 +135,7 @@ test("a job is run, paused, resumed, edited and deleted", async ({ admin: page }
   await expect(page.getByText("The job is paused.")).toBeVisible();
   await expect(page.getByText("Reason: holidays")).toBeVisible();
   await page.getByRole("button", { name: "Resume: Sweep the floor" }).click();
-  await expect(page.getByText("The job is resumed.")).toBeVisible();
+  await expect(page.getByText("The job is resumed.", { exact: true })).toBeVisible();
   await expect(page.getByText("This job is paused")).toHaveCount(0);
 
   await page.getByRole("link", { name: "Edit" }).click();
