@@ -17,11 +17,14 @@ use std::{
 };
 
 use leptos::prelude::*;
-use leptos_router::{NavigateOptions, hooks::use_navigate};
 use milvaion_api::events::{EventEnvelope, LiveEvent};
 use milvaion_protocol::id::OccurrenceId;
 
-use crate::{api::session::query_value, browser, error::AppError};
+use crate::{
+    browser,
+    components::session_end::{SessionEnd, SessionEndReason},
+    error::AppError,
+};
 
 #[cfg(feature = "hydrate")]
 mod stream;
@@ -97,8 +100,14 @@ impl LiveUpdates {
         };
         provide_context(live);
         #[cfg(feature = "hydrate")]
-        stream::run(live, to_sign_in());
+        stream::run(live, SessionEnd::current());
         live
+    }
+
+    /// Returns true while the user has paused live updates.
+    #[must_use]
+    pub fn is_paused(self) -> bool {
+        self.paused.try_get_untracked() == Some(true)
     }
 
     /// Returns true if an event arrived during the last five seconds. A page checks this after it has subscribed and
@@ -158,19 +167,55 @@ pub fn is_resync(envelope: &EventEnvelope) -> bool {
     matches!(envelope.event, LiveEvent::Resync)
 }
 
+/// Calls `read` every `interval` while the current owner lives, the tab is visible and live updates are not paused.
+pub fn use_polling(interval: Duration, read: impl Fn() + Clone + Send + Sync + 'static) {
+    let live = use_context::<LiveUpdates>();
+    Effect::new(move |_| {
+        let read = read.clone();
+        let is_due = move || !browser::is_hidden() && !live.is_some_and(LiveUpdates::is_paused);
+        let tick = move || {
+            if is_due() {
+                read();
+            }
+        };
+        let timer = set_interval_with_handle(tick, interval);
+        on_cleanup(move || {
+            if let Ok(timer) = timer {
+                timer.clear();
+            }
+        });
+    });
+}
+
 /// A handle that refreshes a page's data. Frequent requests cost one read per `pause`.
 #[derive(Clone)]
-pub struct ThrottledRefresh(Arc<dyn Fn() + Send + Sync>);
+pub struct ThrottledRefresh(Arc<dyn Fn(RefreshCause) + Send + Sync>);
+
+/// The cause of a refresh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RefreshCause {
+    /// An event or a timer. While live updates are paused, nothing is read and nothing changes on the page.
+    Update,
+    /// An action of this user, whose effect shows even while live updates are paused.
+    OwnAction,
+}
 
 impl ThrottledRefresh {
-    /// Requests a refresh.
+    /// Requests a refresh because of an event or a timer. Ignored while live updates are paused: the resync after the
+    /// pause reads everything again.
     pub fn request(&self) {
-        (self.0)();
+        (self.0)(RefreshCause::Update);
+    }
+
+    /// Requests a refresh because of an action of this user. It shows even while live updates are paused.
+    pub fn request_own(&self) {
+        (self.0)(RefreshCause::OwnAction);
     }
 }
 
 #[derive(Default)]
 struct RefreshFlags {
+    own_action: AtomicBool,
     gone: AtomicBool,
     waiting: AtomicBool,
     reading: AtomicBool,
@@ -196,8 +241,14 @@ where
         let flags = flags.clone();
         move || flags.gone.store(true, Ordering::Relaxed)
     });
-    let sign_in = to_sign_in();
-    ThrottledRefresh(Arc::new(move || schedule_read(pause, flags.clone(), read.clone(), apply.clone(), sign_in)))
+    let session_end = SessionEnd::current();
+    let live = use_context::<LiveUpdates>();
+    ThrottledRefresh(Arc::new(move |cause| {
+        if cause == RefreshCause::OwnAction {
+            flags.own_action.store(true, Ordering::Relaxed);
+        }
+        schedule_read(pause, flags.clone(), read.clone(), apply.clone(), live, session_end);
+    }))
 }
 
 fn schedule_read<T, Fut>(
@@ -205,11 +256,20 @@ fn schedule_read<T, Fut>(
     flags: Arc<RefreshFlags>,
     read: impl Fn() -> Fut + Clone + Send + Sync + 'static,
     apply: impl Fn(T) + Clone + Send + Sync + 'static,
-    sign_in: Callback<()>,
+    live: Option<LiveUpdates>,
+    session_end: SessionEnd,
 ) where
     T: 'static,
     Fut: Future<Output = Result<T, AppError>> + 'static,
 {
+    // A pause holds what others cause. The answer of a read that began before the pause is dropped too.
+    let is_held = {
+        let flags = flags.clone();
+        move || live.is_some_and(LiveUpdates::is_paused) && !flags.own_action.load(Ordering::Relaxed)
+    };
+    if is_held() {
+        return;
+    }
     if flags.reading.load(Ordering::Relaxed) {
         flags.again.store(true, Ordering::Relaxed);
         return;
@@ -219,7 +279,7 @@ fn schedule_read<T, Fut>(
     }
     let later = move || {
         flags.waiting.store(false, Ordering::Relaxed);
-        if flags.gone.load(Ordering::Relaxed) {
+        if flags.gone.load(Ordering::Relaxed) || is_held() {
             return;
         }
         flags.reading.store(true, Ordering::Relaxed);
@@ -230,23 +290,16 @@ fn schedule_read<T, Fut>(
                 return;
             }
             match answer {
-                Ok(value) => untrack(|| apply(value)),
-                Err(AppError::SignedOut) => sign_in.run(()),
-                Err(_) => {}
+                Ok(value) if !is_held() => untrack(|| apply(value)),
+                Err(AppError::SignedOut) => session_end.report(SessionEndReason::SignedOut),
+                Ok(_) | Err(_) => {}
             }
             if flags.again.swap(false, Ordering::Relaxed) {
-                schedule_read(pause, flags, read, apply, sign_in);
+                schedule_read(pause, flags, read, apply, live, session_end);
+            } else {
+                flags.own_action.store(false, Ordering::Relaxed);
             }
         });
     };
     set_timeout(later, pause);
-}
-
-/// Redirects to the sign-in page, which returns to the current page afterwards.
-fn to_sign_in() -> Callback<()> {
-    let navigate = use_navigate();
-    Callback::new(move |()| {
-        let options = NavigateOptions { replace: true, ..NavigateOptions::default() };
-        navigate(&format!("/login?next={}", query_value(&browser::current_path())), options);
-    })
 }

@@ -1,8 +1,8 @@
-//! One SVG file with all icons of the dashboard.
+//! One SVG file with all icons of the dashboard, which the server writes into each document.
 //!
-//! A page shows an icon with `<use href="/pkg/icons.svg#name">`. The browser loads all icons once, they add nothing to
-//! the WebAssembly file, and the content security policy needs no exception. `style/icons.txt` lists the icons, so
-//! icons that no page uses are not transferred.
+//! A page shows an icon with `<use href="#icon-name">`. The icons need no request, add nothing to the WebAssembly file,
+//! and the content security policy needs no exception. `style/icons.txt` lists the icons, so icons that no page uses
+//! are not transferred.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -20,7 +20,7 @@ const SYMBOL_ATTRIBUTES: &str = r#"viewBox="0 0 24 24" fill="none" stroke="curre
 /// Returns an error if a name is listed twice or has no file, or if a file has other drawing attributes than the rest.
 pub(crate) fn build(names: &str, folder: &Path) -> Result<String> {
     let mut sprite = String::from(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\">\n<!-- Lucide icons, ISC licence: see licences/lucide.txt -->\n",
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" hidden>\n<!-- Lucide icons, ISC licence: see licences/lucide.txt -->\n",
     );
     let mut seen = BTreeSet::new();
     for name in
@@ -30,7 +30,7 @@ pub(crate) fn build(names: &str, folder: &Path) -> Result<String> {
         let path = folder.join(name).with_extension("svg");
         ensure!(path.is_file(), "style/icons.txt lists {name}, which Lucide does not have: check the name");
         let shapes = shapes(&files::read(&path)?).with_context(|| path.display().to_string())?;
-        sprite.push_str(&format!("<symbol id=\"{name}\" {SYMBOL_ATTRIBUTES}>{shapes}</symbol>\n"));
+        sprite.push_str(&format!("<symbol id=\"icon-{name}\" {SYMBOL_ATTRIBUTES}>{shapes}</symbol>\n"));
     }
     ensure!(!seen.is_empty(), "style/icons.txt lists no icon");
     sprite.push_str("</svg>\n");
@@ -75,7 +75,7 @@ mod tests {
         let mut missing = BTreeSet::new();
         for path in files::list(&root.join("app/src")).unwrap() {
             let source = files::read(&path).unwrap();
-            for before in ["Icon name=\"", " icon=\"", "icons.svg#"] {
+            for before in ["Icon name=\"", " icon=\""] {
                 for rest in source.split(before).skip(1) {
                     let name = rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').next().unwrap_or_default();
                     if !name.is_empty() && !listed.contains(name) {
@@ -92,7 +92,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("milvaion-sprite-{}", std::process::id()));
         files::write(&folder.join("dot.svg"), ICON).unwrap();
         let sprite = build("# all\ndot # one\n\n", &folder).unwrap();
-        assert!(sprite.contains("<symbol id=\"dot\""));
+        assert!(sprite.contains("<symbol id=\"icon-dot\""));
         assert!(build("dot\ndot", &folder).unwrap_err().to_string().contains("dot twice"));
         assert!(build("dash", &folder).unwrap_err().to_string().contains("lists dash"));
         assert!(build("# none", &folder).is_err());

@@ -2,6 +2,7 @@
 
 use leptos::prelude::*;
 
+use super::icon::LiveIcon;
 use crate::browser;
 
 /// A button that copies `text` and announces the result.
@@ -25,9 +26,9 @@ pub fn CopyButton(
     };
     let announcement = label.clone();
     let icon = move || match copied.get() {
-        None => "/pkg/icons.svg#copy",
-        Some(true) => "/pkg/icons.svg#check",
-        Some(false) => "/pkg/icons.svg#x",
+        None => "copy",
+        Some(true) => "check",
+        Some(false) => "x",
     };
     let copy = move |_| {
         browser::copy(text.get_untracked(), move |done| {
@@ -42,9 +43,7 @@ pub fn CopyButton(
     };
     view! {
         <button type="button" class="icon-btn needs-js" aria-label=label.clone() title=label on:click=copy>
-            <svg class="icon" aria-hidden="true" focusable="false">
-                <use href=icon></use>
-            </svg>
+            <LiveIcon name=Signal::derive(icon)/>
         </button>
         <span class="sr-only" role="status">
             {move || if copied.get().is_some() { announcement() } else { String::new() }}

@@ -26,6 +26,7 @@ pub mod radio_field;
 pub mod schedule_bounds;
 pub mod schedule_field;
 pub mod session_context;
+pub mod session_end;
 pub mod shortcuts;
 pub mod status_badge;
 pub mod status_explanation;

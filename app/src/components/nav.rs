@@ -5,7 +5,7 @@ use leptos_router::components::A;
 use milvaion_api::{permissions::Permission, views::CurrentUser};
 
 use super::{
-    icon::Icon,
+    icon::{Icon, LiveIcon},
     preferences::{ThemeButton, ZoneButton},
     session_context::{SessionContext, may},
 };
@@ -58,10 +58,10 @@ fn LivePill() -> impl IntoView {
         LiveState::Connecting | LiveState::Reconnecting => "Connecting to live updates.",
     };
     let icon = move || match live.state.get() {
-        LiveState::Live => "/pkg/icons.svg#circle-dot",
-        LiveState::Paused => "/pkg/icons.svg#circle-pause",
-        LiveState::Offline => "/pkg/icons.svg#wifi-off",
-        LiveState::Connecting | LiveState::Reconnecting => "/pkg/icons.svg#loader-circle",
+        LiveState::Live => "circle-dot",
+        LiveState::Paused => "circle-pause",
+        LiveState::Offline => "wifi-off",
+        LiveState::Connecting | LiveState::Reconnecting => "loader-circle",
     };
     view! {
         <button
@@ -72,9 +72,7 @@ fn LivePill() -> impl IntoView {
             title=title
             on:click=move |_| live.paused.update(|paused| *paused = !*paused)
         >
-            <svg class="icon" aria-hidden="true" focusable="false">
-                <use href=icon></use>
-            </svg>
+            <LiveIcon name=Signal::derive(icon)/>
             <span>{move || live.state.get().word()}</span>
             <span class="sr-only">", pause live updates"</span>
         </button>

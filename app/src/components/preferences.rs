@@ -2,7 +2,10 @@
 
 use leptos::prelude::*;
 
-use super::{icon::Icon, time::use_page_clock};
+use super::{
+    icon::{Icon, LiveIcon},
+    time::use_page_clock,
+};
 use crate::browser;
 
 /// The cookie that stores the theme; the HTML shell reads it.
@@ -76,9 +79,7 @@ pub fn ThemeButton() -> impl IntoView {
     };
     view! {
         <button type="button" class="icon-btn needs-js" aria-label=label title=label on:click=change>
-            <svg class="icon" aria-hidden="true" focusable="false">
-                <use href=move || format!("/pkg/icons.svg#{}", theme.get().icon())></use>
-            </svg>
+            <LiveIcon name=Signal::derive(move || theme.get().icon())/>
         </button>
     }
 }

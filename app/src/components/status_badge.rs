@@ -3,6 +3,8 @@
 use leptos::prelude::*;
 use milvaion_protocol::status::OccurrenceStatus;
 
+use super::icon::LiveIcon;
+
 /// Returns the icon of a status.
 #[must_use]
 pub const fn icon_of(status: OccurrenceStatus) -> &'static str {
@@ -42,9 +44,7 @@ pub fn StatusBadge(
 ) -> impl IntoView {
     view! {
         <span class="badge" data-status=move || status.get().slug()>
-            <svg class="icon" aria-hidden="true" focusable="false">
-                <use href=move || format!("/pkg/icons.svg#{}", icon_of(status.get()))></use>
-            </svg>
+            <LiveIcon name=Signal::derive(move || icon_of(status.get()))/>
             <span>{move || status.get().label()}</span>
         </span>
     }

@@ -14,7 +14,14 @@ use wasm_bindgen::{JsCast, closure::Closure};
 use web_sys::{EventSource, MessageEvent, PageTransitionEvent};
 
 use super::{LiveState, LiveUpdates};
-use crate::{api::session::whoami, browser, components::time::use_page_clock};
+use crate::{
+    api::session::whoami,
+    browser,
+    components::{
+        session_end::{SessionEnd, SessionEndReason},
+        time::use_page_clock,
+    },
+};
 
 /// The path of the server's event stream.
 const EVENTS_PATH: &str = "/events";
@@ -58,11 +65,11 @@ struct EventStream {
     failures: StoredValue<u32>,
     reopen_at: StoredValue<Option<i64>>,
     sync_clock: Callback<DateTime<Utc>>,
-    sign_in: Callback<()>,
+    session_end: SessionEnd,
 }
 
 /// Keeps the stream open while the current owner lives.
-pub(super) fn run(live: LiveUpdates, sign_in: Callback<()>) {
+pub(super) fn run(live: LiveUpdates, session_end: SessionEnd) {
     let clock = use_page_clock();
     let stream = EventStream {
         live,
@@ -74,7 +81,7 @@ pub(super) fn run(live: LiveUpdates, sign_in: Callback<()>) {
         failures: StoredValue::new(0),
         reopen_at: StoredValue::new(None),
         sync_clock: Callback::new(move |now| clock.sync(now)),
-        sign_in,
+        session_end,
     };
     Effect::new(move |_| {
         // The occurrence whose log is requested is part of the address, so a change of it needs a new connection.
@@ -224,7 +231,7 @@ impl EventStream {
             set_timeout(move || self.reopen_if_due(), Duration::from_millis(wait.unsigned_abs()));
             spawn_local(async move {
                 if matches!(whoami().await, Ok(None)) && self.live.state.try_get_untracked().is_some() {
-                    self.sign_in.run(());
+                    self.session_end.report(SessionEndReason::SignedOut);
                 }
             });
         }

@@ -120,7 +120,7 @@ fn OccurrenceContent(mut view: OccurrenceView, earlier: Option<Vec<LogLine>>, fl
     let may_cancel = may(Permission::CancelOccurrence);
     let can_cancel = Memo::new(move |_| may_cancel && open.get());
     // The stream delivers the new status too, but the reader may have paused live updates.
-    let on_done = Callback::new(move |()| refresh.request());
+    let on_done = Callback::new(move |()| refresh.request_own());
     let cancel = move || {
         let flash = flash.clone();
         can_cancel.get().then(move || view! { <CancelButton id name status flash on_done/> })

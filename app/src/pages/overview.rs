@@ -23,7 +23,7 @@ use crate::{
     },
     components::{
         form::ErrorSummary,
-        icon::Icon,
+        icon::{Icon, LiveIcon},
         loading::render_page,
         minute_bars::MinuteBars,
         page_header::PageHeader,
@@ -33,7 +33,7 @@ use crate::{
     },
     error::AppError,
     format,
-    live::{LiveUpdates, is_resync, throttled_refresh, use_live_updates},
+    live::{LiveUpdates, is_resync, throttled_refresh, use_live_updates, use_polling},
 };
 
 /// The minimum time between two refreshes while events arrive.
@@ -89,20 +89,14 @@ fn OverviewContent(overview: ClusterOverview, pause: Option<ClusterPause>, flash
     });
     let on_change = Callback::new({
         let refresh_pause = refresh_pause.clone();
-        move |()| refresh_pause.request()
+        move |()| refresh_pause.request_own()
     });
-    Effect::new(move |_| {
-        let (refresh, refresh_pause) = (refresh.clone(), refresh_pause.clone());
-        let ask = move || {
+    use_polling(IDLE_REFRESH_INTERVAL, {
+        let refresh_pause = refresh_pause.clone();
+        move || {
             refresh.request();
             refresh_pause.request();
-        };
-        let timer = set_interval_with_handle(ask, IDLE_REFRESH_INTERVAL);
-        on_cleanup(move || {
-            if let Ok(timer) = timer {
-                timer.clear();
-            }
-        });
+        }
     });
     let is_new = Memo::new(move |_| data.with(|data| data.jobs_total == 0));
     let may_define = may(Permission::DefineJob);
@@ -150,9 +144,7 @@ fn health_item(item: &HealthItem) -> impl IntoView + use<> {
     let (name, detail) = (item.name.clone(), item.detail.clone());
     view! {
         <li data-state=state>
-            <svg class="icon" aria-hidden="true" focusable="false">
-                <use href=format!("/pkg/icons.svg#{icon}")></use>
-            </svg>
+            <Icon name=icon/>
             <span>{name}</span>
             <strong>{word}</strong>
             <span class="muted">{detail}</span>
@@ -167,11 +159,7 @@ fn FirstSteps(data: RwSignal<ClusterOverview>, may_define: bool) -> impl IntoVie
     let has_worker = Memo::new(move |_| data.with(|data| data.workers_alive > 0));
     let mark = |done: Memo<bool>| {
         view! {
-            <svg class="icon" aria-hidden="true" focusable="false">
-                <use href=move || {
-                    if done.get() { "/pkg/icons.svg#circle-check" } else { "/pkg/icons.svg#loader-circle" }
-                }></use>
-            </svg>
+            <LiveIcon name=Signal::derive(move || if done.get() { "circle-check" } else { "loader-circle" })/>
             <span class="sr-only">{move || if done.get() { "Done: " } else { "Not yet: " }}</span>
         }
     };

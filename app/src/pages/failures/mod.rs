@@ -37,7 +37,7 @@ use crate::{
     },
     components::{loading::render_page, page_header::PageHeader},
     error::AppError,
-    live::{LiveUpdates, ThrottledRefresh, is_resync, use_live_updates},
+    live::{LiveUpdates, ThrottledRefresh, is_resync, use_live_updates, use_polling},
 };
 
 /// The minimum time between two refreshes while failures arrive.
@@ -173,15 +173,7 @@ fn keep_current(refresh: &ThrottledRefresh) {
         }
     });
     let refresh = refresh.clone();
-    Effect::new(move |_| {
-        let refresh = refresh.clone();
-        let timer = set_interval_with_handle(move || refresh.request(), IDLE_REFRESH_INTERVAL);
-        on_cleanup(move || {
-            if let Ok(timer) = timer {
-                timer.clear();
-            }
-        });
-    });
+    use_polling(IDLE_REFRESH_INTERVAL, move || refresh.request());
 }
 
 /// Draws the chips that narrow a list to a state.

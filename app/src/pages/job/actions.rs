@@ -16,7 +16,7 @@ use crate::{
     components::{
         dialog::Dialog,
         form::{ErrorSummary, FormField, described_by},
-        icon::Icon,
+        icon::{Icon, LiveIcon},
         input_form::{error_of, problems, textarea_html},
         toast::{ToastKind, toasts},
     },
@@ -112,9 +112,7 @@ pub fn PauseOrResume(
                 aria-label=move || format!("{}: {}", verb(), name.get())
                 title=move || is_bare.then(verb)
             >
-                <svg class="icon" aria-hidden="true" focusable="false">
-                    <use href=move || format!("/pkg/icons.svg#{}", if is_active.get() { "pause" } else { "play" })></use>
-                </svg>
+                <LiveIcon name=Signal::derive(move || if is_active.get() { "pause" } else { "play" })/>
                 {move || (!is_bare).then(verb)}
             </button>
         </form>
