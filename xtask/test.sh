@@ -16,6 +16,8 @@ fi
 
 echo "==> Building the browser side"
 cargo xtask front --release
+echo "==> Checking the transfer sizes"
+cargo xtask sizes --check
 
 if [ "$part" = all ]; then
     echo "==> Running the Rust tests"

@@ -8,6 +8,9 @@ pub use real::*;
 #[cfg(not(feature = "hydrate"))]
 pub use stub::*;
 
+/// The name of the `<meta>` element that names the build of the browser side.
+pub const BUILD_META: &str = "milvaion-build";
+
 /// An instant in the user's own zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalTime {

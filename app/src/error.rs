@@ -1,12 +1,11 @@
 //! The error type of every server function.
 
-use leptos::server_fn::{
-    codec::JsonEncoding,
-    error::{FromServerFnError, ServerFnErrorErr},
-};
+use leptos::server_fn::error::{FromServerFnError, ServerFnErrorErr};
 use milvaion_api::requests::FieldError;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+use crate::api::codec::JsonTextEncoding;
 
 /// The reason for which a request failed.
 ///
@@ -79,7 +78,7 @@ impl AppError {
 }
 
 impl FromServerFnError for AppError {
-    type Encoder = JsonEncoding;
+    type Encoder = JsonTextEncoding;
 
     fn from_server_fn_error(error: ServerFnErrorErr) -> Self {
         match error {

@@ -26,6 +26,7 @@ pub mod api;
 pub mod browser;
 pub mod components;
 pub mod format;
+pub mod lazy_pages;
 pub mod live;
 pub mod pages;
 pub mod routes;
@@ -39,5 +40,5 @@ pub mod shell;
 pub fn hydrate() {
     console_error_panic_hook::set_once();
     browser::mark_scripted();
-    leptos::mount::hydrate_body(routes::App);
+    leptos::mount::hydrate_lazy(routes::App);
 }

@@ -3,7 +3,7 @@
 use leptos::prelude::*;
 use leptos_meta::{Title, provide_meta_context};
 use leptos_router::{
-    SsrMode,
+    Lazy, SsrMode,
     components::{Outlet, ParentRoute, Route, Router, Routes},
     hooks::use_location,
     path,
@@ -20,25 +20,8 @@ use crate::{
         time::PageClock,
         toast::{ToastQueue, ToastRegion},
     },
+    lazy_pages,
     live::LiveUpdates,
-    pages::{
-        calendars::{
-            CalendarsPage,
-            form::{EditCalendarPage, NewCalendarPage},
-        },
-        failures::{FailurePage, FailuresPage},
-        help::HelpPage,
-        invite::{InvitePage, SetupPage},
-        job::JobPage,
-        job_form::{EditJobPage, NewJobPage},
-        jobs::JobsPage,
-        login::LoginPage,
-        occurrence::OccurrencePage,
-        occurrences::OccurrencesPage,
-        overview::OverviewPage,
-        team::TeamPage,
-        workers::WorkersPage,
-    },
 };
 
 /// The product's name, which is the title of a page that sets none.
@@ -60,25 +43,25 @@ pub fn App() -> impl IntoView {
         <Router>
             <FollowFocus focus/>
             <Routes fallback=|| view! { <NotFoundPage/> }>
-                <Route path=path!("/setup") view=SetupPage ssr=SsrMode::Async/>
-                <Route path=path!("/invite") view=InvitePage ssr=SsrMode::Async/>
-                <Route path=path!("/login") view=LoginPage ssr=SsrMode::Async/>
+                <Route path=path!("/setup") view={Lazy::<lazy_pages::SetupRoute>::new()} ssr=SsrMode::Async/>
+                <Route path=path!("/invite") view={Lazy::<lazy_pages::InviteRoute>::new()} ssr=SsrMode::Async/>
+                <Route path=path!("/login") view={Lazy::<lazy_pages::LoginRoute>::new()} ssr=SsrMode::Async/>
                 <ParentRoute path=path!("") view=Layout ssr=SsrMode::Async>
-                    <Route path=path!("/") view=OverviewPage ssr=SsrMode::Async/>
-                    <Route path=path!("/jobs") view=JobsPage ssr=SsrMode::Async/>
-                    <Route path=path!("/jobs/new") view=NewJobPage ssr=SsrMode::Async/>
-                    <Route path=path!("/jobs/:id") view=JobPage ssr=SsrMode::Async/>
-                    <Route path=path!("/jobs/:id/edit") view=EditJobPage ssr=SsrMode::Async/>
-                    <Route path=path!("/calendars") view=CalendarsPage ssr=SsrMode::Async/>
-                    <Route path=path!("/calendars/new") view=NewCalendarPage ssr=SsrMode::Async/>
-                    <Route path=path!("/calendars/:id/edit") view=EditCalendarPage ssr=SsrMode::Async/>
-                    <Route path=path!("/occurrences") view=OccurrencesPage ssr=SsrMode::Async/>
-                    <Route path=path!("/occurrences/:id") view=OccurrencePage ssr=SsrMode::Async/>
-                    <Route path=path!("/failed") view=FailuresPage ssr=SsrMode::Async/>
-                    <Route path=path!("/failed/:key") view=FailurePage ssr=SsrMode::Async/>
-                    <Route path=path!("/workers") view=WorkersPage ssr=SsrMode::Async/>
-                    <Route path=path!("/team") view=TeamPage ssr=SsrMode::Async/>
-                    <Route path=path!("/help") view=HelpPage ssr=SsrMode::Async/>
+                    <Route path=path!("/") view={Lazy::<lazy_pages::OverviewRoute>::new()} ssr=SsrMode::Async/>
+                    <Route path=path!("/jobs") view={Lazy::<lazy_pages::JobsRoute>::new()} ssr=SsrMode::Async/>
+                    <Route path=path!("/jobs/new") view={Lazy::<lazy_pages::NewJobRoute>::new()} ssr=SsrMode::Async/>
+                    <Route path=path!("/jobs/:id") view={Lazy::<lazy_pages::JobRoute>::new()} ssr=SsrMode::Async/>
+                    <Route path=path!("/jobs/:id/edit") view={Lazy::<lazy_pages::EditJobRoute>::new()} ssr=SsrMode::Async/>
+                    <Route path=path!("/calendars") view={Lazy::<lazy_pages::CalendarsRoute>::new()} ssr=SsrMode::Async/>
+                    <Route path=path!("/calendars/new") view={Lazy::<lazy_pages::NewCalendarRoute>::new()} ssr=SsrMode::Async/>
+                    <Route path=path!("/calendars/:id/edit") view={Lazy::<lazy_pages::EditCalendarRoute>::new()} ssr=SsrMode::Async/>
+                    <Route path=path!("/occurrences") view={Lazy::<lazy_pages::OccurrencesRoute>::new()} ssr=SsrMode::Async/>
+                    <Route path=path!("/occurrences/:id") view={Lazy::<lazy_pages::OccurrenceRoute>::new()} ssr=SsrMode::Async/>
+                    <Route path=path!("/failed") view={Lazy::<lazy_pages::FailuresRoute>::new()} ssr=SsrMode::Async/>
+                    <Route path=path!("/failed/:key") view={Lazy::<lazy_pages::FailureRoute>::new()} ssr=SsrMode::Async/>
+                    <Route path=path!("/workers") view={Lazy::<lazy_pages::WorkersRoute>::new()} ssr=SsrMode::Async/>
+                    <Route path=path!("/team") view={Lazy::<lazy_pages::TeamRoute>::new()} ssr=SsrMode::Async/>
+                    <Route path=path!("/help") view={Lazy::<lazy_pages::HelpRoute>::new()} ssr=SsrMode::Async/>
                 </ParentRoute>
             </Routes>
             <ToastRegion/>

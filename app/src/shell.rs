@@ -4,15 +4,28 @@ use leptos::{nonce::use_nonce, prelude::*};
 use leptos_meta::MetaTags;
 
 use crate::{
+    browser::BUILD_META,
     components::preferences::{THEME_COOKIE, Theme},
     routes::App,
 };
+
+/// The compiled browser side that a document refers to.
+#[derive(Clone, Debug, Default)]
+pub struct SiteAssets {
+    /// The name of the build, which is also the folder of its files below `/pkg`. Empty if there is no build.
+    pub build: String,
+    /// The sprite of all icons, as SVG.
+    pub icons: String,
+}
 
 /// Renders the whole document.
 ///
 /// The theme comes from the user's cookie, so that no page flashes in the other theme. Everything is loaded from this
 /// server, and every script carries the response's nonce.
-pub fn shell(options: LeptosOptions) -> impl IntoView {
+pub fn shell(options: LeptosOptions, site: &SiteAssets) -> impl IntoView + use<> {
+    let SiteAssets { build, icons } = site.clone();
+    let file = |name: &str| format!("/{}/{name}", options.site_pkg_dir);
+    let (font, sheet) = (file("fonts/inter-latin.woff2"), file("app.css"));
     let nonce = use_nonce();
     let csp_nonce = nonce.as_ref().map(ToString::to_string);
     view! {
@@ -23,20 +36,23 @@ pub fn shell(options: LeptosOptions) -> impl IntoView {
                 <meta name="viewport" content="width=device-width, initial-scale=1"/>
                 <meta name="color-scheme" content="light dark"/>
                 <meta name="robots" content="noindex"/>
+                <meta name=BUILD_META content=build/>
                 <link rel="icon" href="/favicon.svg" type="image/svg+xml"/>
                 <link
                     rel="preload"
-                    href="/pkg/fonts/inter-latin.woff2"
+                    href=font
                     r#as="font"
                     type="font/woff2"
                     crossorigin="anonymous"
                 />
-                <link rel="stylesheet" href="/pkg/app.css" nonce=csp_nonce/>
+                <link rel="stylesheet" href=sheet nonce=csp_nonce/>
                 <HydrationScripts options/>
                 <MetaTags/>
             </head>
             <body>
                 <App/>
+                // After the app, because hydration expects the app's first element at the start of the body.
+                <div hidden inner_html=icons></div>
             </body>
         </html>
     }

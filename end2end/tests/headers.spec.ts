@@ -3,7 +3,7 @@
 import { get } from "node:http";
 
 import { makeJob, runJob, shell } from "../fixtures/jobs";
-import { expect, open, test } from "../fixtures/test";
+import { buildFolder, expect, open, test } from "../fixtures/test";
 import { apiClient, callServerFunction, COOKIE, sessionIn, type TestUser } from "../fixtures/users";
 
 test.use({ stackName: "headers" });
@@ -59,14 +59,15 @@ test("each page runs only scripts with its own nonce", async ({ stack, firstAdmi
 
 test("files, errors and the event stream carry the security headers", async ({ stack, firstAdmin }) => {
   const context = await apiClient(stack.url, firstAdmin.session);
+  const pkg = await buildFolder(stack.url);
   for (const [path, status] of [
-    ["/pkg/app.css", 200],
-    ["/pkg/app.js", 200],
-    ["/pkg/icons.svg", 200],
+    [`${pkg}/app.css`, 200],
+    [`${pkg}/app.js`, 200],
     ["/favicon.svg", 200],
     ["/robots.txt", 200],
     ["/nothing/here", 404],
     ["/pkg/nothing.js", 404],
+    [`${pkg}/nothing.js`, 404],
     ["/jobs/00000000-0000-7000-8000-000000000000", 404],
     ["/api/job?id=00000000-0000-7000-8000-000000000000", 404],
     ["/api/nothing", 400],
@@ -92,7 +93,8 @@ test("files, errors and the event stream carry the security headers", async ({ s
 
 test("concurrent requests get separate statuses and nonces", async ({ stack, firstAdmin }) => {
   const context = await apiClient(stack.url, firstAdmin.session);
-  const paths = ["/", "/favicon.svg", "/jobs/00000000-0000-7000-8000-000000000000", "/pkg/app.css", "/jobs", "/robots.txt"] as const;
+  const pkg = await buildFolder(stack.url);
+  const paths = ["/", "/favicon.svg", "/jobs/00000000-0000-7000-8000-000000000000", `${pkg}/app.css`, "/jobs", "/robots.txt"] as const;
   const nonces = new Set<string>();
   for (let round = 0; round < 10; round += 1) {
     const answers = await Promise.all([...paths, ...paths, ...paths].map((path) => context.get(path)));
@@ -187,3 +189,13 @@ function firstChunk(url: string, session: string) {
     request.once("error", fail);
   });
 }
+
+test("files of a build are cached for a year", async ({ stack, firstAdmin }) => {
+  const context = await apiClient(stack.url, firstAdmin.session);
+  const pkg = await buildFolder(stack.url);
+  const file = await context.get(`${pkg}/app.css`);
+  expect(file.headers()["cache-control"]).toBe("public, max-age=31536000, immutable");
+  const missing = await context.get(`${pkg}/nothing.js`);
+  expect(missing.headers()["cache-control"]).toBe("no-store");
+  await context.dispose();
+});

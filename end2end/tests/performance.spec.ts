@@ -4,8 +4,9 @@
 import { get } from "node:http";
 import { brotliDecompressSync } from "node:zlib";
 
-import { makeJob, pauseJob, shell } from "../fixtures/jobs";
-import { expect, open, test, waitForLive } from "../fixtures/test";
+import { makeJob, pauseJob, runJob, shell } from "../fixtures/jobs";
+import { buildFolder, expect, open, test, waitForLive } from "../fixtures/test";
+import { callServerFunction } from "../fixtures/users";
 
 test.use({ stackName: "performance" });
 
@@ -62,19 +63,68 @@ test("the delay from a status change to its paint is plausible", async ({ admin:
 });
 
 test("WebAssembly and script are compressed", async ({ stack }) => {
-  let raw = 0;
-  let sent = 0;
+  const pkg = await buildFolder(stack.url);
   for (const name of ["app.wasm", "app.js"]) {
-    const answer = await fetchEncoded(`${stack.url}/pkg/${name}`);
-    const plain = answer.encoding === "br" ? brotliDecompressSync(answer.body) : answer.body;
-    const encoding = answer.encoding ?? "not compressed";
-    console.log(`figure: ${name}: ${kilobytes(plain.length)} raw, ${kilobytes(answer.body.length)} sent (${encoding})`);
-    raw += plain.length;
-    sent += answer.body.length;
+    const answer = await fetchEncoded(`${stack.url}${pkg}/${name}`);
+    expect(answer.encoding).toBe("br");
+    const plain = brotliDecompressSync(answer.body);
+    console.log(`figure: ${name}: ${kilobytes(plain.length)} raw, ${kilobytes(answer.body.length)} sent`);
+    expect(answer.body.length).toBeLessThan(plain.length / 2);
     expect(answer.type).toMatch(name === "app.wasm" ? /^application\/wasm/ : /javascript/);
   }
-  console.log(`figure: wasm and script: ${kilobytes(raw)} raw, ${kilobytes(sent)} sent`);
-  expect(sent).toBeGreaterThan(10_000);
+});
+
+/** The pages whose load is measured, with the elements that the user waits for. */
+const MEASURED_PAGES = ["/", "/occurrences", "an occurrence with a live log"] as const;
+
+/** The network of the browser's "fast 4G" preset. */
+const FAST_4G = { offline: false, latency: 165, downloadThroughput: 1_012_500, uploadThroughput: 168_750 };
+
+test("the load of pages on a slow device is measured", async ({ admin: page, stack, firstAdmin }) => {
+  test.setTimeout(180_000);
+  const chatty = await makeJob(stack.url, firstAdmin, {
+    name: "Chatty",
+    input: shell("for n in $(seq 600); do echo line $n; sleep 0.1; done"),
+  });
+  const run = await runJob(stack.url, firstAdmin, chatty);
+  await page.addInitScript(() => {
+    const figures = { lcp: 0, cls: 0, inp: 0 };
+    Object.assign(window, { figures });
+    const observe = (type: string, use: (entry: PerformanceEntry) => void, more = {}) =>
+      new PerformanceObserver((list) => list.getEntries().forEach(use)).observe({ type, buffered: true, ...more });
+    observe("largest-contentful-paint", (entry) => (figures.lcp = entry.startTime));
+    observe("layout-shift", (entry) => {
+      const shift = entry as PerformanceEntry & { value: number; hadRecentInput: boolean };
+      figures.cls += shift.hadRecentInput ? 0 : shift.value;
+    });
+    observe("event", (entry) => (figures.inp = Math.max(figures.inp, entry.duration)), { durationThreshold: 16 });
+  });
+  const devtools = await page.context().newCDPSession(page);
+  await devtools.send("Network.enable");
+  await devtools.send("Network.emulateNetworkConditions", FAST_4G);
+  await devtools.send("Emulation.setCPUThrottlingRate", { rate: 4 });
+  for (const name of MEASURED_PAGES) {
+    const path = name.startsWith("/") ? name : `/occurrences/${run}`;
+    await devtools.send("Network.clearBrowserCache");
+    let bytes = 0;
+    const count = (event: { encodedDataLength: number }) => (bytes += event.encodedDataLength);
+    devtools.on("Network.loadingFinished", count);
+    await open(page, path);
+    await waitForLive(page);
+    devtools.off("Network.loadingFinished", count);
+    // The theme button repaints the whole page, which makes it the slowest click of a page.
+    await page.getByRole("button", { name: /^Theme:/ }).click();
+    await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
+    const figures = await page.evaluate(() => (window as unknown as { figures: Record<string, number> }).figures);
+    console.log(
+      `figure: ${name} on fast 4G with a quarter of the processor: LCP ${figures.lcp?.toFixed(0)} ms, ` +
+        `INP ${figures.inp?.toFixed(0)} ms, CLS ${figures.cls?.toFixed(3)}, ${kilobytes(bytes)} transferred`,
+    );
+    expect(figures.lcp).toBeGreaterThan(0);
+    expect(figures.cls).toBeLessThan(0.25);
+  }
+  const cancelled = await callServerFunction(stack.url, firstAdmin.session, "cancel_occurrence", { id: run });
+  expect(cancelled.status, cancelled.text).toBe(200);
 });
 
 function kilobytes(bytes: number): string {

@@ -1,4 +1,4 @@
-//! Compressed copies beside the files, and the table of the transfer sizes of a page.
+//! Compressed copies beside the files.
 //!
 //! Brotli at its highest level is too slow to do per request and saves a fifth over its fast levels; done once at build
 //! time, it costs nothing later. gzip is for clients that support nothing else.
@@ -11,14 +11,14 @@ use std::{
     thread,
 };
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow};
 use brotli::enc::BrotliEncoderParams;
 use flate2::{Compression, write::GzEncoder};
 
 use crate::files;
 
 /// The files that are compressed, by extension. Fonts are compressed already.
-const COMPRESSED_EXTENSIONS: [&str; 5] = ["wasm", "js", "css", "svg", "txt"];
+const COMPRESSED_EXTENSIONS: [&str; 6] = ["wasm", "js", "css", "svg", "txt", "json"];
 
 /// Writes `.br` and `.gz` beside every suitable file below a folder, unless it has them already.
 ///
@@ -42,7 +42,8 @@ fn is_suitable(path: &Path) -> bool {
     path.extension().and_then(OsStr::to_str).is_some_and(|kind| COMPRESSED_EXTENSIONS.contains(&kind))
 }
 
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+/// Returns the path of a file with another suffix appended.
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".");
     name.push(suffix);
@@ -60,67 +61,6 @@ fn compress(path: &Path) -> Result<()> {
     let mut gz = GzEncoder::new(Vec::new(), Compression::best());
     gz.write_all(&raw)?;
     files::write(&with_suffix(path, "gz"), gz.finish()?)
-}
-
-/// Prints each file of a finished build with its size in bytes, raw and as Brotli, and the totals that have a budget.
-///
-/// # Errors
-/// Returns an error if there is no finished build.
-pub(crate) fn print_sizes(site: &Path) -> Result<()> {
-    ensure!(site.is_dir(), "there is no build in {}: run `cargo xtask front --release`", site.display());
-    let mut sums = FirstVisitSizes::default();
-    println!("{:<44}{:>10}{:>10}", "file", "raw", "br");
-    for path in files::list(site)? {
-        let kind = path.extension().and_then(OsStr::to_str).unwrap_or_default();
-        let name = path.strip_prefix(site).unwrap_or(&path).to_string_lossy().into_owned();
-        if kind == "br" || kind == "gz" || name.starts_with('.') {
-            continue;
-        }
-        let raw = fs::metadata(&path)?.len();
-        let br = fs::metadata(with_suffix(&path, "br")).ok().map(|metadata| metadata.len());
-        println!("{name:<44}{raw:>10}{:>10}", br.map_or_else(|| "–".to_owned(), |bytes| bytes.to_string()));
-        sums.compressed |= br.is_some();
-        sums.add(kind, &name, br.unwrap_or(raw));
-    }
-    // Without compression the totals are not the transfer sizes.
-    if sums.compressed {
-        println!("{sums}");
-    }
-    Ok(())
-}
-
-/// The bytes that a first visit transfers, by kind.
-#[derive(Default)]
-struct FirstVisitSizes {
-    compressed: bool,
-    code: u64,
-    style: u64,
-    fonts: u64,
-}
-
-impl FirstVisitSizes {
-    fn add(&mut self, kind: &str, name: &str, bytes: u64) {
-        match kind {
-            "wasm" | "js" => self.code += bytes,
-            "css" => self.style += bytes,
-            // A first visit does not load the extended alphabet.
-            "woff2" if !name.contains("latin-ext") => self.fonts += bytes,
-            _ => {}
-        }
-    }
-}
-
-impl std::fmt::Display for FirstVisitSizes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let kb = |bytes: u64| bytes.div_ceil(1000);
-        write!(
-            f,
-            "first visit: wasm and script {} kB of 450, style {} kB of 25, fonts {} kB of 90",
-            kb(self.code),
-            kb(self.style),
-            kb(self.fonts)
-        )
-    }
 }
 
 #[cfg(test)]

@@ -3,16 +3,23 @@
 //! A build goes into a new folder, which a rename puts in place at the end, so a running server never serves a partial
 //! build. The code below lists the steps in their order. The slow one (WebAssembly) has its own cache, so a change of a
 //! colour takes seconds.
+//!
+//! The files are published below `pkg/<build>/`, where the build is a hash of all of them. A browser may therefore keep
+//! each file for ever, and a page never loads files of two builds. `build.txt` names the build for the server.
 
 use std::{
     fs,
+    hash::{DefaultHasher, Hash, Hasher},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{assets, compress, css, files, sprite, stamp, wasm, wasm::BuildProfile};
+use crate::{assets, compress, css, files, sizes, sprite, stamp, wasm, wasm::BuildProfile};
+
+/// The file that names the build, in the site root.
+const BUILD_FILE: &str = "build.txt";
 
 /// Returns the folder of the finished build, which is the site root of a server.
 pub(crate) fn site_dir(root: &Path) -> PathBuf {
@@ -34,7 +41,7 @@ pub(crate) fn build(root: &Path, profile: BuildProfile) -> Result<()> {
     let packages = packages(root)?;
     let started = Instant::now();
     let new = site.with_extension("new");
-    let pkg = new.join("pkg");
+    let pkg = new.join("pkg/building");
     files::fresh_dir(&pkg)?;
 
     let bundle = wasm::bundle(root, profile, &packages)?;
@@ -57,10 +64,12 @@ pub(crate) fn build(root: &Path, profile: BuildProfile) -> Result<()> {
     if profile == BuildProfile::Release {
         step("compression", || compress::all_below(&new))?;
     }
+    let build = name_build(&pkg)?;
+    files::write(&new.join(BUILD_FILE), &build)?;
     stamp::write(&new, &stamp)?;
     swap(&new, &site)?;
     println!("front: {} build finished in {}", profile.name(), seconds(started.elapsed()));
-    compress::print_sizes(&site)
+    sizes::print(&site)
 }
 
 /// Runs one step and prints its duration.
@@ -76,6 +85,19 @@ pub(crate) fn step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T>
 
 fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
+}
+
+/// Renames the folder of the files to a hash of their names and contents. Returns the hash.
+fn name_build(pkg: &Path) -> Result<String> {
+    let mut hash = DefaultHasher::new();
+    for path in files::list(pkg)? {
+        path.strip_prefix(pkg).unwrap_or(&path).hash(&mut hash);
+        fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?.hash(&mut hash);
+    }
+    let build = format!("{:016x}", hash.finish());
+    let named = pkg.with_file_name(&build);
+    fs::rename(pkg, &named).with_context(|| format!("cannot rename {}", pkg.display()))?;
+    Ok(build)
 }
 
 /// Returns the folder of the npm packages.
@@ -105,6 +127,21 @@ fn swap(new: &Path, site: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn build_name_follows_the_content() {
+        let base = std::env::temp_dir().join(format!("milvaion-build-name-{}", std::process::id()));
+        let name = |text: &str| {
+            files::fresh_dir(&base).unwrap();
+            files::write(&base.join("pkg/building/app.js"), text).unwrap();
+            name_build(&base.join("pkg/building")).unwrap()
+        };
+        let first = name("one");
+        assert_eq!(name("one"), first);
+        assert_ne!(name("two"), first);
+        assert!(!base.join("pkg/building").exists());
+        files::remove_dir(&base).unwrap();
+    }
 
     #[test]
     fn swap_replaces_the_whole_folder() {

@@ -26,6 +26,7 @@ mod prepare;
 mod prose;
 mod scratch_database;
 mod settings;
+mod sizes;
 mod sprite;
 mod stamp;
 #[cfg(test)]
@@ -41,7 +42,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 const USAGE: &str = "usage: cargo xtask <task>
   front [--release]   build the browser side into target/site (release: optimised and pre-compressed)
-  sizes               print the transfer sizes of a page, from the last build
+  sizes [--check]     print the transfer sizes of the pages, or fail if one exceeds its limit (release build)
   prepare [--check]   record the server's queries in server/.sqlx, or fail if the record is out of date
   settings [--check]  write the tables of docs/configuration.md, or fail if they are out of date
   lint                check the language, the links of the documents, and the dependencies";
@@ -63,7 +64,8 @@ fn run() -> Result<()> {
     match args.as_slice() {
         ["front"] => front::build(&root, wasm::BuildProfile::Dev),
         ["front", "--release"] => front::build(&root, wasm::BuildProfile::Release),
-        ["sizes"] => compress::print_sizes(&front::site_dir(&root)),
+        ["sizes"] => sizes::print(&front::site_dir(&root)),
+        ["sizes", "--check"] => sizes::check(&front::site_dir(&root)),
         ["prepare"] => prepare::write(&root),
         ["prepare", "--check"] => prepare::check(&root),
         ["settings"] => settings::write(&root),

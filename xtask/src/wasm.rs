@@ -1,21 +1,35 @@
 //! `app` as WebAssembly, with the script that loads it.
 //!
-//! cargo compiles the crate, wasm-bindgen writes the script and the bindings, and wasm-opt makes the file smaller. The
-//! last two and the compression take most of the build time and depend only on cargo's output. Their result is cached
-//! in `target/xtask` and reused while that output and this program are unchanged.
+//! cargo compiles the crate. The splitter cuts the module at each page, so that a browser loads only the code of the
+//! pages that a user opens. wasm-bindgen writes the script and the bindings of the main module, and wasm-opt makes every
+//! module smaller. The modules of one build refer to each other by table index, so they are only valid together: they
+//! are published in one folder whose name is a hash of all of them.
+//!
+//! Everything after cargo depends only on cargo's output. Its result is cached in `target/xtask` and reused while that
+//! output and this program are unchanged.
 
 use std::{
+    collections::BTreeMap,
     fs,
+    num::NonZero,
     path::{Path, PathBuf},
     process::Command,
+    sync::Mutex,
+    thread,
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use wasm_bindgen_cli_support::Bindgen;
+use wasm_split_cli_support::Options;
 
 use crate::{cargo, compress, files, front::step, run_command, stamp, target_dir};
 
 const WASM_TARGET: &str = "wasm32-unknown-unknown";
+
+/// The script that loads the modules of pages. Leptos expects this name.
+const CHUNK_LOADER: &str = "./__wasm_split.______________________.js";
+/// The list of the modules that each page needs. The server reads it to preload them. Leptos expects this name.
+pub(crate) const CHUNK_MANIFEST: &str = "__wasm_split_manifest.json";
 
 /// The extensions of the first WebAssembly version that rustc uses today and every current browser supports.
 const WASM_FEATURES: [&str; 6] = [
@@ -73,9 +87,12 @@ pub(crate) fn bundle(root: &Path, profile: BuildProfile, packages: &Path) -> Res
         fs::remove_file(&key_file).with_context(|| format!("cannot remove {}", key_file.display()))?;
     }
     files::fresh_dir(&folder)?;
-    let module = step("wasm-bindgen", || bind(&compiled, &folder, profile))?;
+    let main = folder.join("main.wasm");
+    let mut modules = step("split into modules", || split(&compiled, &folder, &main))?;
+    modules.push(step("wasm-bindgen", || bind(&main, &folder, profile))?);
+    fs::remove_file(&main).context("cannot remove the module that wasm-bindgen has read")?;
     if profile == BuildProfile::Release {
-        step("wasm-opt", || optimise(&module, packages))?;
+        step("wasm-opt", || optimise_all(&modules, packages))?;
         step("compression of script and wasm", || compress::all_below(&folder))?;
     }
     files::write(&key_file, key)?;
@@ -83,17 +100,39 @@ pub(crate) fn bundle(root: &Path, profile: BuildProfile, packages: &Path) -> Res
 }
 
 /// Compiles `app` for the browser. Returns cargo's output file.
+///
+/// The crate type is given here and not in the manifest: cargo omits link-time optimisation without a message if a crate
+/// has several types and one of them, such as `rlib`, cannot have it.
 fn compile(root: &Path, profile: BuildProfile) -> Result<PathBuf> {
     let (name, folder) = profile.cargo();
     run_command(
         cargo(root)
-            .args(["build", "--package", "milvaion-app", "--lib", "--no-default-features", "--features", "hydrate"])
-            .args(["--target", WASM_TARGET, "--profile", name]),
+            .args(["rustc", "--package", "milvaion-app", "--lib", "--crate-type", "cdylib"])
+            .args(["--no-default-features", "--features", "hydrate"])
+            .args(["--target", WASM_TARGET, "--profile", name])
+            // The splitter needs the relocations to find the functions that each page refers to.
+            .args(["--", "-C", "link-args=--emit-relocs"]),
         "see the compiler's messages above; if the target is missing, run `make install`",
     )?;
     let output = target_dir(root).join(WASM_TARGET).join(folder).join("milvaion_app.wasm");
-    ensure!(output.is_file(), "cargo wrote no {}: `app` must be a cdylib", output.display());
+    ensure!(output.is_file(), "cargo wrote no {}", output.display());
     Ok(output)
+}
+
+/// Cuts cargo's output into the main module, written to `main`, and the modules of pages, written to `folder` with the
+/// script that loads them. Returns the paths of the modules of pages.
+fn split(compiled: &Path, folder: &Path, main: &Path) -> Result<Vec<PathBuf>> {
+    let input = fs::read(compiled).with_context(|| format!("cannot read {}", compiled.display()))?;
+    let mut options = Options::new(&input);
+    options.output_dir = folder;
+    options.main_out_path = main;
+    options.main_module = "./app.js";
+    options.link_name = CHUNK_LOADER;
+    let split = wasm_split_cli_support::transform(options).map_err(|error| anyhow!("{error:#}"))?;
+    // In a fixed order, so that equal sources give equal files.
+    let manifest: BTreeMap<_, _> = split.prefetch_map.into_iter().collect();
+    files::write(&folder.join(CHUNK_MANIFEST), serde_json::to_string_pretty(&manifest)?)?;
+    Ok(split.split_modules)
 }
 
 /// Writes the script and the module with bindings. Returns the module's path. The page passes the module's URL to the
@@ -107,6 +146,9 @@ fn bind(compiled: &Path, folder: &Path, profile: BuildProfile) -> Result<PathBuf
         .debug(dev)
         .keep_debug(dev)
         .remove_name_section(!dev)
+        // The modules of pages import functions of the main module under the names that the linker gave them.
+        .keep_lld_exports(true)
+        .demangle(false)
         .remove_producers_section(!dev)
         .input_path(compiled)
         .out_name("app")
@@ -116,13 +158,35 @@ fn bind(compiled: &Path, folder: &Path, profile: BuildProfile) -> Result<PathBuf
     Ok(module)
 }
 
-/// Reduces the size of the module, in place.
+/// Reduces the size of the modules, in place, on all cores.
+fn optimise_all(modules: &[PathBuf], packages: &Path) -> Result<()> {
+    let waiting = Mutex::new(modules.iter());
+    let next = || waiting.lock().ok().and_then(|mut waiting| waiting.next());
+    let work = || std::iter::from_fn(next).try_for_each(|module| optimise(module, packages));
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    thread::scope(|scope| {
+        let running: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
+        running
+            .into_iter()
+            .try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread that ran wasm-opt panicked"))?)
+    })
+}
+
+/// Reduces the size of one module, in place.
 fn optimise(module: &Path, packages: &Path) -> Result<()> {
+    const REMEDY: &str = "it comes with the npm packages and needs node: run `make install`";
     let small = module.with_extension("small");
-    run_command(
-        Command::new(packages.join(".bin/wasm-opt")).arg("-Oz").args(WASM_FEATURES).arg("-o").arg(&small).arg(module),
-        "it comes with the npm packages and needs node: run `make install`",
-    )?;
+    let mut command = Command::new(packages.join(".bin/wasm-opt"));
+    command.arg("-Oz").arg("--strip-debug").args(WASM_FEATURES).arg("-o").arg(&small).arg(module);
+    // Its output is shown only if it fails: it warns of each part of the splitter's name section that it does not know.
+    let output = command.output().with_context(|| format!("wasm-opt could not be started: {REMEDY}"))?;
+    ensure!(
+        output.status.success(),
+        "wasm-opt failed ({}) for {}: {REMEDY}\n{}",
+        output.status,
+        module.display(),
+        String::from_utf8_lossy(&output.stderr)
+    );
     fs::rename(&small, module).context("wasm-opt wrote no file")?;
     Ok(())
 }

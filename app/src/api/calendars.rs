@@ -10,6 +10,7 @@ use milvaion_protocol::id::CalendarId;
 use serde::{Deserialize, Serialize};
 use server_fn::codec::GetUrl;
 
+use super::codec::JsonText;
 use super::session::FlashView;
 use crate::error::AppError;
 
@@ -42,7 +43,7 @@ pub struct CalendarFormPage {
 /// # Errors
 ///
 /// `SignedOut`; `Unavailable` if a service is down.
-#[server(input = GetUrl, endpoint = "calendars")]
+#[server(input = GetUrl, output = JsonText, endpoint = "calendars")]
 pub async fn calendars() -> Result<Vec<CalendarRow>, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
     backend.calendars(&me).await.map_err(super::with_error_status)
@@ -53,7 +54,7 @@ pub async fn calendars() -> Result<Vec<CalendarRow>, AppError> {
 /// # Errors
 ///
 /// `Denied` below Operator; `NotFound` if the calendar is deleted.
-#[server(input = GetUrl, endpoint = "calendar_form")]
+#[server(input = GetUrl, output = JsonText, endpoint = "calendar_form")]
 pub async fn load_calendar_form(id: Option<CalendarId>) -> Result<CalendarFormPage, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DefineCalendar).await?;
     let calendar = match id {
@@ -89,7 +90,7 @@ pub async fn load_calendar_form(id: Option<CalendarId>) -> Result<CalendarFormPa
 /// # Errors
 ///
 /// `Denied` below Operator; `Unavailable` if a service is down.
-#[server(endpoint = "check_calendar")]
+#[server(output = JsonText, endpoint = "check_calendar")]
 pub async fn check_calendar(form: CalendarForm) -> Result<CalendarCheck, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DefineCalendar).await?;
     let (errors, blackouts) = match backend.check_calendar(&me, &form).await {
@@ -117,7 +118,7 @@ pub async fn check_calendar(form: CalendarForm) -> Result<CalendarCheck, AppErro
 /// # Errors
 ///
 /// `Fields` for invalid fields; `Conflict` if another user changed the calendar meanwhile; `Denied` below Operator.
-#[server(endpoint = "save_calendar")]
+#[server(output = JsonText, endpoint = "save_calendar")]
 pub async fn save_calendar(form: CalendarForm) -> Result<CalendarId, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DefineCalendar).await?;
     let result = backend.save_calendar(&me, &form).await;
@@ -140,7 +141,7 @@ fn form_address(form: &CalendarForm) -> String {
 /// # Errors
 ///
 /// `Conflict` with the names of the jobs that use it; `NotFound` if it is already deleted; `Denied` below Operator.
-#[server(endpoint = "delete_calendar")]
+#[server(output = JsonText, endpoint = "delete_calendar")]
 pub async fn delete_calendar(id: CalendarId) -> Result<String, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DefineCalendar).await?;
     let result = backend.delete_calendar(&me, id).await;

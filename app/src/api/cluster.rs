@@ -4,6 +4,7 @@ use leptos::prelude::*;
 use milvaion_api::views::ClusterPause;
 use server_fn::codec::GetUrl;
 
+use super::codec::JsonText;
 use crate::error::AppError;
 
 /// Returns the cluster pause with its start, user and reason; `None` while the cluster is not paused.
@@ -11,7 +12,7 @@ use crate::error::AppError;
 /// # Errors
 ///
 /// `SignedOut`; `Unavailable` if a service is down.
-#[server(input = GetUrl, endpoint = "cluster")]
+#[server(input = GetUrl, output = JsonText, endpoint = "cluster")]
 pub async fn get_cluster() -> Result<Option<ClusterPause>, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
     backend.cluster_state(&me).await.map_err(super::with_error_status)
@@ -22,7 +23,7 @@ pub async fn get_cluster() -> Result<Option<ClusterPause>, AppError> {
 /// # Errors
 ///
 /// `Fields` if `reason` is missing or longer than 500 characters; `Denied` below Operator.
-#[server(endpoint = "pause_cluster")]
+#[server(output = JsonText, endpoint = "pause_cluster")]
 pub async fn pause_cluster(#[server(default)] reason: String) -> Result<(), AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::PauseCluster).await?;
     let result = backend.pause_cluster(&me, &reason).await;
@@ -35,7 +36,7 @@ pub async fn pause_cluster(#[server(default)] reason: String) -> Result<(), AppE
 /// # Errors
 ///
 /// `Denied` below Operator; `Unavailable` if a service is down.
-#[server(endpoint = "resume_cluster")]
+#[server(output = JsonText, endpoint = "resume_cluster")]
 pub async fn resume_cluster() -> Result<(), AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::PauseCluster).await?;
     let result = backend.resume_cluster(&me).await;

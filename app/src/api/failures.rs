@@ -11,6 +11,7 @@ use milvaion_api::{
 use milvaion_protocol::id::{DeadLetterId, OccurrenceId};
 use server_fn::codec::GetUrl;
 
+use super::codec::JsonText;
 use crate::{error::AppError, format::plural};
 
 /// Lists failures grouped by cause, most numerous first.
@@ -18,7 +19,7 @@ use crate::{error::AppError, format::plural};
 /// # Errors
 ///
 /// `SignedOut`; `Unavailable` if a service is down.
-#[server(input = GetUrl, endpoint = "failure_groups")]
+#[server(input = GetUrl, output = JsonText, endpoint = "failure_groups")]
 pub async fn failure_groups(#[server(default)] filter: FailureFilter) -> Result<ListPage<FailureGroup>, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
     backend.failure_groups(&me, filter).await.map_err(super::with_error_status)
@@ -29,7 +30,7 @@ pub async fn failure_groups(#[server(default)] filter: FailureFilter) -> Result<
 /// # Errors
 ///
 /// `SignedOut`; `Unavailable` if a service is down.
-#[server(input = GetUrl, endpoint = "failures")]
+#[server(input = GetUrl, output = JsonText, endpoint = "failures")]
 pub async fn list_failures(#[server(default)] filter: FailureFilter) -> Result<ListPage<FailureRow>, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
     backend.failures(&me, filter).await.map_err(super::with_error_status)
@@ -40,7 +41,7 @@ pub async fn list_failures(#[server(default)] filter: FailureFilter) -> Result<L
 /// # Errors
 ///
 /// `NotFound` if retention has deleted it or the occurrence never failed.
-#[server(input = GetUrl, endpoint = "failure")]
+#[server(input = GetUrl, output = JsonText, endpoint = "failure")]
 pub async fn get_failure(id: OccurrenceId) -> Result<FailureRow, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
     backend.failure(&me, id).await.map_err(super::with_error_status)
@@ -54,7 +55,7 @@ pub async fn get_failure(id: OccurrenceId) -> Result<FailureRow, AppError> {
 ///
 /// `Fields` for `input_json` and `note`; `Conflict` if it was already retried, its job is deleted or the cluster is
 /// paused; `NotFound`; `Denied` below Operator.
-#[server(endpoint = "retry_failure")]
+#[server(output = JsonText, endpoint = "retry_failure")]
 pub async fn retry_failure(
     id: OccurrenceId,
     #[server(default)] input_json: String,
@@ -86,7 +87,7 @@ pub async fn retry_failure(
 ///
 /// `Fields` for `ids` and `note`; `Conflict` if the cluster is paused or if many more failures match by now; `Denied`
 /// below Operator.
-#[server(endpoint = "retry_failures")]
+#[server(output = JsonText, endpoint = "retry_failures")]
 pub async fn retry_failures(
     #[server(default)] ids: Vec<OccurrenceId>,
     #[server(default)] all: bool,
@@ -109,7 +110,7 @@ pub async fn retry_failures(
 /// # Errors
 ///
 /// `Fields` for `ids` and `note`; `Conflict` if many more failures match by now; `Denied` below Operator.
-#[server(endpoint = "resolve_failures")]
+#[server(output = JsonText, endpoint = "resolve_failures")]
 pub async fn resolve_failures(
     #[server(default)] ids: Vec<OccurrenceId>,
     #[server(default)] all: bool,
@@ -131,7 +132,7 @@ pub async fn resolve_failures(
 /// # Errors
 ///
 /// `SignedOut`; `Unavailable` if a service is down.
-#[server(input = GetUrl, endpoint = "dead_letters")]
+#[server(input = GetUrl, output = JsonText, endpoint = "dead_letters")]
 pub async fn list_dead_letters(
     #[server(default)] filter: DeadLetterFilter,
 ) -> Result<ListPage<DeadLetterRow>, AppError> {
@@ -144,7 +145,7 @@ pub async fn list_dead_letters(
 /// # Errors
 ///
 /// `Fields` for `ids` and `note`; `Denied` below Operator.
-#[server(endpoint = "resolve_dead_letters")]
+#[server(output = JsonText, endpoint = "resolve_dead_letters")]
 pub async fn resolve_dead_letters(
     #[server(default)] ids: Vec<DeadLetterId>,
     #[server(default)] note: String,

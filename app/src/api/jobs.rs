@@ -10,6 +10,7 @@ use milvaion_protocol::id::{JobId, OccurrenceId};
 use serde::{Deserialize, Serialize};
 use server_fn::codec::GetUrl;
 
+use super::codec::JsonText;
 use super::session::FlashView;
 use crate::error::AppError;
 
@@ -40,7 +41,7 @@ pub struct JobFormPage {
 /// # Errors
 ///
 /// `SignedOut`; `Unavailable` if a service is down.
-#[server(input = GetUrl, endpoint = "jobs")]
+#[server(input = GetUrl, output = JsonText, endpoint = "jobs")]
 pub async fn jobs(filter: JobFilter) -> Result<ListPage<JobRow>, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
     backend.jobs(&me, filter).await.map_err(super::with_error_status)
@@ -51,7 +52,7 @@ pub async fn jobs(filter: JobFilter) -> Result<ListPage<JobRow>, AppError> {
 /// # Errors
 ///
 /// `NotFound` if it is deleted or never existed.
-#[server(input = GetUrl, endpoint = "job")]
+#[server(input = GetUrl, output = JsonText, endpoint = "job")]
 pub async fn job(id: JobId) -> Result<JobView, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
     backend.job(&me, id, super::session::viewer_zone().as_deref()).await.map_err(super::with_error_status)
@@ -64,7 +65,7 @@ pub async fn job(id: JobId) -> Result<JobView, AppError> {
 /// # Errors
 ///
 /// `Denied` below Operator; `NotFound` if the job is deleted.
-#[server(input = GetUrl, endpoint = "job_form")]
+#[server(input = GetUrl, output = JsonText, endpoint = "job_form")]
 pub async fn load_job_form(id: Option<JobId>, target: Option<String>) -> Result<JobFormPage, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DefineJob).await?;
     let context = backend.form_context(&me, id).await.map_err(super::with_error_status)?;
@@ -121,7 +122,7 @@ fn fresh(zone: Option<String>, context: &JobFormContext) -> JobForm {
 /// # Errors
 ///
 /// `Denied` below Operator; `Unavailable` if a service is down.
-#[server(endpoint = "check_job")]
+#[server(output = JsonText, endpoint = "check_job")]
 pub async fn check_job(form: JobForm) -> Result<JobCheck, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DefineJob).await?;
     let errors = match backend.check_job(&me, &form).await {
@@ -151,7 +152,7 @@ pub async fn check_job(form: JobForm) -> Result<JobCheck, AppError> {
 /// # Errors
 ///
 /// `Fields` for invalid fields; `Conflict` if another user changed the job meanwhile; `Denied` below Operator.
-#[server(endpoint = "save_job")]
+#[server(output = JsonText, endpoint = "save_job")]
 pub async fn save_job(form: JobForm, #[server(default)] then: String) -> Result<JobId, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DefineJob).await?;
     let result = backend.save_job(&me, &form).await;
@@ -186,7 +187,7 @@ fn form_address(form: &JobForm) -> String {
 ///
 /// `Fields` for `input_json` and `reason`; `Conflict` if the job is paused or must not overlap, unless `force`;
 /// `NotFound`; `Denied` below Operator.
-#[server(endpoint = "trigger_job")]
+#[server(output = JsonText, endpoint = "trigger_job")]
 pub async fn trigger_job(
     id: JobId,
     #[server(default)] input_json: String,
@@ -215,7 +216,7 @@ pub async fn trigger_job(
 /// # Errors
 ///
 /// `NotFound`; `Denied` below Operator.
-#[server(endpoint = "set_job_active")]
+#[server(output = JsonText, endpoint = "set_job_active")]
 pub async fn set_job_active(
     id: JobId,
     active: bool,
@@ -237,7 +238,7 @@ pub async fn set_job_active(
 /// # Errors
 ///
 /// `NotFound` if it is already deleted; `Denied` below Admin.
-#[server(endpoint = "delete_job")]
+#[server(output = JsonText, endpoint = "delete_job")]
 pub async fn delete_job(id: JobId) -> Result<String, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DeleteJob).await?;
     let result = backend.delete_job(&me, id).await;

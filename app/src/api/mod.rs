@@ -12,6 +12,7 @@
 
 pub mod calendars;
 pub mod cluster;
+pub mod codec;
 pub mod failures;
 pub mod jobs;
 pub mod occurrences;

@@ -8,6 +8,7 @@ use milvaion_api::{
 use milvaion_protocol::{id::OccurrenceId, message::LogLine};
 use server_fn::codec::GetUrl;
 
+use super::codec::JsonText;
 use crate::error::AppError;
 
 /// Lists occurrences, newest first.
@@ -15,7 +16,7 @@ use crate::error::AppError;
 /// # Errors
 ///
 /// `SignedOut`; `Unavailable` if a service is down.
-#[server(input = GetUrl, endpoint = "occurrences")]
+#[server(input = GetUrl, output = JsonText, endpoint = "occurrences")]
 pub async fn list_occurrences(
     #[server(default)] filter: OccurrenceFilter,
 ) -> Result<ListPage<OccurrenceRow>, AppError> {
@@ -28,7 +29,7 @@ pub async fn list_occurrences(
 /// # Errors
 ///
 /// `NotFound` if retention has deleted it or it never existed.
-#[server(input = GetUrl, endpoint = "occurrence")]
+#[server(input = GetUrl, output = JsonText, endpoint = "occurrence")]
 pub async fn get_occurrence(id: OccurrenceId) -> Result<OccurrenceView, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
     backend.occurrence(&me, id).await.map_err(super::with_error_status)
@@ -39,7 +40,7 @@ pub async fn get_occurrence(id: OccurrenceId) -> Result<OccurrenceView, AppError
 /// # Errors
 ///
 /// `NotFound` if retention has deleted the occurrence or it never existed.
-#[server(input = GetUrl, endpoint = "log_before")]
+#[server(input = GetUrl, output = JsonText, endpoint = "log_before")]
 pub async fn log_before(id: OccurrenceId, before_seq: i64) -> Result<Vec<LogLine>, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
     backend.log_before(&me, id, before_seq).await.map_err(super::with_error_status)
@@ -52,7 +53,7 @@ pub async fn log_before(id: OccurrenceId, before_seq: i64) -> Result<Vec<LogLine
 ///
 /// `Fields` if `reason` exceeds 500 characters; `Conflict` if it has already ended; `NotFound`; `Denied` below
 /// Operator.
-#[server(endpoint = "cancel_occurrence")]
+#[server(output = JsonText, endpoint = "cancel_occurrence")]
 pub async fn cancel_occurrence(id: OccurrenceId, #[server(default)] reason: String) -> Result<bool, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::CancelOccurrence).await?;
     let result =

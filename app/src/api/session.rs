@@ -8,6 +8,7 @@ use milvaion_api::{
 use serde::{Deserialize, Serialize};
 use server_fn::codec::GetUrl;
 
+use super::codec::JsonText;
 use crate::error::AppError;
 
 /// The maximum length of the address that a sign-in redirects to, in bytes. Our own addresses are shorter.
@@ -72,7 +73,7 @@ impl From<crate::backend::FlashMessage> for FlashView {
 /// # Errors
 ///
 /// `Unavailable` if the session cannot be read.
-#[server(input = GetUrl, endpoint = "whoami")]
+#[server(input = GetUrl, output = JsonText, endpoint = "whoami")]
 pub async fn whoami() -> Result<Option<CurrentUser>, AppError> {
     let backend = super::backend()?;
     let parts = super::request()?;
@@ -84,7 +85,7 @@ pub async fn whoami() -> Result<Option<CurrentUser>, AppError> {
 /// # Errors
 ///
 /// `Unavailable` if the users cannot be counted.
-#[server(input = GetUrl, endpoint = "sign_in_page")]
+#[server(input = GetUrl, output = JsonText, endpoint = "sign_in_page")]
 pub async fn load_sign_in_page() -> Result<SignInPageData, AppError> {
     let backend = super::backend()?;
     let parts = super::request()?;
@@ -99,7 +100,7 @@ pub async fn load_sign_in_page() -> Result<SignInPageData, AppError> {
 /// # Errors
 ///
 /// `Unavailable` if the session cannot be read.
-#[server(input = GetUrl, endpoint = "take_flash")]
+#[server(input = GetUrl, output = JsonText, endpoint = "take_flash")]
 pub async fn take_flash(form: String) -> Result<Option<FlashView>, AppError> {
     let backend = super::backend()?;
     let parts = super::request()?;
@@ -112,7 +113,7 @@ pub async fn take_flash(form: String) -> Result<Option<FlashView>, AppError> {
 /// # Errors
 ///
 /// `Fields` for wrong credentials; `TooMany` after too many attempts; `Unavailable` if a service is down.
-#[server(endpoint = "sign_in")]
+#[server(output = JsonText, endpoint = "sign_in")]
 pub async fn sign_in(
     #[server(default)] email: String,
     #[server(default)] passphrase: String,
@@ -138,7 +139,7 @@ pub async fn sign_in(
 /// # Errors
 ///
 /// `Unavailable` if the session cannot be ended.
-#[server(endpoint = "sign_out")]
+#[server(output = JsonText, endpoint = "sign_out")]
 pub async fn sign_out() -> Result<(), AppError> {
     let parts = super::request()?;
     let result = super::backend()?.sign_out(&parts).await;
@@ -150,7 +151,7 @@ pub async fn sign_out() -> Result<(), AppError> {
 /// # Errors
 ///
 /// `Unavailable` if it cannot be looked up. An invalid link is a result, not an error.
-#[server(input = GetUrl, endpoint = "invite")]
+#[server(input = GetUrl, output = JsonText, endpoint = "invite")]
 pub async fn invite(#[server(default)] token: String) -> Result<InviteLink, AppError> {
     match super::backend()?.invite(&token).await {
         Ok(info) => Ok(InviteLink::Good(info)),
@@ -168,7 +169,7 @@ pub async fn invite(#[server(default)] token: String) -> Result<InviteLink, AppE
 /// # Errors
 ///
 /// `Fields` for `name`, `email` and `passphrase`; `NotFound` if the link is no longer valid.
-#[server(endpoint = "accept_invite")]
+#[server(output = JsonText, endpoint = "accept_invite")]
 pub async fn accept_invite(
     #[server(default)] token: String,
     #[server(default)] page: String,

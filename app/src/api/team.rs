@@ -5,6 +5,7 @@ use milvaion_api::{permissions::Role, views::TeamView};
 use milvaion_protocol::id::UserId;
 use server_fn::codec::GetUrl;
 
+use super::codec::JsonText;
 use crate::error::AppError;
 
 /// Returns every user and every open invitation.
@@ -12,7 +13,7 @@ use crate::error::AppError;
 /// # Errors
 ///
 /// `Denied` below Admin.
-#[server(input = GetUrl, endpoint = "team")]
+#[server(input = GetUrl, output = JsonText, endpoint = "team")]
 pub async fn team() -> Result<TeamView, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::ReadTeam).await?;
     backend.team(&me).await.map_err(super::with_error_status)
@@ -24,7 +25,7 @@ pub async fn team() -> Result<TeamView, AppError> {
 /// # Errors
 ///
 /// `Fields` for `name`; `Denied` below Admin.
-#[server(endpoint = "invite_user")]
+#[server(output = JsonText, endpoint = "invite_user")]
 pub async fn invite_user(#[server(default)] name: String, role: Role) -> Result<String, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::ManageTeam).await?;
     let result = backend.invite_user(&me, &name, role).await;
@@ -46,7 +47,7 @@ pub async fn invite_user(#[server(default)] name: String, role: Role) -> Result<
 /// # Errors
 ///
 /// `NotFound` if it was used meanwhile; `Denied` below Admin.
-#[server(endpoint = "revoke_invite")]
+#[server(output = JsonText, endpoint = "revoke_invite")]
 pub async fn revoke_invite(id: UserId) -> Result<(), AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::ManageTeam).await?;
     let result = backend.revoke_invite(&me, id).await;

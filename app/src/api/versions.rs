@@ -8,6 +8,7 @@ use milvaion_api::{
 use milvaion_protocol::id::JobId;
 use server_fn::codec::GetUrl;
 
+use super::codec::JsonText;
 use crate::error::AppError;
 
 /// Lists a job's versions before `before`, newest first, with the changes of each.
@@ -15,7 +16,7 @@ use crate::error::AppError;
 /// # Errors
 ///
 /// `SignedOut`; `Unavailable` if a service is down.
-#[server(input = GetUrl, endpoint = "job_history")]
+#[server(input = GetUrl, output = JsonText, endpoint = "job_history")]
 pub async fn job_history(id: JobId, before: Option<i32>) -> Result<ListPage<VersionStep>, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
     backend.job_history(&me, id, before).await.map_err(super::with_error_status)
@@ -26,7 +27,7 @@ pub async fn job_history(id: JobId, before: Option<i32>) -> Result<ListPage<Vers
 /// # Errors
 ///
 /// `NotFound` if one of the versions does not exist.
-#[server(input = GetUrl, endpoint = "compare_versions")]
+#[server(input = GetUrl, output = JsonText, endpoint = "compare_versions")]
 pub async fn compare_versions(id: JobId, from: i32, to: i32) -> Result<VersionDiff, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
     backend.compare_versions(&me, id, from, to).await.map_err(super::with_error_status)
@@ -38,7 +39,7 @@ pub async fn compare_versions(id: JobId, from: i32, to: i32) -> Result<VersionDi
 ///
 /// `Conflict` if another user changed the job meanwhile or if the old definition is no longer valid; `NotFound`;
 /// `Denied` below Operator.
-#[server(endpoint = "restore_version")]
+#[server(output = JsonText, endpoint = "restore_version")]
 pub async fn restore_version(id: JobId, version: i32, expected: i32) -> Result<RestoreVersionResult, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DefineJob).await?;
     let result = backend.restore_version(&me, id, version, expected).await;

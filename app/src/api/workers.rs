@@ -4,6 +4,7 @@ use leptos::prelude::*;
 use milvaion_api::views::WorkerView;
 use server_fn::codec::GetUrl;
 
+use super::codec::JsonText;
 use crate::error::AppError;
 
 /// Lists every worker seen in the last day.
@@ -11,7 +12,7 @@ use crate::error::AppError;
 /// # Errors
 ///
 /// `SignedOut`; `Unavailable` if a service is down.
-#[server(input = GetUrl, endpoint = "workers")]
+#[server(input = GetUrl, output = JsonText, endpoint = "workers")]
 pub async fn list_workers() -> Result<Vec<WorkerView>, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
     backend.workers(&me).await.map_err(super::with_error_status)

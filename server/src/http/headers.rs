@@ -53,9 +53,8 @@ fn protect(headers: &mut HeaderMap, status: StatusCode, is_file: bool, is_secure
 
     let is_cacheable = status.is_success() || status == StatusCode::NOT_MODIFIED;
     if is_file && is_cacheable {
-        // A file keeps its name when its content changes, so the browser must revalidate it each time. Mostly it gets a
-        // 304.
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        // The address of a file contains the name of its build, so its content never changes.
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public, max-age=31536000, immutable"));
     } else if is_page(headers) {
         // The next user of the same machine must not see the page of the previous one.
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));

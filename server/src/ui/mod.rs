@@ -5,6 +5,7 @@ pub mod calendars;
 pub mod failures;
 mod job_view;
 pub mod preview;
+mod site;
 
 use std::sync::{Arc, OnceLock};
 
@@ -28,10 +29,11 @@ use backend::ServerBackend;
 
 /// Builds the router of the pages, the server functions and the files.
 pub fn router(config: &HttpConfig, backend: Arc<ServerBackend>) -> Router {
+    let site = Arc::new(site::read(&config.site_root));
     let options = LeptosOptions::builder()
         .output_name("app")
         .site_root(config.site_root.to_string_lossy().into_owned())
-        .site_pkg_dir("pkg")
+        .site_pkg_dir(site::pkg_dir(&site))
         .build();
     let backend: Arc<dyn Backend> = backend;
     let provide = move || provide_context(backend.clone());
@@ -50,8 +52,8 @@ pub fn router(config: &HttpConfig, backend: Arc<ServerBackend>) -> Router {
     static ROUTES: OnceLock<Vec<AxumRouteListing>> = OnceLock::new();
     let routes = ROUTES.get_or_init(|| generate_route_list(App)).clone();
     let document = {
-        let options = options.clone();
-        move || shell(options.clone())
+        let (options, site) = (options.clone(), site.clone());
+        move || shell(options.clone(), &site)
     };
     Router::new()
         .route(
@@ -62,7 +64,9 @@ pub fn router(config: &HttpConfig, backend: Arc<ServerBackend>) -> Router {
             }),
         )
         .leptos_routes_with_context(&options, routes, provide_page.clone(), document)
-        .fallback(file_and_error_handler_with_context::<LeptosOptions, _>(provide_page, shell))
+        .fallback(file_and_error_handler_with_context::<LeptosOptions, _>(provide_page, move |options| {
+            shell(options, &site)
+        }))
         .with_state(options)
         .layer(middleware::from_fn(|request: Request, next: Next| isolate_owner(next.run(request))))
 }

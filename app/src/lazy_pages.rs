@@ -1,0 +1,83 @@
+//! The routes of the pages, whose code is split into WebAssembly modules.
+//!
+//! A browser loads the main module (the layout, the event stream and everything that several groups share) and the
+//! module of the group of the page that is opened. The server sends preload links for them with the document. The module
+//! of another group is loaded when the user opens one of its pages, while the present page stays visible.
+//!
+//! Pages are grouped because each combination of modules that shares code gets a module for that code: one module for
+//! each page would give several hundred files, which together are half again as large.
+//!
+//! `data` of a route stays in the main module, so it must refer to nothing: each page creates its resources in its view.
+
+use leptos::prelude::*;
+use leptos_router::LazyRoute;
+
+use crate::pages::{
+    calendars::{
+        CalendarsPage,
+        form::{EditCalendarPage, NewCalendarPage},
+    },
+    failures::{FailurePage, FailuresPage},
+    help::HelpPage,
+    invite::{InvitePage, SetupPage},
+    job::JobPage,
+    job_form::{EditJobPage, NewJobPage},
+    jobs::JobsPage,
+    login::LoginPage,
+    occurrence::OccurrencePage,
+    occurrences::OccurrencesPage,
+    overview::OverviewPage,
+    team::TeamPage,
+    workers::WorkersPage,
+};
+
+/// Declares the route of a page, whose code belongs to the module `$group`.
+///
+/// This is what `lazy_route` of Leptos generates, except that it gives each page a module of its own.
+macro_rules! lazy_page {
+    ($group:ident, $route:ident, $view:ident, $preload:ident, $page:ident) => {
+        #[doc = concat!("The route of [`", stringify!($page), "`].")]
+        #[derive(Debug)]
+        pub struct $route;
+
+        #[lazy($group)]
+        fn $view() -> AnyView {
+            $page().into_any()
+        }
+
+        impl LazyRoute for $route {
+            fn data() -> Self {
+                Self
+            }
+
+            async fn view(_route: Self) -> AnyView {
+                $view().await
+            }
+
+            async fn preload() {
+                // Only the browser build is split.
+                #[cfg(target_arch = "wasm32")]
+                $preload().await;
+            }
+        }
+    };
+}
+
+lazy_page!(doors, SetupRoute, setup_view, __preload_setup_view, SetupPage);
+lazy_page!(doors, InviteRoute, invite_view, __preload_invite_view, InvitePage);
+lazy_page!(doors, LoginRoute, login_view, __preload_login_view, LoginPage);
+lazy_page!(overview, OverviewRoute, overview_view, __preload_overview_view, OverviewPage);
+lazy_page!(jobs, JobsRoute, jobs_view, __preload_jobs_view, JobsPage);
+lazy_page!(define, NewJobRoute, new_job_view, __preload_new_job_view, NewJobPage);
+lazy_page!(jobs, JobRoute, job_view, __preload_job_view, JobPage);
+lazy_page!(define, EditJobRoute, edit_job_view, __preload_edit_job_view, EditJobPage);
+lazy_page!(define, CalendarsRoute, calendars_view, __preload_calendars_view, CalendarsPage);
+lazy_page!(define, NewCalendarRoute, new_calendar_view, __preload_new_calendar_view, NewCalendarPage);
+lazy_page!(define, EditCalendarRoute, edit_calendar_view, __preload_edit_calendar_view, EditCalendarPage);
+lazy_page!(lists, OccurrencesRoute, occurrences_view, __preload_occurrences_view, OccurrencesPage);
+lazy_page!(occurrence, OccurrenceRoute, occurrence_view, __preload_occurrence_view, OccurrencePage);
+lazy_page!(failures, FailuresRoute, failures_view, __preload_failures_view, FailuresPage);
+lazy_page!(failures, FailureRoute, failure_view, __preload_failure_view, FailurePage);
+lazy_page!(lists, WorkersRoute, workers_view, __preload_workers_view, WorkersPage);
+lazy_page!(define, TeamRoute, team_view, __preload_team_view, TeamPage);
+lazy_page!(lists, HelpRoute, help_view, __preload_help_view, HelpPage);
