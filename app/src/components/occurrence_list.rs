@@ -193,7 +193,7 @@ impl OccurrenceList {
                     new.push(OccurrenceEntry::new(row.clone(), Some((at, number))));
                 }
                 // An older event of the same row may still arrive, and a read in progress may still contain it.
-                None if !fits && self.filter.with_value(|filter| filter.status.is_some()) => {
+                None if !fits && self.filter.with_value(|filter| filter.job_id.is_none_or(|id| id == row.job_id)) => {
                     self.remember_removal(row.id, row.version);
                 }
                 None => {}

@@ -136,9 +136,7 @@ fn WorkerCard(worker: ArcRwSignal<WorkerView>, may_define: bool) -> impl IntoVie
                 {move || notices.get().into_iter().map(notice).collect::<Vec<_>>()}
             </div>
             <p class="muted" hidden=move || !has_none.get()>"No instance of this worker is alive. Its runs stay queued."</p>
-            <div hidden=move || has_none.get()>
-                {instance_table(format!("Instances of worker {id}"), worker, alive)}
-            </div>
+            {instance_table(format!("Live instances of worker {id}"), worker, alive)}
             <details class="gone-instances" hidden=move || gone.with(Vec::is_empty)>
                 <summary>{move || gone.with(|gone| gone_summary(gone))}</summary>
                 {instance_table(format!("Instances of worker {id} that no longer run"), worker, gone)}
@@ -169,7 +167,7 @@ fn gone_summary(gone: &[InstanceView]) -> String {
 /// Draws a table of the instances in `part`, whose current values are in `worker`.
 fn instance_table(caption: String, worker: RwSignal<WorkerView>, part: Memo<Vec<InstanceView>>) -> AnyView {
     view! {
-        <div class="table-wrap">
+        <div class="table-wrap" hidden=move || part.with(Vec::is_empty)>
             <table class="table table-cards">
                 <caption class="sr-only">{caption}</caption>
                 <thead>
