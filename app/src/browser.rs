@@ -176,11 +176,14 @@ mod real {
         }
     }
 
-    /// Returns true if the focus or a text selection is inside the element with this id.
+    /// Returns true if the focus, a pressed pointer or a text selection is inside the element with this id.
     #[must_use]
     pub fn is_busy_in(id: &str) -> bool {
         let document = document();
         let Some(element) = document.get_element_by_id(id) else { return false };
+        if element.matches(":active").unwrap_or(false) {
+            return true;
+        }
         if document.active_element().is_some_and(|focused| element.contains(Some(&focused))) {
             return true;
         }

@@ -144,9 +144,30 @@ async fn earlier_log_lines_have_an_address() {
 }
 
 #[tokio::test]
+async fn unreadable_job_filter_lists_nothing() {
+    let fake = FakeBackend::signed_in(Role::Operator).ready();
+    for query in ["state=sleeping", "after=page-2"] {
+        let page = get(&fake, &format!("/jobs?{query}")).await;
+        assert_eq!(page.status, StatusCode::BAD_REQUEST, "{query}");
+        page.assert_contains(&["<h1", "This address cannot be shown"]).assert_lacks(&["nightly report", "Loading…"]);
+    }
+    get(&fake, "/jobs?state=active&q=").await.assert_contains(&["nightly report"]);
+}
+
+#[tokio::test]
+async fn job_page_links_to_all_its_occurrences() {
+    let fake = FakeBackend::signed_in(Role::Viewer).ready();
+    let id = samples::job_id();
+    let link = format!("/occurrences?job={id}");
+    get(&fake, &format!("/jobs/{id}")).await.assert_contains(&[&link, "All occurrences of this job"]);
+}
+
+#[tokio::test]
 async fn workers_page_shows_instances_and_job_types() {
     let page = get(&FakeBackend::signed_in(Role::Operator).ready(), "/workers").await;
     page.assert_contains(&["1 of 2 instances alive", "local-2", "Lost", "http-request", "The URL to request."]);
+    page.assert_contains(&["1 lost instance"]);
+    assert_eq!(page.body.matches("1 of 8").count(), 1, "an instance that is not alive runs nothing");
     page.assert_contains(&["/jobs/new?type=local"]);
     let notice = "Its outbox &lt;b&gt;cannot&lt;/b&gt; be written.";
     assert_eq!(page.body.matches(notice).count(), 1, "only the live instance has a notice");

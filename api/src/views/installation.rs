@@ -42,7 +42,7 @@ pub struct InstanceView {
     pub version: String,
     /// The maximum number of concurrent runs.
     pub capacity: i32,
-    /// The number of runs at the last heartbeat.
+    /// The number of runs at the last heartbeat; 0 unless the instance is alive.
     pub running: i32,
     /// The time of the first registration.
     pub started_at: DateTime<Utc>,

@@ -4,11 +4,14 @@
 //! user's clock, zone or screen is applied in an effect afterwards. No component sets a style or an event handler as an
 //! attribute, because the content security policy forbids both.
 
+pub mod cluster_state;
 pub mod collapsible_section;
 pub mod copy_button;
 pub mod dialog;
+pub mod due_refresh;
 pub mod duplicate_start_warning;
 pub mod empty_state;
+pub mod filter_error;
 pub mod form;
 pub mod form_check;
 pub mod icon;

@@ -1,8 +1,19 @@
 //! A list of occurrences that is kept current by events.
 //!
 //! Rows are patched in place by id and never replaced, and only by a version that is not older than the one on the
-//! page, so that a late event cannot undo a newer one. New rows are inserted at the top. While the user works in the
-//! list they are deferred until the user requests them, so that nothing moves under a pointer or a selection.
+//! page, so that a late event cannot undo a newer one. New rows are inserted at the top.
+//!
+//! A read and an event can pass each other. The server publishes an event after its commit, so a read that begins after
+//! an event has arrived contains the change; a read that began before may lack it. The list therefore counts the events
+//! it applies, and each read carries the count from its beginning, its [`ReadMark`]. A row that an event changed after
+//! the mark is newer than the read: the read neither removes it nor turns it back. No clock is involved. A row that an
+//! event removed is remembered with its version for the same reason: only a newer version of it is added again.
+//!
+//! Nothing moves under a pointer, the focus or a selection. While the user works in the list, new rows are deferred until
+//! the user requests them, and a row that no longer belongs to the list stays, marked and with its new values, until the
+//! user has left the list.
+
+use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 use leptos::prelude::*;
@@ -16,6 +27,27 @@ use crate::format;
 
 /// The maximum number of rows on the page. The newest are kept; older ones are on the next page.
 pub const MAX_OCCURRENCE_ROWS: usize = 200;
+/// The maximum number of removed rows that are remembered. The oldest are forgotten first.
+const MAX_REMEMBERED_REMOVALS: usize = 1_000;
+
+/// The position of a read among the events: the number of events that the list had applied when the read began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadMark(u64);
+
+/// The user's position relative to the list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReaderActivity {
+    /// True while the focus, a pressed pointer or a text selection is in the list. No row moves or leaves.
+    pub is_in_list: bool,
+    /// True while the page is scrolled down. New rows at the top are deferred.
+    pub is_scrolled: bool,
+}
+
+impl ReaderActivity {
+    const fn defers_new_rows(self) -> bool {
+        self.is_in_list || self.is_scrolled
+    }
+}
 
 /// One row of the list.
 #[derive(Clone)]
@@ -28,27 +60,60 @@ pub struct OccurrenceEntry {
     pub event_at: ArcRwSignal<Option<String>>,
     /// True if an event added the row.
     pub is_new: bool,
+    /// True if the row no longer belongs to the list and stays only until the user has left the list.
+    pub is_leaving: ArcRwSignal<bool>,
+    /// The number of the last event that changed the row; 0 if none did.
+    last_event: ArcStoredValue<u64>,
 }
 
 impl OccurrenceEntry {
-    fn new(row: OccurrenceRow, event_at: Option<DateTime<Utc>>) -> Self {
+    fn new(row: OccurrenceRow, event: Option<(DateTime<Utc>, u64)>) -> Self {
         Self {
             id: row.id,
-            is_new: event_at.is_some(),
+            is_new: event.is_some(),
             row: ArcRwSignal::new(row),
-            event_at: ArcRwSignal::new(event_at.map(format::iso)),
+            event_at: ArcRwSignal::new(event.map(|(at, _)| format::iso(at))),
+            is_leaving: ArcRwSignal::new(false),
+            last_event: ArcStoredValue::new(event.map_or(0, |(_, number)| number)),
         }
     }
 
-    fn patch(&self, row: &OccurrenceRow, event_at: Option<DateTime<Utc>>) {
-        let known = self.row.read_untracked();
+    fn version(&self) -> i32 {
+        self.row.read_untracked().version
+    }
+
+    /// Returns true if an event changed the row after the read began.
+    fn is_newer_than(&self, mark: ReadMark) -> bool {
+        self.last_event.get_value() > mark.0
+    }
+
+    fn patch_from_event(&self, row: &OccurrenceRow, at: DateTime<Utc>, number: u64) {
         // Progress changes a row without a new version, so an equal version is accepted.
-        if row.version < known.version || *row == *known {
-            return;
+        if row.version >= self.version() {
+            self.last_event.set_value(number);
+            self.set_row(row, Some(at));
         }
-        drop(known);
-        self.event_at.set(event_at.map(format::iso));
-        self.row.set(row.clone());
+    }
+
+    fn patch_from_read(&self, row: &OccurrenceRow, mark: ReadMark) {
+        let known = self.version();
+        // With equal versions the progress of the event is newer than that of the read.
+        if row.version > known || (row.version == known && !self.is_newer_than(mark)) {
+            self.set_row(row, None);
+        }
+    }
+
+    fn set_row(&self, row: &OccurrenceRow, event_at: Option<DateTime<Utc>>) {
+        if *self.row.read_untracked() != *row {
+            self.event_at.set(event_at.map(format::iso));
+            self.row.set(row.clone());
+        }
+    }
+
+    fn set_leaving(&self, is_leaving: bool) {
+        if self.is_leaving.get_untracked() != is_leaving {
+            self.is_leaving.set(is_leaving);
+        }
     }
 }
 
@@ -59,6 +124,10 @@ pub struct OccurrenceList {
     shown: RwSignal<Vec<OccurrenceEntry>>,
     deferred: RwSignal<Vec<OccurrenceEntry>>,
     next: RwSignal<Option<String>>,
+    /// The number of applied events.
+    events: StoredValue<u64>,
+    /// The rows that events removed, with the version that no longer belonged to the list.
+    removed: StoredValue<BTreeMap<OccurrenceId, i32>>,
 }
 
 impl OccurrenceList {
@@ -71,6 +140,8 @@ impl OccurrenceList {
             shown: RwSignal::new(shown),
             deferred: RwSignal::new(Vec::new()),
             next: RwSignal::new(page.next),
+            events: StoredValue::new(0),
+            removed: StoredValue::new(BTreeMap::new()),
         }
     }
 
@@ -92,21 +163,40 @@ impl OccurrenceList {
         self.next.get()
     }
 
-    /// Applies the rows of an event. With `defer`, new rows wait until the user requests them.
-    pub fn apply(self, rows: &[OccurrenceRow], at: DateTime<Utc>, defer: bool) {
+    /// Returns the mark of a read that begins now.
+    #[must_use]
+    pub fn begin_read(self) -> ReadMark {
+        ReadMark(self.events.get_value())
+    }
+
+    /// Applies the rows of an event.
+    pub fn apply(self, rows: &[OccurrenceRow], at: DateTime<Utc>, reader: ReaderActivity) {
+        let number = self.events.get_value() + 1;
+        self.events.set_value(number);
         let mut new = Vec::new();
         for row in rows {
-            let known = self.find(row.id);
             let fits = self.filter.with_value(|filter| fits(filter, row));
-            match (known, fits) {
-                (Some(entry), true) => entry.patch(row, Some(at)),
-                (Some(entry), false) => {
-                    if row.version >= entry.row.read_untracked().version {
-                        self.remove(row.id);
+            match self.find(row.id) {
+                Some(entry) if row.version < entry.version() => {}
+                Some(entry) => {
+                    entry.patch_from_event(row, at, number);
+                    entry.set_leaving(!fits);
+                    if !fits {
+                        self.remember_removal(row.id, row.version);
+                        self.retain(self.deferred, |entry| entry.id != row.id);
+                        if !reader.is_in_list {
+                            self.retain(self.shown, |entry| entry.id != row.id);
+                        }
                     }
                 }
-                (None, true) => new.push(OccurrenceEntry::new(row.clone(), Some(at))),
-                (None, false) => {}
+                None if fits && !self.was_removed(row) => {
+                    new.push(OccurrenceEntry::new(row.clone(), Some((at, number))));
+                }
+                // An older event of the same row may still arrive, and a read in progress may still contain it.
+                None if !fits && self.filter.with_value(|filter| filter.job_id.is_none_or(|id| id == row.job_id)) => {
+                    self.remember_removal(row.id, row.version);
+                }
+                None => {}
             }
         }
         // New rows belong to the top of the first page only. An old row that newly matches the filter belongs further
@@ -114,11 +204,7 @@ impl OccurrenceList {
         if new.is_empty() || self.filter.with_value(|filter| filter.before.is_some()) {
             return;
         }
-        if defer {
-            self.deferred.update(|deferred| insert(deferred, new));
-        } else {
-            self.insert(new);
-        }
+        self.add(new, reader);
     }
 
     /// Inserts the deferred rows.
@@ -129,20 +215,37 @@ impl OccurrenceList {
         }
     }
 
-    /// Applies a new read of the same page: patches known rows, adds new ones and removes missing ones.
-    pub fn reread(self, page: ListPage<OccurrenceRow>, defer: bool) {
+    /// Applies a new read of the same page, which began at `mark`: patches known rows, adds new ones and removes missing
+    /// ones.
+    pub fn reread(self, mark: ReadMark, page: ListPage<OccurrenceRow>, reader: ReaderActivity) {
         let oldest_read = page.rows.last().map(|row| row.id);
         let read_all = page.next.is_none();
         let is_read = |id: OccurrenceId| page.rows.iter().any(|row| row.id == id);
         // Rows below the end of this read came from an earlier read and may still exist.
-        let gone = |id: OccurrenceId| !is_read(id) && (read_all || oldest_read.is_none_or(|oldest| id >= oldest));
-        if self.shown.with_untracked(|shown| shown.iter().any(|entry| gone(entry.id))) {
-            self.shown.update(|shown| shown.retain(|entry| !gone(entry.id)));
+        let is_gone = |entry: &OccurrenceEntry| {
+            !is_read(entry.id)
+                && !entry.is_newer_than(mark)
+                && (read_all || oldest_read.is_none_or(|oldest| entry.id >= oldest))
+        };
+        self.retain(self.deferred, |entry| !is_gone(entry));
+        if reader.is_in_list {
+            self.shown.with_untracked(|shown| {
+                shown.iter().filter(|entry| is_gone(entry)).for_each(|entry| entry.set_leaving(true));
+            });
+        } else {
+            self.retain(self.shown, |entry| !is_gone(entry));
         }
         let mut new = Vec::new();
         for row in &page.rows {
             match self.find(row.id) {
-                Some(entry) => entry.patch(row, None),
+                Some(entry) => {
+                    // A row that an event took out of the list after the read began stays marked.
+                    if !self.was_removed(row) {
+                        entry.patch_from_read(row, mark);
+                        entry.set_leaving(false);
+                    }
+                }
+                None if self.was_removed(row) => {}
                 None => new.push(OccurrenceEntry::new(row.clone(), None)),
             }
         }
@@ -153,12 +256,19 @@ impl OccurrenceList {
             self.next.set(page.next.clone());
         }
         if !new.is_empty() {
-            if defer {
-                self.deferred.update(|deferred| insert(deferred, new));
-            } else {
-                self.insert(new);
-            }
+            self.add(new, reader);
         }
+    }
+
+    /// Returns true if a row waits for the user to leave the list.
+    #[must_use]
+    pub fn has_leaving_rows(self) -> bool {
+        self.shown.with_untracked(|shown| shown.iter().any(|entry| entry.is_leaving.get_untracked()))
+    }
+
+    /// Removes the rows that no longer belong to the list. Called once the user has left the list.
+    pub fn remove_leaving_rows(self) {
+        self.retain(self.shown, |entry| !entry.is_leaving.get_untracked());
     }
 
     fn find(self, id: OccurrenceId) -> Option<OccurrenceEntry> {
@@ -166,11 +276,32 @@ impl OccurrenceList {
         self.shown.with_untracked(within).or_else(|| self.deferred.with_untracked(within))
     }
 
-    fn remove(self, id: OccurrenceId) {
-        for entries in [self.shown, self.deferred] {
-            if entries.with_untracked(|entries| entries.iter().any(|entry| entry.id == id)) {
-                entries.update(|entries| entries.retain(|entry| entry.id != id));
+    fn retain(self, entries: RwSignal<Vec<OccurrenceEntry>>, keeps: impl Fn(&OccurrenceEntry) -> bool) {
+        if !entries.with_untracked(|entries| entries.iter().all(&keeps)) {
+            entries.update(|entries| entries.retain(&keeps));
+        }
+    }
+
+    fn remember_removal(self, id: OccurrenceId, version: i32) {
+        self.removed.update_value(|removed| {
+            let known = removed.entry(id).or_insert(version);
+            *known = (*known).max(version);
+            if removed.len() > MAX_REMEMBERED_REMOVALS {
+                removed.pop_first();
             }
+        });
+    }
+
+    /// Returns true if an event removed this version of the row or a newer one.
+    fn was_removed(self, row: &OccurrenceRow) -> bool {
+        self.removed.with_value(|removed| removed.get(&row.id).is_some_and(|version| row.version <= *version))
+    }
+
+    fn add(self, new: Vec<OccurrenceEntry>, reader: ReaderActivity) {
+        if reader.defers_new_rows() {
+            self.deferred.update(|deferred| insert(deferred, new));
+        } else {
+            self.insert(new);
         }
     }
 
@@ -208,6 +339,9 @@ mod tests {
     use milvaion_protocol::status::OccurrenceStatus;
 
     use super::*;
+
+    const AWAY: ReaderActivity = ReaderActivity { is_in_list: false, is_scrolled: false };
+    const IN_LIST: ReaderActivity = ReaderActivity { is_in_list: true, is_scrolled: false };
 
     fn at(second: i64) -> DateTime<Utc> {
         DateTime::from_timestamp(1_795_000_000 + second, 0).expect("in range")
@@ -254,8 +388,8 @@ mod tests {
                 OccurrenceFilter::default(),
                 ListPage { rows: vec![row(1, Queued, 1)], next: None },
             );
-            list.apply(&[row(1, Completed, 3)], at(5), false);
-            list.apply(&[row(1, Running, 2)], at(6), false);
+            list.apply(&[row(1, Completed, 3)], at(5), AWAY);
+            list.apply(&[row(1, Running, 2)], at(6), AWAY);
             assert_eq!(status_at(list, 0), Completed);
         });
     }
@@ -267,8 +401,8 @@ mod tests {
                 OccurrenceFilter::default(),
                 ListPage { rows: vec![row(1, Queued, 1)], next: None },
             );
-            list.apply(&[row(3, Queued, 1)], at(5), false);
-            list.apply(&[row(2, Queued, 1), row(3, Running, 2)], at(6), false);
+            list.apply(&[row(3, Queued, 1)], at(5), AWAY);
+            list.apply(&[row(2, Queued, 1), row(3, Running, 2)], at(6), AWAY);
             assert_eq!(ids(list), [row(3, Queued, 1).id, row(2, Queued, 1).id, row(1, Queued, 1).id]);
             assert_eq!(status_at(list, 0), Running);
         });
@@ -278,8 +412,8 @@ mod tests {
     fn deferred_rows_are_patched() {
         in_owner(|| {
             let list = OccurrenceList::new(OccurrenceFilter::default(), ListPage { rows: vec![], next: None });
-            list.apply(&[row(1, Queued, 1)], at(5), true);
-            list.apply(&[row(1, Completed, 2)], at(6), true);
+            list.apply(&[row(1, Queued, 1)], at(5), IN_LIST);
+            list.apply(&[row(1, Completed, 2)], at(6), IN_LIST);
             assert!(ids(list).is_empty());
             assert_eq!(list.deferred.with_untracked(Vec::len), 1);
             list.show_waiting();
@@ -292,7 +426,7 @@ mod tests {
         in_owner(|| {
             let filter = OccurrenceFilter { status: Some(Running), ..OccurrenceFilter::default() };
             let list = OccurrenceList::new(filter, ListPage { rows: vec![row(1, Running, 2)], next: None });
-            list.apply(&[row(1, Completed, 3), row(2, Queued, 1)], at(5), false);
+            list.apply(&[row(1, Completed, 3), row(2, Queued, 1)], at(5), AWAY);
             assert!(ids(list).is_empty());
         });
     }
@@ -302,7 +436,7 @@ mod tests {
         in_owner(|| {
             let filter = OccurrenceFilter { before: Some(row(9, Queued, 1).id), ..OccurrenceFilter::default() };
             let list = OccurrenceList::new(filter, ListPage { rows: vec![row(1, Running, 2)], next: None });
-            list.apply(&[row(10, Queued, 1), row(2, Queued, 1)], at(11), false);
+            list.apply(&[row(10, Queued, 1), row(2, Queued, 1)], at(11), AWAY);
             assert_eq!(ids(list).len(), 1);
         });
     }
@@ -312,7 +446,7 @@ mod tests {
         in_owner(|| {
             let rows: Vec<_> = (0..200).rev().map(|second| row(second, Queued, 1)).collect();
             let list = OccurrenceList::new(OccurrenceFilter::default(), ListPage { rows, next: None });
-            list.apply(&[row(300, Queued, 1)], at(301), false);
+            list.apply(&[row(300, Queued, 1)], at(301), AWAY);
             assert_eq!(ids(list).len(), MAX_OCCURRENCE_ROWS);
             assert_eq!(list.next.get_untracked(), Some(row(1, Queued, 1).id.to_string()));
         });
@@ -324,12 +458,89 @@ mod tests {
             let rows: Vec<_> = (1..=4).rev().map(|second| row(second, Queued, 1)).collect();
             let list = OccurrenceList::new(OccurrenceFilter::default(), ListPage { rows, next: None });
             let read = vec![row(5, Queued, 1), row(4, Running, 2), row(2, Queued, 1)];
-            list.reread(ListPage { rows: read, next: Some("more".into()) }, false);
+            list.reread(list.begin_read(), ListPage { rows: read, next: Some("more".into()) }, AWAY);
             let seconds: Vec<i64> =
                 ids(list).into_iter().map(|id| id.created_at().timestamp() - at(0).timestamp()).collect();
             assert_eq!(seconds, [5, 4, 2, 1]);
             assert_eq!(status_at(list, 1), Running);
             assert_eq!(list.next.get_untracked(), None);
+        });
+    }
+
+    fn running_list(rows: Vec<OccurrenceRow>) -> OccurrenceList {
+        let filter = OccurrenceFilter { status: Some(Running), ..OccurrenceFilter::default() };
+        OccurrenceList::new(filter, ListPage { rows, next: None })
+    }
+
+    fn page(rows: Vec<OccurrenceRow>) -> ListPage<OccurrenceRow> {
+        ListPage { rows, next: None }
+    }
+
+    #[test]
+    fn older_read_keeps_the_row_of_an_event() {
+        in_owner(|| {
+            let list = OccurrenceList::new(OccurrenceFilter::default(), page(vec![row(1, Queued, 1)]));
+            let mark = list.begin_read();
+            list.apply(&[row(2, Queued, 1)], at(5), AWAY);
+            list.reread(mark, page(vec![row(1, Queued, 1)]), AWAY);
+            assert_eq!(ids(list), [row(2, Queued, 1).id, row(1, Queued, 1).id]);
+            list.reread(list.begin_read(), page(vec![row(1, Queued, 1)]), AWAY);
+            assert_eq!(ids(list), [row(1, Queued, 1).id], "a read that began after the event decides");
+        });
+    }
+
+    #[test]
+    fn older_read_does_not_restore_a_removed_row() {
+        in_owner(|| {
+            let list = running_list(vec![row(1, Running, 2)]);
+            let mark = list.begin_read();
+            list.apply(&[row(1, Completed, 3)], at(5), AWAY);
+            list.reread(mark, page(vec![row(1, Running, 2)]), AWAY);
+            assert!(ids(list).is_empty());
+            list.apply(&[row(1, Running, 2)], at(4), AWAY);
+            assert!(ids(list).is_empty(), "nor does a late event");
+            list.reread(list.begin_read(), page(vec![row(1, Running, 5)]), AWAY);
+            assert_eq!(ids(list).len(), 1, "a newer version belongs to the list again");
+        });
+    }
+
+    #[test]
+    fn late_event_does_not_add_an_ended_row() {
+        in_owner(|| {
+            let list = running_list(vec![]);
+            list.apply(&[row(1, Completed, 3)], at(5), AWAY);
+            list.apply(&[row(1, Running, 2)], at(4), AWAY);
+            assert!(ids(list).is_empty());
+        });
+    }
+
+    #[test]
+    fn older_read_does_not_undo_progress() {
+        in_owner(|| {
+            let list = OccurrenceList::new(OccurrenceFilter::default(), page(vec![row(1, Running, 2)]));
+            let mark = list.begin_read();
+            let progressed = OccurrenceRow { note: Some("half".into()), ..row(1, Running, 2) };
+            list.apply(&[progressed], at(5), AWAY);
+            list.reread(mark, page(vec![row(1, Running, 2)]), AWAY);
+            let note = list.shown.with_untracked(|shown| shown[0].row.read_untracked().note.clone());
+            assert_eq!(note.as_deref(), Some("half"));
+        });
+    }
+
+    #[test]
+    fn row_stays_while_the_user_is_in_the_list() {
+        in_owner(|| {
+            let list = running_list(vec![row(2, Running, 2), row(1, Running, 2)]);
+            list.apply(&[row(1, Completed, 3)], at(5), IN_LIST);
+            assert_eq!(ids(list).len(), 2);
+            assert_eq!(status_at(list, 1), Completed, "the row shows its new status");
+            list.reread(list.begin_read(), page(vec![]), IN_LIST);
+            assert_eq!(ids(list).len(), 2);
+            assert!(list.has_leaving_rows());
+            list.apply(&[row(2, Running, 4)], at(6), IN_LIST);
+            list.remove_leaving_rows();
+            assert_eq!(ids(list), [row(2, Running, 2).id], "a row that fits again stays");
+            assert!(!list.has_leaving_rows());
         });
     }
 }

@@ -12,9 +12,9 @@ use milvaion_protocol::status::OccurrenceStatus;
 
 use super::{
     icon::Icon,
-    occurrence_list::{OccurrenceEntry, OccurrenceList},
+    occurrence_list::{OccurrenceEntry, OccurrenceList, ReaderActivity},
     status_badge::StatusBadge,
-    time::{Duration, MaybeTime, Time},
+    time::{Duration, MaybeTime, Time, use_page_clock},
 };
 use crate::{
     api::occurrences::list_occurrences,
@@ -109,30 +109,48 @@ pub fn OccurrenceTable(
     }
 }
 
-fn is_reader_busy() -> bool {
-    browser::is_busy_in(OCCURRENCE_TABLE_ID) || browser::scroll_offset() > READING_SCROLL_OFFSET
+fn reader_activity() -> ReaderActivity {
+    ReaderActivity {
+        is_in_list: browser::is_busy_in(OCCURRENCE_TABLE_ID),
+        is_scrolled: browser::scroll_offset() > READING_SCROLL_OFFSET,
+    }
 }
 
 fn keep_current(list: OccurrenceList, filter: OccurrenceFilter) {
     let read = move || {
         let filter = filter.clone();
-        async move { list_occurrences(filter).await }
+        let mark = list.begin_read();
+        async move { Ok((mark, list_occurrences(filter).await?)) }
     };
-    let refresh =
-        throttled_refresh(StdDuration::from_millis(300), read, move |page| list.reread(page, is_reader_busy()));
-    if use_context::<LiveUpdates>().is_some_and(LiveUpdates::received_recently) {
+    let refresh = throttled_refresh(StdDuration::from_millis(300), read, move |(mark, page)| {
+        list.reread(mark, page, reader_activity());
+    });
+    let live = use_context::<LiveUpdates>();
+    if live.is_some_and(LiveUpdates::received_recently) {
         refresh.request();
     }
     use_live_updates(move |envelope| match &envelope.event {
-        LiveEvent::Occurrences { rows } => list.apply(rows, envelope.at, is_reader_busy()),
+        LiveEvent::Occurrences { rows } => list.apply(rows, envelope.at, reader_activity()),
         _ if is_resync(envelope) => refresh.request(),
         _ => {}
+    });
+    // No event reports that a selection has ended or a pointer was released outside the page, so the clock checks.
+    let clock = use_page_clock();
+    Effect::new(move |_| {
+        if clock.now().is_some()
+            && list.has_leaving_rows()
+            && !live.is_some_and(LiveUpdates::is_paused)
+            && !reader_activity().is_in_list
+        {
+            list.remove_leaving_rows();
+        }
     });
 }
 
 #[component]
 fn OccurrenceTableRow(entry: OccurrenceEntry, names_job: bool) -> impl IntoView {
-    let OccurrenceEntry { id, row, event_at, is_new } = entry;
+    let OccurrenceEntry { id, row, event_at, is_new, is_leaving, .. } = entry;
+    let is_leaving = RwSignal::from(is_leaving);
     let row = RwSignal::from(row);
     let first = row.read_untracked();
     let job_name = first.job_name.clone();
@@ -170,6 +188,7 @@ fn OccurrenceTableRow(entry: OccurrenceEntry, names_job: bool) -> impl IntoView 
     view! {
         <tr
             class:is-new=is_new
+            class:is-leaving=move || is_leaving.get()
             data-id=id_text
             data-status=move || status.get().slug()
             data-event-at=move || event_at.get()
@@ -178,6 +197,9 @@ fn OccurrenceTableRow(entry: OccurrenceEntry, names_job: bool) -> impl IntoView 
             <td data-label=if names_job { "Job" } else { "Occurrence" }>
                 {name_cell}
                 <div class="row-note" title=note>{move || note().map(|note| format::clip(&note, NOTE_MAX_CHARS))}</div>
+                {move || {
+                    is_leaving.get().then(|| view! { <div class="row-note">"No longer in this list"</div> })
+                }}
             </td>
             <td data-label="Trigger">
                 <span class="cluster">

@@ -1,4 +1,8 @@
 //! The workers page: the instances of each worker with their heartbeats, and the job types that the worker offers.
+//!
+//! A heartbeat changes no status and is no event, so an open page reads again every ten seconds. Cards, rows and job
+//! types are keyed and patched in place: an opened schema stays open, and a selection stays selected. Instances that no
+//! longer run are listed for a day in a closed section below the live ones.
 
 use std::time::Duration;
 
@@ -13,15 +17,21 @@ use milvaion_api::{
 use crate::{
     api::{session::query_value, workers::list_workers},
     components::{
-        empty_state::EmptyState, icon::Icon, loading::render_page, page_header::PageHeader, session_context::may,
+        empty_state::EmptyState,
+        icon::{Icon, LiveIcon},
+        loading::render_page,
+        page_header::PageHeader,
+        session_context::may,
         time::Time,
     },
     format,
-    live::{throttled_refresh, use_live_updates},
+    live::{throttled_refresh, use_live_updates, use_polling},
 };
 
-/// The minimum time between two refreshes; each instance sends a heartbeat every few seconds.
+/// The minimum time between two refreshes after events.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(700);
+/// The time between refreshes without events. An instance that sends no heartbeat is lost after a longer time.
+const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// `/workers`.
 #[component]
@@ -34,25 +44,52 @@ pub fn WorkersPage() -> impl IntoView {
     }
 }
 
+/// A worker's card: its id with its current values.
+type WorkerEntry = (String, ArcRwSignal<WorkerView>);
+
 #[component]
 fn WorkersContent(workers: Vec<WorkerView>) -> impl IntoView {
-    let workers = RwSignal::new(workers);
-    let refresh = throttled_refresh(REFRESH_INTERVAL, list_workers, move |read| workers.set(read));
+    let entry = |worker: WorkerView| (worker.id.clone(), ArcRwSignal::new(worker));
+    let workers = RwSignal::new(workers.into_iter().map(entry).collect::<Vec<WorkerEntry>>());
+    let apply = move |read: Vec<WorkerView>| {
+        let known = workers.get_untracked();
+        let is_same = known.len() == read.len() && known.iter().zip(&read).all(|(known, read)| known.0 == read.id);
+        let mut entries = Vec::with_capacity(read.len());
+        for worker in read {
+            match known.iter().find(|(id, _)| *id == worker.id) {
+                Some((id, signal)) => {
+                    if *signal.read_untracked() != worker {
+                        signal.set(worker);
+                    }
+                    entries.push((id.clone(), signal.clone()));
+                }
+                None => entries.push(entry(worker)),
+            }
+        }
+        if !is_same {
+            workers.set(entries);
+        }
+    };
+    let refresh = throttled_refresh(REFRESH_INTERVAL, list_workers, apply);
+    use_polling(POLL_INTERVAL, {
+        let refresh = refresh.clone();
+        move || refresh.request()
+    });
     use_live_updates(move |envelope| {
         if matches!(envelope.event, LiveEvent::Workers | LiveEvent::Resync) {
             refresh.request();
         }
     });
     let may_define = may(Permission::DefineJob);
-    let cards = move || {
-        let workers = workers.get();
-        if workers.is_empty() {
-            return empty_state().into_any();
-        }
-        let cards = workers.into_iter().map(|worker| card(worker, may_define)).collect::<Vec<_>>();
-        view! { <div class="stack">{cards}</div> }.into_any()
-    };
-    view! { {cards} }
+    let is_empty = Memo::new(move |_| workers.with(Vec::is_empty));
+    view! {
+        {move || is_empty.get().then(empty_state)}
+        <div class="stack">
+            <For each=move || workers.get() key=|(id, _)| id.clone() let:entry>
+                <WorkerCard worker=entry.1 may_define/>
+            </For>
+        </div>
+    }
 }
 
 fn empty_state() -> impl IntoView {
@@ -67,123 +104,245 @@ fn empty_state() -> impl IntoView {
     }
 }
 
-fn card(worker: WorkerView, may_define: bool) -> AnyView {
-    let heading = format!("worker-{}", worker.id);
-    let alive = worker.instances.iter().filter(|instance| instance.alive).count();
-    let summary = format!(
-        "{} of {} alive",
-        format::count(i64::try_from(alive).unwrap_or(i64::MAX)),
-        format::plural(i64::try_from(worker.instances.len()).unwrap_or(i64::MAX), "instance")
-    );
-    let caption = format!("Instances of worker {}", worker.id);
-    let notices = worker.instances.iter().filter_map(notice).collect::<Vec<_>>();
-    let rows = worker.instances.into_iter().map(instance_row).collect::<Vec<_>>();
-    let types = worker.job_types.into_iter().map(|job_type| type_card(job_type, may_define)).collect::<Vec<_>>();
+#[component]
+fn WorkerCard(worker: ArcRwSignal<WorkerView>, may_define: bool) -> impl IntoView {
+    let worker = RwSignal::from(worker);
+    let id = worker.with_untracked(|worker| worker.id.clone());
+    let heading = format!("worker-{id}");
+    let part = move |alive: bool| {
+        Memo::new(move |_| {
+            worker.with(|worker| {
+                worker.instances.iter().filter(|instance| instance.alive == alive).cloned().collect::<Vec<_>>()
+            })
+        })
+    };
+    let (alive, gone) = (part(true), part(false));
+    let summary = move || {
+        let all = worker.with(|worker| worker.instances.len());
+        format!("{} of {} alive", format::count(length(alive.with(Vec::len))), format::plural(length(all), "instance"))
+    };
+    let has_none = Memo::new(move |_| alive.with(Vec::is_empty));
+    let notices = Memo::new(move |_| {
+        worker.with(|worker| worker.instances.iter().filter_map(notice_text).collect::<Vec<(String, String)>>())
+    });
+    let types = Memo::new(move |_| worker.with(|worker| worker.job_types.clone()));
     view! {
-        <section class="card" aria-labelledby=heading>
+        <section class="card" aria-labelledby=heading.clone()>
             <div class="card-head">
-                <h2 class="card-title" id=heading.clone()>{worker.id}</h2>
+                <h2 class="card-title" id=heading.clone()>{id.clone()}</h2>
                 <span class="muted">{summary}</span>
             </div>
-            {(!notices.is_empty()).then(|| view! { <div class="stack">{notices}</div> })}
-            <div class="table-wrap">
-                <table class="table table-cards">
-                    <caption class="sr-only">{caption}</caption>
-                    <thead>
-                        <tr>
-                            <th scope="col">"Instance"</th>
-                            <th scope="col">"State"</th>
-                            <th scope="col">"Last heartbeat"</th>
-                            <th scope="col" class="num">"Running"</th>
-                            <th scope="col">"Host"</th>
-                            <th scope="col">"Version"</th>
-                            <th scope="col">"Started"</th>
-                        </tr>
-                    </thead>
-                    <tbody>{rows}</tbody>
-                </table>
+            <div class="stack" hidden=move || notices.with(Vec::is_empty)>
+                {move || notices.get().into_iter().map(notice).collect::<Vec<_>>()}
             </div>
+            <p class="muted" hidden=move || !has_none.get()>"No instance of this worker is alive. Its runs stay queued."</p>
+            {instance_table(format!("Live instances of worker {id}"), worker, alive)}
+            <details class="gone-instances" hidden=move || gone.with(Vec::is_empty)>
+                <summary>{move || gone.with(|gone| gone_summary(gone))}</summary>
+                {instance_table(format!("Instances of worker {id} that no longer run"), worker, gone)}
+            </details>
             <h3>"Job types"</h3>
-            <div class="cards">{types}</div>
+            <div class="cards">
+                <For each=move || types.get() key=|job_type| job_type.info.job_type.clone() let:job_type>
+                    <JobTypeCard first=job_type types may_define/>
+                </For>
+            </div>
         </section>
+    }
+}
+
+fn length(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// Returns the numbers of instances that no longer run: `1 lost instance, 2 stopped instances`.
+fn gone_summary(gone: &[InstanceView]) -> String {
+    let stopped = gone.iter().filter(|instance| instance.stopped).count();
+    let parts = [(gone.len() - stopped, "lost instance"), (stopped, "stopped instance")];
+    let parts: Vec<String> =
+        parts.into_iter().filter(|(n, _)| *n > 0).map(|(n, noun)| format::plural(length(n), noun)).collect();
+    parts.join(", ")
+}
+
+/// Draws a table of the instances in `part`, whose current values are in `worker`.
+fn instance_table(caption: String, worker: RwSignal<WorkerView>, part: Memo<Vec<InstanceView>>) -> AnyView {
+    view! {
+        <div class="table-wrap" hidden=move || part.with(Vec::is_empty)>
+            <table class="table table-cards">
+                <caption class="sr-only">{caption}</caption>
+                <thead>
+                    <tr>
+                        <th scope="col">"Instance"</th>
+                        <th scope="col">"State"</th>
+                        <th scope="col">"Last heartbeat"</th>
+                        <th scope="col" class="num">"Running"</th>
+                        <th scope="col">"Host"</th>
+                        <th scope="col">"Version"</th>
+                        <th scope="col">"Started"</th>
+                    </tr>
+                </thead>
+                <tbody>
+                    <For each=move || part.get() key=|instance| instance.id.clone() let:instance>
+                        <InstanceTableRow first=instance worker/>
+                    </For>
+                </tbody>
+            </table>
+        </div>
     }
     .into_any()
 }
 
-/// Returns the warning of an instance. A stopped instance has none: its problem ended with the process.
-fn notice(instance: &InstanceView) -> Option<AnyView> {
+/// Returns an instance's id with its warning. A stopped instance has none: its problem ended with the process.
+fn notice_text(instance: &InstanceView) -> Option<(String, String)> {
     let text = instance.notice.clone().filter(|_| !instance.stopped)?;
-    let id = instance.id.clone();
-    let view = view! {
+    Some((instance.id.clone(), text))
+}
+
+fn notice((id, text): (String, String)) -> AnyView {
+    view! {
         <div class="notice" data-kind="warn">
             <Icon name="triangle-alert"/>
             <p><strong class="mono">{id}</strong>": "{text}</p>
         </div>
-    };
-    Some(view.into_any())
+    }
+    .into_any()
 }
 
-fn instance_row(instance: InstanceView) -> impl IntoView {
-    let (status, icon, word) = match (instance.alive, instance.stopped) {
+/// Returns the status, the icon and the label of an instance's state.
+const fn state_of(instance: &InstanceView) -> (&'static str, &'static str, &'static str) {
+    match (instance.alive, instance.stopped) {
         (true, _) => ("active", "heart-pulse", "Alive"),
         (false, true) => ("paused", "circle-pause", "Stopped"),
         (false, false) => ("unknown", "wifi-off", "Lost"),
-    };
-    let id = instance.id.clone();
+    }
+}
+
+/// Returns the number of runs and the capacity. An instance that is not alive runs nothing: what it ran at its last
+/// heartbeat has ended, was requeued or is lost.
+fn running_of(instance: &InstanceView) -> String {
+    if instance.alive { format!("{} of {}", instance.running, instance.capacity) } else { "–".into() }
+}
+
+#[component]
+fn InstanceTableRow(
+    /// The values when the row was added.
+    first: InstanceView,
+    /// The worker with the current values.
+    worker: RwSignal<WorkerView>,
+) -> impl IntoView {
+    let id = first.id.clone();
+    let id_text = id.clone();
+    let started_at = first.started_at;
+    let instance = Memo::new(move |before: Option<&InstanceView>| {
+        let found = worker.with(|worker| worker.instances.iter().find(|instance| instance.id == first.id).cloned());
+        found.or_else(|| before.cloned()).unwrap_or_else(|| first.clone())
+    });
+    let state = Signal::derive(move || instance.with(state_of));
+    let heartbeat = Signal::derive(move || instance.with(|instance| instance.last_heartbeat_at));
     view! {
         <tr data-instance=id>
-            <th scope="row" data-label="Instance" class="mono">{instance.id}</th>
+            <th scope="row" data-label="Instance" class="mono">{id_text}</th>
             <td data-label="State">
-                <span class="badge" data-status=status>
-                    <Icon name=icon/>
-                    <span>{word}</span>
+                <span class="badge" data-status=move || state.get().0>
+                    <LiveIcon name=Signal::derive(move || state.get().1)/>
+                    <span>{move || state.get().2}</span>
                 </span>
             </td>
-            <td data-label="Last heartbeat"><Time at=instance.last_heartbeat_at relative=true/></td>
-            <td data-label="Running" class="num">{format!("{} of {}", instance.running, instance.capacity)}</td>
-            <td data-label="Host">{instance.host}</td>
-            <td data-label="Version">{instance.version}</td>
-            <td data-label="Started"><Time at=instance.started_at/></td>
+            <td data-label="Last heartbeat"><Time at=heartbeat relative=true/></td>
+            <td data-label="Running" class="num">{move || instance.with(running_of)}</td>
+            <td data-label="Host">{move || instance.with(|instance| instance.host.clone())}</td>
+            <td data-label="Version">{move || instance.with(|instance| instance.version.clone())}</td>
+            <td data-label="Started"><Time at=started_at/></td>
         </tr>
     }
 }
 
-fn type_card(job_type: JobTypeView, may_define: bool) -> impl IntoView {
-    let info = job_type.info;
-    let target = format!("{}/{}", job_type.worker_id, info.job_type);
-    let alive = match job_type.alive {
+#[component]
+fn JobTypeCard(
+    /// The values when the card was added.
+    first: JobTypeView,
+    /// The job types with their current values.
+    types: Memo<Vec<JobTypeView>>,
+    may_define: bool,
+) -> impl IntoView {
+    let name = first.info.job_type.clone();
+    let target = format!("{}/{name}", first.worker_id);
+    let wanted = name.clone();
+    let job_type = Memo::new(move |before: Option<&JobTypeView>| {
+        let found = types.with(|types| types.iter().find(|job_type| job_type.info.job_type == wanted).cloned());
+        found.or_else(|| before.cloned()).unwrap_or_else(|| first.clone())
+    });
+    let alive = move || match job_type.with(|job_type| job_type.alive) {
         0 => "No live instance offers this job type.".to_owned(),
         n => format!("Offered by {}.", format::plural(n, "live instance")),
     };
-    let timeout = match info.timeout_seconds {
+    let timeout = move || match job_type.with(|job_type| job_type.info.timeout_seconds) {
         Some(seconds) => {
             format!("Default timeout: {}.", format::duration(i64::from(seconds) * 1_000))
         }
         None => "No default timeout.".to_owned(),
     };
-    let schema = serde_json::to_string_pretty(&info.schema).unwrap_or_default();
-    let schema_name = format!("Input schema of {}", info.job_type);
+    let schema = Memo::new(move |_| {
+        job_type.with(|job_type| serde_json::to_string_pretty(&job_type.info.schema).unwrap_or_default())
+    });
+    let schema_name = format!("Input schema of {name}");
     let new_job = may_define.then(|| {
         view! {
             <a class="btn btn-small" href=format!("/jobs/new?type={}", query_value(&target))>
                 <Icon name="plus"/>
                 "New job"
-                <span class="sr-only">{format!(" of type {}", info.job_type)}</span>
+                <span class="sr-only">{format!(" of type {name}")}</span>
             </a>
         }
     });
     view! {
         <div class="card">
             <div class="card-head">
-                <h4 class="card-title mono">{info.job_type.clone()}</h4>
+                <h4 class="card-title mono">{name.clone()}</h4>
                 {new_job}
             </div>
-            <p>{info.description}</p>
+            <p>{move || job_type.with(|job_type| job_type.info.description.clone())}</p>
             <p class="muted">{alive} " " {timeout}</p>
             <details>
                 <summary>"Input schema"</summary>
-                <pre class="code" tabindex="0" role="region" aria-label=schema_name>{schema}</pre>
+                <pre class="code" tabindex="0" role="region" aria-label=schema_name>{move || schema.get()}</pre>
             </details>
         </div>
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::DateTime;
+
+    use super::*;
+
+    fn instance(alive: bool, stopped: bool) -> InstanceView {
+        InstanceView {
+            id: "local-1".into(),
+            host: "host".into(),
+            version: "0.1.0".into(),
+            capacity: 6,
+            running: 1,
+            started_at: DateTime::UNIX_EPOCH,
+            last_heartbeat_at: DateTime::UNIX_EPOCH,
+            alive,
+            stopped,
+            notice: None,
+        }
+    }
+
+    #[test]
+    fn instance_that_is_not_alive_runs_nothing() {
+        assert_eq!(running_of(&instance(true, false)), "1 of 6");
+        assert_eq!(running_of(&instance(false, false)), "–");
+        assert_eq!(running_of(&instance(false, true)), "–");
+    }
+
+    #[test]
+    fn gone_instances_are_counted_by_state() {
+        let (lost, stopped) = (instance(false, false), instance(false, true));
+        assert_eq!(gone_summary(&[lost.clone()]), "1 lost instance");
+        assert_eq!(gone_summary(&[lost, stopped.clone(), stopped]), "1 lost instance, 2 stopped instances");
     }
 }

@@ -10,6 +10,7 @@ mod field_labels;
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use leptos::prelude::*;
 use leptos_meta::Title;
 use leptos_router::hooks::{use_params_map, use_query_map};
@@ -35,6 +36,8 @@ use crate::{
         session::{FlashView, take_flash},
     },
     components::{
+        cluster_state::use_cluster_pause,
+        due_refresh::use_due_refresh,
         empty_state::EmptyState,
         form::ErrorSummary,
         icon::Icon,
@@ -76,13 +79,14 @@ pub fn JobPage() -> impl IntoView {
         move || (id.get(), history.get()),
         |(id, history)| async move {
             let id = id.ok_or_else(no_such_job)?;
-            let job = job(id).await?;
-            let part = match history {
-                None => JobTab::Overview(list_occurrences(filter(id)).await?),
-                Some(request) => JobTab::History(HistoryPage::read(id, request).await?),
+            let part = async {
+                Ok(match history {
+                    None => JobTab::Overview(list_occurrences(filter(id)).await?),
+                    Some(request) => JobTab::History(HistoryPage::read(id, request).await?),
+                })
             };
-            let flash = take_flash("trigger".into()).await?.unwrap_or_default();
-            Ok((job, part, flash))
+            let flash = async { Ok(take_flash("trigger".into()).await?.unwrap_or_default()) };
+            futures::try_join!(job(id), part, flash)
         },
     );
     render_page(data, |(job, part, flash): (JobView, JobTab, FlashView)| {
@@ -171,12 +175,26 @@ fn JobContent(job: JobView, part: JobTab, flash: FlashView) -> impl IntoView {
 #[component]
 fn JobOverview(view: RwSignal<JobView>, occurrences: ListPage<OccurrenceRow>) -> impl IntoView {
     let id = view.with_untracked(|job| job.row.id);
-    let preview = Signal::derive(move || view.with(|job| Some(job.preview.clone())));
+    // A memo, so that a refresh that changes nothing here keeps the table of due times as it is.
+    let preview = Memo::new(move |_| view.with(|job| Some(job.preview.clone())));
+    let pause = use_cluster_pause();
+    let is_held = Memo::new(move |_| pause.with(Option::is_some) && view.with(|job| job.row.next_fire_at.is_some()));
+    let held = move || {
+        is_held.get().then(|| {
+            view! {
+                <p class="notice" data-kind="info" id="schedule-held">
+                    <Icon name="circle-pause"/>
+                    <span>"The cluster is paused: a due time starts no run until the cluster resumes."</span>
+                </p>
+            }
+        })
+    };
     view! {
         <div class="form-grid">
             <JobDefinitionCard view/>
             <aside class="summary" aria-labelledby="schedule" tabindex="0">
                 <h2 id="schedule">"Schedule"</h2>
+                {held}
                 <NextRunsPreview preview otherwise="No further runs are scheduled."/>
             </aside>
         </div>
@@ -200,6 +218,12 @@ fn JobOverview(view: RwSignal<JobView>, occurrences: ListPage<OccurrenceRow>) ->
                     }
                 }
             />
+            <nav class="pager" aria-label="Occurrences of this job">
+                <a class="btn" href=format!("/occurrences?job={id}")>
+                    "All occurrences of this job"
+                    <Icon name="chevron-right"/>
+                </a>
+            </nav>
         </section>
     }
 }
@@ -239,18 +263,45 @@ fn no_worker(worker_id: &str, job_type: &str) -> AnyView {
     .into_any()
 }
 
-/// Reads the job again after an event that may have changed it.
+/// Reads the job again after an event that may have changed it, and once a due time on the page has passed.
 fn keep_current(id: JobId, view: RwSignal<JobView>, is_deleted: RwSignal<bool>) {
-    let refresh = throttled_refresh(Duration::from_millis(300), move || job(id), move |read| view.set(read));
+    let refresh = throttled_refresh(
+        Duration::from_millis(300),
+        move || job(id),
+        move |read| {
+            if view.with_untracked(|known| *known != read) {
+                view.set(read);
+            }
+        },
+    );
     // An event that arrived while the page was being read is not in the data.
     if use_context::<LiveUpdates>().is_some_and(LiveUpdates::received_recently) {
         refresh.request();
     }
+    use_due_refresh(
+        move |now| if is_deleted.get() { None } else { view.with(|job| latest_due_before(job, now)) },
+        refresh.clone(),
+    );
     use_live_updates(move |envelope| match &envelope.event {
         LiveEvent::Job { id: changed } if *changed == id => refresh.request(),
         LiveEvent::JobDeleted { id: deleted_id } if *deleted_id == id => is_deleted.set(true),
-        LiveEvent::Workers => refresh.request(),
+        LiveEvent::Occurrences { rows } => {
+            // A run of the schedule, whose due time is no longer the next one.
+            let is_due_passed = |run: &OccurrenceRow| {
+                run.job_id == id && view.with_untracked(|job| latest_due_before(job, run.scheduled_for).is_some())
+            };
+            if rows.iter().any(is_due_passed) {
+                refresh.request();
+            }
+        }
+        LiveEvent::Workers | LiveEvent::Cluster => refresh.request(),
         _ if is_resync(envelope) => refresh.request(),
         _ => {}
     });
+}
+
+/// Returns the latest due time on the page that is not after `now`.
+fn latest_due_before(job: &JobView, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
+    let preview = job.preview.runs.iter().map(|run| run.at);
+    preview.chain(job.row.next_fire_at).filter(|due| *due <= now).max()
 }

@@ -1,7 +1,12 @@
-//! The rows of the jobs page, kept current by events and refreshes.
+//! The rows of the jobs page, kept current by events, refreshes and the due times on the page.
+//!
+//! The strip of a row holds statuses without versions. A read that began before an event arrived may lack its change, so
+//! the events that arrive during a read are applied again to its answer. Rows do not move or leave while the user works
+//! in the table; a changed order waits until the user has left it or requests it.
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use leptos::prelude::*;
 use milvaion_api::{
     events::LiveEvent,
@@ -15,64 +20,145 @@ use milvaion_protocol::{
 
 use crate::{
     api::jobs::jobs,
-    live::{LiveUpdates, is_resync, throttled_refresh, use_live_updates},
+    browser,
+    components::{due_refresh::use_due_refresh, time::use_page_clock},
+    live::{LiveUpdates, ThrottledRefresh, is_resync, throttled_refresh, use_live_updates},
 };
 
+/// The table's id, used to detect whether the user works in it.
+pub(super) const JOB_TABLE_ID: &str = "job-rows";
 /// The number of recent occurrences in a job's row.
 const RECENT_OCCURRENCES: usize = 10;
+/// The maximum number of statuses that are kept during a read. The answer of a read that takes longer is replaced by the
+/// next one.
+const MAX_STATUSES_DURING_READ: usize = 1_000;
+
+/// The entries of the table: the rows with the ids of their jobs.
+type JobEntries = Vec<(JobId, ArcRwSignal<JobRow>)>;
 
 /// The rows on the page. Each row is its own signal, so that a change redraws only that row.
 #[derive(Clone, Copy)]
 pub(super) struct JobList {
     /// The rows with the ids of their jobs.
-    pub(super) rows: RwSignal<Vec<(JobId, ArcRwSignal<JobRow>)>>,
+    pub(super) rows: RwSignal<JobEntries>,
     /// The cursor of the next page; none on the last page.
     pub(super) next: RwSignal<Option<String>>,
+    /// The rows of a read whose order waits until the user has left the table.
+    waiting: RwSignal<Option<JobEntries>>,
+    /// The statuses that arrived since the last read began.
+    since_read: StoredValue<Vec<(JobId, OccurrenceId, OccurrenceStatus)>>,
 }
 
 impl JobList {
     /// Creates the list from the page that was read.
     pub(super) fn new(found: ListPage<JobRow>) -> Self {
         let rows = found.rows.into_iter().map(|row| (row.id, ArcRwSignal::new(row))).collect();
-        Self { rows: RwSignal::new(rows), next: RwSignal::new(found.next) }
+        Self {
+            rows: RwSignal::new(rows),
+            next: RwSignal::new(found.next),
+            waiting: RwSignal::new(None),
+            since_read: StoredValue::new(Vec::new()),
+        }
     }
 
-    /// Follows the events: patches the status of an occurrence into its row, and reads the page again for other events.
+    /// Follows the events: patches the status of an occurrence into its row, and reads the page again for other events
+    /// and for due times that have passed.
     pub(super) fn keep_current(self, filter: JobFilter) {
         let read = move || {
+            self.begin_read();
             let filter = filter.clone();
             async move { jobs(filter).await }
         };
-        let refresh = throttled_refresh(Duration::from_secs(1), read, move |found| self.reread(found));
+        let apply = move |found| self.reread(found, browser::is_busy_in(JOB_TABLE_ID));
+        let refresh = throttled_refresh(Duration::from_secs(1), read, apply);
         // An event that arrived while the page was being read is not in the data.
-        if use_context::<LiveUpdates>().is_some_and(LiveUpdates::received_recently) {
+        let live = use_context::<LiveUpdates>();
+        if live.is_some_and(LiveUpdates::received_recently) {
             refresh.request();
         }
+        use_due_refresh(move |now| self.latest_due_before(now), refresh.clone());
+        self.follow_user(live, refresh.clone());
         use_live_updates(move |envelope| match &envelope.event {
-            LiveEvent::Occurrences { rows } => self.apply(rows),
-            LiveEvent::Job { .. } | LiveEvent::JobDeleted { .. } | LiveEvent::Workers => refresh.request(),
+            LiveEvent::Occurrences { rows } => {
+                if self.apply(rows) {
+                    refresh.request();
+                }
+            }
+            LiveEvent::Job { .. } | LiveEvent::JobDeleted { .. } | LiveEvent::Workers | LiveEvent::Cluster => {
+                refresh.request();
+            }
             _ if is_resync(envelope) => refresh.request(),
             _ => {}
         });
     }
 
-    fn reread(self, found: ListPage<JobRow>) {
+    /// Returns true if a changed order waits until the user has left the table.
+    pub(super) fn has_waiting(self) -> bool {
+        self.waiting.with(Option::is_some)
+    }
+
+    /// Shows the order that waits.
+    pub(super) fn show_waiting(self) {
+        if let Some(rows) = self.waiting.try_update(Option::take).flatten() {
+            self.rows.set(rows);
+        }
+    }
+
+    /// Shows the order that waits once the user has left the table. The clock checks, because no event reports that a
+    /// selection has ended.
+    fn follow_user(self, live: Option<LiveUpdates>, refresh: ThrottledRefresh) {
+        let clock = use_page_clock();
+        Effect::new(move |_| {
+            if clock.now().is_some()
+                && self.waiting.with_untracked(Option::is_some)
+                && !live.is_some_and(LiveUpdates::is_paused)
+                && !browser::is_busy_in(JOB_TABLE_ID)
+            {
+                self.show_waiting();
+                // New rows received no events while they waited.
+                refresh.request();
+            }
+        });
+    }
+
+    /// Returns the latest due time on the page that is not after `now`.
+    fn latest_due_before(self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        self.rows.with_untracked(|rows| {
+            rows.iter().filter_map(|(_, row)| row.read_untracked().next_fire_at).filter(|due| *due <= now).max()
+        })
+    }
+
+    fn begin_read(self) {
+        self.since_read.update_value(Vec::clear);
+    }
+
+    fn reread(self, found: ListPage<JobRow>, is_busy: bool) {
         let known = self.rows.get_untracked();
-        let rows: Vec<_> = found
+        let since_read = self.since_read.get_value();
+        let rows: JobEntries = found
             .rows
             .into_iter()
-            .map(|row| match known.iter().find(|(id, _)| *id == row.id) {
-                Some((id, signal)) => {
-                    if *signal.read_untracked() != row {
-                        signal.set(row);
-                    }
-                    (*id, signal.clone())
+            .map(|mut row| {
+                for (_, id, status) in since_read.iter().filter(|(job, ..)| *job == row.id) {
+                    record_status(&mut row.recent, *id, *status);
                 }
-                None => (row.id, ArcRwSignal::new(row)),
+                match known.iter().find(|(id, _)| *id == row.id) {
+                    Some((id, signal)) => {
+                        if *signal.read_untracked() != row {
+                            signal.set(row);
+                        }
+                        (*id, signal.clone())
+                    }
+                    None => (row.id, ArcRwSignal::new(row)),
+                }
             })
             .collect();
         let is_same = known.len() == rows.len() && known.iter().zip(&rows).all(|(a, b)| a.0 == b.0);
-        if !is_same {
+        let waiting = (!is_same && is_busy).then(|| rows.clone());
+        if waiting.is_some() || self.waiting.with_untracked(Option::is_some) {
+            self.waiting.set(waiting);
+        }
+        if !is_same && !is_busy {
             self.rows.set(rows);
         }
         if self.next.with_untracked(|next| *next != found.next) {
@@ -80,17 +166,28 @@ impl JobList {
         }
     }
 
-    fn apply(self, occurrences: &[OccurrenceRow]) {
+    /// Patches the statuses into the rows. Returns true if an occurrence shows that the next due time of its row has
+    /// passed, so that the page must be read again.
+    fn apply(self, occurrences: &[OccurrenceRow]) -> bool {
+        let mut is_due_passed = false;
+        self.since_read.update_value(|since| {
+            since.extend(occurrences.iter().map(|occurrence| (occurrence.job_id, occurrence.id, occurrence.status)));
+            let excess = since.len().saturating_sub(MAX_STATUSES_DURING_READ);
+            since.drain(..excess);
+        });
         self.rows.with_untracked(|rows| {
             for occurrence in occurrences {
                 if let Some((_, row)) = rows.iter().find(|(id, _)| *id == occurrence.job_id) {
                     let mut recent = row.read_untracked().recent.clone();
+                    is_due_passed |=
+                        row.read_untracked().next_fire_at.is_some_and(|due| due <= occurrence.scheduled_for);
                     if record_status(&mut recent, occurrence.id, occurrence.status) {
                         row.update(|row| row.recent = recent);
                     }
                 }
             }
         });
+        is_due_passed
     }
 }
 
@@ -121,8 +218,6 @@ fn record_status(
 
 #[cfg(test)]
 mod tests {
-    use chrono::DateTime;
-
     use super::*;
 
     fn id(second: i64) -> OccurrenceId {
@@ -144,5 +239,93 @@ mod tests {
         }
         assert_eq!(recent.len(), RECENT_OCCURRENCES);
         assert!(!record_status(&mut recent, id(0), Completed), "older than the ten shown");
+    }
+
+    fn job(number: u8, recent: Vec<(OccurrenceId, OccurrenceStatus)>) -> JobRow {
+        JobRow {
+            id: job_id(number),
+            display_name: format!("job {number}"),
+            worker_id: "local".into(),
+            job_type: "shell-command".into(),
+            schedule_words: "Every minute".into(),
+            next_fire_at: DateTime::from_timestamp(1_795_000_060, 0),
+            is_active: true,
+            tags: vec![],
+            recent,
+            worker_alive: true,
+        }
+    }
+
+    fn job_id(number: u8) -> JobId {
+        format!("00000000-0000-7000-8000-0000000000{number:02}").parse().expect("an id")
+    }
+
+    fn run(second: i64, status: OccurrenceStatus) -> OccurrenceRow {
+        OccurrenceRow {
+            id: id(second),
+            job_id: job_id(1),
+            job_name: "job 1".into(),
+            status,
+            version: 1,
+            trigger: milvaion_api::views::TriggerSource::Schedule,
+            attempt: 1,
+            scheduled_for: id(second).created_at(),
+            started_at: None,
+            ended_at: None,
+            duration_ms: None,
+            instance_id: None,
+            progress: None,
+            note: None,
+            waits_until: None,
+        }
+    }
+
+    fn page(rows: Vec<JobRow>) -> ListPage<JobRow> {
+        ListPage { rows, next: None }
+    }
+
+    fn order(list: JobList) -> Vec<JobId> {
+        list.rows.with_untracked(|rows| rows.iter().map(|(id, _)| *id).collect())
+    }
+
+    #[test]
+    fn older_read_does_not_turn_a_mark_back() {
+        use OccurrenceStatus::{Completed, Running};
+        Owner::new().with(|| {
+            let list = JobList::new(page(vec![job(1, vec![(id(1), Running)])]));
+            let recent = || list.rows.with_untracked(|rows| rows[0].1.read_untracked().recent.clone());
+            list.begin_read();
+            list.apply(&[run(1, Completed), run(2, Running)]);
+            list.reread(page(vec![job(1, vec![(id(1), Running)])]), false);
+            assert_eq!(recent(), [(id(2), Running), (id(1), Completed)]);
+            list.begin_read();
+            list.reread(page(vec![job(1, vec![(id(1), Completed)])]), false);
+            assert_eq!(recent(), [(id(1), Completed)], "a read that began after the events decides");
+        });
+    }
+
+    #[test]
+    fn scheduled_run_shows_that_the_due_time_has_passed() {
+        use OccurrenceStatus::Queued;
+        Owner::new().with(|| {
+            let list = JobList::new(page(vec![job(1, vec![])]));
+            assert!(!list.apply(&[run(30, Queued)]), "a manual run before the due time");
+            assert!(list.apply(&[run(60, Queued)]));
+            let due = DateTime::from_timestamp(1_795_000_060, 0).expect("in range");
+            assert_eq!(list.latest_due_before(due), Some(due));
+            assert_eq!(list.latest_due_before(due - chrono::TimeDelta::seconds(1)), None);
+        });
+    }
+
+    #[test]
+    fn order_waits_while_the_user_is_in_the_table() {
+        Owner::new().with(|| {
+            let list = JobList::new(page(vec![job(1, vec![]), job(2, vec![])]));
+            list.reread(page(vec![job(3, vec![]), job(2, vec![])]), true);
+            assert_eq!(order(list), [job_id(1), job_id(2)]);
+            assert!(list.waiting.with_untracked(Option::is_some));
+            list.show_waiting();
+            assert_eq!(order(list), [job_id(3), job_id(2)]);
+        });
     }
 }

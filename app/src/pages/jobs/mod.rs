@@ -1,7 +1,8 @@
-//! The list of jobs: job type, schedule, next run and the last ten occurrences of each.
+//! The list of jobs: job type, state, schedule, next run and the last ten occurrences of each.
 
 mod list;
 
+use chrono::{DateTime, Utc};
 use leptos::{ev, html, prelude::*};
 use leptos_meta::Title;
 use leptos_router::{
@@ -13,9 +14,12 @@ use milvaion_api::{
     permissions::Permission,
     views::JobRow,
 };
-use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
+use milvaion_protocol::{
+    id::{JobId, OccurrenceId},
+    status::OccurrenceStatus,
+};
 
-use self::list::JobList;
+use self::list::{JOB_TABLE_ID, JobList};
 use super::job::{
     actions::{ICON_BUTTON_CLASS, PauseOrResume, RunNow},
     definition::ActiveBadge,
@@ -23,8 +27,15 @@ use super::job::{
 use crate::{
     api::{jobs::jobs, session::query_value},
     components::{
-        empty_state::EmptyState, icon::Icon, loading::render_page, page_header::PageHeader, session_context::may,
-        status_badge::icon_of, time::Time,
+        cluster_state::use_cluster_pause,
+        empty_state::EmptyState,
+        filter_error::{FilterError, FilterErrorNotice},
+        icon::{Icon, LiveIcon},
+        loading::render_page,
+        page_header::PageHeader,
+        session_context::may,
+        status_badge::icon_of,
+        time::{Countdown, Time, use_page_clock},
     },
     format::plural,
 };
@@ -32,30 +43,61 @@ use crate::{
 /// The number of jobs on one page.
 const JOBS_PER_PAGE: u32 = 50;
 
-/// `/jobs?q=&state=&after=`.
+/// `/jobs?q=&state=&after=`. A value that cannot be read yields an error and no rows.
 #[component]
 pub fn JobsPage() -> impl IntoView {
     let query = use_query_map();
-    let request = Memo::new(move |_| {
-        query.with(|query| {
-            let part = |name: &str| query.get(name).filter(|text| !text.is_empty());
-            JobFilter {
-                text: part("q"),
-                active: part("state").and_then(|state| match state.as_str() {
-                    "active" => Some(true),
-                    "paused" => Some(false),
-                    _ => None,
-                }),
-                after: part("after"),
-                limit: JOBS_PER_PAGE,
-            }
-        })
-    });
+    let request = Memo::new(move |_| query.with(|query| read_filter(|name| query.get(name))));
     let data = Resource::new_blocking(
         move || request.get(),
-        |filter| async move { Ok((filter.clone(), jobs(filter).await?)) },
+        |filter| async move {
+            match filter {
+                Ok(filter) => Ok(Some((filter.clone(), jobs(filter).await?))),
+                Err(_) => Ok(None),
+            }
+        },
     );
-    render_page(data, |(filter, found): (JobFilter, ListPage<JobRow>)| view! { <JobsContent filter found/> })
+    render_page(data, move |found: Option<(JobFilter, ListPage<JobRow>)>| match (found, request.get_untracked()) {
+        (Some((filter, found)), _) => view! { <JobsContent filter found/> }.into_any(),
+        (None, Err(InvalidJobFilter { errors, rest })) => view! {
+            <Title text="Jobs"/>
+            <PageHeader title="Jobs"/>
+            <FilterErrorNotice errors reset=address(&rest, None)/>
+        }
+        .into_any(),
+        (None, Ok(_)) => ().into_any(),
+    })
+}
+
+/// The parameters of an address that cannot be read, and the filter of the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct InvalidJobFilter {
+    errors: Vec<FilterError>,
+    rest: JobFilter,
+}
+
+/// Reads the filter from the parameters of the address. An empty value counts as absent, because a form sends it.
+fn read_filter(parameter: impl Fn(&str) -> Option<String>) -> Result<JobFilter, InvalidJobFilter> {
+    let part = |name: &str| parameter(name).filter(|text| !text.is_empty());
+    let mut errors = Vec::new();
+    let active = part("state").and_then(|state| match state.as_str() {
+        "active" => Some(true),
+        "paused" => Some(false),
+        _ => {
+            errors.push(FilterError { parameter: "state", value: state, remedy: "Use active or paused.".into() });
+            None
+        }
+    });
+    let after = part("after").filter(|after| {
+        let is_cursor = after.split_once('~').is_some_and(|(id, _)| id.parse::<JobId>().is_ok());
+        if !is_cursor {
+            let remedy = "Start at the first page.".into();
+            errors.push(FilterError { parameter: "after", value: after.clone(), remedy });
+        }
+        is_cursor
+    });
+    let filter = JobFilter { text: part("q"), active, after, limit: JOBS_PER_PAGE };
+    if errors.is_empty() { Ok(filter) } else { Err(InvalidJobFilter { errors, rest: filter }) }
 }
 
 #[component]
@@ -102,6 +144,17 @@ fn JobsContent(filter: JobFilter, found: ListPage<JobRow>) -> impl IntoView {
     let is_empty = Memo::new(move |_| list.rows.with(Vec::is_empty));
     let shown = move || plural(list.rows.with(|rows| i64::try_from(rows.len()).unwrap_or(i64::MAX)), "job");
 
+    let pill = move || {
+        list.has_waiting().then(|| {
+            view! {
+                <button type="button" class="pill" on:click=move |_| list.show_waiting()>
+                    <Icon name="chevron-down"/>
+                    "The list has changed · Show"
+                </button>
+            }
+        })
+    };
+
     view! {
         <Title text="Jobs"/>
         <PageHeader title="Jobs">
@@ -118,17 +171,16 @@ fn JobsContent(filter: JobFilter, found: ListPage<JobRow>) -> impl IntoView {
         <div class="stack">
             <JobFilterBar filter=filter.clone()/>
             <div hidden=move || !is_empty.get()>{empty}</div>
-            <div class="table-wrap" hidden=move || is_empty.get()>
-                <table class="table table-cards">
+            <div role="status">{pill}</div>
+            <div class="table-wrap" id=JOB_TABLE_ID hidden=move || is_empty.get()>
+                <table class="table table-cards table-jobs">
                     <caption class="sr-only">"Jobs by name"</caption>
                     <thead>
                         <tr>
                             <th scope="col">"Job"</th>
-                            <th scope="col">"Job type"</th>
                             <th scope="col">"Schedule"</th>
                             <th scope="col">"Next run"</th>
                             <th scope="col">"Last 10 runs"</th>
-                            <th scope="col">"State"</th>
                             {may_run
                                 .then(|| {
                                     view! {
@@ -194,8 +246,7 @@ fn JobFilterBar(filter: JobFilter) -> impl IntoView {
                         type="search"
                         id="q"
                         name="q"
-                        value=text.clone()
-                        prop:value=text
+                        value=text
                         placeholder="Name, description or tag"
                         autocomplete="off"
                         maxlength="200"
@@ -219,13 +270,16 @@ fn JobTableRow(row: ArcRwSignal<JobRow>, back: String, may_run: bool, may_define
     let id = row.with_untracked(|row| row.id);
     let name = Signal::derive(move || row.with(|row| row.display_name.clone()));
     let is_active = Signal::derive(move || row.with(|row| row.is_active));
+    // Memos, so that a new mark in the strip redraws nothing else.
+    let tags = Memo::new(move |_| row.with(|row| row.tags.clone()));
+    let next_due = Memo::new(move |_| row.with(|row| row.next_fire_at));
+    let has_worker = Memo::new(move |_| row.with(|row| row.worker_alive));
     let tags = move || {
-        let tags = row.with(|row| row.tags.clone());
-        let chips: Vec<_> = tags.into_iter().map(|tag| view! { <li class="chip">{tag}</li> }).collect();
+        let chips: Vec<_> = tags.get().into_iter().map(|tag| view! { <li class="chip">{tag}</li> }).collect();
         (!chips.is_empty()).then(|| view! { <ul class="chips" aria-label="Tags">{chips}</ul> })
     };
     let no_worker = move || {
-        (!row.with(|row| row.worker_alive)).then(|| {
+        (!has_worker.get()).then(|| {
             view! {
                 <span class="badge" data-status="unknown">
                     <Icon name="wifi-off"/>
@@ -234,24 +288,6 @@ fn JobTableRow(row: ArcRwSignal<JobRow>, back: String, may_run: bool, may_define
             }
         })
     };
-    let next = move || match row.with(|row| row.next_fire_at) {
-        Some(at) => view! {
-            <div>
-                <div><Time at=at relative=true/></div>
-                <div class="muted"><Time at=at/></div>
-            </div>
-        }
-        .into_any(),
-        None => view! { <span class="muted">"None"</span> }.into_any(),
-    };
-    let strip = move || {
-        let recent = row.with(|row| row.recent.clone());
-        if recent.is_empty() {
-            return view! { <span class="muted">"No runs yet"</span> }.into_any();
-        }
-        let marks: Vec<_> = recent.into_iter().rev().map(mark).collect();
-        view! { <span class="strip" role="group" aria-label="Last 10 runs, oldest first">{marks}</span> }.into_any()
-    };
     let set_active = Callback::new(move |active| {
         let _ = row.try_update(|row| row.is_active = active);
     });
@@ -259,21 +295,20 @@ fn JobTableRow(row: ArcRwSignal<JobRow>, back: String, may_run: bool, may_define
         <tr data-id=id.to_string()>
             <th scope="row" data-label="Job">
                 <a class="row-link" href=format!("/jobs/{id}")>{move || name.get()}</a>
-                {tags}
+                <div class="row-note">
+                    <span class="mono">{move || row.with(|row| row.job_type.clone())}</span>
+                    " on "
+                    <span class="mono">{move || row.with(|row| row.worker_id.clone())}</span>
+                </div>
+                <div class="job-marks">
+                    <ActiveBadge is_active/>
+                    {no_worker}
+                    {tags}
+                </div>
             </th>
-            <td data-label="Job type">
-                <span class="mono">{move || row.with(|row| row.job_type.clone())}</span>
-                " on "
-                <span class="mono">{move || row.with(|row| row.worker_id.clone())}</span>
-                " "
-                {no_worker}
-            </td>
-            <td data-label="Schedule">{move || row.with(|row| row.schedule_words.clone())}</td>
-            <td data-label="Next run">{next}</td>
-            <td data-label="Last 10 runs">{strip}</td>
-            <td data-label="State">
-                <ActiveBadge is_active/>
-            </td>
+            <td data-label="Schedule" class="schedule-words">{move || row.with(|row| row.schedule_words.clone())}</td>
+            <td data-label="Next run" class="next-run"><NextRun at=next_due/></td>
+            <td data-label="Last 10 runs"><RunStrip row/></td>
             {may_run
                 .then(|| {
                     view! {
@@ -301,13 +336,64 @@ fn JobTableRow(row: ArcRwSignal<JobRow>, back: String, may_run: bool, may_define
     }
 }
 
-/// Draws one of the last ten occurrences: an icon with an accessible name that links to the occurrence.
-fn mark((id, status): (OccurrenceId, OccurrenceStatus)) -> impl IntoView {
-    let created = crate::format::utc(id.created_at());
-    let words = format!("{status}, {created}");
+/// The next due time. While the cluster is paused, no due time starts a run, so no countdown is shown.
+#[component]
+fn NextRun(at: Memo<Option<DateTime<Utc>>>) -> impl IntoView {
+    let pause = use_cluster_pause();
+    let is_paused = Memo::new(move |_| pause.with(Option::is_some));
+    move || match at.get() {
+        None => view! { <span class="muted">"None"</span> }.into_any(),
+        Some(at) if is_paused.get() => view! {
+            <div>
+                <div>"When the cluster resumes"</div>
+                <div class="muted">"Due " <Time at=at/></div>
+            </div>
+        }
+        .into_any(),
+        Some(at) => view! {
+            <div>
+                <div><Countdown at=at/></div>
+                <div class="muted"><Time at=at/></div>
+            </div>
+        }
+        .into_any(),
+    }
+}
+
+/// The last ten occurrences. Each mark is kept while it is in the strip, so that it keeps the focus.
+#[component]
+fn RunStrip(row: RwSignal<JobRow>) -> impl IntoView {
+    let recent = Memo::new(move |_| row.with(|row| row.recent.clone()));
+    let is_empty = Memo::new(move |_| recent.with(Vec::is_empty));
+    let ids = move || recent.with(|recent| recent.iter().rev().map(|(id, _)| *id).collect::<Vec<_>>());
     view! {
-        <a href=format!("/occurrences/{id}") data-status=status.slug() aria-label=words.clone() title=words>
-            <Icon name=icon_of(status)/>
+        <span class="muted" hidden=move || !is_empty.get()>"No runs yet"</span>
+        <span class="strip" role="group" aria-label="Last 10 runs, oldest first" hidden=move || is_empty.get()>
+            <For each=ids key=|id| *id let:id>
+                <RunMark id recent/>
+            </For>
+        </span>
+    }
+}
+
+/// One of the last ten occurrences: an icon with an accessible name that links to the occurrence.
+#[component]
+fn RunMark(id: OccurrenceId, recent: Memo<Vec<(OccurrenceId, OccurrenceStatus)>>) -> impl IntoView {
+    let clock = use_page_clock();
+    let status = Memo::new(move |before: Option<&OccurrenceStatus>| {
+        let found = recent.with(|recent| recent.iter().find(|(other, _)| *other == id).map(|(_, status)| *status));
+        // A mark that leaves the strip keeps its status until it is gone.
+        found.or(before.copied()).unwrap_or(OccurrenceStatus::Unknown)
+    });
+    let words = Signal::derive(move || format!("{}, {}", status.get(), clock.text(id.created_at())));
+    view! {
+        <a
+            href=format!("/occurrences/{id}")
+            data-status=move || status.get().slug()
+            aria-label=move || words.get()
+            title=move || words.get()
+        >
+            <LiveIcon name=Signal::derive(move || icon_of(status.get()))/>
         </a>
     }
 }
@@ -321,5 +407,25 @@ mod tests {
         let filter = JobFilter { text: Some("a&b".into()), active: Some(false), ..JobFilter::default() };
         assert_eq!(address(&filter, Some("x/1")), "/jobs?q=a%26b&state=paused&after=x/1");
         assert_eq!(address(&JobFilter::default(), None), "/jobs");
+    }
+
+    #[test]
+    fn unreadable_filter_never_widens_the_list() {
+        let read = |state: &str, after: &str| {
+            let (state, after) = (state.to_owned(), after.to_owned());
+            read_filter(move |name| match name {
+                "q" => Some("mail".into()),
+                "state" => Some(state.clone()),
+                "after" => Some(after.clone()),
+                _ => None,
+            })
+        };
+        let cursor = "00000000-0000-7000-8000-000000000001~a~b";
+        let filter = read("paused", cursor).expect("a valid filter");
+        assert_eq!((filter.active, filter.after.as_deref()), (Some(false), Some(cursor)));
+        assert_eq!(read("", "").map(|filter| filter.active), Ok(None));
+        let invalid = read("Paused", "page-2").expect_err("an error");
+        assert_eq!(invalid.errors.iter().map(|error| error.parameter).collect::<Vec<_>>(), ["state", "after"]);
+        assert_eq!(address(&invalid.rest, None), "/jobs?q=mail");
     }
 }
