@@ -223,14 +223,18 @@ pub fn FlashNotice() -> impl IntoView {
         })
     };
     view! {
-        <div role="status" hidden=move || is_left.get()>
-            <Transition>{notice}</Transition>
-        </div>
-        <div role="status">
-            {move || {
-                let is_here = own.with(|own| own.as_ref().is_some_and(|(path, _)| address.with(|(here, _)| here == path)));
-                is_here.then(|| own.get().map(|(_, text)| notice_box("warn", text)))
-            }}
+        <div class="page-notices">
+            <div role="status" hidden=move || is_left.get()>
+                <Transition>{notice}</Transition>
+            </div>
+            <div role="status">
+                {move || {
+                    let text = own.with(|own| {
+                        own.as_ref().filter(|(path, _)| address.with(|(here, _)| here == path)).map(|(_, text)| text.clone())
+                    });
+                    text.map(|text| notice_box("warn", text))
+                }}
+            </div>
         </div>
     }
 }
