@@ -128,7 +128,7 @@ pub fn current_address() -> String {
 pub fn render_with_draft<P>(
     page: P,
     restore: impl Fn(P, Value) -> Option<P> + Copy + Send + Sync + 'static,
-    view: impl Fn(P, FormDraft) -> AnyView + Send + Sync + 'static,
+    view: impl Fn(P, FormDraft) -> AnyView + Copy + Send + Sync + 'static,
 ) -> AnyView
 where
     P: Clone + Send + Sync + 'static,
@@ -141,12 +141,13 @@ where
             draft.restored.set(found);
         }
     });
-    (move || {
-        let restored = draft.restored.get().and_then(|found| restore(own.get_value(), found.form));
-        let page = restored.unwrap_or_else(|| own.get_value());
-        untrack(|| view(page, draft))
-    })
-    .into_any()
+    // The key replaces the controls, which would otherwise keep the typed values.
+    let key = move || draft.restored.with(|found| found.as_ref().map(|found| found.at));
+    let draw = move |_| {
+        let restored = draft.restored.get_untracked().and_then(|found| restore(own.get_value(), found.form));
+        untrack(|| view(restored.unwrap_or_else(|| own.get_value()), draft))
+    };
+    view! { <For each=move || [key()] key=|at| *at children=draw/> }.into_any()
 }
 
 /// The notice above a form that shows the values of an earlier visit, with a button that discards them.
