@@ -22,14 +22,28 @@ pub struct LocalTime {
     pub offset: String,
 }
 
+/// A link to another address of this server, as followed by a plain click.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FollowedLink {
+    /// The path and query.
+    pub address: String,
+    /// The fragment with its `#`; empty without one.
+    pub fragment: String,
+    /// True if the link needs a full page load.
+    pub is_external: bool,
+}
+
 #[cfg(feature = "hydrate")]
 mod real {
     use chrono::{DateTime, Utc};
-    use leptos::prelude::{document, window};
-    use wasm_bindgen::{JsCast, JsValue};
-    use web_sys::{HtmlDocument, HtmlElement, HtmlTextAreaElement};
+    use leptos::prelude::{StoredValue, WithValue, document, on_cleanup, window};
+    use wasm_bindgen::{JsCast, JsValue, closure::Closure};
+    use web_sys::{
+        Element, Event, HtmlAnchorElement, HtmlDialogElement, HtmlDocument, HtmlElement, HtmlFormElement,
+        HtmlInputElement, HtmlOptionElement, HtmlSelectElement, HtmlTextAreaElement, MouseEvent, Storage,
+    };
 
-    use super::LocalTime;
+    use super::{FollowedLink, LocalTime};
 
     /// Returns the browser's clock, in milliseconds since 1970.
     #[must_use]
@@ -196,13 +210,175 @@ mod real {
     pub fn scroll_offset() -> f64 {
         window().scroll_y().unwrap_or(0.0)
     }
+
+    /// Calls `listener` for every event of this name on the page, before any other listener receives it. Ends with the
+    /// current owner.
+    pub fn on_capture(name: &'static str, listener: impl Fn(Event) + 'static) {
+        let listener = StoredValue::new_local(Closure::<dyn Fn(Event)>::new(listener));
+        let of = |change: &dyn Fn(&js_sys::Function)| {
+            let _ = listener.try_with_value(|listener| change(listener.as_ref().unchecked_ref()));
+        };
+        of(&|function| {
+            let _ = window().add_event_listener_with_callback_and_bool(name, function, true);
+        });
+        on_cleanup(move || {
+            let _ = listener.try_with_value(|listener| {
+                window().remove_event_listener_with_callback_and_bool(name, listener.as_ref().unchecked_ref(), true)
+            });
+        });
+    }
+
+    /// Returns the link that a click is about to follow in this tab; `None` for other clicks and other sites.
+    #[must_use]
+    pub fn followed_link(event: &Event) -> Option<FollowedLink> {
+        let click = event.dyn_ref::<MouseEvent>()?;
+        if click.button() != 0 || click.meta_key() || click.alt_key() || click.ctrl_key() || click.shift_key() {
+            return None;
+        }
+        let link = click.target()?.dyn_into::<Element>().ok()?.closest("a[href]").ok()??;
+        let link = link.dyn_into::<HtmlAnchorElement>().ok()?;
+        let is_here = matches!(link.target().as_str(), "" | "_self") && !link.has_attribute("download");
+        if !is_here || window().location().origin().ok()? != link.origin() {
+            return None;
+        }
+        Some(FollowedLink {
+            address: format!("{}{}", link.pathname(), link.search()),
+            fragment: link.hash(),
+            is_external: link.rel().split(' ').any(|word| word == "external"),
+        })
+    }
+
+    /// Loads an address of this server.
+    pub fn load(address: &str) {
+        // `assign` fails only for an invalid address, and this one comes from a link.
+        let _ = window().location().assign(address);
+    }
+
+    /// Adds an entry for `address` to the browser's history without loading it.
+    pub fn push_address(address: &str) {
+        if let Ok(history) = window().history() {
+            let _ = history.push_state_with_url(&JsValue::NULL, "", Some(address));
+        }
+    }
+
+    /// Goes back by one entry of the browser's history.
+    pub fn go_back() {
+        if let Ok(history) = window().history() {
+            let _ = history.back();
+        }
+    }
+
+    /// Closes every open dialog.
+    pub fn close_dialogs() {
+        for dialog in all::<HtmlDialogElement>("dialog[open]") {
+            dialog.close();
+        }
+    }
+
+    /// Returns the value of the checked radio button of this name.
+    #[must_use]
+    pub fn checked_value(name: &str) -> Option<String> {
+        let found = document().query_selector(&format!("input[name=\"{name}\"]:checked")).ok()??;
+        Some(found.dyn_into::<HtmlInputElement>().ok()?.value())
+    }
+
+    /// The forms whose changes are guarded without a state of their own.
+    const GUARDED_FORMS: &str = "form[data-guarded]";
+
+    /// Returns true if the event comes from a control of a guarded form.
+    #[must_use]
+    pub fn is_in_guarded_form(event: &Event) -> bool {
+        let target = event.target().and_then(|target| target.dyn_into::<Element>().ok());
+        target.is_some_and(|target| matches!(target.closest(GUARDED_FORMS), Ok(Some(_))))
+    }
+
+    /// Returns true if a visible guarded form has changed values.
+    #[must_use]
+    pub fn has_changed_form() -> bool {
+        all::<HtmlFormElement>(GUARDED_FORMS)
+            .iter()
+            .any(|form| form.offset_parent().is_some() && differs_from_defaults(form))
+    }
+
+    /// Resets every guarded form to its initial values.
+    pub fn reset_guarded_forms() {
+        for form in all::<HtmlFormElement>(GUARDED_FORMS) {
+            form.reset();
+        }
+    }
+
+    /// Returns true if a named control of the form differs from the value in the page's HTML, because the user or the
+    /// browser has changed it.
+    #[must_use]
+    pub fn differs_from_defaults(form: &HtmlFormElement) -> bool {
+        let controls = form.elements();
+        (0..controls.length()).filter_map(|at| controls.item(at)).any(|control| is_changed(&control))
+    }
+
+    fn is_changed(control: &Element) -> bool {
+        if control.get_attribute("name").is_none_or(|name| name.is_empty()) {
+            return false;
+        }
+        if let Some(input) = control.dyn_ref::<HtmlInputElement>() {
+            let (value, default) = (input.value(), input.default_value());
+            return match input.type_().as_str() {
+                "checkbox" | "radio" => input.checked() != input.default_checked(),
+                "hidden" | "submit" | "button" | "reset" | "image" => false,
+                // The browser may omit the seconds of a time.
+                "time" | "datetime-local" if !value.is_empty() && !default.is_empty() => !default.starts_with(&value),
+                "time" | "datetime-local" => default.is_empty() && !value.is_empty(),
+                // The browser removes line breaks from a single-line text.
+                _ => value != default.replace(['\r', '\n'], ""),
+            };
+        }
+        if let Some(area) = control.dyn_ref::<HtmlTextAreaElement>() {
+            return area.value() != area.default_value().unwrap_or_default().replace("\r\n", "\n");
+        }
+        if let Some(select) = control.dyn_ref::<HtmlSelectElement>() {
+            let options = select.options();
+            let option = |at| options.item(at).and_then(|option| option.dyn_into::<HtmlOptionElement>().ok());
+            let default = (0..options.length()).rev().find(|at| option(*at).is_some_and(|o| o.default_selected()));
+            return i64::from(select.selected_index()) != i64::from(default.unwrap_or(0)) && options.length() > 0;
+        }
+        false
+    }
+
+    fn all<T: JsCast>(selector: &str) -> Vec<T> {
+        let Ok(found) = document().query_selector_all(selector) else { return Vec::new() };
+        (0..found.length()).filter_map(|at| found.item(at)?.dyn_into::<T>().ok()).collect()
+    }
+
+    fn session_storage() -> Option<Storage> {
+        window().session_storage().ok().flatten()
+    }
+
+    /// Returns an item of this tab's storage.
+    #[must_use]
+    pub fn tab_item(key: &str) -> Option<String> {
+        session_storage()?.get_item(key).ok().flatten()
+    }
+
+    /// Stores an item until the tab is closed. A browser without storage or space stores nothing.
+    pub fn set_tab_item(key: &str, value: &str) {
+        if let Some(storage) = session_storage() {
+            let _ = storage.set_item(key, value);
+        }
+    }
+
+    /// Removes an item of this tab's storage.
+    pub fn remove_tab_item(key: &str) {
+        if let Some(storage) = session_storage() {
+            let _ = storage.remove_item(key);
+        }
+    }
 }
 
 #[cfg(not(feature = "hydrate"))]
 mod stub {
     use chrono::{DateTime, Utc};
+    use leptos::web_sys::{Event, HtmlFormElement};
 
-    use super::LocalTime;
+    use super::{FollowedLink, LocalTime};
 
     /// Returns 0; the server does not use the browser's clock.
     #[must_use]
@@ -281,4 +457,64 @@ mod stub {
     pub const fn scroll_offset() -> f64 {
         0.0
     }
+
+    /// Does nothing on the server.
+    pub fn on_capture(_name: &'static str, _listener: impl Fn(Event) + 'static) {}
+
+    /// Returns `None`; a page being rendered receives no clicks.
+    #[must_use]
+    pub const fn followed_link(_event: &Event) -> Option<FollowedLink> {
+        None
+    }
+
+    /// Does nothing on the server.
+    pub const fn load(_address: &str) {}
+
+    /// Does nothing on the server.
+    pub const fn push_address(_address: &str) {}
+
+    /// Does nothing on the server.
+    pub const fn go_back() {}
+
+    /// Does nothing on the server.
+    pub const fn close_dialogs() {}
+
+    /// Returns `None`; a page being rendered has no choices yet.
+    #[must_use]
+    pub const fn checked_value(_name: &str) -> Option<String> {
+        None
+    }
+
+    /// Returns false; a page being rendered receives no input.
+    #[must_use]
+    pub const fn is_in_guarded_form(_event: &Event) -> bool {
+        false
+    }
+
+    /// Returns false; a page being rendered receives no input.
+    #[must_use]
+    pub const fn has_changed_form() -> bool {
+        false
+    }
+
+    /// Does nothing on the server.
+    pub const fn reset_guarded_forms() {}
+
+    /// Returns false; a page being rendered receives no input.
+    #[must_use]
+    pub const fn differs_from_defaults(_form: &HtmlFormElement) -> bool {
+        false
+    }
+
+    /// Returns `None`; the server has no tab.
+    #[must_use]
+    pub const fn tab_item(_key: &str) -> Option<String> {
+        None
+    }
+
+    /// Does nothing on the server.
+    pub const fn set_tab_item(_key: &str, _value: &str) {}
+
+    /// Does nothing on the server.
+    pub const fn remove_tab_item(_key: &str) {}
 }

@@ -12,10 +12,12 @@ use leptos_router::{
 use crate::{
     browser,
     components::{
+        leave_guard::{LeaveDialog, LeaveGuard},
         loading::ErrorPage,
-        nav::{BottomBar, FlashNotice, SideNav, TopBar},
+        nav::{BottomBar, FlashNotice, PageNotice, SideNav, TopBar},
         page_header::FocusHeading,
         session_context::SessionContext,
+        session_end::{SessionEnd, SessionEndNotice},
         shortcuts::Shortcuts,
         time::PageClock,
         toast::{ToastQueue, ToastRegion},
@@ -73,6 +75,10 @@ pub fn App() -> impl IntoView {
 #[component]
 fn Layout() -> impl IntoView {
     let session = SessionContext::provide();
+    PageNotice::provide();
+    // Before the first user of the session's end.
+    let guard = LeaveGuard::provide();
+    SessionEnd::provide_notice();
     LiveUpdates::provide();
     view! {
         <div class="app">
@@ -80,11 +86,13 @@ fn Layout() -> impl IntoView {
             <TopBar session=session.clone()/>
             <SideNav session/>
             <main class="content" id="content" tabindex="-1">
+                <SessionEndNotice/>
                 <FlashNotice/>
                 <Outlet/>
             </main>
             <BottomBar/>
             <Shortcuts/>
+            <LeaveDialog guard/>
         </div>
     }
 }

@@ -146,6 +146,10 @@ test("a conflicting calendar edit is refused and its input kept", async ({ admin
   await expect(page.getByLabel("Name", { exact: true })).toHaveValue("Mine");
   await makeCalendar(stack.url, firstAdmin, { name: "Taken", dates: day(22) });
   await open(page, `/calendars/${id}/edit`);
+  // The refused values are kept as a draft of the version that they changed.
+  await expect(page.getByLabel("Name", { exact: true })).toHaveValue("Mine");
+  await page.getByRole("button", { name: "Discard them" }).click();
+  await expect(page.getByLabel("Name", { exact: true })).toHaveValue("Theirs");
   await page.getByLabel("Name", { exact: true }).fill("Taken");
   await page.getByRole("button", { name: "Save" }).click();
   await expect(page.locator("#f-name-error")).toContainText("Another calendar has this name");

@@ -36,6 +36,21 @@ pub struct JobFormPage {
     pub preview: Option<SchedulePreview>,
 }
 
+/// Result of saving a job.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SavedJob {
+    /// The job's id.
+    pub id: JobId,
+    /// The reason for which the requested run was not queued; `None` if it was, or if none was requested.
+    pub refusal: Option<String>,
+}
+
+/// Returns the notice for a job that was created and whose run was refused for this reason.
+#[must_use]
+pub fn refused_run_notice(reason: &str) -> String {
+    format!("The job is created, but it is not queued to run now. {reason}")
+}
+
 /// Lists jobs by name, one page at a time.
 ///
 /// # Errors
@@ -147,27 +162,37 @@ pub async fn check_job(form: JobForm) -> Result<JobCheck, AppError> {
     Ok(JobCheck { errors, preview })
 }
 
-/// Creates or changes a job; with `then` = `run` also runs it now.
+/// Creates or changes a job; with `then` = `run` also runs it now. The result states whether the run was queued.
 ///
 /// # Errors
 ///
-/// `Fields` for invalid fields; `Conflict` if another user changed the job meanwhile; `Denied` below Operator.
+/// `Fields` for invalid fields; `Conflict` if another user changed the job meanwhile; `Denied` below Operator. A refused
+/// run is not an error, because the job exists.
 #[server(output = JsonText, endpoint = "save_job")]
-pub async fn save_job(form: JobForm, #[server(default)] then: String) -> Result<JobId, AppError> {
+pub async fn save_job(form: JobForm, #[server(default)] then: String) -> Result<SavedJob, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DefineJob).await?;
-    let result = backend.save_job(&me, &form).await;
+    let mut result = backend.save_job(&me, &form).await.map(|id| SavedJob { id, refusal: None });
     let mut notice = if form.id.is_empty() { "The job is created." } else { "The job is saved." };
-    if let Ok(id) = &result
+    if let Ok(saved) = &mut result
         && then == "run"
     {
-        // The job exists whether or not the run starts, so an error here must not read as "not created".
-        notice = match backend.trigger_job(&me, *id, crate::backend::TriggerInput::default()).await {
-            Ok(_) => "The job is created and queued to run now.",
-            Err(_) => "The job is created, but the run could not be queued. Select Run now to try again.",
-        };
+        notice = "The job is created and queued to run now.";
+        if let Err(error) = backend.trigger_job(&me, saved.id, crate::backend::TriggerInput::default()).await {
+            let reason = error.to_string();
+            if super::is_plain_form() {
+                notice = "";
+                let flash = crate::backend::FlashMessage {
+                    form: "notice".into(),
+                    error: Some(refused_run_notice(&reason)),
+                    ..crate::backend::FlashMessage::default()
+                };
+                backend.put_flash(&super::request()?, flash).await?;
+            }
+            saved.refusal = Some(reason);
+        }
     }
     let back = form_address(&form);
-    super::respond("job-form", result, |id| format!("/jobs/{id}"), notice, &back, form).await
+    super::respond("job-form", result, |saved| format!("/jobs/{}", saved.id), notice, &back, form).await
 }
 
 /// Returns the address of the page whose form sent `form`.

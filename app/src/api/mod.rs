@@ -37,6 +37,7 @@ mod server_side {
 
     use crate::{
         backend::{Backend, FlashMessage},
+        components::session_end::{SessionEndReason, sign_in_address},
         error::AppError,
     };
 
@@ -117,7 +118,7 @@ mod server_side {
                 Ok(value)
             }
             Err(AppError::SignedOut) => {
-                leptos_axum::redirect("/login");
+                leptos_axum::redirect(&sign_in_address(SessionEndReason::SignedOut, back));
                 Ok(T::default())
             }
             // A denied request gets a page with its own status, not a message on the page it came from.

@@ -74,7 +74,11 @@ pub fn ErrorSummary(
     /// Pairs of a control's id and its error. An empty id means the form as a whole.
     #[prop(into)]
     errors: Signal<Vec<(String, String)>>,
+    /// The element's id, if the focus moves here after a refusal. Unique on the page, which may have several forms.
+    #[prop(optional)]
+    id: &'static str,
 ) -> impl IntoView {
+    let id = (!id.is_empty()).then_some(id);
     let entries = move || {
         errors
             .get()
@@ -93,7 +97,7 @@ pub fn ErrorSummary(
         n => format!("{n} problems need attention"),
     };
     view! {
-        <div class="error-summary" role="alert" tabindex="-1" id="error-summary" hidden=move || errors.with(Vec::is_empty)>
+        <div class="error-summary" role="alert" tabindex="-1" id=id hidden=move || errors.with(Vec::is_empty)>
             <p><strong>{heading}</strong></p>
             <ul>{entries}</ul>
         </div>

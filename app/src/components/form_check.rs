@@ -1,18 +1,22 @@
-//! Behavior shared by forms that are validated while they are filled in: a debounced check by the server, a warning
-//! before unsaved changes are lost, and the focus on the error summary.
+//! Behavior shared by forms that are validated while they are filled in: a debounced check by the server, and the focus
+//! on the error summary.
 
 use std::{future::Future, time::Duration};
 
-use leptos::{ev, leptos_dom::helpers::TimeoutHandle, prelude::*, task::spawn_local};
+use leptos::{leptos_dom::helpers::TimeoutHandle, prelude::*, task::spawn_local};
 
-use super::input_form::FormState;
+use super::{
+    input_form::FormState,
+    session_end::{SessionEnd, SessionEndReason},
+};
 use crate::{browser, error::AppError};
 
 /// The time without input after which the form is checked.
 const CHECK_DELAY: Duration = Duration::from_millis(300);
 
-/// Sends the form to the server for a check, `CHECK_DELAY` after the last call. Only the newest response is shown. A
-/// failed check is ignored, because it says nothing about the form and saving reports the same error.
+/// Sends the form to the server for a check, `CHECK_DELAY` after the last call. Only the newest response is shown. The
+/// end of the session is reported; any other failed check is ignored, because it says nothing about the form and saving
+/// reports the same error.
 pub fn debounced_check<T, A, Fut>(
     read: impl Fn() -> Option<T> + Copy + Send + Sync + 'static,
     check: impl Fn(T) -> Fut + Copy + Send + Sync + 'static,
@@ -25,16 +29,20 @@ where
 {
     let timer = StoredValue::new(None::<TimeoutHandle>);
     let last_number = StoredValue::new(0_u32);
+    let session_end = SessionEnd::current();
     let send = move || {
         let Some(form) = read() else { return };
         let number = last_number.get_value() + 1;
         last_number.set_value(number);
         spawn_local(async move {
             let answer = check(form).await;
-            if last_number.try_get_value() == Some(number)
-                && let Ok(answer) = answer
-            {
-                show(answer);
+            if last_number.try_get_value() != Some(number) {
+                return;
+            }
+            match answer {
+                Ok(answer) => show(answer),
+                Err(AppError::SignedOut) => session_end.report(SessionEndReason::SignedOut),
+                Err(_) => {}
             }
         });
     };
@@ -49,18 +57,6 @@ where
         }
         timer.set_value(set_timeout_with_handle(send, CHECK_DELAY).ok());
     })
-}
-
-/// Makes the browser ask for confirmation before the user leaves a page with unsaved changes.
-pub fn warn_before_unload(state: FormState) {
-    Effect::new(move |_| {
-        let guard = window_event_listener(ev::beforeunload, move |event| {
-            if state.is_dirty.try_get_untracked() == Some(true) {
-                event.prevent_default();
-            }
-        });
-        on_cleanup(move || guard.remove());
-    });
 }
 
 /// Moves the focus to the error summary after a plain form post was rejected.

@@ -6,6 +6,18 @@ use super::{
     form::{FieldErrorText, described_by},
     input_form::{FormState, control_id, control_name},
 };
+use crate::browser;
+
+/// Calls `adopt` once with the checked radio button of the group `name`. A button may have been selected before the
+/// script ran, or restored by the browser on a reload, and then the page's own value is no longer the chosen one.
+pub fn adopt_early_choice(name: impl Into<String>, adopt: impl Fn(String) + 'static) {
+    let name = name.into();
+    Effect::new(move |_| {
+        if let Some(value) = browser::checked_value(&name) {
+            untrack(|| adopt(value));
+        }
+    });
+}
 
 /// A radio group in a job form.
 #[component]
@@ -28,6 +40,11 @@ pub fn RadioField(
     let error = state.error(field);
     let id = control_id(field);
     let value = chosen.get_untracked();
+    adopt_early_choice(control_name(field), move |value| {
+        if chosen.try_with_untracked(|chosen| *chosen != value) == Some(true) {
+            chosen.set(value);
+        }
+    });
     let cards: Vec<_> = options
         .into_iter()
         .enumerate()

@@ -12,7 +12,7 @@ use crate::components::{
     form::{FieldErrorText, FormField, described_by},
     icon::Icon,
     input_form::{FormState, control_id, control_name},
-    radio_field::RadioField,
+    radio_field::{RadioField, adopt_early_choice},
     schedule_bounds::{SCHEDULE_BOUND_FIELDS, ScheduleBounds},
     zone_field::ZoneField,
 };
@@ -39,6 +39,7 @@ pub fn ScheduleField(
     zones: Vec<String>,
 ) -> impl IntoView {
     let chosen = RwSignal::new(form.kind.clone());
+    adopt_early_choice("form[kind]", move |kind| chosen.set(kind));
     // Without a script nothing is hidden, because nothing could show it again.
     let has_script = RwSignal::new(false);
     Effect::new(move |_| has_script.set(true));

@@ -1,12 +1,18 @@
 //! The end of a session, as seen by an open page.
 //!
 //! Every part of the app that learns that the session has ended reports it here, so that one place decides what becomes
-//! of the open page.
+//! of the open page. A page without unsaved changes is replaced by the sign-in page, which states the reason. A page
+//! with unsaved changes stays as it is under a notice, and the user signs in in another tab. The session cookie is
+//! shared by all tabs, so the page then continues to work.
 
-use leptos::prelude::*;
+use leptos::{ev, prelude::*, task::spawn_local};
 use leptos_router::{NavigateOptions, hooks::use_navigate};
 
-use crate::{api::session::query_value, browser};
+use super::{icon::Icon, leave_guard::LeaveGuard, toast::ToastKind, toast::toasts};
+use crate::{
+    api::session::{query_value, whoami},
+    browser,
+};
 
 /// The reason for which the session ended or its rights changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +20,43 @@ pub enum SessionEndReason {
     /// The session was signed out or has expired.
     SignedOut,
 }
+
+impl SessionEndReason {
+    /// Every reason.
+    const ALL: [Self; 1] = [Self::SignedOut];
+
+    /// Returns the value of the sign-in page's parameter `reason`.
+    #[must_use]
+    pub const fn slug(self) -> &'static str {
+        match self {
+            Self::SignedOut => "signed-out",
+        }
+    }
+
+    /// Returns the reason of this slug; `None` for any other text.
+    #[must_use]
+    pub fn from_slug(slug: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|reason| reason.slug() == slug)
+    }
+
+    /// Returns the reason as a sentence.
+    #[must_use]
+    pub const fn sentence(self) -> &'static str {
+        match self {
+            Self::SignedOut => "Your session has ended.",
+        }
+    }
+}
+
+/// Returns the address of the sign-in page that states `reason` and then continues at `next`.
+#[must_use]
+pub fn sign_in_address(reason: SessionEndReason, next: &str) -> String {
+    format!("/login?next={}&reason={}", query_value(next), reason.slug())
+}
+
+/// The reason shown above a page with unsaved changes; `None` while the session is valid.
+#[derive(Clone, Copy)]
+struct EndedSession(RwSignal<Option<SessionEndReason>>);
 
 /// The handler of the end of the session.
 #[derive(Clone, Copy)]
@@ -24,14 +67,93 @@ impl SessionEnd {
     #[must_use]
     pub fn current() -> Self {
         let navigate = use_navigate();
-        Self(Callback::new(move |_reason| {
+        let guard = use_context::<LeaveGuard>();
+        let ended = use_context::<EndedSession>();
+        Self(Callback::new(move |reason| {
+            if let (Some(guard), Some(EndedSession(ended))) = (guard, ended)
+                && guard.is_dirty()
+            {
+                let _ = ended.try_set(Some(reason));
+                return;
+            }
             let options = NavigateOptions { replace: true, ..NavigateOptions::default() };
-            navigate(&format!("/login?next={}", query_value(&browser::current_path())), options);
+            navigate(&sign_in_address(reason, &browser::current_path()), options);
         }))
+    }
+
+    /// Provides the state of the notice to everything inside the layout. Called once, by the layout.
+    pub fn provide_notice() {
+        provide_context(EndedSession(RwSignal::new(None)));
     }
 
     /// Reports that the session has ended.
     pub fn report(self, reason: SessionEndReason) {
         self.0.run(reason);
+    }
+}
+
+/// The notice above a page with unsaved changes whose session has ended. It disappears when a session is valid again,
+/// which is checked whenever the user returns to the tab.
+#[component]
+pub fn SessionEndNotice() -> impl IntoView {
+    let ended = use_context::<EndedSession>().map_or_else(|| RwSignal::new(None), |EndedSession(ended)| ended);
+    let toasts = toasts();
+    let check = move || {
+        if browser::is_hidden() || ended.try_with_untracked(Option::is_some) != Some(true) {
+            return;
+        }
+        spawn_local(async move {
+            if let Ok(Some(me)) = whoami().await
+                && ended.try_set(None).is_none()
+            {
+                toasts.show(ToastKind::Info, format!("You are signed in as {}.", me.email));
+            }
+        });
+    };
+    Effect::new(move |_| {
+        let focus = window_event_listener(ev::focus, move |_| check());
+        browser::on_capture("visibilitychange", move |_| check());
+        on_cleanup(move || focus.remove());
+    });
+    view! {
+        <div role="alert" class="sticky-notice" id="session-end">
+            {move || {
+                ended
+                    .get()
+                    .map(|reason| {
+                        view! {
+                            <div class="notice" data-kind="warn">
+                                <Icon name="log-out"/>
+                                <p>
+                                    "You are signed out. "
+                                    {reason.sentence()}
+                                    " "
+                                    <a href="/login" target="_blank" rel="noopener external">"Sign in in another tab"</a>
+                                    ", then continue here; your changes are kept."
+                                </p>
+                            </div>
+                        }
+                    })
+            }}
+        </div>
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_known_reasons_are_accepted() {
+        for reason in SessionEndReason::ALL {
+            assert_eq!(SessionEndReason::from_slug(reason.slug()), Some(reason));
+        }
+        for slug in ["", "Signed-Out", "<b>"] {
+            assert_eq!(SessionEndReason::from_slug(slug), None, "{slug:?}");
+        }
+        assert_eq!(
+            sign_in_address(SessionEndReason::SignedOut, "/jobs/new?type=a/b"),
+            "/login?next=/jobs/new%3Ftype%3Da/b&reason=signed-out"
+        );
     }
 }

@@ -6,7 +6,7 @@
 use leptos::{ev, prelude::*};
 use leptos_router::{NavigateOptions, hooks::use_navigate};
 
-use super::dialog::Dialog;
+use super::{dialog::Dialog, leave_guard::LeaveGuard};
 use crate::browser;
 
 /// The cookie that stores whether the shortcuts are off.
@@ -33,6 +33,7 @@ pub fn Shortcuts() -> impl IntoView {
     let off = RwSignal::new(false);
     let after_g = StoredValue::new(0_i64);
     let navigate = use_navigate();
+    let guard = use_context::<LeaveGuard>();
     Effect::new(move |_| {
         off.set(browser::cookie(SHORTCUTS_COOKIE).is_some_and(|value| value == "off"));
         let navigate = navigate.clone();
@@ -40,7 +41,14 @@ pub fn Shortcuts() -> impl IntoView {
             if off.get_untracked() || event.ctrl_key() || event.meta_key() || event.alt_key() || is_typing() {
                 return;
             }
-            let go = |path: &str| navigate(path, NavigateOptions::default());
+            let go = |path: &'static str| {
+                let navigate = navigate.clone();
+                let open_page = Callback::new(move |()| navigate(path, NavigateOptions::default()));
+                match guard {
+                    Some(guard) => guard.leave(open_page),
+                    None => open_page.run(()),
+                }
+            };
             let now = browser::now_millis();
             let is_second = now - after_g.get_value() < SECOND_KEY_TIMEOUT_MILLIS;
             after_g.set_value(0);

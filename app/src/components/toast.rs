@@ -1,7 +1,7 @@
 //! Short notices about a completed action.
 //!
-//! Toasts report success; errors are shown where they occurred. A toast with an undo button stays until it is used or
-//! dismissed. Other toasts disappear after a while, unless the pointer or the focus is on them. All toasts are in one
+//! Toasts report success; errors are shown where they occurred. An error that has no better place and a toast with
+//! an undo button stay until they are used or dismissed. Other toasts disappear after a while, unless the pointer or the focus is on them. All toasts are in one
 //! polite live region that exists from the start, because screen readers do not announce a region that is added with
 //! its text.
 
@@ -70,10 +70,12 @@ impl ToastQueue {
         toasts
     }
 
-    /// Shows a toast for eight seconds.
+    /// Shows a toast for eight seconds. An error stays until it is dismissed, because it exists nowhere else.
     pub fn show(self, kind: ToastKind, text: impl Into<String>) {
         let id = self.push(kind, text.into(), None);
-        self.dismiss_later(id);
+        if kind != ToastKind::Error {
+            self.dismiss_later(id);
+        }
     }
 
     /// Shows a success toast with a button that undoes the action. It stays until it is used or dismissed.

@@ -93,7 +93,7 @@ fn AcceptForm(is_setup: bool, token: String, info: InviteInfo, flash: FlashView)
         <AuthPage title>
             <p>{intro}</p>
             <ActionForm action attr:class="form">
-                <ErrorSummary errors=Signal::derive(move || wrong.with(|wrong| summary_entries(wrong)))/>
+                <ErrorSummary id="error-summary" errors=Signal::derive(move || wrong.with(|wrong| summary_entries(wrong)))/>
                 <input type="hidden" name="token" value=token/>
                 <input type="hidden" name="page" value=if is_setup { "setup" } else { "invite" }/>
                 <FormField id="f-name" label="Name" hint="Shown to other users; 1 to 100 characters." error=name_error>

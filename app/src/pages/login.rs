@@ -13,16 +13,18 @@ use crate::{
         icon::Icon,
         input_form::{error_of, problems, summary_entries},
         loading::render_page,
+        session_end::SessionEndReason,
     },
     error::AppError,
 };
 
-/// `/login?next=`.
+/// `/login?next=&reason=`.
 #[component]
 pub fn LoginPage() -> impl IntoView {
     let query = use_query_map();
     let next = query.with_untracked(|query| query.get("next")).unwrap_or_default();
     let next = local_path(&next).to_owned();
+    let reason = query.with_untracked(|query| SessionEndReason::from_slug(&query.get("reason").unwrap_or_default()));
     let data = Resource::new_blocking(
         || (),
         |()| async {
@@ -36,6 +38,15 @@ pub fn LoginPage() -> impl IntoView {
         let next = next.clone();
         view! {
             <AuthPage title="Sign in">
+                {reason
+                    .map(|reason| {
+                        view! {
+                            <div class="notice" data-kind="info" role="status" id="session-end">
+                                <Icon name="log-out"/>
+                                <p>{reason.sentence()} " Sign in to continue."</p>
+                            </div>
+                        }
+                    })}
                 {data
                     .needs_setup
                     .then(|| {
@@ -86,7 +97,7 @@ fn SignInForm(next: String, flash: FlashView) -> impl IntoView {
     let email_error = error_of(wrong, "email");
     view! {
         <ActionForm action attr:class="form">
-            <ErrorSummary errors=Signal::derive(move || wrong.with(|wrong| summary_entries(wrong)))/>
+            <ErrorSummary id="error-summary" errors=Signal::derive(move || wrong.with(|wrong| summary_entries(wrong)))/>
             <input type="hidden" name="next" value=next/>
             <FormField id="f-email" label="E-mail" error=email_error>
                 <input
@@ -108,7 +119,7 @@ fn SignInForm(next: String, flash: FlashView) -> impl IntoView {
             </button>
         </ActionForm>
         <p class="hint">
-            "No account yet? Ask an Admin for an invitation. If you forgot your passphrase, an Admin can invite you again with another e-mail address."
+            "No account yet? Ask an Admin for an invitation. A forgotten passphrase cannot be reset; an Admin can invite you again, for a new account with another e-mail address."
         </p>
     }
 }

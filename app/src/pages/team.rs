@@ -232,7 +232,7 @@ fn InviteForm(flash: FlashView, inviting: ServerAction<InviteUser>) -> impl Into
             </p>
             <NewLink inviting/>
             <ActionForm action=inviting attr:class="form">
-                <ErrorSummary errors=Signal::derive(move || wrong.with(|wrong| summary_entries(wrong)))/>
+                <ErrorSummary id="error-summary" errors=Signal::derive(move || wrong.with(|wrong| summary_entries(wrong)))/>
                 <FormField id="f-name" label="Name" error=name_error>
                     <input
                         type="text"

@@ -112,6 +112,42 @@ async fn job_is_created_without_a_script() {
 }
 
 #[tokio::test]
+async fn refused_first_run_is_reported_with_its_reason() {
+    let fake = FakeBackend::signed_in(Role::Operator).paused("upgrade").ready();
+    let answer = post(&fake, "/api/save_job", &format!("{VALID_JOB_FORM}&then=run")).await;
+    assert_eq!(answer.location, Some(format!("/jobs/{}", samples::job_id())));
+    assert_eq!(done(&fake), ["save Hourly check"]);
+    let page = get(&fake, &format!("/jobs/{}", samples::job_id())).await;
+    page.assert_contains(&[
+        "data-kind=\"warn\"",
+        "The job is created, but it is not queued to run now. All schedules are paused (upgrade).",
+    ]);
+    page.assert_lacks(&["created and queued"]);
+}
+
+#[tokio::test]
+async fn sign_in_page_states_only_known_reasons() {
+    let fake = FakeBackend::signed_out().ready();
+    get(&fake, "/login?next=/jobs&reason=signed-out")
+        .await
+        .assert_contains(&["Your session has ended. Sign in to continue."]);
+    for reason in ["", "&reason=", "&reason=closed", "&reason=%3Cb%3E"] {
+        get(&fake, &format!("/login?next=/jobs{reason}")).await.assert_lacks(&["Sign in to continue"]);
+    }
+}
+
+#[tokio::test]
+async fn page_has_at_most_one_error_summary_with_an_id() {
+    let fake = FakeBackend::signed_in(Role::Admin).ready();
+    let job = format!("/jobs/{}", samples::job_id());
+    for path in ["/", "/jobs/new", job.as_str(), "/calendars/new", "/failed?tab=dead-letters", "/team"] {
+        let page = get(&fake, path).await;
+        let found = page.body.matches("id=\"error-summary\"").count();
+        assert!(found <= 1, "{path} has {found} elements of this id");
+    }
+}
+
+#[tokio::test]
 async fn refused_job_form_keeps_input_and_marks_errors() {
     let fake = FakeBackend::signed_in(Role::Operator).ready();
     let wrong = VALID_JOB_FORM

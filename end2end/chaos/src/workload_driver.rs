@@ -68,7 +68,8 @@ impl WorkloadDriver {
             (form.id, form.version, form.input_mode) = (String::new(), String::new(), "json".into());
             let invoked = now();
             let reply = self.api.post(0, "save_job", &SaveJobRequest { form }).await;
-            let ApiReply::Done(id) = &reply else { bail!("{name} cannot be defined: {reply:?}") };
+            let ApiReply::Done(saved) = &reply else { bail!("{name} cannot be defined: {reply:?}") };
+            let id = &saved["id"];
             let line = json!({
                 "op": "define", "job": id, "occurrence": null, "key": null, "invoked": invoked, "returned": now(),
                 "outcome": "ok",

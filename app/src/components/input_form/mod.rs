@@ -18,7 +18,10 @@ use serde_json::Value;
 pub use self::form_state::{
     FormState, capitalized, control_id, control_name, error_of, problems, summary_entries, textarea_html,
 };
-use crate::components::form::{FieldErrorText, FormField, described_by};
+use crate::components::{
+    form::{FieldErrorText, FormField, described_by},
+    radio_field::adopt_early_choice,
+};
 
 /// A generated field with its value at rendering.
 #[derive(Clone, Debug, PartialEq)]
@@ -101,6 +104,7 @@ pub fn InputForm(
     let text = NodeRef::<html::Textarea>::new();
     let json_radio = NodeRef::<html::Input>::new();
     let is_json = RwSignal::new(starts_as_json);
+    adopt_early_choice("form[input_mode]", move |mode| is_json.set(mode == "json"));
     let note = RwSignal::new(None::<String>);
     // Without a script nothing is hidden, because nothing could show it again.
     let has_script = RwSignal::new(false);

@@ -11,6 +11,7 @@ use leptos_router::{
 };
 use milvaion_api::{calendar_form::CalendarForm, views::BlackoutView};
 use milvaion_protocol::id::{CalendarId, JobId};
+use serde_json::Value;
 
 use super::{
     delete::{DeleteCalendarButton, DeleteCalendarSection},
@@ -21,26 +22,31 @@ use crate::{
     api::calendars::{
         CalendarCheck, CalendarFormPage, CheckCalendar, SaveCalendar, check_calendar, load_calendar_form, save_calendar,
     },
+    api::session::FlashView,
     browser,
     components::{
         form::{ErrorSummary, FormField, described_by},
-        form_check::{debounced_check, focus_error_summary, warn_before_unload},
+        form_check::{debounced_check, focus_error_summary},
+        form_draft::{DraftNotice, FormDraft, render_with_draft},
         icon::Icon,
         input_form::{FormState, problems, summary_entries, textarea_html},
+        leave_guard::GuardedForm,
         loading::render_page,
         page_header::{Breadcrumbs, PageHeader},
         schedule_field::TextField,
+        session_end::{SessionEnd, SessionEndReason},
         time::Time,
         toast::{ToastKind, toasts},
         zone_field::ZoneField,
     },
+    error::AppError,
 };
 
 /// `/calendars/new`.
 #[component]
 pub fn NewCalendarPage() -> impl IntoView {
     let data = Resource::new_blocking(|| (), |()| load_calendar_form(None));
-    render_page(data, |data: CalendarFormPage| view! { <CalendarFormContent data/> })
+    render_page(data, restorable)
 }
 
 /// `/calendars/:id/edit`.
@@ -52,11 +58,26 @@ pub fn EditCalendarPage() -> impl IntoView {
         move || id.get(),
         |id| async move { load_calendar_form(Some(id.ok_or_else(no_such_calendar)?)).await },
     );
-    render_page(data, |data: CalendarFormPage| view! { <CalendarFormContent data/> })
+    render_page(data, restorable)
+}
+
+fn restorable(data: CalendarFormPage) -> AnyView {
+    render_with_draft(data, restore_draft, |data, draft| view! { <CalendarFormContent data draft/> }.into_any())
+}
+
+/// Returns the page with the values of a draft. The values of a plain post that was just rejected are newer.
+fn restore_draft(mut data: CalendarFormPage, values: Value) -> Option<CalendarFormPage> {
+    let form = serde_json::from_value::<CalendarForm>(values.clone()).ok()?;
+    if form.id != data.form.id || data.flash.as_ref().is_some_and(|flash| !flash.typed.is_null()) {
+        return None;
+    }
+    data.form = form;
+    data.flash = Some(FlashView { typed: values, ..FlashView::default() });
+    Some(data)
 }
 
 #[component]
-fn CalendarFormContent(data: CalendarFormPage) -> impl IntoView {
+fn CalendarFormContent(data: CalendarFormPage, draft: FormDraft) -> impl IntoView {
     let CalendarFormPage { calendar, zones, form, flash, blackouts } = data;
     let flash = flash.unwrap_or_default();
     let state = FormState::new(flash.problems());
@@ -70,13 +91,12 @@ fn CalendarFormContent(data: CalendarFormPage) -> impl IntoView {
         },
     );
     let is_busy = RwSignal::new(false);
-    let save = saver(state, is_busy, calendar.is_some());
-    warn_before_unload(state);
+    let guarded = GuardedForm::new(state, draft, !flash.typed.is_null(), check, move || {
+        typed(state).and_then(|form| serde_json::to_value(form).ok())
+    });
+    let save = saver(state, guarded, is_busy, calendar.is_some());
     focus_error_summary(state);
-    let changed = move || {
-        state.is_dirty.set(true);
-        check.run(());
-    };
+    let changed = move || guarded.changed();
     let asks_delete = use_query_map().with_untracked(|query| query.get("confirm").as_deref() == Some("delete"));
     let listed_errors = Signal::derive(move || {
         if state.shows_all.get() { state.errors.with(|errors| summary_entries(errors)) } else { Vec::new() }
@@ -95,6 +115,7 @@ fn CalendarFormContent(data: CalendarFormPage) -> impl IntoView {
         <Title text=format!("{title} · Calendars")/>
         <Breadcrumbs steps=vec![("/calendars".into(), "Calendars".into())] here/>
         <PageHeader title>{delete.map(|(id, name)| view! { <DeleteCalendarButton id name state/> })}</PageHeader>
+        <DraftNotice draft on_discard=move |()| guarded.forget()/>
         {flash.notice.map(|notice| view! {
             <div class="notice" data-kind="success" role="status">
                 <Icon name="circle-check"/>
@@ -121,7 +142,7 @@ fn CalendarFormContent(data: CalendarFormPage) -> impl IntoView {
                 }
             }
         >
-            <ErrorSummary errors=listed_errors/>
+            <ErrorSummary id="error-summary" errors=listed_errors/>
             <input type="hidden" name="form[id]" value=form.id.clone()/>
             <input type="hidden" name="form[version]" value=form.version.clone()/>
             <div class="form-grid">
@@ -294,8 +315,9 @@ fn CalendarJobs(jobs: Vec<(JobId, String)>, total: i64) -> impl IntoView {
 }
 
 /// Returns a callback that saves the form and opens the list, or shows the errors.
-fn saver(state: FormState, is_busy: RwSignal<bool>, is_edit: bool) -> Callback<ev::SubmitEvent> {
+fn saver(state: FormState, guarded: GuardedForm, is_busy: RwSignal<bool>, is_edit: bool) -> Callback<ev::SubmitEvent> {
     let toasts = toasts();
+    let session_end = SessionEnd::current();
     let navigate = use_navigate();
     Callback::new(move |event: ev::SubmitEvent| {
         event.prevent_default();
@@ -310,11 +332,13 @@ fn saver(state: FormState, is_busy: RwSignal<bool>, is_edit: bool) -> Callback<e
             let _ = is_busy.try_set(false);
             match answer {
                 Ok(_) => {
-                    let _ = state.is_dirty.try_set(false);
+                    guarded.forget();
                     let text = if is_edit { "The calendar is saved." } else { "The calendar is created." };
                     toasts.show(ToastKind::Success, text);
                     navigate("/calendars", NavigateOptions::default());
                 }
+                // The form stays as it is; the notice of the session's end states what to do.
+                Err(AppError::SignedOut) => session_end.report(SessionEndReason::SignedOut),
                 Err(error) => {
                     let _ = state.errors.try_set(problems(&error));
                     let _ = state.shows_all.try_set(true);

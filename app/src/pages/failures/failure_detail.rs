@@ -223,7 +223,7 @@ fn RetryForm(
     view! {
         <section class="card" aria-labelledby="retry-title">
             <h2 class="card-title" id="retry-title">"Retry this failure"</h2>
-            <form method="post" action=RetryFailure::PATH class="stack" on:submit=run>
+            <form method="post" action=RetryFailure::PATH class="stack" data-guarded="true" on:submit=run>
                 <ErrorSummary errors=whole/>
                 <input type="hidden" name="id" value=id.to_string()/>
                 <FormField

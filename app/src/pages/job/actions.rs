@@ -308,7 +308,7 @@ fn RunForm(
         });
     };
     view! {
-        <form method="post" action=TriggerJob::PATH class="stack" on:submit=run>
+        <form method="post" action=TriggerJob::PATH class="stack" data-guarded="true" on:submit=run>
             <ErrorSummary errors=whole/>
             <input type="hidden" name="id" value=id.to_string()/>
             <FormField id=input_id.clone() label="Input as JSON" hint="Used for this run only; the job keeps its own input." error=input_error>

@@ -6,7 +6,8 @@ use milvaion_api::{requests::JobForm, views::JobTypeView};
 use crate::{
     api::session::query_value,
     components::{
-        empty_state::EmptyState, form::FieldErrorText, icon::Icon, input_form::FormState, schedule_field::TextField,
+        empty_state::EmptyState, form::FieldErrorText, icon::Icon, input_form::FormState,
+        radio_field::adopt_early_choice, schedule_field::TextField,
     },
     format::plural,
 };
@@ -34,6 +35,11 @@ pub fn JobTypeSection(
     form: JobForm,
 ) -> impl IntoView {
     let error = state.error("target");
+    adopt_early_choice("form[target]", move |chosen| {
+        if target.with_untracked(|target| *target != chosen) {
+            on_target.run(chosen);
+        }
+    });
     let is_new = form.id.is_empty();
     let no_types = (types.is_empty() && own.is_none()).then(|| {
         view! {

@@ -10,12 +10,15 @@ pub mod job_type;
 pub mod limits;
 pub mod rules;
 
+use std::collections::BTreeMap;
+
 use leptos::{ev, prelude::*, server_fn::ServerFn, task::spawn_local};
 use leptos_meta::Title;
 use leptos_router::{
     NavigateOptions,
     hooks::{use_navigate, use_params_map, use_query_map},
 };
+use milvaion_api::requests::JobForm;
 use milvaion_protocol::id::JobId;
 use serde_json::Value;
 
@@ -27,20 +30,25 @@ use self::{
 };
 use crate::{
     api::{
-        jobs::{CheckJob, JobCheck, JobFormPage, SaveJob, check_job, load_job_form},
+        jobs::{CheckJob, JobCheck, JobFormPage, SaveJob, check_job, load_job_form, refused_run_notice},
         session::FlashView,
     },
     browser,
     components::{
         form::ErrorSummary,
-        form_check::{debounced_check, focus_error_summary, warn_before_unload},
+        form_check::{debounced_check, focus_error_summary},
+        form_draft::{DraftNotice, FormDraft, render_with_draft},
         icon::Icon,
         input_form::{FormState, InputForm, fits_schema, problems, summary_entries, with_defaults},
+        leave_guard::GuardedForm,
         loading::render_page,
+        nav::PageNotice,
         page_header::{Breadcrumbs, PageHeader},
         schedule_field::{NextRunsPreview, ScheduleField},
+        session_end::{SessionEnd, SessionEndReason},
         toast::{ToastKind, toasts},
     },
+    error::AppError,
 };
 
 /// `/jobs/new?type=worker/type`.
@@ -49,7 +57,7 @@ pub fn NewJobPage() -> impl IntoView {
     let query = use_query_map();
     let target = Memo::new(move |_| query.with(|query| query.get("type")));
     let data = Resource::new_blocking(move || target.get(), |target| load_job_form(None, target));
-    render_page(data, |data: JobFormPage| view! { <JobFormContent id=None data/> })
+    render_page(data, |data: JobFormPage| restorable(None, data))
 }
 
 /// `/jobs/:id/edit`.
@@ -64,11 +72,26 @@ pub fn EditJobPage() -> impl IntoView {
             load_job_form(Some(id), None).await
         },
     );
-    render_page(data, move |data: JobFormPage| view! { <JobFormContent id=id.get_untracked() data/> })
+    render_page(data, move |data: JobFormPage| restorable(id.get_untracked(), data))
+}
+
+fn restorable(id: Option<JobId>, data: JobFormPage) -> AnyView {
+    render_with_draft(data, restore_draft, move |data, draft| view! { <JobFormContent id data draft/> }.into_any())
+}
+
+/// Returns the page with the values of a draft. The values of a plain post that was just rejected are newer.
+fn restore_draft(mut data: JobFormPage, values: Value) -> Option<JobFormPage> {
+    let form = serde_json::from_value::<JobForm>(values.clone()).ok()?;
+    if form.id != data.form.id || data.flash.as_ref().is_some_and(|flash| !flash.typed.is_null()) {
+        return None;
+    }
+    data.form = form;
+    data.flash = Some(FlashView { typed: values, ..FlashView::default() });
+    Some(data)
 }
 
 #[component]
-fn JobFormContent(id: Option<JobId>, data: JobFormPage) -> impl IntoView {
+fn JobFormContent(id: Option<JobId>, data: JobFormPage, draft: FormDraft) -> impl IntoView {
     let JobFormPage { context, form, flash, preview } = data;
     let flash = flash.unwrap_or_default();
     let state = FormState::new(flash.problems());
@@ -114,21 +137,29 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage) -> impl IntoView {
             preview.set(check.preview);
         },
     );
+    // What was typed for each type, so that a look at another type loses nothing.
+    let typed_by_target = StoredValue::new(BTreeMap::<String, BTreeMap<String, String>>::new());
     let on_target = Callback::new(move |chosen: String| {
         let typed = state.read_job_form().map(|form| form.input).unwrap_or_default();
-        values.set(with_defaults(schema_of(&chosen).as_ref(), typed));
+        let kept = typed_by_target.try_update_value(|kept| {
+            kept.insert(target.get_untracked(), typed.clone());
+            kept.get(&chosen).cloned()
+        });
+        // Kept values are complete: a checkbox without a value was cleared by the user.
+        values.set(kept.flatten().unwrap_or_else(|| with_defaults(schema_of(&chosen).as_ref(), typed)));
         target.set(chosen);
         check.run(());
     });
     let is_busy = RwSignal::new(false);
-    let save = saver(id, state, is_busy);
-    warn_before_unload(state);
+    let guarded = GuardedForm::new(state, draft, !is_fresh, check, move || {
+        state.read_job_form().and_then(|form| serde_json::to_value(form).ok())
+    });
+    let save = saver(id, state, guarded, is_busy);
     focus_error_summary(state);
 
     let on_input = move |event: ev::Event| {
         if state.touch(&event) {
-            state.is_dirty.set(true);
-            check.run(());
+            guarded.changed();
         }
     };
     let on_focusout = move |event: ev::FocusEvent| {
@@ -159,6 +190,7 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage) -> impl IntoView {
         <Title text=title/>
         <Breadcrumbs steps here=here.to_owned()/>
         <PageHeader title=heading/>
+        <DraftNotice draft on_discard=move |()| guarded.forget()/>
         <CheckNotice flash/>
         <form
             id="job-form"
@@ -171,7 +203,7 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage) -> impl IntoView {
             on:input=on_input
             on:focusout=on_focusout
         >
-            <ErrorSummary errors=listed_errors/>
+            <ErrorSummary id="error-summary" errors=listed_errors/>
             <input type="hidden" name="form[id]" value=form.id.clone()/>
             <input type="hidden" name="form[version]" value=form.version.clone()/>
             <div class="form-grid">
@@ -245,8 +277,15 @@ fn sentence(target: &str) -> String {
 }
 
 /// Returns a callback that saves the form and opens the job's page, or shows the errors.
-fn saver(id: Option<JobId>, state: FormState, is_busy: RwSignal<bool>) -> Callback<ev::SubmitEvent> {
+fn saver(
+    id: Option<JobId>,
+    state: FormState,
+    guarded: GuardedForm,
+    is_busy: RwSignal<bool>,
+) -> Callback<ev::SubmitEvent> {
     let toasts = toasts();
+    let notice = PageNotice::current();
+    let session_end = SessionEnd::current();
     let navigate = use_navigate();
     Callback::new(move |event: ev::SubmitEvent| {
         event.prevent_default();
@@ -263,15 +302,20 @@ fn saver(id: Option<JobId>, state: FormState, is_busy: RwSignal<bool>) -> Callba
             let _ = is_busy.try_set(false);
             match answer {
                 Ok(saved) => {
-                    let _ = state.is_dirty.try_set(false);
-                    let text = match (id, is_run) {
-                        (Some(_), _) => "The job is saved.",
-                        (None, false) => "The job is created.",
-                        (None, true) => "The job is created and queued to run now.",
-                    };
-                    toasts.show(ToastKind::Success, text);
-                    navigate(&format!("/jobs/{saved}"), NavigateOptions::default());
+                    guarded.forget();
+                    let page = format!("/jobs/{}", saved.id);
+                    match (id, is_run, saved.refusal) {
+                        (_, _, Some(reason)) => notice.warn_at(&page, refused_run_notice(&reason)),
+                        (Some(_), ..) => toasts.show(ToastKind::Success, "The job is saved."),
+                        (None, false, None) => toasts.show(ToastKind::Success, "The job is created."),
+                        (None, true, None) => {
+                            toasts.show(ToastKind::Success, "The job is created and queued to run now.");
+                        }
+                    }
+                    navigate(&page, NavigateOptions::default());
                 }
+                // The form stays as it is; the notice of the session's end states what to do.
+                Err(AppError::SignedOut) => session_end.report(SessionEndReason::SignedOut),
                 Err(error) => {
                     let _ = state.errors.try_set(problems(&error));
                     let _ = state.shows_all.try_set(true);

@@ -138,14 +138,17 @@ pub fn FailureSection(
     form: JobForm,
 ) -> impl IntoView {
     let retries = RwSignal::new(retries(&form));
+    let describe = move || {
+        if let Some(form) = state.read_job_form() {
+            retries.set(self::retries(&form));
+        }
+    };
+    // The fields may have been filled before this script ran.
+    Effect::new(move |_| describe());
     view! {
         <fieldset class="form-section">
             <legend>"Retries and failures"</legend>
-            <div class="stack" on:input=move |_| {
-                if let Some(form) = state.read_job_form() {
-                    retries.set(self::retries(&form));
-                }
-            }>
+            <div class="stack" on:input=move |_| describe()>
                 <div class="field-row">
                     <TextField
                         state

@@ -187,6 +187,9 @@ impl Backend for FakeBackend {
 
     async fn trigger_job(&self, _me: &CurrentUser, id: JobId, input: TriggerInput) -> Result<OccurrenceId, AppError> {
         self.check_job_exists(id)?;
+        if self.paused.lock().expect("the mutex is not poisoned").is_some() && !input.force {
+            return Err(AppError::Conflict("All schedules are paused (upgrade).".into()));
+        }
         self.record(format!("trigger {}", input.reason));
         Ok(samples::occurrence_id(0))
     }

@@ -1,0 +1,295 @@
+// Filled forms: no navigation, reload or end of the session discards them unasked, and what was chosen before the script
+// ran counts.
+
+import type { Page } from "@playwright/test";
+
+import { makeCalendar, makeJob, shell } from "../fixtures/jobs";
+import { expect, open, screenshot, test, waitForHydration } from "../fixtures/test";
+import { callServerFunction, COOKIE, signIn } from "../fixtures/users";
+
+test.use({ stackName: "form-guard" });
+
+/** Opens the form of a new job by a link, so that Back stays inside the app, and fills its name. */
+async function fillNewJob(page: Page, name: string): Promise<void> {
+  await open(page, "/jobs");
+  await page.getByRole("main").getByRole("link", { name: /new job|create your first job/i }).first().click();
+  await expect(page.getByRole("heading", { level: 1 })).toHaveText("New job");
+  await page.getByLabel("Name", { exact: true }).fill(name);
+}
+
+/** The question before a navigation. */
+function question(page: Page) {
+  return page.getByRole("dialog", { name: "Discard changes?" });
+}
+
+/** Answers the question with "Keep editing" and checks that the form is unchanged. */
+async function keepEditing(page: Page, name: string): Promise<void> {
+  await expect(question(page)).toBeVisible();
+  await expect(question(page).getByRole("button", { name: "Keep editing" })).toBeFocused();
+  await question(page).getByRole("button", { name: "Keep editing" }).click();
+  await expect(question(page)).toBeHidden();
+  await expect(page).toHaveURL(/\/jobs\/new$/);
+  await expect(page.getByLabel("Name", { exact: true })).toHaveValue(name);
+}
+
+test("links, shortcuts and Back ask before they discard", async ({ admin: page }) => {
+  await fillNewJob(page, "Half a job");
+  const heading = page.getByRole("heading", { level: 1 });
+
+  await page.getByRole("navigation", { name: "Main", exact: true }).getByRole("link", { name: "Occurrences" }).click();
+  await screenshot(page, "dialog-leave");
+  await keepEditing(page, "Half a job");
+  await page.getByRole("main").getByRole("link", { name: "Cancel" }).click();
+  await keepEditing(page, "Half a job");
+  await heading.focus();
+  await page.keyboard.type("gj");
+  await keepEditing(page, "Half a job");
+  await page.goBack();
+  await keepEditing(page, "Half a job");
+
+  // Escape keeps the form too, and a second Back asks again.
+  await page.goBack();
+  await expect(question(page)).toBeVisible();
+  await page.keyboard.press("Escape");
+  await expect(question(page)).toBeHidden();
+  await expect(page).toHaveURL(/\/jobs\/new$/);
+  await page.goBack();
+  await question(page).getByRole("button", { name: "Discard" }).click();
+  await expect(heading).toHaveText("Jobs");
+  await expect(page).toHaveURL(/\/jobs$/);
+
+  // The discarded values do not come back.
+  await page.goForward();
+  await expect(heading).toHaveText("New job");
+  await expect(page.getByLabel("Name", { exact: true })).toHaveValue("");
+  await expect(page.locator("#draft-notice")).toHaveCount(0);
+});
+
+test("a discarded form lets each kind of navigation pass", async ({ admin: page }) => {
+  const heading = page.getByRole("heading", { level: 1 });
+  await fillNewJob(page, "Discarded by a link");
+  await page.getByRole("navigation", { name: "Main", exact: true }).getByRole("link", { name: "Workers" }).click();
+  await question(page).getByRole("button", { name: "Discard" }).click();
+  await expect(heading).toHaveText("Workers");
+  await fillNewJob(page, "Discarded by a shortcut");
+  await heading.focus();
+  await page.keyboard.type("gc");
+  await question(page).getByRole("button", { name: "Discard" }).click();
+  await expect(heading).toHaveText("Calendars");
+
+  // An unchanged form asks nothing.
+  await page.getByRole("link", { name: "New calendar" }).click();
+  await expect(heading).toHaveText("New calendar");
+  await page.getByRole("main").getByRole("link", { name: "Cancel" }).click();
+  await expect(heading).toHaveText("Calendars");
+  await expect(question(page)).toBeHidden();
+});
+
+test("a changed run input asks before it is discarded", async ({ admin: page, stack, firstAdmin }) => {
+  const job = await makeJob(stack.url, firstAdmin, { name: "Typed input", input: shell("true") });
+  await open(page, `/jobs/${job}`);
+  await page.getByRole("button", { name: "Run with different input…" }).click();
+  const dialog = page.getByRole("dialog", { name: "Run Typed input with different input" });
+  await dialog.getByLabel("Input as JSON").fill('{"argv": ["echo"]}');
+  // The dialog covers the link for a pointer, so the click is made by a script.
+  await page.evaluate(() => (document.querySelector('nav a[href="/workers"]') as HTMLElement).click());
+  await expect(question(page)).toBeVisible();
+  await question(page).getByRole("button", { name: "Keep editing" }).click();
+  await expect(dialog.getByLabel("Input as JSON")).toHaveValue('{"argv": ["echo"]}');
+});
+
+test("a reload restores every part of a job form", async ({ admin: page, stack, firstAdmin }) => {
+  await makeJob(stack.url, firstAdmin, { name: "Registers the types", input: shell("true") });
+  await fillNewJob(page, "Restored job");
+  await page.getByRole("radio", { name: /^http-request/ }).check();
+  await page.getByRole("textbox", { name: /^URL/ }).fill("http://127.0.0.1:9/restored");
+  await page.getByRole("radio", { name: /^Interval/ }).check();
+  await page.getByLabel("Interval", { exact: true }).fill("7");
+  await page.getByLabel("Unit", { exact: true }).selectOption("hours");
+  await page.getByLabel("Maximum retries").fill("4");
+
+  page.once("dialog", (dialog) => void dialog.accept());
+  await page.reload();
+  await waitForHydration(page);
+  const notice = page.locator("#draft-notice");
+  await expect(notice).toContainText(/Unsaved changes from .* were restored\./);
+  await expect(page.getByLabel("Name", { exact: true })).toHaveValue("Restored job");
+  await expect(page.getByRole("radio", { name: /^http-request/ })).toBeChecked();
+  await expect(page.getByRole("textbox", { name: /^URL/ })).toHaveValue("http://127.0.0.1:9/restored");
+  await expect(page.getByRole("radio", { name: /^Interval/ })).toBeChecked();
+  await expect(page.getByLabel("Interval", { exact: true })).toHaveValue("7");
+  await expect(page.getByLabel("Unit", { exact: true })).toHaveValue("hours");
+  await expect(page.getByLabel("Maximum retries")).toHaveValue("4");
+  await expect(page.locator(".preview-words")).toContainText("7 hours");
+  await screenshot(page, "job-form-restored");
+
+  // Restored changes are still unsaved, and saving them removes the draft.
+  await page.getByRole("main").getByRole("link", { name: "Cancel" }).click();
+  await question(page).getByRole("button", { name: "Keep editing" }).click();
+  await page.getByRole("button", { name: "Create", exact: true }).click();
+  await expect(page.getByRole("heading", { level: 1 })).toHaveText("Restored job");
+  await open(page, "/jobs/new");
+  await expect(page.getByLabel("Name", { exact: true })).toHaveValue("");
+  await expect(notice).toHaveCount(0);
+});
+
+test("a restored calendar form is discarded on request", async ({ admin: page, stack, firstAdmin }) => {
+  const id = await makeCalendar(stack.url, firstAdmin, { name: "Stored", dates: "2031-01-01" });
+  await open(page, `/calendars/${id}/edit`);
+  await page.getByLabel("Name", { exact: true }).fill("Changed");
+  await page.getByRole("button", { name: "Add a window" }).click();
+  await page.getByRole("group", { name: "Window 1" }).getByLabel("Tue").check();
+  page.once("dialog", (dialog) => void dialog.accept());
+  await page.reload();
+  await waitForHydration(page);
+  await expect(page.getByLabel("Name", { exact: true })).toHaveValue("Changed");
+  await expect(page.getByRole("group", { name: "Window 1" }).getByLabel("Tue")).toBeChecked();
+  await page.getByRole("button", { name: "Discard them" }).click();
+  await expect(page.getByLabel("Name", { exact: true })).toHaveValue("Stored");
+  await expect(page.getByRole("group", { name: /^Window/ })).toHaveCount(0);
+  await expect(page.locator("#draft-notice")).toHaveCount(0);
+  // Nothing is unsaved any more.
+  await page.getByRole("main").getByRole("link", { name: "Cancel" }).click();
+  await expect(page.getByRole("heading", { level: 1 })).toHaveText("Calendars");
+});
+
+test("an ended session keeps a filled form in place", async ({ admin: page, context, stack, firstAdmin, watch }) => {
+  watch.expect(/status of (401|403)/);
+  const path = "/calendars/new";
+  await open(page, path);
+  await page.getByLabel("Name", { exact: true }).fill("Survivor");
+  await page.getByLabel("Days (optional)").fill("2032-02-02");
+  await context.clearCookies({ name: COOKIE });
+  await page.getByRole("button", { name: "Create" }).click();
+  const notice = page.locator("#session-end");
+  await expect(notice).toContainText("You are signed out.");
+  await expect(notice).toContainText("your changes are kept");
+  const link = notice.getByRole("link", { name: "Sign in in another tab" });
+  await expect(link).toHaveAttribute("target", "_blank");
+  await expect(link).toHaveAttribute("rel", /noopener/);
+  await expect(page).toHaveURL(new RegExp(`${path}$`));
+  await expect(page.getByLabel("Name", { exact: true })).toHaveValue("Survivor");
+  await screenshot(page, "form-signed-out");
+
+  // After a sign-in in another tab the same form is saved.
+  await signIn(context, stack.url, firstAdmin);
+  await page.evaluate(() => window.dispatchEvent(new Event("focus")));
+  await expect(notice.locator(".notice")).toHaveCount(0);
+  await expect(page.locator(".toast")).toContainText(`You are signed in as ${firstAdmin.email}.`);
+  await page.getByRole("button", { name: "Create" }).click();
+  await expect(page.getByRole("row").filter({ hasText: "Survivor" })).toBeVisible();
+});
+
+test("the sign-in page states that the session has ended", async ({ page, watch }) => {
+  watch.expect(/status of 401/);
+  await open(page, "/login?next=/jobs&reason=signed-out");
+  await expect(page.locator("#session-end")).toHaveText("Your session has ended. Sign in to continue.");
+  await open(page, "/login?next=/jobs&reason=something");
+  await expect(page.locator("#session-end")).toHaveCount(0);
+});
+
+test("a refused first run is stated until the page is left", async ({ admin: page, stack, firstAdmin }) => {
+  await makeJob(stack.url, firstAdmin, { name: "Registers the types too", input: shell("true") });
+  await open(page, "/jobs/new?type=local/shell-command");
+  await page.getByLabel("Name", { exact: true }).fill("Inactive from the start");
+  await page.getByRole("textbox", { name: /^Command/ }).fill("true");
+  await page.getByRole("radio", { name: /^Manual only/ }).check();
+  await page.getByRole("checkbox", { name: /^Active/ }).uncheck();
+  await page.getByRole("button", { name: "Create and run now" }).click();
+  await expect(page.getByRole("heading", { level: 1 })).toHaveText("Inactive from the start");
+  const notice = page.getByText("The job is created, but it is not queued to run now. This job is paused.");
+  await expect(notice).toBeVisible();
+  await expect(page.getByText("created and queued")).toHaveCount(0);
+  await page.getByRole("navigation", { name: "Main", exact: true }).getByRole("link", { name: "Jobs" }).click();
+  await expect(page.getByRole("heading", { level: 1 })).toHaveText("Jobs");
+  await expect(notice).toHaveCount(0);
+});
+
+test("choices made before the script runs count", async ({ admin: page, stack, firstAdmin }) => {
+  await makeJob(stack.url, firstAdmin, { name: "Registers the types as well", input: shell("true") });
+  let release: () => void = () => undefined;
+  const held = new Promise<void>((done) => (release = done));
+  await page.route(/\.wasm/, async (route) => {
+    await held;
+    await route.continue();
+  });
+  // The page's load event waits for the preloaded file.
+  await page.goto("/jobs/new?type=local/shell-command", { waitUntil: "commit" });
+  await page.getByLabel("Name", { exact: true }).fill("Typed early");
+  await page.getByRole("radio", { name: /^http-request/ }).check();
+  await page.getByRole("radio", { name: /^Interval/ }).check();
+  await page.getByLabel("Interval", { exact: true }).fill("9");
+  await page.getByLabel("Maximum retries").fill("2");
+  await expect(page.locator("html")).not.toHaveAttribute("data-ready", "true");
+  release();
+  await waitForHydration(page);
+
+  await expect(page.getByLabel("Name", { exact: true })).toHaveValue("Typed early");
+  await expect(page.getByRole("radio", { name: /^http-request/ })).toBeChecked();
+  await expect(page.getByRole("radio", { name: /^Interval/ })).toBeChecked();
+  await expect(page.locator("#f-cron")).toBeHidden();
+  await expect(page.getByLabel("Interval", { exact: true })).toHaveValue("9");
+  await expect(page.locator("#retries")).toContainText("Up to 2 retries");
+  await expect(page.locator(".preview-words")).toContainText("9 minutes");
+  await page.getByRole("textbox", { name: /^URL/ }).fill("http://127.0.0.1:9/early");
+  await page.getByRole("button", { name: "Create", exact: true }).click();
+  await expect(page.getByRole("heading", { level: 1 })).toHaveText("Typed early");
+  const id = page.url().split("/").at(-1) ?? "";
+  const answer = await page.request.get(`/api/job?id=${id}`);
+  const text = await answer.text();
+  expect(text).toContain("http://127.0.0.1:9/early");
+  expect(text).toContain("http-request");
+});
+
+test("another job type and back keeps the fields", async ({ admin: page, stack, firstAdmin }) => {
+  await makeJob(stack.url, firstAdmin, { name: "Registers the types again", input: shell("true") });
+  await open(page, "/jobs/new?type=local/http-request");
+  await page.getByRole("textbox", { name: /^URL/ }).fill("http://127.0.0.1:9/kept");
+  await page.getByRole("radio", { name: /^shell-command/ }).check();
+  await page.getByRole("textbox", { name: /^Command/ }).fill("echo");
+  await page.getByRole("radio", { name: /^http-request/ }).check();
+  await expect(page.getByRole("textbox", { name: /^URL/ })).toHaveValue("http://127.0.0.1:9/kept");
+  await page.getByRole("radio", { name: /^shell-command/ }).check();
+  await expect(page.getByRole("textbox", { name: /^Command/ })).toHaveValue("echo");
+});
+
+test("the notice of a plain form goes with its page", async ({ admin: page, context, stack, firstAdmin }) => {
+  const job = await makeJob(stack.url, firstAdmin, { name: "Paused plainly", input: shell("true") });
+  // A form that is posted before the script runs leaves its notice for the next page.
+  const answer = await context.request.post("/api/set_job_active", {
+    form: { id: job, active: "false" },
+    headers: { accept: "text/html", origin: stack.url },
+    maxRedirects: 0,
+  });
+  expect(answer.status()).toBe(302);
+  await open(page, `/jobs/${job}`);
+  const notice = page.getByText("The job is paused.", { exact: true });
+  await expect(notice).toBeVisible();
+  await page.getByRole("navigation", { name: "Main", exact: true }).getByRole("link", { name: "Workers" }).click();
+  await expect(page.getByRole("heading", { level: 1 })).toHaveText("Workers");
+  await expect(notice).toBeHidden();
+});
+
+test("a plain form states that its first run was refused", async ({ admin: page, context, stack, firstAdmin }) => {
+  await makeJob(stack.url, firstAdmin, { name: "Registers the types once more", input: shell("true") });
+  const paused = await callServerFunction(stack.url, firstAdmin.session, "pause_cluster", { reason: "an upgrade" });
+  expect(paused.status, paused.text).toBe(200);
+  const answer = await context.request.post("/api/save_job", {
+    form: {
+      "form[display_name]": "Plainly refused",
+      "form[target]": "local/shell-command",
+      "form[input_mode]": "json",
+      "form[input_json]": JSON.stringify(shell("true")),
+      "form[kind]": "manual",
+      "form[is_active]": "on",
+      then: "run",
+    },
+    headers: { accept: "text/html", origin: stack.url },
+    maxRedirects: 0,
+  });
+  expect(answer.status()).toBe(302);
+  await open(page, answer.headers().location ?? "");
+  await expect(page.getByText("not queued to run now. All schedules are paused (an upgrade).")).toBeVisible();
+  const resumed = await callServerFunction(stack.url, firstAdmin.session, "resume_cluster", {});
+  expect(resumed.status, resumed.text).toBe(200);
+});
