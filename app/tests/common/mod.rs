@@ -69,7 +69,7 @@ pub(crate) async fn send(fake: Arc<FakeBackend>, request: Request<Body>) -> Page
     };
     let pages = {
         let options = options.clone();
-        move || shell(options.clone())
+        move || shell(options.clone(), &milvaion_app::shell::SiteAssets::default())
     };
     let router: Router = Router::new()
         .route("/api/{*call}", any(calls))
