@@ -18,7 +18,7 @@ use crate::domain::liveness;
 /// The name of the sample job.
 const SAMPLE_JOB_NAME: &str = "Sample job";
 /// The input of the sample job: long enough to watch its progress.
-const SAMPLE_JOB_INPUT: &str = r#"{"steps": 10, "durationSeconds": 20}"#;
+const SAMPLE_JOB_INPUT: &str = r#"{"steps": 10, "durationSeconds": 10}"#;
 
 impl JobCommands {
     /// Runs the sample job, which is created if no live worker's sample job exists. A repeated `idempotency_key`
