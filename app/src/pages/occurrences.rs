@@ -45,17 +45,17 @@ pub fn OccurrencesPage() -> impl IntoView {
     let is_valid = Memo::new(move |_| parsed.with(Result::is_ok));
     let filter = Memo::new(move |_| parsed.get().unwrap_or_default());
     let chips = move || is_valid.get().then(|| view! { <FilterChips filter/> });
+    let content = render_page(data, move |listed| match listed {
+        Some((filter, page, job)) => view! { <OccurrencesContent filter page job/> }.into_any(),
+        None => {
+            let errors = parsed.get_untracked().err().unwrap_or_default();
+            view! { <FilterErrorNotice errors reset="/occurrences".to_owned()/> }.into_any()
+        }
+    });
     view! {
         <Title text="Occurrences"/>
         <PageHeader title="Occurrences" sub="Runs of jobs, newest first."/>
-        {chips}
-        {render_page(data, move |listed| match listed {
-            Some((filter, page, job)) => view! { <OccurrencesContent filter page job/> }.into_any(),
-            None => {
-                let errors = parsed.get_untracked().err().unwrap_or_default();
-                view! { <FilterErrorNotice errors reset="/occurrences".to_owned()/> }.into_any()
-            }
-        })}
+        <div class="stack">{chips} {content}</div>
     }
 }
 
@@ -67,7 +67,7 @@ async fn read(filter: OccurrenceFilter) -> Result<ListedPage, AppError> {
     let (page, name) = futures::try_join!(list_occurrences(filter.clone()), get_job_name(job))?;
     // The occurrences of a deleted job carry its name.
     let deleted = || page.rows.first().map(|row| format!("{} (deleted)", row.job_name));
-    let name = name.or_else(deleted).unwrap_or_else(|| format!("job {job}, which does not exist"));
+    let name = name.or_else(deleted).unwrap_or_else(|| format!("unknown job {job}"));
     Ok((filter, page, Some(name)))
 }
 
@@ -181,7 +181,7 @@ fn OccurrencesContent(
     view! {
         {one_job}
         {meaning}
-        {table}
+        <div>{table}</div>
         <nav class="pager" aria-label="Pages">{newest_link}{older_link}</nav>
     }
 }

@@ -326,7 +326,7 @@ async fn sample_job_without_a_worker_states_the_reason() {
     get(&fake, "/").await.assert_contains(&["aria-disabled=\"true\"", reason]);
     let answer = post(&fake, "/api/run_sample_job", "idempotency_key=k").await;
     assert_eq!(answer.location.as_deref(), Some("/"));
-    get(&fake, "/").await.assert_contains(&["error-summary", "No live worker offers the job type demo."]);
+    get(&fake, "/").await.assert_contains(&["The sample job has no live worker."]);
 }
 
 #[tokio::test]

@@ -132,7 +132,7 @@ impl Backend for FakeBackend {
         if self.worker_alive {
             Ok(samples::occurrence_id(0))
         } else {
-            Err(AppError::Conflict("No live worker offers the job type demo.".into()))
+            Err(AppError::Conflict("The sample job has no live worker.".into()))
         }
     }
 
