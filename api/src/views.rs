@@ -9,8 +9,8 @@ mod users;
 
 pub use calendars::{BlackoutView, CalendarName, CalendarRow, CalendarView};
 pub use installation::{
-    ClusterOverview, ClusterPause, HealthItem, HealthState, InstanceView, JobTypeView, MinuteCount, UpcomingJob,
-    WorkerView,
+    BarCount, ClusterOverview, ClusterPause, DEMO_JOB_TYPE, HealthItem, HealthState, InstanceView, JobTypeView,
+    MAX_COUNTED_OPEN, UpcomingJob, WorkerView,
 };
 pub use jobs::{JobFormContext, JobRow, JobView, PreviewRun, SchedulePreview};
 pub use occurrences::{OccurrenceRow, OccurrenceView, StatusChange, TriggerSource};

@@ -13,7 +13,7 @@ use milvaion_api::{
         DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow, FailureSelection,
         ResolveFailuresResult, RetryFailuresResult,
     },
-    page::{JobFilter, ListPage, OccurrenceFilter},
+    page::{JobFilter, ListPage, OccurrenceFilter, TimeWindow},
     permissions::{Permission, Role},
     requests::{FieldError, JobForm},
     versions::{RestoreVersionResult, VersionDiff, VersionStep},
@@ -103,8 +103,10 @@ pub trait Backend: Send + Sync + 'static {
     /// Takes the message that `form` stored.
     async fn take_flash(&self, parts: &Parts, form: &str) -> Result<Option<FlashMessage>, AppError>;
 
-    /// Returns the data of the overview page.
-    async fn overview(&self, me: &CurrentUser) -> Result<ClusterOverview, AppError>;
+    /// Returns the data of the overview page, with what ended in `window`.
+    async fn overview(&self, me: &CurrentUser, window: TimeWindow) -> Result<ClusterOverview, AppError>;
+    /// Runs the sample job, which is created if it does not exist. A repeated key returns the same occurrence.
+    async fn run_sample_job(&self, me: &CurrentUser, idempotency_key: &str) -> Result<OccurrenceId, AppError>;
     /// Returns the cluster pause with its start, user and reason; `None` while the cluster is not paused.
     async fn cluster_state(&self, me: &CurrentUser) -> Result<Option<ClusterPause>, AppError>;
     /// Pauses the cluster: no occurrence is dispatched or released until a user resumes it. A second call changes

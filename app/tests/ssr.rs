@@ -85,11 +85,57 @@ async fn overview_states_its_window_and_links_to_lists() {
 }
 
 #[tokio::test]
+async fn overview_tiles_carry_the_window_of_the_address() {
+    let fake = FakeBackend::signed_in(Role::Viewer).ready();
+    let hour = get(&fake, "/").await;
+    hour.assert_contains(&[
+        "/occurrences?status=failed&amp;window=1h",
+        "href=\"/?window=24h\"",
+        "Ended in the last hour",
+    ]);
+    hour.assert_contains(&["href=\"/occurrences?status=queued\"", "href=\"/occurrences?status=running\""]);
+    hour.assert_lacks(&["/occurrences?status=unknown"]);
+    let day = get(&fake, "/?window=24h").await;
+    day.assert_contains(&["/occurrences?status=timed-out&amp;window=24h", "Ended in the last 24 hours"]);
+    day.assert_contains(&["1,235 occurrences ended in the last 24 hours"]);
+    let invalid = get(&fake, "/?window=2h").await;
+    assert_eq!(invalid.status, StatusCode::BAD_REQUEST);
+    invalid.assert_contains(&["Use 1h, 24h or 7d."]).assert_lacks(&["class=\"tile\""]);
+}
+
+#[tokio::test]
+async fn invalid_filter_lists_nothing() {
+    let fake = FakeBackend::signed_in(Role::Viewer).ready();
+    for query in ["status=foo", "status=", "job=7", "window=2h", "before=x", "status=failed&status=completed"] {
+        let page = get(&fake, &format!("/occurrences?{query}")).await;
+        assert_eq!(page.status, StatusCode::BAD_REQUEST, "{query}");
+        page.assert_contains(&["filter-error", "href=\"/occurrences\""]).assert_lacks(&["<table", "Filter by status"]);
+    }
+}
+
+#[tokio::test]
+async fn list_of_one_job_names_it() {
+    let fake = FakeBackend::signed_in(Role::Viewer).ready();
+    let id = samples::job_id();
+    let page = get(&fake, &format!("/occurrences?job={id}&window=24h")).await;
+    page.assert_contains(&["nightly report", "Filter by job", "href=\"/occurrences?window=24h\"", ", show all jobs"]);
+    page.assert_contains(&["Occurrences that are open or ended in the last 24 hours."]);
+    // The occurrences of a deleted job are kept.
+    let deleted = get(&fake, &format!("/occurrences?job={}", samples::calendar_id())).await;
+    assert_eq!(deleted.status, StatusCode::OK);
+    deleted.assert_contains(&["nightly report (deleted)"]);
+    let none = get(&fake, &format!("/occurrences?job={id}&status=failed&window=1h")).await;
+    none.assert_contains(&["No occurrence of nightly report became Failed in the last hour.", "Show all statuses"]);
+    none.assert_contains(&["Show all times", "Show all jobs"]);
+}
+
+#[tokio::test]
 async fn new_installation_shows_its_first_steps() {
     let operator = get(&FakeBackend::signed_in(Role::Operator).empty().ready(), "/").await;
     operator.assert_contains(&["First steps", "/jobs/new", "A worker is connected"]);
     let viewer = get(&FakeBackend::signed_in(Role::Viewer).empty().ready(), "/").await;
-    viewer.assert_contains(&["First steps", "An Operator or an Admin can create jobs"]).assert_lacks(&["/jobs/new"]);
+    viewer.assert_contains(&["First steps", "An Operator or an Admin can create jobs", "Run a sample job"]);
+    viewer.assert_lacks(&["/jobs/new", "/api/run_sample_job"]);
 }
 
 #[tokio::test]

@@ -126,6 +126,7 @@ test("forged requests of a Viewer are refused", async ({ context, page, stack, f
     ["restore_version", { id: job, version: "1", expected: "1" }],
     ["pause_cluster", { reason: "because I can" }],
     ["resume_cluster", {}],
+    ["run_sample_job", { idempotency_key: "forged" }],
     ["delete_job", { id: job }],
     ["invite_user", invites],
     ["revoke_invite", { id: "00000000-0000-7000-8000-000000000000" }],

@@ -4,6 +4,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use super::OccurrenceRow;
+use crate::page::TimeWindow;
 use milvaion_protocol::{id::JobId, message::JobTypeInfo, status::OccurrenceStatus};
 
 /// A job type with the worker that announced it.
@@ -81,13 +82,13 @@ pub struct HealthItem {
     pub detail: String,
 }
 
-/// The statistics of one minute.
+/// The ended occurrences of one bar of the chart.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct MinuteCount {
-    /// The start of the minute.
-    pub minute: DateTime<Utc>,
-    /// The number of occurrences that reached each status.
+pub struct BarCount {
+    /// The start of the bar's period.
+    pub start: DateTime<Utc>,
+    /// The number of occurrences that ended in it, by status.
     pub counts: Vec<(OccurrenceStatus, i64)>,
 }
 
@@ -103,6 +104,12 @@ pub struct UpcomingJob {
     pub at: DateTime<Utc>,
 }
 
+/// The maximum number of open occurrences that the overview counts, for each status.
+pub const MAX_COUNTED_OPEN: i64 = 10_000;
+
+/// The built-in job type of the sample job.
+pub const DEMO_JOB_TYPE: &str = "demo";
+
 /// The overview page.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -111,10 +118,14 @@ pub struct ClusterOverview {
     pub now: DateTime<Utc>,
     /// The health of every part.
     pub health: Vec<HealthItem>,
-    /// The number of occurrences that reached each status in the last hour.
-    pub last_hour: Vec<(OccurrenceStatus, i64)>,
-    /// The same per minute, oldest first, without empty minutes.
-    pub minutes: Vec<MinuteCount>,
+    /// The window of `ended` and `bars`.
+    pub window: TimeWindow,
+    /// The number of occurrences that have each open status now, at most [`MAX_COUNTED_OPEN`] + 1.
+    pub open: Vec<(OccurrenceStatus, i64)>,
+    /// The number of occurrences that ended in the window, by status.
+    pub ended: Vec<(OccurrenceStatus, i64)>,
+    /// The same by bar of the chart, oldest first, without empty bars.
+    pub bars: Vec<BarCount>,
     /// The number of live worker instances.
     pub workers_alive: i64,
     /// The number of instances with a heartbeat in the last day.
@@ -125,7 +136,9 @@ pub struct ClusterOverview {
     pub jobs_total: i64,
     /// The next ten due jobs.
     pub next_due: Vec<UpcomingJob>,
-    /// The last five failures.
+    /// True if a live worker offers the job type [`DEMO_JOB_TYPE`].
+    pub offers_demo: bool,
+    /// The newest five occurrences that failed or timed out in the last seven days.
     pub failures: Vec<OccurrenceRow>,
     /// The number of open failures, at most [`MAX_COUNTED_FAILURES`](crate::failures::MAX_COUNTED_FAILURES).
     pub open_failures: i64,

@@ -5,7 +5,10 @@ use milvaion_api::{
     page::{ListPage, OccurrenceFilter},
     views::{OccurrenceRow, OccurrenceView},
 };
-use milvaion_protocol::{id::OccurrenceId, message::LogLine};
+use milvaion_protocol::{
+    id::{JobId, OccurrenceId},
+    message::LogLine,
+};
 use server_fn::codec::GetUrl;
 
 use super::codec::JsonText;
@@ -22,6 +25,22 @@ pub async fn list_occurrences(
 ) -> Result<ListPage<OccurrenceRow>, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
     backend.occurrences(&me, filter).await.map_err(super::with_error_status)
+}
+
+/// Returns the name of a job whose occurrences are listed; `None` if it is deleted or never existed.
+///
+/// # Errors
+///
+/// `SignedOut`; `Unavailable` if a service is down.
+#[server(input = GetUrl, output = JsonText, endpoint = "job_name")]
+pub async fn get_job_name(id: JobId) -> Result<Option<String>, AppError> {
+    let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
+    match backend.job(&me, id, None).await {
+        Ok(job) => Ok(Some(job.row.display_name)),
+        // The occurrences of a deleted job are kept, so their list is no missing page.
+        Err(AppError::NotFound(_)) => Ok(None),
+        Err(error) => Err(super::with_error_status(error)),
+    }
 }
 
 /// Returns one occurrence with the newest lines of its log.

@@ -1,18 +1,17 @@
-//! A bar chart of the last hour: one bar per minute, divided by the resulting status of its occurrences.
+//! A bar chart of what ended in a window: one bar per minute, quarter of an hour or two hours, divided by status.
 //!
 //! The server draws the chart, which needs no script. A table with the same numbers below it is the accessible
-//! alternative.
+//! alternative. The bars start at multiples of their length in UTC, so that they keep their shape while time passes; the
+//! first and the last one may therefore cover less time than the others.
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use leptos::prelude::*;
-use milvaion_api::views::MinuteCount;
+use milvaion_api::{page::TimeWindow, views::BarCount};
 use milvaion_protocol::status::{ALL_STATUSES, OccurrenceStatus};
 
 use super::time::Time;
 use crate::format;
 
-/// The number of minutes in the chart.
-const CHART_MINUTES: i64 = 60;
 /// The width of one bar in chart units, including a gap of 2.
 const BAR_WIDTH: i64 = 10;
 /// The height of the tallest bar in chart units.
@@ -30,51 +29,76 @@ struct BarSegment {
     height: i64,
 }
 
-/// Computes the segments of all bars. `now` is in the last minute; minutes outside the chart are omitted.
-fn bar_segments(minutes: &[MinuteCount], now: DateTime<Utc>) -> Vec<BarSegment> {
-    let last = now.duration_trunc(TimeDelta::minutes(1)).unwrap_or(now);
-    let first = last - TimeDelta::minutes(CHART_MINUTES - 1);
-    let most = minutes.iter().map(total).max().unwrap_or(0).max(1);
+/// Returns the start of the first bar, and the number of bars up to the one that contains `now`.
+fn bar_range(window: TimeWindow, now: DateTime<Utc>) -> (DateTime<Utc>, i64) {
+    let length = TimeDelta::minutes(window.bar_minutes());
+    let start_of_bar = |at: DateTime<Utc>| at.duration_trunc(length).unwrap_or(at);
+    let first = start_of_bar(window.start(now));
+    (first, (start_of_bar(now) - first).num_minutes() / window.bar_minutes() + 1)
+}
+
+/// Computes the segments of all bars. `now` is in the last bar; bars outside the chart are omitted.
+fn bar_segments(bars: &[BarCount], window: TimeWindow, now: DateTime<Utc>) -> Vec<BarSegment> {
+    let (first, number) = bar_range(window, now);
+    let most = bars.iter().map(total).max().unwrap_or(0).max(1);
     let mut segments = Vec::new();
-    for minute in minutes.iter().filter(|minute| (first..=last).contains(&minute.minute)) {
-        let x = (minute.minute - first).num_minutes() * BAR_WIDTH;
+    for bar in bars {
+        let index = (bar.start - first).num_minutes().div_euclid(window.bar_minutes());
+        if !(0..number).contains(&index) {
+            continue;
+        }
         let mut top = CHART_HEIGHT;
         for status in ALL_STATUSES {
-            let count = minute.counts.iter().filter(|(of, _)| *of == status).map(|(_, n)| n).sum::<i64>();
+            let count = count_of(bar, status);
             if count > 0 {
                 let height = (count * CHART_HEIGHT / most).max(MIN_SEGMENT_HEIGHT);
                 top -= height;
-                segments.push(BarSegment { status, count, x, y: top, height });
+                segments.push(BarSegment { status, count, x: index * BAR_WIDTH, y: top, height });
             }
         }
     }
     segments
 }
 
-fn total(minute: &MinuteCount) -> i64 {
-    minute.counts.iter().map(|(_, n)| n).sum()
+fn count_of(bar: &BarCount, status: OccurrenceStatus) -> i64 {
+    bar.counts.iter().filter(|(of, _)| *of == status).map(|(_, n)| n).sum()
 }
 
-/// The chart of the last hour with its legend and table.
+fn total(bar: &BarCount) -> i64 {
+    bar.counts.iter().map(|(_, n)| n).sum()
+}
+
+/// Returns the length of a bar in words.
+const fn bar_length(window: TimeWindow) -> &'static str {
+    match window {
+        TimeWindow::Hour => "minute",
+        TimeWindow::Day => "quarter of an hour",
+        TimeWindow::Week => "two hours",
+    }
+}
+
+/// The chart of a window with its legend and table.
 #[component]
-pub fn MinuteBars(
-    /// Counts of status changes per minute.
-    minutes: Vec<MinuteCount>,
+pub fn OutcomeBars(
+    /// Counts of ended occurrences per bar, oldest first, without empty bars.
+    bars: Vec<BarCount>,
+    /// The window of the counts.
+    window: TimeWindow,
     /// The server's clock at the time of the counts.
     now: DateTime<Utc>,
 ) -> impl IntoView {
-    let all: i64 = minutes.iter().map(total).sum();
-    let most = minutes.iter().map(total).max().unwrap_or(0);
+    let all: i64 = bars.iter().map(total).sum();
+    let most = bars.iter().map(total).max().unwrap_or(0);
     let label = format!(
-        "{} in the last hour by minute, at most {} in one minute",
-        format::plural(all, "status change"),
-        format::count(most)
+        "{} ended in the {}, at most {} in one {}",
+        format::plural(all, "occurrence"),
+        window.label(),
+        format::count(most),
+        bar_length(window).replace("two hours", "period of two hours"),
     );
-    let statuses: Vec<OccurrenceStatus> = ALL_STATUSES
-        .into_iter()
-        .filter(|status| minutes.iter().any(|minute| minute.counts.iter().any(|(of, n)| of == status && *n > 0)))
-        .collect();
-    let rects = bar_segments(&minutes, now)
+    let statuses: Vec<OccurrenceStatus> =
+        ALL_STATUSES.into_iter().filter(|status| bars.iter().any(|bar| count_of(bar, *status) > 0)).collect();
+    let rects = bar_segments(&bars, window, now)
         .into_iter()
         .map(|segment| {
             let title = format!("{}: {}", segment.status.label(), format::count(segment.count));
@@ -91,6 +115,7 @@ pub fn MinuteBars(
             }
         })
         .collect::<Vec<_>>();
+    let width = bar_range(window, now).1 * BAR_WIDTH;
     let legend =
         statuses.iter().map(|status| view! { <li data-status=status.slug()>{status.label()}</li> }).collect::<Vec<_>>();
     view! {
@@ -98,50 +123,49 @@ pub fn MinuteBars(
             class="bars"
             role="img"
             aria-label=label
-            viewBox=format!("0 0 {} {CHART_HEIGHT}", CHART_MINUTES * BAR_WIDTH)
+            viewBox=format!("0 0 {width} {CHART_HEIGHT}")
             preserveAspectRatio="none"
         >
-            <line x1="0" y1=CHART_HEIGHT x2=CHART_MINUTES * BAR_WIDTH y2=CHART_HEIGHT></line>
+            <line x1="0" y1=CHART_HEIGHT x2=width y2=CHART_HEIGHT></line>
             {rects}
         </svg>
         <ul class="legend">{legend}</ul>
         <details>
             <summary>"View as table"</summary>
-            <MinuteTable minutes statuses/>
+            <BarTable bars statuses window/>
         </details>
     }
 }
 
 #[component]
-fn MinuteTable(minutes: Vec<MinuteCount>, statuses: Vec<OccurrenceStatus>) -> impl IntoView {
+fn BarTable(bars: Vec<BarCount>, statuses: Vec<OccurrenceStatus>, window: TimeWindow) -> impl IntoView {
     let heads =
         statuses.iter().map(|status| view! { <th scope="col" class="num">{status.label()}</th> }).collect::<Vec<_>>();
-    let rows = minutes
+    let rows = bars
         .into_iter()
         .rev()
-        .map(|minute| {
+        .map(|bar| {
             let cells = statuses
                 .iter()
-                .map(|status| {
-                    let count = minute.counts.iter().filter(|(of, _)| of == status).map(|(_, n)| n).sum::<i64>();
-                    view! { <td class="num">{format::count(count)}</td> }
-                })
+                .map(|status| view! { <td class="num">{format::count(count_of(&bar, *status))}</td> })
                 .collect::<Vec<_>>();
             view! {
                 <tr>
-                    <th scope="row"><Time at=minute.minute/></th>
+                    <th scope="row"><Time at=bar.start/></th>
                     {cells}
                 </tr>
             }
         })
         .collect::<Vec<_>>();
+    let name = format!("Occurrences that ended in the {}, by {}", window.label(), bar_length(window));
+    let caption = format!("{name}, newest first");
     view! {
-        <div class="table-wrap" tabindex="0" role="region" aria-label="The last hour by minute">
+        <div class="table-wrap" tabindex="0" role="region" aria-label=name>
             <table class="table">
-                <caption class="sr-only">"The last hour by minute, newest first"</caption>
+                <caption class="sr-only">{caption}</caption>
                 <thead>
                     <tr>
-                        <th scope="col">"Minute"</th>
+                        <th scope="col">"Start"</th>
                         {heads}
                     </tr>
                 </thead>
@@ -161,22 +185,29 @@ mod tests {
 
     #[test]
     fn segments_stack_upwards_with_a_minimum_height() {
-        let minutes = [MinuteCount {
-            minute: at("2026-11-21T14:00:00Z"),
+        let bars = [BarCount {
+            start: at("2026-11-21T14:00:00Z"),
             counts: vec![(OccurrenceStatus::Completed, 999), (OccurrenceStatus::Failed, 1)],
         }];
-        let drawn = bar_segments(&minutes, at("2026-11-21T14:00:30Z"));
+        let drawn = bar_segments(&bars, TimeWindow::Hour, at("2026-11-21T14:00:30Z"));
         assert_eq!(drawn.len(), 2);
         assert_eq!((drawn[0].y + drawn[0].height, drawn[0].height), (CHART_HEIGHT, 99));
         assert_eq!((drawn[1].status, drawn[1].height), (OccurrenceStatus::Failed, MIN_SEGMENT_HEIGHT));
         assert_eq!(drawn[1].y + drawn[1].height, drawn[0].y);
-        assert_eq!(drawn[0].x, (CHART_MINUTES - 1) * BAR_WIDTH);
+        assert_eq!(drawn[0].x, 59 * BAR_WIDTH);
     }
 
     #[test]
-    fn minutes_before_the_chart_are_omitted() {
-        let minutes =
-            [MinuteCount { minute: at("2026-11-21T12:59:00Z"), counts: vec![(OccurrenceStatus::Completed, 1)] }];
-        assert!(bar_segments(&minutes, at("2026-11-21T14:00:30Z")).is_empty());
+    fn bars_before_the_chart_are_omitted() {
+        let bars = [BarCount { start: at("2026-11-21T12:59:00Z"), counts: vec![(OccurrenceStatus::Completed, 1)] }];
+        assert!(bar_segments(&bars, TimeWindow::Hour, at("2026-11-21T14:00:30Z")).is_empty());
+    }
+
+    #[test]
+    fn bars_cover_the_window_and_start_at_multiples() {
+        let range = |window, now| bar_range(window, at(now));
+        assert_eq!(range(TimeWindow::Hour, "2026-11-21T14:00:30Z"), (at("2026-11-21T13:01:00Z"), 60));
+        assert_eq!(range(TimeWindow::Day, "2026-11-21T14:07:30Z"), (at("2026-11-20T14:00:00Z"), 97));
+        assert_eq!(range(TimeWindow::Week, "2026-11-21T14:07:30Z"), (at("2026-11-14T14:00:00Z"), 85));
     }
 }

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     api::occurrences::list_occurrences,
     browser, format,
-    live::{LiveUpdates, is_resync, throttled_refresh, use_live_updates},
+    live::{LiveUpdates, is_resync, throttled_refresh, use_live_updates, use_polling},
 };
 
 /// The table's id, used to detect whether the user works in it.
@@ -117,6 +117,7 @@ fn reader_activity() -> ReaderActivity {
 }
 
 fn keep_current(list: OccurrenceList, filter: OccurrenceFilter) {
+    let has_window = filter.window.is_some();
     let read = move || {
         let filter = filter.clone();
         let mark = list.begin_read();
@@ -128,6 +129,11 @@ fn keep_current(list: OccurrenceList, filter: OccurrenceFilter) {
     let live = use_context::<LiveUpdates>();
     if live.is_some_and(LiveUpdates::received_recently) {
         refresh.request();
+    }
+    if has_window {
+        // Rows leave a time window without an event.
+        let refresh = refresh.clone();
+        use_polling(StdDuration::from_secs(60), move || refresh.request());
     }
     use_live_updates(move |envelope| match &envelope.event {
         LiveEvent::Occurrences { rows } => list.apply(rows, envelope.at, reader_activity()),

@@ -59,7 +59,18 @@ impl PageClock {
 
     /// Sets the offset to the server's clock from a time that the server has just reported.
     pub fn sync(self, server_now: DateTime<Utc>) {
-        let here = browser::now_millis();
+        self.sync_at(server_now, browser::now_millis());
+    }
+
+    /// Sets the offset from the time at which the server read a page's data. If that page is the HTML being hydrated,
+    /// the browser received it earlier than now, by the time that loading the script took.
+    pub fn sync_page(self, server_now: DateTime<Utc>) {
+        let is_hydrating = !self.started.get_untracked();
+        let here = if is_hydrating { browser::page_arrived_millis() } else { browser::now_millis() };
+        self.sync_at(server_now, here);
+    }
+
+    fn sync_at(self, server_now: DateTime<Utc>, here: i64) {
         if here > 0 {
             self.offset_millis.set_value(server_now.timestamp_millis() - here);
             self.tick();

@@ -1,66 +1,81 @@
 //! The list of occurrences: newest first, one page at a time, with live updates on the first page.
+//!
+//! The whole filter is in the address: status, job, time window and page. A window holds what is open and what ended in
+//! it, so that the tiles of the overview can link to exactly the rows that they count.
+
+pub mod filter;
 
 use leptos::prelude::*;
 use leptos_meta::Title;
 use leptos_router::hooks::use_query_map;
 use milvaion_api::{
-    page::{ListPage, OccurrenceFilter},
+    page::{ListPage, OccurrenceFilter, TimeWindow},
     views::OccurrenceRow,
 };
 use milvaion_protocol::status::{ALL_STATUSES, OccurrenceStatus};
 
+use self::filter::{address, reason_for_none};
 use crate::{
-    api::occurrences::list_occurrences,
+    api::occurrences::{get_job_name, list_occurrences},
     components::{
-        empty_state::EmptyState, icon::Icon, loading::render_page, occurrence_list::OccurrenceList,
-        occurrence_table::OccurrenceTable, page_header::PageHeader, status_badge::icon_of,
+        empty_state::EmptyState, filter_error::FilterErrorNotice, icon::Icon, loading::render_page,
+        occurrence_list::OccurrenceList, occurrence_table::OccurrenceTable, page_header::PageHeader,
+        status_badge::icon_of,
     },
+    error::AppError,
 };
 
-/// `/occurrences`. The filter is in the address: `status`, `job` and `before`.
+/// The filter, its page of rows and the name of its job.
+type ListedPage = (OccurrenceFilter, ListPage<OccurrenceRow>, Option<String>);
+
+/// `/occurrences`. The filter is in the address: `status`, `job`, `window` and `before`.
 #[component]
 pub fn OccurrencesPage() -> impl IntoView {
     let query = use_query_map();
-    let filter = Memo::new(move |_| {
-        query.with(|query| OccurrenceFilter {
-            status: query.get_str("status").and_then(OccurrenceStatus::from_slug),
-            job_id: query.get_str("job").and_then(|id| id.parse().ok()),
-            before: query.get_str("before").and_then(|id| id.parse().ok()),
-            ..OccurrenceFilter::default()
-        })
-    });
+    let parsed = Memo::new(move |_| query.with(filter::parse));
     let data = Resource::new_blocking(
-        move || filter.get(),
-        |filter| async move { list_occurrences(filter.clone()).await.map(|page| (filter, page)) },
+        move || parsed.get().ok(),
+        |filter| async move {
+            match filter {
+                Some(filter) => read(filter).await.map(Some),
+                None => Ok(None),
+            }
+        },
     );
+    let is_valid = Memo::new(move |_| parsed.with(Result::is_ok));
+    let filter = Memo::new(move |_| parsed.get().unwrap_or_default());
+    let chips = move || is_valid.get().then(|| view! { <FilterChips filter/> });
+    let content = render_page(data, move |listed| match listed {
+        Some((filter, page, job)) => view! { <OccurrencesContent filter page job/> }.into_any(),
+        None => {
+            let errors = parsed.get_untracked().err().unwrap_or_default();
+            view! { <FilterErrorNotice errors reset="/occurrences".to_owned()/> }.into_any()
+        }
+    });
     view! {
         <Title text="Occurrences"/>
-        <PageHeader title="Occurrences" sub="All runs of all jobs, newest first."/>
-        <StatusChips filter/>
-        {render_page(data, |(filter, page)| view! { <OccurrencesContent filter page/> })}
+        <PageHeader title="Occurrences" sub="Runs of jobs, newest first."/>
+        <div class="stack">{chips} {content}</div>
     }
 }
 
-/// Returns the address of the list with this filter.
-fn address(filter: &OccurrenceFilter) -> String {
-    let parts: Vec<String> = [
-        filter.status.map(|status| format!("status={}", status.slug())),
-        filter.job_id.map(|id| format!("job={id}")),
-        filter.before.map(|id| format!("before={id}")),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
-    if parts.is_empty() { "/occurrences".into() } else { format!("/occurrences?{}", parts.join("&")) }
+async fn read(filter: OccurrenceFilter) -> Result<ListedPage, AppError> {
+    let Some(job) = filter.job_id else {
+        let page = list_occurrences(filter.clone()).await?;
+        return Ok((filter, page, None));
+    };
+    let (page, name) = futures::try_join!(list_occurrences(filter.clone()), get_job_name(job))?;
+    // The occurrences of a deleted job carry its name.
+    let deleted = || page.rows.first().map(|row| format!("{} (deleted)", row.job_name));
+    let name = name.or_else(deleted).unwrap_or_else(|| format!("unknown job {job}"));
+    Ok((filter, page, Some(name)))
 }
 
+/// The chips of the status and of the time window.
 #[component]
-fn StatusChips(filter: Memo<OccurrenceFilter>) -> impl IntoView {
-    let chip = move |status: Option<OccurrenceStatus>| {
-        let href = move || {
-            let now = filter.get();
-            address(&OccurrenceFilter { status, before: None, ..now })
-        };
+fn FilterChips(filter: Memo<OccurrenceFilter>) -> impl IntoView {
+    let status_chip = move |status: Option<OccurrenceStatus>| {
+        let href = move || address(&OccurrenceFilter { status, before: None, ..filter.get() });
         let is_current = move || filter.with(|filter| filter.status == status);
         view! {
             <a class="chip" href=href aria-current=move || is_current().then_some("true")>
@@ -69,35 +84,48 @@ fn StatusChips(filter: Memo<OccurrenceFilter>) -> impl IntoView {
             </a>
         }
     };
-    let chips = ALL_STATUSES.into_iter().map(|status| chip(Some(status))).collect::<Vec<_>>();
-    let one_job = move || {
-        filter.get().job_id.map(|_| {
-            let href = move || {
-                let now = filter.get();
-                address(&OccurrenceFilter { job_id: None, before: None, ..now })
-            };
-            view! {
-                <a class="chip" href=href aria-current="true">
-                    "One job only"
-                    <Icon name="x"/>
-                    <span class="sr-only">", show all jobs"</span>
-                </a>
-            }
-        })
+    let window_chip = move |window: Option<TimeWindow>| {
+        let href = move || address(&OccurrenceFilter { window, before: None, ..filter.get() });
+        let is_current = move || filter.with(|filter| filter.window == window);
+        view! {
+            <a class="chip" href=href aria-current=move || is_current().then_some("true")>
+                {window.map_or("All times", window_label)}
+            </a>
+        }
     };
+    let statuses = ALL_STATUSES.into_iter().map(|status| status_chip(Some(status))).collect::<Vec<_>>();
+    let windows = TimeWindow::ALL.into_iter().map(|window| window_chip(Some(window))).collect::<Vec<_>>();
     view! {
         <nav class="chips" aria-label="Filter by status">
-            {chip(None)}
-            {chips}
-            {one_job}
+            {status_chip(None)}
+            {statuses}
         </nav>
+        <nav class="chips" aria-label="Filter by time">
+            {window_chip(None)}
+            {windows}
+        </nav>
+    }
+    .into_any()
+}
+
+/// Returns the label of a window as the whole text of a link.
+#[must_use]
+pub const fn window_label(window: TimeWindow) -> &'static str {
+    match window {
+        TimeWindow::Hour => "Last hour",
+        TimeWindow::Day => "Last 24 hours",
+        TimeWindow::Week => "Last 7 days",
     }
 }
 
 #[component]
-fn OccurrencesContent(filter: OccurrenceFilter, page: ListPage<OccurrenceRow>) -> impl IntoView {
+fn OccurrencesContent(
+    filter: OccurrenceFilter,
+    page: ListPage<OccurrenceRow>,
+    /// The name of the filter's job.
+    job: Option<String>,
+) -> impl IntoView {
     let list = RwSignal::new(None::<OccurrenceList>);
-    let is_filtered = filter.status.is_some() || filter.job_id.is_some() || filter.before.is_some();
     let is_later = filter.before.is_some();
     let newest = address(&OccurrenceFilter { before: None, ..filter.clone() });
     let without_page = filter.clone();
@@ -124,30 +152,55 @@ fn OccurrencesContent(filter: OccurrenceFilter, page: ListPage<OccurrenceRow>) -
             </a>
         }
     });
+    let one_job = job.clone().map(|name| {
+        let href = address(&OccurrenceFilter { job_id: None, before: None, ..filter.clone() });
+        view! {
+            <nav class="chips" aria-label="Filter by job">
+                <a class="chip" href=href aria-current="true">
+                    <span>"Job: " {name}</span>
+                    <Icon name="x"/>
+                    <span class="sr-only">", show all jobs"</span>
+                </a>
+            </nav>
+        }
+    });
+    let meaning = filter.window.map(|window| {
+        view! { <p class="muted">{format!("Occurrences that are open or ended in the {}.", window.label())}</p> }
+    });
     let on_list = Callback::new(move |made| list.set(Some(made)));
+    let of_empty = filter.clone();
     let table = view! {
-        <OccurrenceTable filter page caption="Occurrences, newest first" empty=move || empty_state(is_filtered) on_list/>
+        <OccurrenceTable
+            filter
+            page
+            caption="Occurrences, newest first"
+            empty=move || empty_state(&of_empty, job.as_deref())
+            on_list
+        />
     };
     view! {
-        {table}
+        {one_job}
+        {meaning}
+        <div>{table}</div>
         <nav class="pager" aria-label="Pages">{newest_link}{older_link}</nav>
     }
 }
 
-fn empty_state(is_filtered: bool) -> AnyView {
-    if is_filtered {
-        view! {
-            <EmptyState
-                icon="filter"
-                title="No occurrence matches this filter"
-                text="Matching occurrences appear here automatically. Remove the filter to see all occurrences."
-            >
-                <a class="btn" href="/occurrences">"Show all"</a>
-            </EmptyState>
-        }
-        .into_any()
-    } else {
-        view! {
+fn empty_state(filter: &OccurrenceFilter, job: Option<&str>) -> AnyView {
+    let without_page = OccurrenceFilter { before: None, ..filter.clone() };
+    let removals = [
+        (filter.before.is_some(), "Show the newest", without_page.clone()),
+        (filter.status.is_some(), "Show all statuses", OccurrenceFilter { status: None, ..without_page.clone() }),
+        (filter.window.is_some(), "Show all times", OccurrenceFilter { window: None, ..without_page.clone() }),
+        (filter.job_id.is_some(), "Show all jobs", OccurrenceFilter { job_id: None, ..without_page }),
+    ];
+    let links: Vec<_> = removals
+        .into_iter()
+        .filter(|(is_set, ..)| *is_set)
+        .map(|(_, label, wider)| view! { <a class="btn" href=address(&wider)>{label}</a> })
+        .collect();
+    if links.is_empty() {
+        return view! {
             <EmptyState
                 icon="list-checks"
                 title="No occurrences yet"
@@ -156,6 +209,14 @@ fn empty_state(is_filtered: bool) -> AnyView {
                 <a class="btn btn-primary" href="/jobs">"Go to jobs"</a>
             </EmptyState>
         }
-        .into_any()
+        .into_any();
     }
+    let reason = reason_for_none(filter, job);
+    let text = if filter.before.is_some() { reason } else { format!("{reason} New ones appear here automatically.") };
+    view! {
+        <EmptyState icon="filter" title="No occurrence matches this filter" text=text>
+            {links}
+        </EmptyState>
+    }
+    .into_any()
 }

@@ -1,20 +1,30 @@
-//! The overview: health, the outcomes of the last hour, the next occurrences and the recent failures, kept current.
+//! The overview: health, what is open now, what ended in a window, the next occurrences and the recent failures.
+//!
+//! A tile shows a number of occurrences and links to exactly these. What is open is counted now; what ended is counted in
+//! the window of the address, by the time of the end, and the link carries the window along.
 
 pub mod cluster_pause;
+pub mod first_steps;
+pub mod tiles;
 
 use std::time::Duration;
 
 use leptos::prelude::*;
 use leptos_meta::Title;
+use leptos_router::hooks::use_query_map;
 use milvaion_api::{
     events::LiveEvent,
-    failures::MAX_COUNTED_FAILURES,
+    page::TimeWindow,
     permissions::Permission,
     views::{ClusterOverview, ClusterPause, HealthItem, HealthState, OccurrenceRow, UpcomingJob},
 };
-use milvaion_protocol::status::{ALL_STATUSES, OccurrenceStatus};
 
-use self::cluster_pause::{ClusterPauseBanner, PauseAllButton};
+use self::{
+    cluster_pause::{ClusterPauseBanner, PauseAllButton},
+    first_steps::FirstSteps,
+    tiles::{EndedTiles, OpenTiles},
+};
+use super::occurrences::{filter, window_label};
 use crate::{
     api::{
         cluster::get_cluster,
@@ -22,13 +32,14 @@ use crate::{
         session::{FlashView, take_flash},
     },
     components::{
+        filter_error::{FilterError, FilterErrorNotice},
         form::ErrorSummary,
-        icon::{Icon, LiveIcon},
+        icon::Icon,
         loading::render_page,
-        minute_bars::MinuteBars,
+        minute_bars::OutcomeBars,
         page_header::PageHeader,
         session_context::may,
-        status_badge::{StatusBadge, icon_of},
+        status_badge::StatusBadge,
         time::{Countdown, MaybeTime, use_page_clock},
     },
     error::AppError,
@@ -38,37 +49,70 @@ use crate::{
 
 /// The minimum time between two refreshes while events arrive.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(800);
+/// The same for the longest window, whose sums cost the server more.
+const WEEK_REFRESH_INTERVAL: Duration = Duration::from_secs(4);
 /// The same for the cluster pause, which changes seldom and must show at once.
 const CLUSTER_REFRESH_INTERVAL: Duration = Duration::from_millis(150);
-/// The time between refreshes without events: health and the window of the last hour change without one.
+/// The time between refreshes without events: health and the window change without one.
 const IDLE_REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 
-/// `/`.
+/// `/`. The window is in the address: `window`.
 #[component]
 pub fn OverviewPage() -> impl IntoView {
-    let data = Resource::new_blocking(|| (), |()| read());
+    let query = use_query_map();
+    let parsed = Memo::new(move |_| {
+        let mut errors = Vec::new();
+        let remedy = "Use 1h, 24h or 7d.";
+        let window = query.with(|query| filter::read(query, "window", TimeWindow::from_slug, remedy, &mut errors));
+        if errors.is_empty() { Ok(window.unwrap_or_default()) } else { Err(errors) }
+    });
+    let data = Resource::new_blocking(
+        move || parsed.get().ok(),
+        |window| async move {
+            match window {
+                Some(window) => read(window).await.map(Some),
+                None => Ok(None),
+            }
+        },
+    );
     view! {
         <Title text="Overview"/>
-        {render_page(data, |(overview, pause, flash)| view! { <OverviewContent overview pause flash/> })}
+        {render_page(data, move |read| match read {
+            Some((overview, pause, flash)) => view! { <OverviewContent overview pause flash/> }.into_any(),
+            None => invalid_window(parsed.get_untracked().err().unwrap_or_default()),
+        })}
     }
 }
 
-async fn read() -> Result<(ClusterOverview, Option<ClusterPause>, FlashView), AppError> {
-    let overview = get_overview().await?;
-    let pause = get_cluster().await?;
-    let flash = take_flash("cluster".into()).await?.unwrap_or_default();
-    Ok((overview, pause, flash))
+fn invalid_window(errors: Vec<FilterError>) -> AnyView {
+    view! {
+        <PageHeader title="Overview"/>
+        <FilterErrorNotice errors reset="/".to_owned()/>
+    }
+    .into_any()
+}
+
+async fn read(window: TimeWindow) -> Result<(ClusterOverview, Option<ClusterPause>, FlashView), AppError> {
+    let (overview, pause, flash) =
+        futures::try_join!(get_overview(window), get_cluster(), take_flash("cluster".into()))?;
+    Ok((overview, pause, flash.unwrap_or_default()))
 }
 
 #[component]
 fn OverviewContent(overview: ClusterOverview, pause: Option<ClusterPause>, flash: FlashView) -> impl IntoView {
     let clock = use_page_clock();
-    clock.sync(overview.now);
+    clock.sync_page(overview.now);
+    let window = overview.window;
+    let interval = if window == TimeWindow::Week { WEEK_REFRESH_INTERVAL } else { REFRESH_INTERVAL };
     let data = RwSignal::new(overview);
-    let refresh = throttled_refresh(REFRESH_INTERVAL, get_overview, move |read: ClusterOverview| {
-        clock.sync(read.now);
-        data.set(read);
-    });
+    let refresh = throttled_refresh(
+        interval,
+        move || get_overview(window),
+        move |read: ClusterOverview| {
+            clock.sync(read.now);
+            data.set(read);
+        },
+    );
     let pause = RwSignal::new(pause);
     let refresh_pause = throttled_refresh(CLUSTER_REFRESH_INTERVAL, get_cluster, move |read| pause.set(read));
     if use_context::<LiveUpdates>().is_some_and(LiveUpdates::received_recently) {
@@ -104,7 +148,7 @@ fn OverviewContent(overview: ClusterOverview, pause: Option<ClusterPause>, flash
         if is_new.get() {
             view! { <FirstSteps data may_define/> }.into_any()
         } else {
-            view! { <OverviewNumbers data/> }.into_any()
+            view! { <OverviewNumbers data window/> }.into_any()
         }
     };
     let whole: Vec<_> = flash.error.iter().map(|text| (String::new(), text.clone())).collect();
@@ -152,61 +196,31 @@ fn health_item(item: &HealthItem) -> impl IntoView + use<> {
     }
 }
 
-/// The steps a new installation still has to take; shown while there is no job.
 #[component]
-fn FirstSteps(data: RwSignal<ClusterOverview>, may_define: bool) -> impl IntoView {
-    let healthy = Memo::new(move |_| data.with(|data| data.health.iter().all(|item| item.state != HealthState::Down)));
-    let has_worker = Memo::new(move |_| data.with(|data| data.workers_alive > 0));
-    let mark = |done: Memo<bool>| {
-        view! {
-            <LiveIcon name=Signal::derive(move || if done.get() { "circle-check" } else { "loader-circle" })/>
-            <span class="sr-only">{move || if done.get() { "Done: " } else { "Not yet: " }}</span>
-        }
-    };
-    let make = if may_define {
-        view! {
-            <a class="btn btn-primary" href="/jobs/new">
-                <Icon name="plus"/>
-                "Create your first job"
-            </a>
-        }
-        .into_any()
-    } else {
-        view! { <span class="muted">"An Operator or an Admin can create jobs."</span> }.into_any()
-    };
-    view! {
-        <section class="card" aria-labelledby="first-steps">
-            <h2 class="card-title" id="first-steps">"First steps"</h2>
-            <p class="muted">"There are no jobs yet. Complete these three steps to run the first one."</p>
-            <ol class="stack">
-                <li class="cluster">{mark(healthy)} "All services are running"</li>
-                <li class="cluster">
-                    {mark(has_worker)}
-                    <span>{move || {
-                        if has_worker.get() { "A worker is connected" } else { "Start a worker; it appears here automatically" }
-                    }}</span>
-                    <a href="/workers">"Workers"</a>
-                </li>
-                <li class="cluster">
-                    <Icon name="circle-dot"/>
-                    <span class="sr-only">"Not yet: "</span>
-                    {make}
-                </li>
-            </ol>
-        </section>
-    }
-}
-
-#[component]
-fn OverviewNumbers(data: RwSignal<ClusterOverview>) -> impl IntoView {
+fn OverviewNumbers(data: RwSignal<ClusterOverview>, window: TimeWindow) -> impl IntoView {
     let bars = move || {
-        let (minutes, now) = data.with(|data| (data.minutes.clone(), data.now));
-        view! { <MinuteBars minutes now/> }
+        let (bars, now) = data.with(|data| (data.bars.clone(), data.now));
+        view! { <OutcomeBars bars window now/> }
     };
+    let chips: Vec<_> = TimeWindow::ALL
+        .into_iter()
+        .map(|of| {
+            let href = if of == TimeWindow::default() { "/".to_owned() } else { format!("/?window={}", of.slug()) };
+            view! { <a class="chip" href=href aria-current=(of == window).then_some("true")>{window_label(of)}</a> }
+        })
+        .collect();
     view! {
-        <section class="stack" aria-labelledby="last-hour">
-            <h2 id="last-hour">"Last hour"</h2>
-            <OutcomeTiles data/>
+        <section class="stack" aria-labelledby="now">
+            <h2 id="now">"Now"</h2>
+            <OpenTiles data/>
+        </section>
+        <section class="stack" aria-labelledby="ended">
+            <div class="card-head">
+                <h2 id="ended">{format!("Ended in the {}", window.label())}</h2>
+                <nav class="chips" aria-label="Time window">{chips}</nav>
+            </div>
+            <EndedTiles data window/>
+            <p class="muted">"Each tile counts occurrences by the time of their end and links to them."</p>
             <div class="card">{bars}</div>
         </section>
         <div class="cards">
@@ -214,64 +228,7 @@ fn OverviewNumbers(data: RwSignal<ClusterOverview>) -> impl IntoView {
             <RecentFailures data/>
         </div>
     }
-}
-
-#[component]
-fn OutcomeTiles(data: RwSignal<ClusterOverview>) -> impl IntoView {
-    let tile = move |status: OccurrenceStatus| {
-        let count = move || {
-            data.with(|data| data.last_hour.iter().filter(|(of, _)| *of == status).map(|(_, n)| n).sum::<i64>())
-        };
-        view! {
-            <a class="tile" data-status=status.slug() href=format!("/occurrences?status={}", status.slug())>
-                <span class="tile-label cluster">
-                    <Icon name=icon_of(status)/>
-                    <span>{status.label()}</span>
-                </span>
-                <span class="tile-value">{move || format::count(count())}</span>
-                <span class="tile-hint">"in the last hour"</span>
-            </a>
-        }
-    };
-    let tiles = ALL_STATUSES.into_iter().map(tile).collect::<Vec<_>>();
-    let failures = move || {
-        let open = data.with(|data| data.open_failures);
-        format!("{}{}", format::count(open), if open >= MAX_COUNTED_FAILURES { "+" } else { "" })
-    };
-    let workers = move || data.with(|data| format::count(data.workers_alive));
-    let workers_hint =
-        move || data.with(|data| format!("of {} seen in 24 hours", format::plural(data.workers_known, "instance")));
-    let jobs = move || data.with(|data| format::count(data.jobs_active));
-    let jobs_hint = move || data.with(|data| format!("of {}", format::plural(data.jobs_total, "job")));
-    view! {
-        <div class="tiles">
-            {tiles}
-            <a class="tile" href="/failed">
-                <span class="tile-label cluster">
-                    <Icon name="octagon-x"/>
-                    <span>"Open failures"</span>
-                </span>
-                <span class="tile-value">{failures}</span>
-                <span class="tile-hint">"not yet retried or resolved"</span>
-            </a>
-            <a class="tile" href="/workers">
-                <span class="tile-label cluster">
-                    <Icon name="server"/>
-                    <span>"Live instances"</span>
-                </span>
-                <span class="tile-value">{workers}</span>
-                <span class="tile-hint">{workers_hint}</span>
-            </a>
-            <a class="tile" href="/jobs">
-                <span class="tile-label cluster">
-                    <Icon name="briefcase-business"/>
-                    <span>"Active jobs"</span>
-                </span>
-                <span class="tile-value">{jobs}</span>
-                <span class="tile-hint">{jobs_hint}</span>
-            </a>
-        </div>
-    }
+    .into_any()
 }
 
 #[component]
@@ -335,10 +292,10 @@ fn RecentFailures(data: RwSignal<ClusterOverview>) -> impl IntoView {
                 <h2 class="card-title" id="failures">"Recent failures"</h2>
                 <a href="/failed">"All failures"</a>
             </div>
-            <p class="muted" hidden=move || !none.get()>"No occurrence has failed in the last 7 days."</p>
+            <p class="muted" hidden=move || !none.get()>"No occurrence has failed or timed out in the last 7 days."</p>
             <div class="table-wrap" hidden=move || none.get()>
                 <table class="table">
-                    <caption class="sr-only">"The 5 most recent failures"</caption>
+                    <caption class="sr-only">"The 5 newest occurrences that failed or timed out in the last 7 days"</caption>
                     <thead>
                         <tr>
                             <th scope="col">"Status"</th>

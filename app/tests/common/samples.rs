@@ -3,13 +3,14 @@
 use chrono::{DateTime, Utc};
 use milvaion_api::{
     failures::{DeadLetterRow, FailureCause, FailureGroup, FailureRow},
+    page::TimeWindow,
     permissions::Role,
     requests::JobInput,
     versions::{FieldChange, VersionDiff, VersionRow, VersionStep},
     views::{
-        BlackoutView, CalendarName, CalendarRow, CalendarView, ClusterOverview, ClusterPause, CurrentUser, HealthItem,
-        HealthState, InstanceView, JobRow, JobTypeView, JobView, MinuteCount, OccurrenceRow, OccurrenceView,
-        PreviewRun, SchedulePreview, StatusChange, TriggerSource, UpcomingJob, WorkerView,
+        BarCount, BlackoutView, CalendarName, CalendarRow, CalendarView, ClusterOverview, ClusterPause, CurrentUser,
+        HealthItem, HealthState, InstanceView, JobRow, JobTypeView, JobView, OccurrenceRow, OccurrenceView, PreviewRun,
+        SchedulePreview, StatusChange, TriggerSource, UpcomingJob, WorkerView,
     },
 };
 use milvaion_protocol::{
@@ -268,19 +269,22 @@ pub(crate) fn worker() -> WorkerView {
 }
 
 /// Returns the overview of a busy installation, or of one without jobs.
-pub(crate) fn overview(empty: bool) -> ClusterOverview {
+pub(crate) fn overview(empty: bool, window: TimeWindow) -> ClusterOverview {
     let health = |name: &str, state, detail: &str| HealthItem { name: name.into(), state, detail: detail.into() };
     let counts = vec![(OccurrenceStatus::Completed, 1_234), (OccurrenceStatus::Failed, 1)];
     ClusterOverview {
         now: at(30),
         health: vec![health("PostgreSQL", HealthState::Ok, "1 ms"), health("RabbitMQ", HealthState::Down, "refused")],
-        last_hour: if empty { vec![] } else { counts.clone() },
-        minutes: if empty { vec![] } else { vec![MinuteCount { minute: at(0), counts }] },
+        window,
+        open: vec![(OccurrenceStatus::Queued, 10_001), (OccurrenceStatus::Running, 2), (OccurrenceStatus::Unknown, 0)],
+        ended: if empty { vec![] } else { counts.clone() },
+        bars: if empty { vec![] } else { vec![BarCount { start: at(0), counts }] },
         workers_alive: 1,
         workers_known: 2,
         jobs_active: i64::from(!empty),
         jobs_total: i64::from(!empty),
         next_due: vec![UpcomingJob { job_id: job_id(), job_name: "nightly report".into(), at: at(3_600) }],
+        offers_demo: true,
         failures: vec![row(0, OccurrenceStatus::Failed)],
         open_failures: if empty { 0 } else { 10_000 },
     }

@@ -343,6 +343,29 @@ async fn invitation_link_is_shown_once() {
 }
 
 #[tokio::test]
+async fn sample_job_leads_to_its_occurrence() {
+    let fake = FakeBackend::signed_in(Role::Operator).empty().ready();
+    let key = format!("sample-{}", samples::at(30).timestamp_millis());
+    let page = get(&fake, "/").await;
+    page.assert_contains(&["action=\"/api/run_sample_job\"", &format!("value=\"{key}\""), "Run a sample job"]);
+    page.assert_lacks(&["No live worker offers the job type demo"]);
+    let answer = post(&fake, "/api/run_sample_job", &format!("idempotency_key={key}")).await;
+    let occurrence = format!("/occurrences/{}", samples::occurrence_id(0));
+    assert_eq!((answer.status, answer.location.as_deref()), (StatusCode::FOUND, Some(occurrence.as_str())));
+    assert_eq!(done(&fake), [format!("sample {key}")]);
+}
+
+#[tokio::test]
+async fn sample_job_without_a_worker_states_the_reason() {
+    let fake = FakeBackend::signed_in(Role::Operator).empty().without_worker().ready();
+    let reason = "No live worker offers the job type demo. Start milvaion-worker.";
+    get(&fake, "/").await.assert_contains(&["aria-disabled=\"true\"", reason]);
+    let answer = post(&fake, "/api/run_sample_job", "idempotency_key=k").await;
+    assert_eq!(answer.location.as_deref(), Some("/"));
+    get(&fake, "/").await.assert_contains(&["The sample job has no live worker."]);
+}
+
+#[tokio::test]
 async fn server_refuses_forbidden_calls_of_any_role() {
     let id = samples::job_id();
     let calls = [
@@ -361,6 +384,7 @@ async fn server_refuses_forbidden_calls_of_any_role() {
         ("/api/restore_version", format!("id={id}&version=1&expected=2"), Role::Operator),
         ("/api/pause_cluster", "reason=the+disk+is+full".to_owned(), Role::Operator),
         ("/api/resume_cluster", String::new(), Role::Operator),
+        ("/api/run_sample_job", String::new(), Role::Operator),
         ("/api/delete_job", format!("id={id}"), Role::Admin),
         ("/api/invite_user", "name=Eve&role=admin".to_owned(), Role::Admin),
         ("/api/revoke_invite", format!("id={id}"), Role::Admin),

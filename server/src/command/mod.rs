@@ -11,5 +11,6 @@ pub mod invite;
 pub mod jobs;
 pub mod manual_run;
 pub mod occurrences;
+pub mod sample_job;
 pub mod sign_in;
 pub mod versions;

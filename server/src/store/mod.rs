@@ -35,6 +35,7 @@ mod quarantine;
 pub mod workers;
 
 pub mod audit;
+pub mod sample_job;
 pub mod sessions;
 pub mod users;
 

@@ -1,6 +1,6 @@
 //! Occurrences: the list and single occurrences.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, Duration, Utc};
 use milvaion_api::{
     page::{self, ListPage, OccurrenceFilter},
     views::{OccurrenceRow, OccurrenceView, StatusChange, TriggerSource},
@@ -99,6 +99,62 @@ pub(super) fn status(code: i16) -> Result<OccurrenceStatus> {
 const ROW_COLUMNS: &str = "id, job_id, job_name, status, version, trigger, attempt, scheduled_for, started_at, ended_at, \
                    duration_ms, instance_id, progress, note, waits_until";
 
+/// The age beyond which an ended occurrence is found by the index `occurrences_slow_end`, which repeats it.
+const SLOW_END: Duration = Duration::minutes(10);
+
+/// Starts a query for rows, after the text `before`.
+fn select_rows(before: &str) -> QueryBuilder<Postgres> {
+    QueryBuilder::new(format!("{before}SELECT {ROW_COLUMNS} FROM occurrences WHERE true"))
+}
+
+/// Appends the conditions of a filter, except the one on the end.
+fn push_filter(query: &mut QueryBuilder<Postgres>, filter: &OccurrenceFilter) {
+    if let Some(job) = filter.job_id {
+        query.push(" AND job_id = ").push_bind(job.0);
+    }
+    if let Some(status) = filter.status {
+        // The status is a literal, because the planner uses a partial index only if it can see the status.
+        query.push(format!(" AND status = {}", status.code()));
+    }
+    if let Some(before) = filter.before {
+        // The id alone orders; the second condition only excludes younger partitions.
+        query.push(" AND id < ").push_bind(before.0);
+        query.push(" AND created_at <= ").push_bind(before.created_at());
+    }
+    if let Some(since) = filter.since {
+        query.push(" AND created_at >= ").push_bind(since);
+    }
+}
+
+/// Returns the query for occurrences that are open or ended at `since` or later.
+///
+/// Three parts keep it from reading the whole history for a window in which little ended: what was created shortly
+/// before the window or in it, by id; what ended in it long after its creation, by the index of slow ends; and what is
+/// still open, by the index of open occurrences.
+fn ended_since(filter: &OccurrenceFilter, since: DateTime<Utc>, fetched: i64) -> QueryBuilder<Postgres> {
+    let edge = since - SLOW_END;
+    let first_id = OccurrenceId::from_parts(edge, [0; 10]);
+    // Materialized, because the planner would otherwise read by id until the page is full.
+    let mut query = select_rows("WITH slow AS MATERIALIZED (");
+    query.push(" AND ended_at - created_at > interval '10 minutes' AND ended_at >= ").push_bind(since);
+    query.push(" AND created_at < ").push_bind(edge);
+    push_filter(&mut query, filter);
+    query.push(format!(") SELECT * FROM ((SELECT {ROW_COLUMNS} FROM occurrences WHERE id >= ")).push_bind(first_id.0);
+    query.push(" AND created_at >= ").push_bind(edge);
+    query.push(" AND (ended_at IS NULL OR ended_at >= ").push_bind(since).push(")");
+    push_filter(&mut query, filter);
+    query.push(" ORDER BY id DESC LIMIT ").push_bind(fetched);
+    query.push(") UNION ALL SELECT * FROM slow");
+    if filter.status.is_none() {
+        query.push(format!(" UNION ALL (SELECT {ROW_COLUMNS} FROM occurrences WHERE status IN (0, 1, 6)"));
+        query.push(" AND created_at < ").push_bind(edge);
+        push_filter(&mut query, filter);
+        query.push(" ORDER BY id DESC LIMIT ").push_bind(fetched).push(")");
+    }
+    query.push(") AS listed");
+    query
+}
+
 impl Store {
     /// Returns a page of occurrences, newest first.
     ///
@@ -107,23 +163,18 @@ impl Store {
     /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn occurrences(&self, filter: &OccurrenceFilter) -> Result<ListPage<OccurrenceRow>> {
         let limit = page::effective_limit(filter.limit);
-        let mut query = QueryBuilder::<Postgres>::new(format!("SELECT {ROW_COLUMNS} FROM occurrences WHERE true"));
-        if let Some(job) = filter.job_id {
-            query.push(" AND job_id = ").push_bind(job.0);
-        }
-        if let Some(status) = filter.status {
-            // The status is a literal, because the planner uses a partial index only if it can see the status.
-            query.push(format!(" AND status = {}", status.code()));
-        }
-        if let Some(before) = filter.before {
-            // The id alone orders; the second condition only excludes younger partitions.
-            query.push(" AND id < ").push_bind(before.0);
-            query.push(" AND created_at <= ").push_bind(before.created_at());
-        }
-        if let Some(since) = filter.since {
-            query.push(" AND created_at >= ").push_bind(since);
-        }
-        query.push(" ORDER BY id DESC LIMIT ").push_bind(i64::from(limit) + 1);
+        let fetched = i64::from(limit) + 1;
+        // An open occurrence is in every window.
+        let is_open = filter.status.is_some_and(|status| !status.is_final());
+        let mut query = match filter.ended_since.filter(|_| !is_open) {
+            Some(since) => ended_since(filter, since, fetched),
+            None => {
+                let mut query = select_rows("");
+                push_filter(&mut query, filter);
+                query
+            }
+        };
+        query.push(" ORDER BY id DESC LIMIT ").push_bind(fetched);
         let mut rows: Vec<RawOccurrenceRow> = query.build_query_as().fetch_all(self.pool()).await?;
         let more = rows.len() > limit as usize;
         rows.truncate(limit as usize);

@@ -1,23 +1,31 @@
-//! The figures of the overview page. Status counts come from the roll-up table; no statement counts the occurrences.
+//! The figures of the overview page.
+//!
+//! What ended in a window is summed from the roll-up table, in which each occurrence counts once for its final status.
+//! What is open now is counted from the index of open occurrences, up to a limit. No statement counts ended occurrences.
 
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Duration, Utc};
 use milvaion_api::{
-    page::OccurrenceFilter,
-    views::{MinuteCount, OccurrenceRow, UpcomingJob},
+    page::{OccurrenceFilter, TimeWindow},
+    views::{BarCount, DEMO_JOB_TYPE, MAX_COUNTED_OPEN, OccurrenceRow, UpcomingJob},
 };
 use milvaion_protocol::{id::JobId, status::OccurrenceStatus};
 
 use super::{Result, Store, occurrences::status};
 
+/// The number of recent failures on the page.
+const MAX_RECENT_FAILURES: u32 = 5;
+
 /// The figures that PostgreSQL supplies for the overview.
 #[derive(Clone, Debug)]
 pub struct OverviewSnapshot {
-    /// Status counts by minute for the last hour, oldest first.
-    pub minutes: Vec<MinuteCount>,
-    /// Sums of the counts over the last hour.
-    pub last_hour: Vec<(OccurrenceStatus, i64)>,
+    /// Number of occurrences that have each open status now, at most [`MAX_COUNTED_OPEN`] + 1.
+    pub open: Vec<(OccurrenceStatus, i64)>,
+    /// Number of occurrences that ended in the window, by status.
+    pub ended: Vec<(OccurrenceStatus, i64)>,
+    /// The same by bar, oldest first, without empty bars.
+    pub bars: Vec<BarCount>,
     /// Number of live instances.
     pub workers_alive: i64,
     /// Number of instances with a heartbeat in the last day.
@@ -28,41 +36,63 @@ pub struct OverviewSnapshot {
     pub jobs_total: i64,
     /// The next ten due jobs.
     pub next_due: Vec<UpcomingJob>,
-    /// The newest five failed occurrences of the last seven days.
+    /// True if a live instance offers the job type [`DEMO_JOB_TYPE`].
+    pub offers_demo: bool,
+    /// The newest five occurrences that failed or timed out in the last seven days.
     pub failures: Vec<OccurrenceRow>,
 }
 
 impl Store {
-    /// Returns the figures at `now`.
+    /// Returns the figures at `now`, with what ended in `window`.
     ///
     /// # Errors
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn overview_snapshot(&self, now: DateTime<Utc>, alive_since: DateTime<Utc>) -> Result<OverviewSnapshot> {
+    pub async fn overview_snapshot(
+        &self,
+        now: DateTime<Utc>,
+        window: TimeWindow,
+        alive_since: DateTime<Utc>,
+    ) -> Result<OverviewSnapshot> {
         let counts = sqlx::query!(
-            r#"SELECT minute, status, sum(count)::bigint AS "count!" FROM stats_minute
-                WHERE minute > $1 GROUP BY minute, status ORDER BY minute, status"#,
-            now - Duration::hours(1)
+            r#"SELECT date_bin(make_interval(mins => $2), minute, '2000-01-01 00:00:00+00'::timestamptz) AS "start!",
+                      status, sum(count)::bigint AS "count!"
+                 FROM stats_minute WHERE minute >= $1 AND status IN (2, 3, 4, 5, 7)
+                GROUP BY 1, 2 ORDER BY 1, 2"#,
+            window.start(now),
+            i32::try_from(window.bar_minutes()).unwrap_or(i32::MAX)
         )
         .fetch_all(self.pool())
         .await?;
-        let mut minutes: Vec<MinuteCount> = Vec::new();
+        let mut bars: Vec<BarCount> = Vec::new();
         let mut sum: BTreeMap<OccurrenceStatus, i64> = BTreeMap::new();
         for row in counts {
             let status = status(row.status)?;
             *sum.entry(status).or_default() += row.count;
-            match minutes.last_mut().filter(|last| last.minute == row.minute) {
+            match bars.last_mut().filter(|last| last.start == row.start) {
                 Some(last) => last.counts.push((status, row.count)),
-                None => minutes.push(MinuteCount { minute: row.minute, counts: vec![(status, row.count)] }),
+                None => bars.push(BarCount { start: row.start, counts: vec![(status, row.count)] }),
             }
         }
+        // The statuses are literals, so that the planner uses the index of open occurrences.
+        let open = sqlx::query!(
+            r#"SELECT (SELECT count(*) FROM (SELECT FROM occurrences WHERE status = 0 LIMIT $1) q) AS "queued!",
+                      (SELECT count(*) FROM (SELECT FROM occurrences WHERE status = 1 LIMIT $1) r) AS "running!",
+                      (SELECT count(*) FROM (SELECT FROM occurrences WHERE status = 6 LIMIT $1) u) AS "unknown!""#,
+            MAX_COUNTED_OPEN + 1
+        )
+        .fetch_one(self.pool())
+        .await?;
         let totals = sqlx::query!(
             r#"SELECT (SELECT count(*) FROM worker_instances WHERE stopped_at IS NULL AND last_heartbeat_at >= $1) AS "alive!",
                       (SELECT count(*) FROM worker_instances WHERE last_heartbeat_at >= $2) AS "known!",
                       (SELECT count(*) FROM jobs WHERE is_active) AS "active!",
-                      (SELECT count(*) FROM jobs) AS "total!""#,
+                      (SELECT count(*) FROM jobs) AS "total!",
+                      EXISTS (SELECT 1 FROM worker_instances i JOIN instance_job_types t ON t.instance_id = i.id
+                               WHERE t.job_type = $3 AND i.stopped_at IS NULL AND i.last_heartbeat_at >= $1) AS "offers_demo!""#,
             alive_since,
-            now - Duration::days(1)
+            now - Duration::days(1),
+            DEMO_JOB_TYPE
         )
         .fetch_one(self.pool())
         .await?;
@@ -75,23 +105,32 @@ impl Store {
         .into_iter()
         .map(|row| UpcomingJob { job_id: JobId(row.id), job_name: row.display_name, at: row.at })
         .collect();
-        let failures = self
-            .occurrences(&OccurrenceFilter {
-                status: Some(OccurrenceStatus::Failed),
-                since: Some(now - Duration::days(7)),
-                limit: 5,
+        let mut failures = Vec::new();
+        for status in [OccurrenceStatus::Failed, OccurrenceStatus::TimedOut] {
+            let filter = OccurrenceFilter {
+                status: Some(status),
+                ended_since: Some(TimeWindow::Week.start(now)),
+                limit: MAX_RECENT_FAILURES,
                 ..OccurrenceFilter::default()
-            })
-            .await?
-            .rows;
+            };
+            failures.extend(self.occurrences(&filter).await?.rows);
+        }
+        failures.sort_by_key(|row| std::cmp::Reverse(row.id));
+        failures.truncate(MAX_RECENT_FAILURES as usize);
         Ok(OverviewSnapshot {
-            minutes,
-            last_hour: sum.into_iter().collect(),
+            open: vec![
+                (OccurrenceStatus::Queued, open.queued),
+                (OccurrenceStatus::Running, open.running),
+                (OccurrenceStatus::Unknown, open.unknown),
+            ],
+            ended: sum.into_iter().collect(),
+            bars,
             workers_alive: totals.alive,
             workers_known: totals.known,
             jobs_active: totals.active,
             jobs_total: totals.total,
             next_due,
+            offers_demo: totals.offers_demo,
             failures,
         })
     }

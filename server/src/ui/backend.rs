@@ -10,7 +10,7 @@ use milvaion_api::{
         DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow, FailureSelection,
         ResolveFailuresResult, RetryFailuresResult,
     },
-    page::{JobFilter, ListPage, OccurrenceFilter},
+    page::{JobFilter, ListPage, OccurrenceFilter, TimeWindow},
     permissions::{Permission, Role},
     requests::{JobForm, JobInput},
     versions::{RestoreVersionResult, VersionDiff, VersionStep},
@@ -135,10 +135,10 @@ impl Backend for ServerBackend {
         session::take_flash(guard::session(parts)?, form).await
     }
 
-    async fn overview(&self, _me: &CurrentUser) -> Result<ClusterOverview, AppError> {
+    async fn overview(&self, _me: &CurrentUser, window: TimeWindow) -> Result<ClusterOverview, AppError> {
         let now = self.clock.now();
         let (numbers, open_failures, health) = tokio::join!(
-            self.store.overview_snapshot(now, liveness::alive_since(now)),
+            self.store.overview_snapshot(now, window, liveness::alive_since(now)),
             self.store.open_failures(),
             self.health.items()
         );
@@ -146,16 +146,23 @@ impl Backend for ServerBackend {
         Ok(ClusterOverview {
             now,
             health,
-            last_hour: numbers.last_hour,
-            minutes: numbers.minutes,
+            window,
+            open: numbers.open,
+            ended: numbers.ended,
+            bars: numbers.bars,
             workers_alive: numbers.workers_alive,
             workers_known: numbers.workers_known,
             jobs_active: numbers.jobs_active,
             jobs_total: numbers.jobs_total,
             next_due: numbers.next_due,
+            offers_demo: numbers.offers_demo,
             failures: numbers.failures,
             open_failures: open_failures?,
         })
+    }
+
+    async fn run_sample_job(&self, me: &CurrentUser, idempotency_key: &str) -> Result<OccurrenceId, AppError> {
+        self.jobs.run_sample_job(me, idempotency_key).await
     }
 
     async fn cluster_state(&self, _me: &CurrentUser) -> Result<Option<ClusterPause>, AppError> {
@@ -340,8 +347,9 @@ impl Backend for ServerBackend {
     async fn occurrences(
         &self,
         _me: &CurrentUser,
-        filter: OccurrenceFilter,
+        mut filter: OccurrenceFilter,
     ) -> Result<ListPage<OccurrenceRow>, AppError> {
+        filter.ended_since = filter.window.map(|window| window.start(self.clock.now()));
         Ok(self.store.occurrences(&filter).await?)
     }
 

@@ -1,6 +1,6 @@
 //! One occurrence from its due time to the browser, on real services with the real SDK.
 
-use milvaion_api::{events::LiveEvent, requests::JobForm};
+use milvaion_api::{events::LiveEvent, page::TimeWindow, requests::JobForm};
 use milvaion_protocol::{id::OccurrenceId, message::LogLine, status::OccurrenceStatus};
 use milvaion_server::live::hub::InitialReplay;
 use milvaion_test_support::{jobs, runs, server_env, wait, worker_env};
@@ -49,9 +49,9 @@ async fn due_job_runs_and_its_states_are_published() {
     assert_eq!(lines[0].message, "received: hello");
 
     // The statistics contain it.
-    let snapshot = server.store.overview_snapshot(server.clock.now(), server.clock.now()).await;
-    let last_hour = snapshot.expect("the query succeeds").last_hour;
-    let completed = last_hour.iter().find(|(status, _)| *status == OccurrenceStatus::Completed);
+    let snapshot = server.store.overview_snapshot(server.clock.now(), TimeWindow::Hour, server.clock.now()).await;
+    let ended = snapshot.expect("the query succeeds").ended;
+    let completed = ended.iter().find(|(status, _)| *status == OccurrenceStatus::Completed);
     assert!(completed.is_some_and(|(_, count)| *count >= 1));
     worker.stop().await;
     server.stop().await;

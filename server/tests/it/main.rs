@@ -22,6 +22,7 @@ mod log_capture;
 mod lost_runs;
 mod manual_run;
 mod outages;
+mod overview;
 mod partition_analyze;
 mod python_worker;
 mod recovery;

@@ -1,6 +1,7 @@
 //! Status reports that are late, repeated, out of order or about unknown occurrences.
 
 use chrono::Duration;
+use milvaion_api::page::TimeWindow;
 use milvaion_protocol::{
     id::OccurrenceId,
     message::{LogLevel, LogLine, RunProgress, StatusReport, first_log_seq},
@@ -83,12 +84,11 @@ async fn statistics_count_each_status_once() {
     let (running, done) = (harness.report(OccurrenceStatus::Running), harness.report(OccurrenceStatus::Completed));
     harness.apply(vec![running.clone(), done.clone()]).await;
     harness.apply(vec![running, done]).await;
-    let snapshot =
-        harness.store.overview_snapshot(harness.clock.now(), harness.clock.now()).await.expect("the query succeeds");
-    assert_eq!(
-        snapshot.last_hour,
-        [(OccurrenceStatus::Queued, 1), (OccurrenceStatus::Running, 1), (OccurrenceStatus::Completed, 1)]
-    );
+    let now = harness.clock.now();
+    let snapshot = harness.store.overview_snapshot(now, TimeWindow::Hour, now).await.expect("the query succeeds");
+    assert_eq!(snapshot.ended, [(OccurrenceStatus::Completed, 1)]);
+    assert_eq!(snapshot.bars.len(), 1);
+    assert!(snapshot.open.iter().all(|(_, count)| *count == 0), "{:?}", snapshot.open);
 }
 
 #[tokio::test]

@@ -133,6 +133,12 @@ impl BuiltinContext {
         self.log(LogLevel::Warn, text);
     }
 
+    /// Reports the progress in percent, with a short text.
+    pub(crate) fn progress(&self, percent: u32, text: impl AsRef<str>) {
+        let percent = u8::try_from(percent.min(100)).unwrap_or(100);
+        self.ctx.progress(percent, self.redactor.redact(text.as_ref()));
+    }
+
     /// Registers a secret: from now on, `value` is shown as `shown` in all texts of this run and in the process's log.
     pub(crate) fn add_secret(&self, value: &str, shown: &str) {
         self.redactor.add_secret(value, shown);

@@ -1,8 +1,8 @@
 //! The worker that comes with Milvaion, and its built-in jobs.
 //!
 //! `http-request` sends an HTTP request, `sql-query` runs a statement on a database, `send-email` sends a message, and
-//! `shell-command` runs a program on this machine. The worker's configuration ([`settings`]) limits what each job can
-//! reach; the job's input does not. An input can refer to [`secrets`] by name instead of containing them.
+//! `shell-command` runs a program on this machine. `demo` is a sample run that reaches nothing. The worker's
+//! configuration ([`settings`]) limits what each job can reach; the job's input does not. An input can refer to [`secrets`] by name instead of containing them.
 //! docs/BUILT_IN_JOBS.md documents all of it for users. The other settings of a worker are in [`WorkerConfig`]. They
 //! are read from the environment and from the file that `MILVAION_CONFIG` names. `RUST_LOG` filters the log on standard
 //! error (default `info`).
@@ -16,6 +16,7 @@ mod redact;
 mod secrets;
 mod settings;
 
+mod demo;
 mod guard;
 mod http_request;
 mod send_email;
@@ -34,7 +35,7 @@ use tokio_util::task::TaskTracker;
 use tracing_subscriber::EnvFilter;
 
 use crate::{
-    context::BuiltinAdapter, guard::EgressGuard, http_request::HttpRequest, redact::RedactingMakeWriter,
+    context::BuiltinAdapter, demo::Demo, guard::EgressGuard, http_request::HttpRequest, redact::RedactingMakeWriter,
     secrets::SecretStore, send_email::SendEmail, settings::BuiltinSettings, shell_command::ShellCommand,
     sql_query::SqlQuery,
 };
@@ -104,6 +105,7 @@ async fn run() -> Result<(), BuiltinWorkerError> {
     let guard = EgressGuard::new(settings.http_allow, settings.http_deny, backends, has_proxy);
     let mut builder = Worker::builder()
         .config(config)
+        .job(BuiltinAdapter::new(Demo, secret_store.clone()))
         .job(BuiltinAdapter::new(HttpRequest::new(guard, settings.http_proxy), secret_store.clone()));
     if !settings.databases.is_empty() {
         builder = builder.job(BuiltinAdapter::new(SqlQuery { databases: settings.databases }, secret_store.clone()));

@@ -154,6 +154,7 @@ impl BuiltinSettings {
             count => format!("for public addresses and the {count} entries of MILVAION_HTTP_ALLOW"),
         };
         vec![
+            "demo is on, for sample runs that reach no other system".to_owned(),
             format!("http-request is on, {destinations}"),
             match self.databases.is_empty() {
                 true => "sql-query is off: no MILVAION_SQL_<ALIAS> is set".to_owned(),
@@ -213,6 +214,7 @@ mod tests {
         assert!(!settings.shell && settings.http_allow.is_empty() && settings.databases.is_empty());
         let summary = settings.summary().join("\n");
         for sentence in [
+            "demo is on",
             "http-request is on, for public addresses only",
             "sql-query is off",
             "send-email is off",

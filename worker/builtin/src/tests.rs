@@ -44,6 +44,12 @@ fn check<B: BuiltinJob>(kinds: &[(&str, InputKind)]) {
 #[test]
 fn every_input_has_a_form_and_documentation() {
     let verbs = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"].map(str::to_owned).to_vec();
+    check::<Demo>(&[
+        ("steps", InputKind::Integer),
+        ("durationSeconds", InputKind::Integer),
+        ("failureRate", InputKind::Number),
+        ("message", InputKind::Text),
+    ]);
     check::<HttpRequest>(&[
         ("url", InputKind::Text),
         ("method", InputKind::Choice(verbs)),

@@ -10,7 +10,7 @@ use milvaion_api::{
         DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow, FailureSelection,
         ResolveFailuresResult, RetryFailuresResult,
     },
-    page::{JobFilter, ListPage, OccurrenceFilter},
+    page::{JobFilter, ListPage, OccurrenceFilter, TimeWindow},
     permissions::{Permission, Role},
     requests::JobForm,
     versions::{RestoreVersionResult, VersionDiff, VersionStep},
@@ -121,8 +121,19 @@ impl Backend for FakeBackend {
         Ok(position.map(|position| flashes.remove(position)))
     }
 
-    async fn overview(&self, _me: &CurrentUser) -> Result<ClusterOverview, AppError> {
-        Ok(samples::overview(self.empty))
+    async fn overview(&self, _me: &CurrentUser, window: TimeWindow) -> Result<ClusterOverview, AppError> {
+        let mut overview = samples::overview(self.empty, window);
+        overview.offers_demo = self.worker_alive;
+        Ok(overview)
+    }
+
+    async fn run_sample_job(&self, _me: &CurrentUser, idempotency_key: &str) -> Result<OccurrenceId, AppError> {
+        self.record(format!("sample {idempotency_key}"));
+        if self.worker_alive {
+            Ok(samples::occurrence_id(0))
+        } else {
+            Err(AppError::Conflict("The sample job has no live worker.".into()))
+        }
     }
 
     async fn cluster_state(&self, _me: &CurrentUser) -> Result<Option<ClusterPause>, AppError> {

@@ -1,0 +1,132 @@
+//! The figures of the overview, which equal the lists behind them, and the sample job.
+
+use std::collections::BTreeSet;
+
+use chrono::{DateTime, Duration, Utc};
+use milvaion_api::{
+    page::{JobFilter, OccurrenceFilter, TimeWindow},
+    views::DEMO_JOB_TYPE,
+};
+use milvaion_app::error::AppError;
+use milvaion_protocol::{
+    id::OccurrenceId,
+    message::{InstanceHello, JobTypeInfo, StatusReport},
+    status::{ALL_STATUSES, OccurrenceStatus},
+};
+use milvaion_schedule::schedule::Schedule;
+use milvaion_server::{
+    clock::{Clock, machine_now},
+    store::Store,
+};
+use milvaion_test_support::{database, jobs, runs, server_env};
+
+/// Inserts an occurrence of a new job.
+async fn insert(store: &Store, clock: &Clock) -> OccurrenceId {
+    let job = jobs::insert(store, clock, Schedule::Manual, None).await;
+    runs::insert_manual(store, clock, job).await
+}
+
+async fn report(store: &Store, clock: &Clock, id: OccurrenceId, status: OccurrenceStatus) {
+    let changed = runs::report(store, clock, vec![StatusReport::new(id, 1, "w-1", status, clock.now())]).await;
+    assert_eq!(changed, 1, "{status}");
+}
+
+/// Returns the ids of all pages of a list, one row at a time.
+async fn list(
+    store: &Store,
+    status: Option<OccurrenceStatus>,
+    ended_since: Option<DateTime<Utc>>,
+) -> BTreeSet<OccurrenceId> {
+    let mut ids = BTreeSet::new();
+    let mut filter = OccurrenceFilter { status, ended_since, limit: 1, ..OccurrenceFilter::default() };
+    loop {
+        let page = store.occurrences(&filter).await.expect("the list can be read");
+        for row in page.rows {
+            assert!(ids.insert(row.id), "{} is listed twice", row.id);
+        }
+        match page.next {
+            Some(next) => filter.before = Some(next.parse().expect("an occurrence id")),
+            None => return ids,
+        }
+    }
+}
+
+#[tokio::test]
+async fn tile_numbers_equal_their_lists() {
+    let store = database::fresh().await;
+    let real = machine_now().timestamp();
+    let clock = Clock::manual(DateTime::from_timestamp(real - real % 60, 0).expect("a valid time"));
+    // Ended before the window of one hour.
+    let early = insert(&store, &clock).await;
+    report(&store, &clock, early, OccurrenceStatus::Failed).await;
+    // Created before the window: one ends in it after three hours, one just before it starts, and two stay open.
+    let slow = insert(&store, &clock).await;
+    let (queued, running) = (insert(&store, &clock).await, insert(&store, &clock).await);
+    report(&store, &clock, running, OccurrenceStatus::Running).await;
+    clock.advance(Duration::minutes(115));
+    let short = insert(&store, &clock).await;
+    clock.advance(Duration::minutes(65));
+    report(&store, &clock, short, OccurrenceStatus::TimedOut).await;
+    report(&store, &clock, slow, OccurrenceStatus::Failed).await;
+    let quick = insert(&store, &clock).await;
+    report(&store, &clock, quick, OccurrenceStatus::Completed).await;
+
+    let now = clock.now();
+    for window in TimeWindow::ALL {
+        let snapshot = store.overview_snapshot(now, window, now).await.expect("the query succeeds");
+        for status in ALL_STATUSES {
+            let listed = list(&store, Some(status), Some(window.start(now))).await.len();
+            let counts = if status.is_final() { &snapshot.ended } else { &snapshot.open };
+            let counted: i64 = counts.iter().filter(|(of, _)| *of == status).map(|(_, count)| count).sum();
+            assert_eq!(usize::try_from(counted), Ok(listed), "{status} in the {}", window.label());
+        }
+        let in_bars: i64 = snapshot.bars.iter().flat_map(|bar| &bar.counts).map(|(_, count)| count).sum();
+        assert_eq!(in_bars, snapshot.ended.iter().map(|(_, count)| count).sum::<i64>());
+    }
+    let hour = Some(TimeWindow::Hour.start(now));
+    assert_eq!(list(&store, Some(OccurrenceStatus::Failed), hour).await, BTreeSet::from([slow]));
+    assert_eq!(list(&store, None, hour).await, BTreeSet::from([slow, short, queued, running, quick]));
+    assert_eq!(list(&store, None, None).await.len(), 6);
+    let snapshot = store.overview_snapshot(now, TimeWindow::Hour, now).await.expect("the query succeeds");
+    let failures: BTreeSet<_> = snapshot.failures.iter().map(|row| row.id).collect();
+    assert_eq!(failures, BTreeSet::from([early, slow, short]), "timed-out occurrences are failures too");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn double_click_runs_the_sample_job_once() {
+    let config = server_env::config().await;
+    let server = server_env::start(&config).await;
+    let me = jobs::admin();
+    let refused = server.jobs.run_sample_job(&me, "key-1").await;
+    assert!(matches!(refused, Err(AppError::Conflict(_))), "no live worker offers it: {refused:?}");
+
+    let now = server.clock.now();
+    let hello = InstanceHello {
+        worker_id: "w".into(),
+        instance_id: "w-1".into(),
+        host: "host".into(),
+        pid: 1,
+        version: "0".into(),
+        capacity: 1,
+        job_types: vec![JobTypeInfo {
+            job_type: DEMO_JOB_TYPE.into(),
+            description: String::new(),
+            schema: serde_json::json!({ "type": "object" }),
+            concurrency: 1,
+            timeout_seconds: None,
+        }],
+        timestamp: now,
+    };
+    server.store.hello(&hello, now).await.expect("the query succeeds");
+    let snapshot = server.store.overview_snapshot(now, TimeWindow::Hour, now).await.expect("the query succeeds");
+    assert!(snapshot.offers_demo);
+
+    let (first, second) =
+        tokio::join!(server.jobs.run_sample_job(&me, "key-1"), server.jobs.run_sample_job(&me, "key-1"));
+    let first = first.expect("it is queued");
+    assert_eq!(first, second.expect("the repeated request succeeds"));
+    let all = server.store.jobs(&JobFilter::default(), now).await.expect("the query succeeds").rows;
+    assert_eq!(all.iter().map(|job| job.display_name.as_str()).collect::<Vec<_>>(), ["Sample job"]);
+    assert_eq!(runs::all(&server, None).await.iter().map(|row| row.id).collect::<Vec<_>>(), [first]);
+    server.stop().await;
+}
