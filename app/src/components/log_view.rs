@@ -126,7 +126,7 @@ pub fn LogView(
             </div>
             <p class="log-note" hidden=move || lines.count() != 0>
                 {move || {
-                    if open.get() { "No log output yet. New lines appear here." } else { "No log output was received." }
+                    if open.get() { "No log output yet. New lines appear here." } else { "No log output is stored for this run." }
                 }}
             </p>
         </div>

@@ -4,6 +4,7 @@
 //! that is stored. A run that was last reported as running may have ended since, and a message that was sent may be with
 //! any instance. The text names the record in such cases.
 
+use chrono::{DateTime, Utc};
 use milvaion_api::views::{OccurrenceView, StatusChange};
 use milvaion_protocol::status::OccurrenceStatus;
 
@@ -70,6 +71,21 @@ pub fn explain_status(view: &OccurrenceView) -> String {
     }
 }
 
+/// Returns the time until which a queued occurrence is delayed. A requeued run that waits in quarantine has no such time:
+/// its wait starts at the step that queued it.
+#[must_use]
+pub fn delayed_until(view: &OccurrenceView) -> Option<DateTime<Utc>> {
+    let step = queued_step(view);
+    view.row.waits_until.filter(|until| step.is_none_or(|step| *until > step.at))
+}
+
+/// Returns the step that queued the present attempt. An event delivers the row before the page is read again with the
+/// step.
+fn queued_step(view: &OccurrenceView) -> Option<&StatusChange> {
+    let is_own = |step: &&StatusChange| step.status == OccurrenceStatus::Queued && step.attempt == view.row.attempt;
+    view.changes.last().filter(is_own)
+}
+
 /// Explains a cancel request that is stored while the occurrence is open.
 fn explain_cancelling(view: &OccurrenceView) -> String {
     let row = &view.row;
@@ -88,14 +104,14 @@ fn explain_cancelling(view: &OccurrenceView) -> String {
 fn explain_queued(view: &OccurrenceView) -> String {
     let row = &view.row;
     let target = format!("{}/{}", view.worker_id, view.job_type);
-    // An event delivers the row before the page is read again with the step that queued it.
-    let is_own = |step: &&StatusChange| step.status == OccurrenceStatus::Queued && step.attempt == row.attempt;
-    let step = view.changes.last().filter(is_own);
-    let sentence = if let Some(until) = row.waits_until {
-        // A requeued run that waits in quarantine has no time to wait for. Its step names the condition.
-        match step.and_then(|step| step.note.as_deref().filter(|_| until <= step.at)) {
+    let step = queued_step(view);
+    let sentence = if delayed_until(view).is_some() {
+        explain_delay(view, step)
+    } else if row.waits_until.is_some() {
+        // The step names the condition.
+        match step.and_then(|step| step.note.as_deref()) {
             Some(note) => format!("Queued: {note}."),
-            None => explain_delay(view, step),
+            None => format!("Queued: attempt {} is not sent to the broker yet.", row.attempt),
         }
     } else if view.is_held {
         "Queued: waiting for a slot, because of a concurrency limit or an earlier occurrence of the job.".to_owned()
@@ -170,7 +186,7 @@ fn is_explained(view: &OccurrenceView, text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use chrono::{DateTime, TimeDelta, Utc};
+    use chrono::TimeDelta;
     use milvaion_api::views::{OccurrenceRow, TriggerSource};
     use milvaion_protocol::id::{JobId, OccurrenceId};
 
@@ -275,7 +291,9 @@ mod tests {
         assert_eq!(explain_status(&waits), "Queued: attempt 2 is delayed; boom");
         waits.changes[2] = queued("Handed back by the worker; attempt 2 starts in 57 s");
         assert_eq!(explain_status(&waits), "Queued: attempt 2 is delayed.", "the note is that of another attempt");
+        assert_eq!(delayed_until(&waits), Some(at(60)));
         waits.row.waits_until = Some(at(3));
+        assert_eq!(delayed_until(&waits), None, "it waits for other runs");
         waits.changes[2] = queued("No heartbeat; attempt 2 starts after the runs ahead of it in quarantine");
         assert_eq!(
             explain_status(&waits),

@@ -31,7 +31,7 @@ use crate::{
         page_header::{Breadcrumbs, PageHeader},
         session_context::may,
         status_badge::StatusBadge,
-        status_explanation::{explain_status, unexplained_exception, unexplained_note},
+        status_explanation::{delayed_until, explain_status, unexplained_exception, unexplained_note},
         time::{Duration, MaybeTime, Time},
     },
     error::AppError,
@@ -270,7 +270,7 @@ fn OccurrenceFacts(data: RwSignal<OccurrenceView>) -> impl IntoView {
     });
     let started = Signal::derive(move || data.with(|data| data.row.started_at));
     let ended = Signal::derive(move || data.with(|data| data.row.ended_at));
-    let waits_until = Signal::derive(move || data.with(|data| data.row.waits_until));
+    let waits_until = Signal::derive(move || data.with(delayed_until));
     let millis = Signal::derive(move || data.with(|data| data.row.duration_ms));
     let running = Signal::derive(move || data.with(|data| data.row.status == OccurrenceStatus::Running));
     let note = Memo::new(move |_| data.with(unexplained_note));
@@ -331,19 +331,21 @@ fn OccurrenceFacts(data: RwSignal<OccurrenceView>) -> impl IntoView {
 #[component]
 fn Timeline(data: RwSignal<OccurrenceView>) -> impl IntoView {
     // The event with the new row arrives before the page is read again with the new step. Until then the row supplies
-    // the step.
+    // the step, except for a requeued run: the row does not state when that was.
     let steps = move || {
         data.with(|data| {
             let mut steps: Vec<(usize, StatusChange)> = data.changes.iter().cloned().enumerate().collect();
             let row = &data.row;
-            if steps.last().is_some_and(|(_, last)| last.status != row.status) {
-                let at = row.ended_at.or(row.started_at).unwrap_or(row.scheduled_for);
+            if let Some(at) = row.ended_at.or(row.started_at)
+                && steps.last().is_some_and(|(_, last)| last.status != row.status)
+            {
                 let step = StatusChange {
                     status: row.status,
                     at,
                     attempt: row.attempt,
                     by: row.instance_id.clone(),
-                    note: row.note.clone(),
+                    // The note of a running attempt is that of an earlier one.
+                    note: row.note.clone().filter(|_| row.status.is_final()),
                 };
                 steps.push((steps.len(), step));
             }

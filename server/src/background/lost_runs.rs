@@ -163,7 +163,7 @@ impl LostRunDetector {
                     last_seen_at: None,
                     status: OccurrenceStatus::Failed,
                     note: format!(
-                        "Lost: no heartbeat from its worker, and no report within {} minutes",
+                        "Lost, and no report of its end arrived within {} minutes",
                         LATE_REPORT_WINDOW.num_minutes()
                     ),
                     cause: Some("lost"),

@@ -102,7 +102,7 @@ const fn consequence(status: OccurrenceStatus) -> &'static str {
             "A cancel request is sent to the worker until the run stops. Work already done is not undone."
         }
         OccurrenceStatus::Unknown => {
-            "The run is cancelled immediately. Its worker is unreachable; if the run is still active there, a cancel request is sent to that worker."
+            "The run is cancelled immediately. A cancel request is sent to its worker, in case the run is still active there."
         }
         _ => "It is queued. It is cancelled immediately and will not run.",
     }
