@@ -183,9 +183,9 @@ fn keep_current(
     let log_start = move || lines.map_or(LOG_END, LogLines::read_start);
     let refresh = throttled_refresh(
         REFRESH_DELAY,
-        move || async move {
-            let start = untrack(log_start);
-            get_occurrence(id, Some(start)).await.map(|view| (start, view))
+        move || {
+            let start = log_start();
+            async move { get_occurrence(id, Some(start)).await.map(|view| (start, view)) }
         },
         move |(start, mut read): (i64, OccurrenceView)| {
             let log = std::mem::take(&mut read.log);
@@ -331,12 +331,13 @@ fn OccurrenceFacts(data: RwSignal<OccurrenceView>) -> impl IntoView {
 #[component]
 fn Timeline(data: RwSignal<OccurrenceView>) -> impl IntoView {
     // The event with the new row arrives before the page is read again with the new step. Until then the row supplies
-    // the step, except for a requeued run: the row does not state when that was.
+    // the step, except for a requeued or a lost run: the row does not state when that was.
     let steps = move || {
         data.with(|data| {
             let mut steps: Vec<(usize, StatusChange)> = data.changes.iter().cloned().enumerate().collect();
             let row = &data.row;
-            if let Some(at) = row.ended_at.or(row.started_at)
+            let at = if row.status == OccurrenceStatus::Running { row.started_at } else { row.ended_at };
+            if let Some(at) = at
                 && steps.last().is_some_and(|(_, last)| last.status != row.status)
             {
                 let step = StatusChange {
