@@ -376,13 +376,14 @@ impl Backend for FakeBackend {
         &self,
         _me: &CurrentUser,
         id: OccurrenceId,
-        _log_after: Option<i64>,
+        log_after: Option<i64>,
     ) -> Result<OccurrenceView, AppError> {
         if id != samples::occurrence_id(0) {
             return Err(AppError::NotFound("This occurrence does not exist; occurrences are kept for 30 days.".into()));
         }
         let mut view = samples::occurrence(self.status);
         view.worker_alive = self.worker_alive;
+        view.log.retain(|line| log_after.is_none_or(|after| line.seq > after));
         if self.cancelling {
             samples::request_cancellation(&mut view);
         }
