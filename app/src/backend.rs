@@ -206,10 +206,23 @@ pub trait Backend: Send + Sync + 'static {
         me: &CurrentUser,
         filter: OccurrenceFilter,
     ) -> Result<ListPage<OccurrenceRow>, AppError>;
-    /// Returns one occurrence with the newest lines of its log.
-    async fn occurrence(&self, me: &CurrentUser, id: OccurrenceId) -> Result<OccurrenceView, AppError>;
+    /// Returns one occurrence with at most 500 lines of its log: the newest ones after `log_after`.
+    async fn occurrence(
+        &self,
+        me: &CurrentUser,
+        id: OccurrenceId,
+        log_after: Option<i64>,
+    ) -> Result<OccurrenceView, AppError>;
     /// Returns at most 500 log lines before `before_seq`, oldest first.
     async fn log_before(&self, me: &CurrentUser, id: OccurrenceId, before_seq: i64) -> Result<Vec<LogLine>, AppError>;
+    /// Returns at most 500 log lines: the oldest ones between `after` and `before`, both excluded.
+    async fn log_range(
+        &self,
+        me: &CurrentUser,
+        id: OccurrenceId,
+        after: i64,
+        before: i64,
+    ) -> Result<Vec<LogLine>, AppError>;
     /// Cancels an occurrence: at once if no worker runs it, else by a request to its worker. Returns the resulting
     /// status, Cancelled or still Running.
     async fn cancel_occurrence(

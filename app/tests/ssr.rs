@@ -173,6 +173,28 @@ async fn occurrence_page_escapes_text_from_jobs() {
 }
 
 #[tokio::test]
+async fn cancel_request_is_shown_until_the_end() {
+    let fake = FakeBackend::signed_in(Role::Operator).with_status(OccurrenceStatus::Running).cancelling().ready();
+    let page = get(&fake, &format!("/occurrences/{}", samples::occurrence_id(0))).await;
+    page.assert_contains(&[
+        "Cancelling, requested by ada@example.org: wrong input. Worker instance local-1 has not reported the end",
+        "Cancel requested",
+        "aria-describedby=\"occurrence-explanation\"",
+        "data-status=\"running\"",
+    ]);
+    page.assert_lacks(&["<dt>Note</dt>"]);
+    get(&fake, "/occurrences").await.assert_contains(&["Cancelling…"]);
+}
+
+#[tokio::test]
+async fn log_states_its_zone() {
+    let page =
+        get(&FakeBackend::signed_in(Role::Viewer).ready(), &format!("/occurrences/{}", samples::occurrence_id(0)))
+            .await;
+    page.assert_contains(&["Times in UTC"]);
+}
+
+#[tokio::test]
 async fn skipped_occurrence_shows_its_reason() {
     let fake = FakeBackend::signed_in(Role::Viewer).with_status(OccurrenceStatus::Skipped).ready();
     for path in ["/occurrences".to_owned(), format!("/jobs/{}", samples::job_id())] {

@@ -78,6 +78,17 @@ pub struct OccurrenceRow {
     /// The time until which a queued occurrence is delayed, for a retry or a delay that the job asked for.
     #[serde(default)]
     pub waits_until: Option<DateTime<Utc>>,
+    /// The time at which a user requested the cancellation of the run. The status changes when its worker ends the run.
+    #[serde(default)]
+    pub cancel_requested_at: Option<DateTime<Utc>>,
+}
+
+impl OccurrenceRow {
+    /// Returns true from the cancel request until the occurrence ends.
+    #[must_use]
+    pub const fn is_cancelling(&self) -> bool {
+        self.cancel_requested_at.is_some() && !self.status.is_final()
+    }
 }
 
 /// A status change in the history of an occurrence.
@@ -130,12 +141,18 @@ pub struct OccurrenceView {
     pub exception: Option<String>,
     /// The status changes so far, oldest first.
     pub changes: Vec<StatusChange>,
-    /// The newest log lines, oldest first.
+    /// The newest log lines of the requested range, oldest first.
     pub log: Vec<LogLine>,
-    /// True if there are earlier log lines.
+    /// True if the requested range has earlier log lines.
     pub log_has_earlier: bool,
+    /// The number of these earlier lines, if the request named the start of the range; otherwise 0.
+    #[serde(default)]
+    pub log_skipped: i64,
     /// True if the job still exists.
     pub job_exists: bool,
     /// True if a live worker offers its job type.
     pub worker_alive: bool,
+    /// True if the instance of the latest attempt is alive.
+    #[serde(default)]
+    pub instance_alive: bool,
 }

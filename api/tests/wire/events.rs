@@ -53,6 +53,7 @@ fn row() -> OccurrenceRow {
         progress: Some(RunProgress { percent: 100, message: "done".into() }),
         note: Some("all well".into()),
         waits_until: Some(at("2026-11-21T09:05:00Z")),
+        cancel_requested_at: Some(at(LATER_TIME)),
     }
 }
 
@@ -73,6 +74,7 @@ fn row_json() -> Value {
         "progress": { "percent": 100, "message": "done" },
         "note": "all well",
         "waitsUntil": "2026-11-21T09:05:00Z",
+        "cancelRequestedAt": LATER_TIME,
     })
 }
 
@@ -88,12 +90,14 @@ fn occurrence_row() {
         progress: None,
         note: None,
         waits_until: None,
+        cancel_requested_at: None,
         ..row()
     };
     // Unknown values are written as null, so that a page that patches a row can clear values as well.
     let mut queued_json = row_json();
     queued_json["status"] = json!(0);
-    let nullable = ["startedAt", "endedAt", "durationMs", "instanceId", "progress", "note", "waitsUntil"];
+    let nullable =
+        ["startedAt", "endedAt", "durationMs", "instanceId", "progress", "note", "waitsUntil", "cancelRequestedAt"];
     for name in nullable {
         queued_json[name] = Value::Null;
     }

@@ -43,15 +43,29 @@ pub async fn get_job_name(id: JobId) -> Result<Option<String>, AppError> {
     }
 }
 
-/// Returns one occurrence with the newest lines of its log.
+/// Returns one occurrence with at most 500 lines of its log: the newest ones after `log_after`, or of the whole log.
 ///
 /// # Errors
 ///
 /// `NotFound` if retention has deleted it or it never existed.
 #[server(input = GetUrl, output = JsonText, endpoint = "occurrence")]
-pub async fn get_occurrence(id: OccurrenceId) -> Result<OccurrenceView, AppError> {
+pub async fn get_occurrence(
+    id: OccurrenceId,
+    #[server(default)] log_after: Option<i64>,
+) -> Result<OccurrenceView, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
-    backend.occurrence(&me, id).await.map_err(super::with_error_status)
+    backend.occurrence(&me, id, log_after).await.map_err(super::with_error_status)
+}
+
+/// Returns at most 500 log lines of an occurrence: the oldest ones between `after` and `before`, both excluded.
+///
+/// # Errors
+///
+/// `SignedOut`; `Unavailable` if a service is down.
+#[server(input = GetUrl, output = JsonText, endpoint = "log_range")]
+pub async fn log_range(id: OccurrenceId, after: i64, before: i64) -> Result<Vec<LogLine>, AppError> {
+    let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
+    backend.log_range(&me, id, after, before).await.map_err(super::with_error_status)
 }
 
 /// Returns at most 500 log lines of an occurrence before `before_seq`, oldest first.

@@ -2,7 +2,7 @@
 //!
 //! The lines are real text in the page, in blocks whose layout the browser skips while they are out of sight. Search,
 //! selection and copying are the browser's own and cover every loaded line. Following stops as soon as the user scrolls
-//! up.
+//! up. Lines that were missed during a pause are a gap, which is stated at its position until the user loads it.
 
 use leptos::{ev, html, prelude::*};
 use milvaion_protocol::{
@@ -12,13 +12,17 @@ use milvaion_protocol::{
 
 use super::{
     icon::Icon,
-    log_lines::{LOG_BLOCK_LINES, LogLines},
+    log_lines::{LOG_BLOCK_LINES, LogBlock, LogGap, LogLines},
     time::use_page_clock,
 };
-use crate::{api::occurrences::log_before, format};
+use crate::{
+    api::occurrences::{log_before, log_range},
+    format,
+};
 
-/// The maximum number of lines in one page of earlier lines. A shorter page is the start of the log.
-const EARLIER_PAGE_LINES: usize = 500;
+/// The maximum number of lines that are loaded at once. A shorter page of earlier lines is the start of the log, and a
+/// shorter page of a gap is its end.
+pub const LOG_PAGE_LINES: usize = 500;
 /// The distance from the end within which following resumes, in CSS pixels.
 const FOLLOW_DISTANCE_PX: i32 = 24;
 
@@ -90,17 +94,22 @@ pub fn LogView(
     };
     let count = move || {
         let count = format::plural(i64::try_from(lines.count()).unwrap_or(i64::MAX), "line");
-        match (is_earlier_page, lines.has_earlier()) {
-            (true, _) => format!("{count} from an earlier part"),
-            (false, true) => format!("Latest {count}"),
-            (false, false) => count,
+        match (is_earlier_page, lines.has_gap(), lines.has_earlier()) {
+            (true, ..) => format!("{count} from an earlier part"),
+            (false, true, _) => format!("{count} loaded"),
+            (false, false, true) => format!("Latest {count}"),
+            (false, false, false) => count,
         }
     };
+    let clock = use_page_clock();
+    let first_day = Memo::new(move |_| lines.first_at().map(|at| clock.date_text(at)).unwrap_or_default());
+    let zone = move || format!("Times in {}", clock.zone_text());
     let blocks = move || lines.blocks().get();
     view! {
         <div class="log">
             <div class="log-tools">
                 <span class="muted">{count}</span>
+                <span class="muted log-zone">{zone}</span>
                 <LevelChips hidden_levels/>
                 {is_earlier_page
                     .then(|| view! { <a class="btn btn-small right" href=format!("/occurrences/{id}")>"Show newest lines"</a> })}
@@ -110,13 +119,14 @@ pub fn LogView(
             <div class="log-scroll" tabindex="0" role="region" aria-label="Log lines" node_ref=scroller on:scroll=scrolled>
                 <div class="log-lines">
                     <For each=blocks key=|block| block.key let:block>
-                        <BlockView lines=block.lines.into() hidden_levels/>
+                        <GapView id lines block=block.clone()/>
+                        <BlockView lines=block.lines.into() hidden_levels first_day/>
                     </For>
                 </div>
             </div>
             <p class="log-note" hidden=move || lines.count() != 0>
                 {move || {
-                    if open.get() { "No log output yet. New lines appear here." } else { "This run wrote no log output." }
+                    if open.get() { "No log output yet. New lines appear here." } else { "No log output is stored for this run." }
                 }}
             </p>
         </div>
@@ -168,7 +178,7 @@ fn EarlierButton(id: OccurrenceId, lines: LogLines) -> impl IntoView {
             match answer {
                 Ok(earlier) => {
                     failed.set(None);
-                    let has_earlier = earlier.len() >= EARLIER_PAGE_LINES;
+                    let has_earlier = earlier.len() >= LOG_PAGE_LINES;
                     lines.prepend(earlier, has_earlier);
                 }
                 Err(error) => failed.set(Some(error.to_string())),
@@ -193,8 +203,78 @@ fn EarlierButton(id: OccurrenceId, lines: LogLines) -> impl IntoView {
     }
 }
 
+/// States the lines that are missing before a block, and loads them in pages from the first one.
 #[component]
-fn BlockView(lines: RwSignal<Vec<LogLine>>, hidden_levels: RwSignal<[bool; LOG_LEVELS.len()]>) -> impl IntoView {
+fn GapView(id: OccurrenceId, lines: LogLines, block: LogBlock) -> impl IntoView {
+    let gap = RwSignal::from(block.gap);
+    let key = block.key;
+    let loading = RwSignal::new(false);
+    let failed = RwSignal::new(None::<String>);
+    let load = move |_| {
+        let Some(LogGap { after, before, .. }) = gap.get_untracked() else { return };
+        if loading.get_untracked() {
+            return;
+        }
+        loading.set(true);
+        leptos::task::spawn_local(async move {
+            let answer = log_range(id, after, before).await;
+            if loading.try_set(false).is_some() {
+                // The page was left meanwhile, or the block was dropped.
+                return;
+            }
+            match answer {
+                Ok(loaded) => {
+                    failed.set(None);
+                    let is_complete = loaded.len() < LOG_PAGE_LINES;
+                    lines.fill_gap(key, loaded, is_complete);
+                }
+                Err(error) => failed.set(Some(error.to_string())),
+            }
+        });
+    };
+    let has_gap = Memo::new(move |_| gap.get().is_some());
+    // One element for all pages, so that the button keeps the focus while the gap shrinks.
+    move || {
+        has_gap.get().then(|| {
+            view! {
+                <div class="log-gap">
+                    <span>{move || gap.get().map(gap_text)}</span>
+                    <button
+                        type="button"
+                        class="btn btn-small"
+                        aria-disabled=move || loading.get().then_some("true")
+                        on:click=load
+                    >
+                        {move || gap.get().map(gap_action)}
+                    </button>
+                    <span role="alert" hidden=move || failed.with(Option::is_none)>{move || failed.get()}</span>
+                </div>
+            }
+        })
+    }
+}
+
+fn gap_text(gap: LogGap) -> String {
+    match gap.count {
+        Some(count) => format!("{} not loaded", format::plural(count, "line")),
+        None => "Lines may be missing here".to_owned(),
+    }
+}
+
+fn gap_action(gap: LogGap) -> &'static str {
+    if gap.count.is_some_and(|count| usize::try_from(count).is_ok_and(|count| count > LOG_PAGE_LINES)) {
+        "Load the next 500"
+    } else {
+        "Load them"
+    }
+}
+
+#[component]
+fn BlockView(
+    lines: RwSignal<Vec<LogLine>>,
+    hidden_levels: RwSignal<[bool; LOG_LEVELS.len()]>,
+    first_day: Memo<String>,
+) -> impl IntoView {
     let shown = move || {
         let hidden = hidden_levels.read();
         let lines = lines.read();
@@ -207,14 +287,14 @@ fn BlockView(lines: RwSignal<Vec<LogLine>>, hidden_levels: RwSignal<[bool; LOG_L
     view! {
         <ol class=class>
             <For each=shown key=|line| line.seq let:line>
-                <LineView line/>
+                <LineView line first_day/>
             </For>
         </ol>
     }
 }
 
 #[component]
-fn LineView(line: LogLine) -> impl IntoView {
+fn LineView(line: LogLine, first_day: Memo<String>) -> impl IntoView {
     let clock = use_page_clock();
     let at = line.at;
     let anchor = format!("line-{}", line.seq);
@@ -223,7 +303,9 @@ fn LineView(line: LogLine) -> impl IntoView {
     view! {
         <li class="log-line" data-level=line.level.as_str() id=anchor>
             <span class="log-no">{number}</span>
-            <time class="log-at" datetime=format::iso(at)>{move || clock.millis_text(at)}</time>
+            <time class="log-at" datetime=format::iso(at) title=format::utc(at)>
+                {move || first_day.with(|day| clock.log_text(at, day))}
+            </time>
             <span class="log-level">{line.level.as_str()}</span>
             <span class="log-text">{line.message}{data}</span>
         </li>
@@ -247,6 +329,15 @@ mod tests {
     fn lines_are_numbered_within_their_attempt() {
         assert_eq!(number(first_log_seq(1)), "1");
         assert_eq!(number(first_log_seq(2) + 6), "2:7");
+    }
+
+    #[test]
+    fn gap_states_its_lines_and_the_next_step() {
+        let gap = |count| LogGap { after: 1, before: 5_000, count };
+        assert_eq!(gap_text(gap(Some(1_234))), "1,234 lines not loaded");
+        assert_eq!(gap_action(gap(Some(1_234))), "Load the next 500");
+        assert_eq!((gap_text(gap(Some(1))).as_str(), gap_action(gap(Some(500)))), ("1 line not loaded", "Load them"));
+        assert_eq!(gap_text(gap(None)), "Lines may be missing here");
     }
 
     #[test]

@@ -364,6 +364,7 @@ mod tests {
             progress: None,
             note: None,
             waits_until: None,
+            cancel_requested_at: None,
         }
     }
 

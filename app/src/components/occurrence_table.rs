@@ -166,6 +166,7 @@ fn OccurrenceTableRow(entry: OccurrenceEntry, names_job: bool) -> impl IntoView 
     drop(first);
 
     let status = Signal::derive(move || row.read().status);
+    let cancelling = Signal::derive(move || row.with(OccurrenceRow::is_cancelling));
     let started = Signal::derive(move || row.read().started_at);
     let millis = Signal::derive(move || row.read().duration_ms);
     let running = Signal::derive(move || row.read().status == OccurrenceStatus::Running);
@@ -199,7 +200,7 @@ fn OccurrenceTableRow(entry: OccurrenceEntry, names_job: bool) -> impl IntoView 
             data-status=move || status.get().slug()
             data-event-at=move || event_at.get()
         >
-            <td data-label="Status"><StatusBadge status/></td>
+            <td data-label="Status"><StatusBadge status cancelling/></td>
             <td data-label=if names_job { "Job" } else { "Occurrence" }>
                 {name_cell}
                 <div class="row-note" title=note>{move || note().map(|note| format::clip(&note, NOTE_MAX_CHARS))}</div>

@@ -30,7 +30,7 @@ pub const fn meaning_of(status: OccurrenceStatus) -> &'static str {
         OccurrenceStatus::Failed => "Ended with an error, and no attempt is left.",
         OccurrenceStatus::Cancelled => "Cancelled by a user or by the job's overlap policy.",
         OccurrenceStatus::TimedOut => "Stopped because it exceeded its timeout.",
-        OccurrenceStatus::Unknown => "The worker's heartbeats stopped; a late report may still set the result.",
+        OccurrenceStatus::Unknown => "Its worker no longer reports the run; a late report may still set the result.",
         OccurrenceStatus::Skipped => "Not started: skipped by the job's overlap or misfire policy.",
     }
 }
@@ -41,11 +41,15 @@ pub fn StatusBadge(
     /// The status to show.
     #[prop(into)]
     status: Signal<OccurrenceStatus>,
+    /// True while a cancel request is stored and the run has not ended.
+    #[prop(optional, into)]
+    cancelling: Signal<bool>,
 ) -> impl IntoView {
+    let icon = Signal::derive(move || if cancelling.get() { "ban" } else { icon_of(status.get()) });
     view! {
         <span class="badge" data-status=move || status.get().slug()>
-            <LiveIcon name=Signal::derive(move || icon_of(status.get()))/>
-            <span>{move || status.get().label()}</span>
+            <LiveIcon name=icon/>
+            <span>{move || if cancelling.get() { "Cancelling…" } else { status.get().label() }}</span>
         </span>
     }
 }

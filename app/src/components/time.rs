@@ -102,13 +102,27 @@ impl PageClock {
             .map_or_else(|| format::utc(at), |local| format!("{} {} {}", local.date, local.clock, local.offset))
     }
 
-    /// Formats the time of day in the selected zone to the millisecond. Used for log lines.
+    /// Formats the date in the selected zone: `2026-11-21`.
     #[must_use]
-    pub fn millis_text(self, at: DateTime<Utc>) -> String {
-        self.local(at).map_or_else(
-            || format::clock_millis(at),
-            |local| format!("{}.{:03}", local.clock, at.timestamp_subsec_millis()),
-        )
+    pub fn date_text(self, at: DateTime<Utc>) -> String {
+        self.local(at).map_or_else(|| format::date(at), |local| local.date)
+    }
+
+    /// Formats the time of a log line in the selected zone to the millisecond, with its date unless that is
+    /// `first_day`.
+    #[must_use]
+    pub fn log_text(self, at: DateTime<Utc>, first_day: &str) -> String {
+        let (date, time) = self.local(at).map_or_else(
+            || (format::date(at), format::clock_millis(at)),
+            |local| (local.date, format!("{}.{:03}", local.clock, at.timestamp_subsec_millis())),
+        );
+        if date == first_day { time } else { format!("{date} {time}") }
+    }
+
+    /// Returns the name of the selected zone: `UTC` or `Europe/Berlin`.
+    #[must_use]
+    pub fn zone_text(self) -> String {
+        if self.is_utc() { "UTC".to_owned() } else { browser::zone_name().unwrap_or_else(|| "local time".to_owned()) }
     }
 
     fn local(self, at: DateTime<Utc>) -> Option<browser::LocalTime> {
@@ -214,5 +228,23 @@ pub fn Countdown(
         <time class="countdown" datetime=move || format::iso(at.get()) title=move || clock.text(at.get())>
             {move || text.get()}
         </time>
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_time_has_a_date_on_another_day() {
+        Owner::new().with(|| {
+            PageClock::provide();
+            let clock = use_page_clock();
+            let first = DateTime::UNIX_EPOCH + TimeDelta::milliseconds(86_399_250);
+            let day = clock.date_text(first);
+            assert_eq!(clock.log_text(first, &day), "23:59:59.250");
+            assert_eq!(clock.log_text(first + TimeDelta::seconds(1), &day), "1970-01-02 00:00:00.250");
+            assert_eq!(clock.zone_text(), "UTC", "the server renders UTC");
+        });
     }
 }

@@ -14,7 +14,7 @@ use milvaion_api::{
 };
 use milvaion_protocol::{id::OccurrenceId, message::LogLine, status::OccurrenceStatus};
 
-use self::cancel::CancelButton;
+use self::cancel::{CancelButton, EXPLANATION_ID};
 use crate::{
     api::{
         occurrences::{get_occurrence, log_before},
@@ -27,11 +27,11 @@ use crate::{
         icon::Icon,
         loading::render_page,
         log_lines::LogLines,
-        log_view::LogView,
+        log_view::{LOG_PAGE_LINES, LogView},
         page_header::{Breadcrumbs, PageHeader},
         session_context::may,
         status_badge::StatusBadge,
-        status_explanation::{explain_status, unexplained_note},
+        status_explanation::{delayed_until, explain_status, unexplained_exception, unexplained_note},
         time::{Duration, MaybeTime, Time},
     },
     error::AppError,
@@ -41,6 +41,9 @@ use crate::{
 
 /// The delay before the page is read again after an event. The event is shown at once, but it holds only the row.
 const REFRESH_DELAY: StdDuration = StdDuration::from_millis(150);
+
+/// The start of a range without log lines, for a read that needs none: a page with earlier lines shows only those.
+const LOG_END: i64 = i64::MAX;
 
 /// `/occurrences/:id`. With `log_before` in the address it shows an earlier part of the log.
 #[component]
@@ -65,13 +68,15 @@ async fn read(id: String, before: Option<i64>) -> Result<(OccurrenceView, Option
         let error = crate::api::with_error_status(error);
         return Err(error);
     };
-    let mut view = get_occurrence(id).await?;
-    let flash = take_flash("cancel".into()).await?.unwrap_or_default();
-    let Some(before) = before else { return Ok((view, None, flash)) };
-    // The newest lines are not shown on such a page; sending them would only make it larger.
-    view.log.clear();
-    let earlier = log_before(id, before).await?;
-    Ok((view, Some(earlier), flash))
+    let earlier = async {
+        match before {
+            Some(before) => log_before(id, before).await.map(Some),
+            None => Ok(None),
+        }
+    };
+    let (view, flash, earlier) =
+        futures::join!(get_occurrence(id, before.map(|_| LOG_END)), take_flash("cancel".into()), earlier);
+    Ok((view?, earlier?, flash?.unwrap_or_default()))
 }
 
 #[component]
@@ -81,7 +86,7 @@ fn OccurrenceContent(mut view: OccurrenceView, earlier: Option<Vec<LogLine>>, fl
     let lines = match earlier {
         // A full page of 500 lines means that there may be earlier ones; the page they are on shows if there are any.
         Some(earlier) => {
-            let has_earlier = earlier.len() >= 500;
+            let has_earlier = earlier.len() >= LOG_PAGE_LINES;
             LogLines::new(earlier, has_earlier)
         }
         None => LogLines::new(std::mem::take(&mut view.log), view.log_has_earlier),
@@ -93,7 +98,11 @@ fn OccurrenceContent(mut view: OccurrenceView, earlier: Option<Vec<LogLine>>, fl
     let name = Signal::derive(move || data.with(|data| data.row.job_name.clone()));
     let status = Signal::derive(move || data.with(|data| data.row.status));
     let open = Signal::derive(move || !status.get().is_final());
-    let title = move || format!("{} {} · Occurrence", status.get().label(), name.get());
+    let cancelling = Signal::derive(move || data.with(|data| data.row.is_cancelling()));
+    let title = move || {
+        let status = if cancelling.get() { "Cancelling…" } else { status.get().label() };
+        format!("{status} {} · Occurrence", name.get())
+    };
     let exists = data.with_untracked(|data| data.job_exists);
     let job_id = data.with_untracked(|data| data.row.job_id);
     let again = (exists && may(Permission::RunJob)).then(|| {
@@ -123,7 +132,7 @@ fn OccurrenceContent(mut view: OccurrenceView, earlier: Option<Vec<LogLine>>, fl
     let on_done = Callback::new(move |()| refresh.request_own());
     let cancel = move || {
         let flash = flash.clone();
-        can_cancel.get().then(move || view! { <CancelButton id name status flash on_done/> })
+        can_cancel.get().then(move || view! { <CancelButton id name status cancelling flash on_done/> })
     };
     view! {
         <Title text=title/>
@@ -136,7 +145,7 @@ fn OccurrenceContent(mut view: OccurrenceView, earlier: Option<Vec<LogLine>>, fl
                 data-status=move || status.get().slug()
                 data-event-at=move || event_at.get()
             >
-                <StatusBadge status/>
+                <StatusBadge status cancelling/>
             </span>
             {failure}
             {again}
@@ -144,7 +153,7 @@ fn OccurrenceContent(mut view: OccurrenceView, earlier: Option<Vec<LogLine>>, fl
         </PageHeader>
         <ErrorSummary errors=whole/>
         <div class="stack">
-            <p class="page-sub" role="status">{move || data.with(explain_status)}</p>
+            <p class="page-sub" role="status" id=EXPLANATION_ID>{move || data.with(explain_status)}</p>
             <DuplicateStartWarning data/>
             <ProgressBar data/>
             <div class="cards">
@@ -169,13 +178,19 @@ fn keep_current(
     lines: Option<LogLines>,
 ) -> ThrottledRefresh {
     use_occurrence_log(id);
+    // Only the lines that the page may lack are read again: after a pause these are the newest of the missed ones, and
+    // the number of the others.
+    let log_start = move || lines.map_or(LOG_END, LogLines::read_start);
     let refresh = throttled_refresh(
         REFRESH_DELAY,
-        move || get_occurrence(id),
-        move |mut read: OccurrenceView| {
+        move || {
+            let start = log_start();
+            async move { get_occurrence(id, Some(start)).await.map(|view| (start, view)) }
+        },
+        move |(start, mut read): (i64, OccurrenceView)| {
             let log = std::mem::take(&mut read.log);
             if let Some(lines) = lines {
-                lines.merge(&log);
+                lines.merge_read(&log, start, read.log_skipped);
             }
             if read.row.version >= data.with_untracked(|data| data.row.version) {
                 data.set(read);
@@ -191,7 +206,11 @@ fn keep_current(
             let Some(row) = rows.iter().find(|row| row.id == id) else { return };
             if row.version >= data.with_untracked(|data| data.row.version) {
                 event_at.set(Some(format::iso(envelope.at)));
-                data.update(|data| data.row = row.clone());
+                data.update(|data| {
+                    // The view was read for another instance. This one has just reported.
+                    data.instance_alive |= row.instance_id != data.row.instance_id;
+                    data.row = row.clone();
+                });
             }
             refresh.request();
         }
@@ -200,10 +219,8 @@ fn keep_current(
                 lines.merge(new);
             }
         }
-        // The availability of a worker is part of the explanation for a queued occurrence.
-        LiveEvent::Workers if data.with_untracked(|data| data.row.status) == OccurrenceStatus::Queued => {
-            refresh.request()
-        }
+        // The availability of a worker is part of the explanation for a queued and a running occurrence.
+        LiveEvent::Workers if data.with_untracked(|data| !data.row.status.is_final()) => refresh.request(),
         _ if is_resync(envelope) => refresh.request(),
         _ => {}
     });
@@ -253,7 +270,7 @@ fn OccurrenceFacts(data: RwSignal<OccurrenceView>) -> impl IntoView {
     });
     let started = Signal::derive(move || data.with(|data| data.row.started_at));
     let ended = Signal::derive(move || data.with(|data| data.row.ended_at));
-    let waits_until = Signal::derive(move || data.with(|data| data.row.waits_until));
+    let waits_until = Signal::derive(move || data.with(delayed_until));
     let millis = Signal::derive(move || data.with(|data| data.row.duration_ms));
     let running = Signal::derive(move || data.with(|data| data.row.status == OccurrenceStatus::Running));
     let note = Memo::new(move |_| data.with(unexplained_note));
@@ -314,34 +331,47 @@ fn OccurrenceFacts(data: RwSignal<OccurrenceView>) -> impl IntoView {
 #[component]
 fn Timeline(data: RwSignal<OccurrenceView>) -> impl IntoView {
     // The event with the new row arrives before the page is read again with the new step. Until then the row supplies
-    // the step.
+    // the step, except for a requeued or a lost run: the row does not state when that was.
     let steps = move || {
         data.with(|data| {
             let mut steps: Vec<(usize, StatusChange)> = data.changes.iter().cloned().enumerate().collect();
             let row = &data.row;
-            if steps.last().is_some_and(|(_, last)| last.status != row.status) {
-                let at = row.ended_at.or(row.started_at).unwrap_or(row.scheduled_for);
+            let at = if row.status == OccurrenceStatus::Running { row.started_at } else { row.ended_at };
+            if let Some(at) = at
+                && steps.last().is_some_and(|(_, last)| last.status != row.status)
+            {
                 let step = StatusChange {
                     status: row.status,
                     at,
                     attempt: row.attempt,
                     by: row.instance_id.clone(),
-                    note: row.note.clone(),
+                    // The note of a running attempt is that of an earlier one.
+                    note: row.note.clone().filter(|_| row.status.is_final()),
                 };
                 steps.push((steps.len(), step));
             }
             steps
         })
     };
-    let step = |(_, change): (usize, StatusChange)| {
+    let step = move |(index, change): (usize, StatusChange)| {
+        // A cancel request does not change the status. A reason is stated at the step that brought it, not at each later
+        // one that repeats it.
+        let (is_request, note) = data.with_untracked(|data| {
+            let is_request =
+                change.status == OccurrenceStatus::Running && data.row.cancel_requested_at == Some(change.at);
+            let previous = index.checked_sub(1).and_then(|index| data.changes.get(index)?.note.clone());
+            let note = change.note.clone().filter(|note| previous.is_none_or(|previous| !previous.contains(note)));
+            (is_request, note)
+        });
+        let label = if is_request { "Cancel requested" } else { change.status.label() };
         let attempt = (change.attempt > 1).then(|| format!("attempt {}", change.attempt));
         view! {
             <li data-status=change.status.slug()>
-                <strong>{change.status.label()}</strong>
+                <strong>{label}</strong>
                 <Time at=change.at/>
                 {attempt.map(|attempt| view! { <span class="muted">{attempt}</span> })}
                 {change.by.map(|by| view! { <span class="muted mono">{by}</span> })}
-                {change.note.map(|note| view! { <p>{note}</p> })}
+                {note.map(|note| view! { <p>{note}</p> })}
             </li>
         }
     };
@@ -363,7 +393,7 @@ fn step_key(change: &StatusChange) -> (i16, i64, i32, Option<String>, Option<Str
 /// Shows the exception or the result of the occurrence.
 #[component]
 fn OccurrenceOutcome(data: RwSignal<OccurrenceView>) -> impl IntoView {
-    let outcome = Memo::new(move |_| data.with(|data| (data.result.clone(), data.exception.clone())));
+    let outcome = Memo::new(move |_| data.with(|data| (data.result.clone(), unexplained_exception(data))));
     move || {
         let (result, exception) = outcome.get();
         let result = result.map(|text| {

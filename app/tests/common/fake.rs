@@ -25,6 +25,8 @@ pub(crate) struct FakeBackend {
     pub(crate) worker_alive: bool,
     /// True if every occurrence was started twice.
     pub(crate) duplicate_starts: bool,
+    /// True if a cancel request is stored for every occurrence.
+    pub(crate) cancelling: bool,
     /// The cluster pause.
     pub(crate) paused: Mutex<Option<ClusterPause>>,
     /// The flash messages that plain forms left behind.
@@ -42,6 +44,7 @@ impl FakeBackend {
             status: OccurrenceStatus::Completed,
             worker_alive: true,
             duplicate_starts: false,
+            cancelling: false,
             paused: Mutex::default(),
             flashes: Mutex::default(),
             done: Mutex::default(),
@@ -66,6 +69,11 @@ impl FakeBackend {
     /// Gives every occurrence a second start.
     pub(crate) fn duplicate_starts(self) -> Self {
         Self { duplicate_starts: true, ..self }
+    }
+
+    /// Stores a cancel request for every occurrence.
+    pub(crate) fn cancelling(self) -> Self {
+        Self { cancelling: true, ..self }
     }
 
     /// Removes the live workers.

@@ -74,6 +74,7 @@ pub(crate) fn row(second: i64, status: OccurrenceStatus) -> OccurrenceRow {
             _ => None,
         },
         waits_until: None,
+        cancel_requested_at: None,
     }
 }
 
@@ -101,9 +102,20 @@ pub(crate) fn occurrence(status: OccurrenceStatus) -> OccurrenceView {
             log_line(1_000_001, LogLevel::Error, "<b>refused</b>"),
         ],
         log_has_earlier: true,
+        log_skipped: 0,
         job_exists: true,
         worker_alive: true,
+        instance_alive: true,
     }
+}
+
+/// Stores a cancel request in an occurrence.
+pub(crate) fn request_cancellation(view: &mut OccurrenceView) {
+    let note = Some("Cancellation requested by ada@example.org: wrong input".to_owned());
+    let status = view.row.status;
+    view.row.cancel_requested_at = Some(at(2));
+    view.row.note = note.clone();
+    view.changes.push(StatusChange { status, at: at(2), attempt: 1, by: Some("ada@example.org".into()), note });
 }
 
 /// Returns a log line.

@@ -47,7 +47,7 @@ async fn cancel_describes_its_effect_and_its_outcome() {
             "A cancel request is sent to the worker",
             "A cancel request was sent to the worker.",
         ),
-        (OccurrenceStatus::Unknown, "Its worker is unreachable", "The occurrence is cancelled."),
+        (OccurrenceStatus::Unknown, "in case the run is still active there", "The occurrence is cancelled."),
     ];
     for (status, before, after) in outcomes {
         let fake = FakeBackend::signed_in(Role::Operator).with_status(status).ready();

@@ -163,7 +163,7 @@ impl LostRunDetector {
                     last_seen_at: None,
                     status: OccurrenceStatus::Failed,
                     note: format!(
-                        "Lost: no heartbeat from its worker, and no report within {} minutes",
+                        "Lost, and no report of its end arrived within {} minutes",
                         LATE_REPORT_WINDOW.num_minutes()
                     ),
                     cause: Some("lost"),
@@ -229,36 +229,46 @@ fn lost_run_updates(lost: &[(StaleRun, LostRunDecision)]) -> Vec<LostRunUpdate> 
         .collect()
 }
 
-fn lost_run_update(run: &StaleRun, decision: LostRunDecision, is_quarantined: bool) -> LostRunUpdate {
+/// Describes the evidence that a run is lost. It states nothing about the run that no heartbeat showed: an instance may
+/// be alive and no longer list the run, or may have stopped.
+fn loss_evidence(run: &StaleRun) -> String {
     let age = run.age.as_secs();
+    let instance = run.instance_id.as_deref().unwrap_or("its worker instance");
+    if run.is_stopped {
+        format!("Worker instance {instance} stopped before the run's end was reported")
+    } else if run.is_unreported {
+        format!("Worker instance {instance} sends heartbeats, but for at least {age} s none of them listed this run")
+    } else if run.is_listed {
+        format!("No heartbeat of worker instance {instance} for {age} s")
+    } else {
+        format!("No heartbeat listed this run for at least {age} s")
+    }
+}
+
+fn lost_run_update(run: &StaleRun, decision: LostRunDecision, is_quarantined: bool) -> LostRunUpdate {
+    let evidence = loss_evidence(run);
     let (status, cause, note) = match decision {
         LostRunDecision::Requeue => {
             let start = if is_quarantined { quarantine::QUARANTINE_NOTE } else { "at once" };
-            let note = format!("No heartbeat for {age} s; attempt {} starts {start}", run.attempt + 1);
+            let note = format!("{evidence}; attempt {} starts {start}", run.attempt + 1);
             (OccurrenceStatus::Queued, None, note)
         }
         LostRunDecision::Poison => (
             OccurrenceStatus::Failed,
             Some("poison"),
-            format!(
-                "Failed as a poison run: lost with its worker {} times; last heartbeat {age} s ago",
-                run.requeues + 1
-            ),
+            format!("Failed as a poison run: lost with its worker {} times. {evidence}", run.requeues + 1),
         ),
         LostRunDecision::Unknown => (
             OccurrenceStatus::Unknown,
             None,
             format!(
-                "No heartbeat for {age} s; the lost run policy is not to run it again; a report within {} minutes still \
-                 counts",
+                "{evidence}; the lost run policy is not to run it again; a report within {} minutes still counts",
                 LATE_REPORT_WINDOW.num_minutes()
             ),
         ),
-        LostRunDecision::Cancel => (
-            OccurrenceStatus::Cancelled,
-            None,
-            format!("Cancelled: a cancel request was open, and there was no heartbeat for {age} s"),
-        ),
+        LostRunDecision::Cancel => {
+            (OccurrenceStatus::Cancelled, None, format!("Cancelled: a cancel request was open. {evidence}"))
+        }
     };
     LostRunUpdate {
         id: run.id,
@@ -287,5 +297,52 @@ impl BackgroundTask for LostRunDetector {
 
     fn is_notable(report: &LostRunReport) -> bool {
         report.requeued + report.unknown + report.ended > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use milvaion_protocol::id::OccurrenceId;
+
+    use super::*;
+    use crate::domain::lost_run::LostRunRule;
+
+    fn run() -> StaleRun {
+        StaleRun {
+            id: OccurrenceId::default(),
+            attempt: 1,
+            last_seen_at: chrono::DateTime::UNIX_EPOCH,
+            age: Duration::from_secs(16),
+            is_listed: true,
+            is_stopped: false,
+            instance_id: Some("w-1".into()),
+            is_unreported: false,
+            heartbeat_timeout: Duration::from_secs(15),
+            on_lost: LostRunRule::Requeue,
+            requeues: 0,
+            worker_id: "w".into(),
+            started_at: None,
+            quarantine_is_open: false,
+            is_cancelled: false,
+        }
+    }
+
+    #[test]
+    fn note_names_the_evidence_of_the_loss() {
+        let note = |run: StaleRun| lost_run_update(&run, LostRunDecision::Requeue, false).note;
+        assert_eq!(note(run()), "No heartbeat of worker instance w-1 for 16 s; attempt 2 starts at once");
+        assert_eq!(
+            note(StaleRun { is_unreported: true, is_listed: false, ..run() }),
+            "Worker instance w-1 sends heartbeats, but for at least 16 s none of them listed this run; attempt 2 starts \
+             at once"
+        );
+        assert_eq!(
+            note(StaleRun { is_stopped: true, is_listed: false, ..run() }),
+            "Worker instance w-1 stopped before the run's end was reported; attempt 2 starts at once"
+        );
+        assert_eq!(
+            note(StaleRun { is_listed: false, ..run() }),
+            "No heartbeat listed this run for at least 16 s; attempt 2 starts at once"
+        );
     }
 }

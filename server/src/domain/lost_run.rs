@@ -26,8 +26,15 @@ pub struct StaleRun {
     pub attempt: i32,
     /// The last report or heartbeat that named this run.
     pub last_seen_at: DateTime<Utc>,
-    /// Time since `last_seen_at`.
+    /// Time since `last_seen_at`. For a lost run that its instance does not list, the observed time for which it was
+    /// not reported: a heartbeat that listed it may be later than `last_seen_at`, and its time is not stored.
     pub age: Duration,
+    /// True if the last heartbeat of its instance lists this run, so that `last_seen_at` is the time of that heartbeat.
+    pub is_listed: bool,
+    /// True if its instance has reported its shutdown.
+    pub is_stopped: bool,
+    /// The instance that runs it.
+    pub instance_id: Option<String>,
     /// True if its worker is alive but no longer reports this run. The report of the run's end may be on the way.
     pub is_unreported: bool,
     /// The heartbeat timeout after which it is lost.
@@ -163,7 +170,7 @@ impl HeartbeatTracker {
         }
         let before = std::mem::take(&mut self.stale);
         let mut lost = Vec::new();
-        for run in stale {
+        for mut run in stale {
             let since = match before.get(&(run.id, run.attempt)) {
                 Some((last_seen_at, since)) if *last_seen_at == run.last_seen_at => *since,
                 // The run is stale for the first time. Its timeout counts from its last report, but at most as long as
@@ -176,6 +183,9 @@ impl HeartbeatTracker {
             let timeout = run.heartbeat_timeout.max(MIN_HEARTBEAT_TIMEOUT);
             if self.observed.saturating_sub(since) >= timeout && run.age >= timeout {
                 let decision = decide_lost_run(run.on_lost, run.requeues, run.is_cancelled);
+                if !run.is_listed {
+                    run.age = run.age.min(self.observed.saturating_sub(since));
+                }
                 lost.push((run, decision));
             }
         }
@@ -199,6 +209,9 @@ mod tests {
             attempt: 1,
             last_seen_at: DateTime::UNIX_EPOCH,
             age: secs(age),
+            is_listed: true,
+            is_stopped: false,
+            instance_id: Some("w-1".into()),
             is_unreported: false,
             heartbeat_timeout: secs(15),
             on_lost: LostRunRule::Requeue,
@@ -305,14 +318,16 @@ mod tests {
     #[test]
     fn unreported_run_of_a_live_worker_gets_the_whole_timeout() {
         let mut tracker = tracker_receiving(100);
-        let unreported = |age| StaleRun { is_unreported: true, ..stale_run(age) };
+        let unreported = |age| StaleRun { is_unreported: true, is_listed: false, ..stale_run(age) };
         assert!(tracker.lost_runs(vec![unreported(3_600)]).is_empty());
         for at in (102..=114).step_by(2) {
             tracker.observe(secs(at), true);
             assert!(tracker.lost_runs(vec![unreported(3_600)]).is_empty(), "at {at}");
         }
         tracker.observe(secs(116), true);
-        assert_eq!(tracker.lost_runs(vec![unreported(3_600)]).len(), 1);
+        let lost = tracker.lost_runs(vec![unreported(3_600)]);
+        let ages: Vec<_> = lost.iter().map(|(run, _)| run.age).collect();
+        assert_eq!(ages, [secs(16)], "the time since the start report is not the time without a heartbeat");
     }
 
     #[test]

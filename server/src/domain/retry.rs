@@ -29,6 +29,8 @@ use super::{
 pub const MAX_RETRY_DELAY: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Maximum delay that exponential backoff reaches.
 const MAX_RETRY_BACKOFF: Duration = Duration::from_secs(MAX_RETRY_DELAY_SECONDS);
+/// The cause of an attempt that a worker reported as lost, without the reason that the worker gave.
+const LOST_ATTEMPT: &str = "Reported as lost by the worker";
 /// Number of attempts at which an occurrence is failed, because it is evidently handed back in a loop.
 const MAX_OCCURRENCE_ATTEMPTS: i32 = 10_000;
 
@@ -115,8 +117,8 @@ pub fn decide(change: &mut AttemptChange, context: &RetryContext, now: DateTime<
     }
     if change.handed_back {
         if context.is_cancelled {
-            let reason = "Cancelled: its worker stopped before the run finished.";
-            return finish(change, OccurrenceStatus::Cancelled, reason, now);
+            let reason = with_reason("Cancelled: the worker handed the run back", change);
+            return finish(change, OccurrenceStatus::Cancelled, &reason, now);
         }
         if attempts_exhausted {
             change.cause = Some(FailureCause::Exhausted);
@@ -124,7 +126,8 @@ pub fn decide(change: &mut AttemptChange, context: &RetryContext, now: DateTime<
             return finish(change, OccurrenceStatus::Failed, &reason, now);
         }
         let wait = requested.unwrap_or_default();
-        let note = format!("Handed back by the worker; attempt {} starts {}", change.attempt + 1, delay_text(wait));
+        let cause = with_reason("Handed back by the worker", change);
+        let note = format!("{cause}; attempt {} starts {}", change.attempt + 1, delay_text(wait));
         return requeue(change, wait, note, now);
     }
     let left = context.max_retries - context.failures;
@@ -153,8 +156,8 @@ pub fn decide(change: &mut AttemptChange, context: &RetryContext, now: DateTime<
 fn decide_lost(change: &mut AttemptChange, context: &RetryContext, now: DateTime<Utc>) {
     match context.lost_run_decision() {
         LostRunDecision::Cancel => {
-            let note = "Cancelled: its worker's process ended before the run did.";
-            finish(change, OccurrenceStatus::Cancelled, note, now);
+            let note = format!("Cancelled: a cancel request was open. {}", with_reason(LOST_ATTEMPT, change));
+            finish(change, OccurrenceStatus::Cancelled, &note, now);
         }
         LostRunDecision::Requeue => {
             change.is_requeue = true;
@@ -164,29 +167,39 @@ fn decide_lost(change: &mut AttemptChange, context: &RetryContext, now: DateTime
                 quarantine::needs_quarantine(context.requeues + 1, lived, context.quarantine_is_open);
             let next = change.attempt + 1;
             let start = if change.is_quarantined { quarantine::QUARANTINE_NOTE } else { "at once" };
-            let note = format!("Its worker's process ended before the run did; attempt {next} starts {start}");
+            let note = format!("{}; attempt {next} starts {start}", with_reason(LOST_ATTEMPT, change));
             requeue(change, Duration::ZERO, note, now);
         }
         LostRunDecision::Poison => {
             change.cause = Some(FailureCause::Poison);
-            let note = format!(
-                "Failed as a poison run: its worker's process ended during the run {} times.",
-                context.requeues + 1
-            );
+            let cause = with_reason(LOST_ATTEMPT, change);
+            let note = format!("Failed as a poison run: lost with its worker {} times. {cause}", context.requeues + 1);
             finish(change, OccurrenceStatus::Failed, &note, now);
         }
         LostRunDecision::Unknown => {
-            let note = "Its worker's process ended before the run did, and the lost run policy is not to run it again.";
+            let note = format!(
+                "{}; the lost run policy is not to run it again; a report within {} minutes still counts",
+                with_reason(LOST_ATTEMPT, change),
+                lost_run::LATE_REPORT_WINDOW.num_minutes()
+            );
             change.steps.push(StatusChange {
                 status: OccurrenceStatus::Unknown,
                 at: now,
                 attempt: change.attempt,
                 by: Some(change.instance_id.clone()),
-                note: Some(note.to_owned()),
+                note: Some(note.clone()),
             });
             change.status = OccurrenceStatus::Unknown;
-            change.note = Some(note.to_owned());
+            change.note = Some(note);
         }
+    }
+}
+
+/// Appends the reason that the worker reported. The timeline keeps it after the next attempt has replaced the note.
+fn with_reason(text: &str, change: &AttemptChange) -> String {
+    match change.note.as_deref().map(|reason| reason.trim_end_matches('.')) {
+        Some(reason) if !reason.is_empty() => format!("{text}: {reason}"),
+        _ => text.to_owned(),
     }
 }
 

@@ -49,9 +49,11 @@ changed AS (
            ended_at = r.ended_at,
            duration_ms = CASE WHEN r.status <> 0 THEN coalesce(r.duration_ms, o.duration_ms) END,
            result = coalesce(r.result, o.result),
-           -- The exception of an earlier attempt does not apply to an attempt that completed.
-           exception = CASE WHEN r.status <> 2 THEN coalesce(r.exception, o.exception) END,
-           note = CASE WHEN r.status <> 2 THEN coalesce(r.note, o.note) ELSE r.note END,
+           -- The exception of an earlier attempt does not apply to an attempt that ended otherwise, or that failed
+           -- without a reason of its own. The note of a cancel request remains until the run has ended.
+           exception = CASE WHEN r.status IN (2, 3, 4, 5) THEN r.exception ELSE coalesce(r.exception, o.exception) END,
+           note = CASE WHEN r.status IN (2, 3, 5) OR (r.status = 4 AND o.cancel_requested_at IS NULL) THEN r.note
+                       ELSE coalesce(r.note, o.note) END,
            progress = CASE WHEN r.status <> 0 THEN coalesce(r.progress, o.progress) END,
            last_heartbeat = $16,
            published_at = CASE WHEN r.status <> 0 THEN coalesce(o.published_at, $16) END,
@@ -66,6 +68,7 @@ changed AS (
        AND r.created_at BETWEEN $14 AND $15
     RETURNING o.id, o.job_id, o.job_name, o.status, o.version, o.trigger, o.attempt, o.scheduled_for,
               o.started_at, o.ended_at, o.duration_ms, o.instance_id, o.progress, o.note, o.waits_until, r.was,
+              o.cancel_requested_at,
               coalesce(r.was <> 0 AND r.was_with <> r.instance_id, false) AS was_elsewhere,
               r.started_at AS told_start, o.job_version, o.worker_id, o.job_type, o.job_data, o.exception,
               o.pause_after_seconds, r.fingerprint, r.cause, o.created_at, r.takes_turn
@@ -108,7 +111,7 @@ counted AS (
 )
 SELECT id AS "id!", job_id AS "job_id!", job_name AS "job_name!", status AS "status!", version AS "version!",
        trigger AS "trigger!", attempt AS "attempt!", scheduled_for AS "scheduled_for!", started_at, ended_at,
-       duration_ms, instance_id, progress, note, waits_until,
+       duration_ms, instance_id, progress, note, waits_until, cancel_requested_at,
        id IN (SELECT occurrence_id FROM freed) AS "freed!",
        id IN (SELECT occurrence_id FROM failed) AS "failed!",
        pause_after_seconds IS NOT NULL AND status IN (2, 3, 4, 5) AS "pauses!", was_elsewhere AS "was_elsewhere!"

@@ -91,7 +91,7 @@ impl Store {
                  WHERE o.id = l.id AND o.created_at = l.created_at
                 RETURNING o.id, o.job_id, o.job_name, o.status, o.version, o.trigger, o.attempt, o.scheduled_for,
                           o.started_at, o.ended_at, o.duration_ms, o.instance_id, o.progress, o.note, o.waits_until,
-                          l.was
+                          o.cancel_requested_at, l.was
             ),
             freed AS (DELETE FROM slots s USING changed c WHERE c.status = 4 AND s.occurrence_id = c.id),
             counted AS (
@@ -109,7 +109,7 @@ impl Store {
             SELECT c.id AS "id!", c.job_id AS "job_id!", c.job_name AS "job_name!", c.status AS "status!",
                    c.version AS "version!", c.trigger AS "trigger!", c.attempt AS "attempt!",
                    c.scheduled_for AS "scheduled_for!", c.started_at, c.ended_at, c.duration_ms, c.instance_id,
-                   c.progress, c.note, c.waits_until, c.was AS "was!"
+                   c.progress, c.note, c.waits_until, c.cancel_requested_at, c.was AS "was!"
               FROM changed c
             "#,
             &ids,

@@ -131,7 +131,7 @@ impl Store {
                    c.status AS "status?", c.version AS "version?", c.trigger AS "trigger?", c.attempt AS "attempt?",
                    c.scheduled_for AS "scheduled_for?", c.started_at AS "started_at?", c.ended_at AS "ended_at?",
                    c.duration_ms AS "duration_ms?", c.instance_id AS "instance_id?", c.progress AS "progress?",
-                   c.note AS "note?"
+                   c.note AS "note?", c.cancel_requested_at AS "cancel_requested_at?"
               FROM locked l LEFT JOIN changed c ON true
             "#,
             run.id.0,
@@ -180,6 +180,7 @@ impl Store {
             progress: row.progress,
             note: row.note,
             waits_until: None,
+            cancel_requested_at: row.cancel_requested_at,
         })?;
         Ok(DeadLetterOutcome::Failed(Box::new(changed)))
     }

@@ -112,7 +112,8 @@ impl Store {
                FROM unnest($1::uuid[], $2::timestamptz[], $3::jsonb[], $4::smallint[]) AS n (id, created_at, life, count)
               WHERE o.id = n.id AND o.created_at = n.created_at
              RETURNING o.id, o.job_id, o.job_name, o.status, o.version, o.trigger, o.attempt, o.scheduled_for,
-                       o.started_at, o.ended_at, o.duration_ms, o.instance_id, o.progress, o.note, o.waits_until",
+                       o.started_at, o.ended_at, o.duration_ms, o.instance_id, o.progress, o.note, o.waits_until,
+                       o.cancel_requested_at",
             ids,
             created,
             histories,

@@ -10,6 +10,23 @@ use uuid::Uuid;
 
 use super::{Result, Store};
 
+/// A stored log line.
+#[derive(Debug)]
+struct LogLineRow {
+    seq: i64,
+    at: DateTime<Utc>,
+    level: i16,
+    message: String,
+    data: Option<Value>,
+}
+
+impl From<LogLineRow> for LogLine {
+    fn from(row: LogLineRow) -> Self {
+        let LogLineRow { seq, at, level, message, data } = row;
+        Self { seq, at, level: LogLevel::from_code(level), message, data }
+    }
+}
+
 impl Store {
     /// Appends log lines. Lines that are stored already, and lines of unknown occurrences, are left out. Returns the
     /// number of new lines.
@@ -45,33 +62,87 @@ impl Store {
         Ok(done.rows_affected())
     }
 
-    /// Returns at most `limit` lines before `before`, oldest first.
+    /// Returns the last `limit` lines before `before`, oldest first.
     ///
     /// # Errors
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn log_before(&self, id: OccurrenceId, before: i64, limit: i64) -> Result<Vec<LogLine>> {
-        let rows = sqlx::query!(
+        self.newest_log_lines(id, i64::MIN, before, limit).await
+    }
+
+    /// Returns the last `limit` lines between `after` and `before`, both excluded, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    pub async fn newest_log_lines(
+        &self,
+        id: OccurrenceId,
+        after: i64,
+        before: i64,
+        limit: i64,
+    ) -> Result<Vec<LogLine>> {
+        let mut rows = sqlx::query_as!(
+            LogLineRow,
             "SELECT seq, at, level, message, data FROM occurrence_logs
-              WHERE occurrence_id = $1 AND created_at = $2 AND seq < $3
-              ORDER BY seq DESC LIMIT $4",
+              WHERE occurrence_id = $1 AND created_at = $2 AND seq > $3 AND seq < $4
+              ORDER BY seq DESC LIMIT $5",
             id.0,
             id.created_at(),
+            after,
             before,
             limit
         )
         .fetch_all(self.pool())
         .await?;
-        Ok(rows
-            .into_iter()
-            .rev()
-            .map(|row| LogLine {
-                seq: row.seq,
-                at: row.at,
-                level: LogLevel::from_code(row.level),
-                message: row.message,
-                data: row.data,
-            })
-            .collect())
+        rows.reverse();
+        Ok(rows.into_iter().map(LogLine::from).collect())
+    }
+
+    /// Returns the first `limit` lines between `after` and `before`, both excluded, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    pub async fn oldest_log_lines(
+        &self,
+        id: OccurrenceId,
+        after: i64,
+        before: i64,
+        limit: i64,
+    ) -> Result<Vec<LogLine>> {
+        let rows = sqlx::query_as!(
+            LogLineRow,
+            "SELECT seq, at, level, message, data FROM occurrence_logs
+              WHERE occurrence_id = $1 AND created_at = $2 AND seq > $3 AND seq < $4
+              ORDER BY seq LIMIT $5",
+            id.0,
+            id.created_at(),
+            after,
+            before,
+            limit
+        )
+        .fetch_all(self.pool())
+        .await?;
+        Ok(rows.into_iter().map(LogLine::from).collect())
+    }
+
+    /// Returns the number of lines between `after` and `before`, both excluded.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    pub async fn count_log_lines(&self, id: OccurrenceId, after: i64, before: i64) -> Result<i64> {
+        Ok(sqlx::query_scalar!(
+            r#"SELECT count(*) AS "count!" FROM occurrence_logs
+                WHERE occurrence_id = $1 AND created_at = $2 AND seq > $3 AND seq < $4"#,
+            id.0,
+            id.created_at(),
+            after,
+            before
+        )
+        .fetch_one(self.pool())
+        .await?)
     }
 }

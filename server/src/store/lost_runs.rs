@@ -74,6 +74,8 @@ impl Store {
                    EXISTS (SELECT 1 FROM waits w WHERE w.lane = o.worker_id) AS "lane_is_open!",
                    o.cancel_requested_at IS NOT NULL AS "is_cancelled!",
                    coalesce(i.stopped_at IS NULL AND i.last_heartbeat_at >= $1, false) AS "is_forgotten!",
+                   coalesce(i.stopped_at IS NULL AND o.id = ANY(i.running_ids), false) AS "is_listed!",
+                   i.stopped_at IS NOT NULL AS "is_stopped!", o.instance_id,
                    coalesce(o.heartbeat_timeout_seconds, $2) AS "limit!",
                    s.sign AS "sign!"
               FROM occurrences o
@@ -101,6 +103,9 @@ impl Store {
                 last_seen_at: row.sign,
                 age: (now - row.sign).to_std().unwrap_or_default(),
                 is_unreported: row.is_forgotten,
+                is_listed: row.is_listed,
+                is_stopped: row.is_stopped,
+                instance_id: row.instance_id,
                 heartbeat_timeout: Duration::from_secs(u64::try_from(row.limit).unwrap_or_default()),
                 on_lost: LostRunRule::from_word(&row.on_lost),
                 requeues: row.rescues,
@@ -225,7 +230,7 @@ impl Store {
             SELECT c.id AS "id!", c.job_id AS "job_id!", c.job_name AS "job_name!", c.status AS "status!",
                    c.version AS "version!", c.trigger AS "trigger!", c.attempt AS "attempt!",
                    c.scheduled_for AS "scheduled_for!", c.started_at, c.ended_at, c.duration_ms, c.instance_id, c.progress,
-                   c.note, c.waits_until
+                   c.note, c.waits_until, c.cancel_requested_at
               FROM changed c
             "#,
             &ids,

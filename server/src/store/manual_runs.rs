@@ -121,6 +121,7 @@ impl TryFrom<RawCreatedOccurrence> for CreatedOccurrence {
             progress: None,
             note: None,
             waits_until: None,
+            cancel_requested_at: None,
         })?;
         let queued = QueuedOccurrence {
             id: OccurrenceId(raw.id),

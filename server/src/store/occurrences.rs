@@ -33,6 +33,7 @@ pub struct RawOccurrenceRow {
     pub(super) progress: Option<Value>,
     pub(super) note: Option<String>,
     pub(super) waits_until: Option<DateTime<Utc>>,
+    pub(super) cancel_requested_at: Option<DateTime<Utc>>,
 }
 
 /// Converts a row of a statement, with the columns of [`ROW_COLUMNS`], to a list row. It is a macro because every
@@ -55,6 +56,7 @@ macro_rules! occurrence_row {
             progress: $row.progress,
             note: $row.note,
             waits_until: $row.waits_until,
+            cancel_requested_at: $row.cancel_requested_at,
         })
     };
 }
@@ -82,6 +84,7 @@ impl TryFrom<RawOccurrenceRow> for OccurrenceRow {
             progress: row.progress.and_then(|value| serde_json::from_value(value).ok()),
             note: row.note,
             waits_until: row.waits_until,
+            cancel_requested_at: row.cancel_requested_at,
         })
     }
 }
@@ -97,7 +100,7 @@ pub(super) fn status(code: i16) -> Result<OccurrenceStatus> {
 
 /// Columns of a list row, for statements that are built at run time.
 const ROW_COLUMNS: &str = "id, job_id, job_name, status, version, trigger, attempt, scheduled_for, started_at, ended_at, \
-                   duration_ms, instance_id, progress, note, waits_until";
+                   duration_ms, instance_id, progress, note, waits_until, cancel_requested_at";
 
 /// The age beyond which an ended occurrence is found by the index `occurrences_slow_end`, which repeats it.
 const SLOW_END: Duration = Duration::minutes(10);
@@ -183,7 +186,7 @@ impl Store {
         Ok(ListPage { rows, next })
     }
 
-    /// Returns an occurrence for its page, with the newest `lines` lines of its log; `None` if it does not exist.
+    /// Returns an occurrence with the newest `lines` lines of its log; `None` if it does not exist.
     ///
     /// # Errors
     ///
@@ -194,12 +197,31 @@ impl Store {
         lines: i64,
         alive_since: DateTime<Utc>,
     ) -> Result<Option<OccurrenceView>> {
+        self.occurrence_with_log(id, None, lines, alive_since).await
+    }
+
+    /// Returns an occurrence for its page, with the newest `lines` lines of its log after `log_after`; `None` if it does
+    /// not exist. An instance without a heartbeat since `alive_since` counts as lost.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`] if PostgreSQL fails.
+    pub async fn occurrence_with_log(
+        &self,
+        id: OccurrenceId,
+        log_after: Option<i64>,
+        lines: i64,
+        alive_since: DateTime<Utc>,
+    ) -> Result<Option<OccurrenceView>> {
         let Some(row) = sqlx::query!(
             r#"SELECT o.*,
                       EXISTS (SELECT 1 FROM jobs j WHERE j.id = o.job_id) AS "job_exists!",
                       EXISTS (SELECT 1 FROM worker_instances i JOIN instance_job_types t ON t.instance_id = i.id
                                WHERE i.worker_id = o.worker_id AND t.job_type = o.job_type
-                                 AND i.stopped_at IS NULL AND i.last_heartbeat_at >= $3) AS "worker_alive!"
+                                 AND i.stopped_at IS NULL AND i.last_heartbeat_at >= $3) AS "worker_alive!",
+                      EXISTS (SELECT 1 FROM worker_instances i
+                               WHERE i.id = o.instance_id AND i.stopped_at IS NULL
+                                 AND i.last_heartbeat_at >= $3) AS "instance_alive!"
                  FROM occurrences o WHERE o.id = $1 AND o.created_at = $2"#,
             id.0,
             id.created_at(),
@@ -210,11 +232,17 @@ impl Store {
         else {
             return Ok(None);
         };
-        let mut log = self.log_before(id, i64::MAX, lines + 1).await?;
+        let after = log_after.unwrap_or(i64::MIN);
+        let mut log = self.newest_log_lines(id, after, i64::MAX, lines + 1).await?;
         let log_has_earlier = log.len() as i64 > lines;
         if log_has_earlier {
             log.remove(0);
         }
+        // Only a page that has lines already shows the number of lines between those and the ones it gets now.
+        let log_skipped = match log.first() {
+            Some(first) if log_has_earlier && log_after.is_some() => self.count_log_lines(id, after, first.seq).await?,
+            _ => 0,
+        };
         let changes: Vec<StatusChange> = serde_json::from_value(row.status_changes).map_err(|error| {
             StoreError::Corrupt { table: "occurrences", column: "status_changes", detail: error.to_string() }
         })?;
@@ -234,8 +262,10 @@ impl Store {
             changes,
             log,
             log_has_earlier,
+            log_skipped,
             job_exists: row.job_exists,
             worker_alive: row.worker_alive,
+            instance_alive: row.instance_alive,
         }))
     }
 }

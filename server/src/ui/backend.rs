@@ -353,16 +353,31 @@ impl Backend for ServerBackend {
         Ok(self.store.occurrences(&filter).await?)
     }
 
-    async fn occurrence(&self, _me: &CurrentUser, id: OccurrenceId) -> Result<OccurrenceView, AppError> {
+    async fn occurrence(
+        &self,
+        _me: &CurrentUser,
+        id: OccurrenceId,
+        log_after: Option<i64>,
+    ) -> Result<OccurrenceView, AppError> {
         let alive_since = liveness::alive_since(self.clock.now());
         self.store
-            .occurrence(id, MAX_LOG_LINES, alive_since)
+            .occurrence_with_log(id, log_after, MAX_LOG_LINES, alive_since)
             .await?
             .ok_or_else(|| AppError::NotFound("This occurrence does not exist or was deleted by retention.".into()))
     }
 
     async fn log_before(&self, _me: &CurrentUser, id: OccurrenceId, before_seq: i64) -> Result<Vec<LogLine>, AppError> {
         Ok(self.store.log_before(id, before_seq, MAX_LOG_LINES).await?)
+    }
+
+    async fn log_range(
+        &self,
+        _me: &CurrentUser,
+        id: OccurrenceId,
+        after: i64,
+        before: i64,
+    ) -> Result<Vec<LogLine>, AppError> {
+        Ok(self.store.oldest_log_lines(id, after, before, MAX_LOG_LINES).await?)
     }
 
     async fn cancel_occurrence(

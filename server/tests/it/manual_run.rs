@@ -125,6 +125,7 @@ async fn running_occurrence_is_cancelled_by_its_worker() {
     let changed = store.cancel(&ids, None, edit).await.expect("the query succeeds");
     assert!(changed.iter().all(|one| one.row.status == OccurrenceStatus::Running && one.row.version == 3));
     assert!(changed.iter().all(|one| one.row.note.as_deref() == Some("Cancellation requested by ana")));
+    assert!(changed.iter().all(|one| one.row.is_cancelling()));
     assert!(
         store.cancel(&ids, None, edit).await.expect("the query succeeds").is_empty(),
         "the request is recorded once"

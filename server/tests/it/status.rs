@@ -110,6 +110,44 @@ async fn repeated_log_lines_are_stored_once() {
 }
 
 #[tokio::test]
+async fn log_is_read_by_range() {
+    let harness = StatusHarness::new().await;
+    let line = |n: i64| {
+        let message = format!("line {n}");
+        (harness.id, LogLine { seq: n, at: harness.clock.now(), level: LogLevel::Info, message, data: None })
+    };
+    let stored: Vec<_> = (1..=10).map(line).collect();
+    assert_eq!(harness.store.append_logs(&stored).await.expect("the query succeeds"), 10);
+    let view = async |after| {
+        let view = harness.store.occurrence_with_log(harness.id, after, 3, harness.clock.now()).await;
+        let view = view.expect("the query succeeds").expect("it exists");
+        let seqs: Vec<i64> = view.log.iter().map(|line| line.seq).collect();
+        (seqs, view.log_has_earlier, view.log_skipped)
+    };
+    assert_eq!(view(None).await, (vec![8, 9, 10], true, 0), "a first read does not count");
+    assert_eq!(view(Some(2)).await, (vec![8, 9, 10], true, 5));
+    assert_eq!(view(Some(7)).await, (vec![8, 9, 10], false, 0));
+    assert_eq!(view(Some(i64::MAX)).await, (vec![], false, 0));
+    let gap = harness.store.oldest_log_lines(harness.id, 2, 8, 3).await.expect("the query succeeds");
+    assert_eq!(gap.iter().map(|line| line.seq).collect::<Vec<_>>(), [3, 4, 5], "the oldest lines first");
+}
+
+#[tokio::test]
+async fn failure_without_a_reason_has_no_exception() {
+    let harness = StatusHarness::new().await;
+    let lost = StatusReport { exception: Some("boom".into()), ..harness.report(OccurrenceStatus::Unknown) };
+    assert_eq!(harness.apply(vec![harness.report(OccurrenceStatus::Running), lost]).await, 1);
+    let failed = StatusReport { attempt: 2, ..harness.report(OccurrenceStatus::Failed) };
+    assert_eq!(harness.apply(vec![failed]).await, 1);
+    let view = harness.store.occurrence(harness.id, 1, harness.clock.now()).await.expect("the query succeeds");
+    let view = view.expect("it exists");
+    assert_eq!((view.row.status, view.row.attempt), (OccurrenceStatus::Failed, 2));
+    assert_eq!((view.exception, view.row.note), (None, None), "the reason of attempt 1 is not that of attempt 2");
+    let kept = view.changes.iter().filter_map(|step| step.note.as_deref()).any(|note| note.contains("boom"));
+    assert!(kept, "the timeline keeps it: {:?}", view.changes);
+}
+
+#[tokio::test]
 async fn progress_does_not_change_the_start_time() {
     let harness = StatusHarness::new().await;
     let started = harness.report(OccurrenceStatus::Running);

@@ -19,6 +19,9 @@ use crate::{
     },
 };
 
+/// The id of the sentence that explains the status. It states why a second cancel request is not possible.
+pub const EXPLANATION_ID: &str = "occurrence-explanation";
+
 /// Cancels a waiting occurrence; for a running one, sends a cancel request to its worker.
 #[component]
 pub fn CancelButton(
@@ -30,6 +33,9 @@ pub fn CancelButton(
     /// The occurrence's current status.
     #[prop(into)]
     status: Signal<OccurrenceStatus>,
+    /// True while a cancel request is stored and the run has not ended.
+    #[prop(into)]
+    cancelling: Signal<bool>,
     /// The input and errors that a plain form left behind.
     flash: FlashView,
     /// Called after the call, successful or not.
@@ -53,7 +59,14 @@ pub fn CancelButton(
     let typed = flash.typed("reason");
     let error = error_of(Signal::stored(flash.fields), "reason");
     view! {
-        <button type="button" class="btn needs-js" on:click=move |_| open.set(true)>
+        <button
+            type="button"
+            class="btn needs-js"
+            aria-disabled=move || cancelling.get().then_some("true")
+            aria-describedby=move || cancelling.get().then_some(EXPLANATION_ID)
+            title=move || cancelling.get().then_some("A cancel request was sent. The run has not ended yet.")
+            on:click=move |_| open.set(!cancelling.get_untracked())
+        >
             <Icon name="ban"/>
             "Cancel run…"
         </button>
@@ -68,7 +81,7 @@ pub fn CancelButton(
             <p>{move || consequence(status.get())}</p>
             <ReasonField field="cancel-reason" typed=String::new() error=Signal::stored(None) node=reason/>
         </ConfirmDialog>
-        <details class="hide-js" open=was_refused>
+        <details class="hide-js" open=was_refused hidden=move || cancelling.get()>
             <summary>"Cancel run"</summary>
             <form method="post" action=CancelOccurrence::PATH class="stack">
                 <p>{consequence(status.get_untracked())}</p>
@@ -89,9 +102,9 @@ const fn consequence(status: OccurrenceStatus) -> &'static str {
             "A cancel request is sent to the worker until the run stops. Work already done is not undone."
         }
         OccurrenceStatus::Unknown => {
-            "The run is cancelled immediately. Its worker is unreachable; if the run is still active there, a cancel request is sent to that worker."
+            "The run is cancelled immediately. A cancel request is sent to its worker, in case the run is still active there."
         }
-        _ => "No worker has started it yet. It is cancelled immediately and will not run.",
+        _ => "It is queued. It is cancelled immediately and will not run.",
     }
 }
 

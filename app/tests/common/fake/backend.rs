@@ -378,17 +378,29 @@ impl Backend for FakeBackend {
         if self.empty || filter.status.is_some_and(|status| status != self.status) {
             return Ok(ListPage { rows: vec![], next: None });
         }
-        let rows = (0..3).rev().map(|second| samples::row(second, self.status)).collect();
+        let mut rows: Vec<_> = (0..3).rev().map(|second| samples::row(second, self.status)).collect();
+        if self.cancelling {
+            rows.iter_mut().for_each(|row| row.cancel_requested_at = Some(samples::at(2)));
+        }
         let next = filter.before.is_none().then(|| samples::occurrence_id(0).to_string());
         Ok(ListPage { rows, next })
     }
 
-    async fn occurrence(&self, _me: &CurrentUser, id: OccurrenceId) -> Result<OccurrenceView, AppError> {
+    async fn occurrence(
+        &self,
+        _me: &CurrentUser,
+        id: OccurrenceId,
+        log_after: Option<i64>,
+    ) -> Result<OccurrenceView, AppError> {
         if id != samples::occurrence_id(0) {
             return Err(AppError::NotFound("This occurrence does not exist; occurrences are kept for 30 days.".into()));
         }
         let mut view = samples::occurrence(self.status);
         view.worker_alive = self.worker_alive;
+        view.log.retain(|line| log_after.is_none_or(|after| line.seq > after));
+        if self.cancelling {
+            samples::request_cancellation(&mut view);
+        }
         if self.duplicate_starts {
             milvaion_api::duplicates::record_duplicate_start(&mut view.changes, 1, "local-2", samples::at(1));
         }
@@ -422,6 +434,16 @@ impl Backend for FakeBackend {
         before_seq: i64,
     ) -> Result<Vec<LogLine>, AppError> {
         Ok(vec![samples::log_line(before_seq - 1, LogLevel::Debug, "an earlier line")])
+    }
+
+    async fn log_range(
+        &self,
+        _me: &CurrentUser,
+        _id: OccurrenceId,
+        after: i64,
+        _before: i64,
+    ) -> Result<Vec<LogLine>, AppError> {
+        Ok(vec![samples::log_line(after + 1, LogLevel::Debug, "a line between")])
     }
 
     async fn workers(&self, _me: &CurrentUser) -> Result<Vec<WorkerView>, AppError> {

@@ -23,5 +23,6 @@ pub(super) fn live_row(job: &DueJob, fire: &NewScheduledRun, created: &Scheduled
         progress: None,
         note: created.note.clone(),
         waits_until: None,
+        cancel_requested_at: None,
     }
 }

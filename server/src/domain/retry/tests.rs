@@ -177,7 +177,28 @@ fn handed_back_attempt_is_not_a_failure() {
     decide(&mut change, &context(0, 0), NOW);
     assert_eq!((change.status, wait(&change)), (OccurrenceStatus::Queued, Some(0)));
     assert!(!change.counts_as_failure);
-    assert_eq!(change.steps[0].note.as_deref(), Some("Handed back by the worker; attempt 4 starts at once"));
+    assert_eq!(change.steps[0].note.as_deref(), Some("Handed back by the worker: boom; attempt 4 starts at once"));
+    let mut silent = AttemptChange { note: None, ..self::change(OccurrenceStatus::Queued) };
+    decide(&mut silent, &context(0, 0), NOW);
+    assert_eq!(silent.steps[0].note.as_deref(), Some("Handed back by the worker; attempt 4 starts at once"));
+}
+
+#[test]
+fn timeline_keeps_the_reason_of_a_reported_loss() {
+    let note = |context: RetryContext| {
+        let mut lost = change(OccurrenceStatus::Unknown);
+        decide(&mut lost, &context, NOW);
+        lost.steps[0].note.clone().unwrap_or_default()
+    };
+    let requeued = note(context(0, 0));
+    assert_eq!(requeued, "Reported as lost by the worker: boom; attempt 4 starts at once");
+    for other in [
+        RetryContext { on_lost: LostRunRule::Fail, ..context(0, 0) },
+        RetryContext { is_cancelled: true, ..context(0, 0) },
+        RetryContext { requeues: 3, ..context(0, 0) },
+    ] {
+        assert!(note(other.clone()).contains("Reported as lost by the worker: boom"), "{other:?}");
+    }
 }
 
 #[test]

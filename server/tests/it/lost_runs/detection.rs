@@ -20,7 +20,11 @@ async fn lost_run_is_requeued_within_twenty_seconds() {
     assert_eq!((view.row.status, view.row.attempt), (OccurrenceStatus::Queued, 2));
     assert_eq!((view.row.instance_id, view.row.started_at, view.published_at), (None, None, None));
     let step = view.changes.last().expect("a step");
-    assert!(step.note.as_deref().is_some_and(|note| note.contains("No heartbeat")), "{step:?}");
+    assert_eq!(
+        step.note.as_deref(),
+        Some("No heartbeat of worker instance w-1 for 16 s; attempt 2 starts at once"),
+        "{step:?}"
+    );
     assert_eq!(step.attempt, 2);
     harness.detector.activate_republisher.notified().await;
 
@@ -48,7 +52,34 @@ async fn heartbeats_keep_a_run_alive() {
         harness.heartbeat("w-1", &[]).await;
     }
     assert_eq!(lost, 1);
-    assert_eq!(harness.status(id).await, (OccurrenceStatus::Queued, 2));
+    let view = harness.view(id).await;
+    assert_eq!((view.row.status, view.row.attempt), (OccurrenceStatus::Queued, 2));
+    // The run started two minutes ago, and its instance is alive.
+    let note = view.changes.last().and_then(|step| step.note.clone()).unwrap_or_default();
+    assert!(note.starts_with("Worker instance w-1 sends heartbeats, but for at least 1"), "{note}");
+    assert!(note.ends_with(" s none of them listed this run; attempt 2 starts at once"), "{note}");
+}
+
+#[tokio::test]
+async fn run_of_a_stopped_instance_is_lost_with_it() {
+    let mut harness = LostRunHarness::new().await;
+    harness.advance(30, true).await;
+    let id = harness.running("requeue", "w-1").await;
+    harness.store.goodbye("w-1", harness.clock.now()).await.expect("the query succeeds");
+    assert_eq!(harness.advance(20, true).await.requeued, 1);
+    let view = harness.view(id).await;
+    let note = view.changes.last().and_then(|step| step.note.clone()).unwrap_or_default();
+    assert_eq!(note, "Worker instance w-1 stopped before the run's end was reported; attempt 2 starts at once");
+}
+
+#[tokio::test]
+async fn view_names_the_state_of_the_instance() {
+    let mut harness = LostRunHarness::new().await;
+    let id = harness.running("requeue", "w-1").await;
+    assert!(harness.view(id).await.instance_alive);
+    harness.advance(4, true).await;
+    // The harness counts an instance as alive only if its heartbeat is of this moment.
+    assert!(!harness.view(id).await.instance_alive);
 }
 
 #[tokio::test]

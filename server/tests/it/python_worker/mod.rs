@@ -138,11 +138,8 @@ async fn run_is_cancelled_or_returned_on_shutdown() {
     worker.stop().await;
     let next = harness.worker(true);
     let view = harness.starts(interrupted, 2).await;
-    assert!(
-        view.changes
-            .iter()
-            .any(|step| step.note.as_deref() == Some("Handed back by the worker; attempt 2 starts at once"))
-    );
+    assert!(view.changes.iter().any(|step| step.note.as_deref()
+        == Some("Handed back by the worker: interrupted: its worker is stopping; attempt 2 starts at once")));
     assert_eq!(duplicates::find_duplicate_starts(&view.changes), [], "two attempts are not a duplicate start");
     harness.server.jobs.cancel(&jobs::admin(), interrupted, "").await.expect("it is requested");
     assert_eq!(runs::ended(&harness.server, interrupted).await.row.status, OccurrenceStatus::Cancelled);
