@@ -20,7 +20,7 @@ use crate::{
         time::PageClock,
         toast::{ToastQueue, ToastRegion},
     },
-    live::LiveUpdates,
+    live::{LiveUpdates, announcer::LiveAnnouncer},
     pages::{
         calendars::{
             CalendarsPage,
@@ -102,6 +102,7 @@ fn Layout() -> impl IntoView {
             </main>
             <BottomBar/>
             <Shortcuts/>
+            <LiveAnnouncer/>
         </div>
     }
 }

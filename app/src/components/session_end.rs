@@ -13,6 +13,12 @@ use crate::{api::session::query_value, browser};
 pub enum SessionEndReason {
     /// The session was signed out or has expired.
     SignedOut,
+    /// The session was signed out in another tab, or replaced by a new sign-in.
+    SignedOutElsewhere,
+    /// The session was not used for too long or reached its maximum age.
+    Expired,
+    /// The user was deactivated or deleted.
+    Deactivated,
 }
 
 /// The handler of the end of the session.
