@@ -309,10 +309,11 @@ impl EventStream {
             TabMessage::Frame { .. } | TabMessage::State { .. } if self.is_leader.get_value() => {}
             TabMessage::Frame { before, frame } => {
                 let has_missed = self.position.with_value(|known| known.as_ref().is_some_and(|known| *known != before));
-                self.apply(frame);
                 if has_missed {
+                    self.position.set_value(Some(before));
                     self.resync();
                 }
+                self.apply(frame);
             }
             TabMessage::State { state, position, logs } => {
                 self.heard_at.set_value(browser::now_millis());
