@@ -4,15 +4,59 @@
 //! its browsers. An event carries the row as of then with the row's `version`, so that a late event cannot overwrite a
 //! newer one. Nothing depends on the delivery of an event: a browser that missed one receives [`LiveEvent::Resync`] and
 //! reads its page again.
+//!
+//! Besides events, a stream carries the user of its session, when the stream opens and when the role changes
+//! ([`SESSION_FRAME`]), and the reason for which the session ended ([`SESSION_END_FRAME`]). Both come from the server's
+//! own check of the session, never from another server.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use crate::views::OccurrenceRow;
 use milvaion_protocol::{
-    id::{JobId, OccurrenceId},
+    id::{JobId, OccurrenceId, UserId},
     message::LogLine,
 };
+
+/// The name of the frame with the signed-in user, as the JSON of a [`CurrentUser`](crate::views::CurrentUser).
+pub const SESSION_FRAME: &str = "session";
+/// The name of the frame with the slug of the [`StreamEndReason`], which is the last frame of its stream.
+pub const SESSION_END_FRAME: &str = "session-end";
+/// The maximum number of occurrences whose log lines one stream carries.
+pub const MAX_WATCHED_LOGS: usize = 20;
+
+/// The reason for which a server ended a stream for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamEndReason {
+    /// The session was signed out, in another tab or by a new sign-in.
+    SignedOut,
+    /// The session was not used for too long or reached its maximum age.
+    Expired,
+    /// The user was deactivated or deleted, or the role allows no reading.
+    Deactivated,
+}
+
+impl StreamEndReason {
+    /// Returns the name in the frame.
+    #[must_use]
+    pub const fn slug(self) -> &'static str {
+        match self {
+            Self::SignedOut => "signed-out",
+            Self::Expired => "expired",
+            Self::Deactivated => "deactivated",
+        }
+    }
+
+    /// Returns the reason with this name. An unknown name comes from a newer server and counts as signed out.
+    #[must_use]
+    pub fn of_slug(slug: &str) -> Self {
+        match slug {
+            "expired" => Self::Expired,
+            "deactivated" => Self::Deactivated,
+            _ => Self::SignedOut,
+        }
+    }
+}
 
 /// An event with its id and time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -58,6 +102,13 @@ pub enum LiveEvent {
     Workers,
     /// The cluster was paused or resumed.
     Cluster,
+    /// A session of this user ended, or the user's role changed. Servers check their streams of this user again. The
+    /// event is never sent to a browser.
+    Session {
+        /// The id of the user.
+        #[serde(rename = "userId")]
+        user_id: UserId,
+    },
     /// Events may have been missed, so the page must be read again.
     Resync,
 }

@@ -1,10 +1,18 @@
 //! The event stream and its use by pages.
 //!
-//! One [`EventSource`](https://developer.mozilla.org/docs/Web/API/EventSource) serves the whole app while a user is
-//! signed in. A page applies each event to its data at once and, where the event is not sufficient, reads again through
+//! One [`EventSource`](https://developer.mozilla.org/docs/Web/API/EventSource) serves all tabs of a browser while a user
+//! is signed in, because over plain HTTP/1.1 a browser opens six connections per server, and a stream per tab would use
+//! them up. The tab that holds a lock leads: it opens the stream and relays every frame to the other tabs. A hidden or
+//! paused tab releases the lock, so that a visible one takes over and continues at the same position; while all tabs
+//! are hidden or paused, no stream is open. A page without a secure context (plain HTTP from another machine) has no
+//! locks; there each visible tab opens its own stream and closes it when it is hidden.
+//!
+//! A page applies each event to its data at once and, where the event is not sufficient, reads again through
 //! a [`throttled_refresh`]. No page depends on the delivery of an event. Events can be missed between the server's HTML
-//! and the start of the stream, while the connection is lost, and in a hidden tab. Each of these cases ends with one
-//! [`LiveEvent::Resync`], after which every page reads its data again.
+//! and the start of the stream, while the connection is lost, and in a hidden tab. The server replays what it still has;
+//! each other case ends with one [`LiveEvent::Resync`], after which every page reads its data again.
+//!
+//! The stream also reports a changed role and the end of the session, and every tab acts on them at once.
 //!
 //! Bursts are delivered once per animation frame, because more frequent updates would not be visible.
 
@@ -26,8 +34,17 @@ use crate::{
     error::AppError,
 };
 
+pub mod announcer;
+#[cfg(feature = "hydrate")]
+mod connection;
 #[cfg(feature = "hydrate")]
 mod stream;
+#[cfg(any(feature = "hydrate", test))]
+mod tab_message;
+#[cfg(feature = "hydrate")]
+mod tabs;
+#[cfg(any(feature = "hydrate", test))]
+mod watched_logs;
 
 /// The maximum age of an event that a page's first read may have missed, in milliseconds. A first read takes less time.
 const FIRST_READ_OVERLAP_MILLIS: i64 = 5_000;
@@ -82,6 +99,7 @@ pub struct LiveUpdates {
     /// True while the user has paused the stream.
     pub paused: RwSignal<bool>,
     log: RwSignal<Option<OccurrenceId>>,
+    is_sign_out_expected: StoredValue<bool>,
     last_event_at: StoredValue<Option<i64>>,
     listeners: StoredValue<Vec<(u64, EnvelopeListener)>>,
     next_listener: StoredValue<u64>,
@@ -94,6 +112,7 @@ impl LiveUpdates {
             state: RwSignal::new(LiveState::Connecting),
             paused: RwSignal::new(false),
             log: RwSignal::new(None),
+            is_sign_out_expected: StoredValue::new(false),
             last_event_at: StoredValue::new(None),
             listeners: StoredValue::new(Vec::new()),
             next_listener: StoredValue::new(0),
@@ -108,6 +127,11 @@ impl LiveUpdates {
     #[must_use]
     pub fn is_paused(self) -> bool {
         self.paused.try_get_untracked() == Some(true)
+    }
+
+    /// Sets whether this tab itself is ending the session, so that the end is not reported as an unexpected one.
+    pub fn expect_sign_out(self, is_expected: bool) {
+        self.is_sign_out_expected.set_value(is_expected);
     }
 
     /// Returns true if an event arrived during the last five seconds. A page checks this after it has subscribed and

@@ -23,7 +23,7 @@ use crate::{
         toast::{ToastQueue, ToastRegion},
     },
     lazy_pages,
-    live::LiveUpdates,
+    live::{LiveUpdates, announcer::LiveAnnouncer},
 };
 
 /// The product's name, which is the title of a page that sets none.
@@ -93,6 +93,7 @@ fn Layout() -> impl IntoView {
             <BottomBar/>
             <Shortcuts/>
             <LeaveDialog guard/>
+            <LiveAnnouncer/>
         </div>
     }
 }

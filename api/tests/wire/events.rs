@@ -5,6 +5,7 @@ use milvaion_api::{
     views::{OccurrenceRow, StatusChange, TriggerSource},
 };
 use milvaion_protocol::{
+    id::UserId,
     message::{LogLevel, LogLine, RunProgress},
     status::OccurrenceStatus,
 };
@@ -124,6 +125,7 @@ fn every_event() {
     );
     enveloped(LiveEvent::Workers, json!({ "kind": "workers" }));
     enveloped(LiveEvent::Cluster, json!({ "kind": "cluster" }));
+    enveloped(LiveEvent::Session { user_id: UserId(job().0) }, json!({ "kind": "session", "userId": JOB_ID }));
     enveloped(LiveEvent::Resync, json!({ "kind": "resync" }));
 }
 

@@ -82,6 +82,14 @@ fn LivePill() -> impl IntoView {
 #[component]
 fn UserMenu(me: CurrentUser) -> impl IntoView {
     let sign_out = ServerAction::<SignOut>::new();
+    let live = use_context::<LiveUpdates>();
+    Effect::new(move |_| {
+        // The end of the session that this tab asked for must not be reported as an unexpected one.
+        let is_expected = sign_out.pending().get() || matches!(sign_out.value().get(), Some(Ok(())));
+        if let Some(live) = live {
+            live.expect_sign_out(is_expected);
+        }
+    });
     Effect::new(move |_| {
         if matches!(sign_out.value().get(), Some(Ok(()))) {
             // Everything on the page depends on the user, so a full load discards it.

@@ -19,6 +19,12 @@ use crate::{
 pub enum SessionEndReason {
     /// The session was signed out or has expired.
     SignedOut,
+    /// The session was signed out in another tab, or replaced by a new sign-in.
+    SignedOutElsewhere,
+    /// The session was not used for too long or reached its maximum age.
+    Expired,
+    /// The user was deactivated or deleted.
+    Deactivated,
 }
 
 impl SessionEndReason {

@@ -1,114 +1,181 @@
-//! The browser's end of the event stream: opening, losing and reopening the connection.
+//! One tab's part in the event stream that all tabs of a user share.
 //!
-//! After a network failure the browser reconnects by itself and sends the id of the last event. The server replays the
-//! missed events or reports that it cannot. The browser gives up if the response is not a stream at all, such as a
-//! proxy's error page or the response to an ended session. The connection is then reopened with exponential backoff. A
-//! connection that dies silently is detected by missing pings.
+//! A visible tab waits for the lock of its user. The tab that holds it leads: it opens the connection and relays each
+//! frame to the others. The lock and the channel carry the user's id in their names, so the tabs of two users who
+//! signed in one after the other in the same browser share nothing.
+//!
+//! Every tab keeps the position of the last frame it has applied. A tab that takes over opens its connection at that
+//! position, and the server replays what was missed. A tab that begins to follow compares its position with that of the
+//! leading tab, and reads its page again if they differ. A page whose HTML may be older than the stream has no position
+//! and reads again once.
+//!
+//! After a network failure the browser reconnects by itself. It gives up if the response is not a stream at all, such as
+//! a proxy's error page, a full server, or the response to an ended session. The connection is then reopened with
+//! exponential backoff. A connection that dies silently is detected by missing pings.
 
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use leptos::{prelude::*, task::spawn_local};
-use milvaion_api::events::{EventEnvelope, LiveEvent};
-use wasm_bindgen::{JsCast, closure::Closure};
-use web_sys::{EventSource, MessageEvent, PageTransitionEvent};
+use milvaion_api::{
+    events::{EventEnvelope, LiveEvent, StreamEndReason},
+    views::CurrentUser,
+};
+use milvaion_protocol::id::OccurrenceId;
+use wasm_bindgen::JsCast;
+use web_sys::PageTransitionEvent;
 
-use super::{LiveState, LiveUpdates};
+use super::{
+    LiveState, LiveUpdates,
+    connection::EventConnection,
+    is_resync,
+    tab_message::{FrameKind, StreamFrame, TabMessage},
+    tabs::{self, TabChannel, TabLock},
+    watched_logs::WatchedLogs,
+};
 use crate::{
-    api::session::whoami,
+    api::session::{query_value, whoami},
     browser,
     components::{
+        session_context::{SessionContext, use_signed_in_user},
         session_end::{SessionEnd, SessionEndReason},
         time::use_page_clock,
+        toast::{ToastKind, ToastQueue},
     },
 };
 
-/// The path of the server's event stream.
-const EVENTS_PATH: &str = "/events";
-/// The timeout of a silent connection. The server pings every 15 s, so this is two missed pings plus 10 s.
+/// The timeout of a silent stream. The server pings every 15 s, so this is two missed pings plus 10 s.
 const PING_TIMEOUT_MILLIS: i64 = 40_000;
-/// The time after which a hidden tab closes its connection: 5 min. The tab reads again when it becomes visible.
-const HIDDEN_TAB_TIMEOUT_MILLIS: i64 = 300_000;
 /// The time after which a lost connection is shown as offline.
 const OFFLINE_AFTER_MILLIS: i64 = 20_000;
 /// The interval at which these timeouts are checked.
 const WATCH_INTERVAL: Duration = Duration::from_secs(5);
+/// The delivery interval of a hidden tab, which paints no frames.
+const HIDDEN_DELIVERY_INTERVAL: Duration = Duration::from_millis(250);
 /// The maximum number of events that wait for a frame. A page that is further behind reads everything again.
 const MAX_PENDING_EVENTS: usize = 500;
-
-/// An open connection. Dropping it closes it.
-struct EventConnection {
-    source: EventSource,
-    _open: Closure<dyn FnMut()>,
-    _error: Closure<dyn FnMut()>,
-    _message: Closure<dyn FnMut(MessageEvent)>,
-    _ping: Closure<dyn FnMut(MessageEvent)>,
-}
-
-impl Drop for EventConnection {
-    fn drop(&mut self) {
-        self.source.set_onopen(None);
-        self.source.set_onerror(None);
-        self.source.set_onmessage(None);
-        self.source.close();
-    }
-}
 
 #[derive(Clone, Copy)]
 struct EventStream {
     live: LiveUpdates,
+    /// The user whose tabs share the stream.
+    user: StoredValue<Option<CurrentUser>>,
+    channel: StoredValue<Option<TabChannel>, LocalStorage>,
+    lock: StoredValue<Option<TabLock>, LocalStorage>,
+    is_leader: StoredValue<bool>,
+    /// True after the end of the session or while the page is in the browser's history.
+    is_left: StoredValue<bool>,
     connection: StoredValue<Option<EventConnection>, LocalStorage>,
+    /// The state of the stream, which a pause hides.
+    link: StoredValue<LiveState>,
+    /// The id of the last applied frame; `None` if the page may be older than the stream.
+    position: StoredValue<Option<String>>,
+    logs: StoredValue<WatchedLogs>,
+    /// The watched logs that no open connection of this tab has followed yet.
+    new_logs: StoredValue<WatchedLogs>,
     waiting: StoredValue<Vec<EventEnvelope>>,
-    last_frame: StoredValue<i64>,
+    heard_at: StoredValue<i64>,
     lost_since: StoredValue<Option<i64>>,
-    hidden_since: StoredValue<Option<i64>>,
     failures: StoredValue<u32>,
     reopen_at: StoredValue<Option<i64>>,
     sync_clock: Callback<DateTime<Utc>>,
+    session: StoredValue<Option<SessionContext>>,
     session_end: SessionEnd,
+    toasts: Option<ToastQueue>,
 }
 
-/// Keeps the stream open while the current owner lives.
+/// Takes part in the stream while the current owner lives.
 pub(super) fn run(live: LiveUpdates, session_end: SessionEnd) {
     let clock = use_page_clock();
     let stream = EventStream {
         live,
+        user: StoredValue::new(None),
+        channel: StoredValue::new_local(None),
+        lock: StoredValue::new_local(None),
+        is_leader: StoredValue::new(false),
+        is_left: StoredValue::new(false),
         connection: StoredValue::new_local(None),
+        link: StoredValue::new(LiveState::Connecting),
+        position: StoredValue::new(None),
+        logs: StoredValue::new(WatchedLogs::default()),
+        new_logs: StoredValue::new(WatchedLogs::default()),
         waiting: StoredValue::new(Vec::new()),
-        last_frame: StoredValue::new(0),
+        heard_at: StoredValue::new(0),
         lost_since: StoredValue::new(None),
-        hidden_since: StoredValue::new(None),
         failures: StoredValue::new(0),
         reopen_at: StoredValue::new(None),
         sync_clock: Callback::new(move |now| clock.sync(now)),
+        session: StoredValue::new(use_context()),
         session_end,
+        toasts: use_context(),
     };
-    Effect::new(move |_| {
-        // The occurrence whose log is requested is part of the address, so a change of it needs a new connection.
-        live.log.track();
-        if live.paused.get() {
-            stream.close(LiveState::Paused);
-        } else {
-            stream.open();
+    Effect::new(move |before: Option<bool>| {
+        let is_paused = live.paused.get();
+        match before {
+            // A reload or a navigation keeps the pause of this tab.
+            None if tabs::remembered_pause() => live.paused.set(true),
+            None => {}
+            Some(before) if before == is_paused => {}
+            Some(_) => {
+                tabs::remember_pause(is_paused);
+                stream.pause_changed(is_paused);
+            }
         }
+        is_paused
     });
     Effect::new(move |_| {
+        if let Some(id) = live.log.get() {
+            stream.watch_log(id);
+            stream.send(&TabMessage::Watch(id));
+        }
+    });
+    let user = use_signed_in_user();
+    Effect::new(move |_| {
+        if let Some(me) = user.get() {
+            stream.signed_in_as(me);
+        }
+    });
+    follow_browser(stream);
+    on_cleanup(move || {
+        let _ = stream.connection.try_update_value(Option::take);
+        let _ = stream.lock.try_update_value(Option::take);
+        let _ = stream.channel.try_update_value(Option::take);
+    });
+}
+
+/// Follows the browser's reports about the page and the network, and checks the timeouts.
+fn follow_browser(stream: EventStream) {
+    Effect::new(move |_| {
         let watch = set_interval_with_handle(move || stream.watch(), WATCH_INTERVAL);
-        let hide = window_event_listener_untyped("pagehide", move |_| stream.close(LiveState::Reconnecting));
+        let hide = window_event_listener_untyped("pagehide", move |_| {
+            stream.is_left.set_value(true);
+            stream.choose_role();
+            // A page that waits in the browser's history must not hold a channel.
+            stream.channel.set_value(None);
+        });
         let show = window_event_listener_untyped("pageshow", move |event| {
             if event.dyn_ref::<PageTransitionEvent>().is_some_and(PageTransitionEvent::persisted) {
-                stream.open();
+                stream.is_left.set_value(false);
+                stream.join();
             }
         });
         // The browser reports a lost network at once; the ping timeout would show "Live" for up to 40 s more.
         let gone = window_event_listener_untyped("offline", move |_| {
-            if stream.live.paused.try_get_untracked() == Some(false) {
-                stream.lost_since.set_value(Some(browser::now_millis()));
-                stream.close(LiveState::Offline);
-            }
+            stream.connection.set_value(None);
+            stream.lost_since.set_value(Some(browser::now_millis()));
+            stream.set_link(LiveState::Offline);
         });
-        let back = window_event_listener_untyped("online", move |_| stream.open());
-        let seen = window_event_listener_untyped("visibilitychange", move |_| stream.watch());
+        let back = window_event_listener_untyped("online", move |_| {
+            stream.send(&TabMessage::Hello);
+            stream.open();
+        });
+        let seen = window_event_listener_untyped("visibilitychange", move |_| {
+            if !browser::is_hidden() {
+                stream.heard_at.set_value(browser::now_millis());
+                stream.send(&TabMessage::Hello);
+            }
+            stream.choose_role();
+        });
         on_cleanup(move || {
             if let Ok(watch) = watch {
                 watch.clear();
@@ -120,64 +187,355 @@ pub(super) fn run(live: LiveUpdates, session_end: SessionEnd) {
             seen.remove();
         });
     });
-    on_cleanup(move || {
-        let _ = stream.connection.try_update_value(Option::take);
-    });
 }
 
+/// The part of a tab: joining the other tabs, leading and following.
+impl EventStream {
+    /// Returns false after the page's owner is gone, when a late callback must do nothing.
+    fn is_alive(self) -> bool {
+        self.live.state.try_get_untracked().is_some()
+    }
+
+    fn is_paused(self) -> bool {
+        self.live.is_paused()
+    }
+
+    fn send(self, message: &TabMessage) {
+        self.channel.with_value(|channel| {
+            if let Some(channel) = channel {
+                channel.send(&message.to_text());
+            }
+        });
+    }
+
+    /// Joins the tabs of the signed-in user, or applies a change of that user.
+    fn signed_in_as(self, me: CurrentUser) {
+        match self.user.get_value() {
+            None => {
+                self.user.set_value(Some(me));
+                self.join();
+            }
+            Some(known) if known.id == me.id => self.user.set_value(Some(me)),
+            // Everything on the page belongs to another user.
+            Some(_) => tabs::reload(),
+        }
+    }
+
+    fn shared_name(self) -> Option<String> {
+        self.user.with_value(|user| user.as_ref().map(|me| format!("milvaion-events-{}", me.id)))
+    }
+
+    fn join(self) {
+        let Some(name) = self.shared_name() else { return };
+        self.channel.set_value(TabChannel::open(&name, move |text| {
+            if self.is_alive()
+                && let Some(message) = TabMessage::parse(&text)
+            {
+                self.received_message(message);
+            }
+        }));
+        self.heard_at.set_value(browser::now_millis());
+        self.send(&TabMessage::Hello);
+        if let Some(id) = self.live.log.get_untracked() {
+            self.send(&TabMessage::Watch(id));
+        }
+        self.choose_role();
+    }
+
+    /// Waits for the lock if this tab may lead, and releases it otherwise.
+    fn choose_role(self) {
+        let Some(name) = self.shared_name() else { return };
+        if self.is_left.get_value() || self.is_paused() || browser::is_hidden() {
+            return self.step_down();
+        }
+        if self.channel.with_value(Option::is_none) {
+            // Without locks every visible tab leads alone.
+            if !self.is_leader.get_value() {
+                self.lead();
+            }
+        } else if self.lock.with_value(Option::is_none) {
+            let lead = move || {
+                if self.is_alive() {
+                    self.lead();
+                }
+            };
+            self.lock.set_value(TabLock::request(&name, lead));
+        }
+    }
+
+    fn lead(self) {
+        self.is_leader.set_value(true);
+        self.failures.set_value(0);
+        self.open();
+    }
+
+    fn step_down(self) {
+        self.connection.set_value(None);
+        // Released after the connection is closed, so that there are never two.
+        self.lock.set_value(None);
+        if self.is_leader.try_update_value(|is_leader| std::mem::replace(is_leader, false)) == Some(true) {
+            self.reopen_at.set_value(None);
+            self.lost_since.set_value(None);
+            self.set_link(LiveState::Reconnecting);
+        }
+    }
+
+    fn pause_changed(self, is_paused: bool) {
+        if is_paused {
+            // What happens from now on is not applied, so the page must read again afterwards.
+            self.position.set_value(None);
+            self.live.state.set(LiveState::Paused);
+        } else {
+            self.live.state.set(self.link.get_value());
+            self.heard_at.set_value(browser::now_millis());
+            self.send(&TabMessage::Hello);
+        }
+        self.choose_role();
+    }
+
+    fn received_message(self, message: TabMessage) {
+        match message {
+            TabMessage::Hello if self.is_leader.get_value() => {
+                self.send_state();
+                // The new tab may have been rendered before the last change of the user.
+                let me = self.user.with_value(|me| serde_json::to_string(me).ok());
+                if let Some(data) = me {
+                    self.relay(&StreamFrame { kind: FrameKind::Session, id: String::new(), data });
+                }
+            }
+            TabMessage::Hello => {}
+            TabMessage::Watch(id) => self.watch_log(id),
+            // A late message of a tab that has just lost the lock.
+            TabMessage::Frame { .. } | TabMessage::State { .. } if self.is_leader.get_value() => {}
+            TabMessage::Frame { before, frame } => {
+                let has_missed = self.position.with_value(|known| known.as_ref().is_some_and(|known| *known != before));
+                if has_missed {
+                    self.position.set_value(Some(before));
+                    self.resync();
+                }
+                self.apply(frame);
+            }
+            TabMessage::State { state, position, logs } => {
+                self.heard_at.set_value(browser::now_millis());
+                self.logs.set_value(logs);
+                self.lost_since.set_value(None);
+                self.set_link(state);
+                // Without a position, the leading tab waits for a resync of the server and relays it.
+                if state == LiveState::Live
+                    && position.is_some()
+                    && !self.is_paused()
+                    && self.position.get_value() != position
+                {
+                    self.position.set_value(position);
+                    self.resync();
+                }
+            }
+        }
+    }
+
+    fn send_state(self) {
+        self.send(&TabMessage::State {
+            state: self.link.get_value(),
+            position: self.position.get_value(),
+            logs: self.logs.get_value(),
+        });
+    }
+
+    fn relay(self, frame: &StreamFrame) {
+        let before = self.position.get_value().unwrap_or_default();
+        self.send(&TabMessage::Frame { before, frame: frame.clone() });
+    }
+
+    fn watch_log(self, id: OccurrenceId) {
+        let is_new = self.logs.try_update_value(|logs| logs.add(id)) == Some(true);
+        if is_new && self.is_leader.get_value() {
+            self.new_logs.update_value(|logs| {
+                logs.add(id);
+            });
+            self.open();
+        }
+    }
+
+    /// Sets the state of the stream. The leading tab reports it to the others.
+    fn set_link(self, link: LiveState) {
+        self.link.set_value(link);
+        if !self.is_paused() && self.live.state.get_untracked() != link {
+            self.live.state.set(link);
+        }
+        if self.is_leader.get_value() {
+            self.send_state();
+        }
+    }
+}
+
+/// The connection of the leading tab.
 impl EventStream {
     fn open(self) {
-        if self.live.paused.try_get_untracked() != Some(false) {
+        if !self.is_leader.get_value() {
             return;
         }
-        let address = match self.live.log.get_untracked() {
-            Some(id) => format!("{EVENTS_PATH}?log={id}"),
-            None => EVENTS_PATH.to_owned(),
-        };
+        let now = browser::now_millis();
         self.reopen_at.set_value(None);
-        self.last_frame.set_value(browser::now_millis());
+        self.heard_at.set_value(now);
+        if self.link.get_value() != LiveState::Live && self.lost_since.get_value().is_none() {
+            // A connection that is never answered, because the browser has too many, is shown as offline too.
+            self.lost_since.set_value(Some(now));
+        }
+        let alive = move || self.is_alive();
+        let opened = move || {
+            if alive() {
+                self.failures.set_value(0);
+                self.lost_since.set_value(None);
+                self.heard_at.set_value(browser::now_millis());
+                self.new_logs.set_value(WatchedLogs::default());
+                self.set_link(LiveState::Live);
+            }
+        };
+        let failed = move || {
+            if alive() {
+                self.lost();
+            }
+        };
+        let received = move |frame: StreamFrame| {
+            if alive() {
+                self.relay(&frame);
+                self.apply(frame);
+            }
+        };
+        let query = self.query();
         self.connection.set_value(None);
-        let Ok(source) = EventSource::new(&address) else { return };
-        // Events can be lost between the page's read and the start of this connection, so a new connection starts with
-        // a resync. A reconnect by the browser needs none, because the server replays the missed events.
-        let fresh = StoredValue::new(true);
-        let open = Closure::<dyn FnMut()>::new(move || {
-            self.failures.set_value(0);
-            self.lost_since.set_value(None);
-            self.last_frame.set_value(browser::now_millis());
-            self.live.state.set(LiveState::Live);
-            if fresh.try_get_value() == Some(true) {
-                fresh.set_value(false);
-                self.resync();
-            }
-        });
-        let error = Closure::<dyn FnMut()>::new(move || self.lost());
-        let message = Closure::<dyn FnMut(MessageEvent)>::new(move |event: MessageEvent| self.message(&event));
-        let ping = Closure::<dyn FnMut(MessageEvent)>::new(move |event: MessageEvent| {
-            self.last_frame.set_value(browser::now_millis());
-            if let Some(now) = event.data().as_string().and_then(|text| text.parse().ok()) {
-                self.sync_clock.run(now);
-            }
-        });
-        source.set_onopen(Some(open.as_ref().unchecked_ref()));
-        source.set_onerror(Some(error.as_ref().unchecked_ref()));
-        source.set_onmessage(Some(message.as_ref().unchecked_ref()));
-        // Fails only if the listener is not a function.
-        let _ = source.add_event_listener_with_callback("ping", ping.as_ref().unchecked_ref());
-        let connection = EventConnection { source, _open: open, _error: error, _message: message, _ping: ping };
-        self.connection.set_value(Some(connection));
+        self.connection.set_value(EventConnection::open(&query, opened, failed, received));
     }
 
-    fn close(self, state: LiveState) {
-        let _ = self.connection.try_update_value(Option::take);
-        self.live.state.set(state);
+    /// Returns the query of a new connection. It names the position, because only the browser's own reconnect can send
+    /// it as a header.
+    fn query(self) -> String {
+        let position = self.position.get_value().filter(|position| !position.is_empty());
+        let fields = [
+            ("last", position.unwrap_or_default()),
+            ("log", self.logs.with_value(WatchedLogs::to_text)),
+            ("new", self.new_logs.with_value(WatchedLogs::to_text)),
+        ];
+        let mut query = String::new();
+        for (name, value) in fields.into_iter().filter(|(_, value)| !value.is_empty()) {
+            query.push(if query.is_empty() { '?' } else { '&' });
+            query.push_str(name);
+            query.push('=');
+            query.push_str(&query_value(&value));
+        }
+        query
     }
 
-    fn message(self, event: &MessageEvent) {
-        self.last_frame.set_value(browser::now_millis());
-        let Some(text) = event.data().as_string() else { return };
-        // An event that this build cannot parse comes from a newer server; reading again shows its effect.
-        let Ok(envelope) = serde_json::from_str::<EventEnvelope>(&text) else { return self.resync() };
+    /// Handles a connection error. The browser is already reconnecting unless it gave up.
+    fn lost(self) {
+        let now = browser::now_millis();
+        let since = self.lost_since.get_value().unwrap_or(now);
+        self.lost_since.set_value(Some(since));
+        let is_offline = !browser::is_online() || now - since > OFFLINE_AFTER_MILLIS;
+        self.set_link(if is_offline { LiveState::Offline } else { LiveState::Reconnecting });
+        let gave_up =
+            self.connection.with_value(|connection| connection.as_ref().is_none_or(EventConnection::is_closed));
+        if gave_up {
+            let failures = self.failures.get_value();
+            self.failures.set_value(failures.saturating_add(1));
+            let wait = 1_000_i64 << failures.min(4);
+            self.reopen_at.set_value(Some(now + wait));
+            set_timeout(move || self.reopen_if_due(), Duration::from_millis(wait.unsigned_abs()));
+            spawn_local(async move {
+                let answer = whoami().await;
+                if !self.is_alive() {
+                    return;
+                }
+                match answer {
+                    Ok(Some(me)) => self.user_changed(me),
+                    Ok(None) => {
+                        let reason = StreamEndReason::SignedOut;
+                        let data = reason.slug().to_owned();
+                        self.relay(&StreamFrame { kind: FrameKind::SessionEnd, id: String::new(), data });
+                        self.session_ended(reason);
+                    }
+                    Err(_) => {}
+                }
+            });
+        }
+    }
+
+    fn reopen_if_due(self) {
+        if self.is_alive() && self.reopen_at.get_value().is_some_and(|at| browser::now_millis() >= at) {
+            self.open();
+        }
+    }
+
+    /// Checks the timeouts, which no event reports.
+    fn watch(self) {
+        if !self.is_alive() || self.is_left.get_value() || self.is_paused() || browser::is_hidden() {
+            return;
+        }
+        let now = browser::now_millis();
+        let link = self.link.get_value();
+        let is_silent = link == LiveState::Live && now - self.heard_at.get_value() > PING_TIMEOUT_MILLIS;
+        if is_silent {
+            self.lost_since.set_value(Some(now));
+            self.set_link(LiveState::Reconnecting);
+            self.send(&TabMessage::Hello);
+            self.open();
+            return;
+        }
+        let since = match self.lost_since.get_value() {
+            Some(since) => since,
+            None => {
+                let since = (link != LiveState::Live).then_some(now);
+                self.lost_since.set_value(since);
+                now
+            }
+        };
+        if !matches!(link, LiveState::Live | LiveState::Offline) && now - since > OFFLINE_AFTER_MILLIS {
+            self.set_link(LiveState::Offline);
+        }
+        let is_waiting = self.reopen_at.get_value().is_some();
+        if is_waiting {
+            self.reopen_if_due();
+        } else if self.is_leader.get_value() && self.connection.with_value(Option::is_none) && browser::is_online() {
+            self.open();
+        }
+    }
+}
+
+/// The frames, received by this tab's connection or relayed by another tab.
+impl EventStream {
+    fn apply(self, frame: StreamFrame) {
+        self.heard_at.set_value(browser::now_millis());
+        let StreamFrame { kind, id, data } = frame;
+        let mut is_resync_frame = false;
+        match kind {
+            FrameKind::Event => {
+                // An event that this build cannot parse comes from a newer server; reading again shows its effect.
+                let envelope = serde_json::from_str::<EventEnvelope>(&data).unwrap_or_else(|_| resync_now());
+                is_resync_frame = is_resync(&envelope);
+                if !self.is_paused() {
+                    self.queue(envelope);
+                }
+            }
+            FrameKind::Ping => {
+                if let Ok(now) = data.parse() {
+                    self.sync_clock.run(now);
+                }
+            }
+            FrameKind::Session => {
+                if let Ok(me) = serde_json::from_str::<CurrentUser>(&data) {
+                    self.user_changed(me);
+                }
+            }
+            FrameKind::SessionEnd => return self.session_ended(StreamEndReason::of_slug(&data)),
+        }
+        // A page that may be older than the stream gets its first position from a resync only.
+        let has_position = self.position.with_value(Option::is_some);
+        if !self.is_paused() && (is_resync_frame || (has_position && !id.is_empty())) {
+            self.position.set_value(Some(id));
+        }
+    }
+
+    fn queue(self, envelope: EventEnvelope) {
         let first = self.waiting.try_update_value(|waiting| {
             if waiting.len() >= MAX_PENDING_EVENTS {
                 waiting.clear();
@@ -190,7 +548,7 @@ impl EventStream {
         if first == Some(true) {
             // A hidden page paints no frames.
             if browser::is_hidden() {
-                set_timeout(move || self.flush(), Duration::from_millis(250));
+                set_timeout(move || self.flush(), HIDDEN_DELIVERY_INTERVAL);
             } else {
                 request_animation_frame(move || self.flush());
             }
@@ -200,7 +558,7 @@ impl EventStream {
     fn flush(self) {
         let Some(waiting) = self.waiting.try_update_value(std::mem::take) else { return };
         // Events received before a pause are dropped; a resync replaces them when the user resumes.
-        if self.live.paused.get_untracked() {
+        if self.is_paused() {
             return;
         }
         for envelope in waiting {
@@ -209,70 +567,45 @@ impl EventStream {
     }
 
     fn resync(self) {
-        self.live.deliver(&resync_now());
-    }
-
-    /// Handles a connection error. The browser is already reconnecting unless it gave up.
-    fn lost(self) {
-        let now = browser::now_millis();
-        if self.lost_since.get_value().is_none() {
-            self.lost_since.set_value(Some(now));
-        }
-        let online = browser::is_online();
-        self.live.state.set(if online { LiveState::Reconnecting } else { LiveState::Offline });
-        let gave_up = self.connection.with_value(|connection| {
-            connection.as_ref().is_none_or(|connection| connection.source.ready_state() == EventSource::CLOSED)
-        });
-        if gave_up {
-            let failures = self.failures.get_value();
-            self.failures.set_value(failures.saturating_add(1));
-            let wait = 1_000_i64 << failures.min(4);
-            self.reopen_at.set_value(Some(now + wait));
-            set_timeout(move || self.reopen_if_due(), Duration::from_millis(wait.unsigned_abs()));
-            spawn_local(async move {
-                if matches!(whoami().await, Ok(None)) && self.live.state.try_get_untracked().is_some() {
-                    self.session_end.report(SessionEndReason::SignedOut);
-                }
-            });
+        if !self.is_paused() {
+            self.queue(resync_now());
         }
     }
 
-    fn reopen_if_due(self) {
-        if self.reopen_at.try_get_value().flatten().is_some_and(|at| browser::now_millis() >= at) {
-            self.open();
-        }
-    }
-
-    /// Checks the timeouts, which no event reports.
-    fn watch(self) {
-        let now = browser::now_millis();
-        let Some(state) = self.live.state.try_get_untracked() else { return };
-        if state == LiveState::Paused {
+    /// Applies a change of the signed-in user: the buttons follow the new role, and a notice names it.
+    fn user_changed(self, me: CurrentUser) {
+        let Some(known) = self.user.get_value() else { return };
+        if known == me {
             return;
         }
-        if browser::is_hidden() {
-            let since = self.hidden_since.get_value().unwrap_or(now);
-            self.hidden_since.set_value(Some(since));
-            if now - since > HIDDEN_TAB_TIMEOUT_MILLIS && self.connection.with_value(Option::is_some) {
-                self.close(LiveState::Reconnecting);
-            }
-            return;
+        if known.id != me.id {
+            return tabs::reload();
         }
-        self.hidden_since.set_value(None);
-        let is_closed = self.connection.with_value(Option::is_none);
-        let is_silent = state == LiveState::Live && now - self.last_frame.get_value() > PING_TIMEOUT_MILLIS;
-        if is_silent {
-            self.lost_since.set_value(Some(now));
-            self.live.state.set(LiveState::Reconnecting);
-        }
-        if (is_closed && browser::is_online()) || is_silent {
-            self.open();
-        } else if state == LiveState::Reconnecting
-            && self.lost_since.get_value().is_some_and(|since| now - since > OFFLINE_AFTER_MILLIS)
+        if let Some(toasts) = self.toasts
+            && known.role != me.role
         {
-            self.live.state.set(LiveState::Offline);
-        } else {
-            self.reopen_if_due();
+            let text = format!("Your role is now {} (was {}).", me.role.label(), known.role.label());
+            toasts.show(ToastKind::Info, text);
+        }
+        self.user.set_value(Some(me));
+        if let Some(session) = self.session.get_value() {
+            session.refetch();
+        }
+        // The page is rendered again from the data that it was opened with.
+        self.resync();
+    }
+
+    fn session_ended(self, reason: StreamEndReason) {
+        self.is_left.set_value(true);
+        self.choose_role();
+        self.set_link(LiveState::Offline);
+        let is_expected = self.live.is_sign_out_expected.get_value();
+        if !is_expected {
+            self.session_end.report(match reason {
+                StreamEndReason::SignedOut => SessionEndReason::SignedOutElsewhere,
+                StreamEndReason::Expired => SessionEndReason::Expired,
+                StreamEndReason::Deactivated => SessionEndReason::Deactivated,
+            });
         }
     }
 }

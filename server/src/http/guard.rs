@@ -21,6 +21,7 @@ use axum::{
 };
 use http::{HeaderMap, Method, StatusCode, Uri, header, request::Parts};
 use milvaion_api::{
+    events::StreamEndReason,
     permissions::{Permission, Role},
     views::CurrentUser,
 };
@@ -28,7 +29,7 @@ use milvaion_app::error::AppError;
 use serde_json::json;
 use tower_sessions::Session;
 
-use super::session::user_of;
+use super::session::{StoredSession, stored_session, user_of};
 use crate::{
     clock::Clock,
     config::http::HttpConfig,
@@ -80,6 +81,25 @@ pub async fn authorize(
 pub async fn me(store: &Store, clock: &Clock, parts: &Parts) -> Result<Option<CurrentUser>, AppError> {
     let Some(id) = user_of(session(parts)?, clock.now()).await? else { return Ok(None) };
     Ok(store.user(id).await?.filter(|user| user.is_active).map(|user| user.me()))
+}
+
+/// Checks the user of an open event stream again: the user as of now, or the reason for which the stream must end.
+///
+/// # Errors
+///
+/// Returns `Unavailable` or `Failed` if PostgreSQL fails.
+pub async fn stream_user(
+    store: &Store,
+    clock: &Clock,
+    parts: &Parts,
+) -> Result<Result<CurrentUser, StreamEndReason>, AppError> {
+    let id = match stored_session(store, session(parts)?, clock.now()).await? {
+        StoredSession::Active(id) => id,
+        StoredSession::Expired => return Ok(Err(StreamEndReason::Expired)),
+        StoredSession::Deleted => return Ok(Err(StreamEndReason::SignedOut)),
+    };
+    let me = store.user(id).await?.filter(|user| user.is_active).map(|user| user.me());
+    Ok(me.filter(|me| me.role.allows(Permission::Read)).ok_or(StreamEndReason::Deactivated))
 }
 
 /// Returns the session of a request.

@@ -117,6 +117,36 @@ pub async fn user_of(session: &Session, now: DateTime<Utc>) -> Result<Option<Use
     Ok(signed_in.filter(|signed_in| now < signed_in.since + SESSION_LIFETIME).map(|signed_in| signed_in.user))
 }
 
+/// The state of a stored session, as an open event stream checks it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoredSession {
+    /// A session of this user.
+    Active(UserId),
+    /// A session that was not used for twelve hours or is older than seven days.
+    Expired,
+    /// A session that was signed out. Its row no longer exists.
+    Deleted,
+}
+
+/// Reads the session from the table again, because a [`Session`] keeps what it has read. Unlike a request, this check
+/// does not extend the session: an open stream is not a use of the dashboard.
+///
+/// # Errors
+///
+/// Returns `Unavailable` if the session cannot be read.
+pub async fn stored_session(store: &Store, session: &Session, now: DateTime<Utc>) -> Result<StoredSession, AppError> {
+    let Some(id) = session.id() else { return Ok(StoredSession::Deleted) };
+    // Read without its expiry, so that an expired session and a deleted one can be told apart.
+    let row = store.session(&hash(id), DateTime::UNIX_EPOCH).await?;
+    let Some(row) = row else { return Ok(StoredSession::Deleted) };
+    let signed_in = row.data.get(SIGNED_IN_USER_KEY).and_then(|value| SignedInUser::deserialize(value).ok());
+    Ok(match signed_in {
+        None => StoredSession::Deleted,
+        Some(signed_in) if row.expires_at <= now || now >= signed_in.since + SESSION_LIFETIME => StoredSession::Expired,
+        Some(signed_in) => StoredSession::Active(signed_in.user),
+    })
+}
+
 /// Stores a flash message for the next page. It replaces an earlier message of the same form. Form data beyond the size
 /// limit is dropped.
 ///

@@ -1,10 +1,18 @@
 //! The stream of live events, as server-sent events.
 //!
-//! `GET /events` sends all events, and with `?log=<occurrence>` also the log lines of that occurrence. Each frame
-//! carries the id of its event, so that a browser that lost its connection can resume at this server or another one. If
-//! the id is no longer in the replay buffer, the server sends a `resync` event and the browser reloads its data. Every
-//! 15 seconds the server sends a `ping`, so that both sides notice a dead connection, and checks the session again. The
-//! stream of a user who is no longer signed in ends.
+//! `GET /events` sends all events, and with `log=<occurrence>,…` also the log lines of those occurrences. Each frame
+//! carries the id of its event, so that a browser that lost its connection can resume at this server or another one. A
+//! browser that opens a new connection on purpose, such as to follow one more log, sends that id as `last=`, because
+//! only the browser's own reconnect can set the header `Last-Event-ID`. If the id is no longer in the replay buffer,
+//! the server sends a `resync` event and the browser reloads its data. A replay needs no resync.
+//!
+//! Every 15 seconds the server sends a `ping`, so that both sides notice a dead connection. A ping carries the id of
+//! the last event that the stream has passed, including those that were not meant for this browser, so that a quiet
+//! page can resume too.
+//!
+//! The user of the stream is checked when a server reports a change of one of the user's sessions, and every five
+//! seconds for changes that no server reports. A changed user is sent in a `session` frame. A stream whose session has
+//! ended sends the reason in a `session-end` frame and ends.
 
 use std::{collections::VecDeque, convert::Infallible, sync::Arc, time::Duration};
 
@@ -17,61 +25,96 @@ use axum::{
 };
 use futures::stream;
 use http::{HeaderName, HeaderValue, StatusCode, request::Parts};
-use milvaion_api::{events::LiveEvent, permissions::Permission};
-use milvaion_app::error::AppError;
+use milvaion_api::{
+    events::{LiveEvent, MAX_WATCHED_LOGS, SESSION_END_FRAME, SESSION_FRAME, StreamEndReason},
+    permissions::Permission,
+    views::CurrentUser,
+};
 use milvaion_protocol::id::OccurrenceId;
 use serde::Deserialize;
-use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::{
+    sync::broadcast::{self, error::RecvError},
+    time::{Instant, Interval, MissedTickBehavior},
+};
 
 use super::{WebState, guard};
 use crate::live::hub::{self, InitialReplay};
 
-/// The time between two pings, and between two checks of the session.
+/// The time between two pings.
 const PING_INTERVAL: Duration = Duration::from_secs(15);
+/// The time between two checks of the session.
+const SESSION_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// The most open streams of one server.
 const MAX_LISTENERS: usize = 2_000;
 
-/// The query of an event stream: the occurrence whose log lines are sent besides the common events.
-#[derive(Debug, Deserialize)]
+/// The query of an event stream.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub struct EventStreamQuery {
-    log: Option<OccurrenceId>,
+    /// The occurrences whose log lines are sent besides the common events, separated by commas.
+    log: String,
+    /// Those of `log` that the browser did not follow before.
+    new: String,
+    /// The id of the last event that the browser received on an earlier connection.
+    last: Option<String>,
 }
 
 struct EventSubscriber {
     state: WebState,
     parts: Parts,
-    log: Option<OccurrenceId>,
+    logs: Vec<OccurrenceId>,
+    me: CurrentUser,
     first: VecDeque<Frame>,
+    position: Option<String>,
     receiver: broadcast::Receiver<Arc<hub::EventFrame>>,
-    ping: tokio::time::Interval,
+    ping: Interval,
+    session_check: Interval,
+    is_ended: bool,
 }
 
 /// Handles `GET /events`.
 pub async fn events(State(state): State<WebState>, Query(query): Query<EventStreamQuery>, parts: Parts) -> Response {
-    if let Err(error) = guard::authorize(&state.store, &state.clock, &state.config, &parts, Permission::Read).await {
-        let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::FORBIDDEN);
-        return (status, error.to_string()).into_response();
-    }
+    let me = match guard::authorize(&state.store, &state.clock, &state.config, &parts, Permission::Read).await {
+        Ok(me) => me,
+        Err(error) => {
+            let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::FORBIDDEN);
+            return (status, error.to_string()).into_response();
+        }
+    };
     if state.hub.listeners() >= MAX_LISTENERS {
         let message = "This server has too many open event streams. Pages still load; reload them to see changes.";
         return (StatusCode::SERVICE_UNAVAILABLE, message).into_response();
     }
-    let last = parts.headers.get("last-event-id").and_then(|value| value.to_str().ok());
-    let (start, receiver) = state.hub.listen(last);
-    let mut first = VecDeque::new();
-    match start {
-        // Without an id the browser has received no event yet. Its connection may have been lost before the first one.
-        _ if last.is_none() => first.push_back(resync()),
-        InitialReplay::Replay(frames) => {
-            first.extend(frames.iter().filter(|frame| wanted(frame, query.log)).map(|frame| encode(frame)))
+    let logs = occurrences(&query.log);
+    // The browser's own reconnect sends the header, which is newer than the address of the connection.
+    let header = parts.headers.get("last-event-id").and_then(|value| value.to_str().ok());
+    let last = header.or(query.last.as_deref()).filter(|last| !last.is_empty());
+    let subscription = state.hub.subscribe(last, &occurrences(&query.new));
+    let mut replay = VecDeque::new();
+    match subscription.replay {
+        InitialReplay::Replay(frames) if last.is_some() => {
+            replay.extend(subscription.retained_logs.iter().map(|frame| encode(frame, false)));
+            replay.extend(frames.iter().filter(|frame| wanted(frame, &logs)).map(|frame| encode(frame, true)));
         }
-        InitialReplay::Resync => first.push_back(resync()),
+        // Without an id the browser has received no event yet, so its page may be older than the stream.
+        InitialReplay::Replay(_) | InitialReplay::Resync => replay.push_back(resync(subscription.position.as_deref())),
     }
-    // The first frame is sent at once, so that the browser knows that the stream is open.
-    first.push_front(ping_frame(&state).retry(Duration::from_secs(1)));
-    let mut ping = tokio::time::interval_at(tokio::time::Instant::now() + PING_INTERVAL, PING_INTERVAL);
-    ping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let listener = EventSubscriber { state, parts, log: query.log, first, receiver, ping };
+    // The first frame is sent at once, so that the browser detects that the stream is open. It carries no id, because
+    // the replay follows it.
+    let mut first = VecDeque::from([ping_frame(&state, None).retry(Duration::from_secs(1)), session_frame(&me)]);
+    first.append(&mut replay);
+    let listener = EventSubscriber {
+        state,
+        parts,
+        logs,
+        me,
+        first,
+        position: subscription.position,
+        receiver: subscription.receiver,
+        ping: interval(PING_INTERVAL),
+        session_check: interval(SESSION_CHECK_INTERVAL),
+        is_ended: false,
+    };
     let frames = stream::unfold(listener, |mut listener| async move {
         let frame = listener.next().await?;
         Some((Ok::<_, Infallible>(frame), listener))
@@ -87,45 +130,113 @@ impl EventSubscriber {
         if let Some(frame) = self.first.pop_front() {
             return Some(frame);
         }
-        loop {
+        while !self.is_ended {
             tokio::select! {
                 received = self.receiver.recv() => match received {
-                    Ok(frame) if wanted(&frame, self.log) => return Some(encode(&frame)),
-                    Ok(_) => {}
-                    Err(RecvError::Lagged(_)) => return Some(resync()),
+                    Ok(frame) => {
+                        self.position = Some(frame.envelope.id.clone());
+                        if frame.envelope.event == (LiveEvent::Session { user_id: self.me.id }) {
+                            if let Some(frame) = self.check_session().await {
+                                return Some(frame);
+                            }
+                        } else if wanted(&frame, &self.logs) {
+                            return Some(encode(&frame, true));
+                        }
+                    }
+                    Err(RecvError::Lagged(_)) => return Some(resync(None)),
                     Err(RecvError::Closed) => return None,
                 },
-                _ = self.ping.tick() => {
-                    let WebState { store, clock, config, .. } = &self.state;
-                    let allowed = guard::authorize(store, clock, config, &self.parts, Permission::Read).await;
-                    if matches!(allowed, Err(AppError::SignedOut | AppError::Denied(_))) {
-                        return None;
+                _ = self.session_check.tick() => {
+                    if let Some(frame) = self.check_session().await {
+                        return Some(frame);
                     }
-                    return Some(ping_frame(&self.state));
                 }
+                _ = self.ping.tick() => return Some(ping_frame(&self.state, self.position.as_deref())),
                 () = self.state.stop.cancelled() => return None,
             }
+        }
+        None
+    }
+
+    /// Returns a frame if the user has changed or the session has ended. The stream stays open while PostgreSQL fails,
+    /// because an outage must not sign users out.
+    async fn check_session(&mut self) -> Option<Frame> {
+        match guard::stream_user(&self.state.store, &self.state.clock, &self.parts).await {
+            Ok(Ok(me)) if me == self.me => None,
+            Ok(Ok(me)) => {
+                self.me = me;
+                Some(session_frame(&self.me))
+            }
+            Ok(Err(reason)) => {
+                self.is_ended = true;
+                Some(session_end_frame(reason))
+            }
+            Err(_) => None,
         }
     }
 }
 
-/// Builds a ping. It carries the time of the server, because countdowns in the browser follow the server's clock.
-fn ping_frame(state: &WebState) -> Frame {
-    Frame::default().event("ping").data(state.clock.now().to_rfc3339())
+fn interval(period: Duration) -> Interval {
+    let mut interval = tokio::time::interval_at(Instant::now() + period, period);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
 }
 
-fn wanted(frame: &hub::EventFrame, log: Option<OccurrenceId>) -> bool {
+/// Parses ids that are separated by commas. Of too many, the newest are at the end and stay.
+fn occurrences(list: &str) -> Vec<OccurrenceId> {
+    let ids: Vec<OccurrenceId> = list.split(',').filter_map(|id| id.parse().ok()).collect();
+    ids[ids.len().saturating_sub(MAX_WATCHED_LOGS)..].to_vec()
+}
+
+/// Builds a ping. It carries the time of the server, because countdowns in the browser follow the server's clock.
+fn ping_frame(state: &WebState, position: Option<&str>) -> Frame {
+    with_id(Frame::default().event("ping").data(state.clock.now().to_rfc3339()), position)
+}
+
+fn session_frame(me: &CurrentUser) -> Frame {
+    Frame::default().event(SESSION_FRAME).data(serde_json::to_string(me).unwrap_or_default())
+}
+
+fn session_end_frame(reason: StreamEndReason) -> Frame {
+    Frame::default().event(SESSION_END_FRAME).data(reason.slug())
+}
+
+fn wanted(frame: &hub::EventFrame, logs: &[OccurrenceId]) -> bool {
     match &frame.envelope.event {
-        LiveEvent::Log { occurrence_id, .. } => log == Some(*occurrence_id),
+        LiveEvent::Log { occurrence_id, .. } => logs.contains(occurrence_id),
+        LiveEvent::Session { .. } => false,
         _ => true,
     }
 }
 
-fn encode(frame: &hub::EventFrame) -> Frame {
-    Frame::default().id(frame.envelope.id.clone()).data(frame.json.clone())
+fn with_id(frame: Frame, id: Option<&str>) -> Frame {
+    match id {
+        Some(id) => frame.id(id),
+        None => frame,
+    }
 }
 
-/// Builds the event that makes a browser reload its data. It carries no id, because there is no event to resume at.
-fn resync() -> Frame {
-    Frame::default().data(r#"{"id":"","at":"1970-01-01T00:00:00Z","event":{"kind":"resync"}}"#)
+/// Builds the frame of an event. Lines that are older than the browser's position are sent without an id, so that the
+/// position does not move back.
+fn encode(frame: &hub::EventFrame, has_id: bool) -> Frame {
+    with_id(Frame::default().data(frame.json.clone()), has_id.then_some(frame.envelope.id.as_str()))
+}
+
+/// Builds the event that makes a browser reload its data. The browser resumes at `position` afterwards.
+fn resync(position: Option<&str>) -> Frame {
+    with_id(Frame::default().data(r#"{"id":"","at":"1970-01-01T00:00:00Z","event":{"kind":"resync"}}"#), position)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watched_logs_are_bounded_and_bad_ids_are_ignored() {
+        let ids: Vec<String> = (1..=30_u128).map(|n| OccurrenceId(uuid::Uuid::from_u128(n)).to_string()).collect();
+        let parsed = occurrences(&format!("x,{},,", ids.join(",")));
+        assert_eq!(parsed.len(), MAX_WATCHED_LOGS);
+        assert_eq!(parsed.last().map(ToString::to_string), ids.last().cloned());
+        assert_eq!(occurrences(""), []);
+    }
 }

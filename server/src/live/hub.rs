@@ -10,6 +10,7 @@ use std::{
 
 use chrono::{DateTime, Utc};
 use milvaion_api::events::{EventEnvelope, LiveEvent};
+use milvaion_protocol::id::OccurrenceId;
 use tokio::sync::{broadcast, mpsc};
 
 /// The number of events kept for resuming.
@@ -50,6 +51,20 @@ pub enum InitialReplay {
     Replay(Vec<Arc<EventFrame>>),
     /// The last received event is no longer in the ring; the page must reload its data.
     Resync,
+}
+
+/// The subscription of a new listener.
+#[derive(Debug)]
+pub struct HubSubscription {
+    /// The events that the listener missed.
+    pub replay: InitialReplay,
+    /// The log lines in the ring of the occurrences that the listener did not receive before, oldest first. The reader
+    /// drops the lines that it has.
+    pub retained_logs: Vec<Arc<EventFrame>>,
+    /// The id of the newest event, at which a listener without missed events resumes.
+    pub position: Option<String>,
+    /// The events from now on.
+    pub receiver: broadcast::Receiver<Arc<EventFrame>>,
 }
 
 impl Hub {
@@ -106,17 +121,43 @@ impl Hub {
     }
 
     /// Adds a listener. `last` is the id of the last event that the browser received; the replay starts after it.
-    pub fn listen(&self, last: Option<&str>) -> (InitialReplay, broadcast::Receiver<Arc<EventFrame>>) {
-        let Ok(ring) = self.inner.ring.lock() else { return (InitialReplay::Resync, self.inner.listeners.subscribe()) };
-        let receiver = self.inner.listeners.subscribe();
-        let start = match last {
-            None => InitialReplay::Replay(Vec::new()),
-            Some(last) => match ring.iter().rposition(|frame| frame.envelope.id == last) {
-                Some(at) => InitialReplay::Replay(ring.iter().skip(at + 1).cloned().collect()),
-                None => InitialReplay::Resync,
-            },
+    /// `new_logs` are the occurrences whose log lines the browser begins to follow.
+    pub fn subscribe(&self, last: Option<&str>, new_logs: &[OccurrenceId]) -> HubSubscription {
+        let Ok(ring) = self.inner.ring.lock() else {
+            let receiver = self.inner.listeners.subscribe();
+            return HubSubscription {
+                replay: InitialReplay::Resync,
+                retained_logs: Vec::new(),
+                position: None,
+                receiver,
+            };
         };
-        (start, receiver)
+        let receiver = self.inner.listeners.subscribe();
+        let position = ring.back().map(|frame| frame.envelope.id.clone());
+        let Some(last) = last else {
+            return HubSubscription {
+                replay: InitialReplay::Replay(Vec::new()),
+                retained_logs: Vec::new(),
+                position,
+                receiver,
+            };
+        };
+        let Some(at) = ring.iter().rposition(|frame| frame.envelope.id == last) else {
+            return HubSubscription { replay: InitialReplay::Resync, retained_logs: Vec::new(), position, receiver };
+        };
+        let is_new_log = |frame: &&Arc<EventFrame>| match &frame.envelope.event {
+            LiveEvent::Log { occurrence_id, .. } => new_logs.contains(occurrence_id),
+            _ => false,
+        };
+        let retained_logs = ring.iter().take(at + 1).filter(is_new_log).cloned().collect();
+        let replay = InitialReplay::Replay(ring.iter().skip(at + 1).cloned().collect());
+        HubSubscription { replay, retained_logs, position, receiver }
+    }
+
+    /// Adds a listener that follows no log.
+    pub fn listen(&self, last: Option<&str>) -> (InitialReplay, broadcast::Receiver<Arc<EventFrame>>) {
+        let subscription = self.subscribe(last, &[]);
+        (subscription.replay, subscription.receiver)
     }
 
     /// Returns the number of listeners.
@@ -156,6 +197,25 @@ mod tests {
         assert_eq!(ids(start), Some(vec!["b".into(), "c".into()]));
         hub.deliver(envelope("d"));
         assert_eq!(receiver.recv().await.map(|frame| frame.envelope.id.clone()), Ok("d".to_owned()));
+    }
+
+    #[test]
+    fn new_log_gets_its_retained_lines() {
+        let (hub, _queue) = Hub::new();
+        let [old, new] = [1, 2].map(|n| OccurrenceId(uuid::Uuid::from_u128(n)));
+        let log = |id: &str, occurrence_id| EventEnvelope {
+            event: LiveEvent::Log { occurrence_id, lines: Vec::new() },
+            ..envelope(id)
+        };
+        hub.deliver(log("a", new));
+        hub.deliver(log("b", old));
+        hub.deliver(envelope("c"));
+        hub.deliver(log("d", new));
+        let subscription = hub.subscribe(Some("c"), &[new]);
+        let retained: Vec<_> = subscription.retained_logs.iter().map(|frame| frame.envelope.id.as_str()).collect();
+        assert_eq!(retained, ["a"]);
+        assert_eq!(ids(subscription.replay), Some(vec!["d".into()]));
+        assert_eq!(subscription.position.as_deref(), Some("d"));
     }
 
     #[test]

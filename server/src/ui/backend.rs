@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use http::request::Parts;
 use milvaion_api::{
     calendar_form::CalendarForm,
+    events::LiveEvent,
     failures::{
         DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow, FailureSelection,
         ResolveFailuresResult, RetryFailuresResult,
@@ -73,6 +74,11 @@ impl ServerBackend {
     fn address(&self, parts: &Parts) -> Option<std::net::IpAddr> {
         guard::address(parts).filter(|_| self.config.public_url.is_none())
     }
+
+    /// Makes every server check its event streams of this user, because a session of the user has ended.
+    fn check_streams_of(&self, user_id: UserId) {
+        self.jobs.hub.publish(self.clock.now(), vec![LiveEvent::Session { user_id }]);
+    }
 }
 
 fn job_not_found() -> AppError {
@@ -91,17 +97,27 @@ impl Backend for ServerBackend {
 
     async fn sign_in(&self, parts: &Parts, email: &str, passphrase: &str) -> Result<CurrentUser, AppError> {
         let address = self.address(parts);
+        let before = self.me(parts).await.ok().flatten();
         let me = sign_in::sign_in(&self.store, &self.clock, &self.hasher, address, email, passphrase).await?;
         session::sign_in_session(guard::session(parts)?, &me, self.clock.now()).await?;
+        // The new session replaced the one that other tabs of this browser still use.
+        if let Some(before) = before {
+            self.check_streams_of(before.id);
+        }
         Ok(me)
     }
 
     async fn sign_out(&self, parts: &Parts) -> Result<(), AppError> {
-        if let Some(me) = self.me(parts).await? {
+        let me = self.me(parts).await?;
+        if let Some(me) = &me {
             let entry = AuditEntry::new(self.clock.now(), &me.email, "sign-out", format!("user:{}", me.id));
             self.store.audit(&entry.from(self.address(parts).map(|address| address.to_string()))).await?;
         }
-        session::sign_out_session(guard::session(parts)?).await
+        session::sign_out_session(guard::session(parts)?).await?;
+        if let Some(me) = me {
+            self.check_streams_of(me.id);
+        }
+        Ok(())
     }
 
     async fn needs_setup(&self) -> Result<bool, AppError> {

@@ -14,6 +14,7 @@ mod cron_cli;
 mod dispatch;
 mod duplicates;
 mod engine;
+mod event_stream;
 mod failures;
 mod invariants;
 mod journey;

@@ -277,6 +277,7 @@ mod tests {
             progress: None,
             note: None,
             waits_until: None,
+            cancel_requested_at: None,
         }
     }
 

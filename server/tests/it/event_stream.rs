@@ -1,0 +1,227 @@
+//! The event stream over HTTP: resuming without a resync, logs, and the end of a session.
+
+use std::sync::Arc;
+
+use futures::{Stream, StreamExt};
+use http::{StatusCode, header};
+use milvaion_api::{
+    events::{LiveEvent, MAX_WATCHED_LOGS},
+    permissions::Role,
+    views::CurrentUser,
+};
+use milvaion_server::{
+    command::{invite, sign_in::PassphraseHasher},
+    http::session::{self, PostgresSessionStore},
+    lifecycle::Server,
+};
+use milvaion_test_support::{server_env, wait};
+use tower_sessions::Session;
+
+/// One frame of a stream.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct StreamFrame {
+    event: String,
+    id: String,
+    data: String,
+}
+
+impl StreamFrame {
+    fn is_resync(&self) -> bool {
+        self.data.contains(r#""kind":"resync""#)
+    }
+}
+
+/// An open stream.
+struct StreamReader {
+    bytes: std::pin::Pin<Box<dyn Stream<Item = reqwest::Result<Vec<u8>>> + Send>>,
+    rest: String,
+}
+
+impl StreamReader {
+    async fn open(server: &Server, cookie: &str, query: &str) -> Self {
+        let address = format!("http://127.0.0.1:{}/events{query}", server.address.port());
+        let request = reqwest::Client::new().get(address).header(header::COOKIE, cookie);
+        let response = request.send().await.expect("a response");
+        assert_eq!(response.status(), StatusCode::OK);
+        let bytes = response.bytes_stream().map(|chunk| chunk.map(|chunk| chunk.to_vec())).boxed();
+        Self { bytes, rest: String::new() }
+    }
+
+    /// Returns the next frame, or `None` after the end of the stream.
+    async fn next(&mut self) -> Option<StreamFrame> {
+        loop {
+            if let Some((text, rest)) = self.rest.split_once("\n\n") {
+                let mut frame = StreamFrame::default();
+                for line in text.lines() {
+                    match line.split_once(": ").or_else(|| line.split_once(':')) {
+                        Some(("event", value)) => frame.event = value.to_owned(),
+                        Some(("id", value)) => frame.id = value.to_owned(),
+                        Some(("data", value)) => frame.data = value.to_owned(),
+                        _ => {}
+                    }
+                }
+                self.rest = rest.to_owned();
+                return Some(frame);
+            }
+            let chunk = tokio::time::timeout(wait::WAIT_TIMEOUT, self.bytes.next()).await.expect("a frame in time")?;
+            self.rest.push_str(&String::from_utf8_lossy(&chunk.expect("the stream can be read")));
+        }
+    }
+
+    /// Returns the first frame that matches, and the frames before it.
+    async fn until(&mut self, what: &str, matches: impl Fn(&StreamFrame) -> bool) -> (StreamFrame, Vec<StreamFrame>) {
+        let mut before = Vec::new();
+        loop {
+            let frame = self.next().await.unwrap_or_else(|| panic!("the stream ended before {what}: {before:?}"));
+            if matches(&frame) {
+                return (frame, before);
+            }
+            before.push(frame);
+        }
+    }
+}
+
+/// Creates the first Admin.
+async fn admin(server: &Server) -> CurrentUser {
+    let path = invite::setup_link(&server.store, &server.clock).await.expect("stored").expect("there is no user yet");
+    let token = path.split_once("?token=").expect("a path with a token").1;
+    let hasher = PassphraseHasher::new();
+    invite::accept(
+        &server.store,
+        &server.clock,
+        &hasher,
+        None,
+        token,
+        "ana",
+        "ana@example.org",
+        "violet tram under snow",
+    )
+    .await
+    .expect("accepted")
+}
+
+/// Signs the user in and returns the cookie.
+async fn cookie(server: &Server, me: &CurrentUser) -> String {
+    let sessions = Arc::new(PostgresSessionStore::new(server.store.clone(), server.clock.clone()));
+    let session = Session::new(None, sessions, None);
+    session::sign_in_session(&session, me, server.clock.now()).await.expect("it is stored");
+    format!("milvaion_session={}", session.id().expect("a valid id"))
+}
+
+/// Waits until the server has opened its channel to the other servers, after which all events have one order.
+async fn wait_for_channel(server: &Server) {
+    let (_, mut events) = server.hub.listen(None);
+    wait::eventually("an event from the channel", || {
+        server.hub.publish(server.clock.now(), vec![LiveEvent::Workers]);
+        let found = events.try_recv().ok().map(|_| ());
+        async move { found }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn resumed_stream_replays_without_a_resync() {
+    let server = server_env::start(&server_env::config().await).await;
+    let cookie = cookie(&server, &admin(&server).await).await;
+    wait_for_channel(&server).await;
+    let mut reader = StreamReader::open(&server, &cookie, "").await;
+    let (first, before) = reader.until("the resync of a new page", StreamFrame::is_resync).await;
+    assert!(!first.id.is_empty(), "a resync names the position at which the stream resumes");
+    let names: Vec<&str> = before.iter().map(|frame| frame.event.as_str()).collect();
+    assert_eq!(names, ["ping", "session"]);
+
+    let id = server.clock.job_id();
+    server.hub.publish(server.clock.now(), vec![LiveEvent::Job { id }]);
+    let (seen, _) = reader.until("the event", |frame| frame.data.contains(&id.to_string())).await;
+    drop(reader);
+    let missed = server.clock.job_id();
+    let occurrence_id = milvaion_protocol::id::OccurrenceId(missed.0);
+    server.hub.publish(
+        server.clock.now(),
+        vec![LiveEvent::Log { occurrence_id, lines: Vec::new() }, LiveEvent::Job { id: missed }],
+    );
+
+    // Neither a stream that resumes nor one that follows one more log makes the page read again.
+    for (query, log_lines) in [
+        (String::new(), 0),
+        (format!("&log={occurrence_id}"), 1),
+        (format!("&log={occurrence_id}&new={occurrence_id}"), 1),
+    ] {
+        let mut reader = StreamReader::open(&server, &cookie, &format!("?last={}{query}", seen.id)).await;
+        let (_, before) = reader
+            .until("the missed event", |frame| {
+                frame.data.contains(r#""kind":"job""#) && frame.data.contains(&missed.to_string())
+            })
+            .await;
+        assert!(!before.iter().any(StreamFrame::is_resync), "{query}: {before:?}");
+        let logs = before.iter().filter(|frame| frame.data.contains(r#""kind":"log""#)).count();
+        assert_eq!(logs, log_lines, "{query}: {before:?}");
+    }
+
+    // A log that the page follows from now on begins with the lines in the buffer, without moving the position back.
+    let mut reader = StreamReader::open(&server, &cookie, "?last=unknown").await;
+    let (at, _) = reader.until("a resync for an unknown id", StreamFrame::is_resync).await;
+    let query = format!("?last={}&log={occurrence_id}&new={occurrence_id}", at.id);
+    let mut reader = StreamReader::open(&server, &cookie, &query).await;
+    let (line, before) = reader.until("the retained line", |frame| frame.data.contains(r#""kind":"log""#)).await;
+    assert_eq!(line.id, "");
+    assert!(!before.iter().any(StreamFrame::is_resync), "{before:?}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn role_change_is_pushed_to_open_streams() {
+    let server = server_env::start(&server_env::config().await).await;
+    let ana = admin(&server).await;
+    let mut reader = StreamReader::open(&server, &cookie(&server, &ana).await, "").await;
+    let (first, _) = reader.until("the user", |frame| frame.event == "session").await;
+    assert_eq!(serde_json::from_str::<CurrentUser>(&first.data).expect("a user"), ana);
+
+    server.store.set_user_role(ana.id, Role::Viewer, &ana, server.clock.now()).await.expect("changed");
+    let (next, _) = reader.until("the changed user", |frame| frame.event == "session").await;
+    assert_eq!(serde_json::from_str::<CurrentUser>(&next.data).expect("a user").role, Role::Viewer);
+
+    server.store.set_user_active(ana.id, false, &ana, server.clock.now()).await.expect("changed");
+    let (end, _) = reader.until("the end", |frame| frame.event == "session-end").await;
+    assert_eq!(end.data, "deactivated");
+    assert_eq!(reader.next().await, None, "the stream ends");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sign_out_ends_only_its_own_streams_on_all_servers() {
+    let config = server_env::config().await;
+    let (one, two) = (server_env::start(&config).await, server_env::start(&config).await);
+    let ana = admin(&one).await;
+    let (left, kept) = (cookie(&one, &ana).await, cookie(&one, &ana).await);
+    let mut streams = [StreamReader::open(&one, &left, "").await, StreamReader::open(&two, &left, "").await];
+    let mut other = StreamReader::open(&two, &kept, "").await;
+
+    let address = format!("http://127.0.0.1:{}", one.address.port());
+    let response = reqwest::Client::new()
+        .post(format!("{address}/api/sign_out"))
+        .header(header::COOKIE, &left)
+        .header(header::ORIGIN, &address)
+        .send()
+        .await
+        .expect("a response");
+    assert!(response.status().is_success(), "{}", response.status());
+    for stream in &mut streams {
+        let (end, before) = stream.until("the end", |frame| frame.event == "session-end").await;
+        assert_eq!(end.data, "signed-out");
+        assert!(!before.iter().any(|frame| frame.data.contains("userId")), "the notice stays between servers");
+        assert_eq!(stream.next().await, None, "the stream ends");
+    }
+    let id = two.clock.job_id();
+    two.hub.publish(two.clock.now(), vec![LiveEvent::Job { id }]);
+    let (_, before) = other.until("an event after it", |frame| frame.data.contains(&id.to_string())).await;
+    assert!(!before.iter().any(|frame| frame.event == "session-end"), "{before:?}");
+    one.stop().await;
+    two.stop().await;
+}
+
+#[test]
+fn watched_logs_fit_into_an_address() {
+    // Two lists of ids and the position stay below the 8 KiB that proxies accept.
+    assert!(MAX_WATCHED_LOGS * 37 * 2 + 200 < 8_000);
+}
