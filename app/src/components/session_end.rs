@@ -29,13 +29,16 @@ pub enum SessionEndReason {
 
 impl SessionEndReason {
     /// Every reason.
-    const ALL: [Self; 1] = [Self::SignedOut];
+    const ALL: [Self; 4] = [Self::SignedOut, Self::SignedOutElsewhere, Self::Expired, Self::Deactivated];
 
     /// Returns the value of the sign-in page's parameter `reason`.
     #[must_use]
     pub const fn slug(self) -> &'static str {
         match self {
             Self::SignedOut => "signed-out",
+            Self::SignedOutElsewhere => "signed-out-elsewhere",
+            Self::Expired => "expired",
+            Self::Deactivated => "deactivated",
         }
     }
 
@@ -50,6 +53,9 @@ impl SessionEndReason {
     pub const fn sentence(self) -> &'static str {
         match self {
             Self::SignedOut => "Your session has ended.",
+            Self::SignedOutElsewhere => "You were signed out in another tab.",
+            Self::Expired => "Your session has expired.",
+            Self::Deactivated => "Your account was deactivated.",
         }
     }
 }
