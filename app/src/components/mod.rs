@@ -9,6 +9,7 @@ pub mod copy_button;
 pub mod dialog;
 pub mod duplicate_start_warning;
 pub mod empty_state;
+pub mod filter_error;
 pub mod form;
 pub mod form_check;
 pub mod icon;
