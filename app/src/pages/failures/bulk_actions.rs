@@ -229,7 +229,7 @@ where
         <Dialog open id=format!("{prefix}-title") title>
             <form class="stack" on:submit=agree>
                 <ErrorSummary errors=whole/>
-                {details.map(|details| details.run())}
+                {move || details.as_ref().map(ViewFn::run)}
                 <p>{consequence}</p>
                 <FormField id=field.clone() label optional=true error>
                     <input

@@ -119,7 +119,7 @@ pub(super) fn scope_details(scope: Option<BulkScope>) -> AnyView {
         <div class="stack" data-scope="all">
             <p>{words}</p>
             <p class="muted">{heading}</p>
-            <ul class="scope-samples">{samples}</ul>
+            <ul class="stack">{samples}</ul>
         </div>
     }
     .into_any()
