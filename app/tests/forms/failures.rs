@@ -174,7 +174,7 @@ async fn dead_letter_is_shown_safely_and_resolved() {
         "Received 2 more times.",
         "x-death",
         &format!("href=\"/occurrences/{}\"", samples::occurrence_id(0)),
-        "publishes its message again",
+        "is missing and publishes it again",
     ]);
     page.assert_contains(&["\\x00\\x1b[31m&lt;script&gt;alert(1)", "Message body (beginning)"])
         .assert_lacks(&["<script>alert"]);

@@ -227,8 +227,8 @@ fn occurrence_facts(id: OccurrenceId, status: Option<OccurrenceStatus>) -> AnyVi
     let text = match status {
         None => "It does not exist, or its retention has ended.".to_owned(),
         Some(OccurrenceStatus::Queued) => {
-            "Queued. The server publishes its message again until a worker reports the run, so the dead letter does not \
-             fail it."
+            "Queued. The server detects that its message is missing and publishes it again, so this dead letter does \
+             not fail it."
                 .to_owned()
         }
         Some(status) => format!("{}.", status.label()),

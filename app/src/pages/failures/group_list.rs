@@ -35,8 +35,8 @@ pub fn FailureGroupList(
     filter: FailureFilter,
     /// The groups of this page.
     page: ListPage<FailureGroup>,
-    /// True for the first list that the page draws. A later one replaces the values of the search form.
-    is_first: bool,
+    /// True if the search form keeps what was typed; false if the list was searched for something else.
+    keeps_form: bool,
 ) -> impl IntoView {
     let rows = LiveRows::new(page);
     let request = filter.clone();
@@ -72,7 +72,7 @@ pub fn FailureGroupList(
     let empty = empty_state(&filter);
     view! {
         <div class="stack">
-            <FailureFilterBar filter is_first/>
+            <FailureFilterBar filter keeps_form/>
             {held_rows_button(rows, "new group")}
             <div hidden=move || !is_empty.get()>{empty}</div>
             <div class="table-wrap" hidden=move || is_empty.get()>
@@ -143,7 +143,7 @@ fn group_row(entry: RowEntry<FailureGroup>, below: &FailureFilter) -> impl IntoV
 
 /// The filters: search text, cause, state and job.
 #[component]
-fn FailureFilterBar(filter: FailureFilter, is_first: bool) -> impl IntoView {
+fn FailureFilterBar(filter: FailureFilter, keeps_form: bool) -> impl IntoView {
     let text = filter.text.clone().unwrap_or_default();
     let options: Vec<_> = FailureCause::ALL
         .into_iter()
@@ -181,12 +181,12 @@ fn FailureFilterBar(filter: FailureFilter, is_first: bool) -> impl IntoView {
     });
     let field = NodeRef::<html::Input>::new();
     let select = NodeRef::<html::Select>::new();
-    // The browser keeps what was typed while the page loaded, so the first list leaves the form alone. A later list may
-    // have another filter in the same elements, whose attributes no longer decide their values.
+    // The browser keeps what was typed while the page loaded, so the first list leaves the form alone. A list for another
+    // search is drawn into the same elements, whose attributes no longer decide their values.
     let (wanted_text, wanted_cause) = (text.clone(), filter.cause);
     Effect::new(move |_| {
         let (Some(field), Some(select)) = (field.get(), select.get()) else { return };
-        if !is_first {
+        if !keeps_form {
             field.set_value(&wanted_text);
             select.set_value(wanted_cause.map(FailureCause::as_str).unwrap_or_default());
         }

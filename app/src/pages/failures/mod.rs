@@ -27,7 +27,7 @@ use leptos_router::{
 };
 use milvaion_api::{
     events::LiveEvent,
-    failures::{DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow},
+    failures::{DeadLetterFilter, DeadLetterRow, FailureCause, FailureFilter, FailureGroup, FailureRow},
     page::ListPage,
 };
 use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
@@ -111,7 +111,8 @@ pub fn FailuresPage() -> impl IntoView {
             })
         },
     );
-    let is_first = StoredValue::new(true);
+    // The text and the cause that the search form was last drawn for.
+    let searched = StoredValue::new(None::<(Option<String>, Option<FailureCause>)>);
     let current = move |dead_letters: bool| (is_dead_letters.get() == dead_letters).then_some("page");
     view! {
         <Title text=move || if is_dead_letters.get() { "Dead letters · Failures" } else { "Failures" }/>
@@ -121,11 +122,12 @@ pub fn FailuresPage() -> impl IntoView {
             <a href="/failed?tab=dead-letters" aria-current=move || current(true)>"Dead letters"</a>
         </nav>
         {render_page(data, move |shown| {
-            let first = is_first.get_value();
-            is_first.set_value(false);
             match shown {
                 FailuresTab::Groups(filter, page) => {
-                    view! { <FailureGroupList filter page is_first=first/> }.into_any()
+                    let search = (filter.text.clone(), filter.cause);
+                    let keeps_form = searched.with_value(|last| last.as_ref().is_none_or(|last| *last == search));
+                    searched.set_value(Some(search));
+                    view! { <FailureGroupList filter page keeps_form/> }.into_any()
                 }
                 FailuresTab::DeadLetters(filter, page, flash) => {
                     view! { <DeadLetterList filter page flash/> }.into_any()
