@@ -4,7 +4,10 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use milvaion_protocol::id::{DeadLetterId, JobId, OccurrenceId};
+use milvaion_protocol::{
+    id::{DeadLetterId, JobId, OccurrenceId},
+    status::OccurrenceStatus,
+};
 
 /// The maximum number of failures that one resolve or retry request changes.
 pub const MAX_FAILURE_SELECTION: usize = 1_000;
@@ -12,7 +15,13 @@ pub const MAX_FAILURE_SELECTION: usize = 1_000;
 pub const MAX_RESOLUTION_NOTE_CHARS: usize = 2_000;
 /// The maximum count of open failures. Pages show a larger number as "10,000+".
 pub const MAX_COUNTED_FAILURES: i64 = 10_000;
-/// The maximum age of failures in the list of groups, in days.
+/// The number of failures shown as samples of a selection.
+pub const FAILURE_SAMPLES: u32 = 5;
+/// The maximum length of a search text, in characters.
+pub const MAX_FAILURE_TEXT_CHARS: usize = 200;
+/// The maximum number of words in a search text. All of them must occur.
+pub const MAX_FAILURE_TEXT_WORDS: usize = 8;
+/// The maximum age of failures in the list of groups, in days. The group of a single fingerprint has no such limit.
 pub const MAX_FAILURE_GROUP_DAYS: i64 = 180;
 
 /// The reason why an occurrence counts as failed.
@@ -109,9 +118,10 @@ impl FailureRow {
     }
 }
 
-/// A filter for failures. All given conditions must match.
+/// A filter for failures. All given conditions must match. A condition with an unknown name is refused, because a filter
+/// without it would match more than was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct FailureFilter {
     /// Only resolved or only open failures.
     pub resolved: Option<bool>,
@@ -133,6 +143,14 @@ pub struct FailureFilter {
 }
 
 impl FailureFilter {
+    /// Returns true if [`text`](Self::text) can be searched: a longer one would be searched only in part.
+    #[must_use]
+    pub fn has_valid_text(&self) -> bool {
+        self.text.as_deref().is_none_or(|text| {
+            text.chars().count() <= MAX_FAILURE_TEXT_CHARS && text.split_whitespace().count() <= MAX_FAILURE_TEXT_WORDS
+        })
+    }
+
     /// Parses [`after`](Self::after) as the cursor of a failure: its time and its occurrence.
     #[must_use]
     pub fn cursor(&self) -> Option<(DateTime<Utc>, OccurrenceId)> {
@@ -159,6 +177,16 @@ pub enum FailureSelection {
     Ids(Vec<OccurrenceId>),
     /// The open failures that match a filter, newest first. Its `limit` and `after` are ignored.
     Filter(FailureFilter),
+}
+
+/// The open failures that match a filter, as a dialog shows them before it changes all of them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FailureScopePreview {
+    /// The number of failures, counted up to [`MAX_COUNTED_FAILURES`].
+    pub count: i64,
+    /// The newest of them, at most [`FAILURE_SAMPLES`], without their inputs.
+    pub samples: Vec<FailureRow>,
 }
 
 /// The failures with one fingerprint.
@@ -203,6 +231,8 @@ impl FailureGroup {
 pub struct ResolveFailuresResult {
     /// The number of failures that were open and are now resolved.
     pub count: usize,
+    /// The number of requested failures that were not changed: resolved before, or not a failure.
+    pub left: usize,
     /// True if the filter matches more failures than one request changes.
     pub more: bool,
 }
@@ -233,6 +263,10 @@ pub struct DeadLetterRow {
     pub source: String,
     /// The headers.
     pub headers: Value,
+    /// The occurrence that the headers or the body name, whether it exists or not.
+    pub occurrence_id: Option<OccurrenceId>,
+    /// The present status of that occurrence; none if it does not exist.
+    pub occurrence_status: Option<OccurrenceStatus>,
     /// The start of the body as text. Bytes that are not text are replaced.
     pub body: String,
     /// The size of the body, in bytes.
@@ -247,9 +281,9 @@ pub struct DeadLetterRow {
     pub resolution_note: Option<String>,
 }
 
-/// A filter for dead letters.
+/// A filter for dead letters. A condition with an unknown name is refused, as in [`FailureFilter`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct DeadLetterFilter {
     /// Only resolved or only open dead letters.
     pub resolved: Option<bool>,
@@ -272,7 +306,24 @@ mod tests {
     }
 
     #[test]
-    fn invalid_cursor_is_ignored() {
+    fn unknown_condition_is_refused() {
+        let known = serde_json::json!({ "fingerprint": "f", "limit": 5 });
+        assert!(serde_json::from_value::<FailureFilter>(known).is_ok());
+        let misspelled = serde_json::json!({ "fingreprint": "f" });
+        assert!(serde_json::from_value::<FailureFilter>(misspelled).is_err());
+        assert!(serde_json::from_value::<DeadLetterFilter>(serde_json::json!({ "state": "open" })).is_err());
+    }
+
+    #[test]
+    fn text_is_bounded_in_characters_and_words() {
+        let text = |text: String| FailureFilter { text: Some(text), ..FailureFilter::default() }.has_valid_text();
+        assert!(FailureFilter::default().has_valid_text());
+        assert!(text("ä".repeat(200)) && text("a b c d e f g h".into()));
+        assert!(!text("ä".repeat(201)) && !text("a b c d e f g h i".into()));
+    }
+
+    #[test]
+    fn invalid_cursor_has_no_value() {
         for text in ["", "~", "1~x", "x~y", "99999999999999999999~0190a0a0-0000-7000-8000-000000000000"] {
             let filter = FailureFilter { after: Some(text.into()), ..FailureFilter::default() };
             assert_eq!(filter.cursor(), None);

@@ -10,8 +10,8 @@ use http::request::Parts;
 use milvaion_api::{
     calendar_form::CalendarForm,
     failures::{
-        DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow, FailureSelection,
-        ResolveFailuresResult, RetryFailuresResult,
+        DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow, FailureScopePreview,
+        FailureSelection, ResolveFailuresResult, RetryFailuresResult,
     },
     page::{JobFilter, ListPage, OccurrenceFilter, TimeWindow},
     permissions::{Permission, Role},
@@ -172,6 +172,8 @@ pub trait Backend: Send + Sync + 'static {
     -> Result<ListPage<FailureGroup>, AppError>;
     /// Returns a page of failures, newest first, each with only the first line of its exception and without its input.
     async fn failures(&self, me: &CurrentUser, filter: FailureFilter) -> Result<ListPage<FailureRow>, AppError>;
+    /// Returns the number and the newest of the open failures that match a filter.
+    async fn failure_preview(&self, me: &CurrentUser, filter: FailureFilter) -> Result<FailureScopePreview, AppError>;
     /// Returns one complete failure.
     async fn failure(&self, me: &CurrentUser, id: OccurrenceId) -> Result<FailureRow, AppError>;
     /// Retries failures, for a user who saw `seen` of them.

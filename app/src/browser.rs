@@ -212,6 +212,12 @@ mod real {
         !selection.is_collapsed() && selection.anchor_node().is_some_and(|node| element.contains(Some(&node)))
     }
 
+    /// Returns true if the pointer is over the element with this id.
+    #[must_use]
+    pub fn is_pointer_in(id: &str) -> bool {
+        document().query_selector(&format!("#{id}:hover")).ok().flatten().is_some()
+    }
+
     /// Returns the page's vertical scroll position, in CSS pixels.
     #[must_use]
     pub fn scroll_offset() -> f64 {
@@ -462,6 +468,12 @@ mod stub {
     /// Returns false; a page being rendered has no focus.
     #[must_use]
     pub const fn is_busy_in(_id: &str) -> bool {
+        false
+    }
+
+    /// Returns false; a page being rendered has no pointer.
+    #[must_use]
+    pub const fn is_pointer_in(_id: &str) -> bool {
         false
     }
 

@@ -154,7 +154,7 @@ test("resolving a cause affects no more failures than were seen", async ({ admin
   await dialog.getByLabel("Note").press("Enter");
   await expect(admin.locator(".toast").filter({ hasText: "3 failures were resolved." })).toBeVisible();
   await expect(admin.getByText("No failures here")).toBeVisible();
-  await expect(admin.getByRole("button", { name: "Resolve…" })).toHaveAttribute("aria-disabled", "true");
+  await expect(admin.getByRole("button", { name: "Resolve all…" })).toHaveAttribute("aria-disabled", "true");
   await open(admin, `/failed/${runs[0]}`);
   await expect(admin.locator("#failure-state")).toContainText(`Resolved by ${firstAdmin.email}`);
   await expect(admin.getByText("known since Monday")).toBeVisible();

@@ -3,8 +3,8 @@
 use leptos::prelude::*;
 use milvaion_api::{
     failures::{
-        DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow, ResolveFailuresResult,
-        RetryFailuresResult,
+        DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow, FailureScopePreview,
+        ResolveFailuresResult, RetryFailuresResult,
     },
     page::ListPage,
 };
@@ -34,6 +34,18 @@ pub async fn failure_groups(#[server(default)] filter: FailureFilter) -> Result<
 pub async fn list_failures(#[server(default)] filter: FailureFilter) -> Result<ListPage<FailureRow>, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
     backend.failures(&me, filter).await.map_err(super::with_error_status)
+}
+
+/// Returns the number and the newest of the open failures that match `filter`, for the dialog that asks before all of
+/// them are changed.
+///
+/// # Errors
+///
+/// `Fields` for an invalid filter; `Denied` below Operator; `Unavailable` if a service is down.
+#[server(input = GetUrl, endpoint = "failure_preview")]
+pub async fn preview_failures(filter: FailureFilter) -> Result<FailureScopePreview, AppError> {
+    let (backend, me) = super::authorize(milvaion_api::permissions::Permission::SettleFailures).await?;
+    backend.failure_preview(&me, filter).await.map_err(super::with_error_status)
 }
 
 /// Returns one complete failure.
@@ -80,7 +92,8 @@ pub async fn retry_failure(
 
 /// Retries failures, each as a new occurrence with the input that failed.
 ///
-/// Selects the failures in `ids` or, with `all`, the open ones that match `filter`, of which the user has seen `seen`.
+/// Selects the failures in `ids` or, with `all`, the open ones that match `filter`, of which the user has seen `seen`. A
+/// request with neither ids nor `all` is refused: an empty choice never means all.
 /// `back` is the page that a plain form post is redirected to.
 ///
 /// # Errors
@@ -153,7 +166,7 @@ pub async fn resolve_dead_letters(
 ) -> Result<usize, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::SettleFailures).await?;
     let result = backend.resolve_dead_letters(&me, &ids, &note).await;
-    let notice = result.as_ref().map(|count| dead_letters_notice(*count)).unwrap_or_default();
+    let notice = result.as_ref().map(|count| dead_letters_notice(*count, ids.len())).unwrap_or_default();
     let back = list_address(&back);
     super::respond("failures", result, |_| back.clone(), &notice, &back, serde_json::json!({ "note": note })).await
 }
@@ -164,29 +177,39 @@ pub const FAILURE_RETRIED_NOTICE: &str = "Retry started. This is the new run.";
 /// Builds the notice after a retry.
 #[must_use]
 pub fn retry_notice(retried: &RetryFailuresResult) -> String {
-    let mut notice = format!("{} retried.", count_with_verb(retried.made.len(), "failure"));
-    match retried.left {
-        0 => {}
-        1 => notice.push_str(" 1 was skipped: already retried, or its job is deleted."),
-        n => notice.push_str(&format!(" {n} were skipped: already retried, or their job is deleted.")),
-    }
-    if retried.more {
-        notice.push_str(MORE_REMAIN_NOTICE);
-    }
-    notice
+    let skipped = match retried.left {
+        1 => "already retried, or its job is deleted.",
+        _ => "already retried, or their job is deleted.",
+    };
+    bulk_notice(retried.made.len(), "failure", "retried", retried.left, skipped, retried.more)
 }
 
 /// Builds the notice after resolving failures.
 #[must_use]
 pub fn resolve_notice(resolved: &ResolveFailuresResult) -> String {
-    let more = if resolved.more { MORE_REMAIN_NOTICE } else { "" };
-    format!("{} resolved.{more}", count_with_verb(resolved.count, "failure"))
+    bulk_notice(resolved.count, "failure", "resolved", resolved.left, "already resolved.", resolved.more)
 }
 
-/// Builds the notice after resolving dead letters.
+/// Builds the notice after resolving `count` of `requested` dead letters.
 #[must_use]
-pub fn dead_letters_notice(count: usize) -> String {
-    format!("{} resolved.", count_with_verb(count, "dead letter"))
+pub fn dead_letters_notice(count: usize, requested: usize) -> String {
+    bulk_notice(count, "dead letter", "resolved", requested.saturating_sub(count), "already resolved.", false)
+}
+
+/// Builds the notice after an action on several objects, of which `left` were not changed.
+fn bulk_notice(count: usize, noun: &str, done: &str, left: usize, skipped: &str, more: bool) -> String {
+    let mut notice = match count {
+        0 => format!("No {noun} was {done}."),
+        n => format!("{} {done}.", count_with_verb(n, noun)),
+    };
+    if left > 0 {
+        let verb = if left == 1 { "was" } else { "were" };
+        notice.push_str(&format!(" {left} {verb} skipped: {skipped}"));
+    }
+    if more {
+        notice.push_str(MORE_REMAIN_NOTICE);
+    }
+    notice
 }
 
 /// Appended when a selection holds more than
@@ -243,7 +266,10 @@ mod tests {
             "2 failures were retried. 1 was skipped: already retried, or its job is deleted. Only the first 1,000 were \
              processed. Repeat for the rest."
         );
-        assert_eq!(resolve_notice(&ResolveFailuresResult { count: 1, more: false }), "1 failure was resolved.");
-        assert_eq!(dead_letters_notice(0), "0 dead letters were resolved.");
+        let resolved = |count, left| resolve_notice(&ResolveFailuresResult { count, left, more: false });
+        assert_eq!(resolved(1, 0), "1 failure was resolved.");
+        assert_eq!(resolved(0, 1), "No failure was resolved. 1 was skipped: already resolved.");
+        assert_eq!(dead_letters_notice(1, 1), "1 dead letter was resolved.");
+        assert_eq!(dead_letters_notice(0, 2), "No dead letter was resolved. 2 were skipped: already resolved.");
     }
 }

@@ -362,6 +362,8 @@ pub(crate) fn dead_letter() -> DeadLetterRow {
         reason: "it is not a job message: expected value".into(),
         source: "milvaion.dlx/w.echo".into(),
         headers: json!({ "x-death": [{ "reason": "rejected" }] }),
+        occurrence_id: Some(occurrence_id(0)),
+        occurrence_status: Some(OccurrenceStatus::Queued),
         body: "\u{0}\u{1b}[31m<script>alert(1)</script>".into(),
         body_bytes: 100_000,
         copies: 3,

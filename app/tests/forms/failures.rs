@@ -14,7 +14,7 @@ fn group_path() -> String {
 #[tokio::test]
 async fn causes_are_filtered_and_paged_by_address() {
     let fake = FakeBackend::signed_in(Role::Viewer).ready();
-    let page = get(&fake, "/failed?state=all&job=nonsense").await;
+    let page = get(&fake, "/failed?state=all").await;
     page.assert_contains(&["order &lt;b&gt;7&lt;/b&gt; not found", "1,234", " and 2 other jobs", "Retries used up"]);
     page.assert_contains(&["href=\"/failed/0123456789abcdef?state=all\"", "/failed?state=all&amp;after=1234~"]);
     page.assert_lacks(&["<b>7</b>", "One job only"]);
@@ -29,6 +29,35 @@ async fn causes_are_filtered_and_paged_by_address() {
 }
 
 #[tokio::test]
+async fn invalid_filter_lists_nothing() {
+    let fake = FakeBackend::signed_in(Role::Operator).ready();
+    let long = "x".repeat(201);
+    for (path, parameter, reset) in [
+        ("/failed?state=all&job=nonsense".to_owned(), "job", "/failed?state=all"),
+        ("/failed?state=foo".into(), "state", "/failed"),
+        ("/failed?cause=ended".into(), "cause", "/failed"),
+        ("/failed?after=1~1".into(), "after", "/failed"),
+        ("/failed?before=1".into(), "before", "/failed"),
+        ("/failed?tab=letters".into(), "tab", "/failed"),
+        (format!("/failed?q={long}"), "q", "/failed"),
+        (format!("{}?cause=lost", group_path()), "cause", "/failed/0123456789abcdef"),
+        (format!("{}?job=nonsense", group_path()), "job", "/failed/0123456789abcdef"),
+        ("/failed?tab=dead-letters&state=foo".into(), "state", "/failed?tab=dead-letters"),
+        ("/failed?tab=dead-letters&before=x".into(), "before", "/failed?tab=dead-letters"),
+    ] {
+        let page = get(&fake, &path).await;
+        assert_eq!(page.status, StatusCode::BAD_REQUEST, "{path}");
+        page.assert_contains(&[
+            "Nothing is listed",
+            &format!("The filter {parameter} has the value"),
+            &format!("href=\"{reset}\""),
+        ]);
+        page.assert_lacks(&["<tbody>", "id=\"dead-letters\"", "name=\"ids[]\"", "/api/resolve_", "1,234", &long]);
+    }
+    assert_eq!(get(&fake, "/failed?cause=&q=").await.status, StatusCode::OK, "a form sends its empty fields too");
+}
+
+#[tokio::test]
 async fn retried_occurrence_links_to_the_failed_one() {
     let path = format!("/occurrences/{}", samples::occurrence_id(0));
     let failed = format!("href=\"/occurrences/{}\"", samples::occurrence_id(1));
@@ -40,7 +69,7 @@ async fn retried_occurrence_links_to_the_failed_one() {
 
 #[tokio::test]
 async fn viewers_find_no_boxes_and_buttons_for_failures() {
-    let changes = ["/api/retry_failure", "/api/resolve_", "name=\"ids[]\"", "Retry", "Resolve…"];
+    let changes = ["/api/retry_failure", "/api/resolve_", "name=\"ids[]\"", "Retry", "Resolve selected…"];
     for path in [group_path(), format!("/failed/{}", samples::occurrence_id(0)), "/failed?tab=dead-letters".into()] {
         let viewer = get(&FakeBackend::signed_in(Role::Viewer).ready(), &path).await;
         assert_eq!(viewer.status, StatusCode::OK, "{path}");
@@ -72,6 +101,15 @@ async fn some_or_all_failures_of_a_cause_are_resolved() {
 
     post(&fake, "/api/resolve_failures", &format!("all=false&note=nothing+chosen&{back}")).await;
     get(&fake, &path).await.assert_contains(&["Choose at least one open failure", "value=\"nothing chosen\""]);
+    // Neither ids nor an explicit `all`: refused, also with a filter and a number of seen failures.
+    let filter = "filter%5Bfingerprint%5D=0123456789abcdef";
+    post(&fake, "/api/retry_failures", &format!("{filter}&seen=12&note=no+scope&{back}")).await;
+    get(&fake, &path).await.assert_contains(&["Choose at least one open failure", "value=\"no scope\""]);
+    // A misspelled condition must not widen the filter.
+    let misspelled = "all=true&filter%5Bfingreprint%5D=0123456789abcdef&seen=12";
+    let refused = post(&fake, "/api/retry_failures", &format!("{misspelled}&{back}")).await;
+    assert_ne!(refused.location.as_deref(), Some(path.as_str()), "the request is not read");
+    assert!(done(&fake).len() == 2, "nothing was retried");
     post(&fake, "/api/retry_failures", &format!("all=true&seen=1&{back}")).await;
     get(&fake, &path).await.assert_contains(&["The number of failures has grown."]);
     post(&fake, "/api/retry_failures", &format!("ids%5B%5D={one}&note={}&{back}", "x".repeat(501))).await;
@@ -135,6 +173,8 @@ async fn dead_letter_is_shown_safely_and_resolved() {
         "97.6 KiB",
         "Received 2 more times.",
         "x-death",
+        &format!("href=\"/occurrences/{}\"", samples::occurrence_id(0)),
+        "is missing and publishes it again",
     ]);
     page.assert_contains(&["\\x00\\x1b[31m&lt;script&gt;alert(1)", "Message body (beginning)"])
         .assert_lacks(&["<script>alert"]);

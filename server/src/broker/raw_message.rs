@@ -11,12 +11,18 @@ const MAX_HEADER_BYTES: usize = 16 * 1024;
 /// The deepest nesting of headers that is kept. The broker's own headers are two levels deep.
 const MAX_HEADER_DEPTH: usize = 6;
 
+/// The key under which the message id is kept among the headers. It is a property of the message and no header, but it
+/// may name the occurrence of a message whose body is unreadable.
+pub const MESSAGE_ID_KEY: &str = "message-id";
+/// The maximum length of a message id, in bytes, as AMQP 0-9-1 defines it.
+const MAX_MESSAGE_ID_BYTES: usize = 255;
+
 /// A message as it was delivered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RawMessage {
     /// The body.
     pub body: Vec<u8>,
-    /// The headers, or only their names if they are too large.
+    /// The headers, or only their names if they are too large, and the message id as [`MESSAGE_ID_KEY`].
     pub headers: Value,
     /// The exchange it was published to.
     pub exchange: String,
@@ -26,9 +32,14 @@ pub struct RawMessage {
 
 impl From<&Delivery> for RawMessage {
     fn from(delivery: &Delivery) -> Self {
+        let mut all = delivery.properties.headers().as_ref().map_or_else(|| Value::Object(Map::new()), headers);
+        let id = delivery.properties.message_id().as_ref().map(|id| clean(id.as_str()));
+        if let (Value::Object(all), Some(id)) = (&mut all, id.filter(|id| id.len() <= MAX_MESSAGE_ID_BYTES)) {
+            all.entry(MESSAGE_ID_KEY).or_insert(Value::String(id));
+        }
         Self {
             body: delivery.data.clone(),
-            headers: delivery.properties.headers().as_ref().map_or_else(|| Value::Object(Map::new()), headers),
+            headers: all,
             exchange: clean(delivery.exchange.as_str()),
             routing_key: clean(delivery.routing_key.as_str()),
         }

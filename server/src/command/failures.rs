@@ -2,8 +2,8 @@
 
 use milvaion_api::{
     failures::{
-        FailureFilter, FailureSelection, MAX_FAILURE_SELECTION, MAX_RESOLUTION_NOTE_CHARS, ResolveFailuresResult,
-        RetryFailuresResult,
+        FailureFilter, FailureSelection, MAX_COUNTED_FAILURES, MAX_FAILURE_SELECTION, MAX_RESOLUTION_NOTE_CHARS,
+        ResolveFailuresResult, RetryFailuresResult,
     },
     requests::parse_input_json,
     views::CurrentUser,
@@ -21,25 +21,36 @@ use crate::{
 impl JobCommands {
     /// Replaces a filter by the failures that it matches now. Returns true with it if the filter matches more than one
     /// request may hold. The user saw `seen` failures before confirming. A filter that now matches over a tenth more is
-    /// refused, so that users do not resolve or retry failures they have not seen.
+    /// refused, so that users do not resolve or retry failures they have not seen. A count of [`MAX_COUNTED_FAILURES`]
+    /// was shown as "10,000+" and is not compared.
     ///
     /// # Errors
     ///
-    /// Returns `Fields` for invalid `ids`, and `Conflict` if there are many more failures than the user saw.
+    /// Returns `Fields` for invalid `ids` or an invalid filter, and `Conflict` if there are many more failures than the
+    /// user saw.
     pub async fn confirm_selection(
         &self,
         selection: &FailureSelection,
         seen: usize,
     ) -> Result<(FailureSelection, bool), AppError> {
-        let (ids, more) = self.select(selection).await?;
-        if matches!(selection, FailureSelection::Filter(_)) && ids.len() > seen + seen / 10 {
-            return Err(AppError::Conflict(format!(
-                "The filter now matches {} failures; you saw {seen}. Reload the page before you continue.",
-                if more { format!("more than {}", ids.len()) } else { ids.len().to_string() }
-            )));
+        let shown = i64::try_from(seen).unwrap_or(i64::MAX);
+        if let FailureSelection::Filter(filter) = selection
+            && shown < MAX_COUNTED_FAILURES
+        {
+            check_text(filter)?;
+            let most = shown + shown / 10;
+            let now = self.store.count_failures(&open(filter), MAX_COUNTED_FAILURES.max(most + 1)).await?;
+            if now > most {
+                let now = if now < MAX_COUNTED_FAILURES { now.to_string() } else { format!("at least {now}") };
+                return Err(AppError::Conflict(format!(
+                    "The filter now matches {now} failures; you saw {seen}. Nothing was changed. Reopen the dialog, or \
+                     reload the page, before you continue."
+                )));
+            }
         }
+        let (ids, more) = self.select(selection).await?;
         if ids.is_empty() {
-            return Err(AppError::field("ids", "choose at least one open failure"));
+            return Err(no_selection());
         }
         Ok((FailureSelection::Ids(ids), more))
     }
@@ -58,7 +69,8 @@ impl JobCommands {
         let note = note(text)?;
         let (ids, more) = self.select(selection).await?;
         let edit = AuditStamp { by: &me.email, at: self.clock.now() };
-        Ok(ResolveFailuresResult { count: self.store.resolve_failures(&ids, note.as_deref(), edit).await?, more })
+        let count = self.store.resolve_failures(&ids, note.as_deref(), edit).await?;
+        Ok(ResolveFailuresResult { count, left: ids.len().saturating_sub(count), more })
     }
 
     /// Retries failures, each as a new occurrence with the current definition of its job. A failure that was retried
@@ -156,6 +168,7 @@ impl JobCommands {
     /// selects only open failures.
     async fn select(&self, selection: &FailureSelection) -> Result<(Vec<OccurrenceId>, bool), AppError> {
         match selection {
+            FailureSelection::Ids(ids) if ids.is_empty() => Err(no_selection()),
             FailureSelection::Ids(ids) if ids.len() > MAX_FAILURE_SELECTION => Err(too_many()),
             FailureSelection::Ids(ids) => {
                 let mut ids = ids.clone();
@@ -164,7 +177,8 @@ impl JobCommands {
                 Ok((ids, false))
             }
             FailureSelection::Filter(filter) => {
-                let filter = FailureFilter { resolved: Some(false), ..filter.clone() };
+                check_text(filter)?;
+                let filter = open(filter);
                 let limit = i64::try_from(MAX_FAILURE_SELECTION).unwrap_or(i64::MAX);
                 let mut ids = self.store.failure_ids(&filter, limit + 1).await?;
                 let more = ids.len() > MAX_FAILURE_SELECTION;
@@ -173,6 +187,27 @@ impl JobCommands {
             }
         }
     }
+}
+
+/// Refuses a search text that would be searched only in part.
+///
+/// # Errors
+///
+/// Returns `Fields` for `text`.
+pub(crate) fn check_text(filter: &FailureFilter) -> Result<(), AppError> {
+    if filter.has_valid_text() {
+        return Ok(());
+    }
+    Err(AppError::field("text", "at most 200 characters and 8 words are searched: shorten the text"))
+}
+
+/// Returns the filter for the open ones among the failures that it matches.
+fn open(filter: &FailureFilter) -> FailureFilter {
+    FailureFilter { resolved: Some(false), ..filter.clone() }
+}
+
+fn no_selection() -> AppError {
+    AppError::field("ids", "choose at least one open failure")
 }
 
 fn note(text: &str) -> Result<Option<String>, AppError> {

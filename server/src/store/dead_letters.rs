@@ -9,6 +9,7 @@ use milvaion_api::{
 use milvaion_protocol::{
     id::{DeadLetterId, OccurrenceId},
     status::OccurrenceStatus,
+    topology::HEADER_CORRELATION_ID,
 };
 use serde_json::Value;
 use sqlx::{Postgres, QueryBuilder};
@@ -19,6 +20,7 @@ use super::{
     jobs::AuditStamp,
     occurrences::{RawOccurrenceRow, status},
 };
+use crate::broker::raw_message::MESSAGE_ID_KEY;
 
 /// Maximum number of bytes stored of a body.
 pub const MAX_STORED_BODY_BYTES: usize = 64 * 1024;
@@ -230,7 +232,35 @@ impl Store {
         let more = rows.len() > limit as usize;
         rows.truncate(limit as usize);
         let next = rows.last().filter(|_| more).map(|row| row.id.to_string());
-        Ok(ListPage { rows: rows.into_iter().map(RawDeadLetter::row).collect(), next })
+        let mut rows: Vec<DeadLetterRow> = rows.into_iter().map(RawDeadLetter::row).collect();
+        self.add_occurrence_statuses(&mut rows).await?;
+        Ok(ListPage { rows, next })
+    }
+
+    /// Sets the status of each occurrence that a dead letter names and that exists.
+    async fn add_occurrence_statuses(&self, rows: &mut [DeadLetterRow]) -> Result<()> {
+        let named: Vec<OccurrenceId> = rows.iter().filter_map(|row| row.occurrence_id).collect();
+        if named.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<Uuid> = named.iter().map(|id| id.0).collect();
+        let created: Vec<DateTime<Utc>> = named.iter().map(|id| id.created_at()).collect();
+        let found: Vec<(Uuid, i16)> = sqlx::query_as(
+            "SELECT DISTINCT o.id, o.status
+               FROM unnest($1::uuid[], $2::timestamptz[]) AS w (id, created_at)
+               JOIN occurrences o ON o.id = w.id AND o.created_at = w.created_at",
+        )
+        .bind(&ids)
+        .bind(&created)
+        .fetch_all(self.pool())
+        .await?;
+        for (id, number) in found {
+            let present = status(number)?;
+            for row in rows.iter_mut().filter(|row| row.occurrence_id == Some(OccurrenceId(id))) {
+                row.occurrence_status = Some(present);
+            }
+        }
+        Ok(())
     }
 
     /// Resolves open dead letters, with an audit row each. Returns their number.
@@ -268,6 +298,16 @@ impl Store {
     }
 }
 
+/// Returns the occurrence that a message names: in the header of every job message, in its message id, or in its body. A
+/// message whose body is unreadable is assigned to its occurrence by its headers alone.
+fn named_occurrence(headers: &Value, body: &[u8]) -> Option<OccurrenceId> {
+    let in_header = |name: &str| headers.get(name).and_then(Value::as_str).and_then(|text| text.trim().parse().ok());
+    in_header(HEADER_CORRELATION_ID).or_else(|| in_header(MESSAGE_ID_KEY)).or_else(|| {
+        let body: Value = serde_json::from_slice(body).ok()?;
+        body.get("occurrenceId")?.as_str()?.parse().ok()
+    })
+}
+
 #[derive(Debug, sqlx::FromRow)]
 struct RawDeadLetter {
     id: Uuid,
@@ -290,6 +330,8 @@ impl RawDeadLetter {
             received_at: self.received_at,
             reason: self.reason,
             source: self.source,
+            occurrence_id: named_occurrence(&self.headers, &self.body),
+            occurrence_status: None,
             headers: self.headers,
             body: String::from_utf8_lossy(&self.body).into_owned(),
             body_bytes: self.body_bytes,
@@ -297,6 +339,31 @@ impl RawDeadLetter {
             resolved_at: self.resolved_at,
             resolved_by: self.resolved_by,
             resolution_note: self.resolution_note,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn header_message_id_and_body_name_the_occurrence() {
+        let text = "01932f3c-0000-7000-8000-000000000001";
+        let other = "01932f3c-0000-7000-8000-000000000002";
+        let id: OccurrenceId = text.parse().expect("the id is valid");
+        let body = format!("{{\"occurrenceId\":\"{text}\"}}");
+        let unreadable = b"\xff{".as_slice();
+        assert_eq!(
+            named_occurrence(&json!({ HEADER_CORRELATION_ID: text, MESSAGE_ID_KEY: other }), unreadable),
+            Some(id)
+        );
+        assert_eq!(named_occurrence(&json!({ MESSAGE_ID_KEY: text }), unreadable), Some(id));
+        assert_eq!(named_occurrence(&json!({ HEADER_CORRELATION_ID: 7 }), body.as_bytes()), Some(id));
+        for headers in [Value::Null, json!({}), json!({ MESSAGE_ID_KEY: "no id" })] {
+            assert_eq!(named_occurrence(&headers, unreadable), None);
         }
     }
 }

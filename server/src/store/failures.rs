@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use milvaion_api::{
-    failures::{FailureCause, FailureFilter, FailureGroup, FailureRow, MAX_COUNTED_FAILURES},
+    failures::{FailureCause, FailureFilter, FailureGroup, FailureRow, MAX_COUNTED_FAILURES, MAX_FAILURE_TEXT_WORDS},
     page::{self, ListPage},
 };
 use milvaion_protocol::id::{JobId, OccurrenceId};
@@ -69,6 +69,20 @@ impl Store {
         query.push(" ORDER BY failed_at DESC, occurrence_id LIMIT ").push_bind(limit);
         let ids: Vec<(Uuid,)> = query.build_query_as().fetch_all(self.pool()).await?;
         Ok(ids.into_iter().map(|(id,)| OccurrenceId(id)).collect())
+    }
+
+    /// Returns the number of failures that match a filter, counted up to `limit`. The filter's own limit and cursor are
+    /// ignored.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`] if PostgreSQL fails.
+    pub async fn count_failures(&self, filter: &FailureFilter, limit: i64) -> Result<i64> {
+        let mut query =
+            QueryBuilder::<Postgres>::new("SELECT count(*) FROM (SELECT FROM failed_occurrences WHERE true");
+        narrow(&mut query, filter);
+        query.push(" LIMIT ").push_bind(limit).push(") f");
+        Ok(query.build_query_scalar().fetch_one(self.pool()).await?)
     }
 
     /// Returns the number of unresolved failures, counted up to [`MAX_COUNTED_FAILURES`].
@@ -307,7 +321,7 @@ fn narrow(query: &mut QueryBuilder<Postgres>, filter: &FailureFilter) {
     if let Some(since) = filter.since {
         query.push(" AND failed_at >= ").push_bind(since);
     }
-    for word in filter.text.as_deref().unwrap_or_default().split_whitespace().take(8) {
+    for word in filter.text.as_deref().unwrap_or_default().split_whitespace().take(MAX_FAILURE_TEXT_WORDS) {
         let pattern = format!("%{}%", like(&word.replace('\0', "").to_lowercase()));
         query.push(" AND (lower(job_name) LIKE ").push_bind(pattern.clone());
         query.push(" OR lower(exception) LIKE ").push_bind(pattern).push(")");

@@ -8,8 +8,8 @@ use milvaion_api::{
     calendar_form::CalendarForm,
     events::LiveEvent,
     failures::{
-        DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow, FailureSelection,
-        ResolveFailuresResult, RetryFailuresResult,
+        DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow, FailureScopePreview,
+        FailureSelection, ResolveFailuresResult, RetryFailuresResult,
     },
     page::{JobFilter, ListPage, OccurrenceFilter, TimeWindow},
     permissions::{Permission, Role},
@@ -317,6 +317,10 @@ impl Backend for ServerBackend {
 
     async fn failures(&self, _me: &CurrentUser, filter: FailureFilter) -> Result<ListPage<FailureRow>, AppError> {
         failures::page(self, &filter).await
+    }
+
+    async fn failure_preview(&self, _me: &CurrentUser, filter: FailureFilter) -> Result<FailureScopePreview, AppError> {
+        failures::preview(self, &filter).await
     }
 
     async fn failure(&self, _me: &CurrentUser, id: OccurrenceId) -> Result<FailureRow, AppError> {

@@ -1,10 +1,10 @@
 //! Failures and dead letters for the pages. A list holds only the beginning of an exception or a body.
 
-use chrono::Duration;
+use chrono::{DateTime, Duration};
 use milvaion_api::{
     failures::{
-        DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow, FailureSelection,
-        MAX_FAILURE_GROUP_DAYS, ResolveFailuresResult, RetryFailuresResult,
+        DeadLetterFilter, DeadLetterRow, FAILURE_SAMPLES, FailureFilter, FailureGroup, FailureRow, FailureScopePreview,
+        FailureSelection, MAX_COUNTED_FAILURES, MAX_FAILURE_GROUP_DAYS, ResolveFailuresResult, RetryFailuresResult,
     },
     page::ListPage,
     views::CurrentUser,
@@ -14,7 +14,7 @@ use milvaion_protocol::id::OccurrenceId;
 use serde_json::Value;
 
 use super::backend::ServerBackend;
-use crate::domain::transition::first_line;
+use crate::{command::failures::check_text, domain::transition::first_line};
 
 /// The most characters of a body, and of its headers, in a list of dead letters.
 const MAX_PREVIEW_CHARS: usize = 2_000;
@@ -24,18 +24,39 @@ pub(super) async fn groups(
     backend: &ServerBackend,
     filter: &FailureFilter,
 ) -> Result<ListPage<FailureGroup>, AppError> {
-    let since = filter.since.unwrap_or_else(|| backend.clock.now() - Duration::days(MAX_FAILURE_GROUP_DAYS));
+    check_text(filter)?;
+    check_cursor(filter.after.is_some(), filter.group_cursor().is_some())?;
+    // A single group is counted completely: its page offers to change all of it.
+    let window = if filter.fingerprint.is_some() { None } else { Some(Duration::days(MAX_FAILURE_GROUP_DAYS)) };
+    let since = filter.since.unwrap_or_else(|| window.map_or(DateTime::UNIX_EPOCH, |age| backend.clock.now() - age));
     Ok(backend.store.failure_groups(filter, since).await?)
 }
 
 /// Returns a page of failures.
 pub(super) async fn page(backend: &ServerBackend, filter: &FailureFilter) -> Result<ListPage<FailureRow>, AppError> {
+    check_text(filter)?;
+    check_cursor(filter.after.is_some(), filter.cursor().is_some())?;
     let mut page = backend.store.failures(filter).await?;
     for row in &mut page.rows {
         row.exception = row.exception.as_deref().map(first_line);
         row.job_data = Value::Null;
     }
     Ok(page)
+}
+
+/// Returns the number and the newest of the open failures that match a filter.
+pub(super) async fn preview(backend: &ServerBackend, filter: &FailureFilter) -> Result<FailureScopePreview, AppError> {
+    let open = FailureFilter { resolved: Some(false), after: None, limit: FAILURE_SAMPLES, ..filter.clone() };
+    let samples = page(backend, &open).await?.rows;
+    Ok(FailureScopePreview { count: backend.store.count_failures(&open, MAX_COUNTED_FAILURES).await?, samples })
+}
+
+/// Refuses a cursor that cannot be parsed: without it the first page would be shown in place of the requested one.
+fn check_cursor(is_given: bool, is_valid: bool) -> Result<(), AppError> {
+    if is_given && !is_valid {
+        return Err(AppError::field("after", "the cursor is invalid: use the next of the previous page, or none"));
+    }
+    Ok(())
 }
 
 /// Returns one failure.

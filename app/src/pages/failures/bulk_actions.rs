@@ -1,7 +1,8 @@
 //! Selection of rows, and dialogs that act on the selection.
 //!
 //! The checkboxes are in a plain form that works without a script. With a script the form is never posted: its buttons
-//! open a dialog first, which states the number of affected rows.
+//! open a dialog first, which states the number of affected rows. The dialog acts on what it was opened with: the list
+//! behind it goes on changing, and the question must not change under the reader.
 
 use std::{collections::BTreeSet, str::FromStr};
 
@@ -120,17 +121,56 @@ fn whole_of(wrong: RwSignal<Vec<FieldError>>) -> Signal<Vec<(String, String)>> {
     })
 }
 
+/// A dialog and the scope of its action, which is set when it opens and does not follow the list afterwards.
+pub struct DialogScope<S: 'static> {
+    open: RwSignal<bool>,
+    scope: RwSignal<Option<S>>,
+}
+
+impl<S> Clone for DialogScope<S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S> Copy for DialogScope<S> {}
+
+impl<S: Clone + Send + Sync + 'static> Default for DialogScope<S> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<S: Clone + Send + Sync + 'static> DialogScope<S> {
+    /// Creates the state of a closed dialog.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { open: RwSignal::new(false), scope: RwSignal::new(None) }
+    }
+
+    /// Opens the dialog for `scope`.
+    pub fn open(self, scope: S) {
+        self.scope.set(Some(scope));
+        self.open.set(true);
+    }
+
+    /// Returns the scope of the dialog; none before it was opened first.
+    #[must_use]
+    pub fn get(self) -> Option<S> {
+        self.scope.get()
+    }
+}
+
 /// A dialog that asks for confirmation of an action on several rows, with an optional note. It stays open and shows the
 /// reason when the action is refused.
 #[component]
-pub fn NoteDialog<F, Fut>(
-    /// True while the dialog is open.
-    open: RwSignal<bool>,
+pub fn NoteDialog<S, F, Fut>(
+    /// The dialog's state.
+    dialog: DialogScope<S>,
     /// The prefix of its ids, unique on the page.
     prefix: &'static str,
-    /// The question with the number of rows: "Retry 3 failures?".
-    #[prop(into)]
-    title: Signal<String>,
+    /// Returns the question with the number of rows: "Retry 3 failures?".
+    title: fn(&S) -> String,
     /// The effect of the action.
     consequence: &'static str,
     /// The label of the note field.
@@ -139,13 +179,18 @@ pub fn NoteDialog<F, Fut>(
     most: &'static str,
     /// The label of the confirming button.
     verb: &'static str,
-    /// Runs the action with the note and returns the message for the toast.
+    /// Runs the action on the scope with the note and returns the message for the toast.
     run: F,
+    /// Further details of the scope.
+    #[prop(optional, into)]
+    details: Option<ViewFn>,
 ) -> impl IntoView
 where
-    F: Fn(String) -> Fut + Clone + Send + Sync + 'static,
+    S: Clone + Send + Sync + 'static,
+    F: Fn(S, String) -> Fut + Clone + Send + Sync + 'static,
     Fut: Future<Output = Result<String, AppError>> + 'static,
 {
+    let DialogScope { open, scope } = dialog;
     let toasts = toasts();
     let wrong = RwSignal::new(Vec::new());
     let whole = whole_of(wrong);
@@ -160,10 +205,11 @@ where
     let agree = move |event: ev::SubmitEvent| {
         event.prevent_default();
         let Some(note) = note.get_untracked().filter(|_| !is_busy.get_untracked()) else { return };
+        let Some(scope) = scope.get_untracked() else { return };
         is_busy.set(true);
         let run = run.clone();
         spawn_local(async move {
-            let answer = run(note.value()).await;
+            let answer = run(scope, note.value()).await;
             let _ = is_busy.try_set(false);
             match answer {
                 Ok(words) => {
@@ -177,11 +223,13 @@ where
             }
         });
     };
+    let title = Signal::derive(move || scope.with(|scope| scope.as_ref().map(title)).unwrap_or_default());
     let field = format!("{prefix}-note");
     view! {
         <Dialog open id=format!("{prefix}-title") title>
             <form class="stack" on:submit=agree>
                 <ErrorSummary errors=whole/>
+                {move || details.as_ref().map(ViewFn::run)}
                 <p>{consequence}</p>
                 <FormField id=field.clone() label optional=true error>
                     <input
@@ -208,8 +256,9 @@ where
 /// A button that opens a [`NoteDialog`].
 #[component]
 pub fn OpenDialogButton(
-    /// True while the dialog is open.
-    open: RwSignal<bool>,
+    /// Opens the dialog.
+    #[prop(into)]
+    on_open: Callback<()>,
     /// The name of the icon.
     icon: &'static str,
     /// The label.
@@ -221,7 +270,7 @@ pub fn OpenDialogButton(
 ) -> impl IntoView {
     let ask = move |_| {
         if !is_idle.get_untracked() {
-            open.set(true);
+            on_open.run(());
         }
     };
     view! {

@@ -8,12 +8,18 @@ use milvaion_api::{
     page::ListPage,
     permissions::Permission,
 };
+use milvaion_protocol::{
+    id::{DeadLetterId, OccurrenceId},
+    status::OccurrenceStatus,
+};
 
 use super::{
     REFRESH_INTERVAL,
-    bulk_actions::{NoteDialog, OpenDialogButton, RowCheckbox, RowSelection, SelectAllCheckbox},
+    bulk_actions::{DialogScope, NoteDialog, OpenDialogButton, RowCheckbox, RowSelection, SelectAllCheckbox},
     display::{byte_size, escape_unprintable},
-    keep_current, state_chips, url,
+    keep_current,
+    live_rows::{LiveRows, RowEntry, held_rows_button, is_in_use},
+    state_chips, url,
 };
 use crate::{
     api::{
@@ -29,11 +35,14 @@ use crate::{
         time::Time,
     },
     format::{count, plural},
-    live::{ThrottledRefresh, throttled_refresh},
+    live::throttled_refresh,
 };
 
 /// The number of dead letters on one page; each comes with the beginning of its body.
 pub(super) const DEAD_LETTERS_PER_PAGE: u32 = 25;
+
+/// The id of the list, used to detect whether the user works in it.
+const DEAD_LETTERS_ID: &str = "dead-letters";
 
 /// The list of dead letters with its filter and actions.
 #[component]
@@ -45,27 +54,27 @@ pub fn DeadLetterList(
     /// The message of the previous form post.
     flash: FlashView,
 ) -> impl IntoView {
-    let shown = RwSignal::new(page);
-    let request = filter.clone();
-    let refresh =
-        throttled_refresh(REFRESH_INTERVAL, move || list_dead_letters(request.clone()), move |read| shown.set(read));
-    keep_current(&refresh);
+    let rows = LiveRows::new(page);
     let chosen = RowSelection::new();
-    let open_ids = Memo::new(move |_| {
-        let open = |page: &ListPage<DeadLetterRow>| {
-            let rows = page.rows.iter().filter(|row| row.resolved_at.is_none());
-            rows.map(|row| row.id.to_string()).collect::<BTreeSet<_>>()
-        };
-        shown.with(open)
-    });
+    let request = filter.clone();
+    let refresh = throttled_refresh(
+        REFRESH_INTERVAL,
+        move || list_dead_letters(request.clone()),
+        move |read| rows.apply(read, chosen.count() > 0 || is_in_use(DEAD_LETTERS_ID)),
+    );
+    keep_current(&refresh);
+    let on_change = move |()| {
+        rows.show_next_read();
+        refresh.request_own();
+    };
+    let open_ids = Memo::new(move |_| rows.ids_with::<BTreeSet<_>>(|row| row.resolved_at.is_none()));
     Effect::new(move |_| open_ids.with(|ids| chosen.retain(ids)));
     let may_settle = may(Permission::SettleFailures);
-    let is_empty = Memo::new(move |_| shown.with(|page| page.rows.is_empty()));
-    let rows = move || shown.with(|page| page.rows.clone());
-    let row = move |row: DeadLetterRow| dead_letter_card(row, may_settle.then_some(chosen));
+    let is_empty = Memo::new(move |_| rows.is_empty());
+    let row = move |entry: RowEntry<DeadLetterRow>| dead_letter_card(entry, may_settle.then_some(chosen));
     let here = address_of(filter.resolved, filter.before.map(|id| id.to_string()));
     let first = filter.before.is_some().then(|| address_of(filter.resolved, None));
-    let next = move || shown.with(|page| page.next.clone()).map(|next| address_of(filter.resolved, Some(next)));
+    let next = move || rows.next().map(|next| address_of(filter.resolved, Some(next)));
     let whole: Vec<_> = flash
         .error
         .iter()
@@ -83,12 +92,14 @@ pub fn DeadLetterList(
     let list = view! {
         <div hidden=move || !is_empty.get()>{empty_state(filter.resolved)}</div>
         {choose_all}
-        <ul class="stack" id="dead-letters" hidden=move || is_empty.get()>
-            <For each=rows key=|row| (row.id, row.resolved_at, row.copies) children=row/>
+        {held_rows_button(rows, "new dead letter")}
+        <ul class="stack" id=DEAD_LETTERS_ID hidden=move || is_empty.get()>
+            <For each=move || rows.shown() key=|entry| entry.id.clone() children=row/>
         </ul>
     };
     let list = if may_settle {
-        view! { <ResolveDeadLettersForm chosen open_ids here flash refresh>{list}</ResolveDeadLettersForm> }.into_any()
+        view! { <ResolveDeadLettersForm chosen open_ids here flash on_change>{list}</ResolveDeadLettersForm> }
+            .into_any()
     } else {
         list.into_any()
     };
@@ -129,26 +140,38 @@ fn empty_state(resolved: Option<bool>) -> impl IntoView {
     view! { <EmptyState icon="archive-x" title text/> }
 }
 
-fn dead_letter_card(row: DeadLetterRow, chosen: Option<RowSelection>) -> impl IntoView {
-    let id = row.id.to_string();
-    let is_open = row.resolved_at.is_none();
+fn dead_letter_card(entry: RowEntry<DeadLetterRow>, chosen: Option<RowSelection>) -> impl IntoView {
+    let RowEntry { id, row: current } = entry;
+    let current = RwSignal::from(current);
+    let row = current.get_untracked();
+    let is_open = Memo::new(move |_| current.with(|row| row.resolved_at.is_none()));
     let name = format!("the dead letter of {}", crate::format::utc(row.received_at));
-    let choose = chosen.filter(|_| is_open).map(|chosen| view! { <RowCheckbox chosen id=id.clone() name/> });
-    let duplicates = (row.copies > 1).then(|| {
-        let others = plural(i64::from(row.copies - 1), "more time");
-        view! {
-            <dt>"Duplicates"</dt>
-            <dd>{format!("Received {others}.")}</dd>
-        }
+    let choose = chosen.map(|chosen| {
+        let id = id.clone();
+        move || is_open.get().then(|| view! { <RowCheckbox chosen id=id.clone() name=name.clone()/> })
     });
-    let resolved = row.resolved_at.map(|at| {
-        let by = row.resolved_by.clone().map(|who| format!(" by {who}"));
-        let note = row.resolution_note.clone().map(|note| format!(": {note}"));
-        view! {
-            <dt>"Resolved"</dt>
-            <dd><Time at=at/>{by}{note}</dd>
-        }
-    });
+    let duplicates = move || {
+        let copies = current.with(|row| row.copies);
+        (copies > 1).then(|| {
+            let others = plural(i64::from(copies - 1), "more time");
+            view! {
+                <dt>"Duplicates"</dt>
+                <dd>{format!("Received {others}.")}</dd>
+            }
+        })
+    };
+    let resolved = move || {
+        current.with(|row| {
+            let at = row.resolved_at?;
+            let by = row.resolved_by.clone().map(|who| format!(" by {who}"));
+            let note = row.resolution_note.clone().map(|note| format!(": {note}"));
+            Some(view! {
+                <dt>"Resolved"</dt>
+                <dd><Time at=at/>{by}{note}</dd>
+            })
+        })
+    };
+    let occurrence = move || current.with(|row| Some(occurrence_facts(row.occurrence_id?, row.occurrence_status)));
     let headers = match &row.headers {
         serde_json::Value::Null => None,
         serde_json::Value::Object(map) if map.is_empty() => None,
@@ -177,7 +200,7 @@ fn dead_letter_card(row: DeadLetterRow, chosen: Option<RowSelection>) -> impl In
         .into_any()
     };
     view! {
-        <li class="card" data-id=id data-state=if is_open { "open" } else { "resolved" }>
+        <li class="card" data-id=id data-state=move || if is_open.get() { "open" } else { "resolved" }>
             <div class="card-head">
                 {choose}
                 <h2 class="card-title grow">{capitalized(&escape_unprintable(&row.reason))}</h2>
@@ -189,6 +212,7 @@ fn dead_letter_card(row: DeadLetterRow, chosen: Option<RowSelection>) -> impl In
                 <dd><code class="mono">{escape_unprintable(&row.source)}</code></dd>
                 <dt>"Size"</dt>
                 <dd>{byte_size(row.body_bytes)}</dd>
+                {occurrence}
                 {duplicates}
                 {resolved}
             </dl>
@@ -198,6 +222,32 @@ fn dead_letter_card(row: DeadLetterRow, chosen: Option<RowSelection>) -> impl In
     }
 }
 
+/// Draws the occurrence that a dead letter names, with its present status.
+fn occurrence_facts(id: OccurrenceId, status: Option<OccurrenceStatus>) -> AnyView {
+    let text = match status {
+        None => "It does not exist, or its retention has ended.".to_owned(),
+        Some(OccurrenceStatus::Queued) => {
+            "Queued. The server detects that its message is missing and publishes it again, so this dead letter does \
+             not fail it."
+                .to_owned()
+        }
+        Some(status) => format!("{}.", status.label()),
+    };
+    let id = id.to_string();
+    let name = match status {
+        None => view! { <span class="mono">{id}</span> }.into_any(),
+        Some(_) => view! { <a class="mono" href=format!("/occurrences/{id}")>{id.clone()}</a> }.into_any(),
+    };
+    view! {
+        <dt>"Occurrence"</dt>
+        <dd class="cluster">
+            {name}
+            <span class="muted">{text}</span>
+        </dd>
+    }
+    .into_any()
+}
+
 /// The form around the list, with the button that resolves the selected dead letters.
 #[component]
 fn ResolveDeadLettersForm(
@@ -205,24 +255,22 @@ fn ResolveDeadLettersForm(
     open_ids: Memo<BTreeSet<String>>,
     here: String,
     flash: FlashView,
-    refresh: ThrottledRefresh,
+    #[prop(into)] on_change: Callback<()>,
     children: Children,
 ) -> impl IntoView {
-    let open = RwSignal::new(false);
+    let dialog = DialogScope::<Vec<DeadLetterId>>::new();
     let number = move || i64::try_from(chosen.count()).unwrap_or(i64::MAX);
     let words = Signal::derive(move || match number() {
-        0 => "Resolve…".to_owned(),
+        0 => "Resolve selected…".to_owned(),
         n => format!("Resolve {} selected…", count(n)),
     });
-    let title = Signal::derive(move || format!("Resolve {}?", plural(number(), "dead letter")));
-    let run = move |note: String| {
-        let refresh = refresh.clone();
-        async move {
-            let answer = resolve_dead_letters(chosen.ids(), note, String::new()).await;
-            chosen.clear();
-            refresh.request();
-            answer.map(dead_letters_notice)
-        }
+    let ask = move |()| dialog.open(chosen.ids());
+    let run = move |ids: Vec<DeadLetterId>, note: String| async move {
+        let requested = ids.len();
+        let resolved = resolve_dead_letters(ids, note, String::new()).await?;
+        chosen.clear();
+        on_change.run(());
+        Ok(dead_letters_notice(resolved, requested))
     };
     let typed = flash.typed("note");
     let error = error_of(Signal::stored(flash.fields), "note");
@@ -257,15 +305,15 @@ fn ResolveDeadLettersForm(
     view! {
         <form method="post" action=ResolveDeadLetters::PATH class="stack" on:submit=stay>
             <div class="cluster needs-js" hidden=move || open_ids.with(BTreeSet::is_empty)>
-                <OpenDialogButton open icon="check" words is_idle=Signal::derive(move || chosen.count() == 0)/>
+                <OpenDialogButton on_open=ask icon="check" words is_idle=Signal::derive(move || chosen.count() == 0)/>
             </div>
             {children()}
             {plain}
         </form>
         <NoteDialog
-            open
+            dialog
             prefix="resolve"
-            title
+            title=resolve_title
             consequence="The dead letters are marked as resolved and leave the list of open ones. The messages are not sent again."
             label="Note"
             most="2000"
@@ -273,6 +321,11 @@ fn ResolveDeadLettersForm(
             run
         />
     }
+}
+
+/// Returns the question of the dialog.
+fn resolve_title(ids: &Vec<DeadLetterId>) -> String {
+    format!("Resolve {}?", plural(i64::try_from(ids.len()).unwrap_or(i64::MAX), "dead letter"))
 }
 
 /// The hint of the note field.

@@ -278,8 +278,23 @@ fn ResolveForm(id: OccurrenceId, is_open: Memo<bool>, flash: FlashView, refresh:
     let wrong = RwSignal::new(flash.fields);
     let error = error_of(wrong.into(), "note");
     let note = NodeRef::<html::Input>::new();
+    let whole = Signal::derive(move || {
+        let whole = wrong.get().into_iter().filter(|error| error.field != "note");
+        whole.map(|error| (String::new(), capitalized(&error.message))).collect::<Vec<_>>()
+    });
+    // Remains true after success until the page has read the new state, so that a second click sends nothing.
+    let is_busy = RwSignal::new(false);
+    Effect::new(move |_| {
+        if is_open.get() {
+            is_busy.set(false);
+        }
+    });
     let resolve = move |event: ev::SubmitEvent| {
         event.prevent_default();
+        if is_busy.get_untracked() {
+            return;
+        }
+        is_busy.set(true);
         let note = note.get_untracked().map(|note| note.value()).unwrap_or_default();
         let refresh = refresh.clone();
         spawn_local(async move {
@@ -287,15 +302,13 @@ fn ResolveForm(id: OccurrenceId, is_open: Memo<bool>, flash: FlashView, refresh:
                 Ok(resolved) => {
                     let _ = wrong.try_set(Vec::new());
                     toasts.show(ToastKind::Success, resolve_notice(&resolved));
+                    refresh.request_own();
                 }
-                Err(error) => match problems(&error).as_slice() {
-                    found if found.iter().any(|error| error.field == "note") => {
-                        let _ = wrong.try_set(found.to_vec());
-                    }
-                    _ => toasts.show(ToastKind::Error, error.to_string()),
-                },
+                Err(error) => {
+                    let _ = is_busy.try_set(false);
+                    let _ = wrong.try_set(problems(&error));
+                }
             }
-            refresh.request();
         });
     };
     view! {
@@ -303,6 +316,7 @@ fn ResolveForm(id: OccurrenceId, is_open: Memo<bool>, flash: FlashView, refresh:
             <h2 class="card-title" id="resolve-title">"Resolve this failure"</h2>
             <p class="muted">"The failure is marked as resolved and leaves the list of open failures. Nothing is run again."</p>
             <form method="post" action=ResolveFailures::PATH class="stack" on:submit=resolve>
+                <ErrorSummary errors=whole/>
                 <input type="hidden" name="ids[]" value=id.to_string()/>
                 <input type="hidden" name="back" value=format!("/failed/{id}")/>
                 <FormField id="resolve-note" label="Note" hint="What was done about the failure; at most 2,000 characters." optional=true error>
@@ -319,7 +333,7 @@ fn ResolveForm(id: OccurrenceId, is_open: Memo<bool>, flash: FlashView, refresh:
                     />
                 </FormField>
                 <div class="form-actions">
-                    <button type="submit" class="btn">
+                    <button type="submit" class="btn" aria-disabled=move || is_busy.get().then_some("true")>
                         <Icon name="check"/>
                         "Resolve"
                     </button>

@@ -6,6 +6,7 @@ use milvaion_api::failures::FailureRow;
 use super::{
     bulk_actions::{RowCheckbox, RowSelection},
     display::CauseBadge,
+    live_rows::RowEntry,
 };
 use crate::{
     components::{icon::Icon, time::Time},
@@ -16,26 +17,31 @@ use crate::{
 const NOTE_MAX_CHARS: usize = 200;
 
 /// Draws a failure in the list of its cause. With a selection, an open failure gets a checkbox.
-pub(super) fn failure_row(row: FailureRow, chosen: Option<RowSelection>) -> impl IntoView {
-    let id = row.occurrence_id.to_string();
-    let is_open = row.resolved_at.is_none();
-    let name = format!("the failure of {} at {}", row.job_name, crate::format::utc(row.failed_at));
+pub(super) fn failure_row(entry: RowEntry<FailureRow>, chosen: Option<RowSelection>) -> impl IntoView {
+    let row = RwSignal::from(entry.row);
+    let first = row.get_untracked();
+    let id = entry.id;
+    let is_open = Memo::new(move |_| row.with(|row| row.resolved_at.is_none()));
+    let name = format!("the failure of {} at {}", first.job_name, crate::format::utc(first.failed_at));
     let choose = chosen.map(|chosen| {
-        let choose = is_open.then(|| view! { <RowCheckbox chosen id=id.clone() name/> });
-        view! { <td class="col-narrow" data-label=is_open.then_some("Select")>{choose}</td> }
+        let id = id.clone();
+        let choose = move || is_open.get().then(|| view! { <RowCheckbox chosen id=id.clone() name=name.clone()/> });
+        view! { <td class="col-narrow" data-label=move || is_open.get().then_some("Select")>{choose}</td> }
     });
-    let note = row.exception.as_deref().map(|text| clip(text, NOTE_MAX_CHARS));
+    let note = first.exception.as_deref().map(|text| clip(text, NOTE_MAX_CHARS));
+    let cause = Memo::new(move |_| row.with(|row| row.cause));
+    let state = move || view! { <FailureStateBadge row=row.get()/> };
     view! {
-        <tr data-id=id.clone() data-state=if is_open { "open" } else { "resolved" }>
+        <tr data-id=id.clone() data-state=move || if is_open.get() { "open" } else { "resolved" }>
             {choose}
             <th scope="row" data-label="Failure">
-                <a class="row-link" href=format!("/failed/{id}")>{row.job_name.clone()}</a>
+                <a class="row-link" href=format!("/failed/{id}")>{first.job_name.clone()}</a>
                 <div class="row-note">{note}</div>
             </th>
-            <td data-label="Failed"><Time at=row.failed_at relative=true/></td>
-            <td data-label="Cause"><CauseBadge cause=row.cause/></td>
-            <td data-label="Attempt" class="num">{row.attempt}</td>
-            <td data-label="State"><FailureStateBadge row/></td>
+            <td data-label="Failed"><Time at=first.failed_at relative=true/></td>
+            <td data-label="Cause">{move || view! { <CauseBadge cause=cause.get()/> }}</td>
+            <td data-label="Attempt" class="num">{first.attempt}</td>
+            <td data-label="State">{state}</td>
         </tr>
     }
 }

@@ -10,7 +10,9 @@ use milvaion_api::{
 use super::{
     REFRESH_INTERVAL,
     display::{CauseBadge, cause_label},
-    keep_current, state_chips, url,
+    keep_current,
+    live_rows::{LiveRows, RowEntry, held_rows_button, is_in_use},
+    state_chips, url,
 };
 use crate::{
     api::failures::failure_groups,
@@ -19,6 +21,8 @@ use crate::{
     live::throttled_refresh,
 };
 
+/// The id of the table, used to detect whether the user works in it.
+const GROUP_TABLE_ID: &str = "failure-groups";
 /// The maximum length of an exception's first line in a row, in characters.
 const NOTE_MAX_CHARS: usize = 160;
 /// The maximum number of failures that the server counts.
@@ -31,41 +35,48 @@ pub fn FailureGroupList(
     filter: FailureFilter,
     /// The groups of this page.
     page: ListPage<FailureGroup>,
+    /// True if the search form keeps what was typed; false if the list was searched for something else.
+    keeps_form: bool,
 ) -> impl IntoView {
-    let shown = RwSignal::new(page);
+    let rows = LiveRows::new(page);
     let request = filter.clone();
-    let refresh =
-        throttled_refresh(REFRESH_INTERVAL, move || failure_groups(request.clone()), move |read| shown.set(read));
+    let refresh = throttled_refresh(
+        REFRESH_INTERVAL,
+        move || failure_groups(request.clone()),
+        move |read| rows.apply(read, is_in_use(GROUP_TABLE_ID)),
+    );
     keep_current(&refresh);
 
-    let is_empty = Memo::new(move |_| shown.with(|page| page.rows.is_empty()));
-    let rows = move || shown.with(|page| page.rows.clone());
+    let is_empty = Memo::new(move |_| rows.is_empty());
     // A link to a group keeps the filter except for cause and search text, which the group already determines.
     let below = FailureFilter { cause: None, text: None, after: None, ..filter.clone() };
-    let row = move |group: FailureGroup| group_row(group, &below);
+    let row = move |entry: RowEntry<FailureGroup>| group_row(entry, &below);
     let next = {
         let filter = filter.clone();
         move || {
-            let after = shown.with(|page| page.next.clone())?;
+            let after = rows.next()?;
             Some(url::failures_url("/failed", &FailureFilter { after: Some(after), ..filter.clone() }))
         }
     };
     let first =
         filter.after.is_some().then(|| url::failures_url("/failed", &FailureFilter { after: None, ..filter.clone() }));
-    let is_bounded =
-        move || shown.with(|page| page.rows.iter().map(|group| group.count).sum::<i64>() >= COUNTED_FAILURES_LIMIT);
+    let is_bounded = move || {
+        let counts = rows.shown().into_iter().map(|entry| entry.row.with(|group| group.count));
+        counts.sum::<i64>() >= COUNTED_FAILURES_LIMIT
+    };
     let total = move || {
-        let causes = shown.with(|page| i64::try_from(page.rows.len()).unwrap_or(i64::MAX));
+        let causes = i64::try_from(rows.shown().len()).unwrap_or(i64::MAX);
         let more = if is_bounded() { ", counted over the newest 20,000 failures" } else { "" };
         format!("{}{more}", plural(causes, "cause"))
     };
     let empty = empty_state(&filter);
     view! {
         <div class="stack">
-            <FailureFilterBar filter/>
+            <FailureFilterBar filter keeps_form/>
+            {held_rows_button(rows, "new group")}
             <div hidden=move || !is_empty.get()>{empty}</div>
             <div class="table-wrap" hidden=move || is_empty.get()>
-                <table class="table table-cards" id="failure-groups">
+                <table class="table table-cards" id=GROUP_TABLE_ID>
                     <caption class="sr-only">"Failures by cause, highest count first"</caption>
                     <thead>
                         <tr>
@@ -78,7 +89,7 @@ pub fn FailureGroupList(
                         </tr>
                     </thead>
                     <tbody>
-                        <For each=rows key=|group| (group.fingerprint.clone(), group.count, group.last_at) children=row/>
+                        <For each=move || rows.shown() key=|entry| entry.id.clone() children=row/>
                     </tbody>
                 </table>
             </div>
@@ -91,30 +102,48 @@ pub fn FailureGroupList(
     }
 }
 
-fn group_row(group: FailureGroup, below: &FailureFilter) -> impl IntoView + use<> {
-    let href = url::failures_url(&format!("/failed/{}", group.fingerprint), below);
-    let others = (group.jobs > 1).then(|| format!(" and {}", plural(group.jobs - 1, "other job")));
-    let note = if group.note.is_empty() { "No message".to_owned() } else { clip(&group.note, NOTE_MAX_CHARS) };
+fn group_row(entry: RowEntry<FailureGroup>, below: &FailureFilter) -> impl IntoView + use<> {
+    let group = RwSignal::from(entry.row);
+    let href = url::failures_url(&format!("/failed/{}", entry.id), below);
+    // The newest failure decides these, so they change as seldom as the numbers change often.
+    let newest = Memo::new(move |_| group.with(|group| (group.job_id, group.job_name.clone(), group.jobs)));
+    let note = Memo::new(move |_| {
+        group.with(
+            |group| {
+                if group.note.is_empty() { "No message".to_owned() } else { clip(&group.note, NOTE_MAX_CHARS) }
+            },
+        )
+    });
+    let cause = Memo::new(move |_| group.with(|group| group.cause));
+    let jobs = move || {
+        let (job_id, job_name, jobs) = newest.get();
+        let others = (jobs > 1).then(|| format!(" and {}", plural(jobs - 1, "other job")));
+        view! {
+            <a href=format!("/jobs/{job_id}")>{job_name}</a>
+            {others}
+        }
+    };
     view! {
-        <tr data-fingerprint=group.fingerprint>
+        <tr data-fingerprint=entry.id>
             <th scope="row" data-label="Failure">
-                <a class="row-link" href=href>{note}</a>
+                <a class="row-link" href=href>{move || note.get()}</a>
             </th>
-            <td data-label="Job">
-                <a href=format!("/jobs/{}", group.job_id)>{group.job_name}</a>
-                {others}
+            <td data-label="Job">{jobs}</td>
+            <td data-label="Cause">{move || view! { <CauseBadge cause=cause.get()/> }}</td>
+            <td data-label="Count" class="num">{move || count(group.with(|group| group.count))}</td>
+            <td data-label="First seen">
+                <Time at=Signal::derive(move || group.with(|group| group.first_at)) relative=true/>
             </td>
-            <td data-label="Cause"><CauseBadge cause=group.cause/></td>
-            <td data-label="Count" class="num">{count(group.count)}</td>
-            <td data-label="First seen"><Time at=group.first_at relative=true/></td>
-            <td data-label="Last seen"><Time at=group.last_at relative=true/></td>
+            <td data-label="Last seen">
+                <Time at=Signal::derive(move || group.with(|group| group.last_at)) relative=true/>
+            </td>
         </tr>
     }
 }
 
 /// The filters: search text, cause, state and job.
 #[component]
-fn FailureFilterBar(filter: FailureFilter) -> impl IntoView {
+fn FailureFilterBar(filter: FailureFilter, keeps_form: bool) -> impl IntoView {
     let text = filter.text.clone().unwrap_or_default();
     let options: Vec<_> = FailureCause::ALL
         .into_iter()
@@ -152,6 +181,16 @@ fn FailureFilterBar(filter: FailureFilter) -> impl IntoView {
     });
     let field = NodeRef::<html::Input>::new();
     let select = NodeRef::<html::Select>::new();
+    // The browser keeps what was typed while the page loaded, so the first list leaves the form alone. A list for another
+    // search is drawn into the same elements, whose attributes no longer decide their values.
+    let (wanted_text, wanted_cause) = (text.clone(), filter.cause);
+    Effect::new(move |_| {
+        let (Some(field), Some(select)) = (field.get(), select.get()) else { return };
+        if !keeps_form {
+            field.set_value(&wanted_text);
+            select.set_value(wanted_cause.map(FailureCause::as_str).unwrap_or_default());
+        }
+    });
     let navigate = use_navigate();
     let search = move |event: ev::SubmitEvent| {
         event.prevent_default();
@@ -169,8 +208,7 @@ fn FailureFilterBar(filter: FailureFilter) -> impl IntoView {
                         type="search"
                         id="q"
                         name="q"
-                        value=text.clone()
-                        prop:value=text
+                        value=text
                         placeholder="Job or exception"
                         autocomplete="off"
                         maxlength="200"

@@ -10,6 +10,10 @@ pub mod failure_detail;
 pub mod failure_row;
 pub mod group_detail;
 pub mod group_list;
+pub mod settle_form;
+
+mod bulk_scope;
+mod live_rows;
 
 mod url;
 
@@ -17,10 +21,13 @@ use std::time::Duration;
 
 use leptos::prelude::*;
 use leptos_meta::Title;
-use leptos_router::hooks::{use_params_map, use_query_map};
+use leptos_router::{
+    hooks::{use_params_map, use_query_map},
+    params::ParamsMap,
+};
 use milvaion_api::{
     events::LiveEvent,
-    failures::{DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow},
+    failures::{DeadLetterFilter, DeadLetterRow, FailureCause, FailureFilter, FailureGroup, FailureRow},
     page::ListPage,
 };
 use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
@@ -33,9 +40,13 @@ use self::{
 use crate::{
     api::{
         failures::{failure_groups, get_failure, list_dead_letters, list_failures},
-        session::{FlashView, take_flash},
+        session::{FlashView, query_value, take_flash},
     },
-    components::{loading::render_page, page_header::PageHeader},
+    components::{
+        filter_error::{FilterError, FilterErrorNotice},
+        loading::render_page,
+        page_header::{Breadcrumbs, PageHeader},
+    },
     error::AppError,
     live::{LiveUpdates, ThrottledRefresh, is_resync, use_live_updates, use_polling},
 };
@@ -50,39 +61,58 @@ const IDLE_REFRESH_INTERVAL: Duration = Duration::from_secs(20);
 enum FailuresTab {
     Groups(FailureFilter, ListPage<FailureGroup>),
     DeadLetters(DeadLetterFilter, ListPage<DeadLetterRow>, FlashView),
+    /// The address has an invalid filter. Nothing was read.
+    InvalidFilter,
+}
+
+/// The filter that the address of `/failed` holds.
+#[derive(Clone, PartialEq)]
+enum FailuresRequest {
+    Groups(url::ParsedFilter<FailureFilter>),
+    DeadLetters(url::ParsedFilter<DeadLetterFilter>),
+}
+
+impl FailuresRequest {
+    fn parse(query: &ParamsMap) -> Self {
+        if url::is_dead_letters(query) {
+            Self::DeadLetters(url::parse_dead_letters(query, dead_letters::DEAD_LETTERS_PER_PAGE))
+        } else {
+            Self::Groups(url::parse_groups(query))
+        }
+    }
+
+    /// Returns the parameters that cannot be read.
+    fn errors(self) -> Vec<FilterError> {
+        match self {
+            Self::Groups(parsed) => parsed.err().unwrap_or_default(),
+            Self::DeadLetters(parsed) => parsed.err().unwrap_or_default(),
+        }
+    }
 }
 
 /// `/failed`. The tab and the filter are in the address: `tab`, `state`, `job`, `cause`, `q`, `after`, `before`.
 #[component]
 pub fn FailuresPage() -> impl IntoView {
     let query = use_query_map();
-    let is_dead_letters = Memo::new(move |_| query.with(|query| query.get_str("tab") == Some("dead-letters")));
-    let request = Memo::new(move |_| {
-        query.with(|query| {
-            if query.get_str("tab") == Some("dead-letters") {
-                let before = query.get_str("before").and_then(|id| id.parse().ok());
-                Err(DeadLetterFilter {
-                    resolved: url::parse_resolved(query),
-                    before,
-                    limit: dead_letters::DEAD_LETTERS_PER_PAGE,
-                })
-            } else {
-                Ok(url::parse_filter(query))
-            }
-        })
-    });
+    let is_dead_letters = Memo::new(move |_| query.with(url::is_dead_letters));
+    let request = Memo::new(move |_| query.with(FailuresRequest::parse));
     let data = Resource::new_blocking(
         move || request.get(),
         |request| async move {
             Ok::<_, AppError>(match request {
-                Ok(filter) => FailuresTab::Groups(filter.clone(), failure_groups(filter).await?),
-                Err(filter) => {
+                FailuresRequest::Groups(Ok(filter)) => {
+                    FailuresTab::Groups(filter.clone(), failure_groups(filter).await?)
+                }
+                FailuresRequest::DeadLetters(Ok(filter)) => {
                     let flash = take_flash("failures".into()).await?.unwrap_or_default();
                     FailuresTab::DeadLetters(filter.clone(), list_dead_letters(filter).await?, flash)
                 }
+                FailuresRequest::Groups(Err(_)) | FailuresRequest::DeadLetters(Err(_)) => FailuresTab::InvalidFilter,
             })
         },
     );
+    // The text and the cause that the search form was last drawn for.
+    let searched = StoredValue::new(None::<(Option<String>, Option<FailureCause>)>);
     let current = move |dead_letters: bool| (is_dead_letters.get() == dead_letters).then_some("page");
     view! {
         <Title text=move || if is_dead_letters.get() { "Dead letters · Failures" } else { "Failures" }/>
@@ -91,9 +121,23 @@ pub fn FailuresPage() -> impl IntoView {
             <a href="/failed" aria-current=move || current(false)>"Failures by cause"</a>
             <a href="/failed?tab=dead-letters" aria-current=move || current(true)>"Dead letters"</a>
         </nav>
-        {render_page(data, |shown| match shown {
-            FailuresTab::Groups(filter, page) => view! { <FailureGroupList filter page/> }.into_any(),
-            FailuresTab::DeadLetters(filter, page, flash) => view! { <DeadLetterList filter page flash/> }.into_any(),
+        {render_page(data, move |shown| {
+            match shown {
+                FailuresTab::Groups(filter, page) => {
+                    let search = (filter.text.clone(), filter.cause);
+                    let keeps_form = searched.with_value(|last| last.as_ref().is_none_or(|last| *last == search));
+                    searched.set_value(Some(search));
+                    view! { <FailureGroupList filter page keeps_form/> }.into_any()
+                }
+                FailuresTab::DeadLetters(filter, page, flash) => {
+                    view! { <DeadLetterList filter page flash/> }.into_any()
+                }
+                FailuresTab::InvalidFilter => {
+                    let errors = request.get_untracked().errors();
+                    let reset = query.with_untracked(|query| url::url_without("/failed", query, &errors));
+                    view! { <FilterErrorNotice errors reset/> }.into_any()
+                }
+            }
         })}
     }
 }
@@ -103,6 +147,8 @@ pub fn FailuresPage() -> impl IntoView {
 enum FailurePageData {
     Group(Box<FailureGroup>, FailureFilter, ListPage<FailureRow>, FlashView),
     Failure(Box<FailureRow>, FlashView),
+    /// The address has an invalid filter. Nothing was read.
+    InvalidFilter(String),
 }
 
 /// `/failed/:key`. The key is a fingerprint, for all failures of one cause, or the id of an occurrence that failed.
@@ -112,7 +158,8 @@ pub fn FailurePage() -> impl IntoView {
     let query = use_query_map();
     let request = Memo::new(move |_| {
         let key = params.with(|params| params.get("key").unwrap_or_default());
-        (key, query.with(url::parse_filter))
+        let filter = query.with(|query| url::parse_group(query, key.clone()));
+        (key, filter)
     });
     let data = Resource::new_blocking(
         move || request.get(),
@@ -126,13 +173,25 @@ pub fn FailurePage() -> impl IntoView {
                 };
                 return Ok(FailurePageData::Failure(Box::new(failure), flash));
             }
-            let filter = FailureFilter { fingerprint: Some(key), cause: None, text: None, ..filter };
+            let Ok(filter) = filter else { return Ok(FailurePageData::InvalidFilter(key)) };
             let (group, page) = load_group(filter.clone()).await?;
             let flash = take_flash("failures".into()).await?.unwrap_or_default();
             Ok(FailurePageData::Group(Box::new(group), filter, page, flash))
         },
     );
-    render_page(data, |shown| match shown {
+    render_page(data, move |shown| match shown {
+        FailurePageData::InvalidFilter(key) => {
+            let errors = request.get_untracked().1.err().unwrap_or_default();
+            let path = format!("/failed/{}", query_value(&key));
+            let reset = query.with_untracked(|query| url::url_without(&path, query, &errors));
+            view! {
+                <Title text="Failures"/>
+                <Breadcrumbs steps=vec![("/failed".into(), "Failures".into())] here="One cause"/>
+                <PageHeader title="Failures of one cause"/>
+                <FilterErrorNotice errors reset/>
+            }
+            .into_any()
+        }
         FailurePageData::Group(group, filter, page, flash) => {
             view! { <FailureGroupDetail group=*group filter page flash/> }.into_any()
         }

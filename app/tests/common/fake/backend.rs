@@ -7,8 +7,8 @@ use axum::http::request::Parts;
 use milvaion_api::{
     calendar_form::CalendarForm,
     failures::{
-        DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow, FailureSelection,
-        ResolveFailuresResult, RetryFailuresResult,
+        DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow, FailureScopePreview,
+        FailureSelection, ResolveFailuresResult, RetryFailuresResult,
     },
     page::{JobFilter, ListPage, OccurrenceFilter, TimeWindow},
     permissions::{Permission, Role},
@@ -304,6 +304,14 @@ impl Backend for FakeBackend {
         Ok(ListPage { rows, next: None })
     }
 
+    async fn failure_preview(
+        &self,
+        _me: &CurrentUser,
+        _filter: FailureFilter,
+    ) -> Result<FailureScopePreview, AppError> {
+        Ok(FailureScopePreview { count: 12, samples: vec![samples::failure(0)] })
+    }
+
     async fn failure(&self, _me: &CurrentUser, id: OccurrenceId) -> Result<FailureRow, AppError> {
         let known = [samples::failure(0), samples::resolved_failure(1)];
         let found = known.into_iter().find(|failure| failure.occurrence_id == id);
@@ -344,7 +352,7 @@ impl Backend for FakeBackend {
         }
         let ids = selected(which)?;
         self.record(format!("resolve {} of {seen}: {note}", ids.len()));
-        Ok(ResolveFailuresResult { count: ids.len(), more: false })
+        Ok(ResolveFailuresResult { count: ids.len(), left: 0, more: false })
     }
 
     async fn dead_letters(

@@ -10,10 +10,10 @@ use milvaion_protocol::{
     id::{JobId, OccurrenceId},
     message::JobMessage,
     status::OccurrenceStatus,
-    topology::{HEADER_CAUSE, Topology},
+    topology::{HEADER_CAUSE, HEADER_CORRELATION_ID, Topology},
 };
 use milvaion_server::{
-    broker::raw_message::RawMessage,
+    broker::raw_message::{MESSAGE_ID_KEY, RawMessage},
     clock::Clock,
     domain::message::{QueuedOccurrence, message},
     ingest::dead_letters::DeadLetterConsumer,
@@ -176,6 +176,24 @@ async fn dead_letter_changes_open_occurrences_only() {
     consumer.take(&dead_job_message(&server, done, death)).await.expect("stored");
     assert_eq!(status(&server, done).await, OccurrenceStatus::Completed);
     assert!(server.store.failure(done).await.expect("the query succeeds").is_none());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn unreadable_dead_letter_names_its_occurrence() {
+    let (_config, server, job) = harness().await;
+    let consumer = consumer(&server);
+    let id = queued(&server, job).await;
+    let gone = server.clock.occurrence_id();
+    let named = |id: OccurrenceId| json!({ HEADER_CORRELATION_ID: id.to_string() });
+    consumer.take(&raw_message(b"{\"occurrenceId\":".to_vec(), named(id))).await.expect("stored");
+    consumer.take(&raw_message(b"\xff".to_vec(), named(gone))).await.expect("stored");
+    consumer.take(&raw_message(b"\xfe".to_vec(), json!({ MESSAGE_ID_KEY: id.to_string() }))).await.expect("stored");
+    consumer.take(&raw_message(b"\xfd".to_vec(), Value::Null)).await.expect("stored");
+    let rows: Vec<_> = stored(&server).await.iter().map(|row| (row.occurrence_id, row.occurrence_status)).collect();
+    let open = Some(OccurrenceStatus::Queued);
+    assert_eq!(rows, [(None, None), (Some(id), open), (Some(gone), None), (Some(id), open)]);
+    assert_eq!(status(&server, id).await, OccurrenceStatus::Queued, "its message is published again");
     server.stop().await;
 }
 

@@ -50,11 +50,11 @@ async fn failures_are_listed_paged_and_grouped() {
     let which = FailureSelection::Ids(vec![disk]);
     assert_eq!(
         server.jobs.resolve_failures(&jobs::admin(), &which, "bought one").await.expect("settled"),
-        ResolveFailuresResult { count: 1, more: false }
+        ResolveFailuresResult { count: 1, left: 0, more: false }
     );
     assert_eq!(
         server.jobs.resolve_failures(&jobs::admin(), &which, "twice").await.expect("settled"),
-        ResolveFailuresResult { count: 0, more: false }
+        ResolveFailuresResult { count: 0, left: 1, more: false }
     );
     assert_eq!(find(FailureFilter { resolved: Some(true), ..Default::default() }).await[0].occurrence_id, disk);
     let month = server.clock.now() - Duration::days(30);
@@ -81,6 +81,17 @@ async fn failures_are_listed_paged_and_grouped() {
         matches!(&outdated, Err(AppError::Conflict(words)) if words.contains("matches 5 failures")),
         "{outdated:?}"
     );
+    let nothing = FailureSelection::Ids(Vec::new());
+    for refused in [
+        server.jobs.confirm_selection(&nothing, 5).await.map(|_| ()),
+        server.jobs.resolve_failures(&jobs::admin(), &nothing, "").await.map(|_| ()),
+        server.jobs.retry_failures(&jobs::admin(), &nothing, &RetryInput::default()).await.map(|_| ()),
+    ] {
+        assert!(refused.is_err_and(|error| error.field_message("ids").is_some()), "an empty choice means nothing");
+    }
+    let long = FailureFilter { text: Some("a b c d e f g h i".into()), ..FailureFilter::default() };
+    let refused = server.jobs.confirm_selection(&FailureSelection::Filter(long), 5).await;
+    assert!(refused.is_err_and(|error| error.field_message("text").is_some()), "a text is never searched in part");
     let (agreed, more) = server.jobs.confirm_selection(&open, 5).await.expect("the confirmed number is current");
     assert!(matches!(agreed, FailureSelection::Ids(ids) if ids.len() == 5) && !more);
     let none = FailureSelection::Filter(FailureFilter { cause: Some(FailureCause::Lost), ..FailureFilter::default() });
@@ -93,7 +104,7 @@ async fn failures_are_listed_paged_and_grouped() {
     });
     assert_eq!(
         server.jobs.resolve_failures(&jobs::admin(), &open, "").await.expect("settled"),
-        ResolveFailuresResult { count: 5, more: false }
+        ResolveFailuresResult { count: 5, left: 0, more: false }
     );
     let long = server.jobs.resolve_failures(&jobs::admin(), &open, &"x".repeat(2_001)).await;
     assert!(long.is_err_and(|error| error.field_message("note").is_some()));
