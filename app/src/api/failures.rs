@@ -42,7 +42,7 @@ pub async fn list_failures(#[server(default)] filter: FailureFilter) -> Result<L
 /// # Errors
 ///
 /// `Fields` for an invalid filter; `Denied` below Operator; `Unavailable` if a service is down.
-#[server(input = GetUrl, endpoint = "failure_preview")]
+#[server(input = GetUrl, output = JsonText, endpoint = "failure_preview")]
 pub async fn preview_failures(filter: FailureFilter) -> Result<FailureScopePreview, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::SettleFailures).await?;
     backend.failure_preview(&me, filter).await.map_err(super::with_error_status)
