@@ -9,8 +9,8 @@ mod users;
 
 pub use calendars::{BlackoutView, CalendarName, CalendarRow, CalendarView};
 pub use installation::{
-    ClusterOverview, ClusterPause, HealthItem, HealthState, InstanceView, JobTypeView, MinuteCount, UpcomingJob,
-    WorkerView,
+    ClusterOverview, ClusterPause, ClusterStatus, DATABASE_PART, DISPATCHER_PART, HealthItem, HealthState,
+    InstanceView, JobTypeView, MinuteCount, UpcomingJob, WorkerView,
 };
 pub use jobs::{JobFormContext, JobRow, JobView, PreviewRun, SchedulePreview};
 pub use occurrences::{OccurrenceRow, OccurrenceView, StatusChange, TriggerSource};

@@ -12,15 +12,17 @@ use leptos_router::{
 use crate::{
     browser,
     components::{
+        cluster_state::ClusterState,
         loading::ErrorPage,
         nav::{BottomBar, FlashNotice, SideNav, TopBar},
         page_header::FocusHeading,
         session_context::SessionContext,
         shortcuts::Shortcuts,
+        status_banner::StatusBanners,
         time::PageClock,
         toast::{ToastQueue, ToastRegion},
     },
-    live::LiveUpdates,
+    live::{LiveUpdates, read_state::ReadState},
     pages::{
         calendars::{
             CalendarsPage,
@@ -91,12 +93,15 @@ pub fn App() -> impl IntoView {
 fn Layout() -> impl IntoView {
     let session = SessionContext::provide();
     LiveUpdates::provide();
+    ReadState::provide();
+    let cluster = ClusterState::provide();
     view! {
         <div class="app">
             <a class="skip-link" href="#content" rel="external">"Skip to content"</a>
             <TopBar session=session.clone()/>
-            <SideNav session/>
+            <SideNav session=session.clone()/>
             <main class="content" id="content" tabindex="-1">
+                <StatusBanners session cluster/>
                 <FlashNotice/>
                 <Outlet/>
             </main>

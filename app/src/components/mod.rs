@@ -4,6 +4,7 @@
 //! user's clock, zone or screen is applied in an effect afterwards. No component sets a style or an event handler as an
 //! attribute, because the content security policy forbids both.
 
+pub mod cluster_state;
 pub mod collapsible_section;
 pub mod copy_button;
 pub mod dialog;
@@ -29,6 +30,7 @@ pub mod session_context;
 pub mod session_end;
 pub mod shortcuts;
 pub mod status_badge;
+pub mod status_banner;
 pub mod status_explanation;
 pub mod time;
 pub mod toast;

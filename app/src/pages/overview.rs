@@ -10,18 +10,18 @@ use milvaion_api::{
     events::LiveEvent,
     failures::MAX_COUNTED_FAILURES,
     permissions::Permission,
-    views::{ClusterOverview, ClusterPause, HealthItem, HealthState, OccurrenceRow, UpcomingJob},
+    views::{ClusterOverview, ClusterStatus, HealthItem, HealthState, OccurrenceRow, UpcomingJob},
 };
 use milvaion_protocol::status::{ALL_STATUSES, OccurrenceStatus};
 
-use self::cluster_pause::{ClusterPauseBanner, PauseAllButton};
+use self::cluster_pause::PauseAllButton;
 use crate::{
     api::{
-        cluster::get_cluster,
         overview::get_overview,
         session::{FlashView, take_flash},
     },
     components::{
+        cluster_state::{ClusterState, use_cluster_pause, use_cluster_status},
         form::ErrorSummary,
         icon::{Icon, LiveIcon},
         loading::render_page,
@@ -33,14 +33,12 @@ use crate::{
     },
     error::AppError,
     format,
-    live::{LiveUpdates, is_resync, throttled_refresh, use_live_updates, use_polling},
+    live::{LiveUpdates, throttled_refresh, use_live_updates, use_polling},
 };
 
 /// The minimum time between two refreshes while events arrive.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(800);
-/// The same for the cluster pause, which changes seldom and must show at once.
-const CLUSTER_REFRESH_INTERVAL: Duration = Duration::from_millis(150);
-/// The time between refreshes without events: health and the window of the last hour change without one.
+/// The time between refreshes without events: the window of the last hour changes without one.
 const IDLE_REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 
 /// `/`.
@@ -49,19 +47,18 @@ pub fn OverviewPage() -> impl IntoView {
     let data = Resource::new_blocking(|| (), |()| read());
     view! {
         <Title text="Overview"/>
-        {render_page(data, |(overview, pause, flash)| view! { <OverviewContent overview pause flash/> })}
+        {render_page(data, |(overview, flash)| view! { <OverviewContent overview flash/> })}
     }
 }
 
-async fn read() -> Result<(ClusterOverview, Option<ClusterPause>, FlashView), AppError> {
+async fn read() -> Result<(ClusterOverview, FlashView), AppError> {
     let overview = get_overview().await?;
-    let pause = get_cluster().await?;
     let flash = take_flash("cluster".into()).await?.unwrap_or_default();
-    Ok((overview, pause, flash))
+    Ok((overview, flash))
 }
 
 #[component]
-fn OverviewContent(overview: ClusterOverview, pause: Option<ClusterPause>, flash: FlashView) -> impl IntoView {
+fn OverviewContent(overview: ClusterOverview, flash: FlashView) -> impl IntoView {
     let clock = use_page_clock();
     clock.sync(overview.now);
     let data = RwSignal::new(overview);
@@ -69,33 +66,23 @@ fn OverviewContent(overview: ClusterOverview, pause: Option<ClusterPause>, flash
         clock.sync(read.now);
         data.set(read);
     });
-    let pause = RwSignal::new(pause);
-    let refresh_pause = throttled_refresh(CLUSTER_REFRESH_INTERVAL, get_cluster, move |read| pause.set(read));
     if use_context::<LiveUpdates>().is_some_and(LiveUpdates::received_recently) {
         refresh.request();
-        refresh_pause.request();
     }
     use_live_updates({
-        let (refresh, refresh_pause) = (refresh.clone(), refresh_pause.clone());
+        let refresh = refresh.clone();
         move |envelope| {
-            if matches!(envelope.event, LiveEvent::Cluster) || is_resync(envelope) {
-                refresh_pause.request();
-            }
             // Log lines change nothing on this page.
             if !matches!(envelope.event, LiveEvent::Log { .. }) {
                 refresh.request();
             }
         }
     });
-    let on_change = Callback::new({
-        let refresh_pause = refresh_pause.clone();
-        move |()| refresh_pause.request_own()
-    });
-    use_polling(IDLE_REFRESH_INTERVAL, {
-        let refresh_pause = refresh_pause.clone();
-        move || {
-            refresh.request();
-            refresh_pause.request();
+    use_polling(IDLE_REFRESH_INTERVAL, move || refresh.request());
+    let cluster = use_context::<ClusterState>();
+    let on_change = Callback::new(move |()| {
+        if let Some(cluster) = &cluster {
+            cluster.request_own();
         }
     });
     let is_new = Memo::new(move |_| data.with(|data| data.jobs_total == 0));
@@ -109,6 +96,7 @@ fn OverviewContent(overview: ClusterOverview, pause: Option<ClusterPause>, flash
     };
     let whole: Vec<_> = flash.error.iter().map(|text| (String::new(), text.clone())).collect();
     let may_pause = may(Permission::PauseCluster);
+    let pause = use_cluster_pause();
     let can_pause = Memo::new(move |_| may_pause && pause.with(Option::is_none));
     let pause_all = move || {
         let flash = flash.clone();
@@ -118,16 +106,18 @@ fn OverviewContent(overview: ClusterOverview, pause: Option<ClusterPause>, flash
         <PageHeader title="Overview">{pause_all}</PageHeader>
         <ErrorSummary errors=whole/>
         <div class="stack">
-            <ClusterPauseBanner pause may_resume=may_pause on_change/>
-            <HealthStrip data/>
+            <HealthStrip/>
             {body}
         </div>
     }
 }
 
 #[component]
-fn HealthStrip(data: RwSignal<ClusterOverview>) -> impl IntoView {
-    let items = move || data.with(|data| data.health.iter().map(health_item).collect::<Vec<_>>());
+fn HealthStrip() -> impl IntoView {
+    let status = use_cluster_status();
+    let health = move || status.with(|status| status.as_ref().map(|status| status.health.clone()).unwrap_or_default());
+    let health = Memo::new(move |_| health());
+    let items = move || health.with(|health| health.iter().map(health_item).collect::<Vec<_>>());
     view! {
         <section aria-label="Health">
             <ul class="health">{items}</ul>
@@ -155,7 +145,9 @@ fn health_item(item: &HealthItem) -> impl IntoView + use<> {
 /// The steps a new installation still has to take; shown while there is no job.
 #[component]
 fn FirstSteps(data: RwSignal<ClusterOverview>, may_define: bool) -> impl IntoView {
-    let healthy = Memo::new(move |_| data.with(|data| data.health.iter().all(|item| item.state != HealthState::Down)));
+    let status = use_cluster_status();
+    let is_healthy = |status: &ClusterStatus| status.health.iter().all(|item| item.state != HealthState::Down);
+    let healthy = Memo::new(move |_| status.with(|status| status.as_ref().is_some_and(is_healthy)));
     let has_worker = Memo::new(move |_| data.with(|data| data.workers_alive > 0));
     let mark = |done: Memo<bool>| {
         view! {

@@ -25,6 +25,8 @@ pub(crate) struct FakeBackend {
     pub(crate) worker_alive: bool,
     /// True if every occurrence was started twice.
     pub(crate) duplicate_starts: bool,
+    /// True while PostgreSQL is down, so that no session and no data can be read.
+    pub(crate) database_down: bool,
     /// The cluster pause.
     pub(crate) paused: Mutex<Option<ClusterPause>>,
     /// The flash messages that plain forms left behind.
@@ -42,6 +44,7 @@ impl FakeBackend {
             status: OccurrenceStatus::Completed,
             worker_alive: true,
             duplicate_starts: false,
+            database_down: false,
             paused: Mutex::default(),
             flashes: Mutex::default(),
             done: Mutex::default(),
@@ -68,6 +71,11 @@ impl FakeBackend {
         Self { duplicate_starts: true, ..self }
     }
 
+    /// Stops PostgreSQL.
+    pub(crate) fn database_down(self) -> Self {
+        Self { database_down: true, ..self }
+    }
+
     /// Removes the live workers.
     pub(crate) fn without_worker(self) -> Self {
         Self { worker_alive: false, ..self }
@@ -85,6 +93,14 @@ impl FakeBackend {
 
     fn record(&self, change: impl Into<String>) {
         self.done.lock().expect("the mutex is not poisoned").push(change.into());
+    }
+
+    fn check_database(&self) -> Result<(), AppError> {
+        if self.database_down {
+            Err(AppError::Unavailable("The session cannot be read. Try again in a moment.".into()))
+        } else {
+            Ok(())
+        }
     }
 
     fn check_job_exists(&self, id: JobId) -> Result<(), AppError> {

@@ -28,6 +28,8 @@ pub(crate) struct PageResponse {
     pub(crate) status: StatusCode,
     /// The `Location` header.
     pub(crate) location: Option<String>,
+    /// The `Retry-After` header.
+    pub(crate) retry_after: Option<String>,
     /// The body as text.
     pub(crate) body: String,
 }
@@ -82,10 +84,10 @@ pub(crate) async fn send(fake: Arc<FakeBackend>, request: Request<Body>) -> Page
 async fn answer(router: Router, request: Request<Body>) -> PageResponse {
     let response = router.oneshot(request).await.expect("a router is infallible");
     let status = response.status();
-    let location =
-        response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok()).map(ToOwned::to_owned);
+    let text = |name| response.headers().get(name).and_then(|value| value.to_str().ok()).map(ToOwned::to_owned);
+    let (location, retry_after) = (text(header::LOCATION), text(header::RETRY_AFTER));
     let bytes = to_bytes(response.into_body(), 4 << 20).await.expect("a body of at most 4 MiB");
-    PageResponse { status, location, body: String::from_utf8(bytes.to_vec()).expect("a UTF-8 body") }
+    PageResponse { status, location, retry_after, body: String::from_utf8(bytes.to_vec()).expect("a UTF-8 body") }
 }
 
 /// Requests a page as a browser does.
