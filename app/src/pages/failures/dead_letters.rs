@@ -220,7 +220,7 @@ fn ResolveDeadLettersForm(
         async move {
             let answer = resolve_dead_letters(chosen.ids(), note, String::new()).await;
             chosen.clear();
-            refresh.request();
+            refresh.request_own();
             answer.map(dead_letters_notice)
         }
     };

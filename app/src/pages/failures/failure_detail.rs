@@ -295,7 +295,7 @@ fn ResolveForm(id: OccurrenceId, is_open: Memo<bool>, flash: FlashView, refresh:
                     _ => toasts.show(ToastKind::Error, error.to_string()),
                 },
             }
-            refresh.request();
+            refresh.request_own();
         });
     };
     view! {

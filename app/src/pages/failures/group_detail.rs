@@ -257,7 +257,7 @@ fn BulkSettleForm(
     let done = {
         move |refresh: &ThrottledRefresh| {
             chosen.clear();
-            refresh.request();
+            refresh.request_own();
         }
     };
     let seen = move || usize::try_from(open.get_untracked()).unwrap_or_default();
