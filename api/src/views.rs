@@ -9,8 +9,8 @@ mod users;
 
 pub use calendars::{BlackoutView, CalendarName, CalendarRow, CalendarView};
 pub use installation::{
-    BarCount, ClusterOverview, ClusterPause, DEMO_JOB_TYPE, HealthItem, HealthState, InstanceView, JobTypeView,
-    MAX_COUNTED_OPEN, UpcomingJob, WorkerView,
+    BarCount, ClusterOverview, ClusterPause, ClusterStatus, DATABASE_PART, DEMO_JOB_TYPE, DISPATCHER_PART, HealthItem,
+    HealthState, InstanceView, JobTypeView, MAX_COUNTED_OPEN, UpcomingJob, WorkerView,
 };
 pub use jobs::{JobFormContext, JobRow, JobView, PreviewRun, SchedulePreview};
 pub use occurrences::{OccurrenceRow, OccurrenceView, StatusChange, TriggerSource};

@@ -3,7 +3,8 @@
 //! A page never has more rights than the request it was rendered for. Each method that reads or changes data takes the
 //! [`CurrentUser`] that [`Backend::authorize`] returned for that request, and `authorize` is the only place that checks
 //! the session, the role and the request's origin. A request yields a `CurrentUser` in no other way, so a server
-//! function cannot skip the check.
+//! function cannot skip the check. [`Backend::cluster_status`] alone checks the request itself, because it must answer
+//! while the session cannot be read.
 
 use async_trait::async_trait;
 use http::request::Parts;
@@ -18,7 +19,7 @@ use milvaion_api::{
     requests::{FieldError, JobForm},
     versions::{RestoreVersionResult, VersionDiff, VersionStep},
     views::{
-        BlackoutView, CalendarRow, CalendarView, ClusterOverview, ClusterPause, CurrentUser, InviteInfo,
+        BlackoutView, CalendarRow, CalendarView, ClusterOverview, ClusterStatus, CurrentUser, InviteInfo,
         JobFormContext, JobRow, JobView, OccurrenceRow, OccurrenceView, SchedulePreview, TeamView, WorkerView,
     },
 };
@@ -107,8 +108,9 @@ pub trait Backend: Send + Sync + 'static {
     async fn overview(&self, me: &CurrentUser, window: TimeWindow) -> Result<ClusterOverview, AppError>;
     /// Runs the sample job, which is created if it does not exist. A repeated key returns the same occurrence.
     async fn run_sample_job(&self, me: &CurrentUser, idempotency_key: &str) -> Result<OccurrenceId, AppError>;
-    /// Returns the cluster pause with its start, user and reason; `None` while the cluster is not paused.
-    async fn cluster_state(&self, me: &CurrentUser) -> Result<Option<ClusterPause>, AppError>;
+    /// Returns the cluster pause and the health of every part to a signed-in user. While PostgreSQL is down, no session
+    /// can be read; the status then contains only the health, which is public.
+    async fn cluster_status(&self, parts: &Parts) -> Result<ClusterStatus, AppError>;
     /// Pauses the cluster: no occurrence is dispatched or released until a user resumes it. A second call changes
     /// nothing.
     async fn pause_cluster(&self, me: &CurrentUser, reason: &str) -> Result<(), AppError>;

@@ -59,6 +59,13 @@ mod real {
         window().performance().map_or_else(now_millis, |performance| performance.timing().response_start() as i64)
     }
 
+    /// Returns the browser's clock at the request of this document, in milliseconds since 1970.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "a browser's clock fits into 53 bits")]
+    pub fn requested_millis() -> i64 {
+        window().performance().map_or_else(now_millis, |performance| performance.time_origin() as i64)
+    }
+
     /// Converts `at` to the user's own zone.
     #[must_use]
     pub fn local_time(at: DateTime<Utc>) -> Option<LocalTime> {
@@ -402,6 +409,12 @@ mod stub {
     /// Returns 0; the server does not use the browser's clock.
     #[must_use]
     pub const fn page_arrived_millis() -> i64 {
+        0
+    }
+
+    /// Returns 0; the server does not use the browser's clock.
+    #[must_use]
+    pub const fn requested_millis() -> i64 {
         0
     }
 

@@ -28,6 +28,7 @@ use leptos::prelude::*;
 use milvaion_api::events::{EventEnvelope, LiveEvent};
 use milvaion_protocol::id::OccurrenceId;
 
+use self::read_state::ReadReport;
 use crate::{
     browser,
     components::session_end::{SessionEnd, SessionEndReason},
@@ -37,6 +38,7 @@ use crate::{
 pub mod announcer;
 #[cfg(feature = "hydrate")]
 mod connection;
+pub mod read_state;
 #[cfg(feature = "hydrate")]
 mod stream;
 #[cfg(any(feature = "hydrate", test))]
@@ -249,8 +251,9 @@ struct RefreshFlags {
 /// Creates a [`ThrottledRefresh`], which calls `read` at most once per `pause` and never concurrently, and passes its
 /// result to `apply`.
 ///
-/// A failed read changes nothing, because the data on the page is still the best available. If the session has ended,
-/// the user is redirected to the sign-in page. The refresh ends with the current owner.
+/// A failed read changes no data, because the data on the page is still the best available. It is reported to the
+/// [`ReadState`](read_state::ReadState), which labels the page until a read succeeds. If the session has ended, the user is redirected to the
+/// sign-in page. The refresh ends with the current owner.
 pub fn throttled_refresh<T, Fut>(
     pause: Duration,
     read: impl Fn() -> Fut + Clone + Send + Sync + 'static,
@@ -267,12 +270,18 @@ where
     });
     let session_end = SessionEnd::current();
     let live = use_context::<LiveUpdates>();
-    ThrottledRefresh(Arc::new(move |cause| {
-        if cause == RefreshCause::OwnAction {
-            flags.own_action.store(true, Ordering::Relaxed);
+    let report = ReadReport::default();
+    let refresh = ThrottledRefresh(Arc::new({
+        let report = report.clone();
+        move |cause| {
+            if cause == RefreshCause::OwnAction {
+                flags.own_action.store(true, Ordering::Relaxed);
+            }
+            schedule_read(pause, flags.clone(), read.clone(), apply.clone(), report.clone(), live, session_end);
         }
-        schedule_read(pause, flags.clone(), read.clone(), apply.clone(), live, session_end);
-    }))
+    }));
+    report.register(refresh.clone());
+    refresh
 }
 
 fn schedule_read<T, Fut>(
@@ -280,6 +289,7 @@ fn schedule_read<T, Fut>(
     flags: Arc<RefreshFlags>,
     read: impl Fn() -> Fut + Clone + Send + Sync + 'static,
     apply: impl Fn(T) + Clone + Send + Sync + 'static,
+    report: ReadReport,
     live: Option<LiveUpdates>,
     session_end: SessionEnd,
 ) where
@@ -314,12 +324,16 @@ fn schedule_read<T, Fut>(
                 return;
             }
             match answer {
-                Ok(value) if !is_held() => untrack(|| apply(value)),
                 Err(AppError::SignedOut) => session_end.report(SessionEndReason::SignedOut),
-                Ok(_) | Err(_) => {}
+                _ if is_held() => {}
+                Ok(value) => {
+                    untrack(|| apply(value));
+                    report.succeeded();
+                }
+                Err(error) => report.failed(error),
             }
             if flags.again.swap(false, Ordering::Relaxed) {
-                schedule_read(pause, flags, read, apply, live, session_end);
+                schedule_read(pause, flags, read, apply, report, live, session_end);
             } else {
                 flags.own_action.store(false, Ordering::Relaxed);
             }

@@ -12,6 +12,7 @@ use leptos_router::{
 use crate::{
     browser,
     components::{
+        cluster_state::ClusterState,
         leave_guard::{LeaveDialog, LeaveGuard},
         loading::ErrorPage,
         nav::{BottomBar, FlashNotice, PageNotice, SideNav, TopBar},
@@ -19,11 +20,12 @@ use crate::{
         session_context::SessionContext,
         session_end::{SessionEnd, SessionEndNotice},
         shortcuts::Shortcuts,
+        status_banner::StatusBanners,
         time::PageClock,
         toast::{ToastQueue, ToastRegion},
     },
     lazy_pages,
-    live::{LiveUpdates, announcer::LiveAnnouncer},
+    live::{LiveUpdates, announcer::LiveAnnouncer, read_state::ReadState},
 };
 
 /// The product's name, which is the title of a page that sets none.
@@ -80,13 +82,16 @@ fn Layout() -> impl IntoView {
     let guard = LeaveGuard::provide();
     SessionEnd::provide_notice();
     LiveUpdates::provide();
+    ReadState::provide();
+    let cluster = ClusterState::provide();
     view! {
         <div class="app">
             <a class="skip-link" href="#content" rel="external">"Skip to content"</a>
             <TopBar session=session.clone()/>
-            <SideNav session/>
+            <SideNav session=session.clone()/>
             <main class="content" id="content" tabindex="-1">
                 <SessionEndNotice/>
+                <StatusBanners session cluster/>
                 <FlashNotice/>
                 <Outlet/>
             </main>

@@ -70,6 +70,31 @@ async fn missing_and_forbidden_pages_have_their_status() {
 }
 
 #[tokio::test]
+async fn part_that_is_down_is_named_on_every_page() {
+    let fake = FakeBackend::signed_in(Role::Viewer).ready();
+    for path in ["/", "/jobs", "/occurrences", "/workers", "/help"] {
+        let page = get(&fake, path).await;
+        page.assert_contains(&["data-part=\"RabbitMQ\"", "RabbitMQ</strong>", " refused.", "First noticed at"]);
+        page.assert_contains(&["2026-11-21 14:02:20 UTC"]).assert_lacks(&["data-part=\"PostgreSQL\""]);
+    }
+}
+
+#[tokio::test]
+async fn outage_of_postgresql_is_explained_on_every_page() {
+    let fake = FakeBackend::signed_in(Role::Admin).database_down().ready();
+    for path in ["/", "/jobs", "/occurrences?status=failed", "/failed", "/workers", "/team"] {
+        let page = get(&fake, path).await;
+        assert_eq!(page.status, StatusCode::SERVICE_UNAVAILABLE, "{path}");
+        assert_eq!(page.retry_after.as_deref(), Some("5"), "{path}");
+        page.assert_contains(&["<nav", "data-part=\"PostgreSQL\"", "First noticed at", "2026-11-21 14:02:20 UTC"]);
+        page.assert_contains(&["Service unavailable · Milvaion</title>", "Runs that have started continue"]);
+        page.assert_contains(&["Start PostgreSQL", "Reload this page in a moment."]).assert_lacks(&CSP_VIOLATIONS);
+        assert_eq!(page.body.matches("<h1").count(), 1, "{path} must have exactly one h1");
+    }
+    get(&fake, "/help").await.assert_contains(&["data-part=\"PostgreSQL\"", "<h1"]);
+}
+
+#[tokio::test]
 async fn overview_states_its_window_and_links_to_lists() {
     let page = get(&FakeBackend::signed_in(Role::Viewer).ready(), "/").await;
     page.assert_contains(&[

@@ -39,7 +39,10 @@ use crate::{
     clock::Clock,
     command::{cluster::ClusterCommands, jobs::JobCommands, sign_in::PassphraseHasher},
     config::ServerConfig,
-    http::{WebState, health::HealthCheck},
+    http::{
+        WebState,
+        health::{HealthCheck, HealthHistory},
+    },
     ingest::{
         claims::ClaimConsumer, dead_letters::DeadLetterConsumer, logs::LogConsumer, registration::RegistrationConsumer,
         status::StatusConsumer,
@@ -289,6 +292,7 @@ impl Server {
             broker,
             publisher,
             task_statuses: task_statuses.clone(),
+            history: HealthHistory::default(),
         };
         let http_config = Arc::new(config.http.clone());
         let backend = Arc::new(ServerBackend {

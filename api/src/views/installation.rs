@@ -80,6 +80,46 @@ pub struct HealthItem {
     pub state: HealthState,
     /// The state in a few words.
     pub detail: String,
+    /// The time of the first check since which the part has not worked without restrictions. The trouble may have begun
+    /// before that check.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<DateTime<Utc>>,
+}
+
+/// The state of the cluster, which every page shows. It can be read while PostgreSQL is down.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterStatus {
+    /// The server's time of this status.
+    pub now: DateTime<Utc>,
+    /// The health of every part.
+    pub health: Vec<HealthItem>,
+    /// True if the cluster pause could be read.
+    pub is_pause_known: bool,
+    /// The cluster pause; `None` while the cluster is not paused, or if the pause is unknown.
+    pub pause: Option<ClusterPause>,
+}
+
+/// The name of PostgreSQL in the health list. Without it, no page can be read.
+pub const DATABASE_PART: &str = "PostgreSQL";
+/// The name of the dispatcher in the health list.
+pub const DISPATCHER_PART: &str = "Dispatcher";
+
+impl ClusterStatus {
+    /// Returns true if PostgreSQL responded.
+    #[must_use]
+    pub fn is_database_up(&self) -> bool {
+        !self.health.iter().any(|item| item.name == DATABASE_PART && item.state == HealthState::Down)
+    }
+
+    /// Returns the parts that do not work without restrictions. The dispatcher is left out while PostgreSQL is down,
+    /// because it cannot work then.
+    #[must_use]
+    pub fn troubles(&self) -> Vec<HealthItem> {
+        let is_database_up = self.is_database_up();
+        let items = self.health.iter().filter(|item| item.state != HealthState::Ok);
+        items.filter(|item| is_database_up || item.name != DISPATCHER_PART).cloned().collect()
+    }
 }
 
 /// The ended occurrences of one bar of the chart.
@@ -116,8 +156,6 @@ pub const DEMO_JOB_TYPE: &str = "demo";
 pub struct ClusterOverview {
     /// The server's time of this view, on which countdowns are based.
     pub now: DateTime<Utc>,
-    /// The health of every part.
-    pub health: Vec<HealthItem>,
     /// The window of `ended` and `bars`.
     pub window: TimeWindow,
     /// The number of occurrences that have each open status now, at most [`MAX_COUNTED_OPEN`] + 1.
@@ -154,4 +192,31 @@ pub struct ClusterPause {
     pub by: String,
     /// The reason given by that user.
     pub reason: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(database: HealthState, dispatcher: HealthState) -> ClusterStatus {
+        let item = |name: &str, state| HealthItem { name: name.into(), state, detail: String::new(), since: None };
+        ClusterStatus {
+            now: DateTime::UNIX_EPOCH,
+            health: vec![item(DATABASE_PART, database), item(DISPATCHER_PART, dispatcher)],
+            is_pause_known: true,
+            pause: None,
+        }
+    }
+
+    fn troubles(database: HealthState, dispatcher: HealthState) -> Vec<String> {
+        status(database, dispatcher).troubles().into_iter().map(|item| item.name).collect()
+    }
+
+    #[test]
+    fn dispatcher_is_not_reported_while_postgresql_is_down() {
+        assert!(troubles(HealthState::Ok, HealthState::Ok).is_empty());
+        assert_eq!(troubles(HealthState::Down, HealthState::Warn), [DATABASE_PART]);
+        assert_eq!(troubles(HealthState::Ok, HealthState::Down), [DISPATCHER_PART]);
+        assert!(!status(HealthState::Down, HealthState::Ok).is_database_up());
+    }
 }

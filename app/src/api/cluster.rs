@@ -1,21 +1,25 @@
-//! Server functions that read, set and clear the cluster pause.
+//! Server functions that read the state of the cluster, and set and clear the cluster pause.
 
 use leptos::prelude::*;
-use milvaion_api::views::ClusterPause;
+use milvaion_api::views::ClusterStatus;
 use server_fn::codec::GetUrl;
 
 use super::codec::JsonText;
 use crate::error::AppError;
 
-/// Returns the cluster pause with its start, user and reason; `None` while the cluster is not paused.
+/// Returns the cluster pause and the health of every part. It succeeds while PostgreSQL is down, so that a page can
+/// report that.
 ///
 /// # Errors
 ///
-/// `SignedOut`; `Unavailable` if a service is down.
-#[server(input = GetUrl, output = JsonText, endpoint = "cluster")]
-pub async fn get_cluster() -> Result<Option<ClusterPause>, AppError> {
-    let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
-    backend.cluster_state(&me).await.map_err(super::with_error_status)
+/// `SignedOut`.
+#[server(input = GetUrl, output = JsonText, endpoint = "cluster_status")]
+pub async fn get_cluster_status() -> Result<ClusterStatus, AppError> {
+    let backend = super::backend()?;
+    let parts = super::request()?;
+    let is_page = !parts.uri.path().starts_with("/api/");
+    // The status of a page is that of its own data.
+    backend.cluster_status(&parts).await.map_err(|error| if is_page { error } else { super::with_error_status(error) })
 }
 
 /// Pauses the cluster: no occurrence is dispatched until a user resumes it.

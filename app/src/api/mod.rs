@@ -29,7 +29,7 @@ pub use server_side::*;
 mod server_side {
     use std::sync::Arc;
 
-    use http::{StatusCode, header, request::Parts};
+    use http::{HeaderValue, StatusCode, header, request::Parts};
     use leptos::prelude::*;
     use leptos_axum::ResponseOptions;
     use milvaion_api::{permissions::Permission, views::CurrentUser};
@@ -40,6 +40,9 @@ mod server_side {
         components::session_end::{SessionEndReason, sign_in_address},
         error::AppError,
     };
+
+    /// The time after which a client may repeat a request that failed because a service is down.
+    const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("5");
 
     /// Returns the backend of this request.
     ///
@@ -72,10 +75,14 @@ mod server_side {
         Ok((backend, me))
     }
 
-    /// Sets the response's status to that of the error and returns the error.
+    /// Sets the response's status to that of the error and returns the error. If a service is unavailable, the response
+    /// also states when to try again.
     pub fn with_error_status(error: AppError) -> AppError {
         if let (Some(response), Ok(status)) = (use_context::<ResponseOptions>(), StatusCode::from_u16(error.status())) {
             response.set_status(status);
+            if matches!(error, AppError::Unavailable(_)) {
+                response.insert_header(header::RETRY_AFTER, RETRY_AFTER_SECONDS);
+            }
         }
         error
     }

@@ -1,10 +1,247 @@
-//! The state of the cluster, for the pages that promise a start.
+//! The state of the cluster on every page: its pause, and the health of its parts.
+//!
+//! The layout requests both once, with the user, so that the server's HTML contains them. In an open page they are kept
+//! current by events and by a timer. The health must not depend on the page's own data: while PostgreSQL is down, no
+//! data can be read, and the page must report exactly that.
+//!
+//! The state is stored behind a lock and not in a signal, for the reason given in
+//! [`SessionContext`](super::session_context::SessionContext).
 
+use std::{
+    sync::{
+        Arc, RwLock,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use chrono::{DateTime, Utc};
 use leptos::prelude::*;
-use milvaion_api::views::ClusterPause;
+use milvaion_api::{
+    events::LiveEvent,
+    views::{ClusterPause, ClusterStatus},
+};
 
-/// Returns the cluster pause; `None` while the cluster is not paused.
+use super::time::use_page_clock;
+use crate::{
+    api::cluster::get_cluster_status,
+    error::AppError,
+    live::{ThrottledRefresh, is_resync, read_state::ReadState, throttled_refresh, use_live_updates, use_polling},
+};
+
+/// The minimum time between two refreshes. A pause is rare and must show at once.
+const REFRESH_INTERVAL: Duration = Duration::from_millis(150);
+/// The time between refreshes without events while a part is down or a read fails.
+const TROUBLE_REFRESH_INTERVAL: Duration = Duration::from_secs(5);
+/// The number of these intervals between refreshes while everything works: 30 s.
+const IDLE_INTERVALS: u32 = 6;
+
+/// The last status, and the time of the last one with a working PostgreSQL.
+#[derive(Clone, Debug)]
+struct KnownStatus {
+    status: ClusterStatus,
+    data_at: Option<DateTime<Utc>>,
+}
+
+impl KnownStatus {
+    /// Returns the state after `status`, and true if it differs in more than its time. A status that overtook a newer
+    /// one changes nothing.
+    fn after(known: Option<&Self>, mut status: ClusterStatus) -> Option<(Self, bool)> {
+        if known.is_some_and(|known| known.status.now > status.now) {
+            return None;
+        }
+        if !status.is_pause_known {
+            status.pause = known.and_then(|known| known.status.pause.clone());
+        }
+        let data_at = if status.is_database_up() { Some(status.now) } else { known.and_then(|known| known.data_at) };
+        let is_same = known.is_some_and(|known| {
+            known.status.health == status.health
+                && known.status.pause == status.pause
+                && known.status.is_pause_known == status.is_pause_known
+        });
+        Some((Self { status, data_at }, !is_same))
+    }
+}
+
+/// The stored status, with a trigger for its changes.
+#[derive(Clone)]
+struct StatusCell {
+    known: Arc<RwLock<Option<KnownStatus>>>,
+    changed: ArcTrigger,
+}
+
+impl StatusCell {
+    fn apply(&self, status: ClusterStatus) {
+        let Ok(mut known) = self.known.write() else { return };
+        let Some((next, is_changed)) = KnownStatus::after(known.as_ref(), status) else { return };
+        *known = Some(next);
+        drop(known);
+        if is_changed && cfg!(feature = "hydrate") {
+            self.changed.notify();
+        }
+    }
+
+    fn read<T>(&self, pick: impl FnOnce(&KnownStatus) -> T) -> Option<T> {
+        self.known.read().ok().and_then(|known| known.as_ref().map(pick))
+    }
+}
+
+/// The state of the cluster, shared by the whole layout.
+#[derive(Clone)]
+pub struct ClusterState {
+    first: ArcResource<Result<ClusterStatus, AppError>>,
+    cell: StatusCell,
+    refresh: ThrottledRefresh,
+}
+
+impl ClusterState {
+    /// Requests the state and provides the context to everything inside the layout. Called once, by the layout, after
+    /// [`ReadState::provide`].
+    pub fn provide() -> Self {
+        let cell = StatusCell { known: Arc::default(), changed: ArcTrigger::new() };
+        let clock = use_page_clock();
+        let refresh = throttled_refresh(REFRESH_INTERVAL, get_cluster_status, {
+            let cell = cell.clone();
+            move |status: ClusterStatus| {
+                clock.sync(status.now);
+                cell.apply(status);
+            }
+        });
+        let state =
+            Self { first: ArcResource::new_blocking(|| (), |()| get_cluster_status()), cell, refresh: refresh.clone() };
+        provide_context(state.clone());
+        use_live_updates({
+            let refresh = refresh.clone();
+            move |envelope| {
+                if matches!(envelope.event, LiveEvent::Cluster) || is_resync(envelope) {
+                    refresh.request();
+                }
+            }
+        });
+        if let Some(reads) = use_context::<ReadState>() {
+            state.follow_reads(reads);
+        }
+        state
+    }
+
+    /// Refreshes the state by a timer and after a failed read, and repeats failed reads.
+    fn follow_reads(&self, reads: ReadState) {
+        let (cell, refresh) = (self.cell.clone(), self.refresh.clone());
+        let ticks = AtomicU32::new(0);
+        let ticks = Arc::new(ticks);
+        use_polling(TROUBLE_REFRESH_INTERVAL, move || {
+            let is_failing = reads.failure.with_untracked(Option::is_some);
+            let has_troubles = cell.read(|known| !known.status.troubles().is_empty()) != Some(false);
+            let tick = ticks.fetch_add(1, Ordering::Relaxed) + 1;
+            if is_failing || has_troubles || tick.is_multiple_of(IDLE_INTERVALS) {
+                refresh.request();
+            }
+            reads.retry();
+        });
+        let (cell, refresh) = (self.cell.clone(), self.refresh.clone());
+        Effect::new(move |was_failing: Option<bool>| {
+            let is_failing = reads.failure.with(Option::is_some);
+            if is_failing && was_failing == Some(false) {
+                refresh.request();
+            }
+            is_failing
+        });
+        Effect::new(move |was_up: Option<bool>| {
+            cell.changed.track();
+            let is_up = cell.read(|known| known.status.is_database_up()) != Some(false);
+            if is_up && was_up == Some(false) {
+                reads.retry();
+            }
+            is_up
+        });
+    }
+
+    /// Waits for the first status. Without one the page is shown all the same.
+    pub async fn load(self) {
+        if let Ok(status) = self.first.await {
+            self.cell.apply(status);
+        }
+    }
+
+    /// Reads the state again because of an action of this user.
+    pub fn request_own(&self) {
+        self.refresh.request_own();
+    }
+
+    /// Returns the last status, if any.
+    #[must_use]
+    pub fn status(&self) -> Option<ClusterStatus> {
+        self.cell.changed.track();
+        self.cell.read(|known| known.status.clone())
+    }
+
+    /// Returns the time of the last status with a working PostgreSQL, if PostgreSQL is down now.
+    #[must_use]
+    pub fn outage_data_at(&self) -> Option<DateTime<Utc>> {
+        self.cell.changed.track();
+        self.cell.read(|known| if known.status.is_database_up() { None } else { known.data_at }).flatten()
+    }
+}
+
+/// Returns the status of the cluster, which is known throughout a page rendered by
+/// [`render_page`](super::loading::render_page); `None` if it could not be read.
+#[must_use]
+pub fn use_cluster_status() -> Signal<Option<ClusterStatus>> {
+    match use_context::<ClusterState>() {
+        Some(state) => Signal::derive(move || state.status()),
+        None => Signal::stored(None),
+    }
+}
+
+/// Returns the cluster pause; `None` while the cluster is not paused. It is known throughout a page rendered by
+/// [`render_page`](super::loading::render_page).
 #[must_use]
 pub fn use_cluster_pause() -> Signal<Option<ClusterPause>> {
-    Signal::stored(None)
+    let status = use_cluster_status();
+    Signal::derive(move || status.with(|status| status.as_ref().and_then(|status| status.pause.clone())))
+}
+
+#[cfg(test)]
+mod tests {
+    use milvaion_api::views::{DATABASE_PART, HealthItem, HealthState};
+
+    use super::*;
+
+    fn status(second: i64, database: HealthState, pause: Option<&str>) -> ClusterStatus {
+        let now = DateTime::UNIX_EPOCH + chrono::TimeDelta::seconds(second);
+        let item = HealthItem { name: DATABASE_PART.into(), state: database, detail: String::new(), since: None };
+        ClusterStatus {
+            now,
+            health: vec![item],
+            is_pause_known: database == HealthState::Ok,
+            pause: pause.map(|reason| ClusterPause { since: now, by: "ana".into(), reason: reason.into() }),
+        }
+    }
+
+    fn apply(known: &mut Option<KnownStatus>, status: ClusterStatus) -> Option<bool> {
+        let (next, is_changed) = KnownStatus::after(known.as_ref(), status)?;
+        *known = Some(next);
+        Some(is_changed)
+    }
+
+    #[test]
+    fn outage_keeps_the_pause_and_the_age_of_the_data() {
+        let mut known = None;
+        assert_eq!(apply(&mut known, status(1, HealthState::Ok, Some("disk full"))), Some(true));
+        assert_eq!(apply(&mut known, status(2, HealthState::Down, None)), Some(true));
+        let now = known.as_ref().expect("a status");
+        assert_eq!(now.status.pause.as_ref().map(|pause| pause.reason.as_str()), Some("disk full"));
+        assert_eq!(now.data_at.map(|at| at.timestamp()), Some(1));
+        assert_eq!(apply(&mut known, status(3, HealthState::Ok, None)), Some(true));
+        let now = known.as_ref().expect("a status");
+        assert_eq!((now.status.pause.is_none(), now.data_at.map(|at| at.timestamp())), (true, Some(3)));
+    }
+
+    #[test]
+    fn status_that_was_overtaken_is_dropped() {
+        let mut known = None;
+        assert_eq!(apply(&mut known, status(5, HealthState::Ok, None)), Some(true));
+        assert_eq!(apply(&mut known, status(6, HealthState::Ok, None)), Some(false));
+        assert_eq!(apply(&mut known, status(4, HealthState::Down, None)), None);
+    }
 }

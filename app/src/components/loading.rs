@@ -5,12 +5,23 @@ use leptos_meta::Title;
 use leptos_router::{NavigateOptions, components::Redirect, hooks::use_location};
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{icon::Icon, page_header::PageHeader, session_context::SessionContext};
+use super::{
+    cluster_state::{ClusterState, use_cluster_status},
+    icon::Icon,
+    page_header::PageHeader,
+    session_context::SessionContext,
+};
 use crate::{api::session::query_value, error::AppError};
 
-/// Renders a page once its data and the signed-in user are known.
+/// The explanation on a page that cannot be read because PostgreSQL is down.
+const DATABASE_OUTAGE_TEXT: &str = "PostgreSQL does not respond, so this page cannot be read. Runs that have started \
+                                    continue on their workers, and their results are stored once PostgreSQL is back. \
+                                    Start PostgreSQL, or check the server's DATABASE_URL; an open page then loads \
+                                    again by itself.";
+
+/// Renders a page once its data, the signed-in user and the state of the cluster are known.
 ///
-/// The server waits for both, so its HTML is complete. In the browser a change of the resource's source keeps the old
+/// The server waits for all of them, so its HTML is complete. In the browser a change of the resource's source keeps the old
 /// page until the new one is ready. An error is rendered as a page too: `SignedOut` redirects to the sign-in page and
 /// back, and other errors show their text with the next step. `view` runs untracked, so it reads each signal once.
 pub fn render_page<T, V, F>(data: Resource<Result<T, AppError>>, view: F) -> AnyView
@@ -20,6 +31,7 @@ where
     F: Fn(T) -> V + Clone + Send + Sync + 'static,
 {
     let session = use_context::<SessionContext>();
+    let cluster = use_context::<ClusterState>();
     let session_to_refetch = session.clone();
     let retry = Callback::new(move |()| {
         if let Some(session) = &session_to_refetch {
@@ -28,12 +40,15 @@ where
         data.refetch();
     });
     let draw = move || {
-        let (view, session) = (view.clone(), session.clone());
+        let (view, session, cluster) = (view.clone(), session.clone(), cluster.clone());
         Suspend::new(async move {
             let known = match session {
                 Some(session) => session.user().await.map(|_| ()),
                 None => Ok(()),
             };
+            if let Some(cluster) = cluster {
+                cluster.load().await;
+            }
             let data = data.await;
             untrack(|| match known.and(data) {
                 Ok(data) => view(data).into_any(),
@@ -64,6 +79,7 @@ fn error_view(error: AppError, retry: Callback<()>) -> AnyView {
         }
         AppError::NotFound(text) => view! { <ErrorPage title="Not found" text/> }.into_any(),
         AppError::Denied(text) => view! { <ErrorPage title="Not allowed" text/> }.into_any(),
+        AppError::Unavailable(text) => view! { <UnavailablePage text retry/> }.into_any(),
         other => view! {
             <Title text="Something went wrong"/>
             <PageHeader title="Something went wrong"/>
@@ -71,15 +87,55 @@ fn error_view(error: AppError, retry: Callback<()>) -> AnyView {
                 <Icon name="circle-alert"/>
                 <p>{other.to_string()}</p>
             </div>
-            <p class="needs-js">
-                <button type="button" class="btn" on:click=move |_| retry.run(())>
-                    <Icon name="refresh-cw"/>
-                    "Try again"
-                </button>
-            </p>
-            <p class="hide-js">"Reload this page in a moment."</p>
+            <TryAgain retry/>
         }
         .into_any(),
+    }
+}
+
+#[component]
+fn TryAgain(retry: Callback<()>) -> impl IntoView {
+    view! {
+        <p class="needs-js">
+            <button type="button" class="btn" on:click=move |_| retry.run(())>
+                <Icon name="refresh-cw"/>
+                "Try again"
+            </button>
+        </p>
+        <p class="hide-js">"Reload this page in a moment."</p>
+    }
+}
+
+/// The page shown while a service that its data needs is unavailable. It loads the data again once PostgreSQL is back.
+#[component]
+fn UnavailablePage(
+    /// The reason, used unless the state of the cluster gives a better one.
+    text: String,
+    retry: Callback<()>,
+) -> impl IntoView {
+    let status = use_cluster_status();
+    let is_down =
+        Memo::new(move |_| status.with(|status| status.as_ref().is_some_and(|status| !status.is_database_up())));
+    if let Some(cluster) = use_context::<ClusterState>() {
+        // The last status may predate the outage.
+        Effect::new(move |_| cluster.request_own());
+    }
+    Effect::new(move |was_down: Option<bool>| {
+        let is_down = is_down.get();
+        if was_down == Some(true) && !is_down {
+            retry.run(());
+        }
+        is_down
+    });
+    let reason = move || if is_down.get() { DATABASE_OUTAGE_TEXT.to_owned() } else { text.clone() };
+    view! {
+        <Title text="Service unavailable"/>
+        <PageHeader title="Service unavailable"/>
+        <div class="notice" data-kind="error">
+            <Icon name="circle-alert"/>
+            <p>{reason}</p>
+        </div>
+        <TryAgain retry/>
     }
 }
 

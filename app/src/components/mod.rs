@@ -34,6 +34,7 @@ pub mod session_context;
 pub mod session_end;
 pub mod shortcuts;
 pub mod status_badge;
+pub mod status_banner;
 pub mod status_explanation;
 pub mod time;
 pub mod toast;

@@ -77,6 +77,12 @@ impl PageClock {
         }
     }
 
+    /// Converts an instant of the browser's clock to the server's clock.
+    #[must_use]
+    pub fn server_time(self, browser_millis: i64) -> DateTime<Utc> {
+        DateTime::from_timestamp_millis(browser_millis + self.offset_millis.get_value()).unwrap_or_default()
+    }
+
     /// Returns the server's time to the second; `None` before hydration, when nothing may tick yet.
     #[must_use]
     pub fn now(self) -> Option<DateTime<Utc>> {

@@ -16,22 +16,22 @@ use milvaion_api::{
     events::LiveEvent,
     page::TimeWindow,
     permissions::Permission,
-    views::{ClusterOverview, ClusterPause, HealthItem, HealthState, OccurrenceRow, UpcomingJob},
+    views::{ClusterOverview, HealthItem, HealthState, OccurrenceRow, UpcomingJob},
 };
 
 use self::{
-    cluster_pause::{ClusterPauseBanner, PauseAllButton},
+    cluster_pause::PauseAllButton,
     first_steps::FirstSteps,
     tiles::{EndedTiles, OpenTiles},
 };
 use super::occurrences::{filter, window_label};
 use crate::{
     api::{
-        cluster::get_cluster,
         overview::get_overview,
         session::{FlashView, take_flash},
     },
     components::{
+        cluster_state::{ClusterState, use_cluster_pause, use_cluster_status},
         filter_error::{FilterError, FilterErrorNotice},
         form::ErrorSummary,
         icon::Icon,
@@ -44,16 +44,14 @@ use crate::{
     },
     error::AppError,
     format,
-    live::{LiveUpdates, is_resync, throttled_refresh, use_live_updates, use_polling},
+    live::{LiveUpdates, throttled_refresh, use_live_updates, use_polling},
 };
 
 /// The minimum time between two refreshes while events arrive.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(800);
 /// The same for the longest window, whose sums cost the server more.
 const WEEK_REFRESH_INTERVAL: Duration = Duration::from_secs(4);
-/// The same for the cluster pause, which changes seldom and must show at once.
-const CLUSTER_REFRESH_INTERVAL: Duration = Duration::from_millis(150);
-/// The time between refreshes without events: health and the window change without one.
+/// The time between refreshes without events: the window changes without one.
 const IDLE_REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 
 /// `/`. The window is in the address: `window`.
@@ -78,7 +76,7 @@ pub fn OverviewPage() -> impl IntoView {
     view! {
         <Title text="Overview"/>
         {render_page(data, move |read| match read {
-            Some((overview, pause, flash)) => view! { <OverviewContent overview pause flash/> }.into_any(),
+            Some((overview, flash)) => view! { <OverviewContent overview flash/> }.into_any(),
             None => invalid_window(parsed.get_untracked().err().unwrap_or_default()),
         })}
     }
@@ -92,14 +90,13 @@ fn invalid_window(errors: Vec<FilterError>) -> AnyView {
     .into_any()
 }
 
-async fn read(window: TimeWindow) -> Result<(ClusterOverview, Option<ClusterPause>, FlashView), AppError> {
-    let (overview, pause, flash) =
-        futures::try_join!(get_overview(window), get_cluster(), take_flash("cluster".into()))?;
-    Ok((overview, pause, flash.unwrap_or_default()))
+async fn read(window: TimeWindow) -> Result<(ClusterOverview, FlashView), AppError> {
+    let (overview, flash) = futures::try_join!(get_overview(window), take_flash("cluster".into()))?;
+    Ok((overview, flash.unwrap_or_default()))
 }
 
 #[component]
-fn OverviewContent(overview: ClusterOverview, pause: Option<ClusterPause>, flash: FlashView) -> impl IntoView {
+fn OverviewContent(overview: ClusterOverview, flash: FlashView) -> impl IntoView {
     let clock = use_page_clock();
     clock.sync_page(overview.now);
     let window = overview.window;
@@ -113,33 +110,23 @@ fn OverviewContent(overview: ClusterOverview, pause: Option<ClusterPause>, flash
             data.set(read);
         },
     );
-    let pause = RwSignal::new(pause);
-    let refresh_pause = throttled_refresh(CLUSTER_REFRESH_INTERVAL, get_cluster, move |read| pause.set(read));
     if use_context::<LiveUpdates>().is_some_and(LiveUpdates::received_recently) {
         refresh.request();
-        refresh_pause.request();
     }
     use_live_updates({
-        let (refresh, refresh_pause) = (refresh.clone(), refresh_pause.clone());
+        let refresh = refresh.clone();
         move |envelope| {
-            if matches!(envelope.event, LiveEvent::Cluster) || is_resync(envelope) {
-                refresh_pause.request();
-            }
             // Log lines change nothing on this page.
             if !matches!(envelope.event, LiveEvent::Log { .. }) {
                 refresh.request();
             }
         }
     });
-    let on_change = Callback::new({
-        let refresh_pause = refresh_pause.clone();
-        move |()| refresh_pause.request_own()
-    });
-    use_polling(IDLE_REFRESH_INTERVAL, {
-        let refresh_pause = refresh_pause.clone();
-        move || {
-            refresh.request();
-            refresh_pause.request();
+    use_polling(IDLE_REFRESH_INTERVAL, move || refresh.request());
+    let cluster = use_context::<ClusterState>();
+    let on_change = Callback::new(move |()| {
+        if let Some(cluster) = &cluster {
+            cluster.request_own();
         }
     });
     let is_new = Memo::new(move |_| data.with(|data| data.jobs_total == 0));
@@ -153,6 +140,7 @@ fn OverviewContent(overview: ClusterOverview, pause: Option<ClusterPause>, flash
     };
     let whole: Vec<_> = flash.error.iter().map(|text| (String::new(), text.clone())).collect();
     let may_pause = may(Permission::PauseCluster);
+    let pause = use_cluster_pause();
     let can_pause = Memo::new(move |_| may_pause && pause.with(Option::is_none));
     let pause_all = move || {
         let flash = flash.clone();
@@ -162,16 +150,18 @@ fn OverviewContent(overview: ClusterOverview, pause: Option<ClusterPause>, flash
         <PageHeader title="Overview">{pause_all}</PageHeader>
         <ErrorSummary errors=whole/>
         <div class="stack">
-            <ClusterPauseBanner pause may_resume=may_pause on_change/>
-            <HealthStrip data/>
+            <HealthStrip/>
             {body}
         </div>
     }
 }
 
 #[component]
-fn HealthStrip(data: RwSignal<ClusterOverview>) -> impl IntoView {
-    let items = move || data.with(|data| data.health.iter().map(health_item).collect::<Vec<_>>());
+fn HealthStrip() -> impl IntoView {
+    let status = use_cluster_status();
+    let health = move || status.with(|status| status.as_ref().map(|status| status.health.clone()).unwrap_or_default());
+    let health = Memo::new(move |_| health());
+    let items = move || health.with(|health| health.iter().map(health_item).collect::<Vec<_>>());
     view! {
         <section aria-label="Health">
             <ul class="health">{items}</ul>

@@ -27,6 +27,8 @@ pub(crate) struct FakeBackend {
     pub(crate) duplicate_starts: bool,
     /// True if a cancel request is stored for every occurrence.
     pub(crate) cancelling: bool,
+    /// True while PostgreSQL is down, so that no session and no data can be read.
+    pub(crate) database_down: bool,
     /// The cluster pause.
     pub(crate) paused: Mutex<Option<ClusterPause>>,
     /// The flash messages that plain forms left behind.
@@ -45,6 +47,7 @@ impl FakeBackend {
             worker_alive: true,
             duplicate_starts: false,
             cancelling: false,
+            database_down: false,
             paused: Mutex::default(),
             flashes: Mutex::default(),
             done: Mutex::default(),
@@ -76,6 +79,11 @@ impl FakeBackend {
         Self { cancelling: true, ..self }
     }
 
+    /// Stops PostgreSQL.
+    pub(crate) fn database_down(self) -> Self {
+        Self { database_down: true, ..self }
+    }
+
     /// Removes the live workers.
     pub(crate) fn without_worker(self) -> Self {
         Self { worker_alive: false, ..self }
@@ -93,6 +101,14 @@ impl FakeBackend {
 
     fn record(&self, change: impl Into<String>) {
         self.done.lock().expect("the mutex is not poisoned").push(change.into());
+    }
+
+    fn check_database(&self) -> Result<(), AppError> {
+        if self.database_down {
+            Err(AppError::Unavailable("The session cannot be read. Try again in a moment.".into()))
+        } else {
+            Ok(())
+        }
     }
 
     fn check_job_exists(&self, id: JobId) -> Result<(), AppError> {

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use axum::{
     Router,
     body::{Body, to_bytes},
-    http::{Method, Request, StatusCode, header},
+    http::{HeaderMap, HeaderName, Method, Request, StatusCode, header},
     routing::any,
 };
 use leptos::{config::LeptosOptions, prelude::provide_context};
@@ -28,6 +28,8 @@ pub(crate) struct PageResponse {
     pub(crate) status: StatusCode,
     /// The `Location` header.
     pub(crate) location: Option<String>,
+    /// The `Retry-After` header.
+    pub(crate) retry_after: Option<String>,
     /// The body as text.
     pub(crate) body: String,
 }
@@ -79,13 +81,17 @@ pub(crate) async fn send(fake: Arc<FakeBackend>, request: Request<Body>) -> Page
     isolate_owner(answer(router, request)).await
 }
 
+fn text(headers: &HeaderMap, name: HeaderName) -> Option<String> {
+    headers.get(name).and_then(|value| value.to_str().ok()).map(ToOwned::to_owned)
+}
+
 async fn answer(router: Router, request: Request<Body>) -> PageResponse {
     let response = router.oneshot(request).await.expect("a router is infallible");
     let status = response.status();
-    let location =
-        response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok()).map(ToOwned::to_owned);
+    let (location, retry_after) =
+        (text(response.headers(), header::LOCATION), text(response.headers(), header::RETRY_AFTER));
     let bytes = to_bytes(response.into_body(), 4 << 20).await.expect("a body of at most 4 MiB");
-    PageResponse { status, location, body: String::from_utf8(bytes.to_vec()).expect("a UTF-8 body") }
+    PageResponse { status, location, retry_after, body: String::from_utf8(bytes.to_vec()).expect("a UTF-8 body") }
 }
 
 /// Requests a page as a browser does.

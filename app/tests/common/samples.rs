@@ -8,9 +8,9 @@ use milvaion_api::{
     requests::JobInput,
     versions::{FieldChange, VersionDiff, VersionRow, VersionStep},
     views::{
-        BarCount, BlackoutView, CalendarName, CalendarRow, CalendarView, ClusterOverview, ClusterPause, CurrentUser,
-        HealthItem, HealthState, InstanceView, JobRow, JobTypeView, JobView, OccurrenceRow, OccurrenceView, PreviewRun,
-        SchedulePreview, StatusChange, TriggerSource, UpcomingJob, WorkerView,
+        BarCount, BlackoutView, CalendarName, CalendarRow, CalendarView, ClusterOverview, ClusterPause, ClusterStatus,
+        CurrentUser, HealthItem, HealthState, InstanceView, JobRow, JobTypeView, JobView, OccurrenceRow,
+        OccurrenceView, PreviewRun, SchedulePreview, StatusChange, TriggerSource, UpcomingJob, WorkerView,
     },
 };
 use milvaion_protocol::{
@@ -280,13 +280,32 @@ pub(crate) fn worker() -> WorkerView {
     }
 }
 
+fn health(name: &str, state: HealthState, detail: &str) -> HealthItem {
+    let since = (state != HealthState::Ok).then(|| at(20));
+    HealthItem { name: name.into(), state, detail: detail.into(), since }
+}
+
+/// Returns the state of a cluster whose RabbitMQ refuses connections.
+pub(crate) fn cluster_status(pause: Option<ClusterPause>) -> ClusterStatus {
+    ClusterStatus {
+        now: at(30),
+        health: vec![health("PostgreSQL", HealthState::Ok, "1 ms"), health("RabbitMQ", HealthState::Down, "refused")],
+        is_pause_known: true,
+        pause,
+    }
+}
+
+/// Returns the state of a cluster whose PostgreSQL is down.
+pub(crate) fn outage_status() -> ClusterStatus {
+    let down = health("PostgreSQL", HealthState::Down, "does not respond; nothing can be read until it does");
+    ClusterStatus { now: at(30), health: vec![down], is_pause_known: false, pause: None }
+}
+
 /// Returns the overview of a busy installation, or of one without jobs.
 pub(crate) fn overview(empty: bool, window: TimeWindow) -> ClusterOverview {
-    let health = |name: &str, state, detail: &str| HealthItem { name: name.into(), state, detail: detail.into() };
     let counts = vec![(OccurrenceStatus::Completed, 1_234), (OccurrenceStatus::Failed, 1)];
     ClusterOverview {
         now: at(30),
-        health: vec![health("PostgreSQL", HealthState::Ok, "1 ms"), health("RabbitMQ", HealthState::Down, "refused")],
         window,
         open: vec![(OccurrenceStatus::Queued, 10_001), (OccurrenceStatus::Running, 2), (OccurrenceStatus::Unknown, 0)],
         ended: if empty { vec![] } else { counts.clone() },

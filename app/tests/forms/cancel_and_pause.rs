@@ -88,17 +88,20 @@ async fn refused_cancellation_shows_the_reason() {
 async fn cluster_pause_is_shown_to_all_and_ended_by_operators() {
     for role in [Role::Viewer, Role::Operator] {
         let fake = FakeBackend::signed_in(role).paused("the <b>disk</b> is full").ready();
-        let page = get(&fake, "/").await;
-        page.assert_contains(&["<div role=\"status\"><div data-kind=\"warn\" id=\"paused\""]);
-        page.assert_contains(&["Paused by grace@example.org since <time", "2026-11-21 14:02:00 UTC"]);
-        page.assert_contains(&[
-            ": the &lt;b&gt;disk&lt;/b&gt; is full. No schedule starts a run until the pause ends.",
-        ]);
-        page.assert_lacks(&["Pause all schedules"]);
-        if role == Role::Viewer {
-            page.assert_lacks(&["/api/resume_cluster"]);
-        } else {
-            page.assert_contains(&["action=\"/api/resume_cluster\""]);
+        let job = format!("/jobs/{}", samples::job_id());
+        for path in ["/", "/jobs", &job, "/occurrences", "/failed", "/workers", "/calendars", "/help"] {
+            let page = get(&fake, path).await;
+            page.assert_contains(&["<div role=\"alert\"><div", "data-kind=\"warn\" id=\"paused\""]);
+            page.assert_contains(&["Paused by grace@example.org since <time", "2026-11-21 14:02:00 UTC"]);
+            page.assert_contains(&[
+                ": the &lt;b&gt;disk&lt;/b&gt; is full. No schedule starts a run until the pause ends.",
+            ]);
+            page.assert_lacks(&["Pause all schedules"]);
+            if role == Role::Viewer {
+                page.assert_lacks(&["/api/resume_cluster"]);
+            } else {
+                page.assert_contains(&["action=\"/api/resume_cluster\""]);
+            }
         }
     }
     // The banner is shown above the first steps of a new installation as well.

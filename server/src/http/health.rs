@@ -1,10 +1,15 @@
 //! Health checks of the process and of the services it depends on.
 
-use std::time::Duration;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use axum::{Json, extract::State, response::IntoResponse};
+use chrono::{DateTime, Utc};
 use http::StatusCode;
-use milvaion_api::views::{HealthItem, HealthState};
+use milvaion_api::views::{DATABASE_PART, DISPATCHER_PART, HealthItem, HealthState};
 
 use super::WebState;
 use crate::{
@@ -34,22 +39,60 @@ pub struct HealthCheck {
     pub publisher: Publisher,
     /// The status of each background task.
     pub task_statuses: TaskStatuses,
+    /// The start of each current trouble.
+    pub history: HealthHistory,
+}
+
+/// The time of the first check of each trouble. Clones share the times.
+#[derive(Clone, Debug, Default)]
+pub struct HealthHistory {
+    since: Arc<Mutex<BTreeMap<String, DateTime<Utc>>>>,
+}
+
+impl HealthHistory {
+    /// Records the states that were checked at `now`, and adds to each trouble the time at which it was first found.
+    fn record(&self, items: &mut [HealthItem], now: DateTime<Utc>) {
+        let Ok(mut since) = self.since.lock() else { return };
+        for item in items {
+            if item.state == HealthState::Ok {
+                since.remove(&item.name);
+            } else {
+                item.since = Some(*since.entry(item.name.clone()).or_insert(now));
+            }
+        }
+    }
 }
 
 impl HealthCheck {
-    /// Returns the state of each service and of the dispatcher, in the order in which they depend on each other.
-    pub async fn items(&self) -> Vec<HealthItem> {
+    /// Returns the state of each service and of the dispatcher, in the order in which they depend on each other. Each
+    /// trouble carries the time of the first check that found it.
+    pub async fn items(&self, now: DateTime<Utc>) -> Vec<HealthItem> {
+        let mut items = self.check().await;
+        self.history.record(&mut items, now);
+        items
+    }
+
+    async fn check(&self) -> Vec<HealthItem> {
         // The check must not move the clock of the server.
         let scratch = Clock::system();
         let (database, redis) = tokio::join!(
             tokio::time::timeout(CHECK_TIMEOUT, self.store.align(&scratch)),
             tokio::time::timeout(CHECK_TIMEOUT, self.cache.ping())
         );
-        let item = |name: &str, state, detail: &str| HealthItem { name: name.into(), state, detail: detail.into() };
+        let item = |name: &str, state, detail: &str| HealthItem {
+            name: name.into(),
+            state,
+            detail: detail.into(),
+            since: None,
+        };
         vec![
             match database {
-                Ok(Ok(_)) => item("PostgreSQL", HealthState::Ok, "responds"),
-                _ => item("PostgreSQL", HealthState::Down, "does not respond; no runs are created until it does"),
+                Ok(Ok(_)) => item(DATABASE_PART, HealthState::Ok, "responds"),
+                _ => item(
+                    DATABASE_PART,
+                    HealthState::Down,
+                    "does not respond; no data can be read or changed and no runs are created until it does",
+                ),
             },
             match redis {
                 Ok(Ok(())) => item("Redis", HealthState::Ok, "responds"),
@@ -69,14 +112,14 @@ impl HealthCheck {
                 _ => item("RabbitMQ", HealthState::Warn, "is reconnecting"),
             },
             match self.task_statuses.health(dispatcher::NAME) {
-                TaskHealth::Healthy => item("Dispatcher", HealthState::Ok, "runs on schedule"),
+                TaskHealth::Healthy => item(DISPATCHER_PART, HealthState::Ok, "runs on schedule"),
                 TaskHealth::Failing(_) => {
-                    item("Dispatcher", HealthState::Warn, "retries; its last database query failed")
+                    item(DISPATCHER_PART, HealthState::Warn, "retries; its last database query failed")
                 }
                 TaskHealth::Standby => {
-                    item("Dispatcher", HealthState::Ok, "is on standby; another server is the leader")
+                    item(DISPATCHER_PART, HealthState::Ok, "is on standby; another server is the leader")
                 }
-                TaskHealth::Stalled => item("Dispatcher", HealthState::Down, "has stalled; restart this server"),
+                TaskHealth::Stalled => item(DISPATCHER_PART, HealthState::Down, "has stalled; restart this server"),
             },
         ]
     }
@@ -89,8 +132,29 @@ pub async fn live() -> impl IntoResponse {
 
 /// Handles `GET /health/ready`: returns all checks as JSON, with status 503 if a check is down.
 pub async fn ready(State(state): State<WebState>) -> impl IntoResponse {
-    let items = state.health.items().await;
+    let items = state.health.items(state.clock.now()).await;
     let down = items.iter().any(|item| item.state == HealthState::Down);
     let status = if down { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
     (status, Json(items))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn since(history: &HealthHistory, state: HealthState, seconds: i64) -> Option<i64> {
+        let mut items = [HealthItem { name: DATABASE_PART.into(), state, detail: String::new(), since: None }];
+        history.record(&mut items, DateTime::UNIX_EPOCH + chrono::TimeDelta::seconds(seconds));
+        items[0].since.map(|at| at.timestamp())
+    }
+
+    #[test]
+    fn trouble_keeps_the_time_of_its_first_check() {
+        let history = HealthHistory::default();
+        assert_eq!(since(&history, HealthState::Ok, 1), None);
+        assert_eq!(since(&history, HealthState::Down, 2), Some(2));
+        assert_eq!(since(&history, HealthState::Warn, 3), Some(2));
+        assert_eq!(since(&history, HealthState::Ok, 4), None);
+        assert_eq!(since(&history, HealthState::Down, 5), Some(5));
+    }
 }

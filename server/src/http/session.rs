@@ -5,6 +5,8 @@
 //! request and seven days after sign-in. Both limits are checked here against the server's clock, never against the age
 //! of the cookie. Signing in changes the session id, so an attacker gains nothing by planting an id before.
 
+use std::sync::{Arc, Mutex};
+
 use async_trait::async_trait;
 use chrono::{DateTime, TimeDelta, Utc};
 use milvaion_api::views::CurrentUser;
@@ -13,6 +15,7 @@ use milvaion_protocol::id::UserId;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
+use tokio::time::Instant;
 use tower_sessions::{
     Expiry, Session, SessionManagerLayer, SessionStore,
     cookie::{
@@ -49,6 +52,12 @@ const MAX_FLASHES: usize = 8;
 const MAX_FLASH_BYTES: usize = 256 * 1_024;
 /// The largest form data in a flash message without a user, in bytes of JSON. A name and an e-mail address fit.
 const MAX_ANONYMOUS_FLASH_BYTES: usize = 2 * 1_024;
+
+/// The longest time for reading a session. A page reads its session several times, one after the other, and must be
+/// able to report that PostgreSQL is down within the time limit of a request.
+const LOAD_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(3);
+/// The time after a failed read during which no session is read. The other reads of the same page fail at once.
+const LOAD_RETRY_INTERVAL: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// The key of the signed-in user in the data of a session.
 const SIGNED_IN_USER_KEY: &str = "person";
@@ -201,13 +210,43 @@ fn unavailable(error: session::Error) -> AppError {
 pub struct PostgresSessionStore {
     store: Store,
     clock: Clock,
+    outage: SessionOutage,
+}
+
+/// The last failed read of a session because of an outage. Clones share it.
+#[derive(Clone, Debug, Default)]
+struct SessionOutage(Arc<Mutex<Option<Instant>>>);
+
+impl SessionOutage {
+    fn is_recent(&self) -> bool {
+        self.0.lock().is_ok_and(|failed_at| failed_at.is_some_and(|at| at.elapsed() < LOAD_RETRY_INTERVAL))
+    }
+
+    fn record(&self, is_outage: bool) {
+        if let Ok(mut failed_at) = self.0.lock() {
+            *failed_at = is_outage.then(Instant::now);
+        }
+    }
 }
 
 impl PostgresSessionStore {
     /// Uses the session table of `store` and checks expiry against `clock`.
     #[must_use]
-    pub const fn new(store: Store, clock: Clock) -> Self {
-        Self { store, clock }
+    pub fn new(store: Store, clock: Clock) -> Self {
+        Self { store, clock, outage: SessionOutage::default() }
+    }
+
+    /// Reads the row of a session, in at most [`LOAD_TIMEOUT`].
+    async fn read(&self, id: &Id, now: DateTime<Utc>) -> session_store::Result<Option<SessionRow>> {
+        if self.outage.is_recent() {
+            return Err(session_store::Error::Backend("PostgreSQL did not respond a moment ago".into()));
+        }
+        let Ok(answer) = tokio::time::timeout(LOAD_TIMEOUT, self.store.session(&hash(*id), now)).await else {
+            self.outage.record(true);
+            return Err(session_store::Error::Backend("PostgreSQL did not respond within 3 seconds".into()));
+        };
+        self.outage.record(answer.as_ref().is_err_and(StoreError::is_outage));
+        answer.map_err(backend)
     }
 
     /// Builds the row that stores `record`.
@@ -246,7 +285,7 @@ impl SessionStore for PostgresSessionStore {
 
     async fn load(&self, id: &Id) -> session_store::Result<Option<Record>> {
         let now = self.clock.now();
-        let Some(row) = self.store.session(&hash(*id), now).await.map_err(backend)? else { return Ok(None) };
+        let Some(row) = self.read(id, now).await? else { return Ok(None) };
         let end = now + IDLE_TIMEOUT;
         if row.user_id.is_some() && row.expires_at + EXTEND_INTERVAL < end {
             self.store.extend_session(&hash(*id), end).await.map_err(backend)?;
@@ -269,4 +308,22 @@ fn hash(id: Id) -> [u8; 32] {
 
 fn backend(error: StoreError) -> session_store::Error {
     session_store::Error::Backend(chain(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn outage_stops_reads_for_one_second() {
+        let outage = SessionOutage::default();
+        assert!(!outage.is_recent());
+        outage.record(true);
+        assert!(outage.clone().is_recent());
+        tokio::time::advance(LOAD_RETRY_INTERVAL).await;
+        assert!(!outage.is_recent());
+        outage.record(true);
+        outage.record(false);
+        assert!(!outage.is_recent());
+    }
 }

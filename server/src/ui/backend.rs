@@ -1,6 +1,6 @@
 //! The backend of the dashboard: each operation of the pages, implemented by the commands and the store.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use http::request::Parts;
@@ -16,7 +16,7 @@ use milvaion_api::{
     requests::{JobForm, JobInput},
     versions::{RestoreVersionResult, VersionDiff, VersionStep},
     views::{
-        BlackoutView, CalendarRow, CalendarView, ClusterOverview, ClusterPause, CurrentUser, InviteInfo,
+        BlackoutView, CalendarRow, CalendarView, ClusterOverview, ClusterStatus, CurrentUser, InviteInfo,
         JobFormContext, JobRow, JobView, OccurrenceRow, OccurrenceView, SchedulePreview, TeamView, WorkerView,
     },
 };
@@ -48,6 +48,10 @@ use crate::{
 
 /// The number of log lines that a page loads at once.
 const MAX_LOG_LINES: i64 = 500;
+
+/// The longest time for reading the cluster pause. It exceeds the time limit of a session, so that the failure of a
+/// session is recorded.
+const PAUSE_READ_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// The server-side implementation of [`Backend`].
 #[derive(Debug)]
@@ -153,15 +157,13 @@ impl Backend for ServerBackend {
 
     async fn overview(&self, _me: &CurrentUser, window: TimeWindow) -> Result<ClusterOverview, AppError> {
         let now = self.clock.now();
-        let (numbers, open_failures, health) = tokio::join!(
+        let (numbers, open_failures) = tokio::join!(
             self.store.overview_snapshot(now, window, liveness::alive_since(now)),
-            self.store.open_failures(),
-            self.health.items()
+            self.store.open_failures()
         );
         let numbers = numbers?;
         Ok(ClusterOverview {
             now,
-            health,
             window,
             open: numbers.open,
             ended: numbers.ended,
@@ -181,8 +183,20 @@ impl Backend for ServerBackend {
         self.jobs.run_sample_job(me, idempotency_key).await
     }
 
-    async fn cluster_state(&self, _me: &CurrentUser) -> Result<Option<ClusterPause>, AppError> {
-        self.cluster.state().await
+    async fn cluster_status(&self, parts: &Parts) -> Result<ClusterStatus, AppError> {
+        let pause = async {
+            guard::authorize(&self.store, &self.clock, &self.config, parts, Permission::Read).await?;
+            self.cluster.state().await
+        };
+        let (pause, health) =
+            tokio::join!(tokio::time::timeout(PAUSE_READ_TIMEOUT, pause), self.health.items(self.clock.now()));
+        let pause = match pause {
+            Ok(Ok(pause)) => Some(pause),
+            Ok(Err(error @ (AppError::SignedOut | AppError::Denied(_)))) => return Err(error),
+            // PostgreSQL holds the session and the pause. Without it, only the health remains, which is public.
+            Ok(Err(_)) | Err(_) => None,
+        };
+        Ok(ClusterStatus { now: self.clock.now(), health, is_pause_known: pause.is_some(), pause: pause.flatten() })
     }
 
     async fn pause_cluster(&self, me: &CurrentUser, reason: &str) -> Result<(), AppError> {

@@ -1,17 +1,14 @@
-//! The switch that pauses all schedules, and the banner that is shown during the pause.
+//! The switch that pauses all schedules.
 //!
-//! Both are plain forms that a script takes over. The switch is an inconspicuous button, because it is seldom needed.
-//! Its form asks for a reason, because other users see that nothing runs and need to know why. The banner is
-//! conspicuous for the same reason.
+//! It is a plain form that a script takes over. The switch is an inconspicuous button, because it is seldom needed. Its
+//! form asks for a reason, because other users see that nothing runs and need to know why. The
+//! [banner](crate::components::status_banner) that is shown during the pause is conspicuous for the same reason.
 
 use leptos::{ev, html, prelude::*, server_fn::ServerFn, task::spawn_local};
-use milvaion_api::views::ClusterPause;
 
 use crate::{
     api::{
-        cluster::{
-            CLUSTER_PAUSED_NOTICE, CLUSTER_RESUMED_NOTICE, PauseCluster, ResumeCluster, pause_cluster, resume_cluster,
-        },
+        cluster::{CLUSTER_PAUSED_NOTICE, PauseCluster, pause_cluster},
         session::FlashView,
     },
     browser,
@@ -20,71 +17,9 @@ use crate::{
         form::{ErrorSummary, FormField, described_by},
         icon::Icon,
         input_form::{error_of, problems},
-        time::Time,
         toast::{ToastKind, toasts},
     },
 };
-
-/// Shows since when, by which user and why all schedules are paused, with a button that resumes them.
-#[component]
-pub fn ClusterPauseBanner(
-    /// The current pause.
-    pause: RwSignal<Option<ClusterPause>>,
-    /// True if the reader has the permission to resume.
-    may_resume: bool,
-    /// Called after a resume.
-    on_change: Callback<()>,
-) -> impl IntoView {
-    let banner = move |pause: ClusterPause| {
-        let by = format!("Paused by {} since ", pause.by);
-        let why = format!(": {} No schedule starts a run until the pause ends.", sentence(&pause.reason));
-        view! {
-            <div class="notice" data-kind="warn" id="paused">
-                <Icon name="circle-pause"/>
-                <p>{by} <Time at=pause.since/> {why}</p>
-                {may_resume.then(|| view! { <ResumeForm on_change/> })}
-            </div>
-        }
-    };
-    // The live region exists from the start: screen readers do not announce one that is inserted with its text.
-    view! { <div role="status">{move || pause.get().map(banner)}</div> }
-}
-
-/// Appends a full stop to `text` unless it already ends with a punctuation mark.
-fn sentence(text: &str) -> String {
-    let text = text.trim();
-    if text.ends_with(['.', '!', '?', '…']) { text.to_owned() } else { format!("{text}.") }
-}
-
-#[component]
-fn ResumeForm(on_change: Callback<()>) -> impl IntoView {
-    let toasts = toasts();
-    let is_busy = RwSignal::new(false);
-    let resume = move |event: ev::SubmitEvent| {
-        event.prevent_default();
-        if is_busy.get_untracked() {
-            return;
-        }
-        is_busy.set(true);
-        spawn_local(async move {
-            let answer = resume_cluster().await;
-            let _ = is_busy.try_set(false);
-            match answer {
-                Ok(()) => toasts.show(ToastKind::Success, CLUSTER_RESUMED_NOTICE),
-                Err(error) => toasts.show(ToastKind::Error, error.to_string()),
-            }
-            let _ = on_change.try_run(());
-        });
-    };
-    view! {
-        <form method="post" action=ResumeCluster::PATH on:submit=resume>
-            <button type="submit" class="btn" aria-disabled=move || is_busy.get().then_some("true")>
-                <Icon name="play"/>
-                "Resume"
-            </button>
-        </form>
-    }
-}
 
 /// Pauses all schedules with a reason: in a dialog, or without scripts in a section that unfolds.
 #[component]
@@ -180,17 +115,5 @@ fn PauseAllForm(
                 </button>
             </div>
         </form>
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reason_ends_with_one_punctuation_mark() {
-        assert_eq!(sentence("the disk is full"), "the disk is full.");
-        assert_eq!(sentence("The disk is full. "), "The disk is full.");
-        assert_eq!(sentence("full!"), "full!");
     }
 }

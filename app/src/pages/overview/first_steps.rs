@@ -5,11 +5,12 @@
 
 use leptos::{ev, prelude::*, server_fn::ServerFn, task::spawn_local};
 use leptos_router::{NavigateOptions, hooks::use_navigate};
-use milvaion_api::views::{ClusterOverview, HealthState};
+use milvaion_api::views::{ClusterOverview, ClusterStatus, HealthState};
 
 use crate::{
     api::overview::{RunSampleJob, SAMPLE_JOB_NOTICE, run_sample_job},
     components::{
+        cluster_state::use_cluster_status,
         icon::{Icon, LiveIcon},
         toast::{ToastKind, toasts},
     },
@@ -26,7 +27,9 @@ pub fn FirstSteps(
     /// True if the reader has the permission to create jobs.
     may_define: bool,
 ) -> impl IntoView {
-    let healthy = Memo::new(move |_| data.with(|data| data.health.iter().all(|item| item.state != HealthState::Down)));
+    let status = use_cluster_status();
+    let is_healthy = |status: &ClusterStatus| status.health.iter().all(|item| item.state != HealthState::Down);
+    let healthy = Memo::new(move |_| status.with(|status| status.as_ref().is_some_and(is_healthy)));
     let has_worker = Memo::new(move |_| data.with(|data| data.workers_alive > 0));
     let mark = |done: Memo<bool>| {
         view! {

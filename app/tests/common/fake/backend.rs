@@ -15,7 +15,7 @@ use milvaion_api::{
     requests::JobForm,
     versions::{RestoreVersionResult, VersionDiff, VersionStep},
     views::{
-        BlackoutView, CalendarRow, CalendarView, ClusterOverview, ClusterPause, CurrentUser, InviteInfo,
+        BlackoutView, CalendarRow, CalendarView, ClusterOverview, ClusterStatus, CurrentUser, InviteInfo,
         JobFormContext, JobRow, JobView, OccurrenceRow, OccurrenceView, SchedulePreview, TeamView, UserView,
         WorkerView,
     },
@@ -55,6 +55,7 @@ async fn simulate_latency() {
 impl Backend for FakeBackend {
     async fn authorize(&self, _parts: &Parts, action: Permission) -> Result<CurrentUser, AppError> {
         simulate_latency().await;
+        self.check_database()?;
         let me = self.me.clone().ok_or(AppError::SignedOut)?;
         if me.role.allows(action) {
             Ok(me)
@@ -66,6 +67,7 @@ impl Backend for FakeBackend {
 
     async fn me(&self, _parts: &Parts) -> Result<Option<CurrentUser>, AppError> {
         simulate_latency().await;
+        self.check_database()?;
         Ok(self.me.clone())
     }
 
@@ -136,9 +138,15 @@ impl Backend for FakeBackend {
         }
     }
 
-    async fn cluster_state(&self, _me: &CurrentUser) -> Result<Option<ClusterPause>, AppError> {
+    async fn cluster_status(&self, _parts: &Parts) -> Result<ClusterStatus, AppError> {
         simulate_latency().await;
-        Ok(self.paused.lock().expect("the mutex is not poisoned").clone())
+        if self.database_down {
+            return Ok(samples::outage_status());
+        }
+        if self.me.is_none() {
+            return Err(AppError::SignedOut);
+        }
+        Ok(samples::cluster_status(self.paused.lock().expect("the mutex is not poisoned").clone()))
     }
 
     async fn pause_cluster(&self, _me: &CurrentUser, reason: &str) -> Result<(), AppError> {

@@ -1,0 +1,252 @@
+//! The banners above every page: what is wrong, and how old the data on the page is.
+//!
+//! There is one line per condition: each part that does not work, the cluster pause, failed reads, a lost connection and
+//! paused live updates. The server renders those it can determine, so a page without scripts shows them too. The two
+//! live regions exist from the start, because screen readers do not announce a region that is inserted with its text.
+
+use leptos::{ev, prelude::*, server_fn::ServerFn, task::spawn_local};
+use milvaion_api::{
+    permissions::Permission,
+    views::{ClusterPause, HealthItem, HealthState},
+};
+
+use super::{
+    cluster_state::{ClusterState, use_cluster_pause, use_cluster_status},
+    icon::Icon,
+    session_context::{SessionContext, may},
+    time::{Time, use_page_clock},
+    toast::{ToastKind, toasts},
+};
+use crate::{
+    api::cluster::{CLUSTER_RESUMED_NOTICE, ResumeCluster, resume_cluster},
+    live::{LiveState, LiveUpdates, read_state::ReadState},
+};
+
+/// The banners of the layout.
+#[component]
+pub fn StatusBanners(
+    /// The session of the user, who may have the permission to resume the cluster.
+    session: SessionContext,
+    /// The state of the cluster.
+    cluster: ClusterState,
+) -> impl IntoView {
+    let banners = move || {
+        let (session, cluster) = (session.clone(), cluster.clone());
+        Suspend::new(async move {
+            let _ = session.user().await;
+            cluster.clone().load().await;
+            untrack(|| view! { <BannerRegions cluster/> })
+        })
+    };
+    view! {
+        <div class="banners">
+            <Transition>{banners}</Transition>
+        </div>
+    }
+}
+
+#[component]
+fn BannerRegions(cluster: ClusterState) -> impl IntoView {
+    let may_resume = may(Permission::PauseCluster);
+    let status = use_cluster_status();
+    // The memos keep a banner, and the focus in it, while other parts of the status change.
+    let troubles =
+        Memo::new(move |_| status.with(|status| status.as_ref().map(|status| status.troubles()).unwrap_or_default()));
+    let of_state = move |state: HealthState| {
+        let found = troubles.get().into_iter().filter(|item| item.state == state);
+        found.map(|item| trouble_banner(item).into_any()).collect::<Vec<_>>()
+    };
+    let pause = use_cluster_pause();
+    let pause = Memo::new(move |_| pause.get());
+    let pause_banner = {
+        let cluster = cluster.clone();
+        move || {
+            let cluster = cluster.clone();
+            let on_change = Callback::new(move |()| cluster.request_own());
+            pause.get().map(|pause| cluster_pause_banner(pause, may_resume, on_change))
+        }
+    };
+    view! {
+        <div role="alert">{move || of_state(HealthState::Down)}</div>
+        <div role="status">
+            {move || of_state(HealthState::Warn)} {pause_banner} <StaleDataBanner cluster/> <PausedUpdatesBanner/>
+        </div>
+    }
+}
+
+/// Renders a part that does not work: its name, what that means, and the time of the first check that found it.
+fn trouble_banner(item: HealthItem) -> impl IntoView {
+    let (kind, icon) = match item.state {
+        HealthState::Down => ("error", "octagon-x"),
+        HealthState::Ok | HealthState::Warn => ("warn", "triangle-alert"),
+    };
+    let text = format!(" {}.", item.detail);
+    let name = item.name.clone();
+    let since = item.since.map(|at| view! { " First noticed at " <Time at/> "." });
+    view! {
+        <div class="notice" data-kind=kind data-part=name>
+            <Icon name=icon/>
+            <p><strong>{item.name}</strong> {text} {since}</p>
+        </div>
+    }
+}
+
+/// Renders the cluster pause: its user, its start and its reason, with a button that resumes the cluster.
+fn cluster_pause_banner(pause: ClusterPause, may_resume: bool, on_change: Callback<()>) -> impl IntoView {
+    let by = format!("Paused by {} since ", pause.by);
+    let why = format!(": {} No schedule starts a run until the pause ends.", sentence(&pause.reason));
+    view! {
+        <div class="notice" data-kind="warn" id="paused">
+            <Icon name="circle-pause"/>
+            <p>{by} <Time at=pause.since/> {why}</p>
+            {may_resume.then(|| view! { <ResumeForm on_change/> })}
+        </div>
+    }
+}
+
+/// Appends a full stop to `text` unless it already ends with a punctuation mark.
+fn sentence(text: &str) -> String {
+    let text = text.trim();
+    if text.ends_with(['.', '!', '?', '…']) { text.to_owned() } else { format!("{text}.") }
+}
+
+#[component]
+fn ResumeForm(on_change: Callback<()>) -> impl IntoView {
+    let toasts = toasts();
+    let is_busy = RwSignal::new(false);
+    let resume = move |event: ev::SubmitEvent| {
+        event.prevent_default();
+        if is_busy.get_untracked() {
+            return;
+        }
+        is_busy.set(true);
+        spawn_local(async move {
+            let answer = resume_cluster().await;
+            let _ = is_busy.try_set(false);
+            match answer {
+                Ok(()) => toasts.show(ToastKind::Success, CLUSTER_RESUMED_NOTICE),
+                Err(error) => toasts.show(ToastKind::Error, error.to_string()),
+            }
+            let _ = on_change.try_run(());
+        });
+    };
+    view! {
+        <form method="post" action=ResumeCluster::PATH on:submit=resume>
+            <button type="submit" class="btn" aria-disabled=move || is_busy.get().then_some("true")>
+                <Icon name="play"/>
+                "Resume"
+            </button>
+        </form>
+    }
+}
+
+/// The condition that makes the data on the page old.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum StaleCause {
+    /// A read failed, for this reason.
+    FailedRead(String),
+    /// The stream is offline.
+    Offline,
+}
+
+/// Labels the data on the page with its time while it cannot be read again, or while the stream is offline.
+#[component]
+fn StaleDataBanner(cluster: ClusterState) -> impl IntoView {
+    let clock = use_page_clock();
+    let live = use_context::<LiveUpdates>();
+    let reads = use_context::<ReadState>();
+    let state = cluster.clone();
+    let stale = Memo::new(move |_| {
+        let reads = reads?;
+        let outage = state.outage_data_at();
+        let failed = reads.failure.get();
+        let is_offline = live.is_some_and(|live| live.state.get() == LiveState::Offline);
+        let offline_at = reads.not_live_since.get().filter(|_| is_offline).map(|at| clock.server_time(at));
+        let failed_at = failed.as_ref().map(|failure| clock.server_time(failure.data_at_millis));
+        let at = [outage, failed_at, offline_at].into_iter().flatten().min()?;
+        let cause = match failed {
+            // A lost connection is one condition, even though reads fail because of it.
+            _ if is_offline && outage.is_none() => StaleCause::Offline,
+            Some(failure) => StaleCause::FailedRead(failure.error.to_string()),
+            None => StaleCause::FailedRead("PostgreSQL does not respond.".to_owned()),
+        };
+        Some((cause, at))
+    });
+    let banner = move |(cause, at)| {
+        let (icon, text) = match cause {
+            StaleCause::FailedRead(reason) => (
+                "triangle-alert",
+                format!("Could not read the latest data ({}). The page shows data from ", without_full_stop(&reason)),
+            ),
+            StaleCause::Offline => ("wifi-off", "No connection. The page shows data from ".to_owned()),
+        };
+        let cluster = cluster.clone();
+        let retry = move |_| {
+            cluster.request_own();
+            if let Some(reads) = reads {
+                reads.try_again();
+            }
+        };
+        view! {
+            <div class="notice" data-kind="warn" id="stale-data">
+                <Icon name=icon/>
+                <p>{text} <Time at=at/> "."</p>
+                <button type="button" class="btn" on:click=retry>
+                    <Icon name="refresh-cw"/>
+                    "Try again"
+                </button>
+            </div>
+        }
+    };
+    move || stale.get().map(&banner)
+}
+
+/// Removes the full stop at the end of a reason that is part of a longer sentence.
+fn without_full_stop(text: &str) -> &str {
+    text.trim().trim_end_matches('.')
+}
+
+/// States that the user has paused live updates, and since when nothing changes on the page.
+#[component]
+fn PausedUpdatesBanner() -> impl IntoView {
+    let clock = use_page_clock();
+    let live = use_context::<LiveUpdates>();
+    let reads = use_context::<ReadState>();
+    let at = Memo::new(move |_| {
+        let (live, reads) = (live?, reads?);
+        let at = reads.not_live_since.get().filter(|_| live.paused.get())?;
+        Some(clock.server_time(at))
+    });
+    let resume = move |_| {
+        if let Some(live) = live {
+            live.paused.set(false);
+        }
+    };
+    move || {
+        at.get().map(|at| {
+            view! {
+                <div class="notice" data-kind="info" id="updates-paused">
+                    <Icon name="circle-pause"/>
+                    <p>"Live updates are paused. The page shows data from " <Time at=at/> "."</p>
+                    <button type="button" class="btn" on:click=resume>
+                        <Icon name="play"/>
+                        "Resume live updates"
+                    </button>
+                </div>
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reason_ends_with_one_punctuation_mark() {
+        assert_eq!(sentence("the disk is full"), "the disk is full.");
+        assert_eq!(sentence("The disk is full. "), "The disk is full.");
+        assert_eq!(sentence("full!"), "full!");
+        assert_eq!(without_full_stop("Try again. "), "Try again");
+    }
+}
