@@ -24,7 +24,7 @@ mod real {
     use chrono::{DateTime, Utc};
     use leptos::prelude::{document, window};
     use wasm_bindgen::{JsCast, JsValue};
-    use web_sys::{HtmlDocument, HtmlElement, HtmlTextAreaElement};
+    use web_sys::{Event, EventInit, HtmlDocument, HtmlElement, HtmlInputElement, HtmlTextAreaElement};
 
     use super::LocalTime;
 
@@ -173,6 +173,18 @@ mod real {
         }
     }
 
+    /// Sets the value of the text field with this id, and reports it to the form like typed text.
+    pub fn type_value(id: &str, value: &str) {
+        let input = document().get_element_by_id(id).and_then(|element| element.dyn_into::<HtmlInputElement>().ok());
+        let Some(input) = input else { return };
+        input.set_value(value);
+        let init = EventInit::new();
+        init.set_bubbles(true);
+        if let Ok(event) = Event::new_with_event_init_dict("input", &init) {
+            let _ = input.dispatch_event(&event);
+        }
+    }
+
     /// Returns true if the focus or a text selection is inside the element with this id.
     #[must_use]
     pub fn is_busy_in(id: &str) -> bool {
@@ -263,6 +275,9 @@ mod stub {
 
     /// Does nothing on the server.
     pub const fn focus(_id: &str) {}
+
+    /// Does nothing on the server.
+    pub const fn type_value(_id: &str, _value: &str) {}
 
     /// Returns false; a page being rendered has no focus.
     #[must_use]
