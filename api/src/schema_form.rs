@@ -1,17 +1,32 @@
 //! The input form: from a JSON Schema to form fields, and from their text to the input.
 //!
-//! Only properties that a form shows well become fields: strings, numbers, booleans, choices, and lists of strings (one
-//! per line). Deeper values become a JSON field. The server validates the input against the schema; this module only
-//! converts text to the types that the schema requires.
+//! A field of the form is a control, or a group of fields: an object, a union with one chosen variant, a list, or a map.
+//! What a form cannot show (too deep, too large, or of an unusual kind) becomes a JSON field. The fields stand in the
+//! order of the schema. The server validates the input against the schema; this module only converts text to the types
+//! that the schema requires.
+//!
+//! The typed text is a flat map, because it is the body of a plain form post. Its keys are paths like JSON pointers
+//! without the first slash (`headers/0`, `auth/token`), and a few marks that no property name can contain, because a
+//! tilde in a name is escaped: see [`path`].
 
-use std::collections::BTreeMap;
+mod build;
+pub mod path;
+mod texts;
 
-use serde_json::{Map, Value};
+#[cfg(test)]
+mod tests;
 
-use crate::requests::FieldError;
+use serde_json::Value;
 
-/// The maximum number of fields in a generated form. A larger schema is edited as JSON.
-pub const MAX_FORM_FIELDS: usize = 100;
+pub use build::{BuiltInput, build_input, build_lenient, build_partial};
+pub use texts::to_field_texts;
+
+/// The maximum number of fields in a generated form, without repeated rows. A larger schema is edited as JSON.
+pub const MAX_FORM_FIELDS: usize = 200;
+/// The maximum depth of fields; deeper values are JSON fields.
+pub const MAX_FORM_DEPTH: usize = 4;
+/// The maximum number of rows of a list or map in the form; longer ones are edited as JSON.
+pub const MAX_FORM_ROWS: usize = 100;
 
 /// The kind of control that edits a property.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,12 +41,42 @@ pub enum InputKind {
     Number,
     /// A checkbox.
     Boolean,
+    /// A choice of yes, no and the worker's default.
+    OptionalBoolean,
     /// One of these words.
     Choice(Vec<String>),
-    /// A list of strings, one per line.
-    Lines,
+    /// A fixed value, which needs no control.
+    Const(Value),
+    /// An object with fields of its own.
+    Object(InputObject),
+    /// One of several variants, each a field with the variant's name as its label.
+    Union(Vec<InputField>),
+    /// A list of equal items.
+    List(InputRows),
+    /// Named values.
+    Map(InputRows),
     /// JSON.
     Json,
+}
+
+/// The fields of an object.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct InputObject {
+    /// The fields, in the order of the schema.
+    pub fields: Vec<InputField>,
+    /// True if the schema allows more than the fields, so that a JSON field for other properties is always shown.
+    pub is_open: bool,
+}
+
+/// The rows of a list or map.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InputRows {
+    /// The field of each row.
+    pub item: Box<InputField>,
+    /// The minimum number of rows.
+    pub min: usize,
+    /// The maximum number of rows, at most [`MAX_FORM_ROWS`].
+    pub max: usize,
 }
 
 /// A field of a generated form.
@@ -53,35 +98,162 @@ pub struct InputField {
     pub example: String,
 }
 
-/// Returns the fields of a schema, required ones first; empty if the schema does not describe an object.
+/// Returns the fields of a schema in its order; empty if the schema describes no object with properties, or one with
+/// more than [`MAX_FORM_FIELDS`].
 #[must_use]
 pub fn form_fields(schema: &Value) -> Vec<InputField> {
-    let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return Vec::new() };
-    let required: Vec<&str> =
-        schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
-    let mut fields: Vec<InputField> = properties
-        .iter()
-        .take(MAX_FORM_FIELDS)
-        .map(|(name, property)| {
-            let property = resolve(schema, property);
-            InputField {
-                name: name.clone(),
-                label: text(property, "title").unwrap_or_else(|| label(name)),
-                description: text(property, "description").unwrap_or_default(),
-                kind: kind(property),
-                required: required.contains(&name.as_str()),
-                default: property.get("default").map(as_text).unwrap_or_default(),
-                example: property.get("examples").and_then(|all| all.get(0)).map(as_text).unwrap_or_default(),
-            }
-        })
-        .collect();
-    // Required fields come first. The sort is stable, so each group keeps the schema's order.
-    fields.sort_by_key(|field| !field.required);
-    fields
+    form_object(schema).fields
 }
 
-fn text(property: &Value, key: &str) -> Option<String> {
-    property.get(key).and_then(Value::as_str).map(str::to_owned)
+/// Returns the fields of a schema, and whether it allows other properties.
+#[must_use]
+pub fn form_object(schema: &Value) -> InputObject {
+    let mut reader = SchemaReader { root: schema, budget: MAX_FORM_FIELDS };
+    reader.object(resolve(schema, schema), 0).unwrap_or_default()
+}
+
+/// The conversion of one schema.
+struct SchemaReader<'a> {
+    root: &'a Value,
+    /// The number of fields that may still be added.
+    budget: usize,
+}
+
+impl SchemaReader<'_> {
+    /// Returns the fields of an object; `None` if it has none, or too many for the form.
+    fn object(&mut self, schema: &Value, depth: usize) -> Option<InputObject> {
+        let properties = schema.get("properties").and_then(Value::as_object).filter(|all| !all.is_empty())?;
+        self.budget = self.budget.checked_sub(properties.len())?;
+        let required: Vec<&str> =
+            schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+        let fields = properties
+            .iter()
+            .map(|(name, property)| self.field(name, property, required.contains(&name.as_str()), depth))
+            .collect();
+        let is_open =
+            ["oneOf", "anyOf", "allOf", "if", "patternProperties"].iter().any(|key| schema.get(key).is_some())
+                || schema.get("additionalProperties").is_some_and(|more| *more != Value::Bool(false));
+        Some(InputObject { fields, is_open })
+    }
+
+    fn field(&mut self, name: &str, outer: &Value, required: bool, depth: usize) -> InputField {
+        let inner = resolve(self.root, outer);
+        // The words beside a reference or an "or null" describe this property; those of its target describe the type.
+        let words = |key: &str| outer.get(key).or_else(|| inner.get(key));
+        let text = |key: &str| words(key).and_then(Value::as_str).map(str::to_owned);
+        let default = words("default").map(as_text).unwrap_or_default();
+        let kind = match self.kind(inner, depth) {
+            // An unchecked box is the same as no value only if the default is off. Inside a group there is no moment at
+            // which a box could be checked by default, because the group may be absent.
+            InputKind::Boolean if !required && (default.is_empty() || (default == "true" && depth > 0)) => {
+                InputKind::OptionalBoolean
+            }
+            kind => kind,
+        };
+        InputField {
+            name: name.to_owned(),
+            label: text("title").unwrap_or_else(|| label(name)),
+            description: text("description").unwrap_or_default(),
+            kind,
+            required,
+            default,
+            example: words("examples").and_then(|all| all.get(0)).map(as_text).unwrap_or_default(),
+        }
+    }
+
+    fn kind(&mut self, property: &Value, depth: usize) -> InputKind {
+        if let Some(value) = property.get("const") {
+            return InputKind::Const(value.clone());
+        }
+        if let Some(choices) = property.get("enum").and_then(Value::as_array) {
+            let words: Vec<String> = choices.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+            if !words.is_empty() && words.len() + choices.iter().filter(|c| c.is_null()).count() == choices.len() {
+                return InputKind::Choice(words);
+            }
+            return InputKind::Json;
+        }
+        let has_properties = property.get("properties").is_some();
+        if let Some(options) = options(property).filter(|_| !has_properties) {
+            let words: Vec<String> =
+                options.iter().filter_map(|option| option.get("const")?.as_str()).map(str::to_owned).collect();
+            if !words.is_empty() && words.len() == options.len() {
+                return InputKind::Choice(words);
+            }
+            return self.union(options, depth).unwrap_or(InputKind::Json);
+        }
+        match type_of(property) {
+            Some("string") => match property.get("format").and_then(Value::as_str) {
+                Some("multiline" | "textarea") => InputKind::Multiline,
+                _ => InputKind::Text,
+            },
+            Some("integer") => InputKind::Integer,
+            Some("number") => InputKind::Number,
+            Some("boolean") => InputKind::Boolean,
+            Some("array") if depth + 1 < MAX_FORM_DEPTH => self.list(property, depth).unwrap_or(InputKind::Json),
+            Some("object") if depth + 1 < MAX_FORM_DEPTH => {
+                if has_properties {
+                    self.object(property, depth + 1).map_or(InputKind::Json, InputKind::Object)
+                } else {
+                    self.map(property, depth).unwrap_or(InputKind::Json)
+                }
+            }
+            _ => InputKind::Json,
+        }
+    }
+
+    fn union(&mut self, options: &[Value], depth: usize) -> Option<InputKind> {
+        if depth + 1 >= MAX_FORM_DEPTH {
+            return None;
+        }
+        self.budget = self.budget.checked_sub(options.len())?;
+        let root = self.root;
+        let variants = options
+            .iter()
+            .enumerate()
+            .filter(|(_, option)| option.get("type") != Some(&Value::from("null")))
+            .map(|(index, option)| {
+                let mut field = self.field(&index.to_string(), option, true, depth + 1);
+                if resolve(root, option).get("title").is_none() {
+                    field.label = variant_label(&field, resolve(root, option), index);
+                }
+                field
+            })
+            .collect();
+        Some(InputKind::Union(variants))
+    }
+
+    fn list(&mut self, property: &Value, depth: usize) -> Option<InputKind> {
+        let items = property.get("items").filter(|items| items.is_object())?;
+        let item = self.row(items, depth)?;
+        Some(InputKind::List(rows(item, property, ["minItems", "maxItems"])))
+    }
+
+    fn map(&mut self, property: &Value, depth: usize) -> Option<InputKind> {
+        let values = property.get("additionalProperties").filter(|values| values.is_object())?;
+        let item = self.row(values, depth)?;
+        Some(InputKind::Map(rows(item, property, ["minProperties", "maxProperties"])))
+    }
+
+    /// Returns the field of a row; `None` for items of any kind, because a list of JSON fields helps less than JSON.
+    fn row(&mut self, items: &Value, depth: usize) -> Option<InputField> {
+        self.budget = self.budget.checked_sub(1)?;
+        let field = self.field("", items, true, depth + 1);
+        (field.kind != InputKind::Json).then_some(field)
+    }
+}
+
+fn rows(item: InputField, property: &Value, [least, most]: [&str; 2]) -> InputRows {
+    let bound = |key: &str| property.get(key).and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
+    InputRows {
+        item: Box::new(item),
+        min: bound(least).unwrap_or(0),
+        max: bound(most).unwrap_or(MAX_FORM_ROWS).min(MAX_FORM_ROWS),
+    }
+}
+
+/// Returns the options of a union.
+fn options(property: &Value) -> Option<&Vec<Value>> {
+    property.get("oneOf").or_else(|| property.get("anyOf")).and_then(Value::as_array)
 }
 
 /// Follows local `$ref`s, and replaces "this or null" by "this".
@@ -93,7 +265,7 @@ fn resolve<'a>(schema: &'a Value, property: &'a Value) -> &'a Value {
                 Some(target) => at = target,
                 None => return at,
             }
-        } else if let Some(options) = at.get("anyOf").or_else(|| at.get("oneOf")).and_then(Value::as_array) {
+        } else if let Some(options) = options(at).filter(|_| at.get("properties").is_none()) {
             let mut real = options.iter().filter(|option| option.get("type") != Some(&Value::from("null")));
             match (real.next(), real.next()) {
                 (Some(only), None) => at = only,
@@ -104,35 +276,6 @@ fn resolve<'a>(schema: &'a Value, property: &'a Value) -> &'a Value {
         }
     }
     at
-}
-
-fn kind(property: &Value) -> InputKind {
-    if let Some(choices) = property.get("enum").and_then(Value::as_array) {
-        let words: Vec<String> = choices.iter().filter_map(Value::as_str).map(str::to_owned).collect();
-        if !words.is_empty() && words.len() + choices.iter().filter(|c| c.is_null()).count() == choices.len() {
-            return InputKind::Choice(words);
-        }
-        return InputKind::Json;
-    }
-    if let Some(options) = property.get("oneOf").and_then(Value::as_array) {
-        let words: Vec<String> =
-            options.iter().filter_map(|option| option.get("const")?.as_str()).map(str::to_owned).collect();
-        if !words.is_empty() && words.len() == options.len() {
-            return InputKind::Choice(words);
-        }
-        return InputKind::Json;
-    }
-    match type_of(property) {
-        Some("string") => match property.get("format").and_then(Value::as_str) {
-            Some("multiline" | "textarea") => InputKind::Multiline,
-            _ => InputKind::Text,
-        },
-        Some("integer") => InputKind::Integer,
-        Some("number") => InputKind::Number,
-        Some("boolean") => InputKind::Boolean,
-        Some("array") if property.get("items").and_then(|items| type_of(items)) == Some("string") => InputKind::Lines,
-        _ => InputKind::Json,
-    }
 }
 
 /// Returns the only type of a property other than null.
@@ -148,6 +291,36 @@ fn type_of(property: &Value) -> Option<&str> {
         }
         _ => None,
     }
+}
+
+/// Returns the name of a variant without a title: its fixed words, its only property, or its type.
+fn variant_label(field: &InputField, schema: &Value, index: usize) -> String {
+    let word = |value: &Value| value.as_str().map(label);
+    let derived = match &field.kind {
+        InputKind::Const(value) => word(value),
+        InputKind::Object(object) => {
+            let tag = object.fields.iter().find_map(|field| match &field.kind {
+                InputKind::Const(value) => word(value),
+                _ => None,
+            });
+            tag.or_else(|| match object.fields.as_slice() {
+                [only] => Some(only.label.clone()),
+                _ => None,
+            })
+        }
+        InputKind::Text | InputKind::Multiline => Some("Text".into()),
+        InputKind::Integer => Some("Whole number".into()),
+        InputKind::Number => Some("Number".into()),
+        InputKind::Boolean | InputKind::OptionalBoolean => Some("Yes or no".into()),
+        InputKind::Choice(words) => Some(words.join(", ")),
+        InputKind::List(_) => Some("List".into()),
+        InputKind::Map(_) => Some("Named values".into()),
+        InputKind::Union(_) | InputKind::Json => None,
+    };
+    derived.unwrap_or_else(|| match type_of(schema) {
+        Some(kind) => format!("{} {}", label(kind), index + 1),
+        None => format!("Variant {}", index + 1),
+    })
 }
 
 /// Derives a label from a name: `expectedStatus` → `Expected status`.
@@ -167,157 +340,16 @@ fn label(name: &str) -> String {
     words
 }
 
+/// Returns a value as the text of a hint: strings without quotes, lists of strings with commas.
 fn as_text(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
-        Value::Array(items) if items.iter().all(Value::is_string) => {
-            items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("\n")
+        Value::Array(items) if !items.is_empty() && items.iter().all(Value::is_string) => {
+            items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", ")
         }
+        Value::Array(items) if items.is_empty() => String::new(),
+        Value::Object(map) if map.is_empty() => String::new(),
         other => other.to_string(),
-    }
-}
-
-/// Returns the text of each field for an existing input.
-#[must_use]
-pub fn to_field_texts(data: &Value) -> BTreeMap<String, String> {
-    let Some(map) = data.as_object() else { return BTreeMap::new() };
-    map.iter().map(|(name, value)| (name.clone(), as_text(value))).collect()
-}
-
-/// Builds the input from the entered text. An empty optional field is left out, so that the worker's default applies.
-///
-/// # Errors
-///
-/// Returns the invalid fields, named `input.NAME`.
-pub fn build_input(schema: &Value, typed: &BTreeMap<String, String>) -> Result<Value, Vec<FieldError>> {
-    let mut data = Map::new();
-    let mut errors = Vec::new();
-    for field in form_fields(schema) {
-        let raw = typed.get(&field.name).map_or("", String::as_str);
-        match value(&field, raw) {
-            Ok(Some(value)) => {
-                data.insert(field.name, value);
-            }
-            Ok(None) if field.required => {
-                errors.push(FieldError::new(format!("input.{}", field.name), format!("{} is required", field.label)));
-            }
-            Ok(None) => {}
-            Err(message) => errors.push(FieldError::new(format!("input.{}", field.name), message)),
-        }
-    }
-    if errors.is_empty() { Ok(Value::Object(data)) } else { Err(errors) }
-}
-
-fn value(field: &InputField, raw: &str) -> Result<Option<Value>, String> {
-    let trimmed = raw.trim();
-    match &field.kind {
-        InputKind::Boolean => Ok(match trimmed {
-            "" if field.required => Some(false.into()),
-            "" if field.default == "true" => Some(false.into()),
-            "" => None,
-            "on" | "true" => Some(true.into()),
-            "false" => Some(false.into()),
-            _ => return Err("choose yes or no".into()),
-        }),
-        _ if trimmed.is_empty() => Ok(None),
-        InputKind::Text => Ok(Some(trimmed.into())),
-        InputKind::Multiline => Ok(Some(raw.into())),
-        InputKind::Integer => match trimmed.parse::<i64>() {
-            Ok(n) => Ok(Some(n.into())),
-            Err(_) => Err(format!("enter a whole number: got {}", clip(trimmed))),
-        },
-        InputKind::Number => match trimmed.parse::<f64>() {
-            Ok(n) if n.is_finite() => Ok(Some(n.into())),
-            _ => Err(format!("enter a number: got {}", clip(trimmed))),
-        },
-        InputKind::Choice(choices) => {
-            if choices.iter().any(|choice| choice == trimmed) {
-                Ok(Some(trimmed.into()))
-            } else {
-                Err(format!("choose one of {}", choices.join(", ")))
-            }
-        }
-        InputKind::Lines => {
-            let lines: Vec<Value> = raw
-                .lines()
-                .map(|line| line.trim_end_matches('\r'))
-                .filter(|line| !line.is_empty())
-                .map(Value::from)
-                .collect();
-            Ok(Some(lines.into()))
-        }
-        InputKind::Json => {
-            serde_json::from_str(trimmed).map(Some).map_err(|error| format!("the value is not JSON: {error}"))
-        }
-    }
-}
-
-fn clip(text: &str) -> String {
-    text.chars().take(40).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn schema() -> Value {
-        json!({
-            "$defs": {"Method": {"enum": ["GET", "POST"]}},
-            "properties": {
-                "timeoutSeconds": {"type": ["integer", "null"], "description": "Seconds."},
-                "url": {"type": "string", "examples": ["http://localhost"]},
-                "method": {"$ref": "#/$defs/Method", "default": "GET"},
-                "headers": {"type": "object"},
-                "argv": {"type": "array", "items": {"type": "string"}},
-                "verify": {"type": "boolean", "default": true}
-            },
-            "required": ["url"]
-        })
-    }
-
-    fn typed(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
-    }
-
-    #[test]
-    fn required_fields_come_first_and_null_is_ignored() {
-        let fields = form_fields(&schema());
-        assert_eq!(fields[0].name, "url");
-        let kind = |name: &str| fields.iter().find(|f| f.name == name).expect("a field").kind.clone();
-        assert_eq!(kind("timeoutSeconds"), InputKind::Integer);
-        assert_eq!(kind("headers"), InputKind::Json);
-        assert_eq!(kind("argv"), InputKind::Lines);
-        assert_eq!(fields.iter().find(|f| f.name == "timeoutSeconds").expect("a field").label, "Timeout seconds");
-    }
-
-    #[test]
-    fn text_is_converted_to_the_schemas_types() {
-        let data = build_input(
-            &schema(),
-            &typed(&[
-                ("url", " http://x "),
-                ("timeoutSeconds", "5"),
-                ("headers", "{\"a\":\"b\"}"),
-                ("argv", "ls\n-l\n"),
-                ("verify", "on"),
-            ]),
-        );
-        assert_eq!(
-            data,
-            Ok(
-                json!({"url": "http://x", "timeoutSeconds": 5, "headers": {"a": "b"}, "argv": ["ls", "-l"], "verify": true})
-            )
-        );
-    }
-
-    #[test]
-    fn invalid_text_is_reported_per_field() {
-        let errors =
-            build_input(&schema(), &typed(&[("timeoutSeconds", "soon"), ("headers", "{")])).expect_err("invalid");
-        let fields: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
-        assert_eq!(fields, ["input.url", "input.headers", "input.timeoutSeconds"]);
     }
 }

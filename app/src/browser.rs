@@ -39,7 +39,7 @@ mod real {
     use leptos::prelude::{StoredValue, WithValue, document, on_cleanup, window};
     use wasm_bindgen::{JsCast, JsValue, closure::Closure};
     use web_sys::{
-        Element, Event, HtmlAnchorElement, HtmlDialogElement, HtmlDocument, HtmlElement, HtmlFormElement,
+        Element, Event, EventInit, HtmlAnchorElement, HtmlDialogElement, HtmlDocument, HtmlElement, HtmlFormElement,
         HtmlInputElement, HtmlOptionElement, HtmlSelectElement, HtmlTextAreaElement, MouseEvent, Storage,
     };
 
@@ -201,6 +201,18 @@ mod real {
             document().get_element_by_id(id).and_then(|element| element.dyn_into::<HtmlElement>().ok())
         {
             let _ = element.focus();
+        }
+    }
+
+    /// Sets the value of the text field with this id, and reports it to the form like typed text.
+    pub fn type_value(id: &str, value: &str) {
+        let input = document().get_element_by_id(id).and_then(|element| element.dyn_into::<HtmlInputElement>().ok());
+        let Some(input) = input else { return };
+        input.set_value(value);
+        let init = EventInit::new();
+        init.set_bubbles(true);
+        if let Ok(event) = Event::new_with_event_init_dict("input", &init) {
+            let _ = input.dispatch_event(&event);
         }
     }
 
@@ -477,6 +489,9 @@ mod stub {
 
     /// Does nothing on the server.
     pub const fn focus(_id: &str) {}
+
+    /// Does nothing on the server.
+    pub const fn type_value(_id: &str, _value: &str) {}
 
     /// Returns false; a page being rendered has no focus.
     #[must_use]

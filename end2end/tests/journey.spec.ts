@@ -8,6 +8,7 @@ import { join } from "node:path";
 
 import type { Page } from "@playwright/test";
 
+import { fillList } from "../fixtures/jobs";
 import { expect, screenshot, test, waitForHydration, waitForLive } from "../fixtures/test";
 
 test.use({ stackName: "journey" });
@@ -270,7 +271,7 @@ async function defineCommand(page: Page, name: string, script: string): Promise<
   await page.getByRole("link", { name: "New job" }).click();
   await page.getByLabel("Name", { exact: true }).fill(name);
   await page.getByRole("radio", { name: /^shell-command/ }).check();
-  await page.getByRole("textbox", { name: /^Command/ }).fill(["sh", "-c", script].join("\n"));
+  await fillList(page, "Command", ["sh", "-c", script]);
   await page.getByRole("radio", { name: /^Manual only/ }).check();
 }
 

@@ -111,6 +111,16 @@ impl CronExpression {
         self.interval
     }
 
+    /// Returns true if the expression is due in every hour of the days that match.
+    pub(crate) fn is_due_every_hour(&self) -> bool {
+        self.matcher.hours.count_ones() == 24
+    }
+
+    /// Returns the first matching local time at or after `from`, both in seconds of the local clock.
+    pub(crate) fn next_local(&self, from: i64) -> Option<i64> {
+        self.matcher.next(from)
+    }
+
     /// Returns the expression as an English sentence.
     #[must_use]
     pub fn describe(&self) -> String {

@@ -232,7 +232,7 @@ impl<'a> EffectiveSchedule<'a> {
                 };
                 steps(anchor, step, least, 1)
             }
-            Schedule::Once { at } => Some(*at).filter(|at| *at > after && *at >= least),
+            Schedule::Once { at, .. } => Some(*at).filter(|at| *at > after && *at >= least),
             Schedule::Manual => None,
         }
     }

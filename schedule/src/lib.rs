@@ -12,9 +12,12 @@
 //! Reading order: [`schedule`] defines the kinds of schedule. [`cron`] parses and matches an expression, and the
 //! private `zone` maps its local times to instants. [`calendar`] defines blackouts. [`rules`] holds the policies for
 //! blackouts, misfires, overlap, concurrency, retries and lost runs. [`due`] combines them: it computes
-//! the next due time and decides what happens at one. [`field_error`] is the error type of validation.
+//! the next due time and decides what happens at one. [`clock_change`] describes the effect of clock changes, and
+//! [`builder`] shows common expressions as a form. [`field_error`] is the error type of validation.
 
+pub mod builder;
 pub mod calendar;
+pub mod clock_change;
 pub mod cron;
 pub mod due;
 pub mod field_error;

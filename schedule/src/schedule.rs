@@ -37,6 +37,9 @@ pub enum Schedule {
     Once {
         /// The instant.
         at: DateTime<Utc>,
+        /// The IANA name of the time zone in which the instant is shown and edited.
+        #[serde(default = "utc", skip_serializing_if = "is_utc")]
+        zone: String,
     },
     /// No due times: the job runs only on request.
     Manual,
@@ -82,6 +85,12 @@ impl Schedule {
         Self::Every { seconds, from: IntervalAnchor::Fire }
     }
 
+    /// Builds a single instant that is shown in UTC.
+    #[must_use]
+    pub fn once(at: DateTime<Utc>) -> Self {
+        Self::Once { at, zone: utc() }
+    }
+
     /// Returns the delay after the end of a run, in seconds, for an interval that is counted from there.
     #[must_use]
     pub const fn delay_after_end(&self) -> Option<u64> {
@@ -109,6 +118,7 @@ impl Schedule {
             Self::Every { seconds, .. } if *seconds > MAX_INTERVAL_SECONDS => {
                 Err(("every", "the interval must be at most 366 days: use a cron expression or a single date".into()))
             }
+            Self::Once { zone, .. } => parse_zone(zone).map(|_| ()).map_err(|message| ("zone", message)),
             _ => Ok(()),
         }
     }
@@ -123,7 +133,7 @@ impl Schedule {
                 CronExpression::parse(expression).ok()?.next_after(parse_zone(zone).ok()?, after)
             }
             Self::Every { seconds, .. } => after.checked_add_signed(Duration::seconds(i64::try_from(*seconds).ok()?)),
-            Self::Once { at } => Some(*at).filter(|at| *at > after),
+            Self::Once { at, .. } => Some(*at).filter(|at| *at > after),
             Self::Manual => None,
         }
     }
@@ -155,10 +165,21 @@ impl Schedule {
             Self::Every { seconds, from: IntervalAnchor::End } => {
                 format!("{} after the previous run ends", count(*seconds))
             }
-            Self::Once { at } => format!("Once at {}", at.format("%Y-%m-%d %H:%M:%S UTC")),
+            Self::Once { at, zone } => {
+                let local = at.with_timezone(&parse_zone(zone).unwrap_or(Tz::UTC));
+                format!("Once at {}, {zone}", local.format("%Y-%m-%d %H:%M:%S"))
+            }
             Self::Manual => "Manual only".into(),
         }
     }
+}
+
+fn utc() -> String {
+    "UTC".into()
+}
+
+fn is_utc(zone: &str) -> bool {
+    zone == "UTC"
 }
 
 /// Parses an IANA zone name.
@@ -223,7 +244,7 @@ mod tests {
 
     #[test]
     fn once_is_due_once_and_manual_never() {
-        let once = Schedule::Once { at: at("2026-06-01T00:00:00Z") };
+        let once = Schedule::once(at("2026-06-01T00:00:00Z"));
         assert_eq!(once.next_after(at("2026-01-01T00:00:00Z")), Some(at("2026-06-01T00:00:00Z")));
         assert_eq!(once.next_after(at("2026-06-01T00:00:00Z")), None);
         assert_eq!(Schedule::Manual.next_after(at("2026-06-01T00:00:00Z")), None);
@@ -243,6 +264,9 @@ mod tests {
         let from_end = Schedule::Every { seconds: 90, from: IntervalAnchor::End };
         assert_eq!(from_end.describe(), "90 seconds after the previous run ends");
         assert_eq!(Schedule::Manual.describe(), "Manual only");
+        let once = Schedule::Once { at: at("2026-06-01T07:00:05Z"), zone: "Europe/Warsaw".into() };
+        assert_eq!(once.describe(), "Once at 2026-06-01 09:00:05, Europe/Warsaw");
+        assert_eq!(Schedule::once(at("2026-06-01T07:00:05Z")).describe(), "Once at 2026-06-01 07:00:05, UTC");
         let daily = Schedule::Cron { expression: "0 9 * * *".into(), zone: "UTC".into() };
         assert!(daily.describe().ends_with(", UTC"), "{}", daily.describe());
     }

@@ -119,6 +119,12 @@ fn first_in(matcher: &CronMatcher, interval: bool, spans: &[OffsetSpan], from: i
     None
 }
 
+/// Returns the clock changes after `low` and before `high`: the instant, and the offsets before and after it.
+pub(crate) fn changes(zone: Tz, low: i64, high: i64) -> Vec<(i64, i64, i64)> {
+    let spans = spans(zone, low, high.max(low));
+    spans.windows(2).map(|pair| (pair[1].start, pair[0].offset, pair[1].offset)).collect()
+}
+
 /// Returns the periods of constant offset in `[low, high)`.
 fn spans(zone: Tz, low: i64, high: i64) -> Vec<OffsetSpan> {
     let mut spans = Vec::with_capacity(2);

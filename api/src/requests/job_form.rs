@@ -7,7 +7,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{FieldError, JobInput, is_valid_name};
-use crate::{rules_form, schema_form};
+use crate::{
+    rules_form,
+    schema_form::{self, BuiltInput},
+};
 use milvaion_protocol::{id::JobId, message::MAX_JOB_DATA_BYTES};
 use milvaion_schedule::{rules::Rules, schedule::Schedule};
 
@@ -31,7 +34,7 @@ pub struct JobForm {
     pub target: String,
     /// The source of the input: `form` or `json`.
     pub input_mode: String,
-    /// The generated input fields by property name.
+    /// The generated input fields by path; see [`schema_form::path`].
     pub input: BTreeMap<String, String>,
     /// The input as JSON.
     pub input_json: String,
@@ -60,7 +63,7 @@ pub struct JobForm {
 }
 
 impl JobForm {
-    /// Builds the form that edits `job`.
+    /// Builds the form that edits `job`, with its input as JSON.
     #[must_use]
     pub fn from_job(id: JobId, version: i32, job: &JobInput) -> Self {
         let mut form = Self {
@@ -70,8 +73,8 @@ impl JobForm {
             description: job.description.clone(),
             tags: job.tags.join(", "),
             target: format!("{}/{}", job.worker_id, job.job_type),
-            input_mode: "form".into(),
-            input: schema_form::to_field_texts(&job.job_data),
+            // The page shows the input as fields if it has the schema.
+            input_mode: "json".into(),
             input_json: serde_json::to_string_pretty(&job.job_data).unwrap_or_default(),
             zone: "UTC".into(),
             every_unit: "seconds".into(),
@@ -83,6 +86,16 @@ impl JobForm {
         form.show_schedule(&job.schedule);
         form.rules = rules_form::write(&job.rules, &form.zone);
         form
+    }
+
+    /// Changes the form of an existing job to one that creates a copy of it.
+    #[must_use]
+    pub fn into_copy(mut self) -> Self {
+        let name = format!("Copy of {}", self.display_name);
+        self.display_name = name.chars().take(200).collect();
+        self.id = String::new();
+        self.version = String::new();
+        self
     }
 
     /// Parses and checks the rules alone.
@@ -106,6 +119,21 @@ impl JobForm {
     ///
     /// Returns one error per invalid field, in the order of the form.
     pub fn check(&self, schema: Option<&Value>, now: DateTime<Utc>) -> Result<JobInput, Vec<FieldError>> {
+        self.check_with(schema, now, &|_| Vec::new())
+    }
+
+    /// Checks everything that needs no service, like [`check`](Self::check). `validate` returns the errors of the
+    /// input's valid parts, so that one check reports all errors.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors in the order of the form.
+    pub fn check_with(
+        &self,
+        schema: Option<&Value>,
+        now: DateTime<Utc>,
+        validate: &dyn Fn(&BuiltInput) -> Vec<FieldError>,
+    ) -> Result<JobInput, Vec<FieldError>> {
         let mut errors = Vec::new();
         let display_name = self.display_name.trim().to_owned();
         match display_name.chars().count() {
@@ -121,15 +149,21 @@ impl JobForm {
         }
         let tags = self.tags(&mut errors);
         let (worker_id, job_type) = self.target(&mut errors);
-        let job_data = self.job_data(schema).unwrap_or_else(|wrong| {
-            errors.extend(wrong);
-            Value::Null
-        });
+        let mut input = self.built_input(schema);
+        let is_wrong = |field: &str, errors: &[FieldError]| errors.iter().any(|error| error.field == field);
+        if !is_wrong("input_json", &input.errors) {
+            let own = std::mem::take(&mut input.errors);
+            // An invalid field has no value, so the schema may report the same field as missing.
+            let more = validate(&input).into_iter().filter(|error| !is_wrong(&error.field, &own)).collect::<Vec<_>>();
+            input.errors = own.into_iter().chain(more).collect();
+        }
+        errors.append(&mut input.errors);
+        let job_data = input.data;
         let schedule = self.schedule().unwrap_or_else(|wrong| {
             errors.extend(wrong);
             Schedule::Manual
         });
-        if let Schedule::Once { at } = &schedule
+        if let Schedule::Once { at, .. } = &schedule
             && *at <= now
             && self.id.is_empty()
         {
@@ -193,23 +227,29 @@ impl JobForm {
         }
     }
 
-    /// Returns the input from the active source.
-    ///
-    /// # Errors
-    ///
-    /// Returns the invalid fields: `input.NAME` or `input_json`.
-    pub fn job_data(&self, schema: Option<&Value>) -> Result<Value, Vec<FieldError>> {
-        let data = match schema {
-            Some(schema) if self.input_mode != "json" => schema_form::build_input(schema, &self.input)?,
-            _ => parse_input_json(&self.input_json).map_err(|message| vec![FieldError::new("input_json", message)])?,
+    /// Returns true if the input is entered as JSON: it was chosen, or no fields can be made from the schema.
+    #[must_use]
+    pub fn is_json_input(&self, schema: Option<&Value>) -> bool {
+        self.input_mode == "json" || schema.is_none_or(|schema| schema_form::form_fields(schema).is_empty())
+    }
+
+    /// Returns the input from the active source with its invalid fields: `input.PATH` or `input_json`.
+    #[must_use]
+    pub fn built_input(&self, schema: Option<&Value>) -> BuiltInput {
+        let mut input = match schema {
+            Some(schema) if !self.is_json_input(Some(schema)) => schema_form::build_partial(schema, &self.input),
+            _ => match parse_input_json(&self.input_json) {
+                Ok(data) => BuiltInput::without_fields(data, Vec::new()),
+                Err(message) => BuiltInput::without_fields(Value::Null, vec![FieldError::new("input_json", message)]),
+            },
         };
-        if data.to_string().len() > MAX_JOB_DATA_BYTES {
-            return Err(vec![FieldError::new(
+        if input.data.to_string().len() > MAX_JOB_DATA_BYTES {
+            input.errors.push(FieldError::new(
                 "input_json",
                 "the input is larger than 64 KiB: store large data elsewhere and refer to it",
-            )]);
+            ));
         }
-        Ok(data)
+        input
     }
 
     fn number(
@@ -304,7 +344,11 @@ mod tests {
         for schedule in [
             Schedule::Cron { expression: "0 3 * * *".into(), zone: "Europe/Warsaw".into() },
             Schedule::every(7_200),
-            Schedule::Once { at: "2026-06-01T09:00:05Z".parse().expect("a valid instant") },
+            Schedule::once("2026-06-01T09:00:05Z".parse().expect("a valid instant")),
+            Schedule::Once {
+                at: "2026-06-01T09:00:05Z".parse().expect("a valid instant"),
+                zone: "Asia/Kolkata".into(),
+            },
             Schedule::Manual,
         ] {
             let job = JobInput { schedule, ..form().check(None, now).expect("a valid form") };
@@ -319,9 +363,20 @@ mod tests {
         let form = JobForm { kind: "once".into(), once: "2026-07-01T09:00".into(), ..form() };
         let now = "2026-01-01T00:00:00Z".parse().expect("a valid instant");
         let job = form.check(None, now).expect("a valid form");
-        assert_eq!(job.schedule, Schedule::Once { at: "2026-07-01T07:00:00Z".parse().expect("a valid instant") });
+        let at = "2026-07-01T07:00:00Z".parse().expect("a valid instant");
+        assert_eq!(job.schedule, Schedule::Once { at, zone: "Europe/Warsaw".into() });
         let past = JobForm { once: "2025-07-01T09:00".into(), ..form };
         assert_eq!(invalid_fields(&past), ["once"]);
+    }
+
+    #[test]
+    fn copy_is_a_new_job_with_another_name() {
+        let now = "2026-01-01T00:00:00Z".parse().expect("a valid instant");
+        let job = form().check(None, now).expect("a valid form");
+        let copy = JobForm::from_job(JobId::from_parts(now, [1; 10]), 3, &job).into_copy();
+        assert_eq!((copy.id.as_str(), copy.version.as_str()), ("", ""));
+        let expected = JobInput { display_name: "Copy of Nightly".into(), ..job };
+        assert_eq!(copy.check(None, now), Ok(expected));
     }
 
     #[test]

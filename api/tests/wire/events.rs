@@ -149,7 +149,7 @@ fn schedules() {
         &Schedule::Every { seconds: 30, from: IntervalAnchor::End },
         json!({ "kind": "every", "seconds": 30, "from": "end" }),
     );
-    golden(&Schedule::Once { at: at(DUE_TIME) }, json!({ "kind": "once", "at": DUE_TIME }));
+    golden(&Schedule::once(at(DUE_TIME)), json!({ "kind": "once", "at": DUE_TIME }));
     golden(&Schedule::Manual, json!({ "kind": "manual" }));
 }
 

@@ -75,15 +75,19 @@ pub async fn job(id: JobId) -> Result<JobView, AppError> {
 
 /// Loads the job form's page for the job `id`, or for a new one.
 ///
-/// `target` (`worker/type`) preselects the type of a new job.
+/// `target` (`worker/type`) preselects the type of a new job. A new job starts as a copy of the job `from`.
 ///
 /// # Errors
 ///
 /// `Denied` below Operator; `NotFound` if the job is deleted.
 #[server(input = GetUrl, output = JsonText, endpoint = "job_form")]
-pub async fn load_job_form(id: Option<JobId>, target: Option<String>) -> Result<JobFormPage, AppError> {
+pub async fn load_job_form(
+    id: Option<JobId>,
+    target: Option<String>,
+    from: Option<JobId>,
+) -> Result<JobFormPage, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DefineJob).await?;
-    let context = backend.form_context(&me, id).await.map_err(super::with_error_status)?;
+    let context = backend.form_context(&me, id.or(from)).await.map_err(super::with_error_status)?;
     let zone = super::session::viewer_zone();
     let flash = backend.take_flash(&super::request()?, "job-form").await?.map(FlashView::from);
     // A flash may hold the values of another job that was posted in another tab.
@@ -94,6 +98,7 @@ pub async fn load_job_form(id: Option<JobId>, target: Option<String>) -> Result<
     let is_typed = typed.is_some();
     let mut form = match (typed, &context.job) {
         (Some(form), _) => form,
+        (None, Some(job)) if id.is_none() => JobForm::from_job(job.row.id, job.version, &job.definition).into_copy(),
         (None, Some(job)) => JobForm::from_job(job.row.id, job.version, &job.definition),
         (None, None) => fresh(zone.clone(), &context),
     };

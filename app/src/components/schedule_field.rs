@@ -4,10 +4,13 @@
 //! dates come from the server, which computes them with the dispatcher's code, so the browser has no second
 //! implementation of time zones.
 
+pub mod cron_builder;
+
 use leptos::prelude::*;
 use milvaion_api::{requests::JobForm, views::SchedulePreview};
 use milvaion_schedule::schedule::IntervalAnchor;
 
+use self::cron_builder::CronBuilder;
 use crate::components::{
     form::{FieldErrorText, FormField, described_by},
     icon::Icon,
@@ -74,6 +77,7 @@ pub fn ScheduleField(
         .map(|unit| view! { <option value=unit selected=form.every_unit == unit>{unit}</option> })
         .collect();
     let zone = form.zone.clone();
+    let cron = form.cron.clone();
 
     view! {
         <fieldset class="form-section">
@@ -83,7 +87,8 @@ pub fn ScheduleField(
                 {cards}
             </fieldset>
             <FieldErrorText id="f-kind-error" error=kind_error/>
-            <div hidden=move || is_off(&["cron"])>
+            <div class="stack" hidden=move || is_off(&["cron"])>
+                <CronBuilder expression=cron.clone()>
                 <TextField
                     state
                     field="cron"
@@ -91,9 +96,10 @@ pub fn ScheduleField(
                     hint="Five fields: minute, hour, day of month, month, day of week. 0 9 * * 1-5 is weekdays at 09:00, \
                           */15 * * * * every 15 minutes. With six fields the first is the second: */10 * * * * * is every \
                           10 seconds."
-                    value=form.cron.clone()
+                    value=cron
                     placeholder="0 9 * * 1-5"
                 />
+                </CronBuilder>
             </div>
             <div class="stack" hidden=move || is_off(&["every"])>
                 <div class="field-row">

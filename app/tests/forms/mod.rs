@@ -148,6 +148,15 @@ async fn page_has_at_most_one_error_summary_with_an_id() {
 }
 
 #[tokio::test]
+async fn copy_of_a_job_starts_as_a_new_job() {
+    let fake = FakeBackend::signed_in(Role::Operator).ready();
+    let page = get(&fake, &format!("/jobs/new?from={}", samples::job_id())).await;
+    page.assert_contains(&["value=\"Copy of ", ">New job<", ">Create<"]);
+    page.assert_lacks(&[&format!("value=\"{}\"", samples::job_id())]);
+    assert!(done(&fake).is_empty());
+}
+
+#[tokio::test]
 async fn refused_job_form_keeps_input_and_marks_errors() {
     let fake = FakeBackend::signed_in(Role::Operator).ready();
     let wrong = VALID_JOB_FORM

@@ -70,7 +70,7 @@ impl JobPlan {
             job_data: self.milliseconds.map_or_else(|| json!({}), |n| json!({"milliseconds": n})),
             schedule: match &self.timing {
                 JobTiming::Cron(expression) => Schedule::Cron { expression: expression.clone(), zone: "UTC".into() },
-                JobTiming::Once(at) => Schedule::Once { at: *at },
+                JobTiming::Once(at) => Schedule::once(*at),
                 JobTiming::Manual => Schedule::Manual,
             },
             is_active: true,

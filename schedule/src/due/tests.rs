@@ -131,7 +131,7 @@ fn catch_up_over_a_month_of_seconds_ends() {
 fn no_due_time_is_left_after_once_or_the_end() {
     let due = at(MIDNIGHT);
     let rules = Rules::default();
-    let once = Schedule::Once { at: due };
+    let once = Schedule::once(due);
     assert_eq!(effective(&once, &rules, &[]).decide(due, due).next_fire_at, None);
     let rules = Rules { end_at: Some(at("2026-01-01T00:01:00Z")), ..Rules::default() };
     assert_eq!(effective(&Schedule::every(60), &rules, &[]).decide(due, due).next_fire_at, None);

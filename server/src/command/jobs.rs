@@ -6,9 +6,11 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
+use jsonschema::{ValidationError, error::ValidationErrorKind};
 use milvaion_api::{
     events::LiveEvent,
     requests::{FieldError, JobForm, JobInput},
+    schema_form::BuiltInput,
     views::CurrentUser,
 };
 use milvaion_app::error::AppError;
@@ -70,11 +72,12 @@ impl JobCommands {
             Some((worker, job_type)) => self.store.schema(worker, job_type).await?,
             None => None,
         };
-        let mut job = form.check(schema.as_ref(), self.clock.now()).map_err(AppError::Fields)?;
-        if let Some(schema) = &schema {
-            let as_json = form.input_mode == "json";
-            check_input(schema, &job.job_data, as_json).map_err(AppError::Fields)?;
-        }
+        let as_json = form.is_json_input(schema.as_ref());
+        let validate = |input: &BuiltInput| match &schema {
+            Some(schema) => check_input(schema, &input.data, (!as_json).then_some(input)).err().unwrap_or_default(),
+            None => Vec::new(),
+        };
+        let mut job = form.check_with(schema.as_ref(), self.clock.now(), &validate).map_err(AppError::Fields)?;
         let calendars = self.calendars_of(&job).await?;
         if job.rules.calendars.iter().any(|id| !calendars.contains_key(id)) {
             return Err(AppError::field("rules.calendars", "a selected calendar was deleted: select again"));
@@ -257,27 +260,74 @@ fn has_same_due_times(before: &JobInput, after: &JobInput) -> bool {
     before.is_active && before.schedule == after.schedule && bounds(before) == bounds(after)
 }
 
-/// Validates an input against its schema. Returns at most ten errors, each with its field.
-pub(super) fn check_input(schema: &Value, data: &Value, as_json: bool) -> Result<(), Vec<FieldError>> {
+/// The maximum number of schema errors that are reported at once.
+const MAX_SCHEMA_ERRORS: usize = 50;
+
+/// Validates an input against its schema. `fields` are the form's fields that it was built from; without them all errors
+/// belong to the JSON editor.
+pub(super) fn check_input(schema: &Value, data: &Value, fields: Option<&BuiltInput>) -> Result<(), Vec<FieldError>> {
     let Ok(validator) = jsonschema::validator_for(schema) else {
         // A worker announced an invalid schema. The worker itself still checks the input when it decodes it.
         return Ok(());
     };
-    let errors: Vec<FieldError> = validator
-        .iter_errors(data)
-        .take(10)
-        .map(|error| {
-            let path = error.instance_path().to_string();
-            let first = path.trim_start_matches('/').split('/').next().unwrap_or_default().to_owned();
-            let message = error.to_string();
-            match (as_json, first.is_empty()) {
-                (false, false) => FieldError::new(format!("input.{first}"), message),
-                (_, true) => FieldError::new("input_json", message),
-                (true, false) => FieldError::new("input_json", format!("{path}: {message}")),
-            }
-        })
-        .collect();
+    let mut errors = Vec::new();
+    for error in validator.iter_errors(data).take(MAX_SCHEMA_ERRORS) {
+        collect_schema_errors(&error, "", fields, &mut errors);
+    }
+    errors.truncate(MAX_SCHEMA_ERRORS);
     if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+/// Adds the field errors of one schema error. A union reports the errors of its chosen variant instead of "not valid
+/// under any of the schemas". `base` is the pointer of the union around the error.
+fn collect_schema_errors(
+    error: &ValidationError<'_>,
+    base: &str,
+    fields: Option<&BuiltInput>,
+    errors: &mut Vec<FieldError>,
+) {
+    let path = error.instance_path().to_string();
+    // The errors in the context of a union may have paths that start at the union.
+    let pointer = if path.starts_with(base) { path } else { format!("{base}{path}") };
+    let message = error.to_string();
+    let Some(fields) = fields else {
+        let text = if pointer.is_empty() { message } else { format!("{pointer}: {message}") };
+        errors.push(FieldError::new("input_json", text));
+        return;
+    };
+    match error.kind() {
+        ValidationErrorKind::OneOfNotValid { context } | ValidationErrorKind::AnyOf { context } => {
+            let is_here = |error: &ValidationError<'_>| error.instance_path().to_string().len() <= pointer.len();
+            let is_union = |error: &ValidationError<'_>| {
+                use ValidationErrorKind::{AnyOf, OneOfNotValid};
+                is_here(error) && matches!(error.kind(), AnyOf { .. } | OneOfNotValid { .. })
+            };
+            // "This or null" has no choice in the form: the branch that is not null counts. It may be a union itself,
+            // and then the choice belongs to that one.
+            let chosen = context
+                .iter()
+                .find(|branch| branch.iter().any(is_union))
+                .or_else(|| fields.variant_at(&pointer).and_then(|index| context.get(index)))
+                .or_else(|| {
+                    let is_type = |error: &ValidationError<'_>| {
+                        is_here(error) && matches!(error.kind(), ValidationErrorKind::Type { .. })
+                    };
+                    context.iter().find(|branch| !branch.iter().any(is_type))
+                });
+            let branch = chosen.filter(|branch| !branch.is_empty() && !pointer.is_empty());
+            match branch {
+                Some(branch) => {
+                    branch.iter().for_each(|error| collect_schema_errors(error, &pointer, Some(fields), errors))
+                }
+                None => errors.push(FieldError::new(fields.field_at(&pointer), message)),
+            }
+        }
+        ValidationErrorKind::Required { property } => {
+            let name = property.as_str().unwrap_or_default().replace('~', "~0").replace('/', "~1");
+            errors.push(FieldError::new(fields.field_at(&format!("{pointer}/{name}")), message));
+        }
+        _ => errors.push(FieldError::new(fields.field_at(&pointer), message)),
+    }
 }
 
 /// Removes NUL characters, which the types text and jsonb of PostgreSQL cannot store.
@@ -317,17 +367,52 @@ mod tests {
 
     use super::*;
 
+    /// Builds an input from texts and returns the fields of its schema errors.
+    fn invalid_fields(schema: &Value, typed: &[(&str, &str)]) -> Vec<String> {
+        let typed = typed.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
+        let built = milvaion_api::schema_form::build_partial(schema, &typed);
+        let errors = check_input(schema, &built.data, Some(&built)).err().unwrap_or_default();
+        errors.into_iter().map(|error| error.field).collect()
+    }
+
     #[test]
     fn schema_errors_name_their_field() {
         let schema =
             json!({"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}, "required": ["n"]});
-        let errors = check_input(&schema, &json!({"n": 0}), false).expect_err("the input is invalid");
-        assert_eq!(errors[0].field, "input.n");
-        let errors = check_input(&schema, &json!({"n": 0}), true).expect_err("the input is invalid");
+        assert_eq!(invalid_fields(&schema, &[("n", "0")]), ["input.n"]);
+        assert_eq!(invalid_fields(&schema, &[]), ["input.n"]);
+        assert!(invalid_fields(&schema, &[("n", "1")]).is_empty());
+        let errors = check_input(&schema, &json!({"n": 0}), None).expect_err("the input is invalid");
         assert_eq!(errors[0].field, "input_json");
-        let errors = check_input(&schema, &json!({}), false).expect_err("the input is invalid");
-        assert_eq!(errors[0].field, "input_json");
-        assert!(check_input(&schema, &json!({"n": 1}), false).is_ok());
+        assert!(errors[0].message.starts_with("/n: "), "{}", errors[0].message);
+    }
+
+    #[test]
+    fn errors_of_a_chosen_variant_name_nested_fields() {
+        let schema = json!({"type": "object", "properties": {"auth": {"anyOf": [{"oneOf": [
+            {"type": "object", "properties": {"type": {"const": "basic"}, "user": {"type": "string", "minLength": 3}},
+             "required": ["type", "user"]},
+            {"type": "object", "properties": {"type": {"const": "bearer"}, "ports": {"type": "array", "items":
+             {"type": "integer", "minimum": 1}}}, "required": ["type"]}
+        ]}, {"type": "null"}]}}});
+        assert_eq!(invalid_fields(&schema, &[("auth~v", "0"), ("auth/user", "ab")]), ["input.auth/user"]);
+        let typed = [("auth~v", "1"), ("auth/ports/0", "5"), ("auth/ports/2", "0")];
+        assert_eq!(invalid_fields(&schema, &typed), ["input.auth/ports/2"]);
+        assert!(invalid_fields(&schema, &[("auth~v", "0"), ("auth/user", "abc")]).is_empty());
+    }
+
+    #[test]
+    fn one_check_reports_text_and_schema_errors() {
+        let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer",
+            "minimum": 0}, "c": {"type": "string"}}, "required": ["a", "c"]});
+        let input = [("a", "x"), ("b", "-1")].map(|(name, text)| (name.to_owned(), text.to_owned()));
+        let form = JobForm { input_mode: "form".into(), input: input.into(), ..JobForm::default() };
+        let validate = |input: &BuiltInput| check_input(&schema, &input.data, Some(input)).err().unwrap_or_default();
+        let errors = form.check_with(Some(&schema), DateTime::UNIX_EPOCH, &validate).expect_err("invalid");
+        let fields: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
+        for field in ["input.a", "input.b", "input.c", "display_name", "kind"] {
+            assert_eq!(fields.iter().filter(|name| **name == field).count(), 1, "{field} in {fields:?}");
+        }
     }
 
     #[test]

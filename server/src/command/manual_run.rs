@@ -83,7 +83,7 @@ impl JobCommands {
             ));
         }
         if let Some(schema) = self.store.schema(worker_id, job_type).await? {
-            check_input(&schema, &data, true).map_err(AppError::Fields)?;
+            check_input(&schema, &data, None).map_err(AppError::Fields)?;
         }
         Ok(data)
     }

@@ -10,6 +10,7 @@ use milvaion_api::{
 use milvaion_protocol::id::JobId;
 use milvaion_schedule::{
     calendar::Calendar,
+    clock_change,
     cron::CronExpression,
     due::EffectiveSchedule,
     rules::BlackoutPolicy,
@@ -39,8 +40,10 @@ pub fn preview(
             parse_zone(zone).unwrap_or(Tz::UTC),
             CronExpression::parse(expression).map(|cron| cron.warnings()).unwrap_or_default(),
         ),
+        Schedule::Once { zone, .. } => (parse_zone(zone).unwrap_or(Tz::UTC), Vec::new()),
         _ => (Tz::UTC, Vec::new()),
     };
+    warnings.extend(clock_change_notes(job, calendars, now));
     let viewer = viewer_zone.and_then(|name| parse_zone(name).ok()).filter(|viewer| *viewer != zone);
     let row = |at: DateTime<Utc>, blackout| PreviewRun {
         at,
@@ -73,7 +76,7 @@ pub fn preview(
         at = effective.following(instant, instant);
     }
     match schedule {
-        Schedule::Once { at } if runs == 0 && *at <= now => {
+        Schedule::Once { at, .. } if runs == 0 && *at <= now => {
             warnings.push("This time has passed, so the job will not run.".into());
         }
         Schedule::Manual => {}
@@ -87,6 +90,21 @@ pub fn preview(
         runs: rows,
         warnings,
     }
+}
+
+/// Returns the effects of clock changes in the next year, without those outside the schedule's bounds and in blackouts.
+fn clock_change_notes(job: &JobInput, calendars: &[&Calendar], now: DateTime<Utc>) -> Vec<String> {
+    let Schedule::Cron { expression, zone } = &job.schedule else { return Vec::new() };
+    let (Ok(cron), Ok(zone)) = (CronExpression::parse(expression), parse_zone(zone)) else { return Vec::new() };
+    let from = job.rules.start_at.map_or(now, |start| start.max(now));
+    let year = now + chrono::Duration::days(366);
+    let until = job.rules.end_at.map_or(year, |end| end.min(year));
+    clock_change::notes(&cron, zone, from, until)
+        .into_iter()
+        .filter(|note| (from..until).contains(&note.due))
+        .filter(|note| calendars.iter().all(|calendar| calendar.blackout_end(note.due).is_none()))
+        .map(|note| note.describe(zone))
+        .collect()
 }
 
 /// The schedule of a job without its calendars, and the calendars that exclude some of its due times.
@@ -194,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_single_time_in_a_blackout_is_not_reported_as_past() {
-        let job = JobInput::schedule_only(Schedule::Once { at: at("2026-12-25T09:00:00Z") }, Rules::default());
+        let job = JobInput::schedule_only(Schedule::once(at("2026-12-25T09:00:00Z")), Rules::default());
         let preview = super::preview(JobId::default(), &job, &[&christmas()], None, None, at("2026-12-24T00:00:00Z"));
         assert_eq!(preview.runs[0].blackout.as_deref(), Some("Skipped: Christmas"));
         assert_eq!(preview.warnings, ["No run is left: the end date or the calendars exclude all due times."]);

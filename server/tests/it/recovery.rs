@@ -102,7 +102,7 @@ async fn wait_for_listener(config: &ServerConfig) {
 /// Inserts a job that is due once, in 300 ms. Neither Redis nor a server is notified.
 async fn due_once(store: &Store, clock: &Clock) -> (JobId, DateTime<Utc>) {
     let at = clock.now() + Duration::milliseconds(300);
-    (jobs::insert(store, clock, Schedule::Once { at }, Some(at)).await, at)
+    (jobs::insert(store, clock, Schedule::once(at), Some(at)).await, at)
 }
 
 /// Inserts a job that is due once, in 300 ms, and notifies Redis and every server.

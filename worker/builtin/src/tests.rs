@@ -54,12 +54,8 @@ fn every_input_has_a_form_and_documentation() {
         ("url", InputKind::Text),
         ("method", InputKind::Choice(verbs)),
         ("body", InputKind::Multiline),
-        ("expectedStatus", InputKind::Lines),
         ("followRedirects", InputKind::Boolean),
         ("timeoutSeconds", InputKind::Integer),
-        // Nested deeper than a form goes.
-        ("auth", InputKind::Json),
-        ("expectBody", InputKind::Json),
     ]);
     check::<SqlQuery>(&[
         ("query", InputKind::Multiline),
@@ -67,10 +63,48 @@ fn every_input_has_a_form_and_documentation() {
         ("maxRows", InputKind::Integer),
         ("parameters", InputKind::Json),
     ]);
-    check::<SendEmail>(&[("to", InputKind::Lines), ("text", InputKind::Multiline), ("attachments", InputKind::Json)]);
-    check::<ShellCommand>(&[
-        ("argv", InputKind::Lines),
-        ("script", InputKind::Multiline),
-        ("successCodes", InputKind::Json),
-    ]);
+    check::<SendEmail>(&[("text", InputKind::Multiline)]);
+    check::<ShellCommand>(&[("script", InputKind::Multiline)]);
+}
+
+#[test]
+fn nested_input_has_nested_fields() {
+    let kind = |schema: Value, name: &str| {
+        schema_form::form_fields(&schema).into_iter().find(|field| field.name == name).expect("a field").kind
+    };
+    let InputKind::Union(variants) = kind(schema::<HttpRequest>(), "auth") else { panic!("auth is no union") };
+    assert_eq!(variants.len(), 4);
+    assert!(variants.iter().all(|variant| matches!(variant.kind, InputKind::Object(_))), "{variants:?}");
+    for name in ["headers", "query"] {
+        assert!(matches!(kind(schema::<HttpRequest>(), name), InputKind::Map(_)), "{name}");
+    }
+    for name in ["expectedStatus", "expectBody"] {
+        assert!(matches!(kind(schema::<HttpRequest>(), name), InputKind::List(_)), "{name}");
+    }
+    for name in ["to", "attachments"] {
+        assert!(matches!(kind(schema::<SendEmail>(), name), InputKind::List(_)), "{name}");
+    }
+    for name in ["argv", "successCodes"] {
+        assert!(matches!(kind(schema::<ShellCommand>(), name), InputKind::List(_)), "{name}");
+    }
+}
+
+#[test]
+fn fields_stand_in_the_order_of_the_input_type() {
+    let names: Vec<String> =
+        schema_form::form_fields(&schema::<HttpRequest>()).into_iter().map(|field| field.name).collect();
+    let expected = [
+        "url",
+        "method",
+        "query",
+        "headers",
+        "body",
+        "auth",
+        "expectedStatus",
+        "retryStatus",
+        "expectBody",
+        "followRedirects",
+        "timeoutSeconds",
+    ];
+    assert_eq!(names, expected);
 }

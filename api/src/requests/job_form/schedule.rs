@@ -27,9 +27,11 @@ impl JobForm {
                 self.every = n.to_string();
                 self.every_unit = unit.into();
             }
-            Schedule::Once { at } => {
+            Schedule::Once { at, zone } => {
                 self.kind = "once".into();
-                self.once = at.format("%Y-%m-%dT%H:%M:%S").to_string();
+                let local = at.with_timezone(&schedule::parse_zone(zone).unwrap_or_default());
+                self.once = local.format("%Y-%m-%dT%H:%M:%S").to_string();
+                self.zone.clone_from(zone);
             }
             Schedule::Manual => self.kind = "manual".into(),
         }
@@ -44,7 +46,7 @@ impl JobForm {
         let schedule = match self.kind.as_str() {
             "cron" => Schedule::Cron { expression: self.cron.trim().to_owned(), zone: self.zone_or_utc() },
             "every" => Schedule::Every { seconds: self.every_seconds()?, from: self.every_from()? },
-            "once" => Schedule::Once { at: self.once_at()? },
+            "once" => Schedule::Once { at: self.once_at()?, zone: self.zone_or_utc() },
             "manual" => Schedule::Manual,
             _ => {
                 return Err(vec![FieldError::new(

@@ -129,10 +129,10 @@ pub fn capitalized(message: &str) -> String {
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }
 
-/// Returns the id of the control of `field`: `input.url` → `f-input-url`.
+/// Returns the id of the control of `field`: `input.auth/user` → `f-input-auth-user`.
 #[must_use]
 pub fn control_id(field: &str) -> String {
-    format!("f-{}", field.replace('.', "-"))
+    format!("f-{}", field.replace(['.', '/'], "-"))
 }
 
 /// Returns the form name of the control of `field`: `input.url` → `form[input][url]`.
@@ -166,7 +166,9 @@ mod tests {
 
     #[test]
     fn field_is_recovered_from_its_control_name() {
-        for field in ["display_name", "input_json", "input.url", "input.max.size"] {
+        for field in
+            ["display_name", "input_json", "input.url", "input.max.size", "input.auth/user", "input.headers/0~k"]
+        {
             assert_eq!(field_of(&control_name(field)).as_deref(), Some(field));
         }
         assert_eq!(field_of("then"), None);

@@ -1,86 +1,91 @@
 //! The input of a job: fields generated from the type's JSON Schema, or JSON text.
 //!
 //! Both are always in the form, and the radio button `form[input_mode]` selects the one that counts. A page without
-//! scripts needs no more. With scripts only the selected one is visible, and switching converts the input if the other
-//! form can represent it.
+//! scripts needs no more: a list shows empty rows after its items, a union the fields of its chosen variant, and the
+//! button *Check* renders the form again with more rows or with the fields of another variant. With scripts only the
+//! selected part is visible, and switching converts the input without loss.
+//!
+//! A change of the structure (another variant, one row more or less) reads all fields, changes their texts as a whole,
+//! and renders them again. The fields thus stay plain HTML without a second copy of their values in signals.
 
+mod controls;
 mod form_state;
+mod groups;
+pub mod last_input;
 
 use std::collections::BTreeMap;
 
 use leptos::{html, prelude::*};
 use milvaion_api::{
     requests::{FieldError, parse_input_json},
-    schema_form::{self, InputField, InputKind},
+    schema_form::{self, InputKind, InputObject, path},
 };
+use milvaion_protocol::id::JobId;
 use serde_json::Value;
 
 pub use self::form_state::{
     FormState, capitalized, control_id, control_name, error_of, problems, summary_entries, textarea_html,
 };
-use crate::components::{
-    form::{FieldErrorText, FormField, described_by},
-    radio_field::adopt_early_choice,
+pub use self::last_input::LastInputButton;
+use crate::{
+    browser,
+    components::{
+        form::{FieldErrorText, FormField, described_by},
+        radio_field::adopt_early_choice,
+    },
 };
 
-/// A generated field with its value at rendering.
-#[derive(Clone, Debug, PartialEq)]
-struct InputFieldRow {
-    field: InputField,
-    value: String,
-    /// Number of the rendering. A new number replaces the control, which would otherwise keep the typed value.
-    revision: u32,
+/// The form that a generated field belongs to.
+#[derive(Clone, Copy)]
+struct InputContext {
+    /// The state of the enclosing form.
+    state: FormState,
+    /// The texts of the fields at their last rendering.
+    values: RwSignal<BTreeMap<String, String>>,
+    /// Called after a change of the structure.
+    on_change: Callback<()>,
 }
 
-/// Returns the initial values of the fields of `schema`: `typed`, and `true` for each checkbox that is checked by
-/// default.
+impl InputContext {
+    /// Returns the text of a field at its rendering.
+    fn text(self, path: &str) -> String {
+        self.values.with_untracked(|values| values.get(path).cloned().unwrap_or_default())
+    }
+
+    /// Changes the structure of the form: reads the typed texts, changes them, renders the fields again, and focuses the
+    /// control that `change` returns the id of.
+    fn restructure(self, change: impl FnOnce(&mut BTreeMap<String, String>) -> String) {
+        let Some(mut typed) = self.state.read_job_form().map(|form| form.input) else { return };
+        let focused = change(&mut typed);
+        self.values.set(typed);
+        self.state.is_dirty.set(true);
+        self.on_change.run(());
+        // The new controls are drawn before the next frame.
+        request_animation_frame(move || browser::focus(&focused));
+    }
+}
+
+/// Returns the initial texts of the fields of `schema`: `typed`, `true` for each checkbox that is checked by default, and
+/// a row for each list that must have items.
 #[must_use]
 pub fn with_defaults(schema: Option<&Value>, mut typed: BTreeMap<String, String>) -> BTreeMap<String, String> {
     for field in schema.map(schema_form::form_fields).unwrap_or_default() {
         if field.kind == InputKind::Boolean && field.default == "true" {
-            typed.entry(field.name).or_insert_with(|| "true".into());
+            typed.entry(path::child("", &field.name)).or_insert_with(|| "true".into());
+        }
+        // A list that must have items starts with one, so that its control is there to be filled in.
+        let at = path::child("", &field.name);
+        if field.required && matches!(field.kind, InputKind::List(_)) && path::rows(&typed, &at).is_empty() {
+            path::add_row(&mut typed, &at);
         }
     }
     typed
 }
 
-/// Returns true if the fields can represent all of `data` without loss.
+/// Returns true if the fields of `schema` can show `data`: there are fields, and it is an object.
 #[must_use]
 pub fn fits_schema(schema: Option<&Value>, data: &Value) -> bool {
-    let Some(schema) = schema else { return false };
-    let kept = schema_form::build_input(schema, &with_defaults(Some(schema), schema_form::to_field_texts(data)));
-    match (kept, data) {
-        (Ok(Value::Object(kept)), Value::Object(data)) => data.iter().all(|(name, value)| {
-            // An empty field stands for empty text and for null.
-            kept.get(name) == Some(value) || value.is_null() || value.as_str() == Some("")
-        }),
-        // A required field that is still empty loses nothing.
-        (Err(_), Value::Object(data)) => {
-            let known: Vec<String> = schema_form::form_fields(schema).into_iter().map(|field| field.name).collect();
-            data.keys().all(|name| known.contains(name))
-        }
-        _ => false,
-    }
-}
-
-/// Converts the fields to JSON, without the invalid ones.
-fn as_json(schema: &Value, typed: &BTreeMap<String, String>) -> Value {
-    let mut typed = typed.clone();
-    let mut lenient = schema.clone();
-    if let Some(map) = lenient.as_object_mut() {
-        map.remove("required");
-    }
-    for _ in 0..2 {
-        match schema_form::build_input(&lenient, &typed) {
-            Ok(data) => return data,
-            Err(errors) => {
-                for error in errors {
-                    typed.remove(error.field.trim_start_matches("input."));
-                }
-            }
-        }
-    }
-    Value::Object(serde_json::Map::new())
+    data.is_object() && schema.is_some_and(|schema| !schema_form::form_fields(schema).is_empty())
 }
 
 /// The input section of a job form.
@@ -97,11 +102,15 @@ pub fn InputForm(
     json: String,
     /// True to start with the JSON editor.
     starts_as_json: bool,
+    /// The job whose last input a button inserts; none for a new job.
+    #[prop(optional_no_strip)]
+    source: Option<JobId>,
     /// Called after switching between fields and JSON, which changes the input that counts.
     #[prop(into)]
     on_switch: Callback<()>,
 ) -> impl IntoView {
     let text = NodeRef::<html::Textarea>::new();
+    let form_radio = NodeRef::<html::Input>::new();
     let json_radio = NodeRef::<html::Input>::new();
     let is_json = RwSignal::new(starts_as_json);
     adopt_early_choice("form[input_mode]", move |mode| is_json.set(mode == "json"));
@@ -120,26 +129,32 @@ pub fn InputForm(
         };
         own_error.get().or_else(|| if is_json.get() && state.shows_all.get() { part() } else { None })
     });
-    let has_fields = Memo::new(move |_| {
-        schema.with(|schema| schema.as_ref().is_some_and(|s| !schema_form::form_fields(s).is_empty()))
-    });
-    let rows = Memo::new(move |before: Option<&Vec<InputFieldRow>>| {
-        let revision = before.and_then(|rows| rows.first()).map_or(0, |row| row.revision + 1);
-        let fields = schema.with(|schema| schema.as_ref().map(schema_form::form_fields).unwrap_or_default());
-        values.with(|values| {
-            let row = |field: InputField| InputFieldRow {
-                value: values.get(&field.name).cloned().unwrap_or_default(),
-                field,
-                revision,
-            };
-            fields.into_iter().map(row).collect::<Vec<_>>()
-        })
+    let whole_error = state.error("input");
+    let object =
+        Memo::new(move |_| schema.with(|schema| schema.as_ref().map(schema_form::form_object).unwrap_or_default()));
+    let has_fields = Memo::new(move |_| object.with(|object| !object.fields.is_empty()));
+    let context = InputContext { state, values, on_change: on_switch };
+    // Each rendering has a number, because reused controls would keep the typed text.
+    let rendering = Memo::new(move |before: Option<&u32>| {
+        object.track();
+        values.track();
+        before.map_or(0, |number| number + 1)
     });
 
     let to_json = move |_| {
         let (Some(typed), Some(schema)) = (state.read_job_form(), schema.get_untracked()) else { return };
         if let (Some(text), false) = (text.get_untracked(), is_json.get_untracked()) {
-            text.set_value(&serde_json::to_string_pretty(&as_json(&schema, &typed.input)).unwrap_or_default());
+            match schema_form::build_lenient(&schema, &typed.input) {
+                Ok(data) => text.set_value(&serde_json::to_string_pretty(&data).unwrap_or_default()),
+                Err(errors) => {
+                    note.set(Some("Fix the fields with errors first. Then the input can be edited as JSON.".into()));
+                    add_errors(state, errors);
+                    if let Some(radio) = form_radio.get_untracked() {
+                        radio.set_checked(true);
+                    }
+                    return;
+                }
+            }
         }
         note.set(None);
         is_json.set(true);
@@ -147,36 +162,43 @@ pub fn InputForm(
     };
     let to_form = move |_| {
         let Some(typed) = state.read_job_form() else { return };
-        let keep_json = |reason: &str| {
-            note.set(Some(reason.to_owned()));
-            // The radio button has already changed, but JSON still counts.
-            if let Some(radio) = json_radio.get_untracked() {
-                radio.set_checked(true);
-            }
-        };
-        let schema = schema.get_untracked();
-        match parse_input_json(&typed.input_json) {
-            Ok(data) if fits_schema(schema.as_ref(), &data) => {
-                values.set(with_defaults(schema.as_ref(), schema_form::to_field_texts(&data)));
+        match (parse_input_json(&typed.input_json), schema.get_untracked()) {
+            (Ok(data), Some(schema)) => {
+                values.set(schema_form::to_field_texts(&schema, &data));
                 note.set(None);
                 is_json.set(false);
                 on_switch.run(());
             }
-            Ok(_) => keep_json("The form fields cannot represent this input. It stays JSON."),
-            Err(message) => {
-                keep_json("Fix the JSON first. Then it can be edited as fields.");
-                state.shows_all.set(true);
-                state.errors.update(|errors| {
-                    errors.retain(|error| error.field != "input_json");
-                    errors.push(FieldError::new("input_json", message));
-                });
+            (parsed, _) => {
+                note.set(Some("Fix the JSON first. Then it can be edited as fields.".into()));
+                // The radio button has already changed, but JSON still counts.
+                if let Some(radio) = json_radio.get_untracked() {
+                    radio.set_checked(true);
+                }
+                add_errors(
+                    state,
+                    parsed.err().map(|message| FieldError::new("input_json", message)).into_iter().collect(),
+                );
             }
         }
     };
+    let insert_last = Callback::new(move |data: Value| {
+        if let Some(text) = text.get_untracked() {
+            text.set_value(&serde_json::to_string_pretty(&data).unwrap_or_default());
+        }
+        if let Some(schema) = schema.get_untracked() {
+            values.set(schema_form::to_field_texts(&schema, &data));
+        }
+        note.set(None);
+        state.is_dirty.set(true);
+        on_switch.run(());
+    });
+    let last = source.map(|job| view! { <LastInputButton job on_input=insert_last/> });
 
     view! {
-        <fieldset class="form-section" id="f-input" tabindex="-1">
+        <fieldset class="form-section" id="f-input" tabindex="-1" aria-describedby="f-input-error">
             <legend>"Input"</legend>
+            <FieldErrorText id="f-input-error" error=whole_error/>
             <fieldset class="cluster" hidden=move || !has_fields.get()>
                 <legend class="sr-only">"Input format"</legend>
                 <label class="check">
@@ -186,6 +208,7 @@ pub fn InputForm(
                         value="form"
                         checked=!starts_as_json
                         on:change=to_form
+                        node_ref=form_radio
                     />
                     <span>"Fields"</span>
                 </label>
@@ -200,11 +223,12 @@ pub fn InputForm(
                     />
                     <span>"JSON"</span>
                 </label>
-                <span class="hint" role="status">{move || note.get()}</span>
             </fieldset>
+            {last}
+            <p class="hint" role="status">{move || note.get()}</p>
             <div class="stack" hidden=move || !has_fields.get() || (has_script.get() && is_json.get())>
-                <For each=move || rows.get() key=|row| (row.revision, row.field.name.clone()) let:row>
-                    <InputFieldControl state row/>
+                <For each=move || [rendering.get()] key=|number| *number let:_number>
+                    {render_fields(context, object.get_untracked())}
                 </For>
             </div>
             <div hidden=move || has_fields.get() && has_script.get() && !is_json.get()>
@@ -232,131 +256,17 @@ pub fn InputForm(
     }
 }
 
-/// The control of one generated field.
-#[component]
-fn InputFieldControl(state: FormState, row: InputFieldRow) -> impl IntoView {
-    let InputFieldRow { field, value, .. } = row;
-    let path = format!("input.{}", field.name);
-    let (id, name) = (control_id(&path), control_name(&path));
-    let error = state.error(path);
-    let is_wrong = move || error.get().is_some().then_some("true");
-    let described = described_by(&id);
-    let hint = hint(&field);
-    let no_hint = hint.is_empty();
-    let required = field.required.then_some("true");
-    let placeholder = if field.example.is_empty() { String::new() } else { format!("e.g. {}", field.example) };
-
-    let control = match field.kind {
-        InputKind::Boolean => {
-            return view! {
-                <div class="field" class:has-error=move || error.get().is_some()>
-                    <label class="check">
-                        <input
-                            type="checkbox"
-                            id=id.clone()
-                            name=name
-                            value="true"
-                            checked=matches!(value.as_str(), "true" | "on")
-                            aria-describedby=described
-                            aria-invalid=is_wrong
-                        />
-                        <span>{field.label}</span>
-                    </label>
-                    <p class="hint" id=format!("{id}-hint") hidden=no_hint>{hint}</p>
-                    <FieldErrorText id=format!("{id}-error") error/>
-                </div>
-            }
-            .into_any();
-        }
-        InputKind::Choice(choices) => {
-            let empty = (!field.required || value.is_empty()).then(|| {
-                let label = match (field.required, field.default.is_empty()) {
-                    (true, _) => "Choose…".to_owned(),
-                    (false, true) => "Worker's default".to_owned(),
-                    (false, false) => format!("Default ({})", field.default),
-                };
-                view! { <option value="">{label}</option> }
-            });
-            let options: Vec<_> = choices
-                .into_iter()
-                .map(|choice| {
-                    let selected = choice == value;
-                    view! { <option value=choice.clone() selected=selected>{choice.clone()}</option> }
-                })
-                .collect();
-            view! {
-                <select id=id.clone() name=name aria-describedby=described aria-invalid=is_wrong aria-required=required>
-                    {empty}
-                    {options}
-                </select>
-            }
-            .into_any()
-        }
-        InputKind::Multiline | InputKind::Lines | InputKind::Json => {
-            let is_code = field.kind == InputKind::Json;
-            view! {
-                <textarea
-                    id=id.clone()
-                    name=name
-                    class=if is_code { "input-mono" } else { "" }
-                    rows="4"
-                    placeholder=placeholder
-                    spellcheck=if is_code { "false" } else { "true" }
-                    aria-describedby=described
-                    aria-invalid=is_wrong
-                    aria-required=required
-                    inner_html=textarea_html(&value)
-                ></textarea>
-            }
-            .into_any()
-        }
-        InputKind::Text | InputKind::Integer | InputKind::Number => {
-            let inputmode = match field.kind {
-                InputKind::Integer => "numeric",
-                InputKind::Number => "decimal",
-                _ => "text",
-            };
-            view! {
-                <input
-                    type="text"
-                    id=id.clone()
-                    name=name
-                    value=value
-                    inputmode=inputmode
-                    placeholder=placeholder
-                    autocomplete="off"
-                    autocapitalize="off"
-                    aria-describedby=described
-                    aria-invalid=is_wrong
-                    aria-required=required
-                />
-            }
-            .into_any()
-        }
-    };
-    view! {
-        <FormField id label=field.label hint optional=!field.required error>
-            {control}
-        </FormField>
-    }
-    .into_any()
+fn render_fields(context: InputContext, object: InputObject) -> AnyView {
+    groups::object_fields(context, object, "")
 }
 
-/// Returns the hint of a field: the schema's description, its format and its default.
-fn hint(field: &InputField) -> String {
-    let mut parts = Vec::new();
-    if !field.description.is_empty() {
-        parts.push(field.description.clone());
-    }
-    match field.kind {
-        InputKind::Lines => parts.push("One value per line.".into()),
-        InputKind::Json => parts.push("A JSON value.".into()),
-        _ => {}
-    }
-    if !field.default.is_empty() && field.kind != InputKind::Boolean {
-        parts.push(format!("Default: {}.", field.default));
-    }
-    parts.join(" ")
+/// Replaces the errors of the named fields and shows all errors.
+fn add_errors(state: FormState, added: Vec<FieldError>) {
+    state.shows_all.set(true);
+    state.errors.update(|errors| {
+        errors.retain(|error| added.iter().all(|added| added.field != error.field));
+        errors.extend(added);
+    });
 }
 
 #[cfg(test)]
@@ -377,19 +287,12 @@ mod tests {
     }
 
     #[test]
-    fn input_beyond_the_fields_stays_json() {
+    fn only_objects_are_shown_as_fields() {
         let schema = schema();
-        assert!(fits_schema(Some(&schema), &json!({"url": "http://x", "count": 3})));
-        assert!(fits_schema(Some(&schema), &json!({})));
-        assert!(!fits_schema(Some(&schema), &json!({"url": "http://x", "other": 1})));
-        assert!(!fits_schema(Some(&schema), &json!({"url": 5})));
+        assert!(fits_schema(Some(&schema), &json!({"url": 5, "other": 1})));
+        assert!(!fits_schema(Some(&schema), &json!([1])));
+        assert!(!fits_schema(Some(&json!({"type": "object"})), &json!({})));
         assert!(!fits_schema(None, &json!({})));
-    }
-
-    #[test]
-    fn as_json_omits_invalid_fields() {
-        let typed = BTreeMap::from([("url".to_owned(), String::new()), ("count".to_owned(), "many".to_owned())]);
-        assert_eq!(as_json(&schema(), &typed), json!({"follow": false}));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::{
         dialog::Dialog,
         form::{ErrorSummary, FormField, described_by},
         icon::{Icon, LiveIcon},
-        input_form::{error_of, problems, textarea_html},
+        input_form::{LastInputButton, error_of, problems, textarea_html},
         toast::{ToastKind, toasts},
     },
 };
@@ -278,6 +278,11 @@ fn RunForm(
             key.set_value(browser::random_key());
         }
     });
+    let insert_last = Callback::new(move |data: serde_json::Value| {
+        if let Some(input) = input.get_untracked() {
+            input.set_value(&serde_json::to_string_pretty(&data).unwrap_or_default());
+        }
+    });
     let (input_id, reason_id) = (format!("{prefix}-input"), format!("{prefix}-reason"));
     let focus_id = input_id.clone();
     let run = move |event: ev::SubmitEvent| {
@@ -325,6 +330,7 @@ fn RunForm(
                     inner_html=textarea_html(&input_json)
                 ></textarea>
             </FormField>
+            <LastInputButton job=id on_input=insert_last/>
             <FormField id=reason_id.clone() label="Reason" hint="Stored with the occurrence; at most 500 characters." optional=true error=reason_error>
                 <input
                     type="text"

@@ -150,6 +150,10 @@ fn JobContent(job: JobView, part: JobTab, flash: FlashView) -> impl IntoView {
                             <Icon name="pencil"/>
                             "Edit"
                         </a>
+                        <a class="btn" href=format!("/jobs/new?from={id}")>
+                            <Icon name="copy"/>
+                            "Duplicate"
+                        </a>
                     }
                 })}
             {may_run.then(|| view! { <RunWithInput id name input_json flash/> })}

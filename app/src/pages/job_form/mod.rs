@@ -18,7 +18,7 @@ use leptos_router::{
     NavigateOptions,
     hooks::{use_navigate, use_params_map, use_query_map},
 };
-use milvaion_api::requests::JobForm;
+use milvaion_api::{requests::JobForm, schema_form};
 use milvaion_protocol::id::JobId;
 use serde_json::Value;
 
@@ -51,12 +51,14 @@ use crate::{
     error::AppError,
 };
 
-/// `/jobs/new?type=worker/type`.
+/// `/jobs/new?type=worker/type`, or `/jobs/new?from=ID` for a copy of a job.
 #[component]
 pub fn NewJobPage() -> impl IntoView {
     let query = use_query_map();
-    let target = Memo::new(move |_| query.with(|query| query.get("type")));
-    let data = Resource::new_blocking(move || target.get(), |target| load_job_form(None, target));
+    let start = Memo::new(move |_| {
+        query.with(|query| (query.get("type"), query.get("from").and_then(|id| id.parse::<JobId>().ok())))
+    });
+    let data = Resource::new_blocking(move || start.get(), |(target, from)| load_job_form(None, target, from));
     render_page(data, |data: JobFormPage| restorable(None, data))
 }
 
@@ -69,7 +71,7 @@ pub fn EditJobPage() -> impl IntoView {
         move || id.get(),
         |id| async move {
             let id = id.ok_or_else(super::job::no_such_job)?;
-            load_job_form(Some(id), None).await
+            load_job_form(Some(id), None, None).await
         },
     );
     render_page(data, move |data: JobFormPage| restorable(id.get_untracked(), data))
@@ -126,8 +128,11 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage, draft: FormDraft) -> imp
         form.input_mode == "json"
     };
     let is_fresh = flash.typed.is_null();
-    let typed_input = form.input.clone();
-    let values = RwSignal::new(if is_fresh { with_defaults(first_schema.as_ref(), typed_input) } else { typed_input });
+    let values = RwSignal::new(match (&context.job, &first_schema) {
+        _ if !is_fresh => form.input.clone(),
+        (Some(job), Some(schema)) => schema_form::to_field_texts(schema, &job.definition.job_data),
+        _ => with_defaults(first_schema.as_ref(), form.input.clone()),
+    });
 
     let check = debounced_check(
         move || state.read_job_form(),
@@ -167,7 +172,9 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage, draft: FormDraft) -> imp
             check.run(());
         }
     };
-    let name = context.job.as_ref().map(|job| job.row.display_name.clone());
+    // A new job may start as a copy of another one.
+    let source = context.job.as_ref().map(|job| job.row.id);
+    let name = context.job.as_ref().filter(|_| id.is_some()).map(|job| job.row.display_name.clone());
     let (title, heading) = match &name {
         Some(name) => (format!("Edit {name} · Jobs"), format!("Edit {name}")),
         None => ("New job · Jobs".to_owned(), "New job".to_owned()),
@@ -215,6 +222,7 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage, draft: FormDraft) -> imp
                         values
                         json=form.input_json.clone()
                         starts_as_json
+                        source
                         on_switch=check
                     />
                     <ScheduleField state form=form.clone() zones=context.zones/>

@@ -70,8 +70,7 @@ async fn changed_calendar_keeps_due_times_that_passed() {
         Calendar { name: "Holidays".into(), zone: "UTC".into(), dates: vec![in_a_year], windows: Vec::new() };
     let id = jobs.save_calendar(&me, None, &calendar).await.expect("saved");
     let due = now - Duration::minutes(1);
-    let job =
-        harness.job(Schedule::Once { at: due }, Rules { calendars: vec![id], ..Rules::default() }, Some(due)).await;
+    let job = harness.job(Schedule::once(due), Rules { calendars: vec![id], ..Rules::default() }, Some(due)).await;
     let longer = Calendar { dates: vec![in_a_year, in_a_year + Duration::days(1)], ..calendar };
     jobs.save_calendar(&me, Some((id, 1)), &longer).await.expect("saved");
     assert_eq!(harness.next_due(job).await, Some(due));

@@ -18,7 +18,7 @@ use milvaion_test_support::{manual_clock::ManualClockHarness, wait};
 async fn duplicate_delivery_without_claim_is_not_started() {
     let harness = ManualClockHarness::open().await;
     let now = harness.clock.now();
-    let job = harness.job(Schedule::Once { at: now }, Rules::default(), Some(now)).await;
+    let job = harness.job(Schedule::once(now), Rules::default(), Some(now)).await;
     let id = harness.starts(1).await[0];
     harness.becomes(job, id, OccurrenceStatus::Running).await;
 

@@ -17,7 +17,7 @@ fn head_start() -> Duration {
 async fn occurrence_is_created_ahead_of_its_due_time() {
     let harness = ManualClockHarness::open().await;
     let due = harness.clock.now() + Duration::seconds(10);
-    let job = harness.job(Schedule::Once { at: due }, Rules::default(), Some(due)).await;
+    let job = harness.job(Schedule::once(due), Rules::default(), Some(due)).await;
     harness.advance(Duration::seconds(10) - head_start() - Duration::milliseconds(1)).await;
     let report = harness.server.dispatcher.tick().await.expect("the tick succeeds");
     assert!(report.fired.is_empty(), "the head start has not started");
@@ -60,7 +60,7 @@ async fn jobs_with_limits_get_no_head_start() {
     ] {
         let harness = ManualClockHarness::open().await;
         let due = harness.clock.now() + Duration::seconds(10);
-        let job = harness.job(Schedule::Once { at: due }, rules, Some(due)).await;
+        let job = harness.job(Schedule::once(due), rules, Some(due)).await;
         harness.advance(Duration::seconds(10) - Duration::milliseconds(1)).await;
         assert_eq!(harness.server.dispatcher.tick().await.expect("the tick succeeds").deferred_until, Some(due));
         assert!(harness.rows(job).await.is_empty(), "the slot granter would grant the slot too early");

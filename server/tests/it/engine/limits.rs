@@ -34,9 +34,9 @@ async fn jobs_with_one_key_share_its_limit() {
     let now = harness.clock.now();
     let mut jobs = Vec::new();
     for _ in 0..3 {
-        jobs.push(harness.job(Schedule::Once { at: now }, rules.clone(), Some(now)).await);
+        jobs.push(harness.job(Schedule::once(now), rules.clone(), Some(now)).await);
     }
-    let free = harness.job(Schedule::Once { at: now }, Rules::default(), Some(now)).await;
+    let free = harness.job(Schedule::once(now), Rules::default(), Some(now)).await;
     for job in &jobs {
         harness.occurrences(*job, 1).await;
     }

@@ -33,7 +33,7 @@ fn rules(max_retries: u16) -> Rules {
 
 async fn once(harness: &ManualClockHarness, rules: Rules) -> JobId {
     let now = harness.clock.now();
-    harness.job(Schedule::Once { at: now }, rules, Some(now)).await
+    harness.job(Schedule::once(now), rules, Some(now)).await
 }
 
 async fn view(harness: &ManualClockHarness, id: OccurrenceId) -> OccurrenceView {

@@ -125,7 +125,7 @@ async fn job_newer_than_the_redis_copy_is_dispatched() {
     redis.restore(&copy).expect("the folder is restored");
     // Created while Redis is away, so that it is in PostgreSQL only.
     let due = workload.server.clock.now() + Duration::seconds(8);
-    let job = workload.insert(Schedule::Once { at: due }, Rules::default(), due).await;
+    let job = workload.insert(Schedule::once(due), Rules::default(), due).await;
     redis.start().await.expect("Redis starts");
     let row = wait::eventually("the occurrence", || async {
         workload.rows().await.into_iter().find(|row| row.job_id == job)
@@ -143,7 +143,7 @@ async fn empty_redis_index_does_not_stop_dispatching() {
     let redis = PrivateService::redis().await.expect("Redis starts");
     let workload = OutageWorkload::open(config(&redis).await).await;
     let due = workload.server.clock.now() + Duration::seconds(4);
-    let job = workload.insert(Schedule::Once { at: due }, Rules::default(), due).await;
+    let job = workload.insert(Schedule::once(due), Rules::default(), due).await;
     wait::eventually("a complete index", || async {
         workload.server.cache.earliest().await.ok().filter(|(at, complete)| at.is_some() && *complete)
     })

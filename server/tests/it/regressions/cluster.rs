@@ -20,7 +20,7 @@ async fn cluster_pause_stops_every_server() {
     let edit = || AuditStamp { by: "ana", at: clock.now() };
     assert!(two.store.pause_cluster("the disk is full", edit()).await.expect("the query succeeds"));
     let now = clock.now();
-    let job = jobs::insert(&one.store, &clock, Schedule::Once { at: now }, Some(now)).await;
+    let job = jobs::insert(&one.store, &clock, Schedule::once(now), Some(now)).await;
     // The leader reads the due jobs and dispatches none of them. The other server does not read them.
     wait::eventually("a tick that finds the pause", || async {
         let (first, second) = tokio::join!(one.dispatcher.tick(), two.dispatcher.tick());

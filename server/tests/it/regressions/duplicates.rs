@@ -45,7 +45,7 @@ async fn wait_for_dispatch(server: &Server) {
     })
     .await;
     let now = server.clock.now();
-    let other = JobInput { worker_id: "absent".into(), ..jobs::echo_job(Schedule::Once { at: now }) };
+    let other = JobInput { worker_id: "absent".into(), ..jobs::echo_job(Schedule::once(now)) };
     let other = jobs::insert_job(&server.store, &server.clock, &other, Some(now)).await;
     server.dispatcher.activate_dispatcher.notify_one();
     wait::eventually("the other job's occurrence", || async { runs::of_job(server, other).await.pop() }).await;
@@ -57,7 +57,7 @@ async fn stale_redis_index_creates_no_duplicates() {
     let server = server_env::start(&config).await;
     let worker = worker_env::start(&config);
     let (clock, now) = (server.clock.clone(), server.clock.now());
-    let once = jobs::insert(&server.store, &clock, Schedule::Once { at: now }, Some(now)).await;
+    let once = jobs::insert(&server.store, &clock, Schedule::once(now), Some(now)).await;
     let hourly = jobs::insert(&server.store, &clock, Schedule::every(3_600), Some(now)).await;
     server.dispatcher.activate_dispatcher.notify_one();
     let mut created: Vec<OccurrenceId> = Vec::new();

@@ -15,7 +15,7 @@ async fn due_jobs_survive_a_broker_outage() {
     let server = server_env::start(&without).await;
     let clock = Clock::system();
     let now = clock.now();
-    let once = jobs::insert(&server.store, &clock, Schedule::Once { at: now }, Some(now)).await;
+    let once = jobs::insert(&server.store, &clock, Schedule::once(now), Some(now)).await;
     jobs::insert(&server.store, &clock, Schedule::every(1), Some(now)).await;
     server.dispatcher.activate_dispatcher.notify_one();
     let recorded = wait::eventually("the occurrences", || async {

@@ -18,7 +18,7 @@ async fn absent_workers_jobs_delay_no_others() {
     let before = Some(now - Duration::seconds(30));
     futures::future::join_all((0..1_000).map(|_| jobs::insert_job(&server.store, &clock, &absent, before))).await;
     let due = clock.now();
-    let present = jobs::insert(&server.store, &clock, Schedule::Once { at: due }, Some(due)).await;
+    let present = jobs::insert(&server.store, &clock, Schedule::once(due), Some(due)).await;
     server.dispatcher.activate_dispatcher.notify_one();
     let row = wait::eventually("the occurrence", || async { runs::of_job(&server, present).await.pop() }).await;
     assert_eq!(runs::ended(&server, row.id).await.row.status, OccurrenceStatus::Completed);
@@ -31,7 +31,7 @@ async fn absent_workers_jobs_delay_no_others() {
     })
     .await;
     let due = clock.now();
-    let later = jobs::insert(&server.store, &clock, Schedule::Once { at: due }, Some(due)).await;
+    let later = jobs::insert(&server.store, &clock, Schedule::once(due), Some(due)).await;
     server.dispatcher.activate_dispatcher.notify_one();
     let row = wait::eventually("the occurrence", || async { runs::of_job(&server, later).await.pop() }).await;
     assert_eq!(runs::ended(&server, row.id).await.row.status, OccurrenceStatus::Completed);
@@ -52,7 +52,7 @@ async fn two_instances_double_the_concurrency() {
     }
     let now = server.clock.now();
     for _ in 0..3 {
-        jobs::insert(&server.store, &server.clock, Schedule::Once { at: now }, Some(now)).await;
+        jobs::insert(&server.store, &server.clock, Schedule::once(now), Some(now)).await;
     }
     server.dispatcher.activate_dispatcher.notify_one();
     let started = async |count: usize| {

@@ -19,7 +19,7 @@ const MAX_STDIN_BYTES: usize = 1024 * 1024;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(title = "Shell command")]
 pub(crate) struct ShellCommandInput {
-    /// Program and its arguments, one per line, up to 200; no shell interprets them. Give either a command or a script.
+    /// Program and its arguments, up to 200; no shell interprets them. Give either a command or a script.
     #[serde(default)]
     #[schemars(title = "Command", length(max = MAX_ARGUMENTS), example = ["ls", "-l", "/tmp"])]
     pub(super) argv: Vec<String>,

@@ -1,0 +1,233 @@
+//! Tests of the input form: the order and kinds of its fields, both conversions, and the errors.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn schema() -> Value {
+    serde_json::from_str(
+        r##"{
+            "$defs": {"Method": {"enum": ["GET", "POST"]}},
+            "properties": {
+                "timeoutSeconds": {"type": ["integer", "null"], "description": "Seconds."},
+                "url": {"type": "string", "examples": ["http://localhost"]},
+                "method": {"$ref": "#/$defs/Method", "default": "GET"},
+                "anything": {"type": "object"},
+                "argv": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 5},
+                "headers": {"type": "object", "additionalProperties": {"type": "string"}},
+                "auth": {"title": "Authentication", "anyOf": [{"oneOf": [
+                    {"type": "object", "properties": {"type": {"const": "basic"}, "user": {"type": "string"},
+                     "password": {"type": "string"}}, "required": ["type", "user"]},
+                    {"type": "object", "properties": {"type": {"const": "bearer"}, "token": {"type": "string"}},
+                     "required": ["type", "token"]}
+                ]}, {"type": "null"}]},
+                "body": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
+                "proxy": {"type": "object", "required": ["host"], "properties": {
+                    "host": {"type": "string"}, "port": {"type": "integer"}, "tls": {"type": "boolean", "default": true}}},
+                "checks": {"type": "array", "items": {"type": "object", "properties": {
+                    "name": {"type": "string"}, "strict": {"type": "boolean", "default": false}}, "required": ["name"]}},
+                "verify": {"type": "boolean", "default": true},
+                "trace": {"type": ["boolean", "null"]}
+            },
+            "required": ["url"]
+        }"##,
+    )
+    .expect("JSON")
+}
+
+fn typed(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+fn kind(name: &str) -> InputKind {
+    form_fields(&schema()).into_iter().find(|field| field.name == name).expect("a field").kind
+}
+
+#[test]
+fn fields_stand_in_the_order_of_the_schema() {
+    let names: Vec<String> = form_fields(&schema()).into_iter().map(|field| field.name).collect();
+    let expected = [
+        "timeoutSeconds",
+        "url",
+        "method",
+        "anything",
+        "argv",
+        "headers",
+        "auth",
+        "body",
+        "proxy",
+        "checks",
+        "verify",
+        "trace",
+    ];
+    assert_eq!(names, expected);
+}
+
+#[test]
+fn kinds_follow_the_schema() {
+    assert_eq!(kind("timeoutSeconds"), InputKind::Integer);
+    assert_eq!(kind("anything"), InputKind::Json);
+    assert!(matches!(kind("argv"), InputKind::List(rows) if rows.min == 1 && rows.max == 5));
+    assert!(matches!(kind("headers"), InputKind::Map(rows) if rows.item.kind == InputKind::Text));
+    assert!(matches!(kind("proxy"), InputKind::Object(object) if object.fields.len() == 3));
+    assert!(matches!(kind("trace"), InputKind::OptionalBoolean));
+    let InputKind::Union(variants) = kind("auth") else { panic!("a union") };
+    assert_eq!(variants.iter().map(|variant| variant.label.as_str()).collect::<Vec<_>>(), ["Basic", "Bearer"]);
+    let InputKind::Union(variants) = kind("body") else { panic!("a union") };
+    assert_eq!(variants.iter().map(|variant| variant.label.as_str()).collect::<Vec<_>>(), ["Text", "Whole number"]);
+    let auth = form_fields(&schema()).into_iter().find(|field| field.name == "auth").expect("a field");
+    assert_eq!(auth.label, "Authentication");
+}
+
+#[test]
+fn depth_and_number_of_fields_are_bounded() {
+    let mut deep = json!({"type": "string"});
+    for _ in 0..6 {
+        deep = json!({"type": "object", "properties": {"in": deep}});
+    }
+    let mut fields = form_fields(&deep);
+    let mut depth = 0;
+    while let Some(InputField { kind: InputKind::Object(object), .. }) = fields.first() {
+        fields = object.fields.clone();
+        depth += 1;
+    }
+    assert_eq!((depth, &fields[0].kind), (MAX_FORM_DEPTH - 1, &InputKind::Json));
+    let many: serde_json::Map<String, Value> =
+        (0..=MAX_FORM_FIELDS).map(|n| (format!("p{n}"), json!({"type": "string"}))).collect();
+    assert!(form_fields(&json!({"properties": many})).is_empty());
+    let nested = json!({"properties": {"a": {"type": "object", "properties": many}}});
+    assert_eq!(form_fields(&nested)[0].kind, InputKind::Json);
+}
+
+#[test]
+fn text_is_converted_to_the_schemas_types() {
+    let data = build_input(
+        &schema(),
+        &typed(&[
+            ("url", " http://x "),
+            ("timeoutSeconds", "5"),
+            ("anything", "{\"a\":\"b\"}"),
+            ("argv/0", "ls"),
+            ("argv/0~i", "1"),
+            ("argv/1~i", "1"),
+            ("argv/2", "-l"),
+            ("headers/0~k", "X-One"),
+            ("headers/0", "1"),
+            ("auth~v", "1"),
+            ("auth/token", "t"),
+            ("auth/user", "left over from another variant"),
+            ("body~v", "1"),
+            ("body~s", "7"),
+            ("proxy/host", "h"),
+            ("checks/0~i", "1"),
+            ("checks/0/name", "n"),
+            ("checks/1/name", " "),
+            ("verify", "on"),
+            ("~x", "{\"extra\": null, \"url\": \"no\"}"),
+        ]),
+    );
+    assert_eq!(
+        data,
+        Ok(json!({
+            "url": "http://x", "timeoutSeconds": 5, "anything": {"a": "b"}, "argv": ["ls", "-l"],
+            "headers": {"X-One": "1"}, "auth": {"type": "bearer", "token": "t"}, "body": 7, "proxy": {"host": "h"},
+            "checks": [{"name": "n"}], "verify": true, "extra": null
+        }))
+    );
+}
+
+#[test]
+fn all_invalid_texts_are_reported_per_field() {
+    let typed = typed(&[
+        ("timeoutSeconds", "soon"),
+        ("anything", "{"),
+        ("headers/0", "value without a name"),
+        ("headers/1~k", "A"),
+        ("headers/2~k", "A"),
+        ("auth~v", "0"),
+        ("proxy/port", "x"),
+        ("checks/0~i", "1"),
+        ("~x", "[]"),
+    ]);
+    let errors = build_input(&schema(), &typed).expect_err("invalid");
+    let fields: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
+    let expected = [
+        "input.~x",
+        "input.timeoutSeconds",
+        "input.url",
+        "input.anything",
+        "input.headers/0~k",
+        "input.headers/2~k",
+        "input.auth/user",
+        "input.proxy/host",
+        "input.proxy/port",
+        "input.checks/0/name",
+    ];
+    assert_eq!(fields, expected);
+}
+
+#[test]
+fn every_object_is_shown_as_fields_without_loss() {
+    for data in [
+        json!({}),
+        json!({"url": "http://x", "argv": ["a", "b"], "headers": {"A": "1", "B": ""}, "verify": false}),
+        json!({"auth": {"type": "bearer", "token": "t"}, "body": 7, "trace": false}),
+        json!({"auth": {"type": "basic", "user": "u", "more": [1]}, "body": "text"}),
+        json!({"auth": {"type": "unknown"}, "body": [1, 2], "argv": "no list", "headers": {"A": 1}}),
+        json!({"auth": null, "url": "", "timeoutSeconds": "5", "argv": [], "unknown": {"deep": [null]}}),
+        json!({"argv": ["", " padded "], "url": "two\nlines", "proxy": {}, "checks": [{}, {"name": "n", "strict": true}]}),
+        json!({"timeoutSeconds": 18_446_744_073_709_551_615_u64, "checks": [{"name": "n", "other": 1}], "a/b~[c]": 1}),
+        json!({"timeoutSeconds": "soon", "proxy": {"host": "h", "tls": false, "port": null}}),
+    ] {
+        let mut texts = to_field_texts(&schema(), &data);
+        // A box that is checked by default adds its value, unless the input has one.
+        if data.get("verify").is_none() {
+            assert_eq!(texts.remove("verify").as_deref(), Some("true"));
+            texts.insert("verify".into(), "true".into());
+            let mut expected = data.clone();
+            expected["verify"] = true.into();
+            assert_eq!(build_lenient(&schema(), &texts), Ok(expected), "{texts:?}");
+        } else {
+            assert_eq!(build_lenient(&schema(), &texts), Ok(data), "{texts:?}");
+        }
+    }
+}
+
+#[test]
+fn rows_are_added_removed_and_moved() {
+    let mut texts = to_field_texts(&schema(), &json!({"argv": ["a", "b", "c"], "argv2": 1}));
+    let argv = |texts: &BTreeMap<String, String>| {
+        build_lenient(&schema(), texts).expect("no errors").get("argv").cloned().unwrap_or_default()
+    };
+    path::swap_rows(&mut texts, "argv", 0, 2);
+    assert_eq!(argv(&texts), json!(["c", "b", "a"]));
+    path::remove_row(&mut texts, "argv", 1);
+    assert_eq!(argv(&texts), json!(["c", "a"]));
+    assert_eq!(path::add_row(&mut texts, "argv"), 2);
+    assert_eq!(path::rows(&texts, "argv"), [0, 1, 2]);
+    assert_eq!(argv(&texts), json!(["c", "a"]), "an empty row is no item");
+    texts.insert("argv/2".into(), "d".into());
+    assert_eq!(argv(&texts), json!(["c", "a", "d"]));
+}
+
+#[test]
+fn pointers_of_values_lead_to_their_fields() {
+    let typed = typed(&[
+        ("argv/1", "a"),
+        ("argv/4", "b"),
+        ("headers/3~k", "X/Y"),
+        ("headers/3", "1"),
+        ("auth~v", "1"),
+        ("body~v", "1"),
+        ("body~s", "7"),
+    ]);
+    let built = build_partial(&schema(), &typed);
+    assert_eq!(built.field_at("/argv/1"), "input.argv/4");
+    assert_eq!(built.field_at("/headers/X~1Y"), "input.headers/3");
+    assert_eq!(built.field_at("/auth/token"), "input.auth/token");
+    assert_eq!(built.field_at("/body"), "input.body~s");
+    assert_eq!(built.field_at("/unknown/deep"), "input");
+    assert_eq!((built.variant_at("/auth"), built.variant_at("/argv")), (Some(1), None));
+}
