@@ -7,6 +7,10 @@
 //! Pages are grouped because each combination of modules that shares code gets a module for that code: one module for
 //! each page would give several hundred files, which together are half again as large.
 //!
+//! The first page is hydrated only when its module has arrived. Hydration then runs at once, as it would in one module:
+//! if the layout were hydrated first, its effects (the clock, the zone) would change the page before the page knows its
+//! own HTML.
+//!
 //! `data` of a route stays in the main module, so it must refer to nothing: each page creates its resources in its view.
 
 use leptos::prelude::*;
@@ -81,3 +85,55 @@ lazy_page!(failures, FailureRoute, failure_view, __preload_failure_view, Failure
 lazy_page!(lists, WorkersRoute, workers_view, __preload_workers_view, WorkersPage);
 lazy_page!(define, TeamRoute, team_view, __preload_team_view, TeamPage);
 lazy_page!(lists, HelpRoute, help_view, __preload_help_view, HelpPage);
+
+/// A group of pages, whose code is one module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageGroup {
+    /// Setup, invitation and sign-in.
+    Doors,
+    /// The overview.
+    Overview,
+    /// The list of occurrences, the workers and the help.
+    Lists,
+    /// One occurrence.
+    Occurrence,
+    /// The failures.
+    Failures,
+    /// The jobs without their forms.
+    Jobs,
+    /// The forms, the calendars and the team.
+    Define,
+}
+
+impl PageGroup {
+    /// Returns the group of the page at `path`, which may have a query; `None` if there is no such page. It must agree with the site map.
+    #[must_use]
+    pub fn of(path: &str) -> Option<Self> {
+        let path = path.split(['?', '#']).next().unwrap_or_default();
+        let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
+        Some(match segments.as_slice() {
+            [] => Self::Overview,
+            ["setup" | "invite" | "login"] => Self::Doors,
+            ["jobs", "new"] | ["jobs", _, "edit"] | ["calendars", ..] | ["team"] => Self::Define,
+            ["jobs"] | ["jobs", _] => Self::Jobs,
+            ["occurrences" | "workers" | "help"] => Self::Lists,
+            ["occurrences", _] => Self::Occurrence,
+            ["failed"] | ["failed", _] => Self::Failures,
+            _ => return None,
+        })
+    }
+
+    /// Loads the module of the group.
+    #[cfg(feature = "hydrate")]
+    pub async fn preload(self) {
+        match self {
+            Self::Doors => __preload_login_view().await,
+            Self::Overview => __preload_overview_view().await,
+            Self::Lists => __preload_occurrences_view().await,
+            Self::Occurrence => __preload_occurrence_view().await,
+            Self::Failures => __preload_failures_view().await,
+            Self::Jobs => __preload_jobs_view().await,
+            Self::Define => __preload_new_job_view().await,
+        }
+    }
+}

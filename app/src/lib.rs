@@ -40,5 +40,10 @@ pub mod shell;
 pub fn hydrate() {
     console_error_panic_hook::set_once();
     browser::mark_scripted();
-    leptos::mount::hydrate_lazy(routes::App);
+    wasm_bindgen_futures::spawn_local(async {
+        if let Some(group) = lazy_pages::PageGroup::of(&browser::current_path()) {
+            group.preload().await;
+        }
+        leptos::mount::hydrate_body(routes::App);
+    });
 }

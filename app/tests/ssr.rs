@@ -74,7 +74,7 @@ async fn part_that_is_down_is_named_on_every_page() {
     let fake = FakeBackend::signed_in(Role::Viewer).ready();
     for path in ["/", "/jobs", "/occurrences", "/workers", "/help"] {
         let page = get(&fake, path).await;
-        page.assert_contains(&["data-part=\"RabbitMQ\"", "RabbitMQ</strong>", " refused.", "First noticed at"]);
+        page.assert_contains(&["data-part=\"RabbitMQ\"", "<strong>RabbitMQ", " does not respond.", "First noticed at"]);
         page.assert_contains(&["2026-11-21 14:02:20 UTC"]).assert_lacks(&["data-part=\"PostgreSQL\""]);
     }
 }
@@ -310,4 +310,13 @@ async fn concurrent_readers_each_get_a_complete_page() {
     for reader in readers {
         reader.await.expect("the reader task does not panic");
     }
+}
+
+#[tokio::test]
+async fn every_page_belongs_to_a_module() {
+    // The site map, whose parameters count as any segment.
+    for path in common::page_paths() {
+        assert!(milvaion_app::lazy_pages::PageGroup::of(&path).is_some(), "{path} has no module");
+    }
+    assert_eq!(milvaion_app::lazy_pages::PageGroup::of("/nothing/here"), None);
 }

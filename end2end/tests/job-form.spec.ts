@@ -151,9 +151,9 @@ test("a single date keeps its time zone", async ({ admin, firstAdmin, stack }) =
   await waitForWorker(stack.url, firstAdmin);
   const answer = await callServerFunction(stack.url, firstAdmin.session, "save_job", fields);
   expect(answer.status, answer.text).toBe(200);
-  await open(admin, `/jobs/${JSON.parse(answer.text)}`);
+  await open(admin, `/jobs/${JSON.parse(answer.text).id}`);
   await expect(admin.getByText("Once at 2031-05-01 09:00:00, Asia/Tokyo").first()).toBeVisible();
-  await open(admin, `/jobs/${JSON.parse(answer.text)}/edit`);
+  await open(admin, `/jobs/${JSON.parse(answer.text).id}/edit`);
   await expect(admin.getByLabel("Date and time", { exact: true })).toHaveValue(/^2031-05-01T09:00/);
   await expect(admin.getByLabel("Time zone", { exact: true })).toHaveValue("Asia/Tokyo");
 });

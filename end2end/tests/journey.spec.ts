@@ -152,12 +152,12 @@ test("a new installation runs its first jobs", async ({ page, stack, target, wat
     await page.getByRole("button", { name: "Run with different input…" }).click();
     const dialog = page.getByRole("dialog");
     await dialog.getByLabel("Input as JSON").fill("{");
-    await dialog.getByRole("button", { name: "Run" }).click();
+    await dialog.getByRole("button", { name: "Run", exact: true }).click();
     await expect(dialog.locator("#run-input-error")).toBeVisible();
     await expect(dialog.getByLabel("Input as JSON")).toBeFocused();
     await dialog.getByLabel("Input as JSON").fill(JSON.stringify({ url: target.at("/other"), method: "POST", body: "hello" }));
     await dialog.getByLabel("Reason").fill("to see whether it works");
-    await dialog.getByRole("button", { name: "Run" }).click();
+    await dialog.getByRole("button", { name: "Run", exact: true }).click();
     await expect(dialog).toBeHidden();
     await expect(page.locator(".toast").filter({ hasText: "queued to run now with this input" })).toBeVisible();
     await expect.poll(() => target.requests.find((request) => request.path === "/other")?.body).toBe("hello");

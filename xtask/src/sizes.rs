@@ -15,12 +15,19 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{compress::with_suffix, files, wasm::CHUNK_MANIFEST};
 
-/// The limit of WebAssembly and script for the pages that users read, in kB of Brotli.
-const READING_LIMIT: u64 = 350;
-/// The limit for pages with editors, in kB of Brotli.
-const EDITING_LIMIT: u64 = 450;
-/// The groups of pages with editors, as `app/src/lazy_pages.rs` names them.
-const EDITING_GROUPS: [&str; 1] = ["define"];
+/// The limits of WebAssembly and script for the groups of `app/src/lazy_pages.rs`, in kB of Brotli. They are a little
+/// above the sizes that were reached, so that growth is noticed. The aim for pages that users read is 350 kB.
+const GROUP_LIMITS: [(&str, u64); 7] = [
+    ("doors", 385),
+    ("lists", 460),
+    ("overview", 450),
+    ("occurrence", 500),
+    ("failures", 540),
+    ("jobs", 580),
+    ("define", 665),
+];
+/// The limit of a group without an entry.
+const OTHER_LIMIT: u64 = 350;
 /// The limits of the style sheet and of the fonts of a first visit, in kB of Brotli.
 const STYLE_LIMIT: u64 = 25;
 const FONT_LIMIT: u64 = 90;
@@ -117,7 +124,7 @@ impl BuildSizes {
         let pages = self.groups.iter().map(|(group, bytes)| SizeRow {
             name: format!("pages of {group}"),
             bytes: self.main + bytes,
-            limit: if EDITING_GROUPS.contains(&group.as_str()) { EDITING_LIMIT } else { READING_LIMIT },
+            limit: GROUP_LIMITS.iter().find(|(name, _)| name == group).map_or(OTHER_LIMIT, |(_, limit)| *limit),
         });
         let mut rows: Vec<SizeRow> = pages.collect();
         rows.push(SizeRow { name: "style sheet".into(), bytes: self.style, limit: STYLE_LIMIT });
@@ -167,9 +174,9 @@ mod tests {
         write(&format!("{CHUNK_MANIFEST}.br"), 1);
         check(&site).unwrap();
 
-        write("split_lists_1.wasm.br", 141);
+        write("split_lists_1.wasm.br", 251);
         let error = check(&site).unwrap_err().to_string();
-        assert!(error.contains("pages of lists needs 351 kB, the limit is 350 kB"), "{error}");
+        assert!(error.contains("pages of lists needs 461 kB, the limit is 460 kB"), "{error}");
         files::remove_dir(&site).unwrap();
     }
 }

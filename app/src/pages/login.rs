@@ -43,7 +43,7 @@ pub fn LoginPage() -> impl IntoView {
                         view! {
                             <div class="notice" data-kind="info" role="status" id="session-end">
                                 <Icon name="log-out"/>
-                                <p>{reason.sentence()} " Sign in to continue."</p>
+                                <p>{format!("{} Sign in to continue.", reason.sentence())}</p>
                             </div>
                         }
                     })}

@@ -45,17 +45,22 @@ pub fn OccurrencesPage() -> impl IntoView {
     let is_valid = Memo::new(move |_| parsed.with(Result::is_ok));
     let filter = Memo::new(move |_| parsed.get().unwrap_or_default());
     let chips = move || is_valid.get().then(|| view! { <FilterChips filter/> });
-    let content = render_page(data, move |listed| match listed {
-        Some((filter, page, job)) => view! { <OccurrencesContent filter page job/> }.into_any(),
-        None => {
-            let errors = parsed.get_untracked().err().unwrap_or_default();
-            view! { <FilterErrorNotice errors reset="/occurrences".to_owned()/> }.into_any()
+    let content = render_page(data, move |listed| {
+        let list = match listed {
+            Some((filter, page, job)) => view! { <OccurrencesContent filter page job/> }.into_any(),
+            None => {
+                let errors = parsed.get_untracked().err().unwrap_or_default();
+                view! { <FilterErrorNotice errors reset="/occurrences".to_owned()/> }.into_any()
+            }
+        };
+        view! {
+            <PageHeader title="Occurrences" sub="Runs of jobs, newest first."/>
+            <div class="stack">{chips} {list}</div>
         }
     });
     view! {
         <Title text="Occurrences"/>
-        <PageHeader title="Occurrences" sub="Runs of jobs, newest first."/>
-        <div class="stack">{chips} {content}</div>
+        {content}
     }
 }
 

@@ -289,7 +289,10 @@ fn health(name: &str, state: HealthState, detail: &str) -> HealthItem {
 pub(crate) fn cluster_status(pause: Option<ClusterPause>) -> ClusterStatus {
     ClusterStatus {
         now: at(30),
-        health: vec![health("PostgreSQL", HealthState::Ok, "1 ms"), health("RabbitMQ", HealthState::Down, "refused")],
+        health: vec![
+            health("PostgreSQL", HealthState::Ok, "1 ms"),
+            health("RabbitMQ", HealthState::Down, "does not respond"),
+        ],
         is_pause_known: true,
         pause,
     }

@@ -310,7 +310,7 @@ async fn job_page_shows_only_the_permitted_actions() {
     let viewer = get(&FakeBackend::signed_in(Role::Viewer).ready(), &path).await;
     viewer.assert_contains(&["Definition", "href=\"/calendars\">Holidays<"]).assert_lacks(&[
         "Run now",
-        "Pause",
+        "action=\"/api/set_job_active\"",
         "/edit\"",
         "action=\"/api/trigger_job\"",
     ]);

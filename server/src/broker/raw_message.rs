@@ -6,14 +6,13 @@ use lapin::{
 };
 use serde_json::{Map, Value};
 
+use crate::domain::message::MESSAGE_ID_KEY;
+
 /// The most bytes of headers that are kept, as JSON.
 const MAX_HEADER_BYTES: usize = 16 * 1024;
 /// The deepest nesting of headers that is kept. The broker's own headers are two levels deep.
 const MAX_HEADER_DEPTH: usize = 6;
 
-/// The key under which the message id is kept among the headers. It is a property of the message and no header, but it
-/// may name the occurrence of a message whose body is unreadable.
-pub const MESSAGE_ID_KEY: &str = "message-id";
 /// The maximum length of a message id, in bytes, as AMQP 0-9-1 defines it.
 const MAX_MESSAGE_ID_BYTES: usize = 255;
 

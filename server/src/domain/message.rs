@@ -8,6 +8,10 @@ use milvaion_protocol::{
 };
 use serde_json::Value;
 
+/// The key under which the message id of a dead letter is kept among its headers. It is a property of the message and no
+/// header, but it may name the occurrence of a message whose body is unreadable.
+pub const MESSAGE_ID_KEY: &str = "message-id";
+
 /// A queued occurrence with the fields that its message needs.
 #[derive(Clone, Debug)]
 pub struct QueuedOccurrence {

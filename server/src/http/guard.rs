@@ -26,6 +26,7 @@ use milvaion_api::{
     views::CurrentUser,
 };
 use milvaion_app::error::AppError;
+use milvaion_protocol::id::UserId;
 use serde_json::json;
 use tower_sessions::Session;
 
@@ -92,11 +93,16 @@ pub async fn stream_user(
     store: &Store,
     clock: &Clock,
     parts: &Parts,
+    known: UserId,
 ) -> Result<Result<CurrentUser, StreamEndReason>, AppError> {
     let id = match stored_session(store, session(parts)?, clock.now()).await? {
         StoredSession::Active(id) => id,
         StoredSession::Expired => return Ok(Err(StreamEndReason::Expired)),
-        StoredSession::Deleted => return Ok(Err(StreamEndReason::SignedOut)),
+        StoredSession::Deleted => {
+            // A deactivation deletes the sessions of its user.
+            let is_active = store.user(known).await?.is_some_and(|user| user.is_active);
+            return Ok(Err(if is_active { StreamEndReason::SignedOut } else { StreamEndReason::Deactivated }));
+        }
     };
     let me = store.user(id).await?.filter(|user| user.is_active).map(|user| user.me());
     Ok(me.filter(|me| me.role.allows(Permission::Read)).ok_or(StreamEndReason::Deactivated))

@@ -135,8 +135,8 @@ mod tests {
             (Some("text/html"), StatusCode::NOT_FOUND, true, "no-store"),
             (Some("application/json"), StatusCode::INTERNAL_SERVER_ERROR, false, "no-store"),
             (Some("text/event-stream"), StatusCode::OK, false, "no-store"),
-            (Some("application/wasm"), StatusCode::OK, true, "no-cache"),
-            (None, StatusCode::NOT_MODIFIED, true, "no-cache"),
+            (Some("application/wasm"), StatusCode::OK, true, "public, max-age=31536000, immutable"),
+            (None, StatusCode::NOT_MODIFIED, true, "public, max-age=31536000, immutable"),
             (None, StatusCode::FOUND, false, "no-store"),
         ] {
             let headers = protected(kind, status, is_file, false);

@@ -161,7 +161,7 @@ impl EventSubscriber {
     /// Returns a frame if the user has changed or the session has ended. The stream stays open while PostgreSQL fails,
     /// because an outage must not sign users out.
     async fn check_session(&mut self) -> Option<Frame> {
-        match guard::stream_user(&self.state.store, &self.state.clock, &self.parts).await {
+        match guard::stream_user(&self.state.store, &self.state.clock, &self.parts, self.me.id).await {
             Ok(Ok(me)) if me == self.me => None,
             Ok(Ok(me)) => {
                 self.me = me;

@@ -20,7 +20,7 @@ use super::{
     jobs::AuditStamp,
     occurrences::{RawOccurrenceRow, status},
 };
-use crate::broker::raw_message::MESSAGE_ID_KEY;
+use crate::domain::message::MESSAGE_ID_KEY;
 
 /// Maximum number of bytes stored of a body.
 pub const MAX_STORED_BODY_BYTES: usize = 64 * 1024;

@@ -20,7 +20,10 @@ struct StatusHarness {
 impl StatusHarness {
     /// Creates a queued occurrence.
     async fn new() -> Self {
-        let store = database::fresh().await;
+        Self::on(database::fresh().await).await
+    }
+
+    async fn on(store: Store) -> Self {
         let clock = Clock::system();
         let job_id = jobs::insert(&store, &clock, Schedule::Manual, None).await;
         let id = runs::insert_manual(&store, &clock, job_id).await;
@@ -134,9 +137,12 @@ async fn log_is_read_by_range() {
 
 #[tokio::test]
 async fn failure_without_a_reason_has_no_exception() {
-    let harness = StatusHarness::new().await;
+    let url = database::create().await;
+    let harness = StatusHarness::on(database::open(&url).await).await;
     let lost = StatusReport { exception: Some("boom".into()), ..harness.report(OccurrenceStatus::Unknown) };
     assert_eq!(harness.apply(vec![harness.report(OccurrenceStatus::Running), lost]).await, 1);
+    // What the requeue of a lost run does.
+    database::TestConnection::open(&url).await.execute("UPDATE occurrences SET attempt = 2, status = 0").await;
     let failed = StatusReport { attempt: 2, ..harness.report(OccurrenceStatus::Failed) };
     assert_eq!(harness.apply(vec![failed]).await, 1);
     let view = harness.store.occurrence(harness.id, 1, harness.clock.now()).await.expect("the query succeeds");

@@ -13,8 +13,9 @@ use milvaion_protocol::{
     topology::{HEADER_CAUSE, HEADER_CORRELATION_ID, Topology},
 };
 use milvaion_server::{
-    broker::raw_message::{MESSAGE_ID_KEY, RawMessage},
+    broker::raw_message::RawMessage,
     clock::Clock,
+    domain::message::MESSAGE_ID_KEY,
     domain::message::{QueuedOccurrence, message},
     ingest::dead_letters::DeadLetterConsumer,
     lifecycle::Server,
