@@ -86,54 +86,98 @@ lazy_page!(lists, WorkersRoute, workers_view, __preload_workers_view, WorkersPag
 lazy_page!(define, TeamRoute, team_view, __preload_team_view, TeamPage);
 lazy_page!(lists, HelpRoute, help_view, __preload_help_view, HelpPage);
 
-/// A group of pages, whose code is one module.
+/// The page at an address. Each page has a loader of its own, also within one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PageGroup {
-    /// Setup, invitation and sign-in.
-    Doors,
-    /// The overview.
+pub enum LazyPage {
+    /// The page `SetupPage`.
+    Setup,
+    /// The page `InvitePage`.
+    Invite,
+    /// The page `LoginPage`.
+    Login,
+    /// The page `OverviewPage`.
     Overview,
-    /// The list of occurrences, the workers and the help.
-    Lists,
-    /// One occurrence.
-    Occurrence,
-    /// The failures.
-    Failures,
-    /// The jobs without their forms.
+    /// The page `JobsPage`.
     Jobs,
-    /// The forms, the calendars and the team.
-    Define,
+    /// The page `NewJobPage`.
+    NewJob,
+    /// The page `JobPage`.
+    Job,
+    /// The page `EditJobPage`.
+    EditJob,
+    /// The page `CalendarsPage`.
+    Calendars,
+    /// The page `NewCalendarPage`.
+    NewCalendar,
+    /// The page `EditCalendarPage`.
+    EditCalendar,
+    /// The page `OccurrencesPage`.
+    Occurrences,
+    /// The page `OccurrencePage`.
+    Occurrence,
+    /// The page `FailuresPage`.
+    Failures,
+    /// The page `FailurePage`.
+    Failure,
+    /// The page `WorkersPage`.
+    Workers,
+    /// The page `TeamPage`.
+    Team,
+    /// The page `HelpPage`.
+    Help,
 }
 
-impl PageGroup {
-    /// Returns the group of the page at `path`, which may have a query; `None` if there is no such page. It must agree with the site map.
+impl LazyPage {
+    /// Returns the page at `path`, which may have a query; `None` if there is none. It must agree with the site map.
     #[must_use]
     pub fn of(path: &str) -> Option<Self> {
         let path = path.split(['?', '#']).next().unwrap_or_default();
         let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
         Some(match segments.as_slice() {
             [] => Self::Overview,
-            ["setup" | "invite" | "login"] => Self::Doors,
-            ["jobs", "new"] | ["jobs", _, "edit"] | ["calendars", ..] | ["team"] => Self::Define,
-            ["jobs"] | ["jobs", _] => Self::Jobs,
-            ["occurrences" | "workers" | "help"] => Self::Lists,
+            ["setup"] => Self::Setup,
+            ["invite"] => Self::Invite,
+            ["login"] => Self::Login,
+            ["jobs"] => Self::Jobs,
+            ["jobs", "new"] => Self::NewJob,
+            ["jobs", _] => Self::Job,
+            ["jobs", _, "edit"] => Self::EditJob,
+            ["calendars"] => Self::Calendars,
+            ["calendars", "new"] => Self::NewCalendar,
+            ["calendars", _, "edit"] => Self::EditCalendar,
+            ["occurrences"] => Self::Occurrences,
             ["occurrences", _] => Self::Occurrence,
-            ["failed"] | ["failed", _] => Self::Failures,
+            ["failed"] => Self::Failures,
+            ["failed", _] => Self::Failure,
+            ["workers"] => Self::Workers,
+            ["team"] => Self::Team,
+            ["help"] => Self::Help,
             _ => return None,
         })
     }
 
-    /// Loads the module of the group.
+    /// Loads the module of the page.
     #[cfg(feature = "hydrate")]
     pub async fn preload(self) {
         match self {
-            Self::Doors => __preload_login_view().await,
+            Self::Setup => __preload_setup_view().await,
+            Self::Invite => __preload_invite_view().await,
+            Self::Login => __preload_login_view().await,
             Self::Overview => __preload_overview_view().await,
-            Self::Lists => __preload_occurrences_view().await,
+            Self::Jobs => __preload_jobs_view().await,
+            Self::NewJob => __preload_new_job_view().await,
+            Self::Job => __preload_job_view().await,
+            Self::EditJob => __preload_edit_job_view().await,
+            Self::Calendars => __preload_calendars_view().await,
+            Self::NewCalendar => __preload_new_calendar_view().await,
+            Self::EditCalendar => __preload_edit_calendar_view().await,
+            Self::Occurrences => __preload_occurrences_view().await,
             Self::Occurrence => __preload_occurrence_view().await,
             Self::Failures => __preload_failures_view().await,
-            Self::Jobs => __preload_jobs_view().await,
-            Self::Define => __preload_new_job_view().await,
+            Self::Failure => __preload_failure_view().await,
+            Self::Workers => __preload_workers_view().await,
+            Self::Team => __preload_team_view().await,
+            Self::Help => __preload_help_view().await,
         }
     }
 }

@@ -41,8 +41,8 @@ pub fn hydrate() {
     console_error_panic_hook::set_once();
     browser::mark_scripted();
     wasm_bindgen_futures::spawn_local(async {
-        if let Some(group) = lazy_pages::PageGroup::of(&browser::current_path()) {
-            group.preload().await;
+        if let Some(page) = lazy_pages::LazyPage::of(&browser::current_path()) {
+            page.preload().await;
         }
         leptos::mount::hydrate_body(routes::App);
     });

@@ -316,7 +316,7 @@ async fn concurrent_readers_each_get_a_complete_page() {
 async fn every_page_belongs_to_a_module() {
     // The site map, whose parameters count as any segment.
     for path in common::page_paths() {
-        assert!(milvaion_app::lazy_pages::PageGroup::of(&path).is_some(), "{path} has no module");
+        assert!(milvaion_app::lazy_pages::LazyPage::of(&path).is_some(), "{path} has no module");
     }
-    assert_eq!(milvaion_app::lazy_pages::PageGroup::of("/nothing/here"), None);
+    assert_eq!(milvaion_app::lazy_pages::LazyPage::of("/nothing/here"), None);
 }

@@ -3,7 +3,7 @@
 
 import type { Page } from "@playwright/test";
 
-import { makeCalendar, makeJob, shell } from "../fixtures/jobs";
+import { fillList, makeCalendar, makeJob, shell } from "../fixtures/jobs";
 import { expect, open, screenshot, test, waitForHydration } from "../fixtures/test";
 import { callServerFunction, COOKIE, signIn } from "../fixtures/users";
 
@@ -192,7 +192,7 @@ test("a refused first run is stated until the page is left", async ({ admin: pag
   await makeJob(stack.url, firstAdmin, { name: "Registers the types too", input: shell("true") });
   await open(page, "/jobs/new?type=local/shell-command");
   await page.getByLabel("Name", { exact: true }).fill("Inactive from the start");
-  await page.getByRole("textbox", { name: /^Command/ }).fill("true");
+  await fillList(page, "Command", ["true"]);
   await page.getByRole("radio", { name: /^Manual only/ }).check();
   await page.getByRole("checkbox", { name: /^Active/ }).uncheck();
   await page.getByRole("button", { name: "Create and run now" }).click();
@@ -246,11 +246,11 @@ test("another job type and back keeps the fields", async ({ admin: page, stack, 
   await open(page, "/jobs/new?type=local/http-request");
   await page.getByRole("textbox", { name: /^URL/ }).fill("http://127.0.0.1:9/kept");
   await page.getByRole("radio", { name: /^shell-command/ }).check();
-  await page.getByRole("textbox", { name: /^Command/ }).fill("echo");
+  await page.getByLabel("Working directory").fill("/tmp");
   await page.getByRole("radio", { name: /^http-request/ }).check();
   await expect(page.getByRole("textbox", { name: /^URL/ })).toHaveValue("http://127.0.0.1:9/kept");
   await page.getByRole("radio", { name: /^shell-command/ }).check();
-  await expect(page.getByRole("textbox", { name: /^Command/ })).toHaveValue("echo");
+  await expect(page.getByLabel("Working directory")).toHaveValue("/tmp");
 });
 
 test("the notice of a plain form goes with its page", async ({ admin: page, context, stack, firstAdmin }) => {

@@ -48,14 +48,15 @@ impl Store {
         for info in &hello.job_types {
             sqlx::query!(
                 "INSERT INTO worker_job_types (worker_id, job_type, description, schema, concurrency, timeout_seconds, announced_at)
-                 VALUES ($1, $2, $3, $4, $5, $6, $7)
+                 VALUES ($1, $2, $3, $4::text::json, $5, $6, $7)
                  ON CONFLICT (worker_id, job_type) DO UPDATE SET description = excluded.description, schema = excluded.schema,
                         concurrency = excluded.concurrency, timeout_seconds = excluded.timeout_seconds,
                         announced_at = excluded.announced_at",
                 hello.worker_id,
                 info.job_type,
                 clean(info.description.clone()),
-                info.schema,
+                // As text: a value would be sent as jsonb, which sorts the properties.
+                info.schema.to_string(),
                 i32::try_from(info.concurrency).unwrap_or(i32::MAX),
                 info.timeout_seconds.and_then(|s| i32::try_from(s).ok()),
                 now

@@ -67,7 +67,9 @@ fn restorable(data: CalendarFormPage) -> AnyView {
 
 /// Returns the page with the values of a draft. The values of a plain post that was just rejected are newer.
 fn restore_draft(mut data: CalendarFormPage, values: Value) -> Option<CalendarFormPage> {
-    let form = serde_json::from_value::<CalendarForm>(values.clone()).ok()?;
+    let mut form = serde_json::from_value::<CalendarForm>(values.clone()).ok()?;
+    // The spare rows of a browser without scripts are part of the form, but hidden.
+    form.windows.retain(|_, row| row.values().any(|value| !value.is_empty()));
     if form.id != data.form.id || data.flash.as_ref().is_some_and(|flash| !flash.typed.is_null()) {
         return None;
     }

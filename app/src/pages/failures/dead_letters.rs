@@ -302,6 +302,7 @@ fn ResolveDeadLettersForm(
             </fieldset>
         }
     });
+    let title = |ids: &Vec<DeadLetterId>| resolve_title(ids);
     view! {
         <form method="post" action=ResolveDeadLetters::PATH class="stack" on:submit=stay>
             <div class="cluster needs-js" hidden=move || open_ids.with(BTreeSet::is_empty)>
@@ -313,7 +314,7 @@ fn ResolveDeadLettersForm(
         <NoteDialog
             dialog
             prefix="resolve"
-            title=resolve_title
+            title
             consequence="The dead letters are marked as resolved and leave the list of open ones. The messages are not sent again."
             label="Note"
             most="2000"
@@ -324,7 +325,7 @@ fn ResolveDeadLettersForm(
 }
 
 /// Returns the question of the dialog.
-fn resolve_title(ids: &Vec<DeadLetterId>) -> String {
+fn resolve_title(ids: &[DeadLetterId]) -> String {
     format!("Resolve {}?", plural(i64::try_from(ids.len()).unwrap_or(i64::MAX), "dead letter"))
 }
 

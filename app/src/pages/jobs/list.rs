@@ -79,11 +79,8 @@ impl JobList {
         use_due_refresh(move |now| self.latest_due_before(now), refresh.clone());
         self.follow_user(live, refresh.clone());
         use_live_updates(move |envelope| match &envelope.event {
-            LiveEvent::Occurrences { rows } => {
-                if self.apply(rows) {
-                    refresh.request();
-                }
-            }
+            // The match applies the rows, and refreshes if that did not suffice.
+            LiveEvent::Occurrences { rows } if self.apply(rows) => refresh.request(),
             LiveEvent::Job { .. } | LiveEvent::JobDeleted { .. } | LiveEvent::Workers | LiveEvent::Cluster => {
                 refresh.request();
             }
