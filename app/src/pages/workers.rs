@@ -342,7 +342,7 @@ mod tests {
     #[test]
     fn gone_instances_are_counted_by_state() {
         let (lost, stopped) = (instance(false, false), instance(false, true));
-        assert_eq!(gone_summary(&[lost.clone()]), "1 lost instance");
+        assert_eq!(gone_summary(std::slice::from_ref(&lost)), "1 lost instance");
         assert_eq!(gone_summary(&[lost, stopped.clone(), stopped]), "1 lost instance, 2 stopped instances");
     }
 }
