@@ -258,7 +258,7 @@ async function readState(url: string, user: TestUser): Promise<unknown> {
     occurrences: await read("occurrences"),
     failures: await read("failures"),
     versions: await read(`job_history?id=${job}`),
-    cluster: await read("cluster_status"),
+    cluster: ((await read("cluster_status")) as { pause: unknown }).pause,
     team: (await read("team")) as { users: unknown[]; invites: unknown[] },
   };
   await context.dispose();

@@ -116,13 +116,8 @@ pub fn FailuresPage() -> impl IntoView {
     let current = move |dead_letters: bool| (is_dead_letters.get() == dead_letters).then_some("page");
     view! {
         <Title text=move || if is_dead_letters.get() { "Dead letters · Failures" } else { "Failures" }/>
-        <PageHeader title="Failures" sub="Occurrences that used up their retries, kept until they are retried or resolved."/>
-        <nav class="tabs" aria-label="Failures and dead letters">
-            <a href="/failed" aria-current=move || current(false)>"Failures by cause"</a>
-            <a href="/failed?tab=dead-letters" aria-current=move || current(true)>"Dead letters"</a>
-        </nav>
         {render_page(data, move |shown| {
-            match shown {
+            let list = match shown {
                 FailuresTab::Groups(filter, page) => {
                     let search = (filter.text.clone(), filter.cause);
                     let keeps_form = searched.with_value(|last| last.as_ref().is_none_or(|last| *last == search));
@@ -137,6 +132,14 @@ pub fn FailuresPage() -> impl IntoView {
                     let reset = query.with_untracked(|query| url::url_without("/failed", query, &errors));
                     view! { <FilterErrorNotice errors reset/> }.into_any()
                 }
+            };
+            view! {
+                <PageHeader title="Failures" sub="Occurrences that used up their retries, kept until they are retried or resolved."/>
+                <nav class="tabs" aria-label="Failures and dead letters">
+                    <a href="/failed" aria-current=move || current(false)>"Failures by cause"</a>
+                    <a href="/failed?tab=dead-letters" aria-current=move || current(true)>"Dead letters"</a>
+                </nav>
+                {list}
             }
         })}
     }
