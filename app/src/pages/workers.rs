@@ -39,8 +39,12 @@ pub fn WorkersPage() -> impl IntoView {
     let data = Resource::new_blocking(|| (), |()| list_workers());
     view! {
         <Title text="Workers"/>
-        <PageHeader title="Workers" sub="Worker processes seen in the last 24 hours, and the job types they offer."/>
-        {render_page(data, |workers| view! { <WorkersContent workers/> })}
+        {render_page(data, |workers| {
+            view! {
+                <PageHeader title="Workers" sub="Worker processes seen in the last 24 hours, and the job types they offer."/>
+                <WorkersContent workers/>
+            }
+        })}
     }
 }
 
