@@ -1,6 +1,6 @@
 //! The form for a new or an edited job: one page with seven sections, and beside them a summary with the next runs.
 //!
-//! The page is one plain form whose fields are named as in [`JobForm`](milvaion_api::requests::JobForm). A browser
+//! The page is one plain form whose fields are named as in [`JobForm`]. A browser
 //! without scripts posts it and is redirected back here with everything that was typed and each error beside its field.
 //! A script posts the same fields to the same server function, and requests a check a moment after each change. Only
 //! the server validates, so the browser has no rules of its own that could differ.
