@@ -40,6 +40,8 @@ pub fn App() -> impl IntoView {
     provide_meta_context();
     PageClock::provide();
     ToastQueue::provide();
+    // Before the router, whose listeners would otherwise run first.
+    LeaveGuard::provide();
     let focus = FocusHeading::provide();
     Effect::new(move |_| browser::mark_ready());
     view! {
@@ -78,8 +80,6 @@ pub fn App() -> impl IntoView {
 fn Layout() -> impl IntoView {
     let session = SessionContext::provide();
     PageNotice::provide();
-    // Before the first user of the session's end.
-    let guard = LeaveGuard::provide();
     SessionEnd::provide_notice();
     LiveUpdates::provide();
     ReadState::provide();
@@ -97,7 +97,7 @@ fn Layout() -> impl IntoView {
             </main>
             <BottomBar/>
             <Shortcuts/>
-            <LeaveDialog guard/>
+            <LeaveDialog/>
             <LiveAnnouncer/>
         </div>
     }
