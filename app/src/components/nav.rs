@@ -1,6 +1,6 @@
 //! The layout's bars: the top bar, the side and bottom navigation, and the notice of the page's last action.
 
-use leptos::prelude::*;
+use leptos::{ev, html, prelude::*, web_sys::Node};
 use leptos_router::{components::A, hooks::use_location};
 use milvaion_api::{permissions::Permission, views::CurrentUser};
 
@@ -81,21 +81,9 @@ fn LivePill() -> impl IntoView {
 
 #[component]
 fn UserMenu(me: CurrentUser) -> impl IntoView {
-    let sign_out = ServerAction::<SignOut>::new();
-    let live = use_context::<LiveUpdates>();
-    Effect::new(move |_| {
-        // The end of the session that this tab asked for must not be reported as an unexpected one.
-        let is_expected = sign_out.pending().get() || matches!(sign_out.value().get(), Some(Ok(())));
-        if let Some(live) = live {
-            live.expect_sign_out(is_expected);
-        }
-    });
-    Effect::new(move |_| {
-        if matches!(sign_out.value().get(), Some(Ok(()))) {
-            // Everything on the page depends on the user, so a full load discards it.
-            let _ = window().location().set_href("/login");
-        }
-    });
+    let menu = NodeRef::<html::Details>::new();
+    let button = NodeRef::<html::Summary>::new();
+    close_when_left(menu, button);
     // The bottom bar of a phone does not contain these links and the calendars.
     let team = me.role.allows(Permission::ReadTeam).then(|| {
         view! {
@@ -106,8 +94,8 @@ fn UserMenu(me: CurrentUser) -> impl IntoView {
         }
     });
     view! {
-        <details class="user-menu">
-            <summary>
+        <details class="user-menu" node_ref=menu>
+            <summary node_ref=button>
                 <Icon name="users"/>
                 <span>{me.name}</span>
                 <Icon name="chevron-down"/>
@@ -127,14 +115,72 @@ fn UserMenu(me: CurrentUser) -> impl IntoView {
                     "Calendars"
                 </a>
                 {team}
-                <ActionForm action=sign_out>
-                    <button type="submit" class="btn btn-quiet">
-                        <Icon name="log-out"/>
-                        "Sign out"
-                    </button>
-                </ActionForm>
+                <SignOutForm class="btn btn-quiet"/>
             </div>
         </details>
+    }
+}
+
+/// Closes the menu after a navigation, on Escape and on a click outside. Without a script its button closes it.
+fn close_when_left(menu: NodeRef<html::Details>, button: NodeRef<html::Summary>) {
+    let location = use_location();
+    let opened = move || menu.get_untracked().filter(|menu| menu.open());
+    Effect::new(move |before: Option<()>| {
+        location.pathname.track();
+        location.search.track();
+        if let (Some(()), Some(menu)) = (before, opened()) {
+            menu.set_open(false);
+        }
+    });
+    Effect::new(move |_| {
+        let keys = window_event_listener(ev::keydown, move |event| {
+            if let Some(menu) = opened().filter(|_| event.key() == "Escape") {
+                menu.set_open(false);
+                if let Some(button) = button.get_untracked() {
+                    let _ = button.focus();
+                }
+            }
+        });
+        let clicks = window_event_listener(ev::click, move |event| {
+            if let Some(menu) = opened().filter(|menu| !menu.contains(Some(&event_target::<Node>(&event)))) {
+                menu.set_open(false);
+            }
+        });
+        on_cleanup(move || {
+            keys.remove();
+            clicks.remove();
+        });
+    });
+}
+
+/// The form that ends the user's session.
+#[component]
+pub fn SignOutForm(
+    /// The classes of its button.
+    class: &'static str,
+) -> impl IntoView {
+    let sign_out = ServerAction::<SignOut>::new();
+    let live = use_context::<LiveUpdates>();
+    Effect::new(move |_| {
+        // The end of the session that this tab asked for must not be reported as an unexpected one.
+        let is_expected = sign_out.pending().get() || matches!(sign_out.value().get(), Some(Ok(())));
+        if let Some(live) = live {
+            live.expect_sign_out(is_expected);
+        }
+    });
+    Effect::new(move |_| {
+        if matches!(sign_out.value().get(), Some(Ok(()))) {
+            // Everything on the page depends on the user, so a full load discards it.
+            let _ = window().location().set_href("/login");
+        }
+    });
+    view! {
+        <ActionForm action=sign_out>
+            <button type="submit" class=class>
+                <Icon name="log-out"/>
+                "Sign out"
+            </button>
+        </ActionForm>
     }
 }
 
