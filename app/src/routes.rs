@@ -66,6 +66,7 @@ pub fn App() -> impl IntoView {
                     <Route path=path!("/failed/:key") view={Lazy::<lazy_pages::FailureRoute>::new()} ssr=SsrMode::Async/>
                     <Route path=path!("/workers") view={Lazy::<lazy_pages::WorkersRoute>::new()} ssr=SsrMode::Async/>
                     <Route path=path!("/team") view={Lazy::<lazy_pages::TeamRoute>::new()} ssr=SsrMode::Async/>
+                    <Route path=path!("/menu") view={Lazy::<lazy_pages::MenuRoute>::new()} ssr=SsrMode::Async/>
                     <Route path=path!("/help") view={Lazy::<lazy_pages::HelpRoute>::new()} ssr=SsrMode::Async/>
                 </ParentRoute>
             </Routes>

@@ -84,7 +84,6 @@ fn UserMenu(me: CurrentUser) -> impl IntoView {
     let menu = NodeRef::<html::Details>::new();
     let button = NodeRef::<html::Summary>::new();
     close_when_left(menu, button);
-    // The bottom bar of a phone does not contain these links and the calendars.
     let team = me.role.allows(Permission::ReadTeam).then(|| {
         view! {
             <a class="btn btn-quiet" href="/team">
@@ -226,22 +225,39 @@ pub fn SideNav(
     }
 }
 
-/// The navigation at the bottom of a phone's screen.
+/// The first segments of the paths whose pages the bottom bar reaches only through the menu.
+const MENU_SECTIONS: [&str; 5] = ["menu", "workers", "calendars", "team", "help"];
+
+/// The navigation at the bottom of a phone's screen. Its last link leads to the menu with all pages.
 #[component]
 pub fn BottomBar() -> impl IntoView {
+    let pathname = use_location().pathname;
+    let is_in_menu =
+        move || pathname.with(|path| path.split('/').nth(1).is_some_and(|section| MENU_SECTIONS.contains(&section)));
     view! {
         <nav class="bottombar" aria-label="Main, compact">
             <NavLink href="/" icon="layout-dashboard" word="Overview"/>
             <NavLink href="/occurrences" icon="list-checks" word="Occurrences"/>
             <NavLink href="/failed" icon="octagon-x" word="Failures"/>
             <NavLink href="/jobs" icon="briefcase-business" word="Jobs"/>
-            <NavLink href="/help" icon="menu" word="More"/>
+            <a class="nav-link" href="/menu" aria-current=move || is_in_menu().then_some("page")>
+                <Icon name="menu"/>
+                <span>"More"</span>
+            </a>
         </nav>
     }
 }
 
+/// A link of a navigation.
 #[component]
-fn NavLink(href: &'static str, icon: &'static str, word: &'static str) -> impl IntoView {
+pub fn NavLink(
+    /// The path of the page.
+    href: &'static str,
+    /// The name of the icon.
+    icon: &'static str,
+    /// The name of the page.
+    word: &'static str,
+) -> impl IntoView {
     view! {
         <A href=href exact={href == "/"} attr:class="nav-link">
             <Icon name=icon/>
