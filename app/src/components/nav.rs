@@ -262,6 +262,8 @@ pub fn NavLink(
         <A href=href exact={href == "/"} attr:class="nav-link">
             <Icon name=icon/>
             <span>{word}</span>
+            // The tooltip of the side navigation when it shows only icons. The label stays the only accessible name.
+            <span class="nav-tip" aria-hidden="true" title=word></span>
         </A>
     }
 }
