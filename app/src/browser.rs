@@ -39,8 +39,9 @@ mod real {
     use leptos::prelude::{StoredValue, WithValue, document, on_cleanup, window};
     use wasm_bindgen::{JsCast, JsValue, closure::Closure};
     use web_sys::{
-        Element, Event, EventInit, HtmlAnchorElement, HtmlDialogElement, HtmlDocument, HtmlElement, HtmlFormElement,
-        HtmlInputElement, HtmlOptionElement, HtmlSelectElement, HtmlTextAreaElement, MouseEvent, Storage,
+        Element, Event, EventInit, FocusOptions, HtmlAnchorElement, HtmlDialogElement, HtmlDocument, HtmlElement,
+        HtmlFormElement, HtmlInputElement, HtmlOptionElement, HtmlSelectElement, HtmlTextAreaElement, MouseEvent,
+        ScrollRestoration, Storage,
     };
 
     use super::{FollowedLink, LocalTime};
@@ -204,6 +205,15 @@ mod real {
         }
     }
 
+    /// Focuses the element with this id, if it exists, without scrolling to it.
+    pub fn focus_in_place(id: &str) {
+        let element = document().get_element_by_id(id).and_then(|element| element.dyn_into::<HtmlElement>().ok());
+        let Some(element) = element else { return };
+        let options = FocusOptions::new();
+        options.set_prevent_scroll(true);
+        let _ = element.focus_with_options(&options);
+    }
+
     /// Sets the value of the text field with this id, and reports it to the form like typed text.
     pub fn type_value(id: &str, value: &str) {
         let input = document().get_element_by_id(id).and_then(|element| element.dyn_into::<HtmlInputElement>().ok());
@@ -241,6 +251,40 @@ mod real {
     #[must_use]
     pub fn scroll_offset() -> f64 {
         window().scroll_y().unwrap_or(0.0)
+    }
+
+    /// Scrolls the page to this vertical position, in CSS pixels, or as far as its height allows.
+    pub fn scroll_to(offset: u32) {
+        window().scroll_to_with_x_and_y(0.0, f64::from(offset));
+    }
+
+    /// Returns true if the document and everything that it refers to are loaded.
+    #[must_use]
+    pub fn is_loaded() -> bool {
+        document().ready_state() == "complete"
+    }
+
+    /// Turns off the browser's own restoration of scroll positions, or on again.
+    pub fn restore_scroll_by_script(is_by_script: bool) {
+        if let Ok(history) = window().history() {
+            let mode = if is_by_script { ScrollRestoration::Manual } else { ScrollRestoration::Auto };
+            let _ = history.set_scroll_restoration(mode);
+        }
+    }
+
+    /// Returns true if the browser's own restoration of scroll positions is off for this entry of the history.
+    #[must_use]
+    pub fn is_scroll_restored_by_script() -> bool {
+        window().history().and_then(|history| history.scroll_restoration()) == Ok(ScrollRestoration::Manual)
+    }
+
+    /// Returns the id of the heading of the list that a click on a pager's link changes, which is `default` unless the
+    /// pager names another; `None` for other clicks.
+    #[must_use]
+    pub fn list_heading(event: &Event, default: &str) -> Option<String> {
+        let link = event.target()?.dyn_into::<Element>().ok()?.closest(".pager a[href]").ok()??;
+        let pager = link.closest(".pager").ok()??;
+        Some(pager.get_attribute("data-heading").unwrap_or_else(|| default.to_owned()))
     }
 
     /// Calls `listener` for every event of this name on the page, before any other listener receives it. Ends with the
@@ -491,6 +535,9 @@ mod stub {
     pub const fn focus(_id: &str) {}
 
     /// Does nothing on the server.
+    pub const fn focus_in_place(_id: &str) {}
+
+    /// Does nothing on the server.
     pub const fn type_value(_id: &str, _value: &str) {}
 
     /// Returns false; a page being rendered has no focus.
@@ -509,6 +556,30 @@ mod stub {
     #[must_use]
     pub const fn scroll_offset() -> f64 {
         0.0
+    }
+
+    /// Does nothing on the server.
+    pub const fn scroll_to(_offset: u32) {}
+
+    /// Returns false; a page being rendered is not loaded.
+    #[must_use]
+    pub const fn is_loaded() -> bool {
+        false
+    }
+
+    /// Returns false; a page being rendered is not scrolled.
+    #[must_use]
+    pub const fn is_scroll_restored_by_script() -> bool {
+        false
+    }
+
+    /// Does nothing on the server.
+    pub const fn restore_scroll_by_script(_is_by_script: bool) {}
+
+    /// Returns `None`; a page being rendered receives no clicks.
+    #[must_use]
+    pub const fn list_heading(_event: &Event, _default: &str) -> Option<String> {
+        None
     }
 
     /// Does nothing on the server.

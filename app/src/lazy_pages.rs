@@ -28,6 +28,7 @@ use crate::pages::{
     job_form::{EditJobPage, NewJobPage},
     jobs::JobsPage,
     login::LoginPage,
+    menu::MenuPage,
     occurrence::OccurrencePage,
     occurrences::OccurrencesPage,
     overview::OverviewPage,
@@ -84,6 +85,7 @@ lazy_page!(failures, FailuresRoute, failures_view, __preload_failures_view, Fail
 lazy_page!(failures, FailureRoute, failure_view, __preload_failure_view, FailurePage);
 lazy_page!(lists, WorkersRoute, workers_view, __preload_workers_view, WorkersPage);
 lazy_page!(define, TeamRoute, team_view, __preload_team_view, TeamPage);
+lazy_page!(lists, MenuRoute, menu_view, __preload_menu_view, MenuPage);
 lazy_page!(lists, HelpRoute, help_view, __preload_help_view, HelpPage);
 
 /// The page at an address. Each page has a loader of its own, also within one group.
@@ -123,6 +125,8 @@ pub enum LazyPage {
     Workers,
     /// The page `TeamPage`.
     Team,
+    /// The page `MenuPage`.
+    Menu,
     /// The page `HelpPage`.
     Help,
 }
@@ -151,6 +155,7 @@ impl LazyPage {
             ["failed", _] => Self::Failure,
             ["workers"] => Self::Workers,
             ["team"] => Self::Team,
+            ["menu"] => Self::Menu,
             ["help"] => Self::Help,
             _ => return None,
         })
@@ -177,6 +182,7 @@ impl LazyPage {
             Self::Failure => __preload_failure_view().await,
             Self::Workers => __preload_workers_view().await,
             Self::Team => __preload_team_view().await,
+            Self::Menu => __preload_menu_view().await,
             Self::Help => __preload_help_view().await,
         }
     }

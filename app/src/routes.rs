@@ -5,7 +5,6 @@ use leptos_meta::{Title, provide_meta_context};
 use leptos_router::{
     Lazy, SsrMode,
     components::{Outlet, ParentRoute, Route, Router, Routes},
-    hooks::use_location,
     path,
 };
 
@@ -16,7 +15,7 @@ use crate::{
         leave_guard::{LeaveDialog, LeaveGuard},
         loading::ErrorPage,
         nav::{BottomBar, FlashNotice, PageNotice, SideNav, TopBar},
-        page_header::FocusHeading,
+        page_arrival::{FollowAddress, PageArrival},
         session_context::SessionContext,
         session_end::{SessionEnd, SessionEndNotice},
         shortcuts::Shortcuts,
@@ -40,12 +39,14 @@ pub fn App() -> impl IntoView {
     provide_meta_context();
     PageClock::provide();
     ToastQueue::provide();
-    let focus = FocusHeading::provide();
+    // In this order and before the router, because the listeners of the window run in the order of their registration.
+    LeaveGuard::provide();
+    PageArrival::provide();
     Effect::new(move |_| browser::mark_ready());
     view! {
         <Title text=PRODUCT_NAME formatter=|title: String| if title == PRODUCT_NAME { title } else { format!("{title} · {PRODUCT_NAME}") }/>
         <Router>
-            <FollowFocus focus/>
+            <FollowAddress/>
             <Routes fallback=|| view! { <NotFoundPage/> }>
                 <Route path=path!("/setup") view={Lazy::<lazy_pages::SetupRoute>::new()} ssr=SsrMode::Async/>
                 <Route path=path!("/invite") view={Lazy::<lazy_pages::InviteRoute>::new()} ssr=SsrMode::Async/>
@@ -65,6 +66,7 @@ pub fn App() -> impl IntoView {
                     <Route path=path!("/failed/:key") view={Lazy::<lazy_pages::FailureRoute>::new()} ssr=SsrMode::Async/>
                     <Route path=path!("/workers") view={Lazy::<lazy_pages::WorkersRoute>::new()} ssr=SsrMode::Async/>
                     <Route path=path!("/team") view={Lazy::<lazy_pages::TeamRoute>::new()} ssr=SsrMode::Async/>
+                    <Route path=path!("/menu") view={Lazy::<lazy_pages::MenuRoute>::new()} ssr=SsrMode::Async/>
                     <Route path=path!("/help") view={Lazy::<lazy_pages::HelpRoute>::new()} ssr=SsrMode::Async/>
                 </ParentRoute>
             </Routes>
@@ -78,8 +80,6 @@ pub fn App() -> impl IntoView {
 fn Layout() -> impl IntoView {
     let session = SessionContext::provide();
     PageNotice::provide();
-    // Before the first user of the session's end.
-    let guard = LeaveGuard::provide();
     SessionEnd::provide_notice();
     LiveUpdates::provide();
     ReadState::provide();
@@ -97,7 +97,7 @@ fn Layout() -> impl IntoView {
             </main>
             <BottomBar/>
             <Shortcuts/>
-            <LeaveDialog guard/>
+            <LeaveDialog/>
             <LiveAnnouncer/>
         </div>
     }
@@ -117,17 +117,4 @@ fn NotFoundPage() -> impl IntoView {
             </div>
         </main>
     }
-}
-
-/// Moves the focus to the page's heading after a navigation inside the app.
-#[component]
-fn FollowFocus(focus: FocusHeading) -> impl IntoView {
-    let pathname = use_location().pathname;
-    Effect::new(move |before: Option<String>| {
-        let here = pathname.get();
-        if before.is_some_and(|before| before != here) {
-            focus.request();
-        }
-        here
-    });
 }

@@ -35,6 +35,7 @@ async fn every_page_is_complete_and_has_one_heading() {
         (format!("/jobs/{job}?tab=history&from=2&to=1"), "From version 2 (current) to version 1"),
         ("/workers".to_owned(), "Workers"),
         ("/team".to_owned(), "Team"),
+        ("/menu".to_owned(), "Menu"),
         ("/help".to_owned(), "Help"),
     ];
     for (path, heading) in pages {
@@ -309,6 +310,43 @@ async fn concurrent_readers_each_get_a_complete_page() {
         .collect();
     for reader in readers {
         reader.await.expect("the reader task does not panic");
+    }
+}
+
+#[tokio::test]
+async fn menu_lists_the_pages_of_the_role() {
+    for (role, reads_team) in [(Role::Viewer, false), (Role::Operator, false), (Role::Admin, true)] {
+        let page = get(&FakeBackend::signed_in(role).ready(), "/menu").await;
+        assert_eq!(page.status, StatusCode::OK);
+        let list = page.body.split_once("id=\"pages\"").and_then(|(_, rest)| rest.split_once("</ul>"));
+        let (list, _) = list.expect("the page lists the pages");
+        for path in ["/", "/jobs", "/occurrences", "/failed", "/workers", "/calendars", "/help"] {
+            assert!(list.contains(&format!("href=\"{path}\"")), "{role:?} cannot reach {path}: {list}");
+        }
+        assert_eq!(list.contains("href=\"/team\""), reads_team, "{role:?}");
+        // One form in the user menu and one on the page.
+        assert_eq!(page.body.matches("action=\"/api/sign_out\"").count(), 2, "{role:?}");
+    }
+}
+
+#[tokio::test]
+async fn bottom_bar_marks_the_menu_as_current() {
+    let fake = FakeBackend::signed_in(Role::Admin).ready();
+    let calendar = format!("/calendars/{}/edit", samples::calendar_id());
+    let pages = [
+        ("/menu", true),
+        ("/workers", true),
+        (calendar.as_str(), true),
+        ("/team", true),
+        ("/help", true),
+        ("/", false),
+    ];
+    for (path, is_current) in pages.into_iter().chain([("/jobs", false), ("/occurrences", false)]) {
+        let page = get(&fake, path).await;
+        let bar = page.body.split_once("aria-label=\"Main, compact\"").and_then(|(_, rest)| rest.split_once("</nav>"));
+        let (bar, _) = bar.expect("the page has a bottom bar");
+        let link = bar.split("<a ").find(|link| link.contains("href=\"/menu\"")).expect("the bar links to the menu");
+        assert_eq!(link.contains("aria-current=\"page\""), is_current, "{path}: {link}");
     }
 }
 

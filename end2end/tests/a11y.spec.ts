@@ -180,6 +180,10 @@ test.describe("with sample data", () => {
     });
   });
 
+  test("the menu page is accessible", async ({ admin }) => {
+    await checkPage(admin, "/menu", "menu");
+  });
+
   test("the help page is accessible", async ({ admin }) => {
     await checkPage(admin, "/help", "help");
   });

@@ -32,7 +32,7 @@ async function keepEditing(page: Page, name: string): Promise<void> {
   await expect(page.getByLabel("Name", { exact: true })).toHaveValue(name);
 }
 
-test("links and shortcuts ask before they discard", async ({ admin: page }) => {
+test("links, shortcuts and Back ask before they discard", async ({ admin: page }) => {
   await fillNewJob(page, "Half a job");
   const heading = page.getByRole("heading", { level: 1 });
 
@@ -44,6 +44,26 @@ test("links and shortcuts ask before they discard", async ({ admin: page }) => {
   await heading.focus();
   await page.keyboard.type("gj");
   await keepEditing(page, "Half a job");
+  await page.goBack();
+  await keepEditing(page, "Half a job");
+
+  // Escape keeps the form too, and a second Back asks again.
+  await page.goBack();
+  await expect(question(page)).toBeVisible();
+  await page.keyboard.press("Escape");
+  await expect(question(page)).toBeHidden();
+  await expect(page).toHaveURL(/\/jobs\/new$/);
+  await expect(page.getByLabel("Name", { exact: true })).toHaveValue("Half a job");
+  await page.goBack();
+  await question(page).getByRole("button", { name: "Discard" }).click();
+  await expect(heading).toHaveText("Jobs");
+  await expect(page).toHaveURL(/\/jobs$/);
+
+  // The discarded values do not come back.
+  await page.goForward();
+  await expect(heading).toHaveText("New job");
+  await expect(page.getByLabel("Name", { exact: true })).toHaveValue("");
+  await expect(page.locator("#draft-notice")).toHaveCount(0);
 });
 
 test("a discarded form lets each kind of navigation pass", async ({ admin: page }) => {

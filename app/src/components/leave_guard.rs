@@ -6,6 +6,10 @@
 //! [`LeaveGuard::leave`]. Closing the tab or loading another site is announced by `beforeunload`, for which the browser
 //! has its own question.
 //!
+//! The browser sends `popstate` to the window itself, and Chromium calls the window's own listeners in the order in which
+//! they were added, with or without capture. The guard is therefore created before the router. A later listener would
+//! find the form already removed, because the router changes the page between two listeners.
+//!
 //! Two kinds of forms are guarded: those with a [`GuardedForm`], which also keep a draft, and forms with the attribute
 //! `data-guarded`, which count as changed while they are visible and differ from their initial values.
 
@@ -36,7 +40,7 @@ enum PendingLeave {
 pub struct LeaveGuard {
     forms: StoredValue<Vec<(u64, GuardedForm)>>,
     next: StoredValue<u64>,
-    /// The address of the changed form.
+    /// The address of the last changed form with the attribute `data-guarded`.
     address: StoredValue<String>,
     pending: StoredValue<Option<PendingLeave>>,
     unload: StoredValue<Option<WindowListenerHandle>>,
@@ -44,8 +48,8 @@ pub struct LeaveGuard {
 }
 
 impl LeaveGuard {
-    /// Creates the guard, which listens after hydration. Called once, by the layout.
-    pub fn provide() -> Self {
+    /// Creates the guard, which listens at once. Called once, by the root before the router.
+    pub fn provide() {
         let guard = Self {
             forms: StoredValue::new(Vec::new()),
             next: StoredValue::new(0),
@@ -55,21 +59,20 @@ impl LeaveGuard {
             asks: RwSignal::new(false),
         };
         provide_context(guard);
-        Effect::new(move |_| {
-            browser::on_capture("click", move |event| guard.on_click(&event));
-            browser::on_capture("popstate", move |event| guard.on_popstate(&event));
-            browser::on_capture("input", move |event| {
-                if browser::is_in_guarded_form(&event) {
-                    guard.arm(browser::current_path());
-                }
-            });
-            on_cleanup(move || {
-                if let Some(Some(unload)) = guard.unload.try_update_value(Option::take) {
-                    unload.remove();
-                }
-            });
+        // Not in an effect, because effects run after the router has added its listeners.
+        browser::on_capture("click", move |event| guard.on_click(&event));
+        browser::on_capture("popstate", move |event| guard.on_popstate(&event));
+        browser::on_capture("input", move |event| {
+            if browser::is_in_guarded_form(&event) {
+                let _ = guard.address.try_update_value(|known| *known = browser::current_path());
+                guard.arm();
+            }
         });
-        guard
+        on_cleanup(move || {
+            if let Some(Some(unload)) = guard.unload.try_update_value(Option::take) {
+                unload.remove();
+            }
+        });
     }
 
     /// Returns true if a form on the page has unsaved changes.
@@ -93,9 +96,8 @@ impl LeaveGuard {
         self.asks.set(true);
     }
 
-    /// Records the address of the changed form and guards the closing of the tab.
-    fn arm(self, address: String) {
-        let _ = self.address.try_update_value(|known| *known = address);
+    /// Guards the closing of the tab.
+    fn arm(self) {
         if self.unload.try_with_value(Option::is_none) == Some(true) {
             let listener = window_event_listener(ev::beforeunload, move |event| {
                 if self.is_dirty() {
@@ -117,14 +119,24 @@ impl LeaveGuard {
     }
 
     fn on_popstate(self, event: &Event) {
-        let Some(address) = self.address.try_get_value() else { return };
+        let Some(address) = self.changed_address() else { return };
         // A move between fragments stays on the page.
-        if !self.is_dirty() || browser::current_path() == address {
+        if browser::current_path() == address {
             return;
         }
         event.stop_immediate_propagation();
         browser::push_address(&address);
         self.ask(PendingLeave::History);
+    }
+
+    /// Returns the address of the page with the changed form; `None` without unsaved changes.
+    fn changed_address(self) -> Option<String> {
+        let forms = self.forms.try_get_value()?;
+        match forms.into_iter().find(|(_, form)| form.is_dirty()) {
+            Some((_, form)) => form.address.try_get_value(),
+            None if browser::has_changed_form() => self.address.try_get_value().filter(|address| !address.is_empty()),
+            None => None,
+        }
     }
 
     /// Discards the changes of every form and continues with the waiting navigation.
@@ -153,10 +165,8 @@ impl LeaveGuard {
 
 /// The dialog that asks before changes are discarded. Rendered once, by the layout.
 #[component]
-pub fn LeaveDialog(
-    /// The guard of the layout.
-    guard: LeaveGuard,
-) -> impl IntoView {
+pub fn LeaveDialog() -> impl IntoView {
+    let guard = expect_context::<LeaveGuard>();
     let navigate = use_navigate();
     let open = guard.asks;
     view! {
@@ -243,8 +253,8 @@ impl GuardedForm {
 
     fn mark_dirty(self) {
         let _ = self.state.is_dirty.try_set(true);
-        if let (Some(guard), Some(address)) = (self.guard, self.address.try_get_value()) {
-            guard.arm(address);
+        if let Some(guard) = self.guard {
+            guard.arm();
         }
     }
 

@@ -25,6 +25,7 @@ pub mod minute_bars;
 pub mod nav;
 pub mod occurrence_list;
 pub mod occurrence_table;
+pub mod page_arrival;
 pub mod page_header;
 pub mod preferences;
 pub mod radio_field;

@@ -1,6 +1,6 @@
 //! The layout's bars: the top bar, the side and bottom navigation, and the notice of the page's last action.
 
-use leptos::prelude::*;
+use leptos::{ev, html, prelude::*, web_sys::Node};
 use leptos_router::{components::A, hooks::use_location};
 use milvaion_api::{permissions::Permission, views::CurrentUser};
 
@@ -81,22 +81,9 @@ fn LivePill() -> impl IntoView {
 
 #[component]
 fn UserMenu(me: CurrentUser) -> impl IntoView {
-    let sign_out = ServerAction::<SignOut>::new();
-    let live = use_context::<LiveUpdates>();
-    Effect::new(move |_| {
-        // The end of the session that this tab asked for must not be reported as an unexpected one.
-        let is_expected = sign_out.pending().get() || matches!(sign_out.value().get(), Some(Ok(())));
-        if let Some(live) = live {
-            live.expect_sign_out(is_expected);
-        }
-    });
-    Effect::new(move |_| {
-        if matches!(sign_out.value().get(), Some(Ok(()))) {
-            // Everything on the page depends on the user, so a full load discards it.
-            let _ = window().location().set_href("/login");
-        }
-    });
-    // The bottom bar of a phone does not contain these links and the calendars.
+    let menu = NodeRef::<html::Details>::new();
+    let button = NodeRef::<html::Summary>::new();
+    close_when_left(menu, button);
     let team = me.role.allows(Permission::ReadTeam).then(|| {
         view! {
             <a class="btn btn-quiet" href="/team">
@@ -106,8 +93,8 @@ fn UserMenu(me: CurrentUser) -> impl IntoView {
         }
     });
     view! {
-        <details class="user-menu">
-            <summary>
+        <details class="user-menu" node_ref=menu>
+            <summary node_ref=button>
                 <Icon name="users"/>
                 <span>{me.name}</span>
                 <Icon name="chevron-down"/>
@@ -127,14 +114,72 @@ fn UserMenu(me: CurrentUser) -> impl IntoView {
                     "Calendars"
                 </a>
                 {team}
-                <ActionForm action=sign_out>
-                    <button type="submit" class="btn btn-quiet">
-                        <Icon name="log-out"/>
-                        "Sign out"
-                    </button>
-                </ActionForm>
+                <SignOutForm class="btn btn-quiet"/>
             </div>
         </details>
+    }
+}
+
+/// Closes the menu after a navigation, on Escape and on a click outside. Without a script its button closes it.
+fn close_when_left(menu: NodeRef<html::Details>, button: NodeRef<html::Summary>) {
+    let location = use_location();
+    let opened = move || menu.get_untracked().filter(|menu| menu.open());
+    Effect::new(move |before: Option<()>| {
+        location.pathname.track();
+        location.search.track();
+        if let (Some(()), Some(menu)) = (before, opened()) {
+            menu.set_open(false);
+        }
+    });
+    Effect::new(move |_| {
+        let keys = window_event_listener(ev::keydown, move |event| {
+            if let Some(menu) = opened().filter(|_| event.key() == "Escape") {
+                menu.set_open(false);
+                if let Some(button) = button.get_untracked() {
+                    let _ = button.focus();
+                }
+            }
+        });
+        let clicks = window_event_listener(ev::click, move |event| {
+            if let Some(menu) = opened().filter(|menu| !menu.contains(Some(&event_target::<Node>(&event)))) {
+                menu.set_open(false);
+            }
+        });
+        on_cleanup(move || {
+            keys.remove();
+            clicks.remove();
+        });
+    });
+}
+
+/// The form that ends the user's session.
+#[component]
+pub fn SignOutForm(
+    /// The classes of its button.
+    class: &'static str,
+) -> impl IntoView {
+    let sign_out = ServerAction::<SignOut>::new();
+    let live = use_context::<LiveUpdates>();
+    Effect::new(move |_| {
+        // The end of the session that this tab asked for must not be reported as an unexpected one.
+        let is_expected = sign_out.pending().get() || matches!(sign_out.value().get(), Some(Ok(())));
+        if let Some(live) = live {
+            live.expect_sign_out(is_expected);
+        }
+    });
+    Effect::new(move |_| {
+        if matches!(sign_out.value().get(), Some(Ok(()))) {
+            // Everything on the page depends on the user, so a full load discards it.
+            let _ = window().location().set_href("/login");
+        }
+    });
+    view! {
+        <ActionForm action=sign_out>
+            <button type="submit" class=class>
+                <Icon name="log-out"/>
+                "Sign out"
+            </button>
+        </ActionForm>
     }
 }
 
@@ -180,26 +225,45 @@ pub fn SideNav(
     }
 }
 
-/// The navigation at the bottom of a phone's screen.
+/// The first segments of the paths whose pages the bottom bar reaches only through the menu.
+const MENU_SECTIONS: [&str; 5] = ["menu", "workers", "calendars", "team", "help"];
+
+/// The navigation at the bottom of a phone's screen. Its last link leads to the menu with all pages.
 #[component]
 pub fn BottomBar() -> impl IntoView {
+    let pathname = use_location().pathname;
+    let is_in_menu =
+        move || pathname.with(|path| path.split('/').nth(1).is_some_and(|section| MENU_SECTIONS.contains(&section)));
     view! {
         <nav class="bottombar" aria-label="Main, compact">
             <NavLink href="/" icon="layout-dashboard" word="Overview"/>
             <NavLink href="/occurrences" icon="list-checks" word="Occurrences"/>
             <NavLink href="/failed" icon="octagon-x" word="Failures"/>
             <NavLink href="/jobs" icon="briefcase-business" word="Jobs"/>
-            <NavLink href="/help" icon="menu" word="More"/>
+            <a class="nav-link" href="/menu" aria-current=move || is_in_menu().then_some("page")>
+                <Icon name="menu"/>
+                <span>"More"</span>
+            </a>
         </nav>
     }
 }
 
+/// A link of a navigation.
 #[component]
-fn NavLink(href: &'static str, icon: &'static str, word: &'static str) -> impl IntoView {
+pub fn NavLink(
+    /// The path of the page.
+    href: &'static str,
+    /// The name of the icon.
+    icon: &'static str,
+    /// The name of the page.
+    word: &'static str,
+) -> impl IntoView {
     view! {
         <A href=href exact={href == "/"} attr:class="nav-link">
             <Icon name=icon/>
             <span>{word}</span>
+            // The tooltip of the side navigation when it shows only icons. The label stays the only accessible name.
+            <span class="nav-tip" aria-hidden="true" title=word></span>
         </A>
     }
 }

@@ -2,26 +2,7 @@
 
 use leptos::prelude::*;
 
-use crate::browser;
-
-/// A request to focus the next page's heading. After a navigation inside the app the new heading receives the focus, as
-/// after a full load. The first page needs none, because the browser has set its focus.
-#[derive(Clone, Copy)]
-pub struct FocusHeading(StoredValue<bool>);
-
-impl FocusHeading {
-    /// Creates the flag. Called once, by the root.
-    pub fn provide() -> Self {
-        let focus = Self(StoredValue::new(false));
-        provide_context(focus);
-        focus
-    }
-
-    /// Requests the focus for the next heading that appears.
-    pub fn request(self) {
-        self.0.set_value(true);
-    }
-}
+use super::page_arrival::{PAGE_TITLE_ID, PageArrival};
 
 /// A page's heading with its actions.
 #[component]
@@ -36,21 +17,13 @@ pub fn PageHeader(
     #[prop(optional)]
     children: Option<Children>,
 ) -> impl IntoView {
-    if let Some(FocusHeading(wanted)) = use_context() {
-        Effect::new(move |_| {
-            // Waits one frame, so that the component that sets the request on navigation has run.
-            request_animation_frame(move || {
-                if wanted.try_get_value() == Some(true) {
-                    wanted.set_value(false);
-                    browser::focus("page-title");
-                }
-            });
-        });
+    if let Some(arrival) = use_context::<PageArrival>() {
+        Effect::new(move |_| arrival.heading_shown());
     }
     view! {
         <div class="page-head">
             <div class="grow">
-                <h1 id="page-title" tabindex="-1">{move || title.get()}</h1>
+                <h1 id=PAGE_TITLE_ID tabindex="-1">{move || title.get()}</h1>
                 {sub.map(|sub| view! { <p class="page-sub">{sub}</p> })}
             </div>
             {children.map(|children| view! { <div class="page-actions">{children()}</div> })}

@@ -5,8 +5,9 @@
 
 use leptos::{ev, prelude::*};
 use leptos_router::{NavigateOptions, hooks::use_navigate};
+use milvaion_api::permissions::Permission;
 
-use super::{dialog::Dialog, leave_guard::LeaveGuard};
+use super::{dialog::Dialog, leave_guard::LeaveGuard, session_context::use_signed_in_user};
 use crate::browser;
 
 /// The cookie that stores whether the shortcuts are off.
@@ -22,7 +23,7 @@ pub const SHORTCUT_KEYS: [(&str, &str); 8] = [
     ("g f", "Go to the failures"),
     ("g w", "Go to the workers"),
     ("g c", "Go to the calendars"),
-    ("n", "New job, on the jobs page"),
+    ("n", "New job, on the jobs page (Operator or Admin)"),
     ("?", "Show the keyboard shortcuts"),
 ];
 
@@ -34,6 +35,9 @@ pub fn Shortcuts() -> impl IntoView {
     let after_g = StoredValue::new(0_i64);
     let navigate = use_navigate();
     let guard = use_context::<LeaveGuard>();
+    let user = use_signed_in_user();
+    let may_define =
+        move || user.with_untracked(|me| me.as_ref().is_some_and(|me| me.role.allows(Permission::DefineJob)));
     Effect::new(move |_| {
         off.set(browser::cookie(SHORTCUTS_COOKIE).is_some_and(|value| value == "off"));
         let navigate = navigate.clone();
@@ -60,7 +64,7 @@ pub fn Shortcuts() -> impl IntoView {
                 "f" if is_second => go("/failed"),
                 "w" if is_second => go("/workers"),
                 "c" if is_second => go("/calendars"),
-                "n" if browser::current_path().split('?').next() == Some("/jobs") => {
+                "n" if may_define() && browser::current_path().split('?').next() == Some("/jobs") => {
                     event.prevent_default();
                     go("/jobs/new");
                 }

@@ -12,6 +12,7 @@ pub mod job;
 pub mod job_form;
 pub mod jobs;
 pub mod login;
+pub mod menu;
 pub mod occurrence;
 pub mod occurrences;
 pub mod overview;

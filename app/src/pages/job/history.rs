@@ -119,11 +119,11 @@ pub fn JobHistorySection(
     };
     view! {
         <section class="stack" aria-labelledby="history">
-            <h2 id="history">"History"</h2>
+            <h2 id="history" tabindex="-1">"History"</h2>
             {older}
             {compared}
             {table}
-            <nav class="pager" aria-label="Pages">
+            <nav class="pager" aria-label="Pages" data-heading="history">
                 {first.map(|href| view! { <a class="btn btn-small" href=href>"Newest versions"</a> })}
                 {next.map(|href| view! { <a class="btn btn-small" rel="next" href=href>"Older versions"</a> })}
             </nav>

@@ -1,0 +1,60 @@
+//! The menu: a list of every page that the user may open.
+//!
+//! The bottom bar of a phone has room for the most used pages only; its last entry leads here. The page is reachable at
+//! any width and works without a script.
+
+use leptos::prelude::*;
+use leptos_meta::Title;
+use milvaion_api::permissions::Permission;
+
+use crate::components::{
+    nav::{NavLink, SignOutForm},
+    page_header::PageHeader,
+    session_context::SessionContext,
+};
+
+/// Address, icon and name of the pages that every user may open.
+const PAGES: [(&str, &str, &str); 7] = [
+    ("/", "layout-dashboard", "Overview"),
+    ("/jobs", "briefcase-business", "Jobs"),
+    ("/occurrences", "list-checks", "Occurrences"),
+    ("/failed", "octagon-x", "Failures"),
+    ("/workers", "server", "Workers"),
+    ("/calendars", "calendar-off", "Calendars"),
+    ("/help", "circle-help", "Help"),
+];
+
+/// `/menu`.
+#[component]
+pub fn MenuPage() -> impl IntoView {
+    let session = use_context::<SessionContext>();
+    let list = move || {
+        let session = session.clone();
+        Suspend::new(async move {
+            // The pages stay reachable while the user cannot be read.
+            let me = match session {
+                Some(session) => session.user().await.ok().flatten(),
+                None => None,
+            };
+            let may_read_team = me.as_ref().is_some_and(|me| me.role.allows(Permission::ReadTeam));
+            let team = may_read_team.then_some(("/team", "users", "Team"));
+            let links = PAGES.into_iter().chain(team);
+            untrack(|| {
+                let links = links.map(|(href, icon, word)| view! { <li><NavLink href icon word/></li> });
+                view! {
+                    <nav class="card" aria-label="All pages">
+                        <ul class="nav-group" id="pages">{links.collect::<Vec<_>>()}</ul>
+                    </nav>
+                    {me.map(|_| view! { <SignOutForm class="btn"/> })}
+                }
+            })
+        })
+    };
+    view! {
+        <Title text="Menu"/>
+        <PageHeader title="Menu" sub="The pages that you may open."/>
+        <div class="stack">
+            <Transition>{list}</Transition>
+        </div>
+    }
+}
