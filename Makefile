@@ -23,12 +23,17 @@ install: ## Install what running and testing need (Debian packages, wasm target,
 install-run: ## Install only what `make run` needs
 	@sh xtask/install.sh run
 
-run: install-run ## Build and start the server with private services and one worker (PORT=… picks the port)
-	@echo "==> Building the browser side"
-	@cargo xtask front --release
-	@echo "==> Building the server and the worker (the first time takes several minutes)"
-	@cargo build --release $(addprefix --package ,$(SERVER))
-	@exec setpriv --pdeathsig TERM -- target/release/milvaion run --with-worker target/release/milvaion-worker
+# The profile `local` takes the least time to compile. Its browser side is in a folder of its own, so that `make test`,
+# which builds another one, does not replace the files of a running server.
+run: ## Build and start the server with private services and one worker (PORT=… picks the port)
+	@echo "Step 1 of 5: installing the packages that are missing"
+	@sh xtask/install.sh run
+	@echo "Step 2 of 5: build tool (the first time: about 80 crates in about a minute, after their download)"
+	@cargo build --profile local --package milvaion-xtask
+	@cargo xtask local
+	@echo "Step 5 of 5: starting the services, the server and a worker"
+	@export SITE_ROOT="$${SITE_ROOT:-target/site-local}" && \
+		exec setpriv --pdeathsig TERM -- target/local/milvaion run --with-worker target/local/milvaion-worker
 
 test: install lint ## Run all checks: formatting, lints, Rust tests, fault tests and browser tests, on private services
 	@echo "==> Building the server, the worker and their tests"

@@ -29,7 +29,7 @@ if [ "$part" = all ]; then
         cargo test --workspace --exclude milvaion-xtask
     fi
     # In the profile in which the build tool was just compiled.
-    cargo test --profile xtask --package milvaion-xtask
+    cargo test --profile local --package milvaion-xtask
 
     echo "==> Testing the checker of the chaos suite"
     python3 -m unittest discover -s end2end/chaos/checker

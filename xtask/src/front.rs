@@ -21,9 +21,13 @@ use crate::{assets, compress, css, files, sizes, sprite, stamp, wasm, wasm::Buil
 /// The file that names the build, in the site root.
 const BUILD_FILE: &str = "build.txt";
 
-/// Returns the folder of the finished build, which is the site root of a server.
-pub(crate) fn site_dir(root: &Path) -> PathBuf {
-    root.join("target/site")
+/// Returns the folder of the finished build, which is the site root of a server. The build for the own machine has its
+/// own folder, so that `make test` does not replace the files of a server that `make run` started.
+pub(crate) fn site_dir(root: &Path, profile: BuildProfile) -> PathBuf {
+    root.join(match profile {
+        BuildProfile::Dev | BuildProfile::Release => "target/site",
+        BuildProfile::Local => "target/site-local",
+    })
 }
 
 /// Builds the browser side, or prints that it is up to date.
@@ -32,7 +36,7 @@ pub(crate) fn site_dir(root: &Path) -> PathBuf {
 /// Returns an error if a source is invalid, an npm package or the WebAssembly target is missing, or a file cannot be
 /// written. The existing build then stays unchanged.
 pub(crate) fn build(root: &Path, profile: BuildProfile) -> Result<()> {
-    let site = site_dir(root);
+    let site = site_dir(root, profile);
     let stamp = stamp::for_inputs(root, profile.name())?;
     if stamp::matches(&site, &stamp) {
         println!("front: up to date");
@@ -48,7 +52,7 @@ pub(crate) fn build(root: &Path, profile: BuildProfile) -> Result<()> {
     files::copy_dir(&bundle, &pkg)?;
     step("stylesheet", || {
         let sheet = css::inline_imports(&root.join("style/main.css"))?;
-        let sheet = if profile == BuildProfile::Release { css::minify(&sheet) } else { sheet };
+        let sheet = if profile == BuildProfile::Dev { sheet } else { css::minify(&sheet) };
         files::write(&pkg.join("app.css"), sheet)
     })?;
     step("icons", || {
@@ -61,15 +65,16 @@ pub(crate) fn build(root: &Path, profile: BuildProfile) -> Result<()> {
         assets::copy_licences(&packages, &pkg)?;
         files::copy_dir(&root.join("public"), &new)
     })?;
-    if profile == BuildProfile::Release {
-        step("compression", || compress::all_below(&new))?;
+    if let Some(effort) = profile.compression() {
+        step("compression", || compress::all_below(&new, effort))?;
     }
     let build = name_build(&pkg)?;
     files::write(&new.join(BUILD_FILE), &build)?;
     stamp::write(&new, &stamp)?;
     swap(&new, &site)?;
     println!("front: {} build finished in {}", profile.name(), seconds(started.elapsed()));
-    sizes::print(&site)
+    // Sizes and their limits mean nothing for a build that was made to be fast.
+    if profile == BuildProfile::Local { Ok(()) } else { sizes::print(&site) }
 }
 
 /// Runs one step and prints its duration.

@@ -10,6 +10,7 @@
 //! `settings` generates the tables of `docs/configuration.md`, and the task `lint` runs the checks that cargo lacks.
 //!
 //! Reading order: [`front`] lists the steps of the build, and each step is one module named after its product.
+//! [`local`] also builds the rest of what `make run` starts, and [`progress`] counts its crates.
 //! [`prepare`], [`settings`] and the modules of `lint` ([`prose`], [`links`], [`dependencies`]) stand alone. `tokens`
 //! and `colour` are only tests; they check the contrast of the palette.
 
@@ -22,7 +23,9 @@ mod dependencies;
 mod files;
 mod front;
 mod links;
+mod local;
 mod prepare;
+mod progress;
 mod prose;
 mod scratch_database;
 mod settings;
@@ -42,6 +45,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 const USAGE: &str = "usage: cargo xtask <task>
   front [--release]   build the browser side into target/site (release: optimised and pre-compressed)
+  local               build everything that `make run` starts, and print the progress
   sizes [--check]     print the transfer sizes of the pages, or fail if one exceeds its limit (release build)
   prepare [--check]   record the server's queries in server/.sqlx, or fail if the record is out of date
   settings [--check]  write the tables of docs/configuration.md, or fail if they are out of date
@@ -64,8 +68,9 @@ fn run() -> Result<()> {
     match args.as_slice() {
         ["front"] => front::build(&root, wasm::BuildProfile::Dev),
         ["front", "--release"] => front::build(&root, wasm::BuildProfile::Release),
-        ["sizes"] => sizes::print(&front::site_dir(&root)),
-        ["sizes", "--check"] => sizes::check(&front::site_dir(&root)),
+        ["local"] => local::build(&root),
+        ["sizes"] => sizes::print(&front::site_dir(&root, wasm::BuildProfile::Release)),
+        ["sizes", "--check"] => sizes::check(&front::site_dir(&root, wasm::BuildProfile::Release)),
         ["prepare"] => prepare::write(&root),
         ["prepare", "--check"] => prepare::check(&root),
         ["settings"] => settings::write(&root),

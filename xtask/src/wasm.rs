@@ -22,9 +22,13 @@ use anyhow::{Context, Result, anyhow, ensure};
 use wasm_bindgen_cli_support::Bindgen;
 use wasm_split_cli_support::Options;
 
-use crate::{cargo, compress, files, front::step, run_command, stamp, target_dir};
+use crate::{cargo, compress, compress::CompressionEffort, files, front::step, run_command, stamp, target_dir};
 
 const WASM_TARGET: &str = "wasm32-unknown-unknown";
+
+/// The package, its features and its target, as options of cargo.
+pub(crate) const CARGO_SELECTION: [&str; 7] =
+    ["--package", "milvaion-app", "--no-default-features", "--features", "hydrate", "--target", WASM_TARGET];
 
 /// The script that loads the modules of pages. Leptos expects this name.
 const CHUNK_LOADER: &str = "./__wasm_split.______________________.js";
@@ -46,6 +50,8 @@ const WASM_FEATURES: [&str; 6] = [
 pub(crate) enum BuildProfile {
     /// Fast to build, with names in stack traces, not compressed.
     Dev,
+    /// For trying the product on the own machine: fast to build from nothing, without wasm-opt.
+    Local,
     /// Small: optimised for size by the compiler and by wasm-opt, and compressed.
     Release,
 }
@@ -55,6 +61,7 @@ impl BuildProfile {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Dev => "dev",
+            Self::Local => "local",
             Self::Release => "release",
         }
     }
@@ -63,7 +70,17 @@ impl BuildProfile {
     const fn cargo(self) -> (&'static str, &'static str) {
         match self {
             Self::Dev => ("dev", "debug"),
+            Self::Local => ("local", "local"),
             Self::Release => ("wasm-release", "wasm-release"),
+        }
+    }
+
+    /// Returns the effort spent on compressed copies, or none if there are no copies.
+    pub(crate) const fn compression(self) -> Option<CompressionEffort> {
+        match self {
+            Self::Dev => None,
+            Self::Local => Some(CompressionEffort::Fast),
+            Self::Release => Some(CompressionEffort::Best),
         }
     }
 }
@@ -93,30 +110,41 @@ pub(crate) fn bundle(root: &Path, profile: BuildProfile, packages: &Path) -> Res
     fs::remove_file(&main).context("cannot remove the module that wasm-bindgen has read")?;
     if profile == BuildProfile::Release {
         step("wasm-opt", || optimise_all(&modules, packages))?;
-        step("compression of script and wasm", || compress::all_below(&folder))?;
+    }
+    if let Some(effort) = profile.compression() {
+        step("compression of script and wasm", || compress::all_below(&folder, effort))?;
     }
     files::write(&key_file, key)?;
     Ok(folder)
 }
 
 /// Compiles `app` for the browser. Returns cargo's output file.
-///
-/// The crate type is given here and not in the manifest: cargo omits link-time optimisation without a message if a crate
-/// has several types and one of them, such as `rlib`, cannot have it.
 fn compile(root: &Path, profile: BuildProfile) -> Result<PathBuf> {
-    let (name, folder) = profile.cargo();
+    let (_, folder) = profile.cargo();
     run_command(
-        cargo(root)
-            .args(["rustc", "--package", "milvaion-app", "--lib", "--crate-type", "cdylib"])
-            .args(["--no-default-features", "--features", "hydrate"])
-            .args(["--target", WASM_TARGET, "--profile", name])
-            // The splitter needs the relocations to find the functions that each page refers to.
-            .args(["--", "-C", "link-args=--emit-relocs"]),
+        &mut cargo_command(root, profile, &[]),
         "see the compiler's messages above; if the target is missing, run `make install`",
     )?;
     let output = target_dir(root).join(WASM_TARGET).join(folder).join("milvaion_app.wasm");
     ensure!(output.is_file(), "cargo wrote no {}", output.display());
     Ok(output)
+}
+
+/// Returns the command that compiles `app` for the browser, with more options of cargo.
+///
+/// The crate type is given here and not in the manifest: cargo omits link-time optimisation without a message if a crate
+/// has several types and one of them, such as `rlib`, cannot have it.
+pub(crate) fn cargo_command(root: &Path, profile: BuildProfile, options: &[&str]) -> Command {
+    let (name, _) = profile.cargo();
+    let mut command = cargo(root);
+    command
+        .arg("rustc")
+        .args(CARGO_SELECTION)
+        .args(["--lib", "--crate-type", "cdylib", "--profile", name])
+        .args(options);
+    // The splitter needs the relocations to find the functions that each page refers to.
+    command.args(["--", "-C", "link-args=--emit-relocs"]);
+    command
 }
 
 /// Cuts cargo's output into the main module, written to `main`, and the modules of pages, written to `folder` with the
