@@ -128,11 +128,14 @@ fn change_active(id: JobId, name: Signal<String>, on_change: Callback<bool>) -> 
             let answer = set_job_active(id, active, reason, String::new()).await;
             let name = name.try_get_untracked().unwrap_or_default();
             match answer {
-                Ok(()) => {
+                Ok(ended_reason) => {
+                    // The undo of a resume pauses the job for the same reason as before.
+                    let reason = ended_reason.unwrap_or_default();
                     let undo = Callback::new(move |()| {
                         let _ = on_change.try_run(!active);
+                        let reason = reason.clone();
                         spawn_local(async move {
-                            if let Err(error) = set_job_active(id, !active, String::new(), String::new()).await {
+                            if let Err(error) = set_job_active(id, !active, reason, String::new()).await {
                                 let _ = on_change.try_run(active);
                                 toasts.show(ToastKind::Error, error.to_string());
                             }
