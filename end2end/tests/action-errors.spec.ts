@@ -172,7 +172,8 @@ test("a refused deletion is shown near its button", async ({ admin: page, stack,
   await open(page, `/jobs/${job}`);
   const confirm = async () => {
     await page.getByRole("button", { name: "Delete…" }).click();
-    await page.getByRole("dialog", { name: "Delete job Stubborn?" }).getByRole("button", { name: "Delete job" }).click();
+    const dialog = page.getByRole("dialog", { name: "Delete job Stubborn?" });
+    await dialog.getByRole("button", { name: "Delete job" }).click();
   };
   await refuse(page, "delete_job");
   await confirm();
@@ -209,7 +210,8 @@ test("a refused cancellation is shown near its button", async ({ admin: page, st
 
 test("a refused resume of the cluster is shown in its banner", async ({ admin: page, stack, firstAdmin, watch }) => {
   watch.expect(/status of 503/);
-  const paused = await callServerFunction(stack.url, firstAdmin.session, "pause_cluster", { reason: "the disk is full" });
+  const reason = "the disk is full";
+  const paused = await callServerFunction(stack.url, firstAdmin.session, "pause_cluster", { reason });
   expect(paused.status, paused.text).toBe(200);
   await open(page, "/help");
   await waitForLive(page);
@@ -227,7 +229,8 @@ test("a refused resume of the cluster is shown in its banner", async ({ admin: p
 
 test("a refused revocation is shown above the invitations", async ({ admin: page, stack, firstAdmin, watch }) => {
   watch.expect(/status of 503/);
-  const invited = await callServerFunction(stack.url, firstAdmin.session, "invite_user", { name: "Never Mind", role: "viewer" });
+  const fields = { name: "Never Mind", role: "viewer" };
+  const invited = await callServerFunction(stack.url, firstAdmin.session, "invite_user", fields);
   expect(invited.status, invited.text).toBe(200);
   await open(page, "/team");
   const revoke = async () => {

@@ -46,8 +46,8 @@ impl LastError {
     }
 }
 
-/// The live region for the error of one action, empty without an error. It exists from the start, because screen readers
-/// do not announce a region that is added with its text.
+/// The live region for the error of one action, empty without an error. It exists from the start, because screen
+/// readers do not announce a region that is added with its text.
 #[component]
 pub fn ActionError(
     /// The error of the last try.

@@ -13,8 +13,8 @@ use super::icon::Icon;
 
 /// The display time of a toast without an undo button.
 const TOAST_DURATION: Duration = Duration::from_secs(8);
-/// The maximum number of toasts at once. A further one replaces the oldest that would disappear by itself, or the oldest
-/// if all have an undo button.
+/// The maximum number of toasts at once. A further one replaces the oldest that would disappear by itself, or the
+/// oldest if all have an undo button.
 const MAX_TOASTS: usize = 4;
 
 /// The kind of a toast, which selects its color and icon.
