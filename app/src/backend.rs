@@ -135,8 +135,14 @@ pub trait Backend: Send + Sync + 'static {
     async fn save_job(&self, me: &CurrentUser, form: &JobForm) -> Result<JobId, AppError>;
     /// Runs a job now.
     async fn trigger_job(&self, me: &CurrentUser, id: JobId, input: TriggerInput) -> Result<OccurrenceId, AppError>;
-    /// Pauses or resumes a job.
-    async fn set_job_active(&self, me: &CurrentUser, id: JobId, active: bool, reason: &str) -> Result<(), AppError>;
+    /// Pauses or resumes a job. Returns the reason of the pause that a resume has ended.
+    async fn set_job_active(
+        &self,
+        me: &CurrentUser,
+        id: JobId,
+        active: bool,
+        reason: &str,
+    ) -> Result<Option<String>, AppError>;
     /// Deletes a job and returns its name. Its occurrences are kept for their retention.
     async fn delete_job(&self, me: &CurrentUser, id: JobId) -> Result<String, AppError>;
 

@@ -7,6 +7,9 @@ use thiserror::Error;
 
 use crate::api::codec::JsonTextEncoding;
 
+/// The text of [`AppError::SignedOut`]. Where it is shown, a link to the sign-in page follows.
+pub const SIGNED_OUT_TEXT: &str = "You are signed out. Sign in and try again.";
+
 /// The reason for which a request failed.
 ///
 /// Every variant's text is shown to the user who made the request. None contains anything that a Viewer may not read.
@@ -17,7 +20,7 @@ pub enum AppError {
     #[error("{}", summary(.0))]
     Fields(Vec<FieldError>),
     /// The request has no valid session.
-    #[error("You are signed out. Sign in and try again.")]
+    #[error("{}", SIGNED_OUT_TEXT)]
     SignedOut,
     /// The user's role does not permit the action.
     #[error("{0}")]

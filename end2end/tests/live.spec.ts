@@ -90,7 +90,7 @@ test("an offline browser is shown as offline and recovers", async ({ admin: page
   const missed = await runJob(stack.url, firstAdmin, job);
   // A request that cannot be sent is reported, and the page does not show it as done.
   await page.getByRole("button", { name: "Run now: Tunnel" }).click();
-  await expect(page.locator(".toast").filter({ hasText: "The server cannot be reached" })).toBeVisible();
+  await expect(page.locator(".action-error").filter({ hasText: "The server cannot be reached" })).toBeVisible();
   await context.setOffline(false);
   await expect(pill).toHaveAttribute("data-state", "live", { timeout: 20_000 });
   await expect(row(page, missed)).toHaveAttribute("data-status", "completed");

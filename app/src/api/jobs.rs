@@ -241,7 +241,8 @@ pub async fn trigger_job(
     .await
 }
 
-/// Pauses or resumes a job. `back` is the page that a plain form post is redirected to; empty means the job's own page.
+/// Pauses or resumes a job. Returns the reason of the pause that a resume has ended, so that an undo can restore it.
+/// `back` is the page that a plain form post is redirected to; empty means the job's own page.
 ///
 /// # Errors
 ///
@@ -252,7 +253,7 @@ pub async fn set_job_active(
     active: bool,
     #[server(default)] reason: String,
     #[server(default)] back: String,
-) -> Result<(), AppError> {
+) -> Result<Option<String>, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DefineJob).await?;
     let result = backend.set_job_active(&me, id, active, &reason).await;
     let notice = if active { "The job is resumed." } else { "The job is paused." };
@@ -260,7 +261,7 @@ pub async fn set_job_active(
         "/" => format!("/jobs/{id}"),
         path => path.to_owned(),
     };
-    super::respond("trigger", result, |()| back.clone(), notice, &back, ()).await
+    super::respond("trigger", result, |_| back.clone(), notice, &back, ()).await
 }
 
 /// Deletes a job and returns its name. Its occurrences are kept for their retention.

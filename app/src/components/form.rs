@@ -2,7 +2,7 @@
 
 use leptos::prelude::*;
 
-use super::icon::Icon;
+use super::{action_error::error_text, icon::Icon};
 
 /// Returns the value of `aria-describedby` for the control of a [`FormField`] with this id. Both referenced elements
 /// exist from the start, so that an error that appears later is announced.
@@ -85,7 +85,7 @@ pub fn ErrorSummary(
             .into_iter()
             .map(|(id, text)| {
                 if id.is_empty() {
-                    view! { <li>{text}</li> }.into_any()
+                    view! { <li>{error_text(text)}</li> }.into_any()
                 } else {
                     view! { <li><a href=format!("#{id}") rel="external">{text}</a></li> }.into_any()
                 }

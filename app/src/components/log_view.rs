@@ -11,6 +11,7 @@ use milvaion_protocol::{
 };
 
 use super::{
+    action_error::error_text,
     icon::Icon,
     log_lines::{LOG_BLOCK_LINES, LogBlock, LogGap, LogLines},
     time::use_page_clock,
@@ -199,7 +200,7 @@ fn EarlierButton(id: OccurrenceId, lines: LogLines) -> impl IntoView {
     };
     view! {
         {link}
-        <p class="log-note" role="alert" hidden=move || failed.with(Option::is_none)>{move || failed.get()}</p>
+        <p class="log-note" role="alert" hidden=move || failed.with(Option::is_none)>{move || failed.get().map(error_text)}</p>
     }
 }
 
@@ -247,7 +248,7 @@ fn GapView(id: OccurrenceId, lines: LogLines, block: LogBlock) -> impl IntoView 
                     >
                         {move || gap.get().map(gap_action)}
                     </button>
-                    <span role="alert" hidden=move || failed.with(Option::is_none)>{move || failed.get()}</span>
+                    <span role="alert" hidden=move || failed.with(Option::is_none)>{move || failed.get().map(error_text)}</span>
                 </div>
             }
         })

@@ -4,6 +4,7 @@
 //! user's clock, zone or screen is applied in an effect afterwards. No component sets a style or an event handler as an
 //! attribute, because the content security policy forbids both.
 
+pub mod action_error;
 pub mod cluster_state;
 pub mod collapsible_section;
 pub mod copy_button;

@@ -5,12 +5,14 @@ use leptos_router::{components::A, hooks::use_location};
 use milvaion_api::{permissions::Permission, views::CurrentUser};
 
 use super::{
+    action_error::error_text,
     icon::{Icon, LiveIcon},
     preferences::{ThemeButton, ZoneButton},
     session_context::{SessionContext, may},
 };
 use crate::{
     api::session::{SignOut, take_flash},
+    browser,
     live::{LiveState, LiveUpdates},
 };
 
@@ -316,12 +318,13 @@ fn notice_box(kind: &'static str, text: String) -> impl IntoView {
     view! {
         <div class="notice" data-kind=kind>
             <Icon name=icon/>
-            <p>{text}</p>
+            <p>{error_text(text)}</p>
         </div>
     }
 }
 
-/// A warning that a script sets for the page that it opens next. Unlike a toast it stays until the user leaves that page.
+/// A warning that a script sets for the current page or for the page that it opens next. Unlike a toast it stays until
+/// the user leaves that page.
 #[derive(Clone, Copy)]
 pub struct PageNotice(RwSignal<Option<(String, String)>>);
 
@@ -339,6 +342,13 @@ impl PageNotice {
 
     /// Shows `text` while the page at `path` is open.
     pub fn warn_at(self, path: &str, text: String) {
-        self.0.set(Some((path.to_owned(), text)));
+        // Outside the layout nothing shows it.
+        let _ = self.0.try_set(Some((path.to_owned(), text)));
+    }
+
+    /// Shows `text` until the user leaves the current page.
+    pub fn warn_here(self, text: String) {
+        let address = browser::current_path();
+        self.warn_at(address.split('?').next().unwrap_or_default(), text);
     }
 }

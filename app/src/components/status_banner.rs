@@ -11,6 +11,7 @@ use milvaion_api::{
 };
 
 use super::{
+    action_error::{ActionError, LastError},
     cluster_state::{ClusterState, use_cluster_pause, use_cluster_status},
     icon::Icon,
     session_context::{SessionContext, may},
@@ -114,18 +115,20 @@ fn sentence(text: &str) -> String {
 fn ResumeForm(on_change: Callback<()>) -> impl IntoView {
     let toasts = toasts();
     let is_busy = RwSignal::new(false);
+    let error = LastError::of("Resume");
     let resume = move |event: ev::SubmitEvent| {
         event.prevent_default();
         if is_busy.get_untracked() {
             return;
         }
         is_busy.set(true);
+        error.clear();
         spawn_local(async move {
             let answer = resume_cluster().await;
             let _ = is_busy.try_set(false);
             match answer {
                 Ok(()) => toasts.show(ToastKind::Success, CLUSTER_RESUMED_NOTICE),
-                Err(error) => toasts.show(ToastKind::Error, error.to_string()),
+                Err(found) => error.show(found),
             }
             let _ = on_change.try_run(());
         });
@@ -137,6 +140,7 @@ fn ResumeForm(on_change: Callback<()>) -> impl IntoView {
                 "Resume"
             </button>
         </form>
+        <ActionError error/>
     }
 }
 

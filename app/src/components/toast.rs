@@ -1,9 +1,9 @@
 //! Short notices about a completed action.
 //!
-//! Toasts report success; errors are shown where they occurred. An error that has no better place and a toast with
-//! an undo button stay until they are used or dismissed. Other toasts disappear after a while, unless the pointer or the focus is on them. All toasts are in one
-//! polite live region that exists from the start, because screen readers do not announce a region that is added with
-//! its text.
+//! Toasts report success; an error is shown at the place of its action, see [`action_error`](super::action_error). A
+//! toast with an undo button stays until it is used or dismissed. Other toasts disappear after a while, unless the
+//! pointer or the focus is on them. All toasts are in one polite live region that exists from the start, because screen
+//! readers do not announce a region that is added with its text.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use super::icon::Icon;
 
 /// The display time of a toast without an undo button.
 const TOAST_DURATION: Duration = Duration::from_secs(8);
-/// The maximum number of toasts at once; a further one replaces the oldest.
+/// The maximum number of toasts at once. A further one replaces the oldest that would disappear by itself, or the
+/// oldest if all have an undo button.
 const MAX_TOASTS: usize = 4;
 
 /// The kind of a toast, which selects its color and icon.
@@ -23,8 +24,6 @@ pub enum ToastKind {
     Success,
     /// Information.
     Info,
-    /// An error that has no better place on the page.
-    Error,
 }
 
 impl ToastKind {
@@ -32,7 +31,6 @@ impl ToastKind {
         match self {
             Self::Success => "success",
             Self::Info => "info",
-            Self::Error => "error",
         }
     }
 
@@ -40,7 +38,6 @@ impl ToastKind {
         match self {
             Self::Success => "circle-check",
             Self::Info => "info",
-            Self::Error => "circle-alert",
         }
     }
 }
@@ -70,12 +67,10 @@ impl ToastQueue {
         toasts
     }
 
-    /// Shows a toast for eight seconds. An error stays until it is dismissed, because it exists nowhere else.
+    /// Shows a toast for eight seconds.
     pub fn show(self, kind: ToastKind, text: impl Into<String>) {
         let id = self.push(kind, text.into(), None);
-        if kind != ToastKind::Error {
-            self.dismiss_later(id);
-        }
+        self.dismiss_later(id);
     }
 
     /// Shows a success toast with a button that undoes the action. It stays until it is used or dismissed.
@@ -88,7 +83,8 @@ impl ToastQueue {
         self.next.set_value(id + 1);
         self.shown.update(|shown| {
             if shown.len() >= MAX_TOASTS {
-                shown.remove(0);
+                let replaced = shown.iter().position(|toast| toast.undo.is_none()).unwrap_or_default();
+                shown.remove(replaced);
             }
             shown.push(Toast { id, kind, text, undo });
         });

@@ -21,6 +21,7 @@ use crate::{
         session::{FlashView, take_flash},
     },
     components::{
+        action_error::{ActionError, LastError},
         copy_button::CopyButton,
         duplicate_start_warning::DuplicateStartWarning,
         form::ErrorSummary,
@@ -130,9 +131,12 @@ fn OccurrenceContent(mut view: OccurrenceView, earlier: Option<Vec<LogLine>>, fl
     let can_cancel = Memo::new(move |_| may_cancel && open.get());
     // The stream delivers the new status too, but the reader may have paused live updates.
     let on_done = Callback::new(move |()| refresh.request_own());
+    let cancel_error = LastError::of("Cancel run");
     let cancel = move || {
         let flash = flash.clone();
-        can_cancel.get().then(move || view! { <CancelButton id name status cancelling flash on_done/> })
+        can_cancel
+            .get()
+            .then(move || view! { <CancelButton id name status cancelling flash error=cancel_error on_done/> })
     };
     view! {
         <Title text=title/>
@@ -151,6 +155,7 @@ fn OccurrenceContent(mut view: OccurrenceView, earlier: Option<Vec<LogLine>>, fl
             {again}
             {cancel}
         </PageHeader>
+        <ActionError error=cancel_error/>
         <ErrorSummary errors=whole/>
         <div class="stack">
             <p class="page-sub" role="status" id=EXPLANATION_ID>{move || data.with(explain_status)}</p>

@@ -14,6 +14,7 @@ use crate::{
         team::{InviteUser, RevokeInvite, team},
     },
     components::{
+        action_error::{ActionError, LastError},
         copy_button::CopyButton,
         dialog::ConfirmDialog,
         form::{ErrorSummary, FormField, described_by},
@@ -44,6 +45,7 @@ pub fn TeamPage() -> impl IntoView {
     // These actions live outside the view that is redrawn with the data, so that a new link survives a list refresh.
     let inviting = ServerAction::<InviteUser>::new();
     let revoking = ServerAction::<RevokeInvite>::new();
+    let revoke_error = LastError::of("Revoke");
     let toasts = toasts();
     Effect::new(move |_| {
         if let Some(Ok(_)) = inviting.value().get() {
@@ -55,7 +57,7 @@ pub fn TeamPage() -> impl IntoView {
             toasts.show(ToastKind::Success, "The invitation is revoked.");
             data.refetch();
         }
-        Some(Err(error)) => toasts.show(ToastKind::Error, error.to_string()),
+        Some(Err(error)) => revoke_error.show(error),
         None => {}
     });
     render_page(data, move |(team, flash): (TeamView, FlashView)| {
@@ -65,7 +67,7 @@ pub fn TeamPage() -> impl IntoView {
             <PageHeader title="Team" sub="Users who can sign in, and their roles."/>
             <div class="stack">
                 <UserTable users/>
-                <InviteTable invites revoking/>
+                <InviteTable invites revoking error=revoke_error/>
                 <InviteForm flash inviting/>
             </div>
         }
@@ -115,12 +117,18 @@ fn UserTable(users: Vec<UserView>) -> impl IntoView {
 }
 
 #[component]
-fn InviteTable(invites: Vec<InviteView>, revoking: ServerAction<RevokeInvite>) -> impl IntoView {
-    let rows: Vec<_> = invites.into_iter().map(|invite| view! { <InviteRow invite revoking/> }).collect();
+fn InviteTable(
+    invites: Vec<InviteView>,
+    revoking: ServerAction<RevokeInvite>,
+    /// The error of the last revocation.
+    error: LastError,
+) -> impl IntoView {
+    let rows: Vec<_> = invites.into_iter().map(|invite| view! { <InviteRow invite revoking error/> }).collect();
     if rows.is_empty() {
         return view! {
             <section class="stack" aria-labelledby="invites">
                 <h2 id="invites">"Pending invitations"</h2>
+                <ActionError error/>
                 <p class="muted">"No invitation is pending. Invite a user with the form below."</p>
             </section>
         }
@@ -129,6 +137,7 @@ fn InviteTable(invites: Vec<InviteView>, revoking: ServerAction<RevokeInvite>) -
     view! {
         <section class="stack" aria-labelledby="invites">
             <h2 id="invites">"Pending invitations"</h2>
+            <ActionError error/>
             <div class="table-wrap">
                 <table class="table table-cards">
                     <caption class="sr-only">"Invitations that are not used yet"</caption>
@@ -152,7 +161,7 @@ fn InviteTable(invites: Vec<InviteView>, revoking: ServerAction<RevokeInvite>) -
 }
 
 #[component]
-fn InviteRow(invite: InviteView, revoking: ServerAction<RevokeInvite>) -> impl IntoView {
+fn InviteRow(invite: InviteView, revoking: ServerAction<RevokeInvite>, error: LastError) -> impl IntoView {
     let open = RwSignal::new(false);
     let id = invite.id;
     let label = format!("Revoke the invitation of {}", invite.name);
@@ -186,6 +195,7 @@ fn InviteRow(invite: InviteView, revoking: ServerAction<RevokeInvite>) -> impl I
                     title
                     verb="Revoke"
                     on_confirm=move |()| {
+                        error.clear();
                         revoking.dispatch(RevokeInvite { id });
                     }
                 >

@@ -116,12 +116,19 @@ impl JobCommands {
         Ok(id)
     }
 
-    /// Pauses or resumes a job. Succeeds if the job is in that state already.
+    /// Pauses or resumes a job. Returns the reason of the pause that a resume has ended. Succeeds if the job is in that
+    /// state already.
     ///
     /// # Errors
     ///
     /// Returns `NotFound`, `Conflict`, or `Fields` for an invalid `reason`.
-    pub async fn set_active(&self, me: &CurrentUser, id: JobId, active: bool, reason: &str) -> Result<(), AppError> {
+    pub async fn set_active(
+        &self,
+        me: &CurrentUser,
+        id: JobId,
+        active: bool,
+        reason: &str,
+    ) -> Result<Option<String>, AppError> {
         let reason = reason.trim().replace('\0', "");
         if reason.chars().count() > 500 {
             return Err(AppError::field("reason", "at most 500 characters are allowed"));
@@ -130,7 +137,7 @@ impl JobCommands {
         // A user who pauses a job that was auto-disabled with a cool-down wants it to stay paused.
         let is_unchanged = job.definition.is_active == active && (active || job.auto_disabled_at.is_none());
         if is_unchanged {
-            return Ok(());
+            return Ok(None);
         }
         let now = self.clock.now();
         let next = if active { self.first_due(id, &job.definition, job.last_fire_at, now).await? } else { None };
@@ -139,7 +146,7 @@ impl JobCommands {
             return Err(conflict());
         }
         self.publish_change(id, next, LiveEvent::Job { id }).await;
-        Ok(())
+        Ok(job.paused_reason.filter(|_| active))
     }
 
     /// Deletes a job. Returns its name.

@@ -262,7 +262,13 @@ impl Backend for ServerBackend {
         self.jobs.run_now(me, id, input).await
     }
 
-    async fn set_job_active(&self, me: &CurrentUser, id: JobId, active: bool, reason: &str) -> Result<(), AppError> {
+    async fn set_job_active(
+        &self,
+        me: &CurrentUser,
+        id: JobId,
+        active: bool,
+        reason: &str,
+    ) -> Result<Option<String>, AppError> {
         self.jobs.set_active(me, id, active, reason).await
     }
 

@@ -198,12 +198,14 @@ async fn paused_job_is_not_due_until_resumed() {
     let server = server_env::start(&config).await;
     let form = JobForm { kind: "every".into(), every: "1".into(), every_unit: "hours".into(), ..jobs::form("Hourly") };
     let id = server.jobs.save(&jobs::admin(), &form).await.expect("saved");
-    server.jobs.set_active(&jobs::admin(), id, false, "holiday").await.expect("paused");
+    let ended = server.jobs.set_active(&jobs::admin(), id, false, "holiday").await.expect("paused");
+    assert_eq!(ended, None);
     let job = server.store.job(id).await.expect("the query succeeds").expect("it exists");
     assert_eq!((job.next_fire_at, job.paused_reason.as_deref()), (None, Some("holiday")));
     let due = server.store.due_jobs(server.clock.now() + Duration::days(30), 10).await.expect("the query succeeds");
     assert!(due.is_empty());
-    server.jobs.set_active(&jobs::admin(), id, true, "").await.expect("resumed");
+    let ended = server.jobs.set_active(&jobs::admin(), id, true, "").await.expect("resumed");
+    assert_eq!(ended.as_deref(), Some("holiday"), "an undo restores the reason");
     let job = server.store.job(id).await.expect("the query succeeds").expect("it exists");
     assert!(job.next_fire_at.expect("a due time") > server.clock.now() + Duration::minutes(59));
     assert_eq!(job.paused_reason, None);

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::{
     api::occurrences::{get_occurrence, list_occurrences},
+    components::action_error::error_text,
     error::AppError,
 };
 
@@ -53,7 +54,7 @@ pub fn LastInputButton(
             >
                 "Use input of last run"
             </button>
-            <span class="hint" role="status">{move || note.get()}</span>
+            <span class="hint" role="status">{move || error_text(note.get())}</span>
         </div>
     }
 }

@@ -186,6 +186,7 @@ fn RetryForm(
     });
     let (field, why, force) =
         (NodeRef::<html::Textarea>::new(), NodeRef::<html::Input>::new(), NodeRef::<html::Input>::new());
+    // Remains true after success until the next page is open, so that a second click sends nothing.
     let is_busy = RwSignal::new(false);
     let run = move |event: ev::SubmitEvent| {
         event.prevent_default();
@@ -197,14 +198,13 @@ fn RetryForm(
         let force = force.get_untracked().is_some_and(|force| force.checked());
         let navigate = navigate.clone();
         spawn_local(async move {
-            let answer = retry_failure(id, field.value(), why.value(), force).await;
-            let _ = is_busy.try_set(false);
-            match answer {
+            match retry_failure(id, field.value(), why.value(), force).await {
                 Ok(made) => {
                     toasts.show(ToastKind::Success, FAILURE_RETRIED_NOTICE);
                     navigate(&format!("/occurrences/{made}"), NavigateOptions::default());
                 }
                 Err(error) => {
+                    let _ = is_busy.try_set(false);
                     let _ = wrong.try_set(problems(&error));
                 }
             }

@@ -19,6 +19,7 @@ use crate::{
         session::FlashView,
     },
     components::{
+        action_error::error_text,
         form::{FormField, described_by},
         icon::Icon,
         input_form::error_of,
@@ -83,7 +84,7 @@ pub fn BulkSettleForm(
             </div>
             <p class="field-error" role="alert" hidden=move || problem.with(Option::is_none)>
                 <Icon name="circle-alert"/>
-                <span>{move || problem.get()}</span>
+                <span>{move || problem.get().map(error_text)}</span>
             </p>
             {children()}
             <PlainSettleFields all open here flash/>

@@ -1,7 +1,7 @@
 //! The reversible actions on a job: run, pause, resume.
 //!
 //! Each is a plain form that works without a script. A script takes the form over: it calls the same server function,
-//! stays on the page, and shows the outcome in a toast.
+//! stays on the page, shows a success in a toast, and shows an error at the place of the action.
 
 use leptos::{ev, html, prelude::*, server_fn::ServerFn, task::spawn_local};
 use milvaion_api::requests::FieldError;
@@ -14,12 +14,14 @@ use crate::{
     },
     browser,
     components::{
+        action_error::{ActionError, LastError},
         dialog::Dialog,
         form::{ErrorSummary, FormField, described_by},
         icon::{Icon, LiveIcon},
         input_form::{LastInputButton, error_of, problems, textarea_html},
-        toast::{ToastKind, toasts},
+        toast::{ToastKind, ToastQueue, toasts},
     },
+    error::AppError,
 };
 
 /// The class of a button with only an icon, for places with many buttons; its label is its accessible name and title.
@@ -33,6 +35,8 @@ pub fn RunNow(
     /// The job's name, part of the button's accessible name.
     #[prop(into)]
     name: Signal<String>,
+    /// The error of the last try, which the page shows near the button.
+    error: LastError,
     /// The button's CSS class.
     #[prop(default = "btn")]
     class: &'static str,
@@ -46,13 +50,16 @@ pub fn RunNow(
             return;
         }
         is_busy.set(true);
+        error.clear();
         spawn_local(async move {
             let answer = trigger_job(id, String::new(), String::new(), browser::random_key(), false).await;
             let _ = is_busy.try_set(false);
-            let name = name.try_get_untracked().unwrap_or_default();
             match answer {
-                Ok(_) => toasts.show(ToastKind::Success, format!("{name} is queued to run now.")),
-                Err(error) => toasts.show(ToastKind::Error, error.to_string()),
+                Ok(_) => {
+                    let name = name.try_get_untracked().unwrap_or_default();
+                    toasts.show(ToastKind::Success, format!("{name} is queued to run now."));
+                }
+                Err(found) => error.show(found),
             }
         });
     };
@@ -87,6 +94,8 @@ pub fn PauseOrResume(
     /// Called with the new state.
     #[prop(into)]
     on_change: Callback<bool>,
+    /// The error of the last try, which the page shows near the button.
+    error: LastError,
     /// The address that a plain form returns to.
     #[prop(into)]
     back: String,
@@ -94,10 +103,18 @@ pub fn PauseOrResume(
     #[prop(default = "btn")]
     class: &'static str,
 ) -> impl IntoView {
-    let change = change_active(id, name, on_change);
+    let change = ActiveChange::new(id, name, on_change, error);
     let toggle = move |event: ev::SubmitEvent| {
         event.prevent_default();
-        change.run((!is_active.get_untracked(), String::new()));
+        let active = !is_active.get_untracked();
+        error.clear();
+        on_change.run(active);
+        spawn_local(async move {
+            if let Err(found) = change.send(active, String::new()).await {
+                let _ = on_change.try_run(!active);
+                error.show(found);
+            }
+        });
     };
     let is_bare = class == ICON_BUTTON_CLASS;
     let verb = move || if is_active.get() { "Pause" } else { "Resume" };
@@ -119,35 +136,46 @@ pub fn PauseOrResume(
     }
 }
 
-/// Returns a callback that pauses or resumes the job, with a reason, and offers to undo the change.
-fn change_active(id: JobId, name: Signal<String>, on_change: Callback<bool>) -> Callback<(bool, String)> {
-    let toasts = toasts();
-    Callback::new(move |(active, reason): (bool, String)| {
-        on_change.run(active);
+/// The change of a job between active and paused, with the parts of the page that show its outcome.
+#[derive(Clone, Copy)]
+struct ActiveChange {
+    id: JobId,
+    name: Signal<String>,
+    /// Called with the new state.
+    on_change: Callback<bool>,
+    /// The error of an undo.
+    error: LastError,
+    toasts: ToastQueue,
+}
+
+impl ActiveChange {
+    fn new(id: JobId, name: Signal<String>, on_change: Callback<bool>, error: LastError) -> Self {
+        Self { id, name, on_change, error, toasts: toasts() }
+    }
+
+    /// Pauses or resumes the job, and offers to undo that.
+    async fn send(self, active: bool, reason: String) -> Result<(), AppError> {
+        let ended_reason = set_job_active(self.id, active, reason, String::new()).await?;
+        let name = self.name.try_get_untracked().unwrap_or_default();
+        let state = if active { "resumed" } else { "paused" };
+        // The undo of a resume pauses the job for the same reason as before.
+        let reason = ended_reason.unwrap_or_default();
+        let undo = Callback::new(move |()| self.undo(active, reason.clone()));
+        self.toasts.with_undo(format!("{name} is {state}."), undo);
+        Ok(())
+    }
+
+    /// Undoes the change to `active`.
+    fn undo(self, active: bool, reason: String) {
+        let _ = self.on_change.try_run(!active);
+        self.error.clear();
         spawn_local(async move {
-            let answer = set_job_active(id, active, reason, String::new()).await;
-            let name = name.try_get_untracked().unwrap_or_default();
-            match answer {
-                Ok(()) => {
-                    let undo = Callback::new(move |()| {
-                        let _ = on_change.try_run(!active);
-                        spawn_local(async move {
-                            if let Err(error) = set_job_active(id, !active, String::new(), String::new()).await {
-                                let _ = on_change.try_run(active);
-                                toasts.show(ToastKind::Error, error.to_string());
-                            }
-                        });
-                    });
-                    let state = if active { "resumed" } else { "paused" };
-                    toasts.with_undo(format!("{name} is {state}."), undo);
-                }
-                Err(error) => {
-                    let _ = on_change.try_run(!active);
-                    toasts.show(ToastKind::Error, error.to_string());
-                }
+            if let Err(error) = set_job_active(self.id, !active, reason, String::new()).await {
+                let _ = self.on_change.try_run(active);
+                self.error.show(error);
             }
         });
-    })
+    }
 }
 
 /// Pauses a job with a reason: in a dialog, or without scripts in a section that unfolds.
@@ -161,20 +189,28 @@ pub fn PauseWithReason(
     /// Called with the new state.
     #[prop(into)]
     on_change: Callback<bool>,
+    /// The error of an undo, which the page shows near the button.
+    undo_error: LastError,
 ) -> impl IntoView {
     let open = RwSignal::new(false);
-    let change = change_active(id, name, on_change);
+    let error = LastError::of("Pause job");
+    let change = ActiveChange::new(id, name, on_change, undo_error);
+    let ask = move |_| {
+        error.clear();
+        open.set(true);
+    };
     view! {
-        <button type="button" class="btn needs-js" on:click=move |_| open.set(true)>
+        <button type="button" class="btn needs-js" on:click=ask>
             <Icon name="pause"/>
             "Pause…"
         </button>
         <Dialog open id="pause-title" title=Signal::derive(move || format!("Pause {}?", name.get()))>
-            <PauseForm field="pause-reason" id open change/>
+            <ActionError error/>
+            <PauseForm field="pause-reason" open change error/>
         </Dialog>
         <details class="hide-js">
             <summary>"Pause"</summary>
-            <PauseForm field="plain-pause-reason" id open change/>
+            <PauseForm field="plain-pause-reason" open change error/>
         </details>
     }
 }
@@ -183,20 +219,39 @@ pub fn PauseWithReason(
 fn PauseForm(
     /// The id of the reason field.
     field: &'static str,
-    id: JobId,
     open: RwSignal<bool>,
-    change: Callback<(bool, String)>,
+    change: ActiveChange,
+    /// The error of the last try, which the dialog shows above this form.
+    error: LastError,
 ) -> impl IntoView {
     let reason = NodeRef::<html::Input>::new();
+    let is_busy = RwSignal::new(false);
     let pause = move |event: ev::SubmitEvent| {
         event.prevent_default();
-        open.set(false);
-        change.run((false, reason.get_untracked().map(|reason| reason.value()).unwrap_or_default()));
+        if is_busy.get_untracked() {
+            return;
+        }
+        is_busy.set(true);
+        error.clear();
+        change.error.clear();
+        let reason = reason.get_untracked().map(|reason| reason.value()).unwrap_or_default();
+        spawn_local(async move {
+            let answer = change.send(false, reason).await;
+            let _ = is_busy.try_set(false);
+            match answer {
+                Ok(()) => {
+                    let _ = open.try_set(false);
+                    let _ = change.on_change.try_run(false);
+                }
+                // The dialog stays open and keeps the reason.
+                Err(found) => error.show(found),
+            }
+        });
     };
     view! {
         <form method="post" action=SetJobActive::PATH class="stack" on:submit=pause>
             <p>"The schedule starts no runs until the job is resumed. Runs that have already started continue. A manual run of a paused job needs “Run anyway”."</p>
-            <input type="hidden" name="id" value=id.to_string()/>
+            <input type="hidden" name="id" value=change.id.to_string()/>
             <input type="hidden" name="active" value="false"/>
             <FormField id=field label="Reason" hint="At most 500 characters." optional=true error=Signal::stored(None::<String>)>
                 <input
@@ -211,7 +266,9 @@ fn PauseForm(
             </FormField>
             <div class="dialog-actions">
                 <button type="button" class="btn needs-js" on:click=move |_| open.set(false)>"Cancel"</button>
-                <button type="submit" class="btn btn-primary">"Pause job"</button>
+                <button type="submit" class="btn btn-primary" aria-disabled=move || is_busy.get().then_some("true")>
+                    "Pause job"
+                </button>
             </div>
         </form>
     }

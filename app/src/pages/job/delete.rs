@@ -7,6 +7,7 @@ use milvaion_protocol::id::JobId;
 use crate::{
     api::jobs::{DeleteJob, delete_job},
     components::{
+        action_error::LastError,
         dialog::ConfirmDialog,
         icon::Icon,
         toast::{ToastKind, toasts},
@@ -21,19 +22,22 @@ pub fn DeleteJobButton(
     /// The job's name.
     #[prop(into)]
     name: Signal<String>,
+    /// The error of the last try, which the page shows near the button.
+    error: LastError,
 ) -> impl IntoView {
     let toasts = toasts();
     let navigate = use_navigate();
     let open = RwSignal::new(false);
     let delete = Callback::new(move |()| {
         let navigate = navigate.clone();
+        error.clear();
         spawn_local(async move {
             match delete_job(id).await {
                 Ok(name) => {
                     toasts.show(ToastKind::Success, format!("The job {name} is deleted."));
                     navigate("/jobs", NavigateOptions::default());
                 }
-                Err(error) => toasts.show(ToastKind::Error, error.to_string()),
+                Err(found) => error.show(found),
             }
         });
     });

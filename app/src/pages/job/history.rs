@@ -16,6 +16,7 @@ use super::field_labels::{field_label, field_names, field_value};
 use crate::{
     api::versions::{RestoreVersion, compare_versions, job_history, restore_notice, restore_version},
     components::{
+        action_error::error_text,
         dialog::ConfirmDialog,
         empty_state::EmptyState,
         icon::Icon,
@@ -291,7 +292,7 @@ fn RestoreForm(
                 <div class="notice" data-kind="error">
                     <Icon name="circle-alert"/>
                     <p>
-                        {text}
+                        {error_text(text)}
                         " "
                         <a href=format!("/jobs/{id}?tab=history") rel="external">"Show all versions"</a>
                     </p>

@@ -36,6 +36,7 @@ use crate::{
         session::{FlashView, take_flash},
     },
     components::{
+        action_error::{ActionError, LastError},
         cluster_state::use_cluster_pause,
         due_refresh::use_due_refresh,
         empty_state::EmptyState,
@@ -129,11 +130,24 @@ fn JobContent(job: JobView, part: JobTab, flash: FlashView) -> impl IntoView {
     let may_run = may(Permission::RunJob);
     let may_define = may(Permission::DefineJob);
     let may_delete = may(Permission::DeleteJob);
+    // Outside the views of the actions, which a success draws again.
+    let (run_error, pause_error) = (LastError::of("Run now"), LastError::of("Pause or resume"));
+    let delete_error = LastError::of("Delete job");
     let pause_or_resume = move || {
         if is_active.get() {
-            view! { <PauseWithReason id name on_change=set_active/> }.into_any()
+            view! { <PauseWithReason id name on_change=set_active undo_error=pause_error/> }.into_any()
         } else {
-            view! { <PauseOrResume id name is_active on_change=set_active back=format!("/jobs/{id}")/> }.into_any()
+            view! {
+                <PauseOrResume
+                    id
+                    name
+                    is_active
+                    on_change=set_active
+                    error=pause_error
+                    back=format!("/jobs/{id}")
+                />
+            }
+            .into_any()
         }
     };
 
@@ -141,7 +155,7 @@ fn JobContent(job: JobView, part: JobTab, flash: FlashView) -> impl IntoView {
         <Title text=move || format!("{}{} · Jobs", name.get(), if is_history { " · History" } else { "" })/>
         <Breadcrumbs steps=vec![("/jobs".into(), "Jobs".into())] here=name/>
         <PageHeader title=name>
-            {may_run.then(|| view! { <RunNow id name class="btn btn-primary"/> })}
+            {may_run.then(|| view! { <RunNow id name error=run_error class="btn btn-primary"/> })}
             {may_define
                 .then(|| {
                     view! {
@@ -157,8 +171,11 @@ fn JobContent(job: JobView, part: JobTab, flash: FlashView) -> impl IntoView {
                     }
                 })}
             {may_run.then(|| view! { <RunWithInput id name input_json flash/> })}
-            {may_delete.then(|| view! { <DeleteJobButton id name/> })}
+            {may_delete.then(|| view! { <DeleteJobButton id name error=delete_error/> })}
         </PageHeader>
+        <ActionError error=run_error/>
+        <ActionError error=pause_error/>
+        <ActionError error=delete_error/>
         <ErrorSummary errors=whole/>
         {(asks_delete && may_delete).then(|| view! { <DeleteJobSection id name=first_name/> })}
         {move || is_deleted.get().then(deleted)}

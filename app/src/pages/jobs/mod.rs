@@ -27,6 +27,7 @@ use super::job::{
 use crate::{
     api::{jobs::jobs, session::query_value},
     components::{
+        action_error::{ActionError, LastError},
         cluster_state::use_cluster_pause,
         empty_state::EmptyState,
         filter_error::{FilterError, FilterErrorNotice},
@@ -288,6 +289,7 @@ fn JobTableRow(row: ArcRwSignal<JobRow>, back: String, may_run: bool, may_define
             }
         })
     };
+    let (run_error, pause_error) = (LastError::of("Run now"), LastError::of("Pause or resume"));
     let set_active = Callback::new(move |active| {
         let _ = row.try_update(|row| row.is_active = active);
     });
@@ -305,6 +307,8 @@ fn JobTableRow(row: ArcRwSignal<JobRow>, back: String, may_run: bool, may_define
                     {no_worker}
                     {tags}
                 </div>
+                {may_run.then(|| view! { <ActionError error=run_error/> })}
+                {may_define.then(|| view! { <ActionError error=pause_error/> })}
             </th>
             <td data-label="Schedule" class="schedule-words">{move || row.with(|row| row.schedule_words.clone())}</td>
             <td data-label="Next run" class="next-run"><NextRun at=next_due/></td>
@@ -314,7 +318,7 @@ fn JobTableRow(row: ArcRwSignal<JobRow>, back: String, may_run: bool, may_define
                     view! {
                         <td class="row-actions">
                             <span class="cluster">
-                                <RunNow id name class=ICON_BUTTON_CLASS/>
+                                <RunNow id name error=run_error class=ICON_BUTTON_CLASS/>
                                 {may_define
                                     .then(|| {
                                         view! {
@@ -323,6 +327,7 @@ fn JobTableRow(row: ArcRwSignal<JobRow>, back: String, may_run: bool, may_define
                                                 name
                                                 is_active
                                                 on_change=set_active
+                                                error=pause_error
                                                 back=back
                                                 class=ICON_BUTTON_CLASS
                                             />

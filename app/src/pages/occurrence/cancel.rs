@@ -11,6 +11,7 @@ use crate::{
         session::FlashView,
     },
     components::{
+        action_error::LastError,
         dialog::ConfirmDialog,
         form::{FormField, described_by},
         icon::Icon,
@@ -38,6 +39,9 @@ pub fn CancelButton(
     cancelling: Signal<bool>,
     /// The input and errors that a plain form left behind.
     flash: FlashView,
+    /// The error of the last try, which the page shows near the button. The page holds it, because the button disappears
+    /// once the run has ended.
+    error: LastError,
     /// Called after the call, successful or not.
     on_done: Callback<()>,
 ) -> impl IntoView {
@@ -46,10 +50,11 @@ pub fn CancelButton(
     let reason = NodeRef::<html::Input>::new();
     let cancel = Callback::new(move |()| {
         let reason = reason.get_untracked().map(|reason| reason.value()).unwrap_or_default();
+        error.clear();
         spawn_local(async move {
             match cancel_occurrence(id, reason).await {
                 Ok(has_ended) => toasts.show(ToastKind::Success, cancel_notice(has_ended)),
-                Err(error) => toasts.show(ToastKind::Error, error.to_string()),
+                Err(found) => error.show(found),
             }
             // The page may be older than this response, successful or not.
             let _ = on_done.try_run(());
@@ -57,7 +62,7 @@ pub fn CancelButton(
     });
     let was_refused = !flash.fields.is_empty();
     let typed = flash.typed("reason");
-    let error = error_of(Signal::stored(flash.fields), "reason");
+    let reason_error = error_of(Signal::stored(flash.fields), "reason");
     view! {
         <button
             type="button"
@@ -86,7 +91,7 @@ pub fn CancelButton(
             <form method="post" action=CancelOccurrence::PATH class="stack">
                 <p>{consequence(status.get_untracked())}</p>
                 <input type="hidden" name="id" value=id.to_string()/>
-                <ReasonField field="plain-cancel-reason" typed error node=NodeRef::new()/>
+                <ReasonField field="plain-cancel-reason" typed error=reason_error node=NodeRef::new()/>
                 <div class="dialog-actions">
                     <button type="submit" class="btn btn-danger">"Cancel run"</button>
                 </div>

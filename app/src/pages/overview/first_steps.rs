@@ -10,6 +10,7 @@ use milvaion_api::views::{ClusterOverview, ClusterStatus, HealthState};
 use crate::{
     api::overview::{RunSampleJob, SAMPLE_JOB_NOTICE, run_sample_job},
     components::{
+        action_error::{ActionError, LastError},
         cluster_state::use_cluster_status,
         icon::{Icon, LiveIcon},
         toast::{ToastKind, toasts},
@@ -87,6 +88,7 @@ fn SampleJobForm(data: RwSignal<ClusterOverview>) -> impl IntoView {
     let key = StoredValue::new(format!("sample-{}", data.with_untracked(|data| data.now.timestamp_millis())));
     let is_offered = Memo::new(move |_| data.with(|data| data.offers_demo));
     let is_busy = RwSignal::new(false);
+    let error = LastError::of("Run a sample job");
     let toasts = toasts();
     let navigate = use_navigate();
     let run = move |event: ev::SubmitEvent| {
@@ -95,6 +97,7 @@ fn SampleJobForm(data: RwSignal<ClusterOverview>) -> impl IntoView {
             return;
         }
         is_busy.set(true);
+        error.clear();
         let navigate = navigate.clone();
         spawn_local(async move {
             match run_sample_job(key.get_value()).await {
@@ -102,9 +105,9 @@ fn SampleJobForm(data: RwSignal<ClusterOverview>) -> impl IntoView {
                     toasts.show(ToastKind::Success, SAMPLE_JOB_NOTICE);
                     navigate(&format!("/occurrences/{id}"), NavigateOptions::default());
                 }
-                Err(error) => {
+                Err(found) => {
                     let _ = is_busy.try_set(false);
-                    toasts.show(ToastKind::Error, error.to_string());
+                    error.show(found);
                 }
             }
         });
@@ -126,6 +129,7 @@ fn SampleJobForm(data: RwSignal<ClusterOverview>) -> impl IntoView {
                 "Run a sample job"
             </button>
             <span class="muted" id=SAMPLE_JOB_REASON_ID>{reason}</span>
+            <ActionError error/>
         </form>
     }
 }

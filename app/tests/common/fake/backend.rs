@@ -213,10 +213,16 @@ impl Backend for FakeBackend {
         Ok(samples::occurrence_id(0))
     }
 
-    async fn set_job_active(&self, _me: &CurrentUser, id: JobId, active: bool, _reason: &str) -> Result<(), AppError> {
+    async fn set_job_active(
+        &self,
+        _me: &CurrentUser,
+        id: JobId,
+        active: bool,
+        _reason: &str,
+    ) -> Result<Option<String>, AppError> {
         self.check_job_exists(id)?;
         self.record(if active { "resume" } else { "pause" });
-        Ok(())
+        Ok(None)
     }
 
     async fn delete_job(&self, _me: &CurrentUser, id: JobId) -> Result<String, AppError> {
