@@ -83,7 +83,7 @@ pub fn OccurrenceTable(
         <div role="status">{pill}</div>
         <div id=OCCURRENCE_TABLE_ID hidden=move || is_empty.get()>
             <div class="table-wrap">
-                <table class="table table-cards">
+                <table class="table table-cards table-occurrences">
                     <caption class="sr-only">{caption}</caption>
                     <thead>
                         <tr>

@@ -80,7 +80,7 @@ fn UserTable(users: Vec<UserView>) -> impl IntoView {
             view! {
                 <tr>
                     <th scope="row" data-label="Name">{user.me.name}</th>
-                    <td data-label="E-mail">{user.me.email}</td>
+                    <td data-label="E-mail" class="breaks">{user.me.email}</td>
                     <td data-label="Role">{user.me.role.label()}</td>
                     <td data-label="Last sign-in">
                         <MaybeTime at=user.last_sign_in_at relative=true/>
@@ -164,7 +164,7 @@ fn InviteRow(invite: InviteView, revoking: ServerAction<RevokeInvite>) -> impl I
             <td data-label="Expires">
                 <Time at=invite.expires_at/>
             </td>
-            <td data-label="Invited by">{invite.invited_by}</td>
+            <td data-label="Invited by" class="breaks">{invite.invited_by}</td>
             <td class="row-actions">
                 <button
                     type="button"

@@ -180,8 +180,8 @@ fn instance_table(caption: String, worker: RwSignal<WorkerView>, part: Memo<Vec<
                         <th scope="col">"State"</th>
                         <th scope="col">"Last heartbeat"</th>
                         <th scope="col" class="num">"Running"</th>
-                        <th scope="col">"Host"</th>
-                        <th scope="col">"Version"</th>
+                        <th scope="col" class="col-extra">"Host"</th>
+                        <th scope="col" class="col-extra">"Version"</th>
                         <th scope="col">"Started"</th>
                     </tr>
                 </thead>
@@ -254,8 +254,8 @@ fn InstanceTableRow(
             </td>
             <td data-label="Last heartbeat"><Time at=heartbeat relative=true/></td>
             <td data-label="Running" class="num">{move || instance.with(running_of)}</td>
-            <td data-label="Host">{move || instance.with(|instance| instance.host.clone())}</td>
-            <td data-label="Version">{move || instance.with(|instance| instance.version.clone())}</td>
+            <td data-label="Host" class="col-extra breaks">{move || instance.with(|instance| instance.host.clone())}</td>
+            <td data-label="Version" class="col-extra">{move || instance.with(|instance| instance.version.clone())}</td>
             <td data-label="Started"><Time at=started_at/></td>
         </tr>
     }

@@ -92,7 +92,7 @@ fn CalendarTableRow(row: CalendarRow, may_define: bool) -> impl IntoView {
     };
     let next = match row.next {
         Some(next) if next.is_now => view! {
-            <span class="badge" data-status="paused">
+            <span class="badge wrap" data-status="paused">
                 <Icon name="calendar-off"/>
                 <span>{next.in_zone}</span>
             </span>

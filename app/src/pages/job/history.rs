@@ -172,7 +172,7 @@ fn step_row(id: JobId, step: VersionStep, current: Signal<i32>, may_define: bool
                 }}
             </th>
             <td data-label="Changed"><Time at=row.changed_at/></td>
-            <td data-label="By">{row.changed_by}</td>
+            <td data-label="By" class="breaks">{row.changed_by}</td>
             <td data-label="Changes" title=whole>{names}</td>
             <td data-label="Compare">
                 <span class="links">{changes} {to_current}</span>
