@@ -179,24 +179,24 @@ fn FailureTable(
     let table = view! {
         {held_rows_button(rows, "new failure")}
         <div class="table-wrap" hidden=move || is_empty.get()>
-            <table class="table table-cards" id=FAILURE_TABLE_ID>
+            <table role="table" class="table table-cards" id=FAILURE_TABLE_ID>
                 <caption class="sr-only">"Failures of this cause, newest first"</caption>
                 <thead>
-                    <tr>
+                    <tr role="row">
                         {may_settle
                             .then(|| {
                                 view! {
-                                    <th scope="col" class="col-narrow">
+                                    <th role="columnheader" scope="col" class="col-narrow">
                                         <span class="sr-only hide-js">"Select"</span>
                                         <SelectAllCheckbox chosen ids=open_ids is_bare=true/>
                                     </th>
                                 }
                             })}
-                        <th scope="col">"Failure"</th>
-                        <th scope="col">"Failed"</th>
-                        <th scope="col">"Cause"</th>
-                        <th scope="col" class="num">"Attempt"</th>
-                        <th scope="col">"State"</th>
+                        <th role="columnheader" scope="col">"Failure"</th>
+                        <th role="columnheader" scope="col">"Failed"</th>
+                        <th role="columnheader" scope="col">"Cause"</th>
+                        <th role="columnheader" scope="col" class="num">"Attempt"</th>
+                        <th role="columnheader" scope="col">"State"</th>
                     </tr>
                 </thead>
                 <tbody>
