@@ -138,7 +138,8 @@ test("the gap of a log is accessible", async ({ admin, stack, firstAdmin }) => {
 
 test("tables keep their roles as cards on a phone", async ({ admin }) => {
   await admin.setViewportSize(PHONE);
-  for (const path of ["/jobs", `/jobs/${samples.job}?tab=history`, "/occurrences", "/failed", `${cause}?state=all`, "/calendars", "/workers", "/team"]) {
+  const history = `/jobs/${samples.job}?tab=history`;
+  for (const path of ["/jobs", history, "/occurrences", "/failed", `${cause}?state=all`, "/calendars", "/workers", "/team"]) {
     await open(admin, path);
     const table = admin.getByRole("table").first();
     await expect(table.getByRole("row").nth(1)).toBeVisible();

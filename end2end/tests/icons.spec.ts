@@ -29,7 +29,8 @@ async function readIcons(page: Page): Promise<IconReport> {
       const frame = (use.ownerSVGElement as SVGSVGElement).getBoundingClientRect();
       const drawing = use.getBBox();
       const isDrawn = symbol !== null && symbol.childElementCount > 0 && (drawing.width > 0 || drawing.height > 0);
-      return isDrawn && frame.width > 0 && frame.height > 0 ? [] : [`${address} in ${use.closest("a, button, td, li")?.outerHTML.slice(0, 120)}`];
+      const place = use.closest("a, button, td, li")?.outerHTML.slice(0, 120);
+      return isDrawn && frame.width > 0 && frame.height > 0 ? [] : [`${address} in ${place}`];
     });
     return { count: visible.length, empty };
   });

@@ -118,7 +118,8 @@ async function fillInstallation(stack: TestStack, user: TestUser): Promise<Measu
     input: shell(`echo ${LONG_WORD}${LONG_WORD}${LONG_WORD} >&2; exit 7`),
     every: 86_400,
   });
-  const slow = await makeJob(stack.url, user, { name: "Monthly reconciliation of the customer ledger with the archive", input: shell("echo begun; sleep 900") });
+  const sleeps = shell("echo begun; sleep 900");
+  const slow = await makeJob(stack.url, user, { name: "Monthly reconciliation of the ledger with the archive", input: sleeps });
   const halted = await makeJob(stack.url, user, { name: `halted_${LONG_WORD}`, input: shell("true"), cron: "0 0 1 1 *", tags: "finance" });
   await call("set_job_active", { id: halted, active: "false", reason: `${LONG_WORD} ${LONG_TEXT}` });
 
@@ -128,7 +129,8 @@ async function fillInstallation(stack: TestStack, user: TestUser): Promise<Measu
     runs.push(await runJob(stack.url, user, failing));
   }
   const cancelled = await runJob(stack.url, user, slow);
-  const running = await runJob(stack.url, user, await makeJob(stack.url, user, { name: `running_${LONG_WORD}`, input: shell("echo begun; sleep 900") }));
+  const busy = await makeJob(stack.url, user, { name: `running_${LONG_WORD}`, input: sleeps });
+  const running = await runJob(stack.url, user, busy);
   await waitForStatus(stack.url, user, completed, "completed");
   for (const run of runs) {
     await waitForStatus(stack.url, user, run, "failed");
