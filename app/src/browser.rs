@@ -344,6 +344,12 @@ mod real {
         }
     }
 
+    /// Returns true if a dialog is open.
+    #[must_use]
+    pub fn is_dialog_open() -> bool {
+        document().query_selector("dialog[open]").ok().flatten().is_some()
+    }
+
     /// Closes every open dialog.
     pub fn close_dialogs() {
         for dialog in all::<HtmlDialogElement>("dialog[open]") {
@@ -599,6 +605,12 @@ mod stub {
 
     /// Does nothing on the server.
     pub const fn go_back() {}
+
+    /// Returns false; a page being rendered has no open dialog.
+    #[must_use]
+    pub const fn is_dialog_open() -> bool {
+        false
+    }
 
     /// Does nothing on the server.
     pub const fn close_dialogs() {}

@@ -1,30 +1,20 @@
-// Accessibility of every page in both themes, on a desktop and on a phone: axe finds no violation and no page scrolls
-// sideways. As in all tests, unexpected console messages fail the test.
+// Accessibility of every page of an Admin in both themes, on a desktop and on a phone: axe finds no violation and no page
+// scrolls sideways. `a11y-roles.spec.ts` checks the pages of the other roles. As in all tests, unexpected console messages
+// fail the test.
 
-import { AxeBuilder } from "@axe-core/playwright";
 import type { Page } from "@playwright/test";
 
+import { checkThemes, DESKTOP } from "../fixtures/axe";
 import { publishDeadLetter } from "../fixtures/dead-letter";
-import { form, makeCalendar, makeJob, pauseJob, runJob, shell, waitForStatus } from "../fixtures/jobs";
+import { form, shell } from "../fixtures/jobs";
+import { createSamples, type SampleIds } from "../fixtures/samples";
 import { hasServices } from "../fixtures/stack";
-import { expect, open, row, screenshot, test, waitForLive } from "../fixtures/test";
-import { callServerFunction, type TestUser } from "../fixtures/users";
+import { expect, open, row, test, waitForLive } from "../fixtures/test";
+import { callServerFunction } from "../fixtures/users";
 
 test.use({ stackName: "a11y", contextOptions: { reducedMotion: "reduce" } });
 
-const TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"];
-const DESKTOP = { width: 1280, height: 900 };
-const PHONE = { width: 360, height: 740 };
-
-/** The ids of the sample objects, which are created once. */
-interface SampleIds {
-  job: string;
-  calendar: string;
-  paused: string;
-  completed: string;
-  failed: string;
-  running: string;
-}
+/** The sample objects, which are created once. */
 let samples: SampleIds | undefined;
 
 test("the setup page is accessible", async ({ page, stack }) => {
@@ -249,54 +239,4 @@ async function checkPage(page: Page, path: string, name: string, prepare?: () =>
   await expect(page).toHaveTitle(/.+ · Milvaion$/);
   await prepare?.();
   await checkThemes(page, name);
-}
-
-/** Checks the page in both themes on a desktop, and in one of them on a phone, which differs only in layout. */
-async function checkThemes(page: Page, name: string): Promise<void> {
-  for (const [theme, size] of [["light", DESKTOP], ["dark", DESKTOP], ["light", PHONE]] as const) {
-    const label = `${name}-${theme}${size === PHONE ? "-360" : ""}`;
-    await page.setViewportSize(size);
-    await page.locator("html").evaluate((root, value) => root.setAttribute("data-theme", value), theme);
-    await screenshot(page, label);
-    const { violations } = await new AxeBuilder({ page }).withTags(TAGS).analyze();
-    const found = violations.flatMap(({ id, nodes }) => nodes.map((node) => `${id}: ${node.target.join(" ")}: ${node.failureSummary}`));
-    expect.soft(found, label).toEqual([]);
-    const sideways = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
-    expect.soft(sideways, `${label} scrolls sideways`).toBeLessThanOrEqual(0);
-  }
-  await page.setViewportSize(DESKTOP);
-}
-
-/** Creates the sample objects. */
-async function createSamples(url: string, user: TestUser): Promise<SampleIds> {
-  const calendar = await makeCalendar(url, user, {
-    name: "Public holidays and the quiet hours of the warehouse in Warsaw",
-    zone: "Europe/Warsaw",
-    dates: "2030-12-24 to 2030-12-26\n2031-01-01\n2031-01-06\n2031-05-01 to 2031-05-03",
-    windows: [
-      { days: ["sat", "sun"], from: "00:00", to: "00:00" },
-      { days: ["mon", "tue", "wed", "thu", "fri"], from: "22:00", to: "05:30" },
-    ],
-  });
-  await makeCalendar(url, user, { name: "Over", dates: "2020-01-01" });
-  const job = await makeJob(url, user, {
-    name: "Nightly report of everything that was sold",
-    input: shell("for i in 1 2 3; do echo page $i of the report; done; echo a warning >&2"),
-    cron: "30 3 * * MON-FRI",
-    zone: "Europe/Warsaw",
-    tags: "reports, night",
-    calendars: [calendar],
-    retries: 3,
-  });
-  const broken = await makeJob(url, user, { name: "Broken", input: shell("echo oh no >&2; exit 7"), every: 86_400 });
-  const slow = await makeJob(url, user, { name: "Slow", input: shell("echo begun; sleep 600") });
-  const paused = await makeJob(url, user, { name: "Paused", input: shell("true"), cron: "0 0 1 1 *" });
-  await pauseJob(url, user, paused);
-  const completed = await runJob(url, user, job);
-  const failed = await runJob(url, user, broken);
-  const running = await runJob(url, user, slow);
-  await waitForStatus(url, user, completed, "completed");
-  await waitForStatus(url, user, failed, "failed");
-  await waitForStatus(url, user, running, "running");
-  return { job, calendar, paused, completed, failed, running };
 }

@@ -72,7 +72,12 @@ test("an open dialog keeps the failures it was opened for", async ({ admin, firs
   expect(settled.status, settled.text).toBe(200);
   await fail(stack.url, firstAdmin, job, 1);
   await expect(count).toHaveText("3 open of 4 failures");
-  await expect(admin.locator(".pill")).toContainText("Show");
+  // The list holds still behind the dialog, and the row states that its failure is settled.
+  const settledRow = admin.locator(`#failures tr[data-id="${chosen}"]`);
+  await expect(settledRow).toHaveAttribute("data-state", "resolved");
+  await expect(settledRow.locator('td[data-label="State"]')).toContainText("Resolved");
+  await expect(settledRow.locator("input[type=checkbox]")).toHaveCount(0);
+  await expect(admin.locator(".pill")).toContainText("1 new failure · Show");
   await expect(dialog).toBeVisible();
 
   await writeFile(repair, "");

@@ -182,7 +182,7 @@ test("the jobs table fits every window", async ({ admin: page, stack, firstAdmin
   }
   await open(page, "/jobs?q=reconciliation");
   await expect(jobRow(page, job).locator(".strip a")).toHaveCount(10);
-  for (const width of [360, 1024, 1280, 1920]) {
+  for (const width of [360, 768, 1024, 1280, 1920]) {
     await page.setViewportSize({ width, height: 900 });
     const wrap = page.locator("#job-rows");
     const hidden = await wrap.evaluate((element) => element.scrollWidth - element.clientWidth);

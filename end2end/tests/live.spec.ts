@@ -3,7 +3,7 @@
 import { makeJob, pauseJob, runJob, shell } from "../fixtures/jobs";
 import { CuttableProxy } from "../fixtures/proxy";
 import { hasServices } from "../fixtures/stack";
-import { expect, open, row, screenshot, test, waitForHydration, waitForLive, waitUntilStable } from "../fixtures/test";
+import { expect, open, resumeLive, row, screenshot, test, waitForHydration, waitForLive, waitUntilStable } from "../fixtures/test";
 import { signIn } from "../fixtures/users";
 
 test.use({ stackName: "live" });
@@ -103,10 +103,14 @@ test("live updates can be paused and resumed", async ({ admin: page, stack, firs
   await waitForLive(page);
   const pill = page.locator(".live-pill");
   await waitUntilStable(page);
+  // The tab remembers the pause, and pausing again must not resume.
+  await page.reload();
+  await waitForHydration(page);
+  await waitUntilStable(page);
   const run = await runJob(stack.url, firstAdmin, job);
   await expect(pill).toHaveAttribute("aria-pressed", "true");
   await expect(row(page, run)).toHaveCount(0);
-  await pill.click();
+  await resumeLive(page);
   await waitForLive(page);
   await expect(row(page, run)).toHaveAttribute("data-status", "completed");
 });

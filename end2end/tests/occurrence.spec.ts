@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 
 import { makeJob, runJob, shell } from "../fixtures/jobs";
-import { expect, open, row, screenshot, test, waitForLive, waitUntilStable } from "../fixtures/test";
+import { expect, open, resumeLive, row, screenshot, test, waitForLive, waitUntilStable } from "../fixtures/test";
 import { apiClient, type TestUser } from "../fixtures/users";
 
 test.use({ stackName: "occurrence" });
@@ -66,7 +66,7 @@ test("missed log lines are stated and loaded by range", async ({ admin: page, fi
   await expect.poll(() => storedLines(stack.url, firstAdmin, run), { timeout: 30_000 }).toBe(before + 1_300);
   await expect(page.locator(".log-line")).toHaveCount(before);
 
-  await page.locator(".live-pill").click();
+  await resumeLive(page);
   await waitForLive(page);
   const gap = page.locator(".log-gap");
   await expect(gap).toContainText("800 lines not loaded");

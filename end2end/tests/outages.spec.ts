@@ -5,7 +5,9 @@ import type { Browser, Page } from "@playwright/test";
 import { makeJob, runJob, shell, waitForStatus } from "../fixtures/jobs";
 import { CuttableProxy } from "../fixtures/proxy";
 import { hasServices, type TestStack } from "../fixtures/stack";
-import { type ConsoleWatch, expect, open, row, screenshot, test, waitForHydration, waitForLive } from "../fixtures/test";
+import {
+  type ConsoleWatch, expect, open, pauseLive, resumeLive, row, screenshot, test, waitForHydration, waitForLive,
+} from "../fixtures/test";
 import { apiClient, callServerFunction, signIn, type TestUser } from "../fixtures/users";
 
 test.use({ stackName: "outages" });
@@ -122,7 +124,7 @@ test("a pause of live updates is stated and ended", async ({ admin: page, stack,
   await open(page, "/occurrences");
   await waitForLive(page);
   await expect(page.locator("#updates-paused")).toHaveCount(0);
-  await page.locator(".live-pill").click();
+  await pauseLive(page);
   const banner = page.locator("#updates-paused");
   await expect(banner).toContainText("Live updates are paused. The page shows data from");
   await expect(banner).toContainText(TIME);
@@ -153,7 +155,7 @@ test("a read that ends during a pause changes nothing", async ({ admin: page, st
   const run = await runJob(stack.url, firstAdmin, job);
   await held;
   await waitForStatus(stack.url, firstAdmin, run, "completed");
-  await page.locator(".live-pill").click();
+  await pauseLive(page);
   await expect(page.locator("#updates-paused")).toBeVisible();
   const answered = page.waitForResponse("**/api/overview*");
   release();
@@ -164,7 +166,7 @@ test("a read that ends during a pause changes nothing", async ({ admin: page, st
   await twoFrames();
   await expect(completed).toHaveText(String(before));
   await page.unrouteAll({ behavior: "wait" });
-  await page.locator(".live-pill").click();
+  await resumeLive(page);
   await expect(completed).toHaveText(String(before + 1));
 });
 
@@ -175,7 +177,7 @@ test("timers of the page read nothing during a pause", async ({ admin: page, sta
   await waitForLive(page);
   const completed = page.locator(".tile").filter({ hasText: "Completed" }).locator(".tile-value");
   const before = Number(await completed.textContent());
-  await page.locator(".live-pill").click();
+  await pauseLive(page);
   await expect(page.locator("#updates-paused")).toBeVisible();
   await page.waitForLoadState("networkidle");
   const run = await runJob(stack.url, firstAdmin, job);
@@ -190,7 +192,7 @@ test("timers of the page read nothing during a pause", async ({ admin: page, sta
   await page.clock.runFor(61_000);
   expect(reads).toEqual([]);
   await expect(completed).toHaveText(String(before));
-  await page.locator(".live-pill").click();
+  await resumeLive(page);
   await expect(completed).toHaveText(String(before + 1));
 });
 

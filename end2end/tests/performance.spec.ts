@@ -1,5 +1,5 @@
 // Performance measurements. The results are printed, and only implausible values fail the test, because the speed of the
-// machine is not a property of the program.
+// machine is not a property of the program. The layout shift is one: nothing may move, however slowly a page loads.
 
 import { get } from "node:http";
 import { brotliDecompressSync } from "node:zlib";
@@ -121,7 +121,7 @@ test("the load of pages on a slow device is measured", async ({ admin: page, sta
         `INP ${figures.inp?.toFixed(0)} ms, CLS ${figures.cls?.toFixed(3)}, ${kilobytes(bytes)} transferred`,
     );
     expect(figures.lcp).toBeGreaterThan(0);
-    expect(figures.cls).toBeLessThan(0.25);
+    expect(figures.cls, `layout shift of ${name}`).toBeLessThanOrEqual(0.02);
   }
   const cancelled = await callServerFunction(stack.url, firstAdmin.session, "cancel_occurrence", { id: run });
   expect(cancelled.status, cancelled.text).toBe(200);

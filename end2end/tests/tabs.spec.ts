@@ -4,7 +4,7 @@ import type { BrowserContext, Page } from "@playwright/test";
 
 import { makeJob, runJob, shell } from "../fixtures/jobs";
 import { hasServices } from "../fixtures/stack";
-import { expect, open, row, test, waitForLive } from "../fixtures/test";
+import { expect, open, pauseLive, resumeLive, row, test, waitForLive } from "../fixtures/test";
 import { callServerFunction, inviteUser, signIn } from "../fixtures/users";
 
 test.use({ stackName: "tabs" });
@@ -72,16 +72,14 @@ test("a paused tab hands over and stays paused", async ({ admin, context, stack,
   const other = await context.newPage();
   await open(other, `/jobs/${job}`);
   await waitForLive(other);
-  const pill = admin.locator(".live-pill");
-  await pill.click();
-  await expect(pill).toHaveAttribute("data-state", "paused");
+  await pauseLive(admin);
   const run = await runJob(stack.url, firstAdmin, job);
   await expect(row(other, run)).toHaveAttribute("data-status", "completed");
   await expect(row(admin, run)).toHaveCount(0);
   await open(admin, "/jobs");
-  await expect(pill).toHaveAttribute("data-state", "paused");
+  await expect(admin.locator(".live-pill")).toHaveAttribute("data-state", "paused");
   await expect(other.locator(".live-pill")).toHaveAttribute("data-state", "live");
-  await pill.click();
+  await resumeLive(admin);
   await waitForLive(admin);
   expect(await openStreams([admin, other])).toBe(1);
 });

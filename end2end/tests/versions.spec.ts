@@ -1,7 +1,7 @@
 // The version history of a job: comparison and restore.
 
 import { form, makeJob, shell } from "../fixtures/jobs";
-import { expect, open, screenshot, test, waitForLive, waitUntilStable } from "../fixtures/test";
+import { expect, open, resumeLive, screenshot, test, waitForLive, waitUntilStable } from "../fixtures/test";
 import { callServerFunction, type TestUser } from "../fixtures/users";
 
 test.use({ stackName: "versions" });
@@ -58,7 +58,7 @@ test("a restore from an outdated page is refused", async ({ admin, firstAdmin, s
   await admin.getByRole("dialog").getByRole("button", { name: "Restore version 2" }).click();
   await expect(admin.getByRole("alert").filter({ hasText: "changed" })).toBeVisible();
   // With live updates resumed, the page shows the change and removes the button.
-  await admin.getByRole("button", { name: "pause live updates" }).click();
+  await resumeLive(admin);
   await expect(admin.getByText("The job was changed: version 5 is current now.")).toBeVisible();
   await expect(admin.getByRole("button", { name: "Restore version 2" })).toHaveCount(0);
   await admin.getByRole("link", { name: "Show all versions" }).first().click();

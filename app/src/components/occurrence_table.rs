@@ -83,18 +83,18 @@ pub fn OccurrenceTable(
         <div role="status">{pill}</div>
         <div id=OCCURRENCE_TABLE_ID hidden=move || is_empty.get()>
             <div class="table-wrap">
-                <table class="table table-cards">
+                <table role="table" class="table table-cards table-occurrences">
                     <caption class="sr-only">{caption}</caption>
                     <thead>
-                        <tr>
-                            <th scope="col">"Status"</th>
-                            <th scope="col">{if names_job { "Job" } else { "Occurrence" }}</th>
-                            <th scope="col">"Trigger"</th>
-                            <th scope="col">"Due"</th>
-                            <th scope="col">"Started"</th>
-                            <th scope="col" class="num">"Duration"</th>
-                            <th scope="col" class="num">"Attempt"</th>
-                            <th scope="col">"Worker instance"</th>
+                        <tr role="row">
+                            <th role="columnheader" scope="col">"Status"</th>
+                            <th role="columnheader" scope="col">{if names_job { "Job" } else { "Occurrence" }}</th>
+                            <th role="columnheader" scope="col">"Trigger"</th>
+                            <th role="columnheader" scope="col">"Due"</th>
+                            <th role="columnheader" scope="col">"Started"</th>
+                            <th role="columnheader" scope="col" class="num">"Duration"</th>
+                            <th role="columnheader" scope="col" class="num">"Attempt"</th>
+                            <th role="columnheader" scope="col">"Worker instance"</th>
                         </tr>
                     </thead>
                     <tbody>
@@ -193,32 +193,32 @@ fn OccurrenceTableRow(entry: OccurrenceEntry, names_job: bool) -> impl IntoView 
         view! { <a class="row-link mono" href=href>{short}</a> }.into_any()
     };
     view! {
-        <tr
+        <tr role="row"
             class:is-new=is_new
             class:is-leaving=move || is_leaving.get()
             data-id=id_text
             data-status=move || status.get().slug()
             data-event-at=move || event_at.get()
         >
-            <td data-label="Status"><StatusBadge status cancelling/></td>
-            <td data-label=if names_job { "Job" } else { "Occurrence" }>
+            <td role="cell" data-label="Status"><StatusBadge status cancelling/></td>
+            <td role="cell" data-label=if names_job { "Job" } else { "Occurrence" }>
                 {name_cell}
                 <div class="row-note" title=note>{move || note().map(|note| format::clip(&note, NOTE_MAX_CHARS))}</div>
                 {move || {
                     is_leaving.get().then(|| view! { <div class="row-note">"No longer in this list"</div> })
                 }}
             </td>
-            <td data-label="Trigger">
+            <td role="cell" data-label="Trigger">
                 <span class="cluster">
                     <Icon name=trigger_icon(trigger)/>
                     <span>{trigger.as_str()}</span>
                 </span>
             </td>
-            <td data-label="Due"><Time at=due/></td>
-            <td data-label="Started"><MaybeTime at=started relative=true/></td>
-            <td data-label="Duration" class="num"><Duration started_at=started millis running/></td>
-            <td data-label="Attempt" class="num">{move || row.read().attempt}</td>
-            <td data-label="Worker instance" class="mono">
+            <td role="cell" data-label="Due"><Time at=due/></td>
+            <td role="cell" data-label="Started"><MaybeTime at=started relative=true/></td>
+            <td role="cell" data-label="Duration" class="num"><Duration started_at=started millis running/></td>
+            <td role="cell" data-label="Attempt" class="num">{move || row.read().attempt}</td>
+            <td role="cell" data-label="Worker instance" class="mono">
                 {move || row.read().instance_id.clone().unwrap_or_else(|| "–".into())}
             </td>
         </tr>

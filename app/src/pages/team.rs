@@ -80,14 +80,14 @@ fn UserTable(users: Vec<UserView>) -> impl IntoView {
         .into_iter()
         .map(|user| {
             view! {
-                <tr>
-                    <th scope="row" data-label="Name">{user.me.name}</th>
-                    <td data-label="E-mail">{user.me.email}</td>
-                    <td data-label="Role">{user.me.role.label()}</td>
-                    <td data-label="Last sign-in">
+                <tr role="row">
+                    <th role="rowheader" scope="row" data-label="Name">{user.me.name}</th>
+                    <td role="cell" data-label="E-mail" class="breaks">{user.me.email}</td>
+                    <td role="cell" data-label="Role">{user.me.role.label()}</td>
+                    <td role="cell" data-label="Last sign-in">
                         <MaybeTime at=user.last_sign_in_at relative=true/>
                     </td>
-                    <td data-label="Joined">
+                    <td role="cell" data-label="Joined">
                         <Time at=user.created_at/>
                     </td>
                 </tr>
@@ -98,15 +98,15 @@ fn UserTable(users: Vec<UserView>) -> impl IntoView {
         <section class="stack" aria-labelledby="people">
             <h2 id="people">"Users"</h2>
             <div class="table-wrap">
-                <table class="table table-cards">
+                <table role="table" class="table table-cards">
                     <caption class="sr-only">"Users who can sign in"</caption>
                     <thead>
-                        <tr>
-                            <th scope="col">"Name"</th>
-                            <th scope="col">"E-mail"</th>
-                            <th scope="col">"Role"</th>
-                            <th scope="col">"Last sign-in"</th>
-                            <th scope="col">"Joined"</th>
+                        <tr role="row">
+                            <th role="columnheader" scope="col">"Name"</th>
+                            <th role="columnheader" scope="col">"E-mail"</th>
+                            <th role="columnheader" scope="col">"Role"</th>
+                            <th role="columnheader" scope="col">"Last sign-in"</th>
+                            <th role="columnheader" scope="col">"Joined"</th>
                         </tr>
                     </thead>
                     <tbody>{rows}</tbody>
@@ -139,15 +139,15 @@ fn InviteTable(
             <h2 id="invites">"Pending invitations"</h2>
             <ActionError error/>
             <div class="table-wrap">
-                <table class="table table-cards">
+                <table role="table" class="table table-cards">
                     <caption class="sr-only">"Invitations that are not used yet"</caption>
                     <thead>
-                        <tr>
-                            <th scope="col">"Name"</th>
-                            <th scope="col">"Role"</th>
-                            <th scope="col">"Expires"</th>
-                            <th scope="col">"Invited by"</th>
-                            <th scope="col">
+                        <tr role="row">
+                            <th role="columnheader" scope="col">"Name"</th>
+                            <th role="columnheader" scope="col">"Role"</th>
+                            <th role="columnheader" scope="col">"Expires"</th>
+                            <th role="columnheader" scope="col">"Invited by"</th>
+                            <th role="columnheader" scope="col">
                                 <span class="sr-only">"Actions"</span>
                             </th>
                         </tr>
@@ -167,14 +167,14 @@ fn InviteRow(invite: InviteView, revoking: ServerAction<RevokeInvite>, error: La
     let label = format!("Revoke the invitation of {}", invite.name);
     let title = format!("{label}?");
     view! {
-        <tr>
-            <th scope="row" data-label="Name">{invite.name}</th>
-            <td data-label="Role">{invite.role.label()}</td>
-            <td data-label="Expires">
+        <tr role="row">
+            <th role="rowheader" scope="row" data-label="Name">{invite.name}</th>
+            <td role="cell" data-label="Role">{invite.role.label()}</td>
+            <td role="cell" data-label="Expires">
                 <Time at=invite.expires_at/>
             </td>
-            <td data-label="Invited by">{invite.invited_by}</td>
-            <td class="row-actions">
+            <td role="cell" data-label="Invited by" class="breaks">{invite.invited_by}</td>
+            <td role="cell" class="row-actions">
                 <button
                     type="button"
                     class="btn btn-small needs-js"

@@ -172,17 +172,17 @@ fn gone_summary(gone: &[InstanceView]) -> String {
 fn instance_table(caption: String, worker: RwSignal<WorkerView>, part: Memo<Vec<InstanceView>>) -> AnyView {
     view! {
         <div class="table-wrap" hidden=move || part.with(Vec::is_empty)>
-            <table class="table table-cards">
+            <table role="table" class="table table-cards">
                 <caption class="sr-only">{caption}</caption>
                 <thead>
-                    <tr>
-                        <th scope="col">"Instance"</th>
-                        <th scope="col">"State"</th>
-                        <th scope="col">"Last heartbeat"</th>
-                        <th scope="col" class="num">"Running"</th>
-                        <th scope="col">"Host"</th>
-                        <th scope="col">"Version"</th>
-                        <th scope="col">"Started"</th>
+                    <tr role="row">
+                        <th role="columnheader" scope="col">"Instance"</th>
+                        <th role="columnheader" scope="col">"State"</th>
+                        <th role="columnheader" scope="col">"Last heartbeat"</th>
+                        <th role="columnheader" scope="col" class="num">"Running"</th>
+                        <th role="columnheader" scope="col" class="col-extra">"Host"</th>
+                        <th role="columnheader" scope="col" class="col-extra">"Version"</th>
+                        <th role="columnheader" scope="col">"Started"</th>
                     </tr>
                 </thead>
                 <tbody>
@@ -244,19 +244,23 @@ fn InstanceTableRow(
     let state = Signal::derive(move || instance.with(state_of));
     let heartbeat = Signal::derive(move || instance.with(|instance| instance.last_heartbeat_at));
     view! {
-        <tr data-instance=id>
-            <th scope="row" data-label="Instance" class="mono">{id_text}</th>
-            <td data-label="State">
+        <tr role="row" data-instance=id>
+            <th role="rowheader" scope="row" data-label="Instance" class="mono">{id_text}</th>
+            <td role="cell" data-label="State">
                 <span class="badge" data-status=move || state.get().0>
                     <LiveIcon name=Signal::derive(move || state.get().1)/>
                     <span>{move || state.get().2}</span>
                 </span>
             </td>
-            <td data-label="Last heartbeat"><Time at=heartbeat relative=true/></td>
-            <td data-label="Running" class="num">{move || instance.with(running_of)}</td>
-            <td data-label="Host">{move || instance.with(|instance| instance.host.clone())}</td>
-            <td data-label="Version">{move || instance.with(|instance| instance.version.clone())}</td>
-            <td data-label="Started"><Time at=started_at/></td>
+            <td role="cell" data-label="Last heartbeat"><Time at=heartbeat relative=true/></td>
+            <td role="cell" data-label="Running" class="num">{move || instance.with(running_of)}</td>
+            <td role="cell" data-label="Host" class="col-extra breaks">
+                {move || instance.with(|instance| instance.host.clone())}
+            </td>
+            <td role="cell" data-label="Version" class="col-extra">
+                {move || instance.with(|instance| instance.version.clone())}
+            </td>
+            <td role="cell" data-label="Started"><Time at=started_at/></td>
         </tr>
     }
 }

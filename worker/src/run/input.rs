@@ -1,12 +1,16 @@
 //! Decodes the input of a job into the type that the job declares, and names the field that does not fit.
 //!
 //! serde reports the position of an error as a column of the text. Users look for a field, so the column is converted
-//! into the path of the value at this position: `headers.accept`, `argv[2]`.
+//! into the path of the value at this position: `headers.accept`, `argv[2]`. An unknown field of a tagged enum has no
+//! position, because serde reads the enum as a whole before it decodes the variant; its path is searched.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::api::outcome::JobError;
+
+/// The maximum number of fields of one name that are tried as the unknown field. Each trial decodes the input again.
+const MAX_UNKNOWN_FIELD_TRIALS: usize = 100;
 
 /// Decodes `data` as a `T`.
 ///
@@ -27,15 +31,71 @@ pub(crate) fn read<T: DeserializeOwned>(data: &Value) -> Result<T, JobError> {
         {
             return Ok(input);
         }
-        let path = path_at(&text, error.column());
         let reason = error.to_string();
         // The text is a single line that the user has never seen, so its line and column would only confuse.
         let reason = reason.split(" at line ").next().unwrap_or_default();
+        let position = path_at(&text, error.column());
+        let path = unknown_field_path::<T>(data, reason, &position).unwrap_or(position);
         let location = if path.is_empty() { "the input".to_owned() } else { format!("the input's field `{path}`") };
         Err(JobError::permanent(format!(
             "{location} does not fit the job type: {reason}; correct it in the job and run it again"
         )))
     })
+}
+
+/// Returns the path of the unknown field that `reason` names, unless `position` ends with it.
+///
+/// Several objects may have a field of this name. The unknown one is the field without which the error differs.
+fn unknown_field_path<T: DeserializeOwned>(data: &Value, reason: &str, position: &str) -> Option<String> {
+    let name = reason.strip_prefix("unknown field `")?.split('`').next()?;
+    if position.rsplit('.').next() == Some(name) {
+        return None;
+    }
+    let error = T::deserialize(data).err()?.to_string();
+    let mut found = Vec::new();
+    collect_fields(data, name, &FieldOwner::default(), &mut found);
+    let is_unknown = |owner: &FieldOwner| {
+        let mut rest = data.clone();
+        let fields = rest.pointer_mut(&owner.pointer).and_then(Value::as_object_mut);
+        let is_removed = fields.is_some_and(|fields| fields.remove(name).is_some());
+        is_removed && T::deserialize(&rest).err().is_none_or(|other| other.to_string() != error)
+    };
+    found.into_iter().take(MAX_UNKNOWN_FIELD_TRIALS).find(is_unknown).map(|owner| owner.field(name).path)
+}
+
+/// A value inside the input, as the JSON pointer that finds it and the path that the user reads.
+#[derive(Default)]
+struct FieldOwner {
+    pointer: String,
+    path: String,
+}
+
+impl FieldOwner {
+    fn field(&self, name: &str) -> Self {
+        let step = name.replace('~', "~0").replace('/', "~1");
+        let path = if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) };
+        Self { pointer: format!("{}/{step}", self.pointer), path }
+    }
+
+    fn item(&self, index: usize) -> Self {
+        Self { pointer: format!("{}/{index}", self.pointer), path: format!("{}[{index}]", self.path) }
+    }
+}
+
+/// Adds every object in `value` that has a field of this name.
+fn collect_fields(value: &Value, name: &str, owner: &FieldOwner, found: &mut Vec<FieldOwner>) {
+    match value {
+        Value::Object(fields) => {
+            if fields.contains_key(name) {
+                found.push(FieldOwner { pointer: owner.pointer.clone(), path: owner.path.clone() });
+            }
+            fields.iter().for_each(|(key, inner)| collect_fields(inner, name, &owner.field(key), found));
+        }
+        Value::Array(items) => {
+            items.iter().enumerate().for_each(|(n, inner)| collect_fields(inner, name, &owner.item(n), found));
+        }
+        _ => {}
+    }
 }
 
 /// A step of a path into a JSON text.
@@ -133,6 +193,39 @@ mod tests {
             assert!(error.is_permanent());
             assert!(error.to_string().contains(location), "{data}: {error}");
             assert!(!error.to_string().contains("column"), "{error}");
+        }
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(tag = "type", rename_all = "camelCase", deny_unknown_fields)]
+    enum TestTaggedInput {
+        Bearer {
+            #[serde(rename = "token")]
+            _token: String,
+        },
+    }
+
+    #[derive(Debug, Deserialize)]
+    struct TestOuterInput {
+        #[serde(default, rename = "headers")]
+        _headers: BTreeMap<String, String>,
+        #[serde(default, rename = "auth")]
+        _auth: Vec<TestTaggedInput>,
+        #[serde(default, rename = "last")]
+        _last: Option<TestTaggedInput>,
+    }
+
+    #[test]
+    fn unknown_field_of_a_tagged_enum_has_its_path() {
+        let headers = json!({"tokens": "a header of the same name"});
+        let wrong = json!({"type": "bearer", "tokens": "a"});
+        for (data, location) in [
+            (json!({"headers": headers, "last": wrong}), "`last.tokens`"),
+            (json!({"last": wrong, "headers": headers}), "`last.tokens`"),
+            (json!({"auth": [{"type": "bearer", "token": "b"}, wrong]}), "`auth[1].tokens`"),
+        ] {
+            let error = read::<TestOuterInput>(&data).expect_err("does not fit");
+            assert!(error.to_string().contains(location), "{data}: {error}");
         }
     }
 

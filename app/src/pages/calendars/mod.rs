@@ -60,14 +60,14 @@ fn CalendarsContent(rows: Vec<CalendarRow>) -> impl IntoView {
         let rows: Vec<_> = rows.into_iter().map(|row| view! { <CalendarTableRow row may_define/> }).collect();
         view! {
             <div class="table-wrap">
-                <table class="table table-cards">
+                <table role="table" class="table table-cards">
                     <caption class="sr-only">"Calendars by name"</caption>
                     <thead>
-                        <tr>
-                            <th scope="col">"Calendar"</th>
-                            <th scope="col">"Blackout times"</th>
-                            <th scope="col">"Next blackout"</th>
-                            <th scope="col">"Used by"</th>
+                        <tr role="row">
+                            <th role="columnheader" scope="col">"Calendar"</th>
+                            <th role="columnheader" scope="col">"Blackout times"</th>
+                            <th role="columnheader" scope="col">"Next blackout"</th>
+                            <th role="columnheader" scope="col">"Used by"</th>
                         </tr>
                     </thead>
                     <tbody>{rows}</tbody>
@@ -92,7 +92,7 @@ fn CalendarTableRow(row: CalendarRow, may_define: bool) -> impl IntoView {
     };
     let next = match row.next {
         Some(next) if next.is_now => view! {
-            <span class="badge" data-status="paused">
+            <span class="badge wrap" data-status="paused">
                 <Icon name="calendar-off"/>
                 <span>{next.in_zone}</span>
             </span>
@@ -113,14 +113,14 @@ fn CalendarTableRow(row: CalendarRow, may_define: bool) -> impl IntoView {
         plural(row.jobs, "job").into_any()
     };
     view! {
-        <tr data-id=row.id.to_string()>
-            <th scope="row" data-label="Calendar">
+        <tr role="row" data-id=row.id.to_string()>
+            <th role="rowheader" scope="row" data-label="Calendar">
                 {name}
                 <div class="row-note">{row.zone}</div>
             </th>
-            <td data-label="Blackout times">{row.words}</td>
-            <td data-label="Next blackout">{next}</td>
-            <td data-label="Used by">{jobs}</td>
+            <td role="cell" data-label="Blackout times">{row.words}</td>
+            <td role="cell" data-label="Next blackout">{next}</td>
+            <td role="cell" data-label="Used by">{jobs}</td>
         </tr>
     }
 }

@@ -26,22 +26,22 @@ pub(super) fn failure_row(entry: RowEntry<FailureRow>, chosen: Option<RowSelecti
     let choose = chosen.map(|chosen| {
         let id = id.clone();
         let choose = move || is_open.get().then(|| view! { <RowCheckbox chosen id=id.clone() name=name.clone()/> });
-        view! { <td class="col-narrow" data-label=move || is_open.get().then_some("Select")>{choose}</td> }
+        view! { <td role="cell" class="col-narrow" data-label=move || is_open.get().then_some("Select")>{choose}</td> }
     });
     let note = first.exception.as_deref().map(|text| clip(text, NOTE_MAX_CHARS));
     let cause = Memo::new(move |_| row.with(|row| row.cause));
     let state = move || view! { <FailureStateBadge row=row.get()/> };
     view! {
-        <tr data-id=id.clone() data-state=move || if is_open.get() { "open" } else { "resolved" }>
+        <tr role="row" data-id=id.clone() data-state=move || if is_open.get() { "open" } else { "resolved" }>
             {choose}
-            <th scope="row" data-label="Failure">
+            <th role="rowheader" scope="row" data-label="Failure">
                 <a class="row-link" href=format!("/failed/{id}")>{first.job_name.clone()}</a>
                 <div class="row-note">{note}</div>
             </th>
-            <td data-label="Failed"><Time at=first.failed_at relative=true/></td>
-            <td data-label="Cause">{move || view! { <CauseBadge cause=cause.get()/> }}</td>
-            <td data-label="Attempt" class="num">{first.attempt}</td>
-            <td data-label="State">{state}</td>
+            <td role="cell" data-label="Failed"><Time at=first.failed_at relative=true/></td>
+            <td role="cell" data-label="Cause">{move || view! { <CauseBadge cause=cause.get()/> }}</td>
+            <td role="cell" data-label="Attempt" class="num">{first.attempt}</td>
+            <td role="cell" data-label="State">{state}</td>
         </tr>
     }
 }

@@ -22,7 +22,7 @@ use super::{
     state_chips, url,
 };
 use crate::{
-    api::session::FlashView,
+    api::{failures::list_failures, session::FlashView},
     components::{
         empty_state::EmptyState,
         form::ErrorSummary,
@@ -31,6 +31,7 @@ use crate::{
         session_context::may,
         time::Time,
     },
+    error::AppError,
     format::{clip, count, plural},
     live::{ThrottledRefresh, throttled_refresh},
 };
@@ -60,10 +61,13 @@ pub fn FailureGroupDetail(
     let request = filter.clone();
     let refresh = throttled_refresh(
         REFRESH_INTERVAL,
-        move || load_group(request.clone()),
-        move |(read_group, read)| {
+        move || read_again(request.clone(), rows),
+        move |(read_group, read, settled): (_, _, Vec<_>)| {
             group.set(read_group);
-            rows.apply(read, chosen.count() > 0 || is_in_use(FAILURE_TABLE_ID));
+            // Before the patch, which ends the selection of a failure that another user settled.
+            let hold = chosen.count() > 0 || is_in_use(FAILURE_TABLE_ID);
+            rows.patch(&settled);
+            rows.apply(read, hold);
         },
     );
     keep_current(&refresh);
@@ -103,6 +107,21 @@ pub fn FailureGroupDetail(
             </nav>
         </div>
     }
+}
+
+/// Reads the group and its page again. The last part has the failures that another user settled, which the list of open
+/// failures no longer has: while the list is in use they stay, and must not look open.
+async fn read_again(
+    filter: FailureFilter,
+    rows: LiveRows<FailureRow>,
+) -> Result<(FailureGroup, ListPage<FailureRow>, Vec<FailureRow>), AppError> {
+    let (group, page) = load_group(filter.clone()).await?;
+    let settled = if filter.resolved == Some(false) && rows.has_row_outside(&page.rows) {
+        list_failures(FailureFilter { resolved: None, ..filter }).await?.rows
+    } else {
+        Vec::new()
+    };
+    Ok((group, page, settled))
 }
 
 /// Shows the count of failures, the time range and the jobs of the group.
@@ -160,24 +179,24 @@ fn FailureTable(
     let table = view! {
         {held_rows_button(rows, "new failure")}
         <div class="table-wrap" hidden=move || is_empty.get()>
-            <table class="table table-cards" id=FAILURE_TABLE_ID>
+            <table role="table" class="table table-cards" id=FAILURE_TABLE_ID>
                 <caption class="sr-only">"Failures of this cause, newest first"</caption>
                 <thead>
-                    <tr>
+                    <tr role="row">
                         {may_settle
                             .then(|| {
                                 view! {
-                                    <th scope="col" class="col-narrow">
+                                    <th role="columnheader" scope="col" class="col-narrow">
                                         <span class="sr-only hide-js">"Select"</span>
                                         <SelectAllCheckbox chosen ids=open_ids is_bare=true/>
                                     </th>
                                 }
                             })}
-                        <th scope="col">"Failure"</th>
-                        <th scope="col">"Failed"</th>
-                        <th scope="col">"Cause"</th>
-                        <th scope="col" class="num">"Attempt"</th>
-                        <th scope="col">"State"</th>
+                        <th role="columnheader" scope="col">"Failure"</th>
+                        <th role="columnheader" scope="col">"Failed"</th>
+                        <th role="columnheader" scope="col">"Cause"</th>
+                        <th role="columnheader" scope="col" class="num">"Attempt"</th>
+                        <th role="columnheader" scope="col">"State"</th>
                     </tr>
                 </thead>
                 <tbody>

@@ -76,16 +76,16 @@ pub fn FailureGroupList(
             {held_rows_button(rows, "new group")}
             <div hidden=move || !is_empty.get()>{empty}</div>
             <div class="table-wrap" hidden=move || is_empty.get()>
-                <table class="table table-cards" id=GROUP_TABLE_ID>
+                <table role="table" class="table table-cards" id=GROUP_TABLE_ID>
                     <caption class="sr-only">"Failures by cause, highest count first"</caption>
                     <thead>
-                        <tr>
-                            <th scope="col">"Failure"</th>
-                            <th scope="col">"Job"</th>
-                            <th scope="col">"Cause"</th>
-                            <th scope="col" class="num">"Count"</th>
-                            <th scope="col">"First seen"</th>
-                            <th scope="col">"Last seen"</th>
+                        <tr role="row">
+                            <th role="columnheader" scope="col">"Failure"</th>
+                            <th role="columnheader" scope="col">"Job"</th>
+                            <th role="columnheader" scope="col">"Cause"</th>
+                            <th role="columnheader" scope="col" class="num">"Count"</th>
+                            <th role="columnheader" scope="col">"First seen"</th>
+                            <th role="columnheader" scope="col">"Last seen"</th>
                         </tr>
                     </thead>
                     <tbody>
@@ -124,17 +124,17 @@ fn group_row(entry: RowEntry<FailureGroup>, below: &FailureFilter) -> impl IntoV
         }
     };
     view! {
-        <tr data-fingerprint=entry.id>
-            <th scope="row" data-label="Failure">
+        <tr role="row" data-fingerprint=entry.id>
+            <th role="rowheader" scope="row" data-label="Failure">
                 <a class="row-link" href=href>{move || note.get()}</a>
             </th>
-            <td data-label="Job">{jobs}</td>
-            <td data-label="Cause">{move || view! { <CauseBadge cause=cause.get()/> }}</td>
-            <td data-label="Count" class="num">{move || count(group.with(|group| group.count))}</td>
-            <td data-label="First seen">
+            <td role="cell" data-label="Job">{jobs}</td>
+            <td role="cell" data-label="Cause">{move || view! { <CauseBadge cause=cause.get()/> }}</td>
+            <td role="cell" data-label="Count" class="num">{move || count(group.with(|group| group.count))}</td>
+            <td role="cell" data-label="First seen">
                 <Time at=Signal::derive(move || group.with(|group| group.first_at)) relative=true/>
             </td>
-            <td data-label="Last seen">
+            <td role="cell" data-label="Last seen">
                 <Time at=Signal::derive(move || group.with(|group| group.last_at)) relative=true/>
             </td>
         </tr>

@@ -1,9 +1,9 @@
 //! The rows of a list that is read again while a user works in it.
 //!
 //! A row's values change in place. Its position, its removal and the arrival of new rows wait while the list is in use:
-//! while it contains the focus, a text selection or the pointer, or while one of its rows is selected. A click then
-//! always reaches the row it was meant for. A button shows that changes wait; the next read after the use shows them
-//! too.
+//! while it contains the focus, a text selection or the pointer, while one of its rows is selected, or while a dialog is
+//! open. A click then always reaches the row it was meant for. A button shows that changes wait; the next read after the
+//! use shows them too.
 
 use leptos::prelude::*;
 use milvaion_api::{
@@ -100,15 +100,8 @@ impl<T: ListRow> LiveRows<T> {
     pub(super) fn apply(self, page: ListPage<T>, hold: bool) {
         let hold = hold && !self.shows_next_read.get_value();
         self.shows_next_read.set_value(false);
+        self.patch(&page.rows);
         let is_same = self.shown.with_untracked(|shown| {
-            for row in &page.rows {
-                let id = row.row_id();
-                if let Some(entry) = shown.iter().find(|entry| entry.id == id)
-                    && *entry.row.read_untracked() != *row
-                {
-                    entry.row.set(row.clone());
-                }
-            }
             shown.iter().map(|entry| entry.id.clone()).eq(page.rows.iter().map(ListRow::row_id))
         });
         if hold && !is_same {
@@ -116,6 +109,26 @@ impl<T: ListRow> LiveRows<T> {
         } else {
             self.show(page, is_same);
         }
+    }
+
+    /// Changes the values of the visible rows that are in `rows`. No row moves, arrives or leaves.
+    pub(super) fn patch(self, rows: &[T]) {
+        self.shown.with_untracked(|shown| {
+            for row in rows {
+                let id = row.row_id();
+                if let Some(entry) = shown.iter().find(|entry| entry.id == id)
+                    && *entry.row.read_untracked() != *row
+                {
+                    entry.row.set(row.clone());
+                }
+            }
+        });
+    }
+
+    /// Returns true if a visible row is not in `rows`, so that its values are not known.
+    pub(super) fn has_row_outside(self, rows: &[T]) -> bool {
+        let is_outside = |entry: &RowEntry<T>| rows.iter().all(|row| row.row_id() != entry.id);
+        self.shown.try_with_untracked(|shown| shown.iter().any(is_outside)) == Some(true)
     }
 
     /// Lets the next read change the list even while it is in use: the user's own action asked for the change.
@@ -162,9 +175,9 @@ impl<T: ListRow> LiveRows<T> {
     }
 }
 
-/// Returns true while the focus, a text selection or the pointer is in the element with this id.
+/// Returns true while the focus, a text selection or the pointer is in the element with this id, or a dialog is open.
 pub(super) fn is_in_use(id: &str) -> bool {
-    browser::is_busy_in(id) || browser::is_pointer_in(id)
+    browser::is_busy_in(id) || browser::is_pointer_in(id) || browser::is_dialog_open()
 }
 
 /// Draws the button that shows the changes that wait, with the number of new rows.
@@ -236,6 +249,19 @@ mod tests {
             rows.show_held();
             expect(rows, &[("b", 3), ("c", 2), ("d", 1)]);
             assert_eq!(untrack(|| rows.waiting()), None);
+        });
+    }
+
+    #[test]
+    fn row_outside_the_page_gets_its_values() {
+        Owner::new().with(|| {
+            let rows = LiveRows::new(page(&[("a", 2), ("b", 1)]));
+            let read = page(&[("b", 1), ("c", 1)]);
+            assert!(rows.has_row_outside(&read.rows));
+            rows.apply(read, true);
+            rows.patch(&page(&[("c", 1), ("b", 1), ("a", 0)]).rows);
+            expect(rows, &[("a", 0), ("b", 1)]);
+            assert!(!rows.has_row_outside(&page(&[("b", 1), ("a", 0)]).rows));
         });
     }
 

@@ -101,15 +101,15 @@ pub fn JobHistorySection(
     } else {
         view! {
             <div class="table-wrap">
-                <table class="table table-cards" id="versions">
+                <table role="table" class="table table-cards" id="versions">
                     <caption class="sr-only">"Versions of this job, newest first"</caption>
                     <thead>
-                        <tr>
-                            <th scope="col">"Version"</th>
-                            <th scope="col">"Changed"</th>
-                            <th scope="col">"By"</th>
-                            <th scope="col">"Changes"</th>
-                            <th scope="col">"Compare"</th>
+                        <tr role="row">
+                            <th role="columnheader" scope="col">"Version"</th>
+                            <th role="columnheader" scope="col">"Changed"</th>
+                            <th role="columnheader" scope="col">"By"</th>
+                            <th role="columnheader" scope="col">"Changes"</th>
+                            <th role="columnheader" scope="col">"Compare"</th>
                         </tr>
                     </thead>
                     <tbody>{rows}</tbody>
@@ -164,18 +164,18 @@ fn step_row(id: JobId, step: VersionStep, current: Signal<i32>, may_define: bool
         })
     };
     view! {
-        <tr data-version=version>
-            <th scope="row" data-label="Version">
+        <tr role="row" data-version=version>
+            <th role="rowheader" scope="row" data-label="Version">
                 {version}
                 {move || {
                     (current.get() == version)
                         .then(|| view! { " " <span class="badge" data-status="active"><Icon name="check"/><span>"Current"</span></span> })
                 }}
             </th>
-            <td data-label="Changed"><Time at=row.changed_at/></td>
-            <td data-label="By">{row.changed_by}</td>
-            <td data-label="Changes" title=whole>{names}</td>
-            <td data-label="Compare">
+            <td role="cell" data-label="Changed"><Time at=row.changed_at/></td>
+            <td role="cell" data-label="By" class="breaks">{row.changed_by}</td>
+            <td role="cell" data-label="Changes" title=whole>{names}</td>
+            <td role="cell" data-label="Compare">
                 <span class="links">{changes} {to_current}</span>
             </td>
         </tr>
@@ -206,13 +206,13 @@ fn VersionComparison(view: RwSignal<JobView>, from: i32, to: i32, difference: Ve
     } else {
         view! {
             <div class="table-wrap">
-                <table class="table table-cards diff">
+                <table role="table" class="table table-cards diff">
                     <caption class="sr-only">"Changed fields"</caption>
                     <thead>
-                        <tr>
-                            <th scope="col">"Field"</th>
-                            <th scope="col">{format!("Version {from}")}</th>
-                            <th scope="col">{format!("Version {to}")}</th>
+                        <tr role="row">
+                            <th role="columnheader" scope="col">"Field"</th>
+                            <th role="columnheader" scope="col">{format!("Version {from}")}</th>
+                            <th role="columnheader" scope="col">{format!("Version {to}")}</th>
                         </tr>
                     </thead>
                     <tbody>{rows}</tbody>
@@ -246,10 +246,10 @@ fn change_row(change: FieldChange) -> impl IntoView {
         None => view! { <span class="muted">"Not set"</span> }.into_any(),
     };
     view! {
-        <tr data-field=change.field.clone()>
-            <th scope="row" data-label="Field">{field_label(&change.field)}</th>
-            <td data-label="Before">{cell(change.before)}</td>
-            <td data-label="After">{cell(change.after)}</td>
+        <tr role="row" data-field=change.field.clone()>
+            <th role="rowheader" scope="row" data-label="Field">{field_label(&change.field)}</th>
+            <td role="cell" data-label="Before">{cell(change.before)}</td>
+            <td role="cell" data-label="After">{cell(change.after)}</td>
         </tr>
     }
 }

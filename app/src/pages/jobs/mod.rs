@@ -174,18 +174,18 @@ fn JobsContent(filter: JobFilter, found: ListPage<JobRow>) -> impl IntoView {
             <div hidden=move || !is_empty.get()>{empty}</div>
             <div role="status">{pill}</div>
             <div class="table-wrap" id=JOB_TABLE_ID hidden=move || is_empty.get()>
-                <table class="table table-cards table-jobs">
+                <table role="table" class="table table-cards table-jobs">
                     <caption class="sr-only">"Jobs by name"</caption>
                     <thead>
-                        <tr>
-                            <th scope="col">"Job"</th>
-                            <th scope="col">"Schedule"</th>
-                            <th scope="col">"Next run"</th>
-                            <th scope="col">"Last 10 runs"</th>
+                        <tr role="row">
+                            <th role="columnheader" scope="col">"Job"</th>
+                            <th role="columnheader" scope="col">"Schedule"</th>
+                            <th role="columnheader" scope="col">"Next run"</th>
+                            <th role="columnheader" scope="col">"Last 10 runs"</th>
                             {may_run
                                 .then(|| {
                                     view! {
-                                        <th scope="col">
+                                        <th role="columnheader" scope="col">
                                             <span class="sr-only">"Actions"</span>
                                         </th>
                                     }
@@ -294,8 +294,8 @@ fn JobTableRow(row: ArcRwSignal<JobRow>, back: String, may_run: bool, may_define
         let _ = row.try_update(|row| row.is_active = active);
     });
     view! {
-        <tr data-id=id.to_string()>
-            <th scope="row" data-label="Job">
+        <tr role="row" data-id=id.to_string()>
+            <th role="rowheader" scope="row" data-label="Job">
                 <a class="row-link" href=format!("/jobs/{id}")>{move || name.get()}</a>
                 <div class="row-note">
                     <span class="mono">{move || row.with(|row| row.job_type.clone())}</span>
@@ -310,13 +310,15 @@ fn JobTableRow(row: ArcRwSignal<JobRow>, back: String, may_run: bool, may_define
                 {may_run.then(|| view! { <ActionError error=run_error/> })}
                 {may_define.then(|| view! { <ActionError error=pause_error/> })}
             </th>
-            <td data-label="Schedule" class="schedule-words">{move || row.with(|row| row.schedule_words.clone())}</td>
-            <td data-label="Next run" class="next-run"><NextRun at=next_due/></td>
-            <td data-label="Last 10 runs"><RunStrip row/></td>
+            <td role="cell" data-label="Schedule" class="schedule-words">
+                {move || row.with(|row| row.schedule_words.clone())}
+            </td>
+            <td role="cell" data-label="Next run" class="next-run"><NextRun at=next_due/></td>
+            <td role="cell" data-label="Last 10 runs"><RunStrip row/></td>
             {may_run
                 .then(|| {
                     view! {
-                        <td class="row-actions">
+                        <td role="cell" class="row-actions">
                             <span class="cluster">
                                 <RunNow id name error=run_error class=ICON_BUTTON_CLASS/>
                                 {may_define

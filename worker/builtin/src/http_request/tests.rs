@@ -274,7 +274,7 @@ async fn invalid_input_names_the_field_without_secrets() {
         (json!({"url": "http://localhost", "method": "get"}), "`method`"),
         (json!({"url": "http://localhost", "auth": {"type": "bearer", "token": "a\r\nb"}}), "`auth.token`"),
         (json!({"url": "http://localhost", "auth": {"type": "basic", "username": "a:b"}}), "`auth`"),
-        (json!({"url": "http://localhost", "auth": {"type": "bearer", "tokens": "a"}}), "`tokens`"),
+        (json!({"url": "http://localhost", "auth": {"type": "bearer", "tokens": "a"}}), "`auth.tokens`"),
         (json!({"url": "http://localhost", "expectBody": [{"type": "matches", "pattern": "("}]}), "`expectBody`"),
         (json!({"url": "http://localhost", "other": 1}), "`other`"),
     ] {
