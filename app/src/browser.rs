@@ -44,7 +44,7 @@ mod real {
         HtmlInputElement, HtmlOptionElement, HtmlSelectElement, HtmlTextAreaElement, MouseEvent, Storage,
     };
 
-    use super::{FollowedLink, LocalTime};
+    use super::{BUILD_META, FollowedLink, LocalTime};
     use crate::format::offset;
 
     /// Returns the browser's clock, in milliseconds since 1970.
@@ -285,6 +285,18 @@ mod real {
     pub fn load(address: &str) {
         // `assign` fails only for an invalid address, and this one comes from a link.
         let _ = window().location().assign(address);
+    }
+
+    /// Loads the page again.
+    pub fn reload() {
+        // Fails only in a sandboxed frame.
+        let _ = window().location().reload();
+    }
+
+    /// Returns the name of the build that this page belongs to.
+    #[must_use]
+    pub fn page_build() -> Option<String> {
+        document().query_selector(&format!("meta[name={BUILD_META}]")).ok()??.get_attribute("content")
     }
 
     /// Adds an entry for `address` to the browser's history without loading it.
@@ -537,6 +549,15 @@ mod stub {
 
     /// Does nothing on the server.
     pub const fn load(_address: &str) {}
+
+    /// Does nothing on the server.
+    pub const fn reload() {}
+
+    /// Returns `None`; a page being rendered has no document.
+    #[must_use]
+    pub const fn page_build() -> Option<String> {
+        None
+    }
 
     /// Does nothing on the server.
     pub const fn push_address(_address: &str) {}
