@@ -25,6 +25,8 @@ pub mod owner_isolation;
 pub mod api;
 pub mod browser;
 pub mod components;
+#[cfg(feature = "hydrate")]
+mod crash_notice;
 pub mod format;
 pub mod lazy_pages;
 pub mod live;
@@ -38,7 +40,7 @@ pub mod shell;
 #[cfg(feature = "hydrate")]
 #[wasm_bindgen::prelude::wasm_bindgen]
 pub fn hydrate() {
-    console_error_panic_hook::set_once();
+    crash_notice::install();
     browser::mark_scripted();
     wasm_bindgen_futures::spawn_local(async {
         if let Some(page) = lazy_pages::LazyPage::of(&browser::current_path()) {
