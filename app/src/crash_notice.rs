@@ -12,6 +12,9 @@ use web_sys::{Document, Element, Window};
 const NOTICE_ID: &str = "crash-notice";
 /// The text after a panic.
 const CRASH_TEXT: &str = "This page stopped working. Reload it.";
+/// The text after a failed load of the first page's module, which leaves the server's HTML without a script.
+pub(crate) const FAILED_LOAD_TEXT: &str = "This page could not be loaded completely. A new version of Milvaion is \
+                                           running, or the connection is lost. Reload it.";
 
 /// Shows the notice after a panic, besides the message in the console.
 pub(crate) fn install() {
@@ -22,7 +25,7 @@ pub(crate) fn install() {
 }
 
 /// Shows the notice, unless it is shown already.
-fn show(text: &str) {
+pub(crate) fn show(text: &str) {
     // A panic inside the hook would hide the first one, so every failure here is ignored.
     let _ = web_sys::window().and_then(|window| try_show(&window, text));
 }
