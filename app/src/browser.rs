@@ -1,8 +1,8 @@
 //! Direct calls to browser APIs.
 //!
 //! Each function has a counterpart on the server that returns an empty value, so that pages need no conditional
-//! compilation: pages use these values only in effects, and effects do not run on the server. Only [`local_time`] works on
-//! both sides, with the same result.
+//! compilation: pages use these values only in effects, and effects do not run on the server. Only [`local_time`] works
+//! on both sides, with the same result.
 
 #[cfg(feature = "hydrate")]
 pub use real::*;
@@ -445,8 +445,8 @@ mod stub {
         0
     }
 
-    /// Converts `at` to the zone of this name; `None` if there is no such zone. The result has the form of the browser's,
-    /// because hydration must find the same text.
+    /// Converts `at` to the zone of this name; `None` if there is no such zone. The result has the form of the
+    /// browser's, because hydration must find the same text.
     #[must_use]
     pub fn local_time(zone: &str, at: DateTime<Utc>) -> Option<LocalTime> {
         let local = at.with_timezone(&parse_zone(zone).ok()?);

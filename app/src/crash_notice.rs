@@ -1,8 +1,8 @@
 //! The notice of a page whose script has stopped.
 //!
-//! A panic ends the WebAssembly instance's work: no event is handled any more, while the page looks as before. The notice
-//! is therefore plain DOM, and its button calls the browser's own `reload` without any code of the app. The page below it
-//! stays, so that typed text can still be copied.
+//! A panic ends the WebAssembly instance's work: no event is handled any more, while the page looks as before. The
+//! notice is therefore plain DOM, and its button calls the browser's own `reload` without any code of the app. The page
+//! below it stays, so that typed text can still be copied.
 
 use js_sys::{Function, Reflect};
 use wasm_bindgen::{JsCast, JsValue};

@@ -65,8 +65,8 @@ pub fn duration_whole(millis: i64) -> String {
 }
 
 /// Formats the distance from `now` to `at`: `in 4 s`, `2 min ago`, `in 1 d 23 h`, `now`. From an hour up it has two
-/// units, because an hour or a day alone hides up to half of the distance. The last unit is rounded down, in the past and
-/// in the future, and a second unit of zero is omitted.
+/// units, because an hour or a day alone hides up to half of the distance. The last unit is rounded down, in the past
+/// and in the future, and a second unit of zero is omitted.
 #[must_use]
 pub fn relative(now: DateTime<Utc>, at: DateTime<Utc>) -> String {
     // Towards zero.

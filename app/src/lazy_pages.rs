@@ -11,8 +11,8 @@
 //! if the layout were hydrated first, its effects (the clock, the zone) would change the page before the page knows its
 //! own HTML.
 //!
-//! A module that cannot be loaded (the connection is lost, or an update has removed its file) is not a panic, which would
-//! stop the whole page. The page that was to be opened then says so, and the next visit tries again.
+//! A module that cannot be loaded (the connection is lost, or an update has removed its file) is not a panic, which
+//! would stop the whole page. The page that was to be opened then says so, and the next visit tries again.
 //!
 //! `data` of a route stays in the main module, so it must refer to nothing: each page creates its resources in its view.
 
@@ -20,7 +20,7 @@ use leptos::prelude::*;
 use leptos_router::LazyRoute;
 
 #[cfg(feature = "hydrate")]
-use leptos::wasm_split::SplitLoaderError;
+use leptos::wasm_split::{SplitLoaderError, wasm_split};
 #[cfg(feature = "hydrate")]
 use leptos_meta::Title;
 
@@ -50,7 +50,8 @@ use crate::{
 
 /// Declares the route of a page, whose code belongs to the module `$group`.
 ///
-/// This is what `lazy_route` of Leptos generates, except that a page names its module, and that a failed load is a value.
+/// This is what `lazy_route` of Leptos generates, except that a page names its module, and that a failed load is
+/// a value.
 macro_rules! lazy_page {
     ($group:ident, $route:ident, $view:ident, $preload:ident, $page:ident) => {
         #[doc = concat!("The route of [`", stringify!($page), "`].")]
@@ -58,12 +59,7 @@ macro_rules! lazy_page {
         pub struct $route;
 
         #[cfg(feature = "hydrate")]
-        #[leptos::wasm_split::wasm_split(
-                                    $group,
-                                    wasm_split_path = ::leptos::wasm_split,
-                                    preload(#[doc(hidden)] $preload),
-                                    fallible
-                                )]
+        #[wasm_split($group, wasm_split_path = ::leptos::wasm_split, preload(#[doc(hidden)] $preload), fallible)]
         fn $view() -> Result<AnyView, SplitLoaderError> {
             Ok($page().into_any())
         }

@@ -3,8 +3,8 @@
 //! The server renders every instant in the zone that the user's cookie names, and in UTC on the first visit or if the
 //! user prefers UTC. The document names the zone of its times. Hydration formats in the same zone, so no time changes,
 //! and then stores the browser's zone for the next page. After hydration one [`PageClock`] updates the relative times
-//! every second. It uses the *server's* clock, because a countdown shows when the scheduler will act, and the user's clock
-//! may be wrong.
+//! every second. It uses the *server's* clock, because a countdown shows when the scheduler will act, and the user's
+//! clock may be wrong.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use leptos::prelude::*;
@@ -16,8 +16,8 @@ const ZONE_MODE_COOKIE: &str = "zone_mode";
 /// The cookie that gives the server the user's zone, for previews in that zone.
 const ZONE_COOKIE: &str = "zone";
 
-/// The attribute of the document's root element that names the zone of its times; absent if that is UTC by default or by
-/// choice.
+/// The attribute of the document's root element that names the zone of its times; absent if that is UTC by default or
+/// by choice.
 #[cfg(not(feature = "ssr"))]
 const ZONE_ATTRIBUTE: &str = "data-zone";
 

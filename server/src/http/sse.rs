@@ -10,8 +10,8 @@
 //! the last event that the stream has passed, including those that were not meant for this browser, so that a quiet
 //! page can resume too.
 //!
-//! The second frame names the server's build of the dashboard. After an update the browsers reconnect, so every page that
-//! is still open learns of the new build.
+//! The second frame names the server's build of the dashboard. After an update the browsers reconnect, so every page
+//! that is still open receives the new build.
 //!
 //! The user of the stream is checked when a server reports a change of one of the user's sessions, and every five
 //! seconds for changes that no server reports. A changed user is sent in a `session` frame. A stream whose session has
