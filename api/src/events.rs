@@ -7,7 +7,8 @@
 //!
 //! Besides events, a stream carries the user of its session, when the stream opens and when the role changes
 //! ([`SESSION_FRAME`]), and the reason for which the session ended ([`SESSION_END_FRAME`]). Both come from the server's
-//! own check of the session, never from another server.
+//! own check of the session, never from another server. It begins with the build of the dashboard that this server has
+//! ([`BUILD_FRAME`]), so that a page of another build can offer to reload.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -22,6 +23,8 @@ use milvaion_protocol::{
 pub const SESSION_FRAME: &str = "session";
 /// The name of the frame with the slug of the [`StreamEndReason`], which is the last frame of its stream.
 pub const SESSION_END_FRAME: &str = "session-end";
+/// The name of the frame with the name of the server's build of the dashboard. A server without a build sends none.
+pub const BUILD_FRAME: &str = "build";
 /// The maximum number of occurrences whose log lines one stream carries.
 pub const MAX_WATCHED_LOGS: usize = 20;
 

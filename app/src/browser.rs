@@ -1,7 +1,8 @@
 //! Direct calls to browser APIs.
 //!
 //! Each function has a counterpart on the server that returns an empty value, so that pages need no conditional
-//! compilation: pages use these values only in effects, and effects do not run on the server.
+//! compilation: pages use these values only in effects, and effects do not run on the server. Only [`local_time`] works
+//! on both sides, with the same result.
 
 #[cfg(feature = "hydrate")]
 pub use real::*;
@@ -12,7 +13,7 @@ pub use stub::*;
 pub const BUILD_META: &str = "milvaion-build";
 
 /// An instant in the user's own zone.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocalTime {
     /// `2026-11-21`.
     pub date: String,
@@ -44,7 +45,8 @@ mod real {
         ScrollRestoration, Storage,
     };
 
-    use super::{FollowedLink, LocalTime};
+    use super::{BUILD_META, FollowedLink, LocalTime};
+    use crate::format::offset;
 
     /// Returns the browser's clock, in milliseconds since 1970.
     #[must_use]
@@ -67,24 +69,17 @@ mod real {
         window().performance().map_or_else(now_millis, |performance| performance.time_origin() as i64)
     }
 
-    /// Converts `at` to the user's own zone.
+    /// Converts `at` to the user's own zone. The name of the zone is for the server; the browser's clock has one zone.
     #[must_use]
-    pub fn local_time(at: DateTime<Utc>) -> Option<LocalTime> {
+    pub fn local_time(_zone: &str, at: DateTime<Utc>) -> Option<LocalTime> {
         #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 fit into 53 bits")]
         let date = js_sys::Date::new(&JsValue::from_f64(at.timestamp_millis() as f64));
         #[expect(clippy::cast_possible_truncation, reason = "a zone is at most a day away from UTC")]
         let minutes = -date.get_timezone_offset() as i32;
-        let (hours, rest) = (minutes.abs() / 60, minutes.abs() % 60);
-        let sign = if minutes < 0 { '−' } else { '+' };
-        let offset = match (hours, rest) {
-            (0, 0) => "UTC".to_owned(),
-            (_, 0) => format!("UTC{sign}{hours}"),
-            _ => format!("UTC{sign}{hours}:{rest:02}"),
-        };
         Some(LocalTime {
             date: format!("{:04}-{:02}-{:02}", date.get_full_year(), date.get_month() + 1, date.get_date()),
             clock: format!("{:02}:{:02}:{:02}", date.get_hours(), date.get_minutes(), date.get_seconds()),
-            offset,
+            offset: offset(minutes),
         })
     }
 
@@ -131,6 +126,12 @@ mod real {
         if let Some(root) = document().document_element() {
             let _ = root.set_attribute(name, value);
         }
+    }
+
+    /// Returns an attribute of the document's root element.
+    #[must_use]
+    pub fn root_attribute(name: &str) -> Option<String> {
+        document().document_element()?.get_attribute(name)
     }
 
     /// Marks the document as scripted. The style sheet then shows the controls that need a script and hides their
@@ -330,6 +331,18 @@ mod real {
         let _ = window().location().assign(address);
     }
 
+    /// Loads the page again.
+    pub fn reload() {
+        // Fails only in a sandboxed frame.
+        let _ = window().location().reload();
+    }
+
+    /// Returns the name of the build that this page belongs to.
+    #[must_use]
+    pub fn page_build() -> Option<String> {
+        document().query_selector(&format!("meta[name={BUILD_META}]")).ok()??.get_attribute("content")
+    }
+
     /// Adds an entry for `address` to the browser's history without loading it.
     pub fn push_address(address: &str) {
         if let Ok(history) = window().history() {
@@ -457,10 +470,12 @@ mod real {
 
 #[cfg(not(feature = "hydrate"))]
 mod stub {
-    use chrono::{DateTime, Utc};
+    use chrono::{DateTime, Offset, Utc};
     use leptos::web_sys::{Event, HtmlFormElement};
+    use milvaion_schedule::schedule::parse_zone;
 
     use super::{FollowedLink, LocalTime};
+    use crate::format::offset;
 
     /// Returns 0; the server does not use the browser's clock.
     #[must_use]
@@ -480,10 +495,16 @@ mod stub {
         0
     }
 
-    /// Returns `None`; the server does not know the user's clock.
+    /// Converts `at` to the zone of this name; `None` if there is no such zone. The result has the form of the
+    /// browser's, because hydration must find the same text.
     #[must_use]
-    pub const fn local_time(_at: DateTime<Utc>) -> Option<LocalTime> {
-        None
+    pub fn local_time(zone: &str, at: DateTime<Utc>) -> Option<LocalTime> {
+        let local = at.with_timezone(&parse_zone(zone).ok()?);
+        Some(LocalTime {
+            date: local.format("%Y-%m-%d").to_string(),
+            clock: local.format("%H:%M:%S").to_string(),
+            offset: offset(local.offset().fix().local_minus_utc() / 60),
+        })
     }
 
     /// Returns `None`; the server reads the cookie `zone` instead.
@@ -509,6 +530,12 @@ mod stub {
 
     /// Does nothing on the server.
     pub const fn set_root_attribute(_name: &str, _value: &str) {}
+
+    /// Returns `None`; the server writes the document.
+    #[must_use]
+    pub const fn root_attribute(_name: &str) -> Option<String> {
+        None
+    }
 
     /// Does nothing on the server.
     pub const fn mark_scripted() {}
@@ -599,6 +626,15 @@ mod stub {
 
     /// Does nothing on the server.
     pub const fn load(_address: &str) {}
+
+    /// Does nothing on the server.
+    pub const fn reload() {}
+
+    /// Returns `None`; a page being rendered has no document.
+    #[must_use]
+    pub const fn page_build() -> Option<String> {
+        None
+    }
 
     /// Does nothing on the server.
     pub const fn push_address(_address: &str) {}

@@ -91,6 +91,8 @@ impl FromServerFnError for AppError {
             ServerFnErrorErr::Args(message) | ServerFnErrorErr::MissingArg(message) => {
                 Self::Failed(format!("The request could not be read: {message}"))
             }
+            // The codec's errors are sentences.
+            ServerFnErrorErr::Deserialization(message) => Self::Failed(message),
             other => Self::Failed(other.to_string()),
         }
     }

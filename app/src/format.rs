@@ -1,7 +1,7 @@
 //! Numbers and times as text.
 //!
 //! All functions are pure and return the same text on the server and in the browser, because a page must read the same
-//! before and after hydration. Only [`browser`](crate::browser) knows the user's own zone.
+//! before and after hydration. Only [`browser`](crate::browser) converts to the user's own zone.
 
 use chrono::{DateTime, Datelike, SecondsFormat, Timelike, Utc};
 
@@ -64,19 +64,39 @@ pub fn duration_whole(millis: i64) -> String {
     if seconds < 10 { format!("{seconds} s") } else { duration(seconds * 1_000) }
 }
 
-/// Formats the distance from `now` to `at` in one unit: `in 4 s`, `2 min ago`, `now`.
+/// Formats the distance from `now` to `at`: `in 4 s`, `2 min ago`, `in 1 d 23 h`, `now`. From an hour up it has two
+/// units, because an hour or a day alone hides up to half of the distance. The last unit is rounded down, in the past
+/// and in the future, and a second unit of zero is omitted.
 #[must_use]
 pub fn relative(now: DateTime<Utc>, at: DateTime<Utc>) -> String {
-    // Adding half a second rounds to the nearest second: 4.5 s to 3.5 s ahead is "in 4 s".
-    let seconds = (at - now).num_milliseconds().saturating_add(500).div_euclid(1_000);
+    // Towards zero.
+    let seconds = (at - now).num_seconds();
     let length = match seconds.unsigned_abs() {
         0 => return "now".into(),
         n @ 1..=59 => format!("{n} s"),
         n @ 60..=3_599 => format!("{} min", n / 60),
-        n @ 3_600..=86_399 => format!("{} h", n / 3_600),
-        n => format!("{} d", n / 86_400),
+        n @ 3_600..=86_399 => two_units(n / 3_600, "h", n % 3_600 / 60, "min"),
+        n => two_units(n / 86_400, "d", n % 86_400 / 3_600, "h"),
     };
     if seconds > 0 { format!("in {length}") } else { format!("{length} ago") }
+}
+
+fn two_units(large: u64, large_unit: &str, small: u64, small_unit: &str) -> String {
+    match small {
+        0 => format!("{large} {large_unit}"),
+        _ => format!("{large} {large_unit} {small} {small_unit}"),
+    }
+}
+
+/// Formats the distance of a zone from UTC: `UTC+1`, `UTC−3:30`, `UTC`.
+#[must_use]
+pub fn offset(minutes: i32) -> String {
+    let sign = if minutes < 0 { '−' } else { '+' };
+    match (minutes.abs() / 60, minutes.abs() % 60) {
+        (0, 0) => "UTC".to_owned(),
+        (hours, 0) => format!("UTC{sign}{hours}"),
+        (hours, rest) => format!("UTC{sign}{hours}:{rest:02}"),
+    }
 }
 
 /// Formats a number with thousands separators: `12,345`.
@@ -174,18 +194,36 @@ mod tests {
     }
 
     #[test]
-    fn relative_time_rounds_to_nearest_unit() {
+    fn relative_time_has_two_units_from_an_hour_up() {
         let now = at("2026-11-21T14:00:00Z");
         let table = [
-            ("2026-11-21T14:00:00.400Z", "now"),
-            ("2026-11-21T14:00:03.600Z", "in 4 s"),
-            ("2026-11-21T13:59:56Z", "4 s ago"),
-            ("2026-11-21T13:58:00Z", "2 min ago"),
-            ("2026-11-21T16:30:00Z", "in 2 h"),
+            ("2026-11-21T14:00:00.999Z", "now"),
+            ("2026-11-21T13:59:59.001Z", "now"),
+            ("2026-11-21T14:00:04.900Z", "in 4 s"),
+            ("2026-11-21T13:59:55.100Z", "4 s ago"),
+            ("2026-11-21T14:00:59.999Z", "in 59 s"),
+            ("2026-11-21T14:01:00Z", "in 1 min"),
+            ("2026-11-21T13:58:01Z", "1 min ago"),
+            ("2026-11-21T14:59:59Z", "in 59 min"),
+            ("2026-11-21T13:00:01Z", "59 min ago"),
+            ("2026-11-21T15:00:00Z", "in 1 h"),
+            ("2026-11-21T11:54:59Z", "2 h 5 min ago"),
+            ("2026-11-22T13:59:59Z", "in 23 h 59 min"),
+            ("2026-11-22T14:00:00Z", "in 1 d"),
+            ("2026-11-22T14:59:59Z", "in 1 d"),
+            ("2026-11-23T13:00:00Z", "in 1 d 23 h"),
+            ("2026-11-19T14:00:01Z", "1 d 23 h ago"),
             ("2026-11-18T14:00:00Z", "3 d ago"),
         ];
         for (then, text) in table {
-            assert_eq!(relative(now, at(then)), text);
+            assert_eq!(relative(now, at(then)), text, "{then}");
+        }
+    }
+
+    #[test]
+    fn offset_names_its_minutes_only_if_there_are_some() {
+        for (minutes, text) in [(0, "UTC"), (60, "UTC+1"), (-300, "UTC−5"), (345, "UTC+5:45"), (-210, "UTC−3:30")] {
+            assert_eq!(offset(minutes), text);
         }
     }
 

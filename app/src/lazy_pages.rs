@@ -11,10 +11,18 @@
 //! if the layout were hydrated first, its effects (the clock, the zone) would change the page before the page knows its
 //! own HTML.
 //!
+//! A module that cannot be loaded (the connection is lost, or an update has removed its file) is not a panic, which
+//! would stop the whole page. The page that was to be opened then says so, and the next visit tries again.
+//!
 //! `data` of a route stays in the main module, so it must refer to nothing: each page creates its resources in its view.
 
 use leptos::prelude::*;
 use leptos_router::LazyRoute;
+
+#[cfg(feature = "hydrate")]
+use leptos::wasm_split::{SplitLoaderError, wasm_split};
+#[cfg(feature = "hydrate")]
+use leptos_meta::Title;
 
 use crate::pages::{
     calendars::{
@@ -35,18 +43,31 @@ use crate::pages::{
     team::TeamPage,
     workers::WorkersPage,
 };
+#[cfg(feature = "hydrate")]
+use crate::{
+    browser,
+    components::{icon::Icon, page_header::PageHeader},
+};
 
 /// Declares the route of a page, whose code belongs to the module `$group`.
 ///
-/// This is what `lazy_route` of Leptos generates, except that it gives each page a module of its own.
+/// This is what `lazy_route` of Leptos generates, except that a page names its module, and that a failed load is
+/// a value.
 macro_rules! lazy_page {
     ($group:ident, $route:ident, $view:ident, $preload:ident, $page:ident) => {
         #[doc = concat!("The route of [`", stringify!($page), "`].")]
         #[derive(Debug)]
         pub struct $route;
 
-        #[lazy($group)]
+        #[cfg(feature = "hydrate")]
+        #[wasm_split($group, wasm_split_path = ::leptos::wasm_split, preload(#[doc(hidden)] $preload), fallible)]
+        fn $view() -> Result<AnyView, SplitLoaderError> {
+            Ok($page().into_any())
+        }
+
+        #[cfg(not(feature = "hydrate"))]
         fn $view() -> AnyView {
+            leptos::prefetch_lazy_fn_on_server(stringify!($group));
             $page().into_any()
         }
 
@@ -56,13 +77,20 @@ macro_rules! lazy_page {
             }
 
             async fn view(_route: Self) -> AnyView {
-                $view().await
+                #[cfg(feature = "hydrate")]
+                {
+                    $view().await.unwrap_or_else(|_| failed_load_view())
+                }
+                #[cfg(not(feature = "hydrate"))]
+                {
+                    $view()
+                }
             }
 
             async fn preload() {
-                // Only the browser build is split.
-                #[cfg(target_arch = "wasm32")]
-                $preload().await;
+                // The view tries again after a failure and reports it. Only the browser build is split.
+                #[cfg(feature = "hydrate")]
+                let _ = $preload().await;
             }
         }
     };
@@ -87,6 +115,25 @@ lazy_page!(lists, WorkersRoute, workers_view, __preload_workers_view, WorkersPag
 lazy_page!(define, TeamRoute, team_view, __preload_team_view, TeamPage);
 lazy_page!(lists, MenuRoute, menu_view, __preload_menu_view, MenuPage);
 lazy_page!(lists, HelpRoute, help_view, __preload_help_view, HelpPage);
+
+/// Renders the page whose module cannot be loaded. Its address is in the address bar already, so a reload opens it.
+#[cfg(feature = "hydrate")]
+fn failed_load_view() -> AnyView {
+    view! {
+        <Title text="Page not loaded"/>
+        <PageHeader title="Page not loaded"/>
+        <div class="notice" data-kind="warn" role="alert" id="page-not-loaded">
+            <Icon name="triangle-alert"/>
+            <p>
+                "This page could not be loaded. A new version of Milvaion is running, or the connection is lost. Reload to open the page."
+            </p>
+            <button type="button" class="btn" on:click=|_| browser::reload()>
+                "Reload"
+            </button>
+        </div>
+    }
+    .into_any()
+}
 
 /// The page at an address. Each page has a loader of its own, also within one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,8 +209,12 @@ impl LazyPage {
     }
 
     /// Loads the module of the page.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the module cannot be loaded; the browser's console has the reason.
     #[cfg(feature = "hydrate")]
-    pub async fn preload(self) {
+    pub async fn preload(self) -> Result<(), SplitLoaderError> {
         match self {
             Self::Setup => __preload_setup_view().await,
             Self::Invite => __preload_invite_view().await,

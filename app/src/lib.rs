@@ -25,6 +25,8 @@ pub mod owner_isolation;
 pub mod api;
 pub mod browser;
 pub mod components;
+#[cfg(feature = "hydrate")]
+mod crash_notice;
 pub mod format;
 pub mod lazy_pages;
 pub mod live;
@@ -38,11 +40,14 @@ pub mod shell;
 #[cfg(feature = "hydrate")]
 #[wasm_bindgen::prelude::wasm_bindgen]
 pub fn hydrate() {
-    console_error_panic_hook::set_once();
+    crash_notice::install();
     browser::mark_scripted();
     wasm_bindgen_futures::spawn_local(async {
-        if let Some(page) = lazy_pages::LazyPage::of(&browser::current_path()) {
-            page.preload().await;
+        if let Some(page) = lazy_pages::LazyPage::of(&browser::current_path())
+            && page.preload().await.is_err()
+        {
+            // Hydration would find HTML that its view does not have.
+            return crash_notice::show(crash_notice::FAILED_LOAD_TEXT);
         }
         leptos::mount::hydrate_body(routes::App);
     });

@@ -12,7 +12,8 @@
 //! and the start of the stream, while the connection is lost, and in a hidden tab. The server replays what it still has;
 //! each other case ends with one [`LiveEvent::Resync`], after which every page reads its data again.
 //!
-//! The stream also reports a changed role and the end of the session, and every tab acts on them at once.
+//! The stream also reports a changed role and the end of the session, and every tab acts on them at once. It names the
+//! build of the server that it comes from, which each tab compares with the build of its own page.
 //!
 //! Bursts are delivered once per animation frame, because more frequent updates would not be visible.
 
@@ -100,6 +101,8 @@ pub struct LiveUpdates {
     pub state: RwSignal<LiveState>,
     /// True while the user has paused the stream.
     pub paused: RwSignal<bool>,
+    /// The build of the dashboard that the server of the stream has, once it is known.
+    pub server_build: RwSignal<Option<String>>,
     log: RwSignal<Option<OccurrenceId>>,
     is_sign_out_expected: StoredValue<bool>,
     last_event_at: StoredValue<Option<i64>>,
@@ -113,6 +116,7 @@ impl LiveUpdates {
         let live = Self {
             state: RwSignal::new(LiveState::Connecting),
             paused: RwSignal::new(false),
+            server_build: RwSignal::new(None),
             log: RwSignal::new(None),
             is_sign_out_expected: StoredValue::new(false),
             last_event_at: StoredValue::new(None),

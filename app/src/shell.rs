@@ -4,8 +4,12 @@ use leptos::{nonce::use_nonce, prelude::*};
 use leptos_meta::MetaTags;
 
 use crate::{
+    api::request_cookie,
     browser::BUILD_META,
-    components::preferences::{THEME_COOKIE, Theme},
+    components::{
+        preferences::{THEME_COOKIE, Theme},
+        time::document_zone,
+    },
     routes::App,
 };
 
@@ -20,7 +24,8 @@ pub struct SiteAssets {
 
 /// Renders the whole document.
 ///
-/// The theme comes from the user's cookie, so that no page flashes in the other theme. Everything is loaded from this
+/// The theme and the zone come from the user's cookies, so that no page flashes in the other theme and no time changes
+/// when the page is hydrated. Everything is loaded from this
 /// server, and every script carries the response's nonce.
 pub fn shell(options: LeptosOptions, site: &SiteAssets) -> impl IntoView + use<> {
     let SiteAssets { build, icons } = site.clone();
@@ -30,7 +35,7 @@ pub fn shell(options: LeptosOptions, site: &SiteAssets) -> impl IntoView + use<>
     let csp_nonce = nonce.as_ref().map(ToString::to_string);
     view! {
         <!DOCTYPE html>
-        <html lang="en" data-theme=theme().slug()>
+        <html lang="en" data-theme=theme().slug() data-zone=document_zone()>
             <head>
                 <meta charset="utf-8"/>
                 <meta name="viewport" content="width=device-width, initial-scale=1"/>
@@ -60,13 +65,5 @@ pub fn shell(options: LeptosOptions, site: &SiteAssets) -> impl IntoView + use<>
 
 /// Returns the theme from the user's cookie, or [`Theme::System`] without one.
 fn theme() -> Theme {
-    let Some(parts) = use_context::<http::request::Parts>() else { return Theme::System };
-    parts
-        .headers
-        .get_all(http::header::COOKIE)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|line| line.split(';'))
-        .find_map(|pair| pair.trim().strip_prefix(THEME_COOKIE)?.strip_prefix('='))
-        .map_or(Theme::System, Theme::from_slug)
+    request_cookie(THEME_COOKIE).map_or(Theme::System, |slug| Theme::from_slug(&slug))
 }

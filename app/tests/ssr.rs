@@ -4,7 +4,7 @@ mod common;
 mod forms;
 
 use axum::http::StatusCode;
-use common::{FakeBackend, get, samples};
+use common::{FakeBackend, get, get_with_cookies, samples};
 use milvaion_api::permissions::Role;
 use milvaion_protocol::status::OccurrenceStatus;
 
@@ -218,6 +218,21 @@ async fn log_states_its_zone() {
         get(&FakeBackend::signed_in(Role::Viewer).ready(), &format!("/occurrences/{}", samples::occurrence_id(0)))
             .await;
     page.assert_contains(&["Times in UTC"]);
+}
+
+#[tokio::test]
+async fn times_are_in_the_zone_of_the_cookie() {
+    let fake = FakeBackend::signed_in(Role::Viewer).ready();
+    let page = format!("/occurrences/{}", samples::occurrence_id(0));
+    let local = get_with_cookies(&fake, &page, "theme=dark; zone=America/New_York").await;
+    local.assert_contains(&["data-zone=\"America/New_York\"", "Times in America/New_York", "09:02:00 UTC−5<"]);
+    local.assert_contains(&["Time zone: ", "<span>Local</span>", "Switch to UTC.", "data-theme=\"dark\""]);
+    let encoded = get_with_cookies(&fake, "/occurrences", "zone=Asia%2FKathmandu").await;
+    encoded.assert_contains(&["data-zone=\"Asia/Kathmandu\"", " UTC+5:45<"]).assert_lacks(&[" UTC<"]);
+    for cookies in ["zone=America/New_York; zone_mode=utc", "zone=\"><b>", "zone=Nowhere/Town", "zone="] {
+        let utc = get_with_cookies(&fake, &page, cookies).await;
+        utc.assert_contains(&["Times in UTC", "14:02:00 UTC<", "<span>UTC</span>"]).assert_lacks(&["data-zone="]);
+    }
 }
 
 #[tokio::test]

@@ -304,15 +304,17 @@ impl Server {
             health: health.clone(),
             config: http_config.clone(),
         });
+        let site = crate::ui::site::read(&config.http.site_root);
         let state = WebState {
             store: store.clone(),
             clock: clock.clone(),
             hub: hub.clone(),
             config: http_config,
             health,
+            build: site.build.as_str().into(),
             stop: stop_http.clone(),
         };
-        let pages = crate::ui::router(&state.config, backend);
+        let pages = crate::ui::router(&state.config, site, backend);
         let service = crate::http::router(&state, pages).into_make_service_with_connect_info::<SocketAddr>();
         let stop_serving = stop_http.clone();
         http_group.spawn(async move {

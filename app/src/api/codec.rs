@@ -6,6 +6,19 @@
 
 use leptos::server_fn::{Bytes, ContentType, Decodes, Encodes, Format, FormatType, codec::Post};
 use serde::{Serialize, de::DeserializeOwned};
+use serde_json::error::Category;
+use thiserror::Error;
+
+/// The reason for which a response could not be decoded, as a sentence for the user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum DecodeError {
+    /// The response is JSON of another form, so the server has another version than the page.
+    #[error("This page is from an older version of Milvaion. Reload it.")]
+    OtherVersion,
+    /// The response is no JSON, so it is the error page of a proxy, or it is incomplete.
+    #[error("The server's response could not be read. Try again.")]
+    NotJson,
+}
 
 /// JSON that is decoded from text.
 #[derive(Debug)]
@@ -31,10 +44,42 @@ impl<T: Serialize> Encodes<T> for JsonTextEncoding {
 }
 
 impl<T: DeserializeOwned> Decodes<T> for JsonTextEncoding {
-    type Error = serde_json::Error;
+    type Error = DecodeError;
 
     fn decode(bytes: Bytes) -> Result<T, Self::Error> {
         // Invalid UTF-8 becomes a replacement character, which JSON accepts only inside a string.
-        serde_json::from_str(&String::from_utf8_lossy(&bytes))
+        serde_json::from_str(&String::from_utf8_lossy(&bytes)).map_err(|error| match error.classify() {
+            Category::Data => DecodeError::OtherVersion,
+            Category::Io | Category::Syntax | Category::Eof => DecodeError::NotJson,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leptos::server_fn::error::FromServerFnError;
+
+    use super::*;
+    use crate::error::AppError;
+
+    fn decode(text: &'static str) -> Result<Vec<u8>, DecodeError> {
+        JsonTextEncoding::decode(Bytes::from_static(text.as_bytes()))
+    }
+
+    #[test]
+    fn response_of_another_version_differs_from_an_error_page() {
+        assert_eq!(decode("[1,2]"), Ok(vec![1, 2]));
+        for text in ["{\"items\":[]}", "[\"a\"]", "null"] {
+            assert_eq!(decode(text), Err(DecodeError::OtherVersion), "{text}");
+        }
+        for text in ["", "[1,", "<html>502 Bad Gateway</html>"] {
+            assert_eq!(decode(text), Err(DecodeError::NotJson), "{text}");
+        }
+    }
+
+    #[test]
+    fn error_of_another_version_is_a_plain_sentence() {
+        let error = AppError::de(Bytes::from_static(br#"{"kind":"quotaExceeded","detail":"9"}"#));
+        assert_eq!(error.to_string(), "This page is from an older version of Milvaion. Reload it.");
     }
 }

@@ -63,6 +63,15 @@ mod server_side {
         use_context::<Parts>().ok_or_else(|| AppError::Failed("This call was made outside a request.".into()))
     }
 
+    /// Returns the value of a cookie of this request, as it was sent.
+    #[must_use]
+    pub fn request_cookie(name: &str) -> Option<String> {
+        let parts = use_context::<Parts>()?;
+        let lines = parts.headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+        let mut pairs = lines.flat_map(|line| line.split(';'));
+        pairs.find_map(|pair| pair.trim().strip_prefix(name)?.strip_prefix('=').map(ToOwned::to_owned))
+    }
+
     /// Returns the backend and the user who sent the request, if they have `permission`.
     ///
     /// # Errors

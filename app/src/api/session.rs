@@ -221,11 +221,8 @@ pub fn query_value(text: &str) -> String {
 /// callers check that it is a zone.
 #[cfg(feature = "ssr")]
 #[must_use]
-pub(super) fn viewer_zone() -> Option<String> {
-    let parts = super::request().ok()?;
-    let cookies = parts.headers.get_all(http::header::COOKIE).iter().filter_map(|value| value.to_str().ok());
-    let zone = cookies.flat_map(|line| line.split(';')).find_map(|pair| pair.trim().strip_prefix("zone="))?;
-    let zone = zone.replace("%2F", "/").replace("%2f", "/").replace("%2B", "+");
+pub(crate) fn viewer_zone() -> Option<String> {
+    let zone = super::request_cookie("zone")?.replace("%2F", "/").replace("%2f", "/").replace("%2B", "+");
     (zone.len() <= 64 && !zone.is_empty()).then_some(zone)
 }
 

@@ -1,7 +1,7 @@
 //! The banners above every page: what is wrong, and how old the data on the page is.
 //!
-//! There is one line per condition: each part that does not work, the cluster pause, failed reads, a lost connection and
-//! paused live updates. The server renders those it can determine, so a page without scripts shows them too. The two
+//! There is one line per condition: each part that does not work, the cluster pause, failed reads, a lost connection,
+//! paused live updates and a new version of the dashboard. The server renders those it can determine, so a page without scripts shows them too. The two
 //! live regions exist from the start, because screen readers do not announce a region that is inserted with its text.
 
 use leptos::{ev, prelude::*, server_fn::ServerFn, task::spawn_local};
@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     api::cluster::{CLUSTER_RESUMED_NOTICE, ResumeCluster, resume_cluster},
+    browser,
     live::{LiveState, LiveUpdates, read_state::ReadState},
 };
 
@@ -71,6 +72,7 @@ fn BannerRegions(cluster: ClusterState) -> impl IntoView {
         <div role="alert">{move || of_state(HealthState::Down)}</div>
         <div role="status">
             {move || of_state(HealthState::Warn)} {pause_banner} <StaleDataBanner cluster/> <PausedUpdatesBanner/>
+            <NewVersionBanner/>
         </div>
     }
 }
@@ -235,6 +237,30 @@ fn PausedUpdatesBanner() -> impl IntoView {
                     <button type="button" class="btn" on:click=resume>
                         <Icon name="play"/>
                         "Resume live updates"
+                    </button>
+                </div>
+            }
+        })
+    }
+}
+
+/// Offers to reload while the server has another build of the dashboard than the page. The page stays until the user
+/// reloads it, so that nothing typed is lost. The banner disappears if the stream continues at a server with the page's
+/// build, as during an update of several servers.
+#[component]
+fn NewVersionBanner() -> impl IntoView {
+    let live = use_context::<LiveUpdates>();
+    let is_other = Memo::new(move |_| {
+        live.is_some_and(|live| live.server_build.with(|build| build.is_some() && *build != browser::page_build()))
+    });
+    move || {
+        is_other.get().then(|| {
+            view! {
+                <div class="notice" data-kind="info" id="new-version">
+                    <Icon name="refresh-cw"/>
+                    <p>"A new version of Milvaion is running. Reload to use it."</p>
+                    <button type="button" class="btn" on:click=|_| browser::reload()>
+                        "Reload"
                     </button>
                 </div>
             }

@@ -1,7 +1,8 @@
 //! Times that state their zone, and durations that tick.
 //!
-//! The server renders every instant in UTC, because it does not know the user's clock. After hydration one
-//! [`PageClock`] converts all of them to the user's zone, unless the user prefers UTC, and updates the relative ones
+//! The server renders every instant in the zone that the user's cookie names, and in UTC on the first visit or if the
+//! user prefers UTC. The document names the zone of its times. Hydration formats in the same zone, so no time changes,
+//! and then stores the browser's zone for the next page. After hydration one [`PageClock`] updates the relative times
 //! every second. It uses the *server's* clock, because a countdown shows when the scheduler will act, and the user's
 //! clock may be wrong.
 
@@ -15,11 +16,47 @@ const ZONE_MODE_COOKIE: &str = "zone_mode";
 /// The cookie that gives the server the user's zone, for previews in that zone.
 const ZONE_COOKIE: &str = "zone";
 
+/// The attribute of the document's root element that names the zone of its times; absent if that is UTC by default or
+/// by choice.
+#[cfg(not(feature = "ssr"))]
+const ZONE_ATTRIBUTE: &str = "data-zone";
+
+/// Returns the zone in which the server renders the times of this document; `None` for UTC.
+#[cfg(feature = "ssr")]
+#[must_use]
+pub fn document_zone() -> Option<String> {
+    if crate::api::request_cookie(ZONE_MODE_COOKIE).is_some_and(|mode| mode == "utc") {
+        return None;
+    }
+    crate::api::session::viewer_zone().filter(|zone| milvaion_schedule::schedule::parse_zone(zone).is_ok())
+}
+
+/// Returns the zone in which the server rendered the times of this document; `None` for UTC.
+#[cfg(not(feature = "ssr"))]
+#[must_use]
+pub fn document_zone() -> Option<String> {
+    browser::root_attribute(ZONE_ATTRIBUTE)
+}
+
+/// The zone in which times are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ZoneMode {
+    /// UTC.
+    Utc,
+    /// The user's zone.
+    Local,
+    /// A zone that the browser had at the last visit, while the document is hydrated. The browser's clock has only the
+    /// present zone, so the page keeps the server's texts and replaces all of them afterwards.
+    Former,
+}
+
 /// The clock shared by all times on the page.
 #[derive(Clone, Copy)]
 pub struct PageClock {
     started: RwSignal<bool>,
-    in_utc: RwSignal<bool>,
+    zone_mode: RwSignal<ZoneMode>,
+    /// The name of the user's zone, if it is known.
+    zone: StoredValue<Option<String>>,
     now: RwSignal<DateTime<Utc>>,
     offset_millis: StoredValue<i64>,
 }
@@ -27,18 +64,31 @@ pub struct PageClock {
 impl PageClock {
     /// Creates the clock, which starts after hydration. Called once, by the root.
     pub fn provide() {
+        let zone = document_zone();
+        let zone_mode = match &zone {
+            None => ZoneMode::Utc,
+            Some(zone) if cfg!(feature = "hydrate") && browser::zone_name().as_ref() != Some(zone) => ZoneMode::Former,
+            Some(_) => ZoneMode::Local,
+        };
         let clock = Self {
             started: RwSignal::new(false),
-            in_utc: RwSignal::new(true),
+            zone_mode: RwSignal::new(zone_mode),
+            zone: StoredValue::new(zone),
             now: RwSignal::new(DateTime::UNIX_EPOCH),
             offset_millis: StoredValue::new(0),
         };
         provide_context(clock);
         Effect::new(move |_| {
-            if let Some(zone) = browser::zone_name() {
-                browser::set_cookie(ZONE_COOKIE, &zone);
+            let zone = browser::zone_name();
+            if let Some(zone) = &zone {
+                browser::set_cookie(ZONE_COOKIE, zone);
             }
-            clock.in_utc.set(browser::cookie(ZONE_MODE_COOKIE).is_some_and(|mode| mode == "utc"));
+            clock.zone.set_value(zone);
+            let in_utc = browser::cookie(ZONE_MODE_COOKIE).is_some_and(|mode| mode == "utc");
+            let zone_mode = if in_utc { ZoneMode::Utc } else { ZoneMode::Local };
+            if clock.zone_mode.get_untracked() != zone_mode {
+                clock.zone_mode.set(zone_mode);
+            }
             clock.tick();
             clock.started.set(true);
             let ticker = set_interval_with_handle(move || clock.tick(), std::time::Duration::from_secs(1));
@@ -89,15 +139,15 @@ impl PageClock {
         self.started.get().then(|| self.now.get())
     }
 
-    /// Returns true if times are shown in UTC, as they are before hydration.
+    /// Returns true if times are shown in UTC, by the user's choice or because the server does not know the zone yet.
     #[must_use]
     pub fn is_utc(self) -> bool {
-        !self.started.get() || self.in_utc.get()
+        self.zone_mode.get() == ZoneMode::Utc
     }
 
     /// Selects UTC or the user's zone and stores the choice.
     pub fn set_utc(self, utc: bool) {
-        self.in_utc.set(utc);
+        self.zone_mode.set(if utc { ZoneMode::Utc } else { ZoneMode::Local });
         browser::set_cookie(ZONE_MODE_COOKIE, if utc { "utc" } else { "local" });
     }
 
@@ -128,11 +178,21 @@ impl PageClock {
     /// Returns the name of the selected zone: `UTC` or `Europe/Berlin`.
     #[must_use]
     pub fn zone_text(self) -> String {
-        if self.is_utc() { "UTC".to_owned() } else { browser::zone_name().unwrap_or_else(|| "local time".to_owned()) }
+        if self.is_utc() {
+            return "UTC".to_owned();
+        }
+        self.zone.get_value().unwrap_or_else(|| "local time".to_owned())
     }
 
     fn local(self, at: DateTime<Utc>) -> Option<browser::LocalTime> {
-        if self.is_utc() { None } else { browser::local_time(at) }
+        match self.zone_mode.get() {
+            ZoneMode::Utc => None,
+            ZoneMode::Local => {
+                self.zone.with_value(|zone| browser::local_time(zone.as_deref().unwrap_or_default(), at))
+            }
+            // Hydration keeps the server's text. An empty one differs from the text that replaces it.
+            ZoneMode::Former => Some(browser::LocalTime::default()),
+        }
     }
 }
 
@@ -250,7 +310,25 @@ mod tests {
             let day = clock.date_text(first);
             assert_eq!(clock.log_text(first, &day), "23:59:59.250");
             assert_eq!(clock.log_text(first + TimeDelta::seconds(1), &day), "1970-01-02 00:00:00.250");
-            assert_eq!(clock.zone_text(), "UTC", "the server renders UTC");
+            assert_eq!(clock.zone_text(), "UTC", "without a cookie the server renders UTC");
+        });
+    }
+
+    #[cfg(not(feature = "hydrate"))]
+    #[test]
+    fn times_follow_the_zone_and_its_clock_changes() {
+        Owner::new().with(|| {
+            PageClock::provide();
+            let clock = use_page_clock();
+            clock.zone.set_value(Some("America/New_York".into()));
+            clock.set_utc(false);
+            let at = |text: &str| text.parse().expect("a valid instant");
+            assert_eq!(clock.text(at("2026-11-21T02:02:05Z")), "2026-11-20 21:02:05 UTC−5");
+            assert_eq!(clock.text(at("2026-07-01T02:02:05Z")), "2026-06-30 22:02:05 UTC−4");
+            assert_eq!(clock.log_text(at("2026-11-21T02:02:05.007Z"), "2026-11-20"), "21:02:05.007");
+            assert_eq!(clock.zone_text(), "America/New_York");
+            clock.set_utc(true);
+            assert_eq!(clock.text(at("2026-11-21T02:02:05Z")), "2026-11-21 02:02:05 UTC");
         });
     }
 }

@@ -217,7 +217,7 @@ impl EventStream {
             }
             Some(known) if known.id == me.id => self.user.set_value(Some(me)),
             // Everything on the page belongs to another user.
-            Some(_) => tabs::reload(),
+            Some(_) => browser::reload(),
         }
     }
 
@@ -301,6 +301,10 @@ impl EventStream {
                 let me = self.user.with_value(|me| serde_json::to_string(me).ok());
                 if let Some(data) = me {
                     self.relay(&StreamFrame { kind: FrameKind::Session, id: String::new(), data });
+                }
+                // A tab that was frozen has missed the frame that named the build.
+                if let Some(data) = self.live.server_build.get_untracked() {
+                    self.relay(&StreamFrame { kind: FrameKind::Build, id: String::new(), data });
                 }
             }
             TabMessage::Hello => {}
@@ -521,6 +525,7 @@ impl EventStream {
                     self.sync_clock.run(now);
                 }
             }
+            FrameKind::Build => self.live.server_build.set(Some(data)),
             FrameKind::Session => {
                 if let Ok(me) = serde_json::from_str::<CurrentUser>(&data) {
                     self.user_changed(me);
@@ -579,7 +584,7 @@ impl EventStream {
             return;
         }
         if known.id != me.id {
-            return tabs::reload();
+            return browser::reload();
         }
         if let Some(toasts) = self.toasts
             && known.role != me.role

@@ -4,7 +4,7 @@
 //! parses the same JSON as the tab that leads, and the messages need no serializer of their own. Each relayed frame
 //! carries the position before it, by which a tab detects that it missed a frame.
 
-use milvaion_api::events::{SESSION_END_FRAME, SESSION_FRAME};
+use milvaion_api::events::{BUILD_FRAME, SESSION_END_FRAME, SESSION_FRAME};
 use milvaion_protocol::id::OccurrenceId;
 
 use super::{LiveState, watched_logs::WatchedLogs};
@@ -16,6 +16,8 @@ pub(super) enum FrameKind {
     Event,
     /// The server's time.
     Ping,
+    /// The name of the server's build of the dashboard.
+    Build,
     /// The signed-in user, as JSON.
     Session,
     /// The reason for which the session ended.
@@ -28,13 +30,14 @@ impl FrameKind {
         match self {
             Self::Event => "message",
             Self::Ping => "ping",
+            Self::Build => BUILD_FRAME,
             Self::Session => SESSION_FRAME,
             Self::SessionEnd => SESSION_END_FRAME,
         }
     }
 
     /// All kinds.
-    pub(super) const ALL: [Self; 4] = [Self::Event, Self::Ping, Self::Session, Self::SessionEnd];
+    pub(super) const ALL: [Self; 5] = [Self::Event, Self::Ping, Self::Build, Self::Session, Self::SessionEnd];
 }
 
 /// One frame of the stream.
@@ -139,6 +142,7 @@ mod tests {
             TabMessage::Watch(id),
             frame(FrameKind::Event, "{\n\"id\":\"\"}\n"),
             frame(FrameKind::Ping, "2026-11-23T09:00:00Z"),
+            frame(FrameKind::Build, "0123456789abcdef"),
             frame(FrameKind::Session, "{}"),
             frame(FrameKind::SessionEnd, "expired"),
             TabMessage::State { state: LiveState::Live, position: Some("b-2".into()), logs },

@@ -118,9 +118,3 @@ pub(super) fn remember_pause(is_paused: bool) {
     // A browser that refuses storage forgets the pause with the page.
     let _ = if is_paused { storage.set_item(PAUSED_KEY, "true") } else { storage.remove_item(PAUSED_KEY) };
 }
-
-/// Loads the page again.
-pub(super) fn reload() {
-    // Fails only in a sandboxed frame.
-    let _ = window().location().reload();
-}

@@ -105,6 +105,12 @@ pub(crate) async fn get(fake: &Arc<FakeBackend>, path: &str) -> PageResponse {
     send(fake.clone(), request.expect("a valid request")).await
 }
 
+/// Requests a page as a browser with these cookies does.
+pub(crate) async fn get_with_cookies(fake: &Arc<FakeBackend>, path: &str, cookies: &str) -> PageResponse {
+    let request = Request::builder().uri(path).header(header::ACCEPT, "text/html").header(header::COOKIE, cookies);
+    send(fake.clone(), request.body(Body::empty()).expect("a valid request")).await
+}
+
 /// Posts a form as a browser without scripts does.
 pub(crate) async fn post(fake: &Arc<FakeBackend>, path: &str, form: &str) -> PageResponse {
     let request = Request::builder()

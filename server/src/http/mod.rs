@@ -37,6 +37,8 @@ pub struct WebState {
     pub config: Arc<HttpConfig>,
     /// The health checks of the services and of the dispatcher.
     pub health: health::HealthCheck,
+    /// The name of this server's build of the dashboard; empty without a build.
+    pub build: Arc<str>,
     /// The token that ends event streams when the server stops.
     pub stop: CancellationToken,
 }

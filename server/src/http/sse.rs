@@ -10,6 +10,9 @@
 //! the last event that the stream has passed, including those that were not meant for this browser, so that a quiet
 //! page can resume too.
 //!
+//! The second frame names the server's build of the dashboard. After an update the browsers reconnect, so every page
+//! that is still open receives the new build.
+//!
 //! The user of the stream is checked when a server reports a change of one of the user's sessions, and every five
 //! seconds for changes that no server reports. A changed user is sent in a `session` frame. A stream whose session has
 //! ended sends the reason in a `session-end` frame and ends.
@@ -26,7 +29,7 @@ use axum::{
 use futures::stream;
 use http::{HeaderName, HeaderValue, StatusCode, request::Parts};
 use milvaion_api::{
-    events::{LiveEvent, MAX_WATCHED_LOGS, SESSION_END_FRAME, SESSION_FRAME, StreamEndReason},
+    events::{BUILD_FRAME, LiveEvent, MAX_WATCHED_LOGS, SESSION_END_FRAME, SESSION_FRAME, StreamEndReason},
     permissions::Permission,
     views::CurrentUser,
 };
@@ -101,7 +104,12 @@ pub async fn events(State(state): State<WebState>, Query(query): Query<EventStre
     }
     // The first frame is sent at once, so that the browser detects that the stream is open. It carries no id, because
     // the replay follows it.
-    let mut first = VecDeque::from([ping_frame(&state, None).retry(Duration::from_secs(1)), session_frame(&me)]);
+    let mut first = VecDeque::from([ping_frame(&state, None).retry(Duration::from_secs(1))]);
+    // A browser drops a frame without data.
+    if !state.build.is_empty() {
+        first.push_back(Frame::default().event(BUILD_FRAME).data(&*state.build));
+    }
+    first.push_back(session_frame(&me));
     first.append(&mut replay);
     let listener = EventSubscriber {
         state,

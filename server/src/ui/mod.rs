@@ -5,7 +5,7 @@ pub mod calendars;
 pub mod failures;
 mod job_view;
 pub mod preview;
-mod site;
+pub(crate) mod site;
 
 use std::sync::{Arc, OnceLock};
 
@@ -22,14 +22,19 @@ use leptos::{config::LeptosOptions, nonce::use_nonce, prelude::*};
 use leptos_axum::{
     AxumRouteListing, LeptosRoutes, ResponseOptions, file_and_error_handler_with_context, generate_route_list,
 };
-use milvaion_app::{backend::Backend, owner_isolation::isolate_owner, routes::App, shell::shell};
+use milvaion_app::{
+    backend::Backend,
+    owner_isolation::isolate_owner,
+    routes::App,
+    shell::{SiteAssets, shell},
+};
 
 use crate::{config::http::HttpConfig, http::headers::csp};
 use backend::ServerBackend;
 
-/// Builds the router of the pages, the server functions and the files.
-pub fn router(config: &HttpConfig, backend: Arc<ServerBackend>) -> Router {
-    let site = Arc::new(site::read(&config.site_root));
+/// Builds the router of the pages, the server functions and the files. `site` is the build in the site root.
+pub fn router(config: &HttpConfig, site: SiteAssets, backend: Arc<ServerBackend>) -> Router {
+    let site = Arc::new(site);
     let options = LeptosOptions::builder()
         .output_name("app")
         .site_root(config.site_root.to_string_lossy().into_owned())

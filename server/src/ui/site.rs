@@ -8,7 +8,7 @@ use std::{fs, path::Path};
 use milvaion_app::shell::SiteAssets;
 
 /// Reads the browser side below `site_root`. Without a build, the server logs a warning and serves bare pages.
-pub(super) fn read(site_root: &Path) -> SiteAssets {
+pub(crate) fn read(site_root: &Path) -> SiteAssets {
     match try_read(site_root) {
         Ok(assets) => assets,
         Err(error) => {

@@ -1,20 +1,21 @@
-//! The event stream over HTTP: resuming without a resync, logs, and the end of a session.
+//! The event stream over HTTP: resuming without a resync, logs, the server's build, and the end of a session.
 
-use std::sync::Arc;
+use std::{fs, sync::Arc};
 
 use futures::{Stream, StreamExt};
 use http::{StatusCode, header};
 use milvaion_api::{
-    events::{LiveEvent, MAX_WATCHED_LOGS},
+    events::{BUILD_FRAME, LiveEvent, MAX_WATCHED_LOGS},
     permissions::Role,
     views::CurrentUser,
 };
 use milvaion_server::{
     command::{invite, sign_in::PassphraseHasher},
+    config::ServerConfig,
     http::session::{self, PostgresSessionStore},
     lifecycle::Server,
 };
-use milvaion_test_support::{server_env, wait};
+use milvaion_test_support::{server_env, services, wait};
 use tower_sessions::Session;
 
 /// One frame of a stream.
@@ -119,16 +120,48 @@ async fn wait_for_channel(server: &Server) {
     .await;
 }
 
+/// Returns the configuration of a server whose site root has this build, or none.
+async fn config_with_build(build: Option<&str>) -> ServerConfig {
+    let mut config = server_env::config().await;
+    config.http.site_root = config.data_dir.join(services::unique("site"));
+    if let Some(build) = build {
+        let files = config.http.site_root.join("pkg").join(build);
+        fs::create_dir_all(&files).expect("the folder can be created");
+        fs::write(files.join("icons.svg"), "<svg></svg>").expect("the icons can be written");
+        fs::write(config.http.site_root.join("build.txt"), format!("{build}\n")).expect("the name can be written");
+    }
+    config
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stream_announces_the_build_of_its_server() {
+    let config = config_with_build(Some("0123456789abcdef")).await;
+    let server = server_env::start(&config).await;
+    let cookie = cookie(&server, &admin(&server).await).await;
+    let address = format!("http://127.0.0.1:{}/login", server.address.port());
+    let document = reqwest::get(address).await.expect("a response").text().await.expect("a body");
+    assert!(document.contains(r#"name="milvaion-build" content="0123456789abcdef""#), "{document}");
+    let mut reader = StreamReader::open(&server, &cookie, "").await;
+    let (build, before) = reader.until("the build", |frame| frame.event == BUILD_FRAME).await;
+    assert_eq!((build.data.as_str(), build.id.as_str()), ("0123456789abcdef", ""));
+    assert_eq!(before.len(), 1, "only a ping comes first: {before:?}");
+    // A connection that the browser reopens names it too: the server may have been updated meanwhile.
+    let mut reader = StreamReader::open(&server, &cookie, "?last=unknown").await;
+    reader.until("the build", |frame| frame.event == BUILD_FRAME).await;
+    server.stop().await;
+    fs::remove_dir_all(&config.http.site_root).expect("the folder can be removed");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn resumed_stream_replays_without_a_resync() {
-    let server = server_env::start(&server_env::config().await).await;
+    let server = server_env::start(&config_with_build(None).await).await;
     let cookie = cookie(&server, &admin(&server).await).await;
     wait_for_channel(&server).await;
     let mut reader = StreamReader::open(&server, &cookie, "").await;
     let (first, before) = reader.until("the resync of a new page", StreamFrame::is_resync).await;
     assert!(!first.id.is_empty(), "a resync names the position at which the stream resumes");
     let names: Vec<&str> = before.iter().map(|frame| frame.event.as_str()).collect();
-    assert_eq!(names, ["ping", "session"]);
+    assert_eq!(names, ["ping", "session"], "a server without a build names none");
 
     let id = server.clock.job_id();
     server.hub.publish(server.clock.now(), vec![LiveEvent::Job { id }]);
