@@ -32,7 +32,7 @@ use crate::{
 /// The minimum time between two refreshes. A pause is rare and must show at once.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(150);
 /// The time between refreshes without events while a part is down or a read fails.
-const TROUBLE_REFRESH_INTERVAL: Duration = Duration::from_secs(5);
+pub const TROUBLE_REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 /// The number of these intervals between refreshes while everything works: 30 s.
 const IDLE_INTERVALS: u32 = 6;
 

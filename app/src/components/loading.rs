@@ -6,12 +6,12 @@ use leptos_router::{NavigateOptions, components::Redirect, hooks::use_location};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    cluster_state::{ClusterState, use_cluster_status},
+    cluster_state::{ClusterState, TROUBLE_REFRESH_INTERVAL, use_cluster_status},
     icon::Icon,
     page_header::PageHeader,
     session_context::SessionContext,
 };
-use crate::{api::session::query_value, error::AppError};
+use crate::{api::session::query_value, error::AppError, live::use_polling};
 
 /// The explanation on a page that cannot be read because PostgreSQL is down.
 const DATABASE_OUTAGE_TEXT: &str = "PostgreSQL does not respond, so this page cannot be read. Runs that have started \
@@ -126,6 +126,12 @@ fn UnavailablePage(
             retry.run(());
         }
         is_down
+    });
+    // A single repetition may come too early, because the server needs a moment to connect again.
+    use_polling(TROUBLE_REFRESH_INTERVAL, move || {
+        if !is_down.get_untracked() {
+            retry.run(());
+        }
     });
     let reason = move || if is_down.get() { DATABASE_OUTAGE_TEXT.to_owned() } else { text.clone() };
     view! {
