@@ -20,8 +20,15 @@ function jobRow(page: Page, id: string): Locator {
 
 /** Waits until the `datetime` of the first matching time differs from its present value. */
 async function expectNewTime(time: Locator): Promise<void> {
-  const before = await time.first().getAttribute("datetime");
-  await expect(time.first()).not.toHaveAttribute("datetime", before ?? "", { timeout: 30_000 });
+  const read = () => time.first().getAttribute("datetime");
+  await expect(time.first()).toHaveAttribute("datetime", /^\d{4}-/);
+  const before = await read();
+  // A time that disappears is not a new one.
+  const isNew = async () => {
+    const now = await read();
+    return now !== before && /^\d{4}-/.test(now ?? "");
+  };
+  await expect.poll(isNew, { timeout: 30_000 }).toBe(true);
 }
 
 test("an open workers page follows heartbeats", async ({ admin: page, stack, firstAdmin }) => {
