@@ -164,6 +164,12 @@ test("a paused cluster promises no start", async ({ admin: page, context, stack,
   try {
     await expect(next).toContainText("When the cluster resumes");
     await expect(next).not.toContainText(/in \d+ min/);
+    const overview = await context.newPage();
+    await open(overview, "/");
+    const upcoming = overview.locator('section[aria-labelledby="next-due"]');
+    await expect(upcoming.getByRole("row").filter({ hasText: "Held" })).toContainText("When the cluster resumes");
+    await expect(upcoming.locator(".countdown")).toHaveCount(0);
+    await overview.close();
     const jobPage = await context.newPage();
     await open(jobPage, `/jobs/${job}`);
     await expect(jobPage.locator("#schedule-held")).toBeVisible();
