@@ -175,7 +175,8 @@ impl FailureFilter {
 pub enum FailureSelection {
     /// The failures of these occurrences.
     Ids(Vec<OccurrenceId>),
-    /// The open failures that match a filter, newest first. Its `limit` and `after` are ignored.
+    /// The open failures that match a filter, newest first. The filter needs a fingerprint, a job, a cause or a text;
+    /// its `limit` and `after` are ignored.
     Filter(FailureFilter),
 }
 

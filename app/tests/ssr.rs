@@ -108,6 +108,8 @@ async fn overview_states_its_window_and_links_to_lists() {
     ]);
     page.assert_contains(&["data-status=\"failed\"", "<rect", "Next occurrences", "status 500 instead of 200"]);
     page.assert_contains(&["Open failures", "href=\"/failed\"", "10,000+"]);
+    page.assert_contains(&["href=\"/jobs?state=active\""]);
+    page.assert_contains(&["Live instances", "of 2 instances seen in the last 24 hours"]);
 }
 
 #[tokio::test]
@@ -274,7 +276,15 @@ async fn job_page_links_to_all_its_occurrences() {
 #[tokio::test]
 async fn workers_page_shows_instances_and_job_types() {
     let page = get(&FakeBackend::signed_in(Role::Operator).ready(), "/workers").await;
-    page.assert_contains(&["1 of 2 instances alive", "local-2", "Lost", "http-request", "The URL to request."]);
+    page.assert_contains(&[
+        "1 of 2 instances live",
+        "Instances seen in the last 24 hours",
+        ">Live<",
+        "local-2",
+        "Lost",
+        "http-request",
+        "The URL to request.",
+    ]);
     page.assert_contains(&["1 lost instance"]);
     assert_eq!(page.body.matches("1 of 8").count(), 1, "an instance that is not alive runs nothing");
     page.assert_contains(&["/jobs/new?type=local"]);

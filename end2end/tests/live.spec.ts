@@ -1,9 +1,11 @@
 // Live updates: open pages show changes from any user and any server, and recover from missed events.
 
-import { makeJob, pauseJob, runJob, shell } from "../fixtures/jobs";
+import { makeJob, pauseJob, runJob, shell, waitForStatus } from "../fixtures/jobs";
 import { CuttableProxy } from "../fixtures/proxy";
 import { hasServices } from "../fixtures/stack";
-import { expect, open, resumeLive, row, screenshot, test, waitForHydration, waitForLive, waitUntilStable } from "../fixtures/test";
+import {
+  CONNECTION_LOST, expect, open, resumeLive, row, screenshot, test, waitForHydration, waitForLive, waitUntilStable,
+} from "../fixtures/test";
 import { signIn } from "../fixtures/users";
 
 test.use({ stackName: "live" });
@@ -50,7 +52,7 @@ test("new rows are deferred while the user works in the list", async ({ admin: p
 });
 
 test("a lost connection is reopened and missed changes appear", async ({ context, page, stack, firstAdmin, watch }) => {
-  watch.expect(/net::ERR_/);
+  watch.expect(CONNECTION_LOST);
   const job = await makeJob(stack.url, firstAdmin, { name: "Echo", input: shell("sleep 0.3; echo back") });
   const proxy = await CuttableProxy.to(stack.url);
   await signIn(context, proxy.url, firstAdmin);
@@ -80,7 +82,7 @@ test("a lost connection is reopened and missed changes appear", async ({ context
 });
 
 test("an offline browser is shown as offline and recovers", async ({ admin: page, context, stack, firstAdmin, watch }) => {
-  watch.expect(/net::ERR_/);
+  watch.expect(CONNECTION_LOST);
   const job = await makeJob(stack.url, firstAdmin, { name: "Tunnel", input: shell("true") });
   await open(page, `/jobs/${job}`);
   await waitForLive(page);
@@ -108,6 +110,8 @@ test("live updates can be paused and resumed", async ({ admin: page, stack, firs
   await waitForHydration(page);
   await waitUntilStable(page);
   const run = await runJob(stack.url, firstAdmin, job);
+  // A page that is not paused shows the run before its end.
+  await waitForStatus(stack.url, firstAdmin, run, "completed");
   await expect(pill).toHaveAttribute("aria-pressed", "true");
   await expect(row(page, run)).toHaveCount(0);
   await resumeLive(page);

@@ -73,6 +73,20 @@ test("every page is readable", async ({ admin: page, stack, firstAdmin }) => {
   await screenshot(page, "no-javascript-job");
 });
 
+test("a form of an ended session leads to the sign-in page and back", async ({ admin: page, context, stack, firstAdmin }) => {
+  const job = await makeJob(stack.url, firstAdmin, { name: "Too late", input: shell("true") });
+  await page.goto(`/jobs/${job}`);
+  await context.clearCookies();
+  await page.getByRole("button", { name: "Run now: Too late" }).click();
+  await expect(page).toHaveURL(`${stack.url}/login?next=/jobs/${job}&reason=form-not-sent`);
+  await expect(page.locator("#session-end")).toContainText("The form was not sent: nothing was changed");
+  await page.getByLabel("E-mail").fill(firstAdmin.email);
+  await page.getByLabel("Passphrase", { exact: true }).fill(firstAdmin.passphrase);
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await expect(page).toHaveURL(`${stack.url}/jobs/${job}`);
+  await expect(page.getByText("No occurrences yet")).toBeVisible();
+});
+
 test("a rejected job form shows its errors and keeps the input", async ({ admin: page }) => {
   await page.goto("/jobs/new");
   await page.getByRole("link", { name: "shell-command on local" }).click();

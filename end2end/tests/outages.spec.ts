@@ -6,7 +6,7 @@ import { makeJob, runJob, shell, waitForStatus } from "../fixtures/jobs";
 import { CuttableProxy } from "../fixtures/proxy";
 import { hasServices, type TestStack } from "../fixtures/stack";
 import {
-  type ConsoleWatch, expect, open, pauseLive, resumeLive, row, screenshot, test, waitForHydration, waitForLive,
+  CONNECTION_LOST, type ConsoleWatch, expect, open, pauseLive, resumeLive, row, screenshot, test, waitForHydration, waitForLive,
 } from "../fixtures/test";
 import { apiClient, callServerFunction, signIn, type TestUser } from "../fixtures/users";
 
@@ -106,7 +106,7 @@ test("a failed read is repeated without the user", async ({ admin: page, stack, 
 });
 
 test("an offline page labels its data with a time", async ({ admin: page, context, stack, firstAdmin, watch }) => {
-  watch.expect(/net::ERR_/);
+  watch.expect(CONNECTION_LOST);
   await completedRun(stack, firstAdmin, "Tunnel");
   await open(page, "/occurrences");
   await waitForLive(page);
@@ -199,7 +199,8 @@ test("timers of the page read nothing during a pause", async ({ admin: page, sta
 test("open pages report an outage of PostgreSQL", async ({ browser, stack, firstAdmin, watch }) => {
   test.skip(!hasServices, "a second server needs shared services");
   test.setTimeout(240_000);
-  watch.expect(/50[34]|net::ERR_/);
+  watch.expect(/50[34]/);
+  watch.expect(CONNECTION_LOST);
   const { job, run } = await completedRun(stack, firstAdmin, "Blackout");
   const through = new URL(stack.databaseUrl);
   through.port ||= "5432";

@@ -135,10 +135,12 @@ test("forged requests of a Viewer are refused", async ({ context, page, stack, f
     const fromPage = await page.evaluate(post, { name, fields, accept: "application/json" });
     expect(fromPage, `${name} from the page`).toBe(403);
     const plain = await page.evaluate(post, { name, fields, accept: "text/html" });
-    expect(plain, `${name} as a plain form`).toBe(403);
+    expect(plain, `${name} as a plain form`).toBe(REDIRECTED);
     const raw = await callServerFunction(stack.url, viewer.session, name, fields);
     expect(raw.status, `${name} with the cookie alone: ${raw.text}`).toBe(403);
   }
+  await page.reload();
+  await expect(page.locator(".page-notices")).toContainText("You are a Viewer; ask an Admin.");
   await page.goto("/team");
   await expect(page.getByRole("heading", { level: 1 })).toHaveText("Not allowed");
   expect(await readState(stack.url, firstAdmin)).toEqual(before);
@@ -236,6 +238,9 @@ test("an invitation grants its role", async ({ stack, firstAdmin }) => {
   expect((await context.get("/team")).status()).toBe(200);
   await context.dispose();
 });
+
+/** The status that a script sees of a redirect. A refused plain form is redirected to its page, which states the reason. */
+const REDIRECTED = 0;
 
 /** Posts to a server function from inside the page, with the headers that the browser adds. */
 async function post({ name, fields, accept }: { name: string; fields: Record<string, string>; accept: string }): Promise<number> {

@@ -93,13 +93,14 @@ pub async fn retry_failure(
 /// Retries failures, each as a new occurrence with the input that failed.
 ///
 /// Selects the failures in `ids` or, with `all`, the open ones that match `filter`, of which the user has seen `seen`. A
-/// request with neither ids nor `all` is refused: an empty choice never means all.
+/// request with neither ids nor `all` is refused, and so is `all` with a filter without a condition: an empty choice
+/// never means all.
 /// `back` is the page that a plain form post is redirected to.
 ///
 /// # Errors
 ///
-/// `Fields` for `ids` and `note`; `Conflict` if the cluster is paused or if many more failures match by now; `Denied`
-/// below Operator.
+/// `Fields` for `ids`, `filter` and `note`; `Conflict` if the cluster is paused or if many more failures match by now;
+/// `Denied` below Operator.
 #[server(output = JsonText, endpoint = "retry_failures")]
 pub async fn retry_failures(
     #[server(default)] ids: Vec<OccurrenceId>,
@@ -122,7 +123,7 @@ pub async fn retry_failures(
 ///
 /// # Errors
 ///
-/// `Fields` for `ids` and `note`; `Conflict` if many more failures match by now; `Denied` below Operator.
+/// `Fields` for `ids`, `filter` and `note`; `Conflict` if many more failures match by now; `Denied` below Operator.
 #[server(output = JsonText, endpoint = "resolve_failures")]
 pub async fn resolve_failures(
     #[server(default)] ids: Vec<OccurrenceId>,

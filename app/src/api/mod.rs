@@ -6,7 +6,8 @@
 //! form can send too.
 //!
 //! No script handles the response to a plain form post. [`respond`] therefore redirects it to a page and stores a
-//! [`FlashMessage`](crate::backend::FlashMessage) for that page: the notice, the errors and the typed values.
+//! [`FlashMessage`](crate::backend::FlashMessage) for that page: the notice, the errors and the typed values. A post
+//! that [`authorize`] refuses is redirected too; its typed values are lost, because without a session none are stored.
 
 #![expect(missing_docs, reason = "each server function generates a struct whose fields are its parameters")]
 
@@ -29,7 +30,7 @@ pub use server_side::*;
 mod server_side {
     use std::sync::Arc;
 
-    use http::{HeaderValue, StatusCode, header, request::Parts};
+    use http::{HeaderValue, Method, StatusCode, Uri, header, request::Parts};
     use leptos::prelude::*;
     use leptos_axum::ResponseOptions;
     use milvaion_api::{permissions::Permission, views::CurrentUser};
@@ -76,12 +77,43 @@ mod server_side {
     ///
     /// # Errors
     ///
-    /// `SignedOut` or `Denied`; the response gets the matching status.
+    /// `SignedOut` or `Denied`; the response gets the matching status, or redirects a plain form post.
     pub async fn authorize(permission: Permission) -> Result<(Arc<dyn Backend>, CurrentUser), AppError> {
         let backend = backend()?;
         let parts = request()?;
-        let me = backend.authorize(&parts, permission).await.map_err(with_error_status)?;
-        Ok((backend, me))
+        match backend.authorize(&parts, permission).await {
+            Ok(me) => Ok((backend, me)),
+            Err(error) => Err(refuse(&*backend, &parts, &referring_page(&parts), error).await),
+        }
+    }
+
+    /// Ends a call that the user may not make, and returns the error. No script shows the error of a plain form post,
+    /// so such a post is redirected: to the sign-in page, which continues at `page`, or to `page` with the reason.
+    async fn refuse(backend: &dyn Backend, parts: &Parts, page: &str, error: AppError) -> AppError {
+        if !is_plain_form() {
+            return with_error_status(error);
+        }
+        match &error {
+            AppError::SignedOut => leptos_axum::redirect(&sign_in_address(SessionEndReason::FormNotSent, page)),
+            AppError::Denied(reason) => {
+                let flash =
+                    FlashMessage { form: "notice".into(), error: Some(reason.clone()), ..FlashMessage::default() };
+                if let Err(error) = backend.put_flash(parts, flash).await {
+                    return with_error_status(error);
+                }
+                leptos_axum::redirect(page);
+            }
+            _ => return with_error_status(error),
+        }
+        error
+    }
+
+    /// Returns the path of the page that sent this request; the overview if the browser does not name the page. The
+    /// server has refused requests from other sites before.
+    fn referring_page(parts: &Parts) -> String {
+        let address = parts.headers.get(header::REFERER).and_then(|value| Uri::try_from(value.as_bytes()).ok());
+        let path = address.as_ref().and_then(Uri::path_and_query).map_or("/", |path| path.as_str());
+        super::session::local_path(path).to_owned()
     }
 
     /// Sets the response's status to that of the error and returns the error. If a service is unavailable, the response
@@ -96,11 +128,13 @@ mod server_side {
         error
     }
 
-    /// Returns true if a plain form sent this request, not our script.
+    /// Returns true if a plain form sent this request, not our script. The request for a page also accepts HTML, but
+    /// posts nothing.
     #[must_use]
     pub fn is_plain_form() -> bool {
         use_context::<Parts>().is_some_and(|parts| {
-            parts.headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).is_some_and(|v| v.contains("text/html"))
+            let accept = parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+            parts.method == Method::POST && accept.contains("text/html")
         })
     }
 
@@ -133,12 +167,9 @@ mod server_side {
                 leptos_axum::redirect(&then(&value));
                 Ok(value)
             }
-            Err(AppError::SignedOut) => {
-                leptos_axum::redirect(&sign_in_address(SessionEndReason::SignedOut, back));
-                Ok(T::default())
+            Err(error @ (AppError::SignedOut | AppError::Denied(_))) => {
+                Err(refuse(&*backend, &parts, back, error).await)
             }
-            // A denied request gets a page with its own status, not a message on the page it came from.
-            Err(error @ AppError::Denied(_)) => Err(with_error_status(error)),
             Err(error) => {
                 let mut flash = FlashMessage {
                     form: form.into(),

@@ -25,11 +25,14 @@ pub enum SessionEndReason {
     Expired,
     /// The user was deactivated or deleted.
     Deactivated,
+    /// The session had ended before a plain form was sent.
+    FormNotSent,
 }
 
 impl SessionEndReason {
     /// Every reason.
-    const ALL: [Self; 4] = [Self::SignedOut, Self::SignedOutElsewhere, Self::Expired, Self::Deactivated];
+    const ALL: [Self; 5] =
+        [Self::SignedOut, Self::SignedOutElsewhere, Self::Expired, Self::Deactivated, Self::FormNotSent];
 
     /// Returns the value of the sign-in page's parameter `reason`.
     #[must_use]
@@ -39,6 +42,7 @@ impl SessionEndReason {
             Self::SignedOutElsewhere => "signed-out-elsewhere",
             Self::Expired => "expired",
             Self::Deactivated => "deactivated",
+            Self::FormNotSent => "form-not-sent",
         }
     }
 
@@ -56,6 +60,10 @@ impl SessionEndReason {
             Self::SignedOutElsewhere => "You were signed out in another tab.",
             Self::Expired => "Your session has expired.",
             Self::Deactivated => "Your account was deactivated.",
+            Self::FormNotSent => {
+                "Your session has ended. The form was not sent: nothing was changed, and any input must be entered \
+                 again."
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ pub mod tiles;
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use leptos::prelude::*;
 use leptos_meta::Title;
 use leptos_router::hooks::use_query_map;
@@ -40,7 +41,7 @@ use crate::{
         page_header::PageHeader,
         session_context::may,
         status_badge::StatusBadge,
-        time::{Countdown, MaybeTime, use_page_clock},
+        time::{Countdown, MaybeTime, Time, use_page_clock},
     },
     error::AppError,
     format,
@@ -225,11 +226,13 @@ fn OverviewNumbers(data: RwSignal<ClusterOverview>, window: TimeWindow) -> impl 
 fn NextRuns(data: RwSignal<ClusterOverview>) -> impl IntoView {
     let none = Memo::new(move |_| data.with(|data| data.next_due.is_empty()));
     let each = move || data.with(|data| data.next_due.clone());
-    let row = |due: UpcomingJob| {
+    let pause = use_cluster_pause();
+    let is_paused = Memo::new(move |_| pause.with(Option::is_some));
+    let row = move |due: UpcomingJob| {
         view! {
             <tr>
                 <td><a class="row-link" href=format!("/jobs/{}", due.job_id)>{due.job_name}</a></td>
-                <td class="num"><Countdown at=due.at/></td>
+                <td class="num">{move || next_start(due.at, is_paused.get())}</td>
             </tr>
         }
     };
@@ -258,6 +261,18 @@ fn NextRuns(data: RwSignal<ClusterOverview>) -> impl IntoView {
             </div>
         </section>
     }
+}
+
+/// Draws the time until a due time. While the cluster is paused, no due time starts a run, so no countdown is shown.
+fn next_start(at: DateTime<Utc>, is_paused: bool) -> AnyView {
+    if !is_paused {
+        return view! { <Countdown at/> }.into_any();
+    }
+    view! {
+        <div>"When the cluster resumes"</div>
+        <div class="muted">"Due " <Time at/></div>
+    }
+    .into_any()
 }
 
 #[component]

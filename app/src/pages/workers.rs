@@ -41,7 +41,7 @@ pub fn WorkersPage() -> impl IntoView {
         <Title text="Workers"/>
         {render_page(data, |workers| {
             view! {
-                <PageHeader title="Workers" sub="Worker processes seen in the last 24 hours, and the job types they offer."/>
+                <PageHeader title="Workers" sub="Instances seen in the last 24 hours, and the job types they offer."/>
                 <WorkersContent workers/>
             }
         })}
@@ -123,7 +123,7 @@ fn WorkerCard(worker: ArcRwSignal<WorkerView>, may_define: bool) -> impl IntoVie
     let (alive, gone) = (part(true), part(false));
     let summary = move || {
         let all = worker.with(|worker| worker.instances.len());
-        format!("{} of {} alive", format::count(length(alive.with(Vec::len))), format::plural(length(all), "instance"))
+        format!("{} of {} live", format::count(length(alive.with(Vec::len))), format::plural(length(all), "instance"))
     };
     let has_none = Memo::new(move |_| alive.with(Vec::is_empty));
     let notices = Memo::new(move |_| {
@@ -139,7 +139,7 @@ fn WorkerCard(worker: ArcRwSignal<WorkerView>, may_define: bool) -> impl IntoVie
             <div class="stack" hidden=move || notices.with(Vec::is_empty)>
                 {move || notices.get().into_iter().map(notice).collect::<Vec<_>>()}
             </div>
-            <p class="muted" hidden=move || !has_none.get()>"No instance of this worker is alive. Its runs stay queued."</p>
+            <p class="muted" hidden=move || !has_none.get()>"No instance of this worker is live. Its runs stay queued."</p>
             {instance_table(format!("Live instances of worker {id}"), worker, alive)}
             <details class="gone-instances" hidden=move || gone.with(Vec::is_empty)>
                 <summary>{move || gone.with(|gone| gone_summary(gone))}</summary>
@@ -215,7 +215,7 @@ fn notice((id, text): (String, String)) -> AnyView {
 /// Returns the status, the icon and the label of an instance's state.
 const fn state_of(instance: &InstanceView) -> (&'static str, &'static str, &'static str) {
     match (instance.alive, instance.stopped) {
-        (true, _) => ("active", "heart-pulse", "Alive"),
+        (true, _) => ("active", "heart-pulse", "Live"),
         (false, true) => ("paused", "circle-pause", "Stopped"),
         (false, false) => ("unknown", "wifi-off", "Lost"),
     }

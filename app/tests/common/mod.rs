@@ -111,13 +111,29 @@ pub(crate) async fn get_with_cookies(fake: &Arc<FakeBackend>, path: &str, cookie
     send(fake.clone(), request.body(Body::empty()).expect("a valid request")).await
 }
 
-/// Posts a form as a browser without scripts does.
+/// Posts a form as a browser without scripts does, without the address of its page.
 pub(crate) async fn post(fake: &Arc<FakeBackend>, path: &str, form: &str) -> PageResponse {
-    let request = Request::builder()
+    post_with(fake, path, form, &[(header::ACCEPT, "text/html")]).await
+}
+
+/// Posts a form of the page at `page` as a browser without scripts does.
+pub(crate) async fn post_from(fake: &Arc<FakeBackend>, page: &str, path: &str, form: &str) -> PageResponse {
+    let referer = format!("https://milvaion.example{page}");
+    post_with(fake, path, form, &[(header::ACCEPT, "text/html,*/*;q=0.8"), (header::REFERER, referer.as_str())]).await
+}
+
+/// Posts a form as the script of a page does.
+pub(crate) async fn post_as_script(fake: &Arc<FakeBackend>, path: &str, form: &str) -> PageResponse {
+    post_with(fake, path, form, &[(header::ACCEPT, "application/json")]).await
+}
+
+async fn post_with(fake: &Arc<FakeBackend>, path: &str, form: &str, headers: &[(HeaderName, &str)]) -> PageResponse {
+    let mut request = Request::builder()
         .method(Method::POST)
         .uri(path)
-        .header(header::ACCEPT, "text/html")
-        .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
-        .body(Body::from(form.to_owned()));
-    send(fake.clone(), request.expect("a valid request")).await
+        .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded");
+    for (name, value) in headers {
+        request = request.header(name, *value);
+    }
+    send(fake.clone(), request.body(Body::from(form.to_owned())).expect("a valid request")).await
 }

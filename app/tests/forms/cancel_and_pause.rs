@@ -104,6 +104,11 @@ async fn cluster_pause_is_shown_to_all_and_ended_by_operators() {
             }
         }
     }
+    // No due time starts a run now, so the overview counts down to none.
+    let countdown = "class=\"countdown\"";
+    let paused = FakeBackend::signed_in(Role::Viewer).paused("upgrade").ready();
+    get(&paused, "/").await.assert_contains(&["When the cluster resumes", "Due <"]).assert_lacks(&[countdown]);
+    get(&FakeBackend::signed_in(Role::Viewer).ready(), "/").await.assert_contains(&[countdown]);
     // The banner is shown above the first steps of a new installation as well.
     let new = FakeBackend::signed_in(Role::Viewer).empty().paused("not yet").ready();
     get(&new, "/").await.assert_contains(&["First steps", ": not yet. No schedule starts a run until the pause ends."]);

@@ -110,7 +110,9 @@ async fn some_or_all_failures_of_a_cause_are_resolved() {
     let refused = post(&fake, "/api/retry_failures", &format!("{misspelled}&{back}")).await;
     assert_ne!(refused.location.as_deref(), Some(path.as_str()), "the request is not read");
     assert!(done(&fake).len() == 2, "nothing was retried");
-    post(&fake, "/api/retry_failures", &format!("all=true&seen=1&{back}")).await;
+    post(&fake, "/api/retry_failures", &format!("all=true&seen=10000&{back}")).await;
+    get(&fake, &path).await.assert_contains(&["All failures cannot be changed at once"]);
+    post(&fake, "/api/retry_failures", &format!("all=true&filter%5Bcause%5D=lost&seen=1&{back}")).await;
     get(&fake, &path).await.assert_contains(&["The number of failures has grown."]);
     post(&fake, "/api/retry_failures", &format!("ids%5B%5D={one}&note={}&{back}", "x".repeat(501))).await;
     get(&fake, &path).await.assert_contains(&["At most 500 characters", "aria-invalid=\"true\""]);

@@ -10,7 +10,7 @@ use axum::http::StatusCode;
 use milvaion_api::permissions::{ALL_PERMISSIONS, Role};
 use milvaion_protocol::id::UserId;
 
-use crate::common::{FakeBackend, get, post, samples};
+use crate::common::{FakeBackend, get, post, post_as_script, post_from, samples};
 
 /// A valid job form, encoded as a browser encodes it.
 const VALID_JOB_FORM: &str = "form%5Bid%5D=&form%5Bversion%5D=&form%5Bdisplay_name%5D=Hourly+check&form%5Btarget%5D=local%2Fhttp-request\
@@ -135,6 +135,37 @@ async fn sign_in_page_states_only_known_reasons() {
     for reason in ["", "&reason=", "&reason=closed", "&reason=%3Cb%3E"] {
         get(&fake, &format!("/login?next=/jobs{reason}")).await.assert_lacks(&["Sign in to continue"]);
     }
+}
+
+#[tokio::test]
+async fn signed_out_form_leads_to_the_sign_in_page() {
+    let fake = FakeBackend::signed_out().ready();
+    let form = "/jobs/new?type=local/http-request";
+    let sign_in = "/login?next=/jobs/new%3Ftype%3Dlocal/http-request&reason=form-not-sent";
+    for (call, values) in [("/api/save_job", VALID_JOB_FORM), ("/api/check_job", VALID_JOB_FORM)] {
+        let answer = post_from(&fake, form, call, values).await;
+        assert_eq!((answer.status, answer.location.as_deref()), (StatusCode::FOUND, Some(sign_in)), "{call}");
+    }
+    get(&fake, sign_in).await.assert_contains(&["The form was not sent: nothing was changed", "Sign in to continue."]);
+    let script = post_as_script(&fake, "/api/save_job", VALID_JOB_FORM).await;
+    assert_eq!((script.status, script.location), (StatusCode::UNAUTHORIZED, None));
+    // Only a local path is followed after the sign-in.
+    for page in ["//evil.example/jobs", ""] {
+        let answer = post_from(&fake, page, "/api/save_job", VALID_JOB_FORM).await;
+        assert_eq!(answer.location.as_deref(), Some("/login?next=/&reason=form-not-sent"), "{page:?}");
+    }
+    assert!(done(&fake).is_empty());
+}
+
+#[tokio::test]
+async fn denied_form_returns_to_its_page_with_the_reason() {
+    let fake = FakeBackend::signed_in(Role::Operator).ready();
+    let page = format!("/jobs/{}", samples::job_id());
+    let answer = post_from(&fake, &page, "/api/delete_job", &format!("id={}", samples::job_id())).await;
+    assert_eq!((answer.status, answer.location.as_deref()), (StatusCode::FOUND, Some(page.as_str())));
+    get(&fake, &page).await.assert_contains(&["data-kind=\"warn\"", "You are Operator. Only Admin may "]);
+    get(&fake, &page).await.assert_lacks(&["Only Admin may "]);
+    assert!(done(&fake).is_empty());
 }
 
 #[tokio::test]
@@ -410,11 +441,12 @@ async fn server_refuses_forbidden_calls_of_any_role() {
         for role in [Role::Viewer, Role::Operator, Role::Admin] {
             let fake = FakeBackend::signed_in(role).ready();
             let answer = post(&fake, path, form).await;
-            if role >= *needed {
-                assert_eq!(answer.status, StatusCode::FOUND, "{path} as {role:?}");
-            } else {
-                assert_eq!(answer.status, StatusCode::FORBIDDEN, "{path} as {role:?}");
+            assert_eq!(answer.status, StatusCode::FOUND, "{path} as {role:?}");
+            if role < *needed {
+                let script = post_as_script(&fake, path, form).await;
+                assert_eq!((script.status, script.location), (StatusCode::FORBIDDEN, None), "{path} as {role:?}");
                 assert!(done(&fake).is_empty(), "{path} as {role:?}");
+                get(&fake, "/").await.assert_contains(&[&format!("You are {}. Only ", role.label())]);
             }
         }
     }

@@ -26,8 +26,8 @@ impl JobCommands {
     ///
     /// # Errors
     ///
-    /// Returns `Fields` for invalid `ids` or an invalid filter, and `Conflict` if there are many more failures than the
-    /// user saw.
+    /// Returns `Fields` for invalid `ids`, an invalid filter or one without a condition, and `Conflict` if there are many
+    /// more failures than the user saw.
     pub async fn confirm_selection(
         &self,
         selection: &FailureSelection,
@@ -37,7 +37,7 @@ impl JobCommands {
         if let FailureSelection::Filter(filter) = selection
             && shown < MAX_COUNTED_FAILURES
         {
-            check_text(filter)?;
+            check_scope(filter)?;
             let most = shown + shown / 10;
             let now = self.store.count_failures(&open(filter), MAX_COUNTED_FAILURES.max(most + 1)).await?;
             if now > most {
@@ -177,7 +177,7 @@ impl JobCommands {
                 Ok((ids, false))
             }
             FailureSelection::Filter(filter) => {
-                check_text(filter)?;
+                check_scope(filter)?;
                 let filter = open(filter);
                 let limit = i64::try_from(MAX_FAILURE_SELECTION).unwrap_or(i64::MAX);
                 let mut ids = self.store.failure_ids(&filter, limit + 1).await?;
@@ -199,6 +199,23 @@ pub(crate) fn check_text(filter: &FailureFilter) -> Result<(), AppError> {
         return Ok(());
     }
     Err(AppError::field("text", "at most 200 characters and 8 words are searched: shorten the text"))
+}
+
+/// Refuses a filter that does not narrow the failures: an empty filter never means all of them.
+///
+/// # Errors
+///
+/// Returns `Fields` for `filter`, and for `text` as [`check_text`].
+fn check_scope(filter: &FailureFilter) -> Result<(), AppError> {
+    let has_text = filter.text.as_deref().is_some_and(|text| !text.trim().is_empty());
+    if filter.fingerprint.is_none() && filter.job_id.is_none() && filter.cause.is_none() && !has_text {
+        return Err(AppError::field(
+            "filter",
+            "all failures cannot be changed at once: name a fingerprint, a job, a cause or a text, or select the \
+             failures",
+        ));
+    }
+    check_text(filter)
 }
 
 /// Returns the filter for the open ones among the failures that it matches.

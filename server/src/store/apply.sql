@@ -97,15 +97,20 @@ failed AS (
     ON CONFLICT (occurrence_id) DO NOTHING
     RETURNING occurrence_id
 ),
+-- An end counts in the minute of its own time, by which the list behind a count filters. The worker dates it, and its
+-- report may arrive late. Only an ended occurrence has an end.
 reached AS (
-    SELECT status, coalesce(duration_ms, 0) AS duration FROM changed WHERE status <> was
+    SELECT date_trunc('minute', coalesce(ended_at, $16)) AS minute, status, coalesce(duration_ms, 0) AS duration
+      FROM changed WHERE status <> was
     UNION ALL
-    SELECT 1, 0 FROM changed WHERE was <> 1 AND status <> 1 AND told_start IS NOT NULL
+    SELECT date_trunc('minute', $16::timestamptz), 1, 0
+      FROM changed WHERE was <> 1 AND status <> 1 AND told_start IS NOT NULL
 ),
+-- Each writer of this table locks its rows in the order of minute and status, so that two of them cannot deadlock.
 counted AS (
     INSERT INTO stats_minute AS s (minute, status, shard, count, duration_ms)
-    SELECT date_trunc('minute', $16::timestamptz), status, $17, count(*), sum(duration)
-      FROM reached GROUP BY status ORDER BY status
+    SELECT minute, status, $17, count(*), sum(duration)
+      FROM reached GROUP BY minute, status ORDER BY minute, status
     ON CONFLICT (minute, status, shard) DO UPDATE
        SET count = s.count + excluded.count, duration_ms = s.duration_ms + excluded.duration_ms
 )

@@ -31,8 +31,9 @@ impl Store {
         let mut query = QueryBuilder::<Postgres>::new("SELECT * FROM failed_occurrences WHERE true");
         narrow(&mut query, filter);
         if let Some((at, id)) = filter.cursor() {
-            // The id breaks ties in ascending order, as in the index.
-            query.push(" AND (failed_at < ").push_bind(at);
+            // The id breaks ties in ascending order, as in the index. The scan of the index starts at the first
+            // condition; the second one only removes the failures of that instant that the page before has shown.
+            query.push(" AND failed_at <= ").push_bind(at).push(" AND (failed_at < ").push_bind(at);
             query.push(" OR (failed_at = ").push_bind(at).push(" AND occurrence_id > ").push_bind(id.0).push("))");
         }
         query.push(" ORDER BY failed_at DESC, occurrence_id LIMIT ").push_bind(i64::from(limit) + 1);
@@ -108,15 +109,15 @@ impl Store {
     /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn failure_groups(&self, filter: &FailureFilter, since: DateTime<Utc>) -> Result<ListPage<FailureGroup>> {
         let limit = page::effective_limit(filter.limit);
+        // The groups are made of short columns only. The long exceptions are read for the groups of the page, one each;
+        // the inner limit makes the planner look them up by their key.
         let mut query = QueryBuilder::<Postgres>::new(
-            "SELECT fingerprint, count(*) AS count, count(*) FILTER (WHERE resolved_at IS NULL) AS open,
-                    count(DISTINCT job_id) AS jobs, min(failed_at) AS first_at, max(failed_at) AS last_at,
-                    (array_agg(occurrence_id ORDER BY failed_at DESC, occurrence_id))[1] AS occurrence_id,
-                    (array_agg(job_id ORDER BY failed_at DESC, occurrence_id))[1] AS job_id,
-                    (array_agg(job_name ORDER BY failed_at DESC, occurrence_id))[1] AS job_name,
-                    (array_agg(cause ORDER BY failed_at DESC, occurrence_id))[1] AS cause,
-                    (array_agg(left(exception, 1000) ORDER BY failed_at DESC, occurrence_id))[1] AS exception
-               FROM (SELECT * FROM failed_occurrences WHERE failed_at >= ",
+            "SELECT g.*, newest.job_id, newest.job_name, newest.cause, newest.exception
+               FROM (SELECT fingerprint, count(*) AS count, count(*) FILTER (WHERE resolved_at IS NULL) AS open,
+                            count(DISTINCT job_id) AS jobs, min(failed_at) AS first_at, max(failed_at) AS last_at,
+                            (array_agg(occurrence_id ORDER BY failed_at DESC, occurrence_id))[1] AS occurrence_id
+                       FROM (SELECT fingerprint, resolved_at, job_id, failed_at, occurrence_id
+                               FROM failed_occurrences WHERE failed_at >= ",
         );
         query.push_bind(since);
         narrow(&mut query, filter);
@@ -128,6 +129,12 @@ impl Store {
         }
         query.push(" ORDER BY count(*) DESC, max(failed_at) DESC, fingerprint DESC LIMIT ");
         query.push_bind(i64::from(limit) + 1);
+        query.push(
+            ") g CROSS JOIN LATERAL (
+                    SELECT job_id, job_name, cause, left(exception, 1000) AS exception
+                      FROM failed_occurrences o WHERE o.occurrence_id = g.occurrence_id LIMIT 1) newest
+              ORDER BY g.count DESC, g.last_at DESC, g.fingerprint DESC",
+        );
         let rows: Vec<RawFailureGroup> = query.build_query_as().fetch_all(self.pool()).await?;
         let more = rows.len() > limit as usize;
         let rows: Vec<FailureGroup> = rows

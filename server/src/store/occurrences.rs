@@ -7,7 +7,7 @@ use milvaion_api::{
 };
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
-    status::OccurrenceStatus,
+    status::{ALL_STATUSES, OccurrenceStatus},
 };
 use serde_json::Value;
 use sqlx::{Postgres, QueryBuilder};
@@ -133,26 +133,35 @@ fn push_filter(query: &mut QueryBuilder<Postgres>, filter: &OccurrenceFilter) {
 ///
 /// Three parts keep it from reading the whole history for a window in which little ended: what was created shortly
 /// before the window or in it, by id; what ended in it long after its creation, by the index of slow ends; and what is
-/// still open, by the index of open occurrences.
+/// still open, by the index of open occurrences. Each part returns at most the rows of a page.
 fn ended_since(filter: &OccurrenceFilter, since: DateTime<Utc>, fetched: i64) -> QueryBuilder<Postgres> {
     let edge = since - SLOW_END;
     let first_id = OccurrenceId::from_parts(edge, [0; 10]);
-    // Materialized, because the planner would otherwise read by id until the page is full.
-    let mut query = select_rows("WITH slow AS MATERIALIZED (");
+    let page = |query: &mut QueryBuilder<Postgres>| {
+        query.push(" ORDER BY id DESC LIMIT ").push_bind(fetched);
+    };
+    // OFFSET 0 keeps the order out of the inner query: the planner would otherwise read by id until the page is full.
+    let mut query = select_rows(&format!("SELECT {ROW_COLUMNS} FROM ((SELECT * FROM ("));
     query.push(" AND ended_at - created_at > interval '10 minutes' AND ended_at >= ").push_bind(since);
     query.push(" AND created_at < ").push_bind(edge);
     push_filter(&mut query, filter);
-    query.push(format!(") SELECT * FROM ((SELECT {ROW_COLUMNS} FROM occurrences WHERE id >= ")).push_bind(first_id.0);
+    query.push(" OFFSET 0) AS slow");
+    page(&mut query);
+    query.push(format!(") UNION ALL (SELECT {ROW_COLUMNS} FROM occurrences WHERE id >= ")).push_bind(first_id.0);
     query.push(" AND created_at >= ").push_bind(edge);
     query.push(" AND (ended_at IS NULL OR ended_at >= ").push_bind(since).push(")");
     push_filter(&mut query, filter);
-    query.push(" ORDER BY id DESC LIMIT ").push_bind(fetched);
-    query.push(") UNION ALL SELECT * FROM slow");
+    page(&mut query);
+    query.push(")");
     if filter.status.is_none() {
-        query.push(format!(" UNION ALL (SELECT {ROW_COLUMNS} FROM occurrences WHERE status IN (0, 1, 6)"));
-        query.push(" AND created_at < ").push_bind(edge);
-        push_filter(&mut query, filter);
-        query.push(" ORDER BY id DESC LIMIT ").push_bind(fetched).push(")");
+        // One part for each status: the index of open occurrences has the order of ids only within a status.
+        for status in ALL_STATUSES.into_iter().filter(|status| !status.is_final()) {
+            query.push(format!(" UNION ALL (SELECT {ROW_COLUMNS} FROM occurrences WHERE status = {}", status.code()));
+            query.push(" AND created_at < ").push_bind(edge);
+            push_filter(&mut query, filter);
+            page(&mut query);
+            query.push(")");
+        }
     }
     query.push(") AS listed");
     query

@@ -27,7 +27,12 @@ async fn insert(store: &Store, clock: &Clock) -> OccurrenceId {
 }
 
 async fn report(store: &Store, clock: &Clock, id: OccurrenceId, status: OccurrenceStatus) {
-    let changed = runs::report(store, clock, vec![StatusReport::new(id, 1, "w-1", status, clock.now())]).await;
+    report_at(store, clock, id, status, clock.now()).await;
+}
+
+/// Applies a report whose worker dated it `at`, which may differ from the server's clock.
+async fn report_at(store: &Store, clock: &Clock, id: OccurrenceId, status: OccurrenceStatus, at: DateTime<Utc>) {
+    let changed = runs::report(store, clock, vec![StatusReport::new(id, 1, "w-1", status, at)]).await;
     assert_eq!(changed, 1, "{status}");
 }
 
@@ -51,6 +56,21 @@ async fn list(
     }
 }
 
+/// Asserts for each window that the overview counts the rows of the list of each status.
+async fn assert_tiles_equal_lists(store: &Store, now: DateTime<Utc>) {
+    for window in TimeWindow::ALL {
+        let snapshot = store.overview_snapshot(now, window, now).await.expect("the query succeeds");
+        for status in ALL_STATUSES {
+            let listed = list(store, Some(status), Some(window.start(now))).await.len();
+            let counts = if status.is_final() { &snapshot.ended } else { &snapshot.open };
+            let counted: i64 = counts.iter().filter(|(of, _)| *of == status).map(|(_, count)| count).sum();
+            assert_eq!(usize::try_from(counted), Ok(listed), "{status} in the {}", window.label());
+        }
+        let in_bars: i64 = snapshot.bars.iter().flat_map(|bar| &bar.counts).map(|(_, count)| count).sum();
+        assert_eq!(in_bars, snapshot.ended.iter().map(|(_, count)| count).sum::<i64>());
+    }
+}
+
 #[tokio::test]
 async fn tile_numbers_equal_their_lists() {
     let store = database::fresh().await;
@@ -71,18 +91,8 @@ async fn tile_numbers_equal_their_lists() {
     let quick = insert(&store, &clock).await;
     report(&store, &clock, quick, OccurrenceStatus::Completed).await;
 
+    assert_tiles_equal_lists(&store, clock.now()).await;
     let now = clock.now();
-    for window in TimeWindow::ALL {
-        let snapshot = store.overview_snapshot(now, window, now).await.expect("the query succeeds");
-        for status in ALL_STATUSES {
-            let listed = list(&store, Some(status), Some(window.start(now))).await.len();
-            let counts = if status.is_final() { &snapshot.ended } else { &snapshot.open };
-            let counted: i64 = counts.iter().filter(|(of, _)| *of == status).map(|(_, count)| count).sum();
-            assert_eq!(usize::try_from(counted), Ok(listed), "{status} in the {}", window.label());
-        }
-        let in_bars: i64 = snapshot.bars.iter().flat_map(|bar| &bar.counts).map(|(_, count)| count).sum();
-        assert_eq!(in_bars, snapshot.ended.iter().map(|(_, count)| count).sum::<i64>());
-    }
     let hour = Some(TimeWindow::Hour.start(now));
     assert_eq!(list(&store, Some(OccurrenceStatus::Failed), hour).await, BTreeSet::from([slow]));
     assert_eq!(list(&store, None, hour).await, BTreeSet::from([slow, short, queued, running, quick]));
@@ -90,6 +100,48 @@ async fn tile_numbers_equal_their_lists() {
     let snapshot = store.overview_snapshot(now, TimeWindow::Hour, now).await.expect("the query succeeds");
     let failures: BTreeSet<_> = snapshot.failures.iter().map(|row| row.id).collect();
     assert_eq!(failures, BTreeSet::from([early, slow, short]), "timed-out occurrences are failures too");
+}
+
+#[tokio::test]
+async fn late_report_counts_at_the_end_that_it_states() {
+    let store = database::fresh().await;
+    let real = machine_now().timestamp();
+    let clock = Clock::manual(DateTime::from_timestamp(real - real % 60, 0).expect("a valid time"));
+    let (late, skewed, current) =
+        (insert(&store, &clock).await, insert(&store, &clock).await, insert(&store, &clock).await);
+    let end = clock.now() + Duration::minutes(1);
+    clock.advance(Duration::hours(2));
+    // One report arrives long after the end that it states, one worker's clock is an hour and a half slow.
+    report_at(&store, &clock, late, OccurrenceStatus::Failed, end).await;
+    report_at(&store, &clock, skewed, OccurrenceStatus::Completed, clock.now() - Duration::minutes(90)).await;
+    report(&store, &clock, current, OccurrenceStatus::Completed).await;
+    let now = clock.now();
+    assert_tiles_equal_lists(&store, now).await;
+    let snapshot = store.overview_snapshot(now, TimeWindow::Hour, now).await.expect("the query succeeds");
+    assert_eq!(snapshot.ended, [(OccurrenceStatus::Completed, 1)], "the others ended before the last hour");
+    let hour = Some(TimeWindow::Hour.start(now));
+    assert_eq!(list(&store, None, hour).await, BTreeSet::from([current]));
+}
+
+#[tokio::test]
+async fn ends_of_several_minutes_in_one_batch_are_counted_apart() {
+    let store = database::fresh().await;
+    let real = machine_now().timestamp();
+    let clock = Clock::manual(DateTime::from_timestamp(real - real % 60, 0).expect("a valid time"));
+    let begun = clock.now();
+    let mut reports = Vec::new();
+    for minute in [3, 1, 2, 1] {
+        let id = insert(&store, &clock).await;
+        reports.push(StatusReport::new(id, 1, "w-1", OccurrenceStatus::Failed, begun + Duration::minutes(minute)));
+    }
+    clock.advance(Duration::minutes(5));
+    assert_eq!(runs::report(&store, &clock, reports).await, 4);
+    let now = clock.now();
+    let snapshot = store.overview_snapshot(now, TimeWindow::Hour, now).await.expect("the query succeeds");
+    let bars: Vec<_> = snapshot.bars.iter().map(|bar| (bar.start - begun, bar.counts.clone())).collect();
+    let bar = |minute, count| (Duration::minutes(minute), vec![(OccurrenceStatus::Failed, count)]);
+    assert_eq!(bars, [bar(1, 2), bar(2, 1), bar(3, 1)]);
+    assert_tiles_equal_lists(&store, now).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

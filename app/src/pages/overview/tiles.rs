@@ -80,8 +80,9 @@ pub fn OpenTiles(
         format!("{}{}", format::count(open), if open >= MAX_COUNTED_FAILURES { "+" } else { "" })
     };
     let workers = move || data.with(|data| format::count(data.workers_alive));
-    let workers_hint =
-        move || data.with(|data| format!("of {} seen in 24 hours", format::plural(data.workers_known, "instance")));
+    let workers_hint = move || {
+        data.with(|data| format!("of {} seen in the last 24 hours", format::plural(data.workers_known, "instance")))
+    };
     let jobs = move || data.with(|data| format::count(data.jobs_active));
     let jobs_hint = move || data.with(|data| format!("of {}", format::plural(data.jobs_total, "job")));
     view! {
@@ -91,7 +92,7 @@ pub fn OpenTiles(
             {unknown}
             {tile("/failed".into(), "octagon-x", "Open failures", None, failures, || "not yet retried or resolved".into())}
             {tile("/workers".into(), "server", "Live instances", None, workers, workers_hint)}
-            {tile("/jobs".into(), "briefcase-business", "Active jobs", None, jobs, jobs_hint)}
+            {tile("/jobs?state=active".into(), "briefcase-business", "Active jobs", None, jobs, jobs_hint)}
         </div>
     }
     .into_any()

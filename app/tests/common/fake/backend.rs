@@ -41,6 +41,9 @@ fn selected(which: &FailureSelection) -> Result<Vec<OccurrenceId>, AppError> {
         FailureSelection::Filter(filter) if filter.fingerprint == Some(samples::group().fingerprint) => {
             Ok(vec![samples::occurrence_id(0), samples::occurrence_id(1)])
         }
+        FailureSelection::Filter(filter) if *filter == FailureFilter::default() => {
+            Err(AppError::field("filter", "all failures cannot be changed at once"))
+        }
         FailureSelection::Filter(_) => Err(AppError::Conflict("The number of failures has grown.".into())),
     }
 }

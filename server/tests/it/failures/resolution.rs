@@ -92,6 +92,18 @@ async fn failures_are_listed_paged_and_grouped() {
     let long = FailureFilter { text: Some("a b c d e f g h i".into()), ..FailureFilter::default() };
     let refused = server.jobs.confirm_selection(&FailureSelection::Filter(long), 5).await;
     assert!(refused.is_err_and(|error| error.field_message("text").is_some()), "a text is never searched in part");
+    // A filter without a condition would select every failure, also if the user saw more than are counted.
+    let blank = FailureFilter { text: Some("  ".into()), resolved: Some(false), ..FailureFilter::default() };
+    for every in [FailureFilter::default(), blank].map(FailureSelection::Filter) {
+        for refused in [
+            server.jobs.confirm_selection(&every, 10_000).await.map(|_| ()),
+            server.jobs.resolve_failures(&jobs::admin(), &every, "").await.map(|_| ()),
+            server.jobs.retry_failures(&jobs::admin(), &every, &RetryInput::default()).await.map(|_| ()),
+        ] {
+            assert!(refused.is_err_and(|error| error.field_message("filter").is_some()), "{every:?}");
+        }
+    }
+    assert_eq!(server.store.open_failures().await.expect("the query succeeds"), 5, "nothing was changed");
     let (agreed, more) = server.jobs.confirm_selection(&open, 5).await.expect("the confirmed number is current");
     assert!(matches!(agreed, FailureSelection::Ids(ids) if ids.len() == 5) && !more);
     let none = FailureSelection::Filter(FailureFilter { cause: Some(FailureCause::Lost), ..FailureFilter::default() });
@@ -232,7 +244,7 @@ async fn single_failure_is_retried_with_edited_input_or_by_force() {
     ));
 
     server.jobs.delete(&me, job).await.expect("deleted");
-    let rest = FailureSelection::Filter(FailureFilter::default());
+    let rest = FailureSelection::Filter(FailureFilter { job_id: Some(job), ..FailureFilter::default() });
     let retried = server.jobs.retry_failures(&me, &rest, &RetryInput::default()).await.expect("the query succeeds");
     assert_eq!((retried.made.len(), retried.left), (0, 1), "a deleted job cannot run");
     server.stop().await;
