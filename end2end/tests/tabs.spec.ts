@@ -141,6 +141,30 @@ test("a changed role changes the open page", async ({ context, page, stack, firs
   }
 });
 
+test("a changed role keeps a form that is in use", async ({ context, page, stack, firstAdmin }) => {
+  test.skip(!hasServices, "the role is changed in a shared database");
+  const user = await inviteUser(stack.url, firstAdmin, "Fay Form", "operator");
+  await signIn(context, stack.url, user);
+  await open(page, "/jobs/new");
+  await waitForLive(page);
+  const name = page.getByLabel("Name", { exact: true });
+  await name.fill("Half a job");
+  await expect(name).toBeFocused();
+  await stack.sql(`update users set role = 'admin' where email = '${user.email}'`);
+  await expect(page.locator(".toast")).toContainText("Your role is now Admin (was Operator).");
+  const notice = page.getByText("Your role is now Admin. Reload the page to apply it.");
+  await expect(notice).toBeVisible();
+  await expect(name).toHaveValue("Half a job");
+  await expect(name).toBeFocused();
+
+  // The next page follows the new role.
+  await page.getByRole("main").getByRole("link", { name: "Cancel" }).click();
+  await page.getByRole("dialog", { name: "Discard changes?" }).getByRole("button", { name: "Discard" }).click();
+  await expect(page.getByRole("heading", { level: 1 })).toHaveText("Jobs");
+  await expect(notice).toHaveCount(0);
+  await expect(page.getByRole("navigation", { name: "Main", exact: true }).getByRole("link", { name: "Team" })).toBeVisible();
+});
+
 /** Counts the streams that pages of this context open from now on. */
 async function countStreams(context: BrowserContext): Promise<void> {
   await context.addInitScript(() => {

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use leptos::{prelude::*, task::spawn_local};
+use leptos_router::hooks::use_location;
 use milvaion_api::{
     events::{EventEnvelope, LiveEvent, StreamEndReason},
     views::CurrentUser,
@@ -37,6 +38,8 @@ use crate::{
     api::session::{query_value, whoami},
     browser,
     components::{
+        leave_guard::LeaveGuard,
+        nav::PageNotice,
         session_context::{SessionContext, use_signed_in_user},
         session_end::{SessionEnd, SessionEndReason},
         time::use_page_clock,
@@ -82,11 +85,18 @@ struct EventStream {
     session: StoredValue<Option<SessionContext>>,
     session_end: SessionEnd,
     toasts: Option<ToastQueue>,
+    guard: Option<LeaveGuard>,
+    notice: PageNotice,
+    /// The path of the page.
+    path: Memo<String>,
+    /// True if the page still shows what the user could do before the last change of the user.
+    is_user_held: StoredValue<bool>,
 }
 
 /// Takes part in the stream while the current owner lives.
 pub(super) fn run(live: LiveUpdates, session_end: SessionEnd) {
     let clock = use_page_clock();
+    let path = use_location().pathname;
     let stream = EventStream {
         live,
         user: StoredValue::new(None),
@@ -108,7 +118,19 @@ pub(super) fn run(live: LiveUpdates, session_end: SessionEnd) {
         session: StoredValue::new(use_context()),
         session_end,
         toasts: use_context(),
+        guard: use_context(),
+        notice: PageNotice::current(),
+        path,
+        is_user_held: StoredValue::new(false),
     };
+    Effect::new(move |before: Option<String>| {
+        let path = path.get();
+        if before.is_some_and(|before| before != path) {
+            // The page that was in use is left.
+            stream.redraw_for_user();
+        }
+        path
+    });
     Effect::new(move |before: Option<bool>| {
         let is_paused = live.paused.get();
         match before {
@@ -289,6 +311,9 @@ impl EventStream {
             self.live.state.set(self.link.get_value());
             self.heard_at.set_value(browser::now_millis());
             self.send(&TabMessage::Hello);
+            if !self.is_page_in_use() {
+                self.redraw_for_user();
+            }
         }
         self.choose_role();
     }
@@ -572,7 +597,8 @@ impl EventStream {
         }
     }
 
-    /// Applies a change of the signed-in user: the buttons follow the new role, and a notice names it.
+    /// Applies a change of the signed-in user: a notice names the new role, and the page is drawn again. A page that is
+    /// in use stays as it is until the user leaves or reloads it.
     fn user_changed(self, me: CurrentUser) {
         let Some(known) = self.user.get_value() else { return };
         if known == me {
@@ -581,13 +607,34 @@ impl EventStream {
         if known.id != me.id {
             return tabs::reload();
         }
-        if let Some(toasts) = self.toasts
-            && known.role != me.role
-        {
-            let text = format!("Your role is now {} (was {}).", me.role.label(), known.role.label());
-            toasts.show(ToastKind::Info, text);
+        let is_held = self.is_page_in_use();
+        if known.role != me.role {
+            let role = me.role.label();
+            if let Some(toasts) = self.toasts {
+                toasts.show(ToastKind::Info, format!("Your role is now {role} (was {}).", known.role.label()));
+            }
+            if is_held {
+                let text = format!("Your role is now {role}. Reload the page to apply it.");
+                self.notice.warn_at(&self.path.get_untracked(), text);
+            }
         }
         self.user.set_value(Some(me));
+        self.is_user_held.set_value(true);
+        if !is_held {
+            self.redraw_for_user();
+        }
+    }
+
+    /// Returns true while drawing the page again would discard what the user typed, opened, selected or paused.
+    fn is_page_in_use(self) -> bool {
+        self.is_paused() || self.guard.is_some_and(LeaveGuard::is_dirty) || tabs::has_open_dialog_or_selection()
+    }
+
+    /// Draws the page again for a changed user, if there was a change.
+    fn redraw_for_user(self) {
+        if self.is_user_held.try_update_value(std::mem::take) != Some(true) {
+            return;
+        }
         if let Some(session) = self.session.get_value() {
             session.refetch();
         }

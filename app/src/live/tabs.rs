@@ -10,7 +10,10 @@ use std::{
 };
 
 use js_sys::{Function, Object, Promise, Reflect};
-use leptos::{prelude::window, task::spawn_local};
+use leptos::{
+    prelude::{document, window},
+    task::spawn_local,
+};
 use wasm_bindgen::{JsCast, JsValue, closure::Closure};
 use wasm_bindgen_futures::JsFuture;
 use web_sys::{AbortController, BroadcastChannel, MessageEvent};
@@ -117,6 +120,12 @@ pub(super) fn remember_pause(is_paused: bool) {
     let Ok(Some(storage)) = window().session_storage() else { return };
     // A browser that refuses storage forgets the pause with the page.
     let _ = if is_paused { storage.set_item(PAUSED_KEY, "true") } else { storage.remove_item(PAUSED_KEY) };
+}
+
+/// Returns true while a dialog is open or a row of a list is selected.
+pub(super) fn has_open_dialog_or_selection() -> bool {
+    let selector = "dialog[open], input[name='ids[]']:checked";
+    matches!(document().query_selector(selector), Ok(Some(_)))
 }
 
 /// Loads the page again.
