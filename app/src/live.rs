@@ -25,7 +25,10 @@ use std::{
 };
 
 use leptos::prelude::*;
-use milvaion_api::events::{EventEnvelope, LiveEvent};
+use milvaion_api::{
+    events::{EventEnvelope, LiveEvent},
+    views::CurrentUser,
+};
 use milvaion_protocol::id::OccurrenceId;
 
 use self::read_state::ReadReport;
@@ -102,6 +105,8 @@ pub struct LiveUpdates {
     pub paused: RwSignal<bool>,
     log: RwSignal<Option<OccurrenceId>>,
     is_sign_out_expected: StoredValue<bool>,
+    sign_out_report: StoredValue<Option<Callback<()>>>,
+    new_sign_in: RwSignal<Option<CurrentUser>>,
     last_event_at: StoredValue<Option<i64>>,
     listeners: StoredValue<Vec<(u64, EnvelopeListener)>>,
     next_listener: StoredValue<u64>,
@@ -115,6 +120,8 @@ impl LiveUpdates {
             paused: RwSignal::new(false),
             log: RwSignal::new(None),
             is_sign_out_expected: StoredValue::new(false),
+            sign_out_report: StoredValue::new(None),
+            new_sign_in: RwSignal::new(None),
             last_event_at: StoredValue::new(None),
             listeners: StoredValue::new(Vec::new()),
             next_listener: StoredValue::new(0),
@@ -134,6 +141,18 @@ impl LiveUpdates {
     /// Sets whether this tab itself is ending the session, so that the end is not reported as an unexpected one.
     pub fn expect_sign_out(self, is_expected: bool) {
         self.is_sign_out_expected.set_value(is_expected);
+    }
+
+    /// Reports to the other tabs at once that this tab has ended the session.
+    pub fn report_sign_out(self) {
+        if let Some(report) = self.sign_out_report.get_value() {
+            report.run(());
+        }
+    }
+
+    /// Reports that the same user has signed in again after the session had ended.
+    pub fn report_sign_in(self, me: CurrentUser) {
+        self.new_sign_in.set(Some(me));
     }
 
     /// Returns true if an event arrived during the last five seconds. A page checks this after it has subscribed and

@@ -92,6 +92,9 @@ fn UserMenu(me: CurrentUser) -> impl IntoView {
     });
     Effect::new(move |_| {
         if matches!(sign_out.value().get(), Some(Ok(()))) {
+            if let Some(live) = live {
+                live.report_sign_out();
+            }
             // Everything on the page depends on the user, so a full load discards it.
             let _ = window().location().set_href("/login");
         }
@@ -276,5 +279,10 @@ impl PageNotice {
     /// Shows `text` while the page at `path` is open.
     pub fn warn_at(self, path: &str, text: String) {
         self.0.set(Some((path.to_owned(), text)));
+    }
+
+    /// Removes the notice.
+    pub fn clear(self) {
+        self.0.set(None);
     }
 }

@@ -13,10 +13,12 @@
 //! a proxy's error page, a full server, or the response to an ended session. The connection is then reopened with
 //! exponential backoff. A connection that dies silently is detected by missing pings.
 
+mod session;
+
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use leptos::{prelude::*, task::spawn_local};
+use leptos::prelude::*;
 use leptos_router::hooks::use_location;
 use milvaion_api::{
     events::{EventEnvelope, LiveEvent, StreamEndReason},
@@ -26,6 +28,7 @@ use milvaion_protocol::id::OccurrenceId;
 use wasm_bindgen::JsCast;
 use web_sys::PageTransitionEvent;
 
+use self::session::end_reason;
 use super::{
     LiveState, LiveUpdates,
     connection::EventConnection,
@@ -35,15 +38,15 @@ use super::{
     watched_logs::WatchedLogs,
 };
 use crate::{
-    api::session::{query_value, whoami},
+    api::session::query_value,
     browser,
     components::{
         leave_guard::LeaveGuard,
         nav::PageNotice,
         session_context::{SessionContext, use_signed_in_user},
-        session_end::{SessionEnd, SessionEndReason},
+        session_end::SessionEnd,
         time::use_page_clock,
-        toast::{ToastKind, ToastQueue},
+        toast::ToastQueue,
     },
 };
 
@@ -91,6 +94,7 @@ struct EventStream {
     path: Memo<String>,
     /// True if the page still shows what the user could do before the last change of the user.
     is_user_held: StoredValue<bool>,
+    user_checked_at: StoredValue<i64>,
 }
 
 /// Takes part in the stream while the current owner lives.
@@ -122,7 +126,16 @@ pub(super) fn run(live: LiveUpdates, session_end: SessionEnd) {
         notice: PageNotice::current(),
         path,
         is_user_held: StoredValue::new(false),
+        user_checked_at: StoredValue::new(0),
     };
+    live.sign_out_report.set_value(Some(Callback::new(move |()| {
+        stream.relay_session_end(StreamEndReason::SignedOut.slug());
+    })));
+    Effect::new(move |_| {
+        if let Some(me) = live.new_sign_in.get() {
+            stream.rejoin(me);
+        }
+    });
     Effect::new(move |before: Option<String>| {
         let path = path.get();
         if before.is_some_and(|before| before != path) {
@@ -306,13 +319,14 @@ impl EventStream {
         if is_paused {
             // What happens from now on is not applied, so the page must read again afterwards.
             self.position.set_value(None);
+            self.user_checked_at.set_value(browser::now_millis());
             self.live.state.set(LiveState::Paused);
         } else {
             self.live.state.set(self.link.get_value());
             self.heard_at.set_value(browser::now_millis());
             self.send(&TabMessage::Hello);
-            if !self.is_page_in_use() {
-                self.redraw_for_user();
+            if !self.is_page_in_use() && self.redraw_for_user() {
+                self.notice.clear();
             }
         }
         self.choose_role();
@@ -333,7 +347,9 @@ impl EventStream {
             // A late message of a tab that has just lost the lock.
             TabMessage::Frame { .. } | TabMessage::State { .. } if self.is_leader.get_value() => {}
             TabMessage::Frame { before, frame } => {
-                let has_missed = self.position.with_value(|known| known.as_ref().is_some_and(|known| *known != before));
+                // Every tab may relay the end of the session, whatever its position is.
+                let has_missed = frame.kind != FrameKind::SessionEnd
+                    && self.position.with_value(|known| known.as_ref().is_some_and(|known| *known != before));
                 if has_missed {
                     self.position.set_value(Some(before));
                     self.resync();
@@ -466,22 +482,7 @@ impl EventStream {
             let wait = 1_000_i64 << failures.min(4);
             self.reopen_at.set_value(Some(now + wait));
             set_timeout(move || self.reopen_if_due(), Duration::from_millis(wait.unsigned_abs()));
-            spawn_local(async move {
-                let answer = whoami().await;
-                if !self.is_alive() {
-                    return;
-                }
-                match answer {
-                    Ok(Some(me)) => self.user_changed(me),
-                    Ok(None) => {
-                        let reason = StreamEndReason::SignedOut;
-                        let data = reason.slug().to_owned();
-                        self.relay(&StreamFrame { kind: FrameKind::SessionEnd, id: String::new(), data });
-                        self.session_ended(reason);
-                    }
-                    Err(_) => {}
-                }
-            });
+            self.check_user();
         }
     }
 
@@ -493,8 +494,11 @@ impl EventStream {
 
     /// Checks the timeouts, which no event reports.
     fn watch(self) {
-        if !self.is_alive() || self.is_left.get_value() || self.is_paused() || browser::is_hidden() {
+        if !self.is_alive() || self.is_left.get_value() || browser::is_hidden() {
             return;
+        }
+        if self.is_paused() {
+            return self.check_paused_user();
         }
         let now = browser::now_millis();
         let link = self.link.get_value();
@@ -551,7 +555,7 @@ impl EventStream {
                     self.user_changed(me);
                 }
             }
-            FrameKind::SessionEnd => return self.session_ended(StreamEndReason::of_slug(&data)),
+            FrameKind::SessionEnd => return self.session_ended(end_reason(&data)),
         }
         // A page that may be older than the stream gets its first position from a resync only.
         let has_position = self.position.with_value(Option::is_some);
@@ -594,65 +598,6 @@ impl EventStream {
     fn resync(self) {
         if !self.is_paused() {
             self.queue(resync_now());
-        }
-    }
-
-    /// Applies a change of the signed-in user: a notice names the new role, and the page is drawn again. A page that is
-    /// in use stays as it is until the user leaves or reloads it.
-    fn user_changed(self, me: CurrentUser) {
-        let Some(known) = self.user.get_value() else { return };
-        if known == me {
-            return;
-        }
-        if known.id != me.id {
-            return tabs::reload();
-        }
-        let is_held = self.is_page_in_use();
-        if known.role != me.role {
-            let role = me.role.label();
-            if let Some(toasts) = self.toasts {
-                toasts.show(ToastKind::Info, format!("Your role is now {role} (was {}).", known.role.label()));
-            }
-            if is_held {
-                let text = format!("Your role is now {role}. Reload the page to apply it.");
-                self.notice.warn_at(&self.path.get_untracked(), text);
-            }
-        }
-        self.user.set_value(Some(me));
-        self.is_user_held.set_value(true);
-        if !is_held {
-            self.redraw_for_user();
-        }
-    }
-
-    /// Returns true while drawing the page again would discard what the user typed, opened, selected or paused.
-    fn is_page_in_use(self) -> bool {
-        self.is_paused() || self.guard.is_some_and(LeaveGuard::is_dirty) || tabs::has_open_dialog_or_selection()
-    }
-
-    /// Draws the page again for a changed user, if there was a change.
-    fn redraw_for_user(self) {
-        if self.is_user_held.try_update_value(std::mem::take) != Some(true) {
-            return;
-        }
-        if let Some(session) = self.session.get_value() {
-            session.refetch();
-        }
-        // The page is rendered again from the data that it was opened with.
-        self.resync();
-    }
-
-    fn session_ended(self, reason: StreamEndReason) {
-        self.is_left.set_value(true);
-        self.choose_role();
-        self.set_link(LiveState::Offline);
-        let is_expected = self.live.is_sign_out_expected.get_value();
-        if !is_expected {
-            self.session_end.report(match reason {
-                StreamEndReason::SignedOut => SessionEndReason::SignedOutElsewhere,
-                StreamEndReason::Expired => SessionEndReason::Expired,
-                StreamEndReason::Deactivated => SessionEndReason::Deactivated,
-            });
         }
     }
 }
