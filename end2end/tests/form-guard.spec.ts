@@ -209,6 +209,38 @@ test("a page is live again after a new sign-in", async ({ context, page, stack, 
   await expect(row(page, run)).toHaveAttribute("data-status", "completed");
 });
 
+test("an ended session keeps an open dialog and its text", async ({ context, page, stack, firstAdmin, watch }) => {
+  watch.expect(/status of 401/);
+  const user = await inviteUser(stack.url, firstAdmin, "Dora Dialog", "operator");
+  const job = await makeJob(stack.url, firstAdmin, { name: "Talked about", input: shell("true") });
+  await signIn(context, stack.url, user);
+  await open(page, `/jobs/${job}`);
+  await waitForLive(page);
+  await page.getByRole("button", { name: "Pause…" }).click();
+  const dialog = page.getByRole("dialog", { name: "Pause Talked about?" });
+  await dialog.getByLabel("Reason").fill("the disk is full");
+  // The dialog covers the link for a pointer, so the click is made by a script.
+  await page.evaluate(() => (document.querySelector('nav a[href="/workers"]') as HTMLElement).click());
+  await question(page).getByRole("button", { name: "Keep editing" }).click();
+  await expect(dialog.getByLabel("Reason")).toHaveValue("the disk is full");
+
+  await endSession(stack.url, user);
+  const notice = dialog.getByRole("alert");
+  await expect(notice).toContainText("You are signed out. You were signed out in another tab.");
+  await screenshot(page, "dialog-signed-out");
+  const opened = context.waitForEvent("page");
+  await notice.getByRole("link", { name: "Sign in in another tab" }).click();
+  const other = await opened;
+  await expect(other).toHaveURL(/\/login$/);
+  await signInAgain(page, stack.url, user);
+  await other.close();
+  await page.evaluate(() => window.dispatchEvent(new Event("focus")));
+  await expect(notice).toHaveText("");
+  await expect(dialog.getByLabel("Reason")).toHaveValue("the disk is full");
+  await dialog.getByRole("button", { name: "Pause job" }).click();
+  await expect(page.getByText("This job is paused")).toContainText("the disk is full");
+});
+
 test("the sign-in page states that the session has ended", async ({ page, watch }) => {
   watch.expect(/status of 401/);
   await open(page, "/login?next=/jobs&reason=signed-out");
