@@ -9,8 +9,9 @@
 //!
 //! A page applies each event to its data at once and, where the event is not sufficient, reads again through
 //! a [`throttled_refresh`]. No page depends on the delivery of an event. Events can be missed between the server's HTML
-//! and the start of the stream, while the connection is lost, and in a hidden tab. The server replays what it still has;
-//! each other case ends with one [`LiveEvent::Resync`], after which every page reads its data again.
+//! and the start of the stream, while the connection is lost, and in a hidden tab. The document names the newest event
+//! before its data, so that a new page is not read twice. The server replays what it still has; each other case ends
+//! with one [`LiveEvent::Resync`], after which every page reads its data again.
 //!
 //! The stream also reports a changed role and the end of the session, and every tab acts on them at once.
 //!
@@ -50,6 +51,9 @@ mod tab_message;
 mod tabs;
 #[cfg(any(feature = "hydrate", test))]
 mod watched_logs;
+
+/// The name of the `<meta>` element that names the newest event of the stream before the page was read.
+pub const POSITION_META: &str = "milvaion-position";
 
 /// The maximum age of an event that a page's first read may have missed, in milliseconds. A first read takes less time.
 const FIRST_READ_OVERLAP_MILLIS: i64 = 5_000;

@@ -1,11 +1,15 @@
 //! The HTML document around the app.
 
+use std::sync::Arc;
+
 use leptos::{nonce::use_nonce, prelude::*};
 use leptos_meta::MetaTags;
 
 use crate::{
+    backend::Backend,
     browser::BUILD_META,
     components::preferences::{THEME_COOKIE, Theme},
+    live::POSITION_META,
     routes::App,
 };
 
@@ -26,6 +30,8 @@ pub fn shell(options: LeptosOptions, site: &SiteAssets) -> impl IntoView + use<>
     let SiteAssets { build, icons } = site.clone();
     let file = |name: &str| format!("/{}/{name}", options.site_pkg_dir);
     let (font, sheet) = (file("fonts/inter-latin.woff2"), file("app.css"));
+    // Before the app, whose pages read their data: the browser then asks the stream for what is newer than its page.
+    let position = use_context::<Arc<dyn Backend>>().and_then(|backend| backend.event_position());
     let nonce = use_nonce();
     let csp_nonce = nonce.as_ref().map(ToString::to_string);
     view! {
@@ -37,6 +43,7 @@ pub fn shell(options: LeptosOptions, site: &SiteAssets) -> impl IntoView + use<>
                 <meta name="color-scheme" content="light dark"/>
                 <meta name="robots" content="noindex"/>
                 <meta name=BUILD_META content=build/>
+                <meta name=POSITION_META content=position.unwrap_or_default()/>
                 <link rel="icon" href="/favicon.svg" type="image/svg+xml"/>
                 <link
                     rel="preload"

@@ -155,6 +155,14 @@ async fn list_of_one_job_names_it() {
 }
 
 #[tokio::test]
+async fn document_names_the_position_before_its_data() {
+    for path in ["/".to_owned(), "/occurrences".to_owned(), format!("/jobs/{}", samples::job_id())] {
+        let page = get(&FakeBackend::signed_in(Role::Viewer).ready(), &path).await;
+        page.assert_contains(&["name=\"milvaion-position\" content=\"5e1-0c\""]);
+    }
+}
+
+#[tokio::test]
 async fn text_typed_in_a_dialog_is_guarded() {
     let busy = || FakeBackend::signed_in(Role::Admin);
     for (fake, path, id) in [

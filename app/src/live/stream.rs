@@ -6,8 +6,9 @@
 //!
 //! Every tab keeps the position of the last frame it has applied. A tab that takes over opens its connection at that
 //! position, and the server replays what was missed. A tab that begins to follow compares its position with that of the
-//! leading tab, and reads its page again if they differ. A page whose HTML may be older than the stream has no position
-//! and reads again once.
+//! leading tab, and reads its page again if they differ. The first position is that of the document, which the server
+//! took before it read the page's data. A page that may be older than the stream, as after a pause, has no position and
+//! reads again once.
 //!
 //! After a network failure the browser reconnects by itself. It gives up if the response is not a stream at all, such as
 //! a proxy's error page, a full server, or the response to an ended session. The connection is then reopened with
@@ -110,7 +111,7 @@ pub(super) fn run(live: LiveUpdates, session_end: SessionEnd) {
         is_left: StoredValue::new(false),
         connection: StoredValue::new_local(None),
         link: StoredValue::new(LiveState::Connecting),
-        position: StoredValue::new(None),
+        position: StoredValue::new(tabs::document_position()),
         logs: StoredValue::new(WatchedLogs::default()),
         new_logs: StoredValue::new(WatchedLogs::default()),
         waiting: StoredValue::new(Vec::new()),
