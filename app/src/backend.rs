@@ -85,6 +85,8 @@ pub trait Backend: Send + Sync + 'static {
     async fn sign_in(&self, parts: &Parts, email: &str, passphrase: &str) -> Result<CurrentUser, AppError>;
     /// Ends the session.
     async fn sign_out(&self, parts: &Parts) -> Result<(), AppError>;
+    /// Returns the id of the newest event of the stream, if there is one. What is read afterwards is not older.
+    fn event_position(&self) -> Option<String>;
     /// Returns true while no user exists, so that only the setup link grants access.
     async fn needs_setup(&self) -> Result<bool, AppError>;
     /// Returns the contents of a one-time link; `NotFound` if it is used, expired or unknown.

@@ -9,8 +9,9 @@
 //!
 //! A page applies each event to its data at once and, where the event is not sufficient, reads again through
 //! a [`throttled_refresh`]. No page depends on the delivery of an event. Events can be missed between the server's HTML
-//! and the start of the stream, while the connection is lost, and in a hidden tab. The server replays what it still has;
-//! each other case ends with one [`LiveEvent::Resync`], after which every page reads its data again.
+//! and the start of the stream, while the connection is lost, and in a hidden tab. The document names the newest event
+//! before its data, so that a new page is not read twice. The server replays what it still has; each other case ends
+//! with one [`LiveEvent::Resync`], after which every page reads its data again.
 //!
 //! The stream also reports a changed role and the end of the session, and every tab acts on them at once. It names the
 //! build of the server that it comes from, which each tab compares with the build of its own page.
@@ -26,7 +27,10 @@ use std::{
 };
 
 use leptos::prelude::*;
-use milvaion_api::events::{EventEnvelope, LiveEvent};
+use milvaion_api::{
+    events::{EventEnvelope, LiveEvent},
+    views::CurrentUser,
+};
 use milvaion_protocol::id::OccurrenceId;
 
 use self::read_state::ReadReport;
@@ -48,6 +52,9 @@ mod tab_message;
 mod tabs;
 #[cfg(any(feature = "hydrate", test))]
 mod watched_logs;
+
+/// The name of the `<meta>` element that names the newest event of the stream before the page was read.
+pub const POSITION_META: &str = "milvaion-position";
 
 /// The maximum age of an event that a page's first read may have missed, in milliseconds. A first read takes less time.
 const FIRST_READ_OVERLAP_MILLIS: i64 = 5_000;
@@ -105,6 +112,8 @@ pub struct LiveUpdates {
     pub server_build: RwSignal<Option<String>>,
     log: RwSignal<Option<OccurrenceId>>,
     is_sign_out_expected: StoredValue<bool>,
+    sign_out_report: StoredValue<Option<Callback<()>>>,
+    new_sign_in: RwSignal<Option<CurrentUser>>,
     last_event_at: StoredValue<Option<i64>>,
     listeners: StoredValue<Vec<(u64, EnvelopeListener)>>,
     next_listener: StoredValue<u64>,
@@ -119,6 +128,8 @@ impl LiveUpdates {
             server_build: RwSignal::new(None),
             log: RwSignal::new(None),
             is_sign_out_expected: StoredValue::new(false),
+            sign_out_report: StoredValue::new(None),
+            new_sign_in: RwSignal::new(None),
             last_event_at: StoredValue::new(None),
             listeners: StoredValue::new(Vec::new()),
             next_listener: StoredValue::new(0),
@@ -138,6 +149,18 @@ impl LiveUpdates {
     /// Sets whether this tab itself is ending the session, so that the end is not reported as an unexpected one.
     pub fn expect_sign_out(self, is_expected: bool) {
         self.is_sign_out_expected.set_value(is_expected);
+    }
+
+    /// Reports to the other tabs at once that this tab has ended the session.
+    pub fn report_sign_out(self) {
+        if let Some(report) = self.sign_out_report.get_value() {
+            report.run(());
+        }
+    }
+
+    /// Reports that the same user has signed in again after the session had ended.
+    pub fn report_sign_in(self, me: CurrentUser) {
+        self.new_sign_in.set(Some(me));
     }
 
     /// Returns true if an event arrived during the last five seconds. A page checks this after it has subscribed and

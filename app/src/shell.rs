@@ -1,15 +1,19 @@
 //! The HTML document around the app.
 
+use std::sync::Arc;
+
 use leptos::{nonce::use_nonce, prelude::*};
 use leptos_meta::MetaTags;
 
 use crate::{
     api::request_cookie,
+    backend::Backend,
     browser::BUILD_META,
     components::{
         preferences::{THEME_COOKIE, Theme},
         time::document_zone,
     },
+    live::POSITION_META,
     routes::App,
 };
 
@@ -25,12 +29,13 @@ pub struct SiteAssets {
 /// Renders the whole document.
 ///
 /// The theme and the zone come from the user's cookies, so that no page flashes in the other theme and no time changes
-/// when the page is hydrated. Everything is loaded from this
-/// server, and every script carries the response's nonce.
+/// when the page is hydrated. Everything is loaded from this server, and every script carries the response's nonce.
 pub fn shell(options: LeptosOptions, site: &SiteAssets) -> impl IntoView + use<> {
     let SiteAssets { build, icons } = site.clone();
     let file = |name: &str| format!("/{}/{name}", options.site_pkg_dir);
     let (font, sheet) = (file("fonts/inter-latin.woff2"), file("app.css"));
+    // Before the app, whose pages read their data: the browser then asks the stream for what is newer than its page.
+    let position = use_context::<Arc<dyn Backend>>().and_then(|backend| backend.event_position());
     let nonce = use_nonce();
     let csp_nonce = nonce.as_ref().map(ToString::to_string);
     view! {
@@ -42,6 +47,7 @@ pub fn shell(options: LeptosOptions, site: &SiteAssets) -> impl IntoView + use<>
                 <meta name="color-scheme" content="light dark"/>
                 <meta name="robots" content="noindex"/>
                 <meta name=BUILD_META content=build/>
+                <meta name=POSITION_META content=position.unwrap_or_default()/>
                 <link rel="icon" href="/favicon.svg" type="image/svg+xml"/>
                 <link
                     rel="preload"

@@ -158,6 +158,38 @@ async fn list_of_one_job_names_it() {
 }
 
 #[tokio::test]
+async fn document_names_the_position_before_its_data() {
+    for path in ["/".to_owned(), "/occurrences".to_owned(), format!("/jobs/{}", samples::job_id())] {
+        let page = get(&FakeBackend::signed_in(Role::Viewer).ready(), &path).await;
+        page.assert_contains(&["name=\"milvaion-position\" content=\"5e1-0c\""]);
+    }
+}
+
+#[tokio::test]
+async fn text_typed_in_a_dialog_is_guarded() {
+    let busy = || FakeBackend::signed_in(Role::Admin);
+    for (fake, path, id) in [
+        (busy(), "/".to_owned(), "pause-all-reason"),
+        (busy(), format!("/jobs/{}", samples::job_id()), "pause-reason"),
+        (busy(), format!("/failed/{}", samples::group().fingerprint), "retry-note"),
+        (
+            busy().with_status(OccurrenceStatus::Running),
+            format!("/occurrences/{}", samples::occurrence_id(0)),
+            "cancel-reason",
+        ),
+    ] {
+        let page = get(&fake.ready(), &path).await;
+        // The guard finds its forms by the attribute, and compares only controls that have a name.
+        let (before, after) = page.body.split_once(&format!("id=\"{id}\"")).expect(id);
+        let form = before.rsplit_once("<form").and_then(|(_, form)| form.split_once('>')).expect("a form").0;
+        assert!(form.contains("data-guarded=\"true\""), "{path}: {form}");
+        let input = before.rsplit_once('<').expect("an element").1;
+        let rest = after.split_once('>').expect("an element").0;
+        assert!(format!("{input}{rest}").contains(" name=\""), "{path}: {input}{rest}");
+    }
+}
+
+#[tokio::test]
 async fn new_installation_shows_its_first_steps() {
     let operator = get(&FakeBackend::signed_in(Role::Operator).empty().ready(), "/").await;
     operator.assert_contains(&["First steps", "/jobs/new", "A worker is connected"]);

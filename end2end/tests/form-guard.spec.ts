@@ -3,9 +3,9 @@
 
 import type { Page } from "@playwright/test";
 
-import { fillList, makeCalendar, makeJob, shell } from "../fixtures/jobs";
-import { expect, open, screenshot, test, waitForHydration } from "../fixtures/test";
-import { callServerFunction, COOKIE, signIn } from "../fixtures/users";
+import { fillList, makeCalendar, makeJob, runJob, shell } from "../fixtures/jobs";
+import { expect, open, row, screenshot, test, waitForHydration, waitForLive } from "../fixtures/test";
+import { callServerFunction, COOKIE, inviteUser, sessionIn, signIn, type TestUser } from "../fixtures/users";
 
 test.use({ stackName: "form-guard" });
 
@@ -15,6 +15,19 @@ async function fillNewJob(page: Page, name: string): Promise<void> {
   await page.getByRole("main").getByRole("link", { name: /new job|create your first job/i }).first().click();
   await expect(page.getByRole("heading", { level: 1 })).toHaveText("New job");
   await page.getByLabel("Name", { exact: true }).fill(name);
+}
+
+/** Ends the user's session, as a sign-out on another page of the same browser does. */
+async function endSession(url: string, user: TestUser): Promise<void> {
+  const answer = await callServerFunction(url, user.session, "sign_out", {});
+  expect(answer.status, answer.text).toBe(200);
+}
+
+/** Signs the user in again under a new session. */
+async function signInAgain(page: Page, url: string, user: TestUser): Promise<void> {
+  const answer = await callServerFunction(url, undefined, "sign_in", { email: user.email, passphrase: user.passphrase });
+  expect(answer.status, answer.text).toBe(200);
+  await signIn(page.context(), url, { ...user, session: sessionIn(answer.response) });
 }
 
 /** The question before a navigation. */
@@ -179,6 +192,73 @@ test("an ended session keeps a filled form in place", async ({ admin: page, cont
   await expect(page.locator(".toast")).toContainText(`You are signed in as ${firstAdmin.email}.`);
   await page.getByRole("button", { name: "Create" }).click();
   await expect(page.getByRole("row").filter({ hasText: "Survivor" })).toBeVisible();
+});
+
+test("a page is live again after a new sign-in", async ({ context, page, stack, firstAdmin, watch }) => {
+  watch.expect(/status of 401/);
+  const user = await inviteUser(stack.url, firstAdmin, "Lena Left", "operator");
+  const job = await makeJob(stack.url, firstAdmin, { name: "Seen again", input: shell("true") });
+  await signIn(context, stack.url, user);
+  await fillNewJob(page, "Kept over the end");
+  await waitForLive(page);
+  await endSession(stack.url, user);
+  const notice = page.locator("#session-end");
+  await expect(notice).toContainText("You are signed out. You were signed out in another tab.");
+  // The stream ended with the session, which is stated once.
+  await expect(page.locator(".live-pill")).toHaveAttribute("data-state", "offline");
+  await expect(page.locator("#stale-data")).toHaveCount(0);
+
+  await signInAgain(page, stack.url, user);
+  const other = await context.newPage();
+  await open(other, "/occurrences");
+  await waitForLive(other);
+  await page.bringToFront();
+  await page.evaluate(() => window.dispatchEvent(new Event("focus")));
+  await expect(notice.locator(".notice")).toHaveCount(0);
+  await waitForLive(page);
+  await expect(page.getByLabel("Name", { exact: true })).toHaveValue("Kept over the end");
+
+  // The page has a stream of its own when the other tab is gone.
+  await other.close();
+  await page.getByRole("main").getByRole("link", { name: "Cancel" }).click();
+  await question(page).getByRole("button", { name: "Discard" }).click();
+  await page.locator(`#job-rows tr[data-id="${job}"] a.row-link`).click();
+  await expect(page.getByRole("heading", { level: 1 })).toHaveText("Seen again");
+  await waitForLive(page);
+  const run = await runJob(stack.url, firstAdmin, job);
+  await expect(row(page, run)).toHaveAttribute("data-status", "completed");
+});
+
+test("an ended session keeps an open dialog and its text", async ({ context, page, stack, firstAdmin, watch }) => {
+  watch.expect(/status of 401/);
+  const user = await inviteUser(stack.url, firstAdmin, "Dora Dialog", "operator");
+  const job = await makeJob(stack.url, firstAdmin, { name: "Talked about", input: shell("true") });
+  await signIn(context, stack.url, user);
+  await open(page, `/jobs/${job}`);
+  await waitForLive(page);
+  await page.getByRole("button", { name: "Pause…" }).click();
+  const dialog = page.getByRole("dialog", { name: "Pause Talked about?" });
+  await dialog.getByLabel("Reason").fill("the disk is full");
+  // The dialog covers the link for a pointer, so the click is made by a script.
+  await page.evaluate(() => (document.querySelector('nav a[href="/workers"]') as HTMLElement).click());
+  await question(page).getByRole("button", { name: "Keep editing" }).click();
+  await expect(dialog.getByLabel("Reason")).toHaveValue("the disk is full");
+
+  await endSession(stack.url, user);
+  const notice = dialog.getByRole("alert");
+  await expect(notice).toContainText("You are signed out. You were signed out in another tab.");
+  await screenshot(page, "dialog-signed-out");
+  const opened = context.waitForEvent("page");
+  await notice.getByRole("link", { name: "Sign in in another tab" }).click();
+  const other = await opened;
+  await expect(other).toHaveURL(/\/login$/);
+  await signInAgain(page, stack.url, user);
+  await other.close();
+  await page.evaluate(() => window.dispatchEvent(new Event("focus")));
+  await expect(notice).toHaveText("");
+  await expect(dialog.getByLabel("Reason")).toHaveValue("the disk is full");
+  await dialog.getByRole("button", { name: "Pause job" }).click();
+  await expect(page.getByText("This job is paused")).toContainText("the disk is full");
 });
 
 test("the sign-in page states that the session has ended", async ({ page, watch }) => {

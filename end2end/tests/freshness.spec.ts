@@ -8,7 +8,7 @@ import { join } from "node:path";
 import type { Locator, Page } from "@playwright/test";
 
 import { makeJob, runJob, shell, waitForStatus } from "../fixtures/jobs";
-import { expect, open, row, screenshot, test, waitForHydration, waitForLive } from "../fixtures/test";
+import { expect, open, row, screenshot, test, waitForHydration, waitForLive, waitUntilStable } from "../fixtures/test";
 import { callServerFunction } from "../fixtures/users";
 
 test.use({ stackName: "freshness" });
@@ -71,6 +71,21 @@ test("a job page links to all its occurrences", async ({ admin: page, stack, fir
   await expect(page).toHaveURL(`${stack.url}/occurrences?job=${job}`);
   await expect(row(page, run)).toBeVisible();
   await expect(row(page, otherRun)).toHaveCount(0);
+});
+
+test("a job deleted during a pause is shown as deleted", async ({ admin: page, stack, firstAdmin, watch }) => {
+  watch.expect(/status of 404/);
+  const job = await makeJob(stack.url, firstAdmin, { name: "Gone meanwhile", input: shell("true") });
+  await open(page, `/jobs/${job}`);
+  await waitForLive(page);
+  await waitUntilStable(page);
+  const answer = await callServerFunction(stack.url, firstAdmin.session, "delete_job", { id: job });
+  expect(answer.status, answer.text).toBe(200);
+  const read = page.waitForResponse(/\/api\/job\?/);
+  await page.locator(".live-pill").click();
+  expect((await read).status()).toBe(404);
+  await expect(page.getByText("This job has been deleted.")).toBeVisible();
+  await expect(page.locator("#stale-data")).toHaveCount(0);
 });
 
 test("an unknown filter lists no jobs", async ({ admin: page, stack, firstAdmin, watch }) => {

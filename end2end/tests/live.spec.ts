@@ -32,6 +32,33 @@ test("every open page shows a change", async ({ admin, context, stack, firstAdmi
   await expect(other.getByText("This job is paused")).toBeVisible();
 });
 
+test("a new page is not read twice", async ({ admin: page, context, stack, firstAdmin }) => {
+  const job = await makeJob(stack.url, firstAdmin, { name: "Once", input: shell("true") });
+  await context.addInitScript(() => {
+    const events: string[] = [];
+    Object.assign(window, { events });
+    const Native = window.EventSource;
+    window.EventSource = class extends Native {
+      constructor(url: string | URL, init?: EventSourceInit) {
+        super(url, init);
+        this.addEventListener("message", (event) => events.push(String(event.data)));
+      }
+    };
+  });
+  const requests: string[] = [];
+  page.on("request", (request) => requests.push(request.url()));
+  await open(page, `/jobs/${job}`);
+  await waitForLive(page);
+  const stream = requests.find((url) => new URL(url).pathname === "/events");
+  expect(stream, "the stream starts at the position of the document").toContain("last=");
+  // A resync would be the first event, so none follows this one.
+  await pauseJob(stack.url, firstAdmin, job);
+  await expect(page.getByText("This job is paused")).toBeVisible();
+  const events = await page.evaluate(() => (window as unknown as { events: string[] }).events);
+  expect(events.filter((event) => event.includes('"kind":"resync"'))).toEqual([]);
+  expect(requests.filter((url) => new URL(url).pathname === "/api/occurrences")).toEqual([]);
+});
+
 test("new rows are deferred while the user works in the list", async ({ admin: page, stack, firstAdmin }) => {
   const job = await makeJob(stack.url, firstAdmin, { name: "Drip", input: shell("true") });
   const first = await runJob(stack.url, firstAdmin, job);

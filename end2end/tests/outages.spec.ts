@@ -119,6 +119,22 @@ test("an offline page labels its data with a time", async ({ admin: page, contex
   await expect(banner).toHaveCount(0);
 });
 
+test("a lost connection is announced once, and its return too", async ({ admin: page, context, watch }) => {
+  watch.expect(/net::ERR_/);
+  await page.clock.install();
+  await open(page, "/calendars");
+  await waitForLive(page);
+  await context.setOffline(true);
+  await expect(page.locator("#stale-data")).toContainText("No connection.");
+  // Longer than the delay of an announcement.
+  await page.clock.runFor(3_000);
+  await expect(page.locator("#live-announcement")).toHaveText("");
+  await context.setOffline(false);
+  await expect(page.locator(".live-pill")).toHaveAttribute("data-state", "live", { timeout: 20_000 });
+  await page.clock.runFor(3_000);
+  await expect(page.locator("#live-announcement")).toHaveText("Live updates are on again.");
+});
+
 test("a pause of live updates is stated and ended", async ({ admin: page, stack, firstAdmin }) => {
   const { job } = await completedRun(stack, firstAdmin, "Freeze");
   await open(page, "/occurrences");
@@ -222,6 +238,8 @@ test("open pages report an outage of PostgreSQL", async ({ browser, stack, first
     await expect(banner).toContainText(TIME);
     await expect(page.locator("#stale-data")).toContainText("The page shows data from");
     await expect(page.locator("#stale-data")).toContainText(TIME);
+    // The outage is stated once.
+    await expect(page.locator("#stale-data")).not.toContainText("Could not read the latest data");
   }
   await expect(pages[0]!.locator('.health li[data-state="down"]').filter({ hasText: "PostgreSQL" })).toBeVisible();
   await screenshot(pages[0]!, "overview-database-down");

@@ -121,6 +121,52 @@ test("a sign-out ends the session in every tab", async ({ context, page, stack, 
   await expect(other).toHaveURL(/\/login/);
 });
 
+test("an end that a hidden tab missed is not blamed on another tab", async ({ context, page, stack, firstAdmin, watch }) => {
+  watch.expect(/status of 401/);
+  await countStreams(context);
+  const user = await inviteUser(stack.url, firstAdmin, "Hana Hidden", "operator");
+  await signIn(context, stack.url, user);
+  await open(page, "/calendars");
+  await waitForLive(page);
+  await setHidden(page, true);
+  await expect.poll(() => openStreams([page])).toBe(0);
+  expect((await callServerFunction(stack.url, user.session, "sign_out", {})).status).toBeLessThan(400);
+  await setHidden(page, false);
+  await expect(page).toHaveURL(/\/login\?.*reason=signed-out$/);
+});
+
+test("a sign-out reaches a paused tab", async ({ context, page, stack, firstAdmin, watch }) => {
+  watch.expect(/status of 401/);
+  const user = await inviteUser(stack.url, firstAdmin, "Paula Pause", "operator");
+  await signIn(context, stack.url, user);
+  const other = await context.newPage();
+  for (const tab of [page, other]) {
+    await open(tab, "/jobs");
+    await waitForLive(tab);
+    await tab.locator(".live-pill").click();
+    await expect(tab.locator(".live-pill")).toHaveAttribute("data-state", "paused");
+  }
+  await page.locator(".user-menu summary").click();
+  await page.getByRole("button", { name: "Sign out" }).click();
+  await expect(page).toHaveURL(/\/login$/);
+  await expect(other).toHaveURL(/\/login\?.*reason=signed-out-elsewhere$/);
+});
+
+test("a paused tab notices the end of its session", async ({ context, page, stack, firstAdmin, watch }) => {
+  watch.expect(/status of 401/);
+  const user = await inviteUser(stack.url, firstAdmin, "Pia Pause", "operator");
+  await signIn(context, stack.url, user);
+  await page.clock.install();
+  await open(page, "/jobs");
+  await waitForLive(page);
+  await page.locator(".live-pill").click();
+  await expect(page.locator(".live-pill")).toHaveAttribute("data-state", "paused");
+  expect((await callServerFunction(stack.url, user.session, "sign_out", {})).status).toBeLessThan(400);
+  // The interval of the check, and of the timer that starts it.
+  await page.clock.runFor(66_000);
+  await expect(page).toHaveURL(/\/login\?.*reason=signed-out$/);
+});
+
 test("a changed role changes the open page", async ({ context, page, stack, firstAdmin }) => {
   test.skip(!hasServices, "the role is changed in a shared database");
   const user = await inviteUser(stack.url, firstAdmin, "Rita Role", "operator");
@@ -137,6 +183,30 @@ test("a changed role changes the open page", async ({ context, page, stack, firs
     await expect(tab.locator(".toast")).toContainText("Your role is now Viewer (was Operator).");
     await expect(tab.getByRole("button", { name: "Run now: Guarded" })).toHaveCount(0);
   }
+});
+
+test("a changed role keeps a form that is in use", async ({ context, page, stack, firstAdmin }) => {
+  test.skip(!hasServices, "the role is changed in a shared database");
+  const user = await inviteUser(stack.url, firstAdmin, "Fay Form", "operator");
+  await signIn(context, stack.url, user);
+  await open(page, "/jobs/new");
+  await waitForLive(page);
+  const name = page.getByLabel("Name", { exact: true });
+  await name.fill("Half a job");
+  await expect(name).toBeFocused();
+  await stack.sql(`update users set role = 'admin' where email = '${user.email}'`);
+  await expect(page.locator(".toast")).toContainText("Your role is now Admin (was Operator).");
+  const notice = page.getByText("Your role is now Admin. Reload the page to apply it.");
+  await expect(notice).toBeVisible();
+  await expect(name).toHaveValue("Half a job");
+  await expect(name).toBeFocused();
+
+  // The next page follows the new role.
+  await page.getByRole("main").getByRole("link", { name: "Cancel" }).click();
+  await page.getByRole("dialog", { name: "Discard changes?" }).getByRole("button", { name: "Discard" }).click();
+  await expect(page.getByRole("heading", { level: 1 })).toHaveText("Jobs");
+  await expect(notice).toHaveCount(0);
+  await expect(page.getByRole("navigation", { name: "Main", exact: true }).getByRole("link", { name: "Team" })).toBeVisible();
 });
 
 /** Counts the streams that pages of this context open from now on. */

@@ -3,6 +3,8 @@
 
 use leptos::{ev, html, prelude::*};
 
+use super::session_end::DialogSessionEndNotice;
+
 /// A modal dialog controlled by a signal.
 #[component]
 pub fn Dialog(
@@ -31,6 +33,7 @@ pub fn Dialog(
     });
     view! {
         <dialog class="dialog" node_ref=node aria-labelledby=heading on:close=move |_: ev::Event| open.set(false)>
+            <DialogSessionEndNotice open/>
             <h2 id=id>{move || title.get()}</h2>
             {children()}
         </dialog>

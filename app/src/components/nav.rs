@@ -171,6 +171,9 @@ pub fn SignOutForm(
     });
     Effect::new(move |_| {
         if matches!(sign_out.value().get(), Some(Ok(()))) {
+            if let Some(live) = live {
+                live.report_sign_out();
+            }
             // Everything on the page depends on the user, so a full load discards it.
             let _ = window().location().set_href("/login");
         }
@@ -350,5 +353,10 @@ impl PageNotice {
     pub fn warn_here(self, text: String) {
         let address = browser::current_path();
         self.warn_at(address.split('?').next().unwrap_or_default(), text);
+    }
+
+    /// Removes the notice.
+    pub fn clear(self) {
+        self.0.set(None);
     }
 }

@@ -8,10 +8,16 @@
 use leptos::{ev, prelude::*, task::spawn_local};
 use leptos_router::{NavigateOptions, hooks::use_navigate};
 
-use super::{icon::Icon, leave_guard::LeaveGuard, toast::ToastKind, toast::toasts};
+use super::{
+    icon::Icon,
+    leave_guard::LeaveGuard,
+    session_context::use_signed_in_user,
+    toast::{ToastKind, toasts},
+};
 use crate::{
     api::session::{query_value, whoami},
     browser,
+    live::LiveUpdates,
 };
 
 /// The reason for which the session ended or its rights changed.
@@ -112,21 +118,43 @@ impl SessionEnd {
     }
 }
 
+/// Returns the reason for the end of the session while a page with unsaved changes stays open; `None` while the session
+/// is valid.
+#[must_use]
+pub fn use_ended_session() -> RwSignal<Option<SessionEndReason>> {
+    use_context::<EndedSession>().map_or_else(|| RwSignal::new(None), |EndedSession(ended)| ended)
+}
+
 /// The notice above a page with unsaved changes whose session has ended. It disappears when a session is valid again,
-/// which is checked whenever the user returns to the tab.
+/// which is checked whenever the user returns to the tab. If that session is of another user, the page is loaded again.
 #[component]
 pub fn SessionEndNotice() -> impl IntoView {
-    let ended = use_context::<EndedSession>().map_or_else(|| RwSignal::new(None), |EndedSession(ended)| ended);
+    let ended = use_ended_session();
     let toasts = toasts();
+    let live = use_context::<LiveUpdates>();
+    let user = use_signed_in_user();
+    let has_loaded = StoredValue::new(false);
     let check = move || {
         if browser::is_hidden() || ended.try_with_untracked(Option::is_some) != Some(true) {
             return;
         }
         spawn_local(async move {
-            if let Ok(Some(me)) = whoami().await
-                && ended.try_set(None).is_none()
-            {
-                toasts.show(ToastKind::Info, format!("You are signed in as {}.", me.email));
+            let Ok(Some(me)) = whoami().await else { return };
+            // Two events can report the same return to the tab.
+            if ended.try_with_untracked(Option::is_some) != Some(true) {
+                return;
+            }
+            if user.get_untracked().is_some_and(|known| known.id != me.id) {
+                // Asked once: the browser's own question returns the focus to the tab.
+                if has_loaded.try_update_value(|done| std::mem::replace(done, true)) == Some(false) {
+                    browser::load(&browser::current_path());
+                }
+                return;
+            }
+            ended.set(None);
+            toasts.show(ToastKind::Info, format!("You are signed in as {}.", me.email));
+            if let Some(live) = live {
+                live.report_sign_in(me);
             }
         });
     };
@@ -137,26 +165,35 @@ pub fn SessionEndNotice() -> impl IntoView {
     });
     view! {
         <div role="alert" class="sticky-notice" id="session-end">
-            {move || {
-                ended
-                    .get()
-                    .map(|reason| {
-                        view! {
-                            <div class="notice" data-kind="warn">
-                                <Icon name="log-out"/>
-                                <p>
-                                    "You are signed out. "
-                                    {reason.sentence()}
-                                    " "
-                                    <a href="/login" target="_blank" rel="noopener external">"Sign in in another tab"</a>
-                                    ", then continue here; your changes are kept."
-                                </p>
-                            </div>
-                        }
-                    })
-            }}
+            {move || ended.get().map(notice)}
         </div>
     }
+}
+
+/// The same notice inside an open dialog, because a modal dialog makes the rest of the page inert.
+#[component]
+pub fn DialogSessionEndNotice(
+    /// True while the dialog is open.
+    open: RwSignal<bool>,
+) -> impl IntoView {
+    let ended = use_ended_session();
+    view! { <div role="alert">{move || ended.get().filter(|_| open.get()).map(notice)}</div> }
+}
+
+fn notice(reason: SessionEndReason) -> AnyView {
+    view! {
+        <div class="notice" data-kind="warn">
+            <Icon name="log-out"/>
+            <p>
+                "You are signed out. "
+                {reason.sentence()}
+                " "
+                <a href="/login" target="_blank" rel="noopener external">"Sign in in another tab"</a>
+                ", then continue here; your changes are kept."
+            </p>
+        </div>
+    }
+    .into_any()
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use super::{
     cluster_state::{ClusterState, use_cluster_pause, use_cluster_status},
     icon::Icon,
     session_context::{SessionContext, may},
+    session_end::use_ended_session,
     time::{Time, use_page_clock},
     toast::{ToastKind, toasts},
 };
@@ -151,6 +152,8 @@ fn ResumeForm(on_change: Callback<()>) -> impl IntoView {
 enum StaleCause {
     /// A read failed, for this reason.
     FailedRead(String),
+    /// PostgreSQL is down, which a banner of its own states.
+    Outage,
     /// The stream is offline.
     Offline,
 }
@@ -162,19 +165,23 @@ fn StaleDataBanner(cluster: ClusterState) -> impl IntoView {
     let live = use_context::<LiveUpdates>();
     let reads = use_context::<ReadState>();
     let state = cluster.clone();
+    let has_ended = use_ended_session();
     let stale = Memo::new(move |_| {
         let reads = reads?;
         let outage = state.outage_data_at();
+        let is_outage = state.status().is_some_and(|status| !status.is_database_up());
         let failed = reads.failure.get();
-        let is_offline = live.is_some_and(|live| live.state.get() == LiveState::Offline);
+        // The end of the session closes the stream too, and has a notice of its own.
+        let is_ended = has_ended.get().is_some();
+        let is_offline = !is_ended && live.is_some_and(|live| live.state.get() == LiveState::Offline);
         let offline_at = reads.not_live_since.get().filter(|_| is_offline).map(|at| clock.server_time(at));
         let failed_at = failed.as_ref().map(|failure| clock.server_time(failure.data_at_millis));
         let at = [outage, failed_at, offline_at].into_iter().flatten().min()?;
         let cause = match failed {
-            // A lost connection is one condition, even though reads fail because of it.
-            _ if is_offline && outage.is_none() => StaleCause::Offline,
-            Some(failure) => StaleCause::FailedRead(failure.error.to_string()),
-            None => StaleCause::FailedRead("PostgreSQL does not respond.".to_owned()),
+            // An outage and a lost connection are one condition each, even though reads fail because of them.
+            _ if is_outage => StaleCause::Outage,
+            Some(failure) if !is_offline => StaleCause::FailedRead(failure.error.to_string()),
+            _ => StaleCause::Offline,
         };
         Some((cause, at))
     });
@@ -184,6 +191,7 @@ fn StaleDataBanner(cluster: ClusterState) -> impl IntoView {
                 "triangle-alert",
                 format!("Could not read the latest data ({}). The page shows data from ", without_full_stop(&reason)),
             ),
+            StaleCause::Outage => ("triangle-alert", "The page shows data from ".to_owned()),
             StaleCause::Offline => ("wifi-off", "No connection. The page shows data from ".to_owned()),
         };
         let cluster = cluster.clone();

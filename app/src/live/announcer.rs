@@ -1,8 +1,8 @@
-//! The announcement of a lost stream to screen readers.
+//! The announcement of the stream's return to screen readers.
 //!
 //! The pill in the top bar shows the state, but a change of it is not announced, because it changes with every short
-//! interruption. This region announces only that the stream is offline and that it is back, and only after the state
-//! has lasted for a moment.
+//! interruption. The [banner](crate::components::status_banner) of an offline page announces the loss. It disappears
+//! without a word, so this region announces that the stream is back, after the state has lasted for a moment.
 
 use std::time::Duration;
 
@@ -13,11 +13,12 @@ use super::{LiveState, LiveUpdates};
 /// The time that a state must last before it is announced.
 const ANNOUNCEMENT_DELAY: Duration = Duration::from_secs(2);
 
-/// The live region that announces the loss and the return of live updates. Rendered once, by the layout.
+/// The live region that announces the return of live updates. Rendered once, by the layout.
 #[component]
 pub fn LiveAnnouncer() -> impl IntoView {
     let live = expect_context::<LiveUpdates>();
     let text = RwSignal::new("");
+    let was_offline = StoredValue::new(false);
     Effect::new(move |_| {
         let state = live.state.get();
         if !matches!(state, LiveState::Live | LiveState::Offline) {
@@ -27,11 +28,14 @@ pub fn LiveAnnouncer() -> impl IntoView {
             if live.state.try_get_untracked() != Some(state) {
                 return;
             }
-            match state {
-                LiveState::Offline => text.set("Live updates are offline. The data may be out of date."),
-                _ if !text.get_untracked().is_empty() => text.set("Live updates are on again."),
-                _ => {}
+            let is_offline = state == LiveState::Offline;
+            if is_offline {
+                // The same text is announced again only if it was removed before.
+                text.set("");
+            } else if was_offline.get_value() {
+                text.set("Live updates are on again.");
             }
+            was_offline.set_value(is_offline);
         };
         set_timeout(announce, ANNOUNCEMENT_DELAY);
     });

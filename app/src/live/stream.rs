@@ -6,17 +6,21 @@
 //!
 //! Every tab keeps the position of the last frame it has applied. A tab that takes over opens its connection at that
 //! position, and the server replays what was missed. A tab that begins to follow compares its position with that of the
-//! leading tab, and reads its page again if they differ. A page whose HTML may be older than the stream has no position
-//! and reads again once.
+//! leading tab, and reads its page again if they differ. The first position is that of the document, which the server
+//! took before it read the page's data. A page that may be older than the stream, as after a pause, has no position and
+//! reads again once.
 //!
 //! After a network failure the browser reconnects by itself. It gives up if the response is not a stream at all, such as
 //! a proxy's error page, a full server, or the response to an ended session. The connection is then reopened with
 //! exponential backoff. A connection that dies silently is detected by missing pings.
 
+mod session;
+
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use leptos::{prelude::*, task::spawn_local};
+use leptos::prelude::*;
+use leptos_router::hooks::use_location;
 use milvaion_api::{
     events::{EventEnvelope, LiveEvent, StreamEndReason},
     views::CurrentUser,
@@ -25,6 +29,7 @@ use milvaion_protocol::id::OccurrenceId;
 use wasm_bindgen::JsCast;
 use web_sys::PageTransitionEvent;
 
+use self::session::end_reason;
 use super::{
     LiveState, LiveUpdates,
     connection::EventConnection,
@@ -34,13 +39,15 @@ use super::{
     watched_logs::WatchedLogs,
 };
 use crate::{
-    api::session::{query_value, whoami},
+    api::session::query_value,
     browser,
     components::{
+        leave_guard::LeaveGuard,
+        nav::PageNotice,
         session_context::{SessionContext, use_signed_in_user},
-        session_end::{SessionEnd, SessionEndReason},
+        session_end::SessionEnd,
         time::use_page_clock,
-        toast::{ToastKind, ToastQueue},
+        toast::ToastQueue,
     },
 };
 
@@ -82,11 +89,19 @@ struct EventStream {
     session: StoredValue<Option<SessionContext>>,
     session_end: SessionEnd,
     toasts: Option<ToastQueue>,
+    guard: Option<LeaveGuard>,
+    notice: PageNotice,
+    /// The path of the page.
+    path: Memo<String>,
+    /// True if the page still shows what the user could do before the last change of the user.
+    is_user_held: StoredValue<bool>,
+    user_checked_at: StoredValue<i64>,
 }
 
 /// Takes part in the stream while the current owner lives.
 pub(super) fn run(live: LiveUpdates, session_end: SessionEnd) {
     let clock = use_page_clock();
+    let path = use_location().pathname;
     let stream = EventStream {
         live,
         user: StoredValue::new(None),
@@ -96,7 +111,7 @@ pub(super) fn run(live: LiveUpdates, session_end: SessionEnd) {
         is_left: StoredValue::new(false),
         connection: StoredValue::new_local(None),
         link: StoredValue::new(LiveState::Connecting),
-        position: StoredValue::new(None),
+        position: StoredValue::new(tabs::document_position()),
         logs: StoredValue::new(WatchedLogs::default()),
         new_logs: StoredValue::new(WatchedLogs::default()),
         waiting: StoredValue::new(Vec::new()),
@@ -108,7 +123,28 @@ pub(super) fn run(live: LiveUpdates, session_end: SessionEnd) {
         session: StoredValue::new(use_context()),
         session_end,
         toasts: use_context(),
+        guard: use_context(),
+        notice: PageNotice::current(),
+        path,
+        is_user_held: StoredValue::new(false),
+        user_checked_at: StoredValue::new(0),
     };
+    live.sign_out_report.set_value(Some(Callback::new(move |()| {
+        stream.relay_session_end(StreamEndReason::SignedOut.slug());
+    })));
+    Effect::new(move |_| {
+        if let Some(me) = live.new_sign_in.get() {
+            stream.rejoin(me);
+        }
+    });
+    Effect::new(move |before: Option<String>| {
+        let path = path.get();
+        if before.is_some_and(|before| before != path) {
+            // The page that was in use is left.
+            stream.redraw_for_user();
+        }
+        path
+    });
     Effect::new(move |before: Option<bool>| {
         let is_paused = live.paused.get();
         match before {
@@ -284,11 +320,15 @@ impl EventStream {
         if is_paused {
             // What happens from now on is not applied, so the page must read again afterwards.
             self.position.set_value(None);
+            self.user_checked_at.set_value(browser::now_millis());
             self.live.state.set(LiveState::Paused);
         } else {
             self.live.state.set(self.link.get_value());
             self.heard_at.set_value(browser::now_millis());
             self.send(&TabMessage::Hello);
+            if !self.is_page_in_use() && self.redraw_for_user() {
+                self.notice.clear();
+            }
         }
         self.choose_role();
     }
@@ -312,7 +352,9 @@ impl EventStream {
             // A late message of a tab that has just lost the lock.
             TabMessage::Frame { .. } | TabMessage::State { .. } if self.is_leader.get_value() => {}
             TabMessage::Frame { before, frame } => {
-                let has_missed = self.position.with_value(|known| known.as_ref().is_some_and(|known| *known != before));
+                // Every tab may relay the end of the session, whatever its position is.
+                let has_missed = frame.kind != FrameKind::SessionEnd
+                    && self.position.with_value(|known| known.as_ref().is_some_and(|known| *known != before));
                 if has_missed {
                     self.position.set_value(Some(before));
                     self.resync();
@@ -445,22 +487,7 @@ impl EventStream {
             let wait = 1_000_i64 << failures.min(4);
             self.reopen_at.set_value(Some(now + wait));
             set_timeout(move || self.reopen_if_due(), Duration::from_millis(wait.unsigned_abs()));
-            spawn_local(async move {
-                let answer = whoami().await;
-                if !self.is_alive() {
-                    return;
-                }
-                match answer {
-                    Ok(Some(me)) => self.user_changed(me),
-                    Ok(None) => {
-                        let reason = StreamEndReason::SignedOut;
-                        let data = reason.slug().to_owned();
-                        self.relay(&StreamFrame { kind: FrameKind::SessionEnd, id: String::new(), data });
-                        self.session_ended(reason);
-                    }
-                    Err(_) => {}
-                }
-            });
+            self.check_user();
         }
     }
 
@@ -472,8 +499,11 @@ impl EventStream {
 
     /// Checks the timeouts, which no event reports.
     fn watch(self) {
-        if !self.is_alive() || self.is_left.get_value() || self.is_paused() || browser::is_hidden() {
+        if !self.is_alive() || self.is_left.get_value() || browser::is_hidden() {
             return;
+        }
+        if self.is_paused() {
+            return self.check_paused_user();
         }
         let now = browser::now_millis();
         let link = self.link.get_value();
@@ -531,7 +561,7 @@ impl EventStream {
                     self.user_changed(me);
                 }
             }
-            FrameKind::SessionEnd => return self.session_ended(StreamEndReason::of_slug(&data)),
+            FrameKind::SessionEnd => return self.session_ended(end_reason(&data)),
         }
         // A page that may be older than the stream gets its first position from a resync only.
         let has_position = self.position.with_value(Option::is_some);
@@ -574,43 +604,6 @@ impl EventStream {
     fn resync(self) {
         if !self.is_paused() {
             self.queue(resync_now());
-        }
-    }
-
-    /// Applies a change of the signed-in user: the buttons follow the new role, and a notice names it.
-    fn user_changed(self, me: CurrentUser) {
-        let Some(known) = self.user.get_value() else { return };
-        if known == me {
-            return;
-        }
-        if known.id != me.id {
-            return browser::reload();
-        }
-        if let Some(toasts) = self.toasts
-            && known.role != me.role
-        {
-            let text = format!("Your role is now {} (was {}).", me.role.label(), known.role.label());
-            toasts.show(ToastKind::Info, text);
-        }
-        self.user.set_value(Some(me));
-        if let Some(session) = self.session.get_value() {
-            session.refetch();
-        }
-        // The page is rendered again from the data that it was opened with.
-        self.resync();
-    }
-
-    fn session_ended(self, reason: StreamEndReason) {
-        self.is_left.set_value(true);
-        self.choose_role();
-        self.set_link(LiveState::Offline);
-        let is_expected = self.live.is_sign_out_expected.get_value();
-        if !is_expected {
-            self.session_end.report(match reason {
-                StreamEndReason::SignedOut => SessionEndReason::SignedOutElsewhere,
-                StreamEndReason::Expired => SessionEndReason::Expired,
-                StreamEndReason::Deactivated => SessionEndReason::Deactivated,
-            });
         }
     }
 }

@@ -10,10 +10,15 @@ use std::{
 };
 
 use js_sys::{Function, Object, Promise, Reflect};
-use leptos::{prelude::window, task::spawn_local};
+use leptos::{
+    prelude::{document, window},
+    task::spawn_local,
+};
 use wasm_bindgen::{JsCast, JsValue, closure::Closure};
 use wasm_bindgen_futures::JsFuture;
 use web_sys::{AbortController, BroadcastChannel, MessageEvent};
+
+use super::POSITION_META;
 
 /// The entry of the tab's storage that remembers a pause.
 const PAUSED_KEY: &str = "live-paused";
@@ -117,4 +122,17 @@ pub(super) fn remember_pause(is_paused: bool) {
     let Ok(Some(storage)) = window().session_storage() else { return };
     // A browser that refuses storage forgets the pause with the page.
     let _ = if is_paused { storage.set_item(PAUSED_KEY, "true") } else { storage.remove_item(PAUSED_KEY) };
+}
+
+/// Returns the position of the stream at which the document was read; `None` if the server knew none.
+pub(super) fn document_position() -> Option<String> {
+    let selector = format!("meta[name={POSITION_META}]");
+    let meta = document().query_selector(&selector).ok().flatten()?;
+    meta.get_attribute("content").filter(|position| !position.is_empty())
+}
+
+/// Returns true while a dialog is open or a row of a list is selected.
+pub(super) fn has_open_dialog_or_selection() -> bool {
+    let selector = "dialog[open], input[name='ids[]']:checked";
+    matches!(document().query_selector(selector), Ok(Some(_)))
 }

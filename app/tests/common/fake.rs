@@ -2,7 +2,7 @@
 
 mod backend;
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, atomic::AtomicBool};
 
 use milvaion_api::{
     permissions::Role,
@@ -31,6 +31,9 @@ pub(crate) struct FakeBackend {
     pub(crate) database_down: bool,
     /// The cluster pause.
     pub(crate) paused: Mutex<Option<ClusterPause>>,
+    /// True after the first read. The position of the stream is known only before it, because a later one would skip
+    /// events that the data does not contain.
+    pub(crate) was_read: AtomicBool,
     /// The flash messages that plain forms left behind.
     pub(crate) flashes: Mutex<Vec<FlashMessage>>,
     /// The changes that were made, one line each.
@@ -49,6 +52,7 @@ impl FakeBackend {
             cancelling: false,
             database_down: false,
             paused: Mutex::default(),
+            was_read: AtomicBool::default(),
             flashes: Mutex::default(),
             done: Mutex::default(),
         }

@@ -58,7 +58,7 @@ pub struct EventStreamQuery {
     log: String,
     /// Those of `log` that the browser did not follow before.
     new: String,
-    /// The id of the last event that the browser received on an earlier connection.
+    /// The id of the last event that the browser received on an earlier connection, or that its document names.
     last: Option<String>,
 }
 
@@ -99,7 +99,7 @@ pub async fn events(State(state): State<WebState>, Query(query): Query<EventStre
             replay.extend(subscription.retained_logs.iter().map(|frame| encode(frame, false)));
             replay.extend(frames.iter().filter(|frame| wanted(frame, &logs)).map(|frame| encode(frame, true)));
         }
-        // Without an id the browser has received no event yet, so its page may be older than the stream.
+        // Without an id the page may be older than the stream, as after a pause.
         InitialReplay::Replay(_) | InitialReplay::Resync => replay.push_back(resync(subscription.position.as_deref())),
     }
     // The first frame is sent at once, so that the browser detects that the stream is open. It carries no id, because

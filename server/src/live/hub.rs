@@ -120,6 +120,12 @@ impl Hub {
         self.deliver(EventEnvelope { id: event_id(at), at, event: LiveEvent::Resync });
     }
 
+    /// Returns the id of the newest event. Data that is read afterwards contains its change and those before it.
+    #[must_use]
+    pub fn position(&self) -> Option<String> {
+        self.inner.ring.lock().ok()?.back().map(|frame| frame.envelope.id.clone())
+    }
+
     /// Adds a listener. `last` is the id of the last event that the browser received; the replay starts after it.
     /// `new_logs` are the occurrences whose log lines the browser begins to follow.
     pub fn subscribe(&self, last: Option<&str>, new_logs: &[OccurrenceId]) -> HubSubscription {
@@ -197,6 +203,8 @@ mod tests {
         assert_eq!(ids(start), Some(vec!["b".into(), "c".into()]));
         hub.deliver(envelope("d"));
         assert_eq!(receiver.recv().await.map(|frame| frame.envelope.id.clone()), Ok("d".to_owned()));
+        assert_eq!(hub.position().as_deref(), Some("d"));
+        assert_eq!(ids(hub.listen(Some("d")).0), Some(Vec::new()));
     }
 
     #[test]

@@ -124,6 +124,10 @@ impl Backend for ServerBackend {
         Ok(())
     }
 
+    fn event_position(&self) -> Option<String> {
+        self.jobs.hub.position()
+    }
+
     async fn needs_setup(&self) -> Result<bool, AppError> {
         Ok(self.store.count_users().await? == 0)
     }

@@ -202,6 +202,30 @@ async fn resumed_stream_replays_without_a_resync() {
     server.stop().await;
 }
 
+/// Requests a page and returns the position that its document names.
+async fn document_position(server: &Server, cookie: &str) -> String {
+    let address = format!("http://127.0.0.1:{}/", server.address.port());
+    let request = reqwest::Client::new().get(address).header(header::COOKIE, cookie);
+    let document = request.send().await.expect("a response").text().await.expect("a text");
+    let (_, rest) = document.split_once(r#"name="milvaion-position" content=""#).expect("the document has the element");
+    rest.split_once('"').expect("the value ends").0.to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stream_of_a_new_page_starts_at_its_document() {
+    let server = server_env::start(&server_env::config().await).await;
+    let cookie = cookie(&server, &admin(&server).await).await;
+    wait_for_channel(&server).await;
+    let position = document_position(&server, &cookie).await;
+    assert!(!position.is_empty());
+    let id = server.clock.job_id();
+    server.hub.publish(server.clock.now(), vec![LiveEvent::Job { id }]);
+    let mut reader = StreamReader::open(&server, &cookie, &format!("?last={position}")).await;
+    let (_, before) = reader.until("the event after the page", |frame| frame.data.contains(&id.to_string())).await;
+    assert!(!before.iter().any(StreamFrame::is_resync), "{before:?}");
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn role_change_is_pushed_to_open_streams() {
     let server = server_env::start(&server_env::config().await).await;

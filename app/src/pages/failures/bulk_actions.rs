@@ -227,7 +227,7 @@ where
     let field = format!("{prefix}-note");
     view! {
         <Dialog open id=format!("{prefix}-title") title>
-            <form class="stack" on:submit=agree>
+            <form class="stack" data-guarded="true" on:submit=agree>
                 <ErrorSummary errors=whole/>
                 {move || details.as_ref().map(ViewFn::run)}
                 <p>{consequence}</p>
@@ -235,6 +235,7 @@ where
                     <input
                         type="text"
                         id=field.clone()
+                        name="note"
                         maxlength=most
                         autocomplete="off"
                         aria-describedby=described_by(&field)

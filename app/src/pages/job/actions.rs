@@ -249,7 +249,7 @@ fn PauseForm(
         });
     };
     view! {
-        <form method="post" action=SetJobActive::PATH class="stack" on:submit=pause>
+        <form method="post" action=SetJobActive::PATH class="stack" data-guarded="true" on:submit=pause>
             <p>"The schedule starts no runs until the job is resumed. Runs that have already started continue. A manual run of a paused job needs “Run anyway”."</p>
             <input type="hidden" name="id" value=change.id.to_string()/>
             <input type="hidden" name="active" value="false"/>

@@ -288,11 +288,17 @@ fn no_worker(worker_id: &str, job_type: &str) -> AnyView {
 fn keep_current(id: JobId, view: RwSignal<JobView>, is_deleted: RwSignal<bool>) {
     let refresh = throttled_refresh(
         Duration::from_millis(300),
-        move || job(id),
-        move |read| {
-            if view.with_untracked(|known| *known != read) {
-                view.set(read);
+        // Without the event, as after a pause, only the read shows that the job was deleted.
+        move || async move {
+            match job(id).await {
+                Err(AppError::NotFound(_)) => Ok(None),
+                read => read.map(Some),
             }
+        },
+        move |read| match read {
+            None => is_deleted.set(true),
+            Some(read) if view.with_untracked(|known| *known != read) => view.set(read),
+            Some(_) => {}
         },
     );
     // An event that arrived while the page was being read is not in the data.

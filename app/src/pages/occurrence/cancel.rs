@@ -2,7 +2,7 @@
 //!
 //! With a script the confirmation is a dialog; without one it is a plain form in a section that unfolds.
 
-use leptos::{html, prelude::*, server_fn::ServerFn, task::spawn_local};
+use leptos::{ev, html, prelude::*, server_fn::ServerFn, task::spawn_local};
 use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
 
 use crate::{
@@ -84,7 +84,10 @@ pub fn CancelButton(
             on_confirm=cancel
         >
             <p>{move || consequence(status.get())}</p>
-            <ReasonField field="cancel-reason" typed=String::new() error=Signal::stored(None) node=reason/>
+            // A form only for the leave guard; the dialog's buttons answer the question.
+            <form data-guarded="true" on:submit=|event: ev::SubmitEvent| event.prevent_default()>
+                <ReasonField field="cancel-reason" typed=String::new() error=Signal::stored(None) node=reason/>
+            </form>
         </ConfirmDialog>
         <details class="hide-js" open=was_refused hidden=move || cancelling.get()>
             <summary>"Cancel run"</summary>

@@ -89,7 +89,7 @@ fn PauseAllForm(
         });
     };
     view! {
-        <form method="post" action=PauseCluster::PATH class="stack" on:submit=pause>
+        <form method="post" action=PauseCluster::PATH class="stack" data-guarded="true" on:submit=pause>
             <ErrorSummary errors=whole/>
             <p>
                 "No schedule starts a run until the pause ends. Runs that have already started or were sent to a worker continue. Runs that wait for a slot, for a retry or for the broker stay queued. Each job's misfire policy applies to the due times that pass meanwhile."

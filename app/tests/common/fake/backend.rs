@@ -1,6 +1,6 @@
 //! The [`Backend`] implementation of [`FakeBackend`].
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use async_trait::async_trait;
 use axum::http::request::Parts;
@@ -57,6 +57,7 @@ async fn simulate_latency() {
 #[async_trait]
 impl Backend for FakeBackend {
     async fn authorize(&self, _parts: &Parts, action: Permission) -> Result<CurrentUser, AppError> {
+        self.was_read.store(true, Ordering::Relaxed);
         simulate_latency().await;
         self.check_database()?;
         let me = self.me.clone().ok_or(AppError::SignedOut)?;
@@ -69,6 +70,7 @@ impl Backend for FakeBackend {
     }
 
     async fn me(&self, _parts: &Parts) -> Result<Option<CurrentUser>, AppError> {
+        self.was_read.store(true, Ordering::Relaxed);
         simulate_latency().await;
         self.check_database()?;
         Ok(self.me.clone())
@@ -86,6 +88,10 @@ impl Backend for FakeBackend {
     async fn sign_out(&self, _parts: &Parts) -> Result<(), AppError> {
         self.record("sign out");
         Ok(())
+    }
+
+    fn event_position(&self) -> Option<String> {
+        (!self.was_read.load(Ordering::Relaxed)).then(|| "5e1-0c".into())
     }
 
     async fn needs_setup(&self) -> Result<bool, AppError> {
