@@ -280,8 +280,7 @@ fn scalar(field: &InputField, raw: &str) -> Result<Option<Value>, String> {
     match &field.kind {
         InputKind::Boolean | InputKind::OptionalBoolean => Ok(match trimmed {
             "" if field.kind == InputKind::OptionalBoolean => None,
-            "" if field.required || field.default == "true" => Some(false.into()),
-            "" => None,
+            "" => Some(false.into()),
             "on" | "true" => Some(true.into()),
             "false" => Some(false.into()),
             _ => return Err("choose yes or no".into()),

@@ -41,6 +41,45 @@ fn typed(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
+/// Returns the texts as a browser posts them from the fields that the server has drawn: a box without a check has no
+/// key, a select only its own options, and the line breaks are those of HTML.
+fn posted(schema: &Value, texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let drawn = |(key, text): (&String, &String)| {
+        let is_area = text.contains('\n') && !key.ends_with("~k") && key != "timeoutSeconds";
+        let text = if is_area {
+            let shown = text.replace("\r\n", "\n").replace('\r', "\n");
+            shown.strip_prefix('\n').unwrap_or(&shown).replace('\n', "\r\n")
+        } else {
+            text.replace(['\r', '\n'], "")
+        };
+        (key.clone(), text)
+    };
+    let mut posted: BTreeMap<String, String> = texts.iter().map(drawn).collect();
+    for InputField { name, kind, .. } in form_fields(schema) {
+        let options = match &kind {
+            InputKind::Boolean => vec!["true".to_owned()],
+            InputKind::OptionalBoolean => vec!["true".to_owned(), "false".to_owned()],
+            InputKind::Choice(words) => words.clone(),
+            InputKind::Text | InputKind::Multiline | InputKind::Integer | InputKind::Number | InputKind::Json => {
+                posted.entry(name).or_default();
+                continue;
+            }
+            _ => continue,
+        };
+        let chosen = posted.remove(&name).filter(|text| options.contains(text));
+        match (kind, chosen) {
+            (_, Some(text)) => {
+                posted.insert(name, text);
+            }
+            (InputKind::Boolean, None) => {}
+            (_, None) => {
+                posted.insert(name, String::new());
+            }
+        }
+    }
+    posted
+}
+
 fn kind(name: &str) -> InputKind {
     form_fields(&schema()).into_iter().find(|field| field.name == name).expect("a field").kind
 }
@@ -72,7 +111,7 @@ fn kinds_follow_the_schema() {
     assert!(matches!(kind("argv"), InputKind::List(rows) if rows.min == 1 && rows.max == 5));
     assert!(matches!(kind("headers"), InputKind::Map(rows) if rows.item.kind == InputKind::Text));
     assert!(matches!(kind("proxy"), InputKind::Object(object) if object.fields.len() == 3));
-    assert!(matches!(kind("trace"), InputKind::OptionalBoolean));
+    assert_eq!((kind("trace"), kind("verify")), (InputKind::OptionalBoolean, InputKind::OptionalBoolean));
     let InputKind::Union(variants) = kind("auth") else { panic!("a union") };
     assert_eq!(variants.iter().map(|variant| variant.label.as_str()).collect::<Vec<_>>(), ["Basic", "Bearer"]);
     let InputKind::Union(variants) = kind("body") else { panic!("a union") };
@@ -181,17 +220,37 @@ fn every_object_is_shown_as_fields_without_loss() {
         json!({"timeoutSeconds": 18_446_744_073_709_551_615_u64, "checks": [{"name": "n", "other": 1}], "a/b~[c]": 1}),
         json!({"timeoutSeconds": "soon", "proxy": {"host": "h", "tls": false, "port": null}}),
     ] {
-        let mut texts = to_field_texts(&schema(), &data);
-        // A box that is checked by default adds its value, unless the input has one.
-        if data.get("verify").is_none() {
-            assert_eq!(texts.remove("verify").as_deref(), Some("true"));
-            texts.insert("verify".into(), "true".into());
-            let mut expected = data.clone();
-            expected["verify"] = true.into();
-            assert_eq!(build_lenient(&schema(), &texts), Ok(expected), "{texts:?}");
-        } else {
-            assert_eq!(build_lenient(&schema(), &texts), Ok(data), "{texts:?}");
+        let texts = to_field_texts(&schema(), &data);
+        assert_eq!(build_lenient(&schema(), &texts), Ok(data.clone()), "{texts:?}");
+        let posted = posted(&schema(), &texts);
+        assert_eq!(build_lenient(&schema(), &posted), Ok(data), "{posted:?}");
+    }
+}
+
+#[test]
+fn optional_boolean_keeps_yes_no_and_left_out() {
+    for default in [Value::Null, false.into(), true.into()] {
+        let mut schema = json!({"properties": {"follow": {"type": "boolean"}, "in": {"type": "object", "properties": {
+            "tls": {"type": "boolean"}, "host": {"type": "string"}}}}});
+        if !default.is_null() {
+            schema["properties"]["follow"]["default"] = default.clone();
+            schema["properties"]["in"]["properties"]["tls"]["default"] = default.clone();
         }
+        for data in [json!({}), json!({"follow": false}), json!({"follow": true, "in": {"host": "h", "tls": false}})] {
+            let typed = posted(&schema, &to_field_texts(&schema, &data));
+            assert_eq!(build_input(&schema, &typed), Ok(data), "with the default {default}");
+        }
+    }
+}
+
+#[test]
+fn required_box_posts_nothing_for_no() {
+    let schema = json!({"properties": {"agreed": {"type": "boolean"}}, "required": ["agreed"]});
+    for agreed in [false, true] {
+        let data = json!({"agreed": agreed});
+        let typed = posted(&schema, &to_field_texts(&schema, &data));
+        assert_eq!(typed.contains_key("agreed"), agreed);
+        assert_eq!(build_input(&schema, &typed), Ok(data));
     }
 }
 

@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 
 use super::{InputField, InputKind, InputObject, MAX_FORM_ROWS, build::InputBuilder, form_object, path};
 
-/// Returns the text of each field for an existing input. A box that is checked by default is checked if the input does not
-/// mention it.
+/// Returns the text of each field for an existing input. A required box that is checked by default is checked if the input
+/// does not mention it.
 #[must_use]
 pub fn to_field_texts(schema: &Value, data: &Value) -> BTreeMap<String, String> {
     let mut texts = BTreeMap::new();

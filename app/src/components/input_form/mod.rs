@@ -65,8 +65,8 @@ impl InputContext {
     }
 }
 
-/// Returns the initial texts of the fields of `schema`: `typed`, `true` for each checkbox that is checked by default, and
-/// a row for each list that must have items.
+/// Returns the initial texts of the fields of `schema`: `typed`, `true` for each required checkbox that is checked by
+/// default, and a row for each list that must have items.
 #[must_use]
 pub fn with_defaults(schema: Option<&Value>, mut typed: BTreeMap<String, String>) -> BTreeMap<String, String> {
     for field in schema.map(schema_form::form_fields).unwrap_or_default() {
@@ -281,8 +281,9 @@ mod tests {
                 "url": {"type": "string"},
                 "count": {"type": "integer"},
                 "follow": {"type": "boolean", "default": true},
+                "verify": {"type": "boolean", "default": true},
             },
-            "required": ["url"],
+            "required": ["url", "follow"],
         })
     }
 
@@ -296,8 +297,10 @@ mod tests {
     }
 
     #[test]
-    fn default_checks_apply_to_new_forms_only() {
-        assert_eq!(with_defaults(Some(&schema()), BTreeMap::new()).get("follow").map(String::as_str), Some("true"));
+    fn default_checks_apply_to_required_boxes_of_new_forms() {
+        let new = with_defaults(Some(&schema()), BTreeMap::new());
+        assert_eq!(new.get("follow").map(String::as_str), Some("true"));
+        assert_eq!(new.get("verify"), None, "an optional choice starts with its default");
         let off = BTreeMap::from([("follow".to_owned(), "false".to_owned())]);
         assert_eq!(with_defaults(Some(&schema()), off).get("follow").map(String::as_str), Some("false"));
     }
