@@ -8,7 +8,10 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::{InputField, InputKind, InputObject, InputRows, form_object, path};
-use crate::requests::FieldError;
+use crate::{
+    exact_json::{check_number, parse_exact},
+    requests::FieldError,
+};
 
 /// The result of building an input.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -148,14 +151,14 @@ impl<'a> InputBuilder<'a> {
         if text.trim().is_empty() {
             return Map::new();
         }
-        match serde_json::from_str(text) {
+        match parse_exact("the value", text) {
             Ok(Value::Object(map)) => map,
             Ok(_) => {
                 self.report(&key, "other properties must be a JSON object, for example {\"key\": \"value\"}");
                 Map::new()
             }
-            Err(error) => {
-                self.report(&key, format!("the value is not JSON: {error}"));
+            Err(message) => {
+                self.report(&key, message);
                 Map::new()
             }
         }
@@ -291,11 +294,23 @@ fn scalar(field: &InputField, raw: &str) -> Result<Option<Value>, String> {
         InputKind::Text | InputKind::Multiline => Ok(Some(raw.replace("\r\n", "\n").into())),
         InputKind::Integer => match whole(trimmed) {
             Some(n) => Ok(Some(n)),
-            None => Err(format!("enter a whole number: got {}", clip(trimmed))),
+            None => {
+                let digits = trimmed.trim_start_matches(['-', '+']);
+                let is_whole = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+                Err(if is_whole {
+                    format!("{} is too large: use fewer digits, or write it as text", clip(trimmed))
+                } else {
+                    format!("enter a whole number: got {}", clip(trimmed))
+                })
+            }
         },
         InputKind::Number => match (whole(trimmed), trimmed.parse::<f64>()) {
             (Some(n), _) => Ok(Some(n)),
-            (None, Ok(n)) if n.is_finite() => Ok(Some(n.into())),
+            (None, Ok(n)) if n.is_finite() => {
+                let n = Value::from(n);
+                check_number(trimmed, &n)?;
+                Ok(Some(n))
+            }
             _ => Err(format!("enter a number: got {}", clip(trimmed))),
         },
         InputKind::Choice(choices) => {
@@ -305,7 +320,7 @@ fn scalar(field: &InputField, raw: &str) -> Result<Option<Value>, String> {
                 Err(format!("choose one of {}", choices.join(", ")))
             }
         }
-        _ => serde_json::from_str(trimmed).map(Some).map_err(|error| format!("the value is not JSON: {error}")),
+        _ => parse_exact("the value", trimmed).map(Some),
     }
 }
 

@@ -255,6 +255,38 @@ fn required_box_posts_nothing_for_no() {
 }
 
 #[test]
+fn numbers_that_would_be_rounded_are_refused() {
+    let schema = json!({"properties": {
+        "id": {"type": "integer"}, "rate": {"type": "number"}, "any": {}, "ids": {"type": "array", "items": {"type": "integer"}}
+    }});
+    let long = "123456789012345678901";
+    let others = format!("{{\"deep\": [{long}]}}");
+    let inexact = typed(&[
+        ("id", long),
+        ("rate", "0.12345678901234567890"),
+        ("any", long),
+        ("ids/0", long),
+        ("~x", others.as_str()),
+    ]);
+    let errors = build_input(&schema, &inexact).expect_err("the numbers have too many digits");
+    let fields: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
+    assert_eq!(fields, ["input.~x", "input.id", "input.rate", "input.any", "input.ids/0"]);
+    for error in &errors {
+        assert!(error.message.ends_with("use fewer digits, or write it as text"), "{}", error.message);
+    }
+    assert!(
+        errors[0].message.starts_with("/deep/0: 123456789012345678901 would be rounded to"),
+        "{}",
+        errors[0].message
+    );
+    let exact = typed(&[("id", "-9223372036854775808"), ("rate", "1.50"), ("any", "\"123456789012345678901\"")]);
+    assert_eq!(build_input(&schema, &exact), Ok(json!({"id": i64::MIN, "rate": 1.5, "any": long})));
+    // The JSON editor shows such a number as text, so that no digit is lost.
+    let texts = typed(&[("id", long), ("rate", "0.12345678901234567890")]);
+    assert_eq!(build_lenient(&schema, &texts), Ok(json!({"id": long, "rate": "0.12345678901234567890"})));
+}
+
+#[test]
 fn rows_are_added_removed_and_moved() {
     let mut texts = to_field_texts(&schema(), &json!({"argv": ["a", "b", "c"], "argv2": 1}));
     let argv = |texts: &BTreeMap<String, String>| {
