@@ -219,6 +219,10 @@ fn every_object_is_shown_as_fields_without_loss() {
         json!({"argv": ["", " padded "], "url": "two\nlines", "proxy": {}, "checks": [{}, {"name": "n", "strict": true}]}),
         json!({"timeoutSeconds": 18_446_744_073_709_551_615_u64, "checks": [{"name": "n", "other": 1}], "a/b~[c]": 1}),
         json!({"timeoutSeconds": "soon", "proxy": {"host": "h", "tls": false, "port": null}}),
+        json!({"url": "lone\rreturn", "argv": ["a\rb"], "body": "\r", "auth": {"type": "basic", "user": "u\r"}}),
+        json!({"url": "\nfirst", "argv": ["\nfirst", "last\n"], "headers": {"A": "\nfirst"}, "body": "\r\n"}),
+        json!({"headers": {"A\nB": "1"}, "proxy": {"host": "a\nb"}, "checks": [{"name": "\rn"}]}),
+        json!({"headers": {"A\rB": "1"}, "timeoutSeconds": "5\n6", "method": "FETCH", "verify": "no", "trace": "maybe"}),
     ] {
         let texts = to_field_texts(&schema(), &data);
         assert_eq!(build_lenient(&schema(), &texts), Ok(data.clone()), "{texts:?}");

@@ -59,6 +59,10 @@ fn written(field: &InputField, value: &Value, path: &str) -> Option<BTreeMap<Str
         (InputKind::Map(rows), Value::Object(data)) if data.len() <= MAX_FORM_ROWS => {
             for (index, (name, item)) in data.iter().enumerate() {
                 let row = path::row(path, index);
+                // A control with one line drops line breaks.
+                if name.contains(['\r', '\n']) {
+                    return None;
+                }
                 match item.as_str() {
                     Some("") => {}
                     _ => texts.extend(written(&rows.item, item, &row)?),
@@ -71,7 +75,10 @@ fn written(field: &InputField, value: &Value, path: &str) -> Option<BTreeMap<Str
         (InputKind::Json, value) => {
             texts.insert(path.to_owned(), serde_json::to_string_pretty(value).unwrap_or_default());
         }
-        (_, Value::String(text)) => {
+        (kind, Value::String(text)) => {
+            if !keeps_text(kind, text) {
+                return None;
+            }
             texts.insert(path.to_owned(), text.clone());
         }
         (_, Value::Bool(_) | Value::Number(_)) => {
@@ -82,6 +89,18 @@ fn written(field: &InputField, value: &Value, path: &str) -> Option<BTreeMap<Str
     let mut builder = InputBuilder::lenient(&texts);
     let again = builder.value(field, path, "").ok().flatten();
     (again.as_ref() == Some(value) && !builder.has_errors()).then_some(texts)
+}
+
+/// Returns true if the control of a kind posts a text unchanged. HTML has no lone carriage return, a page drops the first
+/// line break of an area, and a control with one line drops them all.
+fn keeps_text(kind: &InputKind, text: &str) -> bool {
+    let is_kept = match kind {
+        InputKind::Text | InputKind::Multiline => !text.starts_with('\n'),
+        InputKind::Choice(words) => words.iter().any(|word| word == text),
+        InputKind::Boolean | InputKind::OptionalBoolean => false,
+        _ => !text.contains('\n'),
+    };
+    is_kept && !text.contains('\r')
 }
 
 /// Returns the texts for the variant that shows most of the value in fields.
