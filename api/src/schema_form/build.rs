@@ -126,15 +126,13 @@ impl<'a> InputBuilder<'a> {
                 Ok(Some(value)) => {
                     data.insert(field.name.clone(), value);
                 }
-                Ok(None) => match others.get(&field.name) {
-                    Some(value) => {
-                        data.insert(field.name.clone(), value.clone());
-                    }
-                    None if field.required && !self.is_lenient => {
-                        self.report(&at, format!("{} is required", field.label));
-                    }
-                    None => {}
-                },
+                Ok(None) => {
+                    let value = match others.get(&field.name) {
+                        None if field.required && !self.is_lenient => self.missing(field, &at, pointer),
+                        other => other.cloned(),
+                    };
+                    data.extend(value.map(|value| (field.name.clone(), value)));
+                }
                 Err(InvalidField) => {}
             }
         }
@@ -142,6 +140,19 @@ impl<'a> InputBuilder<'a> {
             data.entry(name).or_insert(value);
         }
         Value::Object(data)
+    }
+
+    /// Returns the value of a required field without a text: an empty group, if it may be empty. Otherwise reports it.
+    fn missing(&mut self, field: &InputField, path: &str, parent: &str) -> Option<Value> {
+        match &field.kind {
+            InputKind::Object(object) => Some(self.object(object, path, &child_pointer(parent, &field.name))),
+            InputKind::List(rows) if rows.min == 0 => Some(Value::Array(Vec::new())),
+            InputKind::Map(rows) if rows.min == 0 => Some(Value::Object(Map::new())),
+            _ => {
+                self.report(path, format!("{} is required", field.label));
+                None
+            }
+        }
     }
 
     /// Parses the properties that no field shows.
@@ -174,13 +185,19 @@ impl<'a> InputBuilder<'a> {
         self.built.controls.push((pointer.to_owned(), path.to_owned()));
         match &field.kind {
             InputKind::Const(value) => Ok(field.required.then(|| value.clone())),
-            InputKind::Object(object) if field.required || path::has_text(self.typed, path) => {
+            InputKind::Object(object) if path::has_text(self.typed, path) => {
                 Ok(Some(self.object(object, path, pointer)))
             }
             InputKind::Object(_) => Ok(None),
             InputKind::Union(variants) => self.union(variants, path, pointer),
-            InputKind::List(rows) => Ok(Some(self.list(rows, path, pointer)).filter(|list| is_set(field, list))),
-            InputKind::Map(rows) => Ok(Some(self.map(rows, path, pointer)).filter(|map| is_set(field, map))),
+            InputKind::List(rows) => {
+                let items = self.list(rows, path, pointer);
+                Ok((!items.is_empty() || self.is_chosen(path)).then_some(Value::Array(items)))
+            }
+            InputKind::Map(rows) => {
+                let map = self.map(rows, path, pointer);
+                Ok((!map.is_empty() || self.is_chosen(path)).then_some(Value::Object(map)))
+            }
             _ => {
                 let raw = self.text(path);
                 match scalar(field, raw) {
@@ -213,17 +230,24 @@ impl<'a> InputBuilder<'a> {
         }
     }
 
-    fn list(&mut self, rows: &InputRows, path: &str, pointer: &str) -> Value {
+    /// Returns true if the value at `path` exists although it may be empty: an existing row, or the chosen variant of a
+    /// union.
+    fn is_chosen(&self, path: &str) -> bool {
+        path.ends_with(&path::scalar(""))
+            || [path::mark(path), path::key(path)].iter().any(|key| !self.text(key).trim().is_empty())
+    }
+
+    fn list(&mut self, rows: &InputRows, path: &str, pointer: &str) -> Vec<Value> {
         let mut items = Vec::new();
         for index in path::rows(self.typed, path) {
             // An invalid row has no value, so the number of values before an item is its index in the input.
             let value = self.value(&rows.item, &path::row(path, index), &format!("{pointer}/{}", items.len()));
             items.extend(value.unwrap_or_default());
         }
-        Value::Array(items)
+        items
     }
 
-    fn map(&mut self, rows: &InputRows, path: &str, pointer: &str) -> Value {
+    fn map(&mut self, rows: &InputRows, path: &str, pointer: &str) -> Map<String, Value> {
         let mut map = Map::new();
         for index in path::rows(self.typed, path) {
             let row = path::row(path, index);
@@ -252,7 +276,7 @@ impl<'a> InputBuilder<'a> {
                 Err(InvalidField) => {}
             }
         }
-        Value::Object(map)
+        map
     }
 
     /// Returns true if a row has a text besides its mark.
@@ -261,16 +285,6 @@ impl<'a> InputBuilder<'a> {
         texts.remove(&path::mark(row));
         path::has_text(&texts, row)
     }
-}
-
-/// Returns true if a list or map is part of the input: an empty optional one leaves the worker's default.
-fn is_set(field: &InputField, value: &Value) -> bool {
-    field.required
-        || match value {
-            Value::Array(items) => !items.is_empty(),
-            Value::Object(map) => !map.is_empty(),
-            _ => true,
-        }
 }
 
 /// Returns the JSON pointer of a property.

@@ -222,7 +222,7 @@ fn every_object_is_shown_as_fields_without_loss() {
         json!({"url": "lone\rreturn", "argv": ["a\rb"], "body": "\r", "auth": {"type": "basic", "user": "u\r"}}),
         json!({"url": "\nfirst", "argv": ["\nfirst", "last\n"], "headers": {"A": "\nfirst"}, "body": "\r\n"}),
         json!({"headers": {"A\nB": "1"}, "proxy": {"host": "a\nb"}, "checks": [{"name": "\rn"}]}),
-        json!({"headers": {"A\rB": "1"}, "timeoutSeconds": "5\n6", "method": "FETCH", "verify": "no", "trace": "maybe"}),
+        json!({"headers": {"A\rB": "1"}, "timeoutSeconds": "5\n6", "method": "FETCH", "verify": "no"}),
     ] {
         let texts = to_field_texts(&schema(), &data);
         assert_eq!(build_lenient(&schema(), &texts), Ok(data.clone()), "{texts:?}");
@@ -261,7 +261,8 @@ fn required_box_posts_nothing_for_no() {
 #[test]
 fn numbers_that_would_be_rounded_are_refused() {
     let schema = json!({"properties": {
-        "id": {"type": "integer"}, "rate": {"type": "number"}, "any": {}, "ids": {"type": "array", "items": {"type": "integer"}}
+        "id": {"type": "integer"}, "rate": {"type": "number"}, "any": {},
+        "ids": {"type": "array", "items": {"type": "integer"}}
     }});
     let long = "123456789012345678901";
     let others = format!("{{\"deep\": [{long}]}}");
@@ -288,6 +289,44 @@ fn numbers_that_would_be_rounded_are_refused() {
     // The JSON editor shows such a number as text, so that no digit is lost.
     let texts = typed(&[("id", long), ("rate", "0.12345678901234567890")]);
     assert_eq!(build_lenient(&schema, &texts), Ok(json!({"id": long, "rate": "0.12345678901234567890"})));
+}
+
+#[test]
+fn missing_required_groups_are_not_added() {
+    let schema = json!({
+        "properties": {
+            "argv": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            "tags": {"type": "array", "items": {"type": "string"}},
+            "headers": {"type": "object", "additionalProperties": {"type": "string"}},
+            "proxy": {"type": "object", "required": ["host"], "properties": {"host": {"type": "string"}}},
+            "matrix": {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
+            "body": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}},
+                {"type": "object", "properties": {"file": {"type": "string"}}}]},
+        },
+        "required": ["argv", "tags", "headers", "proxy", "body"],
+    });
+    for data in [
+        json!({}),
+        json!({"argv": [], "tags": [], "headers": {}, "proxy": {}, "body": []}),
+        json!({"argv": "ls", "tags": null, "headers": [1], "proxy": "none", "body": {}}),
+        json!({"tags": ["a"], "matrix": [[], [1], []], "body": {"file": "f"}}),
+    ] {
+        let texts = to_field_texts(&schema, &data);
+        assert_eq!(build_lenient(&schema, &texts), Ok(data.clone()), "{texts:?}");
+        let posted = posted(&schema, &texts);
+        assert_eq!(build_lenient(&schema, &posted), Ok(data), "{posted:?}");
+    }
+    let texts = to_field_texts(&schema, &json!({"matrix": [[], [1]], "body": []}));
+    assert!(texts.keys().all(|key| !key.ends_with("~x")), "an empty row or variant is shown as fields: {texts:?}");
+    // The check names what must not be empty. A group that may be empty counts as filled in.
+    let built = build_partial(&schema, &BTreeMap::new());
+    let fields: Vec<&str> = built.errors.iter().map(|error| error.field.as_str()).collect();
+    assert_eq!(fields, ["input.argv", "input.proxy/host", "input.body"]);
+    assert_eq!(built.data, json!({"tags": [], "headers": {}, "proxy": {}}));
+    let others = typed(&[("argv/0", "ls"), ("body~v", "2"), ("~x", r#"{"proxy": "none", "tags": null}"#)]);
+    let built = build_partial(&schema, &others);
+    assert!(built.errors.is_empty(), "{:?}", built.errors);
+    assert_eq!(built.data, json!({"argv": ["ls"], "tags": null, "headers": {}, "proxy": "none", "body": {}}));
 }
 
 #[test]
