@@ -58,7 +58,6 @@ impl InputContext {
         let Some(mut typed) = self.state.read_job_form().map(|form| form.input) else { return };
         let focused = change(&mut typed);
         self.values.set(typed);
-        self.state.is_dirty.set(true);
         self.on_change.run(());
         // The new controls are drawn before the next frame.
         request_animation_frame(move || browser::focus(&focused));
@@ -105,9 +104,10 @@ pub fn InputForm(
     /// The job whose last input a button inserts; none for a new job.
     #[prop(optional_no_strip)]
     source: Option<JobId>,
-    /// Called after switching between fields and JSON, which changes the input that counts.
+    /// Called after a change that is no typed text: another row or variant, an inserted input, or a switch between
+    /// fields and JSON, which changes the input that counts.
     #[prop(into)]
-    on_switch: Callback<()>,
+    on_change: Callback<()>,
 ) -> impl IntoView {
     let text = NodeRef::<html::Textarea>::new();
     let form_radio = NodeRef::<html::Input>::new();
@@ -133,7 +133,7 @@ pub fn InputForm(
     let object =
         Memo::new(move |_| schema.with(|schema| schema.as_ref().map(schema_form::form_object).unwrap_or_default()));
     let has_fields = Memo::new(move |_| object.with(|object| !object.fields.is_empty()));
-    let context = InputContext { state, values, on_change: on_switch };
+    let context = InputContext { state, values, on_change };
     // Each rendering has a number, because reused controls would keep the typed text.
     let rendering = Memo::new(move |before: Option<&u32>| {
         object.track();
@@ -158,7 +158,7 @@ pub fn InputForm(
         }
         note.set(None);
         is_json.set(true);
-        on_switch.run(());
+        on_change.run(());
     };
     let to_form = move |_| {
         let Some(typed) = state.read_job_form() else { return };
@@ -167,7 +167,7 @@ pub fn InputForm(
                 values.set(schema_form::to_field_texts(&schema, &data));
                 note.set(None);
                 is_json.set(false);
-                on_switch.run(());
+                on_change.run(());
             }
             (parsed, _) => {
                 note.set(Some("Fix the JSON first. Then it can be edited as fields.".into()));
@@ -190,8 +190,7 @@ pub fn InputForm(
             values.set(schema_form::to_field_texts(&schema, &data));
         }
         note.set(None);
-        state.is_dirty.set(true);
-        on_switch.run(());
+        on_change.run(());
     });
     let last = source.map(|job| view! { <LastInputButton job on_input=insert_last/> });
 
