@@ -347,6 +347,23 @@ fn rows_are_added_removed_and_moved() {
 }
 
 #[test]
+fn early_variant_or_row_is_another_structure() {
+    let drawn = to_field_texts(&schema(), &json!({"argv": ["a"], "url": "u", "checks": [{"name": "n"}]}));
+    let with = |key: &str, text: &str| {
+        let mut typed = drawn.clone();
+        typed.extend([("auth~v".to_owned(), String::new()), ("argv/1".to_owned(), " ".to_owned())]);
+        typed.insert(key.to_owned(), text.to_owned());
+        path::is_restructured(&drawn, &typed)
+    };
+    for (key, text) in [("auth~v", "1"), ("argv/1", "b"), ("headers/0~k", "X"), ("checks/1/name", "m")] {
+        assert!(with(key, text), "{key}");
+    }
+    for (key, text) in [("url", "v"), ("argv/0", "b"), ("checks/0/name", "m"), ("verify", "false"), ("headers/0", "")] {
+        assert!(!with(key, text), "{key}");
+    }
+}
+
+#[test]
 fn pointers_of_values_lead_to_their_fields() {
     let typed = typed(&[
         ("argv/1", "a"),

@@ -141,6 +141,17 @@ pub fn InputForm(
         before.map_or(0, |number| number + 1)
     });
 
+    // A variant may have been chosen or a spare row filled in before the script ran, so that the fields of another
+    // variant are shown, or the row is hidden.
+    Effect::new(move |_| {
+        let Some(typed) = state.read_job_form().map(|form| form.input) else { return };
+        if values.with_untracked(|drawn| path::is_restructured(drawn, &typed)) {
+            let focused = document().active_element().map(|element| element.id()).unwrap_or_default();
+            values.set(typed);
+            request_animation_frame(move || browser::focus(&focused));
+        }
+    });
+
     let to_json = move |_| {
         let (Some(typed), Some(schema)) = (state.read_job_form(), schema.get_untracked()) else { return };
         if let (Some(text), false) = (text.get_untracked(), is_json.get_untracked()) {
