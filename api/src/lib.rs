@@ -17,6 +17,7 @@
 pub mod calendar_form;
 pub mod duplicates;
 pub mod events;
+mod exact_json;
 pub mod failures;
 pub mod page;
 pub mod permissions;

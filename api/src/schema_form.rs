@@ -39,9 +39,9 @@ pub enum InputKind {
     Integer,
     /// Any number.
     Number,
-    /// A checkbox.
+    /// A checkbox, for a required value.
     Boolean,
-    /// A choice of yes, no and the worker's default.
+    /// A choice of yes, no and the default, for a value that may be left out.
     OptionalBoolean,
     /// One of these words.
     Choice(Vec<String>),
@@ -143,11 +143,8 @@ impl SchemaReader<'_> {
         let text = |key: &str| words(key).and_then(Value::as_str).map(str::to_owned);
         let default = words("default").map(as_text).unwrap_or_default();
         let kind = match self.kind(inner, depth) {
-            // An unchecked box is the same as no value only if the default is off. Inside a group there is no moment at
-            // which a box could be checked by default, because the group may be absent.
-            InputKind::Boolean if !required && (default.is_empty() || (default == "true" && depth > 0)) => {
-                InputKind::OptionalBoolean
-            }
+            // A browser posts nothing for an unchecked box, so a box cannot state both "no" and "left out".
+            InputKind::Boolean if !required => InputKind::OptionalBoolean,
             kind => kind,
         };
         InputField {

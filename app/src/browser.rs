@@ -215,15 +215,18 @@ mod real {
         let _ = element.focus_with_options(&options);
     }
 
-    /// Sets the value of the text field with this id, and reports it to the form like typed text.
+    /// Sets the value of the text field or area with this id, and reports it to the form like typed text.
     pub fn type_value(id: &str, value: &str) {
-        let input = document().get_element_by_id(id).and_then(|element| element.dyn_into::<HtmlInputElement>().ok());
-        let Some(input) = input else { return };
-        input.set_value(value);
+        let Some(control) = document().get_element_by_id(id) else { return };
+        if let Some(input) = control.dyn_ref::<HtmlInputElement>() {
+            input.set_value(value);
+        } else if let Some(area) = control.dyn_ref::<HtmlTextAreaElement>() {
+            area.set_value(value);
+        }
         let init = EventInit::new();
         init.set_bubbles(true);
         if let Ok(event) = Event::new_with_event_init_dict("input", &init) {
-            let _ = input.dispatch_event(&event);
+            let _ = control.dispatch_event(&event);
         }
     }
 

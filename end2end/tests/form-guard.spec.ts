@@ -1,9 +1,9 @@
 // Filled forms: no navigation, reload or end of the session discards them unasked, and what was chosen before the script
 // ran counts.
 
-import type { Page } from "@playwright/test";
+import type { Dialog, Page } from "@playwright/test";
 
-import { fillList, makeCalendar, makeJob, runJob, shell } from "../fixtures/jobs";
+import { fillList, makeCalendar, makeJob, runJob, shell, waitForStatus } from "../fixtures/jobs";
 import { expect, open, row, screenshot, test, waitForHydration, waitForLive } from "../fixtures/test";
 import { callServerFunction, COOKIE, inviteUser, sessionIn, signIn, type TestUser } from "../fixtures/users";
 
@@ -28,6 +28,20 @@ async function signInAgain(page: Page, url: string, user: TestUser): Promise<voi
   const answer = await callServerFunction(url, undefined, "sign_in", { email: user.email, passphrase: user.passphrase });
   expect(answer.status, answer.text).toBe(200);
   await signIn(page.context(), url, { ...user, session: sessionIn(answer.response) });
+}
+
+/** Reloads the page and returns true if the browser asked before. */
+async function reload(page: Page): Promise<boolean> {
+  let asked = false;
+  const agree = (dialog: Dialog) => {
+    asked = true;
+    void dialog.accept();
+  };
+  page.once("dialog", agree);
+  await page.reload();
+  page.off("dialog", agree);
+  await waitForHydration(page);
+  return asked;
 }
 
 /** The question before a navigation. */
@@ -145,6 +159,100 @@ test("a reload restores every part of a job form", async ({ admin: page, stack, 
   await open(page, "/jobs/new");
   await expect(page.getByLabel("Name", { exact: true })).toHaveValue("");
   await expect(notice).toHaveCount(0);
+});
+
+test("a reload restores groups, rows and invalid JSON", async ({ admin: page, stack, firstAdmin }) => {
+  await makeJob(stack.url, firstAdmin, { name: "Registers the types first", input: shell("true") });
+  await open(page, "/jobs/new?type=local/http-request");
+  const variant = page.getByRole("combobox", { name: "Authentication: variant" });
+  const token = page.getByRole("group", { name: /^Authentication/ }).getByRole("textbox", { name: /^Token/ });
+  const follow = page.getByRole("combobox", { name: /^Follow redirects/ });
+  const [fields, json] = [page.getByRole("radio", { name: "Fields" }), page.getByRole("radio", { name: "JSON" })];
+  await page.getByRole("textbox", { name: /^URL/ }).fill("http://127.0.0.1:9/groups");
+  await page.getByRole("button", { name: "Add to Headers" }).click();
+  await page.getByRole("textbox", { name: "Headers 1: name" }).fill("X-One");
+  await page.getByRole("textbox", { name: "Headers 1: value" }).fill("1");
+  await variant.selectOption({ label: "Bearer" });
+  await token.fill("abc");
+  await follow.selectOption({ label: "No" });
+  await fillList(page, "Expected statuses", ["200", "204"]);
+  await page.getByRole("button", { name: "Move up: Expected statuses 2" }).click();
+  await expect(page.getByRole("textbox", { name: "Expected statuses 1", exact: true })).toHaveValue("204");
+
+  expect(await reload(page)).toBe(true);
+  await expect(page.locator("#draft-notice")).toBeVisible();
+  await expect(page.getByRole("textbox", { name: /^URL/ })).toHaveValue("http://127.0.0.1:9/groups");
+  await expect(page.getByRole("textbox", { name: "Headers 1: name" })).toHaveValue("X-One");
+  await expect(page.getByRole("textbox", { name: "Headers 1: value" })).toHaveValue("1");
+  await expect(variant.locator("option:checked")).toHaveText("Bearer");
+  await expect(token).toHaveValue("abc");
+  await expect(follow).toHaveValue("false");
+  await expect(page.getByRole("textbox", { name: "Expected statuses 1", exact: true })).toHaveValue("204");
+  await expect(page.getByRole("textbox", { name: "Expected statuses 2", exact: true })).toHaveValue("200");
+
+  await json.check();
+  await page.getByLabel("Input as JSON").fill('{"url": ');
+  expect(await reload(page)).toBe(true);
+  await expect(json).toBeChecked();
+  await expect(page.getByLabel("Input as JSON")).toHaveValue('{"url": ');
+  await fields.click();
+  await expect(page.getByText("Fix the JSON first. Then it can be edited as fields.")).toBeVisible();
+  await expect(json).toBeChecked();
+  await page.getByLabel("Input as JSON").fill('{"url": "http://127.0.0.1:9/fixed", "followRedirects": true}');
+  await fields.check();
+  await expect(page.getByRole("textbox", { name: /^URL/ })).toHaveValue("http://127.0.0.1:9/fixed");
+  await expect(follow).toHaveValue("true");
+});
+
+test("a change of rows alone is guarded", async ({ admin: page, stack, firstAdmin }) => {
+  const job = await makeJob(stack.url, firstAdmin, { name: "Rows", input: shell("true") });
+  await open(page, `/jobs/${job}`);
+  await page.getByRole("main").getByRole("link", { name: "Edit", exact: true }).click();
+  await expect(page.getByRole("heading", { level: 1 })).toHaveText("Edit Rows");
+  await page.getByRole("button", { name: "Move up: Command 3" }).click();
+  const second = page.getByRole("textbox", { name: "Command 2", exact: true });
+  await expect(second).toHaveValue("true");
+  await page.evaluate(() => history.back());
+  await expect(question(page)).toBeVisible();
+  await question(page).getByRole("button", { name: "Keep editing" }).click();
+  await expect(page).toHaveURL(new RegExp(`/jobs/${job}/edit$`));
+  await expect(second).toHaveValue("true");
+  expect(await reload(page)).toBe(true);
+  await expect(page.locator("#draft-notice")).toBeVisible();
+  await expect(second).toHaveValue("true");
+});
+
+test("an inserted input alone is guarded", async ({ admin: page, stack, firstAdmin }) => {
+  const job = await makeJob(stack.url, firstAdmin, { name: "Inserted", input: shell("echo one") });
+  const run = await runJob(stack.url, firstAdmin, job, shell("echo other"));
+  await waitForStatus(stack.url, firstAdmin, run, "completed");
+  await open(page, `/jobs/${job}`);
+  await page.getByRole("button", { name: "Run with different input…" }).click();
+  const dialog = page.getByRole("dialog", { name: "Run Inserted with different input" });
+  await dialog.getByRole("button", { name: "Use input of last run" }).click();
+  await expect(dialog.getByLabel("Input as JSON")).toHaveValue(/echo other/);
+  expect(await reload(page)).toBe(true);
+
+  await open(page, `/jobs/${job}/edit`);
+  await page.getByRole("button", { name: "Use input of last run" }).click();
+  const third = page.getByRole("textbox", { name: "Command 3", exact: true });
+  await expect(third).toHaveValue("echo other");
+  expect(await reload(page)).toBe(true);
+  await expect(page.locator("#draft-notice")).toBeVisible();
+  await expect(third).toHaveValue("echo other");
+});
+
+test("an added window alone is guarded", async ({ admin: page }) => {
+  await open(page, "/calendars");
+  await page.getByRole("main").getByRole("link", { name: "New calendar" }).first().click();
+  await expect(page.getByRole("heading", { level: 1 })).toHaveText("New calendar");
+  await page.getByRole("button", { name: "Add a window" }).click();
+  await expect(page.getByRole("group", { name: "Window 1" })).toBeVisible();
+  await page.evaluate(() => history.back());
+  await expect(question(page)).toBeVisible();
+  await question(page).getByRole("button", { name: "Keep editing" }).click();
+  await expect(page).toHaveURL(/\/calendars\/new$/);
+  await expect(page.getByRole("group", { name: "Window 1" })).toBeVisible();
 });
 
 test("a restored calendar form is discarded on request", async ({ admin: page, stack, firstAdmin }) => {

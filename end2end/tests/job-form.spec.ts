@@ -3,7 +3,7 @@
 import type { Page } from "@playwright/test";
 
 import { fillList, form, makeJob, runJob, shell, waitForStatus } from "../fixtures/jobs";
-import { expect, open, test } from "../fixtures/test";
+import { expect, open, test, waitForHydration } from "../fixtures/test";
 import { callServerFunction } from "../fixtures/users";
 
 test.use({ stackName: "job-form" });
@@ -66,6 +66,79 @@ test("fields and JSON convert without loss", async ({ admin, firstAdmin, stack }
   await expect(admin.getByRole("textbox", { name: /^Other properties/ })).toHaveValue(/unknown/);
   await admin.getByRole("radio", { name: "JSON" }).check();
   expect(await inputJson(admin)).toEqual(input);
+});
+
+test("an optional yes or no keeps three states", async ({ admin, firstAdmin, stack }) => {
+  await waitForWorker(stack.url, firstAdmin);
+  await open(admin, http);
+  const url = "http://localhost:9/redirects";
+  const follow = admin.getByRole("combobox", { name: /^Follow redirects/ });
+  const [fields, json] = [admin.getByRole("radio", { name: "Fields" }), admin.getByRole("radio", { name: "JSON" })];
+  await admin.getByLabel("Name", { exact: true }).fill("Explicit no");
+  await admin.getByRole("textbox", { name: /^URL/ }).fill(url);
+  await expect(follow.locator("option:checked")).toHaveText("Default (No)");
+  await json.check();
+  expect(await inputJson(admin)).toEqual({ url });
+  await fields.check();
+  await expect(follow).toHaveValue("");
+  await follow.selectOption({ label: "No" });
+  await json.check();
+  expect(await inputJson(admin)).toEqual({ url, followRedirects: false });
+  await fields.check();
+  await expect(follow).toHaveValue("false");
+  await admin.getByRole("radio", { name: /^Manual only/ }).check();
+  await admin.getByRole("button", { name: "Create", exact: true }).click();
+  await expect(admin.getByRole("heading", { level: 1 })).toHaveText("Explicit no");
+
+  await open(admin, `${new URL(admin.url()).pathname}/edit`);
+  await expect(follow).toHaveValue("false");
+  await json.check();
+  expect(await inputJson(admin)).toEqual({ url, followRedirects: false });
+});
+
+test("a number with too many digits is refused", async ({ admin, firstAdmin, stack }) => {
+  await waitForWorker(stack.url, firstAdmin);
+  await open(admin, http);
+  await admin.getByRole("radio", { name: "JSON" }).check();
+  const editor = admin.getByLabel("Input as JSON");
+  await editor.fill('{"url": "http://localhost:9/", "order": {"id": 12345678901234567890123}}');
+  // The form stays with the JSON, so the radio button does not stay checked.
+  await admin.getByRole("radio", { name: "Fields" }).click();
+  await expect(admin.getByRole("radio", { name: "JSON" })).toBeChecked();
+  await expect(admin.locator("#f-input_json-error")).toContainText("/order/id: 12345678901234567890123 would be rounded");
+  await editor.fill('{"url": "http://localhost:9/", "order": {"id": "12345678901234567890123"}}');
+  await admin.getByRole("radio", { name: "Fields" }).check();
+  await expect(admin.getByRole("textbox", { name: /^Other properties/ })).toHaveValue(/"12345678901234567890123"/);
+});
+
+test("input chosen before the script runs counts", async ({ admin: page, firstAdmin, stack }) => {
+  await waitForWorker(stack.url, firstAdmin);
+  let release: () => void = () => undefined;
+  const held = new Promise<void>((done) => (release = done));
+  await page.route(/\.wasm/, async (route) => {
+    await held;
+    await route.continue();
+  });
+  await page.goto(http, { waitUntil: "commit" });
+  const follow = page.getByRole("combobox", { name: /^Follow redirects/ });
+  await follow.selectOption({ label: "No" });
+  await page.getByRole("combobox", { name: "Authentication: variant" }).selectOption({ label: "Bearer" });
+  // Without a script the page has spare rows.
+  await page.getByRole("textbox", { name: "Headers 1: name" }).fill("X-Early");
+  await page.getByRole("textbox", { name: "Headers 1: value" }).fill("1");
+  await expect(page.locator("html")).not.toHaveAttribute("data-ready", "true");
+  release();
+  await waitForHydration(page);
+
+  await expect(follow).toHaveValue("false");
+  await expect(page.getByRole("textbox", { name: "Headers 1: name" })).toHaveValue("X-Early");
+  await page.getByRole("group", { name: /^Authentication/ }).getByRole("textbox", { name: /^Token/ }).fill("abc");
+  await page.getByRole("radio", { name: "JSON" }).check();
+  expect(await inputJson(page)).toEqual({
+    headers: { "X-Early": "1" },
+    auth: { type: "bearer", token: "abc" },
+    followRedirects: false,
+  });
 });
 
 test("one check reports all errors", async ({ admin, firstAdmin, stack, watch }) => {

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::{FieldError, JobInput, is_valid_name};
 use crate::{
+    exact_json::parse_exact,
     rules_form,
     schema_form::{self, BuiltInput},
 };
@@ -281,7 +282,7 @@ impl JobForm {
 ///
 /// # Errors
 ///
-/// Returns a message with the position of the error.
+/// Returns a message with the position of the error, or with the path of a number that would be rounded.
 pub fn parse_input_json(text: &str) -> Result<Value, String> {
     if text.trim().is_empty() {
         return Ok(Value::Object(serde_json::Map::new()));
@@ -289,7 +290,7 @@ pub fn parse_input_json(text: &str) -> Result<Value, String> {
     if text.len() > 2 * MAX_JOB_DATA_BYTES {
         return Err("the input is larger than 64 KiB: store large data elsewhere and refer to it".into());
     }
-    let value: Value = serde_json::from_str(text).map_err(|error| format!("the input is not JSON: {error}"))?;
+    let value = parse_exact("the input", text)?;
     if value.is_object() {
         Ok(value)
     } else {
@@ -377,6 +378,17 @@ mod tests {
         assert_eq!((copy.id.as_str(), copy.version.as_str()), ("", ""));
         let expected = JobInput { display_name: "Copy of Nightly".into(), ..job };
         assert_eq!(copy.check(None, now), Ok(expected));
+    }
+
+    #[test]
+    fn json_number_that_would_be_rounded_is_refused() {
+        let entered = |id: &str| JobForm { input_json: format!("{{\"order\": {{\"id\": {id}}}}}"), ..form() };
+        let errors = entered("12345678901234567890123").built_input(None).errors;
+        assert_eq!(errors.len(), 1);
+        assert_eq!(errors[0].field, "input_json");
+        assert!(errors[0].message.starts_with("/order/id: 12345678901234567890123 would be"), "{}", errors[0].message);
+        assert!(errors[0].message.ends_with("or write it as text"), "{}", errors[0].message);
+        assert!(entered("\"12345678901234567890123\"").built_input(None).errors.is_empty());
     }
 
     #[test]

@@ -8,7 +8,10 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::{InputField, InputKind, InputObject, InputRows, form_object, path};
-use crate::requests::FieldError;
+use crate::{
+    exact_json::{check_number, parse_exact},
+    requests::FieldError,
+};
 
 /// The result of building an input.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -123,15 +126,13 @@ impl<'a> InputBuilder<'a> {
                 Ok(Some(value)) => {
                     data.insert(field.name.clone(), value);
                 }
-                Ok(None) => match others.get(&field.name) {
-                    Some(value) => {
-                        data.insert(field.name.clone(), value.clone());
-                    }
-                    None if field.required && !self.is_lenient => {
-                        self.report(&at, format!("{} is required", field.label));
-                    }
-                    None => {}
-                },
+                Ok(None) => {
+                    let value = match others.get(&field.name) {
+                        None if field.required && !self.is_lenient => self.missing(field, &at, pointer),
+                        other => other.cloned(),
+                    };
+                    data.extend(value.map(|value| (field.name.clone(), value)));
+                }
                 Err(InvalidField) => {}
             }
         }
@@ -141,6 +142,19 @@ impl<'a> InputBuilder<'a> {
         Value::Object(data)
     }
 
+    /// Returns the value of a required field without a text: an empty group, if it may be empty. Otherwise reports it.
+    fn missing(&mut self, field: &InputField, path: &str, parent: &str) -> Option<Value> {
+        match &field.kind {
+            InputKind::Object(object) => Some(self.object(object, path, &child_pointer(parent, &field.name))),
+            InputKind::List(rows) if rows.min == 0 => Some(Value::Array(Vec::new())),
+            InputKind::Map(rows) if rows.min == 0 => Some(Value::Object(Map::new())),
+            _ => {
+                self.report(path, format!("{} is required", field.label));
+                None
+            }
+        }
+    }
+
     /// Parses the properties that no field shows.
     fn others(&mut self, path: &str) -> Map<String, Value> {
         let key = path::others(path);
@@ -148,14 +162,14 @@ impl<'a> InputBuilder<'a> {
         if text.trim().is_empty() {
             return Map::new();
         }
-        match serde_json::from_str(text) {
+        match parse_exact("the value", text) {
             Ok(Value::Object(map)) => map,
             Ok(_) => {
                 self.report(&key, "other properties must be a JSON object, for example {\"key\": \"value\"}");
                 Map::new()
             }
-            Err(error) => {
-                self.report(&key, format!("the value is not JSON: {error}"));
+            Err(message) => {
+                self.report(&key, message);
                 Map::new()
             }
         }
@@ -171,13 +185,19 @@ impl<'a> InputBuilder<'a> {
         self.built.controls.push((pointer.to_owned(), path.to_owned()));
         match &field.kind {
             InputKind::Const(value) => Ok(field.required.then(|| value.clone())),
-            InputKind::Object(object) if field.required || path::has_text(self.typed, path) => {
+            InputKind::Object(object) if path::has_text(self.typed, path) => {
                 Ok(Some(self.object(object, path, pointer)))
             }
             InputKind::Object(_) => Ok(None),
             InputKind::Union(variants) => self.union(variants, path, pointer),
-            InputKind::List(rows) => Ok(Some(self.list(rows, path, pointer)).filter(|list| is_set(field, list))),
-            InputKind::Map(rows) => Ok(Some(self.map(rows, path, pointer)).filter(|map| is_set(field, map))),
+            InputKind::List(rows) => {
+                let items = self.list(rows, path, pointer);
+                Ok((!items.is_empty() || self.is_chosen(path)).then_some(Value::Array(items)))
+            }
+            InputKind::Map(rows) => {
+                let map = self.map(rows, path, pointer);
+                Ok((!map.is_empty() || self.is_chosen(path)).then_some(Value::Object(map)))
+            }
             _ => {
                 let raw = self.text(path);
                 match scalar(field, raw) {
@@ -210,17 +230,24 @@ impl<'a> InputBuilder<'a> {
         }
     }
 
-    fn list(&mut self, rows: &InputRows, path: &str, pointer: &str) -> Value {
+    /// Returns true if the value at `path` exists although it may be empty: an existing row, or the chosen variant of a
+    /// union.
+    fn is_chosen(&self, path: &str) -> bool {
+        path.ends_with(&path::scalar(""))
+            || [path::mark(path), path::key(path)].iter().any(|key| !self.text(key).trim().is_empty())
+    }
+
+    fn list(&mut self, rows: &InputRows, path: &str, pointer: &str) -> Vec<Value> {
         let mut items = Vec::new();
         for index in path::rows(self.typed, path) {
             // An invalid row has no value, so the number of values before an item is its index in the input.
             let value = self.value(&rows.item, &path::row(path, index), &format!("{pointer}/{}", items.len()));
             items.extend(value.unwrap_or_default());
         }
-        Value::Array(items)
+        items
     }
 
-    fn map(&mut self, rows: &InputRows, path: &str, pointer: &str) -> Value {
+    fn map(&mut self, rows: &InputRows, path: &str, pointer: &str) -> Map<String, Value> {
         let mut map = Map::new();
         for index in path::rows(self.typed, path) {
             let row = path::row(path, index);
@@ -249,7 +276,7 @@ impl<'a> InputBuilder<'a> {
                 Err(InvalidField) => {}
             }
         }
-        Value::Object(map)
+        map
     }
 
     /// Returns true if a row has a text besides its mark.
@@ -258,16 +285,6 @@ impl<'a> InputBuilder<'a> {
         texts.remove(&path::mark(row));
         path::has_text(&texts, row)
     }
-}
-
-/// Returns true if a list or map is part of the input: an empty optional one leaves the worker's default.
-fn is_set(field: &InputField, value: &Value) -> bool {
-    field.required
-        || match value {
-            Value::Array(items) => !items.is_empty(),
-            Value::Object(map) => !map.is_empty(),
-            _ => true,
-        }
 }
 
 /// Returns the JSON pointer of a property.
@@ -280,8 +297,7 @@ fn scalar(field: &InputField, raw: &str) -> Result<Option<Value>, String> {
     match &field.kind {
         InputKind::Boolean | InputKind::OptionalBoolean => Ok(match trimmed {
             "" if field.kind == InputKind::OptionalBoolean => None,
-            "" if field.required || field.default == "true" => Some(false.into()),
-            "" => None,
+            "" => Some(false.into()),
             "on" | "true" => Some(true.into()),
             "false" => Some(false.into()),
             _ => return Err("choose yes or no".into()),
@@ -292,11 +308,23 @@ fn scalar(field: &InputField, raw: &str) -> Result<Option<Value>, String> {
         InputKind::Text | InputKind::Multiline => Ok(Some(raw.replace("\r\n", "\n").into())),
         InputKind::Integer => match whole(trimmed) {
             Some(n) => Ok(Some(n)),
-            None => Err(format!("enter a whole number: got {}", clip(trimmed))),
+            None => {
+                let digits = trimmed.trim_start_matches(['-', '+']);
+                let is_whole = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+                Err(if is_whole {
+                    format!("{} is too large: use fewer digits, or write it as text", clip(trimmed))
+                } else {
+                    format!("enter a whole number: got {}", clip(trimmed))
+                })
+            }
         },
         InputKind::Number => match (whole(trimmed), trimmed.parse::<f64>()) {
             (Some(n), _) => Ok(Some(n)),
-            (None, Ok(n)) if n.is_finite() => Ok(Some(n.into())),
+            (None, Ok(n)) if n.is_finite() => {
+                let n = Value::from(n);
+                check_number(trimmed, &n)?;
+                Ok(Some(n))
+            }
             _ => Err(format!("enter a number: got {}", clip(trimmed))),
         },
         InputKind::Choice(choices) => {
@@ -306,7 +334,7 @@ fn scalar(field: &InputField, raw: &str) -> Result<Option<Value>, String> {
                 Err(format!("choose one of {}", choices.join(", ")))
             }
         }
-        _ => serde_json::from_str(trimmed).map(Some).map_err(|error| format!("the value is not JSON: {error}")),
+        _ => parse_exact("the value", trimmed).map(Some),
     }
 }
 

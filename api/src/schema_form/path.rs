@@ -80,6 +80,23 @@ pub fn rows(typed: &BTreeMap<String, String>, path: &str) -> Vec<usize> {
     found
 }
 
+/// Returns true if the structure differs from the one that is drawn: another variant, or a text in a row without a mark.
+#[must_use]
+pub fn is_restructured(drawn: &BTreeMap<String, String>, typed: &BTreeMap<String, String>) -> bool {
+    typed.iter().any(|(key, text)| {
+        let is_new = drawn.get(key).map_or("", String::as_str) != text;
+        is_new && (key.ends_with("~v") || (!text.trim().is_empty() && is_in_unmarked_row(typed, key)))
+    })
+}
+
+fn is_in_unmarked_row(typed: &BTreeMap<String, String>, key: &str) -> bool {
+    key.match_indices('/').any(|(slash, _)| {
+        let start = slash + 1;
+        let end = key[start..].find(['/', '~']).map_or(key.len(), |length| start + length);
+        key[start..end].parse::<usize>().is_ok() && !typed.contains_key(&mark(&key[..end]))
+    })
+}
+
 /// Adds an empty row after the last one and returns its index.
 pub fn add_row(typed: &mut BTreeMap<String, String>, path: &str) -> usize {
     let index = rows(typed, path).last().map_or(0, |last| last + 1);

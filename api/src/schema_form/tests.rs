@@ -41,6 +41,45 @@ fn typed(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
+/// Returns the texts as a browser posts them from the fields that the server has drawn: a box without a check has no
+/// key, a select only its own options, and the line breaks are those of HTML.
+fn posted(schema: &Value, texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let drawn = |(key, text): (&String, &String)| {
+        let is_area = text.contains('\n') && !key.ends_with("~k") && key != "timeoutSeconds";
+        let text = if is_area {
+            let shown = text.replace("\r\n", "\n").replace('\r', "\n");
+            shown.strip_prefix('\n').unwrap_or(&shown).replace('\n', "\r\n")
+        } else {
+            text.replace(['\r', '\n'], "")
+        };
+        (key.clone(), text)
+    };
+    let mut posted: BTreeMap<String, String> = texts.iter().map(drawn).collect();
+    for InputField { name, kind, .. } in form_fields(schema) {
+        let options = match &kind {
+            InputKind::Boolean => vec!["true".to_owned()],
+            InputKind::OptionalBoolean => vec!["true".to_owned(), "false".to_owned()],
+            InputKind::Choice(words) => words.clone(),
+            InputKind::Text | InputKind::Multiline | InputKind::Integer | InputKind::Number | InputKind::Json => {
+                posted.entry(name).or_default();
+                continue;
+            }
+            _ => continue,
+        };
+        let chosen = posted.remove(&name).filter(|text| options.contains(text));
+        match (kind, chosen) {
+            (_, Some(text)) => {
+                posted.insert(name, text);
+            }
+            (InputKind::Boolean, None) => {}
+            (_, None) => {
+                posted.insert(name, String::new());
+            }
+        }
+    }
+    posted
+}
+
 fn kind(name: &str) -> InputKind {
     form_fields(&schema()).into_iter().find(|field| field.name == name).expect("a field").kind
 }
@@ -72,7 +111,7 @@ fn kinds_follow_the_schema() {
     assert!(matches!(kind("argv"), InputKind::List(rows) if rows.min == 1 && rows.max == 5));
     assert!(matches!(kind("headers"), InputKind::Map(rows) if rows.item.kind == InputKind::Text));
     assert!(matches!(kind("proxy"), InputKind::Object(object) if object.fields.len() == 3));
-    assert!(matches!(kind("trace"), InputKind::OptionalBoolean));
+    assert_eq!((kind("trace"), kind("verify")), (InputKind::OptionalBoolean, InputKind::OptionalBoolean));
     let InputKind::Union(variants) = kind("auth") else { panic!("a union") };
     assert_eq!(variants.iter().map(|variant| variant.label.as_str()).collect::<Vec<_>>(), ["Basic", "Bearer"]);
     let InputKind::Union(variants) = kind("body") else { panic!("a union") };
@@ -180,19 +219,114 @@ fn every_object_is_shown_as_fields_without_loss() {
         json!({"argv": ["", " padded "], "url": "two\nlines", "proxy": {}, "checks": [{}, {"name": "n", "strict": true}]}),
         json!({"timeoutSeconds": 18_446_744_073_709_551_615_u64, "checks": [{"name": "n", "other": 1}], "a/b~[c]": 1}),
         json!({"timeoutSeconds": "soon", "proxy": {"host": "h", "tls": false, "port": null}}),
+        json!({"url": "lone\rreturn", "argv": ["a\rb"], "body": "\r", "auth": {"type": "basic", "user": "u\r"}}),
+        json!({"url": "\nfirst", "argv": ["\nfirst", "last\n"], "headers": {"A": "\nfirst"}, "body": "\r\n"}),
+        json!({"headers": {"A\nB": "1"}, "proxy": {"host": "a\nb"}, "checks": [{"name": "\rn"}]}),
+        json!({"headers": {"A\rB": "1"}, "timeoutSeconds": "5\n6", "method": "FETCH", "verify": "no"}),
     ] {
-        let mut texts = to_field_texts(&schema(), &data);
-        // A box that is checked by default adds its value, unless the input has one.
-        if data.get("verify").is_none() {
-            assert_eq!(texts.remove("verify").as_deref(), Some("true"));
-            texts.insert("verify".into(), "true".into());
-            let mut expected = data.clone();
-            expected["verify"] = true.into();
-            assert_eq!(build_lenient(&schema(), &texts), Ok(expected), "{texts:?}");
-        } else {
-            assert_eq!(build_lenient(&schema(), &texts), Ok(data), "{texts:?}");
+        let texts = to_field_texts(&schema(), &data);
+        assert_eq!(build_lenient(&schema(), &texts), Ok(data.clone()), "{texts:?}");
+        let posted = posted(&schema(), &texts);
+        assert_eq!(build_lenient(&schema(), &posted), Ok(data), "{posted:?}");
+    }
+}
+
+#[test]
+fn optional_boolean_keeps_yes_no_and_left_out() {
+    for default in [Value::Null, false.into(), true.into()] {
+        let mut schema = json!({"properties": {"follow": {"type": "boolean"}, "in": {"type": "object", "properties": {
+            "tls": {"type": "boolean"}, "host": {"type": "string"}}}}});
+        if !default.is_null() {
+            schema["properties"]["follow"]["default"] = default.clone();
+            schema["properties"]["in"]["properties"]["tls"]["default"] = default.clone();
+        }
+        for data in [json!({}), json!({"follow": false}), json!({"follow": true, "in": {"host": "h", "tls": false}})] {
+            let typed = posted(&schema, &to_field_texts(&schema, &data));
+            assert_eq!(build_input(&schema, &typed), Ok(data), "with the default {default}");
         }
     }
+}
+
+#[test]
+fn required_box_posts_nothing_for_no() {
+    let schema = json!({"properties": {"agreed": {"type": "boolean"}}, "required": ["agreed"]});
+    for agreed in [false, true] {
+        let data = json!({"agreed": agreed});
+        let typed = posted(&schema, &to_field_texts(&schema, &data));
+        assert_eq!(typed.contains_key("agreed"), agreed);
+        assert_eq!(build_input(&schema, &typed), Ok(data));
+    }
+}
+
+#[test]
+fn numbers_that_would_be_rounded_are_refused() {
+    let schema = json!({"properties": {
+        "id": {"type": "integer"}, "rate": {"type": "number"}, "any": {},
+        "ids": {"type": "array", "items": {"type": "integer"}}
+    }});
+    let long = "123456789012345678901";
+    let others = format!("{{\"deep\": [{long}]}}");
+    let inexact = typed(&[
+        ("id", long),
+        ("rate", "0.12345678901234567890"),
+        ("any", long),
+        ("ids/0", long),
+        ("~x", others.as_str()),
+    ]);
+    let errors = build_input(&schema, &inexact).expect_err("the numbers have too many digits");
+    let fields: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
+    assert_eq!(fields, ["input.~x", "input.id", "input.rate", "input.any", "input.ids/0"]);
+    for error in &errors {
+        assert!(error.message.ends_with("use fewer digits, or write it as text"), "{}", error.message);
+    }
+    assert!(
+        errors[0].message.starts_with("/deep/0: 123456789012345678901 would be rounded to"),
+        "{}",
+        errors[0].message
+    );
+    let exact = typed(&[("id", "-9223372036854775808"), ("rate", "1.50"), ("any", "\"123456789012345678901\"")]);
+    assert_eq!(build_input(&schema, &exact), Ok(json!({"id": i64::MIN, "rate": 1.5, "any": long})));
+    // The JSON editor shows such a number as text, so that no digit is lost.
+    let texts = typed(&[("id", long), ("rate", "0.12345678901234567890")]);
+    assert_eq!(build_lenient(&schema, &texts), Ok(json!({"id": long, "rate": "0.12345678901234567890"})));
+}
+
+#[test]
+fn missing_required_groups_are_not_added() {
+    let schema = json!({
+        "properties": {
+            "argv": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            "tags": {"type": "array", "items": {"type": "string"}},
+            "headers": {"type": "object", "additionalProperties": {"type": "string"}},
+            "proxy": {"type": "object", "required": ["host"], "properties": {"host": {"type": "string"}}},
+            "matrix": {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
+            "body": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}},
+                {"type": "object", "properties": {"file": {"type": "string"}}}]},
+        },
+        "required": ["argv", "tags", "headers", "proxy", "body"],
+    });
+    for data in [
+        json!({}),
+        json!({"argv": [], "tags": [], "headers": {}, "proxy": {}, "body": []}),
+        json!({"argv": "ls", "tags": null, "headers": [1], "proxy": "none", "body": {}}),
+        json!({"tags": ["a"], "matrix": [[], [1], []], "body": {"file": "f"}}),
+    ] {
+        let texts = to_field_texts(&schema, &data);
+        assert_eq!(build_lenient(&schema, &texts), Ok(data.clone()), "{texts:?}");
+        let posted = posted(&schema, &texts);
+        assert_eq!(build_lenient(&schema, &posted), Ok(data), "{posted:?}");
+    }
+    let texts = to_field_texts(&schema, &json!({"matrix": [[], [1]], "body": []}));
+    assert!(texts.keys().all(|key| !key.ends_with("~x")), "an empty row or variant is shown as fields: {texts:?}");
+    // The check names what must not be empty. A group that may be empty counts as filled in.
+    let built = build_partial(&schema, &BTreeMap::new());
+    let fields: Vec<&str> = built.errors.iter().map(|error| error.field.as_str()).collect();
+    assert_eq!(fields, ["input.argv", "input.proxy/host", "input.body"]);
+    assert_eq!(built.data, json!({"tags": [], "headers": {}, "proxy": {}}));
+    let others = typed(&[("argv/0", "ls"), ("body~v", "2"), ("~x", r#"{"proxy": "none", "tags": null}"#)]);
+    let built = build_partial(&schema, &others);
+    assert!(built.errors.is_empty(), "{:?}", built.errors);
+    assert_eq!(built.data, json!({"argv": ["ls"], "tags": null, "headers": {}, "proxy": "none", "body": {}}));
 }
 
 #[test]
@@ -210,6 +344,23 @@ fn rows_are_added_removed_and_moved() {
     assert_eq!(argv(&texts), json!(["c", "a"]), "an empty row is no item");
     texts.insert("argv/2".into(), "d".into());
     assert_eq!(argv(&texts), json!(["c", "a", "d"]));
+}
+
+#[test]
+fn early_variant_or_row_is_another_structure() {
+    let drawn = to_field_texts(&schema(), &json!({"argv": ["a"], "url": "u", "checks": [{"name": "n"}]}));
+    let with = |key: &str, text: &str| {
+        let mut typed = drawn.clone();
+        typed.extend([("auth~v".to_owned(), String::new()), ("argv/1".to_owned(), " ".to_owned())]);
+        typed.insert(key.to_owned(), text.to_owned());
+        path::is_restructured(&drawn, &typed)
+    };
+    for (key, text) in [("auth~v", "1"), ("argv/1", "b"), ("headers/0~k", "X"), ("checks/1/name", "m")] {
+        assert!(with(key, text), "{key}");
+    }
+    for (key, text) in [("url", "v"), ("argv/0", "b"), ("checks/0/name", "m"), ("verify", "false"), ("headers/0", "")] {
+        assert!(!with(key, text), "{key}");
+    }
 }
 
 #[test]

@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 
 use super::{InputField, InputKind, InputObject, MAX_FORM_ROWS, build::InputBuilder, form_object, path};
 
-/// Returns the text of each field for an existing input. A box that is checked by default is checked if the input does not
-/// mention it.
+/// Returns the text of each field for an existing input. A required box that is checked by default is checked if the input
+/// does not mention it.
 #[must_use]
 pub fn to_field_texts(schema: &Value, data: &Value) -> BTreeMap<String, String> {
     let mut texts = BTreeMap::new();
@@ -31,7 +31,7 @@ fn write_object(object: &InputObject, data: &Map<String, Value>, path: &str, tex
     let mut others = Map::new();
     for (name, value) in data {
         let field = object.fields.iter().find(|field| field.name == *name);
-        match field.and_then(|field| written(field, value, &path::child(path, name))) {
+        match field.and_then(|field| written(field, value, &path::child(path, name), BTreeMap::new())) {
             Some(part) => texts.extend(part),
             None => {
                 others.insert(name.clone(), value.clone());
@@ -43,35 +43,45 @@ fn write_object(object: &InputObject, data: &Map<String, Value>, path: &str, tex
     }
 }
 
-/// Returns the texts of a value, or `None` if they would be read as another value.
-fn written(field: &InputField, value: &Value, path: &str) -> Option<BTreeMap<String, String>> {
-    let mut texts = BTreeMap::new();
+/// Returns the texts of a value with the `texts` of its row or union, or `None` if they would be read as another value.
+fn written(
+    field: &InputField,
+    value: &Value,
+    path: &str,
+    mut texts: BTreeMap<String, String>,
+) -> Option<BTreeMap<String, String>> {
     match (&field.kind, value) {
         (InputKind::Object(object), Value::Object(data)) => write_object(object, data, path, &mut texts),
-        (InputKind::Union(variants), value) => return closest_variant(variants, value, path),
+        (InputKind::Union(variants), value) => return closest_variant(variants, value, path, &texts),
         (InputKind::List(rows), Value::Array(items)) if items.len() <= MAX_FORM_ROWS => {
             for (index, item) in items.iter().enumerate() {
                 let row = path::row(path, index);
-                texts.extend(written(&rows.item, item, &row)?);
-                texts.insert(path::mark(&row), "1".into());
+                let mark = BTreeMap::from([(path::mark(&row), "1".to_owned())]);
+                texts.extend(written(&rows.item, item, &row, mark)?);
             }
         }
         (InputKind::Map(rows), Value::Object(data)) if data.len() <= MAX_FORM_ROWS => {
             for (index, (name, item)) in data.iter().enumerate() {
                 let row = path::row(path, index);
-                match item.as_str() {
-                    Some("") => {}
-                    _ => texts.extend(written(&rows.item, item, &row)?),
+                // A control with one line drops line breaks.
+                if name.contains(['\r', '\n']) {
+                    return None;
                 }
-                texts.insert(path::key(&row), name.clone());
-                texts.insert(path::mark(&row), "1".into());
+                let marks = BTreeMap::from([(path::key(&row), name.clone()), (path::mark(&row), "1".to_owned())]);
+                texts.extend(match item.as_str() {
+                    Some("") => marks,
+                    _ => written(&rows.item, item, &row, marks)?,
+                });
             }
         }
         (InputKind::Const(_), _) => {}
         (InputKind::Json, value) => {
             texts.insert(path.to_owned(), serde_json::to_string_pretty(value).unwrap_or_default());
         }
-        (_, Value::String(text)) => {
+        (kind, Value::String(text)) => {
+            if !keeps_text(kind, text) {
+                return None;
+            }
             texts.insert(path.to_owned(), text.clone());
         }
         (_, Value::Bool(_) | Value::Number(_)) => {
@@ -84,16 +94,34 @@ fn written(field: &InputField, value: &Value, path: &str) -> Option<BTreeMap<Str
     (again.as_ref() == Some(value) && !builder.has_errors()).then_some(texts)
 }
 
+/// Returns true if the control of a kind posts a text unchanged. HTML has no lone carriage return, a page drops the
+/// first line break of an area, and a control with one line drops them all.
+fn keeps_text(kind: &InputKind, text: &str) -> bool {
+    let is_kept = match kind {
+        InputKind::Text | InputKind::Multiline => !text.starts_with('\n'),
+        InputKind::Choice(words) => words.iter().any(|word| word == text),
+        InputKind::Boolean | InputKind::OptionalBoolean => false,
+        _ => !text.contains('\n'),
+    };
+    is_kept && !text.contains('\r')
+}
+
 /// Returns the texts for the variant that shows most of the value in fields.
-fn closest_variant(variants: &[InputField], value: &Value, path: &str) -> Option<BTreeMap<String, String>> {
+fn closest_variant(
+    variants: &[InputField],
+    value: &Value,
+    path: &str,
+    texts: &BTreeMap<String, String>,
+) -> Option<BTreeMap<String, String>> {
     let all = variants.iter().filter_map(|variant| {
         let at = match variant.kind {
             InputKind::Object(_) => path.to_owned(),
             _ => path::scalar(path),
         };
-        let mut texts = written(variant, value, &at)?;
+        let mut chosen = texts.clone();
+        chosen.insert(path::variant(path), variant.name.clone());
+        let texts = written(variant, value, &at, chosen)?;
         let hidden: usize = texts.iter().filter(|(key, _)| key.ends_with("~x")).map(|(_, text)| text.len()).sum();
-        texts.insert(path::variant(path), variant.name.clone());
         Some((hidden, texts))
     });
     all.min_by_key(|(hidden, _)| *hidden).map(|(_, texts)| texts)

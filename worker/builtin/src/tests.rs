@@ -54,12 +54,12 @@ fn every_input_has_a_form_and_documentation() {
         ("url", InputKind::Text),
         ("method", InputKind::Choice(verbs)),
         ("body", InputKind::Multiline),
-        ("followRedirects", InputKind::Boolean),
+        ("followRedirects", InputKind::OptionalBoolean),
         ("timeoutSeconds", InputKind::Integer),
     ]);
     check::<SqlQuery>(&[
         ("query", InputKind::Multiline),
-        ("readOnly", InputKind::Boolean),
+        ("readOnly", InputKind::OptionalBoolean),
         ("maxRows", InputKind::Integer),
         ("parameters", InputKind::Json),
     ]);

@@ -58,15 +58,14 @@ impl InputContext {
         let Some(mut typed) = self.state.read_job_form().map(|form| form.input) else { return };
         let focused = change(&mut typed);
         self.values.set(typed);
-        self.state.is_dirty.set(true);
         self.on_change.run(());
         // The new controls are drawn before the next frame.
         request_animation_frame(move || browser::focus(&focused));
     }
 }
 
-/// Returns the initial texts of the fields of `schema`: `typed`, `true` for each checkbox that is checked by default, and
-/// a row for each list that must have items.
+/// Returns the initial texts of the fields of `schema`: `typed`, `true` for each required checkbox that is checked by
+/// default, and a row for each list that must have items.
 #[must_use]
 pub fn with_defaults(schema: Option<&Value>, mut typed: BTreeMap<String, String>) -> BTreeMap<String, String> {
     for field in schema.map(schema_form::form_fields).unwrap_or_default() {
@@ -105,9 +104,10 @@ pub fn InputForm(
     /// The job whose last input a button inserts; none for a new job.
     #[prop(optional_no_strip)]
     source: Option<JobId>,
-    /// Called after switching between fields and JSON, which changes the input that counts.
+    /// Called after a change that is no typed text: another row or variant, an inserted input, or a switch between
+    /// fields and JSON, which changes the input that counts.
     #[prop(into)]
-    on_switch: Callback<()>,
+    on_change: Callback<()>,
 ) -> impl IntoView {
     let text = NodeRef::<html::Textarea>::new();
     let form_radio = NodeRef::<html::Input>::new();
@@ -133,12 +133,23 @@ pub fn InputForm(
     let object =
         Memo::new(move |_| schema.with(|schema| schema.as_ref().map(schema_form::form_object).unwrap_or_default()));
     let has_fields = Memo::new(move |_| object.with(|object| !object.fields.is_empty()));
-    let context = InputContext { state, values, on_change: on_switch };
+    let context = InputContext { state, values, on_change };
     // Each rendering has a number, because reused controls would keep the typed text.
     let rendering = Memo::new(move |before: Option<&u32>| {
         object.track();
         values.track();
         before.map_or(0, |number| number + 1)
+    });
+
+    // A variant may have been chosen or a spare row filled in before the script ran, so that the fields of another
+    // variant are shown, or the row is hidden.
+    Effect::new(move |_| {
+        let Some(typed) = state.read_job_form().map(|form| form.input) else { return };
+        if values.with_untracked(|drawn| path::is_restructured(drawn, &typed)) {
+            let focused = document().active_element().map(|element| element.id()).unwrap_or_default();
+            values.set(typed);
+            request_animation_frame(move || browser::focus(&focused));
+        }
     });
 
     let to_json = move |_| {
@@ -158,7 +169,7 @@ pub fn InputForm(
         }
         note.set(None);
         is_json.set(true);
-        on_switch.run(());
+        on_change.run(());
     };
     let to_form = move |_| {
         let Some(typed) = state.read_job_form() else { return };
@@ -167,7 +178,7 @@ pub fn InputForm(
                 values.set(schema_form::to_field_texts(&schema, &data));
                 note.set(None);
                 is_json.set(false);
-                on_switch.run(());
+                on_change.run(());
             }
             (parsed, _) => {
                 note.set(Some("Fix the JSON first. Then it can be edited as fields.".into()));
@@ -190,8 +201,7 @@ pub fn InputForm(
             values.set(schema_form::to_field_texts(&schema, &data));
         }
         note.set(None);
-        state.is_dirty.set(true);
-        on_switch.run(());
+        on_change.run(());
     });
     let last = source.map(|job| view! { <LastInputButton job on_input=insert_last/> });
 
@@ -281,8 +291,9 @@ mod tests {
                 "url": {"type": "string"},
                 "count": {"type": "integer"},
                 "follow": {"type": "boolean", "default": true},
+                "verify": {"type": "boolean", "default": true},
             },
-            "required": ["url"],
+            "required": ["url", "follow"],
         })
     }
 
@@ -296,8 +307,10 @@ mod tests {
     }
 
     #[test]
-    fn default_checks_apply_to_new_forms_only() {
-        assert_eq!(with_defaults(Some(&schema()), BTreeMap::new()).get("follow").map(String::as_str), Some("true"));
+    fn default_checks_apply_to_required_boxes_of_new_forms() {
+        let new = with_defaults(Some(&schema()), BTreeMap::new());
+        assert_eq!(new.get("follow").map(String::as_str), Some("true"));
+        assert_eq!(new.get("verify"), None, "an optional choice starts with its default");
         let off = BTreeMap::from([("follow".to_owned(), "false".to_owned())]);
         assert_eq!(with_defaults(Some(&schema()), off).get("follow").map(String::as_str), Some("false"));
     }

@@ -23,7 +23,7 @@ pub fn WindowsSection(
     state: FormState,
     /// The initial values of the fields.
     form: CalendarForm,
-    /// Called after a row was removed.
+    /// Called after a row was added or removed.
     on_change: Callback<()>,
 ) -> impl IntoView {
     let rows = form.rows();
@@ -36,6 +36,7 @@ pub fn WindowsSection(
         let row = next.get_value();
         next.set_value(row + 1);
         rows.update(|rows| rows.push(row));
+        on_change.run(());
     };
     let remove = Callback::new(move |row: usize| {
         rows.update(|rows| rows.retain(|known| *known != row));

@@ -335,13 +335,12 @@ fn RunForm(
             key.set_value(browser::random_key());
         }
     });
-    let insert_last = Callback::new(move |data: serde_json::Value| {
-        if let Some(input) = input.get_untracked() {
-            input.set_value(&serde_json::to_string_pretty(&data).unwrap_or_default());
-        }
-    });
     let (input_id, reason_id) = (format!("{prefix}-input"), format!("{prefix}-reason"));
-    let focus_id = input_id.clone();
+    let (focus_id, last_id) = (input_id.clone(), input_id.clone());
+    // The guard of the page's forms listens to typed text.
+    let insert_last = Callback::new(move |data: serde_json::Value| {
+        browser::type_value(&last_id, &serde_json::to_string_pretty(&data).unwrap_or_default());
+    });
     let run = move |event: ev::SubmitEvent| {
         event.prevent_default();
         let (Some(input), Some(why)) = (input.get_untracked(), why.get_untracked()) else { return };

@@ -223,7 +223,7 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage, draft: FormDraft) -> imp
                         json=form.input_json.clone()
                         starts_as_json
                         source
-                        on_switch=check
+                        on_change=move |()| guarded.changed()
                     />
                     <ScheduleField state form=form.clone() zones=context.zones/>
                     <BlackoutSection state form=form.clone() calendars=context.calendars/>
