@@ -215,6 +215,12 @@ mod real {
         let _ = element.focus_with_options(&options);
     }
 
+    /// Returns true if an element of the page has the focus.
+    #[must_use]
+    pub fn has_focus() -> bool {
+        document().active_element().is_some_and(|element| element.tag_name() != "BODY")
+    }
+
     /// Sets the value of the text field or area with this id, and reports it to the form like typed text.
     pub fn type_value(id: &str, value: &str) {
         let Some(control) = document().get_element_by_id(id) else { return };
@@ -572,6 +578,12 @@ mod stub {
 
     /// Does nothing on the server.
     pub const fn focus_in_place(_id: &str) {}
+
+    /// Returns false; a page being rendered has no focus.
+    #[must_use]
+    pub const fn has_focus() -> bool {
+        false
+    }
 
     /// Does nothing on the server.
     pub const fn type_value(_id: &str, _value: &str) {}

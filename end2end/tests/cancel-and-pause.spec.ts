@@ -1,6 +1,6 @@
 // Cancelling an occurrence, and pausing and resuming the whole cluster.
 
-import { makeJob, pauseJob, runJob, shell, waitForStatus } from "../fixtures/jobs";
+import { form, makeJob, pauseJob, runJob, shell, waitForStatus } from "../fixtures/jobs";
 import { expect, open, screenshot, test, waitForLive } from "../fixtures/test";
 import { callServerFunction, inviteUser, signIn, type TestUser } from "../fixtures/users";
 
@@ -105,4 +105,20 @@ test("a cluster pause and its resume are visible to every user", async ({ admin,
   }
   await pauseJob(stack.url, firstAdmin, job);
   await otherContext.close();
+});
+
+test("a change by another user keeps an open dialog and its reason", async ({ admin: page, stack, firstAdmin }) => {
+  const fields = { name: "Edited meanwhile", input: shell("true") };
+  const job = await makeJob(stack.url, firstAdmin, fields);
+  await open(page, `/jobs/${job}`);
+  await waitForLive(page);
+  await page.getByRole("button", { name: "Pause…" }).click();
+  const dialog = page.getByRole("dialog", { name: "Pause Edited meanwhile?" });
+  await dialog.getByLabel("Reason").fill("new pipes");
+  const change = { ...form({ ...fields, tags: "plumbing" }), "form[id]": job, "form[version]": "1" };
+  const answer = await callServerFunction(stack.url, firstAdmin.session, "save_job", change);
+  expect(answer.status, answer.text).toBe(200);
+  await expect(page.locator("main")).toContainText("plumbing");
+  await expect(dialog).toBeVisible();
+  await expect(dialog.getByLabel("Reason")).toHaveValue("new pipes");
 });

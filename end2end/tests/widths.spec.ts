@@ -100,7 +100,7 @@ async function fillInstallation(stack: TestStack, user: TestUser): Promise<Measu
     ],
   });
   // A blackout that is in force now.
-  await makeCalendar(stack.url, user, { name: "Moving house", zone: "America/Argentina/Buenos_Aires", dates: "2020-01-01 to 2035-12-31" });
+  await makeCalendar(stack.url, user, { name: "Moving house", zone: "America/Argentina/Buenos_Aires", dates: "2026-01-01 to 2030-12-31" });
   const fields = {
     name: `${LONG_WORD}_production`,
     input: shell(`for i in 1 2 3; do echo page $i; done; head -c 5000 /dev/zero | tr '\\0' x; echo; echo ${LONG_TEXT} ${LONG_TEXT}`),
@@ -163,7 +163,7 @@ async function fillInstallation(stack: TestStack, user: TestUser): Promise<Measu
     "/occurrences", `/occurrences?job=${job}`, `/occurrences?status=failed&job=${failing}`,
     `/occurrences/${completed}`, `/occurrences/${failed}`, `/occurrences/${cancelled}`, `/occurrences/${running}`,
     "/failed", `${cause}?state=all`, `/failed/${failed}`, `/failed/${resolved}`, "/failed?tab=dead-letters",
-    "/calendars", "/calendars/new", `/calendars/${calendar}/edit`, "/workers", "/team", "/help",
+    "/calendars", "/calendars/new", `/calendars/${calendar}/edit`, "/workers", "/team", "/menu", "/help",
   ];
   return [
     ...paths.map((path) => ({ path })),

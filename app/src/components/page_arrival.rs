@@ -85,6 +85,9 @@ struct ArrivalState {
     next: NextPage,
     /// The heading that receives the focus if the followed link changes the page of a list.
     list_heading: Option<String>,
+    /// The heading that has received the focus for a change of its list. The list's page may be drawn again when its
+    /// rows arrive, which removes the focused element.
+    focused_heading: Option<String>,
     /// The time until which a position is being restored, by the browser's clock.
     restoring_until: Option<i64>,
 }
@@ -172,7 +175,9 @@ impl PageArrival {
             }
             state.address = address;
             state.restoring_until = None;
-            state.list_heading.take()
+            let heading = state.list_heading.take();
+            state.focused_heading = heading.clone().filter(|_| is_same_path);
+            heading
         });
         if is_same_path {
             self.complete(heading.flatten().as_deref());
@@ -189,7 +194,13 @@ impl PageArrival {
     fn complete(self, heading: Option<&str>) {
         let next = self.0.try_update_value(|state| std::mem::take(&mut state.next)).unwrap_or_default();
         match (next, heading) {
-            (NextPage::None, _) | (NextPage::New, None) => {}
+            (NextPage::None, _) => {
+                let lost = self.0.try_update_value(|state| state.focused_heading.take()).flatten();
+                if let Some(heading) = lost.filter(|_| !browser::has_focus()) {
+                    browser::focus_in_place(&heading);
+                }
+            }
+            (NextPage::New, None) => {}
             (NextPage::New, Some(PAGE_TITLE_ID)) => browser::focus_in_place(PAGE_TITLE_ID),
             // The heading of a list may be further down.
             (NextPage::New, Some(heading)) => browser::focus(heading),

@@ -41,6 +41,9 @@ use crate::{
 /// Returns the signed-in user if they may do `action`. A change must also come from the dashboard's own pages. If the
 /// role does not allow a change, the refusal is written to the audit log.
 ///
+/// A GET changes nothing, so it may come from a link on another site: a page with the form of a change can be opened
+/// from a chat or a mail.
+///
 /// # Errors
 ///
 /// Returns `Denied` for a foreign origin or an insufficient role, `SignedOut` if no user is signed in or the session
@@ -52,7 +55,7 @@ pub async fn authorize(
     parts: &Parts,
     action: Permission,
 ) -> Result<CurrentUser, AppError> {
-    if action.mutates() {
+    if action.mutates() && !is_read(&parts.method) {
         same_origin(config, parts)?;
     }
     let me = me(store, clock, parts).await?.ok_or(AppError::SignedOut)?;
@@ -143,8 +146,7 @@ pub fn same_origin(config: &HttpConfig, parts: &Parts) -> Result<(), AppError> {
 /// Refuses every request that may change something and does not come from the dashboard's own pages. Signing in and out
 /// count as changes. Use this middleware with [`axum::middleware::from_fn_with_state`].
 pub async fn origin_layer(State(config): State<Arc<HttpConfig>>, request: Request, next: Next) -> Response {
-    let is_read = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
-    if is_read || is_same_origin(&config, request.uri(), request.headers()) {
+    if is_read(request.method()) || is_same_origin(&config, request.uri(), request.headers()) {
         return next.run(request).await;
     }
     let text = |name| request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or("-").escape_debug();
@@ -156,6 +158,10 @@ pub async fn origin_layer(State(config): State<Arc<HttpConfig>>, request: Reques
         request.uri().path()
     );
     (StatusCode::FORBIDDEN, CROSS_ORIGIN_REFUSAL).into_response()
+}
+
+fn is_read(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
 const CROSS_ORIGIN_REFUSAL: &str = "This request did not come from the pages of this dashboard, so nothing was changed. \

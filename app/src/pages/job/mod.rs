@@ -123,7 +123,8 @@ fn JobContent(job: JobView, part: JobTab, flash: FlashView) -> impl IntoView {
     keep_current(id, view, is_deleted);
 
     let name = Signal::derive(move || view.with(|job| job.row.display_name.clone()));
-    let is_active = Signal::derive(move || view.with(|job| job.row.is_active));
+    // A memo, so that a refresh draws the pause dialog again only if the state has changed: it may be open.
+    let is_active = Memo::new(move |_| view.with(|job| job.row.is_active));
     let set_active = Callback::new(move |active| {
         let _ = view.try_update(|job| job.row.is_active = active);
     });

@@ -2,6 +2,7 @@
 
 use axum::extract::Request;
 use chrono::TimeDelta;
+use http::Method;
 use milvaion_api::permissions::{ALL_PERMISSIONS, Permission, Role};
 use milvaion_app::{backend::FlashMessage, error::AppError};
 use milvaion_server::http::{
@@ -147,8 +148,13 @@ async fn cross_origin_requests_are_refused() {
             .0;
         parts.extensions.insert(harness.session(Some(id)));
         for action in ALL_PERMISSIONS {
+            parts.method = Method::POST;
             let answer = authorize(&harness.store, &harness.clock, &harness.config, &parts, action).await;
             assert_eq!(answer.is_ok(), !action.mutates(), "{name}: {value} {action:?}");
+            // A link on another site may open the page of a change.
+            parts.method = Method::GET;
+            let answer = authorize(&harness.store, &harness.clock, &harness.config, &parts, action).await;
+            assert!(answer.is_ok(), "{name}: {value} {action:?}");
         }
     }
 }
