@@ -18,13 +18,13 @@ use crate::{compress::with_suffix, files, wasm::CHUNK_MANIFEST};
 /// The limits of WebAssembly and script for the groups of `app/src/lazy_pages.rs`, in kB of Brotli. They are a little
 /// above the sizes that were reached, so that growth is noticed. The aim for pages that users read is 350 kB.
 const GROUP_LIMITS: [(&str, u64); 7] = [
-    ("doors", 385),
-    ("lists", 460),
-    ("overview", 450),
+    ("doors", 390),
+    ("lists", 477),
+    ("overview", 455),
     ("occurrence", 500),
     ("failures", 540),
-    ("jobs", 580),
-    ("define", 665),
+    ("jobs", 582),
+    ("define", 668),
 ];
 /// The limit of a group without an entry.
 const OTHER_LIMIT: u64 = 350;
@@ -170,9 +170,9 @@ mod tests {
         write(&format!("{CHUNK_MANIFEST}.br"), 1);
         check(&site).unwrap();
 
-        write("split_lists.wasm.br", 251);
+        write("split_lists.wasm.br", 267);
         let error = check(&site).unwrap_err().to_string();
-        assert!(error.contains("pages of lists needs 461 kB, the limit is 460 kB"), "{error}");
+        assert!(error.contains("pages of lists needs 478 kB, the limit is 477 kB"), "{error}");
         files::remove_dir(&site).unwrap();
     }
 }
