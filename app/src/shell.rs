@@ -57,7 +57,8 @@ pub fn shell(options: LeptosOptions, site: &SiteAssets) -> impl IntoView + use<>
                     crossorigin="anonymous"
                 />
                 <link rel="stylesheet" href=sheet nonce=csp_nonce/>
-                <HydrationScripts options/>
+                // Idle time is enough, because what a user types or chooses before hydration is kept.
+                <HydrationScripts options defer=true/>
                 <MetaTags/>
             </head>
             <body>

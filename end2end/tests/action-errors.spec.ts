@@ -105,7 +105,7 @@ test("a refused pause keeps its dialog and its reason", async ({ admin: page, st
   const dialog = page.getByRole("dialog", { name: "Pause Hard to pause?" });
   await dialog.getByLabel("Reason").fill("new pipes");
   await dialog.getByRole("button", { name: "Pause job" }).click();
-  await expect(dialog.getByRole("alert")).toContainText(REFUSAL);
+  await expect(errors(dialog)).toContainText(REFUSAL);
   await expect(dialog.getByLabel("Reason")).toHaveValue("new pipes");
   await expect(page.locator(".toast")).toHaveCount(0);
   await screenshot(page, "dialog-pause-refused");
@@ -277,8 +277,8 @@ test("a signed-out error links to the sign-in page", async ({ admin: page, conte
   await page.getByRole("button", { name: "Run with different input…" }).click();
   const dialog = page.getByRole("dialog", { name: "Run Locked out with different input" });
   await dialog.getByRole("button", { name: "Run", exact: true }).click();
-  await expect(dialog.getByRole("alert")).toContainText("You are signed out. Sign in and try again.");
-  await expect(dialog.getByRole("alert").getByRole("link", { name: "Sign in" })).toHaveAttribute("href", address);
+  await expect(dialog.locator(".error-summary")).toContainText("You are signed out. Sign in and try again.");
+  await expect(dialog.locator(".error-summary").getByRole("link", { name: "Sign in" })).toHaveAttribute("href", address);
   await dialog.getByRole("button", { name: "Cancel" }).click();
 
   await page.getByRole("button", { name: "Run now: Locked out" }).click();

@@ -107,7 +107,7 @@ test("all is refused when many more failures match", async ({ admin, firstAdmin,
   await fail(stack.url, firstAdmin, job, 1);
   await expect(count).toHaveText("3 open of 3 failures");
   await dialog.getByRole("button", { name: "Resolve" }).click();
-  await expect(dialog.getByRole("alert")).toContainText("The filter now matches 3 failures; you saw 2.");
+  await expect(dialog.locator(".error-summary")).toContainText("The filter now matches 3 failures; you saw 2.");
   await expect(admin.locator(".toast")).toHaveCount(0);
   await dialog.getByRole("button", { name: "Cancel" }).click();
   await expect(count).toHaveText("3 open of 3 failures");
