@@ -271,6 +271,8 @@ test("a signed-out error links to the sign-in page", async ({ admin: page, conte
   watch.expect(/status of (401|403)/);
   const job = await makeJob(stack.url, firstAdmin, { name: "Locked out", input: shell("true") });
   await open(page, `/jobs/${job}`);
+  // A stream that connects without the cookie ends the session of the page before an action can.
+  await waitForLive(page);
   await context.clearCookies({ name: COOKIE });
   const address = `/login?next=/jobs/${job}&reason=signed-out`;
 
