@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn package_names_come_from_the_id_or_the_folder() {
-        assert_eq!(package_name("registry+https://github.com/rust-lang/crates.io-index#syn@2.0.119"), "syn");
+        assert_eq!(package_name("registry+https://example.org/index#syn@2.0.119"), "syn");
         assert_eq!(package_name("path+file:///milvaion/app#milvaion-app@0.1.0"), "milvaion-app");
         assert_eq!(package_name("path+file:///milvaion/schedule#0.1.0"), "schedule");
     }
