@@ -1,8 +1,9 @@
 //! The banners above every page: what is wrong, and how old the data on the page is.
 //!
 //! There is one line per condition: each part that does not work, the cluster pause, failed reads, a lost connection,
-//! paused live updates and a new version of the dashboard. The server renders those it can determine, so a page without scripts shows them too. The two
-//! live regions exist from the start, because screen readers do not announce a region that is inserted with its text.
+//! paused live updates and a new version of the dashboard. The server renders those it can determine, so a page without
+//! scripts shows them too. The two live regions exist from the start, because screen readers do not announce a region
+//! that is inserted with its text.
 
 use leptos::{ev, prelude::*, server_fn::ServerFn, task::spawn_local};
 use milvaion_api::{
