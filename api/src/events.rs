@@ -35,6 +35,10 @@ pub enum StreamEndReason {
     SignedOut,
     /// The session was not used for too long or reached its maximum age.
     Expired,
+    /// The session was ended from another device, or by an Admin.
+    Revoked,
+    /// The passphrase was changed, which ends all other sessions of the user.
+    PassphraseChanged,
     /// The user was deactivated or deleted, or the role allows no reading.
     Deactivated,
 }
@@ -46,6 +50,8 @@ impl StreamEndReason {
         match self {
             Self::SignedOut => "signed-out",
             Self::Expired => "expired",
+            Self::Revoked => "revoked",
+            Self::PassphraseChanged => "passphrase-changed",
             Self::Deactivated => "deactivated",
         }
     }
@@ -55,6 +61,8 @@ impl StreamEndReason {
     pub fn of_slug(slug: &str) -> Self {
         match slug {
             "expired" => Self::Expired,
+            "revoked" => Self::Revoked,
+            "passphrase-changed" => Self::PassphraseChanged,
             "deactivated" => Self::Deactivated,
             _ => Self::SignedOut,
         }

@@ -11,9 +11,10 @@
 //! Reading order: [`permissions`] lists the actions and the roles that may take them. [`views`] has one type per page
 //! or row, and [`page`] the filters and cursors of lists. [`requests`] has the job form and its checks, with the parts
 //! [`schema_form`] (input fields from a JSON Schema), [`rules_form`] and [`calendar_form`]. [`versions`] compares
-//! definitions. [`events`] is the live stream to browsers. [`failures`] covers failures and dead letters, and
+//! definitions. [`team`] covers users, sessions and the own account, and [`audit`] the audit log. [`events`] is the live stream to browsers. [`failures`] covers failures and dead letters, and
 //! [`duplicates`] finds attempts that were started twice.
 
+pub mod audit;
 pub mod calendar_form;
 pub mod duplicates;
 pub mod events;
@@ -24,5 +25,6 @@ pub mod permissions;
 pub mod requests;
 pub mod rules_form;
 pub mod schema_form;
+pub mod team;
 pub mod versions;
 pub mod views;

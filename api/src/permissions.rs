@@ -15,6 +15,9 @@ pub enum Role {
 }
 
 impl Role {
+    /// Every role, the one with the fewest rights first.
+    pub const ALL: [Self; 3] = [Self::Viewer, Self::Operator, Self::Admin];
+
     /// Returns the word in the database and in forms.
     #[must_use]
     pub const fn slug(self) -> &'static str {
@@ -38,7 +41,7 @@ impl Role {
     /// Returns the role of a [`slug`](Self::slug).
     #[must_use]
     pub fn from_slug(slug: &str) -> Option<Self> {
-        [Self::Viewer, Self::Operator, Self::Admin].into_iter().find(|role| role.slug() == slug)
+        Self::ALL.into_iter().find(|role| role.slug() == slug)
     }
 
     /// Returns true if this role may take `action`.
@@ -70,12 +73,20 @@ pub enum Permission {
     DeleteJob,
     /// Read the team.
     ReadTeam,
-    /// Add users and change their roles.
+    /// Invite users, change their roles, deactivate and remove them, and end their sessions.
     ManageTeam,
+    /// Change the own name, passphrase and preferences, and end own sessions.
+    ManageAccount,
+    /// Read the audit log of one job or occurrence.
+    ReadObjectAudit,
+    /// Read the whole audit log.
+    ReadAudit,
+    /// Export the team or the audit log as a file.
+    Export,
 }
 
 /// Every permission, for tests of the whole table.
-pub const ALL_PERMISSIONS: [Permission; 10] = [
+pub const ALL_PERMISSIONS: [Permission; 14] = [
     Permission::Read,
     Permission::RunJob,
     Permission::CancelOccurrence,
@@ -86,6 +97,10 @@ pub const ALL_PERMISSIONS: [Permission; 10] = [
     Permission::DeleteJob,
     Permission::ReadTeam,
     Permission::ManageTeam,
+    Permission::ManageAccount,
+    Permission::ReadObjectAudit,
+    Permission::ReadAudit,
+    Permission::Export,
 ];
 
 impl Permission {
@@ -93,21 +108,22 @@ impl Permission {
     #[must_use]
     pub const fn required_role(self) -> Role {
         match self {
-            Self::Read => Role::Viewer,
+            Self::Read | Self::ManageAccount => Role::Viewer,
             Self::RunJob
             | Self::CancelOccurrence
             | Self::SettleFailures
             | Self::DefineJob
             | Self::DefineCalendar
-            | Self::PauseCluster => Role::Operator,
-            Self::DeleteJob | Self::ReadTeam | Self::ManageTeam => Role::Admin,
+            | Self::PauseCluster
+            | Self::ReadObjectAudit => Role::Operator,
+            Self::DeleteJob | Self::ReadTeam | Self::ManageTeam | Self::ReadAudit | Self::Export => Role::Admin,
         }
     }
 
     /// Returns true if the action changes anything. Such a request must come from our own pages.
     #[must_use]
     pub const fn mutates(self) -> bool {
-        !matches!(self, Self::Read | Self::ReadTeam)
+        !matches!(self, Self::Read | Self::ReadTeam | Self::ReadObjectAudit | Self::ReadAudit | Self::Export)
     }
 
     /// Returns the action as words, for messages such as "Only an Operator may …".
@@ -124,7 +140,31 @@ impl Permission {
             Self::DeleteJob => "delete jobs",
             Self::ReadTeam => "view the team",
             Self::ManageTeam => "change the team",
+            Self::ManageAccount => "change the own account",
+            Self::ReadObjectAudit => "view the changes of a job",
+            Self::ReadAudit => "view the audit log",
+            Self::Export => "export the team and the audit log",
         }
+    }
+}
+
+/// The permissions that a user gains and loses by a change of role.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RightsChange {
+    /// The permissions that only the new role has.
+    pub gained: Vec<Permission>,
+    /// The permissions that only the old role has.
+    pub lost: Vec<Permission>,
+}
+
+impl RightsChange {
+    /// Returns the difference between two roles, in the order of [`ALL_PERMISSIONS`].
+    #[must_use]
+    pub fn between(from: Role, to: Role) -> Self {
+        let only = |has: Role, lacks: Role| {
+            ALL_PERMISSIONS.into_iter().filter(|action| has.allows(*action) && !lacks.allows(*action)).collect()
+        };
+        Self { gained: only(to, from), lost: only(from, to) }
     }
 }
 
@@ -135,7 +175,8 @@ mod tests {
     #[test]
     fn viewer_only_reads_and_admin_may_do_all() {
         for action in ALL_PERMISSIONS {
-            assert_eq!(Role::Viewer.allows(action), action == Permission::Read);
+            let is_viewers = matches!(action, Permission::Read | Permission::ManageAccount);
+            assert_eq!(Role::Viewer.allows(action), is_viewers, "{}", action.describe());
             assert!(Role::Admin.allows(action));
         }
         let operator_permissions = [
@@ -145,10 +186,23 @@ mod tests {
             Permission::DefineJob,
             Permission::DefineCalendar,
             Permission::PauseCluster,
+            Permission::ReadObjectAudit,
         ];
         for action in operator_permissions {
             assert!(Role::Operator.allows(action), "{}", action.describe());
         }
         assert!(!Role::Operator.allows(Permission::ReadTeam));
+        assert!(!Role::Operator.allows(Permission::ReadAudit));
+    }
+
+    #[test]
+    fn a_role_change_names_the_rights_gained_and_lost() {
+        let words = |rights: Vec<Permission>| rights.into_iter().map(Permission::describe).collect::<Vec<_>>();
+        let RightsChange { gained, lost } = RightsChange::between(Role::Viewer, Role::Operator);
+        assert!(words(gained).contains(&"run jobs"));
+        assert!(lost.is_empty());
+        let RightsChange { gained, lost } = RightsChange::between(Role::Admin, Role::Operator);
+        assert!(gained.is_empty());
+        assert!(words(lost).contains(&"change the team"));
     }
 }

@@ -1,10 +1,16 @@
 //! The interface between the dashboard and the server.
 //!
 //! A page never has more rights than the request it was rendered for. Each method that reads or changes data takes the
-//! [`CurrentUser`] that [`Backend::authorize`] returned for that request, and `authorize` is the only place that checks
-//! the session, the role and the request's origin. A request yields a `CurrentUser` in no other way, so a server
+//! [`RequestUser`] that [`Backend::authorize`] returned for that request, and `authorize` is the only place that checks
+//! the session, the role and the request's origin. A request yields a `RequestUser` in no other way, so a server
 //! function cannot skip the check. [`Backend::cluster_status`] alone checks the request itself, because it must answer
 //! while the session cannot be read.
+
+mod account;
+mod audit;
+mod team;
+
+use std::{net::IpAddr, ops::Deref};
 
 use async_trait::async_trait;
 use http::request::Parts;
@@ -15,22 +21,40 @@ use milvaion_api::{
         FailureSelection, ResolveFailuresResult, RetryFailuresResult,
     },
     page::{JobFilter, ListPage, OccurrenceFilter, TimeWindow},
-    permissions::{Permission, Role},
+    permissions::Permission,
     requests::{FieldError, JobForm},
     versions::{RestoreVersionResult, VersionDiff, VersionStep},
     views::{
         BlackoutView, CalendarRow, CalendarView, ClusterOverview, ClusterStatus, CurrentUser, InviteInfo,
-        JobFormContext, JobRow, JobView, OccurrenceRow, OccurrenceView, SchedulePreview, TeamView, WorkerView,
+        JobFormContext, JobRow, JobView, OccurrenceRow, OccurrenceView, SchedulePreview, WorkerView,
     },
 };
 use milvaion_protocol::{
-    id::{CalendarId, DeadLetterId, JobId, OccurrenceId, UserId},
+    id::{CalendarId, DeadLetterId, JobId, OccurrenceId},
     message::LogLine,
     status::OccurrenceStatus,
 };
 use serde::{Deserialize, Serialize};
 
+pub use self::{account::AccountBackend, audit::AuditBackend, team::TeamBackend};
 use crate::error::AppError;
+
+/// The user who sent a request, with the network address for the audit log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestUser {
+    /// The user.
+    pub user: CurrentUser,
+    /// The address of the client, if it is known.
+    pub address: Option<IpAddr>,
+}
+
+impl Deref for RequestUser {
+    type Target = CurrentUser;
+
+    fn deref(&self) -> &CurrentUser {
+        &self.user
+    }
+}
 
 /// The result of a plain form post, kept with the session for the next page and read once.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -76,9 +100,9 @@ pub struct RetryInput {
 /// The operations that the dashboard may request from a server. Implemented by the server, and by a fake for page
 /// tests.
 #[async_trait]
-pub trait Backend: Send + Sync + 'static {
+pub trait Backend: TeamBackend + AccountBackend + AuditBackend {
     /// Returns the user who sent the request if they have `permission` and, for a change, sent it from our own pages.
-    async fn authorize(&self, parts: &Parts, permission: Permission) -> Result<CurrentUser, AppError>;
+    async fn authorize(&self, parts: &Parts, permission: Permission) -> Result<RequestUser, AppError>;
     /// Returns the signed-in user, if any.
     async fn me(&self, parts: &Parts) -> Result<Option<CurrentUser>, AppError>;
     /// Signs a user in under a new session id.
@@ -107,89 +131,89 @@ pub trait Backend: Send + Sync + 'static {
     async fn take_flash(&self, parts: &Parts, form: &str) -> Result<Option<FlashMessage>, AppError>;
 
     /// Returns the data of the overview page, with what ended in `window`.
-    async fn overview(&self, me: &CurrentUser, window: TimeWindow) -> Result<ClusterOverview, AppError>;
+    async fn overview(&self, me: &RequestUser, window: TimeWindow) -> Result<ClusterOverview, AppError>;
     /// Runs the sample job, which is created if it does not exist. A repeated key returns the same occurrence.
-    async fn run_sample_job(&self, me: &CurrentUser, idempotency_key: &str) -> Result<OccurrenceId, AppError>;
+    async fn run_sample_job(&self, me: &RequestUser, idempotency_key: &str) -> Result<OccurrenceId, AppError>;
     /// Returns the cluster pause and the health of every part to a signed-in user. While PostgreSQL is down, no session
     /// can be read; the status then contains only the health, which is public.
     async fn cluster_status(&self, parts: &Parts) -> Result<ClusterStatus, AppError>;
     /// Pauses the cluster: no occurrence is dispatched or released until a user resumes it. A second call changes
     /// nothing.
-    async fn pause_cluster(&self, me: &CurrentUser, reason: &str) -> Result<(), AppError>;
+    async fn pause_cluster(&self, me: &RequestUser, reason: &str) -> Result<(), AppError>;
     /// Resumes the cluster. Succeeds if it is not paused.
-    async fn resume_cluster(&self, me: &CurrentUser) -> Result<(), AppError>;
+    async fn resume_cluster(&self, me: &RequestUser) -> Result<(), AppError>;
     /// Returns a page of jobs, ordered by name.
-    async fn jobs(&self, me: &CurrentUser, filter: JobFilter) -> Result<ListPage<JobRow>, AppError>;
+    async fn jobs(&self, me: &RequestUser, filter: JobFilter) -> Result<ListPage<JobRow>, AppError>;
     /// Returns one job. Its schedule preview also uses `viewer_zone` if that is a valid zone.
-    async fn job(&self, me: &CurrentUser, id: JobId, viewer_zone: Option<&str>) -> Result<JobView, AppError>;
+    async fn job(&self, me: &RequestUser, id: JobId, viewer_zone: Option<&str>) -> Result<JobView, AppError>;
     /// Returns the choices of the job form.
-    async fn form_context(&self, me: &CurrentUser, job: Option<JobId>) -> Result<JobFormContext, AppError>;
+    async fn form_context(&self, me: &RequestUser, job: Option<JobId>) -> Result<JobFormContext, AppError>;
     /// Describes a schedule in words and dates, or returns its errors.
     async fn preview(
         &self,
-        me: &CurrentUser,
+        me: &RequestUser,
         form: &JobForm,
         viewer_zone: Option<&str>,
     ) -> Result<SchedulePreview, AppError>;
     /// Validates the whole form without saving it.
-    async fn check_job(&self, me: &CurrentUser, form: &JobForm) -> Result<(), AppError>;
+    async fn check_job(&self, me: &RequestUser, form: &JobForm) -> Result<(), AppError>;
     /// Creates or changes a job.
-    async fn save_job(&self, me: &CurrentUser, form: &JobForm) -> Result<JobId, AppError>;
+    async fn save_job(&self, me: &RequestUser, form: &JobForm) -> Result<JobId, AppError>;
     /// Runs a job now.
-    async fn trigger_job(&self, me: &CurrentUser, id: JobId, input: TriggerInput) -> Result<OccurrenceId, AppError>;
+    async fn trigger_job(&self, me: &RequestUser, id: JobId, input: TriggerInput) -> Result<OccurrenceId, AppError>;
     /// Pauses or resumes a job. Returns the reason of the pause that a resume has ended.
     async fn set_job_active(
         &self,
-        me: &CurrentUser,
+        me: &RequestUser,
         id: JobId,
         active: bool,
         reason: &str,
     ) -> Result<Option<String>, AppError>;
     /// Deletes a job and returns its name. Its occurrences are kept for their retention.
-    async fn delete_job(&self, me: &CurrentUser, id: JobId) -> Result<String, AppError>;
+    async fn delete_job(&self, me: &RequestUser, id: JobId) -> Result<String, AppError>;
 
     /// Returns every calendar, ordered by name.
-    async fn calendars(&self, me: &CurrentUser) -> Result<Vec<CalendarRow>, AppError>;
+    async fn calendars(&self, me: &RequestUser) -> Result<Vec<CalendarRow>, AppError>;
     /// Returns one calendar with the jobs that use it.
-    async fn calendar(&self, me: &CurrentUser, id: CalendarId) -> Result<CalendarView, AppError>;
+    async fn calendar(&self, me: &RequestUser, id: CalendarId) -> Result<CalendarView, AppError>;
     /// Validates the whole form without saving it and returns its next blackouts.
-    async fn check_calendar(&self, me: &CurrentUser, form: &CalendarForm) -> Result<Vec<BlackoutView>, AppError>;
+    async fn check_calendar(&self, me: &RequestUser, form: &CalendarForm) -> Result<Vec<BlackoutView>, AppError>;
     /// Creates or changes a calendar.
-    async fn save_calendar(&self, me: &CurrentUser, form: &CalendarForm) -> Result<CalendarId, AppError>;
+    async fn save_calendar(&self, me: &RequestUser, form: &CalendarForm) -> Result<CalendarId, AppError>;
     /// Deletes a calendar that no job uses and returns its name.
-    async fn delete_calendar(&self, me: &CurrentUser, id: CalendarId) -> Result<String, AppError>;
+    async fn delete_calendar(&self, me: &RequestUser, id: CalendarId) -> Result<String, AppError>;
 
     /// Returns a page of a job's versions before `before`, newest first.
     async fn job_history(
         &self,
-        me: &CurrentUser,
+        me: &RequestUser,
         id: JobId,
         before: Option<i32>,
     ) -> Result<ListPage<VersionStep>, AppError>;
     /// Compares two versions of a job.
-    async fn compare_versions(&self, me: &CurrentUser, id: JobId, from: i32, to: i32) -> Result<VersionDiff, AppError>;
+    async fn compare_versions(&self, me: &RequestUser, id: JobId, from: i32, to: i32) -> Result<VersionDiff, AppError>;
     /// Restores an earlier definition of a job whose current version is `expected`.
     async fn restore_version(
         &self,
-        me: &CurrentUser,
+        me: &RequestUser,
         id: JobId,
         version: i32,
         expected: i32,
     ) -> Result<RestoreVersionResult, AppError>;
 
     /// Returns a page of failures grouped by cause, most numerous first.
-    async fn failure_groups(&self, me: &CurrentUser, filter: FailureFilter)
+    async fn failure_groups(&self, me: &RequestUser, filter: FailureFilter)
     -> Result<ListPage<FailureGroup>, AppError>;
     /// Returns a page of failures, newest first, each with only the first line of its exception and without its input.
-    async fn failures(&self, me: &CurrentUser, filter: FailureFilter) -> Result<ListPage<FailureRow>, AppError>;
+    async fn failures(&self, me: &RequestUser, filter: FailureFilter) -> Result<ListPage<FailureRow>, AppError>;
     /// Returns the number and the newest of the open failures that match a filter.
-    async fn failure_preview(&self, me: &CurrentUser, filter: FailureFilter) -> Result<FailureScopePreview, AppError>;
+    async fn failure_preview(&self, me: &RequestUser, filter: FailureFilter) -> Result<FailureScopePreview, AppError>;
     /// Returns one complete failure.
-    async fn failure(&self, me: &CurrentUser, id: OccurrenceId) -> Result<FailureRow, AppError>;
+    async fn failure(&self, me: &RequestUser, id: OccurrenceId) -> Result<FailureRow, AppError>;
     /// Retries failures, for a user who saw `seen` of them.
     async fn retry_failures(
         &self,
-        me: &CurrentUser,
+        me: &RequestUser,
         selection: &FailureSelection,
         seen: usize,
         options: RetryInput,
@@ -197,7 +221,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Resolves failures with a note, for a user who saw `seen` of them.
     async fn resolve_failures(
         &self,
-        me: &CurrentUser,
+        me: &RequestUser,
         selection: &FailureSelection,
         seen: usize,
         note: &str,
@@ -205,32 +229,32 @@ pub trait Backend: Send + Sync + 'static {
     /// Returns a page of dead letters, newest first, each with only the start of its body.
     async fn dead_letters(
         &self,
-        me: &CurrentUser,
+        me: &RequestUser,
         filter: DeadLetterFilter,
     ) -> Result<ListPage<DeadLetterRow>, AppError>;
     /// Resolves dead letters with a note. Returns the number of open ones among them.
-    async fn resolve_dead_letters(&self, me: &CurrentUser, ids: &[DeadLetterId], note: &str)
+    async fn resolve_dead_letters(&self, me: &RequestUser, ids: &[DeadLetterId], note: &str)
     -> Result<usize, AppError>;
 
     /// Returns a page of occurrences, newest first.
     async fn occurrences(
         &self,
-        me: &CurrentUser,
+        me: &RequestUser,
         filter: OccurrenceFilter,
     ) -> Result<ListPage<OccurrenceRow>, AppError>;
     /// Returns one occurrence with at most 500 lines of its log: the newest ones after `log_after`.
     async fn occurrence(
         &self,
-        me: &CurrentUser,
+        me: &RequestUser,
         id: OccurrenceId,
         log_after: Option<i64>,
     ) -> Result<OccurrenceView, AppError>;
     /// Returns at most 500 log lines before `before_seq`, oldest first.
-    async fn log_before(&self, me: &CurrentUser, id: OccurrenceId, before_seq: i64) -> Result<Vec<LogLine>, AppError>;
+    async fn log_before(&self, me: &RequestUser, id: OccurrenceId, before_seq: i64) -> Result<Vec<LogLine>, AppError>;
     /// Returns at most 500 log lines: the oldest ones between `after` and `before`, both excluded.
     async fn log_range(
         &self,
-        me: &CurrentUser,
+        me: &RequestUser,
         id: OccurrenceId,
         after: i64,
         before: i64,
@@ -239,17 +263,10 @@ pub trait Backend: Send + Sync + 'static {
     /// status, Cancelled or still Running.
     async fn cancel_occurrence(
         &self,
-        me: &CurrentUser,
+        me: &RequestUser,
         id: OccurrenceId,
         reason: &str,
     ) -> Result<OccurrenceStatus, AppError>;
     /// Returns every worker seen in the last day.
-    async fn workers(&self, me: &CurrentUser) -> Result<Vec<WorkerView>, AppError>;
-
-    /// Returns the data of the team page.
-    async fn team(&self, me: &CurrentUser) -> Result<TeamView, AppError>;
-    /// Invites a user and returns the path of the one-time link, which is shown once.
-    async fn invite_user(&self, me: &CurrentUser, name: &str, role: Role) -> Result<String, AppError>;
-    /// Revokes an invitation.
-    async fn revoke_invite(&self, me: &CurrentUser, id: UserId) -> Result<(), AppError>;
+    async fn workers(&self, me: &RequestUser) -> Result<Vec<WorkerView>, AppError>;
 }

@@ -25,6 +25,8 @@ use leptos::wasm_split::{SplitLoaderError, wasm_split};
 use leptos_meta::Title;
 
 use crate::pages::{
+    account::AccountPage,
+    audit::AuditPage,
     calendars::{
         CalendarsPage,
         form::{EditCalendarPage, NewCalendarPage},
@@ -40,6 +42,8 @@ use crate::pages::{
     occurrence::OccurrencePage,
     occurrences::OccurrencesPage,
     overview::OverviewPage,
+    person::PersonPage,
+    reset::ResetPage,
     team::TeamPage,
     workers::WorkersPage,
 };
@@ -98,6 +102,7 @@ macro_rules! lazy_page {
 
 lazy_page!(doors, SetupRoute, setup_view, __preload_setup_view, SetupPage);
 lazy_page!(doors, InviteRoute, invite_view, __preload_invite_view, InvitePage);
+lazy_page!(doors, ResetRoute, reset_view, __preload_reset_view, ResetPage);
 lazy_page!(doors, LoginRoute, login_view, __preload_login_view, LoginPage);
 lazy_page!(overview, OverviewRoute, overview_view, __preload_overview_view, OverviewPage);
 lazy_page!(jobs, JobsRoute, jobs_view, __preload_jobs_view, JobsPage);
@@ -112,7 +117,10 @@ lazy_page!(occurrence, OccurrenceRoute, occurrence_view, __preload_occurrence_vi
 lazy_page!(failures, FailuresRoute, failures_view, __preload_failures_view, FailuresPage);
 lazy_page!(failures, FailureRoute, failure_view, __preload_failure_view, FailurePage);
 lazy_page!(lists, WorkersRoute, workers_view, __preload_workers_view, WorkersPage);
-lazy_page!(define, TeamRoute, team_view, __preload_team_view, TeamPage);
+lazy_page!(govern, TeamRoute, team_view, __preload_team_view, TeamPage);
+lazy_page!(govern, PersonRoute, person_view, __preload_person_view, PersonPage);
+lazy_page!(govern, AuditRoute, audit_view, __preload_audit_view, AuditPage);
+lazy_page!(govern, AccountRoute, account_view, __preload_account_view, AccountPage);
 lazy_page!(lists, MenuRoute, menu_view, __preload_menu_view, MenuPage);
 lazy_page!(lists, HelpRoute, help_view, __preload_help_view, HelpPage);
 
@@ -142,6 +150,8 @@ pub enum LazyPage {
     Setup,
     /// The page `InvitePage`.
     Invite,
+    /// The page `ResetPage`.
+    Reset,
     /// The page `LoginPage`.
     Login,
     /// The page `OverviewPage`.
@@ -172,6 +182,12 @@ pub enum LazyPage {
     Workers,
     /// The page `TeamPage`.
     Team,
+    /// The page `PersonPage`.
+    Person,
+    /// The page `AuditPage`.
+    Audit,
+    /// The page `AccountPage`.
+    Account,
     /// The page `MenuPage`.
     Menu,
     /// The page `HelpPage`.
@@ -188,6 +204,7 @@ impl LazyPage {
             [] => Self::Overview,
             ["setup"] => Self::Setup,
             ["invite"] => Self::Invite,
+            ["reset"] => Self::Reset,
             ["login"] => Self::Login,
             ["jobs"] => Self::Jobs,
             ["jobs", "new"] => Self::NewJob,
@@ -202,6 +219,9 @@ impl LazyPage {
             ["failed", _] => Self::Failure,
             ["workers"] => Self::Workers,
             ["team"] => Self::Team,
+            ["team", _] => Self::Person,
+            ["audit"] => Self::Audit,
+            ["account"] => Self::Account,
             ["menu"] => Self::Menu,
             ["help"] => Self::Help,
             _ => return None,
@@ -218,6 +238,7 @@ impl LazyPage {
         match self {
             Self::Setup => __preload_setup_view().await,
             Self::Invite => __preload_invite_view().await,
+            Self::Reset => __preload_reset_view().await,
             Self::Login => __preload_login_view().await,
             Self::Overview => __preload_overview_view().await,
             Self::Jobs => __preload_jobs_view().await,
@@ -233,6 +254,9 @@ impl LazyPage {
             Self::Failure => __preload_failure_view().await,
             Self::Workers => __preload_workers_view().await,
             Self::Team => __preload_team_view().await,
+            Self::Person => __preload_person_view().await,
+            Self::Audit => __preload_audit_view().await,
+            Self::Account => __preload_account_view().await,
             Self::Menu => __preload_menu_view().await,
             Self::Help => __preload_help_view().await,
         }

@@ -50,6 +50,7 @@ pub fn App() -> impl IntoView {
             <Routes fallback=|| view! { <NotFoundPage/> }>
                 <Route path=path!("/setup") view={Lazy::<lazy_pages::SetupRoute>::new()} ssr=SsrMode::Async/>
                 <Route path=path!("/invite") view={Lazy::<lazy_pages::InviteRoute>::new()} ssr=SsrMode::Async/>
+                <Route path=path!("/reset") view={Lazy::<lazy_pages::ResetRoute>::new()} ssr=SsrMode::Async/>
                 <Route path=path!("/login") view={Lazy::<lazy_pages::LoginRoute>::new()} ssr=SsrMode::Async/>
                 <ParentRoute path=path!("") view=Layout ssr=SsrMode::Async>
                     <Route path=path!("/") view={Lazy::<lazy_pages::OverviewRoute>::new()} ssr=SsrMode::Async/>
@@ -66,6 +67,9 @@ pub fn App() -> impl IntoView {
                     <Route path=path!("/failed/:key") view={Lazy::<lazy_pages::FailureRoute>::new()} ssr=SsrMode::Async/>
                     <Route path=path!("/workers") view={Lazy::<lazy_pages::WorkersRoute>::new()} ssr=SsrMode::Async/>
                     <Route path=path!("/team") view={Lazy::<lazy_pages::TeamRoute>::new()} ssr=SsrMode::Async/>
+                    <Route path=path!("/team/:id") view={Lazy::<lazy_pages::PersonRoute>::new()} ssr=SsrMode::Async/>
+                    <Route path=path!("/audit") view={Lazy::<lazy_pages::AuditRoute>::new()} ssr=SsrMode::Async/>
+                    <Route path=path!("/account") view={Lazy::<lazy_pages::AccountRoute>::new()} ssr=SsrMode::Async/>
                     <Route path=path!("/menu") view={Lazy::<lazy_pages::MenuRoute>::new()} ssr=SsrMode::Async/>
                     <Route path=path!("/help") view={Lazy::<lazy_pages::HelpRoute>::new()} ssr=SsrMode::Async/>
                 </ParentRoute>

@@ -70,6 +70,10 @@ uuid_id!(
     /// The id of a user.
     UserId
 );
+uuid_id!(
+    /// The id of a session in lists. It grants nothing: only the id in the cookie does.
+    SessionId
+);
 
 #[cfg(test)]
 mod tests {

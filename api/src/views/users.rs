@@ -1,6 +1,5 @@
-//! The views of users and invitations.
+//! The views of the signed-in user and of an invitation that is being accepted.
 
-use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use crate::permissions::Role;
@@ -18,44 +17,6 @@ pub struct CurrentUser {
     pub email: String,
     /// The role.
     pub role: Role,
-}
-
-/// A user on the team page.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct UserView {
-    /// The user.
-    pub me: CurrentUser,
-    /// The time of creation.
-    pub created_at: DateTime<Utc>,
-    /// The time of the last sign-in.
-    pub last_sign_in_at: Option<DateTime<Utc>>,
-}
-
-/// An invitation that is not used yet.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct InviteView {
-    /// The id, for revoking it.
-    pub id: UserId,
-    /// The name of the invited user.
-    pub name: String,
-    /// The role of the invited user.
-    pub role: Role,
-    /// The time at which it expires.
-    pub expires_at: DateTime<Utc>,
-    /// The user who sent it.
-    pub invited_by: String,
-}
-
-/// The team page.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct TeamView {
-    /// The users.
-    pub users: Vec<UserView>,
-    /// The open invitations.
-    pub invites: Vec<InviteView>,
 }
 
 /// The purpose of a one-time link.

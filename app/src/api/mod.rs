@@ -11,6 +11,8 @@
 
 #![expect(missing_docs, reason = "each server function generates a struct whose fields are its parameters")]
 
+pub mod account;
+pub mod audit;
 pub mod calendars;
 pub mod cluster;
 pub mod codec;
@@ -33,11 +35,11 @@ mod server_side {
     use http::{HeaderValue, Method, StatusCode, Uri, header, request::Parts};
     use leptos::prelude::*;
     use leptos_axum::ResponseOptions;
-    use milvaion_api::{permissions::Permission, views::CurrentUser};
+    use milvaion_api::permissions::Permission;
     use serde::Serialize;
 
     use crate::{
-        backend::{Backend, FlashMessage},
+        backend::{Backend, FlashMessage, RequestUser},
         components::session_end::{SessionEndReason, sign_in_address},
         error::AppError,
     };
@@ -78,7 +80,7 @@ mod server_side {
     /// # Errors
     ///
     /// `SignedOut` or `Denied`; the response gets the matching status, or redirects a plain form post.
-    pub async fn authorize(permission: Permission) -> Result<(Arc<dyn Backend>, CurrentUser), AppError> {
+    pub async fn authorize(permission: Permission) -> Result<(Arc<dyn Backend>, RequestUser), AppError> {
         let backend = backend()?;
         let parts = request()?;
         match backend.authorize(&parts, permission).await {

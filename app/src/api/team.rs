@@ -1,22 +1,25 @@
 //! Server functions that list users, and create and revoke invitations.
 
 use leptos::prelude::*;
-use milvaion_api::{permissions::Role, views::TeamView};
+use milvaion_api::{
+    permissions::Role,
+    team::{TeamFilter, TeamView},
+};
 use milvaion_protocol::id::UserId;
 use server_fn::codec::GetUrl;
 
 use super::codec::JsonText;
 use crate::error::AppError;
 
-/// Returns every user and every open invitation.
+/// Returns the users and invitations that match a filter.
 ///
 /// # Errors
 ///
 /// `Denied` below Admin.
 #[server(input = GetUrl, output = JsonText, endpoint = "team")]
-pub async fn team() -> Result<TeamView, AppError> {
+pub async fn team(#[server(default)] filter: TeamFilter) -> Result<TeamView, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::ReadTeam).await?;
-    backend.team(&me).await.map_err(super::with_error_status)
+    backend.team(&me, filter).await.map_err(super::with_error_status)
 }
 
 /// Invites a user and returns the one-time link, which is shown only once. The link is a path; the page prepends its

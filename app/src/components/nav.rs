@@ -86,11 +86,15 @@ fn UserMenu(me: CurrentUser) -> impl IntoView {
     let menu = NodeRef::<html::Details>::new();
     let button = NodeRef::<html::Summary>::new();
     close_when_left(menu, button);
-    let team = me.role.allows(Permission::ReadTeam).then(|| {
+    let govern = me.role.allows(Permission::ReadTeam).then(|| {
         view! {
             <a class="btn btn-quiet" href="/team">
                 <Icon name="users"/>
                 "Team"
+            </a>
+            <a class="btn btn-quiet" href="/audit">
+                <Icon name="scroll-text"/>
+                "Audit log"
             </a>
         }
     });
@@ -115,7 +119,11 @@ fn UserMenu(me: CurrentUser) -> impl IntoView {
                     <Icon name="calendar-off"/>
                     "Calendars"
                 </a>
-                {team}
+                {govern}
+                <a class="btn btn-quiet" href="/account">
+                    <Icon name="user-cog"/>
+                    "Account"
+                </a>
                 <SignOutForm class="btn btn-quiet"/>
             </div>
         </details>
@@ -203,6 +211,7 @@ pub fn SideNav(
                     <div class="nav-group">
                         <p class="nav-title">"Govern"</p>
                         <NavLink href="/team" icon="users" word="Team"/>
+                        <NavLink href="/audit" icon="scroll-text" word="Audit log"/>
                     </div>
                 }
             })
@@ -231,7 +240,7 @@ pub fn SideNav(
 }
 
 /// The first segments of the paths whose pages the bottom bar reaches only through the menu.
-const MENU_SECTIONS: [&str; 5] = ["menu", "workers", "calendars", "team", "help"];
+const MENU_SECTIONS: [&str; 7] = ["menu", "workers", "calendars", "team", "audit", "account", "help"];
 
 /// The navigation at the bottom of a phone's screen. Its last link leads to the menu with all pages.
 #[component]

@@ -29,6 +29,10 @@ pub enum SessionEndReason {
     SignedOutElsewhere,
     /// The session was not used for too long or reached its maximum age.
     Expired,
+    /// The session was ended from another device, or by an Admin.
+    Revoked,
+    /// The passphrase was changed, which ends all other sessions of the user.
+    PassphraseChanged,
     /// The user was deactivated or deleted.
     Deactivated,
     /// The session had ended before a plain form was sent.
@@ -37,8 +41,15 @@ pub enum SessionEndReason {
 
 impl SessionEndReason {
     /// Every reason.
-    const ALL: [Self; 5] =
-        [Self::SignedOut, Self::SignedOutElsewhere, Self::Expired, Self::Deactivated, Self::FormNotSent];
+    const ALL: [Self; 7] = [
+        Self::SignedOut,
+        Self::SignedOutElsewhere,
+        Self::Expired,
+        Self::Revoked,
+        Self::PassphraseChanged,
+        Self::Deactivated,
+        Self::FormNotSent,
+    ];
 
     /// Returns the value of the sign-in page's parameter `reason`.
     #[must_use]
@@ -47,6 +58,8 @@ impl SessionEndReason {
             Self::SignedOut => "signed-out",
             Self::SignedOutElsewhere => "signed-out-elsewhere",
             Self::Expired => "expired",
+            Self::Revoked => "revoked",
+            Self::PassphraseChanged => "passphrase-changed",
             Self::Deactivated => "deactivated",
             Self::FormNotSent => "form-not-sent",
         }
@@ -65,6 +78,8 @@ impl SessionEndReason {
             Self::SignedOut => "Your session has ended.",
             Self::SignedOutElsewhere => "You were signed out in another tab.",
             Self::Expired => "Your session has expired.",
+            Self::Revoked => "Your session was ended from another device or by an Admin.",
+            Self::PassphraseChanged => "Your passphrase was changed. Sign in with the new one.",
             Self::Deactivated => "Your account was deactivated.",
             Self::FormNotSent => {
                 "Your session has ended. The form was not sent: nothing was changed, and any input must be entered \

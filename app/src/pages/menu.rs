@@ -14,13 +14,14 @@ use crate::components::{
 };
 
 /// Address, icon and name of the pages that every user may open.
-const PAGES: [(&str, &str, &str); 7] = [
+const PAGES: [(&str, &str, &str); 8] = [
     ("/", "layout-dashboard", "Overview"),
     ("/jobs", "briefcase-business", "Jobs"),
     ("/occurrences", "list-checks", "Occurrences"),
     ("/failed", "octagon-x", "Failures"),
     ("/workers", "server", "Workers"),
     ("/calendars", "calendar-off", "Calendars"),
+    ("/account", "user-cog", "Account"),
     ("/help", "circle-help", "Help"),
 ];
 
@@ -36,9 +37,10 @@ pub fn MenuPage() -> impl IntoView {
                 Some(session) => session.user().await.ok().flatten(),
                 None => None,
             };
-            let may_read_team = me.as_ref().is_some_and(|me| me.role.allows(Permission::ReadTeam));
-            let team = may_read_team.then_some(("/team", "users", "Team"));
-            let links = PAGES.into_iter().chain(team);
+            let may = |action| me.as_ref().is_some_and(|me| me.role.allows(action));
+            let team = may(Permission::ReadTeam).then_some(("/team", "users", "Team"));
+            let audit = may(Permission::ReadAudit).then_some(("/audit", "scroll-text", "Audit log"));
+            let links = PAGES.into_iter().chain(team).chain(audit);
             untrack(|| {
                 let links = links.map(|(href, icon, word)| view! { <li><NavLink href icon word/></li> });
                 view! {

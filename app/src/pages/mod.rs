@@ -4,6 +4,8 @@
 //! anything is sent. It draws the data with [`loading::render_page`](crate::components::loading::render_page) and keeps
 //! it current with [`live`](crate::live) from then on.
 
+pub mod account;
+pub mod audit;
 pub mod calendars;
 pub mod failures;
 pub mod help;
@@ -16,5 +18,7 @@ pub mod menu;
 pub mod occurrence;
 pub mod occurrences;
 pub mod overview;
+pub mod person;
+pub mod reset;
 pub mod team;
 pub mod workers;

@@ -1,6 +1,9 @@
 //! A backend that returns fixed values and records changes.
 
+mod account;
+mod audit;
 mod backend;
+mod team;
 
 use std::sync::{Arc, Mutex, atomic::AtomicBool};
 

@@ -16,7 +16,6 @@ use milvaion_api::{
 };
 use milvaion_app::error::AppError;
 use serde_json::json;
-use sha2::{Digest, Sha256};
 
 pub use passphrase::PassphraseHasher;
 
@@ -26,7 +25,7 @@ use crate::{
     store::{
         Store,
         audit::AuditEntry,
-        users::{Credentials, SignInThrottle},
+        users::{Credentials, SignInThrottle, ThrottleSlot},
     },
 };
 
@@ -69,14 +68,15 @@ pub async fn sign_in(
     }
 
     let now = clock.now();
-    let from = address.map(|address| LoginThrottle::new("address", &network(address), FREE_PER_ADDRESS));
-    let account = LoginThrottle::new("account", &email, FREE_PER_ACCOUNT);
+    let from =
+        address.map(|address| LoginThrottle { slot: ThrottleSlot::address(&network(address)), free: FREE_PER_ADDRESS });
+    let account = LoginThrottle { slot: ThrottleSlot::account(&email), free: FREE_PER_ACCOUNT };
     let from_count = match &from {
         Some(from) => Some(from.count(store, now).await?),
         None => None,
     };
     let uncount_address = async || match (&from, from_count) {
-        (Some(from), Some(counted)) => store.uncount_sign_in_attempt(&from.key, counted).await,
+        (Some(from), Some(counted)) => store.uncount_sign_in_attempt(from.slot, counted).await,
         _ => Ok(()),
     };
     let account_count = match account.count(store, now).await {
@@ -95,7 +95,7 @@ pub async fn sign_in(
         Err(error) => {
             // The passphrase was not checked.
             uncount_address().await?;
-            store.uncount_sign_in_attempt(&account.key, account_count).await?;
+            store.uncount_sign_in_attempt(account.slot, account_count).await?;
             return Err(error);
         }
     };
@@ -113,7 +113,7 @@ pub async fn sign_in(
     store.record_sign_in(&user, stronger.as_deref(), now, address.map(|address| address.to_string())).await?;
     // The count of the account starts again. For the address, only this attempt is uncounted: otherwise an attacker
     // with an account could reset the count of the address between guesses at other accounts.
-    store.reset_sign_in_attempts(&account.key).await?;
+    store.reset_sign_in_attempts(account.slot).await?;
     uncount_address().await?;
     Ok(user.me())
 }
@@ -122,21 +122,16 @@ fn wrong() -> AppError {
     AppError::field("passphrase", WRONG_CREDENTIALS)
 }
 
-/// An account or an address whose attempts are counted. Only a hash of its name is stored.
+/// An account or an address whose attempts are counted.
 struct LoginThrottle {
-    key: String,
+    slot: ThrottleSlot,
     free: i32,
 }
 
 impl LoginThrottle {
-    fn new(kind: &str, name: &str, free: i32) -> Self {
-        let digest = Sha256::digest(format!("{kind}:{name}"));
-        Self { key: digest.iter().map(|byte| format!("{byte:02x}")).collect(), free }
-    }
-
     async fn count(&self, store: &Store, now: DateTime<Utc>) -> Result<i32, AppError> {
         match store
-            .count_sign_in_attempt(&self.key, now, FAILED_SIGN_IN_RETENTION, |tries| wait_after(tries, self.free))
+            .count_sign_in_attempt(self.slot, now, FAILED_SIGN_IN_RETENTION, |tries| wait_after(tries, self.free))
             .await?
         {
             SignInThrottle::Counted(counted) => Ok(counted),
@@ -180,7 +175,7 @@ async fn note_failure(
 ) {
     let (actor, object) = match store.user_by_email(email).await {
         Ok(Some(user)) => (email, format!("user:{}", user.id)),
-        _ => ("unknown", format!("account:{}", &account.key[..12])),
+        _ => ("unknown", "account:unknown".to_owned()),
     };
     let locked_seconds = wait_after(tries, account.free).map(|wait| wait.num_seconds());
     let entry = AuditEntry::new(now, actor, "sign-in.refuse", object)

@@ -7,6 +7,8 @@ use super::{Result, Store};
 
 /// Number of days for which partitions are created ahead. A server that was down for longer creates them at start.
 const PARTITION_DAYS_AHEAD: i64 = 7;
+/// Number of days for which the monthly partitions of the audit log are created ahead.
+const AUDIT_DAYS_AHEAD: i64 = 62;
 /// Minimum size, in blocks, of a partition to analyze: below it a full scan for one row is cheap.
 const MIN_ANALYZE_BLOCKS: i64 = 32;
 /// Growth factor since the last ANALYZE from which a partition is analyzed again.
@@ -52,7 +54,8 @@ pub enum PartitionDropOutcome {
 }
 
 impl Store {
-    /// Creates missing partitions from yesterday to seven days ahead. Returns the number created.
+    /// Creates missing partitions: of each day from yesterday to seven days ahead, and of each month of the audit log up
+    /// to two months ahead. Returns the number created.
     ///
     /// # Errors
     ///
@@ -60,9 +63,15 @@ impl Store {
     pub async fn ensure_partitions(&self, now: DateTime<Utc>) -> Result<i32> {
         let from = (now - Duration::days(1)).date_naive();
         let upto = (now + Duration::days(PARTITION_DAYS_AHEAD)).date_naive();
-        Ok(sqlx::query_scalar!(r#"SELECT ensure_partitions($1, $2) AS "made!""#, from, upto)
-            .fetch_one(self.pool())
-            .await?)
+        let months = (now + Duration::days(AUDIT_DAYS_AHEAD)).date_naive();
+        Ok(sqlx::query_scalar!(
+            r#"SELECT ensure_partitions($1, $2) + ensure_audit_partitions($1, $3) AS "made!""#,
+            from,
+            upto,
+            months
+        )
+        .fetch_one(self.pool())
+        .await?)
     }
 
     /// Returns the days of a table's partitions that ended at or before `before`, oldest first.

@@ -7,16 +7,13 @@ mod invites;
 mod sign_in_throttle;
 
 use chrono::{DateTime, Utc};
-use milvaion_api::{
-    permissions::Role,
-    views::{CurrentUser, UserView},
-};
+use milvaion_api::{permissions::Role, views::CurrentUser};
 use milvaion_protocol::id::UserId;
 use serde_json::json;
 use uuid::Uuid;
 
 pub use invites::{InviteAcceptance, InviteRow, NewInvite, NewUser};
-pub use sign_in_throttle::SignInThrottle;
+pub use sign_in_throttle::{SignInThrottle, ThrottleSlot};
 
 use super::{
     Result, Store, StoreError,
@@ -47,12 +44,6 @@ impl UserRow {
     #[must_use]
     pub fn me(&self) -> CurrentUser {
         CurrentUser { id: self.id, name: self.name.clone(), email: self.email.clone(), role: self.role }
-    }
-
-    /// Returns the user's row for the team page.
-    #[must_use]
-    pub fn view(&self) -> UserView {
-        UserView { me: self.me(), created_at: self.created_at, last_sign_in_at: self.last_sign_in_at }
     }
 }
 

@@ -12,16 +12,16 @@ use milvaion_api::{
         FailureSelection, ResolveFailuresResult, RetryFailuresResult,
     },
     page::{JobFilter, ListPage, OccurrenceFilter, TimeWindow},
-    permissions::{Permission, Role},
+    permissions::Permission,
     requests::{JobForm, JobInput},
     versions::{RestoreVersionResult, VersionDiff, VersionStep},
     views::{
         BlackoutView, CalendarRow, CalendarView, ClusterOverview, ClusterStatus, CurrentUser, InviteInfo,
-        JobFormContext, JobRow, JobView, OccurrenceRow, OccurrenceView, SchedulePreview, TeamView, WorkerView,
+        JobFormContext, JobRow, JobView, OccurrenceRow, OccurrenceView, SchedulePreview, WorkerView,
     },
 };
 use milvaion_app::{
-    backend::{Backend, FlashMessage, RetryInput, TriggerInput},
+    backend::{Backend, FlashMessage, RequestUser, RetryInput, TriggerInput},
     error::AppError,
 };
 use milvaion_protocol::{
@@ -75,12 +75,12 @@ pub struct ServerBackend {
 impl ServerBackend {
     /// Returns the address of the client. Behind a proxy, all clients have the address of the proxy, which says nothing
     /// about the client and must not make them share one sign-in throttle.
-    fn address(&self, parts: &Parts) -> Option<std::net::IpAddr> {
+    pub(super) fn address(&self, parts: &Parts) -> Option<std::net::IpAddr> {
         guard::address(parts).filter(|_| self.config.public_url.is_none())
     }
 
     /// Makes every server check its event streams of this user, because a session of the user has ended.
-    fn check_streams_of(&self, user_id: UserId) {
+    pub(super) fn check_streams_of(&self, user_id: UserId) {
         self.jobs.hub.publish(self.clock.now(), vec![LiveEvent::Session { user_id }]);
     }
 }
@@ -91,8 +91,9 @@ fn job_not_found() -> AppError {
 
 #[async_trait]
 impl Backend for ServerBackend {
-    async fn authorize(&self, parts: &Parts, action: Permission) -> Result<CurrentUser, AppError> {
-        guard::authorize(&self.store, &self.clock, &self.config, parts, action).await
+    async fn authorize(&self, parts: &Parts, action: Permission) -> Result<RequestUser, AppError> {
+        let user = guard::authorize(&self.store, &self.clock, &self.config, parts, action).await?;
+        Ok(RequestUser { user, address: self.address(parts) })
     }
 
     async fn me(&self, parts: &Parts) -> Result<Option<CurrentUser>, AppError> {
@@ -159,7 +160,7 @@ impl Backend for ServerBackend {
         session::take_flash(guard::session(parts)?, form).await
     }
 
-    async fn overview(&self, _me: &CurrentUser, window: TimeWindow) -> Result<ClusterOverview, AppError> {
+    async fn overview(&self, _me: &RequestUser, window: TimeWindow) -> Result<ClusterOverview, AppError> {
         let now = self.clock.now();
         let (numbers, open_failures) = tokio::join!(
             self.store.overview_snapshot(now, window, liveness::alive_since(now)),
@@ -183,7 +184,7 @@ impl Backend for ServerBackend {
         })
     }
 
-    async fn run_sample_job(&self, me: &CurrentUser, idempotency_key: &str) -> Result<OccurrenceId, AppError> {
+    async fn run_sample_job(&self, me: &RequestUser, idempotency_key: &str) -> Result<OccurrenceId, AppError> {
         self.jobs.run_sample_job(me, idempotency_key).await
     }
 
@@ -203,24 +204,24 @@ impl Backend for ServerBackend {
         Ok(ClusterStatus { now: self.clock.now(), health, is_pause_known: pause.is_some(), pause: pause.flatten() })
     }
 
-    async fn pause_cluster(&self, me: &CurrentUser, reason: &str) -> Result<(), AppError> {
+    async fn pause_cluster(&self, me: &RequestUser, reason: &str) -> Result<(), AppError> {
         self.cluster.pause(me, reason).await
     }
 
-    async fn resume_cluster(&self, me: &CurrentUser) -> Result<(), AppError> {
+    async fn resume_cluster(&self, me: &RequestUser) -> Result<(), AppError> {
         self.cluster.resume(me).await
     }
 
-    async fn jobs(&self, _me: &CurrentUser, filter: JobFilter) -> Result<ListPage<JobRow>, AppError> {
+    async fn jobs(&self, _me: &RequestUser, filter: JobFilter) -> Result<ListPage<JobRow>, AppError> {
         Ok(self.store.jobs(&filter, liveness::alive_since(self.clock.now())).await?)
     }
 
-    async fn job(&self, _me: &CurrentUser, id: JobId, viewer_zone: Option<&str>) -> Result<JobView, AppError> {
+    async fn job(&self, _me: &RequestUser, id: JobId, viewer_zone: Option<&str>) -> Result<JobView, AppError> {
         let job = self.store.job(id).await?.ok_or_else(job_not_found)?;
         self.view(job, viewer_zone).await
     }
 
-    async fn form_context(&self, _me: &CurrentUser, job: Option<JobId>) -> Result<JobFormContext, AppError> {
+    async fn form_context(&self, _me: &RequestUser, job: Option<JobId>) -> Result<JobFormContext, AppError> {
         let job = match job {
             Some(id) => {
                 let stored = self.store.job(id).await?.ok_or_else(job_not_found)?;
@@ -238,7 +239,7 @@ impl Backend for ServerBackend {
 
     async fn preview(
         &self,
-        _me: &CurrentUser,
+        _me: &RequestUser,
         form: &JobForm,
         viewer_zone: Option<&str>,
     ) -> Result<SchedulePreview, AppError> {
@@ -254,21 +255,21 @@ impl Backend for ServerBackend {
         self.preview_of(id, &job, next, viewer_zone).await
     }
 
-    async fn check_job(&self, _me: &CurrentUser, form: &JobForm) -> Result<(), AppError> {
+    async fn check_job(&self, _me: &RequestUser, form: &JobForm) -> Result<(), AppError> {
         self.jobs.check(form).await.map(drop)
     }
 
-    async fn save_job(&self, me: &CurrentUser, form: &JobForm) -> Result<JobId, AppError> {
+    async fn save_job(&self, me: &RequestUser, form: &JobForm) -> Result<JobId, AppError> {
         self.jobs.save(me, form).await
     }
 
-    async fn trigger_job(&self, me: &CurrentUser, id: JobId, input: TriggerInput) -> Result<OccurrenceId, AppError> {
+    async fn trigger_job(&self, me: &RequestUser, id: JobId, input: TriggerInput) -> Result<OccurrenceId, AppError> {
         self.jobs.run_now(me, id, input).await
     }
 
     async fn set_job_active(
         &self,
-        me: &CurrentUser,
+        me: &RequestUser,
         id: JobId,
         active: bool,
         reason: &str,
@@ -276,35 +277,35 @@ impl Backend for ServerBackend {
         self.jobs.set_active(me, id, active, reason).await
     }
 
-    async fn delete_job(&self, me: &CurrentUser, id: JobId) -> Result<String, AppError> {
+    async fn delete_job(&self, me: &RequestUser, id: JobId) -> Result<String, AppError> {
         self.jobs.delete(me, id).await
     }
 
-    async fn calendars(&self, _me: &CurrentUser) -> Result<Vec<CalendarRow>, AppError> {
+    async fn calendars(&self, _me: &RequestUser) -> Result<Vec<CalendarRow>, AppError> {
         Ok(calendars::rows(self.jobs.calendars().await?, self.clock.now()))
     }
 
-    async fn calendar(&self, _me: &CurrentUser, id: CalendarId) -> Result<CalendarView, AppError> {
+    async fn calendar(&self, _me: &RequestUser, id: CalendarId) -> Result<CalendarView, AppError> {
         calendars::view(&self.store, id).await
     }
 
-    async fn check_calendar(&self, _me: &CurrentUser, form: &CalendarForm) -> Result<Vec<BlackoutView>, AppError> {
+    async fn check_calendar(&self, _me: &RequestUser, form: &CalendarForm) -> Result<Vec<BlackoutView>, AppError> {
         let calendar = form.check().map_err(AppError::Fields)?;
         Ok(calendars::upcoming_blackouts(&calendar, self.clock.now()))
     }
 
-    async fn save_calendar(&self, me: &CurrentUser, form: &CalendarForm) -> Result<CalendarId, AppError> {
+    async fn save_calendar(&self, me: &RequestUser, form: &CalendarForm) -> Result<CalendarId, AppError> {
         let calendar = form.check().map_err(AppError::Fields)?;
         self.jobs.save_calendar(me, calendars::edited_version(form)?, &calendar).await
     }
 
-    async fn delete_calendar(&self, me: &CurrentUser, id: CalendarId) -> Result<String, AppError> {
+    async fn delete_calendar(&self, me: &RequestUser, id: CalendarId) -> Result<String, AppError> {
         self.jobs.delete_calendar(me, id).await
     }
 
     async fn job_history(
         &self,
-        _me: &CurrentUser,
+        _me: &RequestUser,
         id: JobId,
         before: Option<i32>,
     ) -> Result<ListPage<VersionStep>, AppError> {
@@ -313,7 +314,7 @@ impl Backend for ServerBackend {
 
     async fn compare_versions(
         &self,
-        _me: &CurrentUser,
+        _me: &RequestUser,
         id: JobId,
         from: i32,
         to: i32,
@@ -323,7 +324,7 @@ impl Backend for ServerBackend {
 
     async fn restore_version(
         &self,
-        me: &CurrentUser,
+        me: &RequestUser,
         id: JobId,
         version: i32,
         expected: i32,
@@ -333,27 +334,27 @@ impl Backend for ServerBackend {
 
     async fn failure_groups(
         &self,
-        _me: &CurrentUser,
+        _me: &RequestUser,
         filter: FailureFilter,
     ) -> Result<ListPage<FailureGroup>, AppError> {
         failures::groups(self, &filter).await
     }
 
-    async fn failures(&self, _me: &CurrentUser, filter: FailureFilter) -> Result<ListPage<FailureRow>, AppError> {
+    async fn failures(&self, _me: &RequestUser, filter: FailureFilter) -> Result<ListPage<FailureRow>, AppError> {
         failures::page(self, &filter).await
     }
 
-    async fn failure_preview(&self, _me: &CurrentUser, filter: FailureFilter) -> Result<FailureScopePreview, AppError> {
+    async fn failure_preview(&self, _me: &RequestUser, filter: FailureFilter) -> Result<FailureScopePreview, AppError> {
         failures::preview(self, &filter).await
     }
 
-    async fn failure(&self, _me: &CurrentUser, id: OccurrenceId) -> Result<FailureRow, AppError> {
+    async fn failure(&self, _me: &RequestUser, id: OccurrenceId) -> Result<FailureRow, AppError> {
         failures::one(self, id).await
     }
 
     async fn retry_failures(
         &self,
-        me: &CurrentUser,
+        me: &RequestUser,
         which: &FailureSelection,
         seen: usize,
         how: RetryInput,
@@ -363,7 +364,7 @@ impl Backend for ServerBackend {
 
     async fn resolve_failures(
         &self,
-        me: &CurrentUser,
+        me: &RequestUser,
         which: &FailureSelection,
         seen: usize,
         note: &str,
@@ -373,7 +374,7 @@ impl Backend for ServerBackend {
 
     async fn dead_letters(
         &self,
-        _me: &CurrentUser,
+        _me: &RequestUser,
         filter: DeadLetterFilter,
     ) -> Result<ListPage<DeadLetterRow>, AppError> {
         failures::dead_letters(self, &filter).await
@@ -381,7 +382,7 @@ impl Backend for ServerBackend {
 
     async fn resolve_dead_letters(
         &self,
-        me: &CurrentUser,
+        me: &RequestUser,
         ids: &[DeadLetterId],
         note: &str,
     ) -> Result<usize, AppError> {
@@ -390,7 +391,7 @@ impl Backend for ServerBackend {
 
     async fn occurrences(
         &self,
-        _me: &CurrentUser,
+        _me: &RequestUser,
         mut filter: OccurrenceFilter,
     ) -> Result<ListPage<OccurrenceRow>, AppError> {
         filter.ended_since = filter.window.map(|window| window.start(self.clock.now()));
@@ -399,7 +400,7 @@ impl Backend for ServerBackend {
 
     async fn occurrence(
         &self,
-        _me: &CurrentUser,
+        _me: &RequestUser,
         id: OccurrenceId,
         log_after: Option<i64>,
     ) -> Result<OccurrenceView, AppError> {
@@ -410,13 +411,13 @@ impl Backend for ServerBackend {
             .ok_or_else(|| AppError::NotFound("This occurrence does not exist or was deleted by retention.".into()))
     }
 
-    async fn log_before(&self, _me: &CurrentUser, id: OccurrenceId, before_seq: i64) -> Result<Vec<LogLine>, AppError> {
+    async fn log_before(&self, _me: &RequestUser, id: OccurrenceId, before_seq: i64) -> Result<Vec<LogLine>, AppError> {
         Ok(self.store.log_before(id, before_seq, MAX_LOG_LINES).await?)
     }
 
     async fn log_range(
         &self,
-        _me: &CurrentUser,
+        _me: &RequestUser,
         id: OccurrenceId,
         after: i64,
         before: i64,
@@ -426,32 +427,15 @@ impl Backend for ServerBackend {
 
     async fn cancel_occurrence(
         &self,
-        me: &CurrentUser,
+        me: &RequestUser,
         id: OccurrenceId,
         reason: &str,
     ) -> Result<OccurrenceStatus, AppError> {
         self.jobs.cancel(me, id, reason).await
     }
 
-    async fn workers(&self, _me: &CurrentUser) -> Result<Vec<WorkerView>, AppError> {
+    async fn workers(&self, _me: &RequestUser) -> Result<Vec<WorkerView>, AppError> {
         let now = self.clock.now();
         Ok(self.store.workers(now - chrono::Duration::days(1), now).await?)
-    }
-
-    async fn team(&self, _me: &CurrentUser) -> Result<TeamView, AppError> {
-        let users = self.store.list_users().await?;
-        let invites = self.store.list_invites(self.clock.now()).await?;
-        Ok(TeamView {
-            users: users.iter().map(crate::store::users::UserRow::view).collect(),
-            invites: invites.iter().map(crate::store::users::InviteRow::view).collect(),
-        })
-    }
-
-    async fn invite_user(&self, me: &CurrentUser, name: &str, role: Role) -> Result<String, AppError> {
-        invite::create(&self.store, &self.clock, me, name, role).await
-    }
-
-    async fn revoke_invite(&self, me: &CurrentUser, id: UserId) -> Result<(), AppError> {
-        invite::revoke(&self.store, &self.clock, me, id).await
     }
 }

@@ -1,11 +1,14 @@
 //! The dashboard: the routes of its pages, server functions and files.
 
+mod account;
+mod audit;
 pub mod backend;
 pub mod calendars;
 pub mod failures;
 mod job_view;
 pub mod preview;
 pub(crate) mod site;
+mod team;
 
 use std::sync::{Arc, OnceLock};
 

@@ -132,6 +132,8 @@ pub(super) fn end_reason(slug: &str) -> SessionEndReason {
     match StreamEndReason::of_slug(slug) {
         StreamEndReason::SignedOut => SessionEndReason::SignedOutElsewhere,
         StreamEndReason::Expired => SessionEndReason::Expired,
+        StreamEndReason::Revoked => SessionEndReason::Revoked,
+        StreamEndReason::PassphraseChanged => SessionEndReason::PassphraseChanged,
         StreamEndReason::Deactivated => SessionEndReason::Deactivated,
     }
 }

@@ -16,16 +16,15 @@ use milvaion_api::{
     versions::{RestoreVersionResult, VersionDiff, VersionStep},
     views::{
         BlackoutView, CalendarRow, CalendarView, ClusterOverview, ClusterStatus, CurrentUser, InviteInfo,
-        JobFormContext, JobRow, JobView, OccurrenceRow, OccurrenceView, SchedulePreview, TeamView, UserView,
-        WorkerView,
+        JobFormContext, JobRow, JobView, OccurrenceRow, OccurrenceView, SchedulePreview, WorkerView,
     },
 };
 use milvaion_app::{
-    backend::{Backend, FlashMessage, RetryInput, TriggerInput},
+    backend::{Backend, FlashMessage, RequestUser, RetryInput, TriggerInput},
     error::AppError,
 };
 use milvaion_protocol::{
-    id::{CalendarId, DeadLetterId, JobId, OccurrenceId, UserId},
+    id::{CalendarId, DeadLetterId, JobId, OccurrenceId},
     message::{LogLevel, LogLine},
     status::OccurrenceStatus,
 };
@@ -56,13 +55,13 @@ async fn simulate_latency() {
 
 #[async_trait]
 impl Backend for FakeBackend {
-    async fn authorize(&self, _parts: &Parts, action: Permission) -> Result<CurrentUser, AppError> {
+    async fn authorize(&self, _parts: &Parts, action: Permission) -> Result<RequestUser, AppError> {
         self.was_read.store(true, Ordering::Relaxed);
         simulate_latency().await;
         self.check_database()?;
         let me = self.me.clone().ok_or(AppError::SignedOut)?;
         if me.role.allows(action) {
-            Ok(me)
+            Ok(RequestUser { user: me, address: None })
         } else {
             let needed = action.required_role().label();
             Err(AppError::Denied(format!("You are {}. Only {needed} may {}.", me.role.label(), action.describe())))
@@ -132,13 +131,13 @@ impl Backend for FakeBackend {
         Ok(position.map(|position| flashes.remove(position)))
     }
 
-    async fn overview(&self, _me: &CurrentUser, window: TimeWindow) -> Result<ClusterOverview, AppError> {
+    async fn overview(&self, _me: &RequestUser, window: TimeWindow) -> Result<ClusterOverview, AppError> {
         let mut overview = samples::overview(self.empty, window);
         overview.offers_demo = self.worker_alive;
         Ok(overview)
     }
 
-    async fn run_sample_job(&self, _me: &CurrentUser, idempotency_key: &str) -> Result<OccurrenceId, AppError> {
+    async fn run_sample_job(&self, _me: &RequestUser, idempotency_key: &str) -> Result<OccurrenceId, AppError> {
         self.record(format!("sample {idempotency_key}"));
         if self.worker_alive {
             Ok(samples::occurrence_id(0))
@@ -158,7 +157,7 @@ impl Backend for FakeBackend {
         Ok(samples::cluster_status(self.paused.lock().expect("the mutex is not poisoned").clone()))
     }
 
-    async fn pause_cluster(&self, _me: &CurrentUser, reason: &str) -> Result<(), AppError> {
+    async fn pause_cluster(&self, _me: &RequestUser, reason: &str) -> Result<(), AppError> {
         if reason.trim().is_empty() {
             return Err(AppError::field("reason", "give a reason"));
         }
@@ -167,23 +166,23 @@ impl Backend for FakeBackend {
         Ok(())
     }
 
-    async fn resume_cluster(&self, _me: &CurrentUser) -> Result<(), AppError> {
+    async fn resume_cluster(&self, _me: &RequestUser) -> Result<(), AppError> {
         self.record("resume everything");
         *self.paused.lock().expect("the mutex is not poisoned") = None;
         Ok(())
     }
 
-    async fn jobs(&self, _me: &CurrentUser, _filter: JobFilter) -> Result<ListPage<JobRow>, AppError> {
+    async fn jobs(&self, _me: &RequestUser, _filter: JobFilter) -> Result<ListPage<JobRow>, AppError> {
         let rows = if self.empty { vec![] } else { vec![samples::job_row()] };
         Ok(ListPage { rows, next: None })
     }
 
-    async fn job(&self, _me: &CurrentUser, id: JobId, _viewer_zone: Option<&str>) -> Result<JobView, AppError> {
+    async fn job(&self, _me: &RequestUser, id: JobId, _viewer_zone: Option<&str>) -> Result<JobView, AppError> {
         self.check_job_exists(id)?;
         Ok(samples::job())
     }
 
-    async fn form_context(&self, _me: &CurrentUser, job: Option<JobId>) -> Result<JobFormContext, AppError> {
+    async fn form_context(&self, _me: &RequestUser, job: Option<JobId>) -> Result<JobFormContext, AppError> {
         if let Some(id) = job {
             self.check_job_exists(id)?;
         }
@@ -195,7 +194,7 @@ impl Backend for FakeBackend {
 
     async fn preview(
         &self,
-        _me: &CurrentUser,
+        _me: &RequestUser,
         form: &JobForm,
         _zone: Option<&str>,
     ) -> Result<SchedulePreview, AppError> {
@@ -203,17 +202,17 @@ impl Backend for FakeBackend {
         Ok(samples::preview())
     }
 
-    async fn check_job(&self, _me: &CurrentUser, form: &JobForm) -> Result<(), AppError> {
+    async fn check_job(&self, _me: &RequestUser, form: &JobForm) -> Result<(), AppError> {
         form.check(Some(&samples::schema()), samples::at(0)).map(|_| ()).map_err(AppError::Fields)
     }
 
-    async fn save_job(&self, me: &CurrentUser, form: &JobForm) -> Result<JobId, AppError> {
+    async fn save_job(&self, me: &RequestUser, form: &JobForm) -> Result<JobId, AppError> {
         self.check_job(me, form).await?;
         self.record(format!("save {}", form.display_name));
         Ok(samples::job_id())
     }
 
-    async fn trigger_job(&self, _me: &CurrentUser, id: JobId, input: TriggerInput) -> Result<OccurrenceId, AppError> {
+    async fn trigger_job(&self, _me: &RequestUser, id: JobId, input: TriggerInput) -> Result<OccurrenceId, AppError> {
         self.check_job_exists(id)?;
         if self.paused.lock().expect("the mutex is not poisoned").is_some() && !input.force {
             return Err(AppError::Conflict("All schedules are paused (upgrade).".into()));
@@ -224,7 +223,7 @@ impl Backend for FakeBackend {
 
     async fn set_job_active(
         &self,
-        _me: &CurrentUser,
+        _me: &RequestUser,
         id: JobId,
         active: bool,
         _reason: &str,
@@ -234,34 +233,34 @@ impl Backend for FakeBackend {
         Ok(None)
     }
 
-    async fn delete_job(&self, _me: &CurrentUser, id: JobId) -> Result<String, AppError> {
+    async fn delete_job(&self, _me: &RequestUser, id: JobId) -> Result<String, AppError> {
         self.check_job_exists(id)?;
         self.record("delete");
         Ok("nightly report".into())
     }
 
-    async fn calendars(&self, _me: &CurrentUser) -> Result<Vec<CalendarRow>, AppError> {
+    async fn calendars(&self, _me: &RequestUser) -> Result<Vec<CalendarRow>, AppError> {
         Ok(if self.empty { vec![] } else { vec![samples::calendar_row()] })
     }
 
-    async fn calendar(&self, _me: &CurrentUser, id: CalendarId) -> Result<CalendarView, AppError> {
+    async fn calendar(&self, _me: &RequestUser, id: CalendarId) -> Result<CalendarView, AppError> {
         if id == samples::calendar_id() {
             return Ok(samples::calendar());
         }
         Err(AppError::NotFound("This calendar does not exist.".into()))
     }
 
-    async fn check_calendar(&self, _me: &CurrentUser, form: &CalendarForm) -> Result<Vec<BlackoutView>, AppError> {
+    async fn check_calendar(&self, _me: &RequestUser, form: &CalendarForm) -> Result<Vec<BlackoutView>, AppError> {
         form.check().map(|_| vec![samples::blackout()]).map_err(AppError::Fields)
     }
 
-    async fn save_calendar(&self, _me: &CurrentUser, form: &CalendarForm) -> Result<CalendarId, AppError> {
+    async fn save_calendar(&self, _me: &RequestUser, form: &CalendarForm) -> Result<CalendarId, AppError> {
         let calendar = form.check().map_err(AppError::Fields)?;
         self.record(format!("save calendar {}: {}", calendar.name, calendar.describe(samples::at(0).date_naive())));
         Ok(samples::calendar_id())
     }
 
-    async fn delete_calendar(&self, me: &CurrentUser, id: CalendarId) -> Result<String, AppError> {
+    async fn delete_calendar(&self, me: &RequestUser, id: CalendarId) -> Result<String, AppError> {
         if self.calendar(me, id).await?.jobs_total > 0 {
             return Err(AppError::Conflict(
                 "nightly report still uses Holidays. Remove it from this job first.".into(),
@@ -272,7 +271,7 @@ impl Backend for FakeBackend {
 
     async fn job_history(
         &self,
-        _me: &CurrentUser,
+        _me: &RequestUser,
         id: JobId,
         _before: Option<i32>,
     ) -> Result<ListPage<VersionStep>, AppError> {
@@ -282,7 +281,7 @@ impl Backend for FakeBackend {
 
     async fn compare_versions(
         &self,
-        _me: &CurrentUser,
+        _me: &RequestUser,
         _id: JobId,
         from: i32,
         to: i32,
@@ -295,7 +294,7 @@ impl Backend for FakeBackend {
 
     async fn restore_version(
         &self,
-        _me: &CurrentUser,
+        _me: &RequestUser,
         id: JobId,
         version: i32,
         expected: i32,
@@ -310,7 +309,7 @@ impl Backend for FakeBackend {
 
     async fn failure_groups(
         &self,
-        _me: &CurrentUser,
+        _me: &RequestUser,
         filter: FailureFilter,
     ) -> Result<ListPage<FailureGroup>, AppError> {
         let is_there = filter.fingerprint.is_none_or(|of| of == samples::group().fingerprint);
@@ -321,7 +320,7 @@ impl Backend for FakeBackend {
         Ok(ListPage { rows: vec![samples::group()], next })
     }
 
-    async fn failures(&self, _me: &CurrentUser, filter: FailureFilter) -> Result<ListPage<FailureRow>, AppError> {
+    async fn failures(&self, _me: &RequestUser, filter: FailureFilter) -> Result<ListPage<FailureRow>, AppError> {
         let mut rows = vec![samples::failure(0), samples::resolved_failure(1)];
         rows.retain(|row| filter.resolved.is_none_or(|resolved| row.resolved_at.is_some() == resolved));
         Ok(ListPage { rows, next: None })
@@ -329,13 +328,13 @@ impl Backend for FakeBackend {
 
     async fn failure_preview(
         &self,
-        _me: &CurrentUser,
+        _me: &RequestUser,
         _filter: FailureFilter,
     ) -> Result<FailureScopePreview, AppError> {
         Ok(FailureScopePreview { count: 12, samples: vec![samples::failure(0)] })
     }
 
-    async fn failure(&self, _me: &CurrentUser, id: OccurrenceId) -> Result<FailureRow, AppError> {
+    async fn failure(&self, _me: &RequestUser, id: OccurrenceId) -> Result<FailureRow, AppError> {
         let known = [samples::failure(0), samples::resolved_failure(1)];
         let found = known.into_iter().find(|failure| failure.occurrence_id == id);
         found.ok_or_else(|| AppError::NotFound("This failure does not exist.".into()))
@@ -343,7 +342,7 @@ impl Backend for FakeBackend {
 
     async fn retry_failures(
         &self,
-        _me: &CurrentUser,
+        _me: &RequestUser,
         which: &FailureSelection,
         seen: usize,
         how: RetryInput,
@@ -365,7 +364,7 @@ impl Backend for FakeBackend {
 
     async fn resolve_failures(
         &self,
-        _me: &CurrentUser,
+        _me: &RequestUser,
         which: &FailureSelection,
         seen: usize,
         note: &str,
@@ -380,7 +379,7 @@ impl Backend for FakeBackend {
 
     async fn dead_letters(
         &self,
-        _me: &CurrentUser,
+        _me: &RequestUser,
         filter: DeadLetterFilter,
     ) -> Result<ListPage<DeadLetterRow>, AppError> {
         let mut rows = if self.empty { vec![] } else { vec![samples::dead_letter()] };
@@ -390,7 +389,7 @@ impl Backend for FakeBackend {
 
     async fn resolve_dead_letters(
         &self,
-        _me: &CurrentUser,
+        _me: &RequestUser,
         ids: &[DeadLetterId],
         note: &str,
     ) -> Result<usize, AppError> {
@@ -403,7 +402,7 @@ impl Backend for FakeBackend {
 
     async fn occurrences(
         &self,
-        _me: &CurrentUser,
+        _me: &RequestUser,
         filter: OccurrenceFilter,
     ) -> Result<ListPage<OccurrenceRow>, AppError> {
         if self.empty || filter.status.is_some_and(|status| status != self.status) {
@@ -419,7 +418,7 @@ impl Backend for FakeBackend {
 
     async fn occurrence(
         &self,
-        _me: &CurrentUser,
+        _me: &RequestUser,
         id: OccurrenceId,
         log_after: Option<i64>,
     ) -> Result<OccurrenceView, AppError> {
@@ -440,7 +439,7 @@ impl Backend for FakeBackend {
 
     async fn cancel_occurrence(
         &self,
-        _me: &CurrentUser,
+        _me: &RequestUser,
         _id: OccurrenceId,
         reason: &str,
     ) -> Result<OccurrenceStatus, AppError> {
@@ -460,7 +459,7 @@ impl Backend for FakeBackend {
 
     async fn log_before(
         &self,
-        _me: &CurrentUser,
+        _me: &RequestUser,
         _id: OccurrenceId,
         before_seq: i64,
     ) -> Result<Vec<LogLine>, AppError> {
@@ -469,7 +468,7 @@ impl Backend for FakeBackend {
 
     async fn log_range(
         &self,
-        _me: &CurrentUser,
+        _me: &RequestUser,
         _id: OccurrenceId,
         after: i64,
         _before: i64,
@@ -477,22 +476,7 @@ impl Backend for FakeBackend {
         Ok(vec![samples::log_line(after + 1, LogLevel::Debug, "a line between")])
     }
 
-    async fn workers(&self, _me: &CurrentUser) -> Result<Vec<WorkerView>, AppError> {
+    async fn workers(&self, _me: &RequestUser) -> Result<Vec<WorkerView>, AppError> {
         Ok(if self.empty { vec![] } else { vec![samples::worker()] })
-    }
-
-    async fn team(&self, me: &CurrentUser) -> Result<TeamView, AppError> {
-        let user = UserView { me: me.clone(), created_at: samples::at(0), last_sign_in_at: None };
-        Ok(TeamView { users: vec![user], invites: vec![] })
-    }
-
-    async fn invite_user(&self, _me: &CurrentUser, name: &str, role: Role) -> Result<String, AppError> {
-        self.record(format!("invite {name} as {}", role.slug()));
-        Ok("/invite?token=good".into())
-    }
-
-    async fn revoke_invite(&self, _me: &CurrentUser, _id: UserId) -> Result<(), AppError> {
-        self.record("revoke");
-        Ok(())
     }
 }

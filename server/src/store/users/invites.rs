@@ -4,10 +4,7 @@
 //! advisory lock, so that two setup links, or one that is opened twice, cannot create two first admins.
 
 use chrono::{DateTime, Utc};
-use milvaion_api::{
-    permissions::Role,
-    views::{CurrentUser, InviteView},
-};
+use milvaion_api::{permissions::Role, views::CurrentUser};
 use milvaion_protocol::id::UserId;
 use serde_json::json;
 use sqlx::PgConnection;
@@ -35,20 +32,6 @@ pub struct InviteRow {
     pub invited_by: String,
     /// Expiry.
     pub expires_at: DateTime<Utc>,
-}
-
-impl InviteRow {
-    /// Returns the row for the team page.
-    #[must_use]
-    pub fn view(&self) -> InviteView {
-        InviteView {
-            id: self.id,
-            name: self.name.clone(),
-            role: self.role,
-            expires_at: self.expires_at,
-            invited_by: self.invited_by.clone(),
-        }
-    }
 }
 
 /// A link to insert.

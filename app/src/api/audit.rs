@@ -1,0 +1,1 @@
+//! Server functions that read the audit log.

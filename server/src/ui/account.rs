@@ -1,0 +1,53 @@
+//! The [`AccountBackend`] implementation of [`ServerBackend`]: the own account.
+
+use async_trait::async_trait;
+use http::request::Parts;
+use milvaion_api::{
+    team::{AccountView, ResetInfo},
+    views::CurrentUser,
+};
+use milvaion_app::{
+    backend::{AccountBackend, RequestUser},
+    error::AppError,
+};
+use milvaion_protocol::id::SessionId;
+
+use super::backend::ServerBackend;
+
+#[async_trait]
+impl AccountBackend for ServerBackend {
+    async fn account(&self, _parts: &Parts, _me: &RequestUser) -> Result<AccountView, AppError> {
+        Err(AppError::Failed("Not built yet.".into()))
+    }
+
+    async fn rename_account(&self, _me: &RequestUser, _name: &str) -> Result<(), AppError> {
+        Err(AppError::Failed("Not built yet.".into()))
+    }
+
+    async fn change_passphrase(
+        &self,
+        _parts: &Parts,
+        _me: &RequestUser,
+        _current: &str,
+        _passphrase: &str,
+    ) -> Result<(), AppError> {
+        Err(AppError::Failed("Not built yet.".into()))
+    }
+
+    async fn end_own_sessions(
+        &self,
+        _parts: &Parts,
+        _me: &RequestUser,
+        _session: Option<SessionId>,
+    ) -> Result<u32, AppError> {
+        Err(AppError::Failed("Not built yet.".into()))
+    }
+
+    async fn reset_info(&self, _token: &str) -> Result<ResetInfo, AppError> {
+        Err(AppError::Failed("Not built yet.".into()))
+    }
+
+    async fn reset_passphrase(&self, _parts: &Parts, _token: &str, _passphrase: &str) -> Result<CurrentUser, AppError> {
+        Err(AppError::Failed("Not built yet.".into()))
+    }
+}
