@@ -20,6 +20,7 @@ pub mod failures;
 pub mod jobs;
 pub mod occurrences;
 pub mod overview;
+pub mod reset;
 pub mod session;
 pub mod team;
 pub mod versions;

@@ -1,15 +1,338 @@
-//! The page of a user, for Admins.
+//! The page of a user, for Admins: role, sessions, passphrase, access, jobs and changes.
+//!
+//! The page is drawn once. Every action and every refresh changes one signal with the user's data, and each part of the
+//! page follows its own memo of it, so that an open dialog and a chosen role stay as they are.
 
-use leptos::prelude::*;
+pub mod access;
+pub mod confirm;
+pub mod jobs;
+pub mod passphrase;
+pub mod role;
+pub mod sessions;
+
+use std::time::Duration;
+
+use leptos::{ev, prelude::*, server_fn::ServerFn, task::spawn_local};
 use leptos_meta::Title;
+use leptos_router::hooks::use_params_map;
+use milvaion_api::{
+    audit::AuditObject,
+    permissions::Role,
+    team::{PersonView, UserState},
+};
+use milvaion_protocol::id::UserId;
 
-use crate::components::page_header::PageHeader;
+use self::{
+    access::AccessSection, jobs::JobsSection, passphrase::PassphraseSection, role::RoleSection,
+    sessions::SessionsSection,
+};
+use super::team::state_badge::UserStateBadge;
+use crate::{
+    api::{
+        session::{FlashView, take_flash},
+        team::{UnlockUser, person, unlock_user},
+    },
+    components::{
+        action_error::{ActionError, LastError},
+        audit_list::AuditSlice,
+        form::ErrorSummary,
+        icon::Icon,
+        input_form::capitalized,
+        loading::render_page,
+        page_header::{Breadcrumbs, PageHeader},
+        session_context::use_signed_in_user,
+        time::{MaybeTime, Time},
+        toast::{ToastKind, ToastQueue, toasts},
+    },
+    error::AppError,
+    live::{ThrottledRefresh, is_resync, throttled_refresh, use_live_updates, use_polling},
+};
+
+/// The shortest time between two reads of the user.
+const REFRESH_PAUSE: Duration = Duration::from_millis(200);
+/// The interval at which an open page reads the user again, because no event reports sessions and sign-ins.
+const IDLE_REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 
 /// `/team/:id`.
 #[component]
 pub fn PersonPage() -> impl IntoView {
-    view! {
-        <Title text="User"/>
-        <PageHeader title="User" sub="Not built yet."/>
+    let params = use_params_map();
+    let id = Memo::new(move |_| params.with(|params| params.get("id").and_then(|id| id.parse::<UserId>().ok())));
+    let data = Resource::new_blocking(
+        move || id.get(),
+        |id| async move {
+            let id = id.ok_or_else(no_such_user)?;
+            Ok((person(id).await?, take_flash("person".into()).await?.unwrap_or_default()))
+        },
+    );
+    render_page(data, |(view, flash): (PersonView, FlashView)| view! { <PersonContent view flash/> })
+}
+
+/// Returns the error for an address that does not hold a user id.
+fn no_such_user() -> AppError {
+    let error = AppError::NotFound("This user does not exist or has been removed.".into());
+    #[cfg(feature = "ssr")]
+    let error = crate::api::with_error_status(error);
+    error
+}
+
+/// The user of the page and what its parts share.
+#[derive(Clone, Copy)]
+pub struct PersonState {
+    id: UserId,
+    /// The name, which only the user changes.
+    name: Memo<String>,
+    view: RwSignal<PersonView>,
+    /// True if the page shows the own user.
+    is_self: bool,
+    is_busy: RwSignal<bool>,
+    /// The number of actions on this page; each one reads the changes again.
+    actions: RwSignal<u32>,
+    refresh: StoredValue<Option<ThrottledRefresh>>,
+    toasts: ToastQueue,
+}
+
+impl PersonState {
+    fn role(self) -> Memo<Role> {
+        Memo::new(move |_| self.view.with(|view| view.user.role))
     }
+
+    fn state(self) -> Memo<UserState> {
+        Memo::new(move |_| self.view.with(|view| view.state))
+    }
+
+    /// Returns true while the user is the last active Admin.
+    fn is_last_admin(self) -> Memo<bool> {
+        Memo::new(move |_| self.view.with(|view| view.is_last_admin && view.user.role == Role::Admin))
+    }
+
+    /// Runs an action and calls `done` with its result. A second action waits for a click after the first has ended.
+    fn run<T: 'static>(
+        self,
+        error: LastError,
+        action: impl Future<Output = Result<T, AppError>> + 'static,
+        done: impl FnOnce(T) + 'static,
+    ) {
+        if self.is_busy.get_untracked() {
+            return;
+        }
+        self.is_busy.set(true);
+        error.clear();
+        spawn_local(async move {
+            let answer = action.await;
+            let _ = self.is_busy.try_set(false);
+            match answer {
+                Ok(value) => {
+                    done(value);
+                    self.read_again();
+                }
+                Err(found) => error.show(found),
+            }
+        });
+    }
+
+    /// Reads the user and the changes again after an action, unless the user has left the page.
+    fn read_again(self) {
+        let _ = self.actions.try_update(|actions| *actions += 1);
+        if let Some(Some(refresh)) = self.refresh.try_get_value() {
+            refresh.request_own();
+        }
+    }
+
+    /// Reports the success of an action.
+    fn report(self, text: impl Into<String>) {
+        self.toasts.show(ToastKind::Success, text);
+    }
+}
+
+#[component]
+fn PersonContent(view: PersonView, flash: FlashView) -> impl IntoView {
+    let id = view.user.id;
+    let view = RwSignal::new(view);
+    let is_removed = RwSignal::new(false);
+    let me = use_signed_in_user();
+    let person = PersonState {
+        id,
+        name: Memo::new(move |_| view.with(|view| view.user.name.clone())),
+        view,
+        is_self: me.with_untracked(|me| me.as_ref().is_some_and(|me| me.id == id)),
+        is_busy: RwSignal::new(false),
+        actions: RwSignal::new(0),
+        refresh: StoredValue::new(None),
+        toasts: toasts(),
+    };
+    keep_current(person, is_removed);
+    let errors: Vec<_> =
+        flash.problems().into_iter().map(|problem| (String::new(), capitalized(&problem.message))).collect();
+    let removed = move || {
+        is_removed.get().then(|| {
+            view! {
+                <div class="notice" data-kind="warn">
+                    <Icon name="user-x"/>
+                    <p>
+                        "This user has been removed. "
+                        <a href="/team">"Team"</a>
+                    </p>
+                </div>
+            }
+        })
+    };
+    let changes = move || {
+        person.actions.track();
+        view! { <AuditSlice object=AuditObject::User(id)/> }
+    };
+    view! {
+        <Title text=move || format!("{} · Team", person.name.get())/>
+        <Breadcrumbs steps=vec![("/team".into(), "Team".into())] here=person.name/>
+        <PageHeader title=person.name/>
+        <div class="stack">
+            <ErrorSummary errors/>
+            <div role="status">{removed}</div>
+            <StateNotice person/>
+            <Facts person/>
+            <RoleSection person flash/>
+            <SessionsSection person/>
+            <PassphraseSection person/>
+            <AccessSection person/>
+            <JobsSection person/>
+            {changes}
+        </div>
+    }
+}
+
+/// The facts about the user.
+#[component]
+fn Facts(person: PersonState) -> impl IntoView {
+    let view = person.view;
+    let (role, state) = (person.role(), person.state());
+    let email = Memo::new(move |_| view.with(|view| view.user.email.clone()));
+    let joined = Memo::new(move |_| view.with(|view| view.created_at));
+    let last_sign_in = Memo::new(move |_| view.with(|view| view.last_sign_in_at));
+    let last_seen = Memo::new(move |_| view.with(|view| view.last_seen_at));
+    let passphrase = Memo::new(move |_| view.with(|view| view.passphrase_changed_at));
+    let tokens = Memo::new(move |_| view.with(|view| view.tokens));
+    let passphrase_text = move || match passphrase.get() {
+        Some(at) => view! { <Time at=at relative=true/> }.into_any(),
+        None => view! { <span class="muted">"Not since the user joined"</span> }.into_any(),
+    };
+    let tokens_text = move || {
+        let tokens = tokens.get();
+        (tokens > 0).then(|| {
+            view! {
+                <dt>"API tokens"</dt>
+                <dd>{tokens}</dd>
+            }
+        })
+    };
+    view! {
+        <section class="card" aria-labelledby="facts">
+            <h2 class="sr-only" id="facts">"Overview"</h2>
+            <dl class="kv" id="user-facts">
+                <dt>"E-mail"</dt>
+                <dd>{move || email.get()}</dd>
+                <dt>"Role"</dt>
+                <dd id="user-role">{move || role.get().label()}</dd>
+                <dt>"State"</dt>
+                <dd id="user-state"><UserStateBadge state/></dd>
+                <dt>"Joined"</dt>
+                <dd><Time at=joined/></dd>
+                <dt>"Last sign-in"</dt>
+                <dd><MaybeTime at=last_sign_in relative=true/></dd>
+                <dt>"Last seen"</dt>
+                <dd><MaybeTime at=last_seen relative=true/></dd>
+                <dt>"Passphrase changed"</dt>
+                <dd>{passphrase_text}</dd>
+                {tokens_text}
+            </dl>
+        </section>
+    }
+}
+
+/// The notice about a locked or deactivated user.
+#[component]
+fn StateNotice(person: PersonState) -> impl IntoView {
+    let error = LastError::of("Unlock");
+    let view = person.view;
+    let notice = Memo::new(move |_| view.with(|view| (view.state, view.locked_until, view.deactivated_at)));
+    let unlock = move |event: ev::SubmitEvent| {
+        event.prevent_default();
+        let name = person.name.get_untracked();
+        person.run(error, unlock_user(person.id), move |()| {
+            person.report(format!("{name} is unlocked and can sign in from every device."));
+        });
+    };
+    let shown = move || {
+        match notice.get() {
+        (UserState::Locked, until, _) => Some(
+            view! {
+                <div class="notice" data-kind="warn" id="locked">
+                    <Icon name="lock"/>
+                    <div class="stack">
+                        <p>
+                            "There were too many failed sign-ins. Sign-ins from unknown devices are refused"
+                            {until.map(|until| view! { " until " <Time at=until/> })}
+                            ". Open sessions continue, and devices on which the user has signed in before can still sign in."
+                        </p>
+                        <form method="post" action=UnlockUser::PATH on:submit=unlock>
+                            <input type="hidden" name="id" value=person.id.to_string()/>
+                            <button type="submit" class="btn">
+                                <Icon name="lock-open"/>
+                                "Unlock"
+                            </button>
+                        </form>
+                    </div>
+                </div>
+            }
+            .into_any(),
+        ),
+        (UserState::Deactivated, _, at) => Some(
+            view! {
+                <div class="notice" data-kind="info" id="deactivated">
+                    <Icon name="user-x"/>
+                    <p>
+                        "This user is deactivated"
+                        {at.map(|at| view! { " since " <Time at=at/> })}
+                        " and cannot sign in. Jobs that the user created keep running."
+                    </p>
+                </div>
+            }
+            .into_any(),
+        ),
+        _ => None,
+    }
+    };
+    view! {
+        <div role="status">{shown}</div>
+        <ActionError error/>
+    }
+}
+
+/// Reads the user again after an action on this page, when events may have been missed, and every
+/// [`IDLE_REFRESH_INTERVAL`].
+fn keep_current(person_state: PersonState, is_removed: RwSignal<bool>) {
+    let PersonState { id, view, .. } = person_state;
+    let refresh = throttled_refresh(
+        REFRESH_PAUSE,
+        move || async move {
+            match person(id).await {
+                Err(AppError::NotFound(_)) => Ok(None),
+                read => read.map(Some),
+            }
+        },
+        move |read| match read {
+            None => is_removed.set(true),
+            Some(read) if view.with_untracked(|known| *known != read) => view.set(read),
+            Some(_) => {}
+        },
+    );
+    person_state.refresh.set_value(Some(refresh.clone()));
+    use_live_updates({
+        let refresh = refresh.clone();
+        move |envelope| {
+            if is_resync(envelope) {
+                refresh.request();
+            }
+        }
+    });
+    use_polling(IDLE_REFRESH_INTERVAL, move || refresh.request());
 }

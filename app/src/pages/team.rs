@@ -1,15 +1,296 @@
-//! The team page.
+//! The team page: the users of the installation and the open invitations in one table, and a form for a new invitation.
+//!
+//! The filter is part of the address. The state of the invitations (a new link, which the server returns only once, the
+//! typed name, errors) lives outside the view that a new filter draws again.
 
-use leptos::prelude::*;
+pub mod filter;
+pub mod invite_form;
+pub mod new_link;
+pub mod state_badge;
+pub mod table;
+
+use std::time::Duration;
+
+use leptos::{prelude::*, task::spawn_local};
 use leptos_meta::Title;
+use leptos_router::hooks::use_query_map;
+use milvaion_api::{
+    permissions::{Permission, Role},
+    team::{TeamFilter, TeamRow, TeamView},
+};
+use milvaion_protocol::id::UserId;
 
-use crate::components::page_header::PageHeader;
+pub(super) use self::invite_form::role_description;
+use self::{
+    filter::{InvalidTeamFilter, TeamFilterForm, address, export_address, is_filtered, read_filter},
+    invite_form::InviteForm,
+    new_link::{CreatedLink, NewLink},
+    table::TeamTable,
+};
+use crate::{
+    api::{
+        session::{FlashView, take_flash},
+        team::{INVITE_REVOKED_NOTICE, InviteUser, renew_invite, revoke_invite, team},
+    },
+    browser,
+    components::{
+        action_error::{ActionError, LastError},
+        empty_state::EmptyState,
+        filter_error::FilterErrorNotice,
+        form::ErrorSummary,
+        icon::Icon,
+        loading::render_page,
+        page_header::PageHeader,
+        session_context::may,
+        toast::{ToastKind, ToastQueue, toasts},
+    },
+    live::{is_resync, throttled_refresh, use_live_updates, use_polling},
+};
 
-/// `/team`.
+/// The shortest time between two reads of the team.
+const REFRESH_PAUSE: Duration = Duration::from_millis(200);
+/// The interval at which an open page reads the team again, because no event reports its changes.
+const IDLE_REFRESH_INTERVAL: Duration = Duration::from_secs(30);
+/// The id of the box with the new link of an invitation.
+const RENEWED_LINK_ID: &str = "renewed-link";
+
+/// `/team?q=&role=&state=`. A value that cannot be read yields an error and no rows.
 #[component]
 pub fn TeamPage() -> impl IntoView {
+    let query = use_query_map();
+    let request = Memo::new(move |_| query.with(|query| read_filter(|name| query.get(name))));
+    let data = Resource::new_blocking(
+        move || request.get(),
+        |filter| async move {
+            match filter {
+                Ok(filter) => {
+                    let view = team(filter.clone()).await?;
+                    Ok(Some((filter, view, take_flash("team".into()).await?.unwrap_or_default())))
+                }
+                Err(_) => Ok(None),
+            }
+        },
+    );
+    let invitations = Invitations::new();
+    render_page(data, move |found: Option<(TeamFilter, TeamView, FlashView)>| match (found, request.get_untracked()) {
+        (Some((filter, view, flash)), _) => view! { <TeamContent filter view flash invitations/> }.into_any(),
+        (None, Err(InvalidTeamFilter { errors, rest })) => view! {
+            <Title text="Team"/>
+            <PageHeader title="Team"/>
+            <FilterErrorNotice errors reset=address(&rest)/>
+        }
+        .into_any(),
+        (None, Ok(_)) => ().into_any(),
+    })
+}
+
+/// The actions on invitations, with their links and errors.
+#[derive(Clone, Copy)]
+pub struct Invitations {
+    inviting: ServerAction<InviteUser>,
+    /// The link of the invitation that the form has created.
+    invited: RwSignal<Option<CreatedLink>>,
+    /// The new link of an invitation in the table.
+    renewed: RwSignal<Option<CreatedLink>>,
+    renew_error: LastError,
+    revoke_error: LastError,
+    is_busy: RwSignal<bool>,
+    /// The number of changes; each one reads the table again.
+    changes: RwSignal<u32>,
+    /// The values typed into the form, which a new filter draws again.
+    name: RwSignal<String>,
+    role: RwSignal<Role>,
+    toasts: ToastQueue,
+}
+
+impl Invitations {
+    fn new() -> Self {
+        let this = Self {
+            inviting: ServerAction::new(),
+            invited: RwSignal::new(None),
+            renewed: RwSignal::new(None),
+            renew_error: LastError::of("New link"),
+            revoke_error: LastError::of("Revoke"),
+            is_busy: RwSignal::new(false),
+            changes: RwSignal::new(0),
+            name: RwSignal::new(String::new()),
+            role: RwSignal::new(Role::Viewer),
+            toasts: toasts(),
+        };
+        Effect::new(move |_| {
+            if let Some(Ok(path)) = this.inviting.value().get() {
+                this.renewed.set(None);
+                this.invited.set(Some(CreatedLink { text: "The invitation is created.".into(), path }));
+                this.name.set(String::new());
+                this.count_change();
+            }
+        });
+        this
+    }
+
+    fn count_change(self) {
+        let _ = self.changes.try_update(|changes| *changes += 1);
+    }
+
+    /// Replaces the link of an invitation and shows the new one above the table.
+    fn renew(self, id: UserId, name: String) {
+        if self.is_busy.get_untracked() {
+            return;
+        }
+        self.is_busy.set(true);
+        self.renew_error.clear();
+        spawn_local(async move {
+            let answer = renew_invite(id).await;
+            let _ = self.is_busy.try_set(false);
+            match answer {
+                Ok(path) => {
+                    let text = format!("The invitation of {name} has a new link. The old link no longer works.");
+                    let _ = self.invited.try_set(None);
+                    let _ = self.renewed.try_set(Some(CreatedLink { text, path }));
+                    self.count_change();
+                    // One frame later, when the box has been drawn.
+                    request_animation_frame(|| browser::focus(RENEWED_LINK_ID));
+                }
+                Err(error) => self.renew_error.show(error),
+            }
+        });
+    }
+
+    /// Revokes an invitation.
+    fn revoke(self, id: UserId) {
+        self.revoke_error.clear();
+        spawn_local(async move {
+            match revoke_invite(id).await {
+                Ok(()) => {
+                    self.toasts.show(ToastKind::Success, INVITE_REVOKED_NOTICE);
+                    self.count_change();
+                }
+                Err(error) => self.revoke_error.show(error),
+            }
+        });
+    }
+}
+
+/// The rows of the table. A refresh changes the rows that differ and keeps the others, so that an open dialog of a row
+/// stays open.
+#[derive(Clone, Copy)]
+pub struct TeamRows {
+    rows: RwSignal<Vec<(UserId, ArcRwSignal<TeamRow>)>>,
+    total: RwSignal<u32>,
+}
+
+impl TeamRows {
+    fn new(view: TeamView) -> Self {
+        let rows = view.rows.into_iter().map(|row| (row.id, ArcRwSignal::new(row))).collect();
+        Self { rows: RwSignal::new(rows), total: RwSignal::new(view.total) }
+    }
+
+    fn apply(self, view: TeamView) {
+        let known: std::collections::HashMap<UserId, ArcRwSignal<TeamRow>> =
+            self.rows.get_untracked().into_iter().collect();
+        let rows: Vec<_> = view
+            .rows
+            .into_iter()
+            .map(|row| match known.get(&row.id) {
+                Some(signal) => {
+                    if signal.with_untracked(|known| *known != row) {
+                        signal.set(row.clone());
+                    }
+                    (row.id, signal.clone())
+                }
+                None => (row.id, ArcRwSignal::new(row)),
+            })
+            .collect();
+        let has_moved =
+            self.rows.with_untracked(|known| !known.iter().map(|(id, _)| id).eq(rows.iter().map(|(id, _)| id)));
+        if has_moved {
+            self.rows.set(rows);
+        }
+        if self.total.get_untracked() != view.total {
+            self.total.set(view.total);
+        }
+    }
+
+    /// Returns the number of rows, and of all users and invitations if a filter hides some.
+    fn count_text(self) -> String {
+        let (shown, total) = (self.rows.with(Vec::len), self.total.get());
+        let words = if total == 1 { "user or invitation" } else { "users and invitations" };
+        if usize::try_from(total).is_ok_and(|total| total == shown) {
+            format!("{total} {words}")
+        } else {
+            format!("{shown} of {total} {words}")
+        }
+    }
+}
+
+#[component]
+fn TeamContent(filter: TeamFilter, view: TeamView, flash: FlashView, invitations: Invitations) -> impl IntoView {
+    let rows = TeamRows::new(view);
+    keep_current(filter.clone(), rows, invitations);
+    let whole: Vec<_> = flash.error.iter().map(|text| (String::new(), text.clone())).collect();
+    let flash = FlashView { error: None, ..flash };
+    let is_empty = Memo::new(move |_| rows.rows.with(Vec::is_empty));
+    let export = may(Permission::Export).then(|| {
+        view! {
+            // The router must not follow the link to a file.
+            <a class="btn" href=export_address(&filter) download rel="external">
+                <Icon name="download"/>
+                "Download CSV"
+            </a>
+        }
+    });
+    let is_filtered = is_filtered(&filter);
     view! {
         <Title text="Team"/>
-        <PageHeader title="Team" sub="Not built yet."/>
+        <PageHeader title="Team" sub="Users who can sign in, their roles, and open invitations.">{export}</PageHeader>
+        <div class="stack">
+            <ErrorSummary errors=whole/>
+            <TeamFilterForm filter/>
+            <ActionError error=invitations.renew_error/>
+            <ActionError error=invitations.revoke_error/>
+            <NewLink link=invitations.renewed id=RENEWED_LINK_ID/>
+            <p class="muted" role="status" id="team-count">{move || rows.count_text()}</p>
+            <div hidden=move || !is_empty.get()>
+                <EmptyState
+                    icon="users"
+                    title="No user or invitation matches"
+                    text="The search covers names and e-mail addresses. An invitation has no e-mail address."
+                >
+                    <a class="btn" href="/team">"Show the whole team"</a>
+                </EmptyState>
+            </div>
+            <div hidden=move || is_empty.get()>
+                <TeamTable rows invitations/>
+            </div>
+            <p class="muted" hidden=move || is_filtered || rows.total.get() != 1>
+                "You are the only user. Invite the next one with the form below."
+            </p>
+            <InviteForm flash invitations/>
+        </div>
     }
+}
+
+/// Reads the team again after a change of this page, when events may have been missed, and every
+/// [`IDLE_REFRESH_INTERVAL`].
+fn keep_current(filter: TeamFilter, rows: TeamRows, invitations: Invitations) {
+    let refresh = throttled_refresh(REFRESH_PAUSE, move || team(filter.clone()), move |view| rows.apply(view));
+    Effect::new({
+        let refresh = refresh.clone();
+        move |before: Option<u32>| {
+            let changes = invitations.changes.get();
+            if before.is_some_and(|before| before != changes) {
+                refresh.request_own();
+            }
+            changes
+        }
+    });
+    use_live_updates({
+        let refresh = refresh.clone();
+        move |envelope| {
+            if is_resync(envelope) {
+                refresh.request();
+            }
+        }
+    });
+    use_polling(IDLE_REFRESH_INTERVAL, move || refresh.request());
 }

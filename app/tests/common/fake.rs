@@ -3,7 +3,7 @@
 mod account;
 mod audit;
 mod backend;
-mod team;
+pub(crate) mod team;
 
 use std::sync::{Arc, Mutex, atomic::AtomicBool};
 
@@ -14,6 +14,7 @@ use milvaion_api::{
 use milvaion_app::{backend::FlashMessage, error::AppError};
 use milvaion_protocol::{id::JobId, status::OccurrenceStatus};
 
+use self::team::FakeTeam;
 use super::samples;
 
 /// A backend that pages and forms are tested against: its settings, and a record of the calls that changed something.
@@ -37,6 +38,8 @@ pub(crate) struct FakeBackend {
     /// True after the first read. The position of the stream is known only before it, because a later one would skip
     /// events that the data does not contain.
     pub(crate) was_read: AtomicBool,
+    /// The users and invitations.
+    pub(crate) team: Mutex<FakeTeam>,
     /// The flash messages that plain forms left behind.
     pub(crate) flashes: Mutex<Vec<FlashMessage>>,
     /// The changes that were made, one line each.
@@ -56,6 +59,7 @@ impl FakeBackend {
             database_down: false,
             paused: Mutex::default(),
             was_read: AtomicBool::default(),
+            team: Mutex::new(FakeTeam::around(samples::me(role))),
             flashes: Mutex::default(),
             done: Mutex::default(),
         }
@@ -68,7 +72,8 @@ impl FakeBackend {
 
     /// Empties the installation.
     pub(crate) fn empty(self) -> Self {
-        Self { empty: true, ..self }
+        let team = self.me.clone().map_or(self.team, |me| Mutex::new(FakeTeam::only(me)));
+        Self { empty: true, team, ..self }
     }
 
     /// Sets the status of every occurrence.
@@ -94,6 +99,12 @@ impl FakeBackend {
     /// Removes the live workers.
     pub(crate) fn without_worker(self) -> Self {
         Self { worker_alive: false, ..self }
+    }
+
+    /// Makes Grace a second Admin.
+    pub(crate) fn second_admin(self) -> Self {
+        self.team.lock().expect("the mutex is not poisoned").make_grace_admin();
+        self
     }
 
     /// Pauses all schedules with this reason.

@@ -1,0 +1,186 @@
+//! The filter of the team page, as a form and as part of the address.
+
+use leptos::{ev, html, prelude::*};
+use leptos_router::{NavigateOptions, hooks::use_navigate};
+use milvaion_api::{
+    permissions::Role,
+    team::{TeamFilter, UserState},
+};
+
+use crate::{
+    api::session::query_value,
+    components::{filter_error::FilterError, icon::Icon},
+};
+
+/// The parameters of an address that cannot be read, and the filter of the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct InvalidTeamFilter {
+    pub(super) errors: Vec<FilterError>,
+    pub(super) rest: TeamFilter,
+}
+
+/// Reads the filter from the parameters of the address. An empty value counts as absent, because a form sends it.
+pub(super) fn read_filter(parameter: impl Fn(&str) -> Option<String>) -> Result<TeamFilter, InvalidTeamFilter> {
+    let part = |name: &str| parameter(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+    let mut errors = Vec::new();
+    let role = part("role").and_then(|slug| {
+        let role = Role::from_slug(&slug);
+        if role.is_none() {
+            let remedy = "Use viewer, operator or admin.".into();
+            errors.push(FilterError { parameter: "role", value: slug, remedy });
+        }
+        role
+    });
+    let state = part("state").and_then(|slug| {
+        let state = UserState::from_slug(&slug);
+        if state.is_none() {
+            let remedy = "Use active, locked, deactivated or invited.".into();
+            errors.push(FilterError { parameter: "state", value: slug, remedy });
+        }
+        state
+    });
+    let filter = TeamFilter { q: part("q").unwrap_or_default(), role, state };
+    if errors.is_empty() { Ok(filter) } else { Err(InvalidTeamFilter { errors, rest: filter }) }
+}
+
+/// Returns true if the filter can hide a row.
+pub(super) fn is_filtered(filter: &TeamFilter) -> bool {
+    *filter != TeamFilter::default()
+}
+
+/// Returns the address of the list with this filter.
+pub(super) fn address(filter: &TeamFilter) -> String {
+    with_filter("/team", filter)
+}
+
+/// Returns the address of the CSV file with this filter.
+pub(super) fn export_address(filter: &TeamFilter) -> String {
+    with_filter("/export/team.csv", filter)
+}
+
+fn with_filter(path: &str, filter: &TeamFilter) -> String {
+    let parts: Vec<String> = [
+        (!filter.q.is_empty()).then(|| format!("q={}", query_value(&filter.q))),
+        filter.role.map(|role| format!("role={}", role.slug())),
+        filter.state.map(|state| format!("state={}", state.slug())),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if parts.is_empty() { path.to_owned() } else { format!("{path}?{}", parts.join("&")) }
+}
+
+/// The filter as a form. A script opens the new address without a full load.
+#[component]
+pub fn TeamFilterForm(
+    /// The present filter.
+    filter: TeamFilter,
+) -> impl IntoView {
+    let (text, role, state) =
+        (NodeRef::<html::Input>::new(), NodeRef::<html::Select>::new(), NodeRef::<html::Select>::new());
+    let navigate = use_navigate();
+    let search = move |event: ev::SubmitEvent| {
+        event.prevent_default();
+        let (Some(text), Some(role), Some(state)) = (text.get_untracked(), role.get_untracked(), state.get_untracked())
+        else {
+            return;
+        };
+        let filter = TeamFilter {
+            q: text.value().trim().to_owned(),
+            role: Role::from_slug(&role.value()),
+            state: UserState::from_slug(&state.value()),
+        };
+        navigate(&address(&filter), NavigateOptions::default());
+    };
+    let roles: Vec<_> = Role::ALL
+        .into_iter()
+        .map(|role| {
+            view! { <option value=role.slug() selected=filter.role == Some(role)>{role.label()}</option> }
+        })
+        .collect();
+    let states: Vec<_> = UserState::ALL
+        .into_iter()
+        .map(|state| {
+            view! { <option value=state.slug() selected=filter.state == Some(state)>{state.label()}</option> }
+        })
+        .collect();
+    let reset = is_filtered(&filter).then(|| {
+        view! {
+            <a class="btn btn-quiet" href="/team">
+                <Icon name="x"/>
+                "Remove the filter"
+            </a>
+        }
+    });
+    view! {
+        <form method="get" action="/team" class="filterbar" role="search" aria-label="Team" on:submit=search>
+            <div class="field grow">
+                <label for="q">"Search"</label>
+                <input
+                    type="search"
+                    id="q"
+                    name="q"
+                    value=filter.q
+                    placeholder="Name or e-mail address"
+                    autocomplete="off"
+                    maxlength="100"
+                    node_ref=text
+                />
+            </div>
+            <div class="field">
+                <label for="filter-role">"Role"</label>
+                <select id="filter-role" name="role" node_ref=role>
+                    <option value="">"All roles"</option>
+                    {roles}
+                </select>
+            </div>
+            <div class="field">
+                <label for="filter-state">"State"</label>
+                <select id="filter-state" name="state" node_ref=state>
+                    <option value="">"All states"</option>
+                    {states}
+                </select>
+            </div>
+            <div class="cluster">
+                <button type="submit" class="btn">
+                    <Icon name="filter"/>
+                    "Filter"
+                </button>
+                {reset}
+            </div>
+        </form>
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(q: &str, role: &str, state: &str) -> Result<TeamFilter, InvalidTeamFilter> {
+        read_filter(|name| {
+            let value = match name {
+                "q" => q,
+                "role" => role,
+                _ => state,
+            };
+            Some(value.to_owned())
+        })
+    }
+
+    #[test]
+    fn filter_survives_its_address() {
+        let filter = read(" a&b ", "admin", "locked").expect("a valid filter");
+        assert_eq!(filter, TeamFilter { q: "a&b".into(), role: Some(Role::Admin), state: Some(UserState::Locked) });
+        assert_eq!(address(&filter), "/team?q=a%26b&role=admin&state=locked");
+        assert_eq!(export_address(&filter), "/export/team.csv?q=a%26b&role=admin&state=locked");
+        assert_eq!(read("", "", ""), Ok(TeamFilter::default()));
+        assert_eq!(address(&TeamFilter::default()), "/team");
+    }
+
+    #[test]
+    fn unreadable_filter_never_widens_the_list() {
+        let invalid = read("a", "Admin", "gone").expect_err("two invalid values");
+        assert_eq!(invalid.errors.iter().map(|error| error.parameter).collect::<Vec<_>>(), ["role", "state"]);
+        assert_eq!(address(&invalid.rest), "/team?q=a");
+    }
+}

@@ -1,0 +1,152 @@
+//! The table of users and invitations.
+
+use leptos::{ev, prelude::*, server_fn::ServerFn};
+use milvaion_api::team::{PendingInvite, TeamRow};
+
+use super::{Invitations, TeamRows, state_badge::UserStateBadge};
+use crate::{
+    api::team::{RenewInvite, RevokeInvite},
+    components::{
+        dialog::ConfirmDialog,
+        time::{MaybeTime, Time},
+    },
+};
+
+/// The users and invitations, by name.
+#[component]
+pub fn TeamTable(
+    /// The rows.
+    rows: TeamRows,
+    /// The actions on invitations.
+    invitations: Invitations,
+) -> impl IntoView {
+    view! {
+        <div class="table-wrap">
+            <table role="table" class="table table-cards" id="team">
+                <caption class="sr-only">"Users and invitations by name"</caption>
+                <thead>
+                    <tr role="row">
+                        <th role="columnheader" scope="col">"User"</th>
+                        <th role="columnheader" scope="col">"Role"</th>
+                        <th role="columnheader" scope="col">"State"</th>
+                        <th role="columnheader" scope="col">"Last seen"</th>
+                        <th role="columnheader" scope="col">"Sessions"</th>
+                        <th role="columnheader" scope="col">"Joined or invited"</th>
+                        <th role="columnheader" scope="col">
+                            <span class="sr-only">"Actions"</span>
+                        </th>
+                    </tr>
+                </thead>
+                <tbody>
+                    <For each=move || rows.rows.get() key=|(id, _)| *id let:entry>
+                        <TeamTableRow row=entry.1 invitations/>
+                    </For>
+                </tbody>
+            </table>
+        </div>
+    }
+}
+
+#[component]
+fn TeamTableRow(row: ArcRwSignal<TeamRow>, invitations: Invitations) -> impl IntoView {
+    let row = RwSignal::from(row);
+    let id = row.with_untracked(|row| row.id);
+    let is_invitation = row.with_untracked(|row| row.invite.is_some());
+    // Memos, so that a refresh redraws only what has changed: a dialog of the row may be open.
+    let name = Memo::new(move |_| row.with(|row| row.name.clone()));
+    let email = Memo::new(move |_| row.with(|row| row.email.clone()));
+    let role = Memo::new(move |_| row.with(|row| row.role));
+    let state = Memo::new(move |_| row.with(|row| row.state));
+    let last_seen = Memo::new(move |_| row.with(|row| row.last_seen_at));
+    let sessions = Memo::new(move |_| row.with(|row| row.sessions));
+    let created = Memo::new(move |_| row.with(|row| row.created_at));
+    let invite = Memo::new(move |_| row.with(|row| row.invite.clone()));
+    let heading = if is_invitation {
+        view! { <strong>{move || name.get()}</strong> }.into_any()
+    } else {
+        view! { <a class="row-link" href=format!("/team/{id}")>{move || name.get()}</a> }.into_any()
+    };
+    let sessions_text = move || if is_invitation { "–".to_owned() } else { sessions.get().to_string() };
+    let actions = is_invitation.then(|| view! { <InvitationActions row invitations/> });
+    view! {
+        <tr role="row" data-id=id.to_string()>
+            <th role="rowheader" scope="row" data-label="User">
+                {heading}
+                {move || email.get().map(|email| view! { <div class="row-note">{email}</div> })}
+            </th>
+            <td role="cell" data-label="Role">{move || role.get().label()}</td>
+            <td role="cell" data-label="State">
+                <div>
+                    <UserStateBadge state/>
+                    {move || invite.get().map(|invite| expiry(&invite))}
+                </div>
+            </td>
+            <td role="cell" data-label="Last seen">
+                <MaybeTime at=last_seen relative=true/>
+            </td>
+            <td role="cell" data-label="Sessions">{sessions_text}</td>
+            <td role="cell" data-label=if is_invitation { "Invited" } else { "Joined" }>
+                <div>
+                    <Time at=created relative=true/>
+                    {move || invite.get().map(|invite| view! { <div class="row-note">"by " {invite.invited_by}</div> })}
+                </div>
+            </td>
+            <td role="cell" class="row-actions">{actions}</td>
+        </tr>
+    }
+}
+
+/// Draws when the link of an invitation expires or has expired.
+fn expiry(invite: &PendingInvite) -> AnyView {
+    let word = if invite.is_expired { "Expired " } else { "Expires " };
+    view! {
+        <div class="row-note">
+            {word}
+            <Time at=invite.expires_at relative=true/>
+        </div>
+    }
+    .into_any()
+}
+
+/// The actions on an invitation. Without scripts they are plain forms.
+#[component]
+fn InvitationActions(row: RwSignal<TeamRow>, invitations: Invitations) -> impl IntoView {
+    let open = RwSignal::new(false);
+    let (id, name) = row.with_untracked(|row| (row.id, row.name.clone()));
+    let renew_label = format!("New link for {name}");
+    let revoke_label = format!("Revoke the invitation of {name}");
+    let title = format!("{revoke_label}?");
+    let renew = move |event: ev::SubmitEvent| {
+        event.prevent_default();
+        invitations.renew(id, name.clone());
+    };
+    view! {
+        <div class="cluster">
+            <form method="post" action=RenewInvite::PATH on:submit=renew>
+                <input type="hidden" name="id" value=id.to_string()/>
+                <button type="submit" class="btn btn-small" aria-label=renew_label>"New link"</button>
+            </form>
+            <button
+                type="button"
+                class="btn btn-small needs-js"
+                aria-label=revoke_label.clone()
+                on:click=move |_| open.set(true)
+            >
+                "Revoke…"
+            </button>
+            <form method="post" action=RevokeInvite::PATH class="hide-js">
+                <input type="hidden" name="id" value=id.to_string()/>
+                <button type="submit" class="btn btn-small" aria-label=revoke_label>"Revoke"</button>
+            </form>
+        </div>
+        <ConfirmDialog
+            open
+            id=format!("revoke-{id}")
+            title=Signal::stored(title)
+            verb="Revoke"
+            on_confirm=move |()| invitations.revoke(id)
+        >
+            <p>"The link stops working immediately. You can invite the same user again."</p>
+        </ConfirmDialog>
+    }
+}
