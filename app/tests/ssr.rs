@@ -35,6 +35,7 @@ async fn every_page_is_complete_and_has_one_heading() {
         (format!("/jobs/{job}?tab=history&from=2&to=1"), "From version 2 (current) to version 1"),
         ("/workers".to_owned(), "Workers"),
         ("/team".to_owned(), "Team"),
+        (format!("/team/{}", common::fake::team::grace()), "Chrome on Windows"),
         ("/menu".to_owned(), "Menu"),
         ("/help".to_owned(), "Help"),
     ];

@@ -4,13 +4,14 @@ use milvaion_api::permissions::Role;
 use milvaion_app::{backend::FlashMessage, error::AppError};
 use milvaion_protocol::status::OccurrenceStatus;
 
-use crate::common::{FakeBackend, get, samples};
+use crate::common::{FakeBackend, fake::team::grace, get, samples};
 
 #[tokio::test]
 async fn places_of_action_errors_exist_from_the_start() {
     let admin = || FakeBackend::signed_in(Role::Admin);
     let job = format!("/jobs/{}", samples::job_id());
     let occurrence = format!("/occurrences/{}", samples::occurrence_id(0));
+    let user = format!("/team/{}", grace());
     let pages = [
         // Run, pause and delete, and the dialog of the pause.
         (admin().ready(), job.as_str(), 4),
@@ -18,7 +19,10 @@ async fn places_of_action_errors_exist_from_the_start() {
         // Run and pause of the only row.
         (admin().ready(), "/jobs", 2),
         (admin().with_status(OccurrenceStatus::Running).ready(), &occurrence, 1),
-        (admin().ready(), "/team", 1),
+        // New link and revoke.
+        (admin().ready(), "/team", 2),
+        // Unlock, role, sessions, the reset link and its revocation, and access.
+        (admin().ready(), &user, 6),
         (admin().empty().ready(), "/", 1),
         (FakeBackend::signed_in(Role::Viewer).ready(), "/jobs", 0),
     ];

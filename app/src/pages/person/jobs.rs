@@ -35,8 +35,8 @@ pub fn JobLinks(
         let (verb, pronoun) = if total == 1 { ("keeps", "It") } else { ("keep", "They") };
         let others = usize::try_from(total).unwrap_or(usize::MAX).saturating_sub(jobs.len());
         let others = (others > 0).then(|| {
-            let others = i64::try_from(others).unwrap_or(i64::MAX);
-            view! { <p class="muted">{format!("{} more.", plural(others, "job"))}</p> }
+            let noun = if others == 1 { "job" } else { "jobs" };
+            view! { <p class="muted">{format!("{others} more {noun}.")}</p> }
         });
         let text = format!(
             "This user has created {}. {pronoun} {verb} running even if the user is deactivated or removed.",
