@@ -7,7 +7,7 @@ import { form, makeCalendar, makeJob, runJob, shell, waitForStatus } from "../fi
 import { findOverflows } from "../fixtures/layout";
 import { hasServices, type TestStack } from "../fixtures/stack";
 import { expect, open, test, waitForLive } from "../fixtures/test";
-import { apiClient, callServerFunction, inviteUser, type TestUser } from "../fixtures/users";
+import { apiClient, callServerFunction, inviteUser, type TestUser, whoami } from "../fixtures/users";
 
 test.use({ stackName: "widths", contextOptions: { reducedMotion: "reduce" } });
 
@@ -142,7 +142,10 @@ async function fillInstallation(stack: TestStack, user: TestUser): Promise<Measu
   const [failed = "", resolved = ""] = runs;
   await call("resolve_failures", { "ids[]": resolved, note: `${LONG_WORD} ${LONG_TEXT}` });
 
-  await inviteUser(stack.url, user, `Bob ${LONG_WORD.slice(0, 40)}`, "operator");
+  const bob = await inviteUser(stack.url, user, `Bob ${LONG_WORD.slice(0, 40)}`, "operator");
+  const { id: colleague } = await whoami(stack.url, bob);
+  await makeJob(stack.url, bob, { name: `Bob's ${LONG_WORD}`, input: shell("true") });
+  await call("create_reset_link", { id: colleague });
   await call("invite_user", { name: `Eve ${LONG_WORD}`, role: "operator" });
   if (hasServices) {
     await stack.sql(`update jobs set job_type = '${LONG_TYPE}' where id = '${halted}'`);
@@ -163,7 +166,7 @@ async function fillInstallation(stack: TestStack, user: TestUser): Promise<Measu
     "/occurrences", `/occurrences?job=${job}`, `/occurrences?status=failed&job=${failing}`,
     `/occurrences/${completed}`, `/occurrences/${failed}`, `/occurrences/${cancelled}`, `/occurrences/${running}`,
     "/failed", `${cause}?state=all`, `/failed/${failed}`, `/failed/${resolved}`, "/failed?tab=dead-letters",
-    "/calendars", "/calendars/new", `/calendars/${calendar}/edit`, "/workers", "/team", "/menu", "/help",
+    "/calendars", "/calendars/new", `/calendars/${calendar}/edit`, "/workers", "/team", `/team/${colleague}`, "/menu", "/help",
   ];
   return [
     ...paths.map((path) => ({ path })),

@@ -48,7 +48,7 @@ async fn team_lists_users_and_invitations_with_their_state() {
         assert_eq!(row(name).contains("action=\"/api/revoke_invite\""), is_invitation, "{name}");
     }
     assert!(row("Grace").contains(&format!("href=\"{}\"", page_of(grace()))), "{}", row("Grace"));
-    assert!(row("Grace").contains("grace@example.org"), "{}", row("Grace"));
+    assert!(row("Grace").contains("grace@example.org") && row("Grace").contains("2 sessions"), "{}", row("Grace"));
     assert!(row("Barbara").contains("Expires ") && !row("Barbara").contains("Expired "), "{}", row("Barbara"));
     assert!(row("Tim").contains("Expired "), "{}", row("Tim"));
     get(&FakeBackend::signed_in(Role::Admin).empty().ready(), "/team")
@@ -247,7 +247,8 @@ async fn reset_link_sets_a_passphrase_without_a_session() {
     page.assert_contains(&[
         "Set a new passphrase",
         "value=\"grace@example.org\"",
-        "autocomplete=\"username\" readonly",
+        "autocomplete=\"username\"",
+        " readonly",
     ]);
     page.assert_contains(&["autocomplete=\"new-password\"", "action=\"/api/reset_passphrase\"", "ends all sessions"]);
     let short = post(&fake, "/api/reset_passphrase", "token=good&passphrase=short").await;

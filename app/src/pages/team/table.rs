@@ -10,6 +10,7 @@ use crate::{
         dialog::ConfirmDialog,
         time::{MaybeTime, Time},
     },
+    format::plural,
 };
 
 /// The users and invitations, by name.
@@ -30,8 +31,7 @@ pub fn TeamTable(
                         <th role="columnheader" scope="col">"Role"</th>
                         <th role="columnheader" scope="col">"State"</th>
                         <th role="columnheader" scope="col">"Last seen"</th>
-                        <th role="columnheader" scope="col">"Sessions"</th>
-                        <th role="columnheader" scope="col">"Joined or invited"</th>
+                        <th role="columnheader" scope="col">"Joined"</th>
                         <th role="columnheader" scope="col">
                             <span class="sr-only">"Actions"</span>
                         </th>
@@ -66,7 +66,7 @@ fn TeamTableRow(row: ArcRwSignal<TeamRow>, invitations: Invitations) -> impl Int
     } else {
         view! { <a class="row-link" href=format!("/team/{id}")>{move || name.get()}</a> }.into_any()
     };
-    let sessions_text = move || if is_invitation { "–".to_owned() } else { sessions.get().to_string() };
+    let sessions_text = move || plural(i64::from(sessions.get()), "session");
     let actions = is_invitation.then(|| view! { <InvitationActions row invitations/> });
     view! {
         <tr role="row" data-id=id.to_string()>
@@ -82,13 +82,15 @@ fn TeamTableRow(row: ArcRwSignal<TeamRow>, invitations: Invitations) -> impl Int
                 </div>
             </td>
             <td role="cell" data-label="Last seen">
-                <MaybeTime at=last_seen relative=true/>
+                <div>
+                    <MaybeTime at=last_seen relative=true/>
+                    {(!is_invitation).then(|| view! { <div class="row-note">{sessions_text}</div> })}
+                </div>
             </td>
-            <td role="cell" data-label="Sessions">{sessions_text}</td>
             <td role="cell" data-label=if is_invitation { "Invited" } else { "Joined" }>
                 <div>
                     <Time at=created relative=true/>
-                    {move || invite.get().map(|invite| view! { <div class="row-note">"by " {invite.invited_by}</div> })}
+                    {move || invite.get().map(|invite| view! { <div class="row-note">"Invited by " {invite.invited_by}</div> })}
                 </div>
             </td>
             <td role="cell" class="row-actions">{actions}</td>
@@ -121,7 +123,7 @@ fn InvitationActions(row: RwSignal<TeamRow>, invitations: Invitations) -> impl I
         invitations.renew(id, name.clone());
     };
     view! {
-        <div class="cluster">
+        <div class="invitation-actions">
             <form method="post" action=RenewInvite::PATH on:submit=renew>
                 <input type="hidden" name="id" value=id.to_string()/>
                 <button type="submit" class="btn btn-small" aria-label=renew_label>"New link"</button>
