@@ -95,7 +95,7 @@ pub fn PassphraseSection(
                 <p>
                     "The link is shown once, to you; pass it on to the user. It works once, for 24 hours. The present passphrase stays valid until the link is used."
                 </p>
-                <p>"Using the link ends all sessions of the user, and devices are no longer known."</p>
+                <p>"Using the link ends all sessions of the user, and every device counts as unknown again."</p>
                 {move || has_link.get().then(|| view! { <p>"The link that is open now stops working."</p> })}
             </ConfirmedAction>
         }
@@ -108,7 +108,7 @@ pub fn PassphraseSection(
                 "A user who forgot the passphrase chooses a new one with a one-time link. You never see the passphrase."
             </p>
             <NewLink link id=RESET_LINK_ID/>
-            <div role="status">{pending}</div>
+            <div>{pending}</div>
             <ActionError error/>
             <ActionError error=revoke_error/>
             <div>{action}</div>

@@ -32,9 +32,6 @@ pub fn TeamTable(
                         <th role="columnheader" scope="col">"State"</th>
                         <th role="columnheader" scope="col">"Last seen"</th>
                         <th role="columnheader" scope="col">"Joined"</th>
-                        <th role="columnheader" scope="col">
-                            <span class="sr-only">"Actions"</span>
-                        </th>
                     </tr>
                 </thead>
                 <tbody>
@@ -79,6 +76,7 @@ fn TeamTableRow(row: ArcRwSignal<TeamRow>, invitations: Invitations) -> impl Int
                 <div>
                     <UserStateBadge state/>
                     {move || invite.get().map(|invite| expiry(&invite))}
+                    {actions}
                 </div>
             </td>
             <td role="cell" data-label="Last seen">
@@ -93,7 +91,6 @@ fn TeamTableRow(row: ArcRwSignal<TeamRow>, invitations: Invitations) -> impl Int
                     {move || invite.get().map(|invite| view! { <div class="row-note">"Invited by " {invite.invited_by}</div> })}
                 </div>
             </td>
-            <td role="cell" class="row-actions">{actions}</td>
         </tr>
     }
 }
@@ -110,7 +107,8 @@ fn expiry(invite: &PendingInvite) -> AnyView {
     .into_any()
 }
 
-/// The actions on an invitation. Without scripts they are plain forms.
+/// The actions on an invitation, below its state: a column of their own would be empty for every user. Without scripts
+/// they are plain forms.
 #[component]
 fn InvitationActions(row: RwSignal<TeamRow>, invitations: Invitations) -> impl IntoView {
     let open = RwSignal::new(false);
