@@ -229,10 +229,11 @@ impl PreferencesForm {
         }
         let zone = self.zone.trim();
         let is_zone = milvaion_schedule::schedule::parse_zone(zone);
-        if self.zone_mode == "chosen"
-            && let Err(message) = &is_zone
-        {
-            errors.push(FieldError::new("zone", message));
+        match &is_zone {
+            _ if self.zone_mode != "chosen" => {}
+            _ if zone.is_empty() => errors.push(FieldError::new("zone", "enter an IANA name such as Europe/Warsaw.")),
+            Err(message) => errors.push(FieldError::new("zone", message)),
+            Ok(_) => {}
         }
         if !errors.is_empty() {
             return Err(AppError::Fields(errors));
