@@ -9,6 +9,7 @@ use crate::{
         account::{RENAMED_NOTICE, RenameAccount},
         session::FlashView,
     },
+    browser,
     components::{
         form::{ErrorSummary, FormField, described_by},
         input_form::{error_of, summary_entries},
@@ -52,6 +53,7 @@ pub fn ProfileSection(
         }
         let name = sent.get_value().trim().to_owned();
         saved.set(name.clone());
+        browser::type_value("f-name", &name);
         if let Some(session) = &session {
             session.rename(CurrentUser { name, ..known.clone() });
         }
