@@ -277,7 +277,7 @@ async fn times_follow_the_chosen_zone_and_clock() {
     let chosen = "zone=America/New_York; zone_chosen=Asia/Kathmandu; clock=12";
     let own = get_with_cookies(&fake, &page, chosen).await;
     own.assert_contains(&["data-zone=\"Asia/Kathmandu\"", "data-clock=\"12\"", "07:47:00 PM UTC+5:45<"]);
-    own.assert_contains(&["Times in Asia/Kathmandu"]).assert_lacks(&["UTC−5"]);
+    own.assert_contains(&["Times in Asia/Kathmandu", "<span>Chosen<"]).assert_lacks(&["UTC−5"]);
     let utc = get_with_cookies(&fake, &page, &format!("{chosen}; zone_mode=utc")).await;
     utc.assert_contains(&["02:02:00 PM UTC<"]).assert_lacks(&["data-zone="]);
     // A cookie that the form would refuse counts as none.

@@ -180,15 +180,15 @@ impl PreferencesForm {
     /// default.
     fn from_cookies() -> Self {
         use crate::{
-            api::{request_cookie, session::zone_cookie},
+            api::request_cookie,
             components::{
                 preferences::{SHORTCUTS_COOKIE, THEME_COOKIE, Theme},
-                time::{CHOSEN_ZONE_COOKIE, CLOCK_COOKIE, TIME_STYLE_COOKIE, ZONE_MODE_COOKIE},
+                time::{CLOCK_COOKIE, TIME_STYLE_COOKIE, ZONE_MODE_COOKIE, chosen_zone},
             },
         };
 
         let is = |name: &str, value: &str| request_cookie(name).is_some_and(|found| found == value);
-        let zone = zone_cookie(CHOSEN_ZONE_COOKIE).filter(|zone| milvaion_schedule::schedule::parse_zone(zone).is_ok());
+        let zone = chosen_zone();
         let zone_mode = match (is(ZONE_MODE_COOKIE, "utc"), &zone) {
             (true, _) => "utc",
             (false, Some(_)) => "chosen",

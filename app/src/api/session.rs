@@ -223,16 +223,14 @@ pub fn query_value(text: &str) -> String {
 #[cfg(feature = "ssr")]
 #[must_use]
 pub(crate) fn viewer_zone() -> Option<String> {
-    use crate::components::time::{CHOSEN_ZONE_COOKIE, ZONE_COOKIE};
+    use crate::components::time::{ZONE_COOKIE, chosen_zone};
 
-    zone_cookie(CHOSEN_ZONE_COOKIE)
-        .filter(|zone| milvaion_schedule::schedule::parse_zone(zone).is_ok())
-        .or_else(|| zone_cookie(ZONE_COOKIE))
+    chosen_zone().or_else(|| zone_cookie(ZONE_COOKIE))
 }
 
 /// Returns the value of a cookie with the name of a zone.
 #[cfg(feature = "ssr")]
-pub(super) fn zone_cookie(name: &str) -> Option<String> {
+pub(crate) fn zone_cookie(name: &str) -> Option<String> {
     let zone = super::request_cookie(name)?.replace("%2F", "/").replace("%2f", "/").replace("%2B", "+");
     (zone.len() <= 64 && !zone.is_empty()).then_some(zone)
 }

@@ -69,8 +69,18 @@ fn clock_style(value: Option<&str>) -> ClockStyle {
     if value == Some("12") { ClockStyle::Hours12 } else { ClockStyle::Hours24 }
 }
 
+/// Returns the valid zone that the user has chosen.
+#[cfg(feature = "ssr")]
+#[must_use]
+pub fn chosen_zone() -> Option<String> {
+    crate::api::session::zone_cookie(CHOSEN_ZONE_COOKIE)
+        .filter(|zone| milvaion_schedule::schedule::parse_zone(zone).is_ok())
+}
+
 /// Returns the zone that the user has chosen, if the browser knows it.
-fn chosen_zone() -> Option<String> {
+#[cfg(not(feature = "ssr"))]
+#[must_use]
+pub fn chosen_zone() -> Option<String> {
     let chosen = browser::cookie(CHOSEN_ZONE_COOKIE).filter(|zone| !zone.is_empty());
     chosen.filter(|zone| browser::zone_offset(zone, DateTime::UNIX_EPOCH).is_some())
 }
@@ -181,7 +191,7 @@ impl PageClock {
     /// Returns true if times are shown in a zone that the user has chosen instead of the browser's.
     #[must_use]
     pub fn is_chosen_zone(self) -> bool {
-        self.started.get() && self.zone.with(|zone| zone.is_some() && *zone == chosen_zone())
+        self.zone.with(|zone| zone.is_some() && *zone == chosen_zone())
     }
 
     /// Selects UTC or the user's zone and stores the choice.

@@ -69,7 +69,8 @@ pub fn PassphraseSection(
                 <dt>"Last change"</dt>
                 <dd><MaybeTime at=changed_at relative=true/></dd>
             </dl>
-            <ActionForm action attr:class="form" attr:data-guarded="true">
+            // Not guarded against leaving: a password manager fills it in, which is no unsaved change of the user.
+            <ActionForm action attr:class="form">
                 <ErrorSummary
                     id="passphrase-errors"
                     errors=Signal::derive(move || wrong.with(|wrong| summary_entries(wrong)))
