@@ -1,7 +1,7 @@
 //! Direct calls to browser APIs.
 //!
 //! Each function has a counterpart on the server that returns an empty value, so that pages need no conditional
-//! compilation: pages use these values only in effects, and effects do not run on the server. Only [`local_time`] works
+//! compilation: pages use these values only in effects, and effects do not run on the server. Only [`zone_offset`] works
 //! on both sides, with the same result.
 
 #[cfg(feature = "hydrate")]
@@ -11,17 +11,8 @@ pub use stub::*;
 
 /// The name of the `<meta>` element that names the build of the browser side.
 pub const BUILD_META: &str = "milvaion-build";
-
-/// An instant in the user's own zone.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LocalTime {
-    /// `2026-11-21`.
-    pub date: String,
-    /// `15:02:05`.
-    pub clock: String,
-    /// `UTC+1`, `UTC−3:30`. Not a zone's abbreviation, because most abbreviations stand for several zones.
-    pub offset: String,
-}
+/// The lifetime of a cookie with a preference, in seconds: one year.
+pub const PREFERENCE_SECONDS: u32 = 31_536_000;
 
 /// A link to another address of this server, as followed by a plain click.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +27,10 @@ pub struct FollowedLink {
 
 #[cfg(feature = "hydrate")]
 mod real {
-    use chrono::{DateTime, Utc};
+    use std::cell::{OnceCell, RefCell};
+
+    use chrono::{DateTime, NaiveDate, Utc};
+    use js_sys::{Array, Function, Object, Reflect};
     use leptos::prelude::{StoredValue, WithValue, document, on_cleanup, window};
     use wasm_bindgen::{JsCast, JsValue, closure::Closure};
     use web_sys::{
@@ -45,8 +39,7 @@ mod real {
         ScrollRestoration, Storage,
     };
 
-    use super::{BUILD_META, FollowedLink, LocalTime};
-    use crate::format::offset;
+    use super::{BUILD_META, FollowedLink, PREFERENCE_SECONDS};
 
     /// Returns the browser's clock, in milliseconds since 1970.
     #[must_use]
@@ -69,26 +62,74 @@ mod real {
         window().performance().map_or_else(now_millis, |performance| performance.time_origin() as i64)
     }
 
-    /// Converts `at` to the user's own zone. The name of the zone is for the server; the browser's clock has one zone.
+    /// A zone and the function that formats an instant in it; none if the browser does not know the zone.
+    type ZoneFormat = (String, Option<Function>);
+
+    thread_local! {
+        /// The IANA name of the user's zone.
+        static OWN_ZONE: OnceCell<Option<String>> = const { OnceCell::new() };
+        /// The last other zone, because its creation takes much longer than its use.
+        static ZONE_FORMAT: RefCell<Option<ZoneFormat>> = const { RefCell::new(None) };
+    }
+
+    /// Returns the distance of a zone from UTC at an instant, in minutes; `None` if the browser does not know the zone.
     #[must_use]
-    pub fn local_time(_zone: &str, at: DateTime<Utc>) -> Option<LocalTime> {
+    pub fn zone_offset(zone: &str, at: DateTime<Utc>) -> Option<i32> {
         #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 fit into 53 bits")]
-        let date = js_sys::Date::new(&JsValue::from_f64(at.timestamp_millis() as f64));
-        #[expect(clippy::cast_possible_truncation, reason = "a zone is at most a day away from UTC")]
-        let minutes = -date.get_timezone_offset() as i32;
-        Some(LocalTime {
-            date: format!("{:04}-{:02}-{:02}", date.get_full_year(), date.get_month() + 1, date.get_date()),
-            clock: format!("{:02}:{:02}:{:02}", date.get_hours(), date.get_minutes(), date.get_seconds()),
-            offset: offset(minutes),
-        })
+        let millis = JsValue::from_f64(at.timestamp_millis() as f64);
+        if zone_name().as_deref() == Some(zone) {
+            #[expect(clippy::cast_possible_truncation, reason = "a zone is at most a day away from UTC")]
+            return Some(-js_sys::Date::new(&millis).get_timezone_offset() as i32);
+        }
+        let text = ZONE_FORMAT.with_borrow_mut(|last| {
+            if last.as_ref().is_none_or(|(name, _)| name != zone) {
+                *last = Some((zone.to_owned(), zone_format(zone)));
+            }
+            let (_, format) = last.as_ref()?;
+            format.as_ref()?.call1(&JsValue::UNDEFINED, &millis).ok()?.as_string()
+        })?;
+        // `11/21/2026, 14:02:05`.
+        let mut numbers = text.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse::<u32>().ok());
+        let mut next = || numbers.next();
+        let (month, day, year) = (next()?, next()?, next()?);
+        let (hour, minute, second) = (next()?, next()?, next()?);
+        let date = NaiveDate::from_ymd_opt(i32::try_from(year).ok()?, month, day)?;
+        let local = date.and_hms_opt(hour, minute, second)?.and_utc();
+        i32::try_from((local.timestamp() - at.timestamp()) / 60).ok()
+    }
+
+    /// Returns a function that formats an instant in a zone. The constructor is called by name, because it throws if the
+    /// browser does not know the zone.
+    fn zone_format(zone: &str) -> Option<Function> {
+        let intl = Reflect::get(&js_sys::global(), &JsValue::from_str("Intl")).ok()?;
+        let constructor: Function = Reflect::get(&intl, &JsValue::from_str("DateTimeFormat")).ok()?.dyn_into().ok()?;
+        let options = Object::new();
+        let parts = [
+            ("timeZone", zone),
+            ("hourCycle", "h23"),
+            ("year", "numeric"),
+            ("month", "2-digit"),
+            ("day", "2-digit"),
+            ("hour", "2-digit"),
+            ("minute", "2-digit"),
+            ("second", "2-digit"),
+        ];
+        for (name, value) in parts {
+            Reflect::set(&options, &JsValue::from_str(name), &JsValue::from_str(value)).ok()?;
+        }
+        let arguments = Array::of2(&JsValue::from_str("en-US"), &options);
+        let formatter = Reflect::construct(&constructor, &arguments).ok()?;
+        Reflect::get(&formatter, &JsValue::from_str("format")).ok()?.dyn_into().ok()
     }
 
     /// Returns the IANA name of the user's zone.
     #[must_use]
     pub fn zone_name() -> Option<String> {
-        let options =
-            js_sys::Intl::DateTimeFormat::new(&js_sys::Array::new(), &js_sys::Object::new()).resolved_options();
-        js_sys::Reflect::get(&options, &JsValue::from_str("timeZone")).ok()?.as_string()
+        let read = || {
+            let options = js_sys::Intl::DateTimeFormat::new(&Array::new(), &Object::new()).resolved_options();
+            Reflect::get(&options, &JsValue::from_str("timeZone")).ok()?.as_string()
+        };
+        OWN_ZONE.with(|zone| zone.get_or_init(read).clone())
     }
 
     /// Generates a unique idempotency key for a request that may be sent twice.
@@ -117,7 +158,7 @@ mod real {
     pub fn set_cookie(name: &str, value: &str) {
         if let Some(document) = html_document() {
             // A browser that refuses cookies keeps the default, which needs no error.
-            let _ = document.set_cookie(&format!("{name}={value}; Path=/; Max-Age=31536000; SameSite=Lax"));
+            let _ = document.set_cookie(&format!("{name}={value}; Path=/; Max-Age={PREFERENCE_SECONDS}; SameSite=Lax"));
         }
     }
 
@@ -386,6 +427,23 @@ mod real {
         Some(found.dyn_into::<HtmlInputElement>().ok()?.value())
     }
 
+    /// Checks the radio button of this name and value.
+    pub fn check_radio(name: &str, value: &str) {
+        let selector = format!("input[type=\"radio\"][name=\"{name}\"][value=\"{value}\"]");
+        for button in all::<HtmlInputElement>(&selector) {
+            button.set_checked(true);
+        }
+    }
+
+    /// Checks the box with this id, or unchecks it.
+    pub fn set_checked(id: &str, is_checked: bool) {
+        if let Some(input) =
+            document().get_element_by_id(id).and_then(|input| input.dyn_into::<HtmlInputElement>().ok())
+        {
+            input.set_checked(is_checked);
+        }
+    }
+
     /// The forms whose changes are guarded without a state of their own.
     const GUARDED_FORMS: &str = "form[data-guarded]";
 
@@ -483,8 +541,7 @@ mod stub {
     use leptos::web_sys::{Event, HtmlFormElement};
     use milvaion_schedule::schedule::parse_zone;
 
-    use super::{FollowedLink, LocalTime};
-    use crate::format::offset;
+    use super::FollowedLink;
 
     /// Returns 0; the server does not use the browser's clock.
     #[must_use]
@@ -504,16 +561,12 @@ mod stub {
         0
     }
 
-    /// Converts `at` to the zone of this name; `None` if there is no such zone. The result has the form of the
-    /// browser's, because hydration must find the same text.
+    /// Returns the distance of a zone from UTC at an instant, in minutes; `None` if there is no such zone. The result is
+    /// the browser's, because hydration must find the same text.
     #[must_use]
-    pub fn local_time(zone: &str, at: DateTime<Utc>) -> Option<LocalTime> {
+    pub fn zone_offset(zone: &str, at: DateTime<Utc>) -> Option<i32> {
         let local = at.with_timezone(&parse_zone(zone).ok()?);
-        Some(LocalTime {
-            date: local.format("%Y-%m-%d").to_string(),
-            clock: local.format("%H:%M:%S").to_string(),
-            offset: offset(local.offset().fix().local_minus_utc() / 60),
-        })
+        Some(local.offset().fix().local_minus_utc() / 60)
     }
 
     /// Returns `None`; the server reads the cookie `zone` instead.
@@ -671,6 +724,12 @@ mod stub {
     pub const fn checked_value(_name: &str) -> Option<String> {
         None
     }
+
+    /// Does nothing on the server.
+    pub const fn check_radio(_name: &str, _value: &str) {}
+
+    /// Does nothing on the server.
+    pub const fn set_checked(_id: &str, _is_checked: bool) {}
 
     /// Returns false; a page being rendered receives no input.
     #[must_use]

@@ -5,6 +5,16 @@
 
 use chrono::{DateTime, Datelike, SecondsFormat, Timelike, Utc};
 
+/// The notation of the time of day.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClockStyle {
+    /// `14:02:05`.
+    #[default]
+    Hours24,
+    /// `02:02:05 PM`.
+    Hours12,
+}
+
 /// Formats an instant as ISO 8601 with milliseconds.
 #[must_use]
 pub fn iso(at: DateTime<Utc>) -> String {
@@ -14,25 +24,36 @@ pub fn iso(at: DateTime<Utc>) -> String {
 /// Formats an instant in UTC with its zone: `2026-11-21 14:02:05 UTC`.
 #[must_use]
 pub fn utc(at: DateTime<Utc>) -> String {
-    format!("{} {} UTC", date(at), clock(at))
+    format!("{} {} UTC", date(at), clock(at, ClockStyle::Hours24))
 }
 
-/// Formats the date in UTC.
+/// Formats a date: `2026-11-21`.
 #[must_use]
-pub fn date(at: DateTime<Utc>) -> String {
+pub fn date(at: impl Datelike) -> String {
     format!("{:04}-{:02}-{:02}", at.year(), at.month(), at.day())
 }
 
-/// Formats the time of day in UTC, to the second.
+/// Formats a time of day to the second: `14:02:05` or `02:02:05 PM`.
 #[must_use]
-pub fn clock(at: DateTime<Utc>) -> String {
-    format!("{:02}:{:02}:{:02}", at.hour(), at.minute(), at.second())
+pub fn clock(at: impl Timelike, style: ClockStyle) -> String {
+    clock_with(&at, style, "")
 }
 
-/// Formats the time of day in UTC, to the millisecond. Used for log lines.
+/// Formats a time of day to the millisecond. Used for log lines.
 #[must_use]
-pub fn clock_millis(at: DateTime<Utc>) -> String {
-    format!("{}.{:03}", clock(at), at.timestamp_subsec_millis())
+pub fn clock_millis(at: impl Timelike, style: ClockStyle) -> String {
+    // A leap second has up to 1,999 milliseconds.
+    clock_with(&at, style, &format!(".{:03}", at.nanosecond() / 1_000_000 % 1_000))
+}
+
+/// Formats a time of day, with `fraction` after the seconds.
+fn clock_with(at: &impl Timelike, style: ClockStyle, fraction: &str) -> String {
+    let (hour, suffix) = match (style, at.hour12()) {
+        (ClockStyle::Hours24, _) => (at.hour(), ""),
+        (ClockStyle::Hours12, (false, hour)) => (hour, " AM"),
+        (ClockStyle::Hours12, (true, hour)) => (hour, " PM"),
+    };
+    format!("{hour:02}:{:02}:{:02}{fraction}{suffix}", at.minute(), at.second())
 }
 
 /// Formats the time of day in UTC, to the minute: `14:02`.
@@ -232,7 +253,21 @@ mod tests {
         let instant = at("2026-11-21T14:02:05.007Z");
         assert_eq!(utc(instant), "2026-11-21 14:02:05 UTC");
         assert_eq!(iso(instant), "2026-11-21T14:02:05.007Z");
-        assert_eq!(clock_millis(instant), "14:02:05.007");
+        assert_eq!(clock_millis(instant, ClockStyle::Hours24), "14:02:05.007");
+    }
+
+    #[test]
+    fn clock_of_12_hours_names_its_half() {
+        let table = [
+            ("2026-11-21T00:00:00Z", "12:00:00 AM"),
+            ("2026-11-21T11:59:59Z", "11:59:59 AM"),
+            ("2026-11-21T12:00:00Z", "12:00:00 PM"),
+            ("2026-11-21T14:02:05Z", "02:02:05 PM"),
+        ];
+        for (instant, text) in table {
+            assert_eq!(clock(at(instant), ClockStyle::Hours12), text);
+        }
+        assert_eq!(clock_millis(at("2026-11-21T14:02:05.007Z"), ClockStyle::Hours12), "02:02:05.007 PM");
     }
 
     #[test]

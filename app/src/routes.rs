@@ -16,6 +16,7 @@ use crate::{
         loading::ErrorPage,
         nav::{BottomBar, FlashNotice, PageNotice, SideNav, TopBar},
         page_arrival::{FollowAddress, PageArrival},
+        preferences::SharedPreferences,
         session_context::SessionContext,
         session_end::{SessionEnd, SessionEndNotice},
         shortcuts::Shortcuts,
@@ -83,6 +84,7 @@ pub fn App() -> impl IntoView {
 #[component]
 fn Layout() -> impl IntoView {
     let session = SessionContext::provide();
+    SharedPreferences::provide();
     PageNotice::provide();
     SessionEnd::provide_notice();
     LiveUpdates::provide();

@@ -11,8 +11,9 @@ use crate::{
     browser::BUILD_META,
     components::{
         preferences::{THEME_COOKIE, Theme},
-        time::document_zone,
+        time::{document_clock, document_zone},
     },
+    format::ClockStyle,
     live::POSITION_META,
     routes::App,
 };
@@ -28,8 +29,9 @@ pub struct SiteAssets {
 
 /// Renders the whole document.
 ///
-/// The theme and the zone come from the user's cookies, so that no page flashes in the other theme and no time changes
-/// when the page is hydrated. Everything is loaded from this server, and every script carries the response's nonce.
+/// The theme, the zone and the clock come from the user's cookies, so that no page flashes in the other theme and no time
+/// changes when the page is hydrated. Everything is loaded from this server, and every script carries the response's
+/// nonce.
 pub fn shell(options: LeptosOptions, site: &SiteAssets) -> impl IntoView + use<> {
     let SiteAssets { build, icons } = site.clone();
     let file = |name: &str| format!("/{}/{name}", options.site_pkg_dir);
@@ -38,9 +40,10 @@ pub fn shell(options: LeptosOptions, site: &SiteAssets) -> impl IntoView + use<>
     let position = use_context::<Arc<dyn Backend>>().and_then(|backend| backend.event_position());
     let nonce = use_nonce();
     let csp_nonce = nonce.as_ref().map(ToString::to_string);
+    let clock = (document_clock() == ClockStyle::Hours12).then_some("12");
     view! {
         <!DOCTYPE html>
-        <html lang="en" data-theme=theme().slug() data-zone=document_zone()>
+        <html lang="en" data-theme=theme().slug() data-zone=document_zone() data-clock=clock>
             <head>
                 <meta charset="utf-8"/>
                 <meta name="viewport" content="width=device-width, initial-scale=1"/>

@@ -36,6 +36,7 @@ async fn every_page_is_complete_and_has_one_heading() {
         ("/workers".to_owned(), "Workers"),
         ("/team".to_owned(), "Team"),
         (format!("/team/{}", common::fake::team::grace()), "Chrome on Windows"),
+        ("/account".to_owned(), "Account"),
         ("/menu".to_owned(), "Menu"),
         ("/help".to_owned(), "Help"),
     ];
@@ -268,6 +269,21 @@ async fn times_are_in_the_zone_of_the_cookie() {
         let utc = get_with_cookies(&fake, &page, cookies).await;
         utc.assert_contains(&["Times in UTC", "14:02:00 UTC<", "<span>UTC<"]).assert_lacks(&["data-zone="]);
     }
+}
+
+#[tokio::test]
+async fn times_follow_the_chosen_zone_and_clock() {
+    let fake = FakeBackend::signed_in(Role::Viewer).ready();
+    let page = format!("/occurrences/{}", samples::occurrence_id(0));
+    let chosen = "zone=America/New_York; zone_chosen=Asia/Kathmandu; clock=12";
+    let own = get_with_cookies(&fake, &page, chosen).await;
+    own.assert_contains(&["data-zone=\"Asia/Kathmandu\"", "data-clock=\"12\"", "07:47:00 PM UTC+5:45<"]);
+    own.assert_contains(&["Times in Asia/Kathmandu", "<span>Chosen<"]).assert_lacks(&["UTC−5"]);
+    let utc = get_with_cookies(&fake, &page, &format!("{chosen}; zone_mode=utc")).await;
+    utc.assert_contains(&["02:02:00 PM UTC<"]).assert_lacks(&["data-zone="]);
+    // A cookie that the form would refuse counts as none.
+    let unknown = get_with_cookies(&fake, &page, "zone=America/New_York; zone_chosen=Nowhere/Town; clock=13").await;
+    unknown.assert_contains(&["data-zone=\"America/New_York\"", "09:02:00 UTC−5<"]).assert_lacks(&["data-clock="]);
 }
 
 #[tokio::test]

@@ -143,7 +143,8 @@ pub async fn sign_in(
 pub async fn sign_out() -> Result<(), AppError> {
     let parts = super::request()?;
     let result = super::backend()?.sign_out(&parts).await;
-    super::respond("login", result, |()| "/login".into(), "", "/", ()).await
+    // The error belongs to no form of a page.
+    super::respond("notice", result, |()| "/login".into(), "", "/", ()).await
 }
 
 /// Looks up the one-time link with this token.
@@ -217,12 +218,20 @@ pub fn query_value(text: &str) -> String {
     out
 }
 
-/// Returns the user's time zone from the cookie `zone`, which their browser sets. The value is not validated here;
-/// callers check that it is a zone.
+/// Returns the user's time zone: the valid one that they have chosen, else that of their browser. The latter is not
+/// validated here; callers check that it is a zone.
 #[cfg(feature = "ssr")]
 #[must_use]
 pub(crate) fn viewer_zone() -> Option<String> {
-    let zone = super::request_cookie("zone")?.replace("%2F", "/").replace("%2f", "/").replace("%2B", "+");
+    use crate::components::time::{ZONE_COOKIE, chosen_zone};
+
+    chosen_zone().or_else(|| zone_cookie(ZONE_COOKIE))
+}
+
+/// Returns the value of a cookie with the name of a zone.
+#[cfg(feature = "ssr")]
+pub(crate) fn zone_cookie(name: &str) -> Option<String> {
+    let zone = super::request_cookie(name)?.replace("%2F", "/").replace("%2f", "/").replace("%2B", "+");
     (zone.len() <= 64 && !zone.is_empty()).then_some(zone)
 }
 

@@ -1,4 +1,4 @@
-//! The audit log of one object.
+//! The audit log of one object, and of the own account.
 
 use leptos::prelude::*;
 use milvaion_api::audit::AuditObject;
@@ -11,3 +11,7 @@ pub fn AuditSlice(
 ) -> impl IntoView {
     let _ = object;
 }
+
+/// The audit rows of the signed-in user.
+#[component]
+pub fn OwnAudit() -> impl IntoView {}

@@ -5,10 +5,10 @@ use leptos_router::{components::A, hooks::use_location};
 use milvaion_api::{permissions::Permission, views::CurrentUser};
 
 use super::{
-    action_error::error_text,
+    action_error::{ActionError, LastError, error_text},
     icon::{Icon, LiveIcon},
     preferences::{ThemeButton, ZoneButton},
-    session_context::{SessionContext, may},
+    session_context::{SessionContext, may, use_signed_in_user},
 };
 use crate::{
     api::session::{SignOut, take_flash},
@@ -86,6 +86,9 @@ fn UserMenu(me: CurrentUser) -> impl IntoView {
     let menu = NodeRef::<html::Details>::new();
     let button = NodeRef::<html::Summary>::new();
     close_when_left(menu, button);
+    let user = use_signed_in_user();
+    let initial_name = me.name;
+    let name = move || user.with(|me| me.as_ref().map_or_else(|| initial_name.clone(), |me| me.name.clone()));
     let govern = me.role.allows(Permission::ReadTeam).then(|| {
         view! {
             <a class="btn btn-quiet" href="/team">
@@ -102,7 +105,7 @@ fn UserMenu(me: CurrentUser) -> impl IntoView {
         <details class="user-menu" node_ref=menu>
             <summary node_ref=button>
                 <Icon name="users"/>
-                <span>{me.name}</span>
+                <span>{name}</span>
                 <Icon name="chevron-down"/>
             </summary>
             <div>
@@ -170,6 +173,14 @@ pub fn SignOutForm(
 ) -> impl IntoView {
     let sign_out = ServerAction::<SignOut>::new();
     let live = use_context::<LiveUpdates>();
+    let error = LastError::of("Sign out");
+    Effect::new(move |_| {
+        if sign_out.pending().get() {
+            error.clear();
+        } else if let Some(Err(found)) = sign_out.value().get() {
+            error.show(found);
+        }
+    });
     Effect::new(move |_| {
         // The end of the session that this tab asked for must not be reported as an unexpected one.
         let is_expected = sign_out.pending().get() || matches!(sign_out.value().get(), Some(Ok(())));
@@ -193,6 +204,7 @@ pub fn SignOutForm(
                 "Sign out"
             </button>
         </ActionForm>
+        <ActionError error/>
     }
 }
 

@@ -21,6 +21,8 @@ use crate::{api::session::whoami, error::AppError};
 pub struct SessionContext {
     response: ArcResource<Result<Option<CurrentUser>, AppError>>,
     me: Arc<RwLock<Option<CurrentUser>>>,
+    /// The user with a name that is newer than the response.
+    renamed: Arc<RwLock<Option<CurrentUser>>>,
     changed: ArcTrigger,
 }
 
@@ -31,6 +33,7 @@ impl SessionContext {
         let session = Self {
             response: ArcResource::new_blocking(|| (), |()| whoami()),
             me: Arc::default(),
+            renamed: Arc::default(),
             changed: ArcTrigger::new(),
         };
         provide_context(session.clone());
@@ -44,6 +47,8 @@ impl SessionContext {
     /// Fails if the server could not determine the user.
     pub async fn user(self) -> Result<Option<CurrentUser>, AppError> {
         let me = self.response.await?;
+        let renamed = self.renamed.read().ok().and_then(|renamed| renamed.clone());
+        let me = renamed.filter(|renamed| is_renamed(me.as_ref(), renamed)).or(me);
         let is_changed = self.me.write().is_ok_and(|mut known| std::mem::replace(&mut *known, me.clone()) != me);
         if is_changed && cfg!(feature = "hydrate") {
             self.changed.notify();
@@ -53,8 +58,28 @@ impl SessionContext {
 
     /// Requests the user again, because the role may have changed or the session may have ended.
     pub fn refetch(&self) {
+        if let Ok(mut renamed) = self.renamed.write() {
+            *renamed = None;
+        }
         self.response.refetch();
     }
+
+    /// Shows the new name of the user. The page stays as it is, because nothing that the user may do has changed.
+    pub fn rename(&self, me: CurrentUser) {
+        if let Ok(mut renamed) = self.renamed.write() {
+            *renamed = Some(me.clone());
+        }
+        if let Ok(mut known) = self.me.write() {
+            *known = Some(me);
+        }
+        self.changed.notify();
+    }
+}
+
+/// Returns true if `now` is the user `before` with the same rights.
+#[must_use]
+pub fn is_renamed(before: Option<&CurrentUser>, now: &CurrentUser) -> bool {
+    before.is_some_and(|before| before.id == now.id && before.role == now.role)
 }
 
 /// Returns the signed-in user, which is known throughout a page rendered by

@@ -7,11 +7,11 @@ use leptos::{ev, prelude::*};
 use leptos_router::{NavigateOptions, hooks::use_navigate};
 use milvaion_api::permissions::Permission;
 
-use super::{dialog::Dialog, leave_guard::LeaveGuard, session_context::use_signed_in_user};
+use super::{
+    dialog::Dialog, leave_guard::LeaveGuard, preferences::SharedPreferences, session_context::use_signed_in_user,
+};
 use crate::browser;
 
-/// The cookie that stores whether the shortcuts are off.
-const SHORTCUTS_COOKIE: &str = "shortcuts";
 /// The time within which the second key must follow `g`, in milliseconds.
 const SECOND_KEY_TIMEOUT_MILLIS: i64 = 1_500;
 
@@ -31,7 +31,7 @@ pub const SHORTCUT_KEYS: [(&str, &str); 8] = [
 #[component]
 pub fn Shortcuts() -> impl IntoView {
     let open = RwSignal::new(false);
-    let off = RwSignal::new(false);
+    let preferences = SharedPreferences::current();
     let after_g = StoredValue::new(0_i64);
     let navigate = use_navigate();
     let guard = use_context::<LeaveGuard>();
@@ -39,10 +39,10 @@ pub fn Shortcuts() -> impl IntoView {
     let may_define =
         move || user.with_untracked(|me| me.as_ref().is_some_and(|me| me.role.allows(Permission::DefineJob)));
     Effect::new(move |_| {
-        off.set(browser::cookie(SHORTCUTS_COOKIE).is_some_and(|value| value == "off"));
         let navigate = navigate.clone();
         let listener = window_event_listener(ev::keydown, move |event| {
-            if off.get_untracked() || event.ctrl_key() || event.meta_key() || event.alt_key() || is_typing() {
+            let is_on = untrack(|| preferences.has_shortcuts());
+            if !is_on || event.ctrl_key() || event.meta_key() || event.alt_key() || is_typing() {
                 return;
             }
             let go = |path: &'static str| {
@@ -74,16 +74,12 @@ pub fn Shortcuts() -> impl IntoView {
         });
         on_cleanup(move || listener.remove());
     });
-    let switch = move |event: ev::Event| {
-        let on = event_target_checked(&event);
-        off.set(!on);
-        browser::set_cookie(SHORTCUTS_COOKIE, if on { "on" } else { "off" });
-    };
+    let switch = move |event: ev::Event| preferences.set_shortcuts(event_target_checked(&event));
     view! {
         <Dialog open id="shortcuts-title" title="Keyboard shortcuts">
             <KeyTable/>
             <label class="check">
-                <input type="checkbox" prop:checked=move || !off.get() on:change=switch/>
+                <input type="checkbox" prop:checked=move || preferences.has_shortcuts() on:change=switch/>
                 <span>"Enable single-key shortcuts"</span>
             </label>
             <div class="dialog-actions">

@@ -1,25 +1,37 @@
 //! Times that state their zone, and durations that tick.
 //!
-//! The server renders every instant in the zone that the user's cookie names, and in UTC on the first visit or if the
-//! user prefers UTC. The document names the zone of its times. Hydration formats in the same zone, so no time changes,
-//! and then stores the browser's zone for the next page. After hydration one [`PageClock`] updates the relative times
-//! every second. It uses the *server's* clock, because a countdown shows when the scheduler will act, and the user's
-//! clock may be wrong.
+//! The server renders every instant in the zone and on the clock that the user's cookies name, and in UTC on the first
+//! visit or if the user prefers UTC. The document names both. Hydration formats in the same way, so no time changes, and
+//! then stores the browser's zone for the next page. After hydration one [`PageClock`] updates the relative times every
+//! second. It uses the *server's* clock, because a countdown shows when the scheduler will act, and the user's clock may
+//! be wrong.
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, NaiveDateTime, TimeDelta, Utc};
 use leptos::prelude::*;
 
-use crate::{browser, format};
+use crate::{
+    browser,
+    format::{self, ClockStyle},
+};
 
-/// The cookie that stores whether times are shown in UTC or in the user's zone.
-const ZONE_MODE_COOKIE: &str = "zone_mode";
-/// The cookie that gives the server the user's zone, for previews in that zone.
-const ZONE_COOKIE: &str = "zone";
+/// The cookie that stores whether times are shown in UTC or in a zone: `utc` or `local`.
+pub const ZONE_MODE_COOKIE: &str = "zone_mode";
+/// The cookie with the zone of the browser, which its script sets.
+pub const ZONE_COOKIE: &str = "zone";
+/// The cookie with the zone that the user has chosen instead of the browser's; absent without a choice.
+pub const CHOSEN_ZONE_COOKIE: &str = "zone_chosen";
+/// The cookie that stores whether times are relative where a page has room for one form only: `relative` or `exact`.
+pub const TIME_STYLE_COOKIE: &str = "time_style";
+/// The cookie that stores the number of hours on the clock: `24` or `12`.
+pub const CLOCK_COOKIE: &str = "clock";
 
 /// The attribute of the document's root element that names the zone of its times; absent if that is UTC by default or
 /// by choice.
 #[cfg(not(feature = "ssr"))]
 const ZONE_ATTRIBUTE: &str = "data-zone";
+/// The attribute of the document's root element that contains `12` if its times have 12 hours.
+#[cfg(not(feature = "ssr"))]
+const CLOCK_ATTRIBUTE: &str = "data-clock";
 
 /// Returns the zone in which the server renders the times of this document; `None` for UTC.
 #[cfg(feature = "ssr")]
@@ -38,25 +50,50 @@ pub fn document_zone() -> Option<String> {
     browser::root_attribute(ZONE_ATTRIBUTE)
 }
 
-/// The zone in which times are shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ZoneMode {
-    /// UTC.
-    Utc,
-    /// The user's zone.
-    Local,
-    /// A zone that the browser had at the last visit, while the document is hydrated. The browser's clock has only the
-    /// present zone, so the page keeps the server's texts and replaces all of them afterwards.
-    Former,
+/// Returns the clock on which the server renders the times of this document.
+#[cfg(feature = "ssr")]
+#[must_use]
+pub fn document_clock() -> ClockStyle {
+    clock_style(crate::api::request_cookie(CLOCK_COOKIE).as_deref())
+}
+
+/// Returns the clock on which the server rendered the times of this document.
+#[cfg(not(feature = "ssr"))]
+#[must_use]
+pub fn document_clock() -> ClockStyle {
+    clock_style(browser::root_attribute(CLOCK_ATTRIBUTE).as_deref())
+}
+
+/// Returns the clock of a cookie or attribute. Any other value means 24 hours.
+fn clock_style(value: Option<&str>) -> ClockStyle {
+    if value == Some("12") { ClockStyle::Hours12 } else { ClockStyle::Hours24 }
+}
+
+/// Returns the valid zone that the user has chosen.
+#[cfg(feature = "ssr")]
+#[must_use]
+pub fn chosen_zone() -> Option<String> {
+    crate::api::session::zone_cookie(CHOSEN_ZONE_COOKIE)
+        .filter(|zone| milvaion_schedule::schedule::parse_zone(zone).is_ok())
+}
+
+/// Returns the zone that the user has chosen, if the browser knows it.
+#[cfg(not(feature = "ssr"))]
+#[must_use]
+pub fn chosen_zone() -> Option<String> {
+    let chosen = browser::cookie(CHOSEN_ZONE_COOKIE).filter(|zone| !zone.is_empty());
+    chosen.filter(|zone| browser::zone_offset(zone, DateTime::UNIX_EPOCH).is_some())
 }
 
 /// The clock shared by all times on the page.
 #[derive(Clone, Copy)]
 pub struct PageClock {
     started: RwSignal<bool>,
-    zone_mode: RwSignal<ZoneMode>,
-    /// The name of the user's zone, if it is known.
-    zone: StoredValue<Option<String>>,
+    /// The zone in which times are shown; `None` for UTC.
+    zone: RwSignal<Option<String>>,
+    style: RwSignal<ClockStyle>,
+    /// True if no time is relative.
+    is_exact: RwSignal<bool>,
     now: RwSignal<DateTime<Utc>>,
     offset_millis: StoredValue<i64>,
 }
@@ -64,31 +101,20 @@ pub struct PageClock {
 impl PageClock {
     /// Creates the clock, which starts after hydration. Called once, by the root.
     pub fn provide() {
-        let zone = document_zone();
-        let zone_mode = match &zone {
-            None => ZoneMode::Utc,
-            Some(zone) if cfg!(feature = "hydrate") && browser::zone_name().as_ref() != Some(zone) => ZoneMode::Former,
-            Some(_) => ZoneMode::Local,
-        };
         let clock = Self {
             started: RwSignal::new(false),
-            zone_mode: RwSignal::new(zone_mode),
-            zone: StoredValue::new(zone),
+            zone: RwSignal::new(document_zone()),
+            style: RwSignal::new(document_clock()),
+            is_exact: RwSignal::new(false),
             now: RwSignal::new(DateTime::UNIX_EPOCH),
             offset_millis: StoredValue::new(0),
         };
         provide_context(clock);
         Effect::new(move |_| {
-            let zone = browser::zone_name();
-            if let Some(zone) = &zone {
-                browser::set_cookie(ZONE_COOKIE, zone);
+            if let Some(zone) = browser::zone_name() {
+                browser::set_cookie(ZONE_COOKIE, &zone);
             }
-            clock.zone.set_value(zone);
-            let in_utc = browser::cookie(ZONE_MODE_COOKIE).is_some_and(|mode| mode == "utc");
-            let zone_mode = if in_utc { ZoneMode::Utc } else { ZoneMode::Local };
-            if clock.zone_mode.get_untracked() != zone_mode {
-                clock.zone_mode.set(zone_mode);
-            }
+            clock.read_preferences();
             clock.tick();
             clock.started.set(true);
             let ticker = set_interval_with_handle(move || clock.tick(), std::time::Duration::from_secs(1));
@@ -98,6 +124,23 @@ impl PageClock {
                 }
             });
         });
+    }
+
+    /// Shows times as the browser's cookies say.
+    pub fn read_preferences(self) {
+        let in_utc = browser::cookie(ZONE_MODE_COOKIE).is_some_and(|mode| mode == "utc");
+        let zone = if in_utc { None } else { chosen_zone().or_else(browser::zone_name) };
+        if self.zone.with_untracked(|known| *known != zone) {
+            self.zone.set(zone);
+        }
+        let style = clock_style(browser::cookie(CLOCK_COOKIE).as_deref());
+        if self.style.get_untracked() != style {
+            self.style.set(style);
+        }
+        let is_exact = browser::cookie(TIME_STYLE_COOKIE).is_some_and(|style| style == "exact");
+        if self.is_exact.get_untracked() != is_exact {
+            self.is_exact.set(is_exact);
+        }
     }
 
     fn tick(self) {
@@ -142,57 +185,58 @@ impl PageClock {
     /// Returns true if times are shown in UTC, by the user's choice or because the server does not know the zone yet.
     #[must_use]
     pub fn is_utc(self) -> bool {
-        self.zone_mode.get() == ZoneMode::Utc
+        self.zone.with(Option::is_none)
+    }
+
+    /// Returns true if times are shown in a zone that the user has chosen instead of the browser's.
+    #[must_use]
+    pub fn is_chosen_zone(self) -> bool {
+        self.zone.with(|zone| zone.is_some() && *zone == chosen_zone())
     }
 
     /// Selects UTC or the user's zone and stores the choice.
     pub fn set_utc(self, utc: bool) {
-        self.zone_mode.set(if utc { ZoneMode::Utc } else { ZoneMode::Local });
         browser::set_cookie(ZONE_MODE_COOKIE, if utc { "utc" } else { "local" });
+        self.read_preferences();
     }
 
     /// Formats an instant in the selected zone: `2026-11-21 14:02:05 UTC`.
     #[must_use]
     pub fn text(self, at: DateTime<Utc>) -> String {
-        self.local(at)
-            .map_or_else(|| format::utc(at), |local| format!("{} {} {}", local.date, local.clock, local.offset))
+        let (local, offset) = self.local(at);
+        format!("{} {} {offset}", format::date(local), format::clock(local, self.style.get()))
     }
 
     /// Formats the date in the selected zone: `2026-11-21`.
     #[must_use]
     pub fn date_text(self, at: DateTime<Utc>) -> String {
-        self.local(at).map_or_else(|| format::date(at), |local| local.date)
+        format::date(self.local(at).0)
     }
 
     /// Formats the time of a log line in the selected zone to the millisecond, with its date unless that is
     /// `first_day`.
     #[must_use]
     pub fn log_text(self, at: DateTime<Utc>, first_day: &str) -> String {
-        let (date, time) = self.local(at).map_or_else(
-            || (format::date(at), format::clock_millis(at)),
-            |local| (local.date, format!("{}.{:03}", local.clock, at.timestamp_subsec_millis())),
-        );
+        let (local, _) = self.local(at);
+        let (date, time) = (format::date(local), format::clock_millis(local, self.style.get()));
         if date == first_day { time } else { format!("{date} {time}") }
     }
 
     /// Returns the name of the selected zone: `UTC` or `Europe/Berlin`.
     #[must_use]
     pub fn zone_text(self) -> String {
-        if self.is_utc() {
-            return "UTC".to_owned();
-        }
-        self.zone.get_value().unwrap_or_else(|| "local time".to_owned())
+        self.zone.get().unwrap_or_else(|| "UTC".to_owned())
     }
 
-    fn local(self, at: DateTime<Utc>) -> Option<browser::LocalTime> {
-        match self.zone_mode.get() {
-            ZoneMode::Utc => None,
-            ZoneMode::Local => {
-                self.zone.with_value(|zone| browser::local_time(zone.as_deref().unwrap_or_default(), at))
-            }
-            // Hydration keeps the server's text. An empty one differs from the text that replaces it.
-            ZoneMode::Former => Some(browser::LocalTime::default()),
-        }
+    /// Converts an instant to the selected zone. The second value is the distance from UTC, and not the abbreviation of
+    /// the zone, because most abbreviations stand for several zones.
+    fn local(self, at: DateTime<Utc>) -> (NaiveDateTime, String) {
+        // A browser may know fewer zones than the server. The offset in the text then says that it is UTC.
+        let minutes = self.zone.with(|zone| zone.as_deref().and_then(|zone| browser::zone_offset(zone, at)));
+        let minutes = minutes.unwrap_or(0);
+        let utc = at.naive_utc();
+        let local = utc.checked_add_signed(TimeDelta::minutes(minutes.into())).unwrap_or(utc);
+        (local, format::offset(minutes))
     }
 }
 
@@ -206,7 +250,7 @@ pub fn use_page_clock() -> PageClock {
     expect_context()
 }
 
-/// An instant. A relative one is shown as absolute before hydration. The title is always the absolute time, and
+/// An instant. A relative one is shown as absolute before hydration, and always if the user prefers exact times. The title is always the absolute time, and
 /// `datetime` is ISO 8601.
 #[component]
 pub fn Time(
@@ -219,7 +263,7 @@ pub fn Time(
 ) -> impl IntoView {
     let clock = use_page_clock();
     let text = move || match clock.now() {
-        Some(now) if relative => format::relative(now, at.get()),
+        Some(now) if relative && !clock.is_exact.get() => format::relative(now, at.get()),
         _ => clock.text(at.get()),
     };
     // The memo avoids a repaint if a tick does not change the text.
@@ -274,7 +318,8 @@ pub fn Duration(
     view! { <span class="duration" title=exact>{move || text.get()}</span> }
 }
 
-/// A ticking countdown to an instant. A past instant is shown as due now.
+/// A ticking countdown to an instant. A past instant is shown as due now. A user who prefers exact times sees the
+/// instant.
 #[component]
 pub fn Countdown(
     /// The instant to count down to.
@@ -283,6 +328,7 @@ pub fn Countdown(
 ) -> impl IntoView {
     let clock = use_page_clock();
     let text = move || match clock.now() {
+        _ if clock.is_exact.get() => clock.text(at.get()),
         Some(now) if at.get() > now => {
             format!("in {}", format::duration_whole((at.get() - now).num_milliseconds().saturating_add(999)))
         }
@@ -320,15 +366,17 @@ mod tests {
         Owner::new().with(|| {
             PageClock::provide();
             let clock = use_page_clock();
-            clock.zone.set_value(Some("America/New_York".into()));
-            clock.set_utc(false);
+            clock.zone.set(Some("America/New_York".into()));
             let at = |text: &str| text.parse().expect("a valid instant");
             assert_eq!(clock.text(at("2026-11-21T02:02:05Z")), "2026-11-20 21:02:05 UTC−5");
             assert_eq!(clock.text(at("2026-07-01T02:02:05Z")), "2026-06-30 22:02:05 UTC−4");
             assert_eq!(clock.log_text(at("2026-11-21T02:02:05.007Z"), "2026-11-20"), "21:02:05.007");
             assert_eq!(clock.zone_text(), "America/New_York");
-            clock.set_utc(true);
-            assert_eq!(clock.text(at("2026-11-21T02:02:05Z")), "2026-11-21 02:02:05 UTC");
+            clock.style.set(ClockStyle::Hours12);
+            assert_eq!(clock.text(at("2026-11-21T02:02:05Z")), "2026-11-20 09:02:05 PM UTC−5");
+            assert_eq!(clock.log_text(at("2026-11-21T02:02:05.007Z"), "2026-11-20"), "09:02:05.007 PM");
+            clock.zone.set(None);
+            assert_eq!(clock.text(at("2026-11-21T02:02:05Z")), "2026-11-21 02:02:05 AM UTC");
         });
     }
 }

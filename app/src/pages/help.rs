@@ -70,14 +70,17 @@ pub fn HelpPage() -> impl IntoView {
             <section class="card" aria-labelledby="help-keys">
                 <h2 class="card-title" id="help-keys">"Keyboard shortcuts"</h2>
                 <p class="muted">
-                    "Press the keys of a shortcut one after the other. Shortcuts are inactive while you type in a field. Press ? to list them or to turn them off."
+                    "Press the keys of a shortcut one after the other. Shortcuts are inactive while you type in a field. Press ? to list them or to turn them off; the "
+                    <a href="/account#preferences">"preferences"</a> " turn them off too."
                 </p>
                 <KeyTable/>
             </section>
             <section class="card" aria-labelledby="help-time">
                 <h2 class="card-title" id="help-time">"Times"</h2>
                 <p>
-                    "Times are shown in your local time zone or in UTC; the button in the top bar switches between them. Every time names its zone. Countdowns use the server's clock."
+                    "Times are shown in your local time zone or in UTC; the button in the top bar switches between them. Every time names its zone. Countdowns use the server's clock. In the "
+                    <a href="/account#preferences">"preferences"</a>
+                    " you choose another zone, a 12-hour clock, or exact times instead of relative ones."
                 </p>
             </section>
         </div>

@@ -11,7 +11,7 @@ use crate::{
     components::{
         form::{ErrorSummary, FormField, described_by},
         icon::Icon,
-        input_form::{error_of, problems, summary_entries},
+        input_form::{control_id, error_of, problems, summary_entries},
         loading::render_page,
         session_end::SessionEndReason,
     },
@@ -119,7 +119,7 @@ fn SignInForm(next: String, flash: FlashView) -> impl IntoView {
             </button>
         </ActionForm>
         <p class="hint">
-            "No account yet? Ask an Admin for an invitation. A forgotten passphrase cannot be reset; an Admin can invite you again, for a new account with another e-mail address."
+            "No account yet? Ask an Admin for an invitation. Forgot your passphrase? An Admin can create a link with which you choose a new one. If no Admin can sign in, run " <code>"milvaion admin reset-passphrase <e-mail>"</code> " on the server's machine."
         </p>
     }
 }
@@ -135,31 +135,48 @@ pub(super) fn PassphraseField(
     autocomplete: &'static str,
     /// The field's error.
     error: Signal<Option<String>>,
+    /// The field's name.
+    #[prop(default = "passphrase")]
+    name: &'static str,
 ) -> impl IntoView {
     let shown = RwSignal::new(false);
+    let id = control_id(name);
     view! {
-        <FormField id="f-passphrase" label hint error>
+        <FormField id=id.clone() label hint error>
             <input
                 type=move || if shown.get() { "text" } else { "password" }
-                id="f-passphrase"
-                name="passphrase"
+                id=id.clone()
+                name=name
                 autocomplete=autocomplete
                 autocapitalize="off"
                 spellcheck="false"
                 required
-                aria-describedby=described_by("f-passphrase")
+                aria-describedby=described_by(&id)
                 aria-invalid=move || error.get().is_some().then_some("true")
             />
             <label class="check needs-js">
-                <input type="checkbox" prop:checked=move || shown.get() on:change=move |_| shown.update(|shown| *shown = !*shown)/>
+                <input type="checkbox" prop:checked=move || shown.get() on:change=move |event| shown.set(event_target_checked(&event))/>
                 <span>"Show passphrase"</span>
             </label>
         </FormField>
     }
 }
 
-/// Returns the problems of the last refused call. Before any call, returns those that a plain form left behind.
+/// Returns the problems of the last refused call of the page's only form. See [`problems_in`].
 pub(super) fn problems_of<T>(
+    value: MappedSignal<Option<Result<T, AppError>>>,
+    flash: &FlashView,
+) -> Signal<Vec<FieldError>>
+where
+    T: Clone + Send + Sync + 'static,
+{
+    problems_in("error-summary", value, flash)
+}
+
+/// Returns the problems of the last refused call. Before any call, returns those that a plain form left behind. After
+/// a refusal the focus moves to the error summary with the id `summary`.
+pub(super) fn problems_in<T>(
+    summary: &'static str,
     value: MappedSignal<Option<Result<T, AppError>>>,
     flash: &FlashView,
 ) -> Signal<Vec<FieldError>>
@@ -177,7 +194,7 @@ where
     Effect::new(move |_| {
         if wrong.with(|wrong| !wrong.is_empty()) {
             // One frame later, when the list has been drawn: a hidden element takes no focus.
-            request_animation_frame(|| browser::focus("error-summary"));
+            request_animation_frame(move || browser::focus(summary));
         }
     });
     wrong

@@ -31,6 +31,8 @@ pub(crate) struct FakeBackend {
     pub(crate) duplicate_starts: bool,
     /// True if a cancel request is stored for every occurrence.
     pub(crate) cancelling: bool,
+    /// True if no session can be ended.
+    pub(crate) sign_out_fails: bool,
     /// True while PostgreSQL is down, so that no session and no data can be read.
     pub(crate) database_down: bool,
     /// The cluster pause.
@@ -56,6 +58,7 @@ impl FakeBackend {
             worker_alive: true,
             duplicate_starts: false,
             cancelling: false,
+            sign_out_fails: false,
             database_down: false,
             paused: Mutex::default(),
             was_read: AtomicBool::default(),
@@ -89,6 +92,11 @@ impl FakeBackend {
     /// Stores a cancel request for every occurrence.
     pub(crate) fn cancelling(self) -> Self {
         Self { cancelling: true, ..self }
+    }
+
+    /// Makes every sign-out fail.
+    pub(crate) fn with_failing_sign_out(self) -> Self {
+        Self { sign_out_fails: true, ..self }
     }
 
     /// Stops PostgreSQL.

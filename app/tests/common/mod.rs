@@ -30,6 +30,8 @@ pub(crate) struct PageResponse {
     pub(crate) location: Option<String>,
     /// The `Retry-After` header.
     pub(crate) retry_after: Option<String>,
+    /// The `Set-Cookie` headers.
+    pub(crate) cookies: Vec<String>,
     /// The body as text.
     pub(crate) body: String,
 }
@@ -95,8 +97,11 @@ async fn answer(router: Router, request: Request<Body>) -> PageResponse {
     let status = response.status();
     let (location, retry_after) =
         (text(response.headers(), header::LOCATION), text(response.headers(), header::RETRY_AFTER));
+    let cookies = response.headers().get_all(header::SET_COOKIE).iter();
+    let cookies = cookies.filter_map(|value| value.to_str().ok()).map(ToOwned::to_owned).collect();
     let bytes = to_bytes(response.into_body(), 4 << 20).await.expect("a body of at most 4 MiB");
-    PageResponse { status, location, retry_after, body: String::from_utf8(bytes.to_vec()).expect("a UTF-8 body") }
+    let body = String::from_utf8(bytes.to_vec()).expect("a UTF-8 body");
+    PageResponse { status, location, retry_after, cookies, body }
 }
 
 /// Requests a page as a browser does.

@@ -6,6 +6,7 @@ use milvaion_api::{
     page::TimeWindow,
     permissions::Role,
     requests::JobInput,
+    team::SessionView,
     versions::{FieldChange, VersionDiff, VersionRow, VersionStep},
     views::{
         BarCount, BlackoutView, CalendarName, CalendarRow, CalendarView, ClusterOverview, ClusterPause, ClusterStatus,
@@ -14,7 +15,7 @@ use milvaion_api::{
     },
 };
 use milvaion_protocol::{
-    id::{CalendarId, DeadLetterId, JobId, OccurrenceId, UserId},
+    id::{CalendarId, DeadLetterId, JobId, OccurrenceId, SessionId, UserId},
     message::{JobTypeInfo, LogLevel, LogLine},
     status::OccurrenceStatus,
 };
@@ -43,6 +44,28 @@ pub(crate) fn occurrence_id(second: i64) -> OccurrenceId {
 /// Returns a user with this role.
 pub(crate) fn me(role: Role) -> CurrentUser {
     CurrentUser { id: UserId::from_parts(at(0), [3; 10]), name: "Ada".into(), email: "ada@example.org".into(), role }
+}
+
+/// Returns the id of an own session.
+pub(crate) fn session_id(number: u8) -> SessionId {
+    SessionId::from_parts(at(0), [number; 10])
+}
+
+/// Returns the own sessions, the current one first.
+pub(crate) fn own_sessions() -> Vec<SessionView> {
+    let session = |number: u8, device: &str, address: Option<&str>| SessionView {
+        id: session_id(number),
+        device: device.into(),
+        address: address.map(Into::into),
+        created_at: at(i64::from(number)),
+        last_seen_at: at(60 * i64::from(number)),
+        is_current: number == 1,
+    };
+    vec![
+        session(1, "Firefox on Linux", Some("192.0.2.7")),
+        session(2, "Chrome on <b>Windows</b>", Some("198.51.100.3")),
+        session(3, "Unknown device", None),
+    ]
 }
 
 /// Returns a cluster pause with this reason.

@@ -1,5 +1,6 @@
 //! Every form of the dashboard, posted as a browser without scripts posts it.
 
+mod account;
 mod action_errors;
 mod calendars;
 mod cancel_and_pause;

@@ -3,6 +3,8 @@
 //! The server reports both changes in the stream, and each tab relays what it learns by itself. Where no stream is open,
 //! the tab asks for the user: after a refused connection, and once a minute while the user has paused the updates.
 
+use std::time::Duration;
+
 use leptos::{prelude::*, task::spawn_local};
 use milvaion_api::{events::StreamEndReason, views::CurrentUser};
 
@@ -10,11 +12,17 @@ use super::{EventStream, FrameKind, LiveState, StreamFrame, tabs};
 use crate::{
     api::session::whoami,
     browser,
-    components::{leave_guard::LeaveGuard, session_end::SessionEndReason, toast::ToastKind},
+    components::{
+        leave_guard::LeaveGuard, session_context::is_renamed, session_end::SessionEndReason, toast::ToastKind,
+    },
 };
 
 /// The interval at which a paused tab asks for its user.
 const PAUSED_CHECK_MILLIS: i64 = 60_000;
+/// The time after which a tab checks whether a change of the passphrase has given this browser a new session. The
+/// response with the new session may arrive after the end of the old one. An earlier request would still carry the old
+/// session, and its response would remove the cookie.
+const RENEWAL_CHECK_DELAY: Duration = Duration::from_millis(1_500);
 /// The reason that a tab relays after the server refused the stream, because the refusal names none.
 const UNKNOWN_REASON: &str = "ended";
 
@@ -29,6 +37,12 @@ impl EventStream {
         }
         if known.id != me.id {
             return browser::reload();
+        }
+        if is_renamed(Some(&known), &me) {
+            if let Some(session) = self.session.get_value() {
+                session.rename(me.clone());
+            }
+            return self.user.set_value(Some(me));
         }
         let is_held = self.is_page_in_use();
         if known.role != me.role {
@@ -106,9 +120,29 @@ impl EventStream {
         }
         self.choose_role();
         self.set_link(LiveState::Offline);
-        if !self.live.is_sign_out_expected.get_value() {
+        if self.live.is_sign_out_expected.get_value() {
+            return;
+        }
+        if reason == SessionEndReason::PassphraseChanged {
+            set_timeout(move || self.rejoin_or_report(reason), RENEWAL_CHECK_DELAY);
+        } else {
             self.session_end.report(reason);
         }
+    }
+
+    /// Takes part in the stream again if the passphrase was changed in this browser, which then has a new session.
+    /// Otherwise reports the end of the session.
+    fn rejoin_or_report(self, reason: SessionEndReason) {
+        spawn_local(async move {
+            if !self.is_alive() {
+                return;
+            }
+            match whoami().await {
+                _ if !self.is_alive() => {}
+                Ok(Some(me)) => self.rejoin(me),
+                Ok(None) | Err(_) => self.session_end.report(reason),
+            }
+        });
     }
 
     /// Takes part in the stream again after the user has signed in again.

@@ -85,6 +85,9 @@ impl Backend for FakeBackend {
     }
 
     async fn sign_out(&self, _parts: &Parts) -> Result<(), AppError> {
+        if self.sign_out_fails {
+            return Err(AppError::Unavailable("The session cannot be ended. Try again in a moment.".into()));
+        }
         self.record("sign out");
         Ok(())
     }

@@ -1,0 +1,389 @@
+// The page of the own account: name, passphrase, sessions, and the preferences of the browser.
+
+import type { Browser, BrowserContext, Page } from "@playwright/test";
+
+import { checkThemes, PHONE } from "../fixtures/axe";
+import { makeJob, runJob, shell } from "../fixtures/jobs";
+import { findOverflows } from "../fixtures/layout";
+import type { TestStack } from "../fixtures/stack";
+import { expect, open, row, screenshot, test, waitForLive } from "../fixtures/test";
+import { apiClient, callServerFunction, inviteUser, sessionIn, signIn, type TestUser } from "../fixtures/users";
+
+test.use({ stackName: "account", timezoneId: "America/New_York", contextOptions: { reducedMotion: "reduce" } });
+
+const NEW_PASSPHRASE = "seven lanterns drift past the harbour";
+
+/** Signs the user in once more, as on another device. */
+async function signInAgain(url: string, user: TestUser): Promise<TestUser> {
+  const answer = await callServerFunction(url, undefined, "sign_in", { email: user.email, passphrase: user.passphrase, next: "/" });
+  expect(answer.status, answer.text).toBe(200);
+  return { ...user, session: sessionIn(answer.response) };
+}
+
+/** Returns true if the session is valid. */
+async function isSignedIn(url: string, session: string): Promise<boolean> {
+  const client = await apiClient(url, session);
+  try {
+    return (await (await client.get("/api/whoami")).text()) !== "null";
+  } finally {
+    await client.dispose();
+  }
+}
+
+/** Opens another browser that is signed in as this user. */
+async function otherBrowser(browser: Browser, stack: TestStack, user: TestUser): Promise<BrowserContext> {
+  const context = await browser.newContext({ baseURL: stack.url });
+  await signIn(context, stack.url, user);
+  return context;
+}
+
+/** Opens a page of a browser without JavaScript. */
+async function plainPage(browser: Browser, stack: TestStack, user: TestUser): Promise<Page> {
+  const context = await browser.newContext({ baseURL: stack.url, javaScriptEnabled: false, timezoneId: "America/New_York" });
+  await signIn(context, stack.url, user);
+  return context.newPage();
+}
+
+/** Fills in the passphrase form and sends it. */
+async function changePassphrase(page: Page, current: string, passphrase: string): Promise<void> {
+  await page.getByLabel("Current passphrase", { exact: true }).fill(current);
+  await page.getByLabel("New passphrase", { exact: true }).fill(passphrase);
+  await page.getByRole("button", { name: "Change passphrase" }).click();
+}
+
+/** The rows of all sessions but the current one. */
+function otherSessions(page: Page) {
+  return page.locator("#sessions tbody tr").filter({ hasNotText: "This session" });
+}
+
+test("a new name shows at once", async ({ context, page, stack, firstAdmin, watch }) => {
+  watch.expect(/status of 422/);
+  const user = await inviteUser(stack.url, firstAdmin, "Nina Name", "viewer");
+  await signIn(context, stack.url, user);
+  await open(page, "/account");
+  await expect(page.locator("#profile")).toContainText("An Admin can change your role.");
+  await page.getByLabel("Name", { exact: true }).fill(" ");
+  await page.getByRole("button", { name: "Save name" }).click();
+  await expect(page.locator("#f-name-error")).toBeVisible();
+  await page.getByLabel("Name", { exact: true }).fill("Nina Neu");
+  await page.getByRole("button", { name: "Save name" }).click();
+  await expect(page.locator(".toast")).toContainText("Your name is changed.");
+  await expect(page.locator(".user-menu summary")).toContainText("Nina Neu");
+  await expect(page.locator("#f-name-error")).toBeHidden();
+  // The saved name is no unsaved change.
+  await page.locator(".sidenav").getByRole("link", { name: "Jobs" }).click();
+  await expect(page).toHaveURL(/\/jobs$/);
+  await page.reload();
+  await expect(page.locator(".user-menu summary")).toContainText("Nina Neu");
+});
+
+test("a name is changed without JavaScript", async ({ browser, stack, firstAdmin }) => {
+  const user = await inviteUser(stack.url, firstAdmin, "Paul Plain", "operator");
+  const page = await plainPage(browser, stack, user);
+  await page.goto("/account");
+  await page.getByLabel("Name", { exact: true }).fill("Paul Simple");
+  await page.getByRole("button", { name: "Save name" }).click();
+  await expect(page).toHaveURL(/\/account#profile$/);
+  await expect(page.getByText("Your name is changed.")).toBeVisible();
+  await expect(page.locator(".user-menu summary")).toContainText("Paul Simple");
+  await page.context().close();
+});
+
+test("a new passphrase ends all other sessions", async ({ browser, context, page, stack, firstAdmin, watch }) => {
+  // The refused tries, and the requests of the ended session.
+  watch.expect(/status of (401|422)/);
+  const user = await inviteUser(stack.url, firstAdmin, "Petra Pass", "viewer");
+  const elsewhere = await signInAgain(stack.url, user);
+  const other = await otherBrowser(browser, stack, elsewhere);
+  const theirs = await other.newPage();
+  await open(theirs, "/jobs");
+  await waitForLive(theirs);
+
+  await signIn(context, stack.url, user);
+  await open(page, "/account");
+  await waitForLive(page);
+  const tab = await context.newPage();
+  await open(tab, "/occurrences");
+  await waitForLive(tab);
+
+  await changePassphrase(page, "not the old one", NEW_PASSPHRASE);
+  await expect(page.locator("#f-current-error")).toBeVisible();
+  await expect(page.locator("#f-passphrase-error")).toBeHidden();
+  await expect(page.locator("#passphrase-errors")).toBeFocused();
+  await changePassphrase(page, user.passphrase, "too short");
+  await expect(page.locator("#f-passphrase-error")).toBeVisible();
+  await expect(page.locator("#f-current-error")).toBeHidden();
+  expect(await isSignedIn(stack.url, elsewhere.session)).toBe(true);
+
+  await changePassphrase(page, user.passphrase, NEW_PASSPHRASE);
+  await expect(page.locator(".toast")).toContainText("Passphrase changed. All other sessions were ended.");
+  await expect(page.getByLabel("Current passphrase", { exact: true })).toHaveValue("");
+  await expect(page.getByLabel("New passphrase", { exact: true })).toHaveValue("");
+  await expect(theirs).toHaveURL(/\/login\?.*reason=passphrase-changed/);
+  await expect(theirs.locator("#session-end")).toContainText("Your passphrase was changed.");
+  await expect(otherSessions(page)).toHaveCount(0);
+
+  // This browser stays signed in under a new session, in every tab.
+  expect(await isSignedIn(stack.url, user.session)).toBe(false);
+  const job = await makeJob(stack.url, firstAdmin, { name: "After the change", input: shell("true") });
+  const run = await runJob(stack.url, firstAdmin, job);
+  await expect(row(tab, run)).toBeVisible();
+  await expect(page).toHaveURL(/\/account$/);
+  await open(page, "/account");
+  await waitForLive(page);
+
+  const old = await callServerFunction(stack.url, undefined, "sign_in", { email: user.email, passphrase: user.passphrase, next: "/" });
+  expect(old.status).toBe(422);
+  await signInAgain(stack.url, { ...user, passphrase: NEW_PASSPHRASE });
+  await other.close();
+});
+
+test("a passphrase is changed without JavaScript", async ({ browser, stack, firstAdmin }) => {
+  const user = await inviteUser(stack.url, firstAdmin, "Pia Plain", "viewer");
+  const page = await plainPage(browser, stack, user);
+  await page.goto("/account");
+  await changePassphrase(page, "not the old one", NEW_PASSPHRASE);
+  await expect(page).toHaveURL(/\/account#passphrase$/);
+  await expect(page.locator("#f-current-error")).toBeVisible();
+  await expect(page.getByLabel("New passphrase", { exact: true })).toHaveValue("");
+  await changePassphrase(page, user.passphrase, NEW_PASSPHRASE);
+  await expect(page.getByText("Passphrase changed. All other sessions were ended.")).toBeVisible();
+  await page.reload();
+  await expect(page.getByRole("heading", { level: 1 })).toHaveText("Account");
+  expect(await isSignedIn(stack.url, user.session)).toBe(false);
+  await page.context().close();
+});
+
+test("a stolen session is ended from another device", async ({ browser, context, page, stack, firstAdmin }) => {
+  const user = await inviteUser(stack.url, firstAdmin, "Stella Stolen", "operator");
+  const stolen = await signInAgain(stack.url, user);
+  const thief = await otherBrowser(browser, stack, stolen);
+  const theirs = await thief.newPage();
+  await open(theirs, "/jobs");
+  await waitForLive(theirs);
+
+  await signIn(context, stack.url, user);
+  await open(page, "/account");
+  await expect(page.locator("#sessions tbody tr").first()).toContainText("This session");
+  await expect(otherSessions(page)).toHaveCount(1);
+  await otherSessions(page).getByRole("button", { name: /^End the session/ }).click();
+  const dialog = page.getByRole("dialog");
+  await expect(dialog.getByRole("button", { name: "Cancel" })).toBeFocused();
+  await screenshot(page, "account-end-session");
+  await dialog.getByRole("button", { name: "Cancel" }).click();
+  await expect(otherSessions(page)).toHaveCount(1);
+  expect(await isSignedIn(stack.url, stolen.session)).toBe(true);
+
+  await otherSessions(page).getByRole("button", { name: /^End the session/ }).click();
+  await dialog.getByRole("button", { name: "End session" }).click();
+  await expect(theirs).toHaveURL(/\/login\?.*reason=revoked/, { timeout: 2_000 });
+  await expect(theirs.locator("#session-end")).toContainText("Your session was ended from another device");
+  expect(await isSignedIn(stack.url, stolen.session)).toBe(false);
+  await expect(otherSessions(page)).toHaveCount(0);
+  await expect(page.locator(".toast")).toContainText("The session is ended.");
+  await theirs.goto("/jobs");
+  await expect(theirs).toHaveURL(/\/login/);
+  await thief.close();
+});
+
+test("all other sessions are ended at once", async ({ context, page, stack, firstAdmin }) => {
+  const user = await inviteUser(stack.url, firstAdmin, "Olaf Others", "viewer");
+  const others = [await signInAgain(stack.url, user), await signInAgain(stack.url, user)];
+  await signIn(context, stack.url, user);
+  await open(page, "/account");
+  await expect(otherSessions(page)).toHaveCount(2);
+  await page.getByRole("button", { name: "End all other sessions…" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "End all other sessions" }).click();
+  await expect(page.locator(".toast")).toContainText("2 other sessions are ended.");
+  await expect(otherSessions(page)).toHaveCount(0);
+  await expect(page.getByRole("button", { name: "End all other sessions…" })).toBeHidden();
+  for (const { session } of others) {
+    expect(await isSignedIn(stack.url, session)).toBe(false);
+  }
+  // The current one is ended by signing out.
+  await page.locator("#sessions").getByRole("button", { name: "Sign out" }).click();
+  await expect(page).toHaveURL(/\/login$/);
+  expect(await isSignedIn(stack.url, user.session)).toBe(false);
+});
+
+test("a new session appears when the user returns to the page", async ({ context, page, stack, firstAdmin }) => {
+  const user = await inviteUser(stack.url, firstAdmin, "Nora New", "viewer");
+  await signIn(context, stack.url, user);
+  await open(page, "/account");
+  await expect(otherSessions(page)).toHaveCount(0);
+  await page.getByLabel("Name", { exact: true }).fill("Typed");
+  await signInAgain(stack.url, user);
+  await page.evaluate(() => document.dispatchEvent(new Event("visibilitychange")));
+  await expect(otherSessions(page)).toHaveCount(1);
+  await expect(page.getByLabel("Name", { exact: true })).toHaveValue("Typed");
+});
+
+test("sessions are ended without JavaScript", async ({ browser, stack, firstAdmin }) => {
+  const user = await inviteUser(stack.url, firstAdmin, "Sven Script", "viewer");
+  const first = await signInAgain(stack.url, user);
+  const page = await plainPage(browser, stack, user);
+  await page.goto("/account");
+  await otherSessions(page).getByRole("link", { name: /^End the session/ }).click();
+  await page.locator("#end").getByRole("button", { name: "End session" }).click();
+  await expect(page).toHaveURL(/\/account#sessions$/);
+  await expect(page.getByText("The session is ended.")).toBeVisible();
+  expect(await isSignedIn(stack.url, first.session)).toBe(false);
+
+  const second = await signInAgain(stack.url, user);
+  await page.goto("/account");
+  await page.getByRole("link", { name: "End all other sessions…" }).click();
+  await page.locator("#end").getByRole("button", { name: "End all other sessions" }).click();
+  await expect(page.getByText("1 other session is ended.")).toBeVisible();
+  expect(await isSignedIn(stack.url, second.session)).toBe(false);
+  expect(await isSignedIn(stack.url, user.session)).toBe(true);
+  await page.context().close();
+});
+
+test("preferences apply at once and stay after a reload", async ({ context, page, stack, firstAdmin, watch }) => {
+  watch.expect(/status of 422/);
+  const user = await inviteUser(stack.url, firstAdmin, "Prim Prefers", "viewer");
+  await signIn(context, stack.url, user);
+  await open(page, "/account");
+  const form = page.locator("#preferences");
+  const joined = page.locator("#profile time");
+  const seen = page.locator("#sessions tbody time").last();
+  await expect(form.getByLabel("The zone of this browser")).toBeChecked();
+  await expect(joined).toContainText(/UTC−[45]$/);
+  await expect(seen).toContainText(/ago|now/);
+
+  await form.getByLabel("Dark").check();
+  await form.getByLabel("The time zone below").check();
+  await form.getByLabel("Time zone", { exact: true }).fill("Nowhere/Town");
+  await form.getByLabel("Always exact").check();
+  await form.getByLabel(/^12 hours/).check();
+  await form.getByLabel("Enable keyboard shortcuts").uncheck();
+  await form.getByRole("button", { name: "Save preferences" }).click();
+  await expect(page.locator("#f-zone-error")).toContainText("is not a time zone");
+  await expect(page.locator("html")).not.toHaveAttribute("data-theme", "dark");
+  await form.getByLabel("Time zone", { exact: true }).fill("Asia/Kathmandu");
+  await form.getByRole("button", { name: "Save preferences" }).click();
+  await expect(page.locator(".toast")).toContainText("The preferences are saved.");
+
+  const applied = async () => {
+    await expect(page.locator("html")).toHaveAttribute("data-theme", "dark");
+    await expect(page.getByRole("button", { name: /^Theme: dark/ })).toBeVisible();
+    await expect(page.getByRole("button", { name: "Time zone: Chosen" })).toBeVisible();
+    await expect(joined).toContainText(/ [AP]M UTC\+5:45$/);
+    await expect(seen).toContainText(/ [AP]M UTC\+5:45$/);
+  };
+  await applied();
+  await page.keyboard.press("Escape");
+  await page.locator("h1").click();
+  await page.keyboard.press("?");
+  await page.keyboard.press("g");
+  await page.keyboard.press("j");
+  await expect(page.getByRole("dialog")).toHaveCount(0);
+  await expect(page).toHaveURL(/\/account$/);
+
+  // The server renders the same text as the browser, so hydration changes nothing.
+  const text = await joined.textContent();
+  const html = await (await page.request.get("/account")).text();
+  expect(html).toContain(text ?? "no text");
+  await open(page, "/account");
+  await applied();
+  await expect(joined).toHaveText(text ?? "no text");
+  await expect(form.getByLabel("Dark")).toBeChecked();
+  await expect(form.getByLabel("The time zone below")).toBeChecked();
+  await expect(form.getByLabel("Always exact")).toBeChecked();
+  await expect(form.getByLabel(/^12 hours/)).toBeChecked();
+  await expect(form.getByLabel("Enable keyboard shortcuts")).not.toBeChecked();
+  const cookies = await context.cookies();
+  for (const name of ["theme", "zone_mode", "zone_chosen", "time_style", "clock", "shortcuts"]) {
+    const expires = cookies.find((cookie) => cookie.name === name)?.expires ?? 0;
+    expect(expires, name).toBeGreaterThan(Date.now() / 1_000 + 360 * 86_400);
+  }
+
+  // The buttons of the top bar change the form too.
+  await page.getByRole("button", { name: /^Theme: dark/ }).click();
+  await expect(form.getByLabel("As the operating system")).toBeChecked();
+  await page.getByRole("button", { name: "Time zone: Chosen" }).click();
+  await expect(form.getByLabel("UTC", { exact: true })).toBeChecked();
+  await expect(joined).toContainText(/ [AP]M UTC$/);
+  await page.getByRole("button", { name: "Time zone: UTC" }).click();
+  await expect(form.getByLabel("The time zone below")).toBeChecked();
+  await expect(joined).toContainText("UTC+5:45");
+
+  await form.getByLabel("The zone of this browser").check();
+  await form.getByLabel("Enable keyboard shortcuts").check();
+  await form.getByRole("button", { name: "Save preferences" }).click();
+  await expect(page.getByRole("button", { name: "Time zone: Local" })).toBeVisible();
+  await expect(joined).toContainText(/UTC−[45]$/);
+  await page.locator("h1").click();
+  await page.keyboard.press("?");
+  await expect(page.getByRole("dialog")).toBeVisible();
+});
+
+test("preferences are saved without JavaScript", async ({ browser, stack, firstAdmin }) => {
+  const user = await inviteUser(stack.url, firstAdmin, "Pam Plain", "viewer");
+  const page = await plainPage(browser, stack, user);
+  await page.goto("/account");
+  const form = page.locator("#preferences");
+  await form.getByLabel("Dark").check();
+  await form.getByLabel("The time zone below").check();
+  await form.getByLabel("Time zone", { exact: true }).fill("Nowhere/Town");
+  await form.getByRole("button", { name: "Save preferences" }).click();
+  await expect(page.locator("#f-zone-error")).toContainText("is not a time zone");
+  await expect(form.getByLabel("Dark")).toBeChecked();
+  await form.getByLabel("Time zone", { exact: true }).fill("Asia/Kathmandu");
+  await form.getByLabel(/^12 hours/).check();
+  await form.getByRole("button", { name: "Save preferences" }).click();
+  await expect(page).toHaveURL(/\/account#preferences$/);
+  await expect(page.getByText("The preferences are saved.")).toBeVisible();
+  await expect(page.locator("html")).toHaveAttribute("data-theme", "dark");
+  await expect(page.locator("#profile time")).toContainText(/ [AP]M UTC\+5:45$/);
+  await page.context().close();
+});
+
+test("the account page is accessible and fits a phone", async ({ context, page, stack, firstAdmin, watch }) => {
+  watch.expect(/status of 422/);
+  test.setTimeout(120_000);
+  const user = await inviteUser(stack.url, firstAdmin, "Vera Viewer", "viewer");
+  await signInAgain(stack.url, user);
+  await signIn(context, stack.url, user);
+  await open(page, "/account");
+  await waitForLive(page);
+  await expect(otherSessions(page)).toHaveCount(1);
+  await checkThemes(page, "account");
+  for (const name of [/^End the session/, "End all other sessions…"]) {
+    await page.getByRole("button", { name }).first().click();
+    await expect(page.getByRole("dialog")).toBeVisible();
+    await checkThemes(page, `account-dialog-${typeof name === "string" ? "others" : "one"}`);
+    await page.getByRole("dialog").getByRole("button", { name: "Cancel" }).click();
+  }
+  await changePassphrase(page, "not the old one", NEW_PASSPHRASE);
+  await expect(page.locator("#f-current-error")).toBeVisible();
+  await checkThemes(page, "account-refused");
+  await page.setViewportSize(PHONE);
+  expect(await findOverflows(page, false)).toEqual([]);
+  // Every section is reached by its link.
+  for (const name of ["Profile", "Passphrase", "Sessions", "Security log", "Preferences"]) {
+    await page.getByRole("navigation", { name: "Sections of the page" }).getByRole("link", { name }).click();
+    await expect(page.getByRole("heading", { name, level: 2 })).toBeInViewport();
+  }
+});
+
+test("a failed sign-out is reported beside its button", async ({ context, page, stack, firstAdmin, watch }) => {
+  watch.expect(/status of 503/);
+  const user = await inviteUser(stack.url, firstAdmin, "Fay Failed", "viewer");
+  await signIn(context, stack.url, user);
+  await open(page, "/help");
+  await page.route("**/api/sign_out", (route) =>
+    route.fulfill({
+      status: 503,
+      headers: { "content-type": "application/json", serverfnerror: "/api/sign_out" },
+      body: JSON.stringify({ kind: "unavailable", detail: "The session cannot be ended. Try again in a moment." }),
+    }),
+  );
+  await page.locator(".user-menu summary").click();
+  await page.locator(".user-menu").getByRole("button", { name: "Sign out" }).click();
+  await expect(page.locator(".user-menu .action-error")).toContainText("The session cannot be ended.");
+  await expect(page).toHaveURL(/\/help$/);
+  await page.unroute("**/api/sign_out");
+  await page.locator(".user-menu").getByRole("button", { name: "Sign out" }).click();
+  await expect(page).toHaveURL(/\/login$/);
+});
