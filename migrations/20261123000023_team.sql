@@ -99,6 +99,7 @@ COMMENT ON COLUMN audit_log.repeat_key IS 'Equal for refusals that are counted i
 CREATE INDEX audit_log_by_author ON audit_log (who, at, id);
 CREATE INDEX audit_log_by_object ON audit_log (object, at, id);
 CREATE INDEX audit_log_by_action ON audit_log (action, at, id);
+CREATE INDEX audit_log_of_refusals ON audit_log (at, id) WHERE result = 'refused';
 CREATE INDEX audit_log_by_repeat_key ON audit_log (repeat_key, at) WHERE repeat_key IS NOT NULL;
 
 CREATE FUNCTION ensure_audit_partitions(from_day date, upto_day date) RETURNS integer LANGUAGE plpgsql AS $$

@@ -10,13 +10,16 @@ use milvaion_protocol::id::{JobId, UserId};
 use milvaion_schedule::{rules::Rules, schedule::Schedule};
 use milvaion_server::{
     clock::Clock,
+    command::RequestUser,
     store::{Store, jobs::AuditStamp},
 };
 
 /// Returns a user with every permission.
 #[must_use]
-pub fn admin() -> CurrentUser {
-    CurrentUser { id: UserId::default(), name: "Ana".into(), email: "ana@example.org".into(), role: Role::Admin }
+pub fn admin() -> RequestUser {
+    let user =
+        CurrentUser { id: UserId::default(), name: "Ana".into(), email: "ana@example.org".into(), role: Role::Admin };
+    RequestUser { user, address: None }
 }
 
 /// Returns a job of type `echo` for worker `w`, with the default rules.
@@ -67,7 +70,7 @@ pub async fn insert(store: &Store, clock: &Clock, schedule: Schedule, due: Optio
 /// Panics if PostgreSQL fails.
 pub async fn insert_job(store: &Store, clock: &Clock, job: &JobInput, due: Option<DateTime<Utc>>) -> JobId {
     let id = clock.job_id();
-    let stamp = AuditStamp { by: "test", at: clock.now() };
+    let stamp = AuditStamp { by: "test", at: clock.now(), address: None };
     store.insert_job(id, job, due, stamp).await.expect("the job is stored");
     id
 }

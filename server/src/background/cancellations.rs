@@ -53,7 +53,7 @@ impl BackgroundTask for CancellationRepeater {
                 let attempt = u32::try_from(request.attempt).unwrap_or(1);
                 requests.push(CancelMessage { occurrence_id: request.id, attempt, reason: request.reason });
             } else {
-                let edit = AuditStamp { by: &request.by, at: self.jobs.clock.now() };
+                let edit = AuditStamp { by: &request.by, at: self.jobs.clock.now(), address: None };
                 report.cancelled += self.jobs.cancel_all(&[request.id], None, edit).await?.len();
             }
         }

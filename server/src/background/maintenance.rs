@@ -40,7 +40,7 @@ pub struct Maintenance {
 pub struct MaintenanceReport {
     /// The number of partitions created.
     pub partitions: i32,
-    /// Partitions dropped, one per day.
+    /// Partitions dropped, one per day or month.
     pub dropped: Vec<String>,
     /// Expired partitions that were kept because an occurrence in them is still open.
     pub open: Vec<String>,
@@ -122,6 +122,12 @@ impl BackgroundTask for Maintenance {
         report.trigger_keys = self.store.delete_old_trigger_keys(now).await?;
         report.failures = self.store.delete_old_failures(now - self.retention.failed).await?;
         report.dead_letters = self.store.delete_old_dead_letters(now - self.retention.dead_letters).await?;
+        for (partition, outcome) in self.store.drop_audit_months(now - self.retention.audit).await? {
+            match outcome {
+                PartitionDropOutcome::Removed => report.dropped.push(partition),
+                PartitionDropOutcome::Locked | PartitionDropOutcome::HasOpenRuns => report.busy.push(partition),
+            }
+        }
         self.drop_days(DailyTable::Logs, now - self.retention.logs, &mut report).await?;
         self.drop_days(DailyTable::Occurrences, now - self.retention.occurrences, &mut report).await?;
         Ok(report)

@@ -84,7 +84,7 @@ impl BackgroundTask for SlotGranter {
         let replaced: Vec<_> =
             self.store.occurrences_to_replace(GRANT_BATCH).await?.into_iter().map(|(old, _)| old).collect();
         if !replaced.is_empty() {
-            let edit = AuditStamp { by: "system", at: self.clock.now() };
+            let edit = AuditStamp { by: "system", at: self.clock.now(), address: None };
             let why = Some("Replaced by a newer occurrence of the job.");
             report.replaced = self.jobs.cancel_all(&replaced, why, edit).await?.len();
         }

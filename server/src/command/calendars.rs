@@ -1,7 +1,7 @@
 //! Calendars: save and delete, and reschedule the jobs that use them.
 
-use milvaion_api::{events::LiveEvent, views::CurrentUser};
-use milvaion_app::error::AppError;
+use milvaion_api::events::LiveEvent;
+use milvaion_app::{backend::RequestUser, error::AppError};
 use milvaion_protocol::id::{CalendarId, JobId};
 use milvaion_schedule::calendar::Calendar;
 
@@ -32,7 +32,7 @@ impl JobCommands {
     /// Returns `Fields` for invalid fields, and `Conflict` if the calendar was changed in the meantime.
     pub async fn save_calendar(
         &self,
-        me: &CurrentUser,
+        me: &RequestUser,
         id: Option<(CalendarId, i32)>,
         calendar: &Calendar,
     ) -> Result<CalendarId, AppError> {
@@ -46,7 +46,10 @@ impl JobCommands {
             Some((id, version)) => (id, Some(version)),
             None => (self.clock.calendar_id(), None),
         };
-        let saved = self.store.save_calendar(key, version, &calendar, AuditStamp { by: &me.email, at: now }).await;
+        let saved = self
+            .store
+            .save_calendar(key, version, &calendar, AuditStamp { by: &me.email, at: now, address: me.address })
+            .await;
         match saved {
             Ok(Some(_)) => {}
             Ok(None) => {
@@ -68,9 +71,13 @@ impl JobCommands {
     /// # Errors
     ///
     /// Returns `Conflict` with the names of the jobs that use it, and `NotFound` if the calendar does not exist.
-    pub async fn delete_calendar(&self, me: &CurrentUser, id: CalendarId) -> Result<String, AppError> {
+    pub async fn delete_calendar(&self, me: &RequestUser, id: CalendarId) -> Result<String, AppError> {
         let stored = self.store.calendar(id).await?.ok_or_else(not_found)?;
-        if self.store.delete_calendar(id, AuditStamp { by: &me.email, at: self.clock.now() }).await? {
+        if self
+            .store
+            .delete_calendar(id, AuditStamp { by: &me.email, at: self.clock.now(), address: me.address })
+            .await?
+        {
             return Ok(stored.calendar.name);
         }
         // Counted again, because the job that prevents the deletion may be newer than the first count.

@@ -2,11 +2,8 @@
 
 use std::sync::Arc;
 
-use milvaion_api::{
-    events::LiveEvent,
-    views::{ClusterPause, CurrentUser},
-};
-use milvaion_app::error::AppError;
+use milvaion_api::{events::LiveEvent, views::ClusterPause};
+use milvaion_app::{backend::RequestUser, error::AppError};
 use tokio::sync::Notify;
 
 use crate::{
@@ -52,7 +49,7 @@ impl ClusterCommands {
     /// # Errors
     ///
     /// Returns `Fields` for an invalid `reason`.
-    pub async fn pause(&self, me: &CurrentUser, reason: &str) -> Result<(), AppError> {
+    pub async fn pause(&self, me: &RequestUser, reason: &str) -> Result<(), AppError> {
         let reason = reason.trim().replace('\0', "");
         if reason.is_empty() {
             return Err(AppError::field("reason", "give a reason: other users see it while all schedules are paused"));
@@ -60,7 +57,11 @@ impl ClusterCommands {
         if reason.chars().count() > MAX_REASON_CHARS {
             return Err(AppError::field("reason", format!("at most {MAX_REASON_CHARS} characters are allowed")));
         }
-        if self.store.pause_cluster(&reason, AuditStamp { by: &me.email, at: self.clock.now() }).await? {
+        if self
+            .store
+            .pause_cluster(&reason, AuditStamp { by: &me.email, at: self.clock.now(), address: me.address })
+            .await?
+        {
             tracing::warn!(
                 user.id = %me.id, reason,
                 "user {} paused the cluster; no runs are created until it is resumed", me.id
@@ -76,9 +77,11 @@ impl ClusterCommands {
     /// # Errors
     ///
     /// Returns `Unavailable` or `Failed` if PostgreSQL fails.
-    pub async fn resume(&self, me: &CurrentUser) -> Result<(), AppError> {
+    pub async fn resume(&self, me: &RequestUser) -> Result<(), AppError> {
         let now = self.clock.now();
-        if let Some(since) = self.store.resume_cluster(AuditStamp { by: &me.email, at: now }).await? {
+        if let Some(since) =
+            self.store.resume_cluster(AuditStamp { by: &me.email, at: now, address: me.address }).await?
+        {
             let paused_s = (now - since).num_seconds();
             tracing::warn!(user.id = %me.id, paused_s, "user {} resumed the cluster after {paused_s} s", me.id);
             self.announce().await;

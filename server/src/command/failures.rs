@@ -6,10 +6,9 @@ use milvaion_api::{
         ResolveFailuresResult, RetryFailuresResult,
     },
     requests::parse_input_json,
-    views::CurrentUser,
 };
 pub use milvaion_app::backend::RetryInput;
-use milvaion_app::error::AppError;
+use milvaion_app::{backend::RequestUser, error::AppError};
 use milvaion_protocol::id::{DeadLetterId, OccurrenceId};
 
 use super::{jobs::JobCommands, occurrences::reason};
@@ -62,13 +61,13 @@ impl JobCommands {
     /// Returns `Fields` for an invalid `note` or `ids`.
     pub async fn resolve_failures(
         &self,
-        me: &CurrentUser,
+        me: &RequestUser,
         selection: &FailureSelection,
         text: &str,
     ) -> Result<ResolveFailuresResult, AppError> {
         let note = note(text)?;
         let (ids, more) = self.select(selection).await?;
-        let edit = AuditStamp { by: &me.email, at: self.clock.now() };
+        let edit = AuditStamp { by: &me.email, at: self.clock.now(), address: me.address };
         let count = self.store.resolve_failures(&ids, note.as_deref(), edit).await?;
         Ok(ResolveFailuresResult { count, left: ids.len().saturating_sub(count), more })
     }
@@ -83,7 +82,7 @@ impl JobCommands {
     /// paused.
     pub async fn retry_failures(
         &self,
-        me: &CurrentUser,
+        me: &RequestUser,
         selection: &FailureSelection,
         input: &RetryInput,
     ) -> Result<RetryFailuresResult, AppError> {
@@ -128,7 +127,7 @@ impl JobCommands {
         let (ids, more) = self.select(selection).await?;
         let wanted: Vec<(OccurrenceId, OccurrenceId)> =
             ids.into_iter().map(|id| (id, self.clock.occurrence_id())).collect();
-        let edit = AuditStamp { by: &me.email, at: self.clock.now() };
+        let edit = AuditStamp { by: &me.email, at: self.clock.now(), address: me.address };
         let created = self.store.retry_failures(&wanted, data.as_ref(), reason.as_deref(), input.force, edit).await?;
         let retried = RetryFailuresResult {
             made: created.iter().map(|(failed, created)| (*failed, created.row.id)).collect(),
@@ -149,7 +148,7 @@ impl JobCommands {
     /// Returns `Fields` for an invalid `note` or `ids`.
     pub async fn resolve_dead_letters(
         &self,
-        me: &CurrentUser,
+        me: &RequestUser,
         ids: &[DeadLetterId],
         text: &str,
     ) -> Result<usize, AppError> {
@@ -160,7 +159,7 @@ impl JobCommands {
         if ids.len() > MAX_FAILURE_SELECTION {
             return Err(too_many());
         }
-        let edit = AuditStamp { by: &me.email, at: self.clock.now() };
+        let edit = AuditStamp { by: &me.email, at: self.clock.now(), address: me.address };
         Ok(self.store.resolve_dead_letters(ids, note.as_deref(), edit).await?)
     }
 

@@ -11,9 +11,8 @@ use milvaion_api::{
     events::LiveEvent,
     requests::{FieldError, JobForm, JobInput},
     schema_form::BuiltInput,
-    views::CurrentUser,
 };
-use milvaion_app::error::AppError;
+use milvaion_app::{backend::RequestUser, error::AppError};
 use milvaion_protocol::id::{CalendarId, JobId};
 use milvaion_schedule::calendar::Calendar;
 use serde_json::Value;
@@ -92,10 +91,10 @@ impl JobCommands {
     ///
     /// Returns `Fields` for invalid fields, `NotFound` if the job does not exist, and `Conflict` if it was changed
     /// after the form was rendered.
-    pub async fn save(&self, me: &CurrentUser, form: &JobForm) -> Result<JobId, AppError> {
+    pub async fn save(&self, me: &RequestUser, form: &JobForm) -> Result<JobId, AppError> {
         let job = self.check(form).await?;
         let now = self.clock.now();
-        let edit = AuditStamp { by: &me.email, at: now };
+        let edit = AuditStamp { by: &me.email, at: now, address: me.address };
         let (id, next) = if form.id.is_empty() {
             let id = self.clock.job_id();
             let next = if job.is_active { self.first_due(id, &job, None, now).await? } else { None };
@@ -124,7 +123,7 @@ impl JobCommands {
     /// Returns `NotFound`, `Conflict`, or `Fields` for an invalid `reason`.
     pub async fn set_active(
         &self,
-        me: &CurrentUser,
+        me: &RequestUser,
         id: JobId,
         active: bool,
         reason: &str,
@@ -142,7 +141,11 @@ impl JobCommands {
         let now = self.clock.now();
         let next = if active { self.first_due(id, &job.definition, job.last_fire_at, now).await? } else { None };
         let reason = Some(reason.as_str()).filter(|reason| !reason.is_empty());
-        if !self.store.set_active(&job, active, next, reason, AuditStamp { by: &me.email, at: now }).await? {
+        if !self
+            .store
+            .set_active(&job, active, next, reason, AuditStamp { by: &me.email, at: now, address: me.address })
+            .await?
+        {
             return Err(conflict());
         }
         self.publish_change(id, next, LiveEvent::Job { id }).await;
@@ -154,10 +157,10 @@ impl JobCommands {
     /// # Errors
     ///
     /// Returns `NotFound` if the job does not exist.
-    pub async fn delete(&self, me: &CurrentUser, id: JobId) -> Result<String, AppError> {
+    pub async fn delete(&self, me: &RequestUser, id: JobId) -> Result<String, AppError> {
         let name = self
             .store
-            .delete_job(id, AuditStamp { by: &me.email, at: self.clock.now() })
+            .delete_job(id, AuditStamp { by: &me.email, at: self.clock.now(), address: me.address })
             .await?
             .ok_or_else(not_found)?;
         self.publish_change(id, None, LiveEvent::JobDeleted { id }).await;

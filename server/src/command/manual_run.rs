@@ -1,7 +1,10 @@
 //! Manual runs of a job.
 
-use milvaion_api::{events::LiveEvent, requests::parse_input_json, views::CurrentUser};
-use milvaion_app::{backend::TriggerInput, error::AppError};
+use milvaion_api::{events::LiveEvent, requests::parse_input_json};
+use milvaion_app::{
+    backend::{RequestUser, TriggerInput},
+    error::AppError,
+};
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
     message::MAX_JOB_DATA_BYTES,
@@ -32,7 +35,7 @@ impl JobCommands {
     /// Returns `Fields` for an invalid `input_json`, `reason` or `idempotency_key`, and `NotFound` if the job does not
     /// exist. Returns `Conflict` if the job or the cluster is paused, or if its overlap policy skips the new run, unless
     /// the run is forced.
-    pub async fn run_now(&self, me: &CurrentUser, id: JobId, input: TriggerInput) -> Result<OccurrenceId, AppError> {
+    pub async fn run_now(&self, me: &RequestUser, id: JobId, input: TriggerInput) -> Result<OccurrenceId, AppError> {
         let job = self.store.job(id).await?.ok_or_else(not_found)?;
         let reason = reason(&input.reason)?;
         let key = idempotency_key(input.idempotency_key.as_deref())?;
@@ -48,6 +51,7 @@ impl JobCommands {
             job_id: id,
             job_data,
             by: me.email.clone(),
+            address: me.address,
             reason,
             force: input.force,
             key,

@@ -14,3 +14,5 @@ pub mod occurrences;
 pub mod sample_job;
 pub mod sign_in;
 pub mod versions;
+
+pub use milvaion_app::backend::RequestUser;

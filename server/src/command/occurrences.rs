@@ -1,7 +1,7 @@
 //! Occurrences: cancel.
 
-use milvaion_api::{events::LiveEvent, views::CurrentUser};
-use milvaion_app::error::AppError;
+use milvaion_api::events::LiveEvent;
+use milvaion_app::{backend::RequestUser, error::AppError};
 use milvaion_protocol::{id::OccurrenceId, message::CancelMessage, status::OccurrenceStatus};
 
 use super::jobs::JobCommands;
@@ -36,13 +36,18 @@ impl JobCommands {
     /// Returns `Fields` for an invalid `reason`, `NotFound`, or `Conflict` if the occurrence has already ended.
     pub async fn cancel(
         &self,
-        me: &CurrentUser,
+        me: &RequestUser,
         id: OccurrenceId,
         reason_text: &str,
     ) -> std::result::Result<OccurrenceStatus, AppError> {
         let reason = reason(reason_text)?;
-        let changed =
-            self.cancel_all(&[id], reason.as_deref(), AuditStamp { by: &me.email, at: self.clock.now() }).await?;
+        let changed = self
+            .cancel_all(
+                &[id],
+                reason.as_deref(),
+                AuditStamp { by: &me.email, at: self.clock.now(), address: me.address },
+            )
+            .await?;
         if let Some(cancelled) = changed.first() {
             return Ok(cancelled.row.status);
         }

@@ -4,12 +4,11 @@
 //! that the second click runs the same job. Concurrent requests wait for each other and therefore create one job; its
 //! idempotency keys then let a repeated request create one run.
 
-use milvaion_api::{
-    requests::JobForm,
-    rules_form,
-    views::{CurrentUser, DEMO_JOB_TYPE},
+use milvaion_api::{requests::JobForm, rules_form, views::DEMO_JOB_TYPE};
+use milvaion_app::{
+    backend::{RequestUser, TriggerInput},
+    error::AppError,
 };
-use milvaion_app::{backend::TriggerInput, error::AppError};
 use milvaion_protocol::id::{JobId, OccurrenceId};
 
 use super::jobs::JobCommands;
@@ -27,7 +26,7 @@ impl JobCommands {
     /// # Errors
     ///
     /// Returns `Conflict` if no live worker offers the job type, or if the job or the cluster is paused.
-    pub async fn run_sample_job(&self, me: &CurrentUser, idempotency_key: &str) -> Result<OccurrenceId, AppError> {
+    pub async fn run_sample_job(&self, me: &RequestUser, idempotency_key: &str) -> Result<OccurrenceId, AppError> {
         let job_types = self.store.job_types(liveness::alive_since(self.clock.now())).await?;
         let workers: Vec<String> = job_types
             .into_iter()
@@ -54,7 +53,7 @@ impl JobCommands {
         self.run_now(me, id, input).await
     }
 
-    async fn create_sample_job(&self, me: &CurrentUser, worker: &str) -> Result<JobId, AppError> {
+    async fn create_sample_job(&self, me: &RequestUser, worker: &str) -> Result<JobId, AppError> {
         let form = JobForm {
             display_name: SAMPLE_JOB_NAME.into(),
             description: "Waits in steps, to show progress, a log and a result. It can be deleted.".into(),

@@ -7,9 +7,8 @@ use milvaion_api::{
     page::ListPage,
     requests::JobInput,
     versions::{RestoreVersionResult, VersionDiff, VersionRow, VersionStep, VersionView},
-    views::CurrentUser,
 };
-use milvaion_app::error::AppError;
+use milvaion_app::{backend::RequestUser, error::AppError};
 use milvaion_protocol::id::JobId;
 use serde_json::Value;
 
@@ -71,7 +70,7 @@ impl JobCommands {
     /// meantime, or if the old definition is no longer valid.
     pub async fn restore(
         &self,
-        me: &CurrentUser,
+        me: &RequestUser,
         id: JobId,
         version: i32,
         expected: i32,
@@ -91,7 +90,7 @@ impl JobCommands {
         let missing_calendars = self.store.missing_calendars(&job.rules.calendars).await?;
         job.rules.calendars.retain(|calendar| !missing_calendars.contains(calendar));
         job.is_active = before.definition.is_active;
-        let edit = AuditStamp { by: &me.email, at: self.clock.now() };
+        let edit = AuditStamp { by: &me.email, at: self.clock.now(), address: me.address };
         let (version, next) = self.replace(before, &job, edit).await?;
         self.publisher.ensure_queue(&job.worker_id, &job.job_type).await;
         self.publish_change(id, next, LiveEvent::Job { id }).await;

@@ -67,7 +67,8 @@ pub async fn authorize(
             .change(None, Some(json!({ "action": action.describe(), "role": me.role.slug() })))
             .from(address(parts).map(|address| address.to_string()));
         // The request is refused even if the audit log cannot be written.
-        if let Err(error) = store.audit(&entry).await {
+        let repeat_key = format!("refuse:{}:{action:?}", me.id);
+        if let Err(error) = store.audit_refusal(&entry, &repeat_key).await {
             tracing::error!(
                 user.id = %me.id, error = %chain(&error),
                 "the refusal of a request of user {} could not be written to the audit log", me.id

@@ -1,13 +1,21 @@
 //! The audit log: the author, the action and the origin of each change.
 //!
 //! A row is written in the transaction of the change that it records, so that neither exists without the other. The
-//! table rejects updates and deletes.
+//! table rejects updates and deletes, and its months are dropped when their retention has ended.
+//!
+//! Anyone can cause refusals, such as failed sign-ins. They are therefore counted: one row stands for all refusals of the
+//! same kind within an hour. Its count is the only value that the table allows to change, and only to grow.
 
-use chrono::{DateTime, Utc};
+mod pages;
+
+use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 use sqlx::PgConnection;
 
 use super::{Result, Store};
+
+/// The time in which refusals with the same key are counted in one row.
+const REFUSAL_WINDOW: TimeDelta = TimeDelta::hours(1);
 
 /// One action of a user or of the system, or an attempt at one.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,39 +88,46 @@ impl Store {
         record(&mut connection, entry).await
     }
 
-    /// Returns the newest `limit` entries about `object`, or about all objects, newest first. `limit` is at most 1,000.
+    /// Records a refusal. All refusals with the same `repeat_key` within an hour are one row: the first inserts it, and
+    /// each later one increases its count.
     ///
     /// # Errors
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn audit_entries(&self, object: Option<&str>, limit: i64) -> Result<Vec<AuditRow>> {
-        Ok(sqlx::query_as!(
-            AuditRow,
-            "SELECT at, who, action, object, before, after, address FROM audit_log
-             WHERE $1::text IS NULL OR object = $1 ORDER BY id DESC LIMIT $2",
-            object,
-            limit.clamp(1, 1_000)
+    pub async fn audit_refusal(&self, entry: &AuditEntry, repeat_key: &str) -> Result<()> {
+        let mut tx = self.pool().begin().await?;
+        // Without the lock, two concurrent first refusals would both insert a row.
+        sqlx::query!("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", repeat_key).execute(&mut *tx).await?;
+        let counted = sqlx::query!(
+            "UPDATE audit_log
+                SET repeats = repeats + 1, last_at = $2,
+                    has_other_addresses = has_other_addresses OR address IS DISTINCT FROM $4
+              WHERE (at, id) = (SELECT at, id FROM audit_log WHERE repeat_key = $1 AND at > $3 AND at <= $2
+                                 ORDER BY at DESC LIMIT 1)",
+            repeat_key,
+            entry.at,
+            entry.at - REFUSAL_WINDOW,
+            entry.address
         )
-        .fetch_all(self.pool())
-        .await?)
+        .execute(&mut *tx)
+        .await?;
+        if counted.rows_affected() == 0 {
+            sqlx::query!(
+                "INSERT INTO audit_log (at, who, action, object, result, before, after, address, repeat_key)
+                 VALUES ($1, $2, $3, $4, 'refused', $5, $6, $7, $8)",
+                entry.at,
+                entry.who,
+                entry.action,
+                entry.object,
+                entry.before,
+                entry.after,
+                entry.address,
+                repeat_key
+            )
+            .execute(&mut *tx)
+            .await?;
+        }
+        tx.commit().await?;
+        Ok(())
     }
-}
-
-/// One stored entry; see [`AuditEntry`].
-#[derive(Clone, Debug, PartialEq)]
-pub struct AuditRow {
-    /// Time of the action.
-    pub at: DateTime<Utc>,
-    /// Author.
-    pub who: String,
-    /// Action, as in `job.pause`.
-    pub action: String,
-    /// Object of the action, as `kind:id`.
-    pub object: String,
-    /// State before the change.
-    pub before: Option<Value>,
-    /// State after the change.
-    pub after: Option<Value>,
-    /// Network address of the request.
-    pub address: Option<String>,
 }

@@ -149,9 +149,9 @@ impl Store {
                 RETURNING c.version
              ),
              noted AS (
-                INSERT INTO audit_log (at, who, action, object, before, after)
+                INSERT INTO audit_log (at, who, action, object, before, after, address)
                 SELECT $4, $5, CASE WHEN $6::int IS NULL THEN 'calendar.create' ELSE 'calendar.update' END,
-                       'calendar:' || $1::text, (SELECT definition FROM before), $3 FROM saved
+                       'calendar:' || $1::text, (SELECT definition FROM before), $3, $7 FROM saved
              )
              SELECT version AS "version!" FROM saved"#,
             id.0,
@@ -159,7 +159,8 @@ impl Store {
             serde_json::to_value(calendar).unwrap_or_default(),
             edit.at,
             edit.by,
-            version
+            version,
+            edit.address.map(|address| address.to_string())
         )
         .fetch_optional(self.pool())
         .await?)
@@ -178,11 +179,12 @@ impl Store {
                    AND NOT EXISTS (SELECT 1 FROM jobs WHERE cardinality(calendars) > 0 AND calendars @> ARRAY[$1])
                 RETURNING definition
              )
-             INSERT INTO audit_log (at, who, action, object, before)
-             SELECT $2, $3, 'calendar.delete', 'calendar:' || $1::text, definition FROM gone",
+             INSERT INTO audit_log (at, who, action, object, before, address)
+             SELECT $2, $3, 'calendar.delete', 'calendar:' || $1::text, definition, $4 FROM gone",
             id.0,
             edit.at,
-            edit.by
+            edit.by,
+            edit.address.map(|address| address.to_string())
         )
         .execute(self.pool())
         .await?;

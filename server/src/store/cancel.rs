@@ -100,10 +100,10 @@ impl Store {
                 ON CONFLICT (minute, status, shard) DO UPDATE SET count = s.count + excluded.count
             ),
             noted AS (
-                INSERT INTO audit_log (at, who, action, object, before, after)
+                INSERT INTO audit_log (at, who, action, object, before, after, address)
                 SELECT $5, $6, CASE WHEN status = 4 THEN 'occurrence.cancel' ELSE 'occurrence.ask_to_end' END,
                        'occurrence:' || id::text, jsonb_build_object('status', was),
-                       jsonb_build_object('status', status, 'reason', $10::text)
+                       jsonb_build_object('status', status, 'reason', $10::text), $11
                   FROM changed
             )
             SELECT c.id AS "id!", c.job_id AS "job_id!", c.job_name AS "job_name!", c.status AS "status!",
@@ -121,7 +121,8 @@ impl Store {
             format!("Cancelled by {}{reason_clause}", edit.by),
             format!("Cancellation requested by {}{reason_clause}", edit.by),
             self.shard(),
-            reason
+            reason,
+            edit.address.map(|address| address.to_string())
         )
         .fetch_all(self.pool())
         .await?;

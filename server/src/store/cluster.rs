@@ -31,11 +31,12 @@ impl Store {
                 INSERT INTO cluster_pause (since, by_whom, reason) VALUES ($1, $2, $3)
                 ON CONFLICT DO NOTHING RETURNING reason
              )
-             INSERT INTO audit_log (at, who, action, object, after)
-             SELECT $1, $2, 'cluster.pause', 'cluster:all', jsonb_build_object('reason', reason) FROM made",
+             INSERT INTO audit_log (at, who, action, object, after, address)
+             SELECT $1, $2, 'cluster.pause', 'cluster:all', jsonb_build_object('reason', reason), $4 FROM made",
             edit.at,
             edit.by,
-            reason
+            reason,
+            edit.address.map(|address| address.to_string())
         )
         .execute(self.pool())
         .await?;
@@ -51,14 +52,15 @@ impl Store {
         Ok(sqlx::query_scalar!(
             r#"WITH gone AS (DELETE FROM cluster_pause RETURNING since, by_whom, reason),
                     noted AS (
-                INSERT INTO audit_log (at, who, action, object, before)
+                INSERT INTO audit_log (at, who, action, object, before, address)
                 SELECT $1, $2, 'cluster.resume', 'cluster:all',
-                       jsonb_build_object('since', since, 'by', by_whom, 'reason', reason)
+                       jsonb_build_object('since', since, 'by', by_whom, 'reason', reason), $3
                   FROM gone
              )
              SELECT since AS "since!" FROM gone"#,
             edit.at,
-            edit.by
+            edit.by,
+            edit.address.map(|address| address.to_string())
         )
         .fetch_optional(self.pool())
         .await?)

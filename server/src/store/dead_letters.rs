@@ -284,13 +284,15 @@ impl Store {
                   FROM locked l WHERE d.id = l.id
                 RETURNING d.id
              )
-             INSERT INTO audit_log (at, who, action, object, after)
-             SELECT $2, $3, 'dead_letter.resolve', 'dead_letter:' || id::text, jsonb_build_object('note', $4::text)
+             INSERT INTO audit_log (at, who, action, object, after, address)
+             SELECT $2, $3, 'dead_letter.resolve', 'dead_letter:' || id::text, jsonb_build_object('reason', $4::text),
+                    $5
                FROM changed",
             &ids,
             edit.at,
             edit.by,
-            note
+            note,
+            edit.address.map(|address| address.to_string())
         )
         .execute(self.pool())
         .await?;

@@ -183,13 +183,15 @@ impl Store {
                   FROM locked l WHERE f.occurrence_id = l.occurrence_id
                 RETURNING f.occurrence_id
              )
-             INSERT INTO audit_log (at, who, action, object, after)
-             SELECT $2, $3, 'failure.resolve', 'occurrence:' || occurrence_id::text, jsonb_build_object('note', $4::text)
+             INSERT INTO audit_log (at, who, action, object, after, address)
+             SELECT $2, $3, 'failure.resolve', 'occurrence:' || occurrence_id::text,
+                    jsonb_build_object('reason', $4::text), $5
                FROM changed",
             &ids,
             edit.at,
             edit.by,
-            note
+            note,
+            edit.address.map(|address| address.to_string())
         )
         .execute(self.pool())
         .await?;
@@ -264,9 +266,9 @@ impl Store {
                 ON CONFLICT (minute, status, shard) DO UPDATE SET count = s.count + excluded.count
             ),
             noted AS (
-                INSERT INTO audit_log (at, who, action, object, after)
+                INSERT INTO audit_log (at, who, action, object, after, address)
                 SELECT $6, $7, 'failure.retry', 'occurrence:' || retry_of::text,
-                       jsonb_build_object('occurrence', id, 'reason', $8::text, 'edited', $5::jsonb IS NOT NULL)
+                       jsonb_build_object('occurrence', id, 'reason', $8::text, 'edited', $5::jsonb IS NOT NULL), $10
                   FROM made
             )
             SELECT id AS "id!", job_id AS "job_id!", job_name AS "job_name!", worker_id AS "worker_id!",
@@ -283,7 +285,8 @@ impl Store {
             edit.at,
             edit.by,
             reason,
-            self.shard()
+            self.shard(),
+            edit.address.map(|address| address.to_string())
         )
         .fetch_all(self.pool())
         .await?;

@@ -2,6 +2,8 @@
 
 mod list;
 
+use std::net::IpAddr;
+
 use chrono::{DateTime, Utc};
 use milvaion_api::requests::JobInput;
 use milvaion_protocol::id::JobId;
@@ -42,13 +44,15 @@ pub struct StoredJob {
     pub modified_by: String,
 }
 
-/// The author and the time of a change.
+/// The author, the time and the origin of a change.
 #[derive(Clone, Copy, Debug)]
 pub struct AuditStamp<'a> {
     /// Author: an e-mail address, or a name such as `system`.
     pub by: &'a str,
     /// Time.
     pub at: DateTime<Utc>,
+    /// Network address of the request; `None` if it is unknown or the server itself makes the change.
+    pub address: Option<IpAddr>,
 }
 
 fn schedule(value: Value) -> Result<Schedule> {
@@ -93,7 +97,7 @@ impl Store {
                 INSERT INTO job_versions (job_id, version, definition, changed_at, changed_by)
                 SELECT id, version, $15, $13, $14 FROM made
              )
-             INSERT INTO audit_log (at, who, action, object, after) VALUES ($13, $14, 'job.create', 'job:' || $1::text, $15)",
+             INSERT INTO audit_log (at, who, action, object, after, address) VALUES ($13, $14, 'job.create', 'job:' || $1::text, $15, $34)",
             id.0,
             job.display_name,
             job.description,
@@ -126,7 +130,8 @@ impl Store {
             rules.heartbeat_timeout_seconds,
             rules.on_lost,
             rules.auto_disable,
-            rules.retry_jitter_percent
+            rules.retry_jitter_percent,
+            edit.address.map(|address| address.to_string())
         )
         .execute(self.pool())
         .await?;
@@ -171,8 +176,8 @@ impl Store {
                 SELECT id, version, $16, $14, $15 FROM changed
              ),
              noted AS (
-                INSERT INTO audit_log (at, who, action, object, before, after)
-                SELECT $14, $15, 'job.update', 'job:' || id::text, (SELECT definition FROM before), $16 FROM changed
+                INSERT INTO audit_log (at, who, action, object, before, after, address)
+                SELECT $14, $15, 'job.update', 'job:' || id::text, (SELECT definition FROM before), $16, $36 FROM changed
              )
              SELECT version AS "version!" FROM changed"#,
             before.id.0,
@@ -209,7 +214,8 @@ impl Store {
             rules.on_lost,
             rules.auto_disable,
             rules.retry_jitter_percent,
-            before.next_fire_at
+            before.next_fire_at,
+            edit.address.map(|address| address.to_string())
         )
         .fetch_optional(self.pool())
         .await?)
@@ -242,9 +248,9 @@ impl Store {
                 INSERT INTO job_versions (job_id, version, definition, changed_at, changed_by)
                 SELECT id, version, $8, $6, $7 FROM changed
              )
-             INSERT INTO audit_log (at, who, action, object, after)
+             INSERT INTO audit_log (at, who, action, object, after, address)
              SELECT $6, $7, CASE WHEN $3 THEN 'job.resume' ELSE 'job.pause' END, 'job:' || id::text,
-                    jsonb_build_object('reason', $5::text)
+                    jsonb_build_object('reason', $5::text), $9
                FROM changed",
             job.id.0,
             job.version,
@@ -253,7 +259,8 @@ impl Store {
             reason.filter(|_| !active),
             edit.at,
             edit.by,
-            json(&definition)
+            json(&definition),
+            edit.address.map(|address| address.to_string())
         )
         .execute(self.pool())
         .await?;
@@ -269,14 +276,15 @@ impl Store {
         Ok(sqlx::query_scalar!(
             r#"WITH gone AS (DELETE FROM jobs WHERE id = $1 RETURNING id, display_name, version),
              noted AS (
-                INSERT INTO audit_log (at, who, action, object, before)
-                SELECT $2, $3, 'job.delete', 'job:' || g.id::text, v.definition
+                INSERT INTO audit_log (at, who, action, object, before, address)
+                SELECT $2, $3, 'job.delete', 'job:' || g.id::text, v.definition, $4
                   FROM gone g LEFT JOIN job_versions v ON v.job_id = g.id AND v.version = g.version
              )
              SELECT display_name AS "name!" FROM gone"#,
             id.0,
             edit.at,
-            edit.by
+            edit.by,
+            edit.address.map(|address| address.to_string())
         )
         .fetch_optional(self.pool())
         .await?)

@@ -1,5 +1,7 @@
 //! Manual runs: inserting an occurrence that a user or an API caller requested, and the reasons to refuse it.
 
+use std::net::IpAddr;
+
 use chrono::{DateTime, Duration, Utc};
 use milvaion_api::views::OccurrenceRow;
 use milvaion_protocol::id::{JobId, OccurrenceId};
@@ -27,6 +29,8 @@ pub struct NewManualRun {
     pub job_data: Option<Value>,
     /// The user who made the request.
     pub by: String,
+    /// Network address of the request, if it is known.
+    pub address: Option<IpAddr>,
     /// Reason for the request.
     pub reason: Option<String>,
     /// True if a pause, a concurrency limit or an open occurrence does not prevent the run.
@@ -224,9 +228,9 @@ impl Store {
                 ON CONFLICT (minute, status, shard) DO UPDATE SET count = s.count + excluded.count
             ),
             noted AS (
-                INSERT INTO audit_log (at, who, action, object, after)
+                INSERT INTO audit_log (at, who, action, object, after, address)
                 SELECT $7, $5, 'job.run', 'job:' || job_id::text,
-                       jsonb_build_object('occurrence', id, 'reason', $6::text, 'forced', $9::boolean)
+                       jsonb_build_object('occurrence', id, 'reason', $6::text, 'forced', $9::boolean), $12
                   FROM made
             )
             SELECT id AS "id!", job_id AS "job_id!", job_name AS "job_name!", worker_id AS "worker_id!",
@@ -245,7 +249,8 @@ impl Store {
             self.shard(),
             request.force,
             request.key,
-            now - IDEMPOTENCY_KEY_RETENTION
+            now - IDEMPOTENCY_KEY_RETENTION,
+            request.address.map(|address| address.to_string())
         )
         .fetch_optional(connection)
         .await?;

@@ -1,6 +1,6 @@
-//! Daily partitions, which are created ahead of time and dropped after their retention.
+//! Daily and monthly partitions, which are created ahead of time and dropped after their retention.
 
-use chrono::{DateTime, Days, Duration, NaiveDate, NaiveTime, Utc};
+use chrono::{DateTime, Days, Duration, Months, NaiveDate, NaiveTime, Utc};
 use sqlx::{AssertSqlSafe, Executor};
 
 use super::{Result, Store};
@@ -80,16 +80,7 @@ impl Store {
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn partition_days_before(&self, daily: DailyTable, before: DateTime<Utc>) -> Result<Vec<NaiveDate>> {
-        let names = sqlx::query_scalar!(
-            r#"SELECT c.relname AS "name!" FROM pg_inherits i
-                 JOIN pg_class c ON c.oid = i.inhrelid
-                 JOIN pg_class p ON p.oid = i.inhparent
-                WHERE p.relname = $1 AND p.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
-                ORDER BY c.relname"#,
-            daily.table()
-        )
-        .fetch_all(self.pool())
-        .await?;
+        let names = self.partition_names(daily.table()).await?;
         let day = |name: String| {
             let digits = name.strip_prefix(daily.table())?.strip_prefix('_')?;
             NaiveDate::parse_from_str(digits, "%Y%m%d").ok()
@@ -124,15 +115,58 @@ impl Store {
             [format!("ALTER TABLE {table} DETACH PARTITION {partition}"), format!("DROP TABLE {partition}")]
         {
             if let Err(error) = tx.execute(AssertSqlSafe(statement)).await {
-                // 55P03: the lock was not granted in time.
-                if error.as_database_error().and_then(|error| error.code()).is_some_and(|code| code == "55P03") {
-                    return Ok(PartitionDropOutcome::Locked);
-                }
-                return Err(error.into());
+                return if is_lock_timeout(&error) { Ok(PartitionDropOutcome::Locked) } else { Err(error.into()) };
             }
         }
         tx.commit().await?;
         Ok(PartitionDropOutcome::Removed)
+    }
+
+    /// Drops the months of the audit log that ended at or before `before`. Waits at most two seconds for readers of each.
+    /// Returns the name of each partition with the outcome.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    pub async fn drop_audit_months(&self, before: DateTime<Utc>) -> Result<Vec<(String, PartitionDropOutcome)>> {
+        let mut outcomes = Vec::new();
+        for partition in self.partition_names("audit_log").await? {
+            let month = partition.strip_prefix("audit_log_").map(|digits| format!("{digits}01"));
+            let first = month.and_then(|day| NaiveDate::parse_from_str(&day, "%Y%m%d").ok());
+            // A month ends at the midnight of the first day of the next month.
+            let Some(end) = first.and_then(|first| first.checked_add_months(Months::new(1))) else { continue };
+            if midnight(end) > before {
+                continue;
+            }
+            let mut tx = self.pool().begin().await?;
+            tx.execute("SET LOCAL lock_timeout = '2s'").await?;
+            // The name is built from a date, never from user input.
+            let dropped = tx.execute(AssertSqlSafe(format!("DROP TABLE {partition}"))).await;
+            let outcome = match dropped {
+                Ok(_) => {
+                    tx.commit().await?;
+                    PartitionDropOutcome::Removed
+                }
+                Err(error) if is_lock_timeout(&error) => PartitionDropOutcome::Locked,
+                Err(error) => return Err(error.into()),
+            };
+            outcomes.push((partition, outcome));
+        }
+        Ok(outcomes)
+    }
+
+    /// Returns the names of a table's partitions, in the order of their dates.
+    async fn partition_names(&self, table: &str) -> Result<Vec<String>> {
+        Ok(sqlx::query_scalar!(
+            r#"SELECT c.relname AS "name!" FROM pg_inherits i
+                 JOIN pg_class c ON c.oid = i.inhrelid
+                 JOIN pg_class p ON p.oid = i.inhparent
+                WHERE p.relname = $1 AND p.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+                ORDER BY c.relname"#,
+            table
+        )
+        .fetch_all(self.pool())
+        .await?)
     }
 
     /// Runs ANALYZE on the partitions of a day and of the day before that have grown to several times their size at the
@@ -241,6 +275,11 @@ impl Store {
         .await?
         .rows_affected())
     }
+}
+
+/// Returns true if a statement failed because a lock was not granted in time.
+fn is_lock_timeout(error: &sqlx::Error) -> bool {
+    error.as_database_error().and_then(|error| error.code()).is_some_and(|code| code == "55P03")
 }
 
 fn midnight(day: NaiveDate) -> DateTime<Utc> {

@@ -2,8 +2,10 @@
 
 use async_trait::async_trait;
 use milvaion_api::{
-    audit::{AuditCursor, AuditFilter, AuditObject, AuditRow},
+    audit::{AUDIT_PAGE_ROWS, AuditCursor, AuditFilter, AuditObject, AuditRow},
     page::ListPage,
+    permissions::Permission,
+    requests::FieldError,
 };
 use milvaion_app::{
     backend::{AuditBackend, RequestUser},
@@ -12,22 +14,65 @@ use milvaion_app::{
 
 use super::backend::ServerBackend;
 
+/// The longest text of a filter, in bytes. No author, action or object is longer.
+const MAX_FILTER_BYTES: usize = 300;
+
+/// Checks the texts and the period of a filter.
+///
+/// # Errors
+///
+/// Returns `Fields` for a text that is too long and for a period that ends before it begins.
+pub(crate) fn check_filter(filter: &AuditFilter) -> Result<(), AppError> {
+    let texts = [("who", &filter.who), ("action", &filter.action), ("object", &filter.object)];
+    let mut errors: Vec<_> = texts
+        .into_iter()
+        .filter(|(_, text)| text.len() > MAX_FILTER_BYTES)
+        .map(|(field, _)| FieldError::new(field, format!("use at most {MAX_FILTER_BYTES} bytes")))
+        .collect();
+    if filter.since.zip(filter.until).is_some_and(|(since, until)| since > until) {
+        errors.push(FieldError::new("until", "the last day must not be before the first day"));
+    }
+    if errors.is_empty() { Ok(()) } else { Err(AppError::Fields(errors)) }
+}
+
 #[async_trait]
 impl AuditBackend for ServerBackend {
-    async fn audit(&self, _me: &RequestUser, _filter: AuditFilter) -> Result<ListPage<AuditRow>, AppError> {
-        Err(AppError::Failed("Not built yet.".into()))
+    async fn audit(&self, _me: &RequestUser, filter: AuditFilter) -> Result<ListPage<AuditRow>, AppError> {
+        check_filter(&filter)?;
+        Ok(self.store.audit_page(&filter, AUDIT_PAGE_ROWS).await?)
     }
 
     async fn object_audit(
         &self,
-        _me: &RequestUser,
-        _object: AuditObject,
-        _before: Option<AuditCursor>,
+        me: &RequestUser,
+        object: AuditObject,
+        before: Option<AuditCursor>,
     ) -> Result<ListPage<AuditRow>, AppError> {
-        Err(AppError::Failed("Not built yet.".into()))
+        let reads_all = me.role.allows(Permission::ReadAudit);
+        let object = match object {
+            AuditObject::Job(id) => format!("job:{id}"),
+            AuditObject::Occurrence(id) => format!("occurrence:{id}"),
+            AuditObject::User(id) if reads_all => {
+                // A removed user has no address any more; the rows about the user remain.
+                let email = self.store.user(id).await?.map(|user| user.email).unwrap_or_default();
+                return Ok(self.store.audit_of_user(&email, &format!("user:{id}"), before, AUDIT_PAGE_ROWS).await?);
+            }
+            AuditObject::User(_) => {
+                return Err(AppError::Denied("Only an Admin may view the audit log of a user.".into()));
+            }
+        };
+        let filter = AuditFilter { object, before, ..AuditFilter::default() };
+        let mut page = self.store.audit_page(&filter, AUDIT_PAGE_ROWS).await?;
+        if !reads_all {
+            for row in &mut page.rows {
+                row.address = None;
+                row.has_other_addresses = false;
+            }
+        }
+        Ok(page)
     }
 
-    async fn own_audit(&self, _me: &RequestUser, _before: Option<AuditCursor>) -> Result<ListPage<AuditRow>, AppError> {
-        Err(AppError::Failed("Not built yet.".into()))
+    async fn own_audit(&self, me: &RequestUser, before: Option<AuditCursor>) -> Result<ListPage<AuditRow>, AppError> {
+        Ok(self.store.audit_of_user(&me.email, &format!("user:{}", me.id), before, AUDIT_PAGE_ROWS).await?)
     }
 }

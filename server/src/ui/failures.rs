@@ -7,9 +7,11 @@ use milvaion_api::{
         FailureSelection, MAX_COUNTED_FAILURES, MAX_FAILURE_GROUP_DAYS, ResolveFailuresResult, RetryFailuresResult,
     },
     page::ListPage,
-    views::CurrentUser,
 };
-use milvaion_app::{backend::RetryInput, error::AppError};
+use milvaion_app::{
+    backend::{RequestUser, RetryInput},
+    error::AppError,
+};
 use milvaion_protocol::id::OccurrenceId;
 use serde_json::Value;
 
@@ -68,7 +70,7 @@ pub(super) async fn one(backend: &ServerBackend, id: OccurrenceId) -> Result<Fai
 /// Retries the failures that a user saw and confirmed.
 pub(super) async fn retry(
     backend: &ServerBackend,
-    me: &CurrentUser,
+    me: &RequestUser,
     selection: &FailureSelection,
     seen: usize,
     input: &RetryInput,
@@ -81,7 +83,7 @@ pub(super) async fn retry(
 /// Resolves the failures that a user saw and confirmed.
 pub(super) async fn resolve(
     backend: &ServerBackend,
-    me: &CurrentUser,
+    me: &RequestUser,
     selection: &FailureSelection,
     seen: usize,
     note: &str,

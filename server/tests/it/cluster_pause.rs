@@ -71,7 +71,8 @@ async fn cluster_pause_is_recorded_and_announced() {
 async fn repeated_pause_and_resume_change_nothing() {
     let harness = harness().await;
     harness.cluster.pause(&jobs::admin(), "first").await.expect("paused");
-    let other = milvaion_api::views::CurrentUser { email: "bo@example.org".into(), ..jobs::admin() };
+    let mut other = jobs::admin();
+    other.user.email = "bo@example.org".into();
     harness.cluster.pause(&other, "second").await.expect("no error");
     let pause = harness.cluster.state().await.expect("the query succeeds").expect("paused");
     assert_eq!((pause.by.as_str(), pause.reason.as_str()), ("ana@example.org", "first"));

@@ -86,7 +86,7 @@ async fn due_job_read_before_an_edit_is_not_dispatched() {
     let id = insert(&store, &clock, now - Duration::seconds(1)).await;
     let read = store.due_jobs(now, 10).await.expect("the due jobs can be read").remove(0);
     let edited = jobs::echo_job(Schedule::every(60));
-    let edit = AuditStamp { by: "test", at: now };
+    let edit = AuditStamp { by: "test", at: now, address: None };
     let before = store.job(id).await.expect("the query succeeds").expect("it exists");
     let next = Some(now - Duration::seconds(1));
     store.update_job(&before, &edited, next, edit).await.expect("stored").expect("the version is current");
@@ -108,7 +108,7 @@ async fn edit_of_an_old_version_is_refused() {
     let clock = Clock::system();
     let now = clock.now();
     let id = insert(&store, &clock, now).await;
-    let edit = AuditStamp { by: "test", at: now };
+    let edit = AuditStamp { by: "test", at: now, address: None };
     let job = jobs::echo_job(Schedule::Manual);
     let before = store.job(id).await.expect("the query succeeds").expect("it exists");
     assert_eq!(store.update_job(&before, &job, None, edit).await.expect("the query succeeds"), Some(2));
@@ -134,7 +134,7 @@ async fn edit_does_not_reset_the_due_time() {
         note: None,
     };
     assert_eq!(store.create_scheduled_runs(&[run], None, now).await.expect("the query succeeds").len(), 1);
-    let edit = AuditStamp { by: "test", at: now };
+    let edit = AuditStamp { by: "test", at: now, address: None };
     let renamed = jobs::echo_job(Schedule::every(60));
     let stale = store.update_job(&before, &renamed, before.next_fire_at, edit).await;
     assert_eq!(stale.expect("the query succeeds"), None, "it would be dispatched twice");

@@ -126,7 +126,7 @@ async fn other_reports_are_no_duplicate_starts() {
     let id = harness.queued().await;
     harness.report(id, &[("w-a", Running)]).await;
     // A cancel request is no start.
-    let edit = AuditStamp { by: "ann@example.org", at: harness.clock.now() };
+    let edit = AuditStamp { by: "ann@example.org", at: harness.clock.now(), address: None };
     assert_eq!(harness.store.cancel(&[id], Some("too slow"), edit).await.expect("the query succeeds").len(), 1);
     harness.report(id, &[("w-a", Running)]).await;
     // Neither is the report of a second instance whose copy of the message was cancelled, nor a late progress report.

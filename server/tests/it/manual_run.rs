@@ -78,7 +78,7 @@ async fn queued_occurrence_is_cancelled_at_once() {
     assert_eq!(count(&mut db, "slots").await, 1);
 
     let now = clock.now();
-    let edit = AuditStamp { by: "ana", at: now };
+    let edit = AuditStamp { by: "ana", at: now, address: None };
     let changed = store.cancel(&[created.row.id], Some("not today"), edit).await.expect("the query succeeds");
     assert_eq!(changed.len(), 1);
     assert_eq!((changed[0].row.status, changed[0].was), (OccurrenceStatus::Cancelled, OccurrenceStatus::Queued));
@@ -120,7 +120,7 @@ async fn running_occurrence_is_cancelled_by_its_worker() {
     for row in [&first, &second] {
         assert_eq!(report(&store, &clock, row.id, OccurrenceStatus::Running).await, 1);
     }
-    let edit = AuditStamp { by: "ana", at: clock.now() };
+    let edit = AuditStamp { by: "ana", at: clock.now(), address: None };
     let ids = [first.id, second.id];
     let changed = store.cancel(&ids, None, edit).await.expect("the query succeeds");
     assert!(changed.iter().all(|one| one.row.status == OccurrenceStatus::Running && one.row.version == 3));
@@ -155,7 +155,7 @@ async fn lost_run_is_cancelled_without_its_worker() {
         is_quarantined: false,
     };
     assert_eq!(store.update_lost_runs(&[lost], None, clock.now()).await.expect("the query succeeds").rows.len(), 1);
-    let edit = AuditStamp { by: "ana", at: clock.now() };
+    let edit = AuditStamp { by: "ana", at: clock.now(), address: None };
     let changed = store.cancel(&[id], None, edit).await.expect("the query succeeds");
     assert_eq!((changed[0].row.status, changed[0].was), (OccurrenceStatus::Cancelled, OccurrenceStatus::Unknown));
 }

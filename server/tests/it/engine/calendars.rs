@@ -62,7 +62,7 @@ async fn changed_calendar_keeps_due_times_that_passed() {
     let harness = ManualClockHarness::open().await;
     let me = jobs::admin();
     let jobs = &harness.server.jobs;
-    let edit = || AuditStamp { by: "test", at: harness.clock.now() };
+    let edit = || AuditStamp { by: "test", at: harness.clock.now(), address: None };
     assert!(jobs.store.pause_cluster("maintenance", edit()).await.expect("the query succeeds"));
     let now = harness.clock.now();
     let in_a_year = now.date_naive() + Duration::days(365);

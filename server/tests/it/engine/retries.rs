@@ -163,7 +163,7 @@ async fn delayed_occurrence_keeps_its_slot_until_cancelled() {
     let second = harness.occurrences(job, 2).await[1].id;
     // The second occurrence is created while the first is delayed, and gets no slot before it.
     assert!(harness.server.store.grant_slots(10).await.expect("the query succeeds").is_empty());
-    let edit = AuditStamp { by: "ana", at: harness.clock.now() };
+    let edit = AuditStamp { by: "ana", at: harness.clock.now(), address: None };
     harness.server.store.cancel(&[id], Some("not today"), edit).await.expect("the query succeeds");
     harness.server.jobs.activate_slot_granter.notify_one();
     assert_eq!(harness.starts(2).await[1], second, "the cancelled occurrence does not start again");
@@ -228,7 +228,7 @@ async fn cluster_pause_keeps_delayed_occurrences() {
     let clock = Clock::system();
     insert_failed(&store, &clock, 3).await;
     let later = clock.now() + Duration::hours(1);
-    let edit = AuditStamp { by: "ana", at: clock.now() };
+    let edit = AuditStamp { by: "ana", at: clock.now(), address: None };
     store.pause_cluster("the warehouse moves", edit).await.expect("the query succeeds");
     assert!(store.release_delayed(later, 10).await.expect("the query succeeds").is_empty());
     assert_eq!(

@@ -150,7 +150,7 @@ async fn release_happens_once_and_not_while_paused() {
     let mut harness = LostRunHarness::new().await;
     harness.advance(30, true).await;
     let ids = lost_runs(&mut harness, 3, 3).await;
-    let edit = AuditStamp { by: "ana", at: harness.clock.now() };
+    let edit = AuditStamp { by: "ana", at: harness.clock.now(), address: None };
     harness.store.pause_cluster("the warehouse moves", edit).await.expect("the query succeeds");
     assert_eq!(release(&harness).await, []);
     assert_eq!(

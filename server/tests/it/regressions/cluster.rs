@@ -17,7 +17,7 @@ async fn cluster_pause_stops_every_server() {
     let config = server_env::config().await;
     let (one, two) = (server_env::start(&config).await, server_env::start(&config).await);
     let clock = one.clock.clone();
-    let edit = || AuditStamp { by: "ana", at: clock.now() };
+    let edit = || AuditStamp { by: "ana", at: clock.now(), address: None };
     assert!(two.store.pause_cluster("the disk is full", edit()).await.expect("the query succeeds"));
     let now = clock.now();
     let job = jobs::insert(&one.store, &clock, Schedule::once(now), Some(now)).await;
@@ -78,7 +78,7 @@ async fn statistics_match_the_rows() {
     harness.report(third, Failed).await;
     let store = &harness.server.store;
     let manual = runs::insert_manual(store, &harness.clock, job).await;
-    let stamp = AuditStamp { by: "ana", at: harness.clock.now() };
+    let stamp = AuditStamp { by: "ana", at: harness.clock.now(), address: None };
     store.cancel(&[manual], None, stamp).await.expect("the query succeeds");
 
     let mut by_rows: BTreeMap<OccurrenceStatus, i64> = BTreeMap::new();

@@ -64,7 +64,7 @@ async fn skip_holds_after_forced_runs_and_cancel_requests() {
     assert_eq!(next_minute(&harness, job).await, [Running, Completed, Skipped]);
 
     // The first one is to be cancelled, and its worker has not ended it yet.
-    let edit = AuditStamp { by: "ana", at: harness.clock.now() };
+    let edit = AuditStamp { by: "ana", at: harness.clock.now(), address: None };
     store.cancel(&[first], None, edit).await.expect("the query succeeds");
     assert_eq!(next_minute(&harness, job).await, [Running, Completed, Skipped, Skipped]);
     assert!(harness.report(first, OccurrenceStatus::Cancelled).await);

@@ -1,0 +1,244 @@
+//! Pages of the audit log.
+//!
+//! A page is the rows before a cursor, newest first, in the order of time and number. Each filter has an index that
+//! begins with its column and continues with that order, so a page costs the same at any size of the log. The statement
+//! is built from the filters that are set: one statement with optional conditions could use none of these indexes.
+
+use std::collections::HashMap;
+
+use chrono::{DateTime, Days, NaiveTime, Utc};
+use milvaion_api::{
+    audit::{AuditCursor, AuditFilter, AuditResult, AuditRow},
+    page::ListPage,
+};
+use milvaion_protocol::id::OccurrenceId;
+use serde_json::Value;
+use sqlx::{FromRow, Postgres, QueryBuilder};
+use uuid::Uuid;
+
+use crate::store::{Result, Store, StoreError};
+
+/// The columns of a row.
+const COLUMNS: &str =
+    "id, at, who, action, object, result, before, after, address, repeats, last_at, has_other_addresses";
+
+/// The keys under which a definition holds the name of its object.
+const NAME_KEYS: [&str; 2] = ["displayName", "name"];
+
+#[derive(FromRow)]
+struct RawRow {
+    id: i64,
+    at: DateTime<Utc>,
+    who: String,
+    action: String,
+    object: String,
+    result: String,
+    before: Option<Value>,
+    after: Option<Value>,
+    address: Option<String>,
+    repeats: i32,
+    last_at: Option<DateTime<Utc>>,
+    has_other_addresses: bool,
+}
+
+impl TryFrom<RawRow> for AuditRow {
+    type Error = StoreError;
+
+    fn try_from(mut raw: RawRow) -> Result<Self> {
+        let result = AuditResult::from_slug(&raw.result).ok_or_else(|| StoreError::Corrupt {
+            table: "audit_log",
+            column: "result",
+            detail: raw.result.clone(),
+        })?;
+        let object_name = [&raw.after, &raw.before].into_iter().flatten().find_map(name_in);
+        // The reason has a field of its own. A change that consists of a reason only is no change.
+        let reason = take_reason(&mut raw.after).or_else(|| take_reason(&mut raw.before));
+        Ok(Self {
+            cursor: AuditCursor { at: raw.at, id: raw.id },
+            who: raw.who,
+            action: raw.action,
+            object: raw.object,
+            object_name,
+            result,
+            reason,
+            address: raw.address,
+            has_other_addresses: raw.has_other_addresses,
+            before: raw.before,
+            after: raw.after,
+            repeats: u32::try_from(raw.repeats).unwrap_or(1),
+            last_at: raw.last_at,
+        })
+    }
+}
+
+fn name_in(definition: &Value) -> Option<String> {
+    NAME_KEYS.into_iter().find_map(|key| definition.get(key)?.as_str().map(str::to_owned))
+}
+
+/// Removes the reason from a state, and the state if nothing else remains in it.
+fn take_reason(state: &mut Option<Value>) -> Option<String> {
+    let fields = state.as_mut()?.as_object_mut()?;
+    let reason = fields.remove("reason");
+    if fields.is_empty() {
+        *state = None;
+    }
+    reason?.as_str().filter(|reason| !reason.is_empty()).map(str::to_owned)
+}
+
+/// Adds the conditions of a filter and of the cursor.
+fn push_filter(query: &mut QueryBuilder<Postgres>, filter: &AuditFilter) {
+    query.push(" WHERE true");
+    if let Some(AuditCursor { at, id }) = filter.before {
+        query.push(" AND (at, id) < (").push_bind(at).push(", ").push_bind(id).push(")");
+    }
+    if !filter.who.is_empty() {
+        query.push(" AND who = ").push_bind(filter.who.clone());
+    }
+    if let Some(noun) = filter.action.strip_suffix('.') {
+        // A slash follows the dot in the order of characters, so the range holds all verbs of the noun.
+        query
+            .push(" AND action >= ")
+            .push_bind(format!("{noun}."))
+            .push(" AND action < ")
+            .push_bind(format!("{noun}/"));
+    } else if !filter.action.is_empty() {
+        query.push(" AND action = ").push_bind(filter.action.clone());
+    }
+    if !filter.object.is_empty() {
+        query.push(" AND object = ").push_bind(filter.object.clone());
+    }
+    match filter.result {
+        // The words are part of the statement, so that the partial index of refusals can serve it.
+        Some(AuditResult::Refused) => drop(query.push(" AND result = 'refused'")),
+        Some(AuditResult::Done) => drop(query.push(" AND result = 'done'")),
+        None => {}
+    }
+    if let Some(since) = filter.since {
+        query.push(" AND at >= ").push_bind(since.and_time(NaiveTime::MIN).and_utc());
+    }
+    if let Some(day_after) = filter.until.and_then(|until| until.checked_add_days(Days::new(1))) {
+        query.push(" AND at < ").push_bind(day_after.and_time(NaiveTime::MIN).and_utc());
+    }
+}
+
+impl Store {
+    /// Returns at most `limit` rows that match a filter, newest first, with the names of their objects.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`] if PostgreSQL fails.
+    pub async fn audit_page(&self, filter: &AuditFilter, limit: u32) -> Result<ListPage<AuditRow>> {
+        let mut query = QueryBuilder::new(format!("SELECT {COLUMNS} FROM audit_log"));
+        push_filter(&mut query, filter);
+        query.push(" ORDER BY at DESC, id DESC LIMIT ").push_bind(i64::from(limit) + 1);
+        let rows = query.build_query_as::<RawRow>().fetch_all(self.pool()).await?;
+        self.page_of(rows, limit).await
+    }
+
+    /// Returns at most `limit` rows by the author `who` or about `object`, newest first.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`] if PostgreSQL fails.
+    pub async fn audit_of_user(
+        &self,
+        who: &str,
+        object: &str,
+        before: Option<AuditCursor>,
+        limit: u32,
+    ) -> Result<ListPage<AuditRow>> {
+        let fetched = i64::from(limit) + 1;
+        // Two index scans: one statement with OR could use neither index for the order.
+        let mut query = QueryBuilder::new(format!("SELECT * FROM ((SELECT {COLUMNS} FROM audit_log"));
+        let filter = AuditFilter { before, ..AuditFilter::default() };
+        push_filter(&mut query, &AuditFilter { who: who.to_owned(), ..filter.clone() });
+        query.push(" ORDER BY at DESC, id DESC LIMIT ").push_bind(fetched);
+        query.push(format!(") UNION ALL (SELECT {COLUMNS} FROM audit_log"));
+        push_filter(&mut query, &AuditFilter { object: object.to_owned(), ..filter });
+        query.push(" AND who <> ").push_bind(who.to_owned());
+        query.push(" ORDER BY at DESC, id DESC LIMIT ").push_bind(fetched);
+        query.push(")) AS rows ORDER BY at DESC, id DESC LIMIT ").push_bind(fetched);
+        let rows = query.build_query_as::<RawRow>().fetch_all(self.pool()).await?;
+        self.page_of(rows, limit).await
+    }
+
+    /// Returns the newest `limit` rows about `object`, or about all objects, newest first.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`] if PostgreSQL fails.
+    pub async fn audit_entries(&self, object: Option<&str>, limit: u32) -> Result<Vec<AuditRow>> {
+        let filter = AuditFilter { object: object.unwrap_or_default().to_owned(), ..AuditFilter::default() };
+        Ok(self.audit_page(&filter, limit).await?.rows)
+    }
+
+    async fn page_of(&self, mut rows: Vec<RawRow>, limit: u32) -> Result<ListPage<AuditRow>> {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let has_more = rows.len() > limit;
+        rows.truncate(limit);
+        let mut rows = rows.into_iter().map(AuditRow::try_from).collect::<Result<Vec<_>>>()?;
+        self.add_names(&mut rows).await?;
+        let next = rows.last().filter(|_| has_more).map(|row| row.cursor.to_string());
+        Ok(ListPage { rows, next })
+    }
+
+    /// Sets the present names of the objects. An object that no longer exists keeps the name in its definition, if the
+    /// row has one.
+    async fn add_names(&self, rows: &mut [AuditRow]) -> Result<()> {
+        let ids = |kind: &str| -> Vec<Uuid> {
+            let object = |row: &AuditRow| row.object.strip_prefix(kind)?.strip_prefix(':')?.parse().ok();
+            rows.iter().filter_map(object).collect()
+        };
+        let (jobs, users, calendars, occurrences) = (ids("job"), ids("user"), ids("calendar"), ids("occurrence"));
+        let mut names = HashMap::new();
+        if !(jobs.is_empty() && users.is_empty() && calendars.is_empty()) {
+            let found = sqlx::query!(
+                r#"SELECT 'job:' || id::text AS "object!", display_name AS "name!" FROM jobs WHERE id = ANY($1)
+                   UNION ALL SELECT 'user:' || id::text, name FROM users WHERE id = ANY($2)
+                   UNION ALL SELECT 'calendar:' || id::text, name FROM calendars WHERE id = ANY($3)"#,
+                &jobs,
+                &users,
+                &calendars
+            )
+            .fetch_all(self.pool())
+            .await?;
+            names.extend(found.into_iter().map(|row| (row.object, row.name)));
+        }
+        if !occurrences.is_empty() {
+            let created: Vec<_> = occurrences.iter().map(|id| OccurrenceId(*id).created_at()).collect();
+            let found = sqlx::query!(
+                r#"SELECT 'occurrence:' || o.id::text AS "object!", o.job_name AS "name!"
+                     FROM unnest($1::uuid[], $2::timestamptz[]) AS wanted (id, created_at)
+                     JOIN occurrences o ON o.id = wanted.id AND o.created_at = wanted.created_at"#,
+                &occurrences,
+                &created
+            )
+            .fetch_all(self.pool())
+            .await?;
+            names.extend(found.into_iter().map(|row| (row.object, row.name)));
+        }
+        for row in rows {
+            if let Some(name) = names.get(&row.object) {
+                row.object_name = Some(name.clone());
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_reason_leaves_the_change() {
+        let mut only_reason = Some(json!({ "reason": "broken" }));
+        assert_eq!(take_reason(&mut only_reason).as_deref(), Some("broken"));
+        assert_eq!(only_reason, None);
+        let mut with_more = Some(json!({ "reason": null, "forced": true }));
+        assert_eq!(take_reason(&mut with_more), None);
+        assert_eq!(with_more, Some(json!({ "forced": true })));
+    }
+}
