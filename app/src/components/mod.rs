@@ -5,6 +5,7 @@
 //! attribute, because the content security policy forbids both.
 
 pub mod action_error;
+pub mod audit_list;
 pub mod cluster_state;
 pub mod collapsible_section;
 pub mod copy_button;

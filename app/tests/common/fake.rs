@@ -41,6 +41,8 @@ pub(crate) struct FakeBackend {
     pub(crate) flashes: Mutex<Vec<FlashMessage>>,
     /// The changes that were made, one line each.
     pub(crate) done: Mutex<Vec<String>>,
+    /// The objects whose audit log was read.
+    pub(crate) reads: Mutex<Vec<String>>,
 }
 
 impl FakeBackend {
@@ -58,6 +60,7 @@ impl FakeBackend {
             was_read: AtomicBool::default(),
             flashes: Mutex::default(),
             done: Mutex::default(),
+            reads: Mutex::default(),
         }
     }
 
