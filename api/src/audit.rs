@@ -106,6 +106,29 @@ pub enum AuditObject {
     User(UserId),
 }
 
+impl AuditObject {
+    /// Returns the object as `kind:id`, as in the log.
+    #[must_use]
+    pub fn key(self) -> String {
+        match self {
+            Self::Job(id) => format!("job:{id}"),
+            Self::Occurrence(id) => format!("occurrence:{id}"),
+            Self::User(id) => format!("user:{id}"),
+        }
+    }
+
+    /// Returns the object of a [`key`](Self::key).
+    #[must_use]
+    pub fn from_key(key: &str) -> Option<Self> {
+        match key.split_once(':')? {
+            ("job", id) => id.parse().ok().map(Self::Job),
+            ("occurrence", id) => id.parse().ok().map(Self::Occurrence),
+            ("user", id) => id.parse().ok().map(Self::User),
+            _ => None,
+        }
+    }
+}
+
 /// The filter of the audit page.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -179,6 +202,20 @@ mod tests {
         assert_eq!(cursor.to_string().parse(), Ok(cursor));
         for bad in ["", "1", "x-1", "1-x", "9223372036854775807-1"] {
             assert!(bad.parse::<AuditCursor>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_object_survives_its_key() {
+        let id = "01980000-0000-7000-8000-000000000001";
+        let job = AuditObject::Job(id.parse().expect("a valid id"));
+        assert_eq!(job.key(), format!("job:{id}"));
+        for kind in ["job", "occurrence", "user"] {
+            let key = format!("{kind}:{id}");
+            assert_eq!(AuditObject::from_key(&key).map(AuditObject::key), Some(key));
+        }
+        for bad in ["", "job", "job:", "job:7", "calendar:01980000-0000-7000-8000-000000000001"] {
+            assert_eq!(AuditObject::from_key(bad), None, "{bad}");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Every page as the server sends it: complete, with the right status, readable without a script.
 
+mod audit;
 mod common;
 mod forms;
 

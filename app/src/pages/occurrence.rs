@@ -8,7 +8,9 @@ use leptos::prelude::*;
 use leptos_meta::Title;
 use leptos_router::hooks::{use_params_map, use_query_map};
 use milvaion_api::{
+    audit::{AuditObject, AuditRow},
     events::{EventEnvelope, LiveEvent},
+    page::ListPage,
     permissions::Permission,
     views::{OccurrenceView, StatusChange},
 };
@@ -22,6 +24,7 @@ use crate::{
     },
     components::{
         action_error::{ActionError, LastError},
+        audit_list::{AuditSlice, read_slice},
         copy_button::CopyButton,
         duplicate_start_warning::DuplicateStartWarning,
         form::ErrorSummary,
@@ -30,7 +33,7 @@ use crate::{
         log_lines::LogLines,
         log_view::{LOG_PAGE_LINES, LogView},
         page_header::{Breadcrumbs, PageHeader},
-        session_context::may,
+        session_context::{SessionContext, may},
         status_badge::StatusBadge,
         status_explanation::{delayed_until, explain_status, unexplained_exception, unexplained_note},
         time::{Duration, MaybeTime, Time},
@@ -56,11 +59,15 @@ pub fn OccurrencePage() -> impl IntoView {
         let before = query.with(|query| query.get_str("log_before").and_then(|seq| seq.parse::<i64>().ok()));
         (id, before)
     });
-    let data = Resource::new_blocking(move || request.get(), |(id, before)| read(id, before));
-    render_page(data, |(view, earlier, flash)| view! { <OccurrenceContent view earlier flash/> })
+    let session = use_context::<SessionContext>();
+    let data = Resource::new_blocking(move || request.get(), move |(id, before)| read(id, before, session.clone()));
+    render_page(data, |(view, earlier, flash, audit)| view! { <OccurrenceContent view earlier flash audit/> })
 }
 
-async fn read(id: String, before: Option<i64>) -> Result<(OccurrenceView, Option<Vec<LogLine>>, FlashView), AppError> {
+/// The occurrence, an earlier part of its log, the result of a plain form, and the start of its audit log.
+type OccurrenceData = (OccurrenceView, Option<Vec<LogLine>>, FlashView, Option<ListPage<AuditRow>>);
+
+async fn read(id: String, before: Option<i64>, session: Option<SessionContext>) -> Result<OccurrenceData, AppError> {
     let Ok(id) = id.parse::<OccurrenceId>() else {
         let error = AppError::NotFound(
             "This address does not name an occurrence: its last part must be an occurrence id.".into(),
@@ -75,13 +82,22 @@ async fn read(id: String, before: Option<i64>) -> Result<(OccurrenceView, Option
             None => Ok(None),
         }
     };
-    let (view, flash, earlier) =
-        futures::join!(get_occurrence(id, before.map(|_| LOG_END)), take_flash("cancel".into()), earlier);
-    Ok((view?, earlier?, flash?.unwrap_or_default()))
+    let (view, flash, earlier, audit) = futures::join!(
+        get_occurrence(id, before.map(|_| LOG_END)),
+        take_flash("cancel".into()),
+        earlier,
+        read_slice(session, AuditObject::Occurrence(id))
+    );
+    Ok((view?, earlier?, flash?.unwrap_or_default(), audit?))
 }
 
 #[component]
-fn OccurrenceContent(mut view: OccurrenceView, earlier: Option<Vec<LogLine>>, flash: FlashView) -> impl IntoView {
+fn OccurrenceContent(
+    mut view: OccurrenceView,
+    earlier: Option<Vec<LogLine>>,
+    flash: FlashView,
+    audit: Option<ListPage<AuditRow>>,
+) -> impl IntoView {
     let id = view.row.id;
     let is_earlier_page = earlier.is_some();
     let lines = match earlier {
@@ -171,6 +187,7 @@ fn OccurrenceContent(mut view: OccurrenceView, earlier: Option<Vec<LogLine>>, fl
                 <LogView id lines open is_earlier_page/>
             </section>
             <OccurrenceInput data/>
+            <AuditSlice object=AuditObject::Occurrence(id) page=audit/>
         </div>
     }
 }

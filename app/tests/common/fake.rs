@@ -46,6 +46,8 @@ pub(crate) struct FakeBackend {
     pub(crate) flashes: Mutex<Vec<FlashMessage>>,
     /// The changes that were made, one line each.
     pub(crate) done: Mutex<Vec<String>>,
+    /// The objects whose audit log was read.
+    pub(crate) reads: Mutex<Vec<String>>,
 }
 
 impl FakeBackend {
@@ -65,6 +67,7 @@ impl FakeBackend {
             team: Mutex::new(FakeTeam::around(samples::me(role))),
             flashes: Mutex::default(),
             done: Mutex::default(),
+            reads: Mutex::default(),
         }
     }
 

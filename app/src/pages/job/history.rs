@@ -1,8 +1,10 @@
 //! The history of a job's definition: the author, time and fields of each change, a comparison, and a way to restore.
+//! The audit log of the job, which also holds its runs and refusals, is a collapsed section at the end.
 
 use leptos::{ev, prelude::*, server_fn::ServerFn, task::spawn_local};
 use leptos_router::{NavigateOptions, hooks::use_navigate};
 use milvaion_api::{
+    audit::{AuditObject, AuditRow},
     page::ListPage,
     permissions::Permission,
     versions::{FieldChange, VersionDiff, VersionStep},
@@ -17,10 +19,11 @@ use crate::{
     api::versions::{RestoreVersion, compare_versions, job_history, restore_notice, restore_version},
     components::{
         action_error::error_text,
+        audit_list::{AuditSlice, read_slice},
         dialog::ConfirmDialog,
         empty_state::EmptyState,
         icon::Icon,
-        session_context::may,
+        session_context::{SessionContext, may},
         time::Time,
         toast::{ToastKind, toasts},
     },
@@ -36,27 +39,30 @@ pub struct HistoryQuery {
     pub pair: Option<(i32, i32)>,
 }
 
-/// A page of the history, and the comparison of two versions if the address requests one.
+/// A page of the history, the comparison of two versions if the address requests one, and the start of the audit log if
+/// the user may read it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HistoryPage {
     steps: ListPage<VersionStep>,
     before: Option<i32>,
     compared: Option<(i32, i32, VersionDiff)>,
+    audit: Option<ListPage<AuditRow>>,
 }
 
 impl HistoryPage {
-    /// Reads the page and the comparison.
+    /// Reads the page, the comparison and, for the user of `session`, the audit log.
     ///
     /// # Errors
     ///
     /// Returns [`AppError::NotFound`] if the job or a requested version does not exist.
-    pub async fn read(id: JobId, request: HistoryQuery) -> Result<Self, AppError> {
-        let steps = job_history(id, request.before).await?;
+    pub async fn read(id: JobId, request: HistoryQuery, session: Option<SessionContext>) -> Result<Self, AppError> {
+        let (steps, audit) =
+            futures::try_join!(job_history(id, request.before), read_slice(session, AuditObject::Job(id)))?;
         let compared = match request.pair {
             Some((from, to)) => Some((from, to, compare_versions(id, from, to).await?)),
             None => None,
         };
-        Ok(Self { steps, before: request.before, compared })
+        Ok(Self { steps, before: request.before, compared, audit })
     }
 }
 
@@ -70,7 +76,7 @@ pub fn JobHistorySection(
 ) -> impl IntoView {
     let id = view.with_untracked(|job| job.row.id);
     let current = version_of(view);
-    let HistoryPage { steps, before, compared } = history;
+    let HistoryPage { steps, before, compared, audit } = history;
     // A version that was made since is not in this page. The reader decides when to load it.
     let newest = match (before, steps.rows.first()) {
         (None, Some(first)) => first.row.version,
@@ -129,6 +135,7 @@ pub fn JobHistorySection(
                 {next.map(|href| view! { <a class="btn btn-small" rel="next" href=href>"Older versions"</a> })}
             </nav>
         </section>
+        <AuditSlice object=AuditObject::Job(id) page=audit/>
     }
 }
 

@@ -46,7 +46,7 @@ use crate::{
         occurrence_table::OccurrenceTable,
         page_header::{Breadcrumbs, PageHeader},
         schedule_field::NextRunsPreview,
-        session_context::may,
+        session_context::{SessionContext, may},
     },
     error::AppError,
     live::{LiveUpdates, is_resync, throttled_refresh, use_live_updates},
@@ -76,18 +76,22 @@ pub fn JobPage() -> impl IntoView {
             (query.get_str("tab") == Some("history")).then_some(request)
         })
     });
+    let session = use_context::<SessionContext>();
     let data = Resource::new_blocking(
         move || (id.get(), history.get()),
-        |(id, history)| async move {
-            let id = id.ok_or_else(no_such_job)?;
-            let part = async {
-                Ok(match history {
-                    None => JobTab::Overview(list_occurrences(filter(id)).await?),
-                    Some(request) => JobTab::History(HistoryPage::read(id, request).await?),
-                })
-            };
-            let flash = async { Ok(take_flash("trigger".into()).await?.unwrap_or_default()) };
-            futures::try_join!(job(id), part, flash)
+        move |(id, history)| {
+            let session = session.clone();
+            async move {
+                let id = id.ok_or_else(no_such_job)?;
+                let part = async {
+                    Ok(match history {
+                        None => JobTab::Overview(list_occurrences(filter(id)).await?),
+                        Some(request) => JobTab::History(HistoryPage::read(id, request, session).await?),
+                    })
+                };
+                let flash = async { Ok(take_flash("trigger".into()).await?.unwrap_or_default()) };
+                futures::try_join!(job(id), part, flash)
+            }
         },
     );
     render_page(data, |(job, part, flash): (JobView, JobTab, FlashView)| {
