@@ -86,7 +86,7 @@ pub struct SignedInUser {
     /// The time of the sign-in, before the passphrase was verified.
     since: DateTime<Utc>,
     #[serde(default)]
-    origin: SignInOrigin,
+    origin: SessionOrigin,
 }
 
 impl SignedInUser {
@@ -111,14 +111,14 @@ impl SignedInUser {
 /// The origin of a sign-in, for the list of sessions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct SignInOrigin {
+pub struct SessionOrigin {
     /// The network address of the client, if it is known.
     pub address: Option<IpAddr>,
     /// The header User-Agent, at most 300 characters.
     pub user_agent: Option<String>,
 }
 
-impl SignInOrigin {
+impl SessionOrigin {
     /// Returns the origin of a request from `address`.
     #[must_use]
     pub fn of(parts: &Parts, address: Option<IpAddr>) -> Self {
@@ -162,7 +162,7 @@ pub async fn sign_in_session(
     session: &Session,
     me: &CurrentUser,
     since: DateTime<Utc>,
-    origin: SignInOrigin,
+    origin: SessionOrigin,
 ) -> Result<(), AppError> {
     session.clear().await;
     session.cycle_id().await.map_err(unavailable)?;

@@ -20,7 +20,7 @@ use crate::{
     },
     http::{
         guard,
-        session::{self, SignInOrigin},
+        session::{self, SessionOrigin},
     },
 };
 
@@ -51,7 +51,7 @@ impl AccountBackend for ServerBackend {
     ) -> Result<(), AppError> {
         let at = CurrentDevice { session: current_session(parts)?, device: None };
         account::change_passphrase(&self.store, &self.clock, &self.hasher, me, &at, current, passphrase).await?;
-        let origin = SignInOrigin::of(parts, me.address);
+        let origin = SessionOrigin::of(parts, me.address);
         let signed_in = session::sign_in_session(guard::session(parts)?, &me.user, self.clock.now(), origin).await;
         self.check_streams_of(me.id);
         signed_in
@@ -79,7 +79,7 @@ impl AccountBackend for ServerBackend {
         let address = self.address(parts);
         let before = self.me(parts).await.ok().flatten();
         let me = reset::accept(&self.store, &self.clock, &self.hasher, address, token, passphrase).await?;
-        let origin = SignInOrigin::of(parts, address);
+        let origin = SessionOrigin::of(parts, address);
         let signed_in = session::sign_in_session(guard::session(parts)?, &me, self.clock.now(), origin).await;
         self.check_streams_of(me.id);
         // This browser may have been signed in as another user.

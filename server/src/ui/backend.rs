@@ -45,7 +45,7 @@ use crate::{
     http::{
         guard,
         health::HealthCheck,
-        session::{self, SignInOrigin},
+        session::{self, SessionOrigin},
     },
     store::{Store, audit::AuditEntry},
 };
@@ -109,7 +109,7 @@ impl Backend for ServerBackend {
         let before = self.me(parts).await.ok().flatten();
         let since = self.clock.now();
         let me = sign_in::sign_in(&self.store, &self.clock, &self.hasher, address, email, passphrase).await?;
-        session::sign_in_session(guard::session(parts)?, &me, since, SignInOrigin::of(parts, address)).await?;
+        session::sign_in_session(guard::session(parts)?, &me, since, SessionOrigin::of(parts, address)).await?;
         // The new session replaced the one that other tabs of this browser still use.
         if let Some(before) = before {
             self.check_streams_of(before.id);
@@ -153,7 +153,7 @@ impl Backend for ServerBackend {
         let address = self.address(parts);
         let me =
             invite::accept(&self.store, &self.clock, &self.hasher, address, token, name, email, passphrase).await?;
-        let origin = SignInOrigin::of(parts, address);
+        let origin = SessionOrigin::of(parts, address);
         session::sign_in_session(guard::session(parts)?, &me, self.clock.now(), origin).await?;
         Ok(me)
     }

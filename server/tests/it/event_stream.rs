@@ -13,7 +13,7 @@ use milvaion_app::backend::{AccountBackend, RequestUser, TeamBackend};
 use milvaion_server::{
     command::{invite, sign_in::PassphraseHasher, team},
     config::ServerConfig,
-    http::session::{self, PostgresSessionStore, SignInOrigin},
+    http::session::{self, PostgresSessionStore, SessionOrigin},
     lifecycle::Server,
 };
 use milvaion_test_support::{server_env, services, wait};
@@ -106,7 +106,7 @@ async fn admin(server: &Server) -> CurrentUser {
 async fn cookie(server: &Server, me: &CurrentUser) -> String {
     let sessions = Arc::new(PostgresSessionStore::new(server.store.clone(), server.clock.clone()));
     let session = Session::new(None, sessions, None);
-    session::sign_in_session(&session, me, server.clock.now(), SignInOrigin::default()).await.expect("it is stored");
+    session::sign_in_session(&session, me, server.clock.now(), SessionOrigin::default()).await.expect("it is stored");
     format!("milvaion_session={}", session.id().expect("a valid id"))
 }
 

@@ -7,7 +7,7 @@ use milvaion_server::{
         account::{self, CurrentDevice},
         reset, team,
     },
-    http::session::{self, SignInOrigin},
+    http::session::{self, SessionOrigin},
 };
 use sha2::{Digest, Sha256};
 use tower_sessions::session::Id;
@@ -60,7 +60,7 @@ async fn passphrase_change_keeps_only_this_device() {
         account::change_passphrase(store, clock, &harness.hasher, &ana, &at, VALID_PASSPHRASE, NEW_PASSPHRASE).await;
     assert_eq!(changed, Ok(()));
     let browser = harness.session(Some(own));
-    session::sign_in_session(&browser, &ana, clock.now(), SignInOrigin::default()).await.expect("stored");
+    session::sign_in_session(&browser, &ana, clock.now(), SessionOrigin::default()).await.expect("stored");
     let new = browser.id().expect("an id");
     assert_ne!(new, own);
     assert_eq!(harness.authorize(Some(new), Permission::Read).await, Ok(ana.user.clone()));
@@ -73,7 +73,7 @@ async fn passphrase_change_keeps_only_this_device() {
 
     // A sign-in that verified the old passphrase, and stored its session after the change.
     let late = harness.session(None);
-    session::sign_in_session(&late, &ana, started, SignInOrigin::default()).await.expect("stored");
+    session::sign_in_session(&late, &ana, started, SessionOrigin::default()).await.expect("stored");
     assert_eq!(harness.authorize(late.id(), Permission::Read).await, Err(AppError::SignedOut));
     let view = account::view(store, clock, &ana, Some(&hash_of(&harness, new))).await.expect("read");
     assert_eq!(view.sessions.iter().map(|session| session.is_current).collect::<Vec<_>>(), [true]);

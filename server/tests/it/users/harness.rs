@@ -19,7 +19,7 @@ use milvaion_server::{
     config::http::HttpConfig,
     http::{
         guard::authorize,
-        session::{self, PostgresSessionStore, SignInOrigin},
+        session::{self, PostgresSessionStore, SessionOrigin},
     },
     store::Store,
 };
@@ -92,11 +92,11 @@ impl UserHarness {
 
     /// Signs a user in. Returns the session's id.
     pub(crate) async fn session_of(&self, me: &CurrentUser) -> Id {
-        self.session_from(me, SignInOrigin::default()).await
+        self.session_from(me, SessionOrigin::default()).await
     }
 
     /// Signs a user in from a device. Returns the session's id.
-    pub(crate) async fn session_from(&self, me: &CurrentUser, origin: SignInOrigin) -> Id {
+    pub(crate) async fn session_from(&self, me: &CurrentUser, origin: SessionOrigin) -> Id {
         let session = self.session(None);
         session::sign_in_session(&session, me, self.clock.now(), origin).await.expect("it is stored");
         session.id().expect("a valid id")

@@ -12,7 +12,7 @@ use milvaion_server::{
     command::team,
     http::{
         guard::{self, StreamUser, authorize},
-        session::{self, SignInOrigin},
+        session::{self, SessionOrigin},
     },
     store::sessions::{MAX_SESSIONS_PER_USER, SessionEnd},
 };
@@ -32,7 +32,9 @@ async fn sign_in_replaces_the_session_id() {
     let fixed = fixed.id().expect("a valid id");
 
     let session = harness.session(Some(fixed));
-    session::sign_in_session(&session, &ana, harness.clock.now(), SignInOrigin::default()).await.expect("it is stored");
+    session::sign_in_session(&session, &ana, harness.clock.now(), SessionOrigin::default())
+        .await
+        .expect("it is stored");
     assert_ne!(session.id(), Some(fixed));
     assert_eq!(harness.authorize(session.id(), Permission::Read).await, Ok(ana.clone()));
     assert_eq!(harness.authorize(Some(fixed), Permission::Read).await, Err(AppError::SignedOut));
@@ -44,7 +46,9 @@ async fn sign_in_replaces_the_session_id() {
 
     let invented = Id(42);
     let session = harness.session(Some(invented));
-    session::sign_in_session(&session, &ana, harness.clock.now(), SignInOrigin::default()).await.expect("it is stored");
+    session::sign_in_session(&session, &ana, harness.clock.now(), SessionOrigin::default())
+        .await
+        .expect("it is stored");
     assert_ne!(session.id(), Some(invented));
 }
 
@@ -96,7 +100,7 @@ async fn session_keeps_its_device_and_last_use() {
     let user_agent = format!("curl/8.14.1 {}", "é".repeat(400));
     let header = HeaderValue::from_bytes(user_agent.as_bytes()).expect("a header");
     parts.headers.insert(USER_AGENT, header);
-    let origin = SignInOrigin::of(&parts, Some("2001:db8::7".parse().expect("an address")));
+    let origin = SessionOrigin::of(&parts, Some("2001:db8::7".parse().expect("an address")));
     assert_eq!(origin.user_agent.as_ref().map(|text| text.chars().count()), Some(300));
     let id = harness.session_from(&ana, origin).await;
     let created_at = harness.clock.now();
