@@ -72,6 +72,8 @@ pub struct Server {
     pub dispatcher: Dispatcher,
     /// The commands that change jobs and occurrences.
     pub jobs: JobCommands,
+    /// The operations of the dashboard.
+    pub backend: Arc<ServerBackend>,
     /// The live events for browsers.
     pub hub: Hub,
     /// The clock of this server.
@@ -314,7 +316,7 @@ impl Server {
             build: site.build.as_str().into(),
             stop: stop_http.clone(),
         };
-        let pages = crate::ui::router(&state.config, site, backend);
+        let pages = crate::ui::router(&state.config, site, backend.clone());
         let service = crate::http::router(&state, pages).into_make_service_with_connect_info::<SocketAddr>();
         let stop_serving = stop_http.clone();
         http_group.spawn(async move {
@@ -329,6 +331,7 @@ impl Server {
             cache,
             dispatcher,
             jobs,
+            backend,
             hub,
             clock,
             sender,

@@ -62,6 +62,8 @@ pub struct MaintenanceReport {
     pub sign_in_attempts: u64,
     /// Invites deleted, long after they were used or had expired.
     pub invites: u64,
+    /// Expired links for a new passphrase deleted.
+    pub resets: u64,
 }
 
 impl Maintenance {
@@ -119,6 +121,7 @@ impl BackgroundTask for Maintenance {
         report.stats = self.store.delete_old_stats(now - STATS_RETENTION).await?;
         report.sign_in_attempts = self.store.delete_old_sign_in_attempts(now - FAILED_SIGN_IN_RETENTION).await?;
         report.invites = self.store.delete_old_invites(now - INVITE_RETENTION).await?;
+        report.resets = self.store.delete_expired_resets(now).await?;
         report.trigger_keys = self.store.delete_old_trigger_keys(now).await?;
         report.failures = self.store.delete_old_failures(now - self.retention.failed).await?;
         report.dead_letters = self.store.delete_old_dead_letters(now - self.retention.dead_letters).await?;

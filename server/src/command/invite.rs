@@ -13,7 +13,7 @@ use milvaion_api::{
     requests::{FieldError, check_email, check_name, check_passphrase},
     views::{CurrentUser, InviteInfo},
 };
-use milvaion_app::error::AppError;
+use milvaion_app::{backend::RequestUser, error::AppError};
 use milvaion_protocol::id::UserId;
 use sha2::{Digest, Sha256};
 
@@ -22,7 +22,8 @@ use crate::{
     clock::Clock,
     store::{
         Store, StoreError,
-        users::{InviteAcceptance, InviteRow, NewInvite, NewUser},
+        audit::AuditEntry,
+        users::{InviteAcceptance, InviteRenewal, InviteRow, NewInvite, NewUser},
     },
 };
 
@@ -105,18 +106,34 @@ pub async fn accept(
 pub async fn create(
     store: &Store,
     clock: &Clock,
-    by: &CurrentUser,
+    by: &RequestUser,
     name: &str,
     role: Role,
 ) -> Result<String, AppError> {
     let name = check_name(name).map_err(|message| AppError::field("name", message))?;
     let (token, invite) = new_invite(clock, name, role, INVITE_TTL);
-    if store.insert_invite(&invite, by, MAX_OPEN_INVITES).await? {
+    let entry = entry_by(by, clock, "invite.create", invite.id);
+    if store.insert_invite(&invite, &by.name, MAX_OPEN_INVITES, entry).await? {
         Ok(format!("/invite?token={token}"))
     } else {
-        Err(AppError::TooMany(format!(
-            "{MAX_OPEN_INVITES} invitations are pending. Revoke one before you create another."
-        )))
+        Err(too_many_open())
+    }
+}
+
+/// Replaces the link of an invitation, which may have expired, by a new one that is valid for another 72 hours. Returns
+/// its path. The old link no longer works.
+///
+/// # Errors
+///
+/// Returns `NotFound` if the invitation was used or revoked in the meantime, and `TooMany` if 100 others are open.
+pub async fn renew(store: &Store, clock: &Clock, by: &RequestUser, id: UserId) -> Result<String, AppError> {
+    let token = URL_SAFE_NO_PAD.encode(clock.token());
+    let entry = entry_by(by, clock, "invite.renew", id);
+    let expires_at = entry.at + INVITE_TTL;
+    match store.renew_invite(id, &hash(&token), expires_at, MAX_OPEN_INVITES, entry).await? {
+        InviteRenewal::Renewed => Ok(format!("/invite?token={token}")),
+        InviteRenewal::Missing => Err(used_or_revoked()),
+        InviteRenewal::TooMany => Err(too_many_open()),
     }
 }
 
@@ -125,12 +142,25 @@ pub async fn create(
 /// # Errors
 ///
 /// Returns `NotFound` if it was used or revoked in the meantime.
-pub async fn revoke(store: &Store, clock: &Clock, by: &CurrentUser, id: UserId) -> Result<(), AppError> {
-    if store.delete_invite(id, by, clock.now()).await? {
+pub async fn revoke(store: &Store, clock: &Clock, by: &RequestUser, id: UserId) -> Result<(), AppError> {
+    if store.delete_invite(id, entry_by(by, clock, "invite.revoke", id)).await? {
         Ok(())
     } else {
-        Err(AppError::NotFound("This invitation was used or revoked in the meantime.".into()))
+        Err(used_or_revoked())
     }
+}
+
+fn entry_by(by: &RequestUser, clock: &Clock, action: &'static str, id: UserId) -> AuditEntry {
+    let address = by.address.map(|address| address.to_string());
+    AuditEntry::new(clock.now(), &by.email, action, format!("invite:{id}")).from(address)
+}
+
+fn too_many_open() -> AppError {
+    AppError::TooMany(format!("{MAX_OPEN_INVITES} invitations are pending. Revoke one before you create another."))
+}
+
+fn used_or_revoked() -> AppError {
+    AppError::NotFound("This invitation was used or revoked in the meantime.".into())
 }
 
 /// Returns the name and the e-mail address as they are stored, or the errors of all invalid fields.

@@ -4,6 +4,7 @@
 //! the audit row. Only then does it notify Redis, the broker and the browsers. Any of them may be unreachable without
 //! failing the command: the background tasks find later what they missed.
 
+pub mod account;
 pub mod calendars;
 pub mod cluster;
 pub mod failures;
@@ -11,8 +12,10 @@ pub mod invite;
 pub mod jobs;
 pub mod manual_run;
 pub mod occurrences;
+pub mod reset;
 pub mod sample_job;
 pub mod sign_in;
+pub mod team;
 pub mod versions;
 
 pub use milvaion_app::backend::RequestUser;

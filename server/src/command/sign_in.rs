@@ -145,7 +145,7 @@ impl LoginThrottle {
 }
 
 /// Returns the wait after a number of attempts. It starts with the last free attempt and doubles: 1, 2, 4 … seconds.
-fn wait_after(tries: i32, free: i32) -> Option<TimeDelta> {
+pub(super) fn wait_after(tries: i32, free: i32) -> Option<TimeDelta> {
     let beyond = u32::try_from(tries - free).ok()?;
     let seconds = 1_i64.checked_shl(beyond.min(32)).unwrap_or(i64::MAX);
     Some(TimeDelta::seconds(seconds).min(MAX_SIGN_IN_WAIT))

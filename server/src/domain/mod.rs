@@ -6,6 +6,7 @@
 
 pub mod auto_disable;
 pub mod claim;
+pub mod device;
 pub mod diff;
 pub mod duplicates;
 pub mod fingerprint;

@@ -35,7 +35,7 @@ use crate::{
     clock::Clock,
     config::http::HttpConfig,
     error::chain,
-    store::{Store, audit::AuditEntry},
+    store::{Store, audit::AuditEntry, sessions::SessionEnd},
 };
 
 /// Returns the signed-in user if they may do `action`. A change must also come from the dashboard's own pages. If the
@@ -84,32 +84,48 @@ pub async fn authorize(
 ///
 /// Returns `Unavailable` or `Failed` if PostgreSQL fails.
 pub async fn me(store: &Store, clock: &Clock, parts: &Parts) -> Result<Option<CurrentUser>, AppError> {
-    let Some(id) = user_of(session(parts)?, clock.now()).await? else { return Ok(None) };
-    Ok(store.user(id).await?.filter(|user| user.is_active).map(|user| user.me()))
+    let Some(signed_in) = user_of(session(parts)?, clock.now()).await? else { return Ok(None) };
+    Ok(store.user(signed_in.user).await?.filter(|user| signed_in.is_valid_for(user)).map(|user| user.me()))
 }
 
-/// Checks the user of an open event stream again: the user as of now, or the reason for which the stream must end.
+/// The user of an open event stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StreamUser {
+    /// The session is valid; the user as of now.
+    Active(CurrentUser),
+    /// The session has ended for this reason.
+    Ended(StreamEndReason),
+    /// The session has a new id, which the browser sends when it reconnects.
+    Replaced,
+}
+
+/// Checks the user of an open event stream again.
 ///
 /// # Errors
 ///
 /// Returns `Unavailable` or `Failed` if PostgreSQL fails.
-pub async fn stream_user(
-    store: &Store,
-    clock: &Clock,
-    parts: &Parts,
-    known: UserId,
-) -> Result<Result<CurrentUser, StreamEndReason>, AppError> {
-    let id = match stored_session(store, session(parts)?, clock.now()).await? {
-        StoredSession::Active(id) => id,
-        StoredSession::Expired => return Ok(Err(StreamEndReason::Expired)),
+pub async fn stream_user(store: &Store, clock: &Clock, parts: &Parts, known: UserId) -> Result<StreamUser, AppError> {
+    let signed_in = match stored_session(store, session(parts)?, clock.now()).await? {
+        StoredSession::Active(signed_in) => signed_in,
+        StoredSession::Expired => return Ok(StreamUser::Ended(StreamEndReason::Expired)),
+        StoredSession::Ended(SessionEnd::Revoked) => return Ok(StreamUser::Ended(StreamEndReason::Revoked)),
+        StoredSession::Ended(SessionEnd::PassphraseChanged) => {
+            return Ok(StreamUser::Ended(StreamEndReason::PassphraseChanged));
+        }
+        StoredSession::Ended(SessionEnd::Replaced) => return Ok(StreamUser::Replaced),
         StoredSession::Deleted => {
             // A deactivation deletes the sessions of its user.
             let is_active = store.user(known).await?.is_some_and(|user| user.is_active);
-            return Ok(Err(if is_active { StreamEndReason::SignedOut } else { StreamEndReason::Deactivated }));
+            let reason = if is_active { StreamEndReason::SignedOut } else { StreamEndReason::Deactivated };
+            return Ok(StreamUser::Ended(reason));
         }
     };
-    let me = store.user(id).await?.filter(|user| user.is_active).map(|user| user.me());
-    Ok(me.filter(|me| me.role.allows(Permission::Read)).ok_or(StreamEndReason::Deactivated))
+    let user = store.user(signed_in.user).await?;
+    if user.as_ref().is_some_and(|user| user.is_active && signed_in.is_older_than_passphrase_of(user)) {
+        return Ok(StreamUser::Ended(StreamEndReason::PassphraseChanged));
+    }
+    let me = user.filter(|user| user.is_active).map(|user| user.me()).filter(|me| me.role.allows(Permission::Read));
+    Ok(me.map_or(StreamUser::Ended(StreamEndReason::Deactivated), StreamUser::Active))
 }
 
 /// Returns the session of a request.

@@ -4,11 +4,18 @@
 //! to store: a user has signed in, or a plain form left a flash message. A session ends after twelve hours without a
 //! request and seven days after sign-in. Both limits are checked here against the server's clock, never against the age
 //! of the cookie. Signing in changes the session id, so an attacker gains nothing by planting an id before.
+//!
+//! A session also ends when it is revoked or when the passphrase is changed. A sign-in with the old passphrase may be
+//! under way meanwhile, so a session that began before the last change of the passphrase is refused too.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    net::IpAddr,
+    sync::{Arc, Mutex},
+};
 
 use async_trait::async_trait;
 use chrono::{DateTime, TimeDelta, Utc};
+use http::{header, request::Parts};
 use milvaion_api::views::CurrentUser;
 use milvaion_app::{backend::FlashMessage, error::AppError};
 use milvaion_protocol::id::UserId;
@@ -30,7 +37,11 @@ use crate::{
     clock::Clock,
     config::http::HttpConfig,
     error::chain,
-    store::{Store, StoreError, sessions::SessionRow},
+    store::{
+        Store, StoreError,
+        sessions::{SessionEnd, SessionRow},
+        users::UserRow,
+    },
 };
 
 /// The time without a request after which a session ends.
@@ -43,7 +54,10 @@ const SESSION_LIFETIME: TimeDelta = TimeDelta::days(7);
 const FLASH_TTL: TimeDelta = TimeDelta::minutes(15);
 
 /// The shortest time between two extensions of a session, so that not every page view writes to the database.
-const EXTEND_INTERVAL: TimeDelta = TimeDelta::minutes(5);
+const EXTEND_INTERVAL: TimeDelta = TimeDelta::minutes(1);
+
+/// The longest part of a header User-Agent that is stored, in characters.
+const MAX_USER_AGENT_CHARS: usize = 300;
 
 /// The most flash messages in a session. One more removes all earlier ones.
 const MAX_FLASHES: usize = 8;
@@ -64,11 +78,55 @@ const SIGNED_IN_USER_KEY: &str = "person";
 /// The key of the flash messages in the data of a session.
 const FLASHES_KEY: &str = "flashes";
 
-/// The user of a session and the time of sign-in.
+/// The user of a session, and the time and the origin of the sign-in.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct SignedInUser {
-    user: UserId,
+pub struct SignedInUser {
+    /// The user. It may be deactivated or deleted since.
+    pub user: UserId,
+    /// The time of the sign-in, before the passphrase was verified.
     since: DateTime<Utc>,
+    #[serde(default)]
+    origin: SessionOrigin,
+}
+
+impl SignedInUser {
+    /// Returns the signed-in user of the data of a session.
+    fn of(value: Option<&Value>) -> Option<Self> {
+        value.and_then(|value| Self::deserialize(value).ok())
+    }
+
+    /// Returns true if `user` is active and has not changed the passphrase since the sign-in.
+    #[must_use]
+    pub fn is_valid_for(&self, user: &UserRow) -> bool {
+        user.is_active && !self.is_older_than_passphrase_of(user)
+    }
+
+    /// Returns true if `user` has changed the passphrase since the sign-in.
+    #[must_use]
+    pub fn is_older_than_passphrase_of(&self, user: &UserRow) -> bool {
+        user.passphrase_changed_at.is_some_and(|changed_at| self.since < changed_at)
+    }
+}
+
+/// The origin of a sign-in, for the list of sessions.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct SessionOrigin {
+    /// The network address of the client, if it is known.
+    pub address: Option<IpAddr>,
+    /// The header User-Agent, at most 300 characters.
+    pub user_agent: Option<String>,
+}
+
+impl SessionOrigin {
+    /// Returns the origin of a request from `address`.
+    #[must_use]
+    pub fn of(parts: &Parts, address: Option<IpAddr>) -> Self {
+        let header = parts.headers.get(header::USER_AGENT);
+        let user_agent =
+            header.map(|value| String::from_utf8_lossy(value.as_bytes()).chars().take(MAX_USER_AGENT_CHARS).collect());
+        Self { address, user_agent }
+    }
 }
 
 /// Builds the session layer, with its cookie and its table. Every request behind it carries a [`Session`] in its
@@ -94,16 +152,29 @@ pub fn cookie_name(config: &HttpConfig) -> &'static str {
     if config.is_secure() { "__Host-milvaion_session" } else { "milvaion_session" }
 }
 
-/// Starts the session of a user who has just signed in. The session gets a new id and loses all earlier data.
+/// Starts the session of a user who has just signed in. The session gets a new id and loses all earlier data. `since` is
+/// a time before the passphrase was verified: if the passphrase is changed meanwhile, the session is not valid.
 ///
 /// # Errors
 ///
 /// Returns `Unavailable` if the session cannot be stored.
-pub async fn sign_in_session(session: &Session, me: &CurrentUser, now: DateTime<Utc>) -> Result<(), AppError> {
+pub async fn sign_in_session(
+    session: &Session,
+    me: &CurrentUser,
+    since: DateTime<Utc>,
+    origin: SessionOrigin,
+) -> Result<(), AppError> {
     session.clear().await;
     session.cycle_id().await.map_err(unavailable)?;
-    session.insert(SIGNED_IN_USER_KEY, SignedInUser { user: me.id, since: now }).await.map_err(unavailable)?;
+    let signed_in = SignedInUser { user: me.id, since, origin };
+    session.insert(SIGNED_IN_USER_KEY, signed_in).await.map_err(unavailable)?;
     session.save().await.map_err(unavailable)
+}
+
+/// Returns the hash of the id of a session, by which the table finds it; `None` if the session is not stored.
+#[must_use]
+pub fn id_hash(session: &Session) -> Option<[u8; 32]> {
+    session.id().map(hash)
 }
 
 /// Ends the session. Its id is no longer valid.
@@ -116,23 +187,25 @@ pub async fn sign_out_session(session: &Session) -> Result<(), AppError> {
 }
 
 /// Returns the user of the session, unless the sign-in is older than seven days. The user may be deactivated or deleted
-/// since; that is in the users table.
+/// since, or have changed the passphrase; see [`SignedInUser::is_valid_for`].
 ///
 /// # Errors
 ///
 /// Returns `Unavailable` if the session cannot be read.
-pub async fn user_of(session: &Session, now: DateTime<Utc>) -> Result<Option<UserId>, AppError> {
+pub async fn user_of(session: &Session, now: DateTime<Utc>) -> Result<Option<SignedInUser>, AppError> {
     let signed_in: Option<SignedInUser> = session.get(SIGNED_IN_USER_KEY).await.map_err(unavailable)?;
-    Ok(signed_in.filter(|signed_in| now < signed_in.since + SESSION_LIFETIME).map(|signed_in| signed_in.user))
+    Ok(signed_in.filter(|signed_in| now < signed_in.since + SESSION_LIFETIME))
 }
 
 /// The state of a stored session, as an open event stream checks it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum StoredSession {
     /// A session of this user.
-    Active(UserId),
+    Active(SignedInUser),
     /// A session that was not used for twelve hours or is older than seven days.
     Expired,
+    /// A session that was ended before its expiry.
+    Ended(SessionEnd),
     /// A session that was signed out. Its row no longer exists.
     Deleted,
 }
@@ -145,14 +218,14 @@ pub enum StoredSession {
 /// Returns `Unavailable` if the session cannot be read.
 pub async fn stored_session(store: &Store, session: &Session, now: DateTime<Utc>) -> Result<StoredSession, AppError> {
     let Some(id) = session.id() else { return Ok(StoredSession::Deleted) };
-    // Read without its expiry, so that an expired session and a deleted one can be told apart.
-    let row = store.session(&hash(id), DateTime::UNIX_EPOCH).await?;
-    let Some(row) = row else { return Ok(StoredSession::Deleted) };
-    let signed_in = row.data.get(SIGNED_IN_USER_KEY).and_then(|value| SignedInUser::deserialize(value).ok());
-    Ok(match signed_in {
+    let Some((row, end)) = store.session_with_end(&hash(id)).await? else { return Ok(StoredSession::Deleted) };
+    if let Some(end) = end {
+        return Ok(StoredSession::Ended(end));
+    }
+    Ok(match SignedInUser::of(row.data.get(SIGNED_IN_USER_KEY)) {
         None => StoredSession::Deleted,
         Some(signed_in) if row.expires_at <= now || now >= signed_in.since + SESSION_LIFETIME => StoredSession::Expired,
-        Some(signed_in) => StoredSession::Active(signed_in.user),
+        Some(signed_in) => StoredSession::Active(signed_in),
     })
 }
 
@@ -251,12 +324,18 @@ impl PostgresSessionStore {
 
     /// Builds the row that stores `record`.
     fn row(&self, record: &Record) -> SessionRow {
-        let signed_in = record.data.get(SIGNED_IN_USER_KEY).and_then(|value| SignedInUser::deserialize(value).ok());
-        let lifetime = if signed_in.is_some() { IDLE_TIMEOUT } else { FLASH_TTL };
+        let signed_in = SignedInUser::of(record.data.get(SIGNED_IN_USER_KEY));
+        let now = self.clock.now();
+        let expires_at = signed_in.as_ref().map_or(now + FLASH_TTL, |signed_in| expiry(signed_in.since, now));
+        let origin = signed_in.as_ref().map(|signed_in| signed_in.origin.clone()).unwrap_or_default();
         SessionRow {
             data: record.data.iter().map(|(key, value)| (key.clone(), value.clone())).collect::<Map<_, _>>().into(),
-            user_id: signed_in.map(|signed_in| signed_in.user),
-            expires_at: self.clock.now() + lifetime,
+            user_id: signed_in.as_ref().map(|signed_in| signed_in.user),
+            created_at: signed_in.map_or(now, |signed_in| signed_in.since),
+            last_seen_at: now,
+            expires_at,
+            address: origin.address.map(|address| address.to_string()),
+            user_agent: origin.user_agent,
         }
     }
 }
@@ -286,9 +365,9 @@ impl SessionStore for PostgresSessionStore {
     async fn load(&self, id: &Id) -> session_store::Result<Option<Record>> {
         let now = self.clock.now();
         let Some(row) = self.read(id, now).await? else { return Ok(None) };
-        let end = now + IDLE_TIMEOUT;
-        if row.user_id.is_some() && row.expires_at + EXTEND_INTERVAL < end {
-            self.store.extend_session(&hash(*id), end).await.map_err(backend)?;
+        if let Some(user) = row.user_id.filter(|_| now >= row.last_seen_at + EXTEND_INTERVAL) {
+            let expires_at = expiry(row.created_at, now);
+            self.store.extend_session(&hash(*id), user, now, expires_at).await.map_err(backend)?;
         }
         let Value::Object(data) = row.data else {
             return Err(session_store::Error::Decode("sessions.data is not a JSON object".into()));
@@ -300,6 +379,11 @@ impl SessionStore for PostgresSessionStore {
     async fn delete(&self, id: &Id) -> session_store::Result<()> {
         self.store.delete_session(&hash(*id)).await.map_err(backend)
     }
+}
+
+/// Returns the expiry of a session of a user that is used now.
+fn expiry(since: DateTime<Utc>, now: DateTime<Utc>) -> DateTime<Utc> {
+    (now + IDLE_TIMEOUT).min(since + SESSION_LIFETIME)
 }
 
 fn hash(id: Id) -> [u8; 32] {

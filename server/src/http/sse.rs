@@ -40,7 +40,10 @@ use tokio::{
     time::{Instant, Interval, MissedTickBehavior},
 };
 
-use super::{WebState, guard};
+use super::{
+    WebState,
+    guard::{self, StreamUser},
+};
 use crate::live::hub::{self, InitialReplay};
 
 /// The time between two pings.
@@ -170,14 +173,19 @@ impl EventSubscriber {
     /// because an outage must not sign users out.
     async fn check_session(&mut self) -> Option<Frame> {
         match guard::stream_user(&self.state.store, &self.state.clock, &self.parts, self.me.id).await {
-            Ok(Ok(me)) if me == self.me => None,
-            Ok(Ok(me)) => {
+            Ok(StreamUser::Active(me)) if me == self.me => None,
+            Ok(StreamUser::Active(me)) => {
                 self.me = me;
                 Some(session_frame(&self.me))
             }
-            Ok(Err(reason)) => {
+            Ok(StreamUser::Ended(reason)) => {
                 self.is_ended = true;
                 Some(session_end_frame(reason))
+            }
+            // The stream ends without a frame, and the browser reconnects with its new cookie.
+            Ok(StreamUser::Replaced) => {
+                self.is_ended = true;
+                None
             }
             Err(_) => None,
         }

@@ -3,17 +3,23 @@
 //! A passphrase hash leaves this file only in [`Credentials`], which cannot be printed. All other data about a user is
 //! in [`UserRow`].
 
+mod account;
 mod invites;
+mod resets;
 mod sign_in_throttle;
+mod team;
 
 use chrono::{DateTime, Utc};
 use milvaion_api::{permissions::Role, views::CurrentUser};
 use milvaion_protocol::id::UserId;
-use serde_json::json;
+use sqlx::PgConnection;
 use uuid::Uuid;
 
-pub use invites::{InviteAcceptance, InviteRow, NewInvite, NewUser};
+pub use account::NewPassphrase;
+pub use invites::{InviteAcceptance, InviteRenewal, InviteRow, NewInvite, NewUser};
+pub use resets::{NewReset, ResetRow};
 pub use sign_in_throttle::{SignInThrottle, ThrottleSlot};
+pub use team::TeamChange;
 
 use super::{
     Result, Store, StoreError,
@@ -37,6 +43,12 @@ pub struct UserRow {
     pub created_at: DateTime<Utc>,
     /// Time of the last sign-in.
     pub last_sign_in_at: Option<DateTime<Utc>>,
+    /// Last use of a session, to the minute.
+    pub last_seen_at: Option<DateTime<Utc>>,
+    /// Time of the deactivation; none while the user is active.
+    pub deactivated_at: Option<DateTime<Utc>>,
+    /// Last change of the passphrase; none since the user was created.
+    pub passphrase_changed_at: Option<DateTime<Utc>>,
 }
 
 impl UserRow {
@@ -63,6 +75,9 @@ struct RawUser {
     is_active: bool,
     created_at: DateTime<Utc>,
     last_sign_in_at: Option<DateTime<Utc>>,
+    last_seen_at: Option<DateTime<Utc>>,
+    deactivated_at: Option<DateTime<Utc>>,
+    passphrase_changed_at: Option<DateTime<Utc>>,
 }
 
 impl TryFrom<RawUser> for UserRow {
@@ -77,6 +92,9 @@ impl TryFrom<RawUser> for UserRow {
             is_active: raw.is_active,
             created_at: raw.created_at,
             last_sign_in_at: raw.last_sign_in_at,
+            last_seen_at: raw.last_seen_at,
+            deactivated_at: raw.deactivated_at,
+            passphrase_changed_at: raw.passphrase_changed_at,
         })
     }
 }
@@ -84,6 +102,33 @@ impl TryFrom<RawUser> for UserRow {
 /// Parses a stored role.
 fn role(table: &'static str, slug: &str) -> Result<Role> {
     Role::from_slug(slug).ok_or_else(|| StoreError::Corrupt { table, column: "role", detail: slug.to_owned() })
+}
+
+/// Key of the advisory lock for decisions that depend on other users or on invitations. It must differ from the keys of
+/// other locks.
+const USERS_LOCK_KEY: i64 = 0x70_65_6f_70_6c_65;
+
+/// Waits for the lock of all decisions that depend on other users or on invitations, such as the one about the last
+/// Admin. It is held until the end of the transaction.
+async fn lock_users(connection: &mut PgConnection) -> Result<()> {
+    sqlx::query!("SELECT pg_advisory_xact_lock($1)", USERS_LOCK_KEY).execute(connection).await?;
+    Ok(())
+}
+
+/// Locks the row of a user until the end of the transaction and returns it. Every transaction that changes sessions or
+/// links of a user locks the user first, so that two of them cannot wait for each other.
+pub(super) async fn lock_user(connection: &mut PgConnection, id: UserId) -> Result<Option<UserRow>> {
+    sqlx::query_as!(
+        RawUser,
+        "SELECT id, name, email, role, is_active, created_at, last_sign_in_at, last_seen_at, deactivated_at,
+                passphrase_changed_at
+         FROM users WHERE id = $1 FOR UPDATE",
+        id.0
+    )
+    .fetch_optional(connection)
+    .await?
+    .map(UserRow::try_from)
+    .transpose()
 }
 
 impl Store {
@@ -104,7 +149,9 @@ impl Store {
     pub async fn user(&self, id: UserId) -> Result<Option<UserRow>> {
         sqlx::query_as!(
             RawUser,
-            "SELECT id, name, email, role, is_active, created_at, last_sign_in_at FROM users WHERE id = $1",
+            "SELECT id, name, email, role, is_active, created_at, last_sign_in_at, last_seen_at, deactivated_at,
+                    passphrase_changed_at
+             FROM users WHERE id = $1",
             id.0
         )
         .fetch_optional(self.pool())
@@ -121,7 +168,9 @@ impl Store {
     pub async fn user_by_email(&self, email: &str) -> Result<Option<UserRow>> {
         sqlx::query_as!(
             RawUser,
-            "SELECT id, name, email, role, is_active, created_at, last_sign_in_at FROM users WHERE email = $1",
+            "SELECT id, name, email, role, is_active, created_at, last_sign_in_at, last_seen_at, deactivated_at,
+                    passphrase_changed_at
+             FROM users WHERE email = $1",
             email
         )
         .fetch_optional(self.pool())
@@ -137,7 +186,8 @@ impl Store {
     /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn credentials(&self, email: &str) -> Result<Option<Credentials>> {
         let Some(row) = sqlx::query!(
-            "SELECT id, name, email, role, is_active, created_at, last_sign_in_at, passphrase_hash
+            "SELECT id, name, email, role, is_active, created_at, last_sign_in_at, last_seen_at, deactivated_at,
+                    passphrase_changed_at, passphrase_hash
              FROM users WHERE email = $1 AND is_active",
             email
         )
@@ -154,11 +204,14 @@ impl Store {
             is_active: row.is_active,
             created_at: row.created_at,
             last_sign_in_at: row.last_sign_in_at,
+            last_seen_at: row.last_seen_at,
+            deactivated_at: row.deactivated_at,
+            passphrase_changed_at: row.passphrase_changed_at,
         })?;
         Ok(Some(Credentials { user, passphrase_hash: row.passphrase_hash }))
     }
 
-    /// Returns all active users by name, at most 1,000.
+    /// Returns all users by name, deactivated users included, at most 1,000.
     ///
     /// # Errors
     ///
@@ -166,8 +219,9 @@ impl Store {
     pub async fn list_users(&self) -> Result<Vec<UserRow>> {
         sqlx::query_as!(
             RawUser,
-            "SELECT id, name, email, role, is_active, created_at, last_sign_in_at FROM users
-             WHERE is_active ORDER BY lower(name), id LIMIT 1000"
+            "SELECT id, name, email, role, is_active, created_at, last_sign_in_at, last_seen_at, deactivated_at,
+                    passphrase_changed_at
+             FROM users ORDER BY lower(name), id LIMIT 1000"
         )
         .fetch_all(self.pool())
         .await?
@@ -176,7 +230,8 @@ impl Store {
         .collect()
     }
 
-    /// Records a sign-in: its time, a stronger passphrase hash if there is one, and an audit row, all or nothing.
+    /// Records a sign-in: its time, a stronger passphrase hash if there is one, and an audit row, all or nothing. If the
+    /// passphrase was changed since `user` was read, the stronger hash is of the old one and is not stored.
     ///
     /// # Errors
     ///
@@ -190,10 +245,15 @@ impl Store {
     ) -> Result<()> {
         let mut tx = self.pool().begin().await?;
         sqlx::query!(
-            "UPDATE users SET last_sign_in_at = $2, passphrase_hash = coalesce($3, passphrase_hash) WHERE id = $1",
+            "UPDATE users
+             SET last_sign_in_at = $2,
+                 passphrase_hash = CASE WHEN passphrase_changed_at IS NOT DISTINCT FROM $4
+                                        THEN coalesce($3, passphrase_hash) ELSE passphrase_hash END
+             WHERE id = $1",
             user.id.0,
             now,
-            stronger_hash
+            stronger_hash,
+            user.passphrase_changed_at
         )
         .execute(&mut *tx)
         .await?;
@@ -201,54 +261,5 @@ impl Store {
         audit::record(&mut tx, &entry).await?;
         tx.commit().await?;
         Ok(())
-    }
-
-    /// Activates or deactivates a user; deactivating also deletes the user's sessions. `by` is the author. Returns
-    /// false if the user does not exist.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
-    pub async fn set_user_active(
-        &self,
-        id: UserId,
-        active: bool,
-        by: &CurrentUser,
-        now: DateTime<Utc>,
-    ) -> Result<bool> {
-        let mut tx = self.pool().begin().await?;
-        let changed =
-            sqlx::query!("UPDATE users SET is_active = $2 WHERE id = $1", id.0, active).execute(&mut *tx).await?;
-        if changed.rows_affected() == 0 {
-            return Ok(false);
-        }
-        if !active {
-            sqlx::query!("DELETE FROM sessions WHERE user_id = $1", id.0).execute(&mut *tx).await?;
-        }
-        let entry = AuditEntry::new(now, &by.email, "user.set-active", format!("user:{id}"))
-            .change(None, Some(json!({ "isActive": active })));
-        audit::record(&mut tx, &entry).await?;
-        tx.commit().await?;
-        Ok(true)
-    }
-
-    /// Sets the role of a user, with effect from the user's next request. `by` is the author. Returns false if the user
-    /// does not exist.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
-    pub async fn set_user_role(&self, id: UserId, role: Role, by: &CurrentUser, now: DateTime<Utc>) -> Result<bool> {
-        let mut tx = self.pool().begin().await?;
-        let before = sqlx::query_scalar!("SELECT role FROM users WHERE id = $1 FOR UPDATE", id.0)
-            .fetch_optional(&mut *tx)
-            .await?;
-        let Some(before) = before else { return Ok(false) };
-        sqlx::query!("UPDATE users SET role = $2 WHERE id = $1", id.0, role.slug()).execute(&mut *tx).await?;
-        let entry = AuditEntry::new(now, &by.email, "user.set-role", format!("user:{id}"))
-            .change(Some(json!({ "role": before })), Some(json!({ "role": role.slug() })));
-        audit::record(&mut tx, &entry).await?;
-        tx.commit().await?;
-        Ok(true)
     }
 }

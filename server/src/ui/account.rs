@@ -7,47 +7,85 @@ use milvaion_api::{
     views::CurrentUser,
 };
 use milvaion_app::{
-    backend::{AccountBackend, RequestUser},
+    backend::{AccountBackend, Backend, RequestUser},
     error::AppError,
 };
 use milvaion_protocol::id::SessionId;
 
 use super::backend::ServerBackend;
+use crate::{
+    command::{
+        account::{self, CurrentDevice},
+        reset,
+    },
+    http::{
+        guard,
+        session::{self, SessionOrigin},
+    },
+};
+
+/// Returns the hash of the id of the session of a request.
+fn current_session(parts: &Parts) -> Result<Option<[u8; 32]>, AppError> {
+    Ok(session::id_hash(guard::session(parts)?))
+}
 
 #[async_trait]
 impl AccountBackend for ServerBackend {
-    async fn account(&self, _parts: &Parts, _me: &RequestUser) -> Result<AccountView, AppError> {
-        Err(AppError::Failed("Not built yet.".into()))
+    async fn account(&self, parts: &Parts, me: &RequestUser) -> Result<AccountView, AppError> {
+        account::view(&self.store, &self.clock, me, current_session(parts)?.as_ref()).await
     }
 
-    async fn rename_account(&self, _me: &RequestUser, _name: &str) -> Result<(), AppError> {
-        Err(AppError::Failed("Not built yet.".into()))
+    async fn rename_account(&self, me: &RequestUser, name: &str) -> Result<(), AppError> {
+        if account::rename(&self.store, &self.clock, me, name).await? {
+            self.check_streams_of(me.id);
+        }
+        Ok(())
     }
 
     async fn change_passphrase(
         &self,
-        _parts: &Parts,
-        _me: &RequestUser,
-        _current: &str,
-        _passphrase: &str,
+        parts: &Parts,
+        me: &RequestUser,
+        current: &str,
+        passphrase: &str,
     ) -> Result<(), AppError> {
-        Err(AppError::Failed("Not built yet.".into()))
+        let at = CurrentDevice { session: current_session(parts)?, device: None };
+        account::change_passphrase(&self.store, &self.clock, &self.hasher, me, &at, current, passphrase).await?;
+        let origin = SessionOrigin::of(parts, me.address);
+        let signed_in = session::sign_in_session(guard::session(parts)?, &me.user, self.clock.now(), origin).await;
+        self.check_streams_of(me.id);
+        signed_in
     }
 
     async fn end_own_sessions(
         &self,
-        _parts: &Parts,
-        _me: &RequestUser,
-        _session: Option<SessionId>,
+        parts: &Parts,
+        me: &RequestUser,
+        session: Option<SessionId>,
     ) -> Result<u32, AppError> {
-        Err(AppError::Failed("Not built yet.".into()))
+        let current = current_session(parts)?;
+        let ended = account::end_sessions(&self.store, &self.clock, me, current.as_ref(), session).await?;
+        if ended > 0 {
+            self.check_streams_of(me.id);
+        }
+        Ok(ended)
     }
 
-    async fn reset_info(&self, _token: &str) -> Result<ResetInfo, AppError> {
-        Err(AppError::Failed("Not built yet.".into()))
+    async fn reset_info(&self, token: &str) -> Result<ResetInfo, AppError> {
+        reset::info(&self.store, &self.clock, token).await
     }
 
-    async fn reset_passphrase(&self, _parts: &Parts, _token: &str, _passphrase: &str) -> Result<CurrentUser, AppError> {
-        Err(AppError::Failed("Not built yet.".into()))
+    async fn reset_passphrase(&self, parts: &Parts, token: &str, passphrase: &str) -> Result<CurrentUser, AppError> {
+        let address = self.address(parts);
+        let before = self.me(parts).await.ok().flatten();
+        let me = reset::accept(&self.store, &self.clock, &self.hasher, address, token, passphrase).await?;
+        let origin = SessionOrigin::of(parts, address);
+        let signed_in = session::sign_in_session(guard::session(parts)?, &me, self.clock.now(), origin).await;
+        self.check_streams_of(me.id);
+        // This browser may have been signed in as another user.
+        if let Some(before) = before.filter(|before| before.id != me.id) {
+            self.check_streams_of(before.id);
+        }
+        signed_in.map(|()| me)
     }
 }

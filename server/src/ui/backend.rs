@@ -42,7 +42,11 @@ use crate::{
     },
     config::http::HttpConfig,
     domain::liveness,
-    http::{guard, health::HealthCheck, session},
+    http::{
+        guard,
+        health::HealthCheck,
+        session::{self, SessionOrigin},
+    },
     store::{Store, audit::AuditEntry},
 };
 
@@ -103,8 +107,9 @@ impl Backend for ServerBackend {
     async fn sign_in(&self, parts: &Parts, email: &str, passphrase: &str) -> Result<CurrentUser, AppError> {
         let address = self.address(parts);
         let before = self.me(parts).await.ok().flatten();
+        let since = self.clock.now();
         let me = sign_in::sign_in(&self.store, &self.clock, &self.hasher, address, email, passphrase).await?;
-        session::sign_in_session(guard::session(parts)?, &me, self.clock.now()).await?;
+        session::sign_in_session(guard::session(parts)?, &me, since, SessionOrigin::of(parts, address)).await?;
         // The new session replaced the one that other tabs of this browser still use.
         if let Some(before) = before {
             self.check_streams_of(before.id);
@@ -148,7 +153,8 @@ impl Backend for ServerBackend {
         let address = self.address(parts);
         let me =
             invite::accept(&self.store, &self.clock, &self.hasher, address, token, name, email, passphrase).await?;
-        session::sign_in_session(guard::session(parts)?, &me, self.clock.now()).await?;
+        let origin = SessionOrigin::of(parts, address);
+        session::sign_in_session(guard::session(parts)?, &me, self.clock.now(), origin).await?;
         Ok(me)
     }
 

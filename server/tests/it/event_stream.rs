@@ -1,18 +1,19 @@
 //! The event stream over HTTP: resuming without a resync, logs, the server's build, and the end of a session.
 
-use std::{fs, sync::Arc};
+use std::{fs, sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt};
-use http::{StatusCode, header};
+use http::{StatusCode, header, request::Parts};
 use milvaion_api::{
     events::{BUILD_FRAME, LiveEvent, MAX_WATCHED_LOGS},
     permissions::Role,
     views::CurrentUser,
 };
+use milvaion_app::backend::{AccountBackend, RequestUser, TeamBackend};
 use milvaion_server::{
-    command::{invite, sign_in::PassphraseHasher},
+    command::{invite, sign_in::PassphraseHasher, team},
     config::ServerConfig,
-    http::session::{self, PostgresSessionStore},
+    http::session::{self, PostgresSessionStore, SessionOrigin},
     lifecycle::Server,
 };
 use milvaion_test_support::{server_env, services, wait};
@@ -105,7 +106,7 @@ async fn admin(server: &Server) -> CurrentUser {
 async fn cookie(server: &Server, me: &CurrentUser) -> String {
     let sessions = Arc::new(PostgresSessionStore::new(server.store.clone(), server.clock.clone()));
     let session = Session::new(None, sessions, None);
-    session::sign_in_session(&session, me, server.clock.now()).await.expect("it is stored");
+    session::sign_in_session(&session, me, server.clock.now(), SessionOrigin::default()).await.expect("it is stored");
     format!("milvaion_session={}", session.id().expect("a valid id"))
 }
 
@@ -226,22 +227,110 @@ async fn stream_of_a_new_page_starts_at_its_document() {
     server.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn role_change_is_pushed_to_open_streams() {
-    let server = server_env::start(&server_env::config().await).await;
-    let ana = admin(&server).await;
-    let mut reader = StreamReader::open(&server, &cookie(&server, &ana).await, "").await;
-    let (first, _) = reader.until("the user", |frame| frame.event == "session").await;
-    assert_eq!(serde_json::from_str::<CurrentUser>(&first.data).expect("a user"), ana);
+/// The time within which a change must reach an open stream. It is shorter than the interval at which a stream checks
+/// its session by itself.
+const PUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
-    server.store.set_user_role(ana.id, Role::Viewer, &ana, server.clock.now()).await.expect("changed");
-    let (next, _) = reader.until("the changed user", |frame| frame.event == "session").await;
+/// Creates another user.
+async fn join(server: &Server, by: &RequestUser, name: &str, role: Role) -> CurrentUser {
+    let path = server.backend.invite_user(by, name, role).await.expect("invited");
+    let token = path.split_once("?token=").expect("a path with a token").1;
+    let email = format!("{name}@example.org");
+    let hasher = PassphraseHasher::new();
+    invite::accept(&server.store, &server.clock, &hasher, None, token, name, &email, "violet tram under snow")
+        .await
+        .expect("accepted")
+}
+
+/// Returns a request in the session of a cookie.
+fn parts(server: &Server, cookie: &str) -> Parts {
+    let id = cookie.split_once('=').expect("a name and a value").1.parse().expect("an id");
+    let sessions = Arc::new(PostgresSessionStore::new(server.store.clone(), server.clock.clone()));
+    let mut parts = http::Request::post("/api/x").body(()).expect("valid").into_parts().0;
+    parts.extensions.insert(Session::new(Some(id), sessions, None));
+    parts
+}
+
+/// Returns the reason that ends the stream.
+async fn end_of(reader: &mut StreamReader) -> String {
+    let end = reader.until("the end", |frame| frame.event == "session-end");
+    let (end, _) = tokio::time::timeout(PUSH_TIMEOUT, end).await.expect("the end is pushed");
+    assert_eq!(reader.next().await, None, "the stream ends");
+    end.data
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_of_a_user_are_pushed_to_open_streams() {
+    let server = server_env::start(&server_env::config().await).await;
+    let ana = RequestUser { user: admin(&server).await, address: None };
+    let bob = join(&server, &ana, "bob", Role::Operator).await;
+    wait_for_channel(&server).await;
+    let (left, right) = (cookie(&server, &bob).await, cookie(&server, &bob).await);
+    let mut reader = StreamReader::open(&server, &left, "").await;
+    let (first, _) = reader.until("the user", |frame| frame.event == "session").await;
+    assert_eq!(serde_json::from_str::<CurrentUser>(&first.data).expect("a user"), bob);
+
+    server.backend.change_role(&ana, bob.id, Role::Viewer, false).await.expect("changed");
+    let next = reader.until("the changed user", |frame| frame.event == "session");
+    let (next, _) = tokio::time::timeout(PUSH_TIMEOUT, next).await.expect("the role is pushed");
     assert_eq!(serde_json::from_str::<CurrentUser>(&next.data).expect("a user").role, Role::Viewer);
 
-    server.store.set_user_active(ana.id, false, &ana, server.clock.now()).await.expect("changed");
+    let mut other = StreamReader::open(&server, &right, "").await;
+    other.until("the user", |frame| frame.event == "session").await;
+    let hash = session::id_hash(parts(&server, &right).extensions.get().expect("a session"));
+    let sessions = server.store.sessions_of(bob.id, server.clock.now(), hash.as_ref()).await.expect("read");
+    let stolen = sessions.iter().find(|session| session.is_current).expect("the right one").id;
+    let bob = RequestUser { user: bob, address: None };
+    assert_eq!(server.backend.end_own_sessions(&parts(&server, &left), &bob, Some(stolen)).await, Ok(1));
+    assert_eq!(end_of(&mut other).await, "revoked");
+
+    server.backend.set_user_active(&ana, bob.id, false).await.expect("deactivated");
+    assert_eq!(end_of(&mut reader).await, "deactivated", "the other session was kept until now");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stream_finds_a_change_that_no_server_reports() {
+    let server = server_env::start(&server_env::config().await).await;
+    let ana = RequestUser { user: admin(&server).await, address: None };
+    let bob = join(&server, &ana, "bob", Role::Operator).await;
+    let mut reader = StreamReader::open(&server, &cookie(&server, &bob).await, "").await;
+    reader.until("the user", |frame| frame.event == "session").await;
+    // The command changes the row, and the event is lost.
+    team::set_active(&server.store, &server.clock, &ana, bob.id, false).await.expect("deactivated");
     let (end, _) = reader.until("the end", |frame| frame.event == "session-end").await;
     assert_eq!(end.data, "deactivated");
-    assert_eq!(reader.next().await, None, "the stream ends");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn passphrase_change_ends_the_streams_of_other_sessions() {
+    let server = server_env::start(&server_env::config().await).await;
+    let ana = RequestUser { user: admin(&server).await, address: None };
+    wait_for_channel(&server).await;
+    let (own, other) = (cookie(&server, &ana).await, cookie(&server, &ana).await);
+    let mut streams = [StreamReader::open(&server, &own, "").await, StreamReader::open(&server, &other, "").await];
+    for stream in &mut streams {
+        stream.until("the user", |frame| frame.event == "session").await;
+    }
+    let parts = parts(&server, &own);
+    let changed = server.backend.change_passphrase(&parts, &ana, "violet tram under snow", "quiet harbor lamp seven");
+    changed.await.expect("changed");
+    let [mine, others] = &mut streams;
+    assert_eq!(end_of(others).await, "passphrase-changed");
+
+    // The stream of the session itself ends without a reason: the browser reconnects with the new id.
+    let rest = async {
+        while let Some(frame) = mine.next().await {
+            assert_ne!(frame.event, "session-end", "{frame:?}");
+        }
+    };
+    tokio::time::timeout(PUSH_TIMEOUT, rest).await.expect("the stream ends");
+    let session: &Session = parts.extensions.get().expect("a session");
+    let new = format!("milvaion_session={}", session.id().expect("a new id"));
+    assert_ne!(new, own);
+    let mut reader = StreamReader::open(&server, &new, "").await;
+    reader.until("the user", |frame| frame.event == "session").await;
     server.stop().await;
 }
 

@@ -10,14 +10,10 @@ use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{Result, Store, StoreError, role};
+use super::{Result, Store, StoreError, lock_users, role};
 use crate::store::audit::{self, AuditEntry};
 
-/// Key of the advisory lock for decisions that depend on the number of users or invitations. It must differ from the
-/// keys of other locks.
-const USERS_LOCK_KEY: i64 = 0x70_65_6f_70_6c_65;
-
-/// A link that can still be used.
+/// A link that is not used yet. It may have expired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InviteRow {
     /// Identifier, for revocation.
@@ -30,6 +26,8 @@ pub struct InviteRow {
     pub role: Role,
     /// Name of the inviting user.
     pub invited_by: String,
+    /// Time of creation.
+    pub created_at: DateTime<Utc>,
     /// Expiry.
     pub expires_at: DateTime<Utc>,
 }
@@ -74,12 +72,24 @@ pub enum InviteAcceptance {
     EmailTaken,
 }
 
+/// The result of the replacement of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InviteRenewal {
+    /// The link was replaced.
+    Renewed,
+    /// The invitation does not exist, was used or was revoked.
+    Missing,
+    /// Too many other invitations are open.
+    TooMany,
+}
+
 struct RawInvite {
     id: Uuid,
     is_setup: bool,
     name: String,
     role: String,
     invited_by: String,
+    created_at: DateTime<Utc>,
     expires_at: DateTime<Utc>,
 }
 
@@ -93,14 +103,10 @@ impl TryFrom<RawInvite> for InviteRow {
             name: raw.name,
             role: role("invites", &raw.role)?,
             invited_by: raw.invited_by,
+            created_at: raw.created_at,
             expires_at: raw.expires_at,
         })
     }
-}
-
-async fn lock_users(connection: &mut PgConnection) -> Result<()> {
-    sqlx::query!("SELECT pg_advisory_xact_lock($1)", USERS_LOCK_KEY).execute(connection).await?;
-    Ok(())
 }
 
 impl Store {
@@ -121,29 +127,66 @@ impl Store {
         Ok(true)
     }
 
-    /// Inserts an invitation by `by` unless `limit` invitations are open already. Returns true if it was inserted.
+    /// Inserts an invitation by the user named `by` unless `limit` invitations are open already. `entry` is the audit
+    /// row, without the states. Returns true if it was inserted.
     ///
     /// # Errors
     ///
     /// Returns [`StoreError`] if PostgreSQL fails.
-    pub async fn insert_invite(&self, invite: &NewInvite, by: &CurrentUser, limit: i64) -> Result<bool> {
+    pub async fn insert_invite(&self, invite: &NewInvite, by: &str, limit: i64, entry: AuditEntry) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         lock_users(&mut tx).await?;
-        let open = sqlx::query_scalar!(
-            r#"SELECT count(*) AS "n!" FROM invites WHERE used_at IS NULL AND expires_at > $1"#,
-            invite.created_at
-        )
-        .fetch_one(&mut *tx)
-        .await?;
-        if open >= limit {
+        if open_invites_except(&mut tx, invite.id, invite.created_at).await? >= limit {
             return Ok(false);
         }
-        insert(&mut tx, invite, false, &by.name).await?;
-        let entry = AuditEntry::new(invite.created_at, &by.email, "invite.create", format!("invite:{}", invite.id))
-            .change(None, Some(json!({ "name": invite.name, "role": invite.role.slug() })));
-        audit::record(&mut tx, &entry).await?;
+        insert(&mut tx, invite, false, by).await?;
+        let after = json!({ "name": invite.name, "role": invite.role.slug() });
+        audit::record(&mut tx, &entry.change(None, Some(after))).await?;
         tx.commit().await?;
         Ok(true)
+    }
+
+    /// Replaces the token and the expiry of an invitation that is not used, unless `limit` other invitations are open
+    /// already. The old link no longer works. `entry` is the audit row, without the states.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`] if PostgreSQL fails.
+    pub async fn renew_invite(
+        &self,
+        id: UserId,
+        token_hash: &[u8; 32],
+        expires_at: DateTime<Utc>,
+        limit: i64,
+        entry: AuditEntry,
+    ) -> Result<InviteRenewal> {
+        let mut tx = self.pool().begin().await?;
+        lock_users(&mut tx).await?;
+        let before = sqlx::query!(
+            "SELECT name, role, expires_at FROM invites WHERE id = $1 AND used_at IS NULL AND NOT is_setup FOR UPDATE",
+            id.0
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(before) = before else { return Ok(InviteRenewal::Missing) };
+        if open_invites_except(&mut tx, id, entry.at).await? >= limit {
+            return Ok(InviteRenewal::TooMany);
+        }
+        sqlx::query!(
+            "UPDATE invites SET token_hash = $2, expires_at = $3 WHERE id = $1",
+            id.0,
+            token_hash.as_slice(),
+            expires_at
+        )
+        .execute(&mut *tx)
+        .await?;
+        let entry = entry.change(
+            Some(json!({ "expiresAt": before.expires_at })),
+            Some(json!({ "name": before.name, "role": before.role, "expiresAt": expires_at })),
+        );
+        audit::record(&mut tx, &entry).await?;
+        tx.commit().await?;
+        Ok(InviteRenewal::Renewed)
     }
 
     /// Returns the link with this token if it can still be used.
@@ -154,7 +197,7 @@ impl Store {
     pub async fn open_invite(&self, token_hash: &[u8; 32], now: DateTime<Utc>) -> Result<Option<InviteRow>> {
         sqlx::query_as!(
             RawInvite,
-            "SELECT id, is_setup, name, role, invited_by, expires_at FROM invites
+            "SELECT id, is_setup, name, role, invited_by, created_at, expires_at FROM invites
              WHERE token_hash = $1 AND used_at IS NULL AND expires_at > $2
                AND NOT (is_setup AND EXISTS (SELECT FROM users))",
             token_hash.as_slice(),
@@ -166,17 +209,16 @@ impl Store {
         .transpose()
     }
 
-    /// Returns all invitations that can still be used, newest first, at most 1,000.
+    /// Returns all invitations that are not used, expired ones included, newest first, at most 1,000.
     ///
     /// # Errors
     ///
     /// Returns [`StoreError`] if PostgreSQL fails.
-    pub async fn list_invites(&self, now: DateTime<Utc>) -> Result<Vec<InviteRow>> {
+    pub async fn list_invites(&self) -> Result<Vec<InviteRow>> {
         sqlx::query_as!(
             RawInvite,
-            "SELECT id, is_setup, name, role, invited_by, expires_at FROM invites
-             WHERE used_at IS NULL AND expires_at > $1 AND NOT is_setup ORDER BY created_at DESC, id LIMIT 1000",
-            now
+            "SELECT id, is_setup, name, role, invited_by, created_at, expires_at FROM invites
+             WHERE used_at IS NULL AND NOT is_setup ORDER BY created_at DESC, id LIMIT 1000"
         )
         .fetch_all(self.pool())
         .await?
@@ -242,12 +284,13 @@ impl Store {
         }))
     }
 
-    /// Revokes an invitation. Returns false if there is none that can still be used.
+    /// Revokes an invitation, also one that has expired. `entry` is the audit row, without the states. Returns false if
+    /// there is none that is not used.
     ///
     /// # Errors
     ///
     /// Returns [`StoreError`] if PostgreSQL fails.
-    pub async fn delete_invite(&self, id: UserId, by: &CurrentUser, now: DateTime<Utc>) -> Result<bool> {
+    pub async fn delete_invite(&self, id: UserId, entry: AuditEntry) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         let gone = sqlx::query!(
             "DELETE FROM invites WHERE id = $1 AND used_at IS NULL AND NOT is_setup RETURNING name, role",
@@ -256,8 +299,7 @@ impl Store {
         .fetch_optional(&mut *tx)
         .await?;
         let Some(gone) = gone else { return Ok(false) };
-        let entry = AuditEntry::new(now, &by.email, "invite.revoke", format!("invite:{id}"))
-            .change(Some(json!({ "name": gone.name, "role": gone.role })), None);
+        let entry = entry.change(Some(json!({ "name": gone.name, "role": gone.role })), None);
         audit::record(&mut tx, &entry).await?;
         tx.commit().await?;
         Ok(true)
@@ -275,6 +317,17 @@ impl Store {
             .await?
             .rows_affected())
     }
+}
+
+/// Returns the number of open invitations other than `id`.
+async fn open_invites_except(connection: &mut PgConnection, id: UserId, now: DateTime<Utc>) -> Result<i64> {
+    Ok(sqlx::query_scalar!(
+        r#"SELECT count(*) AS "n!" FROM invites WHERE used_at IS NULL AND expires_at > $1 AND NOT is_setup AND id <> $2"#,
+        now,
+        id.0
+    )
+    .fetch_one(connection)
+    .await?)
 }
 
 async fn insert(connection: &mut PgConnection, invite: &NewInvite, is_setup: bool, by: &str) -> Result<()> {

@@ -9,7 +9,7 @@ use milvaion_api::{
     permissions::{Permission, Role},
     views::CurrentUser,
 };
-use milvaion_app::error::AppError;
+use milvaion_app::{backend::RequestUser, error::AppError};
 use milvaion_server::{
     clock::Clock,
     command::{
@@ -19,11 +19,11 @@ use milvaion_server::{
     config::http::HttpConfig,
     http::{
         guard::authorize,
-        session::{self, PostgresSessionStore},
+        session::{self, PostgresSessionStore, SessionOrigin},
     },
     store::Store,
 };
-use milvaion_test_support::database;
+use milvaion_test_support::database::{self, TestConnection};
 use tower_sessions::{Session, session::Id};
 
 /// The passphrase of all users.
@@ -35,15 +35,22 @@ pub(crate) struct UserHarness {
     pub(crate) clock: Clock,
     pub(crate) hasher: PassphraseHasher,
     pub(crate) config: HttpConfig,
+    database_url: String,
 }
 
 impl UserHarness {
     pub(crate) async fn new() -> Self {
-        let store = database::fresh().await;
+        let database_url = database::create().await;
+        let store = database::open(&database_url).await;
         let config =
             HttpConfig { host: [127, 0, 0, 1].into(), port: Some(8600), public_url: None, site_root: PathBuf::new() };
         let start: DateTime<Utc> = "2026-11-23T09:00:00Z".parse().expect("a valid time");
-        Self { store, clock: Clock::manual(start), hasher: PassphraseHasher::new(), config }
+        Self { store, clock: Clock::manual(start), hasher: PassphraseHasher::new(), config, database_url }
+    }
+
+    /// Opens a connection for statements that the store has no function for.
+    pub(crate) async fn connection(&self) -> TestConnection {
+        TestConnection::open(&self.database_url).await
     }
 
     pub(crate) async fn setup_token(&self) -> String {
@@ -63,7 +70,7 @@ impl UserHarness {
 
     /// Creates a user with an invitation by `admin`.
     pub(crate) async fn join(&self, admin: &CurrentUser, name: &str, role: Role) -> CurrentUser {
-        let path = invite::create(&self.store, &self.clock, admin, name, role).await.expect("invited");
+        let path = invite::create(&self.store, &self.clock, &by(admin), name, role).await.expect("invited");
         self.accept(&token(&path), name).await.expect("accepted")
     }
 
@@ -85,8 +92,13 @@ impl UserHarness {
 
     /// Signs a user in. Returns the session's id.
     pub(crate) async fn session_of(&self, me: &CurrentUser) -> Id {
+        self.session_from(me, SessionOrigin::default()).await
+    }
+
+    /// Signs a user in from a device. Returns the session's id.
+    pub(crate) async fn session_from(&self, me: &CurrentUser, origin: SessionOrigin) -> Id {
         let session = self.session(None);
-        session::sign_in_session(&session, me, self.clock.now()).await.expect("it is stored");
+        session::sign_in_session(&session, me, self.clock.now(), origin).await.expect("it is stored");
         session.id().expect("a valid id")
     }
 
@@ -106,6 +118,14 @@ impl UserHarness {
         let rows = self.store.audit_entries(Some(object), 100).await.expect("it can be read");
         rows.into_iter().map(|row| row.action).collect()
     }
+}
+
+/// The network address of the requests of [`by`].
+pub(crate) const REQUEST_ADDRESS: &str = "192.0.2.7";
+
+/// Returns the user of a request.
+pub(crate) fn by(me: &CurrentUser) -> RequestUser {
+    RequestUser { user: me.clone(), address: Some(REQUEST_ADDRESS.parse().expect("an address")) }
 }
 
 pub(crate) fn token(path: &str) -> String {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use chrono::TimeDelta;
 use milvaion_api::permissions::Role;
 use milvaion_app::error::AppError;
-use milvaion_server::command::{invite, sign_in::FAILED_SIGN_IN_RETENTION};
+use milvaion_server::command::{invite, sign_in::FAILED_SIGN_IN_RETENTION, team};
 
-use super::harness::{UserHarness, VALID_PASSPHRASE, seconds, token};
+use super::harness::{UserHarness, VALID_PASSPHRASE, by, seconds, token};
 
 #[tokio::test]
 async fn setup_link_creates_one_admin_and_expires() {
@@ -59,8 +59,9 @@ async fn newest_setup_link_is_valid_for_15_minutes() {
 async fn invalid_field_keeps_the_invitation_usable() {
     let harness = UserHarness::new().await;
     let admin = harness.admin().await;
-    let link =
-        token(&invite::create(&harness.store, &harness.clock, &admin, "Bob", Role::Viewer).await.expect("invited"));
+    let link = token(
+        &invite::create(&harness.store, &harness.clock, &by(&admin), "Bob", Role::Viewer).await.expect("invited"),
+    );
     let accept = async |email: &str, passphrase: &str| {
         invite::accept(&harness.store, &harness.clock, &harness.hasher, None, &link, "Bob", email, passphrase).await
     };
@@ -82,17 +83,23 @@ async fn invitation_ends_when_revoked_or_after_three_days() {
     let harness = UserHarness::new().await;
     let admin = harness.admin().await;
     let invite = async |name: &str| {
-        token(&invite::create(&harness.store, &harness.clock, &admin, name, Role::Operator).await.expect("invited"))
+        token(
+            &invite::create(&harness.store, &harness.clock, &by(&admin), name, Role::Operator).await.expect("invited"),
+        )
     };
     let (bob, eve) = (invite("bob").await, invite("eve").await);
-    let open = harness.store.list_invites(harness.clock.now()).await.expect("it can be read");
+    let open = harness.store.list_invites().await.expect("it can be read");
     let eves = open.iter().find(|invite| invite.name == "eve").expect("listed").id;
-    invite::revoke(&harness.store, &harness.clock, &admin, eves).await.expect("revoked");
-    assert!(matches!(invite::revoke(&harness.store, &harness.clock, &admin, eves).await, Err(AppError::NotFound(_))));
+    invite::revoke(&harness.store, &harness.clock, &by(&admin), eves).await.expect("revoked");
+    assert!(matches!(
+        invite::revoke(&harness.store, &harness.clock, &by(&admin), eves).await,
+        Err(AppError::NotFound(_))
+    ));
     assert!(matches!(harness.accept(&eve, "eve").await, Err(AppError::NotFound(_))));
     harness.clock.advance(TimeDelta::hours(72));
     assert!(matches!(harness.accept(&bob, "bob").await, Err(AppError::NotFound(_))));
-    assert_eq!(harness.store.list_invites(harness.clock.now()).await.expect("it can be read"), []);
+    let left = harness.store.list_invites().await.expect("it can be read");
+    assert_eq!(left.iter().map(|invite| invite.name.as_str()).collect::<Vec<_>>(), ["bob"], "it can be renewed");
     assert_eq!(harness.audited(&format!("invite:{eves}")).await, ["invite.revoke", "invite.create"]);
 }
 
@@ -101,10 +108,50 @@ async fn at_most_100_invitations_are_open() {
     let harness = UserHarness::new().await;
     let admin = harness.admin().await;
     for n in 0..100 {
-        invite::create(&harness.store, &harness.clock, &admin, &format!("n{n}"), Role::Viewer).await.expect("invited");
+        invite::create(&harness.store, &harness.clock, &by(&admin), &format!("n{n}"), Role::Viewer)
+            .await
+            .expect("invited");
     }
-    let more = invite::create(&harness.store, &harness.clock, &admin, "one more", Role::Viewer).await;
+    let more = invite::create(&harness.store, &harness.clock, &by(&admin), "one more", Role::Viewer).await;
     assert!(matches!(more, Err(AppError::TooMany(_))));
+}
+
+#[tokio::test]
+async fn renewed_invitation_has_a_new_link_for_three_days() {
+    let harness = UserHarness::new().await;
+    let admin = by(&harness.admin().await);
+    let (store, clock) = (&harness.store, &harness.clock);
+    let old = token(&invite::create(store, clock, &admin, "bob", Role::Operator).await.expect("invited"));
+    let id = store.list_invites().await.expect("it can be read")[0].id;
+
+    clock.advance(TimeDelta::hours(73));
+    let first = token(&invite::renew(store, clock, &admin, id).await.expect("an expired invitation can be renewed"));
+    let second = token(&invite::renew(store, clock, &admin, id).await.expect("renewed again"));
+    for dead in [&old, &first] {
+        assert!(matches!(invite::info(store, clock, dead).await, Err(AppError::NotFound(_))));
+    }
+    clock.advance(TimeDelta::hours(71));
+    let bob = harness.accept(&second, "bob").await.expect("the new link is valid");
+    assert_eq!(bob.role, Role::Operator);
+    assert!(matches!(invite::renew(store, clock, &admin, id).await, Err(AppError::NotFound(_))), "it is used");
+    assert_eq!(harness.audited(&format!("invite:{id}")).await, ["invite.renew", "invite.renew", "invite.create"]);
+}
+
+#[tokio::test]
+async fn renewal_counts_as_an_open_invitation() {
+    let harness = UserHarness::new().await;
+    let admin = by(&harness.admin().await);
+    let (store, clock) = (&harness.store, &harness.clock);
+    invite::create(store, clock, &admin, "late", Role::Viewer).await.expect("invited");
+    let late = store.list_invites().await.expect("it can be read")[0].id;
+    clock.advance(TimeDelta::hours(72));
+    for n in 0..100 {
+        invite::create(store, clock, &admin, &format!("n{n}"), Role::Viewer).await.expect("invited");
+    }
+    assert!(matches!(invite::renew(store, clock, &admin, late).await, Err(AppError::TooMany(_))));
+    let open = store.list_invites().await.expect("it can be read")[0].id;
+    assert_ne!(open, late);
+    invite::renew(store, clock, &admin, open).await.expect("an open one is counted once");
 }
 
 #[tokio::test]
@@ -113,7 +160,7 @@ async fn unknown_address_and_wrong_passphrase_look_the_same() {
     let admin = harness.admin().await;
     harness.join(&admin, "bob", Role::Viewer).await;
     let bob = harness.store.user_by_email("bob@example.org").await.expect("it can be read").expect("bob");
-    harness.store.set_user_active(bob.id, false, &admin, harness.clock.now()).await.expect("changed");
+    team::set_active(&harness.store, &harness.clock, &by(&admin), bob.id, false).await.expect("changed");
     let unknown = harness.sign_in(None, "unknown", VALID_PASSPHRASE).await;
     assert!(unknown.is_err());
     assert_eq!(unknown, harness.sign_in(None, "ana", "some other passphrase").await);

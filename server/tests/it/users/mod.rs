@@ -2,6 +2,9 @@
 
 mod harness;
 
+mod account;
 mod invites;
+mod resets;
 mod sessions;
+mod team;
 mod web;

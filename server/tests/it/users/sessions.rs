@@ -2,16 +2,23 @@
 
 use axum::extract::Request;
 use chrono::TimeDelta;
-use http::Method;
-use milvaion_api::permissions::{ALL_PERMISSIONS, Permission, Role};
+use http::{HeaderValue, Method, header::USER_AGENT};
+use milvaion_api::{
+    events::StreamEndReason,
+    permissions::{ALL_PERMISSIONS, Permission, Role},
+};
 use milvaion_app::{backend::FlashMessage, error::AppError};
-use milvaion_server::http::{
-    guard::{self, authorize},
-    session,
+use milvaion_server::{
+    command::team,
+    http::{
+        guard::{self, StreamUser, authorize},
+        session::{self, SessionOrigin},
+    },
+    store::sessions::{MAX_SESSIONS_PER_USER, SessionEnd},
 };
 use tower_sessions::session::Id;
 
-use super::harness::UserHarness;
+use super::harness::{UserHarness, by};
 
 #[tokio::test]
 async fn sign_in_replaces_the_session_id() {
@@ -25,7 +32,9 @@ async fn sign_in_replaces_the_session_id() {
     let fixed = fixed.id().expect("a valid id");
 
     let session = harness.session(Some(fixed));
-    session::sign_in_session(&session, &ana, harness.clock.now()).await.expect("it is stored");
+    session::sign_in_session(&session, &ana, harness.clock.now(), SessionOrigin::default())
+        .await
+        .expect("it is stored");
     assert_ne!(session.id(), Some(fixed));
     assert_eq!(harness.authorize(session.id(), Permission::Read).await, Ok(ana.clone()));
     assert_eq!(harness.authorize(Some(fixed), Permission::Read).await, Err(AppError::SignedOut));
@@ -37,7 +46,9 @@ async fn sign_in_replaces_the_session_id() {
 
     let invented = Id(42);
     let session = harness.session(Some(invented));
-    session::sign_in_session(&session, &ana, harness.clock.now()).await.expect("it is stored");
+    session::sign_in_session(&session, &ana, harness.clock.now(), SessionOrigin::default())
+        .await
+        .expect("it is stored");
     assert_ne!(session.id(), Some(invented));
 }
 
@@ -82,26 +93,120 @@ async fn sign_out_ends_the_session() {
 }
 
 #[tokio::test]
+async fn session_keeps_its_device_and_last_use() {
+    let harness = UserHarness::new().await;
+    let ana = harness.admin().await;
+    let mut parts = harness.parts(None);
+    let user_agent = format!("curl/8.14.1 {}", "é".repeat(400));
+    let header = HeaderValue::from_bytes(user_agent.as_bytes()).expect("a header");
+    parts.headers.insert(USER_AGENT, header);
+    let origin = SessionOrigin::of(&parts, Some("2001:db8::7".parse().expect("an address")));
+    assert_eq!(origin.user_agent.as_ref().map(|text| text.chars().count()), Some(300));
+    let id = harness.session_from(&ana, origin).await;
+    let created_at = harness.clock.now();
+
+    let session = async || {
+        let view = team::person(&harness.store, &harness.clock, ana.id).await.expect("it can be read");
+        (view.sessions.into_iter().next().expect("a session"), view.last_seen_at)
+    };
+    let (first, seen) = session().await;
+    assert_eq!((first.device.as_str(), first.address.as_deref()), ("curl", Some("2001:db8::7")));
+    assert_eq!((first.created_at, first.last_seen_at, seen), (created_at, created_at, Some(created_at)));
+
+    // A use is recorded once a minute, for the session and for the user.
+    harness.clock.advance(TimeDelta::seconds(59));
+    assert!(harness.authorize(Some(id), Permission::Read).await.is_ok());
+    assert_eq!(session().await, (first.clone(), seen));
+    harness.clock.advance(TimeDelta::seconds(1));
+    assert!(harness.authorize(Some(id), Permission::Read).await.is_ok());
+    let (later, seen) = session().await;
+    assert_eq!((later.created_at, later.last_seen_at), (created_at, harness.clock.now()));
+    assert_eq!(seen, Some(harness.clock.now()));
+}
+
+#[tokio::test]
+async fn revoked_session_keeps_its_reason_until_expiry() {
+    let harness = UserHarness::new().await;
+    let ana = harness.admin().await;
+    let (id, kept) = (harness.session_of(&ana).await, harness.session_of(&ana).await);
+    let other_tab = harness.session(Some(id));
+    session::put_flash(&other_tab, FlashMessage { form: "job".into(), ..FlashMessage::default() })
+        .await
+        .expect("it is stored");
+    let hash = session::id_hash(&harness.session(Some(id))).expect("an id");
+    let kept_hash = session::id_hash(&harness.session(Some(kept))).expect("an id");
+    let listed = harness.store.sessions_of(ana.id, harness.clock.now(), Some(&kept_hash)).await.expect("read");
+    let revoked = listed.iter().find(|session| !session.is_current).expect("the other one").id;
+
+    let end = async |session| team::end_sessions(&harness.store, &harness.clock, &by(&ana), ana.id, session).await;
+    assert_eq!(end(Some(revoked)).await, Ok(1));
+    assert_eq!(end(Some(revoked)).await, Ok(0), "it has ended already");
+    // No read finds it, and a tab that has loaded it before cannot store it again.
+    other_tab.save().await.expect("saved");
+    assert_eq!(harness.authorize(Some(id), Permission::Read).await, Err(AppError::SignedOut));
+    assert_eq!(harness.store.session(&hash, harness.clock.now()).await.expect("read"), None);
+    let stream = async |id| {
+        guard::stream_user(&harness.store, &harness.clock, &harness.parts(Some(id)), ana.id).await.expect("read")
+    };
+    assert_eq!(stream(id).await, StreamUser::Ended(StreamEndReason::Revoked));
+    assert_eq!(stream(kept).await, StreamUser::Active(ana.clone()));
+    // A sign-out of the ended session does not remove the reason.
+    session::sign_out_session(&harness.session(Some(id))).await.expect("signed out");
+    assert_eq!(stream(id).await, StreamUser::Ended(StreamEndReason::Revoked));
+    let (row, reason) = harness.store.session_with_end(&hash).await.expect("read").expect("the row is kept");
+    assert_eq!((row.data, reason), (serde_json::json!({}), Some(SessionEnd::Revoked)));
+    assert_eq!(harness.store.delete_expired_sessions(row.expires_at).await.expect("deleted"), 2);
+
+    assert_eq!(harness.audited(&format!("user:{}", ana.id)).await, ["user.end-sessions", "setup"]);
+}
+
+#[tokio::test]
+async fn sessions_of_a_user_are_bounded() {
+    let harness = UserHarness::new().await;
+    let ana = harness.admin().await;
+    let bob = harness.join(&ana, "bob", Role::Viewer).await;
+    let bobs = harness.session_of(&bob).await;
+    let first = harness.session_of(&ana).await;
+    harness.clock.advance(TimeDelta::seconds(1));
+    let second = harness.session_of(&ana).await;
+    let limit = usize::try_from(MAX_SESSIONS_PER_USER).expect("a small number");
+    for _ in 2..limit {
+        harness.clock.advance(TimeDelta::seconds(1));
+        harness.session_of(&ana).await;
+    }
+    assert!(harness.authorize(Some(first), Permission::Read).await.is_ok(), "the limit is reached only now");
+    harness.clock.advance(TimeDelta::seconds(1));
+    let last = harness.session_of(&ana).await;
+    // The first session was used a moment ago.
+    assert_eq!(harness.authorize(Some(second), Permission::Read).await, Err(AppError::SignedOut));
+    for id in [first, last, bobs] {
+        assert!(harness.authorize(Some(id), Permission::Read).await.is_ok());
+    }
+    let sessions = harness.store.sessions_of(ana.id, harness.clock.now(), None).await.expect("read");
+    assert_eq!(sessions.len(), limit);
+}
+
+#[tokio::test]
 async fn role_change_and_deactivation_hold_from_the_next_request() {
     let harness = UserHarness::new().await;
     let admin = harness.admin().await;
     let bob = harness.join(&admin, "bob", Role::Operator).await;
     let id = harness.session_of(&bob).await;
     assert!(harness.authorize(Some(id), Permission::RunJob).await.is_ok());
-    harness.store.set_user_role(bob.id, Role::Viewer, &admin, harness.clock.now()).await.expect("changed");
+    team::change_role(&harness.store, &harness.clock, &by(&admin), bob.id, Role::Viewer, false).await.expect("changed");
     let denied = harness.authorize(Some(id), Permission::RunJob).await;
     let text = "Only an Operator or Admin may run jobs. You are a Viewer; ask an Admin.";
     assert_eq!(denied, Err(AppError::Denied(text.into())));
     assert!(harness.authorize(Some(id), Permission::Read).await.is_ok());
 
     // An open session, and one that is restored, as from a backup.
-    harness.store.set_user_active(bob.id, false, &admin, harness.clock.now()).await.expect("changed");
+    team::set_active(&harness.store, &harness.clock, &by(&admin), bob.id, false).await.expect("changed");
     assert_eq!(harness.authorize(Some(id), Permission::Read).await, Err(AppError::SignedOut));
     let restored = harness.session_of(&bob).await;
     assert_eq!(harness.authorize(Some(restored), Permission::Read).await, Err(AppError::SignedOut));
     assert_eq!(guard::me(&harness.store, &harness.clock, &harness.parts(Some(restored))).await, Ok(None));
     let actions = harness.audited(&format!("user:{}", bob.id)).await;
-    assert_eq!(actions, ["user.set-active", "refuse", "user.set-role", "invite.accept"]);
+    assert_eq!(actions, ["user.deactivate", "refuse", "user.change-role", "invite.accept"]);
 }
 
 #[tokio::test]

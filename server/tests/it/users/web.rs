@@ -18,7 +18,7 @@ use milvaion_server::{
     http::{
         guard::{self, origin_layer},
         headers::headers_layer,
-        session,
+        session::{self, SessionOrigin},
     },
 };
 use tower::ServiceExt;
@@ -44,7 +44,9 @@ fn web(harness: &UserHarness, config: HttpConfig) -> Router {
             "/in",
             post(
                 async |session: Session, Extension(me): Extension<CurrentUser>, Extension(clock): Extension<Clock>| {
-                    session::sign_in_session(&session, &me, clock.now()).await.expect("it is stored");
+                    session::sign_in_session(&session, &me, clock.now(), SessionOrigin::default())
+                        .await
+                        .expect("it is stored");
                 },
             ),
         )
