@@ -74,7 +74,7 @@ CREATE TABLE audit_log (
     id                  bigint      NOT NULL DEFAULT nextval('audit_log_ids'),
     at                  timestamptz NOT NULL,
     who                 text        NOT NULL,
-    action              text        NOT NULL,
+    action              text        COLLATE "C" NOT NULL,
     object              text        NOT NULL,
     result              text        NOT NULL DEFAULT 'done' CHECK (result IN ('done', 'refused')),
     before              jsonb,
@@ -90,6 +90,7 @@ ALTER SEQUENCE audit_log_ids OWNED BY audit_log.id;
 COMMENT ON TABLE  audit_log IS
     'Actions with author, time and network address. Append-only, except that the count of a refusal grows.';
 COMMENT ON COLUMN audit_log.who IS 'Author: an e-mail address, or system, or unknown.';
+COMMENT ON COLUMN audit_log.action IS 'Action, as noun.verb. In byte order, so that all actions of a noun are one range.';
 COMMENT ON COLUMN audit_log.object IS 'Object of the action, as kind:id.';
 COMMENT ON COLUMN audit_log.result IS 'refused if the action was not allowed or failed.';
 COMMENT ON COLUMN audit_log.repeats IS 'Number of refusals that this row stands for; 1 for everything else.';

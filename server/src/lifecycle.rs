@@ -41,6 +41,7 @@ use crate::{
     config::ServerConfig,
     http::{
         WebState,
+        export::ExportState,
         health::{HealthCheck, HealthHistory},
     },
     ingest::{
@@ -316,8 +317,9 @@ impl Server {
             build: site.build.as_str().into(),
             stop: stop_http.clone(),
         };
+        let exports = ExportState::new(store.clone(), clock.clone(), backend.clone());
         let pages = crate::ui::router(&state.config, site, backend.clone());
-        let service = crate::http::router(&state, pages).into_make_service_with_connect_info::<SocketAddr>();
+        let service = crate::http::router(&state, exports, pages).into_make_service_with_connect_info::<SocketAddr>();
         let stop_serving = stop_http.clone();
         http_group.spawn(async move {
             let serving = axum::serve(listener, service).with_graceful_shutdown(stop_serving.cancelled_owned());

@@ -1,8 +1,8 @@
 //! Errors that end `milvaion` with a failure.
 
-use std::io;
+use std::{io, path::PathBuf};
 
-use milvaion_server::{embedded::EmbeddedError, lifecycle::ServerError};
+use milvaion_server::{embedded::EmbeddedError, lifecycle::ServerError, store::StoreError};
 
 /// A failure of a subcommand. The message leaves out the text of its source.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +32,20 @@ pub(crate) enum CliError {
         /// The error of the operating system.
         source: io::Error,
     },
+
+    /// The data folder holds no private PostgreSQL, and `DATABASE_URL` is not set.
+    #[error(
+        "The folder {} holds no data of Milvaion. Set DATABASE_URL, or name the data folder of the server with --data.",
+        folder.display()
+    )]
+    NoInstallation {
+        /// The data folder.
+        folder: PathBuf,
+    },
+
+    /// PostgreSQL does not answer.
+    #[error("The users cannot be read or changed. Check DATABASE_URL and that PostgreSQL runs.")]
+    Database(#[source] StoreError),
 
     /// Standard output does not accept the result.
     #[error("The result cannot be written to standard output. Check the pipe or the file it is redirected to.")]

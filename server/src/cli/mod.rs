@@ -1,5 +1,6 @@
 //! The subcommands of `milvaion`.
 
+mod admin;
 mod cron;
 mod error;
 mod run;
@@ -41,6 +42,9 @@ enum CliCommand {
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
+    /// List the users, or create a link for a new passphrase.
+    #[command(subcommand)]
+    Admin(admin::AdminCommand),
     /// Print the next due times or the meaning of a cron expression.
     #[command(subcommand)]
     Cron(cron::CronCommand),
@@ -54,6 +58,7 @@ enum CliCommand {
 pub(crate) async fn run_command(arguments: CliArguments) -> Result<ExitCode, CliError> {
     match arguments.command.unwrap_or(CliCommand::Run { with_worker: None, data: None }) {
         CliCommand::Run { with_worker, data } => Ok(run::run(with_worker, data).await?),
+        CliCommand::Admin(command) => admin::admin(command).await,
         CliCommand::Cron(command) => cron::cron(command),
         CliCommand::Services { data, command } => services::services(&data, &command).await,
     }

@@ -140,6 +140,15 @@ pub async fn start(
     }
 }
 
+/// Returns the URL of the private PostgreSQL that another process runs on `data_dir`. `None` if the folder has never
+/// held one.
+#[must_use]
+pub fn running_postgres(data_dir: &Path) -> Option<String> {
+    let port = ports::stored_postgres(&data_dir.join("ports"))?;
+    let password = std::fs::read_to_string(data_dir.join("secrets").join(postgres::FOLDER)).ok()?;
+    Some(postgres::url(password.trim(), port))
+}
+
 impl EmbeddedServices {
     /// Stops all services in parallel and in an orderly way. Returns when they have ended, within about 10 s.
     pub async fn stop(self) {

@@ -32,6 +32,11 @@ pub(super) fn choose(file: &Path) -> Result<ServicePorts, EmbeddedError> {
     Ok(ports)
 }
 
+/// Returns the port of PostgreSQL that `file` stores.
+pub(super) fn stored_postgres(file: &Path) -> Option<u16> {
+    parse(&std::fs::read_to_string(file).ok()?).get("postgres").copied()
+}
+
 /// Returns true if a listener can be opened on the loopback address now.
 fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()

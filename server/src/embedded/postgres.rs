@@ -56,14 +56,20 @@ pub(super) async fn start(start: &StartContext<'_>, port: u16) -> Result<String,
         .account(home.account)
         .stop_signal(STOP_SIGNAL);
     let child = start.register(ChildProcess::spawn("PostgreSQL", launch, &log).await?);
-    let url = |database: &str| {
-        format!("postgres://{NAME}:{password}@{}:{port}/{database}?sslmode=disable", Ipv4Addr::LOCALHOST)
-    };
-    let admin = url("postgres");
+    let admin = url_of(&password, port, "postgres");
     let took = until_healthy(&child, port, HEALTHY_WITHIN, async || probe(start, &admin).await).await?;
     create_database(&admin).await.map_err(|source| EmbeddedError::Prepare { service: "PostgreSQL", log, source })?;
     start.report(&format!("PostgreSQL is ready on port {port} ({} ms)", took.as_millis()));
-    Ok(url(NAME))
+    Ok(url(&password, port))
+}
+
+/// Returns the URL of the database of Milvaion.
+pub(super) fn url(password: &str, port: u16) -> String {
+    url_of(password, port, NAME)
+}
+
+fn url_of(password: &str, port: u16, database: &str) -> String {
+    format!("postgres://{NAME}:{password}@{}:{port}/{database}?sslmode=disable", Ipv4Addr::LOCALHOST)
 }
 
 /// Returns the settings that differ from the defaults of PostgreSQL.

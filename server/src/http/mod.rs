@@ -2,10 +2,11 @@
 //!
 //! From the outside in, a request passes the security headers, the check that a change comes from the dashboard's own
 //! pages, the size limit and, unless it is a health check, the session. It then reaches a health check, the event
-//! stream, a server function or a page. Pages and server functions also have a time limit. Permissions are not checked
+//! stream, a download, a server function or a page. Pages and server functions also have a time limit. Permissions are not checked
 //! here but in each handler, by [`guard::authorize`]. This module does not depend on `ui`: the caller passes the router
 //! of the pages in.
 
+pub mod export;
 pub mod guard;
 pub mod headers;
 pub mod health;
@@ -43,11 +44,11 @@ pub struct WebState {
     pub stop: CancellationToken,
 }
 
-/// Builds the router of the server. `pages` serves the dashboard, its server functions and its files.
-pub fn router(state: &WebState, pages: Router) -> Router {
+/// Builds the router of the server. `exports` serves the downloads, and `pages` serves the dashboard, its server functions and its files.
+pub fn router(state: &WebState, exports: export::ExportState, pages: Router) -> Router {
     let pages = pages
         .layer(tower_http::timeout::TimeoutLayer::with_status_code(http::StatusCode::GATEWAY_TIMEOUT, REQUEST_TIMEOUT));
-    // An event stream does not end, so the time limit does not apply to it.
+    // An event stream does not end and a download has a limit of its own, so the time limit does not apply to them.
     let stream = Router::new().route("/events", get(sse::events)).with_state(state.clone());
     let checks = Router::new()
         .route("/health/live", get(health::live))
@@ -55,6 +56,7 @@ pub fn router(state: &WebState, pages: Router) -> Router {
         .with_state(state.clone());
     pages
         .merge(stream)
+        .merge(Router::new().route("/export/{file}", get(export::export)).with_state(exports))
         .layer(session::layer(state.store.clone(), state.clock.clone(), &state.config))
         .merge(checks)
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))

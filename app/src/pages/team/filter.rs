@@ -14,13 +14,19 @@ use crate::{
 
 /// The parameters of an address that cannot be read, and the filter of the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct InvalidTeamFilter {
-    pub(super) errors: Vec<FilterError>,
-    pub(super) rest: TeamFilter,
+pub struct InvalidTeamFilter {
+    /// One error for each invalid parameter.
+    pub errors: Vec<FilterError>,
+    /// The filter without them.
+    pub rest: TeamFilter,
 }
 
 /// Reads the filter from the parameters of the address. An empty value counts as absent, because a form sends it.
-pub(super) fn read_filter(parameter: impl Fn(&str) -> Option<String>) -> Result<TeamFilter, InvalidTeamFilter> {
+///
+/// # Errors
+///
+/// Returns one error for each parameter with an invalid value.
+pub fn read_filter(parameter: impl Fn(&str) -> Option<String>) -> Result<TeamFilter, InvalidTeamFilter> {
     let part = |name: &str| parameter(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
     let mut errors = Vec::new();
     let role = part("role").and_then(|slug| {

@@ -3,6 +3,9 @@
 //! A page is the rows before a cursor, newest first, in the order of time and number. Each filter has an index that
 //! begins with its column and continues with that order, so a page costs the same at any size of the log. The statement
 //! is built from the filters that are set: one statement with optional conditions could use none of these indexes.
+//!
+//! All actions of one noun, as in `job.`, are read action by action: a range of actions is not in the order of time, so
+//! the whole range would be sorted for each page.
 
 use std::collections::HashMap;
 
@@ -85,6 +88,23 @@ fn take_reason(state: &mut Option<Value>) -> Option<String> {
     reason?.as_str().filter(|reason| !reason.is_empty()).map(str::to_owned)
 }
 
+/// Returns true if an action stands for all actions of its noun.
+fn is_noun(action: &str) -> bool {
+    action.ends_with('.')
+}
+
+/// Adds the actions of a noun that the log contains. Each step finds the next action in the index.
+fn push_actions(query: &mut QueryBuilder<Postgres>, noun: &str) {
+    // A slash follows the dot in the order of characters, so it is above all verbs.
+    let end = format!("{}/", noun.trim_end_matches('.'));
+    query.push("WITH RECURSIVE actions AS (SELECT min(action) AS action FROM audit_log WHERE action > ");
+    query.push_bind(noun.to_owned()).push(" AND action < ").push_bind(end.clone());
+    query.push(
+        " UNION ALL SELECT (SELECT min(a.action) FROM audit_log a WHERE a.action > actions.action AND a.action < ",
+    );
+    query.push_bind(end).push(") FROM actions WHERE actions.action IS NOT NULL) ");
+}
+
 /// Adds the conditions of a filter and of the cursor.
 fn push_filter(query: &mut QueryBuilder<Postgres>, filter: &AuditFilter) {
     query.push(" WHERE true");
@@ -94,13 +114,8 @@ fn push_filter(query: &mut QueryBuilder<Postgres>, filter: &AuditFilter) {
     if !filter.who.is_empty() {
         query.push(" AND who = ").push_bind(filter.who.clone());
     }
-    if let Some(noun) = filter.action.strip_suffix('.') {
-        // A slash follows the dot in the order of characters, so the range holds all verbs of the noun.
-        query
-            .push(" AND action >= ")
-            .push_bind(format!("{noun}."))
-            .push(" AND action < ")
-            .push_bind(format!("{noun}/"));
+    if is_noun(&filter.action) {
+        query.push(" AND action = actions.action");
     } else if !filter.action.is_empty() {
         query.push(" AND action = ").push_bind(filter.action.clone());
     }
@@ -128,9 +143,20 @@ impl Store {
     ///
     /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn audit_page(&self, filter: &AuditFilter, limit: u32) -> Result<ListPage<AuditRow>> {
-        let mut query = QueryBuilder::new(format!("SELECT {COLUMNS} FROM audit_log"));
+        let fetched = i64::from(limit) + 1;
+        let mut query = QueryBuilder::new("");
+        if is_noun(&filter.action) {
+            push_actions(&mut query, &filter.action);
+            query.push("SELECT rows.* FROM actions CROSS JOIN LATERAL (");
+        }
+        query.push(format!("SELECT {COLUMNS} FROM audit_log"));
         push_filter(&mut query, filter);
-        query.push(" ORDER BY at DESC, id DESC LIMIT ").push_bind(i64::from(limit) + 1);
+        query.push(" ORDER BY at DESC, id DESC LIMIT ").push_bind(fetched);
+        if is_noun(&filter.action) {
+            query
+                .push(") AS rows WHERE actions.action IS NOT NULL ORDER BY at DESC, id DESC LIMIT ")
+                .push_bind(fetched);
+        }
         let rows = query.build_query_as::<RawRow>().fetch_all(self.pool()).await?;
         self.page_of(rows, limit).await
     }

@@ -138,7 +138,7 @@ async fn deactivation_ends_everything_and_keeps_the_history() {
     let (store, clock) = (&harness.store, &harness.clock);
     let sessions = [harness.session_of(&bob).await, harness.session_of(&bob).await];
     let job = clock.job_id();
-    let stamp = AuditStamp { by: &bob.email, at: clock.now() };
+    let stamp = AuditStamp { by: &bob.email, at: clock.now(), address: None };
     store.insert_job(job, &echo_job(Schedule::Manual), None, stamp).await.expect("stored");
     let mut connection = harness.connection().await;
     connection
@@ -200,7 +200,7 @@ async fn removal_frees_the_address_and_keeps_the_history() {
     let bob = harness.join(&ana, "bob", Role::Operator).await;
     let (store, clock) = (&harness.store, &harness.clock);
     let job = clock.job_id();
-    let stamp = AuditStamp { by: &bob.email, at: clock.now() };
+    let stamp = AuditStamp { by: &bob.email, at: clock.now(), address: None };
     store.insert_job(job, &echo_job(Schedule::Manual), None, stamp).await.expect("stored");
     let remove = async || team::remove(store, clock, &ana, bob.id).await;
     let text = conflict(remove().await);
