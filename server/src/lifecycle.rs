@@ -41,7 +41,9 @@ use crate::{
     config::ServerConfig,
     http::{
         WebState,
-        health::{HealthCheck, HealthHistory},
+        client_address::warn_of_unknown_clients,
+        health::{HealthCheck, HealthHistory, LastCheck},
+        listener::{ConnectionLimits, raise_file_limit, serve},
     },
     ingest::{
         claims::ClaimConsumer, dead_letters::DeadLetterConsumer, logs::LogConsumer, registration::RegistrationConsumer,
@@ -293,6 +295,7 @@ impl Server {
             publisher,
             task_statuses: task_statuses.clone(),
             history: HealthHistory::default(),
+            last: LastCheck::default(),
         };
         let http_config = Arc::new(config.http.clone());
         let backend = Arc::new(ServerBackend {
@@ -315,14 +318,11 @@ impl Server {
             stop: stop_http.clone(),
         };
         let pages = crate::ui::router(&state.config, site, backend);
-        let service = crate::http::router(&state, pages).into_make_service_with_connect_info::<SocketAddr>();
-        let stop_serving = stop_http.clone();
-        http_group.spawn(async move {
-            let serving = axum::serve(listener, service).with_graceful_shutdown(stop_serving.cancelled_owned());
-            if let Err(error) = serving.await {
-                tracing::error!(error = %error, "the HTTP server ended; restart this server");
-            }
-        });
+        let router = crate::http::router(&state, pages);
+        let limits = ConnectionLimits::of(&state.config);
+        raise_file_limit(limits.total);
+        warn_of_unknown_clients(&state.config);
+        http_group.spawn(serve(listener, router, state.config, limits, stop_http.clone()));
         Ok(Self {
             address,
             store,

@@ -6,9 +6,12 @@
 //! here but in each handler, by [`guard::authorize`]. This module does not depend on `ui`: the caller passes the router
 //! of the pages in.
 
+pub mod client_address;
+pub mod device_cookie;
 pub mod guard;
 pub mod headers;
 pub mod health;
+pub mod listener;
 pub mod session;
 pub mod sse;
 

@@ -80,6 +80,29 @@ impl Store {
         record(&mut connection, entry).await
     }
 
+    /// Inserts a refusal. Refusals with the same `repeat_key` are repeats of each other.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    pub async fn audit_refusal(&self, entry: &AuditEntry, repeat_key: &str) -> Result<()> {
+        sqlx::query!(
+            "INSERT INTO audit_log (at, who, action, object, result, before, after, address, repeat_key)
+             VALUES ($1, $2, $3, $4, 'refused', $5, $6, $7, $8)",
+            entry.at,
+            entry.who,
+            entry.action,
+            entry.object,
+            entry.before,
+            entry.after,
+            entry.address,
+            repeat_key
+        )
+        .execute(self.pool())
+        .await?;
+        Ok(())
+    }
+
     /// Returns the newest `limit` entries about `object`, or about all objects, newest first. `limit` is at most 1,000.
     ///
     /// # Errors

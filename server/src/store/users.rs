@@ -4,6 +4,7 @@
 //! in [`UserRow`].
 
 mod invites;
+mod known_devices;
 mod sign_in_throttle;
 
 use chrono::{DateTime, Utc};
@@ -13,6 +14,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 pub use invites::{InviteAcceptance, InviteRow, NewInvite, NewUser};
+pub use known_devices::DeviceAttempt;
 pub use sign_in_throttle::{SignInThrottle, ThrottleSlot};
 
 use super::{

@@ -4,4 +4,5 @@ mod harness;
 
 mod invites;
 mod sessions;
+mod sign_in;
 mod web;
