@@ -1,13 +1,13 @@
 //! Accepts HTTP connections, within limits.
 //!
-//! Connections come from anyone who reaches the port, and each one holds memory and a file that PostgreSQL and RabbitMQ
-//! connections need too. Three limits protect the server. A client must send the whole header of a request within ten
-//! seconds, also of the first one and of the next one on a connection that is kept open. The number of connections is
-//! limited, and one network may use a quarter of them. A connection beyond a limit is closed at once.
+//! Any client that reaches the port can open connections, and each one holds memory and a file, which the connections
+//! to PostgreSQL and RabbitMQ need too. Three limits protect the server. A client must send the whole header of a
+//! request within ten seconds, also of the first one and of the next one on a connection that is kept open. The number
+//! of connections is limited, and one network may use a quarter of them. A connection beyond a limit is closed at once.
 //!
 //! A trusted proxy and this machine stand for many clients: the limit per network does not apply to them. They may also
-//! keep an idle connection for three minutes, because a proxy that reuses a connection at the moment at which the server
-//! closes it loses a request.
+//! keep an idle connection for three minutes, because a proxy that reuses a connection at the moment at which the
+//! server closes it loses a request.
 //!
 //! Connections use HTTP/1.1. Browsers use HTTP/2 only over TLS, which the proxy terminates.
 
@@ -128,7 +128,7 @@ pub async fn serve(
         };
         let is_proxy = may_be_proxy(&config, peer.ip());
         let network = (!is_proxy).then(|| network_of(peer.ip()));
-        let Some(place) = connections.admit(network) else {
+        let Some(counted) = connections.admit(network) else {
             refusals.record(peer, limits);
             continue;
         };
@@ -151,7 +151,7 @@ pub async fn serve(
             if let Err(error) = connection.await {
                 tracing::debug!(error = %error, "a connection of {peer} ended early");
             }
-            drop(place);
+            drop(counted);
         });
     }
     // Further clients are refused by the system and can connect to another server.
