@@ -192,8 +192,8 @@ impl OpenConnections {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts one more connection; from `network`, unless its peer stands for many clients. Returns `None` if a limit is
-    /// reached.
+    /// Counts one more connection; from `network`, unless its peer stands for many clients. Returns `None` if a
+    /// limit is reached.
     fn admit(&self, network: Option<IpAddr>) -> Option<OpenConnection> {
         let mut counts = self.counts();
         if counts.total >= self.limits.total {
