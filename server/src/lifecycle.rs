@@ -41,8 +41,10 @@ use crate::{
     config::ServerConfig,
     http::{
         WebState,
+        client_address::warn_of_unknown_clients,
         export::ExportState,
-        health::{HealthCheck, HealthHistory},
+        health::{HealthCheck, HealthHistory, LastCheck},
+        listener::{ConnectionLimits, raise_file_limit, serve},
     },
     ingest::{
         claims::ClaimConsumer, dead_letters::DeadLetterConsumer, logs::LogConsumer, registration::RegistrationConsumer,
@@ -296,6 +298,7 @@ impl Server {
             publisher,
             task_statuses: task_statuses.clone(),
             history: HealthHistory::default(),
+            last: LastCheck::default(),
         };
         let http_config = Arc::new(config.http.clone());
         let backend = Arc::new(ServerBackend {
@@ -319,14 +322,11 @@ impl Server {
         };
         let exports = ExportState::new(store.clone(), clock.clone(), backend.clone());
         let pages = crate::ui::router(&state.config, site, backend.clone());
-        let service = crate::http::router(&state, exports, pages).into_make_service_with_connect_info::<SocketAddr>();
-        let stop_serving = stop_http.clone();
-        http_group.spawn(async move {
-            let serving = axum::serve(listener, service).with_graceful_shutdown(stop_serving.cancelled_owned());
-            if let Err(error) = serving.await {
-                tracing::error!(error = %error, "the HTTP server ended; restart this server");
-            }
-        });
+        let router = crate::http::router(&state, exports, pages);
+        let limits = ConnectionLimits::of(&state.config);
+        raise_file_limit(limits.total);
+        warn_of_unknown_clients(&state.config);
+        http_group.spawn(serve(listener, router, state.config, limits, stop_http.clone()));
         Ok(Self {
             address,
             store,

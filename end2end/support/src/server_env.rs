@@ -1,6 +1,6 @@
 //! A server in the test's process.
 
-use std::{net::IpAddr, time::Duration};
+use std::time::Duration;
 
 use milvaion_server::{
     clock::Clock,
@@ -29,12 +29,7 @@ pub async fn config() -> ServerConfig {
         database: DatabaseConfig { url: database::create().await, max_connections: 8 },
         cache: CacheConfig { url: services::redis_url(), key_prefix: format!("{prefix}:") },
         broker: BrokerConfig { url: services::amqp_url(), prefix, prefetch: 2_000 },
-        http: HttpConfig {
-            host: IpAddr::from([127, 0, 0, 1]),
-            port: None,
-            public_url: None,
-            site_root: target.join("site"),
-        },
+        http: HttpConfig { site_root: target.join("site"), ..HttpConfig::default() },
         alerts: AlertsConfig::default(),
         background: BackgroundConfig {
             dispatch_batch: 500,

@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use super::BackgroundTask;
 use crate::{
     clock::Clock,
-    command::sign_in::FAILED_SIGN_IN_RETENTION,
+    command::sign_in::{DEVICE_RETENTION, FAILED_SIGN_IN_RETENTION},
     config::retention::RetentionConfig,
     store::{
         Store,
@@ -60,6 +60,8 @@ pub struct MaintenanceReport {
     pub stats: u64,
     /// Expired counts of failed sign-ins deleted.
     pub sign_in_attempts: u64,
+    /// Known devices deleted, long after their last sign-in.
+    pub devices: u64,
     /// Invites deleted, long after they were used or had expired.
     pub invites: u64,
     /// Expired links for a new passphrase deleted.
@@ -120,6 +122,7 @@ impl BackgroundTask for Maintenance {
         report.sessions = self.store.delete_expired_sessions(now).await?;
         report.stats = self.store.delete_old_stats(now - STATS_RETENTION).await?;
         report.sign_in_attempts = self.store.delete_old_sign_in_attempts(now - FAILED_SIGN_IN_RETENTION).await?;
+        report.devices = self.store.delete_old_devices(now - DEVICE_RETENTION).await?;
         report.invites = self.store.delete_old_invites(now - INVITE_RETENTION).await?;
         report.resets = self.store.delete_expired_resets(now).await?;
         report.trigger_keys = self.store.delete_old_trigger_keys(now).await?;

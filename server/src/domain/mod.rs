@@ -13,6 +13,7 @@ pub mod fingerprint;
 pub mod liveness;
 pub mod lost_run;
 pub mod message;
+pub mod network;
 pub mod quarantine;
 pub mod retry;
 pub mod send_time;

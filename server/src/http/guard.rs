@@ -9,13 +9,10 @@
 //! browser that does not send the former. All browsers of recent years send one of them, so a request with neither is
 //! refused. Scripts authenticate with tokens, not with sessions.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use axum::{
-    extract::{ConnectInfo, Request, State},
+    extract::{Request, State},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -30,7 +27,10 @@ use milvaion_protocol::id::UserId;
 use serde_json::json;
 use tower_sessions::Session;
 
-use super::session::{StoredSession, stored_session, user_of};
+use super::{
+    client_address::client_address,
+    session::{StoredSession, stored_session, user_of},
+};
 use crate::{
     clock::Clock,
     config::http::HttpConfig,
@@ -65,9 +65,10 @@ pub async fn authorize(
     if action.mutates() {
         let entry = AuditEntry::new(clock.now(), &me.email, "refuse", format!("user:{}", me.id))
             .change(None, Some(json!({ "action": action.describe(), "role": me.role.slug() })))
-            .from(address(parts).map(|address| address.to_string()));
+            .from(client_address(config, parts).map(|address| address.to_string()));
+        // A repeated refusal must not fill the audit log.
+        let repeat_key = format!("refuse:{}:{}", me.id, action.describe());
         // The request is refused even if the audit log cannot be written.
-        let repeat_key = format!("refuse:{}:{action:?}", me.id);
         if let Err(error) = store.audit_refusal(&entry, &repeat_key).await {
             tracing::error!(
                 user.id = %me.id, error = %chain(&error),
@@ -139,12 +140,6 @@ pub fn session(parts: &Parts) -> Result<&Session, AppError> {
         tracing::error!(http.path = path, "the request for {path} has no session: its route lacks the session layer");
         AppError::Failed("Something went wrong in the server. Its log has the details.".into())
     })
-}
-
-/// Returns the address of the peer of the connection. Headers are not used, because any client can set them.
-#[must_use]
-pub fn address(parts: &Parts) -> Option<IpAddr> {
-    parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(address)| address.ip())
 }
 
 /// Checks that a request comes from the dashboard's own pages.
@@ -254,17 +249,10 @@ fn denial(role: Role, action: Permission) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
 
     fn config(public_url: Option<&str>) -> HttpConfig {
-        HttpConfig {
-            host: [127, 0, 0, 1].into(),
-            port: None,
-            public_url: public_url.map(str::to_owned),
-            site_root: PathBuf::new(),
-        }
+        HttpConfig { public_url: public_url.map(str::to_owned), ..HttpConfig::default() }
     }
 
     fn passes(public_url: Option<&str>, headers: &[(&'static str, &'static str)]) -> bool {

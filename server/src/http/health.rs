@@ -1,4 +1,7 @@
 //! Health checks of the process and of the services it depends on.
+//!
+//! The checks need no sign-in, and each takes a connection to PostgreSQL. Their result is therefore kept for a second,
+//! and one check at a time runs, so that outsiders cannot take all connections.
 
 use std::{
     collections::BTreeMap,
@@ -10,6 +13,7 @@ use axum::{Json, extract::State, response::IntoResponse};
 use chrono::{DateTime, Utc};
 use http::StatusCode;
 use milvaion_api::views::{DATABASE_PART, DISPATCHER_PART, HealthItem, HealthState};
+use tokio::time::Instant;
 
 use super::WebState;
 use crate::{
@@ -26,6 +30,9 @@ use crate::{
 /// The longest time that one service may take to respond.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The time for which the result of a check is returned again.
+const CACHE_TTL: Duration = Duration::from_secs(1);
+
 /// Checks the three services and the dispatcher.
 #[derive(Clone, Debug)]
 pub struct HealthCheck {
@@ -41,6 +48,36 @@ pub struct HealthCheck {
     pub task_statuses: TaskStatuses,
     /// The start of each current trouble.
     pub history: HealthHistory,
+    /// The result of the last check.
+    pub last: LastCheck,
+}
+
+/// The result of the last check. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct LastCheck {
+    result: Arc<tokio::sync::Mutex<Option<CheckResult>>>,
+}
+
+#[derive(Debug)]
+struct CheckResult {
+    at: Instant,
+    items: Vec<HealthItem>,
+}
+
+impl LastCheck {
+    /// Returns the last result, or that of `check` if there is none from the last second. Concurrent callers wait for
+    /// one check and share its result.
+    async fn get_or(&self, check: impl Future<Output = Vec<HealthItem>>) -> Vec<HealthItem> {
+        let mut last = self.result.lock().await;
+        if let Some(result) = &*last
+            && result.at.elapsed() < CACHE_TTL
+        {
+            return result.items.clone();
+        }
+        let items = check.await;
+        *last = Some(CheckResult { at: Instant::now(), items: items.clone() });
+        items
+    }
 }
 
 /// The time of the first check of each trouble. Clones share the times.
@@ -65,11 +102,14 @@ impl HealthHistory {
 
 impl HealthCheck {
     /// Returns the state of each service and of the dispatcher, in the order in which they depend on each other. Each
-    /// trouble carries the time of the first check that found it.
+    /// trouble carries the time of the first check that found it. The result may be up to one second old.
     pub async fn items(&self, now: DateTime<Utc>) -> Vec<HealthItem> {
-        let mut items = self.check().await;
-        self.history.record(&mut items, now);
-        items
+        let check = async {
+            let mut items = self.check().await;
+            self.history.record(&mut items, now);
+            items
+        };
+        self.last.get_or(check).await
     }
 
     async fn check(&self) -> Vec<HealthItem> {
@@ -141,6 +181,26 @@ pub async fn ready(State(state): State<WebState>) -> impl IntoResponse {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn concurrent_checks_are_one_check_a_second() {
+        let last = LastCheck::default();
+        let checks = std::sync::atomic::AtomicUsize::new(0);
+        let get = async || {
+            let check = async {
+                checks.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                Vec::new()
+            };
+            last.get_or(check).await
+        };
+        futures::future::join_all((0..50).map(|_| get())).await;
+        get().await;
+        assert_eq!(checks.load(std::sync::atomic::Ordering::Relaxed), 1);
+        tokio::time::advance(CACHE_TTL).await;
+        get().await;
+        assert_eq!(checks.load(std::sync::atomic::Ordering::Relaxed), 2);
+    }
 
     fn since(history: &HealthHistory, state: HealthState, seconds: i64) -> Option<i64> {
         let mut items = [HealthItem { name: DATABASE_PART.into(), state, detail: String::new(), since: None }];

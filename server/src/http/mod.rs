@@ -1,15 +1,18 @@
 //! The HTTP server: all routes and the layers around them.
 //!
-//! From the outside in, a request passes the security headers, the check that a change comes from the dashboard's own
-//! pages, the size limit and, unless it is a health check, the session. It then reaches a health check, the event
-//! stream, a download, a server function or a page. Pages and server functions also have a time limit. Permissions are not checked
-//! here but in each handler, by [`guard::authorize`]. This module does not depend on `ui`: the caller passes the router
-//! of the pages in.
+//! [`listener`] accepts the connections. From the outside in, a request passes the security headers, the check that a
+//! change comes from the dashboard's own pages, the size limit and, unless it is a health check, the session. It then
+//! reaches a health check, the event stream, a download, a server function or a page. Pages and server functions also
+//! have a time limit. Permissions are not checked here but in each handler, by [`guard::authorize`]. This module does
+//! not depend on `ui`: the caller passes the router of the pages in.
 
+pub mod client_address;
+pub mod device_cookie;
 pub mod export;
 pub mod guard;
 pub mod headers;
 pub mod health;
+pub mod listener;
 pub mod session;
 pub mod sse;
 

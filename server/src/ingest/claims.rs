@@ -1,9 +1,8 @@
 //! Claim checks: requests of workers whether an attempt may start, answered from PostgreSQL.
 //!
 //! A worker sends a claim check only for a message that may be a duplicate delivery, so there are few. After an outage
-//! the broker redelivers many at once, which is why they are read and answered in batches. The reply is published to
-//! the queue that the worker named, through the broker's default exchange. It is not confirmed, because a worker
-//! without a reply repeats its request.
+//! the broker redelivers many at once, which is why they are read and answered in batches. The reply goes to the direct
+//! reply-to address of the worker. It is not confirmed, because a worker without a reply repeats its request.
 
 use std::collections::HashMap;
 
@@ -65,7 +64,9 @@ impl BatchHandler for ClaimConsumer {
                     requests.push(request);
                     to_answer.push(delivery);
                 }
-                Ok(_) => tracing::warn!("a claim check names no reply queue and is dropped"),
+                Ok(_) => tracing::warn!(
+                    "a claim check names no direct reply-to address and is dropped; send it with reply_to set to amq.rabbitmq.reply-to"
+                ),
                 Err(error) => tracing::warn!(error = %error, "a claim check cannot be read and is dropped"),
             }
         }

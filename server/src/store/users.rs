@@ -5,6 +5,7 @@
 
 mod account;
 mod invites;
+mod known_devices;
 mod resets;
 mod sign_in_throttle;
 mod team;
@@ -17,6 +18,7 @@ use uuid::Uuid;
 
 pub use account::NewPassphrase;
 pub use invites::{InviteAcceptance, InviteRenewal, InviteRow, NewInvite, NewUser};
+pub use known_devices::DeviceAttempt;
 pub use resets::{NewReset, ResetRow};
 pub use sign_in_throttle::{SignInThrottle, ThrottleSlot};
 pub use team::TeamChange;

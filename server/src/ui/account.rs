@@ -17,9 +17,10 @@ use crate::{
     command::{
         account::{self, CurrentDevice},
         reset,
+        sign_in::device,
     },
     http::{
-        guard,
+        device_cookie, guard,
         session::{self, SessionOrigin},
     },
 };
@@ -49,11 +50,13 @@ impl AccountBackend for ServerBackend {
         current: &str,
         passphrase: &str,
     ) -> Result<(), AppError> {
-        let at = CurrentDevice { session: current_session(parts)?, device: None };
+        let device = device_cookie::device_token(&self.config, parts).and_then(|token| device::token_hash(&token));
+        let at = CurrentDevice { session: current_session(parts)?, device };
         account::change_passphrase(&self.store, &self.clock, &self.hasher, me, &at, current, passphrase).await?;
         let origin = SessionOrigin::of(parts, me.address);
         let signed_in = session::sign_in_session(guard::session(parts)?, &me.user, self.clock.now(), origin).await;
         self.check_streams_of(me.id);
+        self.remember_device(parts, me.id).await;
         signed_in
     }
 
@@ -82,6 +85,7 @@ impl AccountBackend for ServerBackend {
         let origin = SessionOrigin::of(parts, address);
         let signed_in = session::sign_in_session(guard::session(parts)?, &me, self.clock.now(), origin).await;
         self.check_streams_of(me.id);
+        self.remember_device(parts, me.id).await;
         // This browser may have been signed in as another user.
         if let Some(before) = before.filter(|before| before.id != me.id) {
             self.check_streams_of(before.id);

@@ -38,12 +38,14 @@ use crate::{
         cluster::ClusterCommands,
         invite,
         jobs::JobCommands,
-        sign_in::{self, PassphraseHasher},
+        sign_in::{self, PassphraseHasher, SignInOrigin, device},
     },
     config::http::HttpConfig,
     domain::liveness,
+    error::chain,
     http::{
-        guard,
+        client_address::client_address,
+        device_cookie, guard,
         health::HealthCheck,
         session::{self, SessionOrigin},
     },
@@ -77,10 +79,22 @@ pub struct ServerBackend {
 }
 
 impl ServerBackend {
-    /// Returns the address of the client. Behind a proxy, all clients have the address of the proxy, which says nothing
-    /// about the client and must not make them share one sign-in throttle.
+    /// Returns the address of the client, or `None` if it is unknown.
     pub(super) fn address(&self, parts: &Parts) -> Option<std::net::IpAddr> {
-        guard::address(parts).filter(|_| self.config.public_url.is_none())
+        client_address(&self.config, parts)
+    }
+
+    /// Makes the browser that sent a request a known device of `user_id`, who has just signed in with it.
+    pub(super) async fn remember_device(&self, parts: &Parts, user_id: UserId) {
+        let presented = device_cookie::device_token(&self.config, parts);
+        match device::remember(&self.store, &self.clock, user_id, presented.as_deref()).await {
+            Ok(token) => device_cookie::set_device_token(&self.config, parts, token),
+            // The user is signed in. The next sign-in tries again.
+            Err(error) => tracing::error!(
+                user.id = %user_id, error = %chain(&error),
+                "the device of user {user_id} could not be stored; its next sign-in counts as one of a stranger"
+            ),
+        }
     }
 
     /// Makes every server check its event streams of this user, because a session of the user has ended.
@@ -105,11 +119,14 @@ impl Backend for ServerBackend {
     }
 
     async fn sign_in(&self, parts: &Parts, email: &str, passphrase: &str) -> Result<CurrentUser, AppError> {
-        let address = self.address(parts);
+        let device = device_cookie::device_token(&self.config, parts);
+        let origin = SignInOrigin { address: self.address(parts), device: device.as_deref() };
         let before = self.me(parts).await.ok().flatten();
         let since = self.clock.now();
-        let me = sign_in::sign_in(&self.store, &self.clock, &self.hasher, address, email, passphrase).await?;
-        session::sign_in_session(guard::session(parts)?, &me, since, SessionOrigin::of(parts, address)).await?;
+        let me = sign_in::sign_in(&self.store, &self.clock, &self.hasher, origin, email, passphrase).await?;
+        let origin = SessionOrigin::of(parts, self.address(parts));
+        session::sign_in_session(guard::session(parts)?, &me, since, origin).await?;
+        self.remember_device(parts, me.id).await;
         // The new session replaced the one that other tabs of this browser still use.
         if let Some(before) = before {
             self.check_streams_of(before.id);
@@ -155,6 +172,7 @@ impl Backend for ServerBackend {
             invite::accept(&self.store, &self.clock, &self.hasher, address, token, name, email, passphrase).await?;
         let origin = SessionOrigin::of(parts, address);
         session::sign_in_session(guard::session(parts)?, &me, self.clock.now(), origin).await?;
+        self.remember_device(parts, me.id).await;
         Ok(me)
     }
 

@@ -1,4 +1,8 @@
 //! Passphrases: hashing, and the check for guessable ones.
+//!
+//! A hash takes much memory, so few are computed at a time. Anyone can cause one by signing in, so the permits are
+//! divided: strangers get one at a time and wait in a queue of limited length, and all others always find the second
+//! permit. See [`HashClass`].
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,7 +11,10 @@ use argon2::{
     password_hash::{self, phc::PasswordHash},
 };
 use milvaion_app::error::AppError;
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
 
 use crate::clock::Clock;
 
@@ -17,6 +24,12 @@ const MEMORY_KIB: u32 = 47_104;
 /// The most hashes that are computed at a time. Each uses [`MEMORY_KIB`] and one processor.
 const MAX_CONCURRENT_HASHES: usize = 2;
 
+/// The most hashes of strangers that are computed at a time.
+const MAX_CONCURRENT_STRANGER_HASHES: usize = 1;
+
+/// The most strangers that have or wait for a permit. One more is refused at once.
+const MAX_STRANGERS: usize = 32;
+
 /// The longest wait for a permit.
 const MAX_QUEUE_WAIT: Duration = Duration::from_secs(5);
 
@@ -25,11 +38,31 @@ const MAX_QUEUE_WAIT: Duration = Duration::from_secs(5);
 const DUMMY_HASH: &str =
     "$argon2id$v=19$m=47104,t=1,p=1$bm9ib2R5J3Mgc2FsdC4uLg$AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8";
 
+/// The class of a request for a hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HashClass {
+    /// A request that outsiders cannot make in any number: from a known device, from a signed-in user or with a valid
+    /// one-time link. It may use every permit.
+    Trusted,
+    /// A sign-in from an unknown device. Strangers share one permit.
+    Stranger,
+}
+
 /// A hasher for argon2id that works on at most two passphrases at a time in the whole process. Clones share the
 /// permits.
 #[derive(Clone, Debug)]
 pub struct PassphraseHasher {
     permits: Arc<Semaphore>,
+    stranger_permits: Arc<Semaphore>,
+    stranger_queue: Arc<Semaphore>,
+    memory_kib: u32,
+    dummy_hash: Arc<str>,
+}
+
+/// The permits that one hash holds until it ends.
+struct HashPermits {
+    _permit: OwnedSemaphorePermit,
+    _stranger: Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
 }
 
 impl Default for PassphraseHasher {
@@ -42,10 +75,23 @@ impl PassphraseHasher {
     /// Creates the hasher of the process.
     #[must_use]
     pub fn new() -> Self {
-        Self { permits: Arc::new(Semaphore::new(MAX_CONCURRENT_HASHES)) }
+        Self::with_memory_kib(MEMORY_KIB)
     }
 
-    /// Hashes a new passphrase. Returns the PHC string.
+    /// Creates a hasher that uses less memory and time for each new hash and each unknown address. Only for tests that
+    /// make thousands of attempts.
+    #[must_use]
+    pub fn with_memory_kib(memory_kib: u32) -> Self {
+        Self {
+            permits: Arc::new(Semaphore::new(MAX_CONCURRENT_HASHES)),
+            stranger_permits: Arc::new(Semaphore::new(MAX_CONCURRENT_STRANGER_HASHES)),
+            stranger_queue: Arc::new(Semaphore::new(MAX_STRANGERS)),
+            memory_kib,
+            dummy_hash: DUMMY_HASH.replace("m=47104", &format!("m={memory_kib}")).into(),
+        }
+    }
+
+    /// Hashes a new passphrase of a user who is signed in or has a valid one-time link. Returns the PHC string.
     ///
     /// # Errors
     ///
@@ -53,25 +99,44 @@ impl PassphraseHasher {
     pub async fn hash(&self, passphrase: &str, clock: &Clock) -> Result<String, AppError> {
         let passphrase = passphrase.to_owned();
         let random = clock.token();
-        self.with_permit(move || {
-            let hash: PasswordHash = argon2()?.hash_password_with_salt(passphrase.as_bytes(), &random[..16])?;
+        let memory_kib = self.memory_kib;
+        self.with_permit(HashClass::Trusted, move || {
+            let hash: PasswordHash =
+                argon2(memory_kib)?.hash_password_with_salt(passphrase.as_bytes(), &random[..16])?;
             Ok(hash.to_string())
         })
         .await
     }
 
-    /// Returns true if `passphrase` matches `hash`. Without a hash it returns false, after the same time.
+    /// Returns true if `passphrase` matches `hash`, for a known device or a signed-in user. Without a hash it returns
+    /// false, after the same time.
     ///
     /// # Errors
     ///
     /// Returns `TooMany` if no permit is free within five seconds, and `Failed` if the hash cannot be parsed.
     pub async fn verify(&self, passphrase: &str, hash: Option<&str>) -> Result<bool, AppError> {
+        self.verify_as(HashClass::Trusted, passphrase, hash).await
+    }
+
+    /// Returns true if `passphrase` matches `hash`, for an unknown device. Without a hash it returns false, after the
+    /// same time.
+    ///
+    /// # Errors
+    ///
+    /// Returns `TooMany` at once if 32 strangers have or wait for a permit, or if no permit is free within five seconds,
+    /// and `Failed` if the hash cannot be parsed.
+    pub async fn verify_stranger(&self, passphrase: &str, hash: Option<&str>) -> Result<bool, AppError> {
+        self.verify_as(HashClass::Stranger, passphrase, hash).await
+    }
+
+    async fn verify_as(&self, class: HashClass, passphrase: &str, hash: Option<&str>) -> Result<bool, AppError> {
         let passphrase = passphrase.to_owned();
         let hash = hash.map(str::to_owned);
-        self.with_permit(move || {
-            let stored = PasswordHash::new(hash.as_deref().unwrap_or(DUMMY_HASH))
+        let (memory_kib, dummy_hash) = (self.memory_kib, Arc::clone(&self.dummy_hash));
+        self.with_permit(class, move || {
+            let stored = PasswordHash::new(hash.as_deref().unwrap_or(&dummy_hash))
                 .map_err(|_| password_hash::Error::EncodingInvalid)?;
-            match argon2()?.verify_password(passphrase.as_bytes(), &stored) {
+            match argon2(memory_kib)?.verify_password(passphrase.as_bytes(), &stored) {
                 Ok(()) => Ok(hash.is_some()),
                 Err(password_hash::Error::PasswordInvalid) => Ok(false),
                 Err(error) => Err(error),
@@ -83,16 +148,16 @@ impl PassphraseHasher {
     /// Runs `work` on a blocking thread once a permit is free.
     async fn with_permit<T: Send + 'static>(
         &self,
+        class: HashClass,
         work: impl FnOnce() -> Result<T, password_hash::Error> + Send + 'static,
     ) -> Result<T, AppError> {
-        let Ok(Ok(permit)) = timeout(MAX_QUEUE_WAIT, Arc::clone(&self.permits).acquire_owned()).await else {
+        let Ok(Some(permits)) = timeout(MAX_QUEUE_WAIT, self.acquire(class)).await else {
             return Err(AppError::TooMany("Many users are signing in now. Try again in a few seconds.".into()));
         };
-        // The permit moves into the task. If the request is dropped, its hash still runs and must still hold the
-        // permit.
+        // The permits move into the task. If the request is dropped, its hash still runs and must still hold them.
         let done = tokio::task::spawn_blocking(move || {
             let result = work();
-            drop(permit);
+            drop(permits);
             result
         })
         .await;
@@ -104,13 +169,29 @@ impl PassphraseHasher {
     }
 }
 
+impl PassphraseHasher {
+    /// Waits for the permits of one hash. Returns `None` if too many strangers wait.
+    async fn acquire(&self, class: HashClass) -> Option<HashPermits> {
+        let stranger = match class {
+            HashClass::Trusted => None,
+            HashClass::Stranger => {
+                let queued = Arc::clone(&self.stranger_queue).try_acquire_owned().ok()?;
+                // Taken first, so that one stranger at most waits for the permits that all classes share.
+                Some((Arc::clone(&self.stranger_permits).acquire_owned().await.ok()?, queued))
+            }
+        };
+        let permit = Arc::clone(&self.permits).acquire_owned().await.ok()?;
+        Some(HashPermits { _permit: permit, _stranger: stranger })
+    }
+}
+
 fn failed(error: &dyn std::fmt::Display) -> AppError {
     tracing::error!(error = %error, "a passphrase could not be hashed or verified");
     AppError::Failed("The passphrase could not be checked. The server's log has the details.".into())
 }
 
-fn argon2() -> Result<Argon2<'static>, password_hash::Error> {
-    let params = Params::new(MEMORY_KIB, 1, 1, None).map_err(|_| password_hash::Error::ParamInvalid { name: "m" })?;
+fn argon2(memory_kib: u32) -> Result<Argon2<'static>, password_hash::Error> {
+    let params = Params::new(memory_kib, 1, 1, None).map_err(|_| password_hash::Error::ParamInvalid { name: "m" })?;
     Ok(Argon2::new(Algorithm::Argon2id, Version::V0x13, params))
 }
 
@@ -215,6 +296,28 @@ mod tests {
         assert_eq!(hasher.verify(&long, Some(&hash)).await, Ok(true));
         assert_eq!(hasher.verify(long.trim_end(), Some(&hash)).await, Ok(false));
         assert_eq!(hasher.verify(&long, None).await, Ok(false));
+    }
+
+    #[tokio::test]
+    async fn strangers_leave_a_permit_and_are_refused_beyond_their_queue() {
+        let hasher = PassphraseHasher::with_memory_kib(64);
+        let working = hasher.acquire(HashClass::Stranger).await.expect("a permit is free");
+        // Each waits for the permit of the first one.
+        let mut waiting: Vec<_> = (1..MAX_STRANGERS).map(|_| Box::pin(hasher.acquire(HashClass::Stranger))).collect();
+        for stranger in &mut waiting {
+            assert!(futures::poll!(stranger).is_pending());
+        }
+        assert!(matches!(hasher.verify_stranger("x", None).await, Err(AppError::TooMany(_))));
+
+        let hash = hasher.hash("violet tram under snow", &Clock::system()).await.expect("hashed");
+        assert_eq!(hasher.verify("violet tram under snow", Some(&hash)).await, Ok(true));
+
+        drop(working);
+        let next = waiting.remove(0).await;
+        assert!(next.is_some(), "the next stranger gets the permit");
+        // A request that is dropped leaves the queue.
+        drop((next, waiting));
+        assert_eq!(hasher.verify_stranger("violet tram under snow", Some(&hash)).await, Ok(true));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use milvaion_server::{
     clock::Clock,
     command::{
         invite,
-        sign_in::{PassphraseHasher, sign_in},
+        sign_in::{PassphraseHasher, SignInOrigin, device, sign_in},
     },
     config::http::HttpConfig,
     http::{
@@ -31,26 +31,26 @@ pub(crate) const VALID_PASSPHRASE: &str = "violet tram under snow";
 
 /// A store with users, and the functions that requests call.
 pub(crate) struct UserHarness {
+    /// The address of the database.
+    pub(crate) url: String,
     pub(crate) store: Store,
     pub(crate) clock: Clock,
     pub(crate) hasher: PassphraseHasher,
     pub(crate) config: HttpConfig,
-    database_url: String,
 }
 
 impl UserHarness {
     pub(crate) async fn new() -> Self {
-        let database_url = database::create().await;
-        let store = database::open(&database_url).await;
-        let config =
-            HttpConfig { host: [127, 0, 0, 1].into(), port: Some(8600), public_url: None, site_root: PathBuf::new() };
+        let url = database::create().await;
+        let store = database::open(&url).await;
+        let config = HttpConfig { port: Some(8600), site_root: PathBuf::new(), ..HttpConfig::default() };
         let start: DateTime<Utc> = "2026-11-23T09:00:00Z".parse().expect("a valid time");
-        Self { store, clock: Clock::manual(start), hasher: PassphraseHasher::new(), config, database_url }
+        Self { store, clock: Clock::manual(start), hasher: PassphraseHasher::new(), config, url }
     }
 
     /// Opens a connection for statements that the store has no function for.
     pub(crate) async fn connection(&self) -> TestConnection {
-        TestConnection::open(&self.database_url).await
+        TestConnection::open(&self.url).await
     }
 
     pub(crate) async fn setup_token(&self) -> String {
@@ -82,7 +82,21 @@ impl UserHarness {
     ) -> Result<CurrentUser, AppError> {
         let from = from.map(|from| from.parse().expect("an address"));
         let email = format!("{name}@example.org");
-        sign_in(&self.store, &self.clock, &self.hasher, from, &email, passphrase).await
+        let origin = SignInOrigin { address: from, device: None };
+        sign_in(&self.store, &self.clock, &self.hasher, origin, &email, passphrase).await
+    }
+
+    /// Signs a user in with the token of a device, as a browser does. Returns the token that the browser keeps.
+    pub(crate) async fn sign_in_from(&self, device: &str, name: &str, passphrase: &str) -> Result<String, AppError> {
+        let email = format!("{name}@example.org");
+        let origin = SignInOrigin { address: None, device: Some(device) };
+        let me = sign_in(&self.store, &self.clock, &self.hasher, origin, &email, passphrase).await?;
+        Ok(self.remember(&me, Some(device)).await)
+    }
+
+    /// Makes a browser a known device of a user. Returns the token that the browser keeps.
+    pub(crate) async fn remember(&self, me: &CurrentUser, presented: Option<&str>) -> String {
+        device::remember(&self.store, &self.clock, me.id, presented).await.expect("it is stored")
     }
 
     /// Returns the session of a cookie.

@@ -6,5 +6,6 @@ mod account;
 mod invites;
 mod resets;
 mod sessions;
+mod sign_in;
 mod team;
 mod web;
