@@ -1,0 +1,347 @@
+//! The rights of every role at every door: server functions, pages, the event stream, downloads and health checks.
+//!
+//! One table names the permission that each door needs. The expected answers follow from the permission's role, which is
+//! the table that the server itself uses. A door that is missing here fails the test with its name, so that nothing new
+//! is reachable without a decision.
+
+use std::collections::BTreeSet;
+
+use http::{Method, StatusCode, header};
+use leptos::server_fn::axum::server_fn_paths;
+use leptos_axum::generate_route_list;
+use milvaion_api::{
+    permissions::{ALL_PERMISSIONS, Permission, Role},
+    views::CurrentUser,
+};
+use milvaion_app::{
+    backend::{RequestUser, TeamBackend},
+    routes::App,
+};
+use milvaion_server::{
+    command::{invite, sign_in::PassphraseHasher},
+    http::session::{self, PostgresSessionStore, SessionOrigin},
+    lifecycle::Server,
+};
+use milvaion_test_support::server_env;
+use tower_sessions::Session;
+
+/// The requests that a door admits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    /// Requests without a session too.
+    Public,
+    /// Requests of users with this permission.
+    Needs(Permission),
+}
+
+use Access::{Needs, Public};
+use Permission::{
+    CancelOccurrence, DefineCalendar, DefineJob, DeleteJob, Export, ManageAccount, ManageTeam, PauseCluster, Read,
+    ReadAudit, ReadObjectAudit, ReadTeam, RunJob, SettleFailures,
+};
+
+/// An id that belongs to nothing.
+const ID: &str = "id=00000000-0000-7000-8000-000000000000";
+
+/// The server functions: name, access, and valid parameters that change nothing. `{id}` stands for [`ID`].
+const FUNCTIONS: &[(&str, Access, &str)] = &[
+    ("whoami", Public, ""),
+    ("sign_in_page", Public, ""),
+    ("take_flash", Public, "form=none"),
+    ("sign_in", Public, ""),
+    ("sign_out", Public, ""),
+    ("invite", Public, "token=none"),
+    ("accept_invite", Public, "token=none"),
+    ("reset_info", Public, "token=none"),
+    ("reset_passphrase", Public, "token=none"),
+    ("overview", Needs(Read), ""),
+    ("cluster_status", Needs(Read), ""),
+    ("jobs", Needs(Read), "filter[q]="),
+    ("job", Needs(Read), "{id}"),
+    ("job_name", Needs(Read), "{id}"),
+    ("job_history", Needs(Read), "{id}"),
+    ("compare_versions", Needs(Read), "{id}&from=1&to=2"),
+    ("occurrences", Needs(Read), ""),
+    ("occurrence", Needs(Read), "{id}"),
+    ("log_before", Needs(Read), "{id}&before_seq=1"),
+    ("log_range", Needs(Read), "{id}&after=0&before=1"),
+    ("failures", Needs(Read), ""),
+    ("failure", Needs(Read), "{id}"),
+    ("failure_groups", Needs(Read), ""),
+    ("failure_preview", Needs(SettleFailures), "filter[q]="),
+    ("dead_letters", Needs(Read), ""),
+    ("calendars", Needs(Read), ""),
+    ("workers", Needs(Read), ""),
+    ("own_audit", Needs(Read), ""),
+    ("account", Needs(ManageAccount), ""),
+    ("account_page", Needs(ManageAccount), ""),
+    ("rename_account", Needs(ManageAccount), ""),
+    ("change_passphrase", Needs(ManageAccount), ""),
+    ("end_own_sessions", Needs(ManageAccount), "session=00000000-0000-7000-8000-000000000000"),
+    ("save_preferences", Needs(ManageAccount), ""),
+    ("job_form", Needs(DefineJob), ""),
+    ("check_job", Needs(DefineJob), "form[name]="),
+    ("save_job", Needs(DefineJob), "form[name]="),
+    ("set_job_active", Needs(DefineJob), "{id}&active=true"),
+    ("restore_version", Needs(DefineJob), "{id}&version=1&expected=1"),
+    ("run_sample_job", Needs(DefineJob), ""),
+    ("trigger_job", Needs(RunJob), "{id}"),
+    ("delete_job", Needs(DeleteJob), "{id}"),
+    ("calendar_form", Needs(DefineCalendar), ""),
+    ("check_calendar", Needs(DefineCalendar), "form[name]="),
+    ("save_calendar", Needs(DefineCalendar), "form[name]="),
+    ("delete_calendar", Needs(DefineCalendar), "{id}"),
+    ("cancel_occurrence", Needs(CancelOccurrence), "{id}"),
+    ("retry_failure", Needs(SettleFailures), "{id}"),
+    ("retry_failures", Needs(SettleFailures), ""),
+    ("resolve_failures", Needs(SettleFailures), ""),
+    ("resolve_dead_letters", Needs(SettleFailures), ""),
+    ("pause_cluster", Needs(PauseCluster), ""),
+    ("resume_cluster", Needs(PauseCluster), ""),
+    ("object_audit", Needs(ReadObjectAudit), "object=job:00000000-0000-7000-8000-000000000000"),
+    ("audit", Needs(ReadAudit), ""),
+    ("team", Needs(ReadTeam), ""),
+    ("person", Needs(ReadTeam), "{id}"),
+    ("invite_user", Needs(ManageTeam), "role=viewer"),
+    ("renew_invite", Needs(ManageTeam), "{id}"),
+    ("revoke_invite", Needs(ManageTeam), "{id}"),
+    ("change_role", Needs(ManageTeam), "{id}&role=viewer"),
+    ("set_user_active", Needs(ManageTeam), "{id}&active=true"),
+    ("remove_user", Needs(ManageTeam), "{id}"),
+    ("create_reset_link", Needs(ManageTeam), "{id}"),
+    ("revoke_reset_link", Needs(ManageTeam), "{id}"),
+    ("unlock_user", Needs(ManageTeam), "{id}"),
+    ("end_user_sessions", Needs(ManageTeam), "{id}"),
+];
+
+/// The pages, by the path of their route.
+const PAGES: &[(&str, Access)] = &[
+    ("/setup", Public),
+    ("/invite", Public),
+    ("/reset", Public),
+    ("/login", Public),
+    ("/", Needs(Read)),
+    ("/jobs", Needs(Read)),
+    ("/jobs/new", Needs(DefineJob)),
+    ("/jobs/{id}", Needs(Read)),
+    ("/jobs/{id}/edit", Needs(DefineJob)),
+    ("/calendars", Needs(Read)),
+    ("/calendars/new", Needs(DefineCalendar)),
+    ("/calendars/{id}/edit", Needs(DefineCalendar)),
+    ("/occurrences", Needs(Read)),
+    ("/occurrences/{id}", Needs(Read)),
+    ("/failed", Needs(Read)),
+    ("/failed/{key}", Needs(Read)),
+    ("/workers", Needs(Read)),
+    ("/team", Needs(ReadTeam)),
+    ("/team/{id}", Needs(ReadTeam)),
+    ("/audit", Needs(ReadAudit)),
+    ("/account", Needs(ManageAccount)),
+    // They show no data of the installation.
+    ("/menu", Public),
+    ("/help", Public),
+];
+
+/// The other routes of the server.
+const ROUTES: &[(&str, Access)] = &[
+    ("/health/live", Public),
+    ("/health/ready", Public),
+    ("/events", Needs(Read)),
+    ("/export/team.csv", Needs(Export)),
+    ("/export/audit.csv", Needs(Export)),
+    ("/export/audit.ndjson", Needs(Export)),
+];
+
+/// The sender of a request.
+struct Caller {
+    name: &'static str,
+    /// The role; none without a valid session.
+    role: Option<Role>,
+    cookie: String,
+}
+
+/// Returns the status that a caller gets if it is a refusal: 401 without a session, 403 below the role.
+fn expected_refusal(access: Access, role: Option<Role>) -> Option<StatusCode> {
+    match (access, role) {
+        (Public, _) => None,
+        (Needs(_), None) => Some(StatusCode::UNAUTHORIZED),
+        (Needs(action), Some(role)) if role < action.required_role() => Some(StatusCode::FORBIDDEN),
+        (Needs(_), Some(_)) => None,
+    }
+}
+
+async fn cookie(server: &Server, me: &CurrentUser) -> String {
+    let sessions = std::sync::Arc::new(PostgresSessionStore::new(server.store.clone(), server.clock.clone()));
+    let session = Session::new(None, sessions, None);
+    session::sign_in_session(&session, me, server.clock.now(), SessionOrigin::default()).await.expect("it is stored");
+    format!("milvaion_session={}", session.id().expect("a valid id"))
+}
+
+async fn join(server: &Server, path: &str, name: &str) -> CurrentUser {
+    let token = path.split_once("?token=").expect("a path with a token").1;
+    let email = format!("{name}@example.org");
+    let hasher = PassphraseHasher::new();
+    invite::accept(&server.store, &server.clock, &hasher, None, token, name, &email, "violet tram under snow")
+        .await
+        .expect("accepted")
+}
+
+/// Returns a caller of each role, one without a session, one whose session has ended, and a deactivated user.
+async fn callers(server: &Server) -> Vec<Caller> {
+    let setup = invite::setup_link(&server.store, &server.clock).await.expect("stored").expect("there is no user yet");
+    let ana = join(server, &setup, "ana").await;
+    let admin = RequestUser { user: ana.clone(), address: None };
+    let mut users = vec![ana];
+    for (name, role) in [("oscar", Role::Operator), ("vera", Role::Viewer), ("dora", Role::Admin)] {
+        let path = server.backend.invite_user(&admin, name, role).await.expect("invited");
+        users.push(join(server, &path, name).await);
+    }
+    let [ana, oscar, vera, dora] = users.as_slice() else { panic!("four users were created") };
+    let mut callers = vec![Caller { name: "a visitor", role: None, cookie: String::new() }];
+    for (name, user) in [("an Admin", ana), ("an Operator", oscar), ("a Viewer", vera)] {
+        callers.push(Caller { name, role: Some(user.role), cookie: cookie(server, user).await });
+    }
+    let ended = cookie(server, dora).await;
+    server.backend.end_user_sessions(&admin, dora.id, None).await.expect("ended");
+    callers.push(Caller { name: "an ended session", role: None, cookie: ended });
+    let deactivated = cookie(server, dora).await;
+    server.backend.set_user_active(&admin, dora.id, false).await.expect("deactivated");
+    callers.push(Caller { name: "a deactivated user", role: None, cookie: deactivated });
+    callers
+}
+
+/// Sends requests to one server, without following redirects.
+struct Doors {
+    client: reqwest::Client,
+    origin: String,
+}
+
+impl Doors {
+    fn of(server: &Server) -> Self {
+        let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build().expect("a client");
+        Self { client, origin: format!("http://127.0.0.1:{}", server.address.port()) }
+    }
+
+    async fn send(&self, method: Method, path: &str, form: &str, cookie: &str, site: &str) -> reqwest::Response {
+        let query = if method == Method::GET && !form.is_empty() { format!("?{form}") } else { String::new() };
+        let mut request = self
+            .client
+            .request(method.clone(), format!("{}{path}{query}", self.origin))
+            .header("sec-fetch-site", site)
+            .header(header::ACCEPT, "application/json")
+            .header(header::COOKIE, cookie);
+        if method == Method::POST {
+            request = request.header(header::CONTENT_TYPE, "application/x-www-form-urlencoded").body(form.to_owned());
+        }
+        request.send().await.expect("a response")
+    }
+
+    async fn get(&self, path: &str, cookie: &str) -> reqwest::Response {
+        self.send(Method::GET, path, "", cookie, "same-origin").await
+    }
+}
+
+/// Returns the server functions of the program, by name.
+fn functions() -> Vec<(String, &'static str, Method)> {
+    let name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+    server_fn_paths().map(|(path, method)| (name(path), path, method)).collect()
+}
+
+fn check(failures: &mut Vec<String>, door: &str, caller: &Caller, access: Access, status: StatusCode) {
+    let is_refused = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+    match expected_refusal(access, caller.role) {
+        Some(expected) if status != expected => {
+            failures.push(format!("{door} answers {status} to {}, not {expected}", caller.name));
+        }
+        None if is_refused => failures.push(format!("{door} refuses {} with {status}", caller.name)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_door_is_in_the_table() {
+    let tabled: BTreeSet<_> = FUNCTIONS.iter().map(|(name, ..)| (*name).to_owned()).collect();
+    let present: BTreeSet<_> = functions().into_iter().map(|(name, ..)| name).collect();
+    assert_eq!(tabled, present, "the table of server functions is out of date");
+    let tabled: BTreeSet<_> = PAGES.iter().map(|(path, _)| (*path).to_owned()).collect();
+    let present: BTreeSet<_> = generate_route_list(App).iter().map(|route| route.path().to_owned()).collect();
+    assert_eq!(tabled, present, "the table of pages is out of date");
+}
+
+#[test]
+fn every_permission_guards_a_door() {
+    let used =
+        FUNCTIONS.iter().map(|(_, access, _)| access).chain(PAGES.iter().chain(ROUTES).map(|(_, access)| access));
+    let used: Vec<_> = used.collect();
+    for permission in ALL_PERMISSIONS {
+        assert!(used.contains(&&Needs(permission)), "no door needs {permission:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_role_passes_its_doors_only() {
+    let config = server_env::config().await;
+    let server = server_env::start(&config).await;
+    let callers = callers(&server).await;
+    let doors = Doors::of(&server);
+    let mut failures = Vec::new();
+    for caller in &callers {
+        for (name, path, method) in functions() {
+            let Some((_, access, form)) = FUNCTIONS.iter().find(|(tabled, ..)| *tabled == name) else {
+                continue;
+            };
+            // A session that signs out here would be missing for the other doors.
+            if *access == Public && caller.role.is_some() {
+                continue;
+            }
+            let form = form.replace("{id}", ID);
+            let response = doors.send(method, path, &form, &caller.cookie, "same-origin").await;
+            check(&mut failures, &name, caller, *access, response.status());
+        }
+        for (route, access) in PAGES {
+            let path = route.replace("{id}", "00000000-0000-7000-8000-000000000000").replace("{key}", "none");
+            let response = doors.get(&path, &caller.cookie).await;
+            let to_login = response
+                .headers()
+                .get(header::LOCATION)
+                .is_some_and(|location| location.as_bytes().starts_with(b"/login"));
+            let status = if to_login { StatusCode::UNAUTHORIZED } else { response.status() };
+            check(&mut failures, route, caller, *access, status);
+        }
+        for (path, access) in ROUTES {
+            check(&mut failures, path, caller, *access, doors.get(path, &caller.cookie).await.status());
+        }
+    }
+    server.stop().await;
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_needs_a_post_from_our_own_pages() {
+    let config = server_env::config().await;
+    let server = server_env::start(&config).await;
+    let callers = callers(&server).await;
+    let admin = callers.iter().find(|caller| caller.role == Some(Role::Admin)).expect("an Admin");
+    let doors = Doors::of(&server);
+    let mut failures = Vec::new();
+    for (name, path, method) in functions() {
+        let access = FUNCTIONS.iter().find(|(tabled, ..)| *tabled == name).map(|(_, access, _)| *access);
+        let only_reads = access.is_some_and(|access| matches!(access, Needs(action) if !action.mutates()));
+        if method == Method::GET {
+            continue;
+        }
+        if only_reads {
+            failures.push(format!("{name} is a POST, but its permission only reads"));
+        }
+        let foreign = doors.send(Method::POST, path, "", &admin.cookie, "cross-site").await.status();
+        if foreign != StatusCode::FORBIDDEN {
+            failures.push(format!("{name} answers {foreign} to another site"));
+        }
+        let by_get = doors.send(Method::GET, path, "", &admin.cookie, "same-origin").await.status();
+        if by_get.is_success() {
+            failures.push(format!("{name} can be called by GET"));
+        }
+    }
+    server.stop().await;
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
