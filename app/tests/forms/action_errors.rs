@@ -18,11 +18,12 @@ async fn places_of_action_errors_exist_from_the_start() {
         (admin().paused("upgrade").ready(), "/help", 1),
         // Run and pause of the only row.
         (admin().ready(), "/jobs", 2),
-        (admin().with_status(OccurrenceStatus::Running).ready(), &occurrence, 1),
+        // Cancel, and the older entries of the audit log.
+        (admin().with_status(OccurrenceStatus::Running).ready(), &occurrence, 2),
         // New link and revoke.
         (admin().ready(), "/team", 2),
-        // Unlock, role, sessions, the reset link and its revocation, and access.
-        (admin().ready(), &user, 6),
+        // Unlock, role, sessions, the reset link and its revocation, access, and the older entries of the audit log.
+        (admin().ready(), &user, 7),
         (admin().empty().ready(), "/", 1),
         (FakeBackend::signed_in(Role::Viewer).ready(), "/jobs", 0),
     ];

@@ -68,7 +68,7 @@ const FUNCTIONS: &[(&str, Access, &str)] = &[
     ("failures", Needs(Read), ""),
     ("failure", Needs(Read), "{id}"),
     ("failure_groups", Needs(Read), ""),
-    ("failure_preview", Needs(SettleFailures), "filter[q]="),
+    ("failure_preview", Needs(SettleFailures), "filter[text]=none"),
     ("dead_letters", Needs(Read), ""),
     ("calendars", Needs(Read), ""),
     ("workers", Needs(Read), ""),

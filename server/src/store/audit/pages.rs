@@ -2,7 +2,8 @@
 //!
 //! A page is the rows before a cursor, newest first, in the order of time and number. Each filter has an index that
 //! begins with its column and continues with that order, so a page costs the same at any size of the log. The statement
-//! is built from the filters that are set: one statement with optional conditions could use none of these indexes.
+//! is built from the filters that are set, and planned for their values: one statement with optional conditions could
+//! use none of these indexes.
 //!
 //! All actions of one noun, as in `job.`, are read action by action: a range of actions is not in the order of time, so
 //! the whole range would be sorted for each page.
@@ -16,7 +17,7 @@ use milvaion_api::{
 };
 use milvaion_protocol::id::OccurrenceId;
 use serde_json::Value;
-use sqlx::{FromRow, Postgres, QueryBuilder};
+use sqlx::{Executor, FromRow, Postgres, QueryBuilder};
 use uuid::Uuid;
 
 use crate::store::{Result, Store, StoreError};
@@ -93,18 +94,6 @@ fn is_noun(action: &str) -> bool {
     action.ends_with('.')
 }
 
-/// Adds the actions of a noun that the log contains. Each step finds the next action in the index.
-fn push_actions(query: &mut QueryBuilder<Postgres>, noun: &str) {
-    // A slash follows the dot in the order of characters, so it is above all verbs.
-    let end = format!("{}/", noun.trim_end_matches('.'));
-    query.push("WITH RECURSIVE actions AS (SELECT min(action) AS action FROM audit_log WHERE action > ");
-    query.push_bind(noun.to_owned()).push(" AND action < ").push_bind(end.clone());
-    query.push(
-        " UNION ALL SELECT (SELECT min(a.action) FROM audit_log a WHERE a.action > actions.action AND a.action < ",
-    );
-    query.push_bind(end).push(") FROM actions WHERE actions.action IS NOT NULL) ");
-}
-
 /// Adds the conditions of a filter and of the cursor.
 fn push_filter(query: &mut QueryBuilder<Postgres>, filter: &AuditFilter) {
     query.push(" WHERE true");
@@ -114,9 +103,7 @@ fn push_filter(query: &mut QueryBuilder<Postgres>, filter: &AuditFilter) {
     if !filter.who.is_empty() {
         query.push(" AND who = ").push_bind(filter.who.clone());
     }
-    if is_noun(&filter.action) {
-        query.push(" AND action = actions.action");
-    } else if !filter.action.is_empty() {
+    if !filter.action.is_empty() {
         query.push(" AND action = ").push_bind(filter.action.clone());
     }
     if !filter.object.is_empty() {
@@ -143,22 +130,13 @@ impl Store {
     ///
     /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn audit_page(&self, filter: &AuditFilter, limit: u32) -> Result<ListPage<AuditRow>> {
-        let fetched = i64::from(limit) + 1;
-        let mut query = QueryBuilder::new("");
-        if is_noun(&filter.action) {
-            push_actions(&mut query, &filter.action);
-            query.push("SELECT rows.* FROM actions CROSS JOIN LATERAL (");
-        }
-        query.push(format!("SELECT {COLUMNS} FROM audit_log"));
-        push_filter(&mut query, filter);
-        query.push(" ORDER BY at DESC, id DESC LIMIT ").push_bind(fetched);
-        if is_noun(&filter.action) {
-            query
-                .push(") AS rows WHERE actions.action IS NOT NULL ORDER BY at DESC, id DESC LIMIT ")
-                .push_bind(fetched);
-        }
-        let rows = query.build_query_as::<RawRow>().fetch_all(self.pool()).await?;
-        self.page_of(rows, limit).await
+        let filters = if is_noun(&filter.action) {
+            let actions = self.audit_actions(&filter.action).await?;
+            actions.into_iter().map(|action| AuditFilter { action, ..filter.clone() }).collect()
+        } else {
+            vec![filter.clone()]
+        };
+        self.newest_of(&filters, None, limit).await
     }
 
     /// Returns at most `limit` rows by the author `who` or about `object`, newest first.
@@ -173,18 +151,56 @@ impl Store {
         before: Option<AuditCursor>,
         limit: u32,
     ) -> Result<ListPage<AuditRow>> {
-        let fetched = i64::from(limit) + 1;
-        // Two index scans: one statement with OR could use neither index for the order.
-        let mut query = QueryBuilder::new(format!("SELECT * FROM ((SELECT {COLUMNS} FROM audit_log"));
         let filter = AuditFilter { before, ..AuditFilter::default() };
-        push_filter(&mut query, &AuditFilter { who: who.to_owned(), ..filter.clone() });
-        query.push(" ORDER BY at DESC, id DESC LIMIT ").push_bind(fetched);
-        query.push(format!(") UNION ALL (SELECT {COLUMNS} FROM audit_log"));
-        push_filter(&mut query, &AuditFilter { object: object.to_owned(), ..filter });
-        query.push(" AND who <> ").push_bind(who.to_owned());
-        query.push(" ORDER BY at DESC, id DESC LIMIT ").push_bind(fetched);
-        query.push(")) AS rows ORDER BY at DESC, id DESC LIMIT ").push_bind(fetched);
-        let rows = query.build_query_as::<RawRow>().fetch_all(self.pool()).await?;
+        let by_user = AuditFilter { who: who.to_owned(), ..filter.clone() };
+        let about_user = AuditFilter { object: object.to_owned(), ..filter };
+        // The second part leaves out the rows of the first.
+        self.newest_of(&[by_user, about_user], Some(who), limit).await
+    }
+
+    /// Returns the actions of a noun, as in `job.`, that the log contains. Each step finds the next one in the index.
+    async fn audit_actions(&self, noun: &str) -> Result<Vec<String>> {
+        // A slash follows the dot in the order of characters, so it is above all verbs.
+        let end = format!("{}/", noun.trim_end_matches('.'));
+        Ok(sqlx::query_scalar!(
+            r#"WITH RECURSIVE actions AS (
+                   SELECT min(action) AS action FROM audit_log WHERE action > $1 AND action < $2
+                   UNION ALL
+                   SELECT (SELECT min(a.action) FROM audit_log a WHERE a.action > actions.action AND a.action < $2)
+                     FROM actions WHERE actions.action IS NOT NULL
+               )
+               SELECT action AS "action!" FROM actions WHERE action IS NOT NULL"#,
+            noun,
+            end
+        )
+        .fetch_all(self.pool())
+        .await?)
+    }
+
+    /// Returns the newest rows that match one of several filters. All filters but the first leave out the rows of the
+    /// author `not_by`.
+    async fn newest_of(&self, filters: &[AuditFilter], not_by: Option<&str>, limit: u32) -> Result<ListPage<AuditRow>> {
+        if filters.is_empty() {
+            return Ok(ListPage { rows: Vec::new(), next: None });
+        }
+        let fetched = i64::from(limit) + 1;
+        let mut query = QueryBuilder::new("SELECT * FROM (");
+        for (position, filter) in filters.iter().enumerate() {
+            // One index scan for each filter: a condition with OR could use no index for the order.
+            query.push(if position == 0 { "(SELECT " } else { " UNION ALL (SELECT " });
+            query.push(COLUMNS).push(" FROM audit_log");
+            push_filter(&mut query, filter);
+            if let Some(not_by) = not_by.filter(|_| position > 0) {
+                query.push(" AND who <> ").push_bind(not_by.to_owned());
+            }
+            query.push(" ORDER BY at DESC, id DESC LIMIT ").push_bind(fetched).push(")");
+        }
+        query.push(") AS rows ORDER BY at DESC, id DESC LIMIT ").push_bind(fetched);
+        let mut tx = self.pool().begin().await?;
+        // Planned for its values: a rare author or action needs another index than a common one.
+        tx.execute("SET LOCAL plan_cache_mode = force_custom_plan").await?;
+        let rows = query.build_query_as::<RawRow>().fetch_all(&mut *tx).await?;
+        tx.commit().await?;
         self.page_of(rows, limit).await
     }
 
