@@ -38,7 +38,7 @@ function pages(): string[] {
     "/", "/jobs", `/jobs/${job}`, `/jobs/${job}?tab=history`, `/jobs/${job}/edit`, "/jobs/new",
     "/occurrences", `/occurrences/${completed}`, `/occurrences/${failed}`, `/occurrences/${running}`,
     "/failed", `${cause}?state=all`, `/failed/${failed}`, "/failed?tab=dead-letters",
-    "/calendars", `/calendars/${calendar}/edit`, "/calendars/new", "/workers", "/team", "/help",
+    "/calendars", `/calendars/${calendar}/edit`, "/calendars/new", "/workers", "/team", "/audit", "/account", "/help",
   ];
 }
 
@@ -139,7 +139,7 @@ test("the gap of a log is accessible", async ({ admin, stack, firstAdmin }) => {
 test("tables keep their roles as cards on a phone", async ({ admin }) => {
   await admin.setViewportSize(PHONE);
   const history = `/jobs/${samples.job}?tab=history`;
-  for (const path of ["/jobs", history, "/occurrences", "/failed", `${cause}?state=all`, "/calendars", "/workers", "/team"]) {
+  for (const path of ["/jobs", history, "/occurrences", "/failed", `${cause}?state=all`, "/calendars", "/workers", "/team", "/audit", "/account"]) {
     await open(admin, path);
     const table = admin.getByRole("table").first();
     await expect(table.getByRole("row").nth(1)).toBeVisible();

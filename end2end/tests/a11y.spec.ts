@@ -10,7 +10,7 @@ import { form, shell } from "../fixtures/jobs";
 import { createSamples, type SampleIds } from "../fixtures/samples";
 import { hasServices } from "../fixtures/stack";
 import { expect, open, row, test, waitForLive } from "../fixtures/test";
-import { callServerFunction } from "../fixtures/users";
+import { callServerFunction, inviteUser, whoami } from "../fixtures/users";
 
 test.use({ stackName: "a11y", contextOptions: { reducedMotion: "reduce" } });
 
@@ -170,6 +170,20 @@ test.describe("with sample data", () => {
     });
   });
 
+  test("a user's page is accessible", async ({ admin, firstAdmin, stack }) => {
+    const { id } = await whoami(stack.url, await inviteUser(stack.url, firstAdmin, "Una User", "operator"));
+    await checkPage(admin, `/team/${id}`, "user");
+  });
+
+  test("the audit log is accessible", async ({ admin }) => {
+    await checkPage(admin, "/audit", "audit");
+    await checkPage(admin, "/audit?who=nobody@example.org", "audit-none");
+  });
+
+  test("the account page is accessible", async ({ admin }) => {
+    await checkPage(admin, "/account", "account");
+  });
+
   test("the menu page is accessible", async ({ admin }) => {
     await checkPage(admin, "/menu", "menu");
   });
@@ -184,11 +198,12 @@ test.describe("with sample data", () => {
     await checkPage(admin, "/jobs/00000000-0000-7000-8000-000000000000", "job-lost");
   });
 
-  test("the invite and sign-in pages are accessible", async ({ page, stack, firstAdmin, watch }) => {
+  test("the invite, reset and sign-in pages are accessible", async ({ page, stack, firstAdmin, watch }) => {
     watch.expect(/status of (404|422)/);
     const answer = await callServerFunction(stack.url, firstAdmin.session, "invite_user", { name: "Vera", role: "viewer" });
     await checkPage(page, JSON.parse(answer.text) as string, "invite");
     await checkPage(page, "/invite?token=spent", "invite-spent");
+    await checkPage(page, "/reset?token=bad", "reset-spent");
     await checkPage(page, "/login", "login", async () => {
       await page.getByLabel("E-mail").fill("unknown@example.org");
       await page.getByLabel("Passphrase", { exact: true }).fill("wrong and wrong again");

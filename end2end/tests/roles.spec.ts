@@ -96,7 +96,12 @@ test("a Viewer reads every page without action buttons", async ({ context, page,
     await expect(page.getByRole("main").getByRole("button", { name: changes })).toHaveCount(0);
     await expect(page.getByRole("main").getByRole("link", { name: changes })).toHaveCount(0);
     await expect(page.getByRole("link", { name: "Team" })).toHaveCount(0);
+    await expect(page.getByRole("link", { name: "Audit log" })).toHaveCount(0);
   }
+  // The own account is the one page with forms.
+  await open(page, "/account");
+  await expect(page.getByRole("heading", { level: 1 })).toBeVisible();
+  await expect(page.getByRole("button", { name: "Save name" })).toBeVisible();
   await open(page, `/occurrences/${run}`);
   await expect(page.locator(".log-lines")).toContainText("good night");
 });
@@ -123,15 +128,15 @@ test("forged requests of a Viewer are refused", async ({ context, page, stack, f
     ["retry_failure", { id: failed }],
     ["retry_failures", { "ids[]": failed }],
     ["resolve_failures", { all: "true", seen: "1000" }],
-    ["resolve_dead_letters", { "ids[]": "00000000-0000-7000-8000-000000000000" }],
+    ["resolve_dead_letters", { "ids[]": UNKNOWN_ID }],
     ["restore_version", { id: job, version: "1", expected: "1" }],
     ["pause_cluster", { reason: "because I can" }],
     ["resume_cluster", {}],
     ["run_sample_job", { idempotency_key: "forged" }],
     ["delete_job", { id: job }],
     ["invite_user", invites],
-    ["renew_invite", { id: "00000000-0000-7000-8000-000000000000" }],
-    ["revoke_invite", { id: "00000000-0000-7000-8000-000000000000" }],
+    ["renew_invite", { id: UNKNOWN_ID }],
+    ["revoke_invite", { id: UNKNOWN_ID }],
     ["change_role", { id: admin.id, role: "viewer", confirm_self: "true" }],
     ["set_user_active", { id: admin.id, active: "false" }],
     ["remove_user", { id: admin.id }],
@@ -150,8 +155,10 @@ test("forged requests of a Viewer are refused", async ({ context, page, stack, f
   }
   await page.reload();
   await expect(page.locator(".page-notices")).toContainText("You are a Viewer; ask an Admin.");
-  await page.goto("/team");
-  await expect(page.getByRole("heading", { level: 1 })).toHaveText("Not allowed");
+  for (const path of ["/team", `/team/${admin.id}`, "/audit"]) {
+    expect((await page.goto(path))?.status(), path).toBe(403);
+    await expect(page.getByRole("heading", { level: 1 })).toHaveText("Not allowed");
+  }
   expect(await readState(stack.url, firstAdmin)).toEqual(before);
 });
 
@@ -193,6 +200,24 @@ test("an Operator defines and runs jobs but cannot administer", async ({ context
   expect((await callServerFunction(stack.url, operator.session, "delete_job", { id })).status).toBe(403);
   expect((await callServerFunction(stack.url, operator.session, "invite_user", { name: "Mallory", role: "admin" })).status).toBe(403);
 
+  const { id: self } = await whoami(stack.url, operator);
+  const forgeries: [string, Record<string, string>][] = [
+    ["renew_invite", { id: UNKNOWN_ID }],
+    ["revoke_invite", { id: UNKNOWN_ID }],
+    ["change_role", { id: self, role: "admin", confirm_self: "true" }],
+    ["set_user_active", { id: self, active: "true" }],
+    ["remove_user", { id: UNKNOWN_ID }],
+    ["create_reset_link", { id: self }],
+    ["revoke_reset_link", { id: self }],
+    ["unlock_user", { id: self }],
+    ["end_user_sessions", { id: self }],
+  ];
+  for (const [name, fields] of forgeries) {
+    expect((await callServerFunction(stack.url, operator.session, name, fields)).status, name).toBe(403);
+  }
+
+  const audit = await page.goto("/audit");
+  expect(audit?.status()).toBe(403);
   const team = await page.goto("/team");
   expect(team?.status()).toBe(403);
   await expect(page.getByRole("heading", { level: 1 })).toHaveText("Not allowed");
@@ -228,7 +253,7 @@ test("a request without our origin is refused", async ({ stack, firstAdmin }) =>
 
 test("every page and API call requires a session", async ({ stack }) => {
   const context = await apiClient(stack.url);
-  for (const path of ["/", "/jobs", `/jobs/${job}`, "/occurrences", "/workers", "/team"]) {
+  for (const path of ["/", "/jobs", `/jobs/${job}`, "/occurrences", "/workers", "/team", "/audit", "/account"]) {
     // A browser is redirected to the sign-in page; a script gets status 401.
     expect((await context.get(path, { maxRedirects: 0 })).status(), path).toBe(401);
     const response = await context.get(path, { maxRedirects: 0, headers: { accept: "text/html" } });
@@ -247,6 +272,9 @@ test("an invitation grants its role", async ({ stack, firstAdmin }) => {
   expect((await context.get("/team")).status()).toBe(200);
   await context.dispose();
 });
+
+/** The id of no object. */
+const UNKNOWN_ID = "00000000-0000-7000-8000-000000000000";
 
 /** The status that a script sees of a redirect. A refused plain form is redirected to its page, which states the reason. */
 const REDIRECTED = 0;

@@ -64,7 +64,7 @@ test("the pages before the sign-in fit every window", async ({ page, stack, firs
   watch.expect(/status of 404/);
   const invited = await callServerFunction(stack.url, firstAdmin.session, "invite_user", { name: `Ida ${LONG_WORD}`, role: "viewer" });
   expect(invited.status, invited.text).toBe(200);
-  for (const path of ["/login", JSON.parse(invited.text) as string, "/invite?token=spent"]) {
+  for (const path of ["/login", JSON.parse(invited.text) as string, "/invite?token=spent", "/reset?token=bad"]) {
     await page.setViewportSize({ width: 1280, height: 900 });
     await open(page, path);
     await measure(page, path.replace(/token=.*/, "token"));
@@ -166,7 +166,8 @@ async function fillInstallation(stack: TestStack, user: TestUser): Promise<Measu
     "/occurrences", `/occurrences?job=${job}`, `/occurrences?status=failed&job=${failing}`,
     `/occurrences/${completed}`, `/occurrences/${failed}`, `/occurrences/${cancelled}`, `/occurrences/${running}`,
     "/failed", `${cause}?state=all`, `/failed/${failed}`, `/failed/${resolved}`, "/failed?tab=dead-letters",
-    "/calendars", "/calendars/new", `/calendars/${calendar}/edit`, "/workers", "/team", `/team/${colleague}`, "/menu", "/help",
+    "/calendars", "/calendars/new", `/calendars/${calendar}/edit`, "/workers", "/team", `/team/${colleague}`,
+    "/audit", "/account", "/menu", "/help",
   ];
   return [
     ...paths.map((path) => ({ path })),
