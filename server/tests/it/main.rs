@@ -8,6 +8,8 @@
 //!
 //! One topic is one module: `cargo nextest run -p milvaion-server -E 'test(/^lease::/)'`.
 
+mod admin_cli;
+mod audit;
 mod auto_disable;
 mod cluster_pause;
 mod cron_cli;

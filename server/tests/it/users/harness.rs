@@ -35,7 +35,7 @@ pub(crate) struct UserHarness {
     pub(crate) clock: Clock,
     pub(crate) hasher: PassphraseHasher,
     pub(crate) config: HttpConfig,
-    database_url: String,
+    pub(crate) database_url: String,
 }
 
 impl UserHarness {
@@ -45,6 +45,8 @@ impl UserHarness {
         let config =
             HttpConfig { host: [127, 0, 0, 1].into(), port: Some(8600), public_url: None, site_root: PathBuf::new() };
         let start: DateTime<Utc> = "2026-11-23T09:00:00Z".parse().expect("a valid time");
+        // The audit log has partitions for the machine's time only.
+        store.ensure_partitions(start).await.expect("partitions can be created");
         Self { store, clock: Clock::manual(start), hasher: PassphraseHasher::new(), config, database_url }
     }
 
