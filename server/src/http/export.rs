@@ -128,9 +128,16 @@ pub async fn export(
     result.unwrap_or_else(|error| refusal(&error))
 }
 
+/// Returns the response to a refused download. It names each wrong parameter, because there is no form that marks it.
 fn refusal(error: &AppError) -> Response {
     let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    (status, error.to_string()).into_response()
+    let text = match error {
+        AppError::Fields(errors) => {
+            errors.iter().map(|error| format!("{}: {}\n", error.field, error.message)).collect()
+        }
+        error => error.to_string(),
+    };
+    (status, text).into_response()
 }
 
 /// Records a download in the audit log.

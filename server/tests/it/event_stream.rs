@@ -84,7 +84,7 @@ impl StreamReader {
 }
 
 /// Creates the first Admin.
-async fn admin(server: &Server) -> CurrentUser {
+pub(crate) async fn admin(server: &Server) -> CurrentUser {
     let path = invite::setup_link(&server.store, &server.clock).await.expect("stored").expect("there is no user yet");
     let token = path.split_once("?token=").expect("a path with a token").1;
     let hasher = PassphraseHasher::new();
@@ -103,7 +103,7 @@ async fn admin(server: &Server) -> CurrentUser {
 }
 
 /// Signs the user in and returns the cookie.
-async fn cookie(server: &Server, me: &CurrentUser) -> String {
+pub(crate) async fn cookie(server: &Server, me: &CurrentUser) -> String {
     let sessions = Arc::new(PostgresSessionStore::new(server.store.clone(), server.clock.clone()));
     let session = Session::new(None, sessions, None);
     session::sign_in_session(&session, me, server.clock.now(), SessionOrigin::default()).await.expect("it is stored");
@@ -232,7 +232,7 @@ async fn stream_of_a_new_page_starts_at_its_document() {
 const PUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Creates another user.
-async fn join(server: &Server, by: &RequestUser, name: &str, role: Role) -> CurrentUser {
+pub(crate) async fn join(server: &Server, by: &RequestUser, name: &str, role: Role) -> CurrentUser {
     let path = server.backend.invite_user(by, name, role).await.expect("invited");
     let token = path.split_once("?token=").expect("a path with a token").1;
     let email = format!("{name}@example.org");

@@ -9,7 +9,8 @@
 //! One topic is one module: `cargo nextest run -p milvaion-server -E 'test(/^lease::/)'`.
 
 mod access_matrix;
-mod audit_log;
+mod admin_cli;
+mod audit;
 mod auto_disable;
 mod cluster_pause;
 mod cron_cli;

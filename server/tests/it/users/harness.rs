@@ -45,6 +45,8 @@ impl UserHarness {
         let store = database::open(&url).await;
         let config = HttpConfig { port: Some(8600), site_root: PathBuf::new(), ..HttpConfig::default() };
         let start: DateTime<Utc> = "2026-11-23T09:00:00Z".parse().expect("a valid time");
+        // The audit log has partitions for the machine's time only.
+        store.ensure_partitions(start).await.expect("partitions can be created");
         Self { store, clock: Clock::manual(start), hasher: PassphraseHasher::new(), config, url }
     }
 

@@ -1,6 +1,6 @@
 //! Users: invitations, sign-in, sessions and permissions.
 
-mod harness;
+pub(crate) mod harness;
 
 mod account;
 mod invites;
