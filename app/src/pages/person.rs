@@ -16,7 +16,8 @@ use leptos::{ev, prelude::*, server_fn::ServerFn, task::spawn_local};
 use leptos_meta::Title;
 use leptos_router::hooks::use_params_map;
 use milvaion_api::{
-    audit::AuditObject,
+    audit::{AuditObject, AuditRow},
+    page::ListPage,
     permissions::Role,
     team::{PersonView, UserState},
 };
@@ -34,13 +35,13 @@ use crate::{
     },
     components::{
         action_error::{ActionError, LastError},
-        audit_list::AuditSlice,
+        audit_list::{AuditSlice, read_slice},
         form::ErrorSummary,
         icon::Icon,
         input_form::capitalized,
         loading::render_page,
         page_header::{Breadcrumbs, PageHeader},
-        session_context::use_signed_in_user,
+        session_context::{SessionContext, use_signed_in_user},
         time::{MaybeTime, Time},
         toast::{ToastKind, ToastQueue, toasts},
     },
@@ -58,14 +59,19 @@ const IDLE_REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 pub fn PersonPage() -> impl IntoView {
     let params = use_params_map();
     let id = Memo::new(move |_| params.with(|params| params.get("id").and_then(|id| id.parse::<UserId>().ok())));
-    let data = Resource::new_blocking(
-        move || id.get(),
-        |id| async move {
-            let id = id.ok_or_else(no_such_user)?;
-            Ok((person(id).await?, take_flash("person".into()).await?.unwrap_or_default()))
-        },
-    );
-    render_page(data, |(view, flash): (PersonView, FlashView)| view! { <PersonContent view flash/> })
+    let session = use_context::<SessionContext>();
+    let data = Resource::new_blocking(move || id.get(), move |id| read(id, session.clone()));
+    render_page(data, |(view, flash, audit)| view! { <PersonContent view flash audit/> })
+}
+
+/// The user, the result of a plain form, and the start of the audit log of the user.
+type PersonData = (PersonView, FlashView, Option<ListPage<AuditRow>>);
+
+async fn read(id: Option<UserId>, session: Option<SessionContext>) -> Result<PersonData, AppError> {
+    let id = id.ok_or_else(no_such_user)?;
+    let (view, flash, audit) =
+        futures::try_join!(person(id), take_flash("person".into()), read_slice(session, AuditObject::User(id)))?;
+    Ok((view, flash.unwrap_or_default(), audit))
 }
 
 /// Returns the error for an address that does not hold a user id.
@@ -86,8 +92,6 @@ pub struct PersonState {
     /// True if the page shows the own user.
     is_self: bool,
     is_busy: RwSignal<bool>,
-    /// The number of actions on this page; each one reads the changes again.
-    actions: RwSignal<u32>,
     refresh: StoredValue<Option<ThrottledRefresh>>,
     toasts: ToastQueue,
 }
@@ -131,9 +135,8 @@ impl PersonState {
         });
     }
 
-    /// Reads the user and the changes again after an action, unless the user has left the page.
+    /// Reads the user again after an action, unless the page was left.
     fn read_again(self) {
-        let _ = self.actions.try_update(|actions| *actions += 1);
         if let Some(Some(refresh)) = self.refresh.try_get_value() {
             refresh.request_own();
         }
@@ -146,7 +149,12 @@ impl PersonState {
 }
 
 #[component]
-fn PersonContent(view: PersonView, flash: FlashView) -> impl IntoView {
+fn PersonContent(
+    view: PersonView,
+    flash: FlashView,
+    /// The start of the audit log of the user.
+    audit: Option<ListPage<AuditRow>>,
+) -> impl IntoView {
     let id = view.user.id;
     let view = RwSignal::new(view);
     let is_removed = RwSignal::new(false);
@@ -157,7 +165,6 @@ fn PersonContent(view: PersonView, flash: FlashView) -> impl IntoView {
         view,
         is_self: me.with_untracked(|me| me.as_ref().is_some_and(|me| me.id == id)),
         is_busy: RwSignal::new(false),
-        actions: RwSignal::new(0),
         refresh: StoredValue::new(None),
         toasts: toasts(),
     };
@@ -177,10 +184,6 @@ fn PersonContent(view: PersonView, flash: FlashView) -> impl IntoView {
             }
         })
     };
-    let changes = move || {
-        person.actions.track();
-        view! { <AuditSlice object=AuditObject::User(id)/> }
-    };
     view! {
         <Title text=move || format!("{} · Team", person.name.get())/>
         <Breadcrumbs steps=vec![("/team".into(), "Team".into())] here=person.name/>
@@ -195,7 +198,7 @@ fn PersonContent(view: PersonView, flash: FlashView) -> impl IntoView {
             <PassphraseSection person/>
             <AccessSection person/>
             <JobsSection person/>
-            {changes}
+            <AuditSlice object=AuditObject::User(id) page=audit/>
         </div>
     }
 }

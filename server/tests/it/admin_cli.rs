@@ -36,7 +36,7 @@ fn command(arguments: &[&str]) -> Command {
 }
 
 fn admin(harness: &UserHarness, arguments: &[&str]) -> Output {
-    command(arguments).env("DATABASE_URL", &harness.database_url).output().expect("the program starts")
+    command(arguments).env("DATABASE_URL", &harness.url).output().expect("the program starts")
 }
 
 fn lines(output: &Output) -> Vec<String> {
@@ -111,7 +111,7 @@ async fn only_admin_who_forgot_the_passphrase_gets_a_link() {
 async fn printed_link_contains_the_public_address() {
     let (harness, _) = harness().await;
     let output = command(&["reset-passphrase", "ana@example.org"])
-        .env("DATABASE_URL", &harness.database_url)
+        .env("DATABASE_URL", &harness.url)
         .env("PUBLIC_URL", "https://jobs.example.org/")
         .output()
         .expect("the program starts");

@@ -56,18 +56,10 @@ pub async fn read_slice(
 pub fn AuditSlice(
     /// The object.
     object: AuditObject,
-    /// The first page, if the page has read it by [`read_slice`]. Otherwise the slice reads it.
-    #[prop(optional_no_strip)]
+    /// The first page, which the page has read by [`read_slice`].
     page: Option<ListPage<AuditRow>>,
 ) -> impl IntoView {
-    if !may(Permission::ReadObjectAudit) {
-        return ().into_any();
-    }
-    if let Some(page) = page {
-        return view! { <SliceContent object page/> }.into_any();
-    }
-    let data = Resource::new_blocking(|| (), move |()| object_audit(object.key(), None));
-    when_loaded(data, move |page| view! { <SliceContent object page/> }.into_any())
+    page.filter(|_| may(Permission::ReadObjectAudit)).map(|page| view! { <SliceContent object page/> })
 }
 
 #[component]
