@@ -11,11 +11,15 @@ use milvaion_app::{
     backend::{AuditBackend, RequestUser},
     error::AppError,
 };
+use milvaion_protocol::id::UserId;
 
 use super::backend::ServerBackend;
 
 /// The longest text of a filter, in bytes. No author, action or object is longer.
 const MAX_FILTER_BYTES: usize = 300;
+
+/// The author of a failed sign-in to an unknown account.
+const UNKNOWN_AUTHOR: &str = "unknown";
 
 /// Checks the texts and the period of a filter.
 ///
@@ -35,6 +39,25 @@ pub(crate) fn check_filter(filter: &AuditFilter) -> Result<(), AppError> {
     if errors.is_empty() { Ok(()) } else { Err(AppError::Fields(errors)) }
 }
 
+impl ServerBackend {
+    /// Returns a page of the rows by or about a user. A removed user has no e-mail address any more; the rows about the
+    /// user remain.
+    async fn audit_of(&self, id: UserId, before: Option<AuditCursor>) -> Result<ListPage<AuditRow>, AppError> {
+        let object = format!("user:{id}");
+        let page = match self.store.user(id).await? {
+            Some(user) => {
+                let since = Some(user.created_at.date_naive());
+                self.store.audit_of_user(&user.email, &object, since, before, AUDIT_PAGE_ROWS).await
+            }
+            None => {
+                let filter = AuditFilter { object, before, ..AuditFilter::default() };
+                self.store.audit_page(&filter, AUDIT_PAGE_ROWS).await
+            }
+        };
+        Ok(page?)
+    }
+}
+
 #[async_trait]
 impl AuditBackend for ServerBackend {
     async fn audit(&self, _me: &RequestUser, filter: AuditFilter) -> Result<ListPage<AuditRow>, AppError> {
@@ -52,11 +75,7 @@ impl AuditBackend for ServerBackend {
         let object = match object {
             AuditObject::Job(id) => format!("job:{id}"),
             AuditObject::Occurrence(id) => format!("occurrence:{id}"),
-            AuditObject::User(id) if reads_all => {
-                // A removed user has no address any more; the rows about the user remain.
-                let email = self.store.user(id).await?.map(|user| user.email).unwrap_or_default();
-                return Ok(self.store.audit_of_user(&email, &format!("user:{id}"), before, AUDIT_PAGE_ROWS).await?);
-            }
+            AuditObject::User(id) if reads_all => return self.audit_of(id, before).await,
             AuditObject::User(_) => {
                 return Err(AppError::Denied("Only an Admin may view the audit log of a user.".into()));
             }
@@ -73,6 +92,13 @@ impl AuditBackend for ServerBackend {
     }
 
     async fn own_audit(&self, me: &RequestUser, before: Option<AuditCursor>) -> Result<ListPage<AuditRow>, AppError> {
-        Ok(self.store.audit_of_user(&me.email, &format!("user:{}", me.id), before, AUDIT_PAGE_ROWS).await?)
+        let mut page = self.audit_of(me.id, before).await?;
+        if !me.role.allows(Permission::ReadAudit) {
+            // The address of an Admin who changed this user is not the user's concern.
+            for row in page.rows.iter_mut().filter(|row| row.who != me.email && row.who != UNKNOWN_AUTHOR) {
+                row.address = None;
+            }
+        }
+        Ok(page)
     }
 }

@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 
-use chrono::{DateTime, Days, NaiveTime, Utc};
+use chrono::{DateTime, Days, NaiveDate, NaiveTime, Utc};
 use milvaion_api::{
     audit::{AuditCursor, AuditFilter, AuditResult, AuditRow},
     page::ListPage,
@@ -139,7 +139,8 @@ impl Store {
         self.newest_of(&filters, None, limit).await
     }
 
-    /// Returns at most `limit` rows by the author `who` or about `object`, newest first.
+    /// Returns at most `limit` rows by the author `who` or about `object`, newest first, from the day `since` on. An
+    /// e-mail address can belong to another user after its first one was removed, so the rows start with the user.
     ///
     /// # Errors
     ///
@@ -148,10 +149,11 @@ impl Store {
         &self,
         who: &str,
         object: &str,
+        since: Option<NaiveDate>,
         before: Option<AuditCursor>,
         limit: u32,
     ) -> Result<ListPage<AuditRow>> {
-        let filter = AuditFilter { before, ..AuditFilter::default() };
+        let filter = AuditFilter { since, before, ..AuditFilter::default() };
         let by_user = AuditFilter { who: who.to_owned(), ..filter.clone() };
         let about_user = AuditFilter { object: object.to_owned(), ..filter };
         // The second part leaves out the rows of the first.

@@ -67,7 +67,7 @@ async fn pages_neither_repeat_nor_skip_rows_while_new_ones_arrive() {
         let found = read_all(&store, async |before| {
             let page = match &filter {
                 Some(filter) => store.audit_page(&AuditFilter { before, ..filter.clone() }, 3).await,
-                None => store.audit_of_user(ANA, "user:ana", before, 3).await,
+                None => store.audit_of_user(ANA, "user:ana", None, before, 3).await,
             };
             page.expect("the query succeeds")
         })
