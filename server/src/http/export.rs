@@ -2,7 +2,7 @@
 //!
 //! `GET /export/team.csv`, `/export/audit.csv` and `/export/audit.ndjson` take the parameters of the page whose rows they
 //! contain. The rows of the audit log are read and sent in batches, one statement each, so that a large file needs
-//! neither memory nor a long transaction. A client that reads slowly is cut off after ten minutes.
+//! neither memory nor a long transaction. A download ends after ten minutes, or if its client reads nothing for one.
 //!
 //! A file is never short without notice. An error during the download aborts the body, and the browser reports a failed
 //! download. A file that reaches the maximum number of rows ends with a line that says so.
@@ -41,6 +41,8 @@ use crate::{
 const BATCH_ROWS: u32 = 1_000;
 /// The largest number of rows in a file.
 const MAX_ROWS: usize = 1_000_000;
+/// The longest time for which a client may read nothing.
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest time for a download.
 const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(600);
 /// The most downloads at a time.
@@ -100,6 +102,8 @@ enum DownloadError {
     Write(String),
     #[error("the download took longer than ten minutes")]
     TooSlow,
+    #[error("the client read nothing for a minute")]
+    Stalled,
 }
 
 /// Handles `GET /export/{file}`.
@@ -237,7 +241,7 @@ async fn send_audit(
     let mut sent = 0;
     if format == FileFormat::Csv {
         let head = csv_lines([AUDIT_COLUMNS.map(str::to_owned)])?;
-        if sender.send(Ok(head)).await.is_err() {
+        if !send(sender, head).await? {
             return Ok(());
         }
     }
@@ -248,7 +252,7 @@ async fn send_audit(
             FileFormat::Csv => csv_lines(page.rows.iter().map(audit_record))?,
             FileFormat::Ndjson => json_lines(&page.rows)?,
         };
-        if sender.send(Ok(chunk)).await.is_err() {
+        if !send(sender, chunk).await? {
             return Ok(());
         }
         let Some(last) = page.rows.last().filter(|_| page.next.is_some()) else { return Ok(()) };
@@ -258,11 +262,16 @@ async fn send_audit(
                 FileFormat::Csv => csv_lines([[notice]])?,
                 FileFormat::Ndjson => Bytes::from(format!("{}\n", json!({ "truncated": notice }))),
             };
-            let _ = sender.send(Ok(line)).await;
-            return Ok(());
+            return send(sender, line).await.map(drop);
         }
         filter.before = Some(last.cursor);
     }
+}
+
+/// Sends a part of the body. Returns false if the client has left.
+async fn send(sender: &mpsc::Sender<Result<Bytes, DownloadError>>, part: Bytes) -> Result<bool, DownloadError> {
+    let sent = tokio::time::timeout(STALL_TIMEOUT, sender.send(Ok(part))).await;
+    sent.map(|sent| sent.is_ok()).map_err(|_| DownloadError::Stalled)
 }
 
 fn audit_record(row: &AuditRow) -> [String; 12] {
