@@ -8,6 +8,7 @@
 //!
 //! One topic is one module: `cargo nextest run -p milvaion-server -E 'test(/^lease::/)'`.
 
+mod admin_private;
 mod auto_disable;
 mod cluster_pause;
 mod cron_cli;
@@ -30,6 +31,7 @@ mod recovery;
 mod regressions;
 mod rejected_messages;
 mod retention;
+mod schema;
 mod server_process;
 mod status;
 mod users;
