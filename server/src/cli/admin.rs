@@ -96,7 +96,7 @@ async fn open(config: &ServerConfig) -> Result<(Store, Option<EmbeddedServices>)
             }
         }
     };
-    match Store::connect(&database).await {
+    match Store::open(&database).await {
         Ok(store) => Ok((store, services)),
         Err(error) => {
             if let Some(services) = services {
@@ -164,6 +164,8 @@ async fn reset_passphrase(store: &Store, config: &ServerConfig, email: &str) -> 
         return Ok(ExitCode::FAILURE);
     };
     let clock = Clock::system();
+    // The month of the audit row may be missing if no server ran for long.
+    store.ensure_partitions(clock.now()).await.map_err(CliError::Database)?;
     let path = match reset::create_link(store, &clock, AUTHOR, None, &user).await {
         Ok(path) => path,
         Err(error) => {

@@ -20,6 +20,9 @@ pub enum StoreError {
         /// Description of the problem.
         detail: String,
     },
+    /// The database was not prepared by a server of this version; the text names the cause and the remedy.
+    #[error("{0}")]
+    Schema(&'static str),
 }
 
 /// The result of a store function.

@@ -70,27 +70,25 @@ impl Store {
     ///
     /// Returns [`StoreError`] if PostgreSQL cannot be reached within ten seconds, or if a migration fails.
     pub async fn connect(config: &DatabaseConfig) -> Result<Self> {
-        let options: PgConnectOptions = config.url.parse().map_err(StoreError::Driver)?;
-        let options = options
-            .application_name("milvaion")
-            // A statement that takes longer is a bug; an idle open transaction would block other writers.
-            .options([
-                ("statement_timeout", "15s"),
-                // The planner overestimates short statements over many partitions; JIT compilation would cost more than
-                // it saves.
-                ("jit", "off"),
-                // Each statement is planned once: planning it again over every partition costs more than running it,
-                // and a plan fitted to the size of one batch scans whole tables for the next.
-                ("plan_cache_mode", "force_generic_plan"),
-                ("idle_in_transaction_session_timeout", "5s"),
-                ("timezone", "UTC"),
-            ]);
-        let pool = PgPoolOptions::new()
-            .max_connections(config.max_connections)
-            .acquire_timeout(Duration::from_secs(10))
-            .connect_with(options)
-            .await?;
+        let pool = open_pool(config).await?;
         MIGRATOR.run(&pool).await.map_err(|error| StoreError::Driver(error.into()))?;
+        Ok(Self::from_pool(pool))
+    }
+
+    /// Connects to a database that a server of this version has prepared, and applies no migration. A command can
+    /// therefore neither change the tables under a running server of another version, nor create them in a database
+    /// that belongs to another program.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`] if PostgreSQL cannot be reached within ten seconds, and [`StoreError::Schema`] if the
+    /// database was not prepared by a server of this version.
+    pub async fn open(config: &DatabaseConfig) -> Result<Self> {
+        let pool = open_pool(config).await?;
+        if let Err(error) = check_schema(&pool).await {
+            pool.close().await;
+            return Err(error);
+        }
         Ok(Self::from_pool(pool))
     }
 
@@ -126,4 +124,54 @@ impl Store {
     pub async fn close(&self) {
         self.pool.close().await;
     }
+}
+
+/// Connects to PostgreSQL with the session parameters that the statements need.
+async fn open_pool(config: &DatabaseConfig) -> Result<PgPool> {
+    let options: PgConnectOptions = config.url.parse().map_err(StoreError::Driver)?;
+    let options = options
+        .application_name("milvaion")
+        // A statement that takes longer is a bug; an idle open transaction would block other writers.
+        .options([
+            ("statement_timeout", "15s"),
+            // The planner overestimates short statements over many partitions; JIT compilation would cost more than
+            // it saves.
+            ("jit", "off"),
+            // Each statement is planned once: planning it again over every partition costs more than running it,
+            // and a plan fitted to the size of one batch scans whole tables for the next.
+            ("plan_cache_mode", "force_generic_plan"),
+            ("idle_in_transaction_session_timeout", "5s"),
+            ("timezone", "UTC"),
+        ]);
+    Ok(PgPoolOptions::new()
+        .max_connections(config.max_connections)
+        .acquire_timeout(Duration::from_secs(10))
+        .connect_with(options)
+        .await?)
+}
+
+/// Checks that exactly the migrations of this version are applied.
+async fn check_schema(pool: &PgPool) -> Result<()> {
+    // The table belongs to the migrator, so these two statements are not checked against the schema at build time.
+    let is_prepared: bool =
+        sqlx::query_scalar("SELECT to_regclass('_sqlx_migrations') IS NOT NULL").fetch_one(pool).await?;
+    if !is_prepared {
+        return Err(StoreError::Schema(
+            "the database holds no tables of Milvaion: correct DATABASE_URL, or start the server once",
+        ));
+    }
+    let applied: Vec<i64> =
+        sqlx::query_scalar("SELECT version FROM _sqlx_migrations WHERE success").fetch_all(pool).await?;
+    if applied.iter().any(|version| !MIGRATOR.version_exists(*version)) {
+        return Err(StoreError::Schema(
+            "a newer server has prepared the database: run this command with the program of that server",
+        ));
+    }
+    if MIGRATOR.iter().any(|migration| !applied.contains(&migration.version)) {
+        return Err(StoreError::Schema(
+            "an older server has prepared the database: start this version of the server first, or run this command \
+             with the program of that server",
+        ));
+    }
+    Ok(())
 }

@@ -2,7 +2,7 @@
 //!
 //! One table names the permission that each door needs. The expected answers follow from the permission's role, which is
 //! the table that the server itself uses. A door that is missing here fails the test with its name, so that nothing new
-//! is reachable without a decision.
+//! is reachable without a decision. The few routes that are neither are listed by hand.
 
 use std::collections::BTreeSet;
 
@@ -290,8 +290,8 @@ async fn each_role_passes_its_doors_only() {
             let Some((_, access, form)) = FUNCTIONS.iter().find(|(tabled, ..)| *tabled == name) else {
                 continue;
             };
-            // A session that signs out here would be missing for the other doors.
-            if *access == Public && caller.role.is_some() {
+            // A session that ends here would be missing for the other doors.
+            if name == "sign_out" && caller.role.is_some() {
                 continue;
             }
             let form = form.replace("{id}", ID);

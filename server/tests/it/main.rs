@@ -10,6 +10,7 @@
 
 mod access_matrix;
 mod admin_cli;
+mod admin_private;
 mod audit;
 mod auto_disable;
 mod cluster_pause;
@@ -33,6 +34,7 @@ mod recovery;
 mod regressions;
 mod rejected_messages;
 mod retention;
+mod schema;
 mod server_process;
 mod status;
 mod users;
