@@ -2,7 +2,7 @@
 //!
 //! A hash takes much memory, so few are computed at a time. Anyone can cause one by signing in, so the permits are
 //! divided: strangers get one at a time and wait in a queue of limited length, and all others always find the second
-//! permit. See [`HashClass`].
+//! permit. See `HashClass`.
 
 use std::{sync::Arc, time::Duration};
 
