@@ -3,14 +3,13 @@
 use leptos::prelude::*;
 use leptos_meta::Title;
 use leptos_router::{NavigateOptions, components::Redirect, hooks::use_location};
-use milvaion_api::permissions::Role;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
     cluster_state::{ClusterState, TROUBLE_REFRESH_INTERVAL, use_cluster_status},
     icon::Icon,
     page_header::PageHeader,
-    session_context::{SessionContext, use_signed_in_user},
+    session_context::SessionContext,
 };
 use crate::{api::session::query_value, error::AppError, live::use_polling};
 
@@ -40,7 +39,6 @@ where
         }
         data.refetch();
     });
-    refetch_on_new_role(data);
     let draw = move || {
         let (view, session, cluster) = (view.clone(), session.clone(), cluster.clone());
         Suspend::new(async move {
@@ -59,22 +57,6 @@ where
         })
     };
     view! { <Transition fallback=|| view! { <LoadingIndicator/> }>{draw}</Transition> }.into_any()
-}
-
-/// Requests the data again when the role of the user has changed. The new role may not be allowed to read it, and the
-/// page then states that.
-fn refetch_on_new_role<T>(data: Resource<Result<T, AppError>>)
-where
-    T: Serialize + DeserializeOwned + Send + Sync + 'static,
-{
-    let me = use_signed_in_user();
-    Effect::new(move |before: Option<Option<Role>>| {
-        let role = me.with(|me| me.as_ref().map(|me| me.role));
-        if role.is_some() && before.flatten().is_some_and(|before| Some(before) != role) {
-            data.refetch();
-        }
-        role
-    });
 }
 
 /// The indicator shown while a page loads.
