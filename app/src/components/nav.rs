@@ -88,7 +88,11 @@ fn UserMenu(me: CurrentUser) -> impl IntoView {
     close_when_left(menu, button);
     let user = use_signed_in_user();
     let initial_name = me.name;
-    let name = move || user.with(|me| me.as_ref().map_or_else(|| initial_name.clone(), |me| me.name.clone()));
+    // A changed user draws the menu again. The signal of this menu may then be disposed before its text is updated.
+    let name = move || {
+        let name = user.try_with(|me| me.as_ref().map(|me| me.name.clone())).flatten();
+        name.unwrap_or_else(|| initial_name.clone())
+    };
     let govern = me.role.allows(Permission::ReadTeam).then(|| {
         view! {
             <a class="btn btn-quiet" href="/team">
