@@ -1,7 +1,7 @@
 //! `milvaion admin`: the users of an installation, for an operator on the server's machine.
 //!
 //! An installation whose only Admin has forgotten the passphrase cannot be recovered in the browser. Access to the
-//! database is proof enough: whoever has it could change the users anyway. The commands write the same audit rows as the
+//! database is proof enough: it is sufficient to change the users directly. The commands write the same audit rows as the
 //! dashboard, with `system` as the author.
 //!
 //! The commands use `DATABASE_URL`. Without it they use the private PostgreSQL of the data folder: the one that a running
