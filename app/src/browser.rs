@@ -34,9 +34,9 @@ mod real {
     use leptos::prelude::{StoredValue, WithValue, document, on_cleanup, window};
     use wasm_bindgen::{JsCast, JsValue, closure::Closure};
     use web_sys::{
-        Element, Event, EventInit, FocusOptions, HtmlAnchorElement, HtmlDialogElement, HtmlDocument, HtmlElement,
-        HtmlFormElement, HtmlInputElement, HtmlOptionElement, HtmlSelectElement, HtmlTextAreaElement, MouseEvent,
-        ScrollRestoration, Storage,
+        Element, Event, EventInit, FocusOptions, FormData, HtmlAnchorElement, HtmlDialogElement, HtmlDocument,
+        HtmlElement, HtmlFormElement, HtmlInputElement, HtmlOptionElement, HtmlSelectElement, HtmlTextAreaElement,
+        MouseEvent, ScrollRestoration, Storage,
     };
 
     use super::{BUILD_META, FollowedLink, PREFERENCE_SECONDS};
@@ -477,6 +477,26 @@ mod real {
         (0..controls.length()).filter_map(|at| controls.item(at)).any(|control| is_changed(&control))
     }
 
+    /// Returns the value of a named control of the form, as a submission would send it.
+    #[must_use]
+    pub fn form_value(form: &HtmlFormElement, name: &str) -> Option<String> {
+        FormData::new_with_form(form).ok()?.get(name).as_string()
+    }
+
+    /// Sets the values of the form's named text fields and lists. Other controls keep theirs.
+    pub fn set_form_values(form: &HtmlFormElement, values: &[(&'static str, String)]) {
+        let controls = form.elements();
+        for control in (0..controls.length()).filter_map(|at| controls.item(at)) {
+            let name = control.get_attribute("name");
+            let Some((_, value)) = values.iter().find(|(known, _)| name.as_deref() == Some(*known)) else { continue };
+            if let Some(input) = control.dyn_ref::<HtmlInputElement>() {
+                input.set_value(value);
+            } else if let Some(select) = control.dyn_ref::<HtmlSelectElement>() {
+                select.set_value(value);
+            }
+        }
+    }
+
     fn is_changed(control: &Element) -> bool {
         if control.get_attribute("name").is_none_or(|name| name.is_empty()) {
             return false;
@@ -751,6 +771,15 @@ mod stub {
     pub const fn differs_from_defaults(_form: &HtmlFormElement) -> bool {
         false
     }
+
+    /// Returns `None`; a page being rendered has no controls.
+    #[must_use]
+    pub const fn form_value(_form: &HtmlFormElement, _name: &str) -> Option<String> {
+        None
+    }
+
+    /// Does nothing on the server.
+    pub const fn set_form_values(_form: &HtmlFormElement, _values: &[(&'static str, String)]) {}
 
     /// Returns `None`; the server has no tab.
     #[must_use]

@@ -32,12 +32,14 @@ where
 {
     let session = use_context::<SessionContext>();
     let cluster = use_context::<ClusterState>();
+    if let Some(session) = &session {
+        // Both are read at the same time, so that the page is drawn again once.
+        session.when_refetched(move || data.refetch());
+    }
     let session_to_refetch = session.clone();
-    let retry = Callback::new(move |()| {
-        if let Some(session) = &session_to_refetch {
-            session.refetch();
-        }
-        data.refetch();
+    let retry = Callback::new(move |()| match &session_to_refetch {
+        Some(session) => session.refetch(),
+        None => data.refetch(),
     });
     let draw = move || {
         let (view, session, cluster) = (view.clone(), session.clone(), cluster.clone());

@@ -13,6 +13,7 @@ pub mod dialog;
 pub mod due_refresh;
 pub mod duplicate_start_warning;
 pub mod empty_state;
+pub mod filter_controls;
 pub mod filter_error;
 pub mod form;
 pub mod form_check;

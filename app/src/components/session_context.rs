@@ -24,6 +24,7 @@ pub struct SessionContext {
     /// The user with a name that is newer than the response.
     renamed: Arc<RwLock<Option<CurrentUser>>>,
     changed: ArcTrigger,
+    refetched: ArcTrigger,
 }
 
 impl SessionContext {
@@ -35,6 +36,7 @@ impl SessionContext {
             me: Arc::default(),
             renamed: Arc::default(),
             changed: ArcTrigger::new(),
+            refetched: ArcTrigger::new(),
         };
         provide_context(session.clone());
         session
@@ -62,6 +64,19 @@ impl SessionContext {
             *renamed = None;
         }
         self.response.refetch();
+        self.refetched.notify();
+    }
+
+    /// Runs `act` whenever the user is requested again, until the present owner is disposed. What a page may show
+    /// depends on the user, so a page reads its data again too: a role that may no longer read it sees the refusal.
+    pub fn when_refetched(&self, act: impl Fn() + 'static) {
+        let refetched = self.refetched.clone();
+        Effect::new(move |is_later: Option<()>| {
+            refetched.track();
+            if is_later.is_some() {
+                act();
+            }
+        });
     }
 
     /// Shows the new name of the user. The page stays as it is, because nothing that the user may do has changed.

@@ -25,6 +25,7 @@ use crate::{
         action_error::{ActionError, LastError},
         audit_list::AuditTable,
         empty_state::EmptyState,
+        filter_controls::DrawnFilter,
         filter_error::FilterErrorNotice,
         icon::Icon,
         loading::render_page,
@@ -51,16 +52,10 @@ pub fn AuditPage() -> impl IntoView {
             }
         },
     );
-    // The filter that the form was last drawn for.
-    let drawn = StoredValue::new(None::<AuditFilter>);
+    let drawn = DrawnFilter::new();
     let content = render_page(data, move |found: Option<(AuditFilter, ListPage<AuditRow>)>| {
         match (found, request.get_untracked()) {
-            (Some((filter, page)), _) => {
-                let wanted = AuditFilter { before: None, ..filter.clone() };
-                let keeps_form = drawn.with_value(|last| last.as_ref().is_none_or(|last| *last == wanted));
-                drawn.set_value(Some(wanted));
-                view! { <AuditContent filter page keeps_form/> }.into_any()
-            }
+            (Some((filter, page)), _) => view! { <AuditContent filter page drawn/> }.into_any(),
             (None, Err(invalid)) => {
                 let reset = address(&invalid.rest);
                 view! {
@@ -79,12 +74,7 @@ pub fn AuditPage() -> impl IntoView {
 }
 
 #[component]
-fn AuditContent(
-    filter: AuditFilter,
-    page: ListPage<AuditRow>,
-    /// True if the filter form keeps what was typed; false if the list was filtered anew.
-    keeps_form: bool,
-) -> impl IntoView {
+fn AuditContent(filter: AuditFilter, page: ListPage<AuditRow>, drawn: DrawnFilter) -> impl IntoView {
     let rows = RwSignal::new(page.rows);
     let next = RwSignal::new(page.next);
     let is_loading = RwSignal::new(false);
@@ -159,7 +149,7 @@ fn AuditContent(
         <p class="sr-only" role="status">{move || outcome.get()}</p>
         <ActionError error/>
         <div class="stack">
-            <AuditFilterForm filter keeps_form/>
+            <AuditFilterForm filter drawn/>
             <div hidden=move || !is_empty.get()>{empty}</div>
             <div id="audit" hidden=move || is_empty.get()>
                 <AuditTable rows caption="Audit log, newest first"/>

@@ -36,6 +36,7 @@ use crate::{
     components::{
         action_error::{ActionError, LastError},
         empty_state::EmptyState,
+        filter_controls::DrawnFilter,
         filter_error::FilterErrorNotice,
         form::ErrorSummary,
         icon::Icon,
@@ -72,8 +73,9 @@ pub fn TeamPage() -> impl IntoView {
         },
     );
     let invitations = Invitations::new();
+    let drawn = DrawnFilter::new();
     render_page(data, move |found: Option<(TeamFilter, TeamView, FlashView)>| match (found, request.get_untracked()) {
-        (Some((filter, view, flash)), _) => view! { <TeamContent filter view flash invitations/> }.into_any(),
+        (Some((filter, view, flash)), _) => view! { <TeamContent filter view flash invitations drawn/> }.into_any(),
         (None, Err(InvalidTeamFilter { errors, rest })) => view! {
             <Title text="Team"/>
             <PageHeader title="Team"/>
@@ -224,7 +226,13 @@ impl TeamRows {
 }
 
 #[component]
-fn TeamContent(filter: TeamFilter, view: TeamView, flash: FlashView, invitations: Invitations) -> impl IntoView {
+fn TeamContent(
+    filter: TeamFilter,
+    view: TeamView,
+    flash: FlashView,
+    invitations: Invitations,
+    drawn: DrawnFilter,
+) -> impl IntoView {
     let rows = TeamRows::new(view);
     keep_current(filter.clone(), rows, invitations);
     let whole: Vec<_> = flash.error.iter().map(|text| (String::new(), text.clone())).collect();
@@ -245,7 +253,7 @@ fn TeamContent(filter: TeamFilter, view: TeamView, flash: FlashView, invitations
         <PageHeader title="Team" sub="Users who can sign in, their roles, and open invitations.">{export}</PageHeader>
         <div class="stack">
             <ErrorSummary errors=whole/>
-            <TeamFilterForm filter/>
+            <TeamFilterForm filter drawn/>
             <ActionError error=invitations.renew_error/>
             <ActionError error=invitations.revoke_error/>
             <NewLink link=invitations.renewed id=RENEWED_LINK_ID/>

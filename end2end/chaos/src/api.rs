@@ -55,8 +55,11 @@ impl ApiClient {
         });
         let response = api.send(0, Method::POST, "accept_invite", &form).await?;
         ensure!(response.status().is_success(), "the setup link was refused: {}", response.text().await?);
-        let cookie = response.headers().get(header::SET_COOKIE).context("the response sets no cookie")?.to_str()?;
-        api.cookie = cookie.split(';').next().unwrap_or_default().to_owned();
+        // The session and the device, in any order.
+        let cookies = response.headers().get_all(header::SET_COOKIE).iter();
+        let pairs: Vec<&str> = cookies.filter_map(|cookie| cookie.to_str().ok()?.split(';').next()).collect();
+        ensure!(!pairs.is_empty(), "the response sets no cookie");
+        api.cookie = pairs.join("; ");
         Ok(api)
     }
 

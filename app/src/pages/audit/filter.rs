@@ -18,6 +18,9 @@ pub const OBJECT_MAX_CHARS: usize = 100;
 /// The length of a day: `2026-11-21`.
 const DAY_CHARS: usize = 10;
 
+/// The parameters that the form has a control for.
+pub const NAMES: [&str; 6] = ["who", "action", "object", "result", "since", "until"];
+
 /// The parameters of an address that cannot be read, and the filter of the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidAuditFilter {
@@ -128,7 +131,7 @@ pub fn export_address(filter: &AuditFilter, format: &str) -> String {
 
 /// Returns the values of the form's controls by the names of their parameters, without the page.
 #[must_use]
-pub fn parameters(filter: &AuditFilter) -> [(&'static str, String); 6] {
+pub fn parameters(filter: &AuditFilter) -> [(&'static str, String); NAMES.len()] {
     let day = |day: Option<NaiveDate>| day.map(|day| day.to_string()).unwrap_or_default();
     [
         ("who", filter.who.clone()),

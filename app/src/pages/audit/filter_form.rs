@@ -4,84 +4,32 @@ use leptos::{ev, html, prelude::*};
 use leptos_router::{NavigateOptions, hooks::use_navigate};
 use milvaion_api::audit::{AuditFilter, AuditResult};
 
-use super::filter::{OBJECT_MAX_CHARS, WHO_MAX_CHARS, is_narrowed, join, parameters};
+use super::filter::{NAMES, OBJECT_MAX_CHARS, WHO_MAX_CHARS, is_narrowed, join, parameters};
 use crate::components::{
     audit_list::actions::{ACTION_GROUPS, action_words},
+    filter_controls::{DrawnFilter, control_value},
     icon::Icon,
     input_form::capitalized,
 };
-
-/// The controls of the form.
-#[derive(Clone, Copy)]
-struct Controls {
-    who: NodeRef<html::Input>,
-    action: NodeRef<html::Select>,
-    object: NodeRef<html::Input>,
-    result: NodeRef<html::Select>,
-    since: NodeRef<html::Input>,
-    until: NodeRef<html::Input>,
-}
-
-impl Controls {
-    /// Returns the values by parameter, as they were typed: the page checks them.
-    fn values(self) -> [(&'static str, String); 6] {
-        let typed = |node: NodeRef<html::Input>| node.get_untracked().map(|node| node.value()).unwrap_or_default();
-        let chosen = |node: NodeRef<html::Select>| node.get_untracked().map(|node| node.value()).unwrap_or_default();
-        [
-            ("who", typed(self.who)),
-            ("action", chosen(self.action)),
-            ("object", typed(self.object)),
-            ("result", chosen(self.result)),
-            ("since", typed(self.since)),
-            ("until", typed(self.until)),
-        ]
-    }
-
-    /// Sets all values once the controls exist.
-    fn set(self, values: &[(&'static str, String); 6]) {
-        let [who, action, object, result, since, until] = values;
-        for (node, (_, value)) in [(self.who, who), (self.object, object), (self.since, since), (self.until, until)] {
-            if let Some(node) = node.get() {
-                node.set_value(value);
-            }
-        }
-        for (node, (_, value)) in [(self.action, action), (self.result, result)] {
-            if let Some(node) = node.get() {
-                node.set_value(value);
-            }
-        }
-    }
-}
 
 /// The filter form.
 #[component]
 pub fn AuditFilterForm(
     /// The filter of the list.
     filter: AuditFilter,
-    /// True if the form keeps what was typed; false if the list was filtered anew.
-    keeps_form: bool,
+    /// The values that the form was last drawn with.
+    drawn: DrawnFilter,
 ) -> impl IntoView {
-    let controls = Controls {
-        who: NodeRef::new(),
-        action: NodeRef::new(),
-        object: NodeRef::new(),
-        result: NodeRef::new(),
-        since: NodeRef::new(),
-        until: NodeRef::new(),
-    };
+    let form = NodeRef::<html::Form>::new();
     let values = parameters(&filter);
-    let [(_, who), _, (_, object), _, (_, since), (_, until)] = values.clone();
-    // The browser keeps what was typed while the page loaded, so the first list leaves the form alone. A list for another
-    // filter is drawn into the same elements, whose attributes no longer decide their values.
-    Effect::new(move |_| {
-        if !keeps_form {
-            controls.set(&values);
-        }
-    });
+    drawn.show(form, values.to_vec());
+    let [(_, who), _, (_, object), _, (_, since), (_, until)] = values;
     let navigate = use_navigate();
     let apply = move |event: ev::SubmitEvent| {
         event.prevent_default();
-        navigate(&join("/audit", &controls.values()), NavigateOptions::default());
+        // As typed: the page checks them.
+        let typed = NAMES.map(|name| (name, control_value(form, name)));
+        navigate(&join("/audit", &typed), NavigateOptions::default());
     };
     let results: Vec<_> = AuditResult::ALL
         .into_iter()
@@ -96,7 +44,15 @@ pub fn AuditFilterForm(
         }
     });
     view! {
-        <form method="get" action="/audit" class="filterbar" role="search" aria-label="Audit log" on:submit=apply>
+        <form
+            method="get"
+            action="/audit"
+            class="filterbar"
+            role="search"
+            aria-label="Audit log"
+            on:submit=apply
+            node_ref=form
+        >
             <div class="field grow">
                 <label for="who">"User"</label>
                 <input
@@ -108,12 +64,11 @@ pub fn AuditFilterForm(
                     autocomplete="off"
                     spellcheck="false"
                     maxlength=WHO_MAX_CHARS.to_string()
-                    node_ref=controls.who
                 />
             </div>
             <div class="field">
                 <label for="action">"Action"</label>
-                <select id="action" name="action" node_ref=controls.action>
+                <select id="action" name="action">
                     <option value="">"Any action"</option>
                     {action_options(&filter.action)}
                 </select>
@@ -129,23 +84,22 @@ pub fn AuditFilterForm(
                     autocomplete="off"
                     spellcheck="false"
                     maxlength=OBJECT_MAX_CHARS.to_string()
-                    node_ref=controls.object
                 />
             </div>
             <div class="field">
                 <label for="result">"Result"</label>
-                <select id="result" name="result" node_ref=controls.result>
+                <select id="result" name="result">
                     <option value="">"Any result"</option>
                     {results}
                 </select>
             </div>
             <div class="field">
                 <label for="since">"First day (UTC)"</label>
-                <input type="date" id="since" name="since" value=since node_ref=controls.since/>
+                <input type="date" id="since" name="since" value=since/>
             </div>
             <div class="field">
                 <label for="until">"Last day (UTC)"</label>
-                <input type="date" id="until" name="until" value=until node_ref=controls.until/>
+                <input type="date" id="until" name="until" value=until/>
             </div>
             <button type="submit" class="btn">
                 <Icon name="filter"/>

@@ -16,7 +16,12 @@ use super::{
 };
 use crate::{
     api::failures::failure_groups,
-    components::{empty_state::EmptyState, icon::Icon, time::Time},
+    components::{
+        empty_state::EmptyState,
+        filter_controls::{DrawnFilter, control_value},
+        icon::Icon,
+        time::Time,
+    },
     format::{clip, count, plural},
     live::throttled_refresh,
 };
@@ -35,8 +40,8 @@ pub fn FailureGroupList(
     filter: FailureFilter,
     /// The groups of this page.
     page: ListPage<FailureGroup>,
-    /// True if the search form keeps what was typed; false if the list was searched for something else.
-    keeps_form: bool,
+    /// The values that the form was last drawn with.
+    drawn: DrawnFilter,
 ) -> impl IntoView {
     let rows = LiveRows::new(page);
     let request = filter.clone();
@@ -72,7 +77,7 @@ pub fn FailureGroupList(
     let empty = empty_state(&filter);
     view! {
         <div class="stack">
-            <FailureFilterBar filter keeps_form/>
+            <FailureFilterBar filter drawn/>
             {held_rows_button(rows, "new group")}
             <div hidden=move || !is_empty.get()>{empty}</div>
             <div class="table-wrap" hidden=move || is_empty.get()>
@@ -143,7 +148,7 @@ fn group_row(entry: RowEntry<FailureGroup>, below: &FailureFilter) -> impl IntoV
 
 /// The filters: search text, cause, state and job.
 #[component]
-fn FailureFilterBar(filter: FailureFilter, keeps_form: bool) -> impl IntoView {
+fn FailureFilterBar(filter: FailureFilter, drawn: DrawnFilter) -> impl IntoView {
     let text = filter.text.clone().unwrap_or_default();
     let options: Vec<_> = FailureCause::ALL
         .into_iter()
@@ -179,29 +184,20 @@ fn FailureFilterBar(filter: FailureFilter, keeps_form: bool) -> impl IntoView {
             </a>
         }
     });
-    let field = NodeRef::<html::Input>::new();
-    let select = NodeRef::<html::Select>::new();
-    // The browser keeps what was typed while the page loaded, so the first list leaves the form alone. A list for another
-    // search is drawn into the same elements, whose attributes no longer decide their values.
-    let (wanted_text, wanted_cause) = (text.clone(), filter.cause);
-    Effect::new(move |_| {
-        let (Some(field), Some(select)) = (field.get(), select.get()) else { return };
-        if !keeps_form {
-            field.set_value(&wanted_text);
-            select.set_value(wanted_cause.map(FailureCause::as_str).unwrap_or_default());
-        }
-    });
+    let form = NodeRef::<html::Form>::new();
+    let cause = filter.cause.map(FailureCause::as_str).unwrap_or_default().to_owned();
+    drawn.show(form, vec![("q", text.clone()), ("cause", cause)]);
     let navigate = use_navigate();
     let search = move |event: ev::SubmitEvent| {
         event.prevent_default();
-        let text = field.get_untracked().map(|field| field.value().trim().to_owned()).filter(|text| !text.is_empty());
-        let cause = select.get_untracked().and_then(|select| FailureCause::parse(&select.value()));
+        let text = Some(control_value(form, "q").trim().to_owned()).filter(|text| !text.is_empty());
+        let cause = FailureCause::parse(&control_value(form, "cause"));
         let wanted = FailureFilter { text, cause, after: None, ..filter.clone() };
         navigate(&url::failures_url("/failed", &wanted), NavigateOptions::default());
     };
     view! {
         <div class="filterbar">
-            <form method="get" action="/failed" class="filterbar grow" role="search" on:submit=search>
+            <form method="get" action="/failed" class="filterbar grow" role="search" on:submit=search node_ref=form>
                 <div class="field grow">
                     <label class="sr-only" for="q">"Search failures"</label>
                     <input
@@ -212,12 +208,11 @@ fn FailureFilterBar(filter: FailureFilter, keeps_form: bool) -> impl IntoView {
                         placeholder="Job or exception"
                         autocomplete="off"
                         maxlength="200"
-                        node_ref=field
                     />
                 </div>
                 <div class="field">
                     <label class="sr-only" for="cause">"Cause"</label>
-                    <select id="cause" name="cause" node_ref=select>
+                    <select id="cause" name="cause">
                         <option value="">"Any cause"</option>
                         {options}
                     </select>

@@ -27,7 +27,7 @@ use leptos_router::{
 };
 use milvaion_api::{
     events::LiveEvent,
-    failures::{DeadLetterFilter, DeadLetterRow, FailureCause, FailureFilter, FailureGroup, FailureRow},
+    failures::{DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow},
     page::ListPage,
 };
 use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
@@ -43,6 +43,7 @@ use crate::{
         session::{FlashView, query_value, take_flash},
     },
     components::{
+        filter_controls::DrawnFilter,
         filter_error::{FilterError, FilterErrorNotice},
         loading::render_page,
         page_header::{Breadcrumbs, PageHeader},
@@ -111,18 +112,14 @@ pub fn FailuresPage() -> impl IntoView {
             })
         },
     );
-    // The text and the cause that the search form was last drawn for.
-    let searched = StoredValue::new(None::<(Option<String>, Option<FailureCause>)>);
+    let drawn = DrawnFilter::new();
     let current = move |dead_letters: bool| (is_dead_letters.get() == dead_letters).then_some("page");
     view! {
         <Title text=move || if is_dead_letters.get() { "Dead letters · Failures" } else { "Failures" }/>
         {render_page(data, move |shown| {
             let list = match shown {
                 FailuresTab::Groups(filter, page) => {
-                    let search = (filter.text.clone(), filter.cause);
-                    let keeps_form = searched.with_value(|last| last.as_ref().is_none_or(|last| *last == search));
-                    searched.set_value(Some(search));
-                    view! { <FailureGroupList filter page keeps_form/> }.into_any()
+                    view! { <FailureGroupList filter page drawn/> }.into_any()
                 }
                 FailuresTab::DeadLetters(filter, page, flash) => {
                     view! { <DeadLetterList filter page flash/> }.into_any()

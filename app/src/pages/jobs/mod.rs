@@ -30,6 +30,7 @@ use crate::{
         action_error::{ActionError, LastError},
         cluster_state::use_cluster_pause,
         empty_state::EmptyState,
+        filter_controls::{DrawnFilter, control_value},
         filter_error::{FilterError, FilterErrorNotice},
         icon::{Icon, LiveIcon},
         loading::render_page,
@@ -58,8 +59,9 @@ pub fn JobsPage() -> impl IntoView {
             }
         },
     );
+    let drawn = DrawnFilter::new();
     render_page(data, move |found: Option<(JobFilter, ListPage<JobRow>)>| match (found, request.get_untracked()) {
-        (Some((filter, found)), _) => view! { <JobsContent filter found/> }.into_any(),
+        (Some((filter, found)), _) => view! { <JobsContent filter found drawn/> }.into_any(),
         (None, Err(InvalidJobFilter { errors, rest })) => view! {
             <Title text="Jobs"/>
             <PageHeader title="Jobs"/>
@@ -102,7 +104,7 @@ fn read_filter(parameter: impl Fn(&str) -> Option<String>) -> Result<JobFilter, 
 }
 
 #[component]
-fn JobsContent(filter: JobFilter, found: ListPage<JobRow>) -> impl IntoView {
+fn JobsContent(filter: JobFilter, found: ListPage<JobRow>, drawn: DrawnFilter) -> impl IntoView {
     let list = JobList::new(found);
     list.keep_current(filter.clone());
     let may_define = may(Permission::DefineJob);
@@ -170,7 +172,7 @@ fn JobsContent(filter: JobFilter, found: ListPage<JobRow>) -> impl IntoView {
                 })}
         </PageHeader>
         <div class="stack">
-            <JobFilterBar filter=filter.clone()/>
+            <JobFilterBar filter=filter.clone() drawn/>
             <div hidden=move || !is_empty.get()>{empty}</div>
             <div role="status">{pill}</div>
             <div class="table-wrap" id=JOB_TABLE_ID hidden=move || is_empty.get()>
@@ -218,7 +220,7 @@ fn address(filter: &JobFilter, after: Option<&str>) -> String {
 }
 
 #[component]
-fn JobFilterBar(filter: JobFilter) -> impl IntoView {
+fn JobFilterBar(filter: JobFilter, drawn: DrawnFilter) -> impl IntoView {
     let text = filter.text.clone().unwrap_or_default();
     let chips: Vec<_> = [("All", None), ("Active", Some(true)), ("Paused", Some(false))]
         .into_iter()
@@ -231,16 +233,17 @@ fn JobFilterBar(filter: JobFilter) -> impl IntoView {
     let state = filter.active.map(|active| {
         view! { <input type="hidden" name="state" value=if active { "active" } else { "paused" }/> }
     });
-    let field = NodeRef::<html::Input>::new();
+    let form = NodeRef::<html::Form>::new();
+    drawn.show(form, vec![("q", text.clone())]);
     let navigate = use_navigate();
     let search = move |event: ev::SubmitEvent| {
         event.prevent_default();
-        let text = field.get_untracked().map(|field| field.value().trim().to_owned()).filter(|text| !text.is_empty());
+        let text = Some(control_value(form, "q").trim().to_owned()).filter(|text| !text.is_empty());
         navigate(&address(&JobFilter { text, ..filter.clone() }, None), NavigateOptions::default());
     };
     view! {
         <div class="filterbar">
-            <form method="get" action="/jobs" class="cluster grow" role="search" on:submit=search>
+            <form method="get" action="/jobs" class="cluster grow" role="search" on:submit=search node_ref=form>
                 <div class="field grow">
                     <label class="sr-only" for="q">"Search jobs"</label>
                     <input
@@ -251,7 +254,6 @@ fn JobFilterBar(filter: JobFilter) -> impl IntoView {
                         placeholder="Name, description or tag"
                         autocomplete="off"
                         maxlength="200"
-                        node_ref=field
                     />
                 </div>
                 {state}

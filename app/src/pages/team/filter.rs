@@ -9,7 +9,11 @@ use milvaion_api::{
 
 use crate::{
     api::session::query_value,
-    components::{filter_error::FilterError, icon::Icon},
+    components::{
+        filter_controls::{DrawnFilter, FilterValues, control_value},
+        filter_error::FilterError,
+        icon::Icon,
+    },
 };
 
 /// The parameters of an address that cannot be read, and the filter of the others.
@@ -65,15 +69,21 @@ pub(super) fn export_address(filter: &TeamFilter) -> String {
 }
 
 fn with_filter(path: &str, filter: &TeamFilter) -> String {
-    let parts: Vec<String> = [
-        (!filter.q.is_empty()).then(|| format!("q={}", query_value(&filter.q))),
-        filter.role.map(|role| format!("role={}", role.slug())),
-        filter.state.map(|state| format!("state={}", state.slug())),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
+    let parts: Vec<String> = values(filter)
+        .into_iter()
+        .filter(|(_, value)| !value.is_empty())
+        .map(|(name, value)| format!("{name}={}", query_value(&value)))
+        .collect();
     if parts.is_empty() { path.to_owned() } else { format!("{path}?{}", parts.join("&")) }
+}
+
+/// Returns the values of the form's controls by the names of their parameters.
+fn values(filter: &TeamFilter) -> FilterValues {
+    vec![
+        ("q", filter.q.clone()),
+        ("role", filter.role.map(Role::slug).unwrap_or_default().to_owned()),
+        ("state", filter.state.map(UserState::slug).unwrap_or_default().to_owned()),
+    ]
 }
 
 /// The filter as a form. A script opens the new address without a full load.
@@ -81,20 +91,18 @@ fn with_filter(path: &str, filter: &TeamFilter) -> String {
 pub fn TeamFilterForm(
     /// The present filter.
     filter: TeamFilter,
+    /// The values that the form was last drawn with.
+    drawn: DrawnFilter,
 ) -> impl IntoView {
-    let (text, role, state) =
-        (NodeRef::<html::Input>::new(), NodeRef::<html::Select>::new(), NodeRef::<html::Select>::new());
+    let form = NodeRef::<html::Form>::new();
+    drawn.show(form, values(&filter));
     let navigate = use_navigate();
     let search = move |event: ev::SubmitEvent| {
         event.prevent_default();
-        let (Some(text), Some(role), Some(state)) = (text.get_untracked(), role.get_untracked(), state.get_untracked())
-        else {
-            return;
-        };
         let filter = TeamFilter {
-            q: text.value().trim().to_owned(),
-            role: Role::from_slug(&role.value()),
-            state: UserState::from_slug(&state.value()),
+            q: control_value(form, "q").trim().to_owned(),
+            role: Role::from_slug(&control_value(form, "role")),
+            state: UserState::from_slug(&control_value(form, "state")),
         };
         navigate(&address(&filter), NavigateOptions::default());
     };
@@ -119,7 +127,15 @@ pub fn TeamFilterForm(
         }
     });
     view! {
-        <form method="get" action="/team" class="filterbar" role="search" aria-label="Team" on:submit=search>
+        <form
+            method="get"
+            action="/team"
+            class="filterbar"
+            role="search"
+            aria-label="Team"
+            on:submit=search
+            node_ref=form
+        >
             <div class="field grow">
                 <label for="q">"Search"</label>
                 <input
@@ -130,19 +146,18 @@ pub fn TeamFilterForm(
                     placeholder="Name or e-mail address"
                     autocomplete="off"
                     maxlength="100"
-                    node_ref=text
                 />
             </div>
             <div class="field">
                 <label for="filter-role">"Role"</label>
-                <select id="filter-role" name="role" node_ref=role>
+                <select id="filter-role" name="role">
                     <option value="">"All roles"</option>
                     {roles}
                 </select>
             </div>
             <div class="field">
                 <label for="filter-state">"State"</label>
-                <select id="filter-state" name="state" node_ref=state>
+                <select id="filter-state" name="state">
                     <option value="">"All states"</option>
                     {states}
                 </select>
