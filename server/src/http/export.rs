@@ -2,7 +2,8 @@
 //!
 //! `GET /export/team.csv`, `/export/audit.csv` and `/export/audit.ndjson` take the parameters of the page whose rows they
 //! contain. The rows of the audit log are read and sent in batches, one statement each, so that a large file needs
-//! neither memory nor a long transaction. A download ends after ten minutes, or if its client reads nothing for one.
+//! neither memory nor a long transaction. A download ends after ten minutes, or if its client reads nothing for one. Each
+//! batch is read only while the session is valid and its user may still download.
 //!
 //! A file is never short without notice. An error during the download aborts the body, and the browser reports a failed
 //! download. A file that reaches the maximum number of rows ends with a line that says so.
@@ -13,13 +14,14 @@ use std::{sync::Arc, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
-    extract::{Path, RawQuery, State},
+    extract::{Path, State},
     response::{IntoResponse, Response},
 };
 use futures::stream;
 use http::{HeaderValue, StatusCode, header, request::Parts};
 use milvaion_api::{
     audit::{AuditFilter, AuditRow},
+    page::ListPage,
     permissions::Permission,
     team::TeamRow,
 };
@@ -28,12 +30,14 @@ use milvaion_app::{
     error::AppError,
     pages::{audit::filter as audit_filter, team::filter as team_filter},
 };
+use milvaion_protocol::id::UserId;
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::{
     clock::Clock,
     error::chain,
+    http::guard::{self, StreamUser},
     store::{Store, audit::AuditEntry},
 };
 
@@ -104,15 +108,14 @@ enum DownloadError {
     TooSlow,
     #[error("the client read nothing for a minute")]
     Stalled,
+    #[error("the session has ended, or its user may no longer download")]
+    NotAllowed,
+    #[error("its task ended early: {0}")]
+    Task(#[from] tokio::task::JoinError),
 }
 
 /// Handles `GET /export/{file}`.
-pub async fn export(
-    State(state): State<ExportState>,
-    Path(file): Path<String>,
-    RawQuery(query): RawQuery,
-    parts: Parts,
-) -> Response {
+pub async fn export(State(state): State<ExportState>, Path(file): Path<String>, parts: Parts) -> Response {
     let me = match state.backend.authorize(&parts, Permission::Export).await {
         Ok(me) => me,
         Err(error) => return refusal(&error),
@@ -122,11 +125,10 @@ pub async fn export(
         return (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, RETRY_AFTER_SECONDS)], message)
             .into_response();
     };
-    let query = query.unwrap_or_default();
     let result = match file.as_str() {
-        "team.csv" => team(&state, &me, &query).await,
-        "audit.csv" => audit(&state, me, &query, FileFormat::Csv, permit).await,
-        "audit.ndjson" => audit(&state, me, &query, FileFormat::Ndjson, permit).await,
+        "team.csv" => team(&state, &me, parts.uri.query().unwrap_or_default()).await,
+        "audit.csv" => audit(state, me, parts, FileFormat::Csv, permit).await,
+        "audit.ndjson" => audit(state, me, parts, FileFormat::Ndjson, permit).await,
         _ => Err(AppError::NotFound("There is no such file. Use team.csv, audit.csv or audit.ndjson.".into())),
     };
     result.unwrap_or_else(|error| refusal(&error))
@@ -193,66 +195,85 @@ fn team_record(row: &TeamRow) -> [String; 9] {
 }
 
 async fn audit(
-    state: &ExportState,
+    state: ExportState,
     me: RequestUser,
-    query: &str,
+    parts: Parts,
     format: FileFormat,
     permit: OwnedSemaphorePermit,
 ) -> Result<Response, AppError> {
+    let query = parts.uri.query().unwrap_or_default().as_bytes();
     let parameters = leptos_router::params::ParamsMap::from_iter(
-        url::form_urlencoded::parse(query.as_bytes()).map(|(name, value)| (name.into_owned(), value.into_owned())),
+        url::form_urlencoded::parse(query).map(|(name, value)| (name.into_owned(), value.into_owned())),
     );
     let filter = audit_filter::parse(&parameters).map_err(|invalid| invalid_parameters(&invalid.errors))?;
     let filter = AuditFilter { before: None, ..filter };
-    record(state, &me, "audit.export", "audit:all", json!({ "filter": filter })).await?;
+    record(&state, &me, "audit.export", "audit:all", json!({ "filter": filter })).await?;
     let (sender, receiver) = mpsc::channel(2);
-    let store = state.store.clone();
-    tokio::spawn(async move {
-        let sent = tokio::time::timeout(DOWNLOAD_TIMEOUT, send_audit(&store, filter, format, &sender)).await;
-        let error = match sent {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(error),
-            Err(_) => Some(DownloadError::TooSlow),
-        };
-        if let Some(error) = error {
-            tracing::warn!(error = %chain(&error), "a download of the audit log was aborted");
-            // A full channel belongs to a client that does not read; its body then ends when the sender is dropped.
-            let _ = sender.try_send(Err(error));
-        }
+    let source = AuditSource { store: state.store.clone(), clock: state.clock.clone(), parts, user: me.id };
+    let task = tokio::spawn(async move {
+        let sent = tokio::time::timeout(DOWNLOAD_TIMEOUT, send_audit(&source, filter, format, sender)).await;
         drop(permit);
+        sent.unwrap_or(Err(DownloadError::TooSlow))
     });
-    let body = Body::from_stream(stream::unfold(receiver, |mut receiver| async move {
-        receiver.recv().await.map(|chunk| (chunk, receiver))
+    let body = Body::from_stream(stream::unfold(Some((receiver, task)), |state| async move {
+        let (mut receiver, task) = state?;
+        if let Some(part) = receiver.recv().await {
+            return Some((Ok(part), Some((receiver, task))));
+        }
+        // The last part was sent. The body ends as the task did, so that a short file is a failed download.
+        let error = task.await.unwrap_or_else(|error| Err(error.into())).err()?;
+        tracing::warn!(error = %chain(&error), "a download of the audit log was aborted");
+        Some((Err(error), None))
     }));
     let (extension, media_type) = match format {
         FileFormat::Csv => ("csv", "text/csv; charset=utf-8"),
         FileFormat::Ndjson => ("ndjson", "application/x-ndjson"),
     };
-    Ok(download(state, "audit", extension, media_type, body))
+    Ok(download(&state, "audit", extension, media_type, body))
+}
+
+/// The rows of a download, for the user who asked for it.
+struct AuditSource {
+    store: Store,
+    clock: Clock,
+    parts: Parts,
+    user: UserId,
+}
+
+impl AuditSource {
+    /// Reads a batch, if the user may still download.
+    async fn batch(&self, filter: &AuditFilter) -> Result<ListPage<AuditRow>, DownloadError> {
+        let user = guard::stream_user(&self.store, &self.clock, &self.parts, self.user).await;
+        match user.map_err(|error| DownloadError::Read(error.to_string()))? {
+            StreamUser::Active(me) if me.role.allows(Permission::Export) => {}
+            _ => return Err(DownloadError::NotAllowed),
+        }
+        self.store.audit_page(filter, BATCH_ROWS).await.map_err(|error| DownloadError::Read(chain(&error)))
+    }
 }
 
 /// Reads and sends all rows. It ends early, without an error, if the client has left.
 async fn send_audit(
-    store: &Store,
+    source: &AuditSource,
     mut filter: AuditFilter,
     format: FileFormat,
-    sender: &mpsc::Sender<Result<Bytes, DownloadError>>,
+    sender: mpsc::Sender<Bytes>,
 ) -> Result<(), DownloadError> {
     let mut sent = 0;
     if format == FileFormat::Csv {
         let head = csv_lines([AUDIT_COLUMNS.map(str::to_owned)])?;
-        if !send(sender, head).await? {
+        if !send(&sender, head).await? {
             return Ok(());
         }
     }
     loop {
-        let page = store.audit_page(&filter, BATCH_ROWS).await.map_err(|error| DownloadError::Read(chain(&error)))?;
+        let page = source.batch(&filter).await?;
         sent += page.rows.len();
         let chunk = match format {
             FileFormat::Csv => csv_lines(page.rows.iter().map(audit_record))?,
             FileFormat::Ndjson => json_lines(&page.rows)?,
         };
-        if !send(sender, chunk).await? {
+        if !send(&sender, chunk).await? {
             return Ok(());
         }
         let Some(last) = page.rows.last().filter(|_| page.next.is_some()) else { return Ok(()) };
@@ -262,15 +283,15 @@ async fn send_audit(
                 FileFormat::Csv => csv_lines([[notice]])?,
                 FileFormat::Ndjson => Bytes::from(format!("{}\n", json!({ "truncated": notice }))),
             };
-            return send(sender, line).await.map(drop);
+            return send(&sender, line).await.map(drop);
         }
         filter.before = Some(last.cursor);
     }
 }
 
 /// Sends a part of the body. Returns false if the client has left.
-async fn send(sender: &mpsc::Sender<Result<Bytes, DownloadError>>, part: Bytes) -> Result<bool, DownloadError> {
-    let sent = tokio::time::timeout(STALL_TIMEOUT, sender.send(Ok(part))).await;
+async fn send(sender: &mpsc::Sender<Bytes>, part: Bytes) -> Result<bool, DownloadError> {
+    let sent = tokio::time::timeout(STALL_TIMEOUT, sender.send(part)).await;
     sent.map(|sent| sent.is_ok()).map_err(|_| DownloadError::Stalled)
 }
 

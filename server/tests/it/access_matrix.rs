@@ -269,6 +269,16 @@ fn every_door_is_in_the_table() {
 }
 
 #[test]
+fn every_route_has_an_access() {
+    let sources = [include_str!("../../src/http/mod.rs"), include_str!("../../src/ui/mod.rs")].concat();
+    let routes = sources.split(".route(").skip(1).map(|rest| rest.split('"').nth(1).expect("a path"));
+    for route in routes.filter(|route| *route != "/api/{*function}") {
+        let fixed = route.split('{').next().expect("a part");
+        assert!(ROUTES.iter().any(|(path, _)| path.starts_with(fixed)), "ROUTES lacks {route}");
+    }
+}
+
+#[test]
 fn every_permission_guards_a_door() {
     let used =
         FUNCTIONS.iter().map(|(_, access, _)| access).chain(PAGES.iter().chain(ROUTES).map(|(_, access)| access));
