@@ -218,6 +218,8 @@ test("an Operator defines and runs jobs but cannot administer", async ({ context
 
   const audit = await page.goto("/audit");
   expect(audit?.status()).toBe(403);
+  // A page that is left while its modules load reports their abortion.
+  await waitForHydration(page);
   const team = await page.goto("/team");
   expect(team?.status()).toBe(403);
   await expect(page.getByRole("heading", { level: 1 })).toHaveText("Not allowed");
