@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{bail, ensure};
 use reqwest::{Client, Method, Response, StatusCode, header};
 use serde::Serialize;
 use serde_json::{Value, json};
