@@ -10,7 +10,7 @@ mod pages;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
-use sqlx::PgConnection;
+use sqlx::{PgConnection, PgExecutor};
 
 use super::{Result, Store};
 
@@ -62,6 +62,10 @@ impl AuditEntry {
 /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; the transaction is then aborted, and the change with
 /// it.
 pub async fn record(connection: &mut PgConnection, entry: &AuditEntry) -> Result<()> {
+    insert(connection, entry).await
+}
+
+async fn insert(executor: impl PgExecutor<'_>, entry: &AuditEntry) -> Result<()> {
     sqlx::query!(
         "INSERT INTO audit_log (at, who, action, object, before, after, address) VALUES ($1, $2, $3, $4, $5, $6, $7)",
         entry.at,
@@ -72,7 +76,7 @@ pub async fn record(connection: &mut PgConnection, entry: &AuditEntry) -> Result
         entry.after,
         entry.address
     )
-    .execute(connection)
+    .execute(executor)
     .await?;
     Ok(())
 }
@@ -84,8 +88,7 @@ impl Store {
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn audit(&self, entry: &AuditEntry) -> Result<()> {
-        let mut connection = self.pool().acquire().await?;
-        record(&mut connection, entry).await
+        insert(self.pool(), entry).await
     }
 
     /// Records a refusal. All refusals with the same `repeat_key` within an hour are one row: the first inserts it, and

@@ -8,6 +8,7 @@
 //! To add a table, write a migration that explains its purpose, add a file here, and run `make prepare`.
 
 pub mod error;
+mod pool;
 
 pub mod auto_disable;
 pub mod calendars;
@@ -39,15 +40,11 @@ pub mod sample_job;
 pub mod sessions;
 pub mod users;
 
-use std::time::Duration;
-
 use chrono::{DateTime, Utc};
-use sqlx::{
-    PgPool,
-    postgres::{PgConnectOptions, PgPoolOptions},
-};
+use sqlx::PgPool;
 
 pub use error::{Result, StoreError};
+use pool::StorePool;
 
 use crate::{clock::Clock, config::database::DatabaseConfig};
 
@@ -57,7 +54,7 @@ pub static MIGRATOR: sqlx::migrate::Migrator = sqlx::migrate!("../migrations");
 /// A connection pool to PostgreSQL with the statements of all modules.
 #[derive(Clone, Debug)]
 pub struct Store {
-    pool: PgPool,
+    pool: StorePool,
     /// The shard of the roll-up table that this server writes, so that two servers do not wait for each other on one
     /// row.
     shard: i16,
@@ -70,9 +67,9 @@ impl Store {
     ///
     /// Returns [`StoreError`] if PostgreSQL cannot be reached within ten seconds, or if a migration fails.
     pub async fn connect(config: &DatabaseConfig) -> Result<Self> {
-        let pool = open_pool(config).await?;
-        MIGRATOR.run(&pool).await.map_err(|error| StoreError::Driver(error.into()))?;
-        Ok(Self::from_pool(pool))
+        let pool = StorePool::connect(config).await?;
+        pool.migrate(&MIGRATOR).await?;
+        Ok(Self::new(pool))
     }
 
     /// Connects to a database that a server of this version has prepared, and applies no migration. A command can
@@ -84,17 +81,21 @@ impl Store {
     /// Returns [`StoreError`] if PostgreSQL cannot be reached within ten seconds, and [`StoreError::Schema`] if the
     /// database was not prepared by a server of this version.
     pub async fn open(config: &DatabaseConfig) -> Result<Self> {
-        let pool = open_pool(config).await?;
+        let pool = StorePool::connect(config).await?;
         if let Err(error) = check_schema(&pool).await {
             pool.close().await;
             return Err(error);
         }
-        Ok(Self::from_pool(pool))
+        Ok(Self::new(pool))
     }
 
     /// Creates a store over an existing pool, for tests.
     #[must_use]
     pub fn from_pool(pool: PgPool) -> Self {
+        Self::new(pool.into())
+    }
+
+    fn new(pool: StorePool) -> Self {
         Self { pool, shard: i16::from(rand::random::<u8>() % 16) }
     }
 
@@ -104,7 +105,7 @@ impl Store {
     }
 
     /// Returns the pool, for the modules of the store.
-    pub(crate) const fn pool(&self) -> &PgPool {
+    pub(crate) const fn pool(&self) -> &StorePool {
         &self.pool
     }
 
@@ -126,32 +127,8 @@ impl Store {
     }
 }
 
-/// Connects to PostgreSQL with the session parameters that the statements need.
-async fn open_pool(config: &DatabaseConfig) -> Result<PgPool> {
-    let options: PgConnectOptions = config.url.parse().map_err(StoreError::Driver)?;
-    let options = options
-        .application_name("milvaion")
-        // A statement that takes longer is a bug; an idle open transaction would block other writers.
-        .options([
-            ("statement_timeout", "15s"),
-            // The planner overestimates short statements over many partitions; JIT compilation would cost more than
-            // it saves.
-            ("jit", "off"),
-            // Each statement is planned once: planning it again over every partition costs more than running it,
-            // and a plan fitted to the size of one batch scans whole tables for the next.
-            ("plan_cache_mode", "force_generic_plan"),
-            ("idle_in_transaction_session_timeout", "5s"),
-            ("timezone", "UTC"),
-        ]);
-    Ok(PgPoolOptions::new()
-        .max_connections(config.max_connections)
-        .acquire_timeout(Duration::from_secs(10))
-        .connect_with(options)
-        .await?)
-}
-
 /// Checks that exactly the migrations of this version are applied.
-async fn check_schema(pool: &PgPool) -> Result<()> {
+async fn check_schema(pool: &StorePool) -> Result<()> {
     // The table belongs to the migrator, so these two statements are not checked against the schema at build time.
     let is_prepared: bool =
         sqlx::query_scalar("SELECT to_regclass('_sqlx_migrations') IS NOT NULL").fetch_one(pool).await?;

@@ -1,13 +1,12 @@
 //! The sample job: the lock that serializes its creation, and the search for it.
 
 use milvaion_protocol::id::JobId;
-use sqlx::{Postgres, Transaction};
 
-use super::{Result, Store};
+use super::{Result, Store, pool::StoreTransaction};
 
 /// The lock on the creation of the sample job, held until it is released or dropped.
 #[derive(Debug)]
-pub struct SampleJobLock(Transaction<'static, Postgres>);
+pub struct SampleJobLock(StoreTransaction);
 
 impl SampleJobLock {
     /// Releases the lock.

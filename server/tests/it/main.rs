@@ -24,6 +24,7 @@ mod invariants;
 mod journey;
 mod lease;
 mod log_capture;
+mod lost_connections;
 mod lost_runs;
 mod manual_run;
 mod outages;

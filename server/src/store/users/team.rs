@@ -9,7 +9,7 @@ use milvaion_api::{
 };
 use milvaion_protocol::id::{JobId, UserId};
 use serde_json::json;
-use sqlx::PgConnection;
+use sqlx::{PgConnection, PgExecutor};
 
 use super::{Result, Store, UserRow, lock_user, lock_users};
 use crate::store::audit::{self, AuditEntry};
@@ -42,7 +42,7 @@ impl Store {
         if user.role == role {
             return Ok(TeamChange::Unchanged);
         }
-        if is_last_admin(&mut tx, &user).await? {
+        if is_last_admin(&mut *tx, &user).await? {
             return Ok(TeamChange::LastAdmin);
         }
         sqlx::query!("UPDATE users SET role = $2 WHERE id = $1", id.0, role.slug()).execute(&mut *tx).await?;
@@ -65,7 +65,7 @@ impl Store {
         if !user.is_active {
             return Ok(TeamChange::Unchanged);
         }
-        if is_last_admin(&mut tx, &user).await? {
+        if is_last_admin(&mut *tx, &user).await? {
             return Ok(TeamChange::LastAdmin);
         }
         sqlx::query!("UPDATE users SET is_active = false, deactivated_at = $2 WHERE id = $1", id.0, entry.at)
@@ -138,8 +138,7 @@ impl Store {
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn is_last_admin(&self, user: &UserRow) -> Result<bool> {
-        let mut connection = self.pool().acquire().await?;
-        is_last_admin(&mut connection, user).await
+        is_last_admin(self.pool(), user).await
     }
 
     /// Returns the number of API tokens of a user that are not revoked.
@@ -181,7 +180,7 @@ impl Store {
     }
 }
 
-async fn is_last_admin(connection: &mut PgConnection, user: &UserRow) -> Result<bool> {
+async fn is_last_admin(executor: impl PgExecutor<'_>, user: &UserRow) -> Result<bool> {
     if user.role != Role::Admin || !user.is_active {
         return Ok(false);
     }
@@ -189,7 +188,7 @@ async fn is_last_admin(connection: &mut PgConnection, user: &UserRow) -> Result<
         r#"SELECT EXISTS (SELECT FROM users WHERE role = 'admin' AND is_active AND id <> $1) AS "exists!""#,
         user.id.0
     )
-    .fetch_one(connection)
+    .fetch_one(executor)
     .await?;
     Ok(!has_other)
 }

@@ -1,0 +1,266 @@
+//! The connections to PostgreSQL.
+//!
+//! A network can lose a connection without a word: a firewall forgets it, a machine is gone. No answer comes then, and
+//! no error either. sqlx bounds the wait for a free connection, but neither the wait for an answer nor the test of a
+//! connection before it is given back: a statement that was abandoned on such a connection keeps its place in the pool
+//! for ever, and after as many of them as there are connections the server stands still.
+//!
+//! This file is therefore the only one that touches the pool of sqlx, and it lets every wait end:
+//!
+//! - A statement that PostgreSQL has not answered after [`STATEMENT_LIMIT`] fails. PostgreSQL itself gives up earlier, so
+//!   the limit is met by a lost connection only.
+//! - A connection is given back only if its last statement was answered, and within [`RETURN_LIMIT`]. Every other one is
+//!   closed, and its place in the pool is free at once. A caller may therefore drop a statement at any await point.
+//! - An unused connection is tested before it is used again, within [`TEST_LIMIT`].
+//! - PostgreSQL ends the sessions of clients that it cannot reach, and stops their statements: nobody waits for locks
+//!   that such a session holds.
+
+use std::{
+    fmt, io,
+    ops::{Deref, DerefMut},
+    time::Duration,
+};
+
+use futures::{
+    FutureExt, StreamExt, TryStreamExt,
+    future::BoxFuture,
+    stream::{self, BoxStream},
+};
+use sqlx::{
+    Connection, Describe, Either, Execute, Executor, PgConnection, PgPool, Postgres, SqlStr,
+    migrate::Migrator,
+    pool::PoolConnection,
+    postgres::{PgConnectOptions, PgPoolOptions, PgQueryResult, PgRow, PgStatement, PgTypeInfo},
+};
+
+use super::error::{Result, StoreError};
+use crate::config::database::DatabaseConfig;
+
+/// The longest wait for a free connection.
+const ACQUIRE_LIMIT: Duration = Duration::from_secs(10);
+/// The longest wait for the answer to a statement. PostgreSQL cancels a statement after [`STATEMENT_TIMEOUT`].
+const STATEMENT_LIMIT: Duration = Duration::from_secs(17);
+/// The longest time that PostgreSQL works on a statement. A statement that takes longer is a bug.
+const STATEMENT_TIMEOUT: &str = "15s";
+/// The longest time for which a connection that is given back keeps its place in the pool.
+const RETURN_LIMIT: Duration = Duration::from_secs(5);
+/// The longest wait for the answer of an unused connection.
+const TEST_LIMIT: Duration = Duration::from_secs(1);
+/// The time for which a connection counts as working after its last answer.
+const TRUSTED_IDLE_TIME: Duration = Duration::from_secs(1);
+
+/// The pool. Clones share the connections. It runs single statements itself, as an [`Executor`].
+#[derive(Clone, Debug)]
+pub struct StorePool(PgPool);
+
+impl StorePool {
+    /// Connects with the session parameters that the statements need.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`] if PostgreSQL cannot be reached within [`ACQUIRE_LIMIT`].
+    pub async fn connect(config: &DatabaseConfig) -> Result<Self> {
+        let options: PgConnectOptions = config.url.parse().map_err(StoreError::Driver)?;
+        let options = options.application_name("milvaion").options([
+            ("statement_timeout", STATEMENT_TIMEOUT),
+            // An idle open transaction would block other writers.
+            ("idle_in_transaction_session_timeout", "5s"),
+            // The planner overestimates short statements over many partitions; JIT compilation would cost more than it
+            // saves.
+            ("jit", "off"),
+            // Each statement is planned once: planning it again over every partition costs more than running it, and a
+            // plan fitted to the size of one batch scans whole tables for the next.
+            ("plan_cache_mode", "force_generic_plan"),
+            ("timezone", "UTC"),
+            // The session of a client that is gone ends within 25 s while it waits, and within 5 s during a statement.
+            ("tcp_keepalives_idle", "10"),
+            ("tcp_keepalives_interval", "5"),
+            ("tcp_keepalives_count", "3"),
+            ("tcp_user_timeout", "15s"),
+            ("client_connection_check_interval", "5s"),
+        ]);
+        let pool = PgPoolOptions::new()
+            .max_connections(config.max_connections)
+            .acquire_timeout(ACQUIRE_LIMIT)
+            // The test of sqlx waits for as long as the caller does.
+            .test_before_acquire(false)
+            .before_acquire(|connection, metadata| {
+                Box::pin(async move {
+                    if metadata.idle_for < TRUSTED_IDLE_TIME {
+                        return Ok(true);
+                    }
+                    limited(TEST_LIMIT, connection.ping()).await.map(|()| true)
+                })
+            })
+            .connect_with(options)
+            .await?;
+        Ok(pool.into())
+    }
+
+    /// Applies missing migrations.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`] if a migration fails.
+    pub async fn migrate(&self, migrator: &Migrator) -> Result<()> {
+        migrator.run(&self.0).await.map_err(|error| StoreError::Driver(error.into()))
+    }
+
+    /// Waits for a free connection.
+    ///
+    /// # Errors
+    ///
+    /// Fails if PostgreSQL cannot be reached, or if no connection is free within [`ACQUIRE_LIMIT`].
+    pub async fn acquire(&self) -> sqlx::Result<StoreConnection> {
+        Ok(StoreConnection { connection: self.0.acquire().await?, is_idle: true })
+    }
+
+    /// Begins a transaction.
+    ///
+    /// # Errors
+    ///
+    /// Fails if PostgreSQL cannot be reached, or if no connection is free within [`ACQUIRE_LIMIT`].
+    pub async fn begin(&self) -> sqlx::Result<StoreTransaction> {
+        let mut connection = self.acquire().await?;
+        connection.run(async |connection| connection.execute("BEGIN").await).await?;
+        connection.is_idle = false;
+        Ok(StoreTransaction(connection))
+    }
+
+    /// Closes all connections.
+    pub async fn close(&self) {
+        self.0.close().await;
+    }
+}
+
+impl From<PgPool> for StorePool {
+    fn from(pool: PgPool) -> Self {
+        Self(pool)
+    }
+}
+
+/// Awaits an answer of PostgreSQL. After `limit` it fails as a lost connection does.
+async fn limited<T>(limit: Duration, answer: impl Future<Output = sqlx::Result<T>>) -> sqlx::Result<T> {
+    match tokio::time::timeout(limit, answer).await {
+        Ok(answer) => answer,
+        Err(_) => {
+            let text = format!("PostgreSQL did not respond within {} s", limit.as_secs());
+            Err(io::Error::new(io::ErrorKind::TimedOut, text).into())
+        }
+    }
+}
+
+/// A connection of the pool. It is given back when it is dropped, or closed if its last statement was not answered.
+pub struct StoreConnection {
+    connection: PoolConnection<Postgres>,
+    /// True while PostgreSQL waits for a statement.
+    is_idle: bool,
+}
+
+impl StoreConnection {
+    /// Runs a statement.
+    ///
+    /// # Errors
+    ///
+    /// Fails if PostgreSQL refuses the statement, or if it does not respond within [`STATEMENT_LIMIT`].
+    pub async fn run<T>(
+        &mut self,
+        statement: impl AsyncFnOnce(&mut PgConnection) -> sqlx::Result<T>,
+    ) -> sqlx::Result<T> {
+        self.is_idle = false;
+        let answer = limited(STATEMENT_LIMIT, statement(&mut self.connection)).await;
+        // A refusal is an answer, after which PostgreSQL waits for the next statement.
+        self.is_idle = matches!(answer, Ok(_) | Err(sqlx::Error::Database(_)));
+        answer
+    }
+}
+
+impl fmt::Debug for StoreConnection {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("StoreConnection").field("is_idle", &self.is_idle).finish_non_exhaustive()
+    }
+}
+
+impl Drop for StoreConnection {
+    fn drop(&mut self) {
+        match tokio::runtime::Handle::try_current() {
+            // The connection answers a last test there.
+            Ok(runtime) if self.is_idle => {
+                runtime.spawn(tokio::time::timeout(RETURN_LIMIT, self.connection.return_to_pool()));
+            }
+            _ => self.connection.close_on_drop(),
+        }
+    }
+}
+
+/// A transaction. It is rolled back when it is dropped, because its connection is then closed.
+#[derive(Debug)]
+pub struct StoreTransaction(StoreConnection);
+
+impl StoreTransaction {
+    /// Commits the transaction.
+    ///
+    /// # Errors
+    ///
+    /// Fails if PostgreSQL refuses it, or if it does not respond within [`STATEMENT_LIMIT`]; it may then be committed.
+    pub async fn commit(mut self) -> sqlx::Result<()> {
+        self.0.run(async |connection| connection.execute("COMMIT").await).await.map(drop)
+    }
+}
+
+impl Deref for StoreTransaction {
+    type Target = PgConnection;
+
+    fn deref(&self) -> &PgConnection {
+        &self.0.connection
+    }
+}
+
+impl DerefMut for StoreTransaction {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        &mut self.0.connection
+    }
+}
+
+/// Runs single statements. All rows are read before the first is returned.
+impl<'p> Executor<'p> for &'p StorePool {
+    type Database = Postgres;
+
+    fn fetch_many<'e, 'q: 'e, E>(self, query: E) -> BoxStream<'e, sqlx::Result<Either<PgQueryResult, PgRow>>>
+    where
+        'p: 'e,
+        E: 'q + Execute<'q, Postgres>,
+    {
+        let answer = async move {
+            let mut connection = self.acquire().await?;
+            let steps: Vec<_> =
+                connection.run(async |connection| connection.fetch_many(query).try_collect().await).await?;
+            Ok::<_, sqlx::Error>(stream::iter(steps.into_iter().map(Ok)))
+        };
+        stream::once(answer).try_flatten().boxed()
+    }
+
+    fn fetch_optional<'e, 'q: 'e, E>(self, query: E) -> BoxFuture<'e, sqlx::Result<Option<PgRow>>>
+    where
+        'p: 'e,
+        E: 'q + Execute<'q, Postgres>,
+    {
+        async move { self.acquire().await?.run(async |connection| connection.fetch_optional(query).await).await }
+            .boxed()
+    }
+
+    fn prepare_with<'e>(self, sql: SqlStr, parameters: &'e [PgTypeInfo]) -> BoxFuture<'e, sqlx::Result<PgStatement>>
+    where
+        'p: 'e,
+    {
+        async move { self.acquire().await?.run(async |connection| connection.prepare_with(sql, parameters).await).await }
+            .boxed()
+    }
+
+    fn describe<'e>(self, sql: SqlStr) -> BoxFuture<'e, sqlx::Result<Describe<Postgres>>>
+    where
+        'p: 'e,
+    {
+        async move { self.acquire().await?.run(async |connection| connection.describe(sql).await).await }.boxed()
+    }
+}
