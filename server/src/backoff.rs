@@ -8,7 +8,7 @@ const MIN_RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 const MAX_RECONNECT_PAUSE: Duration = Duration::from_secs(10);
 
 /// Exponential backoff up to ten seconds, with jitter so that servers do not reconnect in step.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ReconnectBackoff {
     next: Duration,
 }

@@ -1,10 +1,10 @@
 //! Error texts for log lines.
 //!
-//! Each module has its own error type. This module holds the two functions they share: the text of an error with its
-//! causes, and an excerpt of the message body that caused it. It depends on no other module, so that modules which must
+//! Each module has its own error type. This module holds the functions they share: the text of an error with its
+//! causes, the text of a panic, and an excerpt of the message body that caused it. It depends on no other module, so that modules which must
 //! not depend on each other can all use it.
 
-use std::error::Error;
+use std::{any::Any, error::Error};
 
 /// Formats an error and all its causes on one line.
 #[must_use]
@@ -17,6 +17,12 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
         at = source.source();
     }
     text.replace('\n', " ")
+}
+
+/// Returns the text of a panic.
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a text")
 }
 
 /// Returns the first 120 characters of a body on one line, for a log line about a rejected message.

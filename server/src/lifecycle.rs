@@ -8,11 +8,10 @@
 
 mod error;
 mod listener;
-mod task_spawner;
 
-use std::{collections::HashSet, net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -21,24 +20,24 @@ use crate::{
         auto_disable::AutoDisabler,
         cancellations::CancellationRepeater,
         clock_watch::ClockWatch,
-        dispatcher::Dispatcher,
+        dispatcher::{self, Dispatcher},
         due_index::DueIndexRebuilder,
         lease::{self, LEADER_ROLE, Leadership, Lease},
         lost_messages::LostMessageDetector,
-        lost_runs::{HeartbeatFeed, LostRunDetector},
+        lost_runs::LostRunDetector,
         maintenance::Maintenance,
         partition_analyze::PartitionAnalyzer,
         presence::WorkerPresence,
         republisher::{self, Republisher},
         sender::{MessageSender, PublishMarker},
         slot_granter::SlotGranter,
-        task_status::TaskStatuses,
     },
-    broker::{Broker, consumer::consume, publisher::Publisher, queue_probe::QueueProbe},
+    broker::{Broker, publisher::Publisher},
     cache::Cache,
     clock::Clock,
     command::{cluster::ClusterCommands, jobs::JobCommands, sign_in::PassphraseHasher},
     config::ServerConfig,
+    engine::{context::Context, status::ServiceStatuses, supervisor::Supervisor},
     http::{
         WebState,
         client_address::warn_of_unknown_clients,
@@ -55,7 +54,6 @@ use crate::{
     ui::backend::ServerBackend,
 };
 pub use error::ServerError;
-use task_spawner::TaskSpawner;
 
 /// The longest time that an orderly stop waits for its stages.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -82,20 +80,18 @@ pub struct Server {
     /// The clock of this server.
     pub clock: Clock,
     sender: MessageSender,
-    /// The status of each background task.
-    pub task_statuses: TaskStatuses,
+    /// The state of each service.
+    pub services: ServiceStatuses,
     /// The leadership of this server; it changes when the lease is won or lost.
     pub leadership: watch::Receiver<Leadership>,
     stop_http: CancellationToken,
-    stop_tasks: CancellationToken,
-    stop_connections: CancellationToken,
     http_group: TaskTracker,
-    task_group: TaskTracker,
-    connection_group: TaskTracker,
+    background: Supervisor,
+    connections: Supervisor,
 }
 
 impl Server {
-    /// Connects to the three services, migrates the database, starts the background tasks and listens for requests.
+    /// Connects to the three services, migrates the database, starts the services and listens for requests.
     /// The URLs in the configuration must be filled in.
     ///
     /// # Errors
@@ -117,11 +113,10 @@ impl Server {
             let _ = connection.close(200, "checked".into()).await;
         }
 
-        let (stop_http, stop_tasks, stop_connections) =
-            (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
-        let (http_group, task_group, connection_group) = (TaskTracker::new(), TaskTracker::new(), TaskTracker::new());
-        let task_statuses = TaskStatuses::default();
         let activators = Activators::default();
+        let services = ServiceStatuses::default();
+        // The connections are closed last, when the background services have written to them for the last time.
+        let (connections, background) = (Supervisor::new(services.clone()), Supervisor::new(services.clone()));
 
         let (hub, unsent_events) = Hub::new();
         let bridge = EventBridge::new(
@@ -131,175 +126,65 @@ impl Server {
             activators.dispatcher.clone(),
             activators.slot_granter.clone(),
         );
-        connection_group.spawn(bridge.clone().send(unsent_events, stop_connections.clone()));
-        connection_group.spawn(bridge.listen(stop_connections.clone()));
-        let (publisher, keep_connected) = Publisher::new(&broker, stop_connections.clone());
-        connection_group.spawn(keep_connected);
+        let (listening, sending, unsent_events) = (bridge.clone(), bridge, Arc::new(Mutex::new(unsent_events)));
+        connections.keep("event-listener", move |stop| listening.clone().listen(stop));
+        connections.keep("event-sender", move |stop| sending.clone().send(unsent_events.clone(), stop));
+        let (publisher, keep_open) = Publisher::new(&broker);
+        connections.keep("publisher", keep_open);
+        let (alerts, deliver) = AlertSender::new(config.alerts.webhook_url.clone());
+        connections.keep("alerts", move |stop| {
+            let delivery = deliver();
+            async move { stop.run_until_cancelled(delivery).await.unwrap_or_default() }
+        });
 
         let holder = lease::holder_name();
         let lease =
             Lease::new(LEADER_ROLE, holder, cache.clone(), store.clone(), clock.clone(), activators.due_index.clone());
         let leadership = lease.leadership();
-        task_group.spawn(lease.run(stop_tasks.clone()));
-        let tasks = TaskSpawner {
-            group: task_group.clone(),
-            statuses: task_statuses.clone(),
-            leadership: leadership.clone(),
-            stop: stop_tasks.clone(),
-        };
         let sender =
             MessageSender::new(store.clone(), publisher.clone(), clock.clone(), activators.republisher.clone());
-        tasks.spawn(PublishMarker { sender: sender.clone() }, Arc::default());
-
-        let dispatcher = Dispatcher {
+        let context = Context {
+            config: Arc::new(config.clone()),
             store: store.clone(),
             cache: cache.clone(),
+            broker,
+            publisher,
             sender: sender.clone(),
             hub: hub.clone(),
+            alerts,
             clock: clock.clone(),
+            activators,
             leadership: leadership.clone(),
-            activate_dispatcher: activators.dispatcher.clone(),
-            activate_due_index: activators.due_index.clone(),
-            activate_slot_granter: activators.slot_granter.clone(),
-            config: config.background.clone(),
-        };
-        task_group.spawn(dispatcher.clone().run(task_statuses.clone(), stop_tasks.clone()));
-        let due_index = DueIndexRebuilder {
-            store: store.clone(),
-            cache: cache.clone(),
-            clock: clock.clone(),
-            activate_dispatcher: activators.dispatcher.clone(),
-            period: config.background.rebuild,
-        };
-        tasks.spawn_led(due_index, activators.due_index.clone());
-        let republisher = Republisher {
-            store: store.clone(),
-            publisher: publisher.clone(),
-            clock: clock.clone(),
-            period: config.background.republish,
-            known_unsent: HashSet::new(),
-        };
-        tasks.spawn(republisher, activators.republisher.clone());
-        let republish_on_reconnect = republisher::activate_when_up(publisher.clone(), activators.republisher.clone());
-        let stop_republish = stop_tasks.clone();
-        task_group.spawn(async move { stop_republish.run_until_cancelled(republish_on_reconnect).await });
-        let presence = WorkerPresence {
-            store: store.clone(),
-            hub: hub.clone(),
-            clock: clock.clone(),
-            last_alive: Default::default(),
-        };
-        tasks.spawn(presence, Arc::default());
-
-        let names = broker.topology().clone();
-        let status = StatusConsumer {
-            store: store.clone(),
-            activators: activators.clone(),
-            hub: hub.clone(),
-            clock: clock.clone(),
-        };
-        task_group.spawn(consume(broker.clone(), names.status(), status, stop_tasks.clone()));
-        let logs = LogConsumer { store: store.clone(), hub: hub.clone(), clock: clock.clone() };
-        task_group.spawn(consume(broker.clone(), names.logs(), logs, stop_tasks.clone()));
-        let registration = RegistrationConsumer {
-            store: store.clone(),
-            publisher: publisher.clone(),
-            hub: hub.clone(),
-            clock: clock.clone(),
-        };
-        task_group.spawn(consume(broker.clone(), names.registration(), registration, stop_tasks.clone()));
-
-        let jobs = JobCommands {
-            store: store.clone(),
-            cache: cache.clone(),
-            publisher: publisher.clone(),
-            hub: hub.clone(),
-            clock: clock.clone(),
-            activate_dispatcher: activators.dispatcher.clone(),
-            activate_republisher: activators.republisher.clone(),
-            activate_slot_granter: activators.slot_granter.clone(),
-            activate_cancellation_repeater: Arc::default(),
             in_flight: TaskTracker::new(),
         };
+        let dispatcher = Dispatcher::new(&context);
+        background.keep("lease", move |stop| lease.clone().run(stop));
+        background.keep(dispatcher::NAME, {
+            let (dispatcher, services) = (dispatcher.clone(), services.clone());
+            move |stop| dispatcher.clone().run(services.clone(), stop)
+        });
+        start_services(&background, &context);
+        start_consumers(&background, &context);
+
+        let jobs = context.jobs();
         let cluster = ClusterCommands {
             store: store.clone(),
             cache: cache.clone(),
             hub: hub.clone(),
             clock: clock.clone(),
-            activate_dispatcher: activators.dispatcher.clone(),
-            activate_slot_granter: activators.slot_granter.clone(),
+            activate_dispatcher: context.activators.dispatcher.clone(),
+            activate_slot_granter: context.activators.slot_granter.clone(),
         };
-        let cancellations = CancellationRepeater { jobs: jobs.clone(), pending: 0 };
-        tasks.spawn(cancellations, jobs.activate_cancellation_repeater.clone());
-        let slot_granter = SlotGranter {
-            store: store.clone(),
-            cache: cache.clone(),
-            sender: sender.clone(),
-            jobs: jobs.clone(),
-            clock: clock.clone(),
-            activate_dispatcher: activators.dispatcher.clone(),
-            next: None,
-        };
-        tasks.spawn(slot_granter, activators.slot_granter.clone());
-        let dead_letters = DeadLetterConsumer {
-            store: store.clone(),
-            hub: hub.clone(),
-            clock: clock.clone(),
-            activate_slot_granter: jobs.activate_slot_granter.clone(),
-            activate_auto_disable: activators.auto_disable.clone(),
-        };
-        task_group.spawn(consume(broker.clone(), names.dead_letter_queue(), dead_letters, stop_tasks.clone()));
-        let claims = ClaimConsumer { store: store.clone() };
-        task_group.spawn(consume(broker.clone(), names.claims(), claims, stop_tasks.clone()));
-        let (alerts, send_alerts) = AlertSender::new(config.alerts.webhook_url.clone());
-        let stop_alerts = stop_connections.clone();
-        connection_group.spawn(async move { stop_alerts.run_until_cancelled(send_alerts).await });
-        let auto_disabler = AutoDisabler { jobs: jobs.clone(), alerts, default_rule: config.alerts.auto_disable };
-        tasks.spawn(auto_disabler, activators.auto_disable.clone());
-        let maintenance = Maintenance {
-            store: store.clone(),
-            clock: clock.clone(),
-            retention: config.retention.clone(),
-            activate_slot_granter: jobs.activate_slot_granter.clone(),
-        };
-        tasks.spawn_led(maintenance, Arc::default());
-        let partition_analyzer = PartitionAnalyzer { store: store.clone(), clock: clock.clone() };
-        tasks.spawn_led(partition_analyzer, Arc::default());
-        let clock_watch = ClockWatch { store: store.clone(), clock: clock.clone(), last_measured: None };
-        tasks.spawn(clock_watch, Arc::default());
-        let lost_runs = LostRunDetector {
-            store: store.clone(),
-            cache: cache.clone(),
-            hub: hub.clone(),
-            clock: clock.clone(),
-            heartbeat_feed: HeartbeatFeed::new(broker.clone()),
-            leadership: leadership.clone(),
-            heartbeat_timeout: config.lost_runs.heartbeat_timeout,
-            activate_dispatcher: jobs.activate_dispatcher.clone(),
-            activate_republisher: jobs.activate_republisher.clone(),
-            activate_slot_granter: jobs.activate_slot_granter.clone(),
-            watch: LostRunDetector::watch(),
-        };
-        tasks.spawn_led(lost_runs, Arc::default());
-        let lost_messages = LostMessageDetector {
-            store: store.clone(),
-            broker: broker.clone(),
-            probe: QueueProbe::new(broker.clone()),
-            clock: clock.clone(),
-            leadership: leadership.clone(),
-            requeue_after: config.lost_runs.requeue_after,
-            activate_republisher: jobs.activate_republisher.clone(),
-        };
-        tasks.spawn_led(lost_messages, Arc::default());
         let health = HealthCheck {
             store: store.clone(),
             cache: cache.clone(),
-            broker,
-            publisher,
-            task_statuses: task_statuses.clone(),
+            broker: context.broker,
+            publisher: context.publisher,
+            services: services.clone(),
             history: HealthHistory::default(),
             last: LastCheck::default(),
         };
+        let (stop_http, http_group) = (CancellationToken::new(), TaskTracker::new());
         let http_config = Arc::new(config.http.clone());
         let backend = Arc::new(ServerBackend {
             store: store.clone(),
@@ -337,32 +222,28 @@ impl Server {
             hub,
             clock,
             sender,
-            task_statuses,
+            services,
             leadership,
             stop_http,
-            stop_tasks,
-            stop_connections,
             http_group,
-            task_group,
-            connection_group,
+            background,
+            connections,
         })
     }
 
-    /// Stops the HTTP server and the background tasks, and then the connections that they wrote to. Takes at most six
+    /// Stops the HTTP server and the background services, and then the connections that they wrote to. Takes at most six
     /// seconds: five for these stages and one for the database pool.
     pub async fn stop(self) {
         self.stop_http.cancel();
-        self.stop_tasks.cancel();
+        self.background.request_stop();
         self.http_group.close();
-        self.task_group.close();
         let stages = async {
-            self.task_group.wait().await;
+            self.background.stopped().await;
             self.sender.drain().await;
             self.jobs.in_flight.close();
             self.jobs.in_flight.wait().await;
-            self.stop_connections.cancel();
-            self.connection_group.close();
-            self.connection_group.wait().await;
+            self.connections.request_stop();
+            self.connections.stopped().await;
             // A browser may keep an idle connection open for minutes.
             let _ = tokio::time::timeout(CLOSE_TIMEOUT, self.http_group.wait()).await;
         };
@@ -375,6 +256,39 @@ impl Server {
         }
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, self.store.close()).await;
     }
+}
+
+/// Starts the services with a period.
+fn start_services(supervisor: &Supervisor, context: &Context) {
+    let activators = &context.activators;
+    let none = Arc::default();
+    supervisor.start(context, PublishMarker::new, &none);
+    supervisor.start(context, DueIndexRebuilder::new, &activators.due_index);
+    supervisor.start(context, Republisher::new, &activators.republisher);
+    supervisor.start(context, SlotGranter::new, &activators.slot_granter);
+    supervisor.start(context, CancellationRepeater::new, &activators.cancellation_repeater);
+    supervisor.start(context, AutoDisabler::new, &activators.auto_disable);
+    supervisor.start(context, LostRunDetector::new, &none);
+    supervisor.start(context, LostMessageDetector::new, &none);
+    supervisor.start(context, WorkerPresence::new, &none);
+    supervisor.start(context, Maintenance::new, &none);
+    supervisor.start(context, PartitionAnalyzer::new, &none);
+    supervisor.start(context, ClockWatch::new, &none);
+    let (publisher, activator) = (context.publisher.clone(), activators.republisher.clone());
+    supervisor.keep("republish-on-reconnect", move |stop| {
+        let activate = republisher::activate_when_up(publisher.clone(), activator.clone());
+        async move { stop.run_until_cancelled(activate).await.unwrap_or_default() }
+    });
+}
+
+/// Starts the consumers of what workers send.
+fn start_consumers(supervisor: &Supervisor, context: &Context) {
+    let names = context.broker.topology();
+    supervisor.consume(context, names.status(), StatusConsumer::new(context));
+    supervisor.consume(context, names.logs(), LogConsumer::new(context));
+    supervisor.consume(context, names.registration(), RegistrationConsumer::new(context));
+    supervisor.consume(context, names.claims(), ClaimConsumer::new(context));
+    supervisor.consume(context, names.dead_letter_queue(), DeadLetterConsumer::new(context));
 }
 
 /// Logs a warning if Redis evicts keys when its memory is full. It would then drop due times without an error; the

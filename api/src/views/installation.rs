@@ -104,6 +104,8 @@ pub struct ClusterStatus {
 pub const DATABASE_PART: &str = "PostgreSQL";
 /// The name of the dispatcher in the health list.
 pub const DISPATCHER_PART: &str = "Dispatcher";
+/// The name of the other background tasks in the health list.
+pub const TASKS_PART: &str = "Background tasks";
 
 impl ClusterStatus {
     /// Returns true if PostgreSQL responded.
@@ -113,12 +115,18 @@ impl ClusterStatus {
     }
 
     /// Returns the parts that do not work without restrictions. The dispatcher is left out while PostgreSQL is down,
-    /// because it cannot work then.
+    /// because it cannot work then. The other background tasks are left out while anything else is in trouble, which is
+    /// then their cause.
     #[must_use]
     pub fn troubles(&self) -> Vec<HealthItem> {
         let is_database_up = self.is_database_up();
         let items = self.health.iter().filter(|item| item.state != HealthState::Ok);
-        items.filter(|item| is_database_up || item.name != DISPATCHER_PART).cloned().collect()
+        let mut troubles: Vec<HealthItem> =
+            items.filter(|item| is_database_up || item.name != DISPATCHER_PART).cloned().collect();
+        if troubles.len() > 1 {
+            troubles.retain(|item| item.name != TASKS_PART);
+        }
+        troubles
     }
 }
 
@@ -198,25 +206,27 @@ pub struct ClusterPause {
 mod tests {
     use super::*;
 
-    fn status(database: HealthState, dispatcher: HealthState) -> ClusterStatus {
+    fn status(database: HealthState, dispatcher: HealthState, tasks: HealthState) -> ClusterStatus {
         let item = |name: &str, state| HealthItem { name: name.into(), state, detail: String::new(), since: None };
         ClusterStatus {
             now: DateTime::UNIX_EPOCH,
-            health: vec![item(DATABASE_PART, database), item(DISPATCHER_PART, dispatcher)],
+            health: vec![item(DATABASE_PART, database), item(DISPATCHER_PART, dispatcher), item(TASKS_PART, tasks)],
             is_pause_known: true,
             pause: None,
         }
     }
 
-    fn troubles(database: HealthState, dispatcher: HealthState) -> Vec<String> {
-        status(database, dispatcher).troubles().into_iter().map(|item| item.name).collect()
+    fn troubles(database: HealthState, dispatcher: HealthState, tasks: HealthState) -> Vec<String> {
+        status(database, dispatcher, tasks).troubles().into_iter().map(|item| item.name).collect()
     }
 
     #[test]
-    fn dispatcher_is_not_reported_while_postgresql_is_down() {
-        assert!(troubles(HealthState::Ok, HealthState::Ok).is_empty());
-        assert_eq!(troubles(HealthState::Down, HealthState::Warn), [DATABASE_PART]);
-        assert_eq!(troubles(HealthState::Ok, HealthState::Down), [DISPATCHER_PART]);
-        assert!(!status(HealthState::Down, HealthState::Ok).is_database_up());
+    fn consequences_of_a_trouble_are_not_reported_beside_it() {
+        use HealthState::{Down, Ok, Warn};
+        assert!(troubles(Ok, Ok, Ok).is_empty());
+        assert_eq!(troubles(Down, Warn, Warn), [DATABASE_PART]);
+        assert_eq!(troubles(Ok, Down, Warn), [DISPATCHER_PART]);
+        assert_eq!(troubles(Ok, Ok, Warn), [TASKS_PART]);
+        assert!(!status(Down, Ok, Ok).is_database_up());
     }
 }

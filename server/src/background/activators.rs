@@ -1,12 +1,12 @@
-//! The activators: notifications that make a background task tick before its period has passed.
+//! The activators: notifications that make a service tick before its period has passed.
 //!
-//! An activation says only that there may be work. It reaches the tasks of this server, not those of others.
+//! An activation says only that there may be work. It reaches the services of this server, not those of others.
 
 use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-/// One activator per task that other code may activate. Clones share the activators.
+/// One activator per service that other code may activate. Clones share the activators.
 #[derive(Clone, Debug, Default)]
 pub struct Activators {
     /// Activates the dispatcher after the schedule has changed.
@@ -19,4 +19,6 @@ pub struct Activators {
     pub slot_granter: Arc<Notify>,
     /// Activates auto-disable after a failure.
     pub auto_disable: Arc<Notify>,
+    /// Activates the cancellation repeater after a cancel request.
+    pub cancellation_repeater: Arc<Notify>,
 }

@@ -10,10 +10,10 @@ use milvaion_api::events::LiveEvent;
 use milvaion_protocol::id::JobId;
 use milvaion_schedule::rules::{AutoDisable, MAX_CATCH_UP_WINDOW_SECONDS};
 
-use super::BackgroundTask;
 use crate::{
     command::jobs::JobCommands,
     domain::auto_disable,
+    engine::{Service, context::Context},
     live::alerts::{Alert, AlertSender},
 };
 
@@ -33,6 +33,14 @@ pub struct AutoDisabler {
     pub default_rule: Option<AutoDisable>,
 }
 
+impl AutoDisabler {
+    /// Creates the service of a server.
+    #[must_use]
+    pub fn new(context: &Context) -> Self {
+        Self { jobs: context.jobs(), alerts: context.alerts.clone(), default_rule: context.config.alerts.auto_disable }
+    }
+}
+
 /// The result of one tick.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AutoDisableReport {
@@ -44,7 +52,7 @@ pub struct AutoDisableReport {
     pub enabled: Vec<JobId>,
 }
 
-impl BackgroundTask for AutoDisabler {
+impl Service for AutoDisabler {
     const NAME: &'static str = "auto-disable";
     type Report = AutoDisableReport;
 

@@ -7,8 +7,11 @@ use std::time::Duration;
 
 use milvaion_protocol::{message::CancelMessage, status::OccurrenceStatus};
 
-use super::BackgroundTask;
-use crate::{command::jobs::JobCommands, store::jobs::AuditStamp};
+use crate::{
+    command::jobs::JobCommands,
+    engine::{Service, context::Context},
+    store::jobs::AuditStamp,
+};
 
 /// The time between two repetitions while cancel requests are open.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(1);
@@ -26,6 +29,14 @@ pub struct CancellationRepeater {
     pub pending: usize,
 }
 
+impl CancellationRepeater {
+    /// Creates the repeater of a server.
+    #[must_use]
+    pub fn new(context: &Context) -> Self {
+        Self { jobs: context.jobs(), pending: 0 }
+    }
+}
+
 /// The result of one tick.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CancellationReport {
@@ -35,7 +46,7 @@ pub struct CancellationReport {
     pub cancelled: usize,
 }
 
-impl BackgroundTask for CancellationRepeater {
+impl Service for CancellationRepeater {
     const NAME: &'static str = "cancellations";
     type Report = CancellationReport;
 

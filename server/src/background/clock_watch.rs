@@ -6,8 +6,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::BackgroundTask;
-use crate::{clock::Clock, store::Store};
+use crate::{
+    clock::Clock,
+    engine::{Service, context::Context},
+    store::Store,
+};
 
 /// The time between two checks of the machine's clock for a step. A check needs no query.
 const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -27,6 +30,14 @@ pub struct ClockWatch {
     pub last_measured: Option<Instant>,
 }
 
+impl ClockWatch {
+    /// Creates the watch of a server.
+    #[must_use]
+    pub fn new(context: &Context) -> Self {
+        Self { store: context.store.clone(), clock: context.clock.clone(), last_measured: None }
+    }
+}
+
 /// The result of one tick.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockWatchReport {
@@ -38,7 +49,7 @@ pub struct ClockWatchReport {
     pub is_held: bool,
 }
 
-impl BackgroundTask for ClockWatch {
+impl Service for ClockWatch {
     const NAME: &'static str = "clock";
     type Report = ClockWatchReport;
 

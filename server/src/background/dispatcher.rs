@@ -25,6 +25,7 @@ use std::{
     time::Duration,
 };
 
+use anyhow::bail;
 use chrono::{DateTime, Utc};
 use milvaion_api::events::LiveEvent;
 use milvaion_protocol::{
@@ -32,13 +33,16 @@ use milvaion_protocol::{
     status::OccurrenceStatus,
 };
 use milvaion_schedule::{calendar::Calendar, due::EffectiveSchedule};
-use tokio::sync::{Notify, watch};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use live_row::live_row;
 
-use super::{lease::Leadership, sender::MessageSender, task_status::TaskStatuses};
+use super::{lease::Leadership, sender::MessageSender};
 use crate::{
     broker::publisher::OutgoingMessage,
     cache::Cache,
@@ -48,6 +52,7 @@ use crate::{
         message::{QueuedOccurrence, message},
         send_time::send_time,
     },
+    engine::{context::Context, status::ServiceStatuses},
     faults,
     live::Hub,
     store::{
@@ -58,6 +63,8 @@ use crate::{
 
 /// The dispatcher's name in the health report.
 pub const NAME: &str = "dispatcher";
+/// The longest time for a tick. A longer one is dropped, as if the process had crashed there.
+const TIME_LIMIT: Duration = Duration::from_secs(20);
 /// The time by which an occurrence is created ahead of its due time. Longer than reading and committing take on a busy
 /// machine, and too short for a user to notice that an edit or a pause came after the occurrence was created.
 pub const HEAD_START: Duration = Duration::from_millis(20);
@@ -96,6 +103,25 @@ pub struct Dispatcher {
     pub activate_slot_granter: Arc<Notify>,
     /// The batch size and the sweep period.
     pub config: BackgroundConfig,
+}
+
+impl Dispatcher {
+    /// Creates the dispatcher of a server.
+    #[must_use]
+    pub fn new(context: &Context) -> Self {
+        Self {
+            store: context.store.clone(),
+            cache: context.cache.clone(),
+            sender: context.sender.clone(),
+            hub: context.hub.clone(),
+            clock: context.clock.clone(),
+            leadership: context.leadership.clone(),
+            activate_dispatcher: context.activators.dispatcher.clone(),
+            activate_due_index: context.activators.due_index.clone(),
+            activate_slot_granter: context.activators.slot_granter.clone(),
+            config: context.config.background.clone(),
+        }
+    }
 }
 
 /// The result of one tick.
@@ -246,7 +272,7 @@ impl Dispatcher {
     }
 
     /// Ticks until `stop`, while this server leads or while no server can lead.
-    pub async fn run(mut self, task_statuses: TaskStatuses, stop: CancellationToken) {
+    pub async fn run(mut self, statuses: ServiceStatuses, stop: CancellationToken) {
         // Without the wait, the backlog from before the start would be created before it can be published.
         let _ = tokio::time::timeout(STARTUP_BROKER_TIMEOUT, stop.run_until_cancelled(self.sender.wait_until_ready()))
             .await;
@@ -254,7 +280,7 @@ impl Dispatcher {
         while !stop.is_cancelled() {
             let may_work = self.leadership.borrow_and_update().may_work();
             if !may_work {
-                task_statuses.record_standby(NAME, MAX_SLEEP);
+                statuses.record_standby(NAME, MAX_SLEEP);
                 tokio::select! {
                     _ = tokio::time::timeout(MAX_SLEEP, self.leadership.changed()) => {}
                     () = stop.cancelled() => {}
@@ -262,7 +288,11 @@ impl Dispatcher {
                 continue;
             }
             deferred_until = deferred_until.filter(|at| *at > self.clock.now());
-            let pause = match self.dispatch_batch(ahead(deferred_until)).await {
+            let since = Instant::now();
+            let dispatched = tokio::time::timeout(TIME_LIMIT, self.dispatch_batch(ahead(deferred_until))).await;
+            let dispatched =
+                dispatched.unwrap_or_else(|_| bail!("the tick took longer than {} s", TIME_LIMIT.as_secs()));
+            let pause = match dispatched {
                 Ok(report) => {
                     deferred_until = deferred_until.max(report.deferred_until);
                     if !report.fired.is_empty() {
@@ -272,7 +302,7 @@ impl Dispatcher {
                             "fired due jobs"
                         );
                     }
-                    task_statuses.record_tick(NAME, MAX_SLEEP, None);
+                    statuses.record_tick(NAME, since.elapsed(), MAX_SLEEP, None);
                     if let Some(left) = report.held_for {
                         left.min(MAX_SLEEP)
                     } else if report.is_paused {
@@ -288,7 +318,7 @@ impl Dispatcher {
                 Err(error) => {
                     let reason = crate::error::chain(error.as_ref());
                     tracing::warn!(error = reason, "due jobs could not be fired; retrying in 1 s");
-                    task_statuses.record_tick(NAME, MAX_SLEEP, Some(reason));
+                    statuses.record_tick(NAME, since.elapsed(), MAX_SLEEP, Some(reason));
                     Duration::from_secs(1)
                 }
             };

@@ -8,8 +8,13 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use milvaion_protocol::id::JobId;
 use tokio::sync::Notify;
 
-use super::BackgroundTask;
-use crate::{cache::Cache, clock::Clock, faults, store::Store};
+use crate::{
+    cache::Cache,
+    clock::Clock,
+    engine::{RunsOn, Service, context::Context},
+    faults,
+    store::Store,
+};
 
 /// The number of jobs read per query.
 const REBUILD_PAGE: i64 = 10_000;
@@ -29,6 +34,20 @@ pub struct DueIndexRebuilder {
     pub period: Duration,
 }
 
+impl DueIndexRebuilder {
+    /// Creates the service of a server.
+    #[must_use]
+    pub fn new(context: &Context) -> Self {
+        Self {
+            store: context.store.clone(),
+            cache: context.cache.clone(),
+            clock: context.clock.clone(),
+            activate_dispatcher: context.activators.dispatcher.clone(),
+            period: context.config.background.rebuild,
+        }
+    }
+}
+
 /// The result of one rebuild.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DueIndexReport {
@@ -40,8 +59,10 @@ pub struct DueIndexReport {
     pub removed: usize,
 }
 
-impl BackgroundTask for DueIndexRebuilder {
+impl Service for DueIndexRebuilder {
     const NAME: &'static str = "due-index";
+    const RUNS_ON: RunsOn = RunsOn::Leader;
+    const TIME_LIMIT: Duration = Duration::from_secs(120);
     type Report = DueIndexReport;
 
     fn period(&self) -> Duration {

@@ -73,7 +73,7 @@ impl Default for LeaseTimes {
 }
 
 /// The loop that acquires and renews the lease on one role.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Lease {
     role: &'static str,
     holder: String,

@@ -10,11 +10,12 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::sync::{Notify, watch};
 
-use super::{BackgroundTask, lease::Leadership};
+use super::lease::Leadership;
 use crate::{
     broker::{Broker, queue_probe::QueueProbe},
     clock::Clock,
     domain::liveness,
+    engine::{RunsOn, Service, context::Context},
     error::chain,
     store::Store,
 };
@@ -43,6 +44,22 @@ pub struct LostMessageDetector {
     pub activate_republisher: Arc<Notify>,
 }
 
+impl LostMessageDetector {
+    /// Creates the detector of a server.
+    #[must_use]
+    pub fn new(context: &Context) -> Self {
+        Self {
+            store: context.store.clone(),
+            broker: context.broker.clone(),
+            probe: QueueProbe::new(context.broker.clone()),
+            clock: context.clock.clone(),
+            leadership: context.leadership.clone(),
+            requeue_after: context.config.lost_runs.requeue_after,
+            activate_republisher: context.activators.republisher.clone(),
+        }
+    }
+}
+
 /// The result of one tick.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LostMessageReport {
@@ -52,8 +69,10 @@ pub struct LostMessageReport {
     pub lost: u64,
 }
 
-impl BackgroundTask for LostMessageDetector {
+impl Service for LostMessageDetector {
     const NAME: &'static str = "lost-messages";
+    const RUNS_ON: RunsOn = RunsOn::Leader;
+    const TIME_LIMIT: Duration = Duration::from_secs(60);
     type Report = LostMessageReport;
 
     fn period(&self) -> Duration {

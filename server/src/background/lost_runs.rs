@@ -13,7 +13,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{BackgroundTask, lease::Leadership};
+use super::lease::Leadership;
 use crate::{
     broker::{Broker, queue_probe::QueueProbe},
     cache::Cache,
@@ -25,6 +25,7 @@ use crate::{
         },
         quarantine,
     },
+    engine::{RunsOn, Service, context::Context},
     faults,
     live::Hub,
     store::{
@@ -63,6 +64,26 @@ pub struct LostRunDetector {
     pub activate_slot_granter: Arc<Notify>,
     /// The tracker that counts observed time from one detection to the next.
     pub watch: HeartbeatTracker,
+}
+
+impl LostRunDetector {
+    /// Creates the detector of a server.
+    #[must_use]
+    pub fn new(context: &Context) -> Self {
+        Self {
+            store: context.store.clone(),
+            cache: context.cache.clone(),
+            hub: context.hub.clone(),
+            clock: context.clock.clone(),
+            heartbeat_feed: HeartbeatFeed::new(context.broker.clone()),
+            leadership: context.leadership.clone(),
+            heartbeat_timeout: context.config.lost_runs.heartbeat_timeout,
+            activate_dispatcher: context.activators.dispatcher.clone(),
+            activate_republisher: context.activators.republisher.clone(),
+            activate_slot_granter: context.activators.slot_granter.clone(),
+            watch: Self::watch(),
+        }
+    }
 }
 
 /// The check that this server receives the heartbeats of workers.
@@ -282,8 +303,9 @@ fn lost_run_update(run: &StaleRun, decision: LostRunDecision, is_quarantined: bo
     }
 }
 
-impl BackgroundTask for LostRunDetector {
+impl Service for LostRunDetector {
     const NAME: &'static str = "lost-runs";
+    const RUNS_ON: RunsOn = RunsOn::Leader;
     type Report = LostRunReport;
 
     fn period(&self) -> Duration {

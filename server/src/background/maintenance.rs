@@ -5,11 +5,11 @@ use std::{sync::Arc, time::Duration};
 use chrono::{DateTime, Utc};
 use tokio::sync::Notify;
 
-use super::BackgroundTask;
 use crate::{
     clock::Clock,
     command::sign_in::{DEVICE_RETENTION, FAILED_SIGN_IN_RETENTION},
     config::retention::RetentionConfig,
+    engine::{RunsOn, Service, context::Context},
     store::{
         Store,
         partitions::{DailyTable, PartitionDropOutcome},
@@ -33,6 +33,19 @@ pub struct Maintenance {
     pub retention: RetentionConfig,
     /// The activator of the slot granter.
     pub activate_slot_granter: Arc<Notify>,
+}
+
+impl Maintenance {
+    /// Creates the service of a server.
+    #[must_use]
+    pub fn new(context: &Context) -> Self {
+        Self {
+            store: context.store.clone(),
+            clock: context.clock.clone(),
+            retention: context.config.retention.clone(),
+            activate_slot_granter: context.activators.slot_granter.clone(),
+        }
+    }
 }
 
 /// The result of one tick.
@@ -93,8 +106,10 @@ impl Maintenance {
     }
 }
 
-impl BackgroundTask for Maintenance {
+impl Service for Maintenance {
     const NAME: &'static str = "maintenance";
+    const RUNS_ON: RunsOn = RunsOn::Leader;
+    const TIME_LIMIT: Duration = Duration::from_secs(600);
     type Report = MaintenanceReport;
 
     fn period(&self) -> Duration {

@@ -12,8 +12,11 @@ use std::time::Duration;
 
 use chrono::{DateTime, Days, NaiveTime, Utc};
 
-use super::BackgroundTask;
-use crate::{clock::Clock, store::Store};
+use crate::{
+    clock::Clock,
+    engine::{RunsOn, Service, context::Context},
+    store::Store,
+};
 
 /// The longest time between two checks. Shortly after midnight, checks are more frequent; see [`next_check`].
 const ANALYZE_CHECK_INTERVAL: Duration = Duration::from_secs(10);
@@ -29,6 +32,14 @@ pub struct PartitionAnalyzer {
     pub clock: Clock,
 }
 
+impl PartitionAnalyzer {
+    /// Creates the service of a server.
+    #[must_use]
+    pub fn new(context: &Context) -> Self {
+        Self { store: context.store.clone(), clock: context.clock.clone() }
+    }
+}
+
 /// The result of one tick.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartitionAnalyzeReport {
@@ -36,8 +47,10 @@ pub struct PartitionAnalyzeReport {
     pub analyzed: Vec<String>,
 }
 
-impl BackgroundTask for PartitionAnalyzer {
+impl Service for PartitionAnalyzer {
     const NAME: &'static str = "partition-analyze";
+    const RUNS_ON: RunsOn = RunsOn::Leader;
+    const TIME_LIMIT: Duration = Duration::from_secs(300);
     type Report = PartitionAnalyzeReport;
 
     fn period(&self) -> Duration {

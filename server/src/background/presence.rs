@@ -5,8 +5,13 @@ use std::{collections::HashSet, time::Duration};
 use milvaion_api::events::LiveEvent;
 use milvaion_protocol::message::HEARTBEAT_INTERVAL_SECONDS;
 
-use super::BackgroundTask;
-use crate::{clock::Clock, domain::liveness, live::Hub, store::Store};
+use crate::{
+    clock::Clock,
+    domain::liveness,
+    engine::{Service, context::Context},
+    live::Hub,
+    store::Store,
+};
 
 /// The background task that watches worker instances.
 #[derive(Debug)]
@@ -21,6 +26,19 @@ pub struct WorkerPresence {
     pub last_alive: HashSet<(String, String)>,
 }
 
+impl WorkerPresence {
+    /// Creates the service of a server.
+    #[must_use]
+    pub fn new(context: &Context) -> Self {
+        Self {
+            store: context.store.clone(),
+            hub: context.hub.clone(),
+            clock: context.clock.clone(),
+            last_alive: Default::default(),
+        }
+    }
+}
+
 /// The result of one tick.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PresenceReport {
@@ -30,7 +48,7 @@ pub struct PresenceReport {
     pub changed: bool,
 }
 
-impl BackgroundTask for WorkerPresence {
+impl Service for WorkerPresence {
     const NAME: &'static str = "presence";
     type Report = PresenceReport;
 

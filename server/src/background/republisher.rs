@@ -18,11 +18,11 @@ use std::{
 use milvaion_protocol::id::OccurrenceId;
 use tokio::sync::Notify;
 
-use super::BackgroundTask;
 use crate::{
     broker::publisher::{MAX_UNSENT, OutgoingMessage, Publisher},
     clock::Clock,
     domain::message::{QueuedOccurrence, message},
+    engine::{Service, context::Context},
     faults,
     store::Store,
 };
@@ -45,6 +45,20 @@ pub struct Republisher {
     pub known_unsent: HashSet<OccurrenceId>,
 }
 
+impl Republisher {
+    /// Creates the republisher of a server.
+    #[must_use]
+    pub fn new(context: &Context) -> Self {
+        Self {
+            store: context.store.clone(),
+            publisher: context.publisher.clone(),
+            clock: context.clock.clone(),
+            period: context.config.background.republish,
+            known_unsent: HashSet::new(),
+        }
+    }
+}
+
 /// The result of one tick.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RepublishReport {
@@ -54,7 +68,7 @@ pub struct RepublishReport {
     pub sent: usize,
 }
 
-impl BackgroundTask for Republisher {
+impl Service for Republisher {
     const NAME: &'static str = "republisher";
     type Report = RepublishReport;
 

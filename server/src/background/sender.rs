@@ -18,10 +18,10 @@ use milvaion_protocol::id::OccurrenceId;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::task::TaskTracker;
 
-use super::BackgroundTask;
 use crate::{
     broker::publisher::{ConfirmedMessage, OutgoingMessage, Publisher},
     clock::Clock,
+    engine::{Service, context::Context},
     faults,
     store::{Store, dead_letters::DeadLetteredRun},
 };
@@ -168,6 +168,14 @@ pub struct PublishMarker {
     pub sender: MessageSender,
 }
 
+impl PublishMarker {
+    /// Creates the marker of a server.
+    #[must_use]
+    pub fn new(context: &Context) -> Self {
+        Self { sender: context.sender.clone() }
+    }
+}
+
 /// The result of one tick.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PublishMarkReport {
@@ -175,7 +183,7 @@ pub struct PublishMarkReport {
     pub rows: u64,
 }
 
-impl BackgroundTask for PublishMarker {
+impl Service for PublishMarker {
     const NAME: &'static str = "publish-marker";
     type Report = PublishMarkReport;
 

@@ -17,7 +17,7 @@ use std::{sync::Arc, time::Duration};
 use chrono::{DateTime, Utc};
 use tokio::sync::Notify;
 
-use super::{BackgroundTask, sender::MessageSender};
+use super::sender::MessageSender;
 use crate::{
     broker::publisher::OutgoingMessage,
     cache::Cache,
@@ -27,6 +27,7 @@ use crate::{
         message::{QueuedOccurrence, message},
         quarantine,
     },
+    engine::{Service, context::Context},
     store::{Store, jobs::AuditStamp},
 };
 
@@ -52,6 +53,22 @@ pub struct SlotGranter {
     pub next: Option<DateTime<Utc>>,
 }
 
+impl SlotGranter {
+    /// Creates the granter of a server.
+    #[must_use]
+    pub fn new(context: &Context) -> Self {
+        Self {
+            store: context.store.clone(),
+            cache: context.cache.clone(),
+            sender: context.sender.clone(),
+            jobs: context.jobs(),
+            clock: context.clock.clone(),
+            activate_dispatcher: context.activators.dispatcher.clone(),
+            next: None,
+        }
+    }
+}
+
 /// The result of one tick.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotGrantReport {
@@ -65,7 +82,7 @@ pub struct SlotGrantReport {
     pub paused: usize,
 }
 
-impl BackgroundTask for SlotGranter {
+impl Service for SlotGranter {
     const NAME: &'static str = "slot-granter";
     type Report = SlotGrantReport;
 

@@ -5,15 +5,18 @@
 //! The retry is limited in time, because the service may be unreachable from this server only. Meanwhile the other
 //! servers do not receive the messages held here, and would count runs as lost although they were reported. A body that
 //! cannot be read is logged and acknowledged, because it would never become readable.
+//!
+//! If the handler panics on a batch, its messages are handled one by one. A message on which it panics three times becomes
+//! a dead letter, so that one message stops neither the others nor the server.
 
-use std::time::Duration;
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 pub use lapin::{Channel, message::Delivery};
 use lapin::{
     Consumer,
-    options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions},
-    types::FieldTable,
+    options::{BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions},
+    types::{AMQPValue, FieldTable},
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -21,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Broker, topology};
 use crate::{
     backoff::ReconnectBackoff,
-    error::{body_excerpt, chain},
+    error::{body_excerpt, chain, panic_text},
     faults,
 };
 
@@ -37,6 +40,12 @@ const MAX_BATCH_HOLD: Duration = Duration::from_secs(4);
 
 /// The time between two log lines about a batch that still cannot be stored.
 const RETRY_LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The panics on one message after which it becomes a dead letter.
+const MAX_PANICS: u32 = 3;
+
+/// The header of a dead letter on which the server panicked: the consumer and the text of the panic.
+pub const HEADER_PANIC: &str = "x-server-panic";
 
 /// The handler of the messages of one queue.
 pub trait BatchHandler: Send + Sync + 'static {
@@ -64,8 +73,14 @@ pub trait BatchHandler: Send + Sync + 'static {
     }
 }
 
-/// Consumes `queue` until `stop`.
-pub async fn consume<H: BatchHandler>(broker: Broker, queue: String, handler: H, stop: CancellationToken) {
+/// Consumes `queue` until `stop`. `note_panic` is told of each panic of the handler.
+pub async fn consume<H: BatchHandler>(
+    broker: Broker,
+    queue: String,
+    handler: Arc<H>,
+    note_panic: impl Fn(&str) + Send + Sync,
+    stop: CancellationToken,
+) {
     let mut backoff = ReconnectBackoff::default();
     broker.note_consuming(&queue, false);
     while !stop.is_cancelled() {
@@ -77,7 +92,9 @@ pub async fn consume<H: BatchHandler>(broker: Broker, queue: String, handler: H,
             Ok((channel, consumer)) => {
                 broker.note_consuming(&queue, true);
                 backoff = ReconnectBackoff::default();
-                process_deliveries(&channel, consumer, &handler, &stop).await;
+                let deliveries =
+                    DeliveryLoop { broker: &broker, channel, handler: &*handler, note_panic: &note_panic, stop: &stop };
+                deliveries.run(consumer).await;
                 broker.note_consuming(&queue, false);
             }
             Err(error) => {
@@ -105,147 +122,187 @@ async fn open(
     Ok((channel, consumer))
 }
 
-async fn process_deliveries<H: BatchHandler>(
-    channel: &Channel,
-    mut consumer: Consumer,
-    handler: &H,
-    stop: &CancellationToken,
-) {
-    loop {
-        let first = tokio::select! {
-            next = consumer.next() => match next {
-                Some(Ok(delivery)) => delivery,
-                Some(Err(error)) => {
-                    tracing::warn!(consumer = H::NAME, error = %error, "the broker stopped delivering");
-                    return;
-                }
-                None => return,
-            },
-            () = stop.cancelled() => return,
-        };
-        // A batch consists of the messages that have already arrived. It does not wait for more, so a single message is
-        // not delayed, and a backlog is processed in large batches.
-        let mut batch = vec![first];
-        while batch.len() < MAX_BATCH_MESSAGES {
-            match futures::FutureExt::now_or_never(consumer.next()) {
-                Some(Some(Ok(delivery))) => batch.push(delivery),
-                _ => break,
-            }
-        }
-        if !process_batch(channel, batch, handler, stop).await {
-            return;
-        }
-    }
-}
-
-/// Handles a batch until it is stored, then acknowledges it. Returns false if the channel cannot be used any more.
-async fn process_batch<H: BatchHandler>(
-    channel: &Channel,
-    batch: Vec<Delivery>,
-    handler: &H,
-    stop: &CancellationToken,
-) -> bool {
-    let Some(last) = batch.last().map(|delivery| delivery.delivery_tag) else { return true };
-    if faults::is_sabotaged("ack_before_commit") {
-        let _ = channel.basic_ack(last, BasicAckOptions { multiple: true }).await;
-        // The broker has dropped the messages, so they are not retried either.
-        return handler.handle_deliveries(channel, &batch).await.is_ok() || channel.status().connected();
-    }
-    let since = Instant::now();
-    let done = match store(channel, &batch, handler, stop, since).await {
-        BatchOutcome::Refused(_) if batch.len() > 1 => process_each(channel, &batch, handler, stop, since).await,
-        BatchOutcome::Refused(error) => {
-            log_dropped::<H>(&batch[0], &error);
-            true
-        }
-        BatchOutcome::Done => true,
-        BatchOutcome::Interrupted => false,
-    };
-    if !done {
-        return false;
-    }
-    match channel.basic_ack(last, BasicAckOptions { multiple: true }).await {
-        Ok(_) => true,
-        Err(error) => {
-            tracing::warn!(consumer = H::NAME, error = %error, "a batch is stored but could not be acknowledged; its redelivery changes nothing");
-            false
-        }
-    }
-}
-
-/// Handles each delivery individually, and drops those that can never be stored. Returns false if one was not stored.
-async fn process_each<H: BatchHandler>(
-    channel: &Channel,
-    batch: &[Delivery],
-    handler: &H,
-    stop: &CancellationToken,
-    since: Instant,
-) -> bool {
-    for delivery in batch {
-        match store(channel, std::slice::from_ref(delivery), handler, stop, since).await {
-            BatchOutcome::Done => {}
-            BatchOutcome::Refused(error) => log_dropped::<H>(delivery, &error),
-            BatchOutcome::Interrupted => return false,
-        }
-    }
-    true
-}
-
-fn log_dropped<H: BatchHandler>(delivery: &Delivery, error: &anyhow::Error) {
-    tracing::error!(
-        consumer = H::NAME,
-        error = %chain(error.as_ref()),
-        body.bytes = delivery.data.len(),
-        body.start = body_excerpt(&delivery.data),
-        "a worker's message can never be stored and is dropped"
-    );
-}
-
 /// The outcome of storing deliveries.
 enum BatchOutcome {
     /// They are stored.
     Done,
     /// They can never be stored.
     Refused(anyhow::Error),
+    /// The handler panicked on them, with this text.
+    Panicked(String),
     /// They could not be stored by this server in time.
     Interrupted,
 }
 
-/// Retries the batch until it succeeds, fails permanently, or has been held for longer than [`MAX_BATCH_HOLD`] since
-/// `since`.
-async fn store<H: BatchHandler>(
-    channel: &Channel,
-    batch: &[Delivery],
-    handler: &H,
-    stop: &CancellationToken,
-    since: Instant,
-) -> BatchOutcome {
-    let mut backoff = ReconnectBackoff::default();
-    let mut logged_at: Option<Instant> = None;
-    loop {
-        let error = match handler.handle_deliveries(channel, batch).await {
-            Ok(()) => return BatchOutcome::Done,
-            Err(error) if !H::is_retryable(&error) => return BatchOutcome::Refused(error),
-            Err(error) => error,
+/// The deliveries of one channel.
+struct DeliveryLoop<'a, H> {
+    broker: &'a Broker,
+    channel: Channel,
+    handler: &'a H,
+    note_panic: &'a (dyn Fn(&str) + Send + Sync),
+    stop: &'a CancellationToken,
+}
+
+impl<H: BatchHandler> DeliveryLoop<'_, H> {
+    /// Processes deliveries until the channel cannot be used any more.
+    async fn run(&self, mut consumer: Consumer) {
+        loop {
+            let first = tokio::select! {
+                next = consumer.next() => match next {
+                    Some(Ok(delivery)) => delivery,
+                    Some(Err(error)) => {
+                        tracing::warn!(consumer = H::NAME, error = %error, "the broker stopped delivering");
+                        return;
+                    }
+                    None => return,
+                },
+                () = self.stop.cancelled() => return,
+            };
+            // A batch consists of the messages that have already arrived. It does not wait for more, so a single message
+            // is not delayed, and a backlog is processed in large batches.
+            let mut batch = vec![first];
+            while batch.len() < MAX_BATCH_MESSAGES {
+                match consumer.next().now_or_never() {
+                    Some(Some(Ok(delivery))) => batch.push(delivery),
+                    _ => break,
+                }
+            }
+            if !self.process_batch(batch).await {
+                return;
+            }
+        }
+    }
+
+    /// Handles a batch until it is stored, then acknowledges it. Returns false if the channel cannot be used any more.
+    async fn process_batch(&self, batch: Vec<Delivery>) -> bool {
+        let Some(last) = batch.last().map(|delivery| delivery.delivery_tag) else { return true };
+        if faults::is_sabotaged("ack_before_commit") {
+            let _ = self.channel.basic_ack(last, BasicAckOptions { multiple: true }).await;
+            // The broker has dropped the messages, so they are not retried either.
+            return self.handler.handle_deliveries(&self.channel, &batch).await.is_ok()
+                || self.channel.status().connected();
+        }
+        let since = Instant::now();
+        let done = match self.store(&batch, since).await {
+            BatchOutcome::Refused(_) | BatchOutcome::Panicked(_) if batch.len() > 1 => {
+                self.process_each(&batch, since).await
+            }
+            outcome => self.settle(&batch[0], outcome).await,
         };
-        let pause = backoff.pause();
-        if logged_at.is_none_or(|at| at.elapsed() >= RETRY_LOG_INTERVAL) {
-            logged_at = Some(Instant::now());
-            tracing::warn!(
-                consumer = H::NAME,
-                batch.size = batch.len(),
-                error = %chain(error.as_ref()),
-                retry_ms = pause.as_millis() as u64,
-                "a batch could not be stored and is retried; the broker keeps it"
-            );
+        if !done {
+            return false;
         }
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            () = stop.cancelled() => return BatchOutcome::Interrupted,
+        match self.channel.basic_ack(last, BasicAckOptions { multiple: true }).await {
+            Ok(_) => true,
+            Err(error) => {
+                tracing::warn!(consumer = H::NAME, error = %error, "a batch is stored but could not be acknowledged; its redelivery changes nothing");
+                false
+            }
         }
-        // Closing the channel returns the batch to the broker.
-        if since.elapsed() >= MAX_BATCH_HOLD || !channel.status().connected() {
-            return BatchOutcome::Interrupted;
+    }
+
+    /// Handles each delivery individually. Returns false if one was not settled.
+    async fn process_each(&self, batch: &[Delivery], since: Instant) -> bool {
+        for delivery in batch {
+            let outcome = self.store(std::slice::from_ref(delivery), since).await;
+            if !self.settle(delivery, outcome).await {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Sets a delivery aside that can never be stored. Returns false if the delivery must not be acknowledged.
+    async fn settle(&self, delivery: &Delivery, outcome: BatchOutcome) -> bool {
+        match outcome {
+            BatchOutcome::Done => true,
+            BatchOutcome::Refused(error) => {
+                tracing::error!(
+                    consumer = H::NAME,
+                    error = %chain(error.as_ref()),
+                    body.bytes = delivery.data.len(),
+                    body.start = body_excerpt(&delivery.data),
+                    "a worker's message can never be stored and is dropped"
+                );
+                true
+            }
+            BatchOutcome::Panicked(panic) => self.set_aside(delivery, &panic).await,
+            BatchOutcome::Interrupted => false,
+        }
+    }
+
+    /// Makes a dead letter of a message on which the handler panics. Returns false if it could not be published.
+    async fn set_aside(&self, delivery: &Delivery, panic: &str) -> bool {
+        tracing::error!(
+            consumer = H::NAME,
+            panic,
+            body.bytes = delivery.data.len(),
+            body.start = body_excerpt(&delivery.data),
+            "the server panicked {MAX_PANICS} times on a worker's message, which becomes a dead letter"
+        );
+        let names = self.broker.topology();
+        // The consumer of the dead letters cannot hand a message to itself.
+        if delivery.exchange.as_str() == names.dead_letter_exchange() {
+            return true;
+        }
+        let mut headers = delivery.properties.headers().clone().unwrap_or_default();
+        let text = format!("{} panicked on it: {panic}", H::NAME);
+        headers.insert(HEADER_PANIC.into(), AMQPValue::LongString(text.into()));
+        let properties = delivery.properties.clone().with_headers(headers);
+        // The broker handles the messages of a channel in order: this one before the acknowledgement of the original.
+        let published = self.channel.basic_publish(
+            names.dead_letter_exchange().into(),
+            delivery.routing_key.clone(),
+            BasicPublishOptions::default(),
+            &delivery.data,
+            properties,
+        );
+        published.await.is_ok()
+    }
+
+    /// Retries the batch until it succeeds, fails permanently, or has been held for longer than [`MAX_BATCH_HOLD`] since
+    /// `since`. A panic ends the retries of a batch, and of a single message for the third time.
+    async fn store(&self, batch: &[Delivery], since: Instant) -> BatchOutcome {
+        let mut backoff = ReconnectBackoff::default();
+        let mut logged_at: Option<Instant> = None;
+        let mut panics = 0;
+        loop {
+            // The handlers keep no state between two batches that a panic could leave half changed.
+            let handled =
+                AssertUnwindSafe(async { self.handler.handle_deliveries(&self.channel, batch).await }).catch_unwind();
+            let error = match handled.await {
+                Ok(Ok(())) => return BatchOutcome::Done,
+                Ok(Err(error)) if !H::is_retryable(&error) => return BatchOutcome::Refused(error),
+                Ok(Err(error)) => error,
+                Err(panic) => {
+                    let text = panic_text(panic.as_ref()).to_owned();
+                    (self.note_panic)(&format!("it panicked on a message: {text}"));
+                    panics += 1;
+                    if batch.len() > 1 || panics == MAX_PANICS {
+                        return BatchOutcome::Panicked(text);
+                    }
+                    anyhow::anyhow!("the server panicked: {text}")
+                }
+            };
+            let pause = backoff.pause();
+            if logged_at.is_none_or(|at| at.elapsed() >= RETRY_LOG_INTERVAL) {
+                logged_at = Some(Instant::now());
+                tracing::warn!(
+                    consumer = H::NAME,
+                    batch.size = batch.len(),
+                    error = %chain(error.as_ref()),
+                    retry_ms = pause.as_millis() as u64,
+                    "a batch could not be stored and is retried; the broker keeps it"
+                );
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.stop.cancelled() => return BatchOutcome::Interrupted,
+            }
+            // Closing the channel returns the batch to the broker.
+            if since.elapsed() >= MAX_BATCH_HOLD || !self.channel.status().connected() {
+                return BatchOutcome::Interrupted;
+            }
         }
     }
 }

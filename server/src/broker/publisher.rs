@@ -10,7 +10,10 @@ use std::{
     time::Duration,
 };
 
-use futures::{StreamExt, future::join_all};
+use futures::{
+    FutureExt, StreamExt,
+    future::{BoxFuture, join_all},
+};
 use lapin::{
     BasicProperties, Channel, Confirmation,
     options::{BasicPublishOptions, ConfirmSelectOptions},
@@ -63,7 +66,7 @@ pub struct Publisher {
 
 impl Publisher {
     /// Creates the publisher, and the task that keeps its channel open until `stop`.
-    pub fn new(broker: &Broker, stop: CancellationToken) -> (Self, impl Future<Output = ()> + use<>) {
+    pub fn new(broker: &Broker) -> (Self, impl Fn(CancellationToken) -> BoxFuture<'static, ()> + Send + Sync + use<>) {
         let (sender, channel) = watch::channel(None);
         let publisher = Self {
             names: broker.topology().clone(),
@@ -72,8 +75,10 @@ impl Publisher {
             declared: Arc::default(),
             unsent: Arc::default(),
         };
-        let task = keep_open(broker.clone(), sender, publisher.broken.clone(), publisher.declared.clone(), stop);
-        (publisher, task)
+        let (broker, broken, declared) = (broker.clone(), publisher.broken.clone(), publisher.declared.clone());
+        let keep_open =
+            move |stop| keep_open(broker.clone(), sender.clone(), broken.clone(), declared.clone(), stop).boxed();
+        (publisher, keep_open)
     }
 
     /// Returns true if messages can be published now.

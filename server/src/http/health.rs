@@ -12,18 +12,16 @@ use std::{
 use axum::{Json, extract::State, response::IntoResponse};
 use chrono::{DateTime, Utc};
 use http::StatusCode;
-use milvaion_api::views::{DATABASE_PART, DISPATCHER_PART, HealthItem, HealthState};
+use milvaion_api::views::{DATABASE_PART, DISPATCHER_PART, HealthItem, HealthState, TASKS_PART};
 use tokio::time::Instant;
 
 use super::WebState;
 use crate::{
-    background::{
-        dispatcher,
-        task_status::{TaskHealth, TaskStatuses},
-    },
+    background::dispatcher,
     broker::{Broker, publisher::Publisher},
     cache::Cache,
     clock::Clock,
+    engine::status::{ServiceHealth, ServiceStatuses},
     store::Store,
 };
 
@@ -33,7 +31,10 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time for which the result of a check is returned again.
 const CACHE_TTL: Duration = Duration::from_secs(1);
 
-/// Checks the three services and the dispatcher.
+/// The most characters of a task's error in the health report.
+const MAX_REASON_CHARS: usize = 200;
+
+/// Checks PostgreSQL, Redis, RabbitMQ and the server's own services.
 #[derive(Clone, Debug)]
 pub struct HealthCheck {
     /// Access to PostgreSQL.
@@ -44,8 +45,8 @@ pub struct HealthCheck {
     pub broker: Broker,
     /// The publishing side of RabbitMQ.
     pub publisher: Publisher,
-    /// The status of each background task.
-    pub task_statuses: TaskStatuses,
+    /// The state of each service.
+    pub services: ServiceStatuses,
     /// The start of each current trouble.
     pub history: HealthHistory,
     /// The result of the last check.
@@ -101,7 +102,7 @@ impl HealthHistory {
 }
 
 impl HealthCheck {
-    /// Returns the state of each service and of the dispatcher, in the order in which they depend on each other. Each
+    /// Returns the state of PostgreSQL, Redis, RabbitMQ, the dispatcher and the other services, in the order in which they depend on each other. Each
     /// trouble carries the time of the first check that found it. The result may be up to one second old.
     pub async fn items(&self, now: DateTime<Utc>) -> Vec<HealthItem> {
         let check = async {
@@ -151,18 +152,32 @@ impl HealthCheck {
                 ),
                 _ => item("RabbitMQ", HealthState::Warn, "is reconnecting"),
             },
-            match self.task_statuses.health(dispatcher::NAME) {
-                TaskHealth::Healthy => item(DISPATCHER_PART, HealthState::Ok, "runs on schedule"),
-                TaskHealth::Failing(_) => {
+            match self.services.health(dispatcher::NAME) {
+                ServiceHealth::Healthy => item(DISPATCHER_PART, HealthState::Ok, "runs on schedule"),
+                ServiceHealth::Failing(_) => {
                     item(DISPATCHER_PART, HealthState::Warn, "retries; its last database query failed")
                 }
-                TaskHealth::Standby => {
+                ServiceHealth::Standby => {
                     item(DISPATCHER_PART, HealthState::Ok, "is on standby; another server is the leader")
                 }
-                TaskHealth::Stalled => item(DISPATCHER_PART, HealthState::Down, "has stalled; restart this server"),
+                ServiceHealth::Stalled => item(DISPATCHER_PART, HealthState::Down, "has stalled; restart this server"),
+            },
+            match self.services.troubles().as_slice() {
+                [] => item(TASKS_PART, HealthState::Ok, "run on schedule"),
+                troubles => {
+                    let troubles: Vec<_> =
+                        troubles.iter().map(|(name, reason)| format!("{name}: {}", excerpt(reason))).collect();
+                    let detail = format!("some fail and are retried: {}", troubles.join("; "));
+                    item(TASKS_PART, HealthState::Warn, &detail)
+                }
             },
         ]
     }
+}
+
+/// Returns the start of an error, which may be long.
+fn excerpt(reason: &str) -> String {
+    reason.chars().take(MAX_REASON_CHARS).collect()
 }
 
 /// Handles `GET /health/live`: returns 200 while the process runs.

@@ -17,6 +17,7 @@ use crate::{
         reply,
     },
     domain::claim::{self, RecordedAttempt},
+    engine::context::Context,
     faults,
     store::Store,
 };
@@ -26,6 +27,14 @@ use crate::{
 pub struct ClaimConsumer {
     /// The PostgreSQL store.
     pub store: Store,
+}
+
+impl ClaimConsumer {
+    /// Creates the consumer of a server.
+    #[must_use]
+    pub fn new(context: &Context) -> Self {
+        Self { store: context.store.clone() }
+    }
 }
 
 impl ClaimConsumer {

@@ -14,11 +14,12 @@ use tokio::sync::Notify;
 
 use crate::{
     broker::{
-        consumer::{BatchHandler, Channel, Delivery},
+        consumer::{BatchHandler, Channel, Delivery, HEADER_PANIC},
         raw_message::RawMessage,
     },
     clock::Clock,
     domain::{fingerprint::fingerprint, transition::clean},
+    engine::context::Context,
     error::chain,
     faults,
     live::Hub,
@@ -41,6 +42,20 @@ pub struct DeadLetterConsumer {
     pub activate_slot_granter: Arc<Notify>,
     /// The activator of auto-disable.
     pub activate_auto_disable: Arc<Notify>,
+}
+
+impl DeadLetterConsumer {
+    /// Creates the consumer of a server.
+    #[must_use]
+    pub fn new(context: &Context) -> Self {
+        Self {
+            store: context.store.clone(),
+            hub: context.hub.clone(),
+            clock: context.clock.clone(),
+            activate_slot_granter: context.activators.slot_granter.clone(),
+            activate_auto_disable: context.activators.auto_disable.clone(),
+        }
+    }
 }
 
 impl DeadLetterConsumer {
@@ -119,8 +134,12 @@ impl DeadLetterConsumer {
 
 /// Reads the run that a dead letter is about, or returns the reason that it is about none.
 fn read(message: &RawMessage) -> Result<DeadLetteredRun, String> {
-    let job: JobMessage = serde_json::from_slice(&message.body)
-        .map_err(|error| format!("it is not a job message: {}", clean(error.to_string())))?;
+    let job: JobMessage = serde_json::from_slice(&message.body).map_err(|error| {
+        match message.headers.get(HEADER_PANIC).and_then(Value::as_str) {
+            Some(panic) => format!("{}; this is a bug of the server", clean(panic.to_owned())),
+            None => format!("it is not a job message: {}", clean(error.to_string())),
+        }
+    })?;
     let word = message.headers.get(HEADER_CAUSE).and_then(Value::as_str);
     let cause = match word {
         None => FailureCause::Rejected,

@@ -8,7 +8,10 @@ use milvaion_protocol::{
     message::{LogLine, LogMessage, MAX_LOG_LINE_BYTES, truncate_text},
 };
 
-use crate::{broker::consumer::BatchHandler, clock::Clock, domain::transition::clean, faults, live::Hub, store::Store};
+use crate::{
+    broker::consumer::BatchHandler, clock::Clock, domain::transition::clean, engine::context::Context, faults,
+    live::Hub, store::Store,
+};
 
 /// The consumer of the log queue.
 #[derive(Clone, Debug)]
@@ -19,6 +22,14 @@ pub struct LogConsumer {
     pub hub: Hub,
     /// The server's clock.
     pub clock: Clock,
+}
+
+impl LogConsumer {
+    /// Creates the consumer of a server.
+    #[must_use]
+    pub fn new(context: &Context) -> Self {
+        Self { store: context.store.clone(), hub: context.hub.clone(), clock: context.clock.clone() }
+    }
 }
 
 impl BatchHandler for LogConsumer {

@@ -6,6 +6,7 @@ use milvaion_protocol::message::{InstanceHello, RegistrationMessage};
 use crate::{
     broker::{consumer::BatchHandler, publisher::Publisher},
     clock::Clock,
+    engine::context::Context,
     live::Hub,
     store::Store,
 };
@@ -26,6 +27,19 @@ pub struct RegistrationConsumer {
     pub hub: Hub,
     /// The server's clock.
     pub clock: Clock,
+}
+
+impl RegistrationConsumer {
+    /// Creates the consumer of a server.
+    #[must_use]
+    pub fn new(context: &Context) -> Self {
+        Self {
+            store: context.store.clone(),
+            publisher: context.publisher.clone(),
+            hub: context.hub.clone(),
+            clock: context.clock.clone(),
+        }
+    }
 }
 
 impl RegistrationConsumer {

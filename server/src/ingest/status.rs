@@ -15,6 +15,7 @@ use crate::{
         retry,
         transition::{self, AttemptChange},
     },
+    engine::context::Context,
     error::chain,
     faults,
     live::Hub,
@@ -35,6 +36,19 @@ pub struct StatusConsumer {
     pub hub: Hub,
     /// The server's clock.
     pub clock: Clock,
+}
+
+impl StatusConsumer {
+    /// Creates the consumer of a server.
+    #[must_use]
+    pub fn new(context: &Context) -> Self {
+        Self {
+            store: context.store.clone(),
+            activators: context.activators.clone(),
+            hub: context.hub.clone(),
+            clock: context.clock.clone(),
+        }
+    }
 }
 
 impl StatusConsumer {

@@ -3,12 +3,13 @@
 //! Raising an alert never blocks and never fails. Delivery is tried three times. An alert that cannot be delivered is
 //! logged and dropped, because its change is in PostgreSQL and on the dashboard in any case.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
+use futures::{FutureExt, future::BoxFuture};
 use milvaion_protocol::id::JobId;
 use serde::Serialize;
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 
 /// The most alerts that wait for delivery.
 const ALERT_QUEUE_CAPACITY: usize = 100;
@@ -42,11 +43,12 @@ pub struct AlertSender {
 }
 
 impl AlertSender {
-    /// Creates the sender, and the task that delivers until the sender and its clones are dropped.
-    pub fn new(url: Option<String>) -> (Self, impl Future<Output = ()> + use<>) {
+    /// Creates the sender, and the loop that delivers its alerts. Each call of the loop continues the one before.
+    pub fn new(url: Option<String>) -> (Self, impl Fn() -> BoxFuture<'static, ()> + Send + Sync) {
         let (sender, queue) = mpsc::channel(ALERT_QUEUE_CAPACITY);
         let alerts = Self { queue: url.is_some().then_some(sender) };
-        (alerts, deliver(url, queue))
+        let queue = Arc::new(Mutex::new(queue));
+        (alerts, move || deliver(url.clone(), queue.clone()).boxed())
     }
 
     /// Queues an alert for delivery, without waiting.
@@ -58,8 +60,9 @@ impl AlertSender {
     }
 }
 
-async fn deliver(url: Option<String>, mut queue: mpsc::Receiver<Alert>) {
-    let Some(url) = url else { return };
+async fn deliver(url: Option<String>, queue: Arc<Mutex<mpsc::Receiver<Alert>>>) {
+    let Some(url) = url else { return std::future::pending().await };
+    let mut queue = queue.lock().await;
     let client = match reqwest::Client::builder()
         .timeout(DELIVERY_TIMEOUT)
         .redirect(reqwest::redirect::Policy::none())

@@ -11,7 +11,7 @@ use std::sync::{
 
 use futures::StreamExt;
 use milvaion_api::events::EventEnvelope;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Mutex, Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::Hub;
@@ -95,7 +95,8 @@ impl EventBridge {
     }
 
     /// Publishes the hub's events until the hub is dropped or `stop`.
-    pub async fn send(self, mut queue: mpsc::Receiver<Vec<EventEnvelope>>, stop: CancellationToken) {
+    pub async fn send(self, queue: Arc<Mutex<mpsc::Receiver<Vec<EventEnvelope>>>>, stop: CancellationToken) {
+        let mut queue = queue.lock().await;
         loop {
             let mut envelopes = tokio::select! {
                 next = queue.recv() => match next {

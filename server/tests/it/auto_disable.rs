@@ -14,9 +14,10 @@ use milvaion_schedule::{
     schedule::Schedule,
 };
 use milvaion_server::{
-    background::{BackgroundTask, auto_disable::AutoDisabler},
+    background::auto_disable::AutoDisabler,
     config::ServerConfig,
     domain::transition::fold,
+    engine::Service,
     lifecycle::Server,
     live::alerts::{Alert, AlertSender},
     store::{jobs::StoredJob, manual_runs::NewManualRun},
@@ -33,7 +34,7 @@ const AUTO_DISABLE_RULE: AutoDisable = AutoDisable { threshold: 3, window_second
 async fn harness() -> (ServerConfig, Server) {
     let config = server_env::config().await;
     let server = server_env::start(&config).await;
-    wait::eventually("the first tick", async || server.task_statuses.since_last_tick(AutoDisabler::NAME)).await;
+    wait::eventually("the first tick", async || server.services.since_last_tick(AutoDisabler::NAME)).await;
     (config, server)
 }
 
@@ -245,7 +246,7 @@ async fn alert_is_posted_until_it_is_accepted() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}/hook?secret", listener.local_addr().expect("the listener is bound"));
     let (alerts, sending) = AlertSender::new(Some(url));
-    let sending = tokio::spawn(sending);
+    let sending = tokio::spawn(sending());
     let alert = Alert {
         kind: "job.auto_disable",
         job_id: JobId::default(),

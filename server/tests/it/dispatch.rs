@@ -11,9 +11,10 @@ use milvaion_schedule::{
     schedule::Schedule,
 };
 use milvaion_server::{
-    background::{BackgroundTask, due_index::DueIndexRebuilder},
+    background::due_index::DueIndexRebuilder,
     cache::Cache,
     clock::Clock,
+    engine::Service,
     store::{Store, jobs::AuditStamp, plan::NewScheduledRun},
 };
 use milvaion_test_support::{database, jobs, runs, server_env, wait, worker_env};

@@ -3,15 +3,15 @@
 use std::{process::Stdio, sync::Arc, time::Duration};
 
 use milvaion_server::{
-    background::{
-        BackgroundTask,
-        driver::drive_led,
-        lease::{HeldLease, LEADER_ROLE, Leadership, Lease, LeaseTimes, holder_name},
-        task_status::{TaskHealth, TaskStatuses},
-    },
+    background::lease::{HeldLease, LEADER_ROLE, Leadership, Lease, LeaseTimes, holder_name},
     cache::Cache,
     clock::Clock,
     config::cache::CacheConfig,
+    engine::{
+        RunsOn, Service,
+        driver::drive,
+        status::{ServiceHealth, ServiceStatuses},
+    },
     store::Store,
 };
 use milvaion_test_support::{database, net::free_port, server_env, services, wait};
@@ -335,8 +335,9 @@ struct EndlessTask {
     endless: bool,
 }
 
-impl BackgroundTask for EndlessTask {
+impl Service for EndlessTask {
     const NAME: &'static str = "endless";
+    const RUNS_ON: RunsOn = RunsOn::Leader;
     type Report = ();
 
     fn period(&self) -> Duration {
@@ -362,12 +363,11 @@ async fn led_task_is_cancelled_with_the_lease() {
     cache.acquire_or_renew_lease(LEADER_ROLE, "another", Duration::from_secs(600)).await.expect("the query succeeds");
     let server = LeaseHolder::start(&store, &cache, LEASE_TIMES);
     let (ticks, mut ticked) = watch::channel(0);
-    let (task_statuses, stop) = (TaskStatuses::default(), CancellationToken::new());
+    let (statuses, stop) = (ServiceStatuses::default(), CancellationToken::new());
     let task = EndlessTask { ticks, endless: true };
-    let driven =
-        tokio::spawn(drive_led(task, Arc::default(), task_statuses.clone(), server.leadership.clone(), stop.clone()));
+    let driven = tokio::spawn(drive(task, Arc::default(), statuses.clone(), server.leadership.clone(), stop.clone()));
     wait::eventually("the standby status", || async {
-        (task_statuses.health("endless") == TaskHealth::Standby).then_some(())
+        (statuses.health("endless") == ServiceHealth::Standby).then_some(())
     })
     .await;
     assert_eq!(*ticked.borrow(), 0);

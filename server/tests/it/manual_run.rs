@@ -14,8 +14,9 @@ use milvaion_schedule::{
     schedule::{IntervalAnchor, Schedule},
 };
 use milvaion_server::{
-    background::{BackgroundTask, cancellations::CancellationRepeater},
+    background::cancellations::CancellationRepeater,
     clock::Clock,
+    engine::Service,
     lifecycle::Server,
     store::{
         Store,

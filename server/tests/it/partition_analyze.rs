@@ -4,9 +4,10 @@
 use milvaion_protocol::{message::StatusReport, status::OccurrenceStatus};
 use milvaion_schedule::schedule::Schedule;
 use milvaion_server::{
-    background::{BackgroundTask, partition_analyze::PartitionAnalyzer},
+    background::partition_analyze::PartitionAnalyzer,
     clock::Clock,
     config::database::DatabaseConfig,
+    engine::Service,
     store::{Store, partitions::DailyTable},
 };
 use milvaion_test_support::{database, jobs, runs, wait};

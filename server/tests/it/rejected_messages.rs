@@ -139,7 +139,7 @@ async fn failed_batch_is_redelivered_to_another_server() {
     let queue = broker().topology().status();
     let stop = CancellationToken::new();
     let cut_off = CountingHandler { is_cut_off: true, ..CountingHandler::default() };
-    let first = tokio::spawn(consume(broker(), queue.clone(), cut_off.clone(), stop.clone()));
+    let first = tokio::spawn(consume(broker(), queue.clone(), Arc::new(cut_off.clone()), |_| (), stop.clone()));
     let connection = Connection::connect(&config.broker.url, ConnectionProperties::default()).await.expect("connected");
     let channel = connection.create_channel().await.expect("a channel");
     wait::eventually("the queue", || async {
@@ -161,7 +161,7 @@ async fn failed_batch_is_redelivered_to_another_server() {
     .await;
 
     let other = CountingHandler::default();
-    let second = tokio::spawn(consume(broker(), queue.clone(), other.clone(), stop.clone()));
+    let second = tokio::spawn(consume(broker(), queue.clone(), Arc::new(other.clone()), |_| (), stop.clone()));
     wait::eventually("the delivery to the second consumer", || async {
         let stored = other.stored.lock().expect("the mutex is not poisoned");
         let stored: std::collections::BTreeSet<_> = stored.iter().cloned().collect();
@@ -176,4 +176,63 @@ async fn failed_batch_is_redelivered_to_another_server() {
     let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
     let left = channel.queue_declare(queue.as_str().into(), passive, FieldTable::default()).await.expect("it exists");
     assert_eq!(left.message_count(), 0, "the bad message is dropped");
+}
+
+/// A handler with a bug: it panics on the body `poison`.
+#[derive(Clone, Default)]
+struct PanickingHandler {
+    stored: Arc<std::sync::Mutex<Vec<Vec<u8>>>>,
+}
+
+impl BatchHandler for PanickingHandler {
+    const NAME: &'static str = "panicking";
+
+    async fn handle(&self, bodies: Vec<Vec<u8>>) -> anyhow::Result<()> {
+        assert!(!bodies.iter().any(|body| body == b"poison"), "a bug on purpose");
+        self.stored.lock().expect("the mutex is not poisoned").extend(bodies);
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn message_on_which_the_server_panics_becomes_a_dead_letter() {
+    let config = server_env::config().await;
+    let server = server_env::start(&config).await;
+    let broker = Broker::new(&config.broker).expect("a valid URL");
+    let queue = format!("{}.test", broker.topology().status());
+    let connection = Connection::connect(&config.broker.url, ConnectionProperties::default()).await.expect("connected");
+    let channel = connection.create_channel().await.expect("a channel");
+    let options = QueueDeclareOptions { auto_delete: true, ..QueueDeclareOptions::default() };
+    channel.queue_declare(queue.as_str().into(), options, FieldTable::default()).await.expect("declared");
+    for body in ["one", "poison", "two"] {
+        let (options, properties) = (BasicPublishOptions::default(), BasicProperties::default());
+        let key = queue.as_str().into();
+        channel.basic_publish("".into(), key, options, body.as_bytes(), properties).await.expect("sent");
+    }
+
+    let (handler, stop) = (PanickingHandler::default(), CancellationToken::new());
+    let panics = Arc::new(AtomicUsize::new(0));
+    let note_panic = {
+        let panics = panics.clone();
+        move |reason: &str| {
+            assert!(reason.contains("a bug on purpose"), "{reason}");
+            panics.fetch_add(1, Ordering::SeqCst);
+        }
+    };
+    let consumer = tokio::spawn(consume(broker, queue.clone(), Arc::new(handler.clone()), note_panic, stop.clone()));
+    let dead_letter = wait::eventually("the dead letter", async || {
+        let page = server.store.dead_letters(&Default::default()).await.expect("the query succeeds");
+        page.rows.into_iter().next()
+    })
+    .await;
+    assert!(dead_letter.reason.starts_with("panicking panicked on it: a bug on purpose"), "{}", dead_letter.reason);
+    wait::eventually("the other messages", async || {
+        (handler.stored.lock().expect("the mutex is not poisoned").len() == 2).then_some(())
+    })
+    .await;
+    stop.cancel();
+    consumer.await.expect("the consumer survives");
+    let panics = panics.load(Ordering::SeqCst);
+    assert!((3..=4).contains(&panics), "three on the message, and one if it arrived with others: {panics}");
+    server.stop().await;
 }

@@ -10,8 +10,9 @@ use milvaion_protocol::{
 };
 use milvaion_schedule::schedule::Schedule;
 use milvaion_server::{
-    background::{BackgroundTask, maintenance::Maintenance},
+    background::maintenance::Maintenance,
     clock::Clock,
+    engine::Service,
     store::{
         Store,
         partitions::{DailyTable, PartitionDropOutcome},

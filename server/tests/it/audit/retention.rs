@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use milvaion_server::{
-    background::{BackgroundTask, maintenance::Maintenance},
+    background::maintenance::Maintenance,
     clock::{Clock, machine_now},
     config::retention::RetentionConfig,
+    engine::Service,
     store::{Store, audit::AuditEntry, partitions::PartitionDropOutcome},
 };
 use milvaion_test_support::database::{self, TestConnection};

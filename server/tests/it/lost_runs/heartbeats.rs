@@ -4,8 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use milvaion_protocol::{message::InstanceHeartbeat, status::OccurrenceStatus};
 use milvaion_server::{
-    background::{BackgroundTask, lease::Leadership, lost_messages::LostMessageDetector, lost_runs::HeartbeatFeed},
+    background::{lease::Leadership, lost_messages::LostMessageDetector, lost_runs::HeartbeatFeed},
     broker::{Broker, queue_probe::QueueProbe},
+    engine::Service,
 };
 use milvaion_test_support::{jobs, runs, server_env, services, wait, worker_env};
 use tokio::sync::{Notify, watch};

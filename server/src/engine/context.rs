@@ -1,0 +1,67 @@
+//! The context: the connections and settings that the services share.
+//!
+//! Every service takes what it needs from here, so that a new one changes no line of another.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
+
+use crate::{
+    background::{activators::Activators, lease::Leadership, sender::MessageSender},
+    broker::{Broker, publisher::Publisher},
+    cache::Cache,
+    clock::Clock,
+    command::jobs::JobCommands,
+    config::ServerConfig,
+    live::{Hub, alerts::AlertSender},
+    store::Store,
+};
+
+/// What the services of one server share. Clones share the connections.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// The settings.
+    pub config: Arc<ServerConfig>,
+    /// Access to PostgreSQL.
+    pub store: Store,
+    /// Access to Redis.
+    pub cache: Cache,
+    /// Access to RabbitMQ.
+    pub broker: Broker,
+    /// The publisher of messages to workers.
+    pub publisher: Publisher,
+    /// The sender of new occurrences.
+    pub sender: MessageSender,
+    /// The live events for browsers.
+    pub hub: Hub,
+    /// The sender of alerts to the webhook.
+    pub alerts: AlertSender,
+    /// The clock of this server.
+    pub clock: Clock,
+    /// The activators of the services.
+    pub activators: Activators,
+    /// The leadership of this server.
+    pub leadership: watch::Receiver<Leadership>,
+    /// The publishes of commands that are on their way to the broker.
+    pub in_flight: TaskTracker,
+}
+
+impl Context {
+    /// Returns the commands that change jobs and occurrences.
+    #[must_use]
+    pub fn jobs(&self) -> JobCommands {
+        JobCommands {
+            store: self.store.clone(),
+            cache: self.cache.clone(),
+            publisher: self.publisher.clone(),
+            hub: self.hub.clone(),
+            clock: self.clock.clone(),
+            activate_dispatcher: self.activators.dispatcher.clone(),
+            activate_republisher: self.activators.republisher.clone(),
+            activate_slot_granter: self.activators.slot_granter.clone(),
+            activate_cancellation_repeater: self.activators.cancellation_repeater.clone(),
+            in_flight: self.in_flight.clone(),
+        }
+    }
+}

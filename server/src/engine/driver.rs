@@ -1,0 +1,191 @@
+//! Runs a [`Service`] with a period until the server stops.
+//!
+//! The driver waits, ticks, logs the report and records the result. A tick that fails or takes too long is repeated after
+//! a pause that grows, but not later than a period after it. A panic ends the driver; the supervisor builds the service
+//! anew.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{RunsOn, Service, status::ServiceStatuses};
+use crate::{background::lease::Leadership, backoff::ReconnectBackoff, error::chain};
+
+/// The minimum wait for a requested tick. It keeps a service from spinning on an item that is due but that another
+/// server is already handling.
+const MIN_TICK_DELAY: Duration = Duration::from_millis(1);
+/// The time between two standby records of a service.
+const STANDBY_REPORT_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Runs `service` until `stop`. The first tick runs at once, each later one when `activator` is notified or the period
+/// has passed.
+///
+/// A service of the leader runs only while this server leads or while no server can lead. When the lease ends, a running
+/// tick is dropped at its current await point, as if the process had crashed there.
+pub async fn drive<S: Service>(
+    mut service: S,
+    activator: Arc<Notify>,
+    statuses: ServiceStatuses,
+    mut leadership: watch::Receiver<Leadership>,
+    stop: CancellationToken,
+) {
+    while !stop.is_cancelled() {
+        let state = leadership.borrow_and_update().clone();
+        let is_led = S::RUNS_ON == RunsOn::Leader;
+        if is_led && !state.may_work() {
+            statuses.record_standby(S::NAME, STANDBY_REPORT_INTERVAL);
+            tokio::select! {
+                _ = tokio::time::timeout(STANDBY_REPORT_INTERVAL, changed(&mut leadership)) => {}
+                () = stop.cancelled() => {}
+            }
+            continue;
+        }
+        // A notification that arrived while another server led was handled by that server. The first tick covers
+        // everything in any case.
+        let lease_end = state.held_lease().map(|lease| lease.ended().clone());
+        let ended = async {
+            match &lease_end {
+                _ if !is_led => std::future::pending().await,
+                Some(token) => token.cancelled().await,
+                None => changed(&mut leadership).await,
+            }
+        };
+        tokio::select! {
+            () = work(&mut service, &activator, &statuses, &stop) => {}
+            () = ended => {}
+            // The next leader repeats the tick.
+            () = stop.cancelled(), if is_led => {}
+        }
+    }
+}
+
+async fn changed(leadership: &mut watch::Receiver<Leadership>) {
+    if leadership.changed().await.is_err() {
+        // The lease loop has ended, which happens only when the server stops.
+        std::future::pending().await
+    }
+}
+
+/// Ticks until `stop`. A running tick is finished.
+async fn work<S: Service>(service: &mut S, activator: &Notify, statuses: &ServiceStatuses, stop: &CancellationToken) {
+    let mut backoff = ReconnectBackoff::default();
+    while !stop.is_cancelled() {
+        let pause = if tick(service, statuses).await {
+            backoff = ReconnectBackoff::default();
+            pause(service)
+        } else {
+            backoff.pause().min(service.period())
+        };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = activator.notified() => {}
+            () = stop.cancelled() => {}
+        }
+    }
+}
+
+/// Returns the wait before the next tick. Periods get 10 % jitter so that servers do not query at the same time; a
+/// requested tick gets none.
+fn pause<S: Service>(service: &S) -> Duration {
+    let period = service.period().mul_f64(0.9 + 0.2 * rand::random::<f64>());
+    service.next_tick_in().map_or(period, |wait| wait.max(MIN_TICK_DELAY).min(period))
+}
+
+/// Runs one tick. Returns false if it failed.
+async fn tick<S: Service>(service: &mut S, statuses: &ServiceStatuses) -> bool {
+    let since = Instant::now();
+    let failure = match tokio::time::timeout(S::TIME_LIMIT, service.tick()).await {
+        Ok(Ok(report)) => {
+            if S::is_notable(&report) {
+                tracing::info!(task = S::NAME, report = ?report, "background task {} changed something", S::NAME);
+            } else {
+                tracing::debug!(task = S::NAME, report = ?report, "background task {} ticked", S::NAME);
+            }
+            None
+        }
+        Ok(Err(error)) => Some(chain(error.as_ref())),
+        Err(_) => Some(format!("it took longer than {} s", S::TIME_LIMIT.as_secs())),
+    };
+    if let Some(reason) = &failure {
+        tracing::warn!(task = S::NAME, error = reason, "background task {} failed and is retried", S::NAME);
+    }
+    let is_done = failure.is_none();
+    statuses.record_tick(S::NAME, since.elapsed(), service.period(), failure);
+    is_done
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    /// A service whose ticks report their number. The first `failing` fail, and the first `hanging` never end.
+    struct TestService {
+        ticks: mpsc::UnboundedSender<u32>,
+        ticked: u32,
+        failing: u32,
+        hanging: u32,
+    }
+
+    impl Service for TestService {
+        const NAME: &'static str = "test";
+        const TIME_LIMIT: Duration = Duration::from_secs(5);
+        type Report = ();
+
+        fn period(&self) -> Duration {
+            Duration::from_secs(3_600)
+        }
+
+        async fn tick(&mut self) -> anyhow::Result<()> {
+            self.ticked += 1;
+            self.ticks.send(self.ticked)?;
+            if self.ticked <= self.hanging {
+                std::future::pending::<()>().await;
+            }
+            anyhow::ensure!(self.ticked > self.failing, "tick {} fails", self.ticked);
+            Ok(())
+        }
+
+        fn is_notable((): &()) -> bool {
+            false
+        }
+    }
+
+    /// Runs a service until its third tick. Returns the time until then and the statuses.
+    async fn until_third_tick(failing: u32, hanging: u32) -> (Duration, ServiceStatuses) {
+        let (ticks, mut ticked) = mpsc::unbounded_channel();
+        let (statuses, stop) = (ServiceStatuses::default(), CancellationToken::new());
+        let (_leadership, follows) = watch::channel(Leadership::Follower);
+        let since = Instant::now();
+        let service = TestService { ticks, ticked: 0, failing, hanging };
+        let driven = tokio::spawn(drive(service, Arc::default(), statuses.clone(), follows, stop.clone()));
+        while ticked.recv().await.expect("it ticks") < 3 {}
+        let took = since.elapsed();
+        stop.cancel();
+        driven.await.expect("the driver stops");
+        (took, statuses)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failed_tick_is_repeated_long_before_its_period_has_passed() {
+        let (took, statuses) = until_third_tick(2, 0).await;
+        assert!(took < Duration::from_secs(1), "{took:?}");
+        let counts = statuses.counts("test");
+        assert_eq!((counts.ticks, counts.failures, counts.panics), (3, 2, 0));
+        let (took, _) = until_third_tick(0, 0).await;
+        assert!(took > Duration::from_secs(6_000), "{took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tick_beyond_its_limit_is_dropped_and_repeated() {
+        let (took, statuses) = until_third_tick(0, 2).await;
+        assert!(took > Duration::from_secs(10) && took < Duration::from_secs(11), "{took:?}");
+        let counts = statuses.counts("test");
+        assert_eq!((counts.ticks, counts.failures, counts.longest_tick), (3, 2, Duration::from_secs(5)));
+    }
+}
