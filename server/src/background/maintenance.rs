@@ -13,6 +13,7 @@ use crate::{
     store::{
         Store,
         partitions::{DailyTable, PartitionDropOutcome},
+        redeliveries::REDELIVERY_MEMORY,
     },
 };
 
@@ -79,6 +80,8 @@ pub struct MaintenanceReport {
     pub invites: u64,
     /// Expired links for a new passphrase deleted.
     pub resets: u64,
+    /// Expired counts of redelivered messages deleted.
+    pub redeliveries: u64,
 }
 
 impl Maintenance {
@@ -140,6 +143,7 @@ impl Service for Maintenance {
         report.devices = self.store.delete_old_devices(now - DEVICE_RETENTION).await?;
         report.invites = self.store.delete_old_invites(now - INVITE_RETENTION).await?;
         report.resets = self.store.delete_expired_resets(now).await?;
+        report.redeliveries = self.store.delete_old_redeliveries(now - REDELIVERY_MEMORY).await?;
         report.trigger_keys = self.store.delete_old_trigger_keys(now).await?;
         report.failures = self.store.delete_old_failures(now - self.retention.failed).await?;
         report.dead_letters = self.store.delete_old_dead_letters(now - self.retention.dead_letters).await?;

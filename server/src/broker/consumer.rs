@@ -7,11 +7,12 @@
 //! cannot be read is logged and acknowledged, because it would never become readable.
 //!
 //! If the handler panics on a batch, its messages are handled one by one. A message on which it panics three times becomes
-//! a dead letter, so that one message stops neither the others nor the server.
+//! a dead letter, so that one message stops neither the others nor the server. The same holds for a message in which the
+//! process ends; a [`DeliveryLog`] counts these, because nothing in this process can.
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
-use futures::{FutureExt, StreamExt};
+use futures::{FutureExt, StreamExt, future::BoxFuture};
 pub use lapin::{Channel, message::Delivery};
 use lapin::{
     Consumer,
@@ -34,8 +35,8 @@ const MAX_BATCH_MESSAGES: usize = 250;
 
 /// The longest time for which a batch that cannot be stored is kept from other servers. Together with the ten seconds
 /// that a failing attempt takes at most, it is shorter than
-/// [`MIN_HEARTBEAT_TIMEOUT`](crate::domain::lost_run::MIN_HEARTBEAT_TIMEOUT). An attempt without an answer is not cut
-/// short, because a large batch on a slow disk would otherwise be restarted forever.
+/// [`MIN_HEARTBEAT_TIMEOUT`](crate::domain::lost_run::MIN_HEARTBEAT_TIMEOUT). An attempt without an answer is cut short
+/// much later, after [`ATTEMPT_LIMIT`], because a large batch on a slow disk would otherwise be restarted forever.
 const MAX_BATCH_HOLD: Duration = Duration::from_secs(4);
 
 /// The time between two log lines about a batch that still cannot be stored.
@@ -44,8 +45,32 @@ const RETRY_LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// The panics on one message after which it becomes a dead letter.
 const MAX_PANICS: u32 = 3;
 
-/// The header of a dead letter on which the server panicked: the consumer and the text of the panic.
-pub const HEADER_PANIC: &str = "x-server-panic";
+/// The ends of a process in a redelivered message after which it becomes a dead letter. The first delivery is not
+/// counted, because most messages have only one.
+const MAX_LOST_PROCESSES: u32 = 2;
+
+/// The longest time for an attempt to store a batch. PostgreSQL cancels a long statement much earlier, so the limit is met
+/// only if PostgreSQL is unreachable and the network does not say so.
+const ATTEMPT_LIMIT: Duration = Duration::from_secs(60);
+
+/// The header of a dead letter that a consumer has set aside: its name and the reason.
+pub const HEADER_REASON: &str = "x-server-reason";
+
+/// Records what happens to deliveries beside their handling.
+pub trait DeliveryLog: Send + Sync + 'static {
+    /// Records a panic of a handler.
+    fn note_panic(&self, consumer: &'static str, reason: &str);
+
+    /// Returns true if a process has ended while it handled one of these redelivered messages again.
+    fn is_suspected<'a>(&'a self, queue: &'a str, messages: &'a [Delivery]) -> BoxFuture<'a, bool>;
+
+    /// Records that these redelivered messages are being handled. Returns the largest number of such attempts at one of
+    /// them in which the process has ended, this one included; 0 if they cannot be counted.
+    fn begin<'a>(&'a self, queue: &'a str, messages: &'a [Delivery]) -> BoxFuture<'a, u32>;
+
+    /// Records that the messages were handled or given back.
+    fn end<'a>(&'a self, queue: &'a str, messages: &'a [Delivery]) -> BoxFuture<'a, ()>;
+}
 
 /// The handler of the messages of one queue.
 pub trait BatchHandler: Send + Sync + 'static {
@@ -73,12 +98,12 @@ pub trait BatchHandler: Send + Sync + 'static {
     }
 }
 
-/// Consumes `queue` until `stop`. `note_panic` is told of each panic of the handler.
+/// Consumes `queue` until `stop`.
 pub async fn consume<H: BatchHandler>(
     broker: Broker,
     queue: String,
     handler: Arc<H>,
-    note_panic: impl Fn(&str) + Send + Sync,
+    log: Arc<dyn DeliveryLog>,
     stop: CancellationToken,
 ) {
     let mut backoff = ReconnectBackoff::default();
@@ -92,8 +117,14 @@ pub async fn consume<H: BatchHandler>(
             Ok((channel, consumer)) => {
                 broker.note_consuming(&queue, true);
                 backoff = ReconnectBackoff::default();
-                let deliveries =
-                    DeliveryLoop { broker: &broker, channel, handler: &*handler, note_panic: &note_panic, stop: &stop };
+                let deliveries = DeliveryLoop {
+                    broker: &broker,
+                    queue: &queue,
+                    channel,
+                    handler: &*handler,
+                    log: &*log,
+                    stop: &stop,
+                };
                 deliveries.run(consumer).await;
                 broker.note_consuming(&queue, false);
             }
@@ -137,18 +168,21 @@ enum BatchOutcome {
 /// The deliveries of one channel.
 struct DeliveryLoop<'a, H> {
     broker: &'a Broker,
+    queue: &'a str,
     channel: Channel,
     handler: &'a H,
-    note_panic: &'a (dyn Fn(&str) + Send + Sync),
+    log: &'a dyn DeliveryLog,
     stop: &'a CancellationToken,
 }
 
 impl<H: BatchHandler> DeliveryLoop<'_, H> {
     /// Processes deliveries until the channel cannot be used any more.
     async fn run(&self, mut consumer: Consumer) {
+        // The first message of the next batch.
+        let mut held: Option<Delivery> = None;
         loop {
             let first = tokio::select! {
-                next = consumer.next() => match next {
+                next = next(&mut held, &mut consumer) => match next {
                     Some(Ok(delivery)) => delivery,
                     Some(Err(error)) => {
                         tracing::warn!(consumer = H::NAME, error = %error, "the broker stopped delivering");
@@ -160,39 +194,70 @@ impl<H: BatchHandler> DeliveryLoop<'_, H> {
             };
             // A batch consists of the messages that have already arrived. It does not wait for more, so a single message
             // is not delayed, and a backlog is processed in large batches.
+            let is_redelivered = first.redelivered;
             let mut batch = vec![first];
             while batch.len() < MAX_BATCH_MESSAGES {
                 match consumer.next().now_or_never() {
-                    Some(Some(Ok(delivery))) => batch.push(delivery),
+                    Some(Some(Ok(delivery))) if delivery.redelivered == is_redelivered => batch.push(delivery),
+                    Some(Some(Ok(delivery))) => {
+                        held = Some(delivery);
+                        break;
+                    }
                     _ => break,
                 }
             }
-            if !self.process_batch(batch).await {
+            let can_continue =
+                if is_redelivered { self.process_redelivered(&batch).await } else { self.process_batch(&batch).await };
+            if !can_continue {
                 return;
             }
         }
     }
 
+    /// Handles messages that were delivered before. The process that received them may have ended because of one, by an
+    /// abort or for lack of memory, and would take one server after the other with it. They are therefore counted while
+    /// they are handled. After a second such end they are handled one by one, and one that has ended three processes
+    /// becomes a dead letter. Returns false if the channel cannot be used any more.
+    async fn process_redelivered(&self, batch: &[Delivery]) -> bool {
+        let size = if self.log.is_suspected(self.queue, batch).await { 1 } else { batch.len() };
+        for part in batch.chunks(size) {
+            let attempts = self.log.begin(self.queue, part).await;
+            let can_continue = if size == 1 && attempts > MAX_LOST_PROCESSES {
+                let text = "the process of the server ended each time that it handled the message";
+                self.set_aside(&part[0], text).await && self.acknowledge(&part[0]).await
+            } else {
+                self.process_batch(part).await
+            };
+            self.log.end(self.queue, part).await;
+            if !can_continue {
+                return false;
+            }
+        }
+        true
+    }
+
     /// Handles a batch until it is stored, then acknowledges it. Returns false if the channel cannot be used any more.
-    async fn process_batch(&self, batch: Vec<Delivery>) -> bool {
-        let Some(last) = batch.last().map(|delivery| delivery.delivery_tag) else { return true };
+    async fn process_batch(&self, batch: &[Delivery]) -> bool {
+        let Some(last) = batch.last() else { return true };
         if faults::is_sabotaged("ack_before_commit") {
-            let _ = self.channel.basic_ack(last, BasicAckOptions { multiple: true }).await;
+            let _ = self.acknowledge(last).await;
             // The broker has dropped the messages, so they are not retried either.
-            return self.handler.handle_deliveries(&self.channel, &batch).await.is_ok()
+            return self.handler.handle_deliveries(&self.channel, batch).await.is_ok()
                 || self.channel.status().connected();
         }
         let since = Instant::now();
-        let done = match self.store(&batch, since).await {
+        let done = match self.store(batch, since).await {
             BatchOutcome::Refused(_) | BatchOutcome::Panicked(_) if batch.len() > 1 => {
-                self.process_each(&batch, since).await
+                self.process_each(batch, since).await
             }
-            outcome => self.settle(&batch[0], outcome).await,
+            outcome => self.settle(last, outcome).await,
         };
-        if !done {
-            return false;
-        }
-        match self.channel.basic_ack(last, BasicAckOptions { multiple: true }).await {
+        done && self.acknowledge(last).await
+    }
+
+    /// Acknowledges a message and those before it. Returns false if the channel cannot be used any more.
+    async fn acknowledge(&self, last: &Delivery) -> bool {
+        match self.channel.basic_ack(last.delivery_tag, BasicAckOptions { multiple: true }).await {
             Ok(_) => true,
             Err(error) => {
                 tracing::warn!(consumer = H::NAME, error = %error, "a batch is stored but could not be acknowledged; its redelivery changes nothing");
@@ -226,19 +291,21 @@ impl<H: BatchHandler> DeliveryLoop<'_, H> {
                 );
                 true
             }
-            BatchOutcome::Panicked(panic) => self.set_aside(delivery, &panic).await,
+            BatchOutcome::Panicked(panic) => {
+                self.set_aside(delivery, &format!("the server panicked {MAX_PANICS} times on it: {panic}")).await
+            }
             BatchOutcome::Interrupted => false,
         }
     }
 
-    /// Makes a dead letter of a message on which the handler panics. Returns false if it could not be published.
-    async fn set_aside(&self, delivery: &Delivery, panic: &str) -> bool {
+    /// Makes a dead letter of a message that the server cannot handle. Returns false if it could not be published.
+    async fn set_aside(&self, delivery: &Delivery, reason: &str) -> bool {
         tracing::error!(
             consumer = H::NAME,
-            panic,
+            reason,
             body.bytes = delivery.data.len(),
             body.start = body_excerpt(&delivery.data),
-            "the server panicked {MAX_PANICS} times on a worker's message, which becomes a dead letter"
+            "a worker's message cannot be handled and becomes a dead letter"
         );
         let names = self.broker.topology();
         // The consumer of the dead letters cannot hand a message to itself.
@@ -246,8 +313,7 @@ impl<H: BatchHandler> DeliveryLoop<'_, H> {
             return true;
         }
         let mut headers = delivery.properties.headers().clone().unwrap_or_default();
-        let text = format!("{} panicked on it: {panic}", H::NAME);
-        headers.insert(HEADER_PANIC.into(), AMQPValue::LongString(text.into()));
+        headers.insert(HEADER_REASON.into(), AMQPValue::LongString(format!("{}: {reason}", H::NAME).into()));
         let properties = delivery.properties.clone().with_headers(headers);
         // The broker handles the messages of a channel in order: this one before the acknowledgement of the original.
         let published = self.channel.basic_publish(
@@ -270,13 +336,14 @@ impl<H: BatchHandler> DeliveryLoop<'_, H> {
             // The handlers keep no state between two batches that a panic could leave half changed.
             let handled =
                 AssertUnwindSafe(async { self.handler.handle_deliveries(&self.channel, batch).await }).catch_unwind();
-            let error = match handled.await {
-                Ok(Ok(())) => return BatchOutcome::Done,
-                Ok(Err(error)) if !H::is_retryable(&error) => return BatchOutcome::Refused(error),
-                Ok(Err(error)) => error,
-                Err(panic) => {
+            let error = match tokio::time::timeout(ATTEMPT_LIMIT, handled).await {
+                Ok(Ok(Ok(()))) => return BatchOutcome::Done,
+                Ok(Ok(Err(error))) if !H::is_retryable(&error) => return BatchOutcome::Refused(error),
+                Ok(Ok(Err(error))) => error,
+                Err(_) => anyhow::anyhow!("PostgreSQL did not respond within {} s", ATTEMPT_LIMIT.as_secs()),
+                Ok(Err(panic)) => {
                     let text = panic_text(panic.as_ref()).to_owned();
-                    (self.note_panic)(&format!("it panicked on a message: {text}"));
+                    self.log.note_panic(H::NAME, &format!("it panicked on a message: {text}"));
                     panics += 1;
                     if batch.len() > 1 || panics == MAX_PANICS {
                         return BatchOutcome::Panicked(text);
@@ -304,5 +371,13 @@ impl<H: BatchHandler> DeliveryLoop<'_, H> {
                 return BatchOutcome::Interrupted;
             }
         }
+    }
+}
+
+/// Returns the held message, or waits for the next one.
+async fn next(held: &mut Option<Delivery>, consumer: &mut Consumer) -> Option<Result<Delivery, lapin::Error>> {
+    match held.take() {
+        Some(delivery) => Some(Ok(delivery)),
+        None => consumer.next().await,
     }
 }

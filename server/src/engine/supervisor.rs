@@ -13,8 +13,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{Service, context::Context, driver, status::ServiceStatuses};
 use crate::{
     backoff::ReconnectBackoff,
-    broker::consumer::{BatchHandler, consume},
+    broker::consumer::{BatchHandler, DeliveryLog, consume},
     error::panic_text,
+    ingest::delivery_log::ConsumerLog,
 };
 
 /// Runs services until it is stopped. Clones share the services.
@@ -48,12 +49,10 @@ impl Supervisor {
 
     /// Consumes a queue.
     pub fn consume<H: BatchHandler>(&self, context: &Context, queue: String, handler: H) {
-        let (broker, handler, statuses) = (context.broker.clone(), Arc::new(handler), self.statuses.clone());
-        self.keep(H::NAME, move |stop| {
-            let statuses = statuses.clone();
-            let note_panic = move |reason: &str| statuses.record_panic(H::NAME, reason);
-            consume(broker.clone(), queue.clone(), handler.clone(), note_panic, stop)
-        });
+        let (broker, handler) = (context.broker.clone(), Arc::new(handler));
+        let log: Arc<dyn DeliveryLog> =
+            Arc::new(ConsumerLog::new(context.store.clone(), context.clock.clone(), self.statuses.clone()));
+        self.keep(H::NAME, move |stop| consume(broker.clone(), queue.clone(), handler.clone(), log.clone(), stop));
     }
 
     /// Keeps a loop running: it is started again whenever it panics or ends early. It must end when its token is

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use crate::{
     broker::{
-        consumer::{BatchHandler, Channel, Delivery, HEADER_PANIC},
+        consumer::{BatchHandler, Channel, Delivery, HEADER_REASON},
         raw_message::RawMessage,
     },
     clock::Clock,
@@ -135,8 +135,8 @@ impl DeadLetterConsumer {
 /// Reads the run that a dead letter is about, or returns the reason that it is about none.
 fn read(message: &RawMessage) -> Result<DeadLetteredRun, String> {
     let job: JobMessage = serde_json::from_slice(&message.body).map_err(|error| {
-        match message.headers.get(HEADER_PANIC).and_then(Value::as_str) {
-            Some(panic) => format!("{}; this is a bug of the server", clean(panic.to_owned())),
+        match message.headers.get(HEADER_REASON).and_then(Value::as_str) {
+            Some(reason) => format!("{}; this is a bug of the server", clean(reason.to_owned())),
             None => format!("it is not a job message: {}", clean(error.to_string())),
         }
     })?;

@@ -7,6 +7,7 @@
 
 pub mod claims;
 pub mod dead_letters;
+pub mod delivery_log;
 pub mod logs;
 pub mod registration;
 pub mod status;

@@ -21,6 +21,7 @@ pub mod jobs;
 pub mod manual_runs;
 pub mod occurrences;
 pub mod plan;
+pub mod redeliveries;
 pub mod reports;
 pub mod rules;
 pub mod slots;

@@ -6,6 +6,10 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
+use futures::{
+    FutureExt,
+    future::{BoxFuture, ready},
+};
 use lapin::{
     BasicProperties, Connection, ConnectionProperties,
     options::{BasicPublishOptions, QueueDeclareOptions},
@@ -20,15 +24,23 @@ use milvaion_server::{
     background::activators::Activators,
     broker::{
         Broker,
-        consumer::{BatchHandler, consume},
+        consumer::{BatchHandler, Delivery, DeliveryLog, consume},
     },
     clock::Clock,
-    ingest::status::StatusConsumer,
+    config::ServerConfig,
+    ingest::{delivery_log::ConsumerLog, status::StatusConsumer},
+    lifecycle::Server,
     live::Hub,
     store::Store,
 };
-use milvaion_test_support::{database, jobs, runs, server_env, wait};
+use milvaion_test_support::{
+    database::{self, TestConnection},
+    jobs, runs, server_env,
+    services::unique,
+    wait,
+};
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 fn report(id: OccurrenceId, status: i32, more: &Value) -> Value {
@@ -139,7 +151,13 @@ async fn failed_batch_is_redelivered_to_another_server() {
     let queue = broker().topology().status();
     let stop = CancellationToken::new();
     let cut_off = CountingHandler { is_cut_off: true, ..CountingHandler::default() };
-    let first = tokio::spawn(consume(broker(), queue.clone(), Arc::new(cut_off.clone()), |_| (), stop.clone()));
+    let first = tokio::spawn(consume(
+        broker(),
+        queue.clone(),
+        Arc::new(cut_off.clone()),
+        Arc::new(TestLog::default()),
+        stop.clone(),
+    ));
     let connection = Connection::connect(&config.broker.url, ConnectionProperties::default()).await.expect("connected");
     let channel = connection.create_channel().await.expect("a channel");
     wait::eventually("the queue", || async {
@@ -161,7 +179,13 @@ async fn failed_batch_is_redelivered_to_another_server() {
     .await;
 
     let other = CountingHandler::default();
-    let second = tokio::spawn(consume(broker(), queue.clone(), Arc::new(other.clone()), |_| (), stop.clone()));
+    let second = tokio::spawn(consume(
+        broker(),
+        queue.clone(),
+        Arc::new(other.clone()),
+        Arc::new(TestLog::default()),
+        stop.clone(),
+    ));
     wait::eventually("the delivery to the second consumer", || async {
         let stored = other.stored.lock().expect("the mutex is not poisoned");
         let stored: std::collections::BTreeSet<_> = stored.iter().cloned().collect();
@@ -178,61 +202,130 @@ async fn failed_batch_is_redelivered_to_another_server() {
     assert_eq!(left.message_count(), 0, "the bad message is dropped");
 }
 
-/// A handler with a bug: it panics on the body `poison`.
-#[derive(Clone, Default)]
-struct PanickingHandler {
-    stored: Arc<std::sync::Mutex<Vec<Vec<u8>>>>,
+/// A log that counts panics.
+#[derive(Default)]
+struct TestLog {
+    panics: AtomicUsize,
 }
 
-impl BatchHandler for PanickingHandler {
-    const NAME: &'static str = "panicking";
+impl DeliveryLog for TestLog {
+    fn note_panic(&self, _: &'static str, reason: &str) {
+        assert!(reason.contains("a bug on purpose"), "{reason}");
+        self.panics.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn is_suspected<'a>(&'a self, _: &'a str, _: &'a [Delivery]) -> BoxFuture<'a, bool> {
+        ready(false).boxed()
+    }
+
+    fn begin<'a>(&'a self, _: &'a str, _: &'a [Delivery]) -> BoxFuture<'a, u32> {
+        ready(0).boxed()
+    }
+
+    fn end<'a>(&'a self, _: &'a str, _: &'a [Delivery]) -> BoxFuture<'a, ()> {
+        ready(()).boxed()
+    }
+}
+
+/// A handler with a bug in the body `poison`: it panics, or it hangs until its process ends.
+#[derive(Clone, Default)]
+struct BuggyHandler {
+    stored: Arc<std::sync::Mutex<Vec<String>>>,
+    /// Notified when the handler hangs.
+    hangs: Option<Arc<Notify>>,
+}
+
+impl BatchHandler for BuggyHandler {
+    const NAME: &'static str = "buggy";
 
     async fn handle(&self, bodies: Vec<Vec<u8>>) -> anyhow::Result<()> {
-        assert!(!bodies.iter().any(|body| body == b"poison"), "a bug on purpose");
-        self.stored.lock().expect("the mutex is not poisoned").extend(bodies);
+        if bodies.iter().any(|body| body == b"poison") {
+            let hangs = self.hangs.as_ref().expect("a bug on purpose");
+            hangs.notify_one();
+            std::future::pending::<()>().await;
+        }
+        let texts = bodies.into_iter().map(|body| String::from_utf8(body).expect("a text"));
+        self.stored.lock().expect("the mutex is not poisoned").extend(texts);
         Ok(())
     }
 }
 
-#[tokio::test]
-async fn message_on_which_the_server_panics_becomes_a_dead_letter() {
-    let config = server_env::config().await;
-    let server = server_env::start(&config).await;
-    let broker = Broker::new(&config.broker).expect("a valid URL");
-    let queue = format!("{}.test", broker.topology().status());
+/// A queue with `one`, `poison` and `two`.
+async fn poisoned_queue(config: &ServerConfig) -> String {
+    let queue = unique("poisoned");
     let connection = Connection::connect(&config.broker.url, ConnectionProperties::default()).await.expect("connected");
     let channel = connection.create_channel().await.expect("a channel");
-    let options = QueueDeclareOptions { auto_delete: true, ..QueueDeclareOptions::default() };
+    let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
     channel.queue_declare(queue.as_str().into(), options, FieldTable::default()).await.expect("declared");
     for body in ["one", "poison", "two"] {
         let (options, properties) = (BasicPublishOptions::default(), BasicProperties::default());
         let key = queue.as_str().into();
         channel.basic_publish("".into(), key, options, body.as_bytes(), properties).await.expect("sent");
     }
+    queue
+}
 
-    let (handler, stop) = (PanickingHandler::default(), CancellationToken::new());
-    let panics = Arc::new(AtomicUsize::new(0));
-    let note_panic = {
-        let panics = panics.clone();
-        move |reason: &str| {
-            assert!(reason.contains("a bug on purpose"), "{reason}");
-            panics.fetch_add(1, Ordering::SeqCst);
-        }
-    };
-    let consumer = tokio::spawn(consume(broker, queue.clone(), Arc::new(handler.clone()), note_panic, stop.clone()));
-    let dead_letter = wait::eventually("the dead letter", async || {
+/// Waits for the dead letter and for the two other messages. Returns the reason of the dead letter.
+async fn reason_of_dead_letter(server: &Server, handler: &BuggyHandler) -> String {
+    let reason = wait::eventually("the dead letter", async || {
         let page = server.store.dead_letters(&Default::default()).await.expect("the query succeeds");
-        page.rows.into_iter().next()
+        page.rows.into_iter().next().map(|row| row.reason)
     })
     .await;
-    assert!(dead_letter.reason.starts_with("panicking panicked on it: a bug on purpose"), "{}", dead_letter.reason);
     wait::eventually("the other messages", async || {
-        (handler.stored.lock().expect("the mutex is not poisoned").len() == 2).then_some(())
+        let stored = handler.stored.lock().expect("the mutex is not poisoned").clone();
+        (stored.contains(&"one".into()) && stored.contains(&"two".into())).then_some(())
+    })
+    .await;
+    reason
+}
+
+#[tokio::test]
+async fn message_on_which_the_server_panics_becomes_a_dead_letter() {
+    let config = server_env::config().await;
+    let server = server_env::start(&config).await;
+    let queue = poisoned_queue(&config).await;
+    let (handler, log, stop) = (BuggyHandler::default(), Arc::new(TestLog::default()), CancellationToken::new());
+    let broker = Broker::new(&config.broker).expect("a valid URL");
+    let consumer = tokio::spawn(consume(broker, queue, Arc::new(handler.clone()), log.clone(), stop.clone()));
+    let reason = reason_of_dead_letter(&server, &handler).await;
+    assert!(reason.starts_with("buggy: the server panicked 3 times on it: a bug on purpose"), "{reason}");
+    stop.cancel();
+    consumer.await.expect("the consumer survives");
+    let panics = log.panics.load(Ordering::SeqCst);
+    assert!((3..=4).contains(&panics), "three on the message, and one if it arrived with others: {panics}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn message_in_which_three_processes_end_becomes_a_dead_letter() {
+    let config = server_env::config().await;
+    let server = server_env::start(&config).await;
+    let queue = poisoned_queue(&config).await;
+    let log: Arc<dyn DeliveryLog> =
+        Arc::new(ConsumerLog::new(server.store.clone(), server.clock.clone(), server.services.clone()));
+    let handler = BuggyHandler { hangs: Some(Arc::default()), ..BuggyHandler::default() };
+    let stop = CancellationToken::new();
+    let start = || {
+        let broker = Broker::new(&config.broker).expect("a valid URL");
+        tokio::spawn(consume(broker, queue.clone(), Arc::new(handler.clone()), log.clone(), stop.clone()))
+    };
+    for _ in 0..3 {
+        let consumer = start();
+        handler.hangs.as_ref().expect("a notification").notified().await;
+        // Nothing else runs in the consumer, as if its process had ended. The connection is dropped with it.
+        consumer.abort();
+        assert!(consumer.await.expect_err("it is aborted").is_cancelled());
+    }
+    let last = start();
+    let reason = reason_of_dead_letter(&server, &handler).await;
+    assert!(reason.starts_with("buggy: the process of the server ended"), "{reason}");
+    wait::eventually("the end of all attempts", async || {
+        let mut database = TestConnection::open(&config.database.url).await;
+        (database.count("SELECT count(*) FROM redeliveries").await == 0).then_some(())
     })
     .await;
     stop.cancel();
-    consumer.await.expect("the consumer survives");
-    let panics = panics.load(Ordering::SeqCst);
-    assert!((3..=4).contains(&panics), "three on the message, and one if it arrived with others: {panics}");
+    last.await.expect("the consumer survives");
     server.stop().await;
 }

@@ -1,0 +1,80 @@
+//! What the consumers leave behind for operators and for the next process: panics, and the messages being handled.
+
+use std::time::Duration;
+
+use futures::{FutureExt, future::BoxFuture};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    broker::consumer::{Delivery, DeliveryLog},
+    clock::Clock,
+    engine::status::ServiceStatuses,
+    store::Store,
+};
+
+/// The longest time for which counting a message delays it. Messages are handled without a count while PostgreSQL is
+/// slow.
+const COUNT_LIMIT: Duration = Duration::from_secs(1);
+
+/// The log of the consumers of one server.
+#[derive(Clone, Debug)]
+pub struct ConsumerLog {
+    store: Store,
+    clock: Clock,
+    statuses: ServiceStatuses,
+}
+
+impl ConsumerLog {
+    /// Creates the log of a server.
+    #[must_use]
+    pub const fn new(store: Store, clock: Clock, statuses: ServiceStatuses) -> Self {
+        Self { store, clock, statuses }
+    }
+}
+
+impl DeliveryLog for ConsumerLog {
+    fn note_panic(&self, consumer: &'static str, reason: &str) {
+        self.statuses.record_panic(consumer, reason);
+    }
+
+    fn is_suspected<'a>(&'a self, queue: &'a str, messages: &'a [Delivery]) -> BoxFuture<'a, bool> {
+        async move {
+            let hashes = hashes(queue, messages);
+            let found = self.store.has_redelivery(&hashes, self.clock.now());
+            matches!(tokio::time::timeout(COUNT_LIMIT, found).await, Ok(Ok(true)))
+        }
+        .boxed()
+    }
+
+    fn begin<'a>(&'a self, queue: &'a str, messages: &'a [Delivery]) -> BoxFuture<'a, u32> {
+        async move {
+            let hashes = hashes(queue, messages);
+            let attempts = self.store.begin_redeliveries(&hashes, self.clock.now());
+            match tokio::time::timeout(COUNT_LIMIT, attempts).await {
+                Ok(Ok(attempts)) => u32::try_from(attempts).unwrap_or(0),
+                _ => 0,
+            }
+        }
+        .boxed()
+    }
+
+    fn end<'a>(&'a self, queue: &'a str, messages: &'a [Delivery]) -> BoxFuture<'a, ()> {
+        async move {
+            // A count that stays only makes a server handle the message alone.
+            let _ = tokio::time::timeout(COUNT_LIMIT, self.store.end_redeliveries(&hashes(queue, messages))).await;
+        }
+        .boxed()
+    }
+}
+
+/// Returns a hash of each message. A worker need not give its messages an id.
+fn hashes(queue: &str, messages: &[Delivery]) -> Vec<Vec<u8>> {
+    let hash = |message: &Delivery| {
+        let mut digest = Sha256::new();
+        digest.update(queue.as_bytes());
+        digest.update([0]);
+        digest.update(&message.data);
+        digest.finalize().to_vec()
+    };
+    messages.iter().map(hash).collect()
+}

@@ -1,0 +1,71 @@
+//! Messages that a server was handling when its process ended.
+
+use chrono::{DateTime, Duration, Utc};
+
+use super::{Result, Store};
+
+/// The time after which an attempt no longer counts: its process has ended for another reason.
+pub const REDELIVERY_MEMORY: Duration = Duration::hours(1);
+
+impl Store {
+    /// Returns true if an attempt at one of these messages has begun and not ended, in the last hour.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    pub async fn has_redelivery(&self, hashes: &[Vec<u8>], now: DateTime<Utc>) -> Result<bool> {
+        let found = sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT FROM redeliveries WHERE message_hash = ANY($1) AND last_at > $2) AS "exists!""#,
+            hashes,
+            now - REDELIVERY_MEMORY
+        )
+        .fetch_one(self.pool())
+        .await?;
+        Ok(found)
+    }
+
+    /// Counts the begin of an attempt at each of these messages. Returns the largest number of attempts at one of them
+    /// that have begun and not ended, this one included.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    pub async fn begin_redeliveries(&self, hashes: &[Vec<u8>], now: DateTime<Utc>) -> Result<i32> {
+        // In the order of the hashes, because two servers may count the same messages.
+        let attempts = sqlx::query_scalar!(
+            r#"WITH counted AS (
+                   INSERT INTO redeliveries AS r (message_hash, attempts, last_at)
+                   SELECT DISTINCT hash, 1, $2::timestamptz FROM unnest($1::bytea[]) hash ORDER BY hash
+                   ON CONFLICT (message_hash) DO UPDATE
+                      SET attempts = CASE WHEN r.last_at > $3::timestamptz THEN r.attempts + 1 ELSE 1 END, last_at = $2
+                   RETURNING attempts
+               ) SELECT coalesce(max(attempts), 0) AS "attempts!" FROM counted"#,
+            hashes,
+            now,
+            now - REDELIVERY_MEMORY
+        )
+        .fetch_one(self.pool())
+        .await?;
+        Ok(attempts)
+    }
+
+    /// Deletes the counts of messages that were handled or given back.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    pub async fn end_redeliveries(&self, hashes: &[Vec<u8>]) -> Result<()> {
+        sqlx::query!("DELETE FROM redeliveries WHERE message_hash = ANY($1)", hashes).execute(self.pool()).await?;
+        Ok(())
+    }
+
+    /// Deletes counts from before an instant. Returns their number.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    pub async fn delete_old_redeliveries(&self, before: DateTime<Utc>) -> Result<u64> {
+        let deleted = sqlx::query!("DELETE FROM redeliveries WHERE last_at < $1", before).execute(self.pool()).await?;
+        Ok(deleted.rows_affected())
+    }
+}
