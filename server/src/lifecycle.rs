@@ -31,6 +31,7 @@ use crate::{
         republisher::{self, Republisher},
         sender::{MessageSender, PublishMarker},
         slot_granter::SlotGranter,
+        snapshot_watch::{LastSnapshot, SnapshotWatch},
     },
     broker::{Broker, publisher::Publisher},
     cache::Cache,
@@ -155,6 +156,7 @@ impl Server {
             clock: clock.clone(),
             activators,
             leadership: leadership.clone(),
+            oldest_snapshot: LastSnapshot::default(),
             in_flight: TaskTracker::new(),
         };
         let dispatcher = Dispatcher::new(&context);
@@ -181,6 +183,7 @@ impl Server {
             broker: context.broker,
             publisher: context.publisher,
             services: services.clone(),
+            oldest_snapshot: context.oldest_snapshot,
             history: HealthHistory::default(),
             last: LastCheck::default(),
         };
@@ -274,6 +277,7 @@ fn start_services(supervisor: &Supervisor, context: &Context) {
     supervisor.start(context, Maintenance::new, &none);
     supervisor.start(context, PartitionAnalyzer::new, &none);
     supervisor.start(context, ClockWatch::new, &none);
+    supervisor.start(context, SnapshotWatch::new, &none);
     let (publisher, activator) = (context.publisher.clone(), activators.republisher.clone());
     supervisor.keep("republish-on-reconnect", move |stop| {
         let activate = republisher::activate_when_up(publisher.clone(), activator.clone());

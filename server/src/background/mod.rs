@@ -21,3 +21,4 @@ pub mod presence;
 pub mod republisher;
 pub mod sender;
 pub mod slot_granter;
+pub mod snapshot_watch;

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    background::{activators::Activators, lease::Leadership, sender::MessageSender},
+    background::{activators::Activators, lease::Leadership, sender::MessageSender, snapshot_watch::LastSnapshot},
     broker::{Broker, publisher::Publisher},
     cache::Cache,
     clock::Clock,
@@ -43,6 +43,8 @@ pub struct Context {
     pub activators: Activators,
     /// The leadership of this server.
     pub leadership: watch::Receiver<Leadership>,
+    /// The oldest snapshot that a session of PostgreSQL holds.
+    pub oldest_snapshot: LastSnapshot,
     /// The publishes of commands that are on their way to the broker.
     pub in_flight: TaskTracker,
 }

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::WebState;
 use crate::{
-    background::dispatcher,
+    background::{dispatcher, snapshot_watch::LastSnapshot},
     broker::{Broker, publisher::Publisher},
     cache::Cache,
     clock::Clock,
@@ -47,6 +47,8 @@ pub struct HealthCheck {
     pub publisher: Publisher,
     /// The state of each service.
     pub services: ServiceStatuses,
+    /// The oldest snapshot that a session of PostgreSQL holds.
+    pub oldest_snapshot: LastSnapshot,
     /// The start of each current trouble.
     pub history: HealthHistory,
     /// The result of the last check.
@@ -106,14 +108,14 @@ impl HealthCheck {
     /// trouble carries the time of the first check that found it. The result may be up to one second old.
     pub async fn items(&self, now: DateTime<Utc>) -> Vec<HealthItem> {
         let check = async {
-            let mut items = self.check().await;
+            let mut items = self.check(now).await;
             self.history.record(&mut items, now);
             items
         };
         self.last.get_or(check).await
     }
 
-    async fn check(&self) -> Vec<HealthItem> {
+    async fn check(&self, now: DateTime<Utc>) -> Vec<HealthItem> {
         // The check must not move the clock of the server.
         let scratch = Clock::system();
         let (database, redis) = tokio::join!(
@@ -128,7 +130,19 @@ impl HealthCheck {
         };
         vec![
             match database {
-                Ok(Ok(_)) => item(DATABASE_PART, HealthState::Ok, "responds"),
+                Ok(Ok(_)) => match self.oldest_snapshot.get() {
+                    None => item(DATABASE_PART, HealthState::Ok, "responds"),
+                    Some(found) => {
+                        let minutes = (now - found.since).num_minutes().max(1);
+                        let detail = format!(
+                            "responds, but a transaction of session {} ({}) has been open for {minutes} min; runs will \
+                             start late: end it, and take dumps from a replica",
+                            found.pid,
+                            if found.application.is_empty() { "no name" } else { &found.application }
+                        );
+                        item(DATABASE_PART, HealthState::Warn, &detail)
+                    }
+                },
                 _ => item(
                     DATABASE_PART,
                     HealthState::Down,

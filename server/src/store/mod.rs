@@ -39,6 +39,7 @@ pub mod workers;
 pub mod audit;
 pub mod sample_job;
 pub mod sessions;
+pub mod snapshots;
 pub mod users;
 
 use chrono::{DateTime, Utc};

@@ -27,6 +27,7 @@ mod log_capture;
 mod lost_connections;
 mod lost_runs;
 mod manual_run;
+mod old_snapshots;
 mod outages;
 mod overview;
 mod partition_analyze;
