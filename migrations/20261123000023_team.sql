@@ -115,6 +115,9 @@ BEGIN
                 'CREATE TABLE %I PARTITION OF audit_log FOR VALUES FROM (%L) TO (%L)',
                 'audit_log_' || to_char(m, 'YYYYMM'),
                 m::timestamp AT TIME ZONE 'UTC', (m + interval '1 month')::timestamp AT TIME ZONE 'UTC');
+            EXECUTE format(
+                'CREATE TRIGGER is_never_emptied BEFORE TRUNCATE ON %I FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()',
+                'audit_log_' || to_char(m, 'YYYYMM'));
             made := made + 1;
         END IF;
         m := m + interval '1 month';

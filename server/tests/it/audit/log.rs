@@ -222,6 +222,8 @@ async fn rows_cannot_be_changed_or_deleted() {
     refused("UPDATE audit_log_202611 SET who = 'x'".into()).await;
     refused("DELETE FROM audit_log".into()).await;
     refused("DELETE FROM audit_log_202611 WHERE repeat_key = 'one'".into()).await;
+    refused("TRUNCATE audit_log".into()).await;
+    refused("TRUNCATE audit_log_202611".into()).await;
     assert_eq!(store.audit_entries(None, 10).await.expect("the query succeeds"), before);
     assert_eq!(before.iter().map(|row| row.repeats).sum::<u32>(), 4);
 }
