@@ -21,6 +21,11 @@ pub const DEFAULT_REDIS_KEY_PREFIX: &str = "Milvaion:JobScheduler:";
 /// The highest priority; priorities start at 1. It is also the `x-max-priority` of the job queues.
 pub const MAX_PRIORITY: u8 = 5;
 
+/// The maximum length of a worker id and a job type together, in bytes, as they are encoded in names on the broker: `_`
+/// and `.` count twice. With it, the name of their queue under a prefix of 50 bytes and the routing keys are within the
+/// 255 bytes that AMQP allows.
+pub const MAX_TARGET_BYTES: usize = 190;
+
 /// Header: the number of failed attempts before this one.
 pub const HEADER_RETRY_COUNT: &str = "x-retry-count";
 /// Header: the maximum number of retries.
@@ -99,6 +104,12 @@ impl Topology {
     #[must_use]
     pub fn job_queue(&self, worker_id: &str, job_type: &str) -> String {
         format!("{}.jobs.{}.{}", self.prefix, word(worker_id), word(job_type))
+    }
+
+    /// Returns true if the names for this pair are within [`MAX_TARGET_BYTES`].
+    #[must_use]
+    pub fn fits(worker_id: &str, job_type: &str) -> bool {
+        word(worker_id).len() + word(job_type).len() <= MAX_TARGET_BYTES
     }
 
     /// Returns the binding key of that queue.
@@ -203,6 +214,17 @@ mod tests {
         assert_eq!(Topology::job_binding("Mail.EU", "send"), "mail_deu.send.*");
         assert_ne!(Topology::job_binding("a.b", "c"), Topology::job_binding("a", "b.c"));
         assert_ne!(Topology::job_binding("a_d", "c"), Topology::job_binding("a.", "c"));
+    }
+
+    #[test]
+    fn names_within_the_limit_fit_the_broker() {
+        let longest = "a".repeat(MAX_TARGET_BYTES - 100);
+        let worker = "w".repeat(100);
+        assert!(Topology::fits(&worker, &longest));
+        assert!(!Topology::fits(&worker, &format!("{longest}a")));
+        assert!(!Topology::fits(&worker, &longest.replacen('a', ".", 1)), "a dot counts twice");
+        assert!(Topology::new("p".repeat(50)).job_queue(&worker, &longest).len() <= 255);
+        assert!(Topology::routing_key(&worker, &longest, crate::id::OccurrenceId::default()).len() <= 255);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::{
     rules_form,
     schema_form::{self, BuiltInput},
 };
-use milvaion_protocol::{id::JobId, message::MAX_JOB_DATA_BYTES};
+use milvaion_protocol::{id::JobId, message::MAX_JOB_DATA_BYTES, topology::Topology};
 use milvaion_schedule::{rules::Rules, schedule::Schedule};
 
 mod schedule;
@@ -219,6 +219,11 @@ impl JobForm {
     fn target(&self, errors: &mut Vec<FieldError>) -> (String, String) {
         match self.target.split_once('/') {
             Some((worker, job_type)) if is_valid_name(worker) && is_valid_name(job_type) => {
+                if !Topology::fits(worker, job_type) {
+                    let remedy =
+                        "the names of the worker and of the job type are too long together: shorten one of them";
+                    errors.push(FieldError::new("target", remedy));
+                }
                 (worker.to_owned(), job_type.to_owned())
             }
             _ => {
@@ -336,6 +341,12 @@ mod tests {
             invalid_fields(&form),
             ["display_name", "target", "input_json", "cron", "priority", "timeout_seconds"]
         );
+    }
+
+    #[test]
+    fn names_that_the_broker_cannot_hold_are_refused() {
+        let (worker, job_type) = ("w".repeat(100), "_".repeat(100));
+        assert_eq!(invalid_fields(&JobForm { target: format!("{worker}/{job_type}"), ..form() }), ["target"]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Settings for RabbitMQ.
 
+use milvaion_api::requests::is_valid_name;
 use milvaion_protocol::topology;
 
 use super::EnvReader;
@@ -20,10 +21,15 @@ pub struct BrokerConfig {
 impl BrokerConfig {
     /// Reads the settings from the environment, except the address.
     pub(super) fn read(read: &mut EnvReader) -> Self {
-        Self {
-            url: String::new(),
-            prefix: read.text("MILVAION_PREFIX").unwrap_or_else(|| topology::DEFAULT_BROKER_PREFIX.into()),
-            prefetch: read.number("BROKER_PREFETCH", 1_000, 50, 10_000),
-        }
+        Self { url: String::new(), prefix: prefix(read), prefetch: read.number("BROKER_PREFETCH", 1_000, 50, 10_000) }
     }
+}
+
+/// Reads the prefix. Names on the broker have at most 255 bytes, of which the prefix may take 50.
+fn prefix(read: &mut EnvReader) -> String {
+    let prefix = read.text("MILVAION_PREFIX").unwrap_or_else(|| topology::DEFAULT_BROKER_PREFIX.into());
+    if prefix.len() > 50 || !is_valid_name(&prefix) {
+        read.add_error("MILVAION_PREFIX", "give 1 to 50 letters, digits, -, _ and .");
+    }
+    prefix
 }

@@ -1,7 +1,10 @@
 //! Registrations, heartbeats and goodbyes of worker instances.
 
 use milvaion_api::{events::LiveEvent, requests::is_valid_name};
-use milvaion_protocol::message::{InstanceHello, RegistrationMessage};
+use milvaion_protocol::{
+    message::{InstanceHello, RegistrationMessage},
+    topology::Topology,
+};
 
 use crate::{
     broker::{consumer::BatchHandler, publisher::Publisher},
@@ -125,10 +128,48 @@ fn check(hello: &InstanceHello) -> Result<(), String> {
         if !is_valid_name(&info.job_type) {
             return Err("a job type must have 1 to 100 letters, digits, -, _ or .".into());
         }
+        if !Topology::fits(&hello.worker_id, &info.job_type) {
+            let job_type = &info.job_type;
+            return Err(format!("its id and the job type {job_type} are too long together: shorten one of them"));
+        }
         let schema = info.schema.to_string();
         if schema.len() > MAX_SCHEMA_BYTES || schema.contains("\\u0000") {
             return Err(format!("the schema of job type {} contains NUL or is larger than 128 KiB", info.job_type));
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use milvaion_protocol::message::JobTypeInfo;
+
+    use super::*;
+
+    fn hello(job_type: &str) -> InstanceHello {
+        let info = JobTypeInfo {
+            job_type: job_type.into(),
+            description: String::new(),
+            schema: serde_json::json!({ "type": "object" }),
+            concurrency: 1,
+            timeout_seconds: None,
+        };
+        InstanceHello {
+            worker_id: "w".repeat(100),
+            instance_id: "w-1".into(),
+            host: "host".into(),
+            pid: 1,
+            version: "0".into(),
+            capacity: 1,
+            job_types: vec![info],
+            timestamp: chrono::DateTime::UNIX_EPOCH,
+        }
+    }
+
+    #[test]
+    fn names_that_the_broker_cannot_hold_are_refused() {
+        assert_eq!(check(&hello("echo")), Ok(()));
+        let reason = check(&hello(&"_".repeat(100))).expect_err("200 bytes on the broker");
+        assert!(reason.contains("too long together"), "{reason}");
+    }
 }

@@ -9,7 +9,7 @@ use std::{
 use lapin::uri::AMQPUri;
 use milvaion_protocol::{
     message::InstanceHello,
-    topology::{RedisKeys, Topology},
+    topology::{MAX_TARGET_BYTES, RedisKeys, Topology},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -35,9 +35,6 @@ use crate::{
     run::executor::Executor,
     run::registry::{self, JobRegistry, RegisteredJob},
 };
-
-/// Maximum length of an AMQP queue name in bytes.
-const MAX_QUEUE_NAME: usize = 255;
 
 /// A configured worker, ready to run.
 pub struct Worker {
@@ -296,14 +293,11 @@ impl WorkerBuilder {
         registry.set_concurrency(&config.concurrency);
         let (jobs, mut errors) = registry.finish();
         config.check(&mut errors);
-        let topology = Topology::new(config.prefix.as_str());
         for job in &jobs {
-            let name = topology.job_queue(&config.worker_id, job.job_type);
-            if name.len() > MAX_QUEUE_NAME {
+            if !Topology::fits(&config.worker_id, job.job_type) {
                 errors.add(format!(
-                    "Job type {:?} needs a queue name of {} bytes, and AMQP allows {MAX_QUEUE_NAME}: shorten MILVAION_PREFIX, MILVAION_WORKER_ID or the job type.",
-                    job.job_type,
-                    name.len()
+                    "The names of the worker and of job type {:?} have more than {MAX_TARGET_BYTES} bytes together ('_' and '.' count twice): shorten MILVAION_WORKER_ID or the job type.",
+                    job.job_type
                 ));
             }
         }
